@@ -160,8 +160,9 @@
 //     published. It also returns nil for a message that RabbitMQ cannot route to any queue; declare queues and bindings
 //     first, or an alternate exchange. New warns of both in the log. It recognises the publisher by the name of its
 //     type, also behind a decorator that holds it in a field.
-//   - A publisher that has a method IsConnected() bool, as that of watermill-amqp, is asked before it publishes, also
-//     behind decorators: what fails while it is not connected was not sent, so the topic pauses and nothing is charged.
+//   - A publisher that has a method IsConnected() bool, as that of watermill-amqp, is asked before it publishes: what
+//     fails while it is not connected was not sent, so the topic pauses and nothing is charged. A decorator hides the
+//     method, unless it has one of its own.
 //   - Other errors without a PublishError are judged by the rule above, and a time-out likewise. To do better, return a
 //     PublishError from a publisher of your own, or set Config.Classify.
 //   - Messages of one key are published one after another. Whether the broker keeps that order is up to the publisher:

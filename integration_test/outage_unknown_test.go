@@ -235,16 +235,14 @@ func TestNewWarnsOfWatermillAMQP(t *testing.T) {
 }
 
 // TestWatermillAMQPWithoutConnectionChargesNothing: its publisher has no verdict for that it is not connected, but says
-// so when it is asked, also behind a decorator. The message is the only one, so nothing else could tell.
+// so when it is asked. The message is the only one, so nothing else could tell.
 func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	log := newLogCapture(t)
 	lost := &amqp.Publisher{ConnectionWrapper: &amqp.ConnectionWrapper{}}
-	pub, err := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "").DecoratePublisher(lost)
-	require.NoError(t, err)
-	f, err := forwarder.New(h.db, pub, mortalConfig(), log)
+	f, err := forwarder.New(h.db, lost, mortalConfig(), log)
 	require.NoError(t, err)
 	h.publish(t, "orders", "", "1")
 	runInBackground(t, f)
