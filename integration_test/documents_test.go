@@ -36,6 +36,7 @@ var executed = map[string]string{
 	"make bench":         "docs/reference/performance.md",
 	"make night":         "TestNightOfFaults",
 	"make chaos":         "TestChaos",
+	"make scoreboard":    "docs/reference/performance.md",
 	"make soak":          "TestChaos", // the same world
 	"make mutants":       "TestMutants",
 	"make simulate":      "TestModelKeepsOrderAndLosesNothing", // with other seeds
