@@ -19,7 +19,7 @@ func TestTimeOf(t *testing.T) {
 	}
 }
 
-// TestResult: what is counted of six messages, of which one is lost, and of one it is not known whether it is committed.
+// TestResult: what is counted of six messages, of which one is lost, and one may have been committed.
 func TestResult(t *testing.T) {
 	o := options{rate: 1, baseline: 2 * time.Second, stress: 2 * time.Second, recovery: time.Second}
 	l := &ledger{committed: make([]atomic.Int64, 6), arrived: make([]atomic.Int64, 6)}
