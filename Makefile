@@ -168,8 +168,8 @@ GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format testname --
 
 test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] || exit 1; ) \
 	tests() { $(GOTESTSUM) -vet=all -count=1 $(1) $(TESTARGS) "$$@"; }; \
-	raced() { tests $(RACE) $$($(GO) list ./... | grep -v $(patsubst ./%,-e '/%$$',$(PURE))); }; \
-	echo "== without the race detector: $(PURE)"; tests $(PURE) || code=1; \
+	raced() { all=$$($(GO) list ./...) && tests $(RACE) $$(echo "$$all" | grep -v $(patsubst ./%,-e '/%$$',$(PURE))); }; \
+	code=0; echo "== without the race detector: $(PURE)"; tests $(PURE) || code=1; \
 	$(call each,raced)
 
 chaos = cd integration_test && OUTBOX_CHAOS="$(1)" $(GO) test $(RACE) -count=1 -v -timeout 0 -run 'TestChaos$$' .

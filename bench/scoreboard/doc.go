@@ -20,6 +20,7 @@
 // # Fairness
 //
 // All have two workers. The forwarder has its defaults. River and the queue handle 100 at once. River fetches when it
-// is notified, without a pause, and each 100 ms besides; its jobs may take 5 s, and are rescued after 10 s, the least
-// that allows for that. The lease of the queue is 10 s, as that of the forwarder is.
+// is notified, without a pause, and each 100 ms besides; its jobs may take 5 s, and are rescued after as long, the
+// least that it allows for. What decides is not to be set: its leader looks for them each 30 s, and a leader that died
+// is replaced after 15 s. The lease of the queue is 10 s, as that of the forwarder is.
 package main

@@ -28,7 +28,7 @@ func (l *ledger) result(o options) (r result) {
 		case c != 0 && a == 0:
 			r.lost++
 		case c == 0:
-		case c < begins:
+		case a < begins:
 			usual = append(usual, max(a-c, 0))
 		case c < ends:
 			late = append(late, max(a-c, 0))
@@ -43,9 +43,10 @@ func (l *ledger) result(o options) (r result) {
 	r.before, r.under = r.before/o.baseline.Seconds(), r.under/o.stress.Seconds()
 	r.usual, r.late = percentile(usual, 0.5), percentile(late, 0.99)
 	slices.Sort(came)
-	for i := 1; i < len(came); i++ {
-		if came[i] > begins {
-			r.silence = max(r.silence, time.Duration(came[i]-came[i-1]))
+	before, over := begins, ends+int64(o.recovery) // then nothing is produced any more
+	for _, at := range append(came, over) {
+		if at = min(at, over); at > begins {
+			r.silence, before = max(r.silence, time.Duration(at-before)), at
 		}
 	}
 	r.twice = l.twice.Load()
@@ -69,8 +70,9 @@ func heading() string {
 
 const legend = `
 before, under  messages per second that were handled for the first time
-p50, p99       from commit to handler: the median of before, and of 100 messages of the stress the slowest but one
-silence        the longest time in which nothing came, from the stress on
+p50, p99       from commit to handler: the median of what came before the stress, and of 100 messages that were
+               committed until its end and came later the slowest but one
+silence        the longest time in which nothing came, from the begin of the stress to the last message that is produced
 caught up      from the end of the stress until all had come that was committed before it
 lost, twice    never handled within two minutes; handled again
 dead, MB       rows that vacuum has not cleaned, and the size of the table with its indexes, at the end`
@@ -82,7 +84,11 @@ func (r result) line(scenario, system string) string {
 		}
 		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
+	caughtUp := ms(r.caughtUp)
+	if r.lost > 0 {
+		caughtUp = "never"
+	}
 	return fmt.Sprintf(format, scenario, system, fmt.Sprintf("%.0f", r.before), fmt.Sprintf("%.0f", r.under), ms(r.usual),
-		ms(r.late), ms(r.silence), ms(r.caughtUp), fmt.Sprint(r.lost), fmt.Sprint(r.twice), fmt.Sprint(r.dead),
+		ms(r.late), ms(r.silence), caughtUp, fmt.Sprint(r.lost), fmt.Sprint(r.twice), fmt.Sprint(r.dead),
 		fmt.Sprintf("%.1f", float64(r.size)/1e6))
 }

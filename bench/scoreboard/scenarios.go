@@ -106,7 +106,7 @@ func reader(ctx context.Context, w *world) error {
 	return over(ctx, err)
 }
 
-// workerCrash kills a worker, and starts it again when half of the time is over.
+// workerCrash kills the worker that was started first, River's leader, and starts it again at half of the time.
 func workerCrash(ctx context.Context, w *world) error {
 	end, _ := ctx.Deadline()
 	w.fleet.kill(0)
@@ -114,11 +114,11 @@ func workerCrash(ctx context.Context, w *world) error {
 	return errors.Join(w.fleet.start(0), nothing(ctx, w))
 }
 
-// repeatedKills kills a worker every five seconds and starts it at once.
+// repeatedKills kills one worker after the other, every five seconds, and starts it at once.
 func repeatedKills(ctx context.Context, w *world) error {
-	for wait(ctx, 5*time.Second) {
-		w.fleet.kill(0)
-		if err := w.fleet.start(0); err != nil {
+	for n := 0; wait(ctx, 5*time.Second); n = (n + 1) % workerCount {
+		w.fleet.kill(n)
+		if err := w.fleet.start(n); err != nil {
 			return err
 		}
 	}

@@ -198,7 +198,7 @@ func workRiver(ctx context.Context, pool *pgxpool.Pool) error {
 	}
 	client, err := river.NewClient(riverpgxv5.New(pool), &river.Config{
 		Logger: quiet, FetchCooldown: time.Millisecond, FetchPollInterval: 100 * time.Millisecond,
-		JobTimeout: lease / 2, RescueStuckJobsAfter: lease,
+		JobTimeout: lease / 2, RescueStuckJobsAfter: lease / 2,
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: concurrent}},
 		Workers: workers,
 	})

@@ -76,24 +76,29 @@ func (f *fleet) start(n int) error {
 		return err
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), workerEnv+"="+f.config)
+	cmd.Env, cmd.Stderr = append(os.Environ(), workerEnv+"="+f.config), os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return err
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if err := cmd.Start(); err != nil {
 		return err
 	}
+	f.workers[n] = cmd
 	f.reading.Go(func() {
 		for lines := bufio.NewScanner(out); lines.Scan(); {
 			if i, err := strconv.Atoi(lines.Text()); err == nil {
 				f.came(i)
 			}
 		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.workers[n] == cmd {
+			fmt.Fprintf(os.Stderr, "worker %d has ended by itself, and is missing from now on\n", n)
+		}
 	})
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.workers[n] = cmd
 	return nil
 }
 
@@ -102,9 +107,9 @@ func (f *fleet) kill(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if cmd := f.workers[n]; cmd != nil {
+		f.workers[n] = nil
 		_ = cmd.Process.Kill()
 		_, _ = cmd.Process.Wait() // not cmd.Wait, which closes the pipe before all is read
-		f.workers[n] = nil
 	}
 }
 

@@ -48,8 +48,9 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 			"deleted so; compare later messages alone (Filter.After)",
 			topic, s.keeps, after.UTC().Format(time.RFC3339))
 	}
+	var known leaders
 	for _, p := range partitions {
-		r := partitionReader{client: client, topic: topic, partition: p, size: fetchBytes}
+		r := partitionReader{client: client, topic: topic, partition: p, leaders: &known, size: fetchBytes}
 		if err := r.read(ctx, after, func(msg *sarama.ConsumerMessage) error {
 			uuid, err := l.uuid(msg)
 			if err != nil {
@@ -77,6 +78,7 @@ type partitionReader struct {
 	client    sarama.Client
 	topic     string
 	partition int32
+	leaders   *leaders
 	leader    *sarama.Broker // nil = it is to be found
 	epoch     int32          // of the leader
 	from      int64          // offset of the first message that is new enough; below 0 = there is none
@@ -160,7 +162,7 @@ func (r *partitionReader) insist(ctx context.Context, ask func() error) error {
 			errors.Is(err, sarama.ErrTopicAuthorizationFailed) {
 			return err
 		}
-		r.leader = nil
+		r.leader, *r.leaders = nil, leaders{}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -243,8 +245,9 @@ func (l *TopicReader) Messages(ctx context.Context, topic string, fn func(*messa
 	if err != nil {
 		return fmt.Errorf("kafka: topic %q: %w", topic, err)
 	}
+	var known leaders
 	for _, p := range partitions {
-		r := partitionReader{client: client, topic: topic, partition: p, size: fetchBytes}
+		r := partitionReader{client: client, topic: topic, partition: p, leaders: &known, size: fetchBytes}
 		if err := r.read(ctx, time.Time{}, func(msg *sarama.ConsumerMessage) error {
 			m, err := Unmarshaler{Unmarshaler: l.cfg.Unmarshaler}.Unmarshal(msg)
 			if err != nil {

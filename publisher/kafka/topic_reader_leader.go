@@ -8,14 +8,22 @@ import (
 	"github.com/IBM/sarama"
 )
 
+// leaders is what all brokers have said of a topic. They are asked once, and again when something has failed.
+type leaders struct {
+	answers []*sarama.TopicMetadata
+	asked   int // 0 = nobody yet
+}
+
 // findLeader finds the leader of the partition: of those that the brokers name, the one of the latest epoch. One that
 // was frozen, or is cut off from the others, takes itself for the leader until it hears of the next one, and has
 // nothing of what that one has taken.
 func (r *partitionReader) findLeader() error {
-	answers, asked := askAll(r.client, r.topic)
+	if r.leaders.asked == 0 {
+		r.leaders.answers, r.leaders.asked = askAll(r.client, r.topic)
+	}
 	var newest *sarama.PartitionMetadata
-	answered := 0
-	for _, t := range answers {
+	answered, asked := 0, r.leaders.asked
+	for _, t := range r.leaders.answers {
 		i := slices.IndexFunc(t.Partitions, func(p *sarama.PartitionMetadata) bool { return p.ID == r.partition })
 		if i < 0 {
 			continue

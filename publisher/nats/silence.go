@@ -19,8 +19,12 @@ type silence struct {
 	logger watermill.LoggerAdapter
 
 	mu    sync.Mutex
-	since time.Time // when the first publish began that was not acknowledged; zero = the last one was
+	since time.Time     // when the first publish began that was not acknowledged; zero = the last one was
+	more  time.Duration // than limit: other servers did not acknowledge either
 }
+
+// mostSilence is how long it stays with a server at most: they may all be alike, as where there is no stream.
+const mostSilence = 5 * time.Minute
 
 // heard is told how a publish ended that began at a time. Without a receiver it does nothing.
 func (s *silence) heard(begun time.Time, err error) {
@@ -29,18 +33,23 @@ func (s *silence) heard(begun time.Time, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	switch {
-	case !cutOff(err):
-		s.since = time.Time{}
+	switch _, code := apiError(err); {
+	case err == nil, code != 0 && code != notAvailable:
+		s.since, s.more = time.Time{}, 0
+		return
+	case !cutOff(err): // the client's own
 		return
 	case s.since.IsZero():
 		s.since = begun
+		if last := time.Now().Add(-s.limit / 2); last.After(begun) { // of several messages the first were acknowledged
+			s.since = last
+		}
 	}
 	silent := time.Since(s.since)
-	if silent < s.limit || len(s.conn.Servers()) < 2 || !s.conn.IsConnected() {
+	if silent < s.limit+s.more || len(s.conn.Servers()) < 2 || !s.conn.IsConnected() {
 		return
 	}
-	s.since = time.Time{}
+	s.since, s.more = time.Time{}, min(s.limit+2*s.more, mostSilence)
 	s.logger.Info("NATS does not acknowledge: trying another server", watermill.LogFields{
 		"url": address(s.conn), "silent": silent,
 	})
