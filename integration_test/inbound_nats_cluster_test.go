@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"testing"
+	"time"
 
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
@@ -18,8 +19,10 @@ func TestJetStreamCluster(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
 	w := newJetStreamWorldOn(t, cluster.URL(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
 	w.send(900, 100)
-	w.serve(w.config(), work)
-	w.serve(w.config(), work) // a standby
+	c := w.config()
+	c.AckWait = 15 * time.Second // the default: with less an owner whose three servers are busy is deposed again and again
+	w.serve(c, work)
+	w.serve(c, work) // a standby
 	w.await(w.settled / 3)
 	info := w.consumer()
 	require.NotNil(t, info.Cluster)
