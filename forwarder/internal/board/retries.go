@@ -79,9 +79,6 @@ func (b *Board) removeHead(l *lane, h *head) {
 
 // sooner retries a head that was to wait longer than the database says: an operator has asked for it.
 func (b *Board) sooner(l *lane, h *head, due time.Time) {
-	if t := b.topics[h.topic]; h.late && t != nil && t.byOperator { // the end of that brings it
-		return
-	}
 	if h.place >= 0 && h.due.After(due) && !(h.behind && !h.isFirst()) {
 		b.schedule(l, h, due)
 	}
