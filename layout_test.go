@@ -40,7 +40,11 @@ func TestLayout(t *testing.T) {
 
 // TestPure: what make test runs without the race detector starts no goroutine, nor do its tests.
 func TestPure(t *testing.T) {
-	for pkg := range strings.FieldsSeq(regexp.MustCompile(`(?m)^PURE := (.*)$`).FindStringSubmatch(read(t, "Makefile"))[1]) {
+	pure := regexp.MustCompile(`(?m)^PURE := (.*)$`).FindStringSubmatch(read(t, "Makefile"))
+	if pure == nil {
+		t.Fatal("the Makefile has no PURE")
+	}
+	for pkg := range strings.FieldsSeq(pure[1]) {
 		files, err := filepath.Glob(filepath.Join(pkg, "*.go"))
 		if err != nil || len(files) == 0 {
 			t.Errorf("%s has no files: %v", pkg, err)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,6 +104,9 @@ func measure(ctx context.Context, o options, sc scenario, sys system) (r result,
 		wait(ctx, 50*time.Millisecond)
 	}
 	w.fleet.stop()
+	if n := l.strange.Load(); n > 0 {
+		return r, fmt.Errorf("%d messages came that were never produced", n)
+	}
 	r = l.result(o)
 	r.dead, r.size, err = left(ctx, url)
 	return r, errors.Join(err, ctx.Err())

@@ -23,7 +23,8 @@ type silence struct {
 	more  time.Duration // than limit: other servers did not acknowledge either
 }
 
-// mostSilence is how long it stays with a server at most: they may all be alike, as where there is no stream.
+// mostSilence is how much longer than limit it stays with a server at most: they may all be alike, as where there is no
+// stream.
 const mostSilence = 5 * time.Minute
 
 // heard is told how a publish ended that began at a time. Without a receiver it does nothing.
