@@ -42,9 +42,11 @@ func TestMain(m *testing.M) {
 		code = 1
 	}
 	http.DefaultClient.CloseIdleConnections() // a first run may have downloaded a server
-	if err := goleak.Find(); err != nil && code == 0 {
+	// golang-migrate leaves the files behind that it had begun to read when one failed.
+	unread := goleak.IgnoreAnyFunction("github.com/golang-migrate/migrate/v4.(*Migration).Buffer")
+	if err := goleak.Find(unread); err != nil { // said beside a failed test too: else it waits for the next run
 		fmt.Fprintln(os.Stderr, err)
-		code = 1
+		code = max(code, 1)
 	}
 	os.Exit(code)
 }
