@@ -14,9 +14,15 @@ func (b *Board) newHeads(due []*Row) {
 				b.sentAgain(l, r)
 			}
 		}
-		if l != nil && l.heads[r.ID] != nil {
-			l.heads[r.ID].act = r.Generation // what is due together comes in order
+		if l == nil || l.heads[r.ID] == nil {
+			continue
 		}
+		h, known := l.heads[r.ID], l.known[r.ID]
+		if known != nil && known.Generation != r.Generation && known.call.state == pending {
+			b.withdraw(l, known) // or it would be published for the attempt from before, and once more
+			b.schedule(l, h, b.now)
+		}
+		h.act = r.Generation // what is due together comes in order
 	}
 }
 

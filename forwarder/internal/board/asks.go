@@ -35,14 +35,17 @@ const (
 	mostStrays = 1000 // that wait for a read
 )
 
+// wantsTrial says that a topic is to be tried when its pause is over.
+func (t *topic) wantsTrial() bool { return t.paused && !t.byOperator && t.trial == nil && !t.asked }
+
 // mayTry says whether a trial of a paused topic may be asked for.
-func (t *topic) mayTry(now time.Time) bool {
-	return t.paused && !t.byOperator && t.trial == nil && !t.asked && !now.Before(t.until)
+func (b *Board) mayTry(t *topic) bool {
+	return t.wantsTrial() && b.hasPlace(t) && !b.now.Before(t.until)
 }
 
 func (b *Board) askTrials(a *Asks) {
 	for _, t := range b.troubled {
-		if !t.mayTry(b.now) {
+		if !b.mayTry(t) {
 			continue
 		}
 		latest := t.latest
@@ -170,7 +173,7 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 	if !k.blocked() && !k.stuck() && k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain {
 		b.stopWaiting(k)
 		b.comesBack(k, r)
-		b.append(k, r)
+		b.join(k, r)
 	}
 }
 
@@ -218,7 +221,7 @@ func (b *Board) Due() (tick, read time.Time) {
 		sooner(&tick, c.Started.Add(b.cfg.PublishTimeout))
 	}
 	for _, t := range b.troubled {
-		if b.excess(t) {
+		if b.excess(t) != nil {
 			sooner(&tick, b.now)
 		}
 		if t.paused || t.jammed {
@@ -227,11 +230,12 @@ func (b *Board) Due() (tick, read time.Time) {
 		if len(t.suspects) > 0 {
 			sooner(&tick, t.decideAt(b))
 		}
-		if t.paused && !t.byOperator && t.trial == nil && !t.asked && !b.stopped {
+		switch {
+		case !t.wantsTrial() || b.stopped:
+		case !b.hasLane():
+			sooner(&tick, t.until)
+		case b.hasPlace(t):
 			sooner(&read, t.until)
-			if !b.hasLane() {
-				sooner(&tick, t.until)
-			}
 		}
 	}
 	if b.stopped {

@@ -20,22 +20,21 @@ func (d *desk) gone(want ...int64) {
 	d.after()
 }
 
-// An operator deletes what a key has in memory of a slow topic, while its only place for parked ids is taken by an id
-// below: that one goes on.
+// An operator deletes what a key has in memory of a slow topic, while the only place for parked ids is another key's:
+// what the key has on another topic goes on.
 func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
-	d := newDesk(t, board.Config{Concurrency: 1, KeyParked: 1})
-	d.put(0, "", "a", 7)
-	d.put(0, "k", "a", 9)
+	d := newDesk(t, board.Config{Concurrency: 1, Parked: 1})
+	d.put(0, "", "slow", 7)
+	d.put(0, "k", "slow", 8)
+	d.put(0, "k", "up", 9)
 	d.read()
-	c := d.next(7)
+	d.next(7)
 	d.tick(2 * time.Second) // it is slow now, and what is in memory waits for it
-	d.put(0, "k", "a", 8)
-	d.marks[0] = 7
+	d.put(0, "other", "slow", 10)
 	d.read()
-	delete(d.table, 9)
-	d.gone(9)
-	d.returned(c, board.OK)
-	d.want(d.drain(), 8)
+	delete(d.table, 8)
+	d.gone(8, 10)
+	d.want(d.drain(), 9)
 }
 
 // An operator deletes what a key waits for: the rest of it, on another topic, goes on.

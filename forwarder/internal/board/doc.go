@@ -28,8 +28,8 @@
 //   - To convict is to charge a suspect, to pardon to park it uncharged.
 //   - A scout is the topic of a publisher that is tried soon, however long the pauses are. To hurry is to have others
 //     tried when one works.
-//   - A trial is the message that tries whether a paused topic works again. A pass lets a head or a trial go although
-//     its key is blocked.
+//   - A trial is the message that tries whether a paused topic works again; it is asked for when there is a place for
+//     its call. A pass lets a head or a trial go although its key is blocked.
 //   - A call is one Publish under way: young, slow after a while, expired at its time-out, hung once that was charged
 //     and it has not returned.
 //   - To settle is to write results to the database; its answer to a failure is an outcome.
@@ -75,9 +75,11 @@
 //
 // RowsRead gets rows in an order that is right for each key, and every rule here keeps it. What is put out of the way
 // is put out of the way with all that follows it: a key with anything parked has everything parked that is read of it,
-// and parked ids go on in their order. A row that is read again is known, or parked, or a head. Holding starts when a
-// publish fails and not when that is settled; asks and rewinds take effect in ReadBegins only, as a read under way may
-// return rows that must come later. A key has one call at a time, but for hung ones.
+// and parked ids go on in their order. So does a chain: what was committed late goes before what waits there with
+// higher ids, as that may be of a topic that hangs. Ids are an order that is right for each key: what has committed
+// before another row is inserted has the lower one. A row that is read again is known, or parked, or a head. Holding
+// starts when a publish fails and not when that is settled; asks and rewinds take effect in ReadBegins only, as a read
+// under way may return rows that must come later. A key has one call at a time, but for hung ones.
 //
 // # What is bounded, and what happens beyond each bound
 //

@@ -254,7 +254,7 @@ func (b *Board) scout(of *broker) {
 	var next *topic
 	for _, t := range b.troubled {
 		switch {
-		case t.broker != of || !t.paused || t.byOperator || t.trial != nil || t.asked:
+		case t.broker != of || !t.wantsTrial() || !b.hasPlace(t):
 		case !t.until.After(by):
 			return
 		case next == nil || t.until.Before(next.until):

@@ -49,21 +49,41 @@ func (l *lane) keyOf(name string) *key {
 	return k
 }
 
-// append puts a row at the end of its key's chain. A topic that the key waited for is open by now, and the key waits no
-// more, also if the topic is closed again.
-func (b *Board) append(k *key, r *Row) {
+// join puts a row into its key's chain: at the end, or before those with higher ids, which were committed earlier, and
+// which may wait for another topic. A topic that the key waited for is open by now, and the key waits no more, also if
+// the topic is closed again.
+func (b *Board) join(k *key, r *Row) {
 	b.stopWaiting(k)
 	b.keep(k.lane, r)
 	r.call.key = k
-	if k.last == nil {
-		k.first = r
-	} else {
-		k.last.call.behind = r
-	}
-	k.last = r
 	k.n++
+	if k.last == nil || k.last.ID < r.ID {
+		if k.last == nil {
+			k.first = r
+		} else {
+			k.last.call.behind = r
+		}
+		k.last = r
+	} else {
+		if first := k.first; first.ID > r.ID && first.call.state == pending {
+			b.unqueue(&first.call)
+			first.call.state = idle
+		}
+		at := &k.first
+		for (*at).ID < r.ID {
+			at = &(*at).call.behind
+		}
+		r.call.behind, *at = *at, r
+		if last := k.last; int(k.n) > b.cfg.Chain {
+			b.withdraw(k.lane, last)
+			b.parkAgain(k, last, last.call.Again)
+		}
+	}
 	b.queueFirst(k)
 }
+
+// joinsBefore says that a row comes before the last of its key's chain.
+func (k *key) joinsBefore(id int64) bool { return k.last != nil && id < k.last.ID }
 
 // queueFirst queues the first row of the chain, unless another one is under way. If its topic is closed the key waits.
 func (b *Board) queueFirst(k *key) {

@@ -239,7 +239,7 @@ func (b *Board) hasLane() bool {
 // reopenIdle ends pauses if there is no lane to send a trial from.
 func (b *Board) reopenIdle() {
 	for _, t := range b.troubled {
-		if !b.stopped && t.mayTry(b.now) && !b.hasLane() {
+		if !b.stopped && t.wantsTrial() && !b.now.Before(t.until) && !b.hasLane() {
 			b.reopen(t)
 		}
 	}

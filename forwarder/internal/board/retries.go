@@ -147,7 +147,7 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 	t := b.topics[h.topic]
 	ask := ask{why: forRetry, term: l.term, head: h, id: h.id}
 	if t != nil && t.closed {
-		if !t.mayTry(b.now) {
+		if !b.mayTry(t) {
 			b.putOff(l, h, t)
 			return
 		}
@@ -171,7 +171,7 @@ func (b *Board) putOff(l *lane, h *head, t *topic) {
 		at = b.now.Add(never) // the end of that brings it
 	case t.paused && t.until.After(b.now):
 		at = t.until // not later: it may be the only one that can try the topic
-	case t.closed && !t.paused:
+	case t.closed && (!t.paused || !b.hasPlace(t)):
 		at = b.now.Add(b.cfg.SlowAfter)
 	}
 	b.later(l, h, at)

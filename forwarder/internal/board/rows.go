@@ -80,6 +80,14 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	k := l.keyOf(r.Key)
 	idle := k.under == nil && k.n == 0
 	switch {
+	case k.joinsBefore(r.ID) && !r.Large && !t.closed:
+		b.join(k, r)
+		return true
+	case k.joinsBefore(r.ID):
+		b.putBack(k)
+		b.park(k, r, due)
+		b.advance(k)
+		return false
 	case b.parks(k):
 		b.park(k, r, due)
 		if k.topic != nil && k.topic != t && k.parked.len() > 0 && k.parked.lowest() == r.ID {
@@ -94,7 +102,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		b.advance(k)
 		return false
 	default:
-		b.append(k, r)
+		b.join(k, r)
 		return true
 	}
 	b.tidy(k)

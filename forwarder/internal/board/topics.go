@@ -124,27 +124,33 @@ func (b *Board) quota() (rows int, bytes int64) {
 	return max(1, b.cfg.Rows/(2*manyCalls)), max(1, b.cfg.Bytes/(2*manyCalls))
 }
 
-// excess says that rows of a closed topic are to be parked. A slow one keeps the first of its queue, with what is
-// behind it.
-func (b *Board) excess(t *topic) bool {
-	queued := t.fresh.n + t.waited.n
-	if t.paused || t.byOperator {
-		return queued > 0
-	}
+// hasPlace says that another call of a topic may start, as far as the topic is concerned.
+func (b *Board) hasPlace(t *topic) bool { return t.calls < b.cfg.Concurrency }
+
+// excess returns what is to be parked of a closed topic, the last of its queue: a slow one keeps the first, with what
+// is behind it. A trial of what an operator has paused is parked, too: nothing of its key may go while it is in memory.
+func (b *Board) excess(t *topic) *Call {
 	rows, bytes := b.quota()
-	return t.slow && queued > 1 && (t.rows > rows || t.bytes > bytes)
+	switch {
+	case t.paused || t.byOperator:
+		if t.byOperator && t.trial != nil && t.trial.call.state == pending {
+			return &t.trial.call
+		}
+	case !t.slow || t.fresh.n+t.waited.n <= 1 || t.rows <= rows && t.bytes <= bytes:
+		return nil
+	}
+	if t.fresh.n > 0 {
+		return t.fresh.back
+	}
+	return t.waited.back
 }
 
 // parkExcess parks rows that were in memory when their topic was closed.
 func (b *Board) parkExcess() {
 	left := mostSteps
 	for _, t := range b.troubled {
-		for left > 0 && b.excess(t) {
+		for c := b.excess(t); c != nil && left > 0; c = b.excess(t) {
 			left--
-			c := t.fresh.back
-			if c == nil {
-				c = t.waited.back
-			}
 			l, k := b.lanes[c.Row.Term.Lane], c.key
 			if k != nil && !c.pass {
 				left -= int(k.n)

@@ -1,0 +1,96 @@
+package board_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+// What was committed later, and has a lower id, goes before what is in memory of its key: that may be of a topic that
+// hangs.
+func TestLowerIDsGoFirst(t *testing.T) {
+	for _, when := range []string{"before the topic is slow", "later"} {
+		t.Run(when, func(t *testing.T) {
+			d := newDesk(t, board.Config{Concurrency: 1})
+			d.put(0, "", "hung", 1)
+			d.put(0, "x", "hung", 5)
+			d.put(0, "x", "up", 6)
+			d.read()
+			d.next(1)
+			if when == "later" {
+				d.tick(time.Second)
+			}
+			d.put(0, "x", "up", 2, 4)
+			d.marks[0] = 1
+			d.read()
+			d.tick(time.Second)
+			d.want(d.drain(), 2, 4)
+		})
+	}
+}
+
+// The chain of a key gets no longer for them, and a large one is asked for again.
+func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
+	for _, large := range []bool{false, true} {
+		d := newDesk(t, board.Config{Chain: 2})
+		d.put(0, "x", "a", 3, 4, 5)
+		d.read()
+		c := d.next(3)
+		d.put(0, "x", "a", 6)
+		d.read()
+		d.put(0, "x", "a", 1, 2)
+		d.marks[0] = 0
+		a := d.begin()
+		r := d.answer(a)
+		r.Ready[1].Large = large
+		d.finish(a, r)
+		if n := d.b.Counts().Rows; n > 3 {
+			t.Fatalf("%d rows in memory: one is under way, and two may wait", n)
+		}
+		d.returned(c, board.OK)
+		d.want(d.drain(), 1, 2, 4, 5, 6)
+	}
+}
+
+// A trial that may not go waits outside of memory: what has a lower id, or comes when the trial is gone, goes on.
+func TestTrialsThatMayNotGo(t *testing.T) {
+	t.Run("an operator pauses the topic", func(t *testing.T) {
+		d := newDesk(t, board.Config{})
+		d.put(0, "x", "down", 1)
+		d.put(0, "x", "up", 2)
+		d.read()
+		d.returned(d.next(1), board.Unavailable)
+		d.tick(time.Second)
+		d.read() // the trial comes into memory
+		d.b.PauseByOperator(d.now, []string{"down"})
+		d.after()
+		d.tick(0)
+		delete(d.table, 1)
+		d.gone(1)
+		d.want(d.drain(), 2)
+	})
+	t.Run("the topic hangs", func(t *testing.T) {
+		d := newDesk(t, board.Config{Concurrency: 1, PublishTimeout: time.Second})
+		d.put(0, "", "down", 1)
+		d.put(0, "x", "down", 3)
+		d.read()
+		c := d.next(1)
+		d.tick(time.Second)
+		d.timesOut(board.Unavailable) // it is paused, and has no place for a trial
+		d.tick(time.Minute)
+		if _, read := d.b.Due(); !read.IsZero() {
+			t.Fatal("a read is wanted for the trial")
+		}
+		d.read()
+		d.put(0, "x", "up", 2)
+		d.marks[0] = 1
+		d.want(d.drain(), 2)
+		d.returned(c, board.Unavailable) // late
+		if _, read := d.b.Due(); read.IsZero() {
+			t.Fatal("no read is wanted for the trial")
+		}
+		d.read()
+		d.next()
+	})
+}
