@@ -163,6 +163,9 @@ func (b *Board) pardon(t *topic) {
 		switch h := l.heads[r.ID]; {
 		case l.sentAgainSince(r):
 			b.triesAgain(l, r)
+			if l.known[r.ID] == r {
+				delete(l.known, r.ID)
+			}
 		case h == nil || h.key == nil || r.Attempts > 0:
 			b.sendBack(l, s.call, true)
 		default: // it blocked its key for the verdict alone
