@@ -16,9 +16,10 @@ import (
 // driven is a Machine whose forwarder is alone and owns all lanes.
 type driven struct {
 	*Machine
-	t   *testing.T
-	now time.Time
-	seq int64
+	t    *testing.T
+	now  time.Time
+	seq  int64
+	took time.Duration // each read
 }
 
 func drive(t *testing.T) *driven {
@@ -63,7 +64,7 @@ func (d *driven) end(req *ReadRequest, rows ...*board.Row) {
 // endDue answers a read with rows, and others that fell due.
 func (d *driven) endDue(req *ReadRequest, due []*board.Row, rows ...*board.Row) {
 	d.t.Helper()
-	a := ReadAnswer{Answer: window.Answer{Life: "life", Rewind: -1}}
+	a := ReadAnswer{Answer: window.Answer{Life: "life", Rewind: -1, Took: d.took}}
 	for n := range a.Owned {
 		a.Owned[n] = true
 	}
@@ -313,6 +314,23 @@ func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
 	d.now = d.now.Add(time.Second)
 	if p := d.PlanRead(d.now, false); p.Wait > 0 {
 		t.Errorf("after the pause it waits for %s", p.Wait)
+	}
+}
+
+// TestMuchThatFellDueDelaysNoPoll: the next look for what fell due rests in proportion to a slow read, and what is new
+// is read at the usual interval all the same.
+func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.took, d.now = 10*time.Second, d.now.Add(2*time.Second)
+	req := d.begin()
+	var due []*board.Row
+	for id := range req.Asks.Due[3] {
+		due = append(due, &board.Row{ID: id + 1, Topic: "orders", Attempts: 1})
+	}
+	d.endDue(req, due)
+	if wait := d.PlanRead(d.now, false).Wait; wait != time.Second {
+		t.Fatalf("the next read is in %s, want the interval of a second", wait)
 	}
 }
 

@@ -221,7 +221,9 @@ func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd
 		m.reads.dueAt = r.Begun.Add(max(m.cfg.PollInterval, m.reads.ofDue.Rest(a.Took)))
 		if b.ManyDue { // all that it found is new, or nearly
 			m.reads.dueAt = r.Begun.Add(2 * a.Took)
-			m.reads.poll = m.reads.dueAt
+			if m.reads.dueAt.Before(m.reads.poll) {
+				m.reads.poll = m.reads.dueAt
+			}
 		}
 	}
 	if b.WantDue {
