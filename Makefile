@@ -152,11 +152,11 @@ chromium = command -v chromium >/dev/null || command -v google-chrome >/dev/null
 
 # each runs a command in one module after another, the root first, also after one that failed, and says at the end how long each
 # took. What takes long prints a line now and then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open
-# after the end.
+# after the end. A second argument is the exit code of what was before.
 each = began=$$(date +%s); \
 	( while sleep 25 >/dev/null 2>&1; do echo "-- $$(( $$(date +%s) - began )) s"; done ) & clock=$$!; \
 	trap 'kill $$clock' EXIT; trap 'exit 130' INT TERM; \
-	code=$${code:-0}; took=; \
+	code=$(or $(2),0); took=; \
 	for module in $(MODULES); do \
 		echo "== $$module: $(1)"; start=$$(date +%s); (cd $$module && $(1)) || code=1; \
 		took="$$took$$(printf '%6d s' $$(( $$(date +%s) - start )))  $$module\n"; \
@@ -170,7 +170,7 @@ test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] ||
 	tests() { $(GOTESTSUM) -vet=all -count=1 $(1) $(TESTARGS) "$$@"; }; \
 	raced() { all=$$($(GO) list ./...) && tests $(RACE) $$(echo "$$all" | grep -v $(patsubst ./%,-e '/%$$',$(PURE))); }; \
 	code=0; echo "== without the race detector: $(PURE)"; tests $(PURE) || code=1; \
-	$(call each,raced)
+	$(call each,raced,$$code)
 
 chaos = cd integration_test && OUTBOX_CHAOS="$(1)" $(GO) test $(RACE) -count=1 -v -timeout 0 -run 'TestChaos$$' .
 
