@@ -133,6 +133,7 @@ func (d *database) change(rows []*record, change func(*record)) {
 	d.logged(func() {
 		for i, m := range rows {
 			m.state = old[i]
+			m.batch = 0 // somebody may go by what is lost
 		}
 	})
 }

@@ -23,7 +23,7 @@ func (f *forwarder) answered(c *call, res board.Result, late bool) int {
 		return -1
 	case !f.board.Owns(c.Row.Term):
 		return -1 // nobody asks
-	case f.success[of(c.Row)]:
+	case f.board.Published(c.Row):
 		return repeated
 	default:
 		a.guilty = f.workedSince(a)

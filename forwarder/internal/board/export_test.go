@@ -42,3 +42,9 @@ func (b *Board) HasShadow(t Term) (low int64, ok bool) {
 
 // Owns says whether a term is not over.
 func (b *Board) Owns(t Term) bool { return b.lane(t) != nil }
+
+// Published says whether the board knows of a row that it was published.
+func (b *Board) Published(r *Row) bool {
+	l := b.open(r.Term)
+	return l != nil && l.published(r.ID)
+}
