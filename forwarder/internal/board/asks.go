@@ -38,10 +38,13 @@ const (
 // wantsTrial says that a topic is to be tried when its pause is over.
 func (t *topic) wantsTrial() bool { return t.paused && !t.byOperator && t.trial == nil && !t.asked }
 
-// mayTry says whether a trial of a paused topic may be asked for.
+// mayTry says whether a trial of a paused topic may be asked for, or none is needed, as nothing waits for the topic.
 func (b *Board) mayTry(t *topic) bool {
-	return t.wantsTrial() && b.hasPlace(t) && !b.now.Before(t.until)
+	return t.wantsTrial() && !b.now.Before(t.until) && (b.hasPlace(t) || !b.isWaitedFor(t))
 }
+
+// isWaitedFor says that keys wait for a topic, or heads that are late.
+func (b *Board) isWaitedFor(t *topic) bool { return t.lanes != 0 || b.hasLate(t) }
 
 func (b *Board) askTrials(a *Asks) {
 	for _, t := range b.troubled {
@@ -181,8 +184,8 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 func (b *Board) tried(l *lane, a ask, r *Row) {
 	k, t := a.key, a.topic
 	switch {
-	case !t.paused || t.byOperator || t.trial != nil || k.under != nil || k.heads.len() > 0 || !k.isPen() &&
-		k.parked.lowest() != a.id:
+	case !t.paused || t.byOperator || t.trial != nil || !b.hasPlace(t):
+	case k.under != nil || k.heads.len() > 0 || !k.isPen() && k.parked.lowest() != a.id:
 	case r.Topic != t.name: // its first row is on another topic than when it was blocked
 		b.goesOn(k)
 	case k.isPen():
@@ -234,7 +237,7 @@ func (b *Board) Due() (tick, read time.Time) {
 		case !t.wantsTrial() || b.stopped:
 		case !b.hasLane():
 			sooner(&tick, t.until)
-		case b.hasPlace(t):
+		case b.hasPlace(t) || !b.isWaitedFor(t):
 			sooner(&read, t.until)
 		}
 	}

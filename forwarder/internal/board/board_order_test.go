@@ -91,6 +91,95 @@ func TestTrialsThatMayNotGo(t *testing.T) {
 			t.Fatal("no read is wanted for the trial")
 		}
 		d.read()
-		d.next()
+		trial := d.next()
+		if trial == nil || trial.Row.Topic != "down" {
+			t.Fatalf("%+v is tried", trial)
+		}
 	})
+	t.Run("the topic hangs, and what waited for it is gone", func(t *testing.T) {
+		d := newDesk(t, board.Config{Concurrency: 1, PublishTimeout: time.Second})
+		d.put(0, "", "down", 1)
+		d.read()
+		d.next(1)
+		d.tick(time.Second)
+		d.timesOut(board.Unavailable)
+		delete(d.table, 1)
+		d.gone(1)
+		d.tick(time.Minute)
+		d.want(d.drain())
+		if !d.b.Quiet() {
+			t.Fatal("a topic that nothing waits for keeps it from being quiet")
+		}
+	})
+	t.Run("a message that failed before", func(t *testing.T) {
+		d := newDesk(t, board.Config{Concurrency: 1, PublishTimeout: time.Second})
+		d.put(0, "x", "down", 1)
+		d.read()
+		d.returned(d.next(1), board.Retry)
+		d.settle()
+		d.tick(2 * time.Second)
+		d.read()
+		c := d.next(1)
+		d.tick(time.Second)
+		d.timesOut(board.Unavailable)
+		d.tick(time.Minute)
+		d.read()
+		d.reports = nil
+		d.returned(c, board.Unavailable) // late: there is a place again
+		d.read()
+		d.next(1)
+		d.told()
+	})
+	t.Run("the topic is let go", func(t *testing.T) {
+		d := newDesk(t, board.Config{})
+		d.put(0, "x", "down", 1)
+		d.put(0, "", "down", 2)
+		d.read()
+		d.returned(d.next(1), board.Unavailable)
+		d.tick(time.Second)
+		d.read()
+		d.b.PauseByOperator(d.now, []string{"down"})
+		d.after()
+		d.tick(time.Second)
+		d.want(d.drain())
+		d.b.PauseByOperator(d.now, nil)
+		d.after()
+		d.tick(0)
+		d.read()
+		d.returned(d.next(), board.OK)
+		if got := len(d.drain()) + 1; got != 2 {
+			t.Fatalf("%d are published, want both", got)
+		}
+	})
+}
+
+// A row with a lower id whose topic is closed holds what follows it, as if it had been read before.
+func TestLowerIDsOfAClosedTopic(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "up", 3, 4, 5)
+	d.read()
+	c := d.next(3)
+	d.b.PauseByOperator(d.now, []string{"held"})
+	d.after()
+	d.put(0, "x", "held", 1)
+	d.marks[0] = 0
+	d.read()
+	d.returned(c, board.OK)
+	d.want(d.drain())
+	d.b.PauseByOperator(d.now, nil)
+	d.after()
+	d.want(d.drain(), 1, 4, 5)
+}
+
+// TestJammedTopicIsReported each minute, also while it is paused: only a restart ends that.
+func TestJammedTopicIsReported(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 1, PublishTimeout: time.Second})
+	d.put(0, "", "down", 1)
+	d.read()
+	d.next(1)
+	d.tick(time.Second)
+	d.timesOut(board.Unavailable)
+	d.reports = nil
+	d.tick(time.Minute)
+	d.told(board.TopicPaused, board.TopicJammed)
 }

@@ -81,6 +81,10 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	c.state = returned
 	b.calls--
 	t.calls--
+	if t.calls == b.cfg.Concurrency-1 && t.wantsTrial() { // there is a place for it now
+		b.bringHeads(t, now)
+		b.scout(t.broker)
+	}
 	if t.jammed && t.hung < b.cfg.Concurrency {
 		t.jammed = false
 		if !t.paused {
@@ -183,7 +187,8 @@ func (b *Board) Tick(now time.Time) {
 					Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: max(0, t.until.Sub(now)), Repeated: true,
 					Guessed: t.guessed, Err: t.err,
 				})
-			} else {
+			}
+			if t.jammed {
 				b.report(Report{Kind: TopicJammed, Topic: t.name, Failures: t.hung, Repeated: true})
 			}
 		}

@@ -2,7 +2,7 @@ package board
 
 // key is an ordering key of a lane with rows in memory, parked or waiting. Its rows leave one after another: first the
 // one under way, then the chain, then what is parked. While it is blocked, or has ids parked, or its chain is full,
-// what is read of it is parked.
+// what is read of it is parked, but for ids that belong into the chain.
 //
 // Rows without an ordering key follow no other, but those of a closed topic are parked in the same way: in a pen,
 // which is a key whose name no message can have.
@@ -51,8 +51,8 @@ func (l *lane) keyOf(name string) *key {
 
 // join puts a row into its key's chain: at the end, or before those with higher ids, which were committed earlier, and
 // which may wait for another topic. A topic that the key waited for is open by now, and the key waits no more, also if
-// the topic is closed again.
-func (b *Board) join(k *key, r *Row) {
+// the topic is closed again. With that row its topic may have enough in memory: then it is parked.
+func (b *Board) join(k *key, r *Row) (kept bool) {
 	b.stopWaiting(k)
 	b.keep(k.lane, r)
 	r.call.key = k
@@ -80,6 +80,8 @@ func (b *Board) join(k *key, r *Row) {
 		}
 	}
 	b.queueFirst(k)
+	b.tidy(k)
+	return r.call.state != dropped
 }
 
 // joinsBefore says that a row comes before the last of its key's chain.
@@ -94,7 +96,6 @@ func (b *Board) queueFirst(k *key) {
 	if t := r.call.topic; t.closed {
 		b.wait(k, t)
 		b.putBack(k)
-		b.waitsAfter(k, r.ID)
 	} else {
 		b.enqueue(r)
 	}

@@ -31,7 +31,7 @@ func (b *Board) mayKeep(l *lane, r *Row) bool {
 		return false
 	}
 	k := l.keys[r.Key]
-	return k == nil || !b.parks(k)
+	return k == nil || !b.parks(k) || k.joinsBefore(r.ID)
 }
 
 // Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone.

@@ -147,7 +147,7 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 	t := b.topics[h.topic]
 	ask := ask{why: forRetry, term: l.term, head: h, id: h.id}
 	if t != nil && t.closed {
-		if !b.mayTry(t) {
+		if !b.mayTry(t) || !b.hasPlace(t) {
 			b.putOff(l, h, t)
 			return
 		}
@@ -204,7 +204,7 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool, sawDue uint64) {
 		b.waitBehind(l, h)
 	case h.key.under != nil:
 		b.later(l, h, b.now.Add(lookAgain))
-	case t.paused && (a.topic != t || t.trial != nil), t.closed && !t.paused, t.byOperator:
+	case t.paused && (a.topic != t || t.trial != nil || !b.hasPlace(t)), t.closed && !t.paused, t.byOperator:
 		b.putOff(l, h, t)
 	case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0: // lower ones that were sent again with it may not be known
 		b.later(l, h, b.lookForAct())

@@ -36,9 +36,9 @@ func (b *Board) drop(l *lane, r *Row) {
 
 func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
 
-// accept takes a row that was read for the first time, or again: into memory behind those of its key, to be parked, or
-// not at all. due says that it was read because it fell due: then nothing waits for it, and the lane need not be read
-// again for it.
+// accept takes a row that was read for the first time, or again: into memory, in its place in its key's chain, to be
+// parked, or not at all. due says that it was read because it fell due: then nothing waits for it, and the lane need
+// not be read again for it.
 func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	if l.known[r.ID] != nil || l.parked[r.ID] != nil {
 		return false
@@ -81,8 +81,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	idle := k.under == nil && k.n == 0
 	switch {
 	case k.joinsBefore(r.ID) && !r.Large && !t.closed:
-		b.join(k, r)
-		return true
+		return b.join(k, r)
 	case k.joinsBefore(r.ID):
 		b.putBack(k)
 		b.park(k, r, due)
@@ -102,8 +101,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		b.advance(k)
 		return false
 	default:
-		b.join(k, r)
-		return true
+		return b.join(k, r)
 	}
 	b.tidy(k)
 	return false

@@ -329,8 +329,20 @@ func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
 		due = append(due, &board.Row{ID: id + 1, Topic: "orders", Attempts: 1})
 	}
 	d.endDue(req, due)
-	if wait := d.PlanRead(d.now, false).Wait; wait != time.Second {
-		t.Fatalf("the next read is in %s, want the interval of a second", wait)
+	for range 2 { // the second read does not look, and delays nothing either
+		if wait := d.PlanRead(d.now, false).Wait; wait != time.Second {
+			t.Fatalf("the next read is in %s, want the interval of a second", wait)
+		}
+		d.now = d.now.Add(time.Second)
+		if req = d.begin(); req.Due {
+			t.Fatal("it looks for what fell due before its time")
+		}
+		d.end(req)
+	}
+	d.now = d.now.Add(17500 * time.Millisecond)
+	d.end(d.begin())
+	if wait := d.PlanRead(d.now, false).Wait; wait != 500*time.Millisecond {
+		t.Fatalf("the next look is in %s, want it when it is due", wait)
 	}
 }
 

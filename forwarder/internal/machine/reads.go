@@ -24,6 +24,7 @@ type reads struct {
 	more    bool      // the last read did not reach the end
 	poll    time.Time // when to read unasked
 	dueAt   time.Time // when to look for delayed messages
+	manyDue bool      // the last look had no room for all: the next is made on time, and not with the next read
 	ofDue   Pace
 	raiseAt time.Time // when to look which long transactions have not written
 	nextTry time.Time // after an error
@@ -96,6 +97,9 @@ func (m *Machine) nextRead(now time.Time) time.Time {
 	}
 	if _, due := m.board.Due(); !due.IsZero() {
 		sooner(due)
+	}
+	if m.reads.manyDue {
+		sooner(m.reads.dueAt)
 	}
 	if m.board.HasRoom() {
 		if m.reads.more {
@@ -219,11 +223,8 @@ func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd
 	if r.Due {
 		// Looking for what fell due walks what is delayed; it may use about a twentieth of the time.
 		m.reads.dueAt = r.Begun.Add(max(m.cfg.PollInterval, m.reads.ofDue.Rest(a.Took)))
-		if b.ManyDue { // all that it found is new, or nearly
+		if m.reads.manyDue = b.ManyDue; b.ManyDue { // all that it found is new, or nearly
 			m.reads.dueAt = r.Begun.Add(2 * a.Took)
-			if m.reads.dueAt.Before(m.reads.poll) {
-				m.reads.poll = m.reads.dueAt
-			}
 		}
 	}
 	if b.WantDue {

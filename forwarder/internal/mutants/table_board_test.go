@@ -36,8 +36,7 @@ var boardMutants = []Mutant{
 	{
 		Name: "B5", File: "board/asks.go", Trouble: "outage", First: 0,
 		Breaks: "a trial is not the first of its key",
-		Old: `k.heads.len() > 0 || !k.isPen() &&
-		k.parked.lowest() != a.id:`,
+		Old:    "k.heads.len() > 0 || !k.isPen() && k.parked.lowest() != a.id:",
 		New:    "k.heads.len() > 0:",
 		Strike: "nothing of a key is parked while its trial is read: it waits, and has no row in memory",
 	},
