@@ -30,3 +30,28 @@ func TestJetStreamCluster(t *testing.T) {
 	w.await(w.settled)
 	w.verify()
 }
+
+// TestSubscriberLeavesAnIsolatedServer: of three servers that have the stream the one that the subscriber has its
+// connection to is cut off from the others, and answers its pings. The subscriber reads on from another one.
+func TestSubscriberLeavesAnIsolatedServer(t *testing.T) {
+	cluster := natsCluster(t)
+	away, other := cluster.Nodes()[0], cluster.Nodes()[1]
+	w := newJetStreamWorldOn(t, "nats://"+other.Address(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
+	c := w.config()
+	c.AckWait = 15 * time.Second
+	c.NATS, c.natsOptions = "nats://"+away.Address()+","+w.url, []natsgo.Option{natsgo.DontRandomize()}
+	w.serve(c, work)
+	w.send(300, 30)
+	w.await(w.settled)
+	require.NoError(t, away.Isolate())
+	eventually(t, func() bool {
+		leader, err := jetStreamLeader(other, w.stream)
+		return err == nil && leader != "" && leader != away.Name()
+	}, "another one leads")
+	w.send(300, 30)
+	begun := time.Now()
+	w.await(w.settled)
+	t.Logf("the subscriber has left the server after %s", time.Since(begun).Round(time.Second))
+	require.NoError(t, away.Join())
+	w.verify()
+}

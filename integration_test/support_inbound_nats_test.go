@@ -81,8 +81,8 @@ func (w *jetStreamWorld) consumer() *natsgo.ConsumerInfo {
 
 func (c inboundConfig) natsSubscriber(logger watermill.LoggerAdapter) (message.Subscriber, error) {
 	cfg := inboundnats.SubscriberConfig{
-		URL: c.NATS, Consumer: c.Group, AckWait: c.AckWait, MaxAhead: c.MaxAhead, MaxBytes: c.MaxBytes,
-		Concurrency: c.Concurrency, CloseTimeout: c.CloseTimeout,
+		URL: c.NATS, Options: c.natsOptions, Consumer: c.Group, AckWait: c.AckWait, MaxAhead: c.MaxAhead,
+		MaxBytes: c.MaxBytes, Concurrency: c.Concurrency, CloseTimeout: c.CloseTimeout,
 		Backoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond},
 	}
 	if c.observer != nil {

@@ -17,6 +17,7 @@ import (
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -150,6 +151,7 @@ type inboundConfig struct {
 	parkIn            handle           // where to
 	observer          observe.Observer // not in a process of its own
 	unmarshaler       wmkafka.Unmarshaler
+	natsOptions       []natsgo.Option
 }
 
 func (w *inboundWorld) config() inboundConfig {

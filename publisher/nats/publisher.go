@@ -16,6 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/header"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // Publisher publishes to JetStream through a watermill-nats publisher. It is safe for concurrent use,
@@ -50,7 +51,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 		conn.Close()
 		return nil, fmt.Errorf("nats: new publisher: %w", err)
 	}
-	return &Publisher{inner: pub, silence: &silence{conn: conn, limit: 2 * cfg.AckTimeout, logger: logger}}, nil
+	silence := &silence{conn: conn, logger: logger, lasts: trouble.Silence{Limit: 2 * cfg.AckTimeout}}
+	return &Publisher{inner: pub, silence: silence}, nil
 }
 
 // Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors tell the forwarder

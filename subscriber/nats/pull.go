@@ -135,9 +135,10 @@ func (r *reader) endPull(p pull, err error) {
 
 // answer is what the server says of the consumer.
 type answer struct {
-	info *jetstream.ConsumerInfo
-	err  error
-	idle bool // no pull was under way when it was asked
+	asked time.Time
+	info  *jetstream.ConsumerInfo
+	err   error
+	idle  bool // no pull was under way then
 }
 
 // ask asks about the consumer, unless that is under way.
@@ -150,7 +151,7 @@ func (r *reader) ask() {
 	r.asking.Go(func() {
 		ctx, cancel := context.WithTimeout(r.life, answerTimeout)
 		defer cancel()
-		a := answer{idle: idle}
+		a := answer{asked: time.Now(), idle: idle}
 		if a.info, a.err = r.from.consumer.Info(ctx); a.err != nil {
 			core.Pause(r.life, afterError)
 		}

@@ -44,7 +44,7 @@ type reader struct {
 	stopped  bool
 	grace    <-chan time.Time
 	reported time.Time
-	answered time.Time // when the server last said something of the consumer
+	answered time.Time // when it was last asked about the consumer, and that was over
 	behind   uint64    // messages that are not delivered or not acked, as of the last answer
 }
 
@@ -181,6 +181,7 @@ func (r *reader) ended(p pull) {
 // learn is for an answer about the consumer.
 func (r *reader) learn(a answer) {
 	r.asked, r.answered = false, time.Now()
+	r.heard(r.conn, a.asked, a.err)
 	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||
 		errors.Is(a.err, jetstream.ErrConsumerDeleted) {
 		r.gone = a.err

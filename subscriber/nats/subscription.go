@@ -27,6 +27,7 @@ type subscription struct {
 	reports *inbound.Reports
 	lines   trouble.Seldom
 	told    trouble.Log
+	silence trouble.Silence // of JetStream
 }
 
 func newSubscription(
@@ -37,6 +38,7 @@ func newSubscription(
 	s := &subscription{
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
 		reports: inbound.NewReports(cfg.Observers, logger),
+		silence: trouble.Silence{Limit: cfg.AckWait}, // a little longer, and another process owns the consumer
 		// Cause: NATS cannot be reached, refuses to log in, has no stream with the subject, or the consumer is unfit.
 		// Cure: fix what the error names.
 		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
@@ -92,8 +94,9 @@ func (s *subscription) stay(found func()) error {
 	}
 	wait := core.Backoff{Initial: 200 * time.Millisecond, Max: 10 * time.Second}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
+		asked := time.Now()
 		from, err := s.open(s.ctx, js)
-		if err == nil {
+		if s.heard(conn, asked, err); err == nil {
 			found()
 			failures = 0
 			err = newReader(s, conn, from).run()

@@ -1,0 +1,37 @@
+package trouble
+
+import (
+	"testing"
+	"time"
+)
+
+// TestSilenceLastsLongerEachTime, as all servers may be alike, until one answers.
+func TestSilenceLastsLongerEachTime(t *testing.T) {
+	s, now := Silence{Limit: time.Minute}, time.Unix(1e9, 0)
+	untilOver := func() (lasts time.Duration) {
+		t.Helper()
+		for {
+			if lasts, over := s.Unanswered(now, now); over {
+				s.TriedAnother()
+				return lasts
+			}
+			now = now.Add(time.Second)
+		}
+	}
+	for _, want := range []time.Duration{1, 2, 4, 6, 6} {
+		if lasts := untilOver(); lasts != want*time.Minute {
+			t.Errorf("another server is tried after %s, want %d minutes", lasts, want)
+		}
+	}
+	s.Answered()
+	if lasts := untilOver(); lasts != time.Minute {
+		t.Errorf("another server is tried after %s, want a minute, as one has answered", lasts)
+	}
+}
+
+func TestSilenceForgivesWhatBeganLongAgo(t *testing.T) {
+	s, now := Silence{Limit: time.Minute}, time.Unix(1e9, 0)
+	if lasts, over := s.Unanswered(now, now.Add(-time.Hour)); lasts != 30*time.Second || over {
+		t.Errorf("it lasts for %s, though some of it may have been answered", lasts)
+	}
+}
