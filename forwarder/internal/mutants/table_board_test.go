@@ -359,6 +359,42 @@ var boardMutants = []Mutant{
 		New:    "b.isLate() {",
 	},
 	{
+		Name: "B51", File: "board/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
+		Breaks: "what was committed late goes behind what is in memory of its key",
+		Old:    "if k.last == nil || k.last.ID < r.ID {",
+		New:    "if true {",
+	},
+	{
+		Name: "B52", File: "board/topics.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
+		Breaks: "the trial of a topic that an operator has paused stays in memory",
+		Old:    "if t.byOperator && t.trial != nil && t.trial.call.state == pending {",
+		New:    "if false {",
+	},
+	{
+		Name: "B53", File: "board/asks.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
+		Breaks: "a topic is tried that has no place for a call",
+		Old:    "(b.hasPlace(t) || !b.isWaitedFor(t))\n",
+		New:    "true\n",
+	},
+	{
+		Name: "B54", File: "board/calls.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
+		Breaks: "a place that is free again brings no head of a paused topic",
+		Old:    "b.bringHeads(t, now)\n",
+		New:    "",
+	},
+	{
+		Name: "B55", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-queued",
+		Breaks: "the attempt from before an operator's act is published as well",
+		Old:    "known != nil && known.Generation != r.Generation && known.call.state == pending {",
+		New:    "false {",
+	},
+	{
+		Name: "B56", File: "board/doubts.go", Trouble: "blindness", Test: "TestScripts/sent-again-pardoned",
+		Breaks: "a pardoned message that was sent again stays known",
+		Old:    "if l.known[r.ID] == r {",
+		New:    "if false {",
+	},
+	{
 		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,
 		Breaks: "a lane that was loaded wakes no read",
 		Old: `	b.retryMoved = true
