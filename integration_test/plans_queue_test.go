@@ -72,7 +72,7 @@ func queueStatements() []planned {
 		{name: "FailMessages", sql: sqltext.FailMessages, args: with("why", 1), indexes: settled},
 		{name: "HoldMessages", sql: sqltext.HoldMessages, args: with(), indexes: key},
 		{name: "ReleaseMessages", sql: sqltext.ReleaseMessages, args: with("why", 0.0), indexes: settled},
-		{name: "EnqueueMessages", sql: sqltext.EnqueueMessages, indexes: key,
+		{name: "EnqueueMessages", sql: sqltext.EnqueueMessages, indexes: settled,
 			args: []any{sources, ids, topics, texts, payloads, metadata, payloads, texts, texts, numbers}},
 		{name: "SeeMessage", sql: sqltext.SeeMessage, args: []any{"plan", "50000", []byte("x")}, indexes: key},
 		{name: "GetMessage", sql: sqltext.GetMessage, args: []any{"plan", "50000"}, indexes: key},
@@ -112,6 +112,9 @@ func (s planned) check(t testing.TB, explained []byte) {
 	for _, scan := range scans {
 		assert.True(t, slices.Contains(s.indexes, scan.Index) && (scan.Index != "" || scan.Type == "Tid Scan"),
 			"%s has a %s of %s", s.name, scan.Type, scan.Index)
+		if scan.Index == "inbox_queue_pkey" {
+			assert.Contains(t, scan.Cond, "message_id =", "%s looks messages up, and does not go through all", s.name)
+		}
 	}
 }
 

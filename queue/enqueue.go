@@ -247,7 +247,7 @@ func (s *Store) enqueueOnce(
 		positions[i] = int64(r.at[0])
 		of[item.ID] = r
 	}
-	err = s.collect(ctx, "store messages", func(rows drive.Rows) error {
+	err = s.collectOn(ctx, s.onKept, "store messages", func(rows drive.Rows) error {
 		var id ID
 		var result StoreResult
 		var known []byte

@@ -116,8 +116,8 @@ func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error
 	return nil, false, err
 }
 
-// onKept is on for the statements that are run for each batch of messages: outside of a transaction their plans are
-// kept.
+// onKept is on for the statements that are run for each message, or batch of them: outside of a transaction their plans
+// are kept.
 func (s *Store) onKept(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	if q, joined, err = s.on(ctx); err == nil && !joined {
 		q = s.db.Keeping()
@@ -148,7 +148,14 @@ func (s *Store) execOn(
 func (s *Store) collect(
 	ctx context.Context, what string, scan func(drive.Rows) error, statement string, args ...any,
 ) error {
-	q, _, err := s.on(ctx)
+	return s.collectOn(ctx, s.on, what, scan, statement, args...)
+}
+
+func (s *Store) collectOn(
+	ctx context.Context, on func(context.Context) (drive.Querier, bool, error), what string,
+	scan func(drive.Rows) error, statement string, args ...any,
+) error {
+	q, _, err := on(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}

@@ -28,6 +28,8 @@ const (
 	// changed.
 	//
 	// No two CTEs are joined: whatever the planner thinks of their sizes, none is gone through for each row of another.
+	// A connection may keep the plan from a time when the table was empty, and the statements that settle say why
+	// that changes nothing: rows are looked up one after another, and updated by their place.
 	//
 	// drawn takes the ids in the order of the call (the sort comes before them, because they are volatile), after the
 	// transaction's own.
@@ -45,9 +47,14 @@ const (
      WHERE ` + isUTF8 + `
      LIMIT cardinality($1::text[])
 ), known AS MATERIALIZED (
-    SELECT i.n, q.source, q.message_id, q.hash, q.state = 'done' AS done,
-           q.owner IS NOT NULL AND CASE WHEN q.xmax = '0' THEN true ELSE NOT ` + givenBack + ` END AS busy
-      FROM item i JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id
+    SELECT i.n, f.*
+      FROM item i
+     CROSS JOIN LATERAL (
+           SELECT q.source, q.message_id, q.hash, q.state = 'done' AS done,
+                  q.owner IS NOT NULL AND CASE WHEN q.xmax = '0' THEN true ELSE NOT ` + givenBack + ` END AS busy
+             FROM {queue} q
+            WHERE q.source = i.source AND q.message_id = i.message_id
+           OFFSET 0) f
 ), drawn AS MATERIALIZED (
     SELECT i.*, CASE WHEN pg_current_xact_id() IS NOT NULL THEN nextval({queue_id_seq_text}::regclass) END AS id
       FROM item i
@@ -75,12 +82,16 @@ const (
     RETURNING q.source, q.message_id, CASE WHEN q.xmax = '0' THEN 0 WHEN q.state = 'done' THEN 2 ELSE 1 END AS result,
               CASE WHEN q.xmax <> '0' THEN decode(nullif(current_setting('` + hashBefore + `'), ''), 'hex') END AS hash
 ), again AS MATERIALIZED (
-    SELECT q.source, q.message_id
-      FROM known k JOIN {queue} q ON q.source = k.source AND q.message_id = k.message_id
-     WHERE k.done AND q.owner IS NULL AND (SELECT count(*) FROM stored) >= 0
-       FOR UPDATE OF q SKIP LOCKED
+    SELECT f.ctid
+      FROM known k
+     CROSS JOIN LATERAL (
+           SELECT q.ctid FROM {queue} q
+            WHERE q.source = k.source AND q.message_id = k.message_id AND q.owner IS NULL
+              FOR UPDATE OF q SKIP LOCKED) f
+     WHERE k.done AND (SELECT count(*) FROM stored) >= 0
+     LIMIT (SELECT cardinality($1::text[]))
 ), touched AS (
-    UPDATE {queue} q SET last_seen_at = clock_timestamp() FROM again a WHERE q.source = a.source AND q.message_id = a.message_id
+    UPDATE {queue} q SET last_seen_at = clock_timestamp() FROM again a WHERE q.ctid = a.ctid
 )
 SELECT k.source, k.message_id, CASE WHEN k.done THEN 2 ELSE 3 END, k.hash
   FROM known k WHERE (k.done OR k.busy) AND ` + onAStandby + `
