@@ -26,17 +26,16 @@ func (k *bubbleBroker) set(fails func(key, uuid string) error) {
 
 func (k *bubbleBroker) Close() error { return nil }
 
-// bubblePublisher is that of one forwarder.
+// bubblePublisher is that of one forwarder, or what handles the messages of a Subscriber.
 type bubblePublisher struct {
 	*bubbleBroker
-	server *bubbleServer
-	owner  string
+	pool *bubblePool
 }
 
 func (k *bubblePublisher) Publish(_ string, messages ...*message.Message) error {
 	for _, msg := range messages {
 		key, _, _ := strings.Cut(msg.UUID, "/")
-		owned := k.server.owns(k.owner, laneOf(key))
+		owned := k.pool.owns(laneOf(key))
 		k.mu.Lock()
 		if !owned {
 			k.foreign = append(k.foreign, msg.UUID)
@@ -57,7 +56,7 @@ func (k *bubblePublisher) Publish(_ string, messages ...*message.Message) error 
 }
 
 // check compares what arrived with what was committed.
-func (k *bubbleBroker) check(t *testing.T, once bool, s *bubbleServer) {
+func (k *bubbleBroker) check(t *testing.T, once bool, servers []*bubbleServer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, uuid := range k.foreign {
@@ -75,14 +74,16 @@ func (k *bubbleBroker) check(t *testing.T, once bool, s *bubbleServer) {
 		}
 		last[key] = n
 	}
-	for _, r := range s.db.Rows() {
-		switch n := count[r.UUID]; {
-		case n == 0:
-			t.Errorf("%s is lost", r.UUID)
-		case n > 1 && once:
-			t.Errorf("%s arrived %d times", r.UUID, n)
+	for _, s := range servers {
+		for _, r := range s.db.Rows() {
+			switch n := count[r.UUID]; {
+			case n == 0:
+				t.Errorf("%s is lost", r.UUID)
+			case n > 1 && once:
+				t.Errorf("%s arrived %d times", r.UUID, n)
+			}
+			delete(count, r.UUID)
 		}
-		delete(count, r.UUID)
 	}
 	for uuid := range count {
 		t.Errorf("%s arrived and was never committed", uuid)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/modeldb"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -63,6 +64,8 @@ type bubblePool struct {
 
 	mu         sync.Mutex
 	away       bool
+	unanswered string         // an operation that gets no answer, though it is done
+	owner      string         // the forwarder that joined last
 	asked      map[string]int // operations, by their names
 	total      int
 	hit        bool // the fault happened
@@ -87,6 +90,8 @@ func (p *bubblePool) next(name string) faultKind {
 	case f.forwarder == p.number && f.operation == name && f.nth == p.asked[name]:
 		p.hit = true
 		return f.kind
+	case p.unanswered == name:
+		return lost
 	}
 	return 0
 }
@@ -95,6 +100,32 @@ func (p *bubblePool) setAway(away bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.away = away
+}
+
+func (p *bubblePool) joins(id string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.owner = id
+}
+
+func (p *bubblePool) hasJoined() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.owner != ""
+}
+
+// owns says whether a lane belongs to the forwarder of the pool.
+func (p *bubblePool) owns(lane int16) bool {
+	p.mu.Lock()
+	owner := p.owner
+	p.mu.Unlock()
+	return p.server.owns(owner, lane)
+}
+
+func (p *bubblePool) setUnanswered(name string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unanswered = name
 }
 
 func (p *bubblePool) operations() (asked map[string]int, total int, hit bool) {
@@ -206,13 +237,14 @@ func (p *bubblePool) Begin(ctx context.Context, _ drive.TxOptions) (drive.OwnTx,
 	return &bubbleTx{pool: p}, nil
 }
 
-// bubbleTx is a transaction under the lock of those who join.
+// bubbleTx is a transaction under the lock of those who join, or that of a writer.
 type bubbleTx struct {
 	drive.OwnTx
 	pool  *bubblePool
 	id    string // of the forwarder that joins
 	lease time.Duration
-	late  bool // its commit is under way, whoever gives it up
+	late  bool        // its commit is under way, whoever gives it up
+	tx    *modeldb.Tx // of a writer
 }
 
 var joinStatements = func() map[string]string {
@@ -227,16 +259,23 @@ var joinStatements = func() map[string]string {
 }()
 
 func (t *bubbleTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+	if query == insertStatement {
+		return t.insert(ctx, args)
+	}
 	name, known := joinStatements[query]
 	if !known {
 		t.pool.t.Errorf("the bubble knows no such statement in a transaction: %s", oneLine(query))
 		return 0, errBroken
 	}
 	_, err := t.pool.ask(ctx, name, func(ctx context.Context) (bubbleAnswer, error) {
-		if name == "join" {
+		switch {
+		case ctx == context.Background(): // what comes too late finds the transaction ended
+			return bubbleAnswer{}, nil
+		case name == "join":
 			t.id, t.lease = args[0].(string), seconds(args[1].(float64))
-		}
-		if name != "lock to join" || ctx == context.Background() { // what comes too late finds the transaction ended
+			t.pool.joins(t.id)
+			return bubbleAnswer{}, nil
+		case name != "lock to join":
 			return bubbleAnswer{}, nil
 		}
 		return t.pool.server.run(ctx, t.lock, nil)
@@ -259,14 +298,26 @@ func (t *bubbleTx) lock(s *bubbleServer, _ []any) (a bubbleAnswer, blocked bool)
 
 // Commit writes what the transaction was for.
 func (t *bubbleTx) Commit(ctx context.Context, _, _ []drive.Statement) error {
-	_, err := t.pool.ask(ctx, "commit", func(ctx context.Context) (bubbleAnswer, error) {
+	name := "commit"
+	if t.tx != nil {
+		name = "commit of a writer"
+	}
+	_, err := t.pool.ask(ctx, name, func(ctx context.Context) (bubbleAnswer, error) {
 		return t.pool.server.run(ctx, t.commit, nil)
 	})
 	t.late = errors.Is(err, errLater)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", drive.ErrCommitUnknown, err)
+	}
 	return err
 }
 
 func (t *bubbleTx) commit(s *bubbleServer, _ []any) (a bubbleAnswer, _ bool) {
+	if t.tx != nil {
+		t.tx.End(true)
+		s.released()
+		return a, false
+	}
 	if s.joining != t {
 		return a, false // a crash, or its end, was faster
 	}
@@ -284,7 +335,12 @@ func (t *bubbleTx) Rollback(context.Context) error {
 	s := t.pool.server
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.joining == t && !t.late {
+	switch {
+	case t.late:
+	case t.tx != nil:
+		t.tx.End(false)
+		s.released()
+	case s.joining == t:
 		s.joining = nil
 		s.released()
 	}

@@ -6,42 +6,37 @@ import (
 	"time"
 )
 
-// bubbleScenario is what happens around one or two forwarders.
+// bubbleScenario is what happens around what runs.
 type bubbleScenario struct {
-	name       string
-	forwarders int
-	calm       bool          // without a fault nothing is published twice
-	writes     time.Duration // 0 = before they start
-	atOnce     int           // publishes; 0 = the default
-	happens    func(b *bubble)
+	name    string
+	runs    face
+	calm    bool          // without a fault nothing is published twice
+	writes  time.Duration // 0 = before they start
+	atOnce  int           // publishes; 0 = the default
+	happens func(b *bubble)
 }
 
 // Messages are written for three seconds, by transactions that last for up to one.
 var bubbleScenarios = []bubbleScenario{
-	{"drain", 1, true, 0, 0, func(b *bubble) {
-		switch err := b.forwarders[0].drain(); {
-		case err == nil && b.server.pending() > 0:
-			b.t.Errorf("Drain has returned, and %d messages are pending", b.server.pending())
-		case err != nil && b.fault.kind == 0:
-			b.t.Error("Drain:", err)
-		}
-	}},
-	{"two share the lanes and one stops", 2, false, 3 * time.Second, 0, func(b *bubble) {
+	{"drain", forwarders(1), true, 0, 0, (*bubble).drain},
+	{"two share the lanes and one stops", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
 		time.Sleep(2 * time.Second)
 		b.forwarders[1].stop()
 	}},
-	{"the broker is away", 1, true, 3 * time.Second, 0, func(b *bubble) {
+	{"the broker is away", forwarders(1), true, 3 * time.Second, 0, func(b *bubble) {
 		time.Sleep(time.Second)
 		b.broker.set(func(string, string) error { return &PublishError{Verdict: Unavailable, Err: errAway} })
 		time.Sleep(4 * time.Second)
 		b.broker.set(nil)
 	}},
-	{"some messages are refused", 1, true, 3 * time.Second, 0, func(b *bubble) { b.refuseSome(4 * time.Second) }},
-	{"the network of one is away", 2, false, 3 * time.Second, 0, func(b *bubble) {
+	{"some messages are refused", forwarders(1), true, 3 * time.Second, 0, func(b *bubble) {
+		b.refuseSome(4 * time.Second)
+	}},
+	{"the network of one is away", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
 		b.refuseSome(20 * time.Second)
 		b.leaves(0, 4*time.Second)
 	}},
-	{"the network of one is away while it has much to do", 2, false, 3 * time.Second, 1, func(b *bubble) {
+	{"the network of one is away while it has much to do", forwarders(2), false, 3 * time.Second, 1, func(b *bubble) {
 		b.broker.set(func(string, string) error { // none of the calls is slow
 			if time.Since(b.began) < 25*time.Second {
 				time.Sleep(slowAfter * 9 / 10)
@@ -50,11 +45,11 @@ var bubbleScenarios = []bubbleScenario{
 		})
 		b.leaves(0, 8*time.Second)
 	}},
-	{"the server crashes", 1, false, 3 * time.Second, 0, func(b *bubble) {
+	{"the server crashes", forwarders(1), false, 3 * time.Second, 0, func(b *bubble) {
 		time.Sleep(1500 * time.Millisecond)
 		b.server.crash()
 	}},
-	{"publishes are slow, and one hangs", 1, false, 3 * time.Second, 0, func(b *bubble) {
+	{"publishes are slow, and one hangs", forwarders(1), false, 3 * time.Second, 0, func(b *bubble) {
 		b.broker.set(func(key, uuid string) error {
 			switch {
 			case uuid == "key-1/2" && time.Since(b.began) < 5*time.Second:
@@ -66,7 +61,7 @@ var bubbleScenarios = []bubbleScenario{
 		})
 		time.Sleep(60 * time.Second)
 	}},
-	{"it stops while a row is locked", 2, false, 3 * time.Second, 0, func(b *bubble) {
+	{"it stops while a row is locked", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
 		time.Sleep(time.Second)
 		b.server.lockFirst(func() {
 			time.Sleep(500 * time.Millisecond)
@@ -74,6 +69,44 @@ var bubbleScenarios = []bubbleScenario{
 			time.Sleep(3 * time.Second)
 		})
 	}},
+	{"commits of writers are not answered", forwarders(1), true, 0, 0, func(b *bubble) { b.publishUnanswered() }},
+	{"some messages are nacked, and one subscriber stops", subscribers(2), false, 3 * time.Second, 0, func(b *bubble) {
+		b.refuseSome(4 * time.Second)
+		time.Sleep(2 * time.Second)
+		b.forwarders[1].stop()
+	}},
+	{"the network of a subscriber is away while its handler is busy", subscribers(2), false, 3 * time.Second, 0,
+		func(b *bubble) {
+			b.broker.set(func(string, string) error {
+				if time.Since(b.began) < 25*time.Second {
+					time.Sleep(slowAfter * 9 / 10)
+				}
+				return nil
+			})
+			b.leaves(0, 2*time.Second)
+		}},
+	{"a group is drained", groupOf(2), true, 0, 0, (*bubble).drain},
+	{"one database of a group is away", groupOf(2), true, 20 * time.Second, 0, func(b *bubble) {
+		for !b.forwarders[1].pool.hasJoined() && time.Since(b.began) < 20*time.Second {
+			time.Sleep(10 * time.Millisecond)
+		}
+		b.forwarders[1].pool.setAway(true) // in the middle of its work
+		time.Sleep(25 * time.Second)
+		if n := b.server.pending(); n > 0 && b.fault.kind == 0 {
+			b.t.Errorf("%d messages are pending in the database that is there", n)
+		}
+		b.forwarders[1].pool.setAway(false)
+	}},
+}
+
+// drain is to return when nothing is left.
+func (b *bubble) drain() {
+	switch err := b.forwarders[0].drain(); {
+	case err == nil && b.pending() > 0:
+		b.t.Errorf("Drain has returned, and %d messages are pending", b.pending())
+	case err != nil && b.fault.kind == 0:
+		b.t.Error("Drain:", err)
+	}
 }
 
 // leaves has the network of a forwarder be away for longer than its lease lasts.

@@ -3,6 +3,7 @@ package forwarder
 import (
 	"context"
 	"hash/fnv"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -86,14 +87,19 @@ func (s *bubbleServer) released() {
 func (s *bubbleServer) crash() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	header := s.db.Fetch(modeldb.Request{
-		Epochs: make([]int64, modeldb.Lanes), Marks: make([]int64, modeldb.Lanes), Limits: make([]int64, modeldb.Lanes),
-		Rewound: make([]int64, modeldb.Lanes),
-	})
+	header := s.header()
 	s.db.Crash(header.Seq+32, header.NextXid+1)
 	s.crashes++
 	s.joining = nil
 	s.released()
+}
+
+// header is what a read finds that asks for no rows.
+func (s *bubbleServer) header() modeldb.Answer {
+	return s.db.Fetch(modeldb.Request{
+		Epochs: make([]int64, modeldb.Lanes), Marks: make([]int64, modeldb.Lanes), Limits: make([]int64, modeldb.Lanes),
+		Rewound: make([]int64, modeldb.Lanes),
+	})
 }
 
 // transaction runs fn in a transaction of a writer or an operator, which stays open while hold runs.
@@ -137,6 +143,13 @@ func (s *bubbleServer) pending() (n int) {
 		}
 	}
 	return n
+}
+
+// has says whether a message is committed.
+func (s *bubbleServer) has(uuid string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.db.Rows(), func(r *modeldb.Row) bool { return r.UUID == uuid })
 }
 
 // owns says whether a lane belongs to a forwarder whose lease is not over.

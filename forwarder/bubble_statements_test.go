@@ -40,6 +40,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"release":          {(*bubbleServer).release, []string{sqltext.ReleaseLanes}},
 		"expire":           {(*bubbleServer).expire, []string{sqltext.ExpireForwarder}},
 		"leave":            {(*bubbleServer).leave, []string{sqltext.LeaveForwarders}},
+		"look":             {(*bubbleServer).look, []string{sqltext.Look}},
 		"may write":        {answers([]any{true, true}), []string{sqltext.MayWrite}},
 		"clean":            {answers([]any{int64(0), true, int64(0), int64(0)}), []string{sqltext.CleanPublished}},
 		"clean others": {answers(), []string{
@@ -108,6 +109,25 @@ func (s *bubbleServer) reads(args []any, single bool) (a bubbleAnswer) {
 	add(sqltext.FromID, found.ByID)
 	add(sqltext.FromDue, found.Due)
 	return a
+}
+
+func (s *bubbleServer) look(args []any) (a bubbleAnswer, _ bool) {
+	number, _ := args[0].(int64)
+	found, oldest, ready, due := s.header(), int64(0), false, (*float64)(nil)
+	fmt.Sscan(strings.ReplaceAll(found.Snapshot, ":", " "), &oldest)
+	for _, r := range s.db.Rows() {
+		switch {
+		case r.Published || r.Dead || found.Seq == number && !args[1].(bool):
+		case r.Due == 0:
+			ready = ready || r.ID > number || args[1].(bool)
+		default:
+			if in := float64(r.Due-s.db.Now) / 1e6; due == nil || in < *due {
+				due = &in
+			}
+		}
+	}
+	a.rows = [][]any{{found.Seq, oldest, found.NextXid, false, ready, due}}
+	return a, false
 }
 
 func (s *bubbleServer) beginLife([]any) (a bubbleAnswer, _ bool) {

@@ -13,8 +13,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/modeldb"
 )
 
@@ -28,10 +26,10 @@ const (
 	bubbleEvery = 100
 )
 
-// TestEachOperationWithEachFault runs complete forwarders in a bubble of testing/synctest, against a model of the
-// server, through each scenario: once as it is, and then with each operation on the database going wrong in each way.
-// Whatever goes wrong, all messages are published, in the order of each key, and settled, in bounded time, and Run
-// returns. OUTBOX_LONG tries all, else some of them are tried.
+// TestEachOperationWithEachFault runs complete Forwarders, Subscribers and Groups in a bubble of testing/synctest,
+// against a model of the server, through each scenario: once as it is, and then with each operation on the database
+// going wrong in each way. Whatever goes wrong, all messages are published, in the order of each key, and settled, in
+// bounded time, and Run returns. OUTBOX_LONG tries all, else some of them are tried.
 func TestEachOperationWithEachFault(t *testing.T) {
 	every := bubbleEvery
 	if os.Getenv("OUTBOX_LONG") != "" {
@@ -91,7 +89,9 @@ type bubble struct {
 	ctx        context.Context
 	fault      fault
 	began      time.Time
-	server     *bubbleServer
+	topics     int
+	server     *bubbleServer   // the first of
+	servers    []*bubbleServer // all
 	broker     *bubbleBroker
 	forwarders []*bubbleForwarder
 
@@ -99,30 +99,20 @@ type bubble struct {
 	took time.Duration // from the last write until all was published
 }
 
-// bubbleForwarder is a forwarder that runs.
-type bubbleForwarder struct {
-	first  *Forwarder
-	runs   context.Context // over when the first could not start
-	failed context.CancelFunc
-	pool   *bubblePool
-	stop   func() // and wait for it
-}
-
-// drain is Drain of the first one, beside its Run.
-func (f *bubbleForwarder) drain() error { return f.first.engine.drain(f.runs, true) }
-
 func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		b = &bubble{
-			t: t, ctx: ctx, fault: f, began: time.Now(), server: newBubbleServer(), broker: &bubbleBroker{},
+		b = &bubble{t: t, ctx: ctx, fault: f, began: time.Now(), topics: s.runs.topics, broker: &bubbleBroker{}}
+		for range s.runs.databases {
+			b.servers = append(b.servers, newBubbleServer())
 		}
+		b.server = b.servers[0]
 		if s.writes == 0 { // all is there before
 			b.write(0)
 		}
-		for i := range s.forwarders {
-			b.start(i, s.atOnce)
+		for i := range s.runs.processes {
+			s.runs.start(b, i, s.atOnce)
 		}
 		var writers sync.WaitGroup
 		if s.writes > 0 {
@@ -131,11 +121,11 @@ func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 		s.happens(b)
 		writers.Wait()
 		last := time.Now()
-		for b.server.pending() > 0 && time.Since(last) < bubbleLiveness {
+		for b.pending() > 0 && time.Since(last) < bubbleLiveness {
 			time.Sleep(100 * time.Millisecond)
 		}
 		b.took = time.Since(last)
-		if n := b.server.pending(); n > 0 {
+		if n := b.pending(); n > 0 {
 			t.Errorf("%d messages are still pending after %s", n, b.took)
 		}
 		b.rests()
@@ -145,90 +135,41 @@ func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 			_, _, hit := f.pool.operations()
 			b.hit = b.hit || hit
 		}
-		b.broker.check(t, s.calm && f.kind == 0, b.server)
+		b.broker.check(t, s.calm && f.kind == 0, b.servers)
 	})
 	return b
 }
 
-// start runs a forwarder, with an error of its start as a reason to start it again, as a supervisor does.
-func (b *bubble) start(number, atOnce int) {
-	pool := newBubblePool(b.t, b.server, number, b.fault)
-	db, err := core.NewDB(pool, core.Config{DisableNotify: true}, nil)
-	if err != nil {
-		b.t.Fatal(err)
+// pending is how many messages are not published.
+func (b *bubble) pending() (n int) {
+	for _, s := range b.servers {
+		n += s.pending()
 	}
-	ctx, cancel := context.WithCancel(b.ctx)
-	bf, over := &bubbleForwarder{pool: pool}, make(chan struct{})
-	bf.runs, bf.failed = context.WithCancel(b.ctx)
-	made := func() *Forwarder {
-		pub := &bubblePublisher{bubbleBroker: b.broker, server: b.server}
-		f, err := New((*outbox.DB)(db), pub, Config{Name: fmt.Sprint(number), Concurrency: atOnce}, nil)
-		if err != nil {
-			panic(err)
-		}
-		pub.owner = f.engine.owner
-		return f
-	}
-	bf.first = made()
-	go func() {
-		defer close(over)
-		for f := bf.first; ; f = made() {
-			err := runUnchecked(ctx, f)
-			if err == nil || ctx.Err() != nil {
-				return
-			}
-			if b.fault.kind == 0 {
-				b.t.Error("Run:", err)
-			}
-			bf.failed()
-			time.Sleep(time.Second)
-		}
-	}()
-	bf.stop = sync.OnceFunc(func() {
-		cancel()
-		begun := time.Now()
-		<-over
-		if took, most := time.Since(begun), 30*time.Second+2*queryTimeout+leaveTimeout; took > most {
-			b.t.Errorf("Run returned after %s: %s is the most", took, most)
-		}
-	})
-	b.forwarders = append(b.forwarders, bf)
+	return n
 }
 
-// runUnchecked is Run but for the look at the schema.
-func runUnchecked(ctx context.Context, f *Forwarder) error {
-	ctx, end, err := f.life.Begin(ctx)
-	if err != nil {
-		return err
-	}
-	defer end()
-	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
-	if err := f.engine.enter(ctx); err != nil {
-		return err
-	}
-	return f.engine.run(ctx)
-}
-
-const bubbleKeys, bubbleMessages = 6, 8
+const bubbleKeys, bubbleMessages = 6, 8 // of each database
 
 // write writes the messages of each key one after another, in transactions of different lengths.
 func (b *bubble) write(during time.Duration) {
 	var all sync.WaitGroup
-	for k := range bubbleKeys {
-		all.Go(func() {
-			key := fmt.Sprint("key-", k)
-			for n := 1; n <= bubbleMessages; n += 2 {
-				b.server.transaction(func(tx *modeldb.Tx) {
-					insertMessage(tx, fmt.Sprint("topic-", k%2), key, n)
-					if k%3 == 0 {
-						tx.Savepoint()
-						tx.Write()
-					}
-					insertMessage(tx, fmt.Sprint("topic-", (k+1)%2), key, n+1)
-				}, func() { time.Sleep(during * time.Duration(k+1) / (2 * bubbleKeys * bubbleMessages / 2)) })
-				time.Sleep(during / bubbleMessages)
-			}
-		})
+	for i, server := range b.servers {
+		for k := range bubbleKeys {
+			all.Go(func() {
+				key := fmt.Sprint("key-", i*bubbleKeys+k)
+				for n := 1; n <= bubbleMessages; n += 2 {
+					server.transaction(func(tx *modeldb.Tx) {
+						insertMessage(tx, fmt.Sprint("topic-", k%b.topics), key, n)
+						if k%3 == 0 {
+							tx.Savepoint()
+							tx.Write()
+						}
+						insertMessage(tx, fmt.Sprint("topic-", (k+1)%b.topics), key, n+1)
+					}, func() { time.Sleep(during * time.Duration(k+1) / (2 * bubbleKeys * bubbleMessages / 2)) })
+					time.Sleep(during / bubbleMessages)
+				}
+			})
+		}
 	}
 	all.Wait()
 }

@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // Config configures a Forwarder. The zero value is ready for use.
@@ -102,11 +104,15 @@ type Config struct {
 	// hand: made pending again, or settled or deleted while their key waited for them; default 1 min.
 	CleanInterval time.Duration
 
-	tables sqltext.Tables // those of the handle
+	tables sqltext.Tables                          // those of the handle
+	check  func(context.Context, *outbox.DB) error // schema.CheckOutbox, but where a test has no catalog
 }
 
 func (c *Config) setDefaults() {
 	c.tables = c.tables.WithDefaults()
+	if c.check == nil {
+		c.check = schema.CheckOutbox
+	}
 	if c.Name == "" {
 		host, err := os.Hostname()
 		if err != nil {

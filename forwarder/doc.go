@@ -56,7 +56,8 @@
 // down has no share any more and gives back each lane as soon as nothing of it is under way. A lane and its epoch are a
 // term, and all that is in memory belongs to one; a lane that is ours in the table and not in memory is retaken under a
 // higher epoch. The order of messages rests on epochs alone; clocks only limit duplicates: no publish starts after the
-// lease could have run out on this process's monotonic clock.
+// lease could have run out on this process's monotonic clock, and what no handler of a Subscriber has received by then
+// is taken back.
 //
 // Forwarders whose topics overlap in part do not work at the same time: the later set waits, with its row in the
 // table, until the other has ended. A forwarder that starts meanwhile waits behind it.

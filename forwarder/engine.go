@@ -57,6 +57,7 @@ type engine struct {
 
 	publishing sync.WaitGroup
 	keeper     keeper
+	lapse      *time.Timer // for the end of the lease
 }
 
 // newEngine makes an engine with connections of its own.

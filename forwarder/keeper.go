@@ -100,6 +100,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	e.step(func(_ time.Time, m *machine.Machine) { p = m.Viewed(members, list, k.short) })
 	if k.unsure { // not before the lanes are forgotten that others took meanwhile
 		k.unsure = false
+		e.recall()
 		e.extend(begun)
 	}
 	next, err := k.take(ctx, p)
@@ -244,4 +245,14 @@ func (k *keeper) leave() {
 // extend allows publishing for another lease time after the renewal began.
 func (e *engine) extend(begun time.Time) {
 	e.step(func(_ time.Time, m *machine.Machine) { m.Renewed(begun) })
+	e.lapse.Reset(time.Until(begun.Add(e.cfg.LeaseTTL)))
+}
+
+// recall takes back what no handler has received yet, as the lease is over: others deliver it.
+func (e *engine) recall() {
+	var calls []*board.Call
+	e.step(func(_ time.Time, m *machine.Machine) { calls = m.UnderWay() })
+	for _, c := range calls {
+		contextOf(c).recall()
+	}
 }

@@ -10,21 +10,15 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
-	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
 func (e *engine) prepare(ctx context.Context) error {
 	checkCtx, cancel := context.WithTimeout(ctx, 3*e.cfg.QueryTimeout) // for several statements
 	defer cancel()
-	if err := schema.CheckOutbox(checkCtx, (*outbox.DB)(e.db)); err != nil {
+	if err := e.cfg.check(checkCtx, (*outbox.DB)(e.db)); err != nil {
 		return err
 	}
-	return e.enter(ctx)
-}
-
-// enter is prepare where the schema is known to be right.
-func (e *engine) enter(ctx context.Context) error {
 	if err := e.prepareSettling(ctx); err != nil {
 		return err
 	}
@@ -46,6 +40,8 @@ func (e *engine) run(ctx context.Context) error {
 		defer closeLease()
 		e.keeper.q = lease
 	}
+	e.lapse = time.AfterFunc(time.Hour, e.recall) // the keeper sets it
+	defer e.lapse.Stop()
 	stopWake := e.db.OnCommit(e.heard)
 	defer stopWake()
 

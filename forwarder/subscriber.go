@@ -121,6 +121,11 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	defer stop()
 	msgCtx = core.WithDelivery(msgCtx, msg, row, d.relay)
 	msg.SetContext(msgCtx)
+	select { // what is taken back is delivered no more, though the handler is ready
+	case <-call.recalled():
+		return errNotDelivered
+	default:
+	}
 	select {
 	case d.messages <- msg:
 	case <-call.recalled():
