@@ -258,6 +258,28 @@ func TestStrays(t *testing.T) {
 	d.none()
 }
 
+// A row whose payload seemed to be of no use when it was read, and is of use when the read is taken over.
+func TestRowWithoutPayloadIsAskedFor(t *testing.T) {
+	for _, key := range []string{"k", ""} {
+		d := newDesk(t, board.Config{})
+		d.put(0, key, "a", 1, 2)
+		a := d.begin()
+		r := d.answer(a)
+		r.Ready[0].Large = true
+		d.finish(a, r)
+		if key != "" {
+			d.none()
+		}
+		if a = d.begin(); !slices.Contains(a.IDs, 1) {
+			t.Fatalf("asked for %v", a.IDs)
+		}
+		d.finish(a, d.answer(a))
+		got := d.drain()
+		slices.Sort(got)
+		d.want(got, 1, 2)
+	}
+}
+
 func TestFailedReadIsAskedAgain(t *testing.T) {
 	d := newDesk(t, board.Config{Chain: 1})
 	d.put(0, "k", "a", 1, 2, 3)

@@ -1,6 +1,7 @@
 package mutants
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,17 +20,21 @@ type Mutant struct {
 	New     string
 	Trouble string // the schedules among which it is looked for
 	First   uint64 // the seed at which it was found when this was written: when the code has changed it may be another
-	Test    string // of package board, that finds it, as schedules hardly do; "" = schedules must
+	Test    string // that finds it, as schedules hardly do; "" = schedules must
+	In      string // the package of Test; "" = board
 	Strike  string // why it breaks no promise, or none that a schedule can see; "" = it must be found
-	Missing string // which schedules do not happen that would find it; "" = it must be found
 }
 
 // Seeds are those within which each mutant must be found.
 const Seeds = 2000
 
-// Build makes a test binary of the model with the mutant; of the zero Mutant it makes one with nothing broken.
+// in is the package whose tests are to find it: the model is in board.
+func (m Mutant) in() string { return cmp.Or(m.In, "board") }
+
+// Build makes a test binary of the model with the mutant, or of the tests In; with neither a name nor a text it makes
+// one with nothing broken.
 func (m Mutant) Build(internal, dir string) (binary string, err error) {
-	binary = filepath.Join(dir, m.Name+".test")
+	binary = filepath.Join(dir, m.Name+"."+m.in()+".test")
 	args := []string{"-n", "19", "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary}
 	if m.Name != "" {
 		overlay, err := m.overlay(internal, dir)
@@ -38,7 +43,7 @@ func (m Mutant) Build(internal, dir string) (binary string, err error) {
 		}
 		args = append(args, "-overlay", overlay)
 	}
-	cmd := exec.Command("nice", append(args, "./board")...)
+	cmd := exec.Command("nice", append(args, "./"+m.in())...)
 	cmd.Dir = internal
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build %s: %w: %s", m.Name, err, out)
@@ -94,7 +99,7 @@ func Run(binary, trouble string, from, to uint64) (seed uint64, problem string, 
 func (m Mutant) Fails(internal, binary string) bool {
 	name := "^" + strings.ReplaceAll(m.Test, "/", "$/^") + "$"
 	cmd := exec.Command("nice", "-n", "19", binary, "-test.run", name, "-test.timeout", "30m")
-	cmd.Dir = filepath.Join(internal, "board") // where testdata is
+	cmd.Dir = filepath.Join(internal, m.in()) // where testdata is
 	return cmd.Run() != nil
 }
 

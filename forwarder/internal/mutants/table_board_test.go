@@ -99,11 +99,10 @@ var boardMutants = []Mutant{
 		New:    "k.stuck() || int(k.n) >= b.cfg.Chain",
 	},
 	{
-		Name: "B14", File: "board/reads.go", Trouble: "operators", First: 0,
-		Breaks:  "a stray above the mark is taken before its turn",
-		Old:     "found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {",
-		New:     "found && !f.Dead {",
-		Missing: "operators who bring back rows above the mark of a lane",
+		Name: "B14", File: "board/reads.go", Trouble: "operators", Test: "TestStrays",
+		Breaks: "a stray above the mark is taken before its turn",
+		Old:    "found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {",
+		New:    "found && !f.Dead {",
 	},
 	{
 		Name: "B15", File: "board/calls.go", Trouble: "whatever", First: 0,
@@ -231,15 +230,14 @@ var boardMutants = []Mutant{
 		New:    "if t.byOperator {",
 	},
 	{
-		Name: "B32", File: "board/rows.go", Trouble: "whatever", First: 0,
+		Name: "B32", File: "board/rows.go", Trouble: "whatever", Test: "TestRowWithoutPayloadIsAskedFor",
 		Breaks: "a row is published without its payload",
 		Old: `	case r.Large:
 		b.park(k, r, due)
 		b.advance(k)
 		return false
 `,
-		New:     "",
-		Missing: "rows without payload that are not taken out of an answer",
+		New: "",
 	},
 	{
 		Name: "B33", File: "board/lanes.go", Trouble: "whatever", First: 0,

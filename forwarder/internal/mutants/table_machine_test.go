@@ -299,11 +299,11 @@ var machineMutants = []Mutant{
 		New: "",
 	},
 	{
-		Name: "S12", File: "machine/walks.go", Trouble: "operators", First: 0,
-		Breaks:  "a sweep passes by what its limit left out",
-		Old:     `		if p.Cursor = p.Upto; len(ids) == limit {`,
-		New:     `		if p.Cursor = p.Upto; false {`,
-		Missing: "sweeps of more rows than their limit that stay pending",
+		Name: "S12", File: "machine/walks.go", Trouble: "operators",
+		Breaks: "a sweep passes by what its limit left out",
+		Old:    `		if p.Cursor = p.Upto; len(ids) == limit {`,
+		New:    `		if p.Cursor = p.Upto; false {`,
+		Test:   "TestWalksGoOnBehindAFullPage", In: "machine",
 	},
 	{
 		Name: "S13", File: "machine/settle.go", Trouble: "whatever", First: 9,

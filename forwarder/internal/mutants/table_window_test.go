@@ -104,13 +104,12 @@ var windowMutants = []Mutant{
 		New:    "if cut := a.Cut[n]; cut > 0 && false {",
 	},
 	{
-		Name: "W16", File: "window/marks.go", Trouble: "whatever", First: 0,
+		Name: "W16", File: "window/marks.go", Trouble: "whatever", Test: "TestNoRoom", In: "window",
 		Breaks: "a lane that there is no room for does not go back to where the read began",
 		Old: `			l.mark, p.More = from, true
 			continue`,
 		New: `			p.More = true
 			continue`,
-		Missing: "schedules in which memory is full when a transaction ends that was tracked",
 	},
 	{
 		Name: "W17", File: "window/marks.go", Trouble: "whatever", First: 2,
