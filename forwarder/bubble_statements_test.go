@@ -82,12 +82,8 @@ func (s *bubbleServer) reads(args []any, single bool) (a bubbleAnswer) {
 		q.IDs, q.Dead, q.Due, q.Closed = args[13].([]int64), args[14].(bool), args[15].([]int64), args[16].([]string)
 	}
 	found := s.db.Fetch(q)
-	life := ""
-	if found.Life != 0 {
-		life = strconv.Itoa(found.Life)
-	}
 	a.rows = append(a.rows, []any{
-		int64(sqltext.FromHeader), found.Seq, found.Snapshot, life,
+		int64(sqltext.FromHeader), found.Seq, found.Snapshot, nameOfLife(found.Life),
 		fmt.Sprintf("%d %d 0 %d", found.NextXid, found.Rewind, int64(found.Owned)), nil, nil, time.Now(), 0,
 	})
 	add := func(source int, rows []modeldb.Row) {
@@ -145,7 +141,7 @@ func listed(ids []int64) (a bubbleAnswer) {
 }
 
 func (s *bubbleServer) loadHeads(args []any) (a bubbleAnswer, _ bool) {
-	a.rows = append(a.rows, []any{-1, 0, "", "", 0, 0.0, false})
+	a.rows = append(a.rows, []any{-1, 0, "", nameOfLife(s.db.Life()), 0, 0.0, false})
 	for i, lane := range args[0].([]int64) {
 		for _, r := range s.db.Heads(int16(lane), args[1].([]int64)[i], args[2].(int64), args[4].(bool)) {
 			wait := max(0, float64(r.Due-s.db.Now)/1e6)
@@ -174,6 +170,13 @@ func settledOf(args []any) (list []modeldb.Settled) {
 		list = append(list, modeldb.Settled{ID: id, Identity: args[1].([]string)[i]})
 	}
 	return list
+}
+
+func nameOfLife(life int) string {
+	if life == 0 {
+		return "" // nobody has begun it
+	}
+	return strconv.Itoa(life)
 }
 
 func lifeNamed(name any) int {

@@ -87,7 +87,8 @@
 //
 // Each read also names the life of the server: when it was started, a token that a crash or a promotion empties, and
 // the file of the sequence of ids, which TRUNCATE ... RESTART IDENTITY replaces. In another life, ids may mean other
-// messages and what is known of transactions means nothing, so all that was read is forgotten and read anew. The lanes
+// messages and what is known of transactions means nothing, so all that was read is forgotten and read anew, also what
+// blocks keys, which is loaded before the first read and names its life as well. The lanes
 // are retaken under epochs that this forwarder never had of them, whatever became of the table, so that no failure of
 // before counts. What was published in another life is settled only for rows that have the message's uuid. A sequence
 // that is lower than before is another life too, since setval leaves its file as it is. If it has passed its old value

@@ -57,7 +57,7 @@ func starts(now time.Time, m *machine.Machine, lanes ...board.Term) {
 	m.Renewed(now)
 	m.Took(lanes)
 	for _, t := range lanes {
-		m.LaneLoaded(now, t, board.NewTaken(now, t, nil))
+		m.LaneLoaded(now, t, "life", board.NewTaken(now, t, nil))
 	}
 }
 

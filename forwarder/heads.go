@@ -18,6 +18,7 @@ const headsPerPage = 5000
 // loading is a lane that was taken, with the part of its blocked keys that is loaded.
 type loading struct {
 	term  board.Term
+	life  string // of the server, in which they were loaded
 	heads []board.Head
 }
 
@@ -47,29 +48,33 @@ func (r *reader) loadHeads(ctx context.Context, load []board.Term) error {
 		lanes, cursors = append(lanes, int64(n)), append(cursors, cursor)
 	}
 	limit := max(1, headsPerPage/len(lanes))
-	pages, err := e.heads(ctx, r.q, lanes, cursors, limit)
+	pages, life, err := e.heads(ctx, r.q, lanes, cursors, limit)
 	if err != nil {
 		return err
 	}
 	for n, l := range r.loading {
+		if l.life = cmp.Or(l.life, life); l.life != life {
+			r.loading = nil // what was loaded before the server crashed may be lost: from the first page on
+			return errNewLife
+		}
 		if l.heads = append(l.heads, pages[n]...); len(pages[n]) == limit {
 			continue
 		}
 		delete(r.loading, n)
 		lane := board.NewTaken(time.Now(), l.term, l.heads) // others need not wait for that
-		e.step(func(now time.Time, m *machine.Machine) { m.LaneLoaded(now, l.term, lane) })
+		e.step(func(now time.Time, m *machine.Machine) { m.LaneLoaded(now, l.term, l.life, lane) })
 	}
 	return nil
 }
 
-// heads reads a page of the messages that block keys, above a cursor in each lane.
+// heads reads a page of the messages that block keys, above a cursor in each lane, and in which life of the server.
 func (e *engine) heads(
 	ctx context.Context, q drive.Querier, lanes, cursors []int64, limit int,
-) (map[int16][]board.Head, error) {
+) (pages map[int16][]board.Head, life string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
-	pages := map[int16][]board.Head{}
-	err := drive.Collect(ctx, q, func(rows drive.Rows) error {
+	pages = map[int16][]board.Head{}
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
 		var lane int16
 		var h board.Head
 		var wait float64
@@ -77,7 +82,7 @@ func (e *engine) heads(
 			return err
 		}
 		if lane < 0 {
-			if h.Dead {
+			if life = h.Topic; h.Dead {
 				return ErrStandby
 			}
 			return nil
@@ -87,10 +92,10 @@ func (e *engine) heads(
 		return nil
 	}, e.sql.loadHeads, lanes, cursors, int64(limit), topicsArg(e.cfg.Topics), e.cfg.BlockKeyOnDead)
 	if err != nil {
-		return nil, fmt.Errorf("load blocked keys: %w", err)
+		return nil, "", fmt.Errorf("load blocked keys: %w", err)
 	}
 	for _, page := range pages {
 		slices.SortFunc(page, func(a, b board.Head) int { return cmp.Compare(a.ID, b.ID) })
 	}
-	return pages, nil
+	return pages, life, nil
 }

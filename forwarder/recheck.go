@@ -20,7 +20,7 @@ func (e *engine) recheckHeads(ctx context.Context, pace *machine.Pace) error {
 			lanes, cursors = append(lanes, int64(p.Term.Lane)), append(cursors, p.Cursor)
 		}
 		limit := max(1, headsPerPage/len(lanes))
-		pages, err := e.heads(ctx, e.db, lanes, cursors, limit)
+		pages, _, err := e.heads(ctx, e.db, lanes, cursors, limit)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ func TestRoomsArePure(t *testing.T) {
 		"lanes":   nil,
 		"machine": {"maps", "math", "slices", "time", rooms + "board", rooms + "lanes", rooms + "lease", rooms + "window"},
 		"lease":   {"slices", "time", rooms + "lanes"},
-		"window":  {"fmt", "maps", "slices", "strconv", "strings", "time", rooms + "lanes"},
+		"window":  {"cmp", "fmt", "maps", "slices", "strconv", "strings", "time", rooms + "lanes"},
 	} {
 		files, err := filepath.Glob(filepath.Join("internal", room, "*.go"))
 		if err != nil || len(files) < 2 {

@@ -4,11 +4,12 @@ package sqltext
 const (
 	// LoadHeads reads a page of the messages that wait for another attempt and so block their keys, in the order of
 	// their ids from a cursor in each lane on. With the last argument true, dead messages hold theirs as well. A lane with
-	// fewer messages than the limit is at its end. The first result (lane -1) says in the place of dead whether the
-	// server is a standby. Lane and id are compared and ordered by as in Fetch.
+	// fewer messages than the limit is at its end. The first result (lane -1) says in the place of topic in which life
+	// of the server all that is so, as Fetch's header does, and in the place of dead whether the server is a standby.
+	// Lane and id are compared and ordered by as in Fetch.
 	//
 	// Arguments: lanes, cursors (ids), limit per lane, topics (empty = all), whether dead messages block their keys.
-	LoadHeads = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, ''::text AS topic, 0 AS attempts,
+	LoadHeads = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, coalesce({life}, '') AS topic, 0 AS attempts,
        0::float8 AS wait, pg_is_in_recovery() AS dead
 UNION ALL
 SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead

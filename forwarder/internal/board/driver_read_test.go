@@ -21,6 +21,7 @@ type reading struct {
 
 type loading struct {
 	term  board.Term
+	life  string
 	from  int64
 	heads []board.Head
 	uuids []string
@@ -73,7 +74,7 @@ func (f *forwarder) wantsRead() bool {
 
 // beginLoad starts to load the heads of a lane that was taken.
 func (f *forwarder) beginLoad() {
-	f.loading = &loading{term: f.toLoad()[0]}
+	f.loading = &loading{term: f.toLoad()[0], life: f.m.db.lifeName()}
 	f.loadPage()
 }
 
@@ -82,7 +83,7 @@ func (f *forwarder) loadUnused() (any bool) {
 	for _, t := range f.machine.All() {
 		if f.machine.Lane(t.Lane).State == machine.Taken {
 			any = true
-			f.machine.LaneLoaded(f.m.db.now, t, board.NewTaken(f.m.db.now, t, nil))
+			f.machine.LaneLoaded(f.m.db.now, t, f.m.db.lifeName(), board.NewTaken(f.m.db.now, t, nil))
 			f.take()
 		}
 	}
@@ -112,7 +113,7 @@ func (f *forwarder) loadPage() {
 	for i, uuid := range l.uuids {
 		f.due[uuid] = f.m.db.now.Add(l.heads[i].Wait)
 	}
-	f.machine.LaneLoaded(f.m.db.now, l.term, board.NewTaken(f.m.db.now, l.term, l.heads))
+	f.machine.LaneLoaded(f.m.db.now, l.term, l.life, board.NewTaken(f.m.db.now, l.term, l.heads))
 	f.more = true
 	f.take()
 	if f.board.Owns(l.term) && f.machine.Lane(l.term.Lane).Epoch != l.term.Epoch {

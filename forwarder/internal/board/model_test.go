@@ -128,6 +128,9 @@ func newModel(seed uint64, v variant, logging bool) *model {
 		m.hungTopic = m.topics[1]
 		m.cfg.Rows, m.cfg.Bytes = max(m.cfg.Rows, 8), max(m.cfg.Bytes, 800) // an eighth is a row: what it may take
 	}
+	if rand.New(rand.NewPCG(seed, 3)).IntN(100) < 10 { // a slow topic may have several rows in memory
+		m.cfg.Rows, m.cfg.Bytes = 200, 1<<30
+	}
 	if m.shadowWords = 64; m.deadTopic == "" && m.chance(10) {
 		m.shadowWords = 1 // most keys seem to be in it that are not
 	}

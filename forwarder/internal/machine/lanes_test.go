@@ -38,7 +38,7 @@ func TestLaneLoadedInAnotherTerm(t *testing.T) {
 	d.Took([]lanes.Term{old})
 	d.Released([]lanes.Term{old})
 	d.Took([]lanes.Term{again})
-	d.LaneLoaded(d.now, old, board.NewTaken(d.now, old, nil))
+	d.LaneLoaded(d.now, old, "life", board.NewTaken(d.now, old, nil))
 	if p := d.PlanRead(d.now, false); !slices.Equal(p.Load, []lanes.Term{again}) {
 		t.Errorf("%+v", p)
 	}

@@ -31,7 +31,7 @@ func drive(t *testing.T) *driven {
 	d.Renewed(d.now)
 	d.Took(d.view("").Take)
 	for _, term := range d.PlanRead(d.now, false).Load {
-		d.LaneLoaded(d.now, term, board.NewTaken(d.now, term, nil))
+		d.LaneLoaded(d.now, term, "life", board.NewTaken(d.now, term, nil))
 	}
 	d.Effects(d.now)
 	return d
@@ -226,7 +226,7 @@ func TestDrainWaitsForWhatIsHidden(t *testing.T) {
 	term := lanes.Term{Lane: 3, Epoch: 2}
 	d.Released([]lanes.Term{{Lane: 3, Epoch: 1}})
 	d.Took([]lanes.Term{term})
-	d.LaneLoaded(d.now, term, board.NewTaken(d.now, term, []board.Head{
+	d.LaneLoaded(d.now, term, "life", board.NewTaken(d.now, term, []board.Head{
 		{ID: 1, Key: "k", Topic: "orders", Attempts: 1, Wait: time.Hour}, {ID: 2, Key: "k", Topic: "orders", Attempts: 1},
 	}))
 	d.quiet()

@@ -129,14 +129,14 @@ func (m *Machine) isReading() bool {
 	return false
 }
 
-// LaneLoaded starts a lane, unless it was lost meanwhile.
-func (m *Machine) LaneLoaded(now time.Time, t lanes.Term, lane board.Taken) {
+// LaneLoaded starts a lane whose heads were loaded in a life of the server, unless it was lost meanwhile.
+func (m *Machine) LaneLoaded(now time.Time, t lanes.Term, life string, lane board.Taken) {
 	if m.lanes[t.Lane] != (Lane{Epoch: t.Epoch, State: Taken}) {
 		return
 	}
 	m.lanes[t.Lane].State = Reading
 	m.board.LaneTaken(now, lane)
-	m.window.Take(t.Lane, t.Epoch)
+	m.window.Take(t.Lane, t.Epoch, life)
 }
 
 // WritersSeen takes which transactions may have written to the outbox, found out after the last complete read and

@@ -45,8 +45,8 @@ var windowMutants = []Mutant{
 	{
 		Name: "W7", File: "window/window.go", Trouble: "operators", First: 0,
 		Breaks: "a sequence that was set back is no new life",
-		Old:    "(a.Life != w.life || a.Snapshot.Seq < w.tracker.seq)",
-		New:    "a.Life != w.life",
+		Old:    "(a.Life != life || a.Snapshot.Seq < w.tracker.seq)",
+		New:    "a.Life != life",
 		Strike: "the model sets no sequence back without a new life of the server; TestLives does",
 	},
 	{
@@ -131,5 +131,11 @@ var windowMutants = []Mutant{
 		return r.Limits[n] + r.Rewound[n]`,
 		New: `	if start < r.Marks[n] {
 		return r.Limits[n] + r.Rewound[n] + 1`,
+	},
+	{
+		Name: "W20", File: "window/window.go", Trouble: "crashes", Test: "TestFirstReadInAnotherLife", In: "window",
+		Breaks: "what blocks keys is known from another life of the server",
+		Old:    "cmp.Or(w.life, w.loaded);",
+		New:    "cmp.Or(w.life);",
 	},
 }

@@ -76,8 +76,8 @@ func TestRowsBySize(t *testing.T) {
 func TestLimits(t *testing.T) {
 	w := New()
 	w.limiter.rowBytes = 1
-	w.Take(1, 1)
-	w.Take(2, 1)
+	w.Take(1, 1, "a")
+	w.Take(2, 1, "a")
 	w.lanes[2].full = false
 	r := w.Next(Room{Rows: 100, Bytes: 1000}, true, known(7, 10))
 	// Half for both alike, half for the one that has more; what is known comes again.
@@ -102,8 +102,8 @@ func known(above, all int) func(int16, int64) (int, int) {
 
 func TestSizes(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
-	w.Take(2, 1)
+	w.Take(1, 1, "a")
+	w.Take(2, 1, "a")
 	request := func(room Room, again int) Request { return w.Next(room, false, known(again, again)) }
 	w.limiter.rowBytes = 200
 	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Whole != 8<<10 || r.Bytes != 32<<20 {

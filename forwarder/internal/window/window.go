@@ -6,6 +6,7 @@
 package window
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +23,7 @@ type Window struct {
 	tracker tracker
 	limiter limiter
 	life    string // of the last complete read, as the server names it; "" = none yet
+	loaded  string // the life in which it was learned what blocks keys in the lanes
 	resets  int
 	resting bool // that read reached the end and had not far to go
 	dense   bool // most of the ids that read went over were rows for us
@@ -80,7 +82,7 @@ type Progress struct {
 type Life int
 
 const (
-	// Same is the answer of the same server and sequence, or the first.
+	// Same is the answer of the same server and sequence, or the first of all.
 	Same Life = iota
 	// Changed is that of another one, or of one that lost what it had. Nothing of it was taken over: the answer is to be
 	// thrown away, and so are all lanes: see Reset.
@@ -90,9 +92,11 @@ const (
 // New makes a Window that reads no lane.
 func New() *Window { return &Window{limiter: newLimiter()} }
 
-// Take starts a lane from its first id on.
-func (w *Window) Take(number int16, epoch int64) {
+// Take starts a lane from its first id on. What blocks keys in it was learned in a life of the server, and means
+// nothing if the first read is of another one.
+func (w *Window) Take(number int16, epoch int64, life string) {
 	w.lanes[number] = lane{epoch: epoch, full: true}
+	w.loaded = cmp.Or(w.loaded, life)
 }
 
 // Drop ends a lane.
@@ -152,7 +156,7 @@ func (w *Window) Next(room Room, ranges bool, known func(lane int16, mark int64)
 
 // Complete takes over the answer to a request.
 func (w *Window) Complete(r Request, a Answer) Progress {
-	if w.life != "" && (a.Life != w.life || a.Snapshot.Seq < w.tracker.seq) {
+	if life := cmp.Or(w.life, w.loaded); life != "" && (a.Life != life || a.Snapshot.Seq < w.tracker.seq) {
 		return Progress{More: true, Life: Changed}
 	}
 	w.life = a.Life

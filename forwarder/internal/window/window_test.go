@@ -28,8 +28,8 @@ func wantMark(t *testing.T, w *Window, lane int16, want int64) {
 
 func TestMarks(t *testing.T) {
 	w := New()
-	w.Take(1, 5)
-	w.Take(2, 6)
+	w.Take(1, 5, "a")
+	w.Take(2, 6, "a")
 	// At the end of both lanes.
 	p := w.Complete(next(w), owned(100, 2, 90, 1, 2))
 	if p.More || p.Short || p.Rewound {
@@ -69,7 +69,7 @@ func TestMarks(t *testing.T) {
 
 func TestNoRoom(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
+	w.Take(1, 1, "a")
 	w.lanes[1].mark = 100
 	r := w.Next(Room{}, true, known(0, 0))
 	a := owned(200, 0, 0, 1)
@@ -82,12 +82,12 @@ func TestNoRoom(t *testing.T) {
 
 func TestAnswersOfOtherTerms(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
-	w.Take(2, 1)
-	w.Take(3, 1)
+	w.Take(1, 1, "a")
+	w.Take(2, 1, "a")
+	w.Take(3, 1, "a")
 	r := next(w)
 	w.Drop(1)
-	w.Take(1, 2)
+	w.Take(1, 2, "a")
 	p := w.Complete(r, owned(100, 0, 0, 1, 2))
 	wantMark(t, w, 1, 0)
 	wantMark(t, w, 2, 100)
@@ -101,7 +101,7 @@ func TestAnswersOfOtherTerms(t *testing.T) {
 
 func TestFailedReadsMoveNothing(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
+	w.Take(1, 1, "a")
 	w.Complete(next(w), owned(100, 0, 0, 1))
 	r := next(w)
 	w.Failed(r, true)
@@ -113,7 +113,7 @@ func TestFailedReadsMoveNothing(t *testing.T) {
 
 func TestRewind(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
+	w.Take(1, 1, "a")
 	w.Complete(next(w), owned(100, 0, 0, 1))
 	w.Rewind(1, 200)
 	wantMark(t, w, 1, 100)
@@ -126,7 +126,7 @@ func TestRewind(t *testing.T) {
 
 func TestLives(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
+	w.Take(1, 1, "a")
 	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Life != Same {
 		t.Error("the first life is a change")
 	}
@@ -142,7 +142,7 @@ func TestLives(t *testing.T) {
 	if r := next(w); r.Epochs != [Lanes]int64{} || len(r.Xids)+len(r.Los) > 0 {
 		t.Errorf("after a reset, %+v", r)
 	}
-	w.Take(1, 2)
+	w.Take(1, 2, "b")
 	r := next(w)
 	old := r.Life(&other)
 	if p := w.Complete(next(w), other); p.Life != Same {
@@ -152,7 +152,7 @@ func TestLives(t *testing.T) {
 		t.Errorf("life %q, sequence %d", name, seq)
 	}
 	w.Reset()
-	w.Take(1, 3)
+	w.Take(1, 3, "b")
 	w.Complete(next(w), other)
 	if name, _ := w.Life(); name == old || ServersLife(name) != "b" {
 		t.Errorf("life %q after a reset, %q before", name, old)
@@ -161,8 +161,8 @@ func TestLives(t *testing.T) {
 
 func TestSingle(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
-	w.Take(2, 1)
+	w.Take(1, 1, "a")
+	w.Take(2, 1, "a")
 	if next(w).Single {
 		t.Fatal("the first read is of a single range")
 	}
@@ -219,7 +219,7 @@ func TestSingle(t *testing.T) {
 
 func TestSingleNeedsOneStart(t *testing.T) {
 	w := New()
-	w.Take(1, 1)
+	w.Take(1, 1, "a")
 	w.Complete(next(w), owned(100, 0, 0, 1))
 	if !next(w).Single {
 		t.Fatal("at rest, and no single range")
@@ -227,7 +227,7 @@ func TestSingleNeedsOneStart(t *testing.T) {
 	if w.Next(Room{}, true, known(0, 0)).Single {
 		t.Error("single without room")
 	}
-	w.Take(2, 1)
+	w.Take(2, 1, "a")
 	if next(w).Single {
 		t.Error("single with two marks")
 	}
@@ -243,8 +243,8 @@ func TestDense(t *testing.T) {
 	start := func() (*Window, Request, int64) {
 		w := New()
 		w.limiter.rowBytes = 1
-		w.Take(1, 1)
-		w.Take(2, 1)
+		w.Take(1, 1, "a")
+		w.Take(2, 1, "a")
 		r := w.Next(Room{Rows: 1000, Bytes: 1 << 40}, true, known(0, 0))
 		return w, r, r.Limits[1] + r.Limits[2]
 	}
@@ -280,7 +280,7 @@ func TestDense(t *testing.T) {
 
 	// A lane that is far behind, such as one that was just taken, does not take the others back.
 	w, r, rows = start()
-	w.Take(3, 1)
+	w.Take(3, 1, "a")
 	w.Complete(r, full(r, first, 2*rows))
 	wantMark(t, w, 2, first+2*rows-1)
 
@@ -303,8 +303,8 @@ func TestDense(t *testing.T) {
 func TestNoRoomForARow(t *testing.T) {
 	for _, ranges := range []bool{false, true} {
 		w := New()
-		w.Take(1, 1)
-		w.Take(2, 1)
+		w.Take(1, 1, "a")
+		w.Take(2, 1, "a")
 		a := Answer{
 			Life: "a", Snapshot: Snapshot{Xmax: 10, NextXid: 10, Seq: 100}, Rewind: -1, Owned: [Lanes]bool{1: true, 2: true},
 		}
@@ -325,5 +325,20 @@ func TestNoRoomForARow(t *testing.T) {
 		if w.Next(room, ranges, known(0, 0)).Single {
 			t.Error("the other lane is read again from there")
 		}
+	}
+}
+
+// TestFirstReadInAnotherLife: what blocks keys was learned before the server crashed, and may be lost with it.
+func TestFirstReadInAnotherLife(t *testing.T) {
+	w := New()
+	w.Take(1, 1, "before")
+	w.Take(2, 1, "a")
+	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Life != Changed {
+		t.Error("what was learned in another life counts")
+	}
+	w.Reset()
+	w.Take(1, 2, "a")
+	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Life != Same {
+		t.Error("a new life is taken for another one again")
 	}
 }
