@@ -269,6 +269,8 @@ func (f *forwarder) endRead(r *reading) {
 	if f.machine.ReadAnswered(f.m.db.now, &r.req, &a) {
 		f.logf("finds a new life")
 		f.take()
+		f.machine.ReadFailed(f.m.db.now, nil, false, 0) // there is no request to take back
+		f.take()
 		return
 	}
 	f.take()

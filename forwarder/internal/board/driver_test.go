@@ -128,12 +128,12 @@ func (f *forwarder) timer() {
 // stop begins an orderly end.
 func (f *forwarder) stop() {
 	f.logf("stops")
-	if f.reading != nil {
-		f.readFailed(f.reading)
-	}
 	f.late, f.loading, f.checking = nil, nil, nil
 	f.machine.Stop(f.m.db.now)
 	f.take()
+	if f.reading != nil && f.reading.answer == nil { // what is answered is taken over all the same
+		f.readFailed(f.reading)
+	}
 	if f.m.variant.stopDropsResults {
 		f.giveUp()
 	}
@@ -141,8 +141,8 @@ func (f *forwarder) stop() {
 
 // stopped says whether an orderly end is complete.
 func (f *forwarder) stopped() bool {
-	return f.machine.Stopping() && len(f.machine.All()) == 0 && f.settling == nil && f.keeping == nil &&
-		f.board.Counts().Unsettled == 0 &&
+	return f.machine.Stopping() && len(f.machine.All()) == 0 && f.board.Counts().Unsettled == 0 &&
+		f.reading == nil && f.settling == nil && f.keeping == nil &&
 		!slices.ContainsFunc(f.calls, func(c *call) bool { return !c.timedOut })
 }
 
