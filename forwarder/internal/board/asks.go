@@ -176,7 +176,7 @@ func (b *Board) unparked(l *lane, a ask, r *Row) {
 	if !k.blocked() && !k.stuck() && k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain {
 		b.stopWaiting(k)
 		b.comesBack(k, r)
-		b.join(k, r)
+		b.join(k, r, false)
 	}
 }
 

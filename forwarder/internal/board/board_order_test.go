@@ -183,3 +183,16 @@ func TestJammedTopicIsReported(t *testing.T) {
 	d.tick(time.Minute)
 	d.told(board.TopicPaused, board.TopicJammed)
 }
+
+// What falls due takes its place then: in the order in which it does, and behind what is there.
+func TestWhatFallsDueGoesBehind(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "a", 1, 2, 3, 5, 6)
+	d.table[1].due, d.table[3].due, d.table[2].due = d.now, d.now.Add(time.Second), d.now.Add(2*time.Second)
+	d.read()
+	c := d.next(5)
+	d.tick(3 * time.Second)
+	d.returned(c, board.OK)
+	d.settle()
+	d.want(d.drain(), 6, 1, 3, 2)
+}

@@ -76,7 +76,7 @@ func (b *Board) TakeAnyway(a Asks, r Read, trials bool) {
 		case !trials && ask.why == forUnpark && !k.blocked() && int(k.n) < b.cfg.Chain:
 			b.stopWaiting(k)
 			b.unpark(k, ask.id)
-			b.join(k, f.Row)
+			b.join(k, f.Row, false)
 		}
 	}
 }

@@ -76,11 +76,11 @@
 // RowsRead gets rows in an order that is right for each key, and every rule here keeps it. What is put out of the way
 // is put out of the way with all that follows it: a key with anything parked has everything parked that is read of it,
 // and parked ids go on in their order. So does a chain: what was committed late goes before what is there with higher
-// ids, which may be of a topic that hangs; if its own topic is closed, they wait behind it. Ids are an order that is
-// right for each key: what has committed before another row is inserted has the lower one. A row that is read again is
-// known, or parked, or a head. Holding starts when a publish fails and not when that is settled; asks and rewinds take
-// effect in ReadBegins only, as a read under way may return rows that must come later. A key has one call at a time,
-// but for hung ones.
+// ids, which may be of a topic that hangs; if its own topic is closed, they wait behind it. What fell due goes to the
+// end. Ids are an order that is right for each key: what has committed before another row is inserted has the lower
+// one. A row that is read again is known, or parked, or a head. Holding starts when a publish fails and not when that
+// is settled; asks and rewinds take effect in ReadBegins only, as a read under way may return rows that must come
+// later. A key has one call at a time, but for hung ones.
 //
 // # What is bounded, and what happens beyond each bound
 //

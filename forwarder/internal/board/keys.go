@@ -12,6 +12,7 @@ type key struct {
 	under       *Row // under way, or about to be with a pass
 	first, last *Row // the chain
 	n           int32
+	top         int64  // no id in the chain is higher
 	heads       ids    // rows that wait for another attempt: they block the key, and the lowest is tried before the others
 	topic       *topic // it waits for, and is on its list
 	links[key]         // on that list, or the lane's list unparking
@@ -49,43 +50,56 @@ func (l *lane) keyOf(name string) *key {
 	return k
 }
 
-// join puts a row into its key's chain: at the end, or before those with higher ids, which were committed earlier, and
-// which may wait for another topic. A topic that the key waited for is open by now, and the key waits no more, also if
-// the topic is closed again. With that row its topic may have enough in memory: then it is parked.
-func (b *Board) join(k *key, r *Row) (kept bool) {
+// join puts a row into its key's chain: at the end, which is its place if it fell due, or before those with higher ids,
+// which were committed earlier, and which may wait for another topic. A topic that the key waited for is open by now,
+// and the key waits no more, also if the topic is closed again. With that row its topic may have enough in memory: then
+// it is parked.
+func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
 	b.stopWaiting(k)
 	b.keep(k.lane, r)
 	r.call.key = k
-	k.n++
-	if k.last == nil || k.last.ID < r.ID {
-		if k.last == nil {
-			k.first = r
-		} else {
-			k.last.call.behind = r
+	at := &k.first
+	switch {
+	case due || !k.joinsBefore(r.ID):
+		if k.last != nil {
+			at = &k.last.call.behind
 		}
 		k.last = r
-	} else {
+	default:
 		if first := k.first; first.ID > r.ID && first.call.state == pending {
 			b.unqueue(&first.call)
 			first.call.state = idle
 		}
-		at := &k.first
 		for (*at).ID < r.ID {
 			at = &(*at).call.behind
 		}
-		r.call.behind, *at = *at, r
-		if last := k.last; int(k.n) > b.cfg.Chain {
-			b.withdraw(k.lane, last)
-			b.parkAgain(k, last, last.call.Again)
-		}
+	}
+	r.call.behind, *at = *at, r
+	if k.n++; k.n == 1 {
+		k.top = 0
+	}
+	k.top = max(k.top, r.ID)
+	if last := k.last; int(k.n) > b.cfg.Chain {
+		b.withdraw(k.lane, last)
+		b.parkAgain(k, last, last.call.Again)
 	}
 	b.queueFirst(k)
 	b.tidy(k)
 	return r.call.state != dropped
 }
 
-// joinsBefore says that a row comes before the last of its key's chain.
-func (k *key) joinsBefore(id int64) bool { return k.last != nil && id < k.last.ID }
+// joinsBefore says that a row that did not fall due comes before others of its key's chain.
+func (k *key) joinsBefore(id int64) bool {
+	if id > k.top {
+		return false
+	}
+	for r := k.first; r != nil; r = r.call.behind {
+		if r.ID > id {
+			return true
+		}
+	}
+	return false
+}
 
 // queueFirst queues the first row of the chain, unless another one is under way. If its topic is closed the key waits.
 func (b *Board) queueFirst(k *key) {
@@ -96,6 +110,7 @@ func (b *Board) queueFirst(k *key) {
 	if t := r.call.topic; t.closed {
 		b.wait(k, t)
 		b.putBack(k)
+		b.waitsAfter(k, r.ID)
 	} else {
 		b.enqueue(r)
 	}

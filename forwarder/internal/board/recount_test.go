@@ -238,7 +238,7 @@ func (n *recount) key(l *lane, k *key) {
 		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID,
 			r.call.state)
 		n.want(r.call.behind != nil || k.last == r, "key %v: the last is not the last", k)
-		n.want(r.call.behind == nil || r.ID < r.call.behind.ID, "key %v: row %d is behind %v", k, r.ID, r.call.behind)
+		n.want(r.ID <= k.top, "key %v: row %d is above the top of the chain, %d", k, r.ID, k.top)
 	}
 	n.want(chain == k.n && int(k.n) <= n.b.cfg.Chain, "key %v: chain of %d, counted %d", k, k.n, chain)
 	n.want(k.n == 0 || !k.blocked(), "key %v is blocked and has a chain", k)
@@ -251,7 +251,6 @@ func (n *recount) key(l *lane, k *key) {
 		n.want(k.first == nil || k.first.call.state == idle, "key %v has two calls", k)
 	}
 	ids := k.parked.all()
-	n.want(k.n == 0 || len(ids) == 0 || k.last.ID < ids[0], "key %v: parked ids belong into its chain", k)
 	n.want(slices.IsSorted(ids) && len(ids) <= n.b.cfg.KeyParked,
 		"key %v: its parked ids are too many, or not in order", k)
 	for _, id := range ids {

@@ -80,9 +80,9 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	k := l.keyOf(r.Key)
 	idle := k.under == nil && k.n == 0
 	switch {
-	case k.joinsBefore(r.ID) && !r.Large && !t.closed:
-		return b.join(k, r)
-	case k.joinsBefore(r.ID):
+	case !due && k.joinsBefore(r.ID) && !r.Large && !t.closed:
+		return b.join(k, r, false)
+	case !due && k.joinsBefore(r.ID):
 		b.putBack(k)
 		b.park(k, r, due)
 		b.advance(k)
@@ -101,7 +101,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		b.advance(k)
 		return false
 	default:
-		return b.join(k, r)
+		return b.join(k, r, due)
 	}
 	b.tidy(k)
 	return false

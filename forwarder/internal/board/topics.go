@@ -156,6 +156,7 @@ func (b *Board) parkExcess() {
 				left -= int(k.n)
 				b.wait(k, t)
 				b.putBack(k)
+				b.waitsAfter(k, c.Row.ID)
 				b.tidy(k)
 				continue
 			}

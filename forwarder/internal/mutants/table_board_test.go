@@ -359,8 +359,14 @@ var boardMutants = []Mutant{
 	{
 		Name: "B51", File: "board/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
 		Breaks: "what was committed late goes behind what is in memory of its key",
-		Old:    "if k.last == nil || k.last.ID < r.ID {",
-		New:    "if true {",
+		Old:    "case due || !k.joinsBefore(r.ID):",
+		New:    "case true:",
+	},
+	{
+		Name: "B57", File: "board/keys.go", Trouble: "whatever", Test: "TestWhatFallsDueGoesBehind",
+		Breaks: "what falls due goes before what is there",
+		Old:    "case due || !k.joinsBefore(r.ID):",
+		New:    "case !k.joinsBefore(r.ID):",
 	},
 	{
 		Name: "B52", File: "board/topics.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
