@@ -136,7 +136,8 @@ func (m *model) left() (list []*record) {
 
 // free lists what is left although neither its topic is dead or paused, nor that of one before it of its key, or of one
 // that blocks its key. (What an operator wants sent again may wait for a shadow: the sweep ends at its lowest id. What
-// there was no room for to park may wait for all of its key.)
+// there was no room for to park may wait for all of its key, and what was delayed for all that was there when it fell
+// due.)
 func (m *model) free() (list []*record) {
 	down := func(msg *record) bool {
 		return msg.topic == m.deadTopic || msg.topic == m.hungTopic || slices.Contains(m.db.paused, msg.topic)
@@ -154,7 +155,7 @@ func (m *model) free() (list []*record) {
 	}
 	for _, msg := range left {
 		first, any := waits[msg.key]
-		if !down(msg) && !msg.replayed && (!any || msg.id < first && !m.inShadow(msg)) {
+		if !down(msg) && !msg.replayed && (!any || msg.id < first && msg.due.IsZero() && !m.inShadow(msg)) {
 			list = append(list, msg)
 		}
 	}
