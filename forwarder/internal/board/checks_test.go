@@ -20,8 +20,8 @@ func (f *forwarder) cutOff() {
 
 // busy says whether something is under way that needs no time to pass.
 func (f *forwarder) busy() bool {
-	return f.reading != nil || f.loading != nil || len(f.toLoad()) > 0 || f.settling != nil || len(f.calls) > 0 ||
-		f.launched > 0 ||
+	return f.planned || f.reading != nil || f.loading != nil || len(f.toLoad()) > 0 || f.settling != nil ||
+		len(f.calls) > 0 || f.launched > 0 ||
 		f.settle || f.read || f.dirty || len(f.left.published)+len(f.left.failed) > 0
 }
 

@@ -23,6 +23,7 @@ type loading struct {
 	term  board.Term
 	life  string
 	from  int64
+	done  bool // all pages were read
 	heads []board.Head
 	uuids []string
 }
@@ -46,14 +47,21 @@ func (f *forwarder) reader() {
 	case r != nil:
 		f.reading = nil
 		f.endRead(r)
+	case f.loading != nil && f.loading.done:
+		f.loaded()
 	case f.loading != nil:
 		f.loadPage()
+	case f.planned:
+		f.planned = false
+		f.beginRead()
 	case f.machine.Stopping():
 	case len(f.toLoad()) > 0:
 		f.beginLoad()
 	case f.m.allLanes && f.loadUnused():
 	case f.wantsRead():
-		f.beginRead()
+		if f.planned = f.m.apart; !f.planned {
+			f.beginRead()
+		}
 	}
 }
 
@@ -102,9 +110,14 @@ func (f *forwarder) loadPage() {
 		l.from = v.id
 		l.uuids = append(l.uuids, v.uuid)
 	}
-	if len(list) == page {
-		return
+	if l.done = len(list) < page; l.done && !f.m.apart {
+		f.loaded()
 	}
+}
+
+// loaded starts a lane whose heads were loaded.
+func (f *forwarder) loaded() {
+	l := f.loading
 	f.loading = nil
 	if f.m.variant.headsBeforeTake {
 		l.heads = f.headsBefore[l.term.Lane]

@@ -29,6 +29,7 @@ type forwarder struct {
 	calls        []*call
 	freed        map[lease.Term]bool // lanes that may be given back, as was noticed
 
+	planned    bool // a read is to begin
 	reading    *reading
 	late       *reading // one more, where reads overlap by mistake
 	loading    *loading

@@ -60,6 +60,7 @@ type model struct {
 	leavesOut   bool // reads leave out what fell due of topics that are closed
 	withholds   bool // reads leave out the payloads of nearly all rows at first
 	shadowWords int
+	apart       bool // others act between the reader's plan and its read, and before what it loaded is taken over
 
 	variant variant
 
@@ -76,6 +77,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 		variant: v, logging: logging, pcg: rand.NewPCG(seed, 0), seed: seed, messages: map[string]*record{},
 		topics: []string{"a", "b", "c"},
 	}
+	m.apart = seed%10 == 4
 	m.rng, m.edges = rand.New(m.pcg), seed%4 == 1 && (v.trouble == whatever || v.trouble == "")
 	m.db = newDatabase(m.rng)
 	m.lanes = []int16{int16(m.rng.IntN(22)), int16(22 + m.rng.IntN(21)), int16(43 + m.rng.IntN(21))}
