@@ -9,8 +9,8 @@ const (
 	// Lane and id are compared and ordered by as in Fetch.
 	//
 	// Arguments: lanes, cursors (ids), limit per lane, topics (empty = all), whether dead messages block their keys.
-	LoadHeads = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, coalesce({life}, '') AS topic, 0 AS attempts,
-       0::float8 AS wait, pg_is_in_recovery() AS dead
+	LoadHeads = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, coalesce({life}, '') AS topic,
+       0 AS attempts, 0::float8 AS wait, pg_is_in_recovery() AS dead
 UNION ALL
 SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
   FROM unnest($1::bigint[]::smallint[], $2::bigint[]) AS w(lane, cursor)

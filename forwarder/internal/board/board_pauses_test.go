@@ -248,8 +248,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d.put(0, "y", "other", 4)
 	d.read()
 	c := d.next()
-	d.b.PauseByOperator(d.now, []string{"held"})
-	d.after()
+	d.pause("held")
 	d.told(board.TopicPaused)
 	d.tick(0)
 	d.returned(c, board.Unavailable) // its broker cannot be reached, either
@@ -263,8 +262,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 		t.Fatalf("tick %v, read %v: nothing is to be tried", tick, read)
 	}
 	d.reports = nil
-	d.b.PauseByOperator(d.now, nil)
-	d.after()
+	d.pause()
 	d.told(board.TopicResumed)
 	got := d.drain() // the trial, and then the others
 	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
@@ -316,8 +314,7 @@ func TestWhatIsReadWhileATopicOpensWaitsForItNoMore(t *testing.T) {
 	d.returned(works, board.OK)
 	trial := d.next(4)
 	d.finish(a, r)
-	d.b.PauseByOperator(d.now, []string{"b"})
-	d.after()
+	d.pause("b")
 	d.returned(trial, board.OK)
 	d.returned(d.next(5), board.OK)
 }

@@ -87,8 +87,7 @@ func TestQuietNamesTheTopicOfAHead(t *testing.T) {
 	d.read()
 	d.returned(d.next(1), board.Retry)
 	d.settle()
-	d.b.PauseByOperator(d.now, []string{"held"})
-	d.after()
+	d.pause("held")
 	d.read()
 	if quiet, paused := d.b.QuietButPaused(); !quiet || len(paused) > 0 {
 		t.Fatalf("quiet %v, topics %q wait, before the head is due", quiet, paused)
@@ -98,8 +97,7 @@ func TestQuietNamesTheTopicOfAHead(t *testing.T) {
 	if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {
 		t.Fatalf("quiet %v, topics %q wait", quiet, paused)
 	}
-	d.b.PauseByOperator(d.now, nil)
-	d.after()
+	d.pause()
 	d.notQuiet(1)
 	d.act("glance", nil)
 	d.returned(d.next(1), board.OK)

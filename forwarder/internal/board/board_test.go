@@ -250,6 +250,13 @@ func (d *desk) tick(after time.Duration) {
 	d.after()
 }
 
+// pause has an operator pause these topics, and let all others go.
+func (d *desk) pause(topics ...string) {
+	d.t.Helper()
+	d.b.PauseByOperator(d.now, topics)
+	d.after()
+}
+
 // settle writes results to the table.
 func (d *desk) settle() {
 	d.t.Helper()

@@ -143,8 +143,7 @@ func (d *desk) act(what string, args []string) {
 		}
 		d.write(published, failed)
 	case "close": // an operator pauses topic a
-		d.b.PauseByOperator(d.now, []string{"a"})
-		d.after()
+		d.pause("a")
 	case "pass": // time
 		d.pass(args[0])
 	default:
