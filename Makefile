@@ -10,13 +10,13 @@ export GOWORK := off
 MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 
 # It needs a browser, which not everybody has, so it has a target of its own.
-test test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
+test-all test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
 
 # The race detector needs a C compiler; Go says 0 where there is none.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build compile vet demo demo-kafka demo-page night chaos soak simulate mutants test test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
+.PHONY: help build compile vet demo demo-kafka demo-page night chaos soak simulate mutants test test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
 .PHONY: release-check release-tag
 
 # They are pure, and models drive them in one goroutine: the race detector finds nothing there, and takes most of the time.
@@ -41,7 +41,7 @@ vet: ## go vet in all modules
 generate: $(filter-out screenshots,$(GENERATORS)) ## all of the pages and lists that are written from the code
 
 api: ## note the exported names in api.txt, after you meant to change them
-	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' .
+	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' ./internal/docs
 
 ibx: ## write docs/reference/ibx.md from the tests of the inbox's requirements
 	@cd integration_test && OUTBOX_WRITE_IBX=1 $(GO) test -count=1 -run 'TestIBXDocument$$' .
@@ -53,7 +53,7 @@ pictures: ## draw the pictures in docs
 	@$(GO) run ./internal/pictures docs
 
 reference: ## write docs/reference/configuration.md, errors.md, reliability.md and the packages of architecture.md from the code
-	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' .
+	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' ./internal/docs
 
 outboxctl: ## write docs/reference/outboxctl.md from the help of the commands
 	@cd cmd/outboxctl && OUTBOX_WRITE_DOCUMENT=1 $(GO) test -count=1 -run 'TestDocument$$' ./cli
@@ -83,7 +83,14 @@ simulate: ## many random schedules of the forwarder's state, as a table (ARGS='1
 mutants: ## break one rule of the forwarder after the other, and print at which seed the model finds each
 	@OUTBOX_MUTANTS=1 $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./forwarder/internal/mutants | grep -v '^ *\(---\|===\) '
 
-test: check-format ## go test -race in all modules, with all of go vet (TESTARGS='-run Name -short')
+# The servers' tests come first: they wait more than they work, and what is compiled for the others meanwhile costs no time.
+SHORT ?= -short
+WORKSPACE = ./integration_test/... ./examples/... ./... $(addsuffix /...,$(addprefix ./,$(filter-out . integration_test examples bench internal/%,$(MODULES))))
+
+test: check-format ## each promise once, in minutes (TESTARGS='-run Name')
+	@GOWORK= $(GO) test $(RACE) $(SHORT) -count=1 -timeout 20m $(TESTARGS) $(WORKSPACE)
+
+test-all: check-format ## all of the tests, in all modules: make test, repeated on each driver, with everything killed (TESTARGS='-run Name')
 	@$(call test,-timeout 60m)
 
 test-long: check-format ## the same with the long variants; takes hours
@@ -110,7 +117,7 @@ check-format:
 
 # What staticcheck needs compiled is compiled for the race detector, as the tests need it, and not a second time.
 lint: ## staticcheck in all modules, and lines of at most 120 columns
-	@$(GO) test -count=1 -run 'TestLines$$' .
+	@$(GO) test -count=1 -run 'TestLines$$' ./internal/docs
 	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@$(call each,GOFLAGS="$$GOFLAGS $(RACE)" $(CURDIR)/.cache/bin/staticcheck ./...)
 

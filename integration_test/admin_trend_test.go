@@ -95,6 +95,7 @@ func TestTrendOfWhatGrows(t *testing.T) {
 
 // TestCountsGoOnForATime: what a first look does not count is counted if there is time, and estimated if not.
 func TestCountsGoOnForATime(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	rows := 20_000

@@ -357,6 +357,7 @@ func staleOwner(t *testing.T, h handle) {
 // TestManyBlockedKeysAtOnce blocks 10,000 keys and lets all of them go: those that were never held go on meanwhile. It
 // measures time, and so runs alone.
 func TestManyBlockedKeysAtOnce(t *testing.T) {
+	extended(t)
 	const keys = 10000
 	for _, c := range []struct {
 		name    string

@@ -384,6 +384,7 @@ func (w *historyWorker) step(ctx context.Context) error {
 // its beginning and its end, with the content that was stored last. Those in transactions that are rolled back have no
 // such moment. In the end all that is still to be processed can be claimed.
 func TestHistoryOfAQueue(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -18,6 +18,7 @@ import (
 // TestClaimsPassPausedTopicsInPages: many messages of a paused topic are before a few others, new and due. No
 // statement of a claim looks at more than a page of them, and the others are found. OUTBOX_LONG has a million.
 func TestClaimsPassPausedTopicsInPages(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	paused, others := 35_000, 100

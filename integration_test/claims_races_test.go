@@ -20,6 +20,7 @@ import (
 // TestClaimedOnceByMany: eight claimers, through three kinds of handles, share messages while others are stored. Each
 // is claimed once.
 func TestClaimedOnceByMany(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
@@ -142,6 +143,7 @@ func TestBatchWithTwins(t *testing.T) {
 // TestOverlappingBatches: eight at a time store the same 1,000 messages in eight orders. None waits for another in two
 // places.
 func TestOverlappingBatches(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -201,6 +203,7 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 // TestDuplicateDuringAck: copies are stored while their messages are acked or abandoned. No message is done twice, none
 // that is done is claimed again, and none is lost.
 func TestDuplicateDuringAck(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -242,6 +245,7 @@ func TestDuplicateDuringAck(t *testing.T) {
 // TestAckAgainstEnqueue: batches that are stored again, in the order of their IDs, and batches that are settled, in the
 // order of their rows, do not deadlock.
 func TestAckAgainstEnqueue(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -283,6 +287,7 @@ func TestAckAgainstEnqueue(t *testing.T) {
 // TestExpiredLeaseNoDeadlock: claimers whose leases run out under them, with reaping all the time. It reaps in the
 // order of the rows, and acks go against that.
 func TestExpiredLeaseNoDeadlock(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

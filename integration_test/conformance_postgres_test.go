@@ -16,6 +16,7 @@ import (
 // TestNewPostgresIsOfOneTest: tests at once on one database each drain their own messages and have tables of their own,
 // and leave nothing behind.
 func TestNewPostgresIsOfOneTest(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
 	t.Run("at once", func(t *testing.T) {

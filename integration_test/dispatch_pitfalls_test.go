@@ -110,6 +110,7 @@ func TestPausedHandlerAppliesNothing(t *testing.T) {
 // TestCutConnectionFreesItsMessage: behind a connection that is neither alive nor closed the row stays locked, until
 // the server's idle_in_transaction_session_timeout ends the session.
 func TestCutConnectionFreesItsMessage(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -151,6 +152,7 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 // TestDispatcherUnknownCommits: nobody knows whether the transaction of a handler was committed, and the message is
 // neither lost nor handled twice.
 func TestDispatcherUnknownCommits(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -185,6 +187,7 @@ func TestDispatcherUnknownCommits(t *testing.T) {
 // TestHotKeyStarvesNobody: what needs an order goes through the outbox tables and forwarder.Subscriber, where a key
 // that has thousands of messages, and a slow handler, holds nobody else's.
 func TestHotKeyStarvesNobody(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -300,6 +300,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 // TestBurialsThatFailLetOthersPass: what OnDead fails for waits, though it expired first and there are places for no
 // more.
 func TestBurialsThatFailLetOthersPass(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	s := storeOn(t, newPgxHandle(t, newMigratedDatabase(t)), quickStore())

@@ -47,6 +47,7 @@ func TestDefaultHandlerTakesTheRest(t *testing.T) {
 // TestTopicWithoutAHandlerLosesNothing, however long nobody has one: its messages are looked at more and more rarely,
 // and never charged.
 func TestTopicWithoutAHandlerLosesNothing(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, err := queue.NewStore(outboxtest.NewDB(t), queue.StoreConfig{MaxAttempts: 2}, nil)

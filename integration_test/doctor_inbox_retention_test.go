@@ -17,6 +17,7 @@ import (
 
 // TestInboxRetention: a topic that Kafka keeps for longer than the inbox remembers is found, and no other.
 func TestInboxRetention(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server := kafkaServer(t)
 	if server.Fake() {
@@ -45,6 +46,7 @@ func TestInboxRetention(t *testing.T) {
 
 // TestInboxRetentionOfJetStream is the same of max_age.
 func TestInboxRetentionOfJetStream(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	url := natsServer(t).URL()
 	lasting := func(d time.Duration, policy natsgo.RetentionPolicy) string {

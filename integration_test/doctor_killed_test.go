@@ -14,6 +14,7 @@ import (
 
 // TestNightKilledForwarder: its process is killed, its row stays, its lease runs out, and nobody else is there.
 func TestNightKilledForwarder(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newCrashWorld(t, newPgxHandle(t, newMigratedDatabase(t)), 1)
 	h, cfg := w.h, childConfig{Handle: "pgx", LeaseTTL: time.Second}

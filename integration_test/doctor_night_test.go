@@ -26,6 +26,7 @@ import (
 
 // TestNightPoison: one message that its broker refuses blocks its key.
 func TestNightPoison(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
@@ -46,6 +47,7 @@ func TestNightPoison(t *testing.T) {
 
 // TestNightDeadLetter: messages died of a broker that could not take them; now it can.
 func TestNightDeadLetter(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := classifyingConfig()
@@ -72,6 +74,7 @@ func TestNightDeadLetter(t *testing.T) {
 
 // TestNightHandlerFails: what came in is not handled, and nothing is dead yet.
 func TestNightHandlerFails(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error) VALUES
@@ -93,6 +96,7 @@ func TestNightHandlerFails(t *testing.T) {
 
 // TestNightBrokerGone: it comes back, and nobody has to do anything else.
 func TestNightBrokerGone(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	var back atomic.Bool
@@ -114,6 +118,7 @@ func TestNightBrokerGone(t *testing.T) {
 
 // TestNightPaused: somebody paused a topic and went home.
 func TestNightPaused(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	require.NoError(t, newAdmin(t, h).Pause(t.Context(), admin.TopicAct{Topic: "orders", Reason: "until bob's back"}))
@@ -229,6 +234,7 @@ func TestNightUnreadTopic(t *testing.T) {
 
 // TestNightBacklog: more is written than one slow call after another can publish.
 func TestNightBacklog(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at) SELECT 'u' || i, 'orders', '', now() - interval `+
@@ -309,6 +315,7 @@ func TestNightSmallPool(t *testing.T) {
 
 // TestNightMissingGrant: somebody took a right from the role of the forwarder, and another from that of the writer.
 func TestNightMissingGrant(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	owner, as := newRoles(t)
 	sender, writer := as("forwarder"), as("writer")
@@ -331,6 +338,7 @@ func TestNightMissingGrant(t *testing.T) {
 
 // TestNightRetention: nobody deletes what is old.
 func TestNightRetention(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) VALUES ('u', 'orders', '', `+
@@ -377,6 +385,7 @@ func TestNightReplicationSlot(t *testing.T) {
 
 // TestNightConnections: the database is full.
 func TestNightConnections(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	name := strings.TrimSuffix(role(h), "_")
@@ -474,6 +483,7 @@ func TestNightTwoServices(t *testing.T) {
 
 // TestNightAbandonedQueue: the only dispatcher died in the middle of its work.
 func TestNightAbandonedQueue(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := storeOn(t, h, quickStore())

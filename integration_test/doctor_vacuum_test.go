@@ -115,6 +115,7 @@ func (s standby) needs(from uint32) {
 // TestNightStandbyPinsVacuum: a report runs on a standby that has the primary keep what it reads
 // (hot_standby_feedback), by its connection or by its slot. Only there can it be ended.
 func TestNightStandbyPinsVacuum(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	_, h := ownMigratedServer(t)
 	for _, tt := range []struct {

@@ -66,6 +66,7 @@ func (s *stranger) does(blocks ...string) {
 // TestMovingPage: by the page alone, 10,000 messages that wait for Watermill's forwarder come to ours, which sends half
 // of them, and go back to Watermill's, which sends the rest. None is lost, and those of a customer are in order.
 func TestMovingPage(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	const all, customers = 10000, 50

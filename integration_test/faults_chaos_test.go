@@ -54,6 +54,7 @@ func chaosPlanned(t testing.TB, asked string) chaosPlan {
 // another and two at a time. A ledger outside of all of them knows what was committed, published and applied. Each run
 // of the tests has a few faults; OUTBOX_CHAOS says how long to go on with all of them, and make chaos sets it.
 func TestChaos(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	plan := chaosPlanned(t, os.Getenv("OUTBOX_CHAOS"))

@@ -36,11 +36,13 @@ type clusterTopic struct {
 // of a partition is killed, frozen, and cut off from the others though clients reach it. The other two go on, and in
 // the end each message is there, and those of a key are in order. Reconcile misses none as soon as a node is back.
 func TestKafkaClusterLosesANode(t *testing.T) {
+	extended(t)
 	losesANode(t, newKafkaClusterTopic(t, kafkaCluster(t)))
 }
 
 // TestJetStreamClusterLosesANode is TestKafkaClusterLosesANode with a stream of three replicas.
 func TestJetStreamClusterLosesANode(t *testing.T) {
+	extended(t)
 	losesANode(t, newJetStreamClusterTopic(t, natsCluster(t)))
 }
 

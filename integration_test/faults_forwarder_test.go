@@ -97,6 +97,7 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 // and some of them bad, some of the messages with the broker already, some arriving now, some never.
 // Wherever the other one stands by then, no key may lose its order or get stuck.
 func TestStoppedForwarderDisturbsNothing(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	t.Run("handles", func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 // TestPostgresKilled kills the server under load and brings it back. The worker processes recover by themselves.
 func TestPostgresKilled(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	server := ownServer(t)

@@ -176,6 +176,7 @@ func watchClaims(t testing.TB, h handle) {
 // TestDispatchersUnderFire: 8 dispatchers in 4 processes, which are killed and stopped at random past their leases.
 // Each message is applied once, none has two owners at one time, and every charge is one of a failure or of an end.
 func TestDispatchersUnderFire(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	messages, interval := 3000, 6*time.Second
@@ -247,6 +248,7 @@ func TestDispatchersUnderFire(t *testing.T) {
 // TestKillerDiesAlone: a message that kills whoever handles it is dead after ten of them, and those that were beside it
 // are done, with hardly a charge.
 func TestKillerDiesAlone(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

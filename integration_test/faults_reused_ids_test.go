@@ -35,6 +35,7 @@ func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config
 // TestIdsThatAreHandedOutAgain: while messages are being published, their ids are given to others, and the sequence
 // passes its old value, before anybody reads again. The others are published as well.
 func TestIdsThatAreHandedOutAgain(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	for name, again := range map[string]string{
@@ -95,6 +96,7 @@ func tried(w world, payloads []string) (n int) {
 // TestServerWithOtherRows publishes messages while their server dies in one of several ways, and comes back with their
 // ids given to others: those are published as well.
 func TestServerWithOtherRows(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
@@ -176,6 +178,7 @@ func killBackend(t *testing.T, h handle) {
 // TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and hands their ids out
 // again. What was published of them does not settle the messages that have the ids now.
 func TestCommitsThatACrashLost(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
@@ -287,6 +290,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 // TestNameOfALifeThatCannotBeWritten: somebody has locked the table of it. That is an error of reading like any other,
 // and reading goes on when it is free.
 func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -30,6 +30,7 @@ var crashSteps = []string{
 // TestKilledAtEveryStep kills worker processes at every step and at random moments, while others work beside them or
 // not. The next one finds what they left.
 func TestKilledAtEveryStep(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	t.Run("worlds", func(t *testing.T) {
 		handles := []string{"pgx", "sql-pgx", "sql-pq", "pgbouncer"}

@@ -114,6 +114,7 @@ func (tr *traffic) paceOf(b *fakeBroker, phase string, tenants ...tenant) pace {
 // is lost, the others are as fast as without those, and there are never more connections than there may be. OUTBOX_LONG
 // has 20 databases and 200 schemas.
 func TestFleetManyDatabases(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	databases, schemas, maxConns := 3, 24, 20 // what they need; that a limit holds is shown in package fleet

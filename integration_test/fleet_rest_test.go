@@ -25,6 +25,7 @@ import (
 // TestFleetAtRest measures what both Groups cost where nothing happens, in schemas that share a DSN: their own
 // statements, as the pool sees them. OUTBOX_LONG measures 20, 100 and 400 schemas at the defaults.
 func TestFleetAtRest(t *testing.T) {
+	extended(t)
 	noLeaks(t)
 	sizes := []int{8}
 	if long {

@@ -66,6 +66,7 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 // TestFleetScale measures how long messages of another process take through both Groups, in schemas that share a DSN.
 // OUTBOX_LONG measures 20, 100 and 400 schemas, with pools of 4 and 16 connections.
 func TestFleetScale(t *testing.T) {
+	extended(t)
 	noLeaks(t)
 	sizes, pools := []int{8}, []int{4}
 	if long {
@@ -84,6 +85,7 @@ func TestFleetScale(t *testing.T) {
 // TestFleetScaleWithHungDatabases: databases that never answer leave the messages of 120 others at most three times as
 // slow as they are without, before and after in the same run.
 func TestFleetScaleWithHungDatabases(t *testing.T) {
+	extended(t)
 	if !long {
 		t.Skip("it takes minutes: OUTBOX_LONG=1")
 	}

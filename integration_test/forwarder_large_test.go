@@ -66,6 +66,7 @@ func insertLarge(t testing.TB, h handle, topic string, n, size int) {
 // TestLargeMessagesOverANarrowLink: a message of each lane takes longer than a statement may. They are read
 // nevertheless, fewer at a time, and small messages do not wait for all of them.
 func TestLargeMessagesOverANarrowLink(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	const large, size, small = 64, 256 << 10, 500
@@ -96,6 +97,7 @@ func TestLargeMessagesOverANarrowLink(t *testing.T) {
 
 // TestMessageThatTakesLongerThanAStatementMay: one message alone does not come through in QueryTimeout.
 func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	direct := newPgxHandle(t, newMigratedDatabase(t))
@@ -113,6 +115,7 @@ func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
 
 // TestMessagesOf64MBArrive: as many as no read brings in its time.
 func TestMessagesOf64MBArrive(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	n := 4
@@ -173,6 +176,7 @@ const aloneEnv = "OUTBOX_TEST_ALONE"
 // TestMemoryOfLargeMessages: what a forwarder takes of memory follows from what it may read ahead and from the largest
 // message, not from how many large ones there are: also while none is published.
 func TestMemoryOfLargeMessages(t *testing.T) {
+	extended(t)
 	const n, size, room = 32, 16 << 20, 32 << 20
 	if url := os.Getenv(aloneEnv); url != "" {
 		forwardAlone(t, url, n)

@@ -111,6 +111,7 @@ func newSuitePublisher(t *testing.T, h handle) message.Publisher {
 
 // TestPubSubOfSubscriber runs Watermill's suite on our Publisher and our Subscriber.
 func TestPubSubOfSubscriber(t *testing.T) {
+	extended(t)
 	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}

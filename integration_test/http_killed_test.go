@@ -247,6 +247,7 @@ func (c *httpClients) order(key string) {
 // TestHTTPUnderKill: two servers are killed all the time, and their clients repeat each request until it is answered.
 // Each is carried out once, with one event, and all answers are the same. OUTBOX_LONG sends 10,000 requests.
 func TestHTTPUnderKill(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)

@@ -24,6 +24,7 @@ func (w *inboundWorld) clusterAdmin() sarama.ClusterAdmin {
 
 // TestInboundTopicIsMadeAnew: an operator deletes the topic beneath the subscription, and makes it anew.
 func TestInboundTopicIsMadeAnew(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 2)
 	w.send(500, 20)
@@ -46,6 +47,7 @@ func TestInboundTopicIsMadeAnew(t *testing.T) {
 
 // TestInboundMessagesAreDeleted that a key which fails has kept from being committed, or read.
 func TestInboundMessagesAreDeleted(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	c := w.config()
@@ -80,6 +82,7 @@ func TestInboundMessagesAreDeleted(t *testing.T) {
 
 // TestInboundTransactions: aborted messages are not handled, and control records stop nothing.
 func TestInboundTransactions(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	c := w.config()

@@ -75,6 +75,7 @@ func (s *seenPartitions) any(is func(observe.PartitionState) bool) bool {
 // TestInboundWindowFull: when MaxAhead messages are read beyond one that fails, the partition pauses and says so; it
 // goes on when that one is handled.
 func TestInboundWindowFull(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(1, 1) // the head
@@ -121,6 +122,7 @@ func TestInboundWindowFull(t *testing.T) {
 // TestBlockedPartitionIsFound: without Park a message that keeps failing stops its partition, and Doctor, the command
 // and the page say which, for how long, and how much waits behind it; until it is handled.
 func TestBlockedPartitionIsFound(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	startForwarder(t, w.h, quickConfig())
@@ -182,6 +184,7 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 
 // TestInboundPausesBehindSlowHandlers: no more is read than MaxAhead and what was fetched already.
 func TestInboundPausesBehindSlowHandlers(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(4000, 1000)

@@ -19,6 +19,7 @@ import (
 // past its session, ended or started each second, one key of a hundred fails until all others are handled and is
 // parked, and the broker is killed now and then. It is for each way in which partitions are assigned.
 func TestInboundCampaign(t *testing.T) {
+	extended(t)
 	if !long {
 		t.Skip("it takes minutes: OUTBOX_LONG=1")
 	}

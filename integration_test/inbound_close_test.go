@@ -53,6 +53,7 @@ func TestInboundCloseCommitsEveryAck(t *testing.T) {
 
 // TestInboundKafkaRestart: the broker goes away and comes back, twice.
 func TestInboundKafkaRestart(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true, Own: true})
 	require.NoError(t, err)
@@ -80,6 +81,7 @@ func TestInboundKafkaRestart(t *testing.T) {
 // TestInboundSlowHandlersAtRevoke: handlers that do not end within RevokeTimeout are given up; their messages are
 // delivered to the new owner, and applied once all the same.
 func TestInboundSlowHandlersAtRevoke(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 2)
 	w.send(400, 50)

@@ -22,6 +22,7 @@ import (
 
 // TestJetStreamHeadersOfProducers: a producer may set the headers in which the server speaks. They are data.
 func TestJetStreamHeadersOfProducers(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	send := func(key string, data []byte, headers ...string) {
@@ -77,6 +78,7 @@ func sendMalformed(t *testing.T, url, subject, data string) {
 
 // TestJetStreamConsumerIsDeleted: it is made anew, reads the stream from its beginning, and the inbox skips copies.
 func TestJetStreamConsumerIsDeleted(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	w.send(1500, 100)
@@ -89,6 +91,7 @@ func TestJetStreamConsumerIsDeleted(t *testing.T) {
 
 // TestJetStreamConsumerIsReset: an operator moves the consumer back while it is read.
 func TestJetStreamConsumerIsReset(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	w.send(600, 100)
@@ -113,6 +116,7 @@ func (w *jetStreamWorld) newJetStream() jetstream.JetStream {
 
 // TestJetStreamStreamIsPurged: what is with handlers ends well, and what is sent afterwards is handled.
 func TestJetStreamStreamIsPurged(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for name, remake := range map[string]bool{"purged": false, "made anew": true} {
 		t.Run(name, func(t *testing.T) {
@@ -154,6 +158,7 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 // TestJetStreamForeignConfiguration: who changes the consumer so that it would lose messages stops it, loudly, and it
 // goes on when that is put right.
 func TestJetStreamForeignConfiguration(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	w.send(200, 20)
@@ -204,6 +209,7 @@ func (l *errorLines) With(watermill.LogFields) watermill.LoggerAdapter { return 
 
 // TestJetStreamHandlerOutlivesAckWait: JetStream is told that it is at work, so the message is not delivered again.
 func TestJetStreamHandlerOutlivesAckWait(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	w.send(40, 20)

@@ -43,6 +43,7 @@ func (f unmarshalNATS) Unmarshal(msg *natsgo.Msg) (*message.Message, error) { re
 // TestJetStreamCloseWaitsForNoUserCode: whatever of the user's hangs, Close returns, closes the channel, and the server
 // has what was acked before. What then goes on reaches no handler.
 func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for what, change := range map[string]func(*inboundnats.SubscriberConfig, hangsAt){
 		"an observer": func(c *inboundnats.SubscriberConfig, h hangsAt) { c.Observers = []observe.Observer{h} },

@@ -13,6 +13,7 @@ import (
 // TestJetStreamCluster: of three servers that have the stream the leader of the consumer goes away, which forgets the
 // acks that it had not told the others, and who is pinned.
 func TestJetStreamCluster(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	cluster, err := services.StartNATSCluster(t.Context(), services.Options{})
 	require.NoError(t, err)
@@ -34,6 +35,7 @@ func TestJetStreamCluster(t *testing.T) {
 // TestSubscriberLeavesAnIsolatedServer: of three servers that have the stream the one that the subscriber has its
 // connection to is cut off from the others, and answers its pings. The subscriber reads on from another one.
 func TestSubscriberLeavesAnIsolatedServer(t *testing.T) {
+	extended(t)
 	cluster := natsCluster(t)
 	away, other := cluster.Nodes()[0], cluster.Nodes()[1]
 	w := newJetStreamWorldOn(t, "nats://"+other.Address(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })

@@ -15,6 +15,7 @@ import (
 
 // TestJetStreamOrderUnderKill: the owner of the consumer is killed, again and again, and a standby takes over.
 func TestJetStreamOrderUnderKill(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	w.send(rounds(3000, 30_000), 300)
@@ -33,6 +34,7 @@ func TestJetStreamOrderUnderKill(t *testing.T) {
 
 // TestJetStreamOrderUnderStop: the owner is frozen until a standby has taken over, and then goes on where it was.
 func TestJetStreamOrderUnderStop(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	w.send(rounds(3000, 30_000), 300)
@@ -59,6 +61,7 @@ func TestJetStreamOrderUnderStop(t *testing.T) {
 // owns the consumer, ended or started each second, one key of a hundred fails in the first seconds of each process, and
 // the server is restarted now and then.
 func TestJetStreamCampaign(t *testing.T) {
+	extended(t)
 	if !long {
 		t.Skip("it takes minutes: OUTBOX_LONG=1")
 	}

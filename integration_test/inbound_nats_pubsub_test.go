@@ -18,6 +18,7 @@ import (
 // TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new
 // subscription of a consumer goes on where the one before ended, and TestJetStreamRestart stops the server.
 func TestPubSubOfJetStreamSubscriber(t *testing.T) {
+	extended(t)
 	server := natsServer(t)
 	t.Setenv("OUTBOX_NATS_URL", server.URL())
 	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {

@@ -45,6 +45,7 @@ func TestJetStreamFailingKeyBlocksNothingElse(t *testing.T) {
 
 // TestJetStreamControlWithoutKeys is the negative control: without keys the same handlers find disorder.
 func TestJetStreamControlWithoutKeys(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
 	w.send(1000, 20)
@@ -79,6 +80,7 @@ func TestJetStreamClose(t *testing.T) {
 
 // TestJetStreamRestart: the server goes away and comes back, twice.
 func TestJetStreamRestart(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server, err := services.StartNATS(t.Context(), services.Options{})
 	require.NoError(t, err)
@@ -98,6 +100,7 @@ func TestJetStreamRestart(t *testing.T) {
 
 // TestJetStreamBounds: no more is read than MaxAhead messages, or about MaxBytes, and then it goes on.
 func TestJetStreamBounds(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for name, tt := range map[string]struct {
 		set    func(c *inboundConfig)

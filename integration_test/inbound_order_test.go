@@ -47,6 +47,7 @@ func TestInboundOrderUnderRebalance(t *testing.T) {
 
 // TestInboundControlWithoutKeys is the negative control: without keys the same handlers find disorder.
 func TestInboundControlWithoutKeys(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(1000, 20)

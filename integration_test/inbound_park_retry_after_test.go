@@ -17,6 +17,7 @@ import (
 
 // TestParkRetryAfter: a key whose handler asks for a later retry is left alone for that long in the park too.
 func TestParkRetryAfter(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	const wait = patience / 3
@@ -49,6 +50,7 @@ func TestParkRetryAfter(t *testing.T) {
 // TestParkKeepsRetryAfter: a message whose handler asked for a later retry is parked as any other that fails, so that
 // its partition goes on, and waits there as long as the handler has said.
 func TestParkKeepsRetryAfter(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(1, 1) // the head

@@ -39,6 +39,7 @@ func (p *inboundProcess) exits(t *testing.T) {
 
 // TestParkKeepsOrder: processes are killed at each step of parking; what follows finds all, once and in order.
 func TestParkKeepsOrder(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for _, at := range []string{"before store", "after store", "after ack", "before leave"} {
 		t.Run(at, func(t *testing.T) {
@@ -75,6 +76,7 @@ func TestParkKeepsOrder(t *testing.T) {
 // TestParkZombie: a process is frozen with a store in hand, until another one has its partition and the keys have left.
 // Then what it stored is committed, and then it goes on where it was.
 func TestParkZombie(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(1500, 50)
@@ -151,6 +153,7 @@ func TestParkLeaves(t *testing.T) {
 
 // TestParkBound: beyond MaxKeys the partition pauses.
 func TestParkBound(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(3000, 100)
@@ -190,6 +193,7 @@ func (c *parkCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEn
 
 // TestParkCostsNothing: with nothing parked there is one statement for each claim.
 func TestParkCostsNothing(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 2)
 	w.send(500, 50)

@@ -24,6 +24,7 @@ import (
 
 // TestParkIsShared: two groups park what they read of one topic in the same tables, and each gets its own back.
 func TestParkIsShared(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(1500, 30)
@@ -44,6 +45,7 @@ func TestParkIsShared(t *testing.T) {
 
 // TestParkFromSQL: the handle that parks is one of database/sql.
 func TestParkFromSQL(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(1000, 30)
@@ -122,6 +124,7 @@ func (r refusing) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, erro
 // TestParkWithoutKey: messages without a key, and those that cannot be unmarshalled, are parked like others, so that
 // they do not stop their partition.
 func TestParkWithoutKey(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	c, mend := w.parks()
@@ -169,6 +172,7 @@ func (w *inboundWorld) sendOne(key, value string) {
 // TestDeployWithoutPark: a release that cannot deliver what is parked is started beside it. It handles nothing, charges
 // nothing and says why, and Doctor is critical; beside one with Park it begins when nothing is parked any more.
 func TestDeployWithoutPark(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 2)
 	w.send(1000, 20)
@@ -202,6 +206,7 @@ func TestDeployWithoutPark(t *testing.T) {
 // TestParkInTwoReleases: the first delivers what is parked and parks nothing yet, so that it can run beside those that
 // have no Park; the second parks beside the first.
 func TestParkInTwoReleases(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 2)
 	w.send(1000, 20)
@@ -231,6 +236,7 @@ func TestParkInTwoReleases(t *testing.T) {
 // TestParkIsLookedAtWhileNothingIsKnown: what is stored when nobody expects it, as by a process that was frozen with it
 // in hand, is found by the look of each minute, and nothing else tells of it.
 func TestParkIsLookedAtWhileNothingIsKnown(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	w.send(1000, 20)

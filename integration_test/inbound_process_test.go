@@ -122,6 +122,7 @@ func (p *inboundProcess) kill() {
 
 // TestInboundOrderUnderKill: of two processes one is killed, again and again, while another one joins.
 func TestInboundOrderUnderKill(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 4)
 	w.send(rounds(3000, 30_000), 300)
@@ -139,6 +140,7 @@ func TestInboundOrderUnderKill(t *testing.T) {
 
 // TestInboundOrderUnderStop: a process is frozen until others have its partitions, and then goes on where it was.
 func TestInboundOrderUnderStop(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 4)
 	w.send(rounds(3000, 30_000), 300)

@@ -18,6 +18,7 @@ import (
 // TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key. A
 // group goes on where it was, and TestInboundKafkaRestart restarts the broker.
 func TestPubSubOfKafkaSubscriber(t *testing.T) {
+	extended(t)
 	server := kafkaServer(t)
 	if server.Fake() {
 		t.Skip("a fake broker proves nothing about groups")

@@ -44,6 +44,7 @@ func syncsDuring(t *testing.T, url string, fn func(h handle)) int {
 // TestADuplicateWaitsForNoDisk: the statement that finds a message handled locks its row and so takes a transaction id,
 // with which COMMIT would wait for the disk.
 func TestADuplicateWaitsForNoDisk(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server, h := ownMigratedServer(t, "autovacuum=off")
 	newEffects(t, h)
@@ -150,6 +151,7 @@ func TestADuplicateKeepsWhatOthersWrote(t *testing.T) {
 // TestADuplicateWaitsForTheStandby that the first one's COMMIT waits for, as long as that may be lost with this server.
 // The first wait is cut short, which leaves the transaction visible: to those who do not wait themselves it looks done.
 func TestADuplicateWaitsForTheStandby(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	_, h := ownMigratedServer(t)
 	newEffects(t, h)

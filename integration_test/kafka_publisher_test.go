@@ -192,6 +192,7 @@ func TestKafkaOversize(t *testing.T) {
 // batches all the time, goes away under load and comes up again. An idempotent producer of sarama before 1.61 loses
 // some of them.
 func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})
 	require.NoError(t, err)

@@ -100,6 +100,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 }
 
 func TestOneOfEightThatOverlapStarts(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

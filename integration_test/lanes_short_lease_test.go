@@ -30,6 +30,7 @@ func (c unevenConn) Write(p []byte) (int, error) {
 // to 3 s, so that leases run out all the time and rows are written by hand meanwhile. It is slow, but it never stops:
 // what was made pending is published in each round. OUTBOX_LONG has 20 of them.
 func TestAShortLeaseGoesOn(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
 	w := newCrashWorld(t, h, 1)
@@ -85,6 +86,7 @@ func TestAShortLeaseGoesOn(t *testing.T) {
 // were made pending by hand are published, by the time that each statement takes. Up to a third of the lease they all
 // are, within the minute in which such rows are looked for; beyond, a line says why they are not.
 func TestTheSlowestDatabaseOfALease(t *testing.T) {
+	extended(t)
 	if !long {
 		t.Skip("it only measures: OUTBOX_LONG=1")
 	}

@@ -36,6 +36,7 @@ func newSlowHandle(t testing.TB, url string, delay *atomic.Int64) handle {
 // TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain: to join takes about as many round trips as fit into the lease. It is
 // given the time that it needs, and begins with all of the lease before it.
 func TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)

@@ -39,6 +39,7 @@ func (deaf) LanesOwned(context.Context, observe.LanesOwned) {}
 
 // TestStandbyIsNotRead turns the server into a standby under a forwarder that has messages to publish, and promotes it.
 func TestStandbyIsNotRead(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	server, h := ownMigratedServer(t)

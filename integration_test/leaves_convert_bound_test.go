@@ -18,6 +18,7 @@ const belowIsThere = `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox
 // TestConvertIDsComeClose: the check that Partition adds refuses ids from its end on. If ids come close to it while the
 // table is read, or while the lock cannot be had, it is replaced by one that is farther before it refuses anything.
 func TestConvertIDsComeClose(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	for name, holds := range map[string]string{
@@ -52,6 +53,7 @@ func TestConvertIDsComeClose(t *testing.T) {
 // TestConvertTakesItsCheckAway ends Partition in several ways after it added its check, while others use the outbox all
 // the time.
 func TestConvertTakesItsCheckAway(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	t.Run("the commit is not confirmed", func(t *testing.T) {
@@ -110,6 +112,7 @@ func TestConvertTakesItsCheckAway(t *testing.T) {
 // TestConvertCheckOfAnother has the check go away before the tables are swapped: without it the server would read the
 // table while all others wait.
 func TestConvertCheckOfAnother(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -130,6 +133,7 @@ func TestConvertCheckOfAnother(t *testing.T) {
 // TestConvertDropsTheCheckOfARoll: what a roll that was killed left on the default would refuse ids for good once that
 // is the outbox.
 func TestConvertDropsTheCheckOfARoll(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100)
 	h.exec(t, `SELECT setval('outbox_id_seq', 500)`)
@@ -142,6 +146,7 @@ func TestConvertDropsTheCheckOfARoll(t *testing.T) {
 // TestConvertKeepsPrivileges has grants that a grantee granted on, and default privileges: afterwards roles have what
 // they had on the outbox, and nothing on its partitions, also on those of a roll.
 func TestConvertKeepsPrivileges(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -170,6 +175,7 @@ func TestConvertKeepsPrivileges(t *testing.T) {
 // TestConvertEndsWhenStatementsAreCancelled has the swap cancelled each time, as its timeout or an operator does: all
 // others wait while it works, so it does not go on for ever.
 func TestConvertEndsWhenStatementsAreCancelled(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

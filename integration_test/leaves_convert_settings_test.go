@@ -22,6 +22,7 @@ func setForDatabase(t *testing.T, h handle, settings ...string) {
 // TestPartitionsIgnoreSettingsOfTheRole: Partition, Unpartition and rolls have settings of their own where those of the
 // role would shape partitions, or have all others wait for long.
 func TestPartitionsIgnoreSettingsOfTheRole(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -69,6 +70,7 @@ func soonCancelled(t *testing.T, h handle) time.Duration {
 
 // TestConvertIgnoresTimeouts has a role whose statements end soon, and the table in use for longer.
 func TestConvertIgnoresTimeouts(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -88,6 +90,7 @@ func TestConvertIgnoresTimeouts(t *testing.T) {
 // TestUnpartitionLooksBeforeItLocks: it reads all partitions until it knows which one has rows, past what is dead in
 // them; all others wait for what it does later.
 func TestUnpartitionLooksBeforeItLocks(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100, 200)
 	h.writeRows(t, 10, "")
@@ -108,6 +111,7 @@ func TestUnpartitionLooksBeforeItLocks(t *testing.T) {
 
 // TestConvertNamesWhatToDo about privileges and a partition that cannot take the place of the outbox.
 func TestConvertNamesWhatToDo(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100)
 	execScript(t, h, `CREATE SCHEMA far; ALTER TABLE outbox_p0 SET SCHEMA far`)

@@ -122,6 +122,7 @@ func TestConvertTable(t *testing.T) {
 
 // TestConvertRefuses names what cannot be carried over, and leaves the outbox as it is.
 func TestConvertRefuses(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	for object, prepare := range map[string]string{
@@ -170,6 +171,7 @@ func TestConvertRefuses(t *testing.T) {
 // TestConvertReadsTheRowsOnceAndWaitsForNobody has a transaction in progress that uses the outbox, and looks at which
 // tables the server reads from end to end.
 func TestConvertReadsTheRowsOnceAndWaitsForNobody(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -192,6 +194,7 @@ func TestConvertReadsTheRowsOnceAndWaitsForNobody(t *testing.T) {
 // Unpartition. The outbox works, and the next call does the rest. OUTBOX_LONG cuts at each of them, and not at each
 // fourth.
 func TestConvertKilledAtEveryStep(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -42,6 +42,7 @@ var grantOf = regexp.MustCompile(`GRANT CREATE .*`)
 // TestRollByAnOwnerThatMayMakeNoTable: a roll says so at once, not when the first leaf is needed, with the statements
 // that mend it.
 func TestRollByAnOwnerThatMayMakeNoTable(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	tablespace(t, "leaves_denied")
 	h := newLeaves(t, 10, 20, 30, 40, 50, 60, 70)
@@ -60,6 +61,7 @@ func TestRollByAnOwnerThatMayMakeNoTable(t *testing.T) {
 
 // TestPartitionByAnOwnerThatMayMakeNoTable: it is said before the table is read and a check is added.
 func TestPartitionByAnOwnerThatMayMakeNoTable(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -76,6 +78,7 @@ func TestPartitionByAnOwnerThatMayMakeNoTable(t *testing.T) {
 
 // TestLeafNamesThatAreTaken: of whatever kind that is, the next number is used.
 func TestLeafNamesThatAreTaken(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10, 20)
 	execScript(t, h, `CREATE VIEW outbox_p2 AS SELECT 1; CREATE DOMAIN outbox_p3 AS int; CREATE TYPE outbox_p4 AS ENUM ();

@@ -38,6 +38,7 @@ func rollAs(t testing.TB, h handle, f admin.Finding) {
 
 // TestDoctorOfLeaves sees what goes wrong with an outbox in partitions, and that each printed cure cures.
 func TestDoctorOfLeaves(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	// rolled has seven leaves of 100 ids, four of them ahead, and was rolled a moment ago.
 	rolled := func(t *testing.T) handle {
@@ -230,6 +231,7 @@ func TestDoctorOfLeaves(t *testing.T) {
 
 // TestDoctorReadsLeavesThroughTheOutbox: a reader has no privileges on the leaves.
 func TestDoctorReadsLeavesThroughTheOutbox(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	owner, as := newRoles(t)
 	intoLeaves(t, owner, 100, 200, 300, 400, 500, 600)

@@ -83,6 +83,7 @@ func pendingOf(t testing.TB, dump string) map[string]bool {
 // as that goes. Each dump has all that was pending as long as it lasted, or fails and says so, because a leaf was
 // dropped. The last one is restored.
 func TestEveryDumpHoldsWhatIsPending(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 4000, 8000, 12000, 16000, 20000)
 	program := pgDump(t, h)

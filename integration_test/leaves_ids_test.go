@@ -32,6 +32,7 @@ func (h handle) bounds(t testing.TB) (list []string) {
 // TestLeavesAheadRunOut writes on when there are no leaves left: the default takes the messages, and old ones are
 // deleted from it one by one. The next leaf begins where no statement in progress can have an id.
 func TestLeavesAheadRunOut(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100, 200)
 	h.writeRows(t, 450, settledLongAgo)
@@ -94,6 +95,7 @@ func noticed(t *testing.T, h handle, list *[]string) handle {
 
 // TestFarDeletes has old rows in the default whose ids are far apart: the gap between them is not walked.
 func TestFarDeletes(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100, 200)
 	h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload, published_at, created_at) SELECT id, id, 't', 'p',
@@ -120,6 +122,7 @@ func TestFarIDs(t *testing.T) {
 
 // TestLeafChangesSize makes larger leaves from some id on.
 func TestLeafChangesSize(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100, 200, 300)
 	h.roll(t)
@@ -138,6 +141,7 @@ func TestLeafChangesSize(t *testing.T) {
 
 // TestRequeuedBetweenLookAndLock has messages change after the leaf was read and before it is locked.
 func TestRequeuedBetweenLookAndLock(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -197,6 +201,7 @@ func TestRequeuedBetweenLookAndLock(t *testing.T) {
 // TestLookSeesAllThatIsWritten has a transaction in progress when the leaf is read. What it writes could be committed
 // and published before the leaf is locked, and would be removed before its time.
 func TestLookSeesAllThatIsWritten(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10, 20, 30, 40, 50, 60)
 	h.writeRows(t, 11, settledLongAgo)
@@ -223,6 +228,7 @@ func TestLookSeesAllThatIsWritten(t *testing.T) {
 // TestRollWithoutOwnership refuses a role that has all privileges and is not the owner, and names the owner. Leaves
 // that a member of the owner makes are the owner's.
 func TestRollWithoutOwnership(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10, 20, 30)
 	h.writeRows(t, 15, settledLongAgo)
@@ -303,6 +309,7 @@ func TestRollRefuses(t *testing.T) {
 // before the leaf was made, and has an id of it, would be refused: the leaf must be far enough ahead when the locks are
 // had.
 func TestLeavesBeginAboveIDsThatMovedOn(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100)
 	moved := false
@@ -323,6 +330,7 @@ func TestLeavesBeginAboveIDsThatMovedOn(t *testing.T) {
 // that is made. The promise refuses messages, so it must be far enough ahead too when its lock is had, and what was put
 // there by hand is passed by.
 func TestALeafIsPromisedAboveIDsThatMovedOn(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for name, step := range map[string]string{
 		"ids moved on": `SELECT setval('outbox_id_seq', 250)`,
@@ -354,6 +362,7 @@ func TestALeafIsPromisedAboveIDsThatMovedOn(t *testing.T) {
 // TestLeavesAheadAreNotKnownToBeEmpty has leaves analyzed before anything is in them: a plan that is made then would
 // read them from end to end.
 func TestLeavesAheadAreNotKnownToBeEmpty(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10, 20, 30, 40, 50)
 	h.exec(t, `ANALYZE outbox`)

@@ -30,6 +30,7 @@ func holdWhile(t *testing.T, h handle, statement string) (pid int, end func()) {
 // the other leaves, does not take it for empty, and says that no leaf is made only if one is needed. Inspect, which has
 // to read the outbox, says who has it.
 func TestLockedLeaf(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10, 20, 30, 40, 50, 60, 70, 80, 90)
 	h.writeRows(t, 45, settledLongAgo)
@@ -75,6 +76,7 @@ func TestLockedLeaf(t *testing.T) {
 // TestLeafThatIsToBeLocked: one for which a session waits, behind a reader, is as one that it has, since others wait
 // behind that. So is one that a prepared transaction has, which has no session.
 func TestLeafThatIsToBeLocked(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10, 20, 30, 40, 50, 60, 70, 80)
 	h.writeRows(t, 35, settledLongAgo)
@@ -109,6 +111,7 @@ func TestLeafThatIsToBeLocked(t *testing.T) {
 
 // TestLockedOutbox: Check does not wait for long, and says who has the table.
 func TestLockedOutbox(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	pid, end := holdWhile(t, h, `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`)
@@ -130,6 +133,7 @@ func TestLockedOutbox(t *testing.T) {
 
 // TestCheckWaitsForNoOtherTable: whatever has checks of its own is none of its business, also while that is locked.
 func TestCheckWaitsForNoOtherTable(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `CREATE TABLE other (n bigint CONSTRAINT other_bound CHECK (n < 5))`)

@@ -136,6 +136,7 @@ func TestRollWaitsForNobody(t *testing.T) {
 
 // TestRollTwice rolls with several at once: each leaf is emptied, made and dropped once.
 func TestRollTwice(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	var ends []int64
 	for i := range int64(12) {
@@ -173,6 +174,7 @@ func TestRollTwice(t *testing.T) {
 // TestRollKilledAtEveryStep cuts the connection of a roll as soon as the server has one of its statements. What must
 // stay is there, and the next roll does the rest. OUTBOX_LONG cuts at each of them, and not at each fourth.
 func TestRollKilledAtEveryStep(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	prepared := func() handle {
 		h := newLeaves(t, 10, 20, 30, 40, 50, 60, 70)

@@ -13,6 +13,7 @@ import (
 // owner tables too. One that may not gets the statements that mend it. One that becomes the owner by a setting is no
 // finding.
 func TestRollByMembers(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10, 20, 30)
 	h.writeRows(t, 15, settledLongAgo)
@@ -90,6 +91,7 @@ func TestRollByMembers(t *testing.T) {
 
 // TestRollOfNamesThatNeedQuotes: the schema comes from the search path, and a leaf was attached by hand.
 func TestRollOfNamesThatNeedQuotes(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
 	h.exec(t, `CREATE SCHEMA "it's ""my"" {leaf}"`)

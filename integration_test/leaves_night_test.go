@@ -21,6 +21,7 @@ import (
 // roll that keeps four hours. Somebody discards what has been dead for three hours. A trigger has each message settled
 // by the clock of the night.
 func TestLeavesOverANight(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	const hours, kept, attended = 24, 4, 3

@@ -16,6 +16,7 @@ import (
 // TestPartitionedOrder runs the order test while leaves are made, emptied with what must stay put back, and dropped, as
 // fast as that goes: all that was settled is old at once.
 func TestPartitionedOrder(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := newOrderDatabase(t)

@@ -10,6 +10,7 @@ import (
 
 // TestOutboxctlRolls does what docs/run/partitions.md says, with the SQL and the command as they stand there.
 func TestOutboxctlRolls(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	page, err := os.ReadFile("../docs/run/partitions.md")

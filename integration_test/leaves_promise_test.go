@@ -15,6 +15,7 @@ import (
 // TestRollPromiseOfAnother has the check that a roll made on the default go away before the leaf is attached, as
 // another roll does: without it the server would read the default while all others wait.
 func TestRollPromiseOfAnother(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100)
 	h.writeRows(t, 300, "")
@@ -34,6 +35,7 @@ func TestRollPromiseOfAnother(t *testing.T) {
 
 // TestRollIgnoresTimeouts has a role whose statements end soon, and the default and a leaf in use for longer.
 func TestRollIgnoresTimeouts(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100)
 	h.writeRows(t, 300, settledLongAgo)
@@ -60,6 +62,7 @@ func TestRollIgnoresTimeouts(t *testing.T) {
 // TestRollKeepsThePromiseOfAnother: a roll that has nothing to make ends while another one, which began later, is about
 // to attach a leaf under its check.
 func TestRollKeepsThePromiseOfAnother(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100)
 	h.writeRows(t, 300, "")
@@ -106,6 +109,7 @@ func TestRollKeepsThePromiseOfAnother(t *testing.T) {
 // TestRollTakesThePromiseOfADeadOneAway: what a roll that was killed left is gone after the next, also if that has no
 // leaf to make.
 func TestRollTakesThePromiseOfADeadOneAway(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 100, 200, 300, 400, 500)
 	require.NoError(t, schemaPromise(t, h))

@@ -128,6 +128,7 @@ func TestPutBackIsInEveryDump(t *testing.T) {
 
 // TestPutBackUnderOldSnapshot reads in a transaction whose snapshot is older than the roll.
 func TestPutBackUnderOldSnapshot(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := tenPending(t)
 	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
@@ -144,6 +145,7 @@ func TestPutBackUnderOldSnapshot(t *testing.T) {
 
 // TestPutBackKeepsColumns compares all of a row with what it was, by every driver that can put it back.
 func TestPutBackKeepsColumns(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for _, open := range []func(testing.TB, string) handle{
 		newPgxHandle, newPgBouncerHandle,
@@ -186,6 +188,7 @@ func TestPutBackKeepsColumns(t *testing.T) {
 
 // TestPutBackRefusesMany deletes old rows one by one where too much must stay.
 func TestPutBackRefusesMany(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name, prepare string
@@ -232,6 +235,7 @@ func TestPutBackRefusesMany(t *testing.T) {
 
 // TestRollWritesLittle compares the WAL of a leaf that is emptied with that of rows that are deleted.
 func TestRollWritesLittle(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server, err := services.StartPostgres(t.Context(), services.Options{Own: true,
 		PostgresSettings: []string{"autovacuum=off", "fsync=off"}})

@@ -13,6 +13,7 @@ import (
 
 // TestLeavesAreRead reads partitions from the catalog, also of an outbox with another name in a schema of its own.
 func TestLeavesAreRead(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

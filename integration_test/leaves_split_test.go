@@ -10,6 +10,7 @@ import (
 
 // TestLeavesThatAreSplit: a leaf that somebody made with partitions of its own has no rows itself. It is no empty one.
 func TestLeavesThatAreSplit(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for _, split := range []string{"outbox_p0", "outbox_default"} {
 		t.Run(split, func(t *testing.T) {

@@ -38,6 +38,7 @@ func placed(t *testing.T, h handle, leaf string) []string {
 // TestLeavesFollowTheTablespaceOfTheOutbox has a role that makes its tables elsewhere. What a roll or Partition makes
 // is where the outbox is, and each index where that of the outbox is, as CREATE TABLE ... PARTITION OF has it.
 func TestLeavesFollowTheTablespaceOfTheOutbox(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	tablespace(t, "leaves_role")
 	tablespace(t, "leaves_fast")
@@ -72,6 +73,7 @@ func TestLeavesFollowTheTablespaceOfTheOutbox(t *testing.T) {
 // TestMigrateInPartitionsIntoATablespace: the outbox is made where the role makes its tables, which is the usual place
 // also if the role names that.
 func TestMigrateInPartitionsIntoATablespace(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	tablespace(t, "leaves_migrated")
 	for role, want := range map[string][]string{

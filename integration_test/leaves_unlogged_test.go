@@ -13,6 +13,7 @@ import (
 // TestUnloggedLeaf: a crash of the server empties what is unlogged. Check and Doctor find each table where that is a
 // loss, and after the printed cures a crash takes nothing.
 func TestUnloggedLeaf(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	_, h := ownMigratedServer(t)
 	intoLeaves(t, h, 10, 20, 30, 40, 50)

@@ -36,6 +36,7 @@ import (
 // outlives them counts. The long variant goes on for 500,000 messages; OUTBOX_LEAVES_REPORT names a file for what it
 // counted.
 func TestLeavesAtVolume(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	v := &volume{t: t, h: newPgxHandle(t, newOrderDatabase(t)), ledger: newVolumeLedger(),

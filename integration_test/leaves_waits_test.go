@@ -22,6 +22,7 @@ const insertLimit = 50 * time.Millisecond
 // publishes, and transactions read all leaves for a while. A busy machine delays INSERTs too, in either time, so one
 // round in which no INSERT was slower is enough: a roll that others queue up behind slows each round.
 func TestRollDelaysNoInsert(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newLeaves(t, 10_000, 20_000, 30_000, 40_000, 50_000)
 	startForwarder(t, h, quickConfig())

@@ -342,6 +342,7 @@ func TestMoveStopsAndGoesOn(t *testing.T) {
 // TestMoveBesideTheOldForwarder: both run and both take from the table, while somebody writes to it; each message goes
 // one way.
 func TestMoveBesideTheOldForwarder(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
 		t.Run(table.name, func(t *testing.T) {

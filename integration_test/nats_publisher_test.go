@@ -200,6 +200,7 @@ func TestNATSOutage(t *testing.T) {
 // TestNATSLeavesASilentServer: the server that the publisher is connected to, of two, takes messages and answers
 // nothing. Pings would notice that after a minute, and never if it answers them.
 func TestNATSLeavesASilentServer(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := natsServer(t).URL()

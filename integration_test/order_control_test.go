@@ -41,6 +41,7 @@ func execScript(t *testing.T, h handle, script string) {
 
 // TestOrderControlForgetfulFetch runs the order test with a plain id > low.
 func TestOrderControlForgetfulFetch(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := newOrderDatabase(t)
@@ -56,6 +57,7 @@ func TestOrderControlForgetfulFetch(t *testing.T) {
 
 // TestOrderControlDefaultWithoutXid runs the order test with row ids that are taken before transaction ids.
 func TestOrderControlDefaultWithoutXid(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	_, reader := ownMigratedServer(t) // transactions of others would hold the reads up

@@ -69,6 +69,9 @@ func TestOrder(t *testing.T) {
 		{name: "prepared commits", writers: 16, time: orderTime(6 * time.Second), prepared: true},
 	} {
 		t.Run(run.name, func(t *testing.T) {
+			if run.name != "16 writers" {
+				extended(t)
+			}
 			t.Parallel()
 			noLeaks(t)
 			url := newOrderDatabase(t)
@@ -88,6 +91,7 @@ func TestOrder(t *testing.T) {
 
 // TestOrderOverLibPQ is TestOrder with database/sql and lib/pq, where the forwarder polls.
 func TestOrderOverLibPQ(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := newOrderDatabase(t)
@@ -97,6 +101,7 @@ func TestOrderOverLibPQ(t *testing.T) {
 
 // TestOrderThroughPgBouncer is TestOrder with writers and forwarder behind PgBouncer in transaction mode.
 func TestOrderThroughPgBouncer(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := newOrderDatabase(t)

@@ -24,6 +24,7 @@ import (
 // sooner. Whether their publisher knows its errors or not, one of them finds out, and the others do not wait for the
 // end of their pauses.
 func TestAllTopicsAreBackTogether(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	for name, failure := range map[string]error{
@@ -95,6 +96,7 @@ type jetStream interface {
 // again, when JetStream was away for so long that their pauses have their full length: one server, and three of which
 // each has a replica of the stream.
 func TestTopicsAreBackWithPlainProducers(t *testing.T) {
+	extended(t)
 	if os.Getenv("OUTBOX_LONG") == "" {
 		t.Skip("it takes a minute each: OUTBOX_LONG=1")
 	}

@@ -237,6 +237,7 @@ func TestNewWarnsOfWatermillAMQP(t *testing.T) {
 // TestWatermillAMQPWithoutConnectionChargesNothing: its publisher has no verdict for that it is not connected, but says
 // so when it is asked. The message is the only one, so nothing else could tell.
 func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -11,6 +11,7 @@ import (
 
 // TestOutboxctlOnKafka forwards to Kafka, whose log is truncated then, and gets back what it has lost.
 func TestOutboxctlOnKafka(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	server := kafkaServer(t)

@@ -152,6 +152,7 @@ func (s *site) attack(page, x string) {
 
 // TestPageAttackedByQuery has attacks in each parameter of each page.
 func TestPageAttackedByQuery(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	fillOutbox(t, h, 12)

@@ -160,6 +160,7 @@ func scaleDatabase(t *testing.T, rows, others int) (url string) {
 // no call of Go, of the command line or of the page may take two seconds, also where an index is missing. With
 // OUTBOX_WRITE_SCALE it writes docs/run/scale.md.
 func TestAdminAtScale(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	rows, others, long := 100_020, 50_000, os.Getenv("OUTBOX_LONG") != ""

@@ -52,6 +52,7 @@ func TestStoresKeepPlans(t *testing.T) {
 // page, as vacuum leaves it, when reading all of it costs nothing. They are good for one that is full, until somebody
 // analyzes it.
 func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
@@ -102,6 +103,7 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 // they fit none is prepared again; when they do not, each is, whenever it comes round. docs/run/scaling.md has the
 // number of schemas.
 func TestKeptPlansOfManySchemas(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	all := newTenants(t, "one", 4)

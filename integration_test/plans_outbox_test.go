@@ -210,6 +210,7 @@ func checkPlan(t *testing.T, s planned, text []byte) {
 // TestPlans asks the planner for its plans in databases of several sizes, with statistics that are fresh, and with
 // some from when the database looked altogether different. The long variant has a million messages in the end.
 func TestPlans(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -270,6 +271,7 @@ func TestPlans(t *testing.T) {
 
 // TestPlansOfTheInboxsCleanUp: what is old is found by its index, however many rows are not old.
 func TestPlansOfTheInboxsCleanUp(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)

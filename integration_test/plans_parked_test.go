@@ -12,6 +12,7 @@ import (
 
 // TestPlansOfParkedKeys: what is asked of parked keys each second reads little, however much is parked of one of them.
 func TestPlansOfParkedKeys(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t) // it sets storage options of the outbox
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

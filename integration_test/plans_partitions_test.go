@@ -18,6 +18,7 @@ import (
 // TestFetchPrunes: what a forwarder reads and settles costs an outbox in partitions the pages that it costs a plain
 // one, although nothing was known of the ids when the statements were planned.
 func TestFetchPrunes(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t) // it compares one with one in partitions
 	t.Parallel()
 	noLeaks(t)

@@ -121,6 +121,7 @@ func (s planned) check(t testing.TB, explained []byte) {
 // TestPlansOfQueueInTransactions: a connection keeps the plans of what it has run a few times. Those that it made in a
 // handler's transaction, while the table was empty, are good for one that is full.
 func TestPlansOfQueueInTransactions(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -165,6 +166,7 @@ func TestPlansOfQueueInTransactions(t *testing.T) {
 // TestPlansOfQueue asks the planner for the plans of the queue's statements, ready and delayed, with statistics that
 // are fresh, and with some from when the table looked altogether different. None reads the table as a whole.
 func TestPlansOfQueue(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // it would spoil what is stale

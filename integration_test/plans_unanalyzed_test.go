@@ -14,6 +14,7 @@ import (
 // TestClaimsBeforeTheFirstAnalyze: with the statistics of an empty table claims and acks of many rows are as quick as
 // with those of the full one, or nearly.
 func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	drains := func(statements ...string) func() time.Duration {

@@ -11,6 +11,7 @@ import (
 // TestIndexOfUUIDsIsTooDear measures what an index by which a message could be found would cost writers: bytes of WAL
 // for each message from its insert to its deletion. If one costs at most 2 % one day, admin.Find should use it.
 func TestIndexOfUUIDsIsTooDear(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t) // it sets storage options of the outbox
 	t.Parallel()
 	const rows, kept = 5000, 50_000

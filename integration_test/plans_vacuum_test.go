@@ -22,6 +22,7 @@ import (
 // the index. A claim walks none of it, or, while a transaction that writes holds the mark, no more than the last part.
 // The control starts where a claim without a mark does.
 func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	const rows = 4000
@@ -82,6 +83,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 // TestReapingPassesWhatVacuumMayNotClean: it begins at the first message that is not done, and so do claims that look
 // from the beginning. Those that begin before it are few, and find what was put there by hand.
 func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	const rows = 4000
@@ -150,6 +152,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 // TestASlowReapDelaysNoOther: one reap that met a machine that stood still does not keep claims from reaping for twenty
 // times as long.
 func TestASlowReapDelaysNoOther(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	reap := sqltext.Tables{}.Render(sqltext.ReapLeases)

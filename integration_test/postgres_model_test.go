@@ -28,6 +28,7 @@ const (
 // the model of it in package modeldb: all answers are the same to the digit, with transaction ids and snapshots, and
 // what a crash leaves is what the model has after one of its commits.
 func TestModelIsPostgres(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server, h := ownMigratedServer(t, "autovacuum=off", "synchronous_commit=off", "wal_writer_delay=10s",
 		"wal_writer_flush_after=1GB")

@@ -23,6 +23,7 @@ const compatible = `^(TestMigrateIsIdempotent|TestStore|TestFirstMessageOfADatab
 
 // TestOldestAndNewestPostgres runs some tests again, each time on another release, in a process of its own.
 func TestOldestAndNewestPostgres(t *testing.T) {
+	extended(t)
 	needsPlainOutbox(t) // this run is on a chosen outbox
 	t.Parallel()
 	if os.Getenv("OUTBOX_POSTGRES_VERSION") != "" || os.Getenv("OUTBOX_POSTGRES_URL") != "" {

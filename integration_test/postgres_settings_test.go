@@ -83,6 +83,7 @@ var hostile = []struct {
 // TestHostileSettings: with each setting that a role or a database may have, all that this module is for works, or is
 // refused by an error that names the setting and says how to reset it.
 func TestHostileSettings(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	long := os.Getenv("OUTBOX_LONG") != ""

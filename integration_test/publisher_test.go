@@ -234,6 +234,7 @@ func TestPublishNothing(t *testing.T) {
 }
 
 func TestPublishManyKeepsTheirOrder(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		n := 20_000

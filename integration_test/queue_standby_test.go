@@ -15,6 +15,7 @@ import (
 // the wait of
 // whoever committed it was cut short. A sender that hears it forgets the message, which a failover loses.
 func TestKnownMessagesWaitForTheStandby(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	_, h := ownMigratedServer(t)
 	store := newStore(t, h, queue.StoreConfig{})

@@ -49,6 +49,7 @@ func subscriberOn(t testing.TB, s *queue.Store, cfg queue.SubscriberConfig) *que
 
 // TestPubSubOfInbox runs Watermill's suite on a Publisher that stores and our Subscriber of what is stored.
 func TestPubSubOfInbox(t *testing.T) {
+	extended(t)
 	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestNoAck",
 		"TestPublishSubscribeInOrder", "TestReconnect") {
 		return

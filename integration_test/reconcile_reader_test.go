@@ -25,6 +25,7 @@ import (
 // TestATopicThatVanishedIsFound: a stream in memory is gone after a restart, with all that was acknowledged, and the
 // broker has nothing left that could be judged.
 func TestATopicThatVanishedIsFound(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server, err := services.StartNATS(t.Context(), services.Options{})
 	require.NoError(t, err)
@@ -75,6 +76,7 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 // TestAReplicaThatIsBehindIsNoEnd: a consumer says that no message is pending as far as its replica knows. If reading
 // ended there, all that comes after it would be taken for lost and sent again.
 func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	url := natsServer(t).URL()
 	js, stream, prefix := natsStream(t, url, nil)

@@ -269,6 +269,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 }
 
 func TestReconcileKafka(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 4, nil)

@@ -63,6 +63,7 @@ func concurrentHandles(t *testing.T, url string) []handle {
 }
 
 func TestConcurrentMigrationOverEachHandle(t *testing.T) {
+	extended(t)
 	withConcurrent(t, deadConcurrently)
 	for _, h := range concurrentHandles(t, newDatabase(t)) {
 		names := otherNames
@@ -131,6 +132,7 @@ func TestOrdinaryMigrationMayNotBeMissing(t *testing.T) {
 // ends only when the index build waits for it, and a migrator of each kind. A migrator that waited for the lock in a
 // statement would have a snapshot for which the build waits: a deadlock.
 func TestConcurrentMigrationByManyAtOnce(t *testing.T) {
+	extended(t)
 	withConcurrent(t, deadConcurrently)
 	url := newDatabase(t)
 	handles := concurrentHandles(t, url)
@@ -214,6 +216,7 @@ func TestConcurrentMigrationThatFailed(t *testing.T) {
 
 // TestConcurrentMigrationWhoseProcessDied finds the server still building the index, and lets it.
 func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
+	extended(t)
 	withConcurrent(t, deadConcurrently)
 	h := newPgxHandle(t, newDatabase(t))
 	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
@@ -248,6 +251,7 @@ func TestConcurrentMigrationWhoseProcessDied(t *testing.T) {
 
 // TestConcurrentMigrationWhoseProcessDiedDropping finds the server still dropping what an earlier build left.
 func TestConcurrentMigrationWhoseProcessDiedDropping(t *testing.T) {
+	extended(t)
 	withConcurrent(t, deadConcurrently)
 	h := newPgxHandle(t, newDatabase(t))
 	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
@@ -284,6 +288,7 @@ func TestConcurrentMigrationWhoseProcessDiedDropping(t *testing.T) {
 
 // TestMigrateCancelled gives up while the build waits, and another one finishes the work.
 func TestMigrateCancelled(t *testing.T) {
+	extended(t)
 	withConcurrent(t, deadConcurrently)
 	for _, h := range openHandles(t, newDatabase(t)) {
 		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
@@ -327,6 +332,7 @@ func TestMigrateWithOneConnection(t *testing.T) {
 
 // TestFilesOfConcurrentMigrations runs them with each tool, after a build that failed before and left an invalid index.
 func TestFilesOfConcurrentMigrations(t *testing.T) {
+	extended(t)
 	withConcurrent(t, deadConcurrently)
 	want := map[schema.Format][]string{
 		schema.Goose: {"0007_watermill_outbox_and_inbox.sql", "0008_watermill_dead.sql", "0009_watermill_note.sql"},

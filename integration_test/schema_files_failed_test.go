@@ -24,6 +24,7 @@ import (
 // TestFilesOfAConcurrentMigrationThatFailed does with each tool what docs/run/runbook.md says to do then. Without that
 // the next run of golang-migrate and Atlas fails again.
 func TestFilesOfAConcurrentMigrationThatFailed(t *testing.T) {
+	extended(t)
 	withConcurrent(t, "CREATE UNIQUE INDEX CONCURRENTLY {outbox_dead} ON {outbox} (topic) WHERE dead_at IS NOT NULL;\n")
 	for format, tool := range map[schema.Format]func(*testing.T, *sql.DB, string) (up, repair func() error){
 		schema.Goose: gooseIn, schema.GolangMigrate: golangMigrateIn, schema.Plain: atlasIn,

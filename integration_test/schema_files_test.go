@@ -78,6 +78,7 @@ func filesOf(t *testing.T, cfg schema.FilesConfig) (folder fstest.MapFS, names [
 }
 
 func TestFilesForOtherMigrationTools(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	for _, names := range []sqltext.Tables{{}, otherNames} {
 		for format, run := range migrationTools {
@@ -114,6 +115,7 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 
 // TestFilesForAtlas: what migrate hash and migrate apply of its command line do.
 func TestFilesForAtlas(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	url, folder := newDatabase(t), t.TempDir()
 	files, _ := filesOf(t, schema.FilesConfig{Format: schema.Plain, StartAt: 20})

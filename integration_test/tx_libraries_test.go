@@ -42,6 +42,7 @@ func (q *queries) CreateOrder(ctx context.Context, id string) error {
 // TestLibrariesWriteInTheTransaction: what docs/start/database-sql.md says of sqlc, bun and GORM. What they write with
 // the transaction of the context is committed with the message, and rolled back with it.
 func TestLibrariesWriteInTheTransaction(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	h := newSQLHandle(t, "pgx", newMigratedDatabase(t))
 	h.exec(t, "CREATE TABLE library_orders (order_id text PRIMARY KEY)")

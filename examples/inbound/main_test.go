@@ -19,6 +19,9 @@ func TestMain(m *testing.M) { demotest.Services(m) }
 
 // TestInbound sends two orders, one of them twice, and one that is no order, to a service that is started twice.
 func TestInbound(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all has it")
+	}
 	server, err := services.StartKafka(t.Context(), services.Options{Log: io.Discard})
 	if err != nil {
 		t.Fatal(err)

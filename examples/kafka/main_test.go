@@ -12,6 +12,9 @@ func TestMain(m *testing.M) { demotest.Main(m, main) }
 // TestBadDayAddsUp runs the demo: the broker fails, a process is killed, and in the end each order is booked once and
 // each booking published.
 func TestBadDayAddsUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all has it")
+	}
 	code, output := demotest.Run(t, "-orders", "300", "-for", "3s", "-outage", "1s", "-log")
 	if code != 0 {
 		t.Fatalf("exit code %d", code)

@@ -144,6 +144,9 @@ func TestOrdersAreBookedOrTakenBack(t *testing.T) {
 
 // TestCrashInTheMiddle kills the program while it reserves, which it cannot finish; another process goes on there.
 func TestCrashInTheMiddle(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all has it")
+	}
 	t.Parallel()
 	s := newShop(t)
 	s.exec(`BEGIN`)

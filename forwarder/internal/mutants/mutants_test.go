@@ -47,6 +47,9 @@ type found struct {
 // TestMutants has the model find a dozen broken rules, and all of the table with OUTBOX_MUTANTS, as make mutants does.
 // The same schedules find nothing in what is shipped.
 func TestMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("make test-all has it")
+	}
 	list, results, dir := chosen(table()), map[string]found{}, t.TempDir()
 	unbroken, err := Mutant{}.Build(internal, dir)
 	if err != nil {

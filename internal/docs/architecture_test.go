@@ -1,4 +1,4 @@
-package outbox
+package docs
 
 import (
 	"cmp"

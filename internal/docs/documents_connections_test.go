@@ -1,4 +1,4 @@
-package outbox
+package docs
 
 import (
 	"regexp"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
@@ -24,7 +25,7 @@ func TestPoolSizeIsSaid(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer pool.Close()
-	db, err := FromPgx(pool, DBConfig{}, nil)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
