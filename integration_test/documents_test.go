@@ -46,7 +46,7 @@ var executed = map[string]string{
 	"make test-upgrade":  "make test-matrix",
 	"make release-check": "TestReleaseCheck",
 	"make release-tag":   "TestTag",
-	"make generate":      "TestContributingNamesTheGenerators", // the targets that it makes
+	"make generate":      "TestReference", // and the tests of the other targets that it makes
 	"go get":             "TestInstall",
 	"go mod":             "make release-check",
 	"go build":           "make lint",

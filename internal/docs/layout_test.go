@@ -2,9 +2,7 @@ package docs
 
 import (
 	"os"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 )
 
@@ -34,28 +32,6 @@ func TestLayout(t *testing.T) {
 	} {
 		if !regexp.MustCompile(`(?m)^\t` + regexp.QuoteMeta(path) + ` v[^/]*$`).MatchString(module) {
 			t.Errorf("go.mod does not require %s directly", path)
-		}
-	}
-}
-
-// TestPure: what make test runs without the race detector starts no goroutine, nor do its tests.
-func TestPure(t *testing.T) {
-	pure := regexp.MustCompile(`(?m)^PURE := (.*)$`).FindStringSubmatch(read(t, "Makefile"))
-	if pure == nil {
-		t.Fatal("the Makefile has no PURE")
-	}
-	for pkg := range strings.FieldsSeq(pure[1]) {
-		files, err := filepath.Glob(filepath.Join(pkg, "*.go"))
-		if err != nil || len(files) == 0 {
-			t.Errorf("%s has no files: %v", pkg, err)
-		}
-		for _, name := range files {
-			if strings.HasSuffix(name, "simulate_test.go") { // make simulate has a schedule of its own in each goroutine
-				continue
-			}
-			if found := regexp.MustCompile(`(?m)^\s*go \w|\.Go\(|time\.AfterFunc`).FindString(read(t, name)); found != "" {
-				t.Errorf("%s has %s: run its package with the race detector", name, found)
-			}
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"unicode"
 )
 
 // printed is a text that the program prints: an error that has a variable, or a line of the log.
@@ -225,4 +226,18 @@ func parsed(t *testing.T, name string) *ast.File {
 		t.Fatal(err)
 	}
 	return file
+}
+
+// TestTextsBeginLow: an error is often the end of another text, and a line of the log is searched for by its beginning.
+func TestTextsBeginLow(t *testing.T) {
+	exported, others := allErrors(t)
+	for _, p := range slices.Concat(exported, others, logLines(t)) {
+		first, _, _ := strings.Cut(p.text, " ")
+		if upper := []rune(first); unicode.IsUpper(upper[0]) && strings.ToUpper(first) != first {
+			t.Errorf("%s: %q begins with a capital", p.dir, p.text)
+		}
+		if strings.HasSuffix(p.text, ".") {
+			t.Errorf("%s: %q ends with a full stop", p.dir, p.text)
+		}
+	}
 }

@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-// TestReference keeps docs/reference/configuration.md, errors.md, reliability.md and the packages of architecture.md
+// TestReference keeps docs/reference/configuration.md, errors.md and the packages of architecture.md
 // what the code, its comments and the README say; `make reference` writes them.
 func TestReference(t *testing.T) {
 	for name, want := range map[string]string{
-		"configuration.md": configuration(t), "errors.md": errorsAndLogs(t), "reliability.md": reliability(t),
+		"configuration.md": configuration(t), "errors.md": errorsAndLogs(t),
 		"architecture.md": architecture(t),
 	} {
 		file := filepath.Join("docs", "reference", name)
