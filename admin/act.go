@@ -190,7 +190,6 @@ type doing struct {
 	source source
 	result *Result
 	asked  asked
-	notes  *bool            // acts are noted with the messages; nil = not known yet
 	keys   map[string]int64 // the first message of each key that was met, if that alone is meant
 	left   int64            // how many may still be changed
 

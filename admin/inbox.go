@@ -104,22 +104,18 @@ func (t inboxTable) change(ctx context.Context, d *doing, states []State, batch 
 	for i, p := range batch {
 		owners[i], ids[i] = p.Owner, p.Name
 	}
-	noting, err := d.noting(ctx, sqltext.MayNoteInbox, sqltext.NoteInboxAct)
-	if err != nil {
-		return 0, err
-	}
 	if d.verb.name == redrive.name {
 		letters := make([]int64, len(batch))
 		for i, p := range batch {
 			letters[i] = d.letters[p.digest()]
 		}
-		return t.number(ctx, noting(sqltext.RedriveInbox), owners, ids, names(states), d.result.AuditID, letters)
+		return t.number(ctx, sqltext.RedriveInbox, owners, ids, names(states), d.result.AuditID, letters)
 	}
 	statement := sqltext.RequeueInbox
 	if d.verb.name == discard.name {
 		statement = sqltext.DiscardInbox
 	}
-	return t.number(ctx, noting(statement), owners, ids, names(states), d.result.AuditID, d.note())
+	return t.number(ctx, statement, owners, ids, names(states), d.result.AuditID, d.note())
 }
 
 // payload is nothing: the inbox keeps identities alone.

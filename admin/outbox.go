@@ -133,20 +133,16 @@ func (o outboxTable) change(ctx context.Context, d *doing, states []State, batch
 		ids[i] = p.ID
 	}
 	args := []any{ids, names(states), d.result.AuditID, int64(len(ids))}
-	noting, err := d.noting(ctx, sqltext.MayNote, sqltext.NoteAct)
-	if err != nil {
-		return 0, err
-	}
 	switch d.verb.name {
 	case retryNow.name:
-		return o.number(ctx, noting(sqltext.RetryNowOutbox), append(args, d.note())...)
+		return o.number(ctx, sqltext.RetryNowOutbox, append(args, d.note())...)
 	case discard.name, skip.name:
-		return o.number(ctx, noting(sqltext.DiscardOutbox), append(args, d.note())...)
+		return o.number(ctx, sqltext.DiscardOutbox, append(args, d.note())...)
 	}
 	var changed int64
 	var skipped []byte
-	err = o.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &skipped) },
-		noting(sqltext.RequeueOutbox), append(args, d.skipped)...)
+	err := o.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &skipped) },
+		sqltext.RequeueOutbox, append(args, d.skipped)...)
 	if err != nil {
 		return 0, err
 	}

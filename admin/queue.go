@@ -86,11 +86,7 @@ func (t queueTable) change(ctx context.Context, d *doing, states []State, batch 
 	statement := map[string]string{
 		requeue.name: sqltext.RequeueQueue, discard.name: sqltext.DiscardQueue, retryNow.name: sqltext.RetryNowQueue,
 	}[d.verb.name]
-	noting, err := d.noting(ctx, sqltext.MayNoteQueue, sqltext.NoteQueueAct)
-	if err != nil {
-		return 0, err
-	}
-	return t.number(ctx, noting(statement), owners, ids, names(states), d.result.AuditID, d.note())
+	return t.number(ctx, statement, owners, ids, names(states), d.result.AuditID, d.note())
 }
 
 func (t queueTable) payload(ctx context.Context, p place) (payload []byte, err error) {

@@ -205,11 +205,7 @@ func (t *redriving) flush(ctx context.Context) error {
 			return err
 		}, sqltext.LettersToRedrive, append(args, note)...)
 	}
-	noting, err := t.noting(ctx, sqltext.MayNoteInbox, sqltext.NoteInboxLetter)
-	if err != nil {
-		return err
-	}
-	touched, err := t.number(ctx, noting(sqltext.RedriveLetters), append(args, t.result.AuditID, note)...)
+	touched, err := t.number(ctx, sqltext.RedriveLetters, append(args, t.result.AuditID, note)...)
 	if err != nil {
 		return err
 	}

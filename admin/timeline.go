@@ -212,24 +212,6 @@ func (a *Admin) notes(ctx context.Context, in Table, p place) (events []Event, e
 	return events, err
 }
 
-// noting takes from statements what writes histories, where the database or the role is of an older migration.
-func (d *doing) noting(ctx context.Context, mayNote, note string) (func(statement string) string, error) {
-	if d.notes == nil {
-		may := false
-		err := d.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&may) }, mayNote)
-		if err != nil {
-			return nil, err
-		}
-		d.notes = &may
-	}
-	return func(statement string) string {
-		if *d.notes {
-			return statement
-		}
-		return strings.Replace(statement, note, "", 1)
-	}, nil
-}
-
 // traceOf is the id in a W3C trace context; "" = there is none.
 func traceOf(parent string) string {
 	if parts := strings.Split(parent, "-"); len(parts) >= 4 && len(parts[1]) == 32 {

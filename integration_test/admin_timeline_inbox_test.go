@@ -136,30 +136,3 @@ func TestHistoryOfTheInboxIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "failed 11 | error 11", happenings(events)[1])
 }
-
-// TestInboxAtAnOlderMigration: without the column, or the grant on it, messages fail, die and are redriven as ever.
-func TestInboxAtAnOlderMigration(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	owner, as := newRoles(t)
-	operator, writer := as("admin"), as("writer")
-	for _, change := range []string{
-		`REVOKE UPDATE (history) ON inbox FROM "` + role(owner) + `admin"`,
-		"ALTER TABLE inbox DROP COLUMN history",
-	} {
-		owner.exec(t, change)
-		f, mend := refusingUntilMended(t, writer, 2)
-		bad := newMessage("bad")
-		assert.False(t, f.deliver(t, bad.Copy()))
-		assert.True(t, f.deliver(t, bad.Copy()))
-		a, id := newAdmin(t, operator), "shop/book:"+bad.UUID
-		events, err := a.Timeline(t.Context(), admin.Inbox, id)
-		require.NoError(t, err)
-		assert.Equal(t, "failed", events[1].What)
-		r, err := a.Redrive(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, IDs: []string{id}}})
-		require.NoError(t, err)
-		assert.EqualValues(t, 1, r.Touched)
-		mend(nil)
-		assert.True(t, f.deliver(t, bad.Copy()))
-	}
-}

@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -130,48 +128,4 @@ func TestHistoryOfTheQueueIsBounded(t *testing.T) {
 	events, err := newAdmin(t, h).Timeline(t.Context(), admin.Queue, "shop:bad")
 	require.NoError(t, err)
 	assert.Equal(t, "failed 11 | error 11", happenings(events)[1])
-}
-
-// TestQueueAtAnOlderMigration: without the column, or the grant on it, messages fail, die and are acted on as ever.
-func TestQueueAtAnOlderMigration(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	owner, as := newRoles(t)
-	worker, operator := as("worker"), as("admin")
-	for _, step := range []struct{ name, change string }{
-		{"grants", `REVOKE UPDATE (history) ON inbox_queue FROM "` + role(owner) + `admin"`},
-		{"column", "ALTER TABLE inbox_queue DROP COLUMN history"},
-	} {
-		name := step.name
-		t.Run(name, func(t *testing.T) {
-			owner.exec(t, "DELETE FROM inbox_queue")
-			owner.exec(t, step.change)
-			s, me := newStore(t, worker, queue.StoreConfig{MaxAttempts: 2}), queue.NewOwner()
-			id := func(what string) queue.ID { return queue.ID{Source: name, MessageID: what} }
-			_, err := s.Enqueue(t.Context(), item(name, "a"), item(name, "b"), item(name, "c"))
-			require.NoError(t, err)
-			require.Len(t, claimed(t, s, me, 10), 3)
-			require.NoError(t, s.MarkDead(t.Context(), id("c"), "by hand"))
-			settles(t, 1)(s.Fail(t.Context(), queue.Fail{Owner: me, Reason: "poison"}, id("b")))
-			require.NoError(t, outbox.InTx(t.Context(), worker.db, func(ctx context.Context) error {
-				settles(t, 1)(s.Abandon(ctx, queue.Abandon{Owner: me, Err: "refused"}, id("a")))
-				return nil
-			}))
-			owner.exec(t, dueNow)
-			require.Len(t, claimed(t, s, me, 10), 1)
-			owner.exec(t, dueNow)
-			n, err := s.ReapExpired(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
-			a := newAdmin(t, operator)
-			events, err := a.Timeline(t.Context(), admin.Queue, name+":a")
-			require.NoError(t, err)
-			assert.Equal(t, "failed", events[1].What)
-			r, err := a.Requeue(t.Context(), admin.Act{
-				Filter: admin.Filter{In: admin.Queue, IDs: []string{name + ":a", name + ":b", name + ":c"}},
-			})
-			require.NoError(t, err)
-			assert.EqualValues(t, 3, r.Touched)
-		})
-	}
 }

@@ -142,27 +142,3 @@ func TestHistoryIsBounded(t *testing.T) {
 		assert.NotContains(t, statement, "history", "what succeeds at first pays nothing")
 	}
 }
-
-// TestOlderGrants: with the grants of an older migration failures are settled and acts done, without a history.
-func TestOlderGrants(t *testing.T) {
-	t.Parallel()
-	owner, as := newRoles(t)
-	for _, name := range []string{"forwarder", "admin"} {
-		owner.exec(t, `REVOKE UPDATE (history) ON outbox FROM "`+role(owner)+name+`"`)
-	}
-	owner.exec(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', 'bad')`)
-	cfg := quickConfig()
-	cfg.MaxAttempts, cfg.MinDeadAge = 2, -1
-	startForwarderOn(t, as("forwarder"), cfg, refuse("bad"))
-	eventually(t, func() bool { return owner.count(t, "select count(*) from outbox where dead_at is not null") == 1 },
-		"it dies")
-	a := newAdmin(t, as("admin"))
-	events, err := a.Timeline(t.Context(), admin.Outbox, "1")
-	require.NoError(t, err)
-	require.Len(t, events, 3)
-	assert.Equal(t, []string{"written", "failed", "died"}, []string{events[0].What, events[1].What, events[2].What})
-	r, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{IDs: []string{"1"}}, Reason: "a try"})
-	require.NoError(t, err)
-	assert.EqualValues(t, 1, r.Touched)
-	assert.Zero(t, owner.count(t, "select count(*) from outbox where history is not null"))
-}

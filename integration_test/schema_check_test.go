@@ -66,7 +66,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 		},
 		"column type": {
 			sql:    `alter table outbox alter payload type text using 'x', alter attempts type bigint`,
-			object: `column "outbox".payload`, found: "text, not bytea", cure: "TYPE bytea", others: 1,
+			object: `column "outbox".attempts`, found: "bigint, not integer", cure: "TYPE integer", others: 1,
 		},
 		"column not null": {
 			sql: `alter table outbox alter due_at set not null`, object: `column "outbox".due_at`, found: "refuses NULL",
@@ -81,7 +81,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			cure: "default",
 		},
 		"default missing": {
-			sql: `alter table outbox alter created_at drop default`, object: `column "outbox".created_at`, found: "default",
+			sql: `alter table outbox alter created_at drop default`, object: `column "outbox".created_at`, found: "not \"DEFAULT",
 			cure: "SET DEFAULT clock_timestamp()",
 		},
 		"id without xid": {
@@ -107,19 +107,19 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			object: `column "outbox".lane`, found: "hashtext(uuid)", cure: "CREATE TABLE", others: 4,
 		},
 		"lane not generated": {
-			sql: `alter table outbox alter lane drop expression`, object: `column "outbox".lane`, found: "not generated",
+			sql: `alter table outbox alter lane drop expression`, object: `column "outbox".lane`, found: "not \"GENERATED",
 			cure: "CREATE TABLE",
 		},
 		"sequence cache": {
-			sql: `alter sequence outbox_id_seq cache 10`, object: `sequence "outbox_id_seq"`, found: "cache of 10",
+			sql: `alter sequence outbox_id_seq cache 10`, object: `sequence "outbox_id_seq"`, found: "CACHE 10",
 			cure: "CACHE 1",
 		},
 		"sequence downwards": {
 			sql: `alter sequence outbox_id_seq increment -1 maxvalue 100 minvalue -100`, object: `sequence "outbox_id_seq"`,
-			found: "by -1", cure: "INCREMENT 1",
+			found: "INCREMENT -1", cure: "INCREMENT 1",
 		},
 		"sequence cycles": {
-			sql: `alter sequence outbox_id_seq cycle`, object: `sequence "outbox_id_seq"`, found: "cycles", cure: "NO CYCLE",
+			sql: `alter sequence outbox_id_seq cycle`, object: `sequence "outbox_id_seq"`, found: "1 CYCLE", cure: "NO CYCLE",
 		},
 		"sequence of integer": {
 			sql: `alter sequence outbox_id_seq as integer`, object: `sequence "outbox_id_seq"`, found: "integer",
@@ -138,7 +138,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			object: `table "inbox"`, found: "immediate primary key", cure: "ADD PRIMARY KEY",
 		},
 		"queue's sequence": {
-			sql: `alter sequence inbox_queue_id_seq cache 10`, object: `sequence "inbox_queue_id_seq"`, found: "cache of 10",
+			sql: `alter sequence inbox_queue_id_seq cache 10`, object: `sequence "inbox_queue_id_seq"`, found: "CACHE 10",
 			cure: "CACHE 1",
 		},
 		"queue's id": {

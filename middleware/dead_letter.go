@@ -81,13 +81,9 @@ func (o *outcomes) markDead(
 		if err != nil {
 			return false, err
 		}
-		statement, err := o.noting(ctx, q, sqltext.BuryInbox)
-		if err != nil {
-			return false, err
-		}
 		marked, id, consumer = false, c.key, c.consumer
 		err = drive.Collect(ctx, q, func(rows drive.Rows) error { marked = true; return rows.Scan(&revived) },
-			statement, consumer, id, text.OfError(cause))
+			o.db.Render(sqltext.BuryInbox), consumer, id, text.OfError(cause))
 		if err != nil {
 			return false, err
 		}

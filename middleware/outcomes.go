@@ -11,7 +11,6 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/internal/histories"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -154,7 +153,6 @@ type outcomes struct {
 	recall  recall
 	lines   trouble.Seldom // about handlers
 
-	histories histories.Keeper
 	// identify says under which name and key the Inbox of the same Stack would note the message; nil = it is not known.
 	identify func(ctx context.Context, msg *message.Message) (*claim, error)
 }
@@ -336,11 +334,7 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 	if c == nil {
 		return
 	}
-	statement, err := o.noting(ctx, o.db, statement)
-	if err == nil {
-		_, err = o.db.Exec(ctx, statement, c.consumer, c.key, arg)
-	}
-	if err != nil {
+	if _, err := o.db.Exec(ctx, o.db.Render(statement), c.consumer, c.key, arg); err != nil {
 		// Cause: the database did not answer after a failure.
 		// Cure: check the database; the message is nacked, and this attempt is not counted.
 		o.logger.Error("could not record the outcome in the inbox", err, fieldsOf(ctx, msg))

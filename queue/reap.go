@@ -155,9 +155,6 @@ func (s *Store) reapBatch(
 	ctx context.Context, by teller, what string, cause error, statement string, args ...any,
 ) (n int, next reapPlace, low lowest, err error) {
 	var dead []*Message
-	if statement, err = s.noting(ctx, what, statement); err != nil {
-		return 0, next, low, err
-	}
 	scanner := s.scanner()
 	err = s.collect(ctx, what, func(rows drive.Rows) error {
 		r, err := scanner.scan(rows)

@@ -65,12 +65,8 @@ func (s *Store) mark(ctx context.Context, what, statement string, id ID, args ..
 	if err := id.check(); err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrInvalid, what, err)
 	}
-	statement, err := s.noting(ctx, what, statement)
-	if err != nil {
-		return err
-	}
 	state := ""
-	err = s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&state) }, statement,
+	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&state) }, statement,
 		append([]any{id.Source, id.MessageID}, args...)...)
 	if err == nil && state == "" {
 		err = fmt.Errorf("%s: %w: %q from %q", what, ErrNotFound, id.MessageID, id.Source)

@@ -77,9 +77,6 @@ func (s *Store) settle(ctx context.Context, what, statement string, owner Owner,
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	if statement, err = s.noting(ctx, what, statement); err != nil {
-		return 0, err
-	}
 	args = append([]any{owner.String(), sources, messageIDs}, args...)
 	n, err := orAgain(len(ids), func() (int, error) { return s.execOn(ctx, s.onKept, what, statement, args...) })
 	if err == nil {

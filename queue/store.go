@@ -12,7 +12,6 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/histories"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -73,8 +72,6 @@ type Store struct {
 	cfg     StoreConfig
 	backoff core.Backoff
 	logger  watermill.LoggerAdapter
-
-	histories histories.Keeper
 
 	mu       sync.Mutex
 	claimers map[string]*claimer // by topics

@@ -2,7 +2,7 @@ package schema
 
 import (
 	"context"
-	"errors"
+	_ "embed"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,193 +12,262 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-type relation struct {
-	kind, persistence, text, options string
-	rowSecurity                      bool
-	columns                          map[string]liveColumn
-	indexes                          []liveIndex
+// expected has the facts of a database that Migrate made, with placeholders for names. TestCatalog writes it.
+//
+//go:embed catalog.txt
+var expected string
+
+// fact is one thing that the catalogs know of a relation: see sqltext.CheckCatalog.
+type fact struct {
+	relation, kind, name string
+	typ, state, text     string
 }
 
-type liveColumn struct {
-	kind                         string
-	notNull, generated, identity bool
-	expression                   string
-}
-
-type liveIndex struct {
-	name                       string
-	unique, valid              bool
-	method, columns, predicate string
-	built                      bool // a session builds an index on the table
-}
-
-type sequence struct {
-	increment, cache int64
-	cycle            bool
-	kind             string
-}
-
-func (c *inspection) server(ctx context.Context) error {
-	if err := genuine(ctx, c.q); err != nil {
-		if !errors.Is(err, errOtherProduct) {
-			return err
-		}
-		c.problem("server", "use PostgreSQL 13 or newer", "%s", err)
-		c.useless = true
-		return nil
+func expectedFacts() (list []fact) {
+	for line := range strings.Lines(expected) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), " | ", 6)
+		list = append(list, fact{f[0], f[1], f[2], f[3], f[4], f[5]})
 	}
-	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var version int64
-		var standby bool
-		var settings string
-		if err := rows.Scan(&version, &standby, &settings); err != nil {
-			return err
-		}
-		c.odd = oddSettings(strings.Split(settings, "|"))
-		if version < 130000 {
-			c.problem("server", "use PostgreSQL 13 or newer", "is PostgreSQL %d.%d", version/10000, version%10000)
-			c.useless = true
-		}
-		if c.standby = standby; standby {
-			c.problem("server", "connect to the primary (target_session_attrs=read-write)", "is a standby, which is read-only")
-		}
-		return nil
-	}, sqltext.CheckServer, judgedNames())
+	return list
 }
 
-// Cause: the server is another product that speaks PostgreSQL's protocol.
-// Cure: use PostgreSQL.
-var errOtherProduct = errors.New("is not PostgreSQL, though it speaks its protocol: " +
-	"pg_current_snapshot does not list the " +
-	"transactions in progress there, on which it rests that no message is lost or overtaken")
+// isRelation says whether the fact is that a table or a sequence exists.
+func (f fact) isRelation() bool { return f.kind == "table" || f.kind == "sequence" }
 
-// genuine returns errOtherProduct if the server is one that only speaks the protocol.
-func genuine(ctx context.Context, q drive.Querier) error {
-	var version string
-	if err := drive.Collect(ctx, q, func(rows drive.Rows) error {
-		return rows.Scan(&version)
-	}, sqltext.CheckProduct); err != nil {
+// readCatalog reads the facts of this database.
+func (c *inspection) readCatalog(ctx context.Context) error {
+	var names []string
+	for _, f := range expectedFacts() {
+		if f.isRelation() {
+			names = append(names, c.names.Render(f.relation))
+		}
+	}
+	c.facts = map[string][]fact{}
+	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
+		var f fact
+		err := rows.Scan(&f.relation, &f.kind, &f.name, &f.typ, &f.state, &f.text)
+		c.facts[f.relation] = append(c.facts[f.relation], f)
 		return err
+	}, sqltext.CheckCatalog, names)
+	if err != nil {
+		return fmt.Errorf("read catalogs: %w", err)
 	}
-	for mark, product := range map[string]string{
-		"CockroachDB": "CockroachDB", "-YB-": "YugabyteDB", "Redshift": "Amazon Redshift", "Greenplum": "Greenplum",
-	} {
-		if strings.Contains(version, mark) {
-			return fmt.Errorf("(%s) %w", product, errOtherProduct)
-		}
+	set, err := leaves.Read(ctx, c.q, c.names)
+	if err != nil {
+		return fmt.Errorf("read partitions: %w", err)
+	}
+	if c.partitions = set.Leaves; set.Default != nil {
+		c.partitions = append(c.partitions, *set.Default)
 	}
 	return nil
 }
 
-func (c *inspection) whoAsks(ctx context.Context) error {
-	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		usable := false
-		if err := rows.Scan(&c.role, &usable, new(string)); err != nil {
-			return err
+// fact returns what is known of a relation, or of a column or an index of it; name is empty for the relation itself.
+func (c *inspection) fact(relation, kind, name string) (fact, bool) {
+	for _, f := range c.facts[c.names.Render(relation)] {
+		if f.kind == kind && (name == "" || f.name == name) {
+			return f, true
 		}
-		if !usable {
-			name := sqltext.Quote(c.names.Schema)
-			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, sqltext.Quote(c.role)),
-				"denies USAGE to role %s", sqltext.Quote(c.role))
-			c.useless = true
-		}
-		return nil
-	}, sqltext.CheckRole, c.names.Schema)
+	}
+	return fact{}, false
 }
 
-func (c *inspection) read(ctx context.Context) error {
-	c.relations = map[string]relation{}
-	c.sequences = map[string]sequence{}
-	tables := make([]string, len(wanted))
-	var sequences []string
-	for i, w := range wanted {
-		if tables[i] = c.names.Render(w.name); w.seq != "" {
-			sequences = append(sequences, c.names.Render(w.seq))
+// compare reports what differs from the expected facts.
+func (c *inspection) compare() {
+	for _, want := range expectedFacts() {
+		c.beside = !ofForwarder(want.relation)
+		if want.isRelation() {
+			c.relation(want)
+			continue
+		}
+		if table, _ := c.fact(want.relation, "table", ""); table.typ != "table" {
+			continue // which was reported
+		}
+		if want.kind == "column" {
+			c.column(want)
+		} else {
+			c.index(want)
 		}
 	}
-	if err := c.readRelations(ctx, slices.Concat(sequences, tables)); err != nil {
-		return fmt.Errorf("read relations: %w", err)
-	}
-	if c.relations[c.names.OutboxName()].kind == "p" {
-		set, err := leaves.Read(ctx, c.q, c.names)
-		if err != nil {
-			return fmt.Errorf("read partitions: %w", err)
-		}
-		if c.partitions = set.Leaves; set.Default != nil {
-			c.partitions = append(c.partitions, *set.Default)
-		}
-	}
-	if err := c.readColumns(ctx, tables); err != nil {
-		return fmt.Errorf("read columns: %w", err)
-	}
-	if err := c.readIndexes(ctx, tables); err != nil {
-		return fmt.Errorf("read indexes: %w", err)
-	}
-	if err := c.readSequences(ctx, sequences); err != nil {
-		return fmt.Errorf("read sequences: %w", err)
-	}
-	return nil
+	c.unknownColumns()
 }
 
-func (c *inspection) readRelations(ctx context.Context, names []string) error {
-	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var name string
-		var options *string
-		r := relation{columns: map[string]liveColumn{}}
-		if err := rows.Scan(&name, &r.kind, &r.persistence, &r.text, &options, &r.rowSecurity); err != nil {
-			return err
-		}
-		if options != nil {
-			r.options = *options
-		}
-		c.relations[name] = r
-		return nil
-	}, sqltext.CheckRelations, names)
-}
-
-func (c *inspection) readColumns(ctx context.Context, tables []string) error {
-	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var table, name string
-		var l liveColumn
-		err := rows.Scan(&table, &name, &l.kind, &l.notNull, &l.generated, &l.identity, &l.expression)
-		if r, ok := c.relations[table]; ok {
-			r.columns[name] = l
-		}
-		return err
-	}, sqltext.CheckColumns, tables)
-}
-
-func (c *inspection) readIndexes(ctx context.Context, tables []string) error {
-	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var table string
-		var l liveIndex
-		err := rows.Scan(&table, &l.name, &l.unique, &l.valid, &l.method, &l.columns, &l.predicate, &l.built)
-		if r, ok := c.relations[table]; ok {
-			r.indexes = append(r.indexes, l)
-			c.relations[table] = r
-		}
-		return err
-	}, sqltext.CheckIndexes, tables)
-}
-
-func (c *inspection) readSequences(ctx context.Context, names []string) error {
-	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
-		var name string
-		var seq sequence
-		err := rows.Scan(&name, &seq.increment, &seq.cache, &seq.cycle, &seq.kind)
-		c.sequences[name] = seq
-		return err
-	}, sqltext.CheckSequences, names)
-}
-
-func (r relation) isTable() bool { return r.kind == "r" || r.kind == "p" }
-
-func (r relation) hasIndex(want wantedIndex, unique bool) bool {
-	for _, l := range r.indexes {
-		if l.valid && (l.unique || !unique) && l.method == want.method && l.columns == want.columns &&
-			normalized(l.predicate) == normalized(want.predicate) {
-			return true
+func (c *inspection) relation(want fact) {
+	name := c.names.Render(want.relation)
+	object, alter := want.kind+" "+name, "ALTER "+strings.ToUpper(want.kind)+" "+name
+	got, ok := c.fact(want.relation, want.kind, "")
+	switch {
+	case !ok:
+		c.problem(object, c.create(want), "is missing")
+		return
+	case want.kind == "table" && got.typ != want.typ:
+		c.problem(object, "choose other outbox.Tables or drop it", "is a %s, not a table", got.typ)
+		return
+	case got.state == "temporary":
+		c.problem(object, "drop it", "is temporary and hides the real one")
+	case got.state == want.state:
+	case want.state == "unlogged":
+		c.problem(object, alter+" SET UNLOGGED",
+			"is logged: a crash of the server, after which ids may mean other messages, would not be noticed")
+	default:
+		table, _ := c.fact(strings.Replace(want.relation, "_id_seq", "", 1), "table", "")
+		if want.kind == "table" || table.state == "logged" { // else one statement cures both
+			c.problem(object, alter+" SET LOGGED", unlogged)
 		}
 	}
-	return false
+	if want.kind == "sequence" {
+		if is, must := got.typ+" "+got.text, want.typ+" "+want.text; is != must {
+			c.problem(object, alter+" AS "+must, "is %s, not %s: ids must be drawn one by one, upwards, or the order breaks",
+				is, must)
+		}
+		return
+	}
+	if _, ok := c.fact(want.relation, "row security", ""); ok {
+		c.warning(object, "give the role of the forwarder BYPASSRLS, or a policy that shows it all rows",
+			"has row security, which may hide messages")
+	}
+	switch {
+	case want.relation == "{outbox}" && len(c.partitions) > 0:
+		for _, p := range c.partitions {
+			if p.Logging != "" {
+				c.problem("table "+p.SQL, p.Logging, unlogged)
+			}
+			if !p.Split { // else it takes no such settings
+				c.autovacuum("table "+p.SQL, p.SQL, p.Options)
+			}
+		}
+	case strings.Contains(want.text, "autovacuum"):
+		c.autovacuum(object, name, strings.Split(got.text, ","))
+	}
+}
+
+const unlogged = "is unlogged: a crash of the server would empty it"
+
+func (c *inspection) column(want fact) {
+	table := c.names.Render(want.relation)
+	object, alter := fmt.Sprintf("column %s.%s", table, want.name), "ALTER TABLE "+table+" ALTER COLUMN "+want.name
+	got, ok := c.fact(want.relation, "column", want.name)
+	if !ok {
+		c.problem(object, c.definition(want), "is missing")
+		return
+	}
+	if got.typ != want.typ {
+		c.problem(object, alter+" TYPE "+want.typ, "has type %s, not %s", got.typ, want.typ)
+	}
+	switch {
+	case got.state == want.state:
+	case want.state == "NULL":
+		c.problem(object, alter+" DROP NOT NULL", "refuses NULL")
+	default:
+		c.problem(object, alter+" SET NOT NULL", "may be NULL")
+	}
+	if normalized(got.text) == normalized(c.printed(want.text)) {
+		return
+	}
+	cure, why := c.definition(want), ""
+	if strings.HasPrefix(want.text, "DEFAULT ") {
+		cure = alter + " SET " + c.names.Render(want.text)
+	}
+	if strings.Contains(want.text, "pg_current_xact_id") {
+		why = ": the transaction id must be assigned before the row id, or messages are handled out of order, or late"
+	}
+	if want.text != "" || !strings.HasPrefix(got.text, "DEFAULT ") { // theirs, where we always give a value
+		c.problem(object, cure, "has %q, not %q%s", got.text, c.printed(want.text), why)
+	}
+}
+
+// printed puts the names of sequences into an expression as this session prints them.
+func (c *inspection) printed(text string) string {
+	for _, seq := range []string{"{outbox_id_seq}", "{queue_id_seq}"} {
+		f, _ := c.fact(seq, "sequence", "")
+		text = strings.ReplaceAll(text, seq, f.name)
+	}
+	return text
+}
+
+// unknownColumns finds those of the user's without which we cannot write.
+func (c *inspection) unknownColumns() {
+	known := map[[2]string]bool{}
+	for _, f := range expectedFacts() {
+		known[[2]string{c.names.Render(f.relation), f.name}] = true
+	}
+	for table, facts := range c.facts {
+		for _, f := range facts {
+			if f.kind == "column" && f.state == "NOT NULL" && f.text == "" && !known[[2]string{table, f.name}] {
+				c.problem(fmt.Sprintf("column %s.%s", table, sqltext.Quote(f.name)), "make it nullable or give it a default",
+					"must be given, but this library does not know it")
+			}
+		}
+	}
+}
+
+// same says whether an index does what another is for, whatever its name.
+func (f fact) same(want fact) bool {
+	return f.kind == "index" && f.typ == want.typ && (f.state == want.state || f.state == "unique" && want.state == "") &&
+		normalized(f.text) == normalized(want.text)
+}
+
+func (c *inspection) index(want fact) {
+	table, name := c.names.Render(want.relation), c.names.Render(want.name)
+	if c.putOff[name] || slices.ContainsFunc(c.facts[table], func(f fact) bool { return f.same(want) }) {
+		return
+	}
+	if want.state == "unique" {
+		key := strings.TrimPrefix(want.typ, "btree ")
+		c.problem("table "+table, "ALTER TABLE "+table+" ADD PRIMARY KEY "+key, "has no valid, immediate primary key %s", key)
+		return
+	}
+	found, cure := "is missing", c.statement(" INDEX CONCURRENTLY "+name+" ")
+	if cure == "" {
+		cure = strings.Replace(c.statement(" INDEX "+name+" "), "INDEX", "INDEX CONCURRENTLY", 1)
+	}
+	for _, f := range c.facts[table] {
+		if f.kind != "index" || sqltext.Quote(f.name) != name {
+			continue
+		}
+		cure = "drop it, then create it again, each by itself and in no transaction: DROP INDEX CONCURRENTLY " +
+			c.names.InSchema(want.name) + "; " + cure
+		switch f.state {
+		case "building": // to drop it would end the build, after a wait that stops all writers
+			found, cure = "is being built, or a build of it failed before the one that runs",
+				"wait for that one (pg_stat_progress_create_index), then look again"
+		case "invalid":
+			found = "is invalid, as a failed CREATE INDEX CONCURRENTLY leaves it"
+		default:
+			found = fmt.Sprintf("is %s WHERE %s", f.typ, f.text)
+		}
+	}
+	if want.relation == "{outbox}" && len(c.partitions) > 0 { // whose indexes are not built or dropped concurrently
+		cure = strings.ReplaceAll(cure, " CONCURRENTLY", "")
+	}
+	if c.behind {
+		cure = runMigrate
+	}
+	c.problem("index "+name, cure, "%s", found)
+}
+
+func (c *inspection) autovacuum(object, name string, options []string) {
+	has := func(option string) bool {
+		return slices.ContainsFunc(options, func(o string) bool { return strings.HasPrefix(o, option) })
+	}
+	switch {
+	case has("autovacuum_enabled=") && !has("autovacuum_enabled=true") && !has("autovacuum_enabled=on"):
+		c.warning(object, "ALTER TABLE "+name+" RESET (autovacuum_enabled)",
+			"has autovacuum switched off: reads slow down as dead rows pile up")
+	case !has("autovacuum_vacuum_scale_factor="):
+		c.warning(object, "ALTER TABLE "+name+
+			" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)",
+			"has no autovacuum settings of its own: the defaults come too late for a queue")
+	}
+}
+
+var sameExpression = strings.NewReplacer(
+	" ", "", "\n", "", "(", "", ")", "", "pg_catalog.", "",
+	"::text", "", "::bigint", "", "::smallint", "", "::jsonb", "", "::regclass", "",
+)
+
+// normalized removes from an expression what releases of Postgres print differently: brackets, casts and qualification.
+// Ours have one operator or only ANDs, so that nothing else comes out alike.
+func normalized(expression string) string {
+	return strings.ToLower(sameExpression.Replace(expression))
 }

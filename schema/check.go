@@ -119,7 +119,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 	if err == nil && !c.useless {
 		err = db.Transact(ctx, func(q drive.Querier) error {
 			c.q = q
-			return c.steps(ctx, c.whoAsks, c.read, c.anything, c.foreign, c.bounds, c.grants, c.migrations)
+			return c.steps(ctx, c.whoAsks, c.readCatalog, c.anything, c.foreign, c.bounds, c.grants, c.migrations)
 		})
 		c.q = db
 	}
@@ -129,15 +129,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 	if c.useless {
 		return c, nil
 	}
-	for _, w := range wanted {
-		if c.beside = len(w.forwarder) == 0; w.seq != "" {
-			c.sequence(w)
-		}
-	}
-	for _, w := range wanted {
-		c.beside = len(w.forwarder) == 0
-		c.table(w)
-	}
+	c.compare()
 	return c, nil
 }
 
@@ -166,26 +158,6 @@ func (c *inspection) alive(ctx context.Context) error {
 	}, c.names.Render(sqltext.CheckAlive))
 }
 
-// ofOutbox says whether a migration is about what the outbox itself needs.
-func ofOutbox(m migrations.Migration) bool {
-	for _, s := range m.Statements() {
-		for _, w := range wanted {
-			if len(w.forwarder) > 0 && strings.Contains(s, w.name) && !w.addsSpare(s) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// addsSpare says whether a statement adds a column that the outbox does without.
-func (w wantedTable) addsSpare(statement string) bool {
-	return slices.ContainsFunc(w.columns, func(c wantedColumn) bool {
-		add := "ALTER TABLE " + w.name + " ADD COLUMN " + c.name + " "
-		return c.spare && strings.HasPrefix(strings.Join(strings.Fields(statement), " "), add)
-	})
-}
-
 type inspection struct {
 	q     drive.Querier
 	names sqltext.Tables
@@ -195,19 +167,18 @@ type inspection struct {
 	beside  bool         // what is looked at now is nothing that the outbox itself needs
 	besides map[int]bool // the problems that were found meanwhile
 
-	role      string
-	standby   bool
-	encoding  string          // of the database
-	odd       bool            // there are settings to look at
-	useless   bool            // the rest would fail or mislead
-	damaged   bool            // something is not as the statements need it
-	blind     bool            // the role may not read which migrations were applied
-	behind    bool            // Migrate has something to do
-	putOff    map[string]bool // indexes of concurrent migrations that were not applied
-	relations map[string]relation
+	role     string
+	standby  bool
+	encoding string            // of the database
+	odd      bool              // there are settings to look at
+	useless  bool              // the rest would fail or mislead
+	damaged  bool              // something is not as the statements need it
+	blind    bool              // the role may not read which migrations were applied
+	behind   bool              // Migrate has something to do
+	putOff   map[string]bool   // indexes of concurrent migrations that were not applied
+	facts    map[string][]fact // of each relation that there is
 	// of the outbox; none if it is one table
 	partitions []leaves.Leaf
-	sequences  map[string]sequence
 }
 
 func (c *inspection) problem(object, cure, found string, args ...any) {
@@ -229,7 +200,7 @@ func (c *inspection) warning(object, cure, found string, args ...any) {
 
 // anything says it in one line if nothing is there.
 func (c *inspection) anything(ctx context.Context) error {
-	if len(c.relations) > 0 {
+	if len(c.facts) > 0 {
 		return nil
 	}
 	c.useless = true
@@ -251,22 +222,20 @@ func (c *inspection) anything(ctx context.Context) error {
 
 // foreign finds tables of another program that have the names of ours.
 func (c *inspection) foreign(context.Context) error {
-	for _, w := range wanted {
-		name := c.names.Render(w.name)
-		live, ok := c.relations[name]
-		if !ok || !live.isTable() {
-			continue
-		}
-		missing := 0
-		for _, column := range w.columns {
-			if _, ok := live.columns[column.name]; !ok {
-				missing++
+	for _, t := range tables {
+		columns, missing := 0, 0
+		for _, want := range expectedFacts() {
+			if want.relation == t.name && want.kind == "column" {
+				columns++
+				if _, ok := c.fact(t.name, "column", want.name); !ok {
+					missing++
+				}
 			}
 		}
-		if missing > len(w.columns)/2 {
+		if live, _ := c.fact(t.name, "table", ""); live.typ == "table" && missing > columns/2 {
 			c.useless = true
-			c.problem("table "+name, anotherName(w.name), "is that of another program: it lacks %d of our %d columns", missing,
-				len(w.columns))
+			c.problem("table "+c.names.Render(t.name), anotherName(t.name),
+				"is that of another program: it lacks %d of our %d columns", missing, columns)
 		}
 	}
 	return nil
@@ -277,9 +246,9 @@ func (c *inspection) migrations(ctx context.Context) error {
 		return nil
 	}
 	var done history
-	if r, ok := c.relations[c.names.Render("{migrations}")]; ok {
+	if _, ok := c.fact("{migrations}", "table", ""); ok {
 		for _, column := range []string{"version", "name", "checksum", "applied_at"} {
-			if _, ok := r.columns[column]; !ok {
+			if _, ok := c.fact("{migrations}", "column", column); !ok {
 				return nil // which is reported with the columns
 			}
 		}

@@ -44,9 +44,9 @@ func explainLocked(ctx context.Context, db database, names sqltext.Tables, err e
 
 // holder says who has a table of ours for itself, and what to do.
 func holder(ctx context.Context, db database, names sqltext.Tables) (found, cure string, err error) {
-	tables := make([]string, len(wanted))
-	for i, w := range wanted {
-		tables[i] = names.Render(w.name)
+	all := make([]string, len(tables))
+	for i, t := range tables {
+		all[i] = names.Render(t.name)
 	}
 	found, cure = "a table was locked for a moment", "try again"
 	err = drive.Collect(ctx, db, func(rows drive.Rows) error {
@@ -66,6 +66,6 @@ func holder(ctx context.Context, db database, names sqltext.Tables) (found, cure
 		found = fmt.Sprintf("session %d%s has locked table %s, or waits for that", pid, about, table)
 		cure = fmt.Sprintf("wait if that is planned, or end it: SELECT pg_terminate_backend(%d)", pid)
 		return nil
-	}, sqltext.CheckHolder, tables)
+	}, sqltext.CheckHolder, all)
 	return found, cure, err
 }

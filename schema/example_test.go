@@ -35,19 +35,4 @@ func ExampleFiles() {
 	// 0060_watermill_idempotency.sql
 	// -- +goose Up
 	// CREATE TABLE "shop"."outbox_idempotency"
-	// 0061_watermill_history.sql
-	// -- +goose Up
-	// ALTER TABLE "shop"."outbox"
-	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
-	//     ADD COLUMN history jsonb
-	// 0062_watermill_queue_history.sql
-	// -- +goose Up
-	// ALTER TABLE "shop"."inbox_queue"
-	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
-	//     ADD COLUMN history jsonb
-	// 0063_watermill_inbox_history.sql
-	// -- +goose Up
-	// ALTER TABLE "shop"."inbox"
-	//     -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
-	//     ADD COLUMN history jsonb
 }

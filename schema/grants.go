@@ -77,16 +77,19 @@ func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, err
 // some parts need is a warning.
 func (c *inspection) grants(ctx context.Context) error {
 	var needs []need
-	for _, w := range wanted {
-		if seq := (need{kind: "SEQUENCE", relation: c.names.Render(w.seq)}); w.seq != "" {
-			if w.name == "{outbox}" {
-				seq.forwarder, seq.publisher = []string{"SELECT"}, []string{"USAGE"}
-			} else {
-				seq.others = []string{"SELECT", "USAGE"}
-			}
-			needs = append(needs, seq)
+	for _, t := range tables {
+		switch t.name {
+		case "{outbox}":
+			needs = append(needs, need{
+				kind: "SEQUENCE", relation: c.names.Render("{outbox_id_seq}"),
+				forwarder: []string{"SELECT"}, publisher: []string{"USAGE"},
+			})
+		case "{queue}":
+			needs = append(needs, need{
+				kind: "SEQUENCE", relation: c.names.Render("{queue_id_seq}"), others: []string{"SELECT", "USAGE"},
+			})
 		}
-		needs = append(needs, need{kind: "TABLE", relation: c.names.Render(w.name), forwarder: w.forwarder, others: w.others})
+		needs = append(needs, need{kind: "TABLE", relation: c.names.Render(t.name), forwarder: t.forwarder, others: t.others})
 	}
 	var relations, privileges []string
 	for _, n := range needs {

@@ -28,9 +28,9 @@ const (
 // free returns an error if a table of another program has the name of one that the migration makes.
 func (r *run) free(ctx context.Context, q drive.Querier, m migrations.Migration) error {
 	var ours []string
-	for _, w := range wanted {
-		if strings.Contains(m.Text, w.create(w.name)) {
-			ours = append(ours, w.name)
+	for _, t := range tables {
+		if strings.Contains(m.Text, " TABLE "+t.name+" (") {
+			ours = append(ours, t.name)
 		}
 	}
 	if len(ours) == 0 {

@@ -65,8 +65,6 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.ReapLeases:      reapLeases,
 		sqltext.ExpireMessages:  expireMessages,
 		sqltext.CleanQueue:      cleanQueue,
-		sqltext.MayNoteQueue:    mayNote,
-		sqltext.MayNoteInbox:    mayNote,
 	} {
 		rendered[sqltext.Tables{}.Render(text)] = operation{run: run}
 	}

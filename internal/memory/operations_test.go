@@ -23,7 +23,7 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 		return list
 	}
 	known := map[string]bool{
-		"Tables": true, "ErrBadName": true, "WithoutNote": true, "WithoutInboxNote": true, // no statements
+		"Tables": true, "ErrBadName": true, // no statements
 		"InsertMarked": true, "StoreAnswerMarked": true, // only with a mark
 		"Notify":       true,                       // to other processes
 		"InboxHandled": true,                       // only over pgx, whose connection is asked before BEGIN

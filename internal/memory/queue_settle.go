@@ -147,7 +147,3 @@ func expireMessages(c *call) (res result, err error) {
 	}
 	return res, nil
 }
-
-// mayNote is sqltext.MayNoteQueue and MayNoteInbox. Nothing reads histories here, so none is kept, whatever the
-// statements write.
-func mayNote(*call) (result, error) { return result{rows: [][]any{{true}}}, nil }

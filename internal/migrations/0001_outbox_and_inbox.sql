@@ -18,7 +18,9 @@ CREATE TABLE {outbox} (
     attempts     integer     NOT NULL DEFAULT 0,
     last_error   text,
     published_at timestamptz,
-    dead_at      timestamptz
+    dead_at      timestamptz,
+    -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
+    history      jsonb
 ) WITH (
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
@@ -93,6 +95,8 @@ CREATE TABLE {inbox} (
     attempts     integer     NOT NULL DEFAULT 0,
     revived      integer     NOT NULL DEFAULT 0,
     last_error   text,
+    -- What went wrong with a message and what operators did to it, oldest first: a JSON array, or NULL.
+    history      jsonb,
     hash         bytea,
     PRIMARY KEY (consumer, message_id)
 ) WITH (

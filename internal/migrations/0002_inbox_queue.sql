@@ -20,6 +20,7 @@ CREATE TABLE {queue} (
     attempts      integer     NOT NULL DEFAULT 0,
     crashes       integer     NOT NULL DEFAULT 0,
     last_error    text,
+    history       jsonb, -- as in {outbox}
     done_at       timestamptz,
     owner         uuid,
     locked_until  timestamptz,

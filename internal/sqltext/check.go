@@ -63,42 +63,44 @@ SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.
                 WHEN n.privilege = 'DELETE' THEN pg_catalog.has_table_privilege(r.oid, c.oid, n.privilege)
                 ELSE pg_catalog.has_any_column_privilege(r.oid, c.oid, n.privilege) END`
 
-	// CheckRelations describes relations; one that is missing has no row. The text is how this session
-	// prints the relation within an expression.
+	// CheckCatalog says what the catalogs know of some relations, one fact a row: relation, kind of fact, name, type,
+	// state, text. schema/catalog.txt has the facts of a database that Migrate has made. A relation that is missing has
+	// none. A table in partitions has no rows of its own, so it counts as logged.
 	//
 	// Arguments: names.
-	CheckRelations = `SELECT n.name, c.relkind::text, c.relpersistence::text, c.oid::pg_catalog.regclass::text,
-       pg_catalog.array_to_string(c.reloptions, ','), pg_catalog.row_security_active(c.oid)
-  FROM pg_catalog.unnest($1::text[]) AS n(name)
-  JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name)`
-
-	// CheckColumns describes their columns.
-	//
-	// Arguments: names.
-	CheckColumns = `SELECT n.name, a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attnotnull,
-       a.attgenerated <> '', a.attidentity <> '', coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
-  FROM pg_catalog.unnest($1::text[]) AS n(name)
-  JOIN pg_catalog.pg_attribute a ON a.attrelid = pg_catalog.to_regclass(n.name)
+	CheckCatalog = `WITH r AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relpersistence, c.reloptions
+    FROM pg_catalog.unnest($1::text[]) AS n(name) JOIN pg_catalog.pg_class c ON c.oid = pg_catalog.to_regclass(n.name))
+SELECT r.name, CASE r.relkind WHEN 'S' THEN 'sequence' ELSE 'table' END, r.oid::pg_catalog.regclass::text,
+       CASE WHEN s.seqrelid IS NOT NULL THEN pg_catalog.format_type(s.seqtypid, NULL)
+            WHEN r.relkind IN ('r', 'p') THEN 'table' ELSE 'relation of kind ' || r.relkind::text END,
+       CASE WHEN r.relkind = 'p' OR r.relpersistence = 'p' THEN 'logged'
+            WHEN r.relpersistence = 'u' THEN 'unlogged' ELSE 'temporary' END,
+       CASE WHEN s.seqrelid IS NULL THEN coalesce(pg_catalog.array_to_string(r.reloptions, ','), '')
+            ELSE 'INCREMENT ' || CASE WHEN s.seqincrement > 0 THEN 1 ELSE s.seqincrement END || ' CACHE ' || s.seqcache
+                 || CASE WHEN s.seqcycle THEN ' CYCLE' ELSE ' NO CYCLE' END END
+  FROM r LEFT JOIN pg_catalog.pg_sequence s ON s.seqrelid = r.oid
+UNION ALL
+SELECT r.name, 'row security', '', '', '', '' FROM r WHERE r.relkind <> 'S' AND pg_catalog.row_security_active(r.oid)
+UNION ALL
+SELECT r.name, 'column', a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
+       CASE WHEN a.attnotnull THEN 'NOT NULL' ELSE 'NULL' END,
+       CASE WHEN a.attidentity <> '' THEN 'IDENTITY' WHEN d.oid IS NULL THEN ''
+            WHEN a.attgenerated <> '' THEN 'GENERATED ' ELSE 'DEFAULT ' END
+         || coalesce(pg_catalog.pg_get_expr(d.adbin, d.adrelid), '')
+  FROM r JOIN pg_catalog.pg_attribute a ON a.attrelid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
   LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
- WHERE a.attnum > 0 AND NOT a.attisdropped`
-
-	// CheckIndexes describes their indexes: whether each is unique (at once, not at commit), whether it is complete, its
-	// method, its columns with their sort options, its predicate, and whether somebody is building an index on its table,
-	// or on one that this role may not see.
-	//
-	// Arguments: names.
-	CheckIndexes = `SELECT n.name, i.relname::text, x.indisunique AND x.indimmediate, x.indisvalid AND x.indisready,
-       m.amname::text,
-       pg_catalog.array_to_string(ARRAY(
+ WHERE r.relkind <> 'S'
+UNION ALL
+SELECT r.name, 'index', i.relname, m.amname || ' (' || pg_catalog.array_to_string(ARRAY(
            SELECT pg_catalog.pg_get_indexdef(x.indexrelid, k, false)
                   || CASE WHEN x.indoption[k - 1] = 0 THEN '' ELSE ' option ' || x.indoption[k - 1]::text END
-             FROM pg_catalog.generate_series(1, x.indnkeyatts::int) AS k ORDER BY k), ', '),
-       coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), ''),
-       EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p WHERE (p.relid = x.indrelid OR p.relid IS NULL)
-         AND p.datname = pg_catalog.current_database())
-  FROM pg_catalog.unnest($1::text[]) AS n(name)
-  JOIN pg_catalog.pg_index x ON x.indrelid = pg_catalog.to_regclass(n.name)
-  JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
+             FROM pg_catalog.generate_series(1, x.indnkeyatts::int) AS k ORDER BY k), ', ') || ')',
+       CASE WHEN x.indisvalid AND x.indisready THEN CASE WHEN x.indisunique AND x.indimmediate THEN 'unique' ELSE '' END
+            WHEN EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p
+              WHERE (p.relid = x.indrelid OR p.relid IS NULL) AND p.datname = pg_catalog.current_database()) THEN 'building'
+            ELSE 'invalid' END,
+       coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), '')
+  FROM r JOIN pg_catalog.pg_index x ON x.indrelid = r.oid JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
   JOIN pg_catalog.pg_am m ON m.oid = i.relam`
 
 	// Deserted is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor knows
@@ -111,13 +113,6 @@ SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.
        coalesce((SELECT o.created_at < clock_timestamp() - interval '1 minute' FROM {outbox} o
                   WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
                   ORDER BY o.lane, o.id LIMIT 1), false)`
-
-	// CheckSequences describes sequences; one that is missing has no row.
-	//
-	// Arguments: names.
-	CheckSequences = `SELECT n.name, s.seqincrement, s.seqcache, s.seqcycle, pg_catalog.format_type(s.seqtypid, NULL)
-  FROM pg_catalog.unnest($1::text[]) AS n(name)
-  JOIN pg_catalog.pg_sequence s ON s.seqrelid = pg_catalog.to_regclass(n.name)`
 
 	// CheckBounds lists the checks of ids that are there for a moment while leaves are made: the table and the name of the
 	// check, as SQL, whether it is one of the default, the first id that it refuses, the first that it takes again, and

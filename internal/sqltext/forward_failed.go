@@ -38,9 +38,9 @@ const (
 	// Commands matches the keys of which core.Commands says that they may command a broker.
 	Commands = `^([Nn][Aa][Tt][Ss]-|(outbox_headers|_watermill_message_uuid|B?CC|x-delay)$)`
 
-	// MayWrite says whether the role of the connection may write messages, and histories.
+	// MayWrite says whether the role of the connection may write messages.
 	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT')
-   AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE'), (` + MayNote + `)`
+   AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE')`
 
 	settleFailed = `WITH fence AS MATERIALIZED (
     SELECT l.lane, l.epoch FROM {lanes} l

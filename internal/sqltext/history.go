@@ -2,14 +2,8 @@ package sqltext
 
 // The history of a message of the outbox stands in its row: a JSON array of its last 20 failed attempts and acts of
 // operators, oldest first. It is written by the statements that settle the failure or do the act, so what is published
-// at first costs nothing more. In a database at an older migration, or with grants of one, these parts are left out of
-// the statements.
+// at first costs nothing more.
 const (
-	// MayNote says whether the role of the connection may write histories.
-	MayNote = `SELECT EXISTS (SELECT FROM pg_attribute a
-  WHERE a.attrelid = {outbox_text}::regclass AND a.attname = 'history' AND NOT a.attisdropped
-    AND has_column_privilege(a.attrelid, a.attnum, 'SELECT') AND has_column_privilege(a.attrelid, a.attnum, 'UPDATE'))`
-
 	// NoteAttempt is the part of SettleFailed that notes the attempt. Repeated after an unknown commit, it notes it once.
 	NoteAttempt = `,
            history = CASE WHEN o.attempts >= f.attempts AND o.history IS NOT NULL THEN o.history ELSE ` + lastNotes +

@@ -1,15 +1,8 @@
 package sqltext
 
-import "strings"
-
 // The history of a message of the inbox stands in its row too: the statements that record a failed attempt, mark a
 // message dead or do an act of an operator write it. What is handled at first writes none.
 const (
-	// MayNoteInbox says whether the role of the connection may write histories of the inbox.
-	MayNoteInbox = `SELECT EXISTS (SELECT FROM pg_attribute a
-  WHERE a.attrelid = to_regclass('{inbox}') AND a.attname = 'history' AND NOT a.attisdropped
-    AND has_column_privilege(a.attrelid, a.attnum, 'SELECT') AND has_column_privilege(a.attrelid, a.attnum, 'UPDATE'))`
-
 	// NoteInboxAct is the part of the acts on the inbox that notes them, with when the message came first and when it
 	// died, which an act that revives it forgets. NoteInboxLetter is that of RedriveLetters.
 	NoteInboxAct    = noteInboxAct + `$4::bigint), '[]')`
@@ -38,11 +31,3 @@ const (
 
 	lastInboxNotes = `jsonb_path_query_array(coalesce(i.history, '[]'), '$[last - 18 to last]')`
 )
-
-// WithoutInboxNote are the statements of package middleware that write histories, as they are without.
-var WithoutInboxNote = map[string]string{
-	FailInbox: unnoted.Replace(FailInbox),
-	BuryInbox: unnoted.Replace(BuryInbox),
-}
-
-var unnoted = strings.NewReplacer(noteColumn+")", ")", noteFirstFailure, "", noteFailure, "")

@@ -1,16 +1,9 @@
 package sqltext
 
-import "strings"
-
 // The history of a message of the queue stands in its row too, as that of the outbox does: the statements that charge
 // an attempt, mark a message dead or do an act of an operator write it. What is done at first, and what is given back
 // without charge, writes none.
 const (
-	// MayNoteQueue says whether the role of the connection may write histories of the queue.
-	MayNoteQueue = `SELECT EXISTS (SELECT FROM pg_attribute a
-  WHERE a.attrelid = to_regclass('{queue}') AND a.attname = 'history' AND NOT a.attisdropped
-    AND has_column_privilege(a.attrelid, a.attnum, 'SELECT') AND has_column_privilege(a.attrelid, a.attnum, 'UPDATE'))`
-
 	// NoteAbandoned is the part of AbandonMessages that notes the attempt, and the death where it was the last.
 	NoteAbandoned = noteQueue + `'attempt', ` + oneMore + `, 'error', left($4::text, 256),
            'delay', ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))],
@@ -44,12 +37,3 @@ const (
          || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at', statement_timestamp(), `
 	noted = `)))`
 )
-
-// WithoutNote are the statements of package queue that write histories, as they are without.
-var WithoutNote = map[string]string{
-	AbandonMessages: strings.Replace(AbandonMessages, NoteAbandoned, "", 1),
-	FailMessages:    strings.Replace(FailMessages, NoteFailed, "", 1),
-	ReapLeases:      strings.Replace(ReapLeases, NoteReaped, "", 1),
-	ExpireMessages:  strings.Replace(ExpireMessages, NoteExpired, "", 1),
-	MarkDead:        strings.Replace(MarkDead, NoteDead, "", 1),
-}
