@@ -307,7 +307,7 @@ func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error 
 	if err := db.Check(); err != nil {
 		return err
 	}
-	own, err := db.pool.Begin(ctx, drive.TxOptions{Isolation: sql.LevelReadCommitted, Ours: true})
+	own, err := db.pool.Begin(ctx, drive.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
 		return err
 	}

@@ -86,8 +86,6 @@ type Conns struct {
 type TxOptions struct {
 	Isolation sql.IsolationLevel
 	ReadOnly  bool
-	// Ours says that no code of the user's runs in it, so that it may have the settings that our statements rely on.
-	Ours bool
 }
 
 // Tx is a transaction. One goroutine uses it at a time.

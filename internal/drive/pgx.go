@@ -15,7 +15,6 @@ import (
 type pgxPool struct {
 	pool  *pgxpool.Pool
 	mode  []any         // how statements outside transactions are sent
-	pins  *pins         // nil = the connections are ours, and have the settings that they should
 	whose *atomic.Int32 // its connections are
 }
 
@@ -27,10 +26,8 @@ var planEachTime = []any{pgx.QueryExecModeCacheDescribe}
 func NewPgx(pool *pgxpool.Pool) Pool { return newPgxPool(pool) }
 
 func newPgxPool(pool *pgxpool.Pool) pgxPool {
-	p := pgxPool{pool: pool, pins: &pins{}, whose: new(atomic.Int32)}
+	p := pgxPool{pool: pool, whose: new(atomic.Int32)}
 	cfg := pool.Config().ConnConfig
-	p.pins.asText = cfg.DefaultQueryExecMode == pgx.QueryExecModeExec ||
-		cfg.DefaultQueryExecMode == pgx.QueryExecModeSimpleProtocol
 	switch {
 	case cfg.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement:
 		// The other modes do that already, and were chosen for a reason.
@@ -55,39 +52,17 @@ func (p pgxPool) Conns() Conns {
 }
 
 func (p pgxPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	switch pins, err := p.needs(ctx); {
-	case err != nil:
-		return 0, err
-	case pins.ours != nil:
-		return p.execPinned(ctx, pins.ours, query, args)
-	}
 	tag, err := p.pool.Exec(ctx, query, slices.Concat(p.mode, args)...)
 	p.notice(err)
 	return tag.RowsAffected(), p.explain(err)
 }
 
 func (p pgxPool) Query(ctx context.Context, query string, args ...any) (Rows, error) {
-	switch pins, err := p.needs(ctx); {
-	case err != nil:
-		return nil, err
-	case pins.ours != nil:
-		return p.queryPinned(ctx, pins.ours, query, args)
-	}
 	rows, err := p.pool.Query(ctx, query, slices.Concat(p.mode, args)...)
 	if err != nil {
 		return nil, p.explain(err)
 	}
 	return poolRows{pgxRows{rows}, p}, nil
-}
-
-// needs returns the pins that statements need.
-func (p pgxPool) needs(ctx context.Context) (*pinned, error) {
-	if known := p.pins.loaded(); known != nil {
-		return known, nil
-	}
-	plain := p
-	plain.pins = nil
-	return p.pins.ask(ctx, plain)
 }
 
 // poolRows are those of a statement that may have found out where its connection leads.
@@ -104,7 +79,6 @@ func (r poolRows) Close() error {
 
 // notice replaces the connections when one of them turns out to lead to a server that cannot be written to.
 func (p pgxPool) notice(err error) {
-	p.pins.doubt(err)
 	if text.SQLState(err) == ReadOnlyServer {
 		p.Reset()
 	}
@@ -123,25 +97,11 @@ func (p pgxPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 	if err != nil {
 		return nil, err
 	}
-	pins := nothing
-	if opts.Ours || p.pins.asText { // found out before the pool may have no connection left
-		if pins, err = p.needs(ctx); err != nil {
-			return nil, err
-		}
-	}
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return nil, p.explain(err)
 	}
-	t := &pgxTx{conn: conn, beginSQL: begin, pins: pins.theirs, mode: p.mode}
-	if opts.Ours {
-		t.pins = pins.ours
-	} else if pg := conn.Conn().PgConn(); pins == nothing && pg.ParameterStatus("client_encoding") != "UTF8" &&
-		pg.ParameterStatus("client_encoding") != pg.ParameterStatus("server_encoding") {
-		// the server tells that without being asked
-		t.pins = []string{"set local client_encoding = 'UTF8'"}
-	}
-	return t, nil
+	return &pgxTx{conn: conn, beginSQL: begin, mode: p.mode}, nil
 }
 
 func (p pgxPool) Dedicated(ctx context.Context) (Querier, func(), error) {
@@ -149,9 +109,7 @@ func (p pgxPool) Dedicated(ctx context.Context) (Querier, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	own := newPgxPool(pool)
-	own.pins = p.pins // it has the same role
-	return own, pool.Close, nil
+	return newPgxPool(pool), pool.Close, nil
 }
 
 // single makes a pool of one connection with the settings and hooks of the user's.

@@ -42,10 +42,7 @@ func (k keepingPgx) Exec(ctx context.Context, query string, args ...any) (int64,
 }
 
 func (k keepingPgx) Query(ctx context.Context, query string, args ...any) (Rows, error) {
-	switch pins, err := k.needs(ctx); {
-	case err != nil:
-		return nil, err
-	case pins.ours != nil || k.whose.Load() == aPoolers:
+	if k.whose.Load() == aPoolers {
 		return k.pgxPool.Query(ctx, query, args...)
 	}
 	conn, err := k.pool.Acquire(ctx)

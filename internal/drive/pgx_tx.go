@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -42,8 +41,7 @@ func beginSQL(opts TxOptions) (string, error) {
 type pgxTx struct {
 	conn     *pgxpool.Conn
 	beginSQL string
-	pins     []string // what is set with BEGIN
-	mode     []any    // how statements outside transactions are sent
+	mode     []any // how statements outside transactions are sent
 	begun    bool
 	ended    bool
 	handed   bool  // to code that is not ours
@@ -58,8 +56,7 @@ func (t *pgxTx) start(ctx context.Context) error {
 		return t.startErr
 	}
 	t.begun = true
-	begin := strings.Join(slices.Concat([]string{t.beginSQL}, t.pins, []string{sqltext.MarkTx}), "; ")
-	_, t.startErr = t.conn.Exec(ctx, begin) // no arguments: pgx sends such as one simple query
+	_, t.startErr = t.conn.Exec(ctx, t.beginSQL+"; "+sqltext.MarkTx) // no arguments: pgx sends such as one simple query
 	return t.startErr
 }
 
@@ -109,7 +106,7 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 	}
 	t.begun = true
 	batch := &pgx.Batch{}
-	t.queueBegin(batch)
+	batch.Queue(t.beginSQL)
 	batch.Queue(sqltext.MarkTx)
 	before := batch.Len()
 	batch.Queue(query, args...)
@@ -127,7 +124,7 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 }
 
 func (t *pgxTx) Peek(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error) {
-	if t.begun || t.ended || len(t.pins) > 0 {
+	if t.begun || t.ended {
 		return nil, false, nil
 	}
 	found, err := t.conn.Query(ctx, query, slices.Concat(t.mode, args)...)
@@ -135,13 +132,6 @@ func (t *pgxTx) Peek(ctx context.Context, query string, args ...any) (rows Rows,
 		return nil, false, err
 	}
 	return pgxRows{found}, true, nil
-}
-
-func (t *pgxTx) queueBegin(batch *pgx.Batch) {
-	batch.Queue(t.beginSQL)
-	for _, pin := range t.pins {
-		batch.Queue(pin)
-	}
 }
 
 // notBegun refuses all further use if the first statement was found wrong before BEGIN was run: whatever
@@ -207,7 +197,7 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) 
 	batch := &pgx.Batch{}
 	if !t.begun {
 		t.begun = true
-		t.queueBegin(batch)
+		batch.Queue(t.beginSQL)
 	}
 	for _, s := range pending {
 		batch.Queue(s.SQL, s.Args...)

@@ -3,6 +3,7 @@ package drive
 import (
 	"context"
 	"database/sql"
+	"slices"
 
 	"github.com/jackc/pgx/v5/stdlib"
 )
@@ -10,14 +11,13 @@ import (
 type sqlPool struct {
 	db   *sql.DB
 	mode []any // how statements outside transactions are sent: see planEachTime
-	pins *pins
 }
 
 // NewSQL makes a Pool of a database/sql pool of any Postgres driver.
 func NewSQL(db *sql.DB) Pool { return newSQLPool(db) }
 
 func newSQLPool(db *sql.DB) sqlPool {
-	b := sqlPool{db: db, pins: &pins{asText: true}} // as far as is known
+	b := sqlPool{db: db}
 	if _, ok := db.Driver().(*stdlib.Driver); ok {
 		b.mode = planEachTime // other drivers do not keep plans, and do not know pgx's modes
 	}
@@ -53,17 +53,14 @@ func (b sqlPool) ID() any { return b.db }
 func (b sqlPool) Conns() Conns { return Conns{Max: b.db.Stats().MaxOpenConnections, Needs: 4} }
 
 func (b sqlPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
-	n, err := b.on(b.db).Exec(ctx, query, args...)
+	n, err := sqlExec(ctx, b.db, query, slices.Concat(b.mode, args))
 	return n, b.explain(err)
 }
 
 func (b sqlPool) Query(ctx context.Context, query string, args ...any) (Rows, error) {
-	rows, err := b.on(b.db).Query(ctx, query, args...)
+	rows, err := sqlQuery(ctx, b.db, query, slices.Concat(b.mode, args))
 	return rows, b.explain(err)
 }
-
-// on is how statements outside of transactions are run by the pool, or by a connection out of it.
-func (b sqlPool) on(q sqlSession) sqlPinned { return sqlPinned{on: q, mode: b.mode, pins: b.pins} }
 
 func (b sqlPool) explain(err error) error {
 	if err == nil {
@@ -74,20 +71,9 @@ func (b sqlPool) explain(err error) error {
 }
 
 func (b sqlPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
-	pins, err := b.on(b.db).needs(ctx) // before the pool may have no connection left
-	if err != nil {
-		return nil, b.explain(err)
-	}
 	tx, err := b.db.BeginTx(ctx, &sql.TxOptions{Isolation: opts.Isolation, ReadOnly: opts.ReadOnly})
 	if err != nil {
 		return nil, b.explain(err)
-	}
-	list := pins.theirs
-	if opts.Ours {
-		list = pins.ours
-	}
-	if err := pin(ctx, tx, list); err != nil {
-		return nil, err
 	}
 	return &sqlTx{tx: tx}, nil
 }

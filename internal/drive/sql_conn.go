@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -54,7 +55,7 @@ func (c *sqlConn) Exec(ctx context.Context, query string, args ...any) (int64, e
 	if err != nil {
 		return 0, err
 	}
-	n, err := c.pool.on(conn).Exec(ctx, query, args...)
+	n, err := sqlExec(ctx, conn, query, slices.Concat(c.pool.mode, args))
 	return n, c.dropped(err)
 }
 
@@ -63,6 +64,6 @@ func (c *sqlConn) Query(ctx context.Context, query string, args ...any) (Rows, e
 	if err != nil {
 		return nil, err
 	}
-	rows, err := c.pool.on(conn).Query(ctx, query, args...)
+	rows, err := sqlQuery(ctx, conn, query, slices.Concat(c.pool.mode, args))
 	return rows, c.dropped(err)
 }

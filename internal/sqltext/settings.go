@@ -4,12 +4,6 @@ package sqltext
 // settings matter, and those are set for the statement's own transaction where they are others. docs/run/settings.md
 // lists them.
 const (
-	// SessionSettings reads settings of the session; one that the server does not know is NULL.
-	//
-	// Arguments: names.
-	SessionSettings = `SELECT n.name, pg_catalog.current_setting(n.name, true) ` +
-		`FROM pg_catalog.unnest($1::text[]) AS n(name)`
-
 	// CheckSettings reads settings with what has set them: 'user' is ALTER ROLE, 'database' ALTER DATABASE.
 	//
 	// Arguments: names.

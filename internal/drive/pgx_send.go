@@ -7,40 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// A statement outside of transactions that needs pins is sent with BEGIN before and COMMIT behind it, in one round
-// trip.
-
-func (p pgxPool) execPinned(ctx context.Context, pins []string, query string, args []any) (int64, error) {
-	rows, err := p.queryPinned(ctx, pins, query, args)
-	if err != nil {
-		return 0, err
-	}
-	err = rows.Close()
-	return rows.(*pinnedRows).CommandTag().RowsAffected(), err
-}
-
-func (p pgxPool) queryPinned(ctx context.Context, pins []string, query string, args []any) (Rows, error) {
-	conn, err := p.pool.Acquire(ctx)
-	if err != nil {
-		return nil, p.explain(err)
-	}
-	batch := &pgx.Batch{}
-	batch.Queue("begin isolation level read committed")
-	for _, pin := range pins {
-		batch.Queue(pin)
-	}
-	if len(p.mode) > 0 {
-		batch.Queue("set local plan_cache_mode = 'force_custom_plan'") // as planEachTime, which batches do not take
-	}
-	before := batch.Len()
-	batch.Queue(query, args...)
-	batch.Queue("commit")
-	return p.send(ctx, conn, batch, before)
-}
-
 // send returns the rows of a batch's statement that has so many before it.
 func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, before int) (Rows, error) {
-	r := &pinnedRows{pool: p, conn: conn, results: conn.SendBatch(ctx, batch)}
+	r := &sentRows{pool: p, conn: conn, results: conn.SendBatch(ctx, batch)}
 	var err error
 	for range before {
 		if _, err := r.results.Exec(); err != nil {
@@ -54,8 +23,8 @@ func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch,
 	return r, nil
 }
 
-// pinnedRows also end the transaction, or the batch, that they came in.
-type pinnedRows struct {
+// sentRows also end the batch that they came in.
+type sentRows struct {
 	pgx.Rows
 	pool    pgxPool
 	conn    *pgxpool.Conn // nil = it was released
@@ -64,7 +33,7 @@ type pinnedRows struct {
 	err     error
 }
 
-func (r *pinnedRows) Next() bool {
+func (r *sentRows) Next() bool {
 	more := r.Rows.Next()
 	if !more {
 		_ = r.Close() // Err says it
@@ -72,14 +41,14 @@ func (r *pinnedRows) Next() bool {
 	return more
 }
 
-func (r *pinnedRows) Err() error {
+func (r *sentRows) Err() error {
 	if r.conn == nil {
 		return r.err
 	}
 	return r.Rows.Err()
 }
 
-func (r *pinnedRows) Close() error {
+func (r *sentRows) Close() error {
 	if r.conn == nil {
 		return r.err
 	}
@@ -89,7 +58,7 @@ func (r *pinnedRows) Close() error {
 }
 
 // end reads the answer to COMMIT, undoes what failed, and gives the connection back.
-func (r *pinnedRows) end(ctx context.Context, err error) error {
+func (r *sentRows) end(ctx context.Context, err error) error {
 	if closeErr := r.results.Close(); err == nil {
 		err = closeErr
 	}
