@@ -59,20 +59,12 @@ type Result struct {
 // dryCount is how far a dry run counts.
 const dryCount = 10_000
 
-// verb is one kind of act.
-type verb struct {
-	name    string            // in the audit log
-	states  map[Table][]State // that it may change, its default first; tables that are missing it is not for
-	reason  string            // how the error text begins that it leaves, which then needs a reason; "" = it leaves none
-	oneEach bool              // only the first message of each key
-}
-
 // run does an act: first the entry in the audit log, then one batch after another, oldest messages first, each counted
 // in that entry by the statement that changes it.
-func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) {
+func (a *Admin) run(ctx context.Context, v Verb, act Act) (r Result, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s: %w", v.name, err)
+			err = fmt.Errorf("%s: %w", v.Name, err)
 		}
 	}()
 	s, states, err := a.check(v, &act)
@@ -86,7 +78,7 @@ func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) 
 	if act.DryRun {
 		return r, d.count(ctx, states)
 	}
-	if r.AuditID, err = a.begin(ctx, v.name, act); err != nil {
+	if r.AuditID, err = a.begin(ctx, v.Name, act); err != nil {
 		return r, err
 	}
 	for _, t := range d.together(states) {
@@ -95,21 +87,21 @@ func (a *Admin) run(ctx context.Context, v verb, act Act) (r Result, err error) 
 		}
 	}
 	a.logger.Info("act of an operator", watermill.LogFields{
-		"action": v.name, "actor": act.Actor, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
+		"action": v.Name, "actor": act.Actor, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID, nil)
 }
 
 // check refuses acts that are not meant, and returns the states that the act is for.
-func (a *Admin) check(v verb, act *Act) (source, []State, error) {
+func (a *Admin) check(v Verb, act *Act) (store, []State, error) {
 	f := act.Filter
 	s, _, err := a.prepare(f)
 	if err != nil {
-		return nil, nil, err
+		return store{}, nil, err
 	}
-	may := v.states[f.In]
+	may := v.States[f.In]
 	if len(may) == 0 {
-		return nil, nil, invalid("admin: it is not for the %s", f.In)
+		return store{}, nil, invalid("admin: it is not for the %s", f.In)
 	}
 	states := f.States
 	if len(states) == 0 {
@@ -117,24 +109,24 @@ func (a *Admin) check(v verb, act *Act) (source, []State, error) {
 	}
 	for _, state := range states {
 		if !slices.Contains(may, state) {
-			return nil, nil, invalid("admin: Filter.States has %q: it changes messages that are one of %v", state, may)
+			return store{}, nil, invalid("admin: Filter.States has %q: it changes messages that are one of %v", state, may)
 		}
 	}
-	if v.oneEach && len(states) > 1 {
-		return nil, nil, invalid("admin: Filter.States has %v: name the one that blocks the keys", states)
+	if v.Heads && len(states) > 1 {
+		return store{}, nil, invalid("admin: Filter.States has %v: name the one that blocks the keys", states)
 	}
 	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() ||
 		!f.Before.IsZero()
 	if act.Actor, err = a.actor(act.Actor, act.Reason); err != nil {
-		return nil, nil, err
+		return store{}, nil, err
 	}
 	switch {
 	case !bound && !f.All:
-		return nil, nil, ErrUnbound
+		return store{}, nil, ErrUnbound
 	case act.Limit < 0:
-		return nil, nil, invalid("admin: Act.Limit is %d: use the number of messages, or 0 for all", act.Limit)
-	case v.reason != "" && act.Reason == "" && !act.DryRun:
-		return nil, nil, invalid("admin: Act.Reason is missing: it is stored with the messages")
+		return store{}, nil, invalid("admin: Act.Limit is %d: use the number of messages, or 0 for all", act.Limit)
+	case v.Stored != "" && act.Reason == "" && !act.DryRun:
+		return store{}, nil, invalid("admin: Act.Reason is missing: it is stored with the messages")
 	}
 	return s, states, nil
 }
@@ -185,9 +177,9 @@ func (a *Admin) end(ctx context.Context, audit int64, err error) error {
 // doing is one act while it is done.
 type doing struct {
 	*Admin
-	verb   verb
+	verb   Verb
 	act    Act
-	source source
+	source store
 	result *Result
 	asked  asked
 	keys   map[string]int64 // the first message of each key that was met, if that alone is meant
@@ -199,7 +191,7 @@ type doing struct {
 }
 
 // doing begins an act that was checked.
-func (a *Admin) doing(ctx context.Context, v verb, act Act, s source, r *Result) (d *doing, err error) {
+func (a *Admin) doing(ctx context.Context, v Verb, act Act, s store, r *Result) (d *doing, err error) {
 	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit), skipped: []string{}}
 	if act.Limit == 0 {
 		d.left = 1 << 62
@@ -218,7 +210,7 @@ func (a *Admin) doing(ctx context.Context, v verb, act Act, s source, r *Result)
 // walk goes through the messages among which those are that the act means.
 func (d *doing) walk(state State) *walk {
 	f := d.act.Filter
-	if d.verb.oneEach { // what does not fit may be first of its key
+	if d.verb.Heads { // what does not fit may be first of its key
 		f = Filter{In: f.In, Key: f.Key}
 	}
 	if at := d.asked.at; f.Before.IsZero() || !at.IsZero() && at.Before(f.Before) {
@@ -265,7 +257,7 @@ func (d *doing) change(ctx context.Context, states []State, batch []place) error
 
 // next returns the next messages to change. There may be none, with more to come.
 func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
-	if d.verb.oneEach {
+	if d.verb.Heads {
 		found, err := t.next(ctx, d.source, d.cfg.BatchSize)
 		if err != nil {
 			return nil, err
@@ -275,7 +267,7 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		return heads[:min(int64(len(heads)), d.left)], err
 	}
 	list, err := t.next(ctx, d.source, int(min(int64(d.cfg.BatchSize), d.left)))
-	if d.verb.name != redrive.name {
+	if d.verb.Name != redrive.Name {
 		return d.asked.of(placesOf(list)), err
 	}
 	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount { // few letters take as long to find as many
@@ -322,8 +314,8 @@ func (d *doing) tried(counted []place) {
 
 // note is the error text that the act leaves with a message; "" = it leaves that as it is.
 func (d *doing) note() string {
-	if d.verb.reason == "" {
+	if d.verb.Stored == "" {
 		return ""
 	}
-	return d.verb.reason + " by " + d.act.Actor + ": " + d.act.Reason
+	return d.verb.Stored + " by " + d.act.Actor + ": " + d.act.Reason
 }

@@ -251,7 +251,7 @@ func (e *exam) checkDead(ctx context.Context) error {
 			return err
 		}
 		for _, g := range groups[:min(len(groups), mostGroups)] {
-			again, owner, then, byHand := requeue.name, "topic", "", ""
+			again, owner, then, byHand := requeue.Name, "topic", "", ""
 			switch in {
 			case Outbox:
 				var topics []string
@@ -263,7 +263,7 @@ func (e *exam) checkDead(ctx context.Context) error {
 						strings.NewReplacer("{time}", stamp(now), "{topics}", strings.Join(topics, ", ")).Replace(
 							e.db.Render(sqltext.RequeueByHand))
 			case Inbox:
-				again, owner, then = redrive.name, "consumer", ", which publishes their dead letters again"
+				again, owner, then = redrive.Name, "consumer", ", which publishes their dead letters again"
 			}
 			cure := "fix the cause, then " + again + " them" + e.command(commands[in], again+" --group", g.ID) + then +
 				", or discard them" + e.command(commands[in], "discard --group", g.ID, "--reason WHY") + byHand

@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -86,6 +87,33 @@ type Filter struct {
 	Before time.Time `json:"before,omitzero"`
 	// All says that an act without any bound is meant.
 	All bool `json:"all,omitempty"`
+
+	find string // of Find: a UUID or a key
+}
+
+// Words says what a filter means, field by field.
+func (f Filter) Words() (list [][2]string) {
+	add := func(name, value string) {
+		if value != "" {
+			list = append(list, [2]string{name, value})
+		}
+	}
+	add("state", strings.Join(names(f.States), ", "))
+	add("id", strings.Join(f.IDs, ", "))
+	add("topic", f.Topic)
+	add("key", f.Key)
+	add(map[bool]string{true: "source", false: "consumer"}[f.In == Queue], f.Consumer)
+	add("error group", f.ErrorGroup)
+	add("error containing", f.ErrorContains)
+	for _, t := range []struct {
+		name string
+		at   time.Time
+	}{{"from", f.After}, {"before", f.Before}} {
+		if !t.at.IsZero() {
+			add(t.name, t.at.UTC().Format("2006-01-02 15:04:05Z"))
+		}
+	}
+	return list
 }
 
 // Page is a page of a list.
@@ -107,38 +135,38 @@ const maxIDs = 10_000
 
 // prepare checks a filter, and returns where to look and for which states, one after another: "" = all of them
 // together.
-func (a *Admin) prepare(f Filter) (source, []State, error) {
-	s, err := a.source(f.In)
+func (a *Admin) prepare(f Filter) (store, []State, error) {
+	s, err := a.store(f.In)
 	if err != nil {
-		return nil, nil, err
+		return s, nil, err
 	}
 	for field, value := range map[string]string{
 		"Topic": f.Topic, "Key": f.Key, "Consumer": f.Consumer, "ErrorGroup": f.ErrorGroup, "ErrorContains": f.ErrorContains,
 	} {
 		if !text.Storable(value) {
-			return nil, nil, invalid("admin: Filter.%s must be UTF-8 without NUL", field)
+			return s, nil, invalid("admin: Filter.%s must be UTF-8 without NUL", field)
 		}
 	}
 	for field, t := range map[string]time.Time{"After": f.After, "Before": f.Before} {
 		if y := t.Year(); !t.IsZero() && (y < 1 || y > 9999) {
-			return nil, nil, invalid("admin: Filter.%s is in the year %d: use 1 to 9999", field, y)
+			return s, nil, invalid("admin: Filter.%s is in the year %d: use 1 to 9999", field, y)
 		}
 	}
 	if len(f.IDs) > maxIDs {
-		return nil, nil, invalid("admin: Filter.IDs names %d messages: use at most %d", len(f.IDs), maxIDs)
+		return s, nil, invalid("admin: Filter.IDs names %d messages: use at most %d", len(f.IDs), maxIDs)
 	}
 	for _, id := range f.IDs {
 		if !text.Storable(id) {
-			return nil, nil, invalid("admin: Filter.IDs must be UTF-8 without NUL")
+			return s, nil, invalid("admin: Filter.IDs must be UTF-8 without NUL")
 		}
 	}
 	states := slices.Clone(f.States)
 	for i, state := range states {
-		if !slices.Contains(s.states(), state) {
-			return nil, nil, invalid("admin: Filter.States has %q: a message in the %s is one of %v", state, f.In, s.states())
+		if !slices.Contains(s.states, state) {
+			return s, nil, invalid("admin: Filter.States has %q: a message in the %s is one of %v", state, f.In, s.states)
 		}
 		if slices.Contains(states[:i], state) {
-			return nil, nil, invalid("admin: Filter.States has %q twice", state)
+			return s, nil, invalid("admin: Filter.States has %q twice", state)
 		}
 	}
 	if len(states) == 0 {

@@ -3,12 +3,9 @@ package admin
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
@@ -44,27 +41,6 @@ func (a *Admin) Find(ctx context.Context, what string, p Page) (*List, error) {
 	return l, nil
 }
 
-// findStep is a place where Find looks.
-type findStep struct {
-	source source
-	filter Filter
-}
-
-// findSteps are all such places, those first where the answer is quick.
-func (a *Admin) findSteps(what string) []findStep {
-	ids := []string{what}
-	steps := []findStep{
-		{findOutbox{outboxTable{a}, what, true}, Filter{IDs: ids}},
-		{findInbox{inboxTable{a}, what, true}, Filter{In: Inbox, IDs: ids}},
-		{findQueue{queueTable{a}, what, true}, Filter{In: Queue, IDs: ids}},
-		{findInbox{inboxTable{a}, what, false}, Filter{In: Inbox}},
-		{findQueue{queueTable{a}, what, false}, Filter{In: Queue}},
-		{findOutbox{outboxTable{a}, what, false}, Filter{}},
-		{queueTable{a}, Filter{In: Queue, Key: what}},
-	}
-	return steps
-}
-
 func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*List, error) {
 	l := &List{Messages: []Message{}}
 	until := time.Now().Add(lookFor)
@@ -73,12 +49,16 @@ func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*L
 			l.Next = at.String()
 			return l, nil
 		}
-		s := steps[at.Done]
-		list, more, err := a.look(ctx, s.source, s.filter, []State{""}, cursor{From: at.From}, limit-len(l.Messages), until)
+		f := steps[at.Done]
+		s, err := a.store(f.In)
 		if err != nil {
 			return nil, err
 		}
-		messages, err := s.source.show(ctx, list)
+		list, more, err := a.look(ctx, s, f, []State{""}, cursor{From: at.From}, limit-len(l.Messages), until)
+		if err != nil {
+			return nil, err
+		}
+		messages, err := s.show(ctx, list)
 		if err != nil {
 			return nil, err
 		}
@@ -89,69 +69,9 @@ func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*L
 		}
 		if more != nil {
 			l.Next = cursor{at.Done, more.From}.String()
-			l.Looked, err = a.looked(ctx, s.filter.In, "", more.From)
+			l.Looked, err = a.looked(ctx, f.In, "", more.From)
 			return l, err
 		}
 	}
 	return l, nil
 }
-
-// findOutbox, findInbox and findQueue are tables that are searched: for a message whose ID is given, if that can be
-// one, or for what is named otherwise.
-type (
-	findOutbox struct {
-		outboxTable
-		what string
-		byID bool
-	}
-	findInbox struct {
-		inboxTable
-		what string
-		byID bool
-	}
-	findQueue struct {
-		queueTable
-		what string
-		byID bool
-	}
-)
-
-func (o findOutbox) step(ctx context.Context, w *walk) ([]found, *place, error) {
-	if o.byID {
-		if _, err := strconv.ParseInt(o.what, 10, 64); err != nil {
-			return nil, nil, nil
-		}
-		return o.outboxTable.step(ctx, w)
-	}
-	from := w.from.ID
-	if *w.from == (place{}) {
-		from = math.MaxInt64
-	}
-	return o.walked(ctx, w.want, func(m *found) []any { return []any{&m.ID, &m.At, &m.key, &m.err} }, sqltext.FindOutbox,
-		o.what, from, w.look, int64(w.want))
-}
-
-func (t findInbox) step(ctx context.Context, w *walk) ([]found, *place, error) {
-	if t.byID {
-		if _, _, err := splitID(t.what); err != nil {
-			return nil, nil, nil
-		}
-		return t.inboxTable.step(ctx, w)
-	}
-	return t.walked(ctx, maxLook, func(m *found) []any { return []any{&m.Owner, &m.At, &m.Name, &m.err} },
-		sqltext.FindInbox, t.what, w.from.Owner, int64(ownersLook))
-}
-
-func (t findQueue) step(ctx context.Context, w *walk) ([]found, *place, error) {
-	if t.byID {
-		if _, _, err := splitID(t.what); err != nil {
-			return nil, nil, nil
-		}
-		return t.queueTable.step(ctx, w)
-	}
-	return t.walked(ctx, maxLook, func(m *found) []any { return []any{&m.ID, &m.At, &m.Owner, &m.Name, &m.err} },
-		sqltext.FindQueue, t.what, w.from.Owner, int64(ownersLook))
-}
-
-// ownersLook is how many consumers or sources a step asks: each is one way down an index.
-const ownersLook = 1000

@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
@@ -85,19 +82,4 @@ func (t errorText) addTo(groups map[string]*ErrorGroup, id string) {
 	if !slices.Contains(g.Topics, t.owner) {
 		g.Topics = append(g.Topics, t.owner)
 	}
-}
-
-func (o outboxTable) group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error {
-	statement := sqltext.GroupDead
-	if state == Failing {
-		statement = sqltext.GroupFailing
-	}
-	return o.collect(ctx, func(rows drive.Rows) error {
-		var t errorText
-		err := rows.Scan(&t.owner, &t.text, &t.count.N, &t.first, &t.last, &t.count.More)
-		add(t)
-		return err
-	}, statement, f.Topic, f.Key, f.ErrorContains, stamp(f.After), stamp(f.Before), int64(math.MaxInt64),
-		int64(math.MaxInt64),
-		b.each, int64(maxTexts), b.all)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -63,11 +62,10 @@ func (a *Admin) looked(ctx context.Context, in Table, state State, at *place) (l
 	switch {
 	case *at == place{}:
 		return l, nil
-	case in != Outbox:
-		l.ID = joinID(at.Owner, at.Name)
+	}
+	if l.ID = at.id(); in != Outbox {
 		return l, nil
 	}
-	l.ID = strconv.FormatInt(at.ID, 10)
 	var first, last int64
 	var written sql.NullTime
 	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&first, &last, &written) }, sqltext.LookedOutbox,
@@ -86,7 +84,7 @@ func (a *Admin) looked(ctx context.Context, in Table, state State, at *place) (l
 
 // look returns what is on a page, and where the next one starts; nil at the end.
 func (a *Admin) look(
-	ctx context.Context, s source, f Filter, states []State, at cursor, limit int, until time.Time,
+	ctx context.Context, s store, f Filter, states []State, at cursor, limit int, until time.Time,
 ) (list []place, more *cursor, err error) {
 	stepped := false // once at least, so that each call comes further
 	for ; at.Done < len(states); at = (cursor{Done: at.Done + 1}) {
@@ -125,15 +123,15 @@ func (a *Admin) look(
 // Get returns one message with its payload, or without if the role may not read payloads. It returns ErrNotFound if
 // there is no such message.
 func (a *Admin) Get(ctx context.Context, t Table, id string) (*Message, error) {
-	s, err := a.source(t)
+	s, err := a.store(t)
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.place(id)
+	places, err := s.places([]string{id})
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.show(ctx, []place{p})
+	list, err := s.show(ctx, places)
 	if err != nil {
 		return nil, fmt.Errorf("get: %w", err)
 	}
@@ -141,7 +139,7 @@ func (a *Admin) Get(ctx context.Context, t Table, id string) (*Message, error) {
 		return nil, fmt.Errorf("%w: %s %q", ErrNotFound, t, id)
 	}
 	m := &list[0]
-	if m.Payload, err = s.payload(ctx, p); err != nil {
+	if m.Payload, err = s.payload(ctx, places[0]); err != nil {
 		return nil, fmt.Errorf("get: %w", err)
 	}
 	m.Bytes = len(m.Payload)

@@ -28,10 +28,7 @@ func digestOf(name string) digest {
 }
 
 func (p place) digest() digest {
-	if p.Owner == "" {
-		return digestOf(strconv.FormatInt(p.ID, 10))
-	}
-	return digestOf(joinID(p.Owner, p.Name))
+	return digestOf(p.id())
 }
 
 // of returns the places of those messages that are meant.

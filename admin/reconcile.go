@@ -23,7 +23,7 @@ const (
 	skew = 10 * time.Minute
 )
 
-var reconcile = verb{name: "reconcile", states: map[Table][]State{Outbox: {Done}}}
+var reconcile = Verb{Name: "reconcile", States: map[Table][]State{Outbox: {Done}}}
 
 // Reconcile compares the published messages that are still kept with what a broker holds of their topics, by UUID, and
 // sends those again that the broker has lost: as Replay does, under the same UUIDs, and of one key in the order of
@@ -40,7 +40,7 @@ var reconcile = verb{name: "reconcile", states: map[Table][]State{Outbox: {Done}
 func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) (r Result, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s: %w", reconcile.name, err)
+			err = fmt.Errorf("%s: %w", reconcile.Name, err)
 		}
 	}()
 	s, _, err := a.check(reconcile, &act)
@@ -57,7 +57,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 	var lost []place // what a dry run has found, or more of it than is noted
 	w := d.walk(Done)
 	if !act.DryRun {
-		if r.AuditID, err = a.begin(ctx, reconcile.name, act); err != nil {
+		if r.AuditID, err = a.begin(ctx, reconcile.Name, act); err != nil {
 			return r, err
 		}
 	}
@@ -81,7 +81,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 				return r, err
 			}
 			for _, id := range k.id {
-				missing = append(missing, place{ID: id})
+				missing = append(missing, numbered(id))
 			}
 		}
 		// A key may be on several topics.
@@ -103,7 +103,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 		return r, nil
 	}
 	a.logger.Info("act of an operator", watermill.LogFields{
-		"action": reconcile.name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped,
+		"action": reconcile.Name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped,
 		"audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID, nil)

@@ -10,7 +10,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-var redrive = verb{name: "redrive", states: map[Table][]State{Inbox: {Dead}}}
+var redrive = Verb{
+	Name: "redrive", Past: "Redriven", States: map[Table][]State{Inbox: {Dead}}, Does: map[Table]string{
+		Inbox: "They are published again from their dead letters, to the topics that they came from, and handled once. " +
+			"Those whose letter is not in the outbox any more stay dead.",
+	},
+}
 
 // Redrive publishes the dead letters of messages of the inbox again, as the messages that they were: to the topics that
 // they were consumed from, under their UUIDs. In the same transaction the messages are requeued, so that their
@@ -22,7 +27,7 @@ var redrive = verb{name: "redrive", states: map[Table][]State{Inbox: {Dead}}}
 func (a *Admin) Redrive(ctx context.Context, act Act) (Result, error) {
 	r, err := a.run(ctx, redrive, act)
 	if err == nil && r.Matched.N == 0 && r.NoLetter > 0 {
-		err = fmt.Errorf("%s: %w", redrive.name, ErrNoLetter)
+		err = fmt.Errorf("%s: %w", redrive.Name, ErrNoLetter)
 	}
 	return r, err
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-var redriveTopic = verb{name: "redrive_topic", states: map[Table][]State{Inbox: {Dead}}}
+var redriveTopic = Verb{Name: "redrive_topic", States: map[Table][]State{Inbox: {Dead}}}
 
 // TopicRedrive configures RedriveTopic. Topic is required.
 type TopicRedrive struct {
@@ -50,7 +50,7 @@ func (a *Admin) RedriveTopic(
 ) (r Result, err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("%s: %w", redriveTopic.name, err)
+			err = fmt.Errorf("%s: %w", redriveTopic.Name, err)
 		}
 	}()
 	s, _, err := a.check(redriveTopic, &act)
@@ -78,7 +78,7 @@ func (a *Admin) RedriveTopic(
 	if !act.DryRun {
 		noted := act
 		noted.Filter.Topic = cfg.Topic
-		if r.AuditID, err = a.begin(ctx, redriveTopic.name, noted); err != nil {
+		if r.AuditID, err = a.begin(ctx, redriveTopic.Name, noted); err != nil {
 			return r, err
 		}
 	}
@@ -98,7 +98,7 @@ func (a *Admin) RedriveTopic(
 	}
 	if err == nil {
 		a.logger.Info("act of an operator", watermill.LogFields{
-			"action": redriveTopic.name, "actor": act.Actor, "touched": r.Touched, "audit_id": r.AuditID,
+			"action": redriveTopic.Name, "actor": act.Actor, "touched": r.Touched, "audit_id": r.AuditID,
 		})
 	}
 	return r, a.end(ctx, r.AuditID, err)

@@ -41,21 +41,21 @@ type Event struct {
 // Timeline tells what happened to a message, oldest first. Each table keeps the last 20 failed attempts and acts of a
 // message, and nothing of one that was published, or processed, at first. It returns what Get does.
 func (a *Admin) Timeline(ctx context.Context, t Table, id string) ([]Event, error) {
-	s, err := a.source(t)
+	s, err := a.store(t)
 	if err != nil {
 		return nil, err
 	}
-	p, err := s.place(id)
+	places, err := s.places([]string{id})
 	if err != nil {
 		return nil, err
 	}
-	list, err := s.show(ctx, []place{p})
+	list, err := s.show(ctx, places)
 	if err == nil && len(list) == 0 {
 		return nil, fmt.Errorf("%w: %s %q", ErrNotFound, t, id)
 	}
 	var events []Event
 	if err == nil {
-		events, err = a.events(ctx, &list[0], p)
+		events, err = s.events(ctx, &list[0], places[0])
 	}
 	if err != nil {
 		return nil, fmt.Errorf("timeline: %w", err)
@@ -69,11 +69,11 @@ func (a *Admin) Timeline(ctx context.Context, t Table, id string) ([]Event, erro
 	return events, nil
 }
 
-func (a *Admin) events(ctx context.Context, m *Message, p place) (events []Event, err error) {
+func (s store) events(ctx context.Context, m *Message, p place) (events []Event, err error) {
 	if until, err := time.Parse(time.RFC3339, m.Metadata.Get(delay.DelayedUntilKey)); err == nil {
 		events = append(events, Event{At: m.CreatedAt, What: "delayed", Until: until})
 	}
-	notes, err := a.notes(ctx, m.In, p)
+	notes, err := s.notes(ctx, p)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func (a *Admin) events(ctx context.Context, m *Message, p place) (events []Event
 		if m.State != Discarded || len(notes) == 0 || notes[len(notes)-1].AuditID == 0 {
 			events = append(events, Event{At: m.DeadAt, What: "died"}) // an act that discards notes when it died before
 		}
-		letters, err := a.letters(ctx, m.DeadAt, []string{m.UUID})
+		letters, err := s.letters(ctx, m.DeadAt, []string{m.UUID})
 		if err != nil {
 			return nil, err
 		}
@@ -161,16 +161,9 @@ func (n note) failed() (events []Event) {
 }
 
 // notes reads the history of a message, with who did the acts in it.
-func (a *Admin) notes(ctx context.Context, in Table, p place) (events []Event, err error) {
-	statement, args := sqltext.OutboxHistory, []any{p.ID}
-	switch in {
-	case Queue:
-		statement, args = sqltext.QueueHistory, []any{p.Owner, p.Name}
-	case Inbox:
-		statement, args = sqltext.InboxHistory, []any{p.Owner, p.Name}
-	}
+func (s store) notes(ctx context.Context, p place) (events []Event, err error) {
 	var history []byte
-	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, statement, args...)
+	err = s.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, s.sql.History, p.Owner, p.Name)
 	if state := text.SQLState(err); state == text.UndefinedColumn || state == text.InsufficientPrivilege {
 		return nil, nil // a database, or a role, of an older migration
 	}
@@ -198,7 +191,7 @@ func (a *Admin) notes(ctx context.Context, in Table, p place) (events []Event, e
 	if len(acts) == 0 {
 		return events, nil
 	}
-	err = a.collect(ctx, func(rows drive.Rows) error {
+	err = s.collect(ctx, func(rows drive.Rows) error {
 		var id int64
 		var actor, reason string
 		err := rows.Scan(&id, &actor, &reason)

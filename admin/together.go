@@ -40,7 +40,7 @@ func (t *together) ended() bool {
 }
 
 // next returns at most so many messages. There may be none, with more to come.
-func (t *together) next(ctx context.Context, s source, want int) (list []found, err error) {
+func (t *together) next(ctx context.Context, s stepper, want int) (list []found, err error) {
 	horizon := int64(math.MaxInt64) // up to which all walks have looked
 	for i, w := range t.walks {
 		if len(t.found[i]) == 0 && w.from != nil {

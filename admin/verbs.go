@@ -4,22 +4,77 @@ import (
 	"context"
 )
 
+// Verb is what operators do to messages. Commands and pages are made from it.
+type Verb struct {
+	Name   string            // as in the audit log
+	Past   string            // "Requeued"
+	Does   map[Table]string  // what becomes of the messages, by the tables that it is for
+	States map[Table][]State // that it may change, its default first
+	Stored string            // how the error text begins that it leaves, which then needs a reason; "" = it leaves none
+	Danger bool              // it does not come back by itself
+	Heads  bool              // only the first message of each key
+}
+
+// Verbs are those for messages of a table, in the order in which they are offered.
+func Verbs(t Table) (list []Verb) {
+	for _, v := range []Verb{requeue, retryNow, redrive, skip, replay, discard} {
+		if len(v.States[t]) > 0 {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// Do does what the verb of a name does: Requeue, RetryNow, Redrive, SkipHead, Replay or Discard.
+func (a *Admin) Do(ctx context.Context, verb string, act Act) (Result, error) {
+	for _, v := range Verbs(act.Filter.In) {
+		if v.Name == redrive.Name && verb == v.Name {
+			return a.Redrive(ctx, act)
+		} else if v.Name == verb {
+			return a.run(ctx, v, act)
+		}
+	}
+	return Result{}, invalid("admin: there is no %q for the %s", verb, act.Filter.In)
+}
+
+// States are those that a message of a table can have.
+func (t Table) States() []State { return stores[t].states }
+
 var (
-	requeue = verb{
-		name: "requeue", states: map[Table][]State{
+	waits   = []State{Failing, Delayed}
+	pending = []State{Dead, Failing, Delayed, Ready}
+	requeue = Verb{
+		Name: "requeue", Past: "Requeued", States: map[Table][]State{
 			Outbox: {Dead, Failing, Discarded}, Inbox: {Dead, Discarded}, Queue: {Dead},
+		}, Does: map[Table]string{
+			Outbox: "They are retried with all their attempts, under the same UUIDs. Pending messages of their keys wait behind them.",
+			Inbox:  "They are handled on their next delivery: the broker redelivers them, or redrive publishes them again.",
+			Queue:  "They are retried with all their attempts.",
 		},
 	}
-	discard = verb{
-		name: "discard", reason: "discarded", states: map[Table][]State{
-			Outbox: {Dead, Failing, Delayed, Ready}, Inbox: {Dead, Failing, Ready}, Queue: {Dead, Failing, Delayed, Ready},
+	retryNow = Verb{
+		Name: "retry_now", Past: "Retried", States: map[Table][]State{Outbox: waits, Queue: waits}, Does: map[Table]string{
+			Outbox: "They are retried at once, and do not wait for their time.", Queue: "They are retried at once, and do not wait for their time.",
 		},
 	}
-	skip = verb{
-		name: "skip_head", reason: "skipped", oneEach: true, states: map[Table][]State{Outbox: {Failing, Dead}},
+	skip = Verb{
+		Name: "skip_head", Past: "Skipped", Stored: "skipped", Danger: true, Heads: true,
+		States: map[Table][]State{Outbox: {Failing, Dead}},
+		Does:   map[Table]string{Outbox: "The first message of each blocked key is discarded, which unblocks the key."},
 	}
-	replay   = verb{name: "replay", states: map[Table][]State{Outbox: {Done}}}
-	retryNow = verb{name: "retry_now", states: map[Table][]State{Outbox: {Failing, Delayed}, Queue: {Failing, Delayed}}}
+	replay = Verb{
+		Name: "replay", Past: "Replayed", Danger: true, States: map[Table][]State{Outbox: {Done}}, Does: map[Table]string{
+			Outbox: "They were published, and are published again. Consumers whose inbox has forgotten them handle them twice.",
+		},
+	}
+	discard = Verb{
+		Name: "discard", Past: "Discarded", Stored: "discarded", Danger: true,
+		States: map[Table][]State{Outbox: pending, Inbox: {Dead, Failing, Ready}, Queue: pending}, Does: map[Table]string{
+			Outbox: "They are never published. They keep payload and reason, and are deleted when their retention is over; requeue restores them until then.",
+			Inbox:  "They are marked as handled: their next delivery is acked and does nothing.",
+			Queue:  "They are never processed. This cannot be undone.",
+		},
+	}
 )
 
 // Requeue retries messages that are dead, with all their attempts; in the outbox also those of Filter.States Failing,

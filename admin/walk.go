@@ -23,35 +23,6 @@ type place struct {
 	ID    int64  `json:"i,omitempty"` // in the outbox
 }
 
-// showNamed describes messages, in the order of their places, that an owner and a name tell apart.
-func (a *Admin) showNamed(
-	ctx context.Context, statement string, places []place, scan func(drive.Rows, *Message) error,
-) ([]Message, error) {
-	owners, names := make([]string, len(places)), make([]string, len(places))
-	for i, p := range places {
-		owners[i], names[i] = p.Owner, p.Name
-	}
-	byID := make(map[string]Message, len(places))
-	if len(places) == 0 { // the planner may look for nothing everywhere
-		return []Message{}, nil
-	}
-	err := a.collect(ctx, func(rows drive.Rows) error {
-		var m Message
-		err := scan(rows, &m)
-		m.LastError = text.Redact(m.LastError)
-		m.ID, m.ErrorGroup = joinID(m.Consumer, m.UUID), groupID(m.LastError)
-		byID[m.ID] = m
-		return err
-	}, statement, owners, names)
-	list := make([]Message, 0, len(places))
-	for _, p := range places {
-		if m, ok := byID[joinID(p.Owner, p.Name)]; ok {
-			list = append(list, m)
-		}
-	}
-	return list, err
-}
-
 // found is a message that a walk has found.
 type found struct {
 	place
@@ -75,47 +46,13 @@ const (
 	firstLook = 256
 	laneLook  = 32 // in the place of firstLook, if 64 lanes are looked at
 	maxLook   = 1 << 14
-	rowsLook  = 1 << 17 // in the place of maxLook, if only those are read that fit
+	rowsLook  = 1 << 16 // in the place of maxLook, if only those are read that fit
 	quickLook = 10 * time.Millisecond
 )
 
-// source is a table as walks see it.
-type source interface {
-	// states are those that a message can have.
-	states() []State
-	// validate refuses parts of a filter that mean nothing in this table.
-	validate(f Filter) error
-	// step returns the messages that fit, and where the next step goes on; nil at the end.
-	step(ctx context.Context, w *walk) ([]found, *place, error)
-	// show describes messages in the order given. Those that are gone are left out.
-	show(ctx context.Context, places []place) ([]Message, error)
-	// place reads Message.ID.
-	place(id string) (place, error)
-	// payload reads what show leaves out.
-	payload(ctx context.Context, p place) ([]byte, error)
-	// end is what there is now, for an act that begins.
-	end(ctx context.Context) (asked, error)
-	// change does a batch of an act to messages that are still in one of the states, and returns to how many.
-	change(ctx context.Context, d *doing, states []State, batch []place) (int64, error)
-	// group counts dead or failing messages by what they are about and their error.
-	group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error
-}
-
-func (a *Admin) source(t Table) (source, error) {
-	switch t {
-	case Outbox:
-		return outboxTable{a}, nil
-	case Inbox:
-		return inboxTable{a}, nil
-	case Queue:
-		return queueTable{a}, nil
-	}
-	return nil, invalid("admin: there is no table %d of messages: use Outbox, Inbox or Queue", int(t))
-}
-
 // next makes one step, and has the one after look at more rows if there is time for that. With an error group, the text
 // of each error is looked at here, as SQL cannot tell its group.
-func (w *walk) next(ctx context.Context, s source) ([]found, error) {
+func (w *walk) next(ctx context.Context, s stepper) ([]found, error) {
 	begun := time.Now()
 	all, to, err := s.step(ctx, w)
 	if err != nil {
@@ -137,6 +74,11 @@ func (w *walk) next(ctx context.Context, s source) ([]found, error) {
 		}
 	}
 	return kept, nil
+}
+
+// stepper makes the steps of walks: a store.
+type stepper interface {
+	step(ctx context.Context, w *walk) ([]found, *place, error)
 }
 
 func newWalk(f Filter, state State) *walk {
@@ -186,30 +128,6 @@ func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statem
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
 	return explain(a.db.Walk(ctx, scan, a.db.Render(statement), args...))
-}
-
-// walked runs a statement of a walk: each row is a message, or the place where the next step goes on. After as many
-// messages as are wanted that is the last one's.
-func (a *Admin) walked(
-	ctx context.Context, want int, columns func(m *found) []any, statement string, args ...any,
-) (list []found, next *place, err error) {
-	err = a.collect(ctx, func(rows drive.Rows) error {
-		var m found
-		var horizon bool
-		if err := rows.Scan(append([]any{&horizon}, columns(&m)...)...); err != nil {
-			return err
-		}
-		if horizon {
-			next = &m.place
-		} else {
-			list = append(list, m)
-		}
-		return nil
-	}, statement, args...)
-	if n := len(list); n == want {
-		next = &list[n-1].place
-	}
-	return list, next, err
 }
 
 func (a *Admin) exec(ctx context.Context, statement string, args ...any) error {

@@ -246,20 +246,20 @@ func TestGroupsAreBounded(t *testing.T) {
 		require.NoError(t, err)
 		return n, topics, bounded
 	}
-	for _, statement := range []string{sqltext.GroupDead, sqltext.GroupFailing} {
-		for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
-			n, topics, bounded := looked(statement, "", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each,
-				groups, together)
-			assert.Equal(t, []int64{want, 5, 5}, []int64{n, topics, bounded}, "%d together", together)
-		}
-		n, _, _ := looked(statement, "topic-1", "", "", "", "", int64(math.MaxInt64), int64(math.MaxInt64), each,
-			groups, int64(20))
-		assert.Equal(t, int64(8), n, "one topic alone has all of it")
+	grouped := func(store *sqltext.Store, state, topic string, together int64) (n, owners, bounded int64) {
+		return looked(store.Group[state], topic, "", "", "", "", "", []string{state}, each, groups, int64(math.MaxInt64), "",
+			"-infinity", "", int64(math.MaxInt64), []string{}, []string{}, "", together, 0)
 	}
-	for _, statement := range []string{sqltext.GroupInboxDead, sqltext.GroupInboxFailing} {
-		for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
-			n, consumers, bounded := looked(statement, "", "", "", "", each, groups, together, 0)
-			assert.Equal(t, []int64{want, 5, 5}, []int64{n, consumers, bounded}, "%d together", together)
+	for _, store := range []*sqltext.Store{sqltext.Outbox, sqltext.Inbox} {
+		for _, state := range []string{"dead", "failing"} {
+			for together, want := range map[int64]int64{1000: 40, 20: 20, 1: 5} {
+				n, owners, bounded := grouped(store, state, "", together)
+				assert.Equal(t, []int64{want, 5, 5}, []int64{n, owners, bounded}, "%d together", together)
+			}
+			if store == sqltext.Outbox {
+				n, _, _ := grouped(store, state, "topic-1", 20)
+				assert.Equal(t, int64(8), n, "one topic alone has all of it")
+			}
 		}
 	}
 }

@@ -214,7 +214,7 @@ func TestActLeavesWhatHasChangedSinceItWasFound(t *testing.T) {
 	store := newStore(t, far, queue.StoreConfig{})
 	x := ibx{handle: far, store: store, name: "shop", owner: queue.NewOwner()}
 	isDead(t, x, "a")
-	change := gate.hold(sqltext.RequeueQueue, 0)
+	change := gate.hold(sqltext.Queue.Act["requeue"], 0)
 	type answer struct {
 		r   admin.Result
 		err error

@@ -123,11 +123,11 @@ var overlaps = []overlap{
 		x.put(t, late)
 	}},
 	{
-		name: "requeue", before: isDead, act: operate(sqltext.RequeueQueue, "dead"), committed: queue.Updated,
+		name: "requeue", before: isDead, act: operate(sqltext.Queue.Act["requeue"], "dead"), committed: queue.Updated,
 		undone: queue.Updated, state: queue.Processing, sql: true,
 	},
 	{
-		name: "discard", before: isStored, act: operate(sqltext.DiscardQueue, "ready"), committed: queue.AlreadyDone,
+		name: "discard", before: isStored, act: operate(sqltext.Queue.Act["discard"], "ready"), committed: queue.AlreadyDone,
 		undone: queue.Updated, state: queue.Done, sql: true,
 	},
 }

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -27,10 +28,8 @@ func TestNamedMessagesAreLookedUp(t *testing.T) {
 		sql  string
 		args []any
 	}{
-		"inbox": {sqltext.WalkInboxIDs,
-			[]any{"", "", "", "", 100, 100, []string{}, "", "", []string{"shop/1", "shop/1", "shop/1"}, ids}},
-		"queue": {sqltext.WalkQueueIDs,
-			[]any{"", "", "", "", "", "", 100, 100, []string{}, 0, []string{"shop", "shop", "shop"}, ids}},
+		"inbox": {sqltext.Inbox.Page["ids"], scanArgs(ids, "shop/1", "shop/1", "shop/1")},
+		"queue": {sqltext.Queue.Page["ids"], scanArgs(ids, "shop", "shop", "shop")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, pgx.BeginFunc(t.Context(), h.pool, func(tx pgx.Tx) error {
@@ -57,4 +56,10 @@ func TestNamedMessagesAreLookedUp(t *testing.T) {
 			}))
 		})
 	}
+}
+
+// scanArgs are the arguments of a scan of rows that are named.
+func scanArgs(names []string, owners ...string) []any {
+	return []any{"", "", "", "", "", "", []string{}, 100, 100, int64(math.MaxInt64), "", "-infinity", "", 0, owners, names, "",
+		int64(math.MaxInt64), 0}
 }

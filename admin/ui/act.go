@@ -76,16 +76,16 @@ func (rq *request) act() error {
 // ask shows what would be done.
 func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	d := &question{
-		Verb: v.name, Does: v.effect(f.In), Danger: v.danger, Reason: v.reason, Words: words(f), Back: back(from, f),
+		Verb: v.Name, Does: v.Does[f.In], Danger: v.Danger, Reason: v.Stored != "", Words: words(f), Back: back(from, f),
 	}
 	d.From, d.Same = from, values(f).Encode()
 	if v.topic != nil {
-		d.Title, d.Button, d.Words = v.label+" "+visible(f.Topic)+"?", v.label, []pair{{"Topic", f.Topic}}
+		d.Title, d.Button, d.Words = label(v.Name)+" "+visible(f.Topic)+"?", label(v.Name), []pair{{"Topic", f.Topic}}
 		return rq.show(http.StatusOK, "act", d)
 	}
 	ctx, cancel := context.WithTimeout(rq.r.Context(), dryTimeout)
 	defer cancel()
-	r, err := v.do(rq.admin, ctx, admin.Act{Filter: f, DryRun: true, Actor: rq.access.Actor})
+	r, err := rq.admin.Do(ctx, v.Name, admin.Act{Filter: f, DryRun: true, Actor: rq.access.Actor})
 	switch {
 	case err != nil && r.Preview != "" && ctx.Err() != nil && rq.r.Context().Err() == nil:
 		r.Matched.More = true // it was not counted to the end
@@ -94,20 +94,20 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	}
 	n := count(r.Matched)
 	d.Count, d.Nothing, d.Preview = &r.Matched, r.Matched == admin.Count{}, r.Preview
-	switch d.Title = fmt.Sprintf("%s %s messages?", v.label, n); {
+	switch d.Title = fmt.Sprintf("%s %s messages?", label(v.Name), n); {
 	case d.Nothing:
 		d.Title = "Nothing to do"
 	case r.Matched.N == 1 && !r.Matched.More:
-		d.Title = v.label + " 1 message?"
+		d.Title = label(v.Name) + " 1 message?"
 	}
-	if d.Button = v.label; r.Matched.N > 1 || r.Matched.More {
+	if d.Button = label(v.Name); r.Matched.N > 1 || r.Matched.More {
 		d.Button += " " + n
 	}
 	if r.Matched.More { // the number that is asked about is the one that it is bounded by
 		d.Limit = number(maxAct)
-		d.Title, d.Button = fmt.Sprintf("%s the oldest %s messages?", v.label, d.Limit), v.label+" "+d.Limit
+		d.Title, d.Button = fmt.Sprintf("%s the oldest %s messages?", label(v.Name), d.Limit), label(v.Name)+" "+d.Limit
 		if r.Matched.N < maxAct { // the time was over before that many were found
-			d.Title, d.Button = fmt.Sprintf("%s up to %s messages?", v.label, d.Limit), v.label+" up to "+d.Limit
+			d.Title, d.Button = fmt.Sprintf("%s up to %s messages?", label(v.Name), d.Limit), label(v.Name)+" up to "+d.Limit
 			d.Found = number(r.Matched.N)
 		}
 	}
@@ -124,9 +124,9 @@ func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error
 		if err := v.topic(rq.admin, ctx, admin.TopicAct{Topic: f.Topic, Reason: reason, Actor: rq.access.Actor}); err != nil {
 			return err
 		}
-		audit = rq.latest(ctx, v.name, f.Topic)
+		audit = rq.latest(ctx, v.Name, f.Topic)
 	} else {
-		r, err := v.do(rq.admin, ctx, admin.Act{
+		r, err := rq.admin.Do(ctx, v.Name, admin.Act{
 			Filter: f, Preview: tried, Limit: maxAct, Reason: reason, Actor: rq.access.Actor,
 		})
 		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {

@@ -44,7 +44,7 @@ func (rq *request) audit() error {
 func newEntry(e admin.AuditEntry) entry {
 	own := entry{e, visible(e.Action), words(e.Filter), e.EndedAt.IsZero()}
 	if v := verbOf(e.Action); v != nil {
-		own.Title = v.past
+		own.Title = v.Past
 	}
 	for i, p := range own.Words {
 		if e.Action == "clean" && p.Name == "Written before" {

@@ -5,21 +5,11 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	words_ "github.com/millrace-go/watermill-outbox/internal/words"
 )
-
-// statesOf are the states of a table in the order of their tabs.
-var statesOf = map[admin.Table][]admin.State{
-	admin.Outbox: {admin.Dead, admin.Failing, admin.Ready, admin.Delayed, admin.Done, admin.Discarded},
-	admin.Inbox:  {admin.Dead, admin.Failing, admin.Ready, admin.Done, admin.Discarded},
-	admin.Queue:  {admin.Dead, admin.Failing, admin.Ready, admin.Delayed, admin.Done, admin.Seen},
-}
-
-// timeForms are how a time can be given; that of a browser's field comes first.
-var timeForms = []string{"2006-01-02T15:04", "2006-01-02T15:04:05", time.RFC3339, "2006-01-02 15:04", "2006-01-02"}
 
 // parseFilter reads a filter from the query or the form of a request.
 func parseFilter(q url.Values) (f admin.Filter, err error) {
@@ -33,8 +23,8 @@ func parseFilter(q url.Values) (f admin.Filter, err error) {
 		}
 	}
 	for _, state := range q["state"] {
-		if !slices.Contains(statesOf[f.In], admin.State(state)) {
-			return f, unclear(fmt.Errorf("there is no state %q: a message in the %s is one of %v", state, f.In, statesOf[f.In]))
+		if !slices.Contains(f.In.States(), admin.State(state)) {
+			return f, unclear(fmt.Errorf("there is no state %q: a message in the %s is one of %v", state, f.In, f.In.States()))
 		}
 		f.States = append(f.States, admin.State(state))
 	}
@@ -48,12 +38,11 @@ func parseTime(s string) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	for _, form := range timeForms {
-		if t, err := time.Parse(form, s); err == nil {
-			return t.UTC(), nil
-		}
+	t, err := words_.Time(s, time.Now())
+	if err != nil {
+		return t, unclear(err)
 	}
-	return time.Time{}, unclear(fmt.Errorf("%q is not a time: use one like 2006-01-02T15:04, in UTC", s))
+	return t, nil
 }
 
 // values is what parseFilter reads.
@@ -95,9 +84,9 @@ func field(t time.Time) string {
 	case t.IsZero():
 		return ""
 	case t.Second() == 0:
-		return t.UTC().Format(timeForms[0])
+		return t.UTC().Format("2006-01-02T15:04")
 	}
-	return t.UTC().Format(timeForms[1])
+	return t.UTC().Format("2006-01-02T15:04:05")
 }
 
 // link is a page with a filter.
@@ -129,29 +118,15 @@ func words(f admin.Filter) (list []pair) {
 		}
 	}
 	add("Table", f.In.String())
-	states := make([]string, len(f.States))
-	for i, s := range f.States {
-		states[i] = string(s)
+	ids := f.IDs
+	if f.IDs = nil; len(ids) == 1 {
+		f.IDs = ids
 	}
-	add("State", strings.Join(states, ", "))
-	add("Topic", f.Topic)
-	add("Key", f.Key)
-	add(ownerOf(f.In), f.Consumer)
-	add("Error group", f.ErrorGroup)
-	add("Error contains", f.ErrorContains)
-	for _, t := range []struct {
-		name string
-		at   time.Time
-	}{{"Written after", f.After}, {"Written before", f.Before}} {
-		if !t.at.IsZero() {
-			add(t.name, stamp(t.at))
-		}
+	for _, w := range f.Words() {
+		add(sentence(w[0]), w[1])
 	}
-	switch n := len(f.IDs); {
-	case n == 1:
-		add("Message", f.IDs[0])
-	case n > 1:
-		add("Messages", strconv.Itoa(n)+" selected")
+	if len(ids) > 1 {
+		add("Messages", strconv.Itoa(len(ids))+" selected")
 	}
 	return list
 }

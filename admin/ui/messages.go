@@ -53,7 +53,7 @@ func (rq *request) messages() error {
 		p.First = link("messages", f)
 	}
 	counts := rq.counts(f.In)
-	for _, state := range statesOf[f.In] {
+	for _, state := range f.In.States() {
 		of := f
 		of.States = []admin.State{state}
 		t := tab{Name: stateTitles[state], Link: link("messages", of), On: state == f.States[0]}

@@ -80,7 +80,7 @@ func TestEffectOfRequeue(t *testing.T) {
 	for in, says := range map[admin.Table]string{
 		admin.Outbox: "retried", admin.Queue: "retried", admin.Inbox: "the broker redelivers them",
 	} {
-		if does := requeue.effect(in); !strings.Contains(does, says) {
+		if does := requeue.Does[in]; !strings.Contains(does, says) {
 			t.Errorf("%s: %q, want %q", in, does, says)
 		}
 	}

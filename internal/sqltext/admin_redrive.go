@@ -30,7 +30,7 @@ const (
       FROM free m ORDER BY m.letter_id
 ), changed AS (
     UPDATE {inbox} i SET ` + revived + NoteInboxAct + `
-      FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + actedInbox
+      FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]' FROM changed`
 
 	// RedriveLetters does that to letters that a broker had. Each is noted in the inbox, so that it is redriven once,
 	// however often its topic is read. The message's own row must be dead, or not be there.

@@ -14,14 +14,9 @@ const (
 	// NoteAct is the part of the acts on the outbox that notes them, with when the message was published or died before.
 	NoteAct = `,
            history = ` + lastNotes + ` || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at', statement_timestamp(),
-               'act', (SELECT a.action FROM {audit} a WHERE a.id = $3::bigint), 'audit', $3::bigint,
+               'act', (SELECT a.action FROM {audit} a WHERE a.id = $4::bigint), 'audit', $4::bigint,
                'published', CASE WHEN o.dead_at IS NULL THEN o.published_at END,
                'died', CASE WHEN o.published_at IS NULL THEN o.dead_at END)))`
-
-	// OutboxHistory reads the history of a message.
-	//
-	// Arguments: id.
-	OutboxHistory = `SELECT coalesce(o.history, '[]')::text FROM {outbox} o WHERE o.id = $1::bigint`
 
 	// ActsOf says who did acts, and why.
 	//

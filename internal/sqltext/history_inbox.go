@@ -8,12 +8,6 @@ const (
 	NoteInboxAct    = noteInboxAct + `$4::bigint), '[]')`
 	NoteInboxLetter = noteInboxAct + `$5::bigint), '[]')`
 
-	// InboxHistory reads the history of a message.
-	//
-	// Arguments: consumer, message.
-	InboxHistory = `SELECT coalesce(i.history, '[]')::text FROM {inbox} i
- WHERE i.consumer = $1::text AND i.message_id = $2::text`
-
 	// The parts of FailInbox and BuryInbox that note the attempt: a column, the value of it in a new row, and in one that
 	// is there.
 	noteColumn       = `, history`

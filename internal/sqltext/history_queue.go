@@ -26,12 +26,6 @@ const (
 	NoteQueueAct = noteQueue + `'audit', $4::bigint,
            'act', (SELECT a.action FROM {audit} a WHERE a.id = $4::bigint)` + noted
 
-	// QueueHistory reads the history of a message.
-	//
-	// Arguments: source, message.
-	QueueHistory = `SELECT coalesce(q.history, '[]')::text FROM {queue} q
- WHERE q.source = $1::text AND q.message_id = $2::text`
-
 	noteQueue = `,
        history = jsonb_path_query_array(coalesce(q.history, '[]'), '$[last - 18 to last]')
          || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at', statement_timestamp(), `

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 // actFlags are the flags of all that changes something.
@@ -74,17 +75,37 @@ func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 	}
 }
 
-// verb is an act on messages.
+// verb is an act on messages, as a command.
 type verb struct {
-	name    string        // of the command
-	done    string        // "Requeued"
-	states  []admin.State // that it is for, its default first
-	reason  bool          // it needs one
-	topic   bool          // it reads a topic of the broker
-	short   string
-	long    string
-	example string
-	do      func(*admin.Admin, context.Context, admin.Act) (admin.Result, error)
+	admin.Verb
+	name, short, example string
+	topic                bool // it reads a topic of the broker
+	do                   func(*admin.Admin, context.Context, admin.Act) (admin.Result, error)
+}
+
+// verbOf is the command of a verb for a table.
+func verbOf(v admin.Verb, in admin.Table, name, example string) verb {
+	short, _, _ := strings.Cut(v.Does[in], ". ")
+	return verb{v, name, title(name) + " messages. " + strings.TrimSuffix(short, "."), example, false,
+		func(a *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
+			return a.Do(ctx, v.Name, act)
+		}}
+}
+
+// table returns the commands on the messages of a table.
+func (a *app) table(in admin.Table, use, what string, examples map[string]string) *cobra.Command {
+	cmd := &cobra.Command{Use: use}
+	cmd.AddCommand(a.list(in), a.get(in))
+	names := []string{"list", "show"}
+	for _, v := range admin.Verbs(in) {
+		if !v.Heads { // which are of keys
+			name := strings.ReplaceAll(v.Name, "_", "-")
+			names = append(names, name)
+			cmd.AddCommand(a.act(in, verbOf(v, in, name, examples[name]), " [ID...]"))
+		}
+	}
+	cmd.Short = what + ": " + strings.Join(names, ", ")
+	return cmd
 }
 
 // acted is what an act says to scripts.
@@ -96,13 +117,13 @@ type acted struct {
 }
 
 // act returns the command of a verb. ids says what its arguments are; "" = it has none.
-func (a *app) act(n noun, v verb, args string) *cobra.Command {
+func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 	var f filterFlags
 	var act actFlags
 	var limit int
-	cmd := &cobra.Command{Use: v.name + args, Short: v.short, Long: v.long, Example: v.example, Args: cobra.ArbitraryArgs}
-	f.bind(cmd, n)
-	f.bindStates(cmd, v.states, v.states[0])
+	cmd := &cobra.Command{Use: v.name + args, Short: v.short, Long: v.Does[in], Example: v.example, Args: cobra.ArbitraryArgs}
+	f.bind(cmd, in)
+	f.bindStates(cmd, v.States[in], v.States[in][0])
 	act.bind(a, cmd)
 	cmd.Flags().BoolVar(&f.filter.All, "all", false, "select all messages when no other flag selects some")
 	cmd.Flags().IntVar(&limit, "limit", 0, "change at most this many messages, oldest first; 0 = no limit")
@@ -111,18 +132,18 @@ func (a *app) act(n noun, v verb, args string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if v.reason && act.reason == "" && !act.dryRun {
+		if v.Stored != "" && act.reason == "" && !act.dryRun {
 			return usagef("no reason given: it is stored with the messages: use --reason")
 		}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			return a.doAct(cmd.Context(), ad, n, v, &act, admin.Act{Filter: filter, Limit: limit, Reason: act.reason})
+			return a.doAct(cmd.Context(), ad, in, v, &act, admin.Act{Filter: filter, Limit: limit, Reason: act.reason})
 		})
 	}
 	return cmd
 }
 
 // doAct tries an act, has it confirmed, and does it.
-func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *actFlags, act admin.Act) error {
+func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb, f *actFlags, act admin.Act) error {
 	answer := acted{Action: v.name, DryRun: f.dryRun, Filter: act.Filter}
 	act.DryRun = true
 	bar := a.progress(admin.Count{More: true})
@@ -144,13 +165,13 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 		}
 		return a.show(answer, func() error {
 			if !f.dryRun {
-				return a.say("Nothing to do: no message of the %s matches (%s).", n.in, describe(act.Filter))
+				return a.say("Nothing to do: no message of the %s matches (%s).", in, describe(act.Filter))
 			}
-			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), n.in,
+			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), in,
 				describe(act.Filter))
 		})
 	}
-	question := fmt.Sprintf("%s %s of the %s (%s)?", title(v.name), countMessages(tried.Matched), n.in,
+	question := fmt.Sprintf("%s %s of the %s (%s)?", title(v.name), countMessages(tried.Matched), in,
 		describe(act.Filter))
 	if err := f.confirm(ctx, a, question); err != nil {
 		return err
@@ -174,12 +195,12 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, n noun, v verb, f *act
 	said := a.show(answer, func() error {
 		more := ""
 		if result.Skipped > 0 {
-			more = fmt.Sprintf(" Skipped %s that were locked or changed meanwhile: run it again.", digits(result.Skipped))
+			more = fmt.Sprintf(" Skipped %s that were locked or changed meanwhile: run it again.", words.Number(result.Skipped))
 		}
 		if left := tried.Matched.N - result.Matched.N; act.Preview != "" && left > 0 && err == nil {
 			more += fmt.Sprintf(" %s no longer matched.", countMessages(admin.Count{N: left}))
 		}
-		return a.say("%s %s; entry %d of the audit log.%s", v.done, countMessages(admin.Count{N: result.Touched}),
+		return a.say("%s %s; entry %d of the audit log.%s", v.Past, countMessages(admin.Count{N: result.Touched}),
 			result.AuditID, more)
 	})
 	return errors.Join(err, said)
@@ -208,8 +229,8 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 	const most = 5
 	states, also := f.States, ""
 	if len(states) == 0 {
-		states = v.states[:1]
-		if more := v.states[1:]; len(more) > 0 {
+		states = v.States[f.In][:1]
+		if more := v.States[f.In][1:]; len(more) > 0 {
 			also = ", and with --state for " + list(more)
 		}
 	}

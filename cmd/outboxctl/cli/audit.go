@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 func (a *app) audit() *cobra.Command {
@@ -52,7 +53,7 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 			what = strings.Replace(what, "before ", "done before ", 1)
 		}
 		g.rows = append(g.rows, plain(strconv.FormatInt(e.ID, 10), moment(e.At), e.Actor, e.Role, e.Action,
-			digits(e.Result.Touched),
+			words.Number(e.Result.Touched),
 			some(admin.Count{N: e.Result.Skipped}), some(admin.Count{N: e.Result.Compared}), ended, e.Outcome,
 			e.Filter.In.String()+": "+what, e.Reason))
 	}

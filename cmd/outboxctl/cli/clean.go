@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 func (a *app) clean() *cobra.Command {
@@ -56,7 +57,7 @@ Forwarders and dispatchers clean by themselves; use this command where they do n
 			}
 			shown := a.show(r, func() error {
 				return a.say("Deleted %s of the outbox, %s of the inbox, %s of the queue, %s HTTP requests.",
-					digits(r.Outbox.N), digits(r.Inbox.N), digits(r.Queue.N), digits(r.Idempotency.N))
+					words.Number(r.Outbox.N), words.Number(r.Inbox.N), words.Number(r.Queue.N), words.Number(r.Idempotency.N))
 			})
 			if err != nil {
 				return wrongAct(err)
@@ -71,9 +72,9 @@ Forwarders and dispatchers clean by themselves; use this command where they do n
 func describeClean(r admin.CleanResult) string {
 	count := func(c admin.Count) string {
 		if c.More {
-			return digits(c.N) + " or more"
+			return words.Number(c.N) + " or more"
 		}
-		return digits(c.N)
+		return words.Number(c.N)
 	}
 	return count(r.Outbox) + " of the outbox, " + count(r.Inbox) + " of the inbox, " + count(r.Queue) + " of the queue, " +
 		count(r.Idempotency) + " HTTP requests"
@@ -99,7 +100,7 @@ func (d *days) Set(s string) (err error) {
 		d.of = -1
 		return nil
 	}
-	switch d.of, err = long(s); {
+	switch d.of, err = words.Duration(s); {
 	case err != nil:
 		return errors.New("use a number with its unit, such as 90m, 36h or 7d")
 	case d.of <= 0:

@@ -26,7 +26,7 @@ To act on a group: outboxctl messages requeue --group GROUP, or outboxctl inbox 
 for a group of these tables.`,
 		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
-	f.bind(cmd, ofOutbox)
+	f.bind(cmd, admin.Outbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")
 	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default: all that the other flags fit)")
 	cmd.Flags().StringVar(&f.filter.Consumer, "consumer", "", "only this consumer of the inbox, or source of the queue")

@@ -9,33 +9,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace-go/watermill-outbox/admin"
-)
-
-// noun is one of the three tables, as the commands speak of it.
-type noun struct {
-	in       admin.Table
-	states   []admin.State
-	hasTopic bool
-	owner    string // the flag for Filter.Consumer; "" = none
-}
-
-var (
-	ofOutbox = noun{
-		admin.Outbox, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Discarded},
-		true, "",
-	}
-	ofInbox = noun{
-		admin.Inbox, []admin.State{admin.Ready, admin.Failing, admin.Dead, admin.Done, admin.Discarded}, false, "consumer",
-	}
-	ofQueue = noun{
-		admin.Queue, []admin.State{admin.Ready, admin.Delayed, admin.Failing, admin.Dead, admin.Done, admin.Seen},
-		true, "source",
-	}
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 // filterFlags are the flags of a Filter.
 type filterFlags struct {
-	of            noun
+	in            admin.Table
 	may           []admin.State
 	states        []string
 	after, before string
@@ -43,18 +22,18 @@ type filterFlags struct {
 }
 
 // bind gives a command all flags but --state.
-func (f *filterFlags) bind(cmd *cobra.Command, n noun) {
-	f.of = n
+func (f *filterFlags) bind(cmd *cobra.Command, in admin.Table) {
+	f.in = in
 	flags := cmd.Flags()
-	if n.hasTopic {
+	if in != admin.Inbox {
 		flags.StringVar(&f.filter.Topic, "topic", "", "only this topic")
 		flags.StringVar(&f.filter.Key, "key", "", "only this ordering key")
 	}
-	switch n.owner {
-	case "consumer":
-		flags.StringVar(&f.filter.Consumer, n.owner, "", "only this consumer: the service, a slash, and the handler")
-	case "source":
-		flags.StringVar(&f.filter.Consumer, n.owner, "", "only this source")
+	switch in {
+	case admin.Inbox:
+		flags.StringVar(&f.filter.Consumer, "consumer", "", "only this consumer: the service, a slash, and the handler")
+	case admin.Queue:
+		flags.StringVar(&f.filter.Consumer, "source", "", "only this source")
 	}
 	f.bindErrors(flags)
 	flags.StringVar(&f.after, "after", "", "written at or after this `time`: 2006-01-02, 2006-01-02T15:04:05Z, "+
@@ -89,7 +68,7 @@ func (f *filterFlags) bindErrors(flags *pflag.FlagSet) {
 // get returns the filter that the flags and the ids mean.
 func (f *filterFlags) get(ids []string) (admin.Filter, error) {
 	filter := f.filter
-	filter.In, filter.IDs = f.of.in, ids
+	filter.In, filter.IDs = f.in, ids
 	for _, s := range f.states {
 		if !slices.Contains(f.may, admin.State(s)) {
 			return filter, usagef("--state has %q: use %s", s, list(f.may))
@@ -105,7 +84,7 @@ func (f *filterFlags) get(ids []string) (admin.Filter, error) {
 			continue
 		}
 		var err error
-		if *t.to, err = when(t.value, now); err != nil {
+		if *t.to, err = words.Time(t.value, now); err != nil {
 			return filter, usagef("--%s: %w", t.flag, err)
 		}
 	}
@@ -115,26 +94,9 @@ func (f *filterFlags) get(ids []string) (admin.Filter, error) {
 // describe says in words what a filter means.
 func describe(f admin.Filter) string {
 	parts := []string{}
-	add := func(word, value string) {
-		if value != "" {
-			parts = append(parts, word+" "+value)
-		}
+	for _, w := range f.Words() {
+		parts = append(parts, w[0]+" "+w[1])
 	}
-	if len(f.States) > 0 {
-		add("state", list(f.States))
-	}
-	add("id", strings.Join(f.IDs, ", "))
-	add("topic", f.Topic)
-	add("key", f.Key)
-	if f.In == admin.Queue {
-		add("source", f.Consumer)
-	} else {
-		add("consumer", f.Consumer)
-	}
-	add("error group", f.ErrorGroup)
-	add("error containing", f.ErrorContains)
-	add("from", moment(f.After))
-	add("before", moment(f.Before))
 	if f.All {
 		parts = append(parts, "all")
 	}

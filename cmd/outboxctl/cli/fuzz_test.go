@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"github.com/millrace-go/watermill-outbox/internal/words"
 	"io"
 	"strings"
 	"testing"
@@ -16,7 +17,7 @@ func FuzzWhen(f *testing.F) {
 	}
 	now := time.Unix(1_700_000_000, 0)
 	f.Fuzz(func(t *testing.T, s string) {
-		at, err := when(s, now)
+		at, err := words.Time(s, now)
 		switch {
 		case err != nil && !at.IsZero(), err != nil && !strings.Contains(err.Error(), "is not a time"):
 			t.Errorf("%q is %s, %v", s, at, err)
@@ -32,7 +33,7 @@ func FuzzAge(f *testing.F) {
 		f.Add(d)
 	}
 	f.Fuzz(func(t *testing.T, d int64) {
-		if s := age(time.Duration(d)); s == "" || len(s) > len("-106751d23h") || (d <= -1e9) != strings.HasPrefix(s, "-") {
+		if s := words.Age(time.Duration(d)); s == "" || len(s) > len("-106751d23h") || (d <= -1e9) != strings.HasPrefix(s, "-") {
 			t.Errorf("the age of %d is %q", d, s)
 		}
 	})

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ messages of the key wait behind it.
 With --dead it lists keys whose first message is dead, where forwarders keep a key blocked behind a
 dead message (forwarder.Config.BlockKeyOnDead).`,
 	}
-	f.bind(cmd, ofOutbox)
+	f.bind(cmd, admin.Outbox)
 	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by dead messages instead")
 	cmd.Flags().IntVar(&limit, "limit", 50, "number of keys, at most 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -68,17 +69,9 @@ func (a *app) printKeys(heads []admin.Message, more bool) error {
 }
 
 func (a *app) skipKeys() *cobra.Command {
-	v := verb{
-		name: "skip", done: "Skipped", reason: true, states: []admin.State{admin.Failing, admin.Dead},
-		do:    (*admin.Admin).SkipHead,
-		short: "Discard the first message of blocked keys, which unblocks them",
-		long: `Discard the first message of each blocked key that matches the flags, so that later messages of the
-key are published. By default it discards messages that failed and wait for another attempt; with
---state dead those that are dead and block their key (forwarder.Config.BlockKeyOnDead). --reason is
-required, and stored with the message.`,
-		example: "  outboxctl keys skip --key order/42 --reason 'refunded by hand'",
-	}
-	cmd := a.act(ofOutbox, v, "")
+	verbs := admin.Verbs(admin.Outbox)
+	v := verbs[slices.IndexFunc(verbs, func(v admin.Verb) bool { return v.Heads })]
+	cmd := a.act(admin.Outbox, verbOf(v, admin.Outbox, "skip", "  outboxctl keys skip --key order/42 --reason 'refunded by hand'"), "")
 	cmd.Args = cobra.NoArgs
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 // leafGrid shows the partitions of an outbox.
@@ -16,7 +17,7 @@ func leafGrid(leaves []admin.LeafStats) grid {
 			from, to = "no leaf", ""
 		}
 		if l.Oldest > 0 {
-			oldest = age(l.Oldest)
+			oldest = words.Age(l.Oldest)
 		}
 		g.rows = append(g.rows, []cell{
 			{text: l.Name}, {text: string(l.State)}, {text: from}, {text: to}, {text: text.Size(l.Bytes)}, {text: oldest},
@@ -30,7 +31,7 @@ func bound(id int64) string {
 	if id == 0 {
 		return ""
 	}
-	return digits(id)
+	return words.Number(id)
 }
 
 // leavesAhead returns an error if none is ahead of the ids after a roll. It says why, if the roll does.

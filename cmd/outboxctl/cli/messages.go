@@ -13,58 +13,25 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
-func (a *app) messages() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "messages", Short: "Messages of the outbox: list, show, requeue, discard, replay, retry-now",
-	}
-	cmd.AddCommand(a.list(ofOutbox), a.get(ofOutbox),
-		a.act(ofOutbox, verb{
-			name: "requeue", done: "Requeued", states: []admin.State{admin.Dead, admin.Failing, admin.Discarded},
-			do:    (*admin.Admin).Requeue,
-			short: "Retry dead messages with all their attempts",
-			long: `Retry dead messages, or those of --state, with all their attempts. They keep their UUIDs. Pending
-messages of their keys wait behind them; those published meanwhile came first.`,
-			example: "  outboxctl messages requeue 42 43\n  outboxctl messages requeue --topic orders --error 'unknown topic' " +
-				"--reason 'the topic is there now'",
-		}, " [ID...]"),
-		a.act(ofOutbox, verb{
-			name: "discard", done: "Discarded", reason: true,
-			states: []admin.State{admin.Dead, admin.Failing, admin.Delayed, admin.Ready}, do: (*admin.Admin).Discard,
-			short: "Discard messages that must never be published",
-			long: `Discard messages that must never be published: dead ones, or those of --state. --reason is required.
-They keep their payload and the reason, and block no key. They are deleted when their retention is
-over; until then requeue --state discarded restores them.`,
-		}, " [ID...]"),
-		a.act(ofOutbox, verb{name: "replay", done: "Replayed", states: []admin.State{admin.Done}, do: (*admin.Admin).Replay,
-			short: "Publish messages again that are still kept",
-			long: `Publish messages again that were published and are still kept. Consumers whose inbox has forgotten
-them handle them twice. Preview it with --dry-run.`,
-			example: "  outboxctl messages replay --topic orders --after 2h --dry-run"}, " [ID...]"),
-		a.act(ofOutbox, verb{
-			name: "retry-now", done: "Retried", states: []admin.State{admin.Failing, admin.Delayed}, do: (*admin.Admin).RetryNow,
-			short: "Retry failing messages now",
-		}, " [ID...]"))
-	return cmd
-}
-
 // list returns the command that lists messages.
-func (a *app) list(n noun) *cobra.Command {
+func (a *app) list(in admin.Table) *cobra.Command {
 	var f filterFlags
 	var page admin.Page
 	cmd := &cobra.Command{Use: "list", Short: "List messages",
 		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.
 Without --state it lists all states. If there are more, the last line says with which --page to go on.
 What no index finds is searched for: progress is printed meanwhile, and Ctrl-C prints what was found.`}
-	if n.in != admin.Outbox {
-		cmd.Long = "List messages without their payloads, by " + n.owner +
+	if in != admin.Outbox {
+		cmd.Long = "List messages without their payloads, by " + map[bool]string{true: "source", false: "consumer"}[in == admin.Queue] +
 			" and then oldest first. If there are more, the last line\n" +
 			"says with which --page to go on. What no index finds is searched for: progress is printed meanwhile,\n" +
 			"and Ctrl-C prints what was found."
 	}
-	f.bind(cmd, n)
-	f.bindStates(cmd, n.states, "")
+	f.bind(cmd, in)
+	f.bindStates(cmd, in.States(), "")
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of messages")
 	cmd.Flags().StringVar(&page.After, "page", "", "continue a list with the token that it ended with")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -78,13 +45,13 @@ What no index finds is searched for: progress is printed meanwhile, and Ctrl-C p
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
 			return a.search(cmd.Context(), page, func(ctx context.Context, p admin.Page) (*admin.List, error) {
 				return ad.List(ctx, filter, p)
-			}, func(list *admin.List) error { return a.printList(n, list) })
+			}, func(list *admin.List) error { return a.printList(list) })
 		})
 	}
 	return cmd
 }
 
-func (a *app) printList(n noun, list *admin.List) error {
+func (a *app) printList(list *admin.List) error {
 	g := grid{heads: []string{"ID", "STATE", "TOPIC", "KEY", "ATTEMPTS", "AGE", "DUE IN", "ERROR"}, empty: "no messages"}
 	for _, m := range list.Messages {
 		row := plain(m.ID, string(m.State), m.Topic, m.Key, attempts(m), since(m.CreatedAt), until(m),
@@ -107,15 +74,15 @@ func (a *app) goOn(list *admin.List) {
 }
 
 // get returns the command that shows one message.
-func (a *app) get(n noun) *cobra.Command {
+func (a *app) get(in admin.Table) *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{Use: "show ID", Short: "Show one message", Args: one("message", "its id, as printed by list")}
-	if n.in != admin.Inbox { // which keeps none
+	if in != admin.Inbox { // which keeps none
 		cmd.Flags().BoolVar(&payload, "payload", false, "print the payload too, if the role may read it")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
-			m, err := ad.Get(cmd.Context(), n.in, args[0])
+			m, err := ad.Get(cmd.Context(), in, args[0])
 			if err != nil {
 				return err
 			}
@@ -123,7 +90,7 @@ func (a *app) get(n noun) *cobra.Command {
 				m.Payload = nil
 			}
 			shown := shown{Message: m}
-			if shown.Timeline, err = ad.Timeline(cmd.Context(), n.in, args[0]); err != nil {
+			if shown.Timeline, err = ad.Timeline(cmd.Context(), in, args[0]); err != nil {
 				return err
 			}
 			return a.show(shown, func() error {
@@ -149,7 +116,7 @@ func (a *app) printMessage(m *admin.Message, payload bool) error {
 		lines = append(lines, [2]string{"metadata", name + ": " + m.Metadata[name]})
 	}
 	if m.Bytes > 0 {
-		lines = append(lines, [2]string{"bytes", digits(int64(m.Bytes))})
+		lines = append(lines, [2]string{"bytes", words.Number(int64(m.Bytes))})
 	}
 	for _, line := range lines {
 		if line[1] == "" {
@@ -207,7 +174,7 @@ func detail(e admin.Event) string {
 	add("message ", e.Letter)
 	add("until ", moment(e.Until))
 	if e.AuditID > 0 {
-		add("entry ", digits(e.AuditID))
+		add("entry ", words.Number(e.AuditID))
 	}
 	return strings.Join(parts, "; ")
 }

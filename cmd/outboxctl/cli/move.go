@@ -14,6 +14,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 	"github.com/millrace-go/watermill-outbox/move"
 )
 
@@ -218,14 +219,14 @@ func (a *app) move(
 func describeMove(r move.Result) string {
 	var topics []string
 	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
-		topics = append(topics, topic+" "+digits(r.Topics[topic]))
+		topics = append(topics, topic+" "+words.Number(r.Topics[topic]))
 	}
 	s := countMessages(admin.Count{N: r.Moved})
 	if len(topics) > 0 {
 		s += " (" + strings.Join(topics, ", ") + ")"
 	}
 	if r.Buried > 0 {
-		s += ", of which " + digits(r.Buried) + " unreadable and now dead"
+		s += ", of which " + words.Number(r.Buried) + " unreadable and now dead"
 	}
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 func (a *app) parkedKeys() *cobra.Command {
@@ -51,7 +52,7 @@ func parkedGrid(keys []admin.ParkedKey) grid {
 		}
 		g.rows = append(g.rows, []cell{
 			{text: k.Group}, {text: k.Topic}, {text: partition}, {text: k.Key}, {text: strconv.FormatInt(k.Messages, 10)},
-			{text: age(k.Age)}, {text: strconv.Itoa(k.Attempts)}, delivered, {text: k.LastError},
+			{text: words.Age(k.Age)}, {text: strconv.Itoa(k.Attempts)}, delivered, {text: k.LastError},
 		})
 	}
 	return g

@@ -9,30 +9,12 @@ import (
 	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
-// clean escapes what does not print: control characters, those that change the direction of text, and bytes that are no
-// UTF-8.
-func clean(s string) string {
-	if strings.IndexFunc(s, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) < 0 {
-		return s
-	}
-	var b strings.Builder
-	for len(s) > 0 {
-		r, n := utf8.DecodeRuneInString(s)
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case unicode.IsPrint(r):
-			b.WriteRune(r)
-		default:
-			quoted := fmt.Sprintf("%+q", r)
-			b.WriteString(quoted[1 : len(quoted)-1])
-		}
-		s = s[n:]
-	}
-	return b.String()
-}
+// clean escapes what does not print.
+func clean(s string) string { return words.Clean(s, false) }
 
 // printable escapes in JSON what does not print and JSON lets pass. Outside of strings JSON has nothing of the kind.
 func printable(encoded []byte) []byte {

@@ -11,21 +11,24 @@ import (
 func (a *app) reconcile() *cobra.Command {
 	var broker brokerFlags
 	var log brokerLog
-	v := verb{name: "reconcile", done: "Requeued", states: []admin.State{admin.Done},
-		long: `Compare the published messages that are still kept with those that the broker has, by UUID, and
+	v := verb{
+		Verb: admin.Verb{
+			Past: "Requeued", States: map[admin.Table][]admin.State{admin.Outbox: {admin.Done}},
+			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with those that the broker has, by UUID, and
 publish again what the broker has lost. A broker that acknowledges before it syncs to disk, or whose
 log was truncated, does not report the loss. Count the lost messages with --dry-run. Name topics that
 go to this broker; its clock and the database's must agree within ten minutes.
 
 It refuses topics and streams that delete messages by age, by compaction, on consumption, or by
 limits on messages or bytes: what is missing there may not be lost. Then give --after a time since
-which nothing was deleted.`,
-		short:   "Publish again what the broker has lost",
-		example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
+which nothing was deleted.`},
+		},
+		name: "reconcile", short: "Publish again what the broker has lost", example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
 		do: func(ad *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
 			return ad.Reconcile(ctx, log, act)
-		}}
-	cmd := a.act(ofOutbox, v, " [ID...]")
+		},
+	}
+	cmd := a.act(admin.Outbox, v, " [ID...]")
 	broker.bind(cmd)
 	act := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {

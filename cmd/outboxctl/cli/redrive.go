@@ -13,9 +13,9 @@ func (a *app) redrive() *cobra.Command {
 	var log brokerLog
 	var cfg admin.TopicRedrive
 	v := verb{
-		name: "redrive", done: "Redriven", topic: true, states: []admin.State{admin.Dead},
-		short: "Publish the dead letters of a topic of the broker again, as the messages that they were",
-		long: `Read the dead letters that a topic of the broker holds, and publish each again as the message that it
+		Verb: admin.Verb{
+			Past: "Redriven", States: map[admin.Table][]admin.State{admin.Inbox: {admin.Dead}},
+			Does: map[admin.Table]string{admin.Inbox: `Read the dead letters that a topic of the broker holds, and publish each again as the message that it
 was: to the topic that it was consumed from, under its UUID, through the outbox. Its row of the inbox is
 requeued in the same transaction, so its handler handles it once. Letters of messages that are not dead
 any more are skipped. Nothing is deleted from the topic.
@@ -24,13 +24,14 @@ Each letter is redriven once, however often you run this: after an interrupt run
 that died again has another letter; one that was redriven --max-redrives times is skipped, and so is
 one that came from the dead-letter topic itself.
 
-For letters that the outbox still has, outboxctl inbox redrive needs no broker.`,
-		example: "  outboxctl redrive dead_letters --kafka k1:9092 --consumer booking/book --dry-run",
+For letters that the outbox still has, outboxctl inbox redrive needs no broker.`},
+		},
+		name: "redrive", topic: true, short: "Publish the dead letters of a topic of the broker again, as the messages that they were", example: "  outboxctl redrive dead_letters --kafka k1:9092 --consumer booking/book --dry-run",
 		do: func(ad *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
 			return ad.RedriveTopic(ctx, log, cfg, act)
 		},
 	}
-	cmd := a.act(ofInbox, v, " TOPIC")
+	cmd := a.act(admin.Inbox, v, " TOPIC")
 	broker.bind(cmd)
 	cmd.Flags().IntVar(&cfg.MaxRedrives, "max-redrives", 3, "skip messages that were redriven so often")
 	act := cmd.RunE

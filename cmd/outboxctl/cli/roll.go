@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 func (a *app) roll() *cobra.Command {
@@ -72,8 +73,8 @@ is ahead of the ids after it.`,
 func (a *app) printRolled(r admin.RollResult, would string) error {
 	g := grid{heads: []string{"PARTITION", "WHAT", "REMOVED", "PUT BACK", "WHY"}}
 	for _, l := range r.Leaves {
-		g.rows = append(g.rows, []cell{{text: l.Name}, {text: string(l.Action)}, {text: digits(l.Removed)},
-			{text: digits(l.PutBack)}, {text: l.Why}})
+		g.rows = append(g.rows, []cell{{text: l.Name}, {text: string(l.Action)}, {text: words.Number(l.Removed)},
+			{text: words.Number(l.PutBack)}, {text: l.Why}})
 	}
 	if len(g.rows) > 0 {
 		if err := g.print(a); err != nil {
@@ -85,6 +86,6 @@ func (a *app) printRolled(r admin.RollResult, would string) error {
 
 func describeRoll(r admin.RollResult, before string) string {
 	s := fmt.Sprintf("%smade %d, emptied %d and dropped %d leaves; removed %s messages with leaves, put back %s, "+
-		"deleted %s.", before, r.Made, r.Emptied, r.Dropped, digits(r.Removed), digits(r.PutBack), digits(r.Deleted))
+		"deleted %s.", before, r.Made, r.Emptied, r.Dropped, words.Number(r.Removed), words.Number(r.PutBack), words.Number(r.Deleted))
 	return strings.ToUpper(s[:1]) + s[1:]
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/millrace-go/watermill-outbox/admin"
 )
 
 // globalFlags are those of all commands.
@@ -71,7 +73,12 @@ before an interrupt stay, and are printed.`,
 		}
 	}
 	add("look", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
-	add("repair", a.messages(), a.errors(), a.keys(), a.topics(), a.inbox(), a.queue(), a.reconcile(), a.redrive())
+	add("repair", a.table(admin.Outbox, "messages", "Messages of the outbox", map[string]string{
+		"requeue": "  outboxctl messages requeue 42 43\n  outboxctl messages requeue --topic orders --error 'unknown topic' " +
+			"--reason 'the topic is there now'",
+		"replay": "  outboxctl messages replay --topic orders --after 2h --dry-run",
+	}), a.errors(), a.keys(), a.topics(), a.table(admin.Inbox, "inbox", "Messages of the inbox", nil),
+		a.table(admin.Queue, "queue", "Messages of the durable queue", nil), a.reconcile(), a.redrive())
 	add("run", a.migrate(), a.clean(), a.roll(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
 	strict(root)
 	return root

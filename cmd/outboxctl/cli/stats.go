@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 func (a *app) stats() *cobra.Command {
@@ -128,7 +129,7 @@ func topicGrid(title string, topics []admin.TopicStats) grid {
 	for _, t := range topics {
 		oldest := ""
 		if t.Ready.N+t.Failing.N > 0 {
-			oldest = age(t.Oldest)
+			oldest = words.Age(t.Oldest)
 		}
 		by := make([]string, len(t.PausedBy))
 		for i, p := range t.PausedBy {
@@ -153,9 +154,9 @@ func forwarderGrid(s *admin.Stats) grid {
 		empty: "none is running",
 	}
 	for _, f := range s.Forwarders {
-		lease := cell{text: age(f.LeaseLeft)}
+		lease := cell{text: words.Age(f.LeaseLeft)}
 		if !f.Alive {
-			lease = cell{"vanished " + age(-f.LeaseLeft) + " ago", red}
+			lease = cell{"vanished " + words.Age(-f.LeaseLeft) + " ago", red}
 		}
 		topics := strings.Join(f.Topics, ", ")
 		if topics == "" {
@@ -182,7 +183,7 @@ func consumerGrid(consumers []admin.ConsumerStats) grid {
 	for _, c := range consumers {
 		oldest := ""
 		if c.Failing.N > 0 {
-			oldest = age(c.Oldest)
+			oldest = words.Age(c.Oldest)
 		}
 		g.rows = append(g.rows, []cell{
 			{text: c.Consumer}, {number(c.Failing), nonzero(c.Failing, admin.Failing)},

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 func TestClean(t *testing.T) {
@@ -124,8 +125,8 @@ func TestAge(t *testing.T) {
 		49 * time.Hour: "2d01h", -time.Minute: "-1m00s", 1<<63 - 1: "106751d23h",
 		-1: "0s", -1 << 63: "-106751d23h",
 	} {
-		if got := age(d); got != want {
-			t.Errorf("age(%d) = %q, want %q", d, got, want)
+		if got := words.Age(d); got != want {
+			t.Errorf("words.Age(%d) = %q, want %q", d, got, want)
 		}
 	}
 }
@@ -133,8 +134,8 @@ func TestAge(t *testing.T) {
 func TestDigits(t *testing.T) {
 	t.Parallel()
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", 1234567: "1,234,567"} {
-		if got := digits(n); got != want {
-			t.Errorf("digits(%d) = %q, want %q", n, got, want)
+		if got := words.Number(n); got != want {
+			t.Errorf("words.Number(%d) = %q, want %q", n, got, want)
 		}
 	}
 }
@@ -148,13 +149,13 @@ func TestWhen(t *testing.T) {
 		"2026-03-01T10:00:00+02:00": time.Date(2026, 3, 1, 8, 0, 0, 0, time.UTC), "90m": now.Add(-90 * time.Minute),
 		"7d": now.AddDate(0, 0, -7), "1d12h": now.Add(-36 * time.Hour),
 	} {
-		if got, err := when(s, now); err != nil || !got.Equal(want) {
-			t.Errorf("when(%q) = %v, %v, want %v", s, got, err, want)
+		if got, err := words.Time(s, now); err != nil || !got.Equal(want) {
+			t.Errorf("words.Time(%q) = %v, %v, want %v", s, got, err, want)
 		}
 	}
 	for _, s := range []string{"", "yesterday", "-5m", "d", "-1d", "5", "1d1d", "99999999d", "2026-13-01"} {
-		if got, err := when(s, now); err == nil {
-			t.Errorf("when(%q) = %v", s, got)
+		if got, err := words.Time(s, now); err == nil {
+			t.Errorf("words.Time(%q) = %v", s, got)
 		}
 	}
 }

@@ -1,0 +1,243 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// store is one of the tables of messages: what it has, and the statements that work with it.
+type store struct {
+	*Admin
+	in Table
+	tableStore
+}
+
+type tableStore struct {
+	sql    *sqltext.Store
+	states []State
+}
+
+var stores = map[Table]tableStore{
+	Outbox: {sqltext.Outbox, []State{Ready, Delayed, Failing, Dead, Done, Discarded}},
+	Inbox:  {sqltext.Inbox, []State{Ready, Failing, Dead, Done, Discarded}},
+	Queue:  {sqltext.Queue, []State{Ready, Delayed, Failing, Dead, Done, Seen}},
+}
+
+func (a *Admin) store(t Table) (store, error) {
+	s, ok := stores[t]
+	if !ok {
+		return store{}, invalid("admin: there is no table %d of messages: use Outbox, Inbox or Queue", int(t))
+	}
+	return store{a, t, s}, nil
+}
+
+// validate refuses parts of a filter that mean nothing in this table.
+func (s store) validate(f Filter) error {
+	switch {
+	case s.in == Outbox && f.Consumer != "":
+		return invalid("admin: Filter.Consumer is for the inbox and the queue: messages of the outbox have a topic")
+	case s.in == Inbox && f.Topic+f.Key != "":
+		return invalid("admin: Filter.Topic and Filter.Key are for the outbox and the queue: " +
+			"messages of the inbox have a consumer")
+	}
+	_, err := s.places(f.IDs)
+	return err
+}
+
+// places reads Message.ID.
+func (s store) places(ids []string) ([]place, error) {
+	list := make([]place, len(ids))
+	for i, id := range ids {
+		if s.in == Outbox {
+			n, err := strconv.ParseInt(id, 10, 64)
+			if err != nil {
+				return nil, invalid("%q is not an id of the outbox: use the number of the message", id)
+			}
+			list[i] = numbered(n)
+			continue
+		}
+		owner, name, ok := strings.Cut(id, ":")
+		if !ok || owner == "" || name == "" || !text.Storable(id) {
+			return nil, invalid("%q is not an id of a message: use its consumer or source, a colon, and its id", id)
+		}
+		list[i] = place{Owner: strings.NewReplacer("%3A", ":", "%25", "%").Replace(owner), Name: name}
+	}
+	return list, nil
+}
+
+func numbered(id int64) place { return place{Name: strconv.FormatInt(id, 10), ID: id} }
+
+// id is Message.ID.
+func (p place) id() string {
+	if p.Owner == "" {
+		return p.Name
+	}
+	return joinID(p.Owner, p.Name)
+}
+
+func joinID(owner, name string) string {
+	return strings.NewReplacer("%", "%25", ":", "%3A").Replace(owner) + ":" + name
+}
+
+// arrays are places as statements take them.
+func arrays(places []place) (owners, names []string) {
+	owners, names = make([]string, len(places)), make([]string, len(places))
+	for i, p := range places {
+		owners[i], names[i] = p.Owner, p.Name
+	}
+	return owners, names
+}
+
+// args are those of a scan.
+func (s store) args(f Filter, states []State, look int64, want int, upto int64, from place, all, attempts int64) []any {
+	places, _ := s.places(f.IDs) // which validate has read
+	owners, ids := arrays(places)
+	return []any{
+		f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), names(states), look, int64(want), upto,
+		from.Owner, cmp.Or(from.At, "-infinity"), from.Name, from.ID, owners, ids, f.find, all, int32(min(attempts, math.MaxInt32)),
+	}
+}
+
+// step returns the messages that fit, and where the next step goes on; nil at the end.
+func (s store) step(ctx context.Context, w *walk) (list []found, next *place, err error) {
+	by, from, states := w.scan(s), *w.from, []State{}
+	if w.state != "" {
+		states = append(states, w.state)
+	}
+	if from == (place{}) {
+		if from.ID = math.MinInt64; strings.HasPrefix(by, "newest") {
+			from.ID = math.MaxInt64
+		}
+	}
+	err = s.collect(ctx, func(rows drive.Rows) error {
+		var m found
+		var horizon bool
+		err := rows.Scan(&horizon, &m.Owner, &m.At, &m.Name, &m.ID, &m.key, &m.err)
+		if horizon {
+			next = &m.place
+		} else {
+			list = append(list, m)
+		}
+		return err
+	}, s.sql.Page[by], s.args(w.filter, states, w.look, w.want, w.upto, from, math.MaxInt64, 0)...)
+	if n := len(list); n == w.want {
+		next = &list[n-1].place
+	}
+	return list, next, err
+}
+
+// scan is the name of the scan that finds what a walk is for.
+func (w *walk) scan(s store) string {
+	by := string(w.state)
+	switch {
+	case len(w.filter.IDs) > 0:
+		return "ids"
+	case w.filter.find != "" && s.in != Outbox:
+		return "find"
+	case s.sql.Page[by] == "":
+		by = "rows"
+	}
+	if w.newest && s.sql.Page["newest "+by] != "" {
+		return "newest " + by
+	}
+	return by
+}
+
+// show describes messages in the order given. Those that are gone are left out.
+func (s store) show(ctx context.Context, places []place) ([]Message, error) {
+	list := make([]Message, 0, len(places))
+	owners, ids := arrays(places)
+	err := s.collect(ctx, func(rows drive.Rows) error {
+		m := Message{In: s.in}
+		var name, metadata string
+		var due, dead, settled sql.NullTime
+		err := rows.Scan(&m.Consumer, &name, &m.UUID, &m.Topic, &m.Key, &m.State, &m.Attempts, &m.Crashes, &m.LastError,
+			&metadata, &m.CreatedAt, &due, &dead, &settled)
+		m.ID, m.LastError = place{Owner: m.Consumer, Name: name}.id(), text.Redact(m.LastError)
+		m.ErrorGroup, m.DueAt, m.DeadAt, m.SettledAt = groupID(m.LastError), due.Time, dead.Time, settled.Time
+		if metadata != "" {
+			m.Metadata = core.ReadMetadata([]byte(metadata))
+		}
+		list = append(list, m)
+		return err
+	}, s.sql.Show, owners, ids)
+	return list, err
+}
+
+// payload reads what show leaves out.
+func (s store) payload(ctx context.Context, p place) (payload []byte, err error) {
+	err = s.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&payload) }, s.sql.Payload, p.Owner, p.Name)
+	if text.SQLState(err) == text.InsufficientPrivilege {
+		return nil, nil
+	}
+	return payload, err
+}
+
+// end is what there is now, for an act that begins.
+func (s store) end(ctx context.Context) (q asked, err error) {
+	if s.in == Outbox {
+		q.upto, err = s.number(ctx, sqltext.LastOutboxID)
+		return q, err
+	}
+	q.upto = math.MaxInt64
+	q.at, err = s.now(ctx)
+	return q, err
+}
+
+// change does a batch of an act to messages that are still in one of the states, and returns to how many.
+func (s store) change(ctx context.Context, d *doing, states []State, batch []place) (changed int64, err error) {
+	statement, argument := s.sql.Act[d.verb.Name], any(d.note())
+	switch {
+	case d.verb.Name == redrive.Name:
+		letters := make([]int64, len(batch))
+		for i, p := range batch {
+			letters[i] = d.letters[p.digest()]
+		}
+		statement, argument = sqltext.RedriveInbox, letters
+	case statement == "": // requeue, replay and reconcile
+		statement, argument = sqltext.Requeue, d.skipped
+	}
+	owners, ids := arrays(batch)
+	var blocked []byte
+	if err = s.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &blocked) }, statement, owners, ids,
+		names(states), d.result.AuditID, argument); err != nil {
+		return 0, err
+	}
+	var keys []string
+	err = json.Unmarshal(blocked, &keys)
+	d.skipped = append(d.skipped, keys...)
+	return changed, err
+}
+
+// group counts dead or failing messages by what they are about and their error.
+func (s store) group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error {
+	return s.collect(ctx, func(rows drive.Rows) error {
+		var e errorText
+		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
+		add(e)
+		return err
+	}, s.sql.Group[string(state)],
+		s.args(f, []State{state}, b.each, maxTexts, math.MaxInt64, place{ID: math.MaxInt64}, b.all, b.attempts)...)
+}
+
+// findSteps are all places where Find looks, those first where the answer is quick.
+func (a *Admin) findSteps(what string) (steps []Filter) {
+	for _, in := range []Table{Outbox, Inbox, Queue} {
+		s, _ := a.store(in)
+		if _, err := s.places([]string{what}); err == nil { // it can be an id there
+			steps = append(steps, Filter{In: in, IDs: []string{what}})
+		}
+	}
+	return append(steps, Filter{In: Inbox, find: what}, Filter{In: Queue, find: what}, Filter{find: what},
+		Filter{In: Queue, Key: what})
+}

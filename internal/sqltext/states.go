@@ -1,0 +1,54 @@
+package sqltext
+
+const (
+	// WalkIndexes has the statements of a transaction go by indexes. Of a table that was never analyzed, or is not as it
+	// was, the planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer
+	// than to run it. A plan for any arguments, which a connection makes after a few times, would look for one topic
+	// through those before it.
+	WalkIndexes = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
+       set_config('enable_sort', 'off', true),
+       set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`
+
+	// OutboxState is the state of a row of the outbox. A discarded row has both times.
+	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
+                WHEN o.dead_at IS NOT NULL THEN 'dead' ELSE ` + pendingState + ` END`
+
+	// What was delayed and is due is ready. So is what an operator sends again: it counts an attempt, see RequeueOutbox,
+	// and has no error.
+	pendingState = `CASE WHEN ` + failed + ` THEN 'failing' WHEN o.due_at > statement_timestamp() THEN 'delayed' ` +
+		`ELSE 'ready' END`
+	failed = `(o.attempts > 0 AND o.last_error IS NOT NULL)`
+
+	// These are the words of the indexes by topic.
+	isDead    = `o.dead_at >= '-infinity' AND o.published_at IS NULL`
+	isFailing = `o.attempts >= 1 AND o.published_at IS NULL AND o.dead_at IS NULL`
+	// Among the latter are messages that are sent again. However many they are, a step looks at so many and no more.
+	wentWrong = `(o.dead_at IS NOT NULL OR o.last_error IS NOT NULL)`
+
+	// InboxState is the state of a row of the inbox. A discarded row has both times. One that was revived has failed in no
+	// attempt since: its message is ready to be handled when it is delivered.
+	InboxState = `CASE WHEN i.processed_at IS NOT NULL THEN CASE WHEN i.dead_at IS NULL THEN 'done' ELSE 'discarded' END
+                WHEN i.dead_at IS NOT NULL THEN 'dead' WHEN i.attempts = 0 THEN 'ready' ELSE 'failing' END`
+
+	inboxDead    = `i.dead_at IS NOT NULL AND i.processed_at IS NULL`
+	inboxFailing = `i.processed_at IS NULL AND i.dead_at IS NULL`
+	receivedAt   = `least(greatest(i.received_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
+		`AS received_at`
+
+	// QueueState is the state of a row of the queue. Those that are being worked on count by what they were before.
+	QueueState = `CASE q.state WHEN 'processing' THEN ` + dueState + ` ELSE q.state END`
+
+	// dueState is that of what is to be processed. What was delayed and is due is ready.
+	dueState = `CASE WHEN q.attempts > 0 THEN 'failing'
+  WHEN q.due_at > statement_timestamp() AND NOT ` + unhandled + ` THEN 'delayed' ELSE 'ready' END`
+	// queueSince is since when a message waits; one that has an owner does not.
+	queueSince = `CASE WHEN q.owner IS NULL THEN least(greatest(
+  CASE WHEN q.attempts = 0 AND q.state = 'processing' AND q.due_at <= statement_timestamp() AND isfinite(q.due_at) AND NOT ` + unhandled + `
+  THEN q.due_at ELSE q.first_seen_at END, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')
+  END AS since`
+
+	lastSeenAt = `least(greatest(q.last_seen_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
+		`AS last_seen_at`
+	firstSeenAt = `least(greatest(q.first_seen_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
+		`AS first_seen_at`
+)

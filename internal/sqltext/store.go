@@ -1,0 +1,159 @@
+package sqltext
+
+import "strings"
+
+// Store is one of the three tables of messages as package admin works with it. Outbox, Inbox and Queue describe theirs
+// below: columns, states, and the index that finds the rows of a state. All statements are made from that.
+type Store struct {
+	// Page has a statement for each state, and "newest " and the state where the order can be turned around; "rows" finds
+	// all states, "ids" named rows, "find" rows by the name alone. Group groups rows of a state by their error.
+	Page, Group map[string]string
+	Act         map[string]string // by verb
+	Show        string            // describes rows, in the order in which they are named
+	Payload     string
+	History     string
+}
+
+// columns are SQL expressions for what a message has.
+type columns struct {
+	table, alias, named                          string // named: this row is w.owner, w.name
+	owner, name, id, uuid, topic, key, about     string
+	state, attempts, crashes, created, due, dead string
+	settled, error, metadata, payload            string
+	match                                        string // finds a row by $17
+	all                                          string // columns that scans read, so without the payload
+	free                                         string // rows that an operator may change
+	note                                         string
+	scans, groups                                map[string]scan
+	acts                                         map[string]string // what an act sets
+}
+
+// scan is how an index finds rows: of each part the first so many in its order. Parts are merged by merge, complete up
+// to the horizon: the first of the places at which a part was not read to its end.
+type scan struct{ parts, index, after, order, at, merge string }
+
+// A scan has these arguments: topic, key, owner, part of the error, times between which the message was written, states
+// ('{}' = all), at how many rows of each part it looks, how many it returns, the largest id, the place after which it
+// goes on (owner, time, name, id), owners and names of the rows that are meant, what to find, at how many rows it looks
+// at all, and attempts that a row must have had. Texts that are empty mean any.
+const (
+	scanTemplate = `WITH RECURSIVE args AS (
+    SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text[], $8::bigint, $9::bigint, $10::bigint,
+           $11::text, $12::timestamptz, $13::text, $14::bigint, $15::text[], $16::text[], $17::text, $18::bigint, $19::int
+), parts(part) AS ({parts}), bound AS MATERIALIZED (
+    SELECT greatest(1, least($8::bigint, $18::bigint / greatest(1, count(p.part)))) AS most FROM parts p
+), looked AS MATERIALIZED (
+    SELECT p.part, b.most, r.*
+      FROM parts p CROSS JOIN bound b CROSS JOIN LATERAL (
+           SELECT row_number() OVER () AS n, s.*
+             FROM (SELECT {owner} AS owner, {at} AS at, {name} AS name, {id} AS id, {key} AS key, {about} AS about,
+                          {created} AS created, coalesce(left({error}, 1024), '') AS error, {fits} AS fits
+                     FROM {from} WHERE {index} AND {after} ORDER BY {order} LIMIT b.most) s) r
+     WHERE p.part IS NOT NULL
+)`
+	pageTemplate = scanTemplate + `, horizon AS (SELECT l.* FROM looked l WHERE l.n = l.most ORDER BY {merge_l} LIMIT 1)
+(SELECT true, h.owner, coalesce(to_json(h.at) #>> '{}', ''), h.name, h.id, ''::text, ''::text FROM horizon h)
+UNION ALL
+(SELECT false, l.owner, coalesce(to_json(l.at) #>> '{}', ''), l.name, l.id, l.key, l.error
+   FROM looked l LEFT JOIN horizon h ON true
+  WHERE l.fits AND (h.n IS NULL OR ({merge_l}) <= ({merge_h})) ORDER BY {merge_l} LIMIT $9::bigint)`
+	groupTemplate = scanTemplate + `, full_parts AS (SELECT l.part, count(*) >= max(l.most) AS more FROM looked l GROUP BY l.part)
+SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.more)
+  FROM looked l JOIN full_parts f ON f.part = l.part
+ WHERE l.fits GROUP BY l.about, l.error ORDER BY count(*) DESC LIMIT $9::bigint`
+	fitsTemplate = `(($1::text = '' OR {topic} = $1::text) AND ($2::text = '' OR {key} = $2::text)
+      AND ($3::text = '' OR {owner} = $3::text)
+      AND ($4::text = '' OR position(lower($4::text) IN lower({error})) > 0)
+      AND ($5::text = '' OR {created} >= nullif($5::text, '')::timestamptz)
+      AND ($6::text = '' OR {created} < nullif($6::text, '')::timestamptz)
+      AND ($7::text[] = '{}' OR {state} = ANY ($7::text[])) AND {id} <= $10::bigint
+      AND ($17::text = '' OR {match}) AND {attempts} >= $19::int)`
+
+	// Arguments: owners, names.
+	showTemplate = `SELECT r.* FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w(owner, name, n) CROSS JOIN LATERAL (
+       SELECT {owner}, {name}, {uuid}, {topic}, {key}, {state}, {attempts}, {crashes}, coalesce(left({error}, 1024), ''),
+              {metadata}, {created}, {due}, {dead}, {settled} FROM {from} WHERE {named} LIMIT 1) r
+ ORDER BY w.n`
+	// Arguments: owner, name.
+	payloadTemplate = `SELECT {payload} FROM (SELECT $1::text AS owner, $2::text AS name) w JOIN {from} ON {named}`
+	historyTemplate = `SELECT coalesce({alias}.history, '[]')::text FROM (SELECT $1::text AS owner, $2::text AS name) w
+  JOIN {from} ON {named}`
+
+	// What another session has locked is skipped, and counted.
+	//
+	// Arguments: owners, names, states in which the rows must still be, entry in the audit log, what becomes their error.
+	actTemplate = `WITH args AS (SELECT $5::text), free AS MATERIALIZED (
+    SELECT r.* FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w(owner, name, n) CROSS JOIN LATERAL (
+           SELECT {owner} AS owner, {name} AS name FROM {from}
+            WHERE {named} AND {state} = ANY ($3::text[]){free} LIMIT 1 FOR UPDATE OF {alias} SKIP LOCKED) r
+), changed AS (
+    UPDATE {from} SET {set}{note} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]' FROM changed`
+
+	// acted counts a batch in the audit log.
+	acted = `
+), noted AS (
+    UPDATE {audit} SET matched = matched + cardinality($2::text[]), touched = touched + (SELECT count(*) FROM changed),
+           skipped = skipped + cardinality($2::text[]) - (SELECT count(*) FROM changed)
+     WHERE id = $4::bigint
+)
+SELECT count(*)`
+	readable = `timestamptz '1970-01-02 00:00Z' AND timestamptz '9999-12-30 00:00Z'`
+)
+
+// one part is all of an index; others are a lane, or what a column begins with, each found by one step down the index.
+const (
+	onePart  = `SELECT ''::text`
+	lanePart = `SELECT l.lane::text FROM generate_series(0, 63) AS l(lane) WHERE $2::text = '' OR l.lane = hashtext($2::text) & 63`
+)
+
+func partsOf(table, column, argument, index string) string {
+	return strings.NewReplacer("{from}", table, "{column}", column, "{arg}", argument, "{index}", index).Replace(`
+    SELECT * FROM (SELECT {column} FROM {from} WHERE ({arg}::text = '' OR {column} = {arg}::text) AND {index}
+                    ORDER BY {column} LIMIT 1) first
+    UNION ALL
+    SELECT (SELECT {column} FROM {from} WHERE {column} > p.part AND {index} ORDER BY {column} LIMIT 1)
+      FROM parts p WHERE p.part IS NOT NULL AND {arg}::text = ''`)
+}
+
+func newStore(c columns) *Store {
+	c.table, c.alias, _ = strings.Cut(c.table, " ")
+	from := c.table + " " + c.alias
+	fill := func(template string, more ...string) string {
+		r := strings.NewReplacer("{from}", from, "{table}", c.table, "{alias}", c.alias, "{named}", c.named, "{owner}", c.owner,
+			"{name}", c.name, "{id}", c.id, "{uuid}", c.uuid, "{topic}", c.topic, "{key}", c.key, "{about}", c.about, "{state}",
+			c.state, "{attempts}", c.attempts, "{crashes}", c.crashes, "{created}", c.created, "{due}", c.due, "{dead}", c.dead,
+			"{settled}", c.settled, "{error}", c.error, "{metadata}", c.metadata, "{payload}", c.payload, "{match}", c.match,
+			"{free}", c.free, "{note}", c.note)
+		return r.Replace(strings.NewReplacer(append(more, "{fits}", fitsTemplate)...).Replace(template))
+	}
+	s := &Store{
+		Page: map[string]string{}, Group: map[string]string{}, Act: map[string]string{}, Show: fill(showTemplate),
+		Payload: fill(payloadTemplate), History: fill(historyTemplate),
+	}
+	scanned := func(template string, by scan) string {
+		if by.at == "" {
+			by.at = "NULL::timestamptz"
+		}
+		from := from
+		if by.index == named { // one after another, whatever the planner thinks of the table
+			from = "(SELECT DISTINCT * FROM unnest($15::text[], $16::text[])) AS w(owner, name) CROSS JOIN LATERAL (SELECT " + c.all + " FROM {from} WHERE {named} LIMIT 1) " + c.alias
+			by.index = "true"
+		}
+		return fill(template, "{parts}", by.parts, "{index}", by.index, "{after}", by.after, "{order}", by.order, "{at}", by.at,
+			"{merge_l}", strings.ReplaceAll(by.merge, "@", "l."), "{merge_h}", strings.ReplaceAll(by.merge, "@", "h."),
+			"{from}", strings.ReplaceAll(from, "{from}", c.table+" "+c.alias))
+	}
+	for name, by := range c.scans {
+		s.Page[name] = scanned(pageTemplate, by)
+	}
+	for name, by := range c.groups {
+		s.Group[name] = scanned(groupTemplate, by)
+	}
+	for verb, set := range c.acts {
+		s.Act[verb] = fill(actTemplate, "{set}", set)
+	}
+	return s
+}
+
+// named is the index of a scan of rows that are named.
+const named = "named"
