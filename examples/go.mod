@@ -11,7 +11,6 @@ require (
 	github.com/millrace-go/watermill-outbox/observe/otel v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/prom v0.1.0
 	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
-	github.com/millrace-go/watermill-outbox/subscriber/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	golang.org/x/sync v0.24.0
 )
@@ -77,7 +76,6 @@ replace (
 	github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel
 	github.com/millrace-go/watermill-outbox/observe/prom => ../observe/prom
 	github.com/millrace-go/watermill-outbox/publisher/nats => ../publisher/nats
-	github.com/millrace-go/watermill-outbox/subscriber/nats => ../subscriber/nats
 )
 
 require github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0

@@ -15,7 +15,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/observe"
-	inboundnats "github.com/millrace-go/watermill-outbox/subscriber/nats"
+	inboundnats "github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 // hangsAt is user code that hangs when it sees a message, as all of the subscriber's hooks.

@@ -12,7 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
-	inboundnats "github.com/millrace-go/watermill-outbox/subscriber/nats"
+	inboundnats "github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 // TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new

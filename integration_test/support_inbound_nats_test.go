@@ -14,7 +14,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/observe"
-	inboundnats "github.com/millrace-go/watermill-outbox/subscriber/nats"
+	inboundnats "github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 // jetStreamWorld is an inboundWorld whose topic is a subject of a stream.

@@ -186,9 +186,6 @@ func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subsc
 		RevokeTimeout: c.RevokeTimeout, CloseTimeout: c.CloseTimeout,
 		Backoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond},
 	}
-	if c.ParkAfter > 0 {
-		cfg.Park = inbound.ParkConfig{DB: c.parkIn.db, After: c.ParkAfter, MaxKeys: c.MaxKeys}
-	}
 	if c.unmarshaler != nil {
 		cfg.Unmarshaler = c.unmarshaler
 	}

@@ -24,7 +24,7 @@ import (
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 	"github.com/millrace-go/watermill-outbox/schema"
-	inbound "github.com/millrace-go/watermill-outbox/subscriber/nats"
+	inbound "github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 func main() {

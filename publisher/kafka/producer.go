@@ -7,99 +7,62 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
-	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// connectPause is between two attempts to connect; an attempt without an answer takes a second or more itself.
+// connectPause is how long a failed attempt to connect answers for those that follow.
 const connectPause = time.Second
 
-// producer is a sarama producer that connects in the background, as sarama's own reconnects once it exists. It
-// stands where a watermill-kafka publisher would, which cannot be made before Kafka is there, and which
-// leaves sarama's client behind when the client connects but gets no producer id.
+// producer is a sarama producer that connects when it is first used: sarama's constructors fail while Kafka is down.
+// Once connected it reconnects by itself.
 type producer struct {
 	brokers   []string
 	settings  *sarama.Config
 	marshaler wmkafka.Marshaler
 	tracer    wmkafka.SaramaTracer
-	logger    watermill.LoggerAdapter
 
-	tried   chan struct{} // closed when the first attempt has ended
-	closing chan struct{} // closed by Close
-	ended   chan struct{} // closed when connect has returned
-
-	mu     sync.RWMutex
+	mu     sync.Mutex
 	sender sarama.SyncProducer // nil until connected
-	free   func() error        // closes sender and its client
-	err    error               // of the last attempt
+	client sarama.Client
+	err    error // of the last attempt, made at tried
+	tried  time.Time
 }
 
 var _ message.Publisher = (*producer)(nil)
 
-func startProducer(p *producer) *producer {
-	p.tried, p.closing, p.ended = make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go p.connect()
-	return p
-}
-
-// connect tries until it succeeds or Close is called.
-func (p *producer) connect() {
-	defer close(p.ended)
-	var said string
-	for attempt := 1; ; attempt++ {
-		sender, free, err := p.open()
-		p.mu.Lock()
-		p.sender, p.free, p.err = sender, free, err
-		p.mu.Unlock()
-		if attempt == 1 {
-			close(p.tried)
-		}
-		if err == nil {
-			if said != "" {
-				p.logger.Info("connected to Kafka", watermill.LogFields{"brokers": p.brokers, "attempts": attempt})
-			}
-			return
-		}
-		if said != err.Error() {
-			said = err.Error()
-			// Cause: no broker can be reached, or TLS or SASL is refused.
-			// Cure: check PublisherConfig.Brokers, the network and the credentials; publishes are unavailable
-			// until then.
-			p.logger.Error("connecting to Kafka failed: retrying", err, watermill.LogFields{"brokers": p.brokers})
-		}
-		select {
-		case <-p.closing:
-			return
-		case <-time.After(connectPause):
-		}
+// connected returns the producer, or the error of an attempt within the last second.
+func (p *producer) connected() (sarama.SyncProducer, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sender == nil && (p.err == nil || time.Since(p.tried) >= connectPause) {
+		p.err = p.connect()
+		p.tried = time.Now()
 	}
+	return p.sender, p.err
 }
 
-// open makes one attempt. Its timeouts are those of the settings.
-func (p *producer) open() (_ sarama.SyncProducer, free func() error, err error) {
+func (p *producer) connect() error {
 	client, err := sarama.NewClient(p.brokers, p.settings)
 	if err != nil {
-		return nil, nil, err
+		return fmt.Errorf("%w: %w", sarama.ErrNotConnected, err)
 	}
 	sender, err := sarama.NewSyncProducerFromClient(client)
 	if err != nil {
-		return nil, nil, errors.Join(err, client.Close())
+		return errors.Join(fmt.Errorf("%w: %w", sarama.ErrNotConnected, err), client.Close())
 	}
 	if p.tracer != nil {
 		sender = p.tracer.WrapSyncProducer(p.settings, sender)
 	}
-	return sender, func() error { return errors.Join(sender.Close(), client.Close()) }, nil
+	p.sender, p.client = sender, client
+	return nil
 }
 
-// Publish waits for the first attempt to connect. Until a later one succeeds it returns the error of the last.
+// Publish sends messages one after another.
 func (p *producer) Publish(topic string, messages ...*message.Message) error {
-	<-p.tried
-	p.mu.RLock()
-	sender, err := p.sender, p.err
-	p.mu.RUnlock()
+	sender, err := p.connected()
 	if err != nil {
-		return fmt.Errorf("%w: %w", sarama.ErrNotConnected, err)
+		return err
 	}
 	for _, msg := range messages {
 		record, err := p.marshaler.Marshal(topic, msg)
@@ -113,14 +76,12 @@ func (p *producer) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// Close waits for an attempt to connect that is under way. It is called once, and not while others publish.
+// Close is called once, and not while others publish.
 func (p *producer) Close() error {
-	close(p.closing)
-	<-p.ended
-	if p.free == nil {
+	if p.sender == nil {
 		return nil
 	}
-	if err := p.free(); err != nil {
+	if err := errors.Join(p.sender.Close(), p.client.Close()); err != nil {
 		return fmt.Errorf("kafka: close: %w", err)
 	}
 	return nil

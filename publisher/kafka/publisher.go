@@ -53,11 +53,9 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err != nil {
 		return nil, err
 	}
-	logger = core.Discreet(logger)
-	return Wrap(startProducer(&producer{
+	return Wrap(&producer{
 		brokers: cfg.Brokers, settings: settings, marshaler: Marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer,
-		logger: logger,
-	}), logger)
+	}, logger)
 }
 
 // Wrap wraps a watermill-kafka publisher that you built yourself, so that a message does not fail for

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// silence has the client try another server of a cluster when no publish is acknowledged any more.
+// silence has the client try another server of a cluster when nothing is answered any more.
 type silence struct {
 	conn   *natsgo.Conn
 	logger watermill.LoggerAdapter
@@ -21,7 +21,7 @@ type silence struct {
 	lasts trouble.Silence
 }
 
-// heard is told how a publish ended that began at a time. Without a receiver it does nothing.
+// heard is told how a request ended that began at a time. Without a receiver it does nothing.
 func (s *silence) heard(begun time.Time, err error) {
 	if s == nil {
 		return
@@ -40,7 +40,7 @@ func (s *silence) heard(begun time.Time, err error) {
 		return
 	}
 	s.lasts.TriedAnother()
-	s.logger.Info("NATS does not acknowledge: trying another server", watermill.LogFields{
+	s.logger.Info("NATS does not answer: trying another server", watermill.LogFields{
 		"url": address(s.conn), "silent": silent,
 	})
 	_ = s.conn.ForceReconnect() // it fails if it is closed

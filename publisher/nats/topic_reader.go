@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
@@ -36,11 +38,9 @@ type TopicReader struct {
 	cfg    TopicReaderConfig
 	logger watermill.LoggerAdapter
 
-	life context.Context // ends with Close
-	end  context.CancelFunc
-
-	mu   sync.Mutex
-	conn *natsgo.Conn // nil until it is used
+	mu     sync.Mutex
+	conn   *natsgo.Conn // nil until it is used; guarded by mu
+	closed bool         // guarded by mu
 }
 
 var (
@@ -53,6 +53,8 @@ var (
 // answerTimeout bounds each request, and how long the next message of a stream may take to come.
 const answerTimeout = 30 * time.Second
 
+const connectTimeout = 5 * time.Second
+
 // NewTopicReader makes a TopicReader. It does no I/O, and returns an error if the URL cannot be understood. What the
 // server reports asynchronously is logged; a nil logger logs nothing.
 func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*TopicReader, error) {
@@ -62,20 +64,42 @@ func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*Top
 	if err := checkURL("TopicReaderConfig", cfg.URL); err != nil {
 		return nil, err
 	}
-	logger = core.Discreet(logger)
-	life, end := context.WithCancel(context.Background())
-	return &TopicReader{cfg: cfg, logger: logger, life: life, end: end}, nil
+	return &TopicReader{cfg: cfg, logger: core.Discreet(logger)}, nil
 }
 
 // Close closes the connection. A call that is under way fails then. It may be called several times.
 func (l *TopicReader) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	if l.conn != nil {
-		l.conn.Close() // before its connection ends, which it would make anew
+		l.conn.Close()
 	}
-	l.end()
 	return nil
+}
+
+// connect waits for connectTimeout a server, whatever ctx of the call says: the client's Connect takes none.
+func (l *TopicReader) connect(ctx context.Context) (natsgo.JetStreamContext, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return nil, outbox.ErrClosed
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case l.conn == nil:
+		conn, err := natsgo.Connect(l.cfg.URL, slices.Concat(logging(l.logger), Options(),
+			[]natsgo.Option{natsgo.RetryOnFailedConnect(false), natsgo.Timeout(connectTimeout)}, l.cfg.Options)...)
+		if err != nil {
+			return nil, fmt.Errorf("nats: connect: %w", err)
+		}
+		l.conn = conn
+	}
+	js, err := l.conn.JetStream(slices.Concat([]natsgo.JSOpt{natsgo.MaxWait(answerTimeout)}, l.cfg.JetStream)...)
+	if err != nil {
+		return nil, fmt.Errorf("nats: JetStream: %w", err)
+	}
+	return js, nil
 }
 
 // stream is the stream that has a topic.

@@ -53,7 +53,7 @@ type SubscriberConfig struct {
 
 	// Backoff is the wait of a key after its message was nacked, by nacks of that message in a row; default 100 ms
 	// doubling to 10 s. For an outbox.RetryAfter that middleware.Outcomes has seen it is the wait that the handler asked
-	// for, also in the park.
+	// for.
 	Backoff outbox.Backoff
 
 	// RevokeTimeout is how long a partition that is taken away waits for its handlers; default 30 s, or half of sarama's
@@ -64,10 +64,6 @@ type SubscriberConfig struct {
 	// CloseTimeout is the same for the end of a subscription; default 5 s. The contexts of the messages end when it
 	// begins, as those of all Watermill's subscribers do. It must be less than message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
-
-	// Park is where keys are put that fail for long, so that their partition can go on. Default: nowhere, the partition
-	// pauses. middleware.Inbox must be around the handlers, or parking breaks the order.
-	Park ParkConfig
 
 	// Observers are told of the partitions, if they are an observe.PartitionObserver.
 	Observers []observe.Observer
@@ -99,7 +95,6 @@ func (c *SubscriberConfig) setDefaults() {
 	inbound.Fill(&c.MaxBytes, 64<<20)
 	inbound.Fill(&c.RevokeTimeout, min(30*time.Second, c.OverwriteSaramaConfig.Consumer.Group.Rebalance.Timeout/2))
 	inbound.Fill(&c.CloseTimeout, 5*time.Second)
-	c.Park.setDefaults()
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(100*time.Millisecond, 10*time.Second))
 }
 
@@ -129,7 +124,7 @@ func (c SubscriberConfig) validate() error {
 		inbound.Positive("kafka: SubscriberConfig.MaxBytes", c.MaxBytes),
 		inbound.Positive("kafka: SubscriberConfig.RevokeTimeout", c.RevokeTimeout),
 		inbound.Positive("kafka: SubscriberConfig.CloseTimeout", c.CloseTimeout),
-		core.Backoff(c.Backoff).Validate("kafka: SubscriberConfig.Backoff"), c.Park.validate(c.ConsumerGroup),
+		core.Backoff(c.Backoff).Validate("kafka: SubscriberConfig.Backoff"),
 	)
 	settings := c.OverwriteSaramaConfig
 	if limit := settings.Consumer.Group.Rebalance.Timeout; c.RevokeTimeout >= limit {
@@ -161,7 +156,8 @@ func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
 // settings returns those of the client of a subscription.
 func (c SubscriberConfig) settings(topic string) (*sarama.Config, error) {
 	settings := *c.OverwriteSaramaConfig
-	settings.Consumer.Return.Errors = true // they are logged
+	settings.Consumer.Return.Errors = true             // they are logged
+	settings.Consumer.Offsets.AutoCommit.Enable = true // of what is marked: messages that are done
 	if id := &settings.Consumer.Group.InstanceId; *id != "" {
 		// Two members with one id fence each other.
 		if *id += "-" + topic; len(*id) > maxInstanceID {

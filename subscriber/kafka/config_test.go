@@ -56,8 +56,6 @@ func TestConfigNamesTheField(t *testing.T) {
 		"MaxAhead is -1":      func(c *SubscriberConfig) { c.MaxAhead = -1 },
 		"MaxBytes is -1":      func(c *SubscriberConfig) { c.MaxBytes = -1 },
 		"RevokeTimeout is -1": func(c *SubscriberConfig) { c.RevokeTimeout = -1 },
-		"Park.DB is nil":      func(c *SubscriberConfig) { c.Park.MaxKeys = 1 },
-		"Park.DB: outbox":     func(c *SubscriberConfig) { c.Park.DB = new(outbox.DB) },
 		"CloseTimeout is -1":  func(c *SubscriberConfig) { c.CloseTimeout = -1 },
 		"Backoff.Max":         func(c *SubscriberConfig) { c.Backoff = outbox.Backoff{Initial: 2, Max: 1} },
 		"Backoff.Func": func(c *SubscriberConfig) {

@@ -10,9 +10,8 @@ import (
 // result is what became of a delivery.
 type result struct {
 	inbound.Outcome
-	item   *item
-	again  bool   // it failed before
-	stored string // the key that was parked
+	item  *item
+	again bool // it failed before
 }
 
 // deliver hands one message out and waits for its ack.

@@ -23,7 +23,7 @@ type end struct {
 // ask has Kafka asked where a partition ends that is paused: sarama learns it only from what it fetches.
 func (p *partition) ask() {
 	e := &p.end
-	if p.paused.IsZero() || p.newest == nil || e.asking || time.Since(e.asked) < askEnd || p.stopped {
+	if p.pause.Since.IsZero() || p.newest == nil || e.asking || time.Since(e.asked) < askEnd || p.stopped {
 		return
 	}
 	e.asking, e.asked = true, time.Now()

@@ -107,9 +107,7 @@ func bubble(t *testing.T, change func(*SubscriberConfig), test func(w *world)) {
 		w := &world{t: t, sess: &fakeSession{}, logger: logger}
 		ctx, cancel := context.WithCancel(t.Context())
 		w.close = cancel
-		if w.sub, err = newSubscription(ctx, &s.cfg, s.cfg.OverwriteSaramaConfig, "topic", logger); err != nil {
-			t.Fatal(err)
-		}
+		w.sub = newSubscription(ctx, &s.cfg, s.cfg.OverwriteSaramaConfig, "topic", logger)
 		w.end = sync.OnceFunc(w.sub.outlet.Close)
 		w.m = &member{subscription: w.sub, group: w.sess, joined: func() {}}
 		w.sess.ctx, w.lose = context.WithCancel(ctx)

@@ -21,27 +21,17 @@ type member struct {
 	joined    func()
 	committed func(topic string, partition int32) (int64, error)
 	newest    func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = is not asked
-	commits   *commits                                                       // of the session; nil = sarama commits
 	asking    sync.WaitGroup
 }
 
 // Setup is part of sarama.ConsumerGroupHandler.
-func (m *member) Setup(sess sarama.ConsumerGroupSession) error {
+func (m *member) Setup(sarama.ConsumerGroupSession) error {
 	m.joined()
-	if !m.settings.Consumer.Offsets.AutoCommit.Enable {
-		m.commits = newCommits(sess)
-	}
 	return nil
 }
 
 // Cleanup is part of sarama.ConsumerGroupHandler.
-func (m *member) Cleanup(sarama.ConsumerGroupSession) error {
-	if m.commits != nil {
-		m.commits.stop()
-		m.commits = nil
-	}
-	return nil
-}
+func (m *member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
 // ConsumeClaim is part of sarama.ConsumerGroupHandler. It returns only when the partition is taken away or the session
 // is over, as otherwise it would end the session.

@@ -29,10 +29,8 @@ type partition struct {
 	marked  int64 // the last watermark that sarama was told
 	first   bool  // nothing is marked before the first message: there is no offset to begin from
 	retry   bool  // it has one of subscription.retries that no delivery has
-	paused  time.Time
-	settled time.Time // when a delivery last ended; zero = none has
+	pause   inbound.Pause
 	freed   chan struct{}
-	parking parking
 	end     end
 
 	stopping  chan struct{} // closed: nothing is handed out any more
@@ -63,7 +61,6 @@ func (p *partition) run() {
 	if p.first && p.committed != nil {
 		p.asking.Go(p.beginning)
 	}
-	p.load()
 	defer p.leave()
 	ticker := time.NewTicker(time.Second)
 	defer ticker.Stop()
@@ -90,11 +87,6 @@ func (p *partition) run() {
 			p.retry = true
 		case r := <-p.results:
 			p.settle(r)
-		case piles := <-p.parking.loads:
-			p.parking.loads = nil
-			p.learn(piles)
-		case g := <-p.parking.looks:
-			p.see(g)
 		case offset := <-p.end.answers:
 			p.end.answered(offset)
 		case <-due.C:
@@ -102,7 +94,6 @@ func (p *partition) run() {
 			p.regulate()
 		case <-ticker.C:
 			p.regulate()
-			p.look()
 			p.ask()
 			p.report(true)
 		case <-ended:
@@ -124,7 +115,7 @@ func (p *partition) run() {
 
 // wants returns where to get a place, and where the permit of a message that failed before, if they are needed.
 func (p *partition) wants() (place, retry chan<- struct{}) {
-	if p.stopped || !p.parking.loaded {
+	if p.stopped {
 		return nil, nil
 	}
 	p.window.Wake(time.Now())
@@ -176,38 +167,16 @@ func (p *partition) start() {
 	if again {
 		p.retry = false
 	}
-	to, key := p.fate(it)
-	if to == toWait {
-		p.wait(it, again, time.Now().Add(drainWait))
-		return
-	}
-	if to == toHandler && time.Now().Before(it.Value.notBefore) { // it was hurried for the park, which has no room
-		p.wait(it, again, it.Value.notBefore)
-		return
-	}
 	p.running++
-	if to == toPark {
-		p.storing(key, true)
-		go p.store(it, it.Value, key, again)
-		return
-	}
 	go p.deliver(it, it.Value, again)
-}
-
-// wait puts a message off that was not handed to anything.
-func (p *partition) wait(it *item, again bool, until time.Time) {
-	p.free(again)
-	it.Value.keep()
-	p.window.Defer(it, until)
 }
 
 // settle does what became of a delivery, and gives its place back, not earlier: the next of its key may be the oldest
 // that is ready.
 func (p *partition) settle(r result) {
 	p.running--
-	p.settled = time.Now()
+	p.pause.Settled = time.Now()
 	defer p.free(r.again)
-	p.storing(r.stored, false)
 	switch r.Verdict {
 	case inbound.Acked:
 		before := p.window.Bytes()
@@ -227,11 +196,8 @@ func (p *partition) hold(it *item, later time.Duration) {
 		it.Behind(func(behind *item) { behind.Value.keep() })
 	}
 	now := time.Now()
-	it.Value.notBefore = time.Time{}
 	if later == 0 {
 		later = core.Backoff(p.cfg.Backoff).Delay(it.Failures + 1)
-	} else {
-		it.Value.notBefore = now.Add(later)
 	}
 	p.window.Hold(it, now, now.Add(later))
 }
@@ -265,12 +231,8 @@ func (p *partition) leave() {
 	if p.retry {
 		<-p.retries
 	}
-	if p.lot != nil {
-		p.lot.keys.Add(-int64(len(p.parking.keys)))
-	}
 	p.budget.leave(p.freed)
 	p.budget.give(p.window.Bytes())
-	p.commits.now()
 	p.report(false)
 	go func() { // tracers wait until the last message was read
 		for range p.claim.Messages() {

@@ -62,7 +62,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 		}
 		time.Sleep(time.Minute + 2*time.Second)
 		lines := w.errors()
-		if len(lines) != 1 || !strings.HasPrefix(lines[0], "partition is paused, and no handler has returned") {
+		if len(lines) != 1 || !strings.HasPrefix(lines[0], "reading is paused, and no handler has returned") {
 			t.Errorf("the log says %q", lines)
 		}
 		if by := seen.get().Paused; by != observe.PausedByHungHandlers {

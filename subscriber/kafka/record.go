@@ -1,18 +1,12 @@
 package kafka
 
-import (
-	"time"
-
-	"github.com/IBM/sarama"
-)
+import "github.com/IBM/sarama"
 
 // record is what a window holds of a message.
 type record struct {
 	msg     *sarama.ConsumerMessage
 	own     bool // its bytes are its own, and not a part of what was fetched with it
 	unkeyed bool // Key panicked, so it is unknown what it must not overtake
-	// notBefore is when its handler wants it again, by outbox.RetryAfter; zero = it did not say.
-	notBefore time.Time
 }
 
 // sizeOf counts what a record keeps in memory.

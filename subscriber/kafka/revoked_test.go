@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -197,39 +196,6 @@ func TestEachResetOfAnOffsetIsTold(t *testing.T) {
 		}
 		if n := len(w.errors()); n != 4 {
 			t.Errorf("the log has %d lines, want one of the brokers", n)
-		}
-	})
-}
-
-func TestCommitsWhenAutoCommitIsOff(t *testing.T) {
-	t.Parallel()
-	bubble(t, func(cfg *SubscriberConfig) {
-		cfg.OverwriteSaramaConfig = SaramaConfig()
-		cfg.OverwriteSaramaConfig.Consumer.Offsets.AutoCommit.Enable = false
-	}, func(w *world) {
-		c := newClaim(0, 0)
-		ended := w.claim(c)
-		c.send(0, "k", "")
-		w.one().Ack()
-		w.told("resume 0", "mark 0/1")
-		time.Sleep(commitInterval)
-		w.told("commit")
-		c.send(1, "k", "")
-		msg := w.one()
-		w.lose()
-		msg.Ack()
-		<-ended
-		w.told("mark 0/2", "commit")
-		c = newClaim(1, 0)
-		w.sess.ctx, w.lose = context.WithCancel(context.Background())
-		ended = w.claim(c)
-		c.send(0, "", "slow")
-		w.one()
-		c.end()
-		<-ended // given up
-		got := w.sess.take()
-		if got[len(got)-1] != "commit" {
-			t.Errorf("what was given up ends with %q", got)
 		}
 	})
 }

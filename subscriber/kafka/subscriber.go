@@ -61,10 +61,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		if err != nil {
 			return nil, err
 		}
-		sub, err := newSubscription(ctx, &s.cfg, settings, topic, s.logger)
-		if err != nil {
-			return nil, fmt.Errorf("kafka: %w", err)
-		}
+		sub := newSubscription(ctx, &s.cfg, settings, topic, s.logger)
 		messages = sub.outlet.Messages()
 		return sub.run, nil
 	})
@@ -82,9 +79,8 @@ func (s *Subscriber) PartitionOffset(topic string) (wmkafka.PartitionOffset, err
 	return s.inner.PartitionOffset(topic)
 }
 
-// Close ends all subscriptions, commits what was acked, and leaves the group. It waits for that, where Kafka, or the
-// database with Park, does not answer five seconds longer than CloseTimeout, and five more for observers that hang. It
-// may be called several times.
+// Close ends all subscriptions, commits what was acked, and leaves the group. It waits for that, where Kafka does not
+// answer five seconds longer than CloseTimeout, and five more for observers that hang. It may be called several times.
 func (s *Subscriber) Close() error {
 	s.topics.Close()
 	return s.inner.Close()

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
-	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
@@ -37,39 +36,25 @@ type subscription struct {
 	budget  *budget
 	reports *inbound.Reports
 	lines   trouble.Seldom
-	lot     *lot // nil = nothing is parked
 }
 
 func newSubscription(
 	ctx context.Context, cfg *SubscriberConfig, settings *sarama.Config, topic string, logger watermill.LoggerAdapter,
-) (*subscription, error) {
+) *subscription {
 	logger = logger.With(watermill.LogFields{"topic": topic, "consumer_group": cfg.ConsumerGroup})
 	s := &subscription{
 		cfg: cfg, settings: settings, topic: topic, logger: logger, ctx: ctx,
 		places: make(chan struct{}, cfg.Concurrency), retries: make(chan struct{}, keyed.Retries(cfg.Concurrency)),
 		budget: newBudget(cfg.MaxBytes), reports: inbound.NewReports(cfg.Observers, logger),
 	}
-	source := &core.Source{Blocked: s.reports.Blocked}
-	if cfg.Park.DB == nil && text.Storable(cfg.ConsumerGroup) {
-		source.Unparked = core.ParkTopic(cfg.ConsumerGroup, topic)
-	}
-	s.outlet = inbound.NewOutlet(ctx, source, cfg.Key, cfg.Unmarshaler.Unmarshal)
-	var err error
-	if s.lot, err = newLot(s); err != nil {
-		s.reports.Stop()
-		return nil, err
-	}
-	return s, nil
+	s.outlet = inbound.NewOutlet(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, cfg.Unmarshaler.Unmarshal)
+	return s
 }
 
 // run reads until the context is over, and closes the channel. If Kafka does not answer then, what is left of the
 // client ends by itself.
 func (s *subscription) run() {
 	defer s.reports.Stop()
-	if s.lot != nil {
-		s.lot.running.Go(s.lot.runToTheEnd)
-		defer s.lot.running.Wait()
-	}
 	defer s.outlet.Close()
 	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.stay) {
 		// Cause: the broker does not answer, or the group is rebalanced, while a subscription ends.

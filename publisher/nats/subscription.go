@@ -27,7 +27,7 @@ type subscription struct {
 	reports *inbound.Reports
 	lines   trouble.Seldom
 	told    trouble.Log
-	silence trouble.Silence // of JetStream
+	silence *silence // of JetStream
 }
 
 func newSubscription(
@@ -38,7 +38,6 @@ func newSubscription(
 	s := &subscription{
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
 		reports: inbound.NewReports(cfg.Observers, logger),
-		silence: trouble.Silence{Limit: cfg.AckWait}, // a little longer, and another process owns the consumer
 		// Cause: NATS cannot be reached, refuses to log in, has no stream with the subject, or the consumer is unfit.
 		// Cure: fix what the error names.
 		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
@@ -78,11 +77,13 @@ func (s *subscription) connect() {
 
 // stay has a connection until the context is over. It calls found each time that there is a consumer to read.
 func (s *subscription) stay(found func()) error {
-	conn, err := natsgo.Connect(s.cfg.URL, slices.Concat(s.logging(), s.cfg.connect())...)
+	conn, err := natsgo.Connect(s.cfg.URL, slices.Concat(logging(s.logger), s.cfg.connect())...)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
+	// AckWait: a little longer, and another process owns the consumer.
+	s.silence = &silence{conn: conn, logger: s.logger, lasts: trouble.Silence{Limit: s.cfg.AckWait}}
 	var js jetstream.JetStream
 	if s.cfg.Domain == "" {
 		js, err = jetstream.New(conn)
@@ -96,7 +97,7 @@ func (s *subscription) stay(found func()) error {
 	for failures := 1; s.ctx.Err() == nil; failures++ {
 		asked := time.Now()
 		from, err := s.open(s.ctx, js)
-		if s.heard(conn, asked, err); err == nil {
+		if s.silence.heard(asked, err); err == nil {
 			found()
 			failures = 0
 			err = newReader(s, conn, from).run()
@@ -108,29 +109,4 @@ func (s *subscription) stay(found func()) error {
 		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
 	}
 	return nil
-}
-
-func (s *subscription) logging() []natsgo.Option {
-	return []natsgo.Option{
-		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
-			if err != nil {
-				// Cause: the server was stopped, or the network broke.
-				// Cure: check the server, unless "NATS connection is back" follows.
-				s.logger.Error("NATS connection lost: reconnecting", err, nil)
-			}
-		}),
-		natsgo.ReconnectHandler(func(*natsgo.Conn) { s.logger.Info("NATS connection is back", nil) }),
-		natsgo.ReconnectErrHandler(func(_ *natsgo.Conn, err error) {
-			if s.lines.Due("connect") {
-				// Cause: no server can be reached, or TLS or the credentials are refused.
-				// Cure: check SubscriberConfig.URL, the network and the credentials.
-				s.logger.Error("connecting to NATS failed: retrying", err, nil)
-			}
-		}),
-		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
-			// Cause: the server or the client reported an error outside of a pull, such as a missing permission.
-			// Cure: fix what the error names.
-			s.logger.Error("error reported by NATS", err, nil)
-		}),
-	}
 }

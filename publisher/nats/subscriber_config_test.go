@@ -71,7 +71,7 @@ func TestUnmarshalReadsWhatThePublisherWrites(t *testing.T) {
 	msg.Header["_watermill_message_uuid"] = []string{"u"}
 	msg.Header["%customer+name"] = []string{"Ann"}
 	msg.Header["outbox_headers"] = []string{`{"Nats-Rollup":"all"}`}
-	got, err := unmarshaler{}.Unmarshal(msg)
+	got, err := Unmarshaler{}.Unmarshal(msg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -94,15 +95,17 @@ func TestHungHandlersAreTold(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
 	term.logger = logger
 	term.cfg.MaxAhead = 2
-	term.paused = time.Now().Add(-10 * time.Minute)
-	term.settled = time.Now().Add(-4 * time.Minute)
-	term.tellPaused()
-	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 0 || term.reason() != observe.PausedByHandlers {
-		t.Fatalf("slow handlers: %v, paused by %q", lines, term.reason())
-	}
-	term.settled = time.Now().Add(-5 * time.Minute)
+	term.pause = inbound.Pause{Since: time.Now().Add(-10 * time.Minute), Settled: time.Now().Add(-4 * time.Minute)}
 	term.report()
-	term.tellPaused()
+	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 0 {
+		t.Fatalf("slow handlers: %v", lines)
+	}
+	if why := inbound.Reason(term.pause, term.window, true); why != observe.PausedByHandlers {
+		t.Fatalf("slow handlers: paused by %q", why)
+	}
+	term.pause.Settled = time.Now().Add(-5 * time.Minute)
+	term.report()
+	term.report()
 	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 1 {
 		t.Errorf("the log says %v", lines)
 	}

@@ -3,7 +3,7 @@ package nats
 import (
 	"errors"
 	"fmt"
-	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +76,7 @@ type SubscriberConfig struct {
 
 func (c *SubscriberConfig) setDefaults() {
 	if c.Unmarshaler == nil {
-		c.Unmarshaler = unmarshaler{}
+		c.Unmarshaler = Unmarshaler{}
 	}
 	if c.Key == nil {
 		c.Key = func(msg *natsgo.Msg) []byte { return []byte(msg.Header.Get(outbox.MetadataKey)) }
@@ -95,7 +95,7 @@ const minAckWait = 2 * time.Second
 
 // validate names every field at fault.
 func (c SubscriberConfig) validate() error {
-	errs := []error{checkURL(c.URL)}
+	errs := []error{checkURL("SubscriberConfig", c.URL)}
 	if c.Consumer == "" || strings.ContainsAny(c.Consumer, " .*>/\\\t\r\n") {
 		errs = append(errs, errors.New("nats: SubscriberConfig.Consumer is empty, or has spaces or one of .*>/\\: "+
 			"the consumer keeps which messages are done: name the service and the handler"))
@@ -130,33 +130,7 @@ func (c SubscriberConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// checkURL refuses what nats.go cannot parse, without quoting it: it may hold a password.
-func checkURL(urls string) error {
-	for i, s := range strings.Split(urls, ",") {
-		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {
-			s = "nats://" + s
-		}
-		u, err := url.Parse(s)
-		if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
-			return fmt.Errorf("nats: SubscriberConfig.URL: server %d cannot be understood: "+
-				"write special characters of the password as %%XX, a slash as %%2F", i+1)
-		}
-	}
-	return nil
-}
-
-// connect returns the options of the connection: it is made when the server is there, and made again for ever.
-func (c SubscriberConfig) connect() []natsgo.Option {
-	return append([]natsgo.Option{
-		natsgo.Name("watermill-outbox"),
-		natsgo.RetryOnFailedConnect(true),
-		natsgo.MaxReconnects(-1),
-		natsgo.IgnoreAuthErrorAbort(),
-		natsgo.ReconnectWait(500 * time.Millisecond),
-		natsgo.ReconnectBufSize(-1), // an ack is sent now, or again later by the consumer's owner
-		natsgo.PingInterval(20 * time.Second),
-	}, c.Options...)
-}
+func (c SubscriberConfig) connect() []natsgo.Option { return slices.Concat(Options(), c.Options) }
 
 // pinnedTTL is after which the consumer gives another process the messages, if the owner does not pull. It is longer
 // than AckWait, so that what the owner had in hand comes first.

@@ -41,7 +41,7 @@ type term struct {
 	whole bool
 
 	running, again int // deliveries, and those of them that failed before
-	paused         time.Time
+	pause          inbound.Pause
 	settled        time.Time     // when a delivery last ended; zero = none has
 	spent          bool          // MaxBytes are in memory: nothing is pulled until half of them is done
 	abandoned      chan struct{} // closed: acks are not awaited any more
@@ -151,7 +151,7 @@ func (t *term) settle(r result) {
 	if t.running--; r.again {
 		t.again--
 	}
-	t.settled = time.Now()
+	t.pause.Settled = time.Now()
 	r.item.Value.out = false
 	switch r.Verdict {
 	case inbound.Acked:

@@ -112,7 +112,7 @@ func status(msg *natsgo.Msg) (over bool, err error) {
 func (r *reader) keepAlive(pin string) {
 	p := pull{sent: time.Now(), keep: true}
 	wait := r.cfg.pullWait()
-	ctx, cancel := context.WithTimeout(r.life, wait+answerTimeout)
+	ctx, cancel := context.WithTimeout(r.life, wait+consumerTimeout)
 	defer cancel()
 	answer, err := r.conn.RequestWithContext(ctx, r.from.next, request(1, 1, wait, pin))
 	if err == nil {
@@ -149,7 +149,7 @@ func (r *reader) ask() {
 	r.asked = true
 	idle := !r.pulling
 	r.asking.Go(func() {
-		ctx, cancel := context.WithTimeout(r.life, answerTimeout)
+		ctx, cancel := context.WithTimeout(r.life, consumerTimeout)
 		defer cancel()
 		a := answer{asked: time.Now(), idle: idle}
 		if a.info, a.err = r.from.consumer.Info(ctx); a.err != nil {

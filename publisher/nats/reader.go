@@ -181,7 +181,7 @@ func (r *reader) ended(p pull) {
 // learn is for an answer about the consumer.
 func (r *reader) learn(a answer) {
 	r.asked, r.answered = false, time.Now()
-	r.heard(r.conn, a.asked, a.err)
+	r.silence.heard(a.asked, a.err)
 	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||
 		errors.Is(a.err, jetstream.ErrConsumerDeleted) {
 		r.gone = a.err
@@ -225,7 +225,7 @@ func (r *reader) tend() {
 	if now.Sub(r.reported) >= time.Second {
 		r.reported = now
 		r.report()
-		if t != nil && (r.reports.Wanted() || !t.paused.IsZero()) {
+		if t != nil && (r.reports.Wanted() || !t.pause.Since.IsZero()) {
 			r.ask()
 		}
 	}
@@ -258,7 +258,7 @@ func (r *reader) leave() {
 	}
 	t.ackAgain()
 	t.handBack()
-	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), consumerTimeout)
 	defer cancel()
 	if err := r.conn.FlushWithContext(ctx); err != nil {
 		r.logger.Debug("the server did not confirm acks", watermill.LogFields{"err": err.Error()})

@@ -13,10 +13,10 @@ import (
 const (
 	// group is that of the processes of which the consumer pins one.
 	group = "owner"
-	// answerTimeout is how long an answer of the server is waited for.
-	answerTimeout = 5 * time.Second
+	// consumerTimeout is how long an answer of the server is waited for.
+	consumerTimeout = 5 * time.Second
 	// leaveTimeout is how long the end of a subscription waits for NATS once its handlers are done.
-	leaveTimeout = answerTimeout + time.Second
+	leaveTimeout = consumerTimeout + time.Second
 )
 
 var durableName = strings.NewReplacer(".", "_", "*", "any", ">", "all", " ", "_", "/", "_", "\\", "_")
@@ -31,7 +31,7 @@ type source struct {
 
 // open finds the consumer of a topic, or creates it.
 func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*source, error) {
-	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	ctx, cancel := context.WithTimeout(ctx, consumerTimeout)
 	defer cancel()
 	streamName, err := js.StreamNameBySubject(ctx, s.topic)
 	if err != nil {

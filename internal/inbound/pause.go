@@ -1,0 +1,81 @@
+package inbound
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// hungAfter is how long no handler may return, while nothing is read, before handlers count as hung.
+const hungAfter = 5 * time.Minute
+
+// Pause is since when a source is not read. The goroutine that reads the source owns it.
+type Pause struct {
+	Since   time.Time // zero = it is read
+	Settled time.Time // when a delivery last ended; zero = none has
+}
+
+// Reason says why the source is paused. Full says that MaxAhead messages are in memory, and not MaxBytes.
+func Reason[T any](p Pause, w *keyed.Window[T], full bool) observe.PauseReason {
+	idle := p.Since
+	if p.Settled.After(idle) {
+		idle = p.Settled
+	}
+	switch oldest := w.Oldest(); {
+	case oldest != nil && oldest.Failures > 0:
+		return observe.PausedByBlockedKey
+	case !p.Since.IsZero() && time.Since(idle) >= hungAfter:
+		return observe.PausedByHungHandlers
+	case !full:
+		return observe.PausedByBytes
+	}
+	return observe.PausedByHandlers
+}
+
+// ErrHung is what the line of a source whose handlers hang says.
+//
+// Cause: handlers take all places of a subscription and do not return.
+// Cure: bound what they wait for by the message's context.
+var ErrHung = errors.New("handlers hang")
+
+// Describe fills in what a window says of its source, and logs, once a minute, that it is paused behind a message that
+// keeps failing, or by handlers that never return. Position is the name of a position in the log.
+func Describe[T any](
+	state observe.PartitionState, w *keyed.Window[T], running int, p Pause, full bool, position string,
+	lines *trouble.Seldom, logger watermill.LoggerAdapter,
+) observe.PartitionState {
+	state.Ahead, state.Pending, state.Running = w.Records(), w.Undone(), running
+	failing, since := w.Failing()
+	if state.BlockedKeys = failing; failing > 0 {
+		state.OldestBlocked = time.Since(since)
+	}
+	if p.Since.IsZero() {
+		return state
+	}
+	state.Paused, state.PausedFor = Reason(p, w, full), time.Since(p.Since)
+	blocked, hung := state.Paused == observe.PausedByBlockedKey, state.Paused == observe.PausedByHungHandlers
+	switch {
+	case !blocked && !hung, !lines.Due(fmt.Sprint("paused ", state.Partition)):
+	case blocked:
+		oldest := w.Oldest()
+		// Cause: a message keeps failing, and MaxAhead messages or MaxBytes are read beyond it.
+		// Cure: fix what the inbox row of the message names as its last error (outboxctl messages list), or raise MaxAhead.
+		logger.Error("reading is paused: MaxAhead messages or MaxBytes are read beyond one that keeps failing: "+
+			"fix its handler, or let it declare the message poison", fmt.Errorf("%d failures in a row", oldest.Failures),
+			watermill.LogFields{position: oldest.Pos, "failing_since": since, "waiting": w.Undone()})
+	case hung:
+		// Cause: handlers wait for something without a time-out, and take all places of the subscription.
+		// Cure: find what they wait for in a goroutine dump of the process, and bound that by the message's context.
+		logger.Error("reading is paused, and no handler has returned for five minutes: "+
+			"bound what handlers wait for, and restart the process", ErrHung, watermill.LogFields{
+			"handlers": running, "paused_since": p.Since, "waiting": w.Undone(),
+		})
+	}
+	return state
+}

@@ -1,0 +1,42 @@
+package nats
+
+import (
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/inbound"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+func (r *reader) state() observe.PartitionState {
+	return observe.PartitionState{Group: r.durable, Topic: r.topic}
+}
+
+// reportGone tells that another process owns the consumer, or none.
+func (r *reader) reportGone() { r.reports.Post(r.state()) }
+
+// report tells how the consumer is, if this process owns it.
+func (r *reader) report() {
+	t := r.term
+	if t == nil {
+		return
+	}
+	state := r.state()
+	state.Owned, state.Lag = true, int64(r.behind) //nolint:gosec // a stream has fewer
+	full := t.window.Records() >= t.cfg.MaxAhead
+	r.reports.Post(inbound.Describe(state, t.window, t.running, t.pause, full, "stream_seq", &t.lines, t.logger))
+}
+
+// regulate notes since when nothing is read. By count it is the server that pauses.
+func (t *term) regulate() {
+	limit := int64(t.cfg.MaxBytes)
+	if t.spent {
+		limit /= 2
+	}
+	t.spent = t.window.Bytes() >= limit
+	switch full := t.spent || t.window.Records() >= t.cfg.MaxAhead; {
+	case !full:
+		t.pause.Since = time.Time{}
+	case t.pause.Since.IsZero():
+		t.pause.Since = time.Now()
+	}
+}
