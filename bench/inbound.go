@@ -10,8 +10,6 @@ const (
 	inboundedSlow = 1000 // by one handler after the other that waits for something
 	inboundKeys   = 1000
 	inFlight      = 16 // the default of subscriber/kafka
-	smallWindow   = 500
-	parkAfter     = 100 * time.Millisecond
 )
 
 // inboundGroup is a partition of Kafka that is read by key against one that watermill-kafka's subscriber reads. Both
@@ -31,9 +29,6 @@ func (b *bench) inboundGroup() group {
 			{name: "inbound_failing_keys", what: "subscriber/kafka, the other messages while 1 % of keys fail " +
 				"for ever / while none fails",
 				floor: 0.7, aim: 0.9, ours: "by_key_failing", rival: "by_key"},
-			{name: "inbound_stuck_window", what: "subscriber/kafka with MaxAhead 500, the other messages while one key " +
-				"fails for ever and is parked after 100 ms / while none fails",
-				floor: 0.7, aim: 0.9, ours: "by_key_stuck", rival: "by_key_narrow"},
 			{name: "inbound_duplicates", what: "subscriber/kafka, messages that were all handled before / new ones",
 				floor: 2, aim: 3, ours: "by_key_again", rival: "by_key"},
 		},
@@ -58,8 +53,6 @@ func (b *bench) inboundGroup() group {
 				{name: "by_key_slow", run: run(inbound{n: n / 2, byKey: true, work: work})},
 				{name: "by_watermill_slow", rounds: b.slowRounds(), note: note, run: run(inbound{n: few, work: work})},
 				{name: "by_key_failing", run: run(inbound{n: n, byKey: true, failing: 100})},
-				{name: "by_key_narrow", run: run(inbound{n: n, byKey: true, narrow: true})},
-				{name: "by_key_stuck", run: run(inbound{n: n, byKey: true, narrow: true, failing: inboundKeys})},
 				{name: "by_key_again", run: run(inbound{n: n, byKey: true, again: true})},
 			}, at.close, nil
 		},

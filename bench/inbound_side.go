@@ -33,7 +33,6 @@ type inbound struct {
 	rtt     time.Duration
 	work    time.Duration // that the handler takes besides
 	failing int           // one key of so many fails for ever; 0 = none does
-	narrow  bool          // it reads no further than smallWindow, and parks
 	again   bool          // all was handled before
 }
 
@@ -119,7 +118,7 @@ func (in inbound) fill(topic string) error {
 	return nil
 }
 
-func (in inbound) subscriber(group string, db *outbox.DB) (message.Subscriber, error) {
+func (in inbound) subscriber(group string) (message.Subscriber, error) {
 	settings := kafkain.SaramaConfig()
 	settings.Version = sarama.V2_8_0_0
 	cfg := wmkafka.SubscriberConfig{
@@ -128,9 +127,6 @@ func (in inbound) subscriber(group string, db *outbox.DB) (message.Subscriber, e
 	}
 	if in.byKey {
 		byKey := kafkain.SubscriberConfig{SubscriberConfig: cfg, Concurrency: inFlight}
-		if in.narrow {
-			byKey.MaxAhead, byKey.Park = smallWindow, kafkain.ParkConfig{DB: db, After: parkAfter}
-		}
 		return kafkain.NewSubscriber(byKey, nil)
 	}
 	return wmkafka.NewSubscriber(cfg, nil)
@@ -146,7 +142,7 @@ func (in inbound) handle(ctx context.Context, d *database, topic, group string, 
 	if err != nil {
 		return 0, err
 	}
-	sub, err := in.subscriber(group, d.db)
+	sub, err := in.subscriber(group)
 	if err != nil {
 		return 0, err
 	}

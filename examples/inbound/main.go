@@ -1,6 +1,5 @@
 // Command inbound is a whole service on Kafka, read by key: it books orders, each once, and publishes what it booked.
-// An order that keeps failing delays only the later ones of its customer: they are parked in Postgres, and its
-// partition goes on. Start it several times: the processes share the partitions.
+// An order that keeps failing delays only the later orders of its customer, until MaxAhead messages wait behind it. Start it several times: the processes share the partitions.
 //
 //	DATABASE_URL=postgres://... KAFKA_BROKERS=localhost:9092 go run ./inbound
 package main
@@ -43,7 +42,7 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 	if err != nil {
 		return err
 	}
-	cfg.MaxConns = 20 // one for each of 16 handlers, and some for the forwarder and what is parked
+	cfg.MaxConns = 20 // one for each of 16 handlers, and some for the forwarder
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return err
@@ -66,7 +65,6 @@ func run(ctx context.Context, databaseURL string, brokers []string) error {
 			Brokers: brokers, ConsumerGroup: "booking", Unmarshaler: wmkafka.DefaultMarshaler{},
 			InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 8, ReplicationFactor: 1},
 		},
-		Park: inbound.ParkConfig{DB: db},
 	}, logger)
 	if err != nil {
 		return err
