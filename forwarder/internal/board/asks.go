@@ -55,7 +55,6 @@ func (b *Board) askTrials(a *Asks) {
 		if k := b.trialOf(t); k != nil {
 			t.asked, k.asked = true, true
 			a.add(ask{why: forTrial, term: k.lane.term, id: k.trial(t.failures, k == latest), key: k, topic: t})
-			b.scout(t.broker)
 		}
 	}
 }
@@ -229,9 +228,6 @@ func (b *Board) Due() (tick, read time.Time) {
 		}
 		if t.paused || t.jammed {
 			sooner(&tick, t.repeat)
-		}
-		if len(t.suspects) > 0 {
-			sooner(&tick, t.decideAt(b))
 		}
 		switch {
 		case !t.wantsTrial() || b.stopped:

@@ -63,7 +63,7 @@ type Verdict uint8
 
 const (
 	OK          Verdict = iota // published
-	Unknown                    // what else happens decides whether it is charged: see doubts.go
+	Unknown                    // what else fails decides whether it is charged: see breaker.go
 	Retry                      // charge an attempt, try again after a backoff
 	Unavailable                // pause the topic, charge nothing
 	Permanent                  // dead at once
@@ -101,13 +101,13 @@ type Board struct {
 	now     time.Time // of the last event
 	stopped bool
 
-	lanes    [Lanes]*lane
-	turn     int // the lane that is served first
-	topics   map[string]*topic
-	brokers  map[int]*broker
-	turns    list[topic, *topic] // the topics with rows that may be published now; they take turns
-	ready    int                 // such rows
-	troubled []*topic            // paused or slow ones, and those whose keys still wait
+	lanes      [Lanes]*lane
+	turn       int // the lane that is served first
+	topics     map[string]*topic
+	publishers map[int]*publisher
+	turns      list[topic, *topic] // the topics with rows that may be published now; they take turns
+	ready      int                 // such rows
+	troubled   []*topic            // paused or slow ones, and those whose keys still wait
 
 	rows      int // in memory, with those under way
 	bytes     int64
@@ -115,7 +115,6 @@ type Board struct {
 	waiting   int // of them, ids of keys that wait for a topic
 	loose     int // heads without a key
 	unsettled int // results
-	suspects  int // of them, those of which it is not decided yet
 
 	young, slow list[Call, *Call] // calls, the oldest first
 	old         list[Call, *Call] // those that are expired or hung
@@ -156,7 +155,7 @@ func New(cfg Config) *Board {
 	if cfg.SlowAfter <= 0 {
 		cfg.SlowAfter = time.Second
 	}
-	return &Board{cfg: cfg, topics: map[string]*topic{}, brokers: map[int]*broker{}, shadowWords: 1 << 14}
+	return &Board{cfg: cfg, topics: map[string]*topic{}, publishers: map[int]*publisher{}, shadowWords: 1 << 14}
 }
 
 // Quiet says that nothing is in memory, nothing unsettled, nothing to ask and nothing late. What was settled since the

@@ -82,8 +82,7 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	b.calls--
 	t.calls--
 	if t.calls == b.cfg.Concurrency-1 && t.wantsTrial() { // there is a place for it now
-		b.bringHeads(t, now)
-		b.scout(t.broker)
+		b.bringHeads(t)
 	}
 	if t.jammed && t.hung < b.cfg.Concurrency {
 		t.jammed = false
@@ -101,7 +100,6 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	case r.Verdict == OK:
 		b.succeeded(c, true) // the failure was charged already
 	}
-	b.decideAll(t)
 	b.forgetTopic(t)
 }
 
@@ -135,7 +133,6 @@ func (b *Board) TimedOut(now time.Time, c *Call, r Result) {
 	}
 	b.leave(c)
 	b.judge(c, r)
-	b.decideAll(t)
 }
 
 // leave takes a row out of memory whose call is over, or hung.
@@ -173,9 +170,6 @@ func (b *Board) Tick(now time.Time) {
 			b.effects.Expired = append(b.effects.Expired, c)
 			b.update(c.topic)
 		}
-	}
-	for _, t := range b.troubled {
-		b.decide(t)
 	}
 	b.parkExcess()
 	b.reopenIdle()

@@ -65,8 +65,8 @@ func (f *forwarder) results(most int) (published []*board.Row, failures []board.
 			f.m.failf("forwarder %d: the failure of row %d is to be settled, which was not told, or twice", f.id, r.Row.ID)
 			continue
 		}
-		if !t.failed && !f.isGuilty(t.at) {
-			f.m.failf("forwarder %d: row %d is charged, and nothing says that it is at fault", f.id, r.Row.ID)
+		if !t.failed && !f.mayCharge(t.at) {
+			f.m.failf("forwarder %d: row %d is charged, though five had failed in a row", f.id, r.Row.ID)
 		}
 		t.failedTaken = true
 	}

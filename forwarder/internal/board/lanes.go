@@ -170,7 +170,6 @@ func (b *Board) forgetLane(l *lane) {
 		if t.trial != nil && t.trial.Term == l.term {
 			t.trial = nil // its answer counts for itself alone
 		}
-		b.forgetSuspects(t, l)
 		t.latest = nil
 		b.forgetWaits(t, l)
 		b.update(t)

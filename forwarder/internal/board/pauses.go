@@ -18,7 +18,7 @@ func (b *Board) trouble(t *topic) {
 func (b *Board) forgetTroubles() {
 	kept := b.troubled[:0]
 	for _, t := range b.troubled {
-		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 || len(t.suspects) > 0 {
+		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
 			kept = append(kept, t)
 			continue
 		}
@@ -173,23 +173,16 @@ func (b *Board) pause(r *Row, err error, guessed bool) {
 	if t.paused && t.trial != r {
 		return
 	}
-	if !t.paused {
-		t.since, t.hurried = b.now, false
-		t.broker.down = b.now
-	} else if k := r.call.key; k != nil && k.topic == t {
+	if k := r.call.key; t.paused && k != nil && k.topic == t {
 		w := &t.waits[k.lane.term.Lane] // the next trial is another key's
 		w.keys.remove(k)
 		w.keys.pushFront(k)
 	}
 	t.trial, t.paused, t.guessed, t.err = nil, true, guessed, err
 	t.failures++
-	t.step++
-	wait := b.cfg.OutageBackoff(t.step)
-	t.until, t.repeat = b.now.Add(wait), b.now.Add(repeatEvery)
+	t.until, t.repeat = b.now.Add(b.cfg.OutageBackoff(t.failures)), b.now.Add(repeatEvery)
 	b.trouble(t)
 	b.update(t)
-	b.pardon(t)
-	b.scout(t.broker)
 	b.report(Report{
 		Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: t.until.Sub(b.now), Guessed: guessed, Err: err,
 	})
@@ -211,7 +204,7 @@ func (b *Board) PauseByOperator(now time.Time, topics []string) {
 		if t.byOperator && !slices.Contains(topics, t.name) {
 			t.byOperator = false
 			b.update(t)
-			b.bringHeads(t, b.now)
+			b.bringHeads(t)
 			b.report(Report{Kind: TopicResumed, Topic: t.name, ByOperator: true})
 		}
 	}
@@ -220,8 +213,8 @@ func (b *Board) PauseByOperator(now time.Time, topics []string) {
 // reopen ends the pause of a topic. The keys that wait for it stay on its list, and come off as there is room.
 func (b *Board) reopen(t *topic) {
 	trial := t.trial
-	t.trial, t.paused, t.guessed, t.failures, t.step, t.err = nil, false, false, 0, 0, nil
-	b.bringHeads(t, b.now)
+	t.trial, t.paused, t.guessed, t.failures, t.err = nil, false, false, 0, nil
+	b.bringHeads(t)
 	if trial != nil && trial.call.state == pending {
 		b.enqueue(trial)
 	}

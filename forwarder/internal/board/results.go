@@ -40,7 +40,7 @@ func (b *Board) judge(c *Call, r Result) {
 				b.passed(c.key, c.Row.ID)
 			}
 		case r.Verdict == Unknown:
-			b.doubted(l, c, r)
+			b.failedUnknown(l, c, r)
 		case r.Verdict == Retry || r.Verdict == Permanent:
 			b.rejected(l, c, r)
 		default:
@@ -63,10 +63,8 @@ func (b *Board) concludeTrial(l *lane, c *Call, r Result) {
 	t := c.topic
 	switch {
 	case r.Verdict == Unavailable:
-		t.fails(c.Row.UUID)
-		delete(t.failedAt, c.Row.UUID) // what it failed of before the outage says nothing of it now
 		b.pause(c.Row, r.Err, false)
-	case t.trial != c.Row, r.Verdict == Unknown && !l.published(c.Row.ID): // see doubted
+	case t.trial != c.Row, r.Verdict == Unknown && !l.published(c.Row.ID): // see failedUnknown
 	case r.Verdict == Aborted, r.Verdict == Unknown:
 		t.trial = nil // it says nothing; another one follows
 		b.update(t)
@@ -81,7 +79,7 @@ func (b *Board) succeeded(c *Call, late bool) {
 	r.Payload, r.Metadata = nil, nil // settling needs neither
 	c.published = true
 	b.published = append(b.published, r)
-	b.vouches(c)
+	b.works(c)
 	l := b.unsettledOf(c)
 	if l == nil || l.handing {
 		return
@@ -146,7 +144,6 @@ func (b *Board) charge(c *Call, res Result) {
 	}
 	b.failed = append(b.failed, f)
 	b.effects.Settle = true
-	delete(t.failedAt, r.UUID)
 	if !f.Permanent { // that is reported as dead
 		again := b.now.Sub(t.rejected) < repeatEvery
 		if !again {

@@ -157,7 +157,6 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 		}
 		t.asked = true
 		ask.topic = t
-		b.scout(t.broker)
 	}
 	b.unschedule(l, h)
 	a.add(ask)

@@ -23,21 +23,15 @@ type topic struct {
 	closed               bool      // for one of these reasons
 	until                time.Time // of the pause
 	failures             int       // in a row
-	step                 int       // of the backoff
 	err                  error     // the last one
 	repeat               time.Time // when the trouble is reported again
 	trial                *Row      // queued or under way
 	asked                bool      // a trial is being read
 	latest               *key      // the last that came to wait, unless it was tried
 	guessed              bool      // paused because everything fails, for an unknown reason
-	since                time.Time // the pause began
-	hurried              bool      // another topic has had this one tried, in this pause
 
-	broker   *broker
-	streak                     // of this topic
-	worked   uint64            // how often something was published
-	failedAt map[string]uint64 // by uuid, of messages that failed and were not charged: what worked was then
-	suspects []suspect         // the first is the oldest
+	publisher *publisher
+	unknown   failures // of this topic
 
 	lanes    uint64 // in which keys wait
 	waits    *[Lanes]waits
@@ -68,7 +62,7 @@ const (
 func (b *Board) topicOf(name string) *topic {
 	t := b.topics[name]
 	if t == nil {
-		t = &topic{name: name, pen: "\x00" + name, broker: b.brokerOf(name)}
+		t = &topic{name: name, pen: "\x00" + name, publisher: b.publisherOf(name)}
 		b.topics[name] = t
 	}
 	return t

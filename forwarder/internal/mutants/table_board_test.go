@@ -189,7 +189,7 @@ var boardMutants = []Mutant{
 		Name: "B26", File: "board/results.go", Trouble: "blindness", First: 0,
 		Breaks: "an unknown error is charged at once",
 		Old: `		case r.Verdict == Unknown:
-			b.doubted(l, c, r)`,
+			b.failedUnknown(l, c, r)`,
 		New: `		case r.Verdict == Unknown:
 			b.rejected(l, c, r)`,
 	},
@@ -321,12 +321,6 @@ var boardMutants = []Mutant{
 		New:    "if h == nil || true {",
 	},
 	{
-		Name: "B45", File: "board/doubts.go", Trouble: "operators", Test: "TestScripts/sent-again-doubted",
-		Breaks: "a late success acquits a message that was sent again since",
-		Old:    "r.Term == c.Row.Term && !r.sentAgainAfter(c.Row) &&",
-		New:    "r.Term == c.Row.Term &&",
-	},
-	{
 		Name: "B46", File: "board/results.go", Trouble: "blindness", Test: "TestScripts/outage-late",
 		Breaks: "the failure of a trial whose message was published late ends no trial",
 		Old:    "r.Verdict == Unknown && !l.published(c.Row.ID):",
@@ -337,12 +331,6 @@ var boardMutants = []Mutant{
 		Breaks: "what is refused with the first of its key waits for the topic of that one",
 		Old:    "if t != k.topic && !k.isPen() {",
 		New:    "if false {",
-	},
-	{
-		Name: "B48", File: "board/doubts.go", Trouble: "operators", Test: "TestScripts/sent-again-suspect",
-		Breaks: "a late success acquits a suspect whose message was sent again since",
-		Old:    "!l.sentAgainSince(r) { // it timed out",
-		New:    "true { // it timed out",
 	},
 	{
 		Name: "B49", File: "board/board.go", Trouble: "whatever", Test: "TestNotQuietWhileAHeadWasPutOff",
@@ -391,12 +379,6 @@ var boardMutants = []Mutant{
 		Breaks: "the attempt from before an operator's act is published as well",
 		Old:    "known != nil && known.Generation != r.Generation && known.call.state == pending {",
 		New:    "false {",
-	},
-	{
-		Name: "B56", File: "board/doubts.go", Trouble: "blindness", Test: "TestScripts/sent-again-pardoned",
-		Breaks: "a pardoned message that was sent again stays known",
-		Old:    "if l.known[r.ID] == r {",
-		New:    "if false {",
 	},
 	{
 		Name: "M10", File: "board/lanes.go", Trouble: "whatever", First: 0,

@@ -1,0 +1,211 @@
+package board_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+func (d *desk) charged() (ids []int64) {
+	d.t.Helper()
+	_, failed := d.b.Results(0)
+	if len(failed) > 0 {
+		d.t.Fatal("failures without being asked for")
+	}
+	published, failed := d.b.Results(1000)
+	for _, f := range failed {
+		ids = append(ids, f.Row.ID)
+	}
+	d.write(published, failed)
+	return ids
+}
+
+func TestAMessageThatFailsAloneIsCharged(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "a", 1, 2)
+	d.read()
+	for i := range 5 {
+		c := d.next(1)
+		if c.Attempt != i+1 {
+			t.Fatalf("attempt %d", c.Attempt)
+		}
+		d.returned(c, board.Unknown)
+		d.want(d.charged(), 1)
+		d.tick(time.Minute)
+		d.read()
+	}
+}
+
+// tried waits for a trial.
+func (d *desk) tried() *board.Call {
+	d.t.Helper()
+	for range 100 {
+		d.read()
+		if c := d.next(); c != nil {
+			return c
+		}
+		_, read := d.b.Due()
+		d.tick(max(0, read.Sub(d.now)))
+	}
+	d.t.Fatal("it reads and reads")
+	return nil
+}
+
+func paused(t *testing.T, v board.Verdict) *desk {
+	d := newDesk(t, board.Config{})
+	for i, topic := range []string{"a", "b"} {
+		for n := range int64(4) {
+			id := int64(10*i) + n + 1
+			d.put(0, fmt.Sprint(id), topic, id)
+		}
+	}
+	d.read()
+	for c := d.next(); c != nil; c = d.next() {
+		d.returned(c, v)
+	}
+	d.tick(0)
+	for range 40 { // 1 s, 2 s and so on
+		_, read := d.b.Due()
+		d.tick(max(0, read.Sub(d.now)))
+		d.read()
+		for c := d.next(); c != nil; c = d.next() {
+			d.returned(c, v)
+		}
+	}
+	return d
+}
+
+func TestHeadsThatWerePutOffAreHurried(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "a", 1)
+	d.put(0, "y", "b", 2)
+	d.put(0, "z", "b", 3)
+	d.read()
+	c1, c2 := d.next(1), d.next(2)
+	d.returned(c1, board.Retry)
+	d.settle()
+	d.returned(c2, board.Unavailable)
+	d.tick(time.Second)
+	for range 60 {
+		d.returned(d.tried(), board.Unavailable)
+	}
+	d.returned(d.tried(), board.OK)
+	if d.drain(); len(d.table) != 0 {
+		t.Fatalf("%d rows are left", len(d.table))
+	}
+}
+
+func TestFewFailuresAreCharged(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	d.put(0, "x", "a", 1, 2)
+	d.put(0, "y", "a", 3)
+	d.read()
+	c1, c3 := d.next(1), d.next(3)
+	d.returned(c1, board.Unknown)
+	d.want(d.charged(), 1)
+	d.told(board.RowRejected)
+	d.none() // row 2 waits behind row 1
+	d.returned(c3, board.OK)
+	d.tick(time.Second)
+	d.read()
+	d.returned(d.next(1), board.OK)
+	d.want(d.drain(), 2)
+}
+
+// breaks has messages of a topic fail, one of each key, and returns which were charged.
+func (d *desk) breaks(topic string, first, n int64) (charged []int64) {
+	d.t.Helper()
+	for id := first; id < first+n; id++ {
+		d.put(0, fmt.Sprint(id), topic, id)
+	}
+	d.read()
+	var calls []*board.Call
+	for id := first; id < first+n; id++ {
+		calls = append(calls, d.next(id))
+	}
+	for _, c := range calls {
+		d.returned(c, board.Unknown)
+	}
+	return d.charged()
+}
+
+func TestTheFifthFailureInARowPausesTheTopic(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 64})
+	d.want(d.breaks("a", 1, 64), 1, 2, 3, 4)
+	paused := 0
+	for _, r := range d.reports {
+		if r.Kind == board.TopicPaused {
+			paused++
+			if !r.Guessed || r.Err != errBroker {
+				t.Fatalf("%+v", r)
+			}
+		}
+	}
+	if c := d.b.Counts(); paused != 1 || c.Parked != 60 {
+		t.Fatalf("paused %d times, %+v", paused, c)
+	}
+	for range 5 { // the trials are not charged
+		d.tick(time.Minute)
+		d.read()
+		d.returned(d.next(), board.Unknown)
+		d.none()
+	}
+	d.want(d.charged())
+	d.tick(time.Minute)
+	d.read()
+	d.returned(d.next(), board.OK)
+	d.tick(time.Minute)
+	if d.drain(); len(d.table) != 0 {
+		t.Fatalf("%d rows are left", len(d.table))
+	}
+}
+
+// Topics with a message each show together that their publisher's broker is out, and not that of another.
+func TestTopicsOfAPublisherFailTogether(t *testing.T) {
+	for _, same := range []bool{true, false} {
+		d := newDesk(t, board.Config{Concurrency: 64, Broker: func(topic string) int {
+			if topic == "b" && !same {
+				return 1
+			}
+			return 0
+		}})
+		d.want(d.breaks("a", 1, 10), 1, 2, 3, 4)
+		if same {
+			d.want(d.breaks("b", 11, 1))
+		} else {
+			d.want(d.breaks("b", 11, 1), 11)
+		}
+	}
+}
+
+// A topic that works has those of its publisher tried at once, however long they are paused.
+func TestOneTopicTriesForTheOthers(t *testing.T) {
+	for _, v := range []board.Verdict{board.Unknown, board.Unavailable} {
+		d := paused(t, v)
+		for range 2 { // the one whose pause ends first, then the other, at once
+			d.read()
+			c := d.next()
+			for c == nil {
+				_, read := d.b.Due()
+				d.tick(max(0, read.Sub(d.now)))
+				d.read()
+				c = d.next()
+			}
+			before := d.now
+			d.returned(c, board.OK)
+			for c := d.next(); c != nil; c = d.next() {
+				d.returned(c, board.OK)
+			}
+			if _, read := d.b.Due(); !read.IsZero() && read.After(before) {
+				t.Fatalf("%v: the other topic is not tried before %s", v, read.Sub(before))
+			}
+		}
+		d.drain()
+		d.tick(time.Minute) // those that were charged
+		if d.drain(); len(d.table) != 0 {
+			t.Fatalf("%v: %d rows are left", v, len(d.table))
+		}
+	}
+}
