@@ -181,5 +181,5 @@ test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] ||
 chaos = cd integration_test && OUTBOX_CHAOS="$(1)" $(GO) test $(RACE) -count=1 -v -timeout 0 -run 'TestChaos$$' .
 
 # Built first and then run, so that signals and the exit code are the demo's own.
-demo = echo "building examples/$(1)" && mkdir -p .cache && cd examples && \
-	$(GO) build -o ../.cache/demo-$(1) ./$(1) && exec ../.cache/demo-$(1) $(ARGS)
+demo = echo "building examples/demo/$(1)" && mkdir -p .cache && cd examples && \
+	$(GO) build -o ../.cache/demo-$(1) ./demo/$(1) && exec ../.cache/demo-$(1) $(ARGS)

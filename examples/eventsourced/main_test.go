@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-func TestMain(m *testing.M) { demotest.Services(m) }
+func TestMain(m *testing.M) { demotest.Services(m, main) }
 
 func TestAccounts(t *testing.T) {
 	postgres, err := services.StartPostgres(t.Context(), services.Options{Log: io.Discard})

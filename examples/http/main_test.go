@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-func TestMain(m *testing.M) { demotest.Services(m) }
+func TestMain(m *testing.M) { demotest.Services(m, main) }
 
 // TestHTTP posts orders, several times each, to a service that is started twice.
 func TestHTTP(t *testing.T) {

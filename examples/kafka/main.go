@@ -1,25 +1,82 @@
-// Kafka shows the outbox between Kafka and Postgres on a bad day: duplicates come in, the broker goes away, a
-// forwarder is killed. At the end it counts what became of every order.
+// Command kafka is a whole service on Kafka: it books each order once and publishes an event for it. An order that keeps
+// failing delays only the later orders of its customer. Start it several times: the processes share the partitions.
 //
-//	go run ./kafka [-orders 6000] [-for 12s]
-//
-// What differs by broker is connect.go and broker.go. The service, and its bad day, is package internal/demo.
+//	DATABASE_URL=postgres://me:secret@localhost/shop?pool_max_conns=20 KAFKA_BROKERS=localhost:9092 go run ./kafka
 package main
 
 import (
-	"time"
+	"context"
+	"encoding/json"
+	"log"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
 
-	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/schema"
+	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )
 
 func main() {
-	demo.Main(demo.Example{
-		Name:        "kafka",
-		Orders:      6000,
-		Period:      12 * time.Second,
-		Outage:      time.Second,
-		StartBroker: startBroker,
-		Subscriber:  newSubscriber,
-		Publisher:   newPublisher,
-	})
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	logger := watermill.NewSlogLogger(nil)
+	brokers := strings.Split(os.Getenv("KAFKA_BROKERS"), ",")
+	pool := must(pgxpool.New(ctx, os.Getenv("DATABASE_URL")))
+	db := must(outbox.FromPgx(pool, outbox.DBConfig{}, logger))
+	must(schema.Migrate(ctx, db, schema.MigrateConfig{}))
+	must(pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS bookings (order_id text PRIMARY KEY)`))
+
+	// In: your Router, with the middlewares around its handlers.
+	orders := must(inbound.NewSubscriber(inbound.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
+		Brokers: brokers, ConsumerGroup: "booking", Unmarshaler: wmkafka.DefaultMarshaler{},
+		InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 8, ReplicationFactor: 1},
+	}}, logger))
+	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
+		must(0, orders.SubscribeInitialize(topic))
+	}
+	events := must(outbox.NewPublisher(db, outbox.PublisherConfig{}, logger))
+	router := must(message.NewRouter(message.RouterConfig{}, logger))
+	router.AddMiddleware(must(outboxmw.Stack(events, outboxmw.StackConfig{Service: "booking"}, logger))...)
+	router.AddHandler("book", "orders", orders, "bookings", events, book)
+
+	// Out: the forwarder publishes what the handlers committed.
+	broker := must(kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, logger))
+	fwd := must(forwarder.New(db, broker, forwarder.Config{}, logger))
+	must(0, outbox.Run(ctx, router, fwd))
+}
+
+// book is an ordinary handler. What it writes and what it returns commit together, once per order.
+func book(msg *message.Message) ([]*message.Message, error) {
+	var order struct{ ID string }
+	if err := json.Unmarshal(msg.Payload, &order); err != nil {
+		return nil, outbox.Poison(err) // a dead letter: no redelivery makes JSON of it
+	}
+	tx, err := outbox.PgxTx(msg.Context())
+	if err != nil {
+		return nil, err
+	}
+	if _, err := tx.Exec(msg.Context(), `INSERT INTO bookings (order_id) VALUES ($1)`, order.ID); err != nil {
+		return nil, err // rolled back, and redelivered
+	}
+	booked := message.NewMessage(watermill.NewUUID(), []byte(order.ID))
+	outbox.SetAggregate(booked, "order", order.ID) // events of one order keep their order
+	return message.Messages{booked}, nil
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		log.Fatal(err)
+	}
+	return v
 }

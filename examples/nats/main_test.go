@@ -1,71 +1,119 @@
 package main
 
 import (
+	"fmt"
 	"io"
-	"net/http"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
+	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-func TestMain(m *testing.M) { demotest.Main(m, main) }
+func TestMain(m *testing.M) { demotest.Services(m, main) }
 
-// TestBadDayAddsUp runs the demo: the broker fails, a process is killed, and in the end each order is booked once and
-// each booking published.
-func TestBadDayAddsUp(t *testing.T) {
-	var page string
-	code, output := demotest.Watch(t, func(line string) {
-		if _, said, ok := strings.Cut(line, "** The page is "); ok {
-			page, _, _ = strings.Cut(said, " ")
-			if got := look(t, page); !strings.Contains(got, "Read only") || !strings.Contains(got, ">running<") {
-				t.Errorf("the page is %s", got)
+// TestService sends orders, each twice, and one that nobody can read, to a service that is started twice.
+func TestService(t *testing.T) {
+	postgres, err := services.StartPostgres(t.Context(), services.Options{Log: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer postgres.Close()
+	broker, err := services.StartNATS(t.Context(), services.Options{Log: io.Discard})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer broker.Close()
+	url, err := postgres.NewDatabase(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := natsgo.Connect(broker.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+			Name: topic, Subjects: []string{topic}, Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute,
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func(stream string) func() string {
+		consumer, err := js.OrderedConsumer(t.Context(), stream, jetstream.OrderedConsumerConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return func() string {
+			t.Helper()
+			msg, err := consumer.Next(jetstream.FetchMaxWait(time.Minute))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(msg.Data())
+		}
+	}
+	booked, letter := next("bookings"), next("dead_letters")
+	for _, start := range []string{"1", "2"} {
+		stop := demotest.Start(t, "DATABASE_URL="+url, "NATS_URL="+broker.URL())
+		var got, want []string
+		for i := range 20 {
+			id := fmt.Sprintf("%s-%d", start, i%10)
+			order := fmt.Sprintf(`{"id":"%s"}`, id)
+			msg := natsgo.NewMsg("orders")
+			msg.Header.Set(wmnats.WatermillUUIDHdr, id)
+			msg.Data = []byte(order)
+			if _, err := js.PublishMsg(t.Context(), msg); err != nil {
+				t.Fatal(err)
+			}
+			if i < 10 {
+				want = append(want, id)
 			}
 		}
-	}, "-orders", "300", "-for", "3s", "-outage", "1s", "-log", "-observe")
-	if code != 0 {
-		t.Fatalf("exit code %d", code)
-	}
-	if page == "" {
-		t.Error("it does not say where the page is")
-	}
-	for _, line := range []string{
-		"BROKER IS DOWN", "IS KILLED", "takes its place", "It adds up.",
-		"outbox_written_messages_total                       300", "  process orders-", "    create bookings-",
-		"      send bookings-",
-	} {
-		if !strings.Contains(output, line) {
-			t.Errorf("the output lacks %q", line)
+		unreadable := natsgo.NewMsg("orders")
+		unreadable.Header.Set(wmnats.WatermillUUIDHdr, "unreadable "+start)
+		unreadable.Data = []byte("no JSON " + start)
+		if _, err := js.PublishMsg(t.Context(), unreadable); err != nil {
+			t.Fatal(err)
 		}
-	}
-}
-
-func look(t *testing.T, url string) string {
-	t.Helper()
-	client := &http.Client{Timeout: time.Minute}
-	defer client.CloseIdleConnections()
-	answer, err := client.Get(url)
-	if err != nil {
-		t.Error(err)
-		return ""
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Error(err)
-	}
-	return string(body)
-}
-
-func TestBrokenResultIsNoticed(t *testing.T) {
-	for _, how := range []string{"drop", "double"} {
-		t.Run(how, func(t *testing.T) {
-			t.Parallel()
-			code, output := demotest.Run(t, "-orders", "50", "-for", "500ms", "-calm", "-spoil", how, "-log")
-			if code != 1 || !strings.Contains(output, "IT DOES NOT ADD UP.") {
-				t.Errorf("exit code %d, want 1 and a table that does not add up", code)
+		for range want {
+			got = append(got, booked())
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("booked %v and not %v", got, want)
+		}
+		if got := letter(); got != "no JSON "+start {
+			t.Errorf("the letter is %q", got)
+		}
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+			consumer, err := js.Consumer(t.Context(), "orders", "booking-orders")
+			if err != nil {
+				t.Fatal(err)
 			}
-		})
+			if info := consumer.CachedInfo(); info.NumPending == 0 && info.NumAckPending == 0 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatal("an order is not acknowledged")
+			}
+		}
+		stop()
+	}
+	stream, err := js.Stream(t.Context(), "bookings")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 20 {
+		t.Errorf("%d bookings were published", n)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-func TestMain(m *testing.M) { demotest.Services(m) }
+func TestMain(m *testing.M) { demotest.Services(m, main) }
 
 func signature(v verifier, at time.Time, body string) string {
 	timestamp := strconv.FormatInt(at.Unix(), 10)

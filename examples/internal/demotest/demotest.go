@@ -1,5 +1,5 @@
-// Package demotest is TestMain of the examples, and runs the main function of a demo in a process of its own, built
-// with the test.
+// Package demotest is TestMain of the examples, and runs the main function of an example in a child process of the test
+// binary.
 package demotest
 
 import (
@@ -60,4 +60,25 @@ func Watch(t *testing.T, see func(line string), args ...string) (code int, outpu
 	}
 	t.Log(out.String())
 	return cmd.ProcessState.ExitCode(), out.String()
+}
+
+// Start starts the example with these environment variables. Stop interrupts it, and fails the test unless it ends well.
+func Start(t *testing.T, env ...string) (stop func()) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), self)
+	cmd.Env = append(append(os.Environ(), mainEnv+"=1"), env...)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := errors.Join(cmd.Process.Signal(os.Interrupt), cmd.Wait()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }

@@ -8,8 +8,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 
-// Services is TestMain of tests that start servers: they end with the tests, also when those are interrupted.
-func Services(m *testing.M) {
+// Services is TestMain of an example whose tests start servers: these end with the tests, even if interrupted.
+func Services(m *testing.M, main func()) {
+	if os.Getenv(mainEnv) != "" {
+		main()
+		return
+	}
 	stop := services.StopOnSignal()
 	code := m.Run()
 	if err := stop(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace-go/watermill-outbox/examples/booking"
+	"github.com/millrace-go/watermill-outbox/examples/demo/booking"
 )
 
 // goodDay is evidence that adds up: six orders of two accounts, one of them twice, one event sent twice.

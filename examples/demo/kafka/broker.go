@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
+	"github.com/millrace-go/watermill-outbox/examples/demo"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
+	"github.com/millrace-go/watermill-outbox/examples/demo"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 )
 

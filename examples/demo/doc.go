@@ -1,6 +1,6 @@
-// Package demo drives an example through a bad day and counts what came of it.
+// Package demo runs a service through a bad day and counts the results.
 //
-// Orders arrive at the broker, some of them twice. The service, which is the example's, books each one and emits
+// Orders arrive at the broker, some of them twice. The service books each one and emits
 // an event; a forwarder beside it and another one in a process of its own publish the events. While all are busy,
 // the broker is taken away and brought back, and the other process is killed and replaced. When everything has
 // settled, the demo stops the service and counts: what is in the database, in plain SQL, and what is on the broker,

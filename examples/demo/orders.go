@@ -8,7 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/millrace-go/watermill-outbox/examples/booking"
+	"github.com/millrace-go/watermill-outbox/examples/demo/booking"
 )
 
 const accounts = 40

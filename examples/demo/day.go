@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/examples/booking"
+	"github.com/millrace-go/watermill-outbox/examples/demo/booking"
 	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/schema"
 )

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
 )
 
-func TestMain(m *testing.M) { demotest.Services(m) }
+func TestMain(m *testing.M) { demotest.Services(m, main) }
 
 // TestPage runs the program until its page shows what is wrong with this day.
 func TestPage(t *testing.T) {

@@ -1,7 +1,7 @@
 // Command page shows the page of package admin on a bad day: messages come and leave, some fail, some are dead, and one
 // broker is away.
 //
-//	go run ./page      # then open http://127.0.0.1:8080/outbox/
+//	go run ./demo/page      # then open http://127.0.0.1:8080/outbox/
 //
 // It starts a Postgres of its own, unless OUTBOX_POSTGRES_URL names one, in which it makes a database of its own.
 package main

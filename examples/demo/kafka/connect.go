@@ -8,7 +8,7 @@ import (
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
+	"github.com/millrace-go/watermill-outbox/examples/demo"
 	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )

@@ -5,7 +5,7 @@ import (
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/watermill-outbox/examples/internal/demo"
+	"github.com/millrace-go/watermill-outbox/examples/demo"
 	"github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 

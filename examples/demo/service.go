@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/examples/booking"
+	"github.com/millrace-go/watermill-outbox/examples/demo/booking"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"

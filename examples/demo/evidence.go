@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/watermill-outbox/examples/booking"
+	"github.com/millrace-go/watermill-outbox/examples/demo/booking"
 )
 
 // evidence is what is found when everything is over.
