@@ -10,6 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
 // Doctor looks for problems of the tables, the forwarders and the server, the worst first. It changes nothing, though
@@ -56,7 +57,6 @@ var checks = []struct {
 	{"dead", (*exam).checkDead},
 	{"queue", (*exam).checkQueue},
 	{"partition_blocked", (*exam).checkBlocked},
-	{"parked", (*exam).checkParked},
 	{"server", (*exam).checkServer},
 	{"vacuum", (*exam).checkVacuum},
 	{"retention", (*exam).checkRetention},
@@ -142,14 +142,14 @@ func byAge(age time.Duration) Severity {
 const brief = 5 * time.Second
 
 // span writes a duration for people.
-func span(d time.Duration) string {
-	if d < time.Minute {
-		return d.Round(100 * time.Millisecond).String()
+func span(d time.Duration) string { return words.Age(d) }
+
+// count writes how many there are of something.
+func count(n int, of string) string {
+	if n == 1 {
+		return "1 " + of
 	}
-	if d < 48*time.Hour {
-		return d.Round(time.Second).String()
-	}
-	return fmt.Sprintf("%.1f days", d.Hours()/24)
+	return fmt.Sprintf("%d %ss", n, of)
 }
 
 // messages writes how many messages there are, and what they do: the verb for one, and for more.

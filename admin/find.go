@@ -14,8 +14,7 @@ const maxFind = 4096
 
 // Find looks for messages in all tables by what is known of them: the UUID, the id that Message.ID has, or the
 // ordering key. Of a UUID it also finds the dead letter that is still in the outbox. Inbox and queue come first, since
-// they are asked by index; then the outbox, newest first, and the queue once more for the key. What a subscriber has
-// parked is not found, as only the program that parked it can read its UUID: see ParkedKeys.
+// they are asked by index; then the outbox, newest first, and the queue once more for the key.
 //
 // No index has the outbox by UUID, as writers would pay for it. So Find looks for about a second and returns what it
 // has found, how far it came (List.Looked), and where to go on (List.Next). It returns errors that name what is at

@@ -34,7 +34,6 @@ type Stats struct {
 	// Unread are scopes with lanes that no running forwarder owns: what is in them is not published. Sorted.
 	Unread []UnreadLanes   `json:"unread"`
 	Inbox  []ConsumerStats `json:"inbox"`  // of consumers that have failing or dead messages, sorted
-	Parked []ParkedKey     `json:"parked"` // as ParkedKeys lists them
 	Leaves []LeafStats     `json:"leaves"` // as Admin.Leaves lists them
 }
 
@@ -140,7 +139,6 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		func() error { return a.unread(ctx, s) },
 		func() (err error) { s.Queue, err = a.queue(ctx, b); return err },
 		func() (err error) { s.Inbox, err = a.consumers(ctx, b); return err },
-		func() (err error) { s.Parked, err = a.parkedForStats(ctx); return err },
 		func() (err error) { s.Leaves, err = a.leavesForStats(ctx); return err },
 	}
 	for _, step := range steps {

@@ -67,7 +67,7 @@ func TestTrendIsInTheRows(t *testing.T) {
 	page := s.get("")
 	page.says(t, "overview", "Written and published", "draining, empty in about", "1.0/s written", "Last day")
 	assert.NotContains(t, page.body, "from a sample")
-	s.get("?range=day").says(t, "overview of a day", "1 d ago", "12 h ago")
+	s.get("?range=day").says(t, "overview of a day", "24h ago", "12h ago")
 	page.says(t, "figures for those who cannot hover", "Figures of the chart", "1.0/s")
 	assert.Contains(t, page.body, `href="./?topic=letters#trend"`, "from the topic's row")
 	letters := s.get("?topic=letters&range=day")

@@ -3,7 +3,6 @@
 package integration_test
 
 import (
-	"slices"
 	"time"
 
 	natsgo "github.com/nats-io/nats.go"
@@ -23,32 +22,6 @@ func (n *night) reads(url string) {
 	require.NoError(n, err)
 	n.Cleanup(func() { require.NoError(n, reader.Close()) })
 	n.brokers = []asked.Checker{reader}
-}
-
-// parks has a service park the keys of a topic of Kafka that fail, until mend is called.
-func (n *night) parks() (w *inboundWorld, service *inboundService, serve func()) {
-	n.Helper()
-	w = newInboundWorld(n, 1)
-	n.h = w.h
-	w.send(500, 20)
-	c, mend := w.parks()
-	n.mend = mend
-	serve = func() { service = w.serve(c, failsUntilMended(w.h)) }
-	serve()
-	eventually(n, func() bool {
-		keys, err := newAdmin(n, n.h).ParkedKeys(n.Context())
-		require.NoError(n, err)
-		return len(keys) > 0 && !slices.ContainsFunc(keys, func(k admin.ParkedKey) bool { return k.Attempts == 0 })
-	}, "the keys are parked and retried")
-	return w, service, serve
-}
-
-// leave waits until nothing is parked any more.
-func (n *night) leave() {
-	n.Helper()
-	eventually(n, func() bool {
-		return n.h.count(n, "SELECT count(*) FROM outbox_parked WHERE published_at IS NULL") == 0
-	}, "the keys leave")
 }
 
 var faultsOfTheBroker = []fault{
@@ -89,25 +62,5 @@ var faultsOfTheBroker = []fault{
 			}
 		},
 		cure: func(n *night, _ admin.Finding) { n.mend() },
-	},
-	{
-		name: "a handler has failed for three keys of Kafka, which are parked for 15 minutes", check: "parked",
-		severity: admin.Warning, alert: "KeysParked", did: "the handler was corrected", inject: func(n *night) {
-			n.parks()
-			n.h.exec(n, "UPDATE outbox_parked SET created_at = created_at - interval '15 minutes'")
-		},
-		cure: func(n *night, _ admin.Finding) { n.mend(); n.leave() },
-	},
-	{
-		name: "keys are parked, and the service that parked them was stopped", check: "parked_undelivered",
-		severity: admin.Critical, alert: "ParkedUndelivered", did: "the service was started, with a correct handler",
-		inject: func(n *night) {
-			_, service, serve := n.parks()
-			service.close()
-			n.h.exec(n, "UPDATE outbox_parked SET created_at = created_at - interval '1 hour'")
-			mend := n.mend
-			n.mend = func() { mend(); serve() }
-		},
-		cure: func(n *night, _ admin.Finding) { n.mend(); n.leave() },
 	},
 }

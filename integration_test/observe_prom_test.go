@@ -155,7 +155,7 @@ func TestScrapeIsOneQuery(t *testing.T) {
 	c := newCollector(t, h, prom.CollectorConfig{})
 	seen.take()
 	found := scraped(t, c)
-	assert.Len(t, seen.take(), 3, "the second asks whether keys are parked, the third whether there are leaves")
+	assert.Len(t, seen.take(), 2, "the second asks whether there are partitions")
 	assert.Equal(t, 10.0, found["messages{state=dead,topic=topic-42}"])
 	assert.Equal(t, 10.0, found["messages{state=ready,topic=topic-41}"])
 

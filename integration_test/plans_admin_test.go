@@ -281,7 +281,6 @@ func TestAdminAtScale(t *testing.T) {
 		for _, cfg := range []admin.TrendConfig{{}, {Over: 24 * time.Hour}, {Over: 7 * 24 * time.Hour, Topic: "topic-2"}} {
 			check(t, "trend over "+cfg.Over.String(), func() error { _, err := a.Trend(t.Context(), cfg); return err })
 		}
-		check(t, "parked keys", func() error { _, err := a.ParkedKeys(t.Context()); return err })
 		check(t, "blocked keys", func() error {
 			_, _, err := a.BlockedKeys(t.Context(), admin.Filter{}, 50)
 			return err
@@ -297,7 +296,7 @@ func TestAdminAtScale(t *testing.T) {
 		for _, command := range []string{
 			"stats", "doctor", "find 12", "find nothing", "messages list", "messages list --state dead --limit 10",
 			"messages show 12", "errors", "errors --state dead", "inbox list --limit 10", "queue list --limit 10",
-			"keys blocked", "keys parked", "audit", "messages requeue --topic topic-2 --dry-run --limit 1000",
+			"keys blocked", "audit", "messages requeue --topic topic-2 --dry-run --limit 1000",
 		} {
 			check(t, "outboxctl "+command, func() error {
 				if r := operator.run(words(command)...); r.code > 1 { // doctor has found something

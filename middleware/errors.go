@@ -31,11 +31,6 @@ type wiringError struct {
 func (e *wiringError) Error() string { return e.text }
 func (e *wiringError) Unwrap() error { return e.sentinel }
 
-// Cause: a release without SubscriberConfig.Park was started while keys are parked.
-// Cure: start the release with Park; deploy the one without it when outboxctl keys parked lists nothing.
-var errParked error = &wiringError{text: "keys of this consumer group are parked and the subscriber has no " +
-	"SubscriberConfig.Park: later messages of these keys would overtake them: start it with Park until nothing is parked"}
-
 // miswired says whether only a change of the program mends an error.
 func miswired(err error) bool {
 	var wiring *wiringError

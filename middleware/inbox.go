@@ -151,12 +151,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	h.unkeyed = false
 	i.db.Consumes(c.consumer, message.SubscribeTopicFromCtx(ctx))
-	switch parked, err := i.db.ReadsFrom(ctx, q); {
-	case err != nil:
-		return nil, fmt.Errorf("inbox: look for parked keys: %w", text.Explain(err))
-	case parked:
-		return nil, errParked
-	}
+	i.db.ReadsFrom(ctx)
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
 		return nil, errTwice
 	}

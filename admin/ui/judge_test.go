@@ -71,7 +71,7 @@ func TestDraw(t *testing.T) {
 	}
 	c := of(at(0, 0), at(10, 20), at(20, 10))
 	if c.Line != "M0.0 60.0L150.0 6.0L300.0 33.0" || c.Area != "M0.0 60L0.0 60.0L150.0 6.0L300.0 33.0L300.0 60Z" ||
-		c.Most != "20" || c.Since != "20 s" {
+		c.Most != "20" || c.Since != "20s" {
 		t.Errorf("%+v", c)
 	}
 	if c := of(at(0, 1), at(10, 1), at(100, 1), at(110, 1)); strings.Count(c.Line, "M") != 2 ||

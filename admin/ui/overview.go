@@ -21,8 +21,6 @@ type overview struct {
 	Topics         []topicRow
 	Queue          []topicRow
 	Inbox          []admin.ConsumerStats
-	Parked         []admin.ParkedKey
-	MoreParked     int // that the table leaves out
 	Leaves         []leafRow
 	MoreLeaves     int
 	Forwarders     []forwarderRow
@@ -36,7 +34,6 @@ const unfolded = 3
 
 // How many rows these tables have at most.
 const (
-	mostParked = 20
 	mostLeaves = 16
 )
 
@@ -117,8 +114,6 @@ func (rq *request) overview() error {
 // figures fills in what was counted.
 func (rq *request) figures(o *overview, s *admin.Stats) {
 	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
-	o.Parked = s.Parked[:min(len(s.Parked), mostParked)]
-	o.MoreParked = len(s.Parked) - len(o.Parked)
 	for _, l := range leavesShown(s.Leaves) {
 		o.Leaves = append(o.Leaves, leafRowOf(l))
 	}

@@ -46,7 +46,6 @@ func something() sample {
 		paused:     map[cell]counted{{"bookings", "forwarder"}: {2, 30}},
 		forwarders: map[cell]counted{{"", "alive"}: {2, 0}},
 		lanes:      map[cell]counted{{"default", ""}: {64, 0}},
-		parked:     map[parkedOf]parked{{"booking", "orders"}: {2, 30, 700, false}},
 		reads:      map[cell]counted{{"bookings", ""}: {1, 0}},
 		unhandled:  map[cell]counted{{"payment", ""}: {4, 20}},
 		leaves:     &leafCounts{ahead: 4, all: 9, inDefault: 17, known: true},
@@ -67,9 +66,6 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 	want := map[string]float64{
 		`messages{db="shop",state="ready",topic="orders"}`: 3, `messages{db="shop",state="dead",topic="orders"}`: 5,
 		`messages{db="shop",state="failing",topic="orders"}`: 1, `messages{db="shop",state="delayed",topic="orders"}`: 2,
-		`parked_keys{db="shop",group="booking",topic="orders"}`:        2,
-		`parked_messages{db="shop",group="booking",topic="orders"}`:    30,
-		`parked_undelivered{db="shop",group="booking",topic="orders"}`: 1,
 		// neither dead nor delayed ones are late
 		`oldest_message_age_seconds{db="shop",state="ready",topic="orders"}`:        60,
 		`oldest_message_age_seconds{db="shop",state="failing",topic="orders"}`:      90,

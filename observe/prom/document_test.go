@@ -63,7 +63,7 @@ writes this page from the collectors.
 		}
 	}
 	write("What is pending: Collector", "From the tables, with one query for each scrape in a short transaction of its "+
-		"own, and two to five more that look at parked keys and partitions, so they are the same in whichever process: "+
+		"own, and one to three more that look at partitions, so they are the same in whichever process: "+
 		"take the maximum.",
 		of.collector)
 	write("What is done: Observer", "By this process, so take the sum.", of.observer)

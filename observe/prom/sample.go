@@ -2,12 +2,10 @@ package prom
 
 import (
 	"context"
-	"errors"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
-	keys "github.com/millrace-go/watermill-outbox/internal/parked"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -32,23 +30,13 @@ type sample struct {
 	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
 	reads, unhandled                                map[cell]counted // topics
 	bounded                                         bool             // a count stopped at its bound
-	parked                                          map[parkedOf]parked
-	leaves                                          *leafCounts // nil = the outbox is one table
+	leaves                                          *leafCounts      // nil = the outbox is one table
 }
 
 // leafCounts are those of an outbox in partitions.
 type leafCounts struct {
 	ahead, all, inDefault float64
 	known                 bool // how many are ahead
-}
-
-// parkedOf is who has parked keys of what.
-type parkedOf struct{ group, topic string }
-
-// parked is how many keys there are, and of the messages how many and the age of the oldest in seconds.
-type parked struct {
-	keys, messages, oldest float64
-	delivered              bool // all of them
 }
 
 func scrape(ctx context.Context, db *core.DB) (sample, error) {
@@ -74,32 +62,11 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		return nil
 	}, db.Render(sqltext.Scrape), int64(countEach), int64(countAll), int64(countLane))
 	if err == nil {
-		s.parked, err = scrapeParked(ctx, db)
-	}
-	if err == nil {
 		if s.leaves, err = scrapeLeaves(ctx, db); ctx.Err() == nil { // Doctor says why they cannot be read
 			err = nil
 		}
 	}
 	return s, text.Explain(err)
-}
-
-func scrapeParked(ctx context.Context, db *core.DB) (map[parkedOf]parked, error) {
-	list, err := keys.Keys(ctx, db)
-	if errors.Is(err, keys.ErrHidden) { // doctor says so
-		return nil, nil
-	}
-	all := map[parkedOf]parked{}
-	for _, k := range list {
-		of := parkedOf{k.Group, k.Topic}
-		p, seen := all[of]
-		p.keys++
-		p.messages += float64(k.Messages)
-		p.oldest = max(p.oldest, k.Age.Seconds())
-		p.delivered = k.Delivered && (p.delivered || !seen)
-		all[of] = p
-	}
-	return all, err
 }
 
 func scrapeLeaves(ctx context.Context, db *core.DB) (*leafCounts, error) {
@@ -136,7 +103,6 @@ func (n *names) add(name string) {
 // known is whatever was seen once: its series stay, with zeros.
 type known struct {
 	topics, queues, consumers, scopes names
-	parked                            map[parkedOf]bool
 }
 
 func (k *known) learn(s sample) {
@@ -150,11 +116,5 @@ func (k *known) learn(s sample) {
 				l.names.add(at.of)
 			}
 		}
-	}
-	for of := range s.parked {
-		if k.parked == nil {
-			k.parked = map[parkedOf]bool{}
-		}
-		k.parked[of] = true
 	}
 }

@@ -12,8 +12,6 @@ type descs struct {
 	forwarders, lanes          *prometheus.Desc
 	inboxMessages, inboxOldest *prometheus.Desc
 	queueMessages, queueOldest *prometheus.Desc
-	parkedKeys, parkedMessages *prometheus.Desc
-	parkedOldest, undelivered  *prometheus.Desc
 	queueUnhandled             *prometheus.Desc
 	leaves, ahead, inDefault   *prometheus.Desc
 }
@@ -60,14 +58,6 @@ func newDescs(namespace, db string) descs {
 		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute, and none of "+
 			"the topic is, or was lately, handled; else 0.", "topic"),
 
-		parkedKeys: desc("parked_keys", "Keys of Kafka that subscribers have parked in Postgres, at most 1,000 of all "+
-			"groups.", "group", "topic"),
-		parkedMessages: desc("parked_messages", "Messages of these keys that are parked.", "group", "topic"),
-		parkedOldest: desc("parked_oldest_message_age_seconds", "Time since the oldest of these messages was parked, "+
-			"in seconds; 0 = none.", "group", "topic"),
-		undelivered: desc("parked_undelivered", "1 if messages are parked and no running process delivers them, else 0.",
-			"group", "topic"),
-
 		leaves:    desc("leaves", "Leaves of an outbox in partitions, without the default."),
 		ahead:     desc("leaves_ahead", "Leaves ahead of the last id; with none, the default partition takes the messages."),
 		inDefault: desc("default_messages", "Messages in the default partition, at most 10,001 are counted."),
@@ -77,8 +67,7 @@ func newDescs(namespace, db string) descs {
 func (d descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.up, d.seconds, d.bounded, d.messages, d.oldest, d.paused, d.forwarders, d.lanes, d.inboxMessages, d.inboxOldest,
-		d.queueMessages, d.queueOldest, d.parkedKeys, d.parkedMessages, d.parkedOldest, d.undelivered,
-		d.pausedFor, d.unread, d.queueUnhandled, d.leaves, d.ahead, d.inDefault,
+		d.queueMessages, d.queueOldest, d.pausedFor, d.unread, d.queueUnhandled, d.leaves, d.ahead, d.inDefault,
 	}
 }
 
@@ -127,17 +116,6 @@ func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
 	}
 	for scope := range unnamed(c.known.scopes) {
 		send(d.lanes, s.lanes[cell{scope, ""}].n, scope)
-	}
-	for of := range c.known.parked {
-		p, some := s.parked[of]
-		send(d.parkedKeys, p.keys, of.group, of.topic)
-		send(d.parkedMessages, p.messages, of.group, of.topic)
-		send(d.parkedOldest, p.oldest, of.group, of.topic)
-		undelivered := 0.0
-		if some && !p.delivered {
-			undelivered = 1
-		}
-		send(d.undelivered, undelivered, of.group, of.topic)
 	}
 	if l := s.leaves; l != nil {
 		send(d.leaves, l.all)

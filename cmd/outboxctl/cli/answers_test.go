@@ -39,9 +39,6 @@ var answers = map[string]struct {
 	"keys.go: map[string]any{\"heads\": heads, \"more\": more}": {
 		"`keys blocked`", map[string]any{"heads": []admin.Message(nil), "more": false},
 	},
-	"parked.go: map[string]any{\"keys\": keys}": {
-		"`keys parked`", map[string]any{"keys": []admin.ParkedKey(nil)},
-	},
 	"messages.go: shown": {"`messages show`", shown{Message: &admin.Message{}}},
 	"migrate.go: migrations(list)": {
 		"`migrate up`", map[string]any{"migrations": []migration(nil)},
@@ -84,7 +81,6 @@ var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.ConsumerStats]():  "a consumer",
 	reflect.TypeFor[admin.UnreadLanes]():    "unread lanes",
 	reflect.TypeFor[admin.Finding]():        "a finding",
-	reflect.TypeFor[admin.ParkedKey]():      "a parked key",
 	reflect.TypeFor[errorGroup]():           "a group",
 	reflect.TypeFor[migration]():            "a migration",
 	reflect.TypeFor[sqlFile]():              "a file",

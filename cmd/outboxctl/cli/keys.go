@@ -10,8 +10,8 @@ import (
 )
 
 func (a *app) keys() *cobra.Command {
-	cmd := &cobra.Command{Use: "keys", Short: "Blocked ordering keys of the outbox, and parked keys of Kafka"}
-	cmd.AddCommand(a.blockedKeys(), a.parkedKeys(), a.skipKeys())
+	cmd := &cobra.Command{Use: "keys", Short: "Blocked ordering keys of the outbox"}
+	cmd.AddCommand(a.blockedKeys(), a.skipKeys())
 	return cmd
 }
 

@@ -101,9 +101,6 @@ func (a *app) printStats(s *admin.Stats) error {
 	if len(s.Inbox) > 0 {
 		grids = append(grids, consumerGrid(s.Inbox))
 	}
-	if len(s.Parked) > 0 {
-		grids = append(grids, parkedGrid(s.Parked))
-	}
 	if len(s.Leaves) > 0 {
 		grids = append(grids, leafGrid(s.Leaves))
 	}
