@@ -1,5 +1,5 @@
 # Needs Go and make; everything else is fetched or started when it is needed.
-# Each module is built by itself, as its users do; go.work is for editors.
+# Each module is built by itself, as its users do; tests and lint use go.work, to compile what modules share once.
 
 GO       ?= go
 ARGS     ?=
@@ -9,18 +9,12 @@ export GOWORK := off
 
 MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 
-# It needs a browser, which not everybody has, so it has a target of its own.
-test-all test-long: MODULES := $(filter-out internal/uitest,$(MODULES))
-
 # The race detector needs a C compiler; Go says 0 where there is none.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build compile vet demo demo-kafka demo-page night chaos soak simulate mutants test test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
+.PHONY: help build vet demo demo-kafka demo-page night chaos soak simulate mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
 .PHONY: release-check release-tag
-
-# They are pure, and models drive them in one goroutine: the race detector finds nothing there, and takes most of the time.
-PURE := ./forwarder/internal/board ./internal/progress
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
 GENERATORS := api ibx metrics outboxctl pictures reference screenshots
@@ -31,9 +25,6 @@ help: ## list the targets
 
 build: ## go build in all modules
 	@$(call each,$(GO) build -o /dev/null ./...)
-
-compile: ## compile all packages and tests for the race detector, and link nothing
-	@$(call each,$(GO) list $(RACE) -export -test -deps ./... >/dev/null)
 
 vet: ## go vet in all modules
 	@$(call each,$(GO) vet ./...)
@@ -83,18 +74,21 @@ simulate: ## many random schedules of the forwarder's state, as a table (ARGS='1
 mutants: ## break one rule of the forwarder after the other, and print at which seed the model finds each
 	@OUTBOX_MUTANTS=1 $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./forwarder/internal/mutants | grep -v '^ *\(---\|===\) '
 
-# The servers' tests come first: they wait more than they work, and what is compiled for the others meanwhile costs no time.
-SHORT ?= -short
-WORKSPACE = ./integration_test/... ./examples/... ./... $(addsuffix /...,$(addprefix ./,$(filter-out . integration_test examples bench internal/%,$(MODULES))))
+test: check-format ## each promise once, in minutes; says what it left out (TESTARGS='-run Name')
+	@.ci/tests first $(TESTARGS)
 
-test: check-format ## each promise once, in minutes (TESTARGS='-run Name')
-	@GOWORK= $(GO) test $(RACE) $(SHORT) -count=1 -timeout 20m $(TESTARGS) $(WORKSPACE)
+test-rest: vet ## what the last make test left out, and that each module builds by itself, as its users build it
+	@.ci/tests rest
 
-test-all: check-format ## all of the tests, in all modules: make test, repeated on each driver, with everything killed (TESTARGS='-run Name')
-	@$(call test,-timeout 60m)
+test-all: ## all of the tests: make test, then test-rest (TESTARGS='-run Name')
+ifeq ($(TESTARGS),)
+	@code=0; $(MAKE) --no-print-directory test || code=1; $(MAKE) --no-print-directory test-rest || code=1; exit $$code
+else
+	@.ci/tests all $(TESTARGS)
+endif
 
 test-long: check-format ## the same with the long variants; takes hours
-	@OUTBOX_LONG=1; export OUTBOX_LONG; $(call test,-timeout 4h)
+	@OUTBOX_LONG=1 .ci/tests all $(TESTARGS)
 
 test-ui: ## the page in Chromium, with axe-core; leaves screenshots in .cache/ui; needs the network once
 	@$(chromium)
@@ -115,10 +109,11 @@ check-format:
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && \
 	if [ -n "$$bad" ]; then echo "gofmt these files:"; echo "$$bad"; exit 1; fi
 
-# What staticcheck needs compiled is compiled for the race detector, as the tests need it, and not a second time.
+# In the workspace, as the tests: what they have compiled is not compiled a second time.
 lint: ## staticcheck in all modules
 	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
-	@$(call each,GOFLAGS="$$GOFLAGS $(RACE)" $(CURDIR)/.cache/bin/staticcheck ./...)
+	@code=0; GOWORK= .cache/bin/staticcheck $(addsuffix /...,$(addprefix ./,$(filter-out internal/uitest,$(MODULES)))) || code=1; \
+	(cd internal/uitest && $(CURDIR)/.cache/bin/staticcheck ./...) || code=1; exit $$code
 
 fuzz: ## each fuzz target for a minute (ARGS=10m, ARGS='10m ./admin'); commit what it finds with the cure
 	@.ci/fuzz $(ARGS)
@@ -158,25 +153,16 @@ chromium = command -v chromium >/dev/null || command -v google-chrome >/dev/null
 
 # each runs a command in one module after another, the root first, also after one that failed, and says at the end how long each
 # took. What takes long prints a line now and then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open
-# after the end. A second argument is the exit code of what was before.
+# after the end.
 each = began=$$(date +%s); \
 	( while sleep 25 >/dev/null 2>&1; do echo "-- $$(( $$(date +%s) - began )) s"; done ) & clock=$$!; \
 	trap 'kill $$clock' EXIT; trap 'exit 130' INT TERM; \
-	code=$(or $(2),0); took=; \
+	code=0; took=; \
 	for module in $(MODULES); do \
 		echo "== $$module: $(1)"; start=$$(date +%s); (cd $$module && $(1)) || code=1; \
 		took="$$took$$(printf '%6d s' $$(( $$(date +%s) - start )))  $$module\n"; \
 	done; \
 	printf "$$took"; exit $$code
-
-# A line for each test, and all that those say that fail.
-GOTESTSUM = $(GO) run gotest.tools/gotestsum@v1.13.0 --format testname --
-
-test = $(if $(RACE),,echo "no C compiler, so no race detector"; [ -z "$$CI" ] || exit 1; ) \
-	tests() { $(GOTESTSUM) -vet=all -count=1 $(1) $(TESTARGS) "$$@"; }; \
-	raced() { all=$$($(GO) list ./...) && tests $(RACE) $$(echo "$$all" | grep -v $(patsubst ./%,-e '/%$$',$(PURE))); }; \
-	code=0; echo "== without the race detector: $(PURE)"; tests $(PURE) || code=1; \
-	$(call each,raced,$$code)
 
 chaos = cd integration_test && OUTBOX_CHAOS="$(1)" $(GO) test $(RACE) -count=1 -v -timeout 0 -run 'TestChaos$$' .
 

@@ -354,10 +354,10 @@ func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
 		{"sql-pq", func(t testing.TB, url string) handle { return newSQLHandle(t, "postgres", url) }},
 		{"pgbouncer", newPgBouncerHandle},
 	} {
-		if testing.Short() && open.name != "pgx" {
-			continue // make test-all has them
-		}
 		t.Run(open.name, func(t *testing.T) {
+			if open.name != "pgx" {
+				extended(t)
+			}
 			test(t, open.open(t, newMigratedDatabase(t)))
 		})
 	}

@@ -15,7 +15,6 @@ func TestPublishersCompileNoDoctor(t *testing.T) {
 	for dir, without := range map[string][]string{
 		"publisher/kafka": {module + "/admin", module + "/queue", module + "/middleware"},
 		"publisher/nats":  {module + "/admin", module + "/queue", module + "/middleware", "github.com/IBM/sarama"},
-		"subscriber/nats": {module + "/admin", module + "/queue", module + "/middleware", "github.com/IBM/sarama"},
 		"broker":          {module},
 	} {
 		list := exec.Command("go", "list", "-deps", ".")
