@@ -306,9 +306,12 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 			if kind == due {
 				look, result = l.due, a.due
 			}
+			page := a.pages[key{i + 1, kind}]
+			if page != (progress.Position{}) && !over[l.topic] { // it looked at the whole page
+				limited[kind] = false
+			}
 			if len(rows) > 0 || !limited[kind] { // else it may not have come to this part
 				limited[kind] = limited[kind] || len(rows) >= l.room
-				page := a.pages[key{i + 1, kind}]
 				done(m, now, began, look, result, rows, limited[kind], page)
 				if !limited[kind] && page != (progress.Position{}) {
 					limited[kind], o.paged = true, true

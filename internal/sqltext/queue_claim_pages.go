@@ -6,8 +6,9 @@ const (
 	// rows, those from the beginning for one. What is on a page is joined by its place, so that only rows that may be
 	// claimed are locked.
 	//
-	// Beside the rows of ClaimTopics it returns, with the state 'page', the last row of each page that was full,
-	// unless the limit had been reached before.
+	// Beside the rows of ClaimTopics it returns, with the state 'page', the last row of each page that was full and was
+	// looked at to its end: all if the limit was not reached, and else those of parts before the last one that brought
+	// rows. A topic behind a long backlog of others is only found if the marks move on also while handlers are busy.
 	//
 	// Arguments: those of ClaimTopics.
 	ClaimPages = claimParts + `, free AS MATERIALIZED (
@@ -39,7 +40,8 @@ SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(
         SELECT 0, 2, r.id, r.due_at FROM (
                SELECT q.id, q.due_at FROM {queue} q
                 WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + onDuePage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) r WHERE $18::int > 0) e
- WHERE (SELECT count(*) FROM free) < $3::int`
+ WHERE (SELECT count(*) FROM free) < $3::int OR e.kind < 2 AND e.part < (SELECT max(f.part) FROM free f WHERE f.kind = e.kind)
+    OR e.kind = 1 AND (SELECT count(*) FROM free f WHERE f.kind > 0) < $14::int`
 
 	duePages = `
                    SELECT p.n, 1, r.* FROM part p CROSS JOIN LATERAL (
