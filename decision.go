@@ -57,7 +57,7 @@ func (e *RetryAfterError) Unwrap() error { return e.Err }
 // middleware.Outcomes waits with the message in hand, so those behind it in its partition wait too: it nacks at the
 // latest after OutcomesConfig.Backoff.Max, and keeps what the broker redelivers before the time is up without a call of
 // the handler, as far as it reaches this process. Without Outcomes the message is nacked at once. With Outcomes behind
-// subscriber/kafka it blocks its key for the whole time, and nothing else. Of a forwarder.Subscriber the message waits
+// kafka.Subscriber it blocks its key for the whole time, and nothing else. Of a forwarder.Subscriber the message waits
 // in hand for the whole time, and blocks its key.
 func RetryAfter(err error, wait time.Duration) error {
 	if err == nil {

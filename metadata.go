@@ -30,8 +30,8 @@ const (
 	// package admin; absent the first time.
 	MetadataRedriven = core.MetadataRedriven // "outbox_redriven"
 	// MetadataHeaders are headers that command the broker, as a JSON object of texts such as {"Nats-TTL":"1h"};
-	// nats.SetHeader writes it. Metadata under the name of such a header is data and commands nothing. publisher/nats
-	// sends these headers in its place, publisher/kafka, whose broker takes no commands, leaves it out, and other
+	// nats.SetHeader writes it. Metadata under the name of such a header is data and commands nothing. nats.Publisher
+	// sends these headers in its place, kafka.Publisher, whose broker takes no commands, leaves it out, and other
 	// publishers carry it as any metadata. A dead letter has it under another name, and the middlewares and Ingest take it
 	// off what they consume: what came from outside commands nothing where a handler copies it.
 	MetadataHeaders = core.MetadataHeaders // "outbox_headers"

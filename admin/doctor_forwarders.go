@@ -154,7 +154,7 @@ func (e *exam) setUp(m member) {
 	if f.Blind {
 		e.find("classify", Info, fmt.Sprintf("the publisher of %s returns errors that are not classified: an outage of its "+
 			"broker is recognised only when all messages of a topic fail", m),
-			"use the publishers of publisher/kafka or publisher/nats, set forwarder.Config.Classify, or return a "+
+			"use the publishers of package kafka or nats, set forwarder.Config.Classify, or return a "+
 				"forwarder.PublishError from the publisher")
 	}
 	need := f.PoolNeeds

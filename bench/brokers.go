@@ -28,14 +28,14 @@ type broker interface {
 func (b *bench) jetStreamGroup() group {
 	return b.brokerGroup("jetstream", "JetStream, file storage", row{
 		name: "drain_jetstream_vs_watermill", floor: 3, aim: 4,
-		what: "real JetStream, both through publisher/nats, best Concurrency: ours / Watermill's forwarder",
+		what: "real JetStream, both through nats.Publisher, best Concurrency: ours / Watermill's forwarder",
 	}, b.startJetStream)
 }
 
 func (b *bench) kafkaGroup() group {
 	return b.brokerGroup("kafka", "Kafka, idempotent, acks from all", row{
 		name: "drain_kafka_vs_watermill", floor: 8, aim: 14,
-		what: "real Kafka, both through publisher/kafka, best Concurrency: ours / Watermill's forwarder",
+		what: "real Kafka, both through kafka.Publisher, best Concurrency: ours / Watermill's forwarder",
 	}, b.startKafka)
 }
 

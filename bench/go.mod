@@ -11,9 +11,9 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
+	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/otel v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/prom v0.1.0
-	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
 	github.com/nats-io/nats-server/v2 v2.15.2
 	github.com/nats-io/nats.go v1.55.0
 	github.com/riverqueue/river v0.51.1
@@ -90,7 +90,7 @@ require (
 replace (
 	github.com/millrace-go/watermill-outbox => ../
 	github.com/millrace-go/watermill-outbox/internal/services => ../internal/services
+	github.com/millrace-go/watermill-outbox/nats => ../nats
 	github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel
 	github.com/millrace-go/watermill-outbox/observe/prom => ../observe/prom
-	github.com/millrace-go/watermill-outbox/publisher/nats => ../publisher/nats
 )

@@ -9,7 +9,7 @@ const (
 	inbounded     = 8000
 	inboundedSlow = 1000 // by one handler after the other that waits for something
 	inboundKeys   = 1000
-	inFlight      = 16 // the default of subscriber/kafka
+	inFlight      = 16 // the default of kafka.Subscriber
 )
 
 // inboundGroup is a partition of Kafka that is read by key against one that watermill-kafka's subscriber reads. Both
@@ -19,17 +19,17 @@ func (b *bench) inboundGroup() group {
 		about: 260 * time.Second,
 		rows: []row{
 			{name: "inbound_kafka_vs_watermill", what: "one partition of Kafka through Stack and one INSERT, 16 in flight: " +
-				"subscriber/kafka / watermill-kafka's subscriber",
+				"kafka.Subscriber / watermill-kafka's subscriber",
 				floor: 2.2, aim: 3.5, ours: "by_key", rival: "by_watermill"},
 			{name: "inbound_kafka_rtt", what: "the same through a proxy that adds 1 ms of round trip to the database",
 				floor: 6, aim: 10,
 				ours: "by_key_rtt", rival: "by_watermill_rtt"},
 			{name: "inbound_kafka_slow", what: "the same with a handler that takes 5 ms more", floor: 9, aim: 14,
 				ours: "by_key_slow", rival: "by_watermill_slow"},
-			{name: "inbound_failing_keys", what: "subscriber/kafka, the other messages while 1 % of keys fail " +
+			{name: "inbound_failing_keys", what: "kafka.Subscriber, the other messages while 1 % of keys fail " +
 				"for ever / while none fails",
 				floor: 0.7, aim: 0.9, ours: "by_key_failing", rival: "by_key"},
-			{name: "inbound_duplicates", what: "subscriber/kafka, messages that were all handled before / new ones",
+			{name: "inbound_duplicates", what: "kafka.Subscriber, messages that were all handled before / new ones",
 				floor: 2, aim: 3, ours: "by_key_again", rival: "by_key"},
 		},
 		sides: func(ctx context.Context) ([]side, func(), error) {

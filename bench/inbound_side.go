@@ -13,8 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	kafkain "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )
 
 const (
@@ -29,7 +29,7 @@ type inbound struct {
 	bench   *bench
 	at      *kafkaBroker
 	n       int
-	byKey   bool // through subscriber/kafka, else through watermill-kafka's
+	byKey   bool // through kafka.Subscriber, else through watermill-kafka's
 	rtt     time.Duration
 	work    time.Duration // that the handler takes besides
 	failing int           // one key of so many fails for ever; 0 = none does
@@ -119,15 +119,15 @@ func (in inbound) fill(topic string) error {
 }
 
 func (in inbound) subscriber(group string) (message.Subscriber, error) {
-	settings := kafkain.SaramaConfig()
+	settings := kafka.DefaultSaramaSubscriberConfig()
 	settings.Version = sarama.V2_8_0_0
 	cfg := wmkafka.SubscriberConfig{
 		Brokers: in.at.kafka.Brokers(), ConsumerGroup: group, Unmarshaler: wmkafka.DefaultMarshaler{},
 		OverwriteSaramaConfig: settings,
 	}
 	if in.byKey {
-		byKey := kafkain.SubscriberConfig{SubscriberConfig: cfg, Concurrency: inFlight}
-		return kafkain.NewSubscriber(byKey, nil)
+		byKey := kafka.SubscriberConfig{SubscriberConfig: cfg, Concurrency: inFlight}
+		return kafka.NewSubscriber(byKey, nil)
 	}
 	return wmkafka.NewSubscriber(cfg, nil)
 }

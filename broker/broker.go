@@ -1,5 +1,5 @@
 // Package broker is what package admin asks of a broker: what it holds, for Reconcile, and what it may lose, for
-// Doctor. The TopicReader of publisher/kafka and that of publisher/nats are both. Write one for another broker, and
+// Doctor. The TopicReader of kafka.Publisher and that of nats.Publisher are both. Write one for another broker, and
 // neither has to know the other.
 package broker
 

@@ -8,9 +8,9 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
+	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/otel v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/prom v0.1.0
-	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	golang.org/x/sync v0.24.0
 )
@@ -73,9 +73,9 @@ require (
 replace (
 	github.com/millrace-go/watermill-outbox => ../
 	github.com/millrace-go/watermill-outbox/internal/services => ../internal/services
+	github.com/millrace-go/watermill-outbox/nats => ../nats
 	github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel
 	github.com/millrace-go/watermill-outbox/observe/prom => ../observe/prom
-	github.com/millrace-go/watermill-outbox/publisher/nats => ../publisher/nats
 )
 
 require github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0

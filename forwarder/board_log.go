@@ -81,7 +81,7 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 	case r.Guessed:
 		// Cause: all publishes of the topic fail, over several keys, and nothing says whether the broker or the
 		// messages are at fault.
-		// Cure: check the broker; use publisher/kafka or publisher/nats, or set forwarder.Config.Classify.
+		// Cure: check the broker; use package kafka or nats, or set forwarder.Config.Classify.
 		l.logger.Error("topic unavailable: all its publishes fail, with errors that are not classified: "+
 			"paused, no attempt is charged", r.Err, fields)
 	default:

@@ -51,8 +51,8 @@ type Config struct {
 	// FromSQL, it polls anyway.
 	DisableListen bool
 	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again. It is not charged an
-	// attempt if the publisher has shown that it says whose fault its errors are, as those of publisher/kafka and
-	// publisher/nats do: then its topic pauses. Else what happens to other messages decides, see Unknown. Default 30 s; -1
+	// attempt if the publisher has shown that it says whose fault its errors are, as those of kafka.Publisher and
+	// nats.Publisher do: then its topic pauses. Else what happens to other messages decides, see Unknown. Default 30 s; -1
 	// waits for ever.
 	PublishTimeout time.Duration
 	// QueryTimeout bounds each statement; default 10 s. Raise it if statements of a slow server time out.

@@ -12,7 +12,7 @@
 //     is published first: across retries, several forwarders and the hand-over of lanes. A repetition may follow
 //     later messages. A delayed message takes its place when it falls due and blocks no other.
 //   - A message that fails blocks its own key and nothing else. A broker that cannot be reached costs no message an
-//     attempt, if the publisher's errors say so, as those of publisher/kafka and publisher/nats do, or all else that is
+//     attempt, if the publisher's errors say so, as those of packages kafka and nats do, or all else that is
 //     published fails as well: see Failures, also for the one message that this cannot tell from a bad one.
 //   - No transaction is open while a broker is talked to.
 //

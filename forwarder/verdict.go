@@ -37,7 +37,7 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// PublishError is an error of Publish that says whose fault it is. The publishers of publisher/kafka and publisher/nats
+// PublishError is an error of Publish that says whose fault it is. The publishers of packages kafka and nats
 // return such errors, and so may yours. The forwarder finds it as errors.As does, so that a decorator around the
 // publisher, or an error around this one, hides nothing; but one that says Unknown does not hide what it wraps, and of
 // several that were joined, Unavailable counts before Retry, and that before Permanent.

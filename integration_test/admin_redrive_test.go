@@ -17,9 +17,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	brokers "github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // deadInARouter has messages die in the handler shop/book of topic orders, whose inbox knows them by a key of their

@@ -27,7 +27,7 @@
 //   - queue_: a store keeps what it acknowledged, refuses what it cannot keep, and hands it to any Router
 //   - claims_: a message has one owner at a time, and only the owner settles it, charged for failures alone
 //   - dispatch_: handlers run within their limits, and no topic, key or slow handler starves another
-//   - inbound_: what subscriber/kafka reads is handled in order by key, many at once, applied once, and a failing key
+//   - inbound_: what kafka.Subscriber reads is handled in order by key, many at once, applied once, and a failing key
 //     blocks nothing else, through crashes, freezes, rebalances and restarts
 //   - ingest_: what a broker or a webhook brings is acknowledged after it is stored, and not before
 //   - ibx_: the requirements of the specification, by number; docs/reference/ibx.md is written from them

@@ -12,7 +12,7 @@ import (
 	asked "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // reads has Doctor ask a server of NATS.

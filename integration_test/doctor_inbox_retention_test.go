@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	brokers "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/kafka"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // TestInboxRetention: a topic that Kafka keeps for longer than the inbox remembers is found, and no other.

@@ -13,7 +13,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -62,7 +62,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, publish(t, h, "orders", newMessage("")))
 		runInBackground(t, f)
-		said(t, ails(t, h, "classify").Cure, "forwarder.Config.Classify", "publisher/kafka")
+		said(t, ails(t, h, "classify").Cure, "forwarder.Config.Classify", "package kafka or nats")
 	})
 	t.Run("a mistyped key", func(t *testing.T) {
 		h := newPgxHandle(t, newMigratedDatabase(t))

@@ -36,10 +36,9 @@ var imported = map[string]string{
 	"queue":  rootModule + "/queue", "idempotency": rootModule + "/idempotency", "admin": rootModule + "/admin",
 	"ui": rootModule + "/admin/ui", "move": rootModule + "/move",
 	"gorm": "gorm.io/gorm", "pgx": "github.com/jackc/pgx/v5",
-	"inboundnats": rootModule + "/subscriber/nats",
-	"inbound":     rootModule + "/subscriber/kafka", "wmkafka": "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka",
+	"kafka": rootModule + "/kafka", "wmkafka": "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
-	"nats": rootModule + "/publisher/nats", "outboxtest": rootModule + "/outboxtest",
+	"nats": rootModule + "/nats", "outboxtest": rootModule + "/outboxtest",
 	"natsgo": "github.com/nats-io/nats.go", "jetstream": "github.com/nats-io/nats.go/jetstream",
 	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp",
 }

@@ -25,7 +25,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // suiteChild tells a process that it is to run one of Watermill's suites itself.

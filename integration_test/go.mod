@@ -19,7 +19,7 @@ require (
 	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl v0.1.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
-	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
+	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/rcrowley/go-metrics v0.0.0-20250401214520-65e299d6c5c9
@@ -148,7 +148,7 @@ replace (
 	github.com/millrace-go/watermill-outbox => ../
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl => ../cmd/outboxctl
 	github.com/millrace-go/watermill-outbox/internal/services => ../internal/services
-	github.com/millrace-go/watermill-outbox/publisher/nats => ../publisher/nats
+	github.com/millrace-go/watermill-outbox/nats => ../nats
 )
 
 replace github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel

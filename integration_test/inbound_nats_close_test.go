@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/nats"
 	"github.com/millrace-go/watermill-outbox/observe"
-	inboundnats "github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 // hangsAt is user code that hangs when it sees a message, as all of the subscriber's hooks.
 type hangsAt struct {
-	inboundnats.SubscriberConfig
+	nats.SubscriberConfig
 	entered func()
 	until   chan struct{}
 }
@@ -45,9 +45,9 @@ func (f unmarshalNATS) Unmarshal(msg *natsgo.Msg) (*message.Message, error) { re
 func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	for what, change := range map[string]func(*inboundnats.SubscriberConfig, hangsAt){
-		"an observer": func(c *inboundnats.SubscriberConfig, h hangsAt) { c.Observers = []observe.Observer{h} },
-		"Key": func(c *inboundnats.SubscriberConfig, h hangsAt) {
+	for what, change := range map[string]func(*nats.SubscriberConfig, hangsAt){
+		"an observer": func(c *nats.SubscriberConfig, h hangsAt) { c.Observers = []observe.Observer{h} },
+		"Key": func(c *nats.SubscriberConfig, h hangsAt) {
 			c.Key = func(msg *natsgo.Msg) []byte {
 				if string(msg.Data) == "bad" {
 					h.hang()
@@ -55,7 +55,7 @@ func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 				return nil
 			}
 		},
-		"the Unmarshaler": func(c *inboundnats.SubscriberConfig, h hangsAt) {
+		"the Unmarshaler": func(c *nats.SubscriberConfig, h hangsAt) {
 			c.Unmarshaler = unmarshalNATS(func(msg *natsgo.Msg) (*message.Message, error) {
 				if string(msg.Data) == "bad" {
 					h.hang()
@@ -70,14 +70,14 @@ func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 			js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
 			entered := make(chan struct{})
 			hook := hangsAt{entered: sync.OnceFunc(func() { close(entered) }), until: make(chan struct{})}
-			cfg := inboundnats.SubscriberConfig{
+			cfg := nats.SubscriberConfig{
 				URL: natsServer(t).URL(), Consumer: "hostile", CloseTimeout: 100 * time.Millisecond,
 				Backoff: outbox.Backoff{Initial: time.Millisecond, Max: time.Millisecond},
 			}
 			if change != nil {
 				change(&cfg, hook)
 			}
-			sub, err := inboundnats.NewSubscriber(cfg, watermill.NopLogger{})
+			sub, err := nats.NewSubscriber(cfg, watermill.NopLogger{})
 			require.NoError(t, err)
 			messages, err := sub.Subscribe(t.Context(), prefix+"orders")
 			require.NoError(t, err)

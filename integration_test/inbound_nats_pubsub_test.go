@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
-	inboundnats "github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new
@@ -30,7 +29,7 @@ func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 		logger := watermill.NewStdLogger(false, false)
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: server.URL()}, logger)
 		require.NoError(t, err)
-		sub, err := inboundnats.NewSubscriber(inboundnats.SubscriberConfig{
+		sub, err := nats.NewSubscriber(nats.SubscriberConfig{
 			URL: server.URL(), Consumer: group, AckWait: 3 * time.Second,
 			Key:     func(*natsgo.Msg) []byte { return []byte("one") },
 			Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},

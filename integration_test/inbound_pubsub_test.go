@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 // TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key. A
@@ -37,10 +37,10 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 			}),
 		}, logger)
 		require.NoError(t, err)
-		settings := inbound.SaramaConfig()
+		settings := kafka.DefaultSaramaSubscriberConfig()
 		settings.Version = sarama.V2_8_0_0
 		settings.Consumer.Offsets.AutoCommit.Interval = 100 * time.Millisecond
-		sub, err := inbound.NewSubscriber(inbound.SubscriberConfig{
+		sub, err := kafka.NewSubscriber(kafka.SubscriberConfig{
 			SubscriberConfig: wmkafka.SubscriberConfig{
 				Brokers: server.Brokers(), Unmarshaler: wmkafka.DefaultMarshaler{}, ConsumerGroup: group,
 				OverwriteSaramaConfig:  settings,

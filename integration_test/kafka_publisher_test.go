@@ -15,7 +15,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 // sarama's meters start a goroutine that nothing stops.
@@ -295,7 +295,7 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 1, nil)
 	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
-		Brokers: server.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: kafka.SaramaConfig(),
+		Brokers: server.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: kafka.DefaultSaramaSubscriberConfig(),
 	}, nil)
 	require.NoError(t, err)
 	pub, err := kafka.Wrap(own, nil)

@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // commands are metadata that JetStream would obey as headers: each loses a message, or others, or has it refused.

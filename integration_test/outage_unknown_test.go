@@ -20,7 +20,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 // errOdd is an error that nobody knows.

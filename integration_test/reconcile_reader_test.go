@@ -19,7 +19,7 @@ import (
 	asked "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // TestATopicThatVanishedIsFound: a stream in memory is gone after a restart, with all that was acknowledged, and the

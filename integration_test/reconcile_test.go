@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	asked "github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/kafka"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // memoryLog is a broker's log with the times at which it took each message, by a clock of its own.

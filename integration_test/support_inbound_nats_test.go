@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/nats"
 	"github.com/millrace-go/watermill-outbox/observe"
-	inboundnats "github.com/millrace-go/watermill-outbox/publisher/nats"
 )
 
 // jetStreamWorld is an inboundWorld whose topic is a subject of a stream.
@@ -80,7 +80,7 @@ func (w *jetStreamWorld) consumer() *natsgo.ConsumerInfo {
 }
 
 func (c inboundConfig) natsSubscriber(logger watermill.LoggerAdapter) (message.Subscriber, error) {
-	cfg := inboundnats.SubscriberConfig{
+	cfg := nats.SubscriberConfig{
 		URL: c.NATS, Options: c.natsOptions, Consumer: c.Group, AckWait: c.AckWait, MaxAhead: c.MaxAhead,
 		MaxBytes: c.MaxBytes, Concurrency: c.Concurrency, CloseTimeout: c.CloseTimeout,
 		Backoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond},
@@ -91,5 +91,5 @@ func (c inboundConfig) natsSubscriber(logger watermill.LoggerAdapter) (message.S
 	if c.Unordered {
 		cfg.Key = func(*natsgo.Msg) []byte { return nil }
 	}
-	return inboundnats.NewSubscriber(cfg, logger)
+	return nats.NewSubscriber(cfg, logger)
 }

@@ -23,9 +23,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
-	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )
 
 // inboundWorld is a topic with the numbered messages of some keys, and a table where each handled message is a row.
@@ -164,7 +164,7 @@ func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subsc
 	if c.NATS != "" {
 		return c.natsSubscriber(logger)
 	}
-	settings := inbound.SaramaConfig()
+	settings := kafka.DefaultSaramaSubscriberConfig()
 	settings.Version = sarama.V2_8_0_0
 	settings.Consumer.Group.Session.Timeout = 6 * time.Second // the least that brokers allow
 	settings.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
@@ -178,7 +178,7 @@ func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subsc
 		return nil, fmt.Errorf("no strategy %q", c.Strategy)
 	}
 	settings.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{strategy()}
-	cfg := inbound.SubscriberConfig{
+	cfg := kafka.SubscriberConfig{
 		SubscriberConfig: wmkafka.SubscriberConfig{
 			Brokers: c.Brokers, ConsumerGroup: c.Group, Unmarshaler: wmkafka.DefaultMarshaler{}, OverwriteSaramaConfig: settings,
 		},
@@ -195,7 +195,7 @@ func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subsc
 	if c.Unordered {
 		cfg.Key = func(*sarama.ConsumerMessage) []byte { return nil }
 	}
-	return inbound.NewSubscriber(cfg, logger)
+	return kafka.NewSubscriber(cfg, logger)
 }
 
 // inboundService is a process of the group: a Router with Stack around a handler that writes a row.

@@ -94,7 +94,7 @@ func (c OutcomesConfig) validate() error {
 //   - outbox.RetryAfter: no attempt is charged, and the message is nacked after that wait, or after
 //     OutcomesConfig.Backoff.Max if that is less. If it is redelivered too early to this process, it waits again
 //     without a call of the handler. Meanwhile it keeps its place: what is behind it in its partition waits, so for
-//     waits of more than some seconds store messages first (package queue). A message of subscriber/kafka is nacked at
+//     waits of more than some seconds store messages first (package queue). A message of kafka.Subscriber is nacked at
 //     once: it blocks its key, and nothing else, for the whole wait.
 //   - A mistake of wiring, which only a change of the program fixes (middlewares that are missing or in the wrong
 //     place, no publish topic, outbox.ErrTxKind, outbox.ErrOtherDB): no attempt is charged, the wait grows with each

@@ -10,7 +10,7 @@
 //	messages published: error and verdict          PublishObserver   around each publish, or delivery of a Subscriber
 //	messages that will not be retried              DeadObserver      once the database knows
 //	topics that pause, and go on                   TopicObserver     at each trial that failed, and at the end
-//	partitions read: lag, blocked keys, pauses     PartitionObserver once a second by subscriber/kafka and nats
+//	partitions read: lag, blocked keys, pauses     PartitionObserver once a second by kafka.Subscriber and nats
 //	the forwarder's reads, results, clean-up       EngineObserver    after each statement or round
 //	how many lanes a forwarder owns                EngineObserver    after that changed; 0 when it has stopped
 //

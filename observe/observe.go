@@ -184,8 +184,8 @@ type TopicResumed struct {
 	ByOperator       bool          // as in TopicPaused: what else has paused it goes on
 }
 
-// PartitionObserver is told of the partitions that a subscriber of a broker reads: subscriber/kafka, and
-// subscriber/nats, to which a consumer is a partition with number 0.
+// PartitionObserver is told of the partitions that a subscriber of a broker reads: kafka.Subscriber, and
+// nats.Subscriber, to which a consumer is a partition with number 0.
 type PartitionObserver interface {
 	// PartitionState is called about once a second for each partition, and once more when it is taken away.
 	PartitionState(ctx context.Context, state PartitionState)

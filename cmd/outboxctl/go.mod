@@ -9,7 +9,7 @@ require (
 	github.com/charmbracelet/colorprofile v0.4.3
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.1.0
-	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
+	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/schollz/progressbar/v3 v3.19.1
 	github.com/spf13/cobra v1.10.2
@@ -74,5 +74,5 @@ require (
 
 replace (
 	github.com/millrace-go/watermill-outbox => ../..
-	github.com/millrace-go/watermill-outbox/publisher/nats => ../../publisher/nats
+	github.com/millrace-go/watermill-outbox/nats => ../../nats
 )

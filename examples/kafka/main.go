@@ -21,10 +21,9 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/kafka"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
 	"github.com/millrace-go/watermill-outbox/schema"
-	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
 )
 
 func main() {
@@ -38,7 +37,7 @@ func main() {
 	must(pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS bookings (order_id text PRIMARY KEY)`))
 
 	// In: your Router, with the middlewares around its handlers.
-	orders := must(inbound.NewSubscriber(inbound.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
+	orders := must(kafka.NewSubscriber(kafka.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
 		Brokers: brokers, ConsumerGroup: "booking", Unmarshaler: wmkafka.DefaultMarshaler{},
 		InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 8, ReplicationFactor: 1},
 	}}, logger))

@@ -13,9 +13,9 @@ func TestPublishersCompileNoDoctor(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/millrace-go/watermill-outbox"
 	for dir, without := range map[string][]string{
-		"publisher/kafka": {module + "/admin", module + "/queue", module + "/middleware"},
-		"publisher/nats":  {module + "/admin", module + "/queue", module + "/middleware", "github.com/IBM/sarama"},
-		"broker":          {module},
+		"kafka":  {module + "/admin", module + "/queue", module + "/middleware"},
+		"nats":   {module + "/admin", module + "/queue", module + "/middleware", "github.com/IBM/sarama"},
+		"broker": {module},
 	} {
 		list := exec.Command("go", "list", "-deps", ".")
 		list.Dir = dir

@@ -28,7 +28,7 @@ func TestStabilityNamesTheVersions(t *testing.T) {
 		{"Go", "go.mod", `(?m)^go ([\d.]+)`},
 		{"Watermill", "go.mod", `ThreeDotsLabs/watermill v([\d.]+)`},
 		{"watermill-kafka", "go.mod", `watermill-kafka/v3 v([\d.]+)`},
-		{"watermill-nats", "publisher/nats/go.mod", `watermill-nats/v2 v([\d.]+)`},
+		{"watermill-nats", "nats/go.mod", `watermill-nats/v2 v([\d.]+)`},
 		{"watermill-sql", "integration_test/go.mod", `watermill-sql/v\d v([\d.]+)`},
 		{"sarama", "go.mod", `IBM/sarama v([\d.]+)`},
 		{"pgx", "go.mod", `jackc/pgx/v5 v([\d.]+)`},

@@ -29,7 +29,7 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 		"InboxHandled": true,                       // only over pgx, whose connection is asked before BEGIN
 		"RestOfQueue":  true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
 		"WalkIndexes": true,                    // for those who count and list, which takes SQL
-		"ParkSeen":    true, "AnyParked": true, // for subscriptions of subscriber/kafka, whose messages come from a broker
+		"ParkSeen":    true, "AnyParked": true, // for subscriptions of package kafka, whose messages come from a broker
 	}
 	for _, name := range names("operations.go") {
 		known[name] = true

@@ -15,8 +15,8 @@ import (
 	"github.com/xdg-go/scram"
 
 	"github.com/millrace-go/watermill-outbox/broker"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/kafka"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // brokerFlags say which broker is meant and how to log in. Each may come from the environment.

@@ -32,7 +32,7 @@ container needs no code:
 
   OUTBOX_DSN=postgres://... OUTBOX_NATS=nats://nats:4222 outboxctl forward --log json
 
-For health checks use outboxctl check. Packages publisher/kafka and publisher/nats say which errors
+For health checks use outboxctl check. Packages packages kafka and nats say which errors
 count as the message's fault, and which pause a topic.`,
 		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats " +
 			"nats://localhost:4222 --drain",

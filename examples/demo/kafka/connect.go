@@ -9,14 +9,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/examples/demo"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
-	inbound "github.com/millrace-go/watermill-outbox/subscriber/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 func newSubscriber(at demo.Addresses, logger watermill.LoggerAdapter) (message.Subscriber, error) {
-	reading := inbound.SaramaConfig()
+	reading := kafka.DefaultSaramaSubscriberConfig()
 	reading.Consumer.Group.Session.Timeout = 6 * time.Second // how long a member that is gone keeps its partitions
-	return inbound.NewSubscriber(inbound.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
+	return kafka.NewSubscriber(kafka.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
 		Brokers:               strings.Split(at.Broker, ","),
 		ConsumerGroup:         at.Consumer,
 		Unmarshaler:           wmkafka.DefaultMarshaler{},

@@ -7,11 +7,11 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 func TestSaramaConfigIsValid(t *testing.T) {
-	c := kafka.SaramaConfig()
+	c := kafka.DefaultSaramaPublisherConfig()
 	if err := kafka.ValidateSarama(c); err != nil {
 		t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func TestSaramaConfigIsValid(t *testing.T) {
 	if err := kafka.ValidateSarama(c); err != nil {
 		t.Errorf("without idempotence nothing is lost: %v", err)
 	}
-	if c == kafka.SaramaConfig() {
+	if c == kafka.DefaultSaramaPublisherConfig() {
 		t.Error("two calls share one config")
 	}
 }
@@ -83,7 +83,7 @@ func TestValidateSaramaAcceptsKeyPartitioners(t *testing.T) {
 		"murmur2":   sarama.NewMurmur2Partitioner,
 		"manual":    sarama.NewManualPartitioner,
 	} {
-		c := kafka.SaramaConfig()
+		c := kafka.DefaultSaramaPublisherConfig()
 		c.Producer.Partitioner = p
 		if err := kafka.ValidateSarama(c); err != nil {
 			t.Errorf("%s: %v", name, err)

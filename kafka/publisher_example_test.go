@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 func ExampleNewPublisher() {
@@ -35,7 +35,7 @@ func ExampleWrap() {
 	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
 		Brokers:               []string{"localhost:9092"},
 		Marshaler:             kafka.Marshaler{},
-		OverwriteSaramaConfig: kafka.SaramaConfig(),
+		OverwriteSaramaConfig: kafka.DefaultSaramaPublisherConfig(),
 	}, nil)
 	if err != nil {
 		log.Fatal(err)

@@ -61,7 +61,7 @@
 //
 // # Consuming
 //
-// Package subscriber/nats reads JetStream by key, from a durable pull consumer that it creates. The subscriber of
+// [Subscriber] reads JetStream by key, from a durable pull consumer that it creates. The subscriber of
 // watermill-nats's package nats pushes; give it the Unmarshaler of this package, and create its durable consumer
 // yourself: one that it made is deleted when it unsubscribes, and with it the position.
 //

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/publisher/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 // FuzzMarshaler: what a consumer reads is what was published, whatever its names, values and bytes are.

@@ -10,7 +10,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // FuzzMarshaler: what a consumer reads is what was published, whatever its names and bytes are, and no metadata is a

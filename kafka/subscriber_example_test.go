@@ -7,7 +7,7 @@ import (
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/watermill-outbox/subscriber/kafka"
+	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
 // What was given to watermill-kafka's NewSubscriber is given to this one.

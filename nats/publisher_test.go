@@ -15,7 +15,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {

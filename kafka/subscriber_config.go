@@ -24,7 +24,7 @@ const maxInstanceID = 249
 // embeds.
 type SubscriberConfig struct {
 	// SubscriberConfig is that of watermill-kafka's NewSubscriber. ConsumerGroup is required, because what is done is kept
-	// in it. OverwriteSaramaConfig is by default that of SaramaConfig. It is copied, and each subscription has a client of
+	// in it. OverwriteSaramaConfig is by default that of DefaultSaramaSubscriberConfig. It is copied, and each subscription has a client of
 	// its own; if it names a Consumer.Group.InstanceId, the topic is added to that, because a subscription is a member of
 	// the group. NackResendSleep and ReconnectRetrySleep are not used, and a line says so: see Backoff.
 	wmkafka.SubscriberConfig
@@ -69,10 +69,10 @@ type SubscriberConfig struct {
 	Observers []observe.Observer
 }
 
-// SaramaConfig returns the default of OverwriteSaramaConfig: that of watermill-kafka, but a group that has committed
+// DefaultSaramaSubscriberConfig returns the default of OverwriteSaramaConfig: that of watermill-kafka, but a group that has committed
 // nothing begins at the oldest message (Consumer.Offsets.Initial), and messages of aborted transactions are not
 // delivered (Consumer.IsolationLevel). Each call returns a new one.
-func SaramaConfig() *sarama.Config {
+func DefaultSaramaSubscriberConfig() *sarama.Config {
 	c := wmkafka.DefaultSaramaSubscriberConfig()
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest
 	c.Consumer.IsolationLevel = sarama.ReadCommitted
@@ -81,7 +81,7 @@ func SaramaConfig() *sarama.Config {
 
 func (c *SubscriberConfig) setDefaults() {
 	if c.OverwriteSaramaConfig == nil {
-		c.OverwriteSaramaConfig = SaramaConfig()
+		c.OverwriteSaramaConfig = DefaultSaramaSubscriberConfig()
 	}
 	//lint:ignore SA1019 a service that moves here from watermill-kafka may have it set
 	if c.OTELEnabled && c.Tracer == nil {

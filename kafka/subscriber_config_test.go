@@ -82,7 +82,7 @@ func TestConfigNamesTheField(t *testing.T) {
 
 func TestRevokeTimeoutBelowRebalanceTimeout(t *testing.T) {
 	cfg := validConfig()
-	cfg.OverwriteSaramaConfig = SaramaConfig()
+	cfg.OverwriteSaramaConfig = DefaultSaramaSubscriberConfig()
 	cfg.OverwriteSaramaConfig.Consumer.Group.Rebalance.Timeout = 10 * time.Second
 	s, err := NewSubscriber(cfg, nil)
 	if err != nil || s.cfg.RevokeTimeout != 5*time.Second {
@@ -113,7 +113,7 @@ func TestDefaultSettings(t *testing.T) {
 // Two members of a group with one instance id fence each other.
 func TestInstanceIDHasTheTopic(t *testing.T) {
 	cfg := validConfig()
-	cfg.OverwriteSaramaConfig = SaramaConfig()
+	cfg.OverwriteSaramaConfig = DefaultSaramaSubscriberConfig()
 	cfg.OverwriteSaramaConfig.Version = sarama.V2_8_0_0
 	cfg.OverwriteSaramaConfig.Consumer.Group.InstanceId = "pod-1"
 	s, err := NewSubscriber(cfg, nil)

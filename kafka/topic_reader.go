@@ -20,7 +20,7 @@ import (
 type TopicReaderConfig struct {
 	// Brokers are the host:port addresses to start from. Required.
 	Brokers []string
-	// Configure changes the settings that SaramaConfig returns, as that of PublisherConfig does: TLS, SASL. Default:
+	// Configure changes the settings that DefaultSaramaPublisherConfig returns, as that of PublisherConfig does: TLS, SASL. Default:
 	// none.
 	Configure func(*sarama.Config) error
 	// Unmarshaler finds the UUID of a message, where the publisher has a Marshaler of its own. Default: watermill-kafka's

@@ -21,7 +21,7 @@ type PublisherConfig struct {
 	// of this package: a non-empty key that yours sets is kept, else the outbox key is used.
 	Marshaler wmkafka.Marshaler
 
-	// Configure changes the settings that SaramaConfig returns: TLS, SASL, client id, compression, version, limits.
+	// Configure changes the settings that DefaultSaramaPublisherConfig returns: TLS, SASL, client id, compression, version, limits.
 	// Default: none. NewPublisher calls it once and returns its error; settings that could lose or reorder messages
 	// are refused.
 	Configure func(*sarama.Config) error
@@ -57,7 +57,7 @@ func (c PublisherConfig) validate(config string) error {
 
 // sarama returns the settings as Configure has changed them.
 func (c PublisherConfig) sarama() (*sarama.Config, error) {
-	sc := SaramaConfig()
+	sc := DefaultSaramaPublisherConfig()
 	if c.Configure != nil {
 		if err := c.Configure(sc); err != nil {
 			return nil, fmt.Errorf("kafka: PublisherConfig.Configure: %w", err)
@@ -66,9 +66,9 @@ func (c PublisherConfig) sarama() (*sarama.Config, error) {
 	return sc, ValidateSarama(sc)
 }
 
-// SaramaConfig returns the settings that the package comment explains, for programs that build their
+// DefaultSaramaPublisherConfig returns the settings that the package comment explains, for programs that build their
 // own publisher. Each call returns a new one.
-func SaramaConfig() *sarama.Config {
+func DefaultSaramaPublisherConfig() *sarama.Config {
 	c := sarama.NewConfig()
 	c.ClientID = "watermill-outbox"
 

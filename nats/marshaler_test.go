@@ -12,7 +12,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/publisher/nats"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 func TestMarshalerMsgID(t *testing.T) {

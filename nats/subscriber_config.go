@@ -34,7 +34,7 @@ type SubscriberConfig struct {
 	Consumer string
 
 	// Unmarshaler makes the message of the NATS message. Default: watermill-nats's NATSMarshaler, with metadata under the
-	// names that they had before publisher/nats encoded them.
+	// names that they had before nats.Publisher encoded them.
 	Unmarshaler wmnats.Unmarshaler
 
 	// Concurrency is how many messages of a subscription are delivered and not acked; default 16. Messages that failed
@@ -43,7 +43,7 @@ type SubscriberConfig struct {
 	Concurrency int
 
 	// Key says which messages keep their order: those with the same key are delivered one after another. Default: the
-	// header "outbox_key", in which publisher/nats sends the ordering key. A message without bytes in it waits for no
+	// header "outbox_key", in which nats.Publisher sends the ordering key. A message without bytes in it waits for no
 	// other. It is called once for each message, before Unmarshaler, and must be safe for concurrent use. While it hangs,
 	// so does the subscription.
 	Key func(*natsgo.Msg) []byte
