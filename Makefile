@@ -71,8 +71,8 @@ soak: ## an hour at a steady rate, stopped now and then: memory, connections and
 simulate: ## many random schedules of the forwarder's state, as a table (ARGS='10m 4711': for how long, and the first seed)
 	@OUTBOX_SIMULATE="$(or $(ARGS),10m)" $(GO) test -count=1 -v -timeout 0 -run 'TestSimulate$$' ./forwarder/internal/board | grep -v '^ *\(---\|===\) '
 
-mutants: ## break one rule of the forwarder after the other, and print at which seed the model finds each
-	@OUTBOX_MUTANTS=1 $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./forwarder/internal/mutants | grep -v '^ *\(---\|===\) '
+mutants: ## break one rule after the other, and print which test or seed of the model finds it (ARGS="IN QU": the names that begin so)
+	@OUTBOX_MUTANTS="$(or $(ARGS),all)" $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./internal/testing/mutants | grep -v '^ *\(---\|===\) '
 
 test: check-format ## each promise once, in minutes; says what it left out (TESTARGS='-run Name')
 	@.ci/tests first $(TESTARGS)

@@ -123,6 +123,7 @@ func TestQueueActs(t *testing.T) {
 			return len(claimed)
 		}
 		require.Zero(t, claim())
+		h.exec(t, "UPDATE inbox_queue SET crashes = 2, expires_at = now() - interval '1 hour' WHERE state = 'dead'")
 		r, err := a.Discard(t.Context(), admin.Act{
 			Reason: "no", Filter: admin.Filter{In: admin.Queue, IDs: []string{"shop%3A0:m3", "shop%3A0:m9"}},
 		})
@@ -131,6 +132,10 @@ func TestQueueActs(t *testing.T) {
 		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)
 		assert.Equal(t, int64(8), r.Touched)
+		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'processing' AND crashes > 0"),
+			"none is suspected of what it did before")
+		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'processing' AND expires_at IS NOT NULL"),
+			"none expires again at once")
 		assert.Equal(t, 8, claim())
 		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)

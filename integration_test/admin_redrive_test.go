@@ -225,6 +225,54 @@ func TestRedriveByRoles(t *testing.T) {
 	assert.NotContains(t, newSite(t, operator, ui.Access{}).get("messages?in=inbox&state=dead").body, "Redrive")
 }
 
+// heldLetters is a topic of dead letters.
+type heldLetters []*message.Message
+
+func (l heldLetters) Messages(_ context.Context, _ string, fn func(*message.Message, time.Time) error) error {
+	for _, m := range l {
+		if err := fn(m, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestALetterOfWhatIsNotDeadStays in its topic: its message was requeued, and handled since or not.
+func TestALetterOfWhatIsNotDeadStays(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	var mended atomic.Bool
+	msgs := []*message.Message{newMessage("0"), newMessage("1"), newMessage("2")}
+	f := deadInARouter(t, h, &mended, msgs...)
+	a := newAdmin(t, h)
+	var letters heldLetters
+	for _, id := range column[int64](t, h, "SELECT id FROM outbox ORDER BY id") {
+		m, err := a.Get(t.Context(), admin.Outbox, fmt.Sprint(id))
+		require.NoError(t, err)
+		letter := message.NewMessage(m.UUID, m.Payload)
+		letter.Metadata = m.Metadata
+		letters = append(letters, letter)
+	}
+	require.Len(t, letters, 3)
+	h.exec(t, "DELETE FROM outbox")
+	_, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{
+		In: admin.Inbox, IDs: []string{"shop/book:key " + msgs[0].UUID, "shop/book:key " + msgs[1].UUID},
+	}})
+	require.NoError(t, err)
+	mended.Store(true)
+	require.True(t, f.deliver(t, msgs[0]))
+	act := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}}
+	act.DryRun = true
+	tried, err := a.RedriveTopic(t.Context(), letters, admin.TopicRedrive{Topic: "letters"}, act)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, tried.Matched.N)
+	act.DryRun = false
+	r, err := a.RedriveTopic(t.Context(), letters, admin.TopicRedrive{Topic: "letters"}, act)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, r.Touched)
+	assert.Equal(t, []string{msgs[2].UUID}, column[string](t, h, "SELECT uuid FROM outbox"))
+}
+
 // TestRedriveOfATopic reads the letters from a broker, whose outbox has none any more: each is redriven once, however
 // often and by how many it is read, and none that would go round for ever.
 func TestRedriveOfATopic(t *testing.T) {

@@ -280,3 +280,24 @@ func TestHTTPExpiry(t *testing.T) {
 			"interval '59 minutes' and interval '61 minutes'"))
 	})
 }
+
+// TestHTTPRepetitionWaitsForTheStandby that the first request's COMMIT waits for: what looks stored may still be lost
+// with this server, so its answer is not given yet.
+func TestHTTPRepetitionWaitsForTheStandby(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	_, h := ownMigratedServer(t)
+	o := newOrdering(t, h)
+	once := onceAround(t, h, idempotency.Config{Timeout: time.Second}, o)
+	setStandby(t, h, "alter system set synchronous_standby_names = 'nobody'", "nobody")
+	h.pool.Reset()
+	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
+	eventually(t, func() bool { return keys(t, h) == 1 }, "visible, and on no standby")
+	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
+	setStandby(t, h, "alter system reset synchronous_standby_names", "")
+	h.pool.Reset()
+	again := askedOf(t, once, asking("k1", "one"))
+	assert.Equal(t, 201, again.status)
+	assert.True(t, again.replayed())
+	o.done(1)
+}

@@ -148,6 +148,14 @@ func TestADuplicateKeepsWhatOthersWrote(t *testing.T) {
 	})
 }
 
+// setStandby changes the server's synchronous_standby_names, and waits until that is in force.
+func setStandby(t testing.TB, h handle, statement, want string) {
+	t.Helper()
+	h.exec(t, statement)
+	h.exec(t, "select pg_reload_conf()")
+	eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in force")
+}
+
 // TestADuplicateWaitsForTheStandby that the first one's COMMIT waits for, as long as that may be lost with this server.
 // The first wait is cut short, which leaves the transaction visible: to those who do not wait themselves it looks done.
 func TestADuplicateWaitsForTheStandby(t *testing.T) {
@@ -155,11 +163,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	t.Parallel()
 	_, h := ownMigratedServer(t)
 	newEffects(t, h)
-	reload := func(statement string, want string) {
-		h.exec(t, statement)
-		h.exec(t, "select pg_reload_conf()")
-		eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in force")
-	}
+	reload := func(statement, want string) { setStandby(t, h, statement, want) }
 	obs := &seen{}
 	mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Tx: middleware.TxConfig{Timeout: time.Second}})
 	handler := chain(book(h), mws[1:]...) // what Outcomes records would wait as well

@@ -96,6 +96,14 @@ func TestOnMismatchThatFailsIsCounted(t *testing.T) {
 			_ = deliver(other)
 		}
 		assert.Equal(t, letters()[0], letters()[1], "%s: the letters of one content are known as one", name)
+		if name == "poison" {
+			third := first.Copy()
+			third.Payload = []byte(name + ", changed again")
+			require.NoError(t, deliver(third))
+			assert.NotEqual(t, letters()[0], value[string](t, h,
+				"select uuid from outbox where payload = convert_to($1, 'UTF8')", string(third.Payload)),
+				"another content has a letter of its own")
+		}
 		assert.Equal(t, 1, h.count(t, "select count(*) from inbox where consumer = 'shop/' || $1 and dead_at is null", name),
 			"%s: the message that was handled stays so", name)
 	}

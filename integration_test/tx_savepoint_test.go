@@ -68,7 +68,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 	})
 }
 
-// TestWhatIsCapturedIsUndoneWithASavepoint is about savepoints that the user's code makes.
+// TestWhatIsCapturedIsUndoneWithASavepoint of InTx, or of the user's code, and else kept in order.
 func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -77,6 +77,18 @@ func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 			t.Helper()
 			require.NoError(t, (*core.Publisher)(pub).Capture(ctx, topic, newMessage("")))
 		}
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+			capture(ctx, "1")
+			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+				capture(ctx, "2")
+				return nil
+			}))
+			capture(ctx, "3")
+			return nil
+		}))
+		assert.Equal(t, []string{"1", "2", "3"}, topics(t, h))
+		h.exec(t, "delete from outbox")
+
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			capture(ctx, "before")
 			require.NoError(t, h.execTx(ctx, "SavePoint mine"))

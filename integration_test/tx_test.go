@@ -170,6 +170,13 @@ func TestHooksRunAfterCommitAlone(t *testing.T) {
 			return hook(ctx)
 		}))
 		assert.Equal(t, 1, ran)
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
+			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
+				return errors.Join(hook(ctx), errUndo)
+			}), errUndo)
+			return outbox.InTx(ctx, h.db, hook)
+		}))
+		assert.Equal(t, 2, ran, "the hook of the nested InTx that was kept")
 		require.ErrorIs(t, outbox.AfterCommit(t.Context(), func(context.Context) {}), outbox.ErrNoTx)
 		require.ErrorIs(t, outbox.SetRollbackOnly(t.Context()), outbox.ErrNoTx)
 	})

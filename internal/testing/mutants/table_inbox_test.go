@@ -1,0 +1,192 @@
+package mutants
+
+// inboxMutants are those of the inbox, of dead letters, and of the other middlewares.
+var inboxMutants = []Mutant{
+	{
+		Name: "I1", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestInboxHandlesAMessageOnce",
+		Breaks: "a message that was handled is handled again",
+		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING true",
+		New:    " WHERE i.dead_at IS NULL\nRETURNING true",
+	},
+	{
+		Name: "I2", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestPoisonReviveRedeliverAppliesOnce",
+		Breaks: "a message that is dead is handled",
+		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING true",
+		New:    " WHERE i.processed_at IS NULL\nRETURNING true",
+	},
+	{
+		Name: "I3", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestOutcomesLeavesProcessedMessagesAlone",
+		Breaks: "a failure is charged to a message that a copy has processed",
+		Old: ` WHERE i.processed_at IS NULL AND i.dead_at IS NULL` + "`" + `
+
+	// InboxFailures`,
+		New: ` WHERE i.dead_at IS NULL` + "`" + `
+
+	// InboxFailures`,
+	},
+	{
+		Name: "I4", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestOutcomesLeavesProcessedMessagesAlone",
+		Breaks: "a message that a copy has processed dies",
+		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING i.revived",
+		New:    " WHERE i.dead_at IS NULL\nRETURNING i.revived",
+	},
+	{
+		Name: "I5", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestHandlerThatCommitsByItself",
+		Breaks: "the note of another copy is taken back",
+		Old:    "AND (extract(epoch FROM processed_at) * 1000000)::bigint = $3::bigint",
+		New:    "AND $3::bigint > 0",
+	},
+	{
+		Name: "I6", File: "middleware/outcomes.go", In: "integration_test", Test: "TestHandlerThatCommitsByItself",
+		Breaks: "a message counts as handled whose handler ended its transaction and failed",
+		Old:    "	if errors.Is(err, outbox.ErrTxEnded) {",
+		New:    "	if false {",
+	},
+	{
+		Name: "I7", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestACopyIsSkippedThoughOnBeginFails",
+		Breaks: "a failure in OnBegin does not wait for the copy that is being handled",
+		Old:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`",
+		New:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2`",
+	},
+	{
+		Name: "I8", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestCleaningTheInbox",
+		Breaks: "dead messages are cleaned away",
+		Old:    "AND processed_at IS NULL AND dead_at IS NULL\n     LIMIT",
+		New:    "AND processed_at IS NULL\n     LIMIT",
+	},
+	{
+		Name: "I9", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestOnMismatchThatFailsIsCounted",
+		Breaks: "two changed copies of a message have letters of one UUID",
+		Old:    `fmt.Sprintf("%s %x", id, sha256.Sum256(msg.Payload))`,
+		New:    `fmt.Sprintf("%s %x", id, sha256.Sum256(nil))`,
+	},
+	{
+		Name: "I10", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasALetterOfItsOwn",
+		Breaks: "a message that died twice has letters of one UUID",
+		Old:    "revived, len(id), id",
+		New:    "0, len(id), id",
+	},
+	{
+		Name: "I11", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasALetterOfItsOwn",
+		Breaks: "two consumers' letters have one UUID",
+		Old:    "		consumer)).String()",
+		New:    "		consumer[:0])).String()",
+	},
+	{
+		Name: "I12", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterDiesWhereItIsStored",
+		Breaks: "letters of letters are written",
+		Old:    "err != nil || !buried || o.isLetter(ctx) {",
+		New:    "err != nil || !buried {",
+	},
+	{
+		Name: "I13", File: "middleware/decide.go", In: "integration_test", Test: "TestOutcomesDeadByDefault",
+		Breaks: "a short outage kills messages",
+		Old:    " && since >= o.cfg.MinDeadAge {",
+		New:    " && since >= 0 {",
+	},
+	{
+		Name: "I14", File: "middleware/decide.go", In: "integration_test", Test: "TestNoConnectionAtTheLastAttempt",
+		Breaks: "a message dies whose handler was not called, as there was no connection",
+		Old:    " && !errors.Is(err, core.ErrNotBegun) {",
+		New:    " {",
+	},
+	{
+		Name: "I15", File: "middleware/outcomes.go", In: "integration_test", Test: "TestALetterThatCannotBeWrittenIsSeen",
+		Breaks: "a letter that cannot be written is not recorded",
+		Old:    "			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf(\"%w: %w\", buryErr, err)))\n",
+		New:    "",
+	},
+	{
+		Name: "I16", File: "middleware/outcomes.go", In: "integration_test", Test: "TestNothingIsReturnedOfAMessagePutAside",
+		Breaks: "what the handler of a failed message returned is published",
+		Old:    "outcome != observe.Processed {",
+		New:    "false {",
+	},
+	{
+		Name: "I17", File: "middleware/tx.go", In: "integration_test", Test: "TestTxHandlerWorksOnACopy",
+		Breaks: "a handler that nacked is committed",
+		Old:    "if nacked(attempt) {",
+		New:    "if false {",
+	},
+	{
+		Name: "I18", File: "middleware/tx.go", In: "integration_test", Test: "TestTxUnknownCommitIsNotRepeated",
+		Breaks: "a handler is repeated whose COMMIT may have been carried out",
+		Old:    "if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison)",
+		New:    "if errors.Is(err, outbox.ErrPoison)",
+	},
+	{
+		Name: "I19", File: "middleware/tx.go", In: "integration_test", Test: "TestTxAttemptsAreIndependent",
+		Breaks: "an attempt sees the payload as the one before left it",
+		Old:    "	attempt.Payload = slices.Clone(msg.Payload)\n",
+		New:    "	_ = slices.Clone(msg.Payload)\n",
+	},
+	{
+		Name: "I20", File: "middleware/tx.go", In: "integration_test", Test: "TestHandlersDoNotJoinWhoPublished",
+		Breaks: "a handler joins the transaction of the code that published its message",
+		Old:    "joins := (h.inTx || t.cfg.JoinContext) && !errors.Is(err, outbox.ErrNoTx)",
+		New:    "joins := !errors.Is(err, outbox.ErrNoTx)",
+	},
+	{
+		Name: "I21", File: "middleware/inbox.go", In: "integration_test", Test: "TestReturnedMessagesNeedOutbox",
+		Breaks: "messages that a handler returns are published by the Router, after the commit",
+		Old:    "if err == nil && len(produced) > 0 {",
+		New:    "if false {",
+	},
+	{
+		Name: "I22", File: "middleware/uncharged.go", In: "integration_test", Test: "TestAMistakeOfWiringChargesNothing",
+		Breaks: "a bad deploy charges messages",
+		Old:    "return errors.As(err, &later) || miswired(err)",
+		New:    "return errors.As(err, &later)",
+	},
+	{
+		Name: "I23", File: "middleware/uncharged.go", In: "integration_test", Test: "TestRetryAfterOnABroker",
+		Breaks: "a later retry holds its partition longer than Backoff.Max",
+		Old:    "return outcome, min(wait, o.cfg.Backoff.Max), err",
+		New:    "return outcome, wait, err",
+	},
+	{
+		Name: "I24", File: "middleware/inbox.go", In: "integration_test", Test: "TestClaimedWork",
+		Breaks: "the effects of a message are committed whose lease another owner has",
+		Old:    "case !acked:",
+		New:    "case false:",
+	},
+	{
+		Name: "I25", File: "internal/sqltext/inbox.go", In: "integration_test", Second: true,
+		Test:   "TestADuplicateWaitsForTheStandby",
+		Breaks: "a duplicate is acked by what a standby may not have",
+		Old:    "AND (processed_at IS NOT NULL OR dead_at IS NOT NULL) AND current_setting('synchronous_standby_names') = ''",
+		New:    "AND (processed_at IS NOT NULL OR dead_at IS NOT NULL)",
+	},
+	{
+		Name: "I26", File: "middleware/inbox.go", In: "integration_test", Second: true, Test: "TestADuplicateWaitsForTheStandby",
+		Breaks: "the transaction of a duplicate does not wait for the standby",
+		Old:    "if !standby {",
+		New:    "if true {",
+	},
+	{
+		Name: "I27", File: "middleware/inbox.go", In: "integration_test", Test: "TestInboxContentCheck",
+		Breaks: "a copy with other content is acked in silence",
+		Old:    "if known == nil || bytes.Equal(known, c.hash) {",
+		New:    "if known == nil || len(known) == len(c.hash) {",
+	},
+	{
+		Name: "I28", File: "middleware/handling.go", In: "integration_test", Test: "TestHandlersDoNotJoinTheirEarlierSelves",
+		Breaks: "a message joins the handling of the one that published it",
+		Old:    "h.uuid != msg.UUID || !h.tree.Has(msg.Context()) ||",
+		New:    "",
+	},
+	{
+		Name: "I29", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestLettersAndCopiesCommandNoBroker",
+		Breaks: "a letter commands the broker as its message did",
+		Old:    `if core.Mistyped(k) != "" || core.Commands(k) {`,
+		New:    `if core.Mistyped(k) != "" {`,
+	},
+	{
+		Name: "I30", File: "middleware/tx.go", In: "integration_test", Test: "TestTxTime",
+		Breaks: "a handler that exceeded its time is committed",
+		Old: `		if ctx.Err() != nil {
+			return fmt.Errorf("the handler exceeded`,
+		New: `		if false {
+			return fmt.Errorf("the handler exceeded`,
+	},
+}

@@ -1,0 +1,127 @@
+package mutants
+
+// adminMutants are those of what operators do and see.
+var adminMutants = []Mutant{
+	{
+		Name: "A1", File: "internal/sqltext/admin_redrive.go", In: "integration_test", Test: "TestALetterOfWhatIsNotDeadStays",
+		Breaks: "a letter of a message that is not dead any more is redriven",
+		Old:    "     WHERE coalesce(h.state, 'dead') = 'dead'\n",
+		New:    "",
+	},
+	{
+		Name: "A2", File: "internal/sqltext/admin_redrive.go", In: "integration_test", Test: "TestRedriveOfATopic",
+		Breaks: "a letter is redriven again when its topic is read again",
+		Old:    "        ON CONFLICT DO NOTHING RETURNING message_id",
+		New:    "        ON CONFLICT (consumer, message_id) DO UPDATE SET processed_at = excluded.processed_at RETURNING message_id",
+	},
+	{
+		Name: "A3", File: "internal/sqltext/admin_redrive.go", In: "integration_test", Test: "TestRedriveIsOneTransaction",
+		Breaks: "a message that is not dead any more is redriven",
+		Old:    "AND i.message_id = w.message_id AND ` + InboxState + ` = ANY ($3::text[])",
+		New:    "AND i.message_id = w.message_id AND cardinality($3::text[]) > 0",
+	},
+	{
+		Name: "A4", File: "internal/sqltext/store.go", In: "integration_test",
+		Test:   "TestActLeavesWhatHasChangedSinceItWasFound",
+		Breaks: "an act changes a message whose state has changed since it was found",
+		Old:    "WHERE {named} AND {state} = ANY ($3::text[]){free} LIMIT 1",
+		New:    "WHERE {named} AND cardinality($3::text[]) > 0{free} LIMIT 1",
+	},
+	{
+		Name: "A5", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestActsLeaveWhatIsWorkedOn",
+		Breaks: "an act changes a message of the queue that somebody works on",
+		Old:    `free: " AND q.owner IS NULL AND q.topic <> ''"`,
+		New:    `free: " AND q.topic <> ''"`,
+	},
+	{
+		Name: "A6", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestQueueActs",
+		Breaks: "a requeued message of the queue expires at once",
+		Old:    "done_at = NULL,\n         expires_at = NULL`",
+		New:    "done_at = NULL`",
+	},
+	{
+		Name: "A7", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestQueueActs",
+		Breaks: "a requeued message of the queue is still suspected of killing processes",
+		Old:    "due_at = statement_timestamp(), attempts = 0, crashes = 0,",
+		New:    "due_at = statement_timestamp(), attempts = 0,",
+	},
+	{
+		Name: "A8", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestWhatFollowsASkippedMessageIsSkipped",
+		Breaks: "a requeued message overtakes one of its key that was locked",
+		Old:    "WHERE o.id = l.id AND NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)",
+		New:    "WHERE o.id = l.id",
+	},
+	{
+		Name: "A9", File: "admin/store.go", In: "integration_test", Test: "TestWhatFollowsASkippedMessageIsSkipped",
+		Breaks: "the next batch overtakes a message of its key that was locked",
+		Old:    "	d.skipped = append(d.skipped, keys...)\n",
+		New:    "",
+	},
+	{
+		Name: "A10", File: "internal/sqltext/admin_outbox.go", In: "integration_test",
+		Test:   "TestWhatComesBackTogetherFallsDueInOrder",
+		Breaks: "messages requeued together leave in another order",
+		Old:    "requeued = `due_at = statement_timestamp(),",
+		New:    "requeued = `due_at = clock_timestamp() - o.id * interval '1 millisecond',",
+	},
+	{
+		Name: "A11", File: "internal/sqltext/admin_outbox.go", In: "integration_test", Test: "TestReplayedMessagesLeaveOnce",
+		Breaks: "JetStream swallows what is sent again",
+		Old:    "'0')::bigint + 1)::text)`",
+		New:    "'0')::bigint + 0)::text)`",
+	},
+	{
+		Name: "A12", File: "admin/preview.go", In: "integration_test", Test: "TestActsDoWhatWasConfirmed",
+		Breaks: "an act changes messages that its preview did not count",
+		Old:    "return q.only != nil && !q.only[p.digest()]",
+		New:    "return false",
+	},
+	{
+		Name: "A13", File: "admin/act.go", In: "integration_test", Test: "TestActsThatAreRefused",
+		Breaks: "an act without a filter is done to all messages",
+		Old:    "case !bound && !f.All:",
+		New:    "case false:",
+	},
+	{
+		Name: "A14", File: "admin/redrive_topic.go", In: "integration_test", Test: "TestRedriveOfATopic",
+		Breaks: "what dies again and again is redriven forever",
+		Old:    "redriven >= t.cfg.MaxRedrives {",
+		New:    "false {",
+	},
+	{
+		Name: "A15", File: "admin/find.go", In: "integration_test", Test: "TestFind",
+		Breaks: "a message is found twice",
+		Old:    "return known.In == m.In && known.ID == m.ID",
+		New:    "return false",
+	},
+	{
+		Name: "A16", File: "admin/timeline.go", In: "integration_test", Test: "TestTimelineOfTheInbox",
+		Breaks: "the timeline of a requeued message begins with the act",
+		Old:    "if len(acts) == 0 && !n.Received.IsZero() {",
+		New:    "if false {",
+	},
+	{
+		Name: "A17", File: "internal/sqltext/states.go", In: "integration_test", Test: "TestQueueLists",
+		Breaks: "a delayed message waits since it was stored, and not since it fell due",
+		Old:    "THEN q.due_at ELSE q.first_seen_at END",
+		New:    "THEN q.first_seen_at ELSE q.first_seen_at END",
+	},
+	{
+		Name: "A18", File: "internal/sqltext/store.go", In: "integration_test", Test: "TestActsPassByLocks",
+		Breaks: "an act waits for a message that another session has locked",
+		Old:    "LIMIT 1 FOR UPDATE OF {alias} SKIP LOCKED) r",
+		New:    "LIMIT 1 FOR UPDATE OF {alias}) r",
+	},
+	{
+		Name: "A19", File: "admin/act.go", In: "integration_test", Test: "TestActIsCutOff",
+		Breaks: "an act that was cut off is never noted as ended",
+		Old:    "	_ = a.exec(ctx, sqltext.EndAct, audit, outcome)",
+		New:    "	_ = outcome",
+	},
+	{
+		Name: "A20", File: "internal/sqltext/admin_outbox.go", In: "integration_test", Test: "TestAdminClean",
+		Breaks: "a discarded message is published when the retention is over",
+		Old:    "discarded = `published_at = clock_timestamp(), dead_at",
+		New:    "discarded = `due_at = clock_timestamp(), dead_at",
+	},
+}

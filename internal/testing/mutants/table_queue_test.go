@@ -1,0 +1,4 @@
+package mutants
+
+// queueMutants are those of the durable queue.
+var queueMutants = []Mutant{}
