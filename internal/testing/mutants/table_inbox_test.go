@@ -43,8 +43,9 @@ var inboxMutants = []Mutant{
 		New:    "	if false {",
 	},
 	{
-		Name: "I7", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestACopyIsSkippedThoughOnBeginFails",
-		Breaks: "a failure in OnBegin does not wait for the copy that is being handled",
+		Name: "I7", File: "internal/sqltext/inbox.go", In: "integration_test", Second: true,
+		Test:   "TestADuplicateWaitsForTheStandby",
+		Breaks: "a copy that is found after OnBegin failed is acked by what a standby may not have",
 		Old:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`",
 		New:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2`",
 	},

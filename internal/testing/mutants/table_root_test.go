@@ -65,7 +65,7 @@ var rootMutants = []Mutant{
 		New:    "if false {",
 	},
 	{
-		Name: "R10", File: "internal/core/write.go", In: "integration_test", Test: "TestWithTx",
+		Name: "R10", File: "internal/core/write.go", In: "integration_test", Test: "TestPublishRefusesMixedTransactions",
 		Breaks: "a message is written in the transaction of another database",
 		Old: `	err := s.use(func() error {
 		if !s.tx.db.shares(w.db) {`,
@@ -97,7 +97,7 @@ var rootMutants = []Mutant{
 		New:    "s.waiting = append([]write{w}, s.waiting...)",
 	},
 	{
-		Name: "R15", File: "internal/core/publisher.go", In: "integration_test", Test: "TestKeys",
+		Name: "R15", File: "internal/core/publisher.go", In: ".", Test: "ExampleSetKey",
 		Breaks: "half an aggregate has no key and no error",
 		Old:    `case kind == "" && id == "":`,
 		New:    `case kind == "" || id == "":`,
@@ -115,7 +115,7 @@ var rootMutants = []Mutant{
 		New:    "",
 	},
 	{
-		Name: "R18", File: "internal/core/tx.go", In: "integration_test", Test: "TestHintsFollowCommit",
+		Name: "R18", File: "internal/core/tx.go", In: "integration_test", Test: "TestCommitsWakeForwardersOfTheirTable",
 		Breaks: "a commit wakes no forwarder",
 		Old:    "		db.wake(what.news, what.notified)\n",
 		New:    "		_, _ = db, what\n",
@@ -145,9 +145,9 @@ var rootMutants = []Mutant{
 		New:    "",
 	},
 	{
-		Name: "R22", File: "internal/core/savepoint.go", In: "integration_test", Test: "TestNestedInTxRunOneAtATime",
-		Breaks: "a nested InTx uses a transaction that has ended behind it",
-		Old:    "if endErr := s.end(); err == nil {",
-		New:    "if endErr := s.end(); false {",
+		Name: "R22", File: "internal/core/tx.go", In: "integration_test", Test: "TestNestedInTxRunOneAtATime",
+		Breaks: "a transaction is committed while a nested InTx still works in it",
+		Old:    "case s.tx.innermost != s:",
+		New:    "case false:",
 	},
 }
