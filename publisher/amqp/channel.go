@@ -1,0 +1,118 @@
+package amqp
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// maxInFlight is how many messages of a topic wait for their confirms at once.
+const maxInFlight = 1024
+
+// channel is one in confirm mode. It is safe for concurrent use.
+type channel struct {
+	*amqp091.Channel
+	conn     *amqp091.Connection
+	inFlight chan struct{}
+
+	returns chan amqp091.Return // has room for all in flight: amqp091-go drops what does not fit
+	closes  chan *amqp091.Error
+
+	mu       sync.Mutex
+	returned map[string]amqp091.Return // by message id; guarded by mu
+	cause    *amqp091.Error            // why it was closed; guarded by mu
+}
+
+func openChannel(conn *amqp091.Connection) (*channel, error) {
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.Confirm(false); err != nil {
+		return nil, err
+	}
+	return &channel{
+		Channel: ch, conn: conn, inFlight: make(chan struct{}, maxInFlight), returned: map[string]amqp091.Return{},
+		returns: ch.NotifyReturn(make(chan amqp091.Return, maxInFlight)),
+		closes:  ch.NotifyClose(make(chan *amqp091.Error, 1)),
+	}, nil
+}
+
+// publish returns when the message was confirmed, and not returned.
+func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp091.Publishing) error {
+	if size, frame := headerSize(msg), c.conn.Config.FrameSize; frame > 0 && size > frame {
+		return fmt.Errorf("%w: headers of %d bytes: they must fit into a frame of %d", outbox.ErrInvalidMessage, size, frame)
+	}
+	c.inFlight <- struct{}{}
+	defer func() { <-c.inFlight }()
+	confirm, err := c.PublishWithDeferredConfirm(exchange, routingKey, mandatory, false, msg)
+	if err != nil {
+		return err
+	}
+	if !confirm.Wait() {
+		return c.closedBy()
+	}
+	return c.unroutable(msg.MessageId)
+}
+
+// closedBy says why a confirm was negative.
+func (c *channel) closedBy() error {
+	if !c.IsClosed() {
+		return ErrNack
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case cause := <-c.closes:
+		if cause != nil {
+			c.cause = cause
+		}
+	default:
+	}
+	if c.cause != nil && c.cause.Server {
+		return c.cause
+	}
+	return fmt.Errorf("%w: connection lost", ErrNoConfirm)
+}
+
+// unroutable returns an error if the message was returned. The broker sends that before the confirm.
+func (c *channel) unroutable(id string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		select {
+		case r, open := <-c.returns:
+			if open {
+				c.returned[r.MessageId] = r
+				continue
+			}
+		default:
+		}
+		break
+	}
+	r, found := c.returned[id]
+	if !found {
+		return nil
+	}
+	delete(c.returned, id)
+	return fmt.Errorf("%w: exchange %q, routing key %q: %d %s", ErrUnroutable, r.Exchange, r.RoutingKey, r.ReplyCode,
+		r.ReplyText)
+}
+
+// headerSize is at least that of the frame that carries properties and headers, which cannot be split.
+func headerSize(msg amqp091.Publishing) int {
+	size := 1024 + len(msg.MessageId) + len(msg.CorrelationId) + len(msg.ReplyTo) + len(msg.Type)
+	for key, value := range msg.Headers {
+		size += len(key) + 16
+		switch v := value.(type) {
+		case string:
+			size += len(v)
+		case []byte:
+			size += len(v)
+		}
+	}
+	return size
+}

@@ -1,0 +1,50 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// Errors of Publish. Classify calls all of them Unavailable.
+var (
+	// ErrNotConnected is returned while no connection can be made.
+	ErrNotConnected = errors.New("not connected to RabbitMQ")
+	// ErrNoConfirm is returned for messages that were in flight when the connection was lost or given up.
+	ErrNoConfirm = errors.New("no confirm from the broker")
+	// ErrNack is returned if the broker could not take the message: its queue is full, or failed.
+	ErrNack = errors.New("refused by the broker: check the limits and the state of its queue")
+	// ErrUnroutable is returned if no queue is bound for the message.
+	ErrUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
+)
+
+// unavailable are reply codes that blame no message.
+var unavailable = map[int]bool{
+	amqp091.ConnectionForced: true, amqp091.InvalidPath: true, amqp091.AccessRefused: true, amqp091.NotFound: true,
+	amqp091.ResourceLocked: true, amqp091.ResourceError: true, amqp091.NotAllowed: true, amqp091.InternalError: true,
+	amqp091.ChannelError: true, // also amqp091.ErrClosed
+}
+
+// Classify gives the verdict on an error of Publish; the package comment says which and why.
+func Classify(err error) forwarder.Verdict {
+	var netErr net.Error
+	var reply *amqp091.Error
+	switch {
+	case errors.Is(err, outbox.ErrInvalidMessage):
+		return forwarder.Permanent
+	case errors.Is(err, ErrNotConnected), errors.Is(err, ErrNoConfirm), errors.Is(err, ErrNack),
+		errors.Is(err, ErrUnroutable), errors.Is(err, outbox.ErrClosed), errors.Is(err, forwarder.ErrPublishTimeout),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
+		return forwarder.Unavailable
+	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // the client's own are of lost connections
+		return forwarder.Unavailable
+	}
+	return forwarder.Unknown
+}

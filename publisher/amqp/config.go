@@ -1,0 +1,77 @@
+package amqp
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// PublisherConfig configures NewPublisher.
+type PublisherConfig struct {
+	// Config is that of watermill-amqp's NewPublisher: connection, marshaler, exchange and topology. Of Publish only
+	// GenerateRoutingKey is used; Transactional and Immediate are refused.
+	wmamqp.Config
+
+	// RoutingKey returns the routing key of a message. Default: Publish.GenerateRoutingKey of the topic; with an exchange
+	// of type x-consistent-hash, the ordering key, or the UUID of a message without one.
+	RoutingKey func(topic string, msg *message.Message) string
+
+	// AllowUnroutable publishes messages for which no queue is bound, which nobody receives.
+	AllowUnroutable bool
+
+	// AckTimeout is how long a message waits for its confirm; default 5 s.
+	AckTimeout time.Duration
+}
+
+func (c *PublisherConfig) setDefaults() {
+	if c.AckTimeout == 0 {
+		c.AckTimeout = 5 * time.Second
+	}
+	if c.RoutingKey != nil {
+		return
+	}
+	c.RoutingKey = func(topic string, msg *message.Message) string {
+		if c.Exchange.Type != "x-consistent-hash" {
+			return c.Publish.GenerateRoutingKey(topic)
+		}
+		if key := msg.Metadata.Get(outbox.MetadataKey); key != "" {
+			return key
+		}
+		return msg.UUID
+	}
+}
+
+func (c PublisherConfig) validate() error {
+	err := c.ValidatePublisher()
+	switch {
+	case err != nil:
+		return fmt.Errorf("amqp: %w", err)
+	case c.AckTimeout < 0:
+		return fmt.Errorf("amqp: PublisherConfig.AckTimeout is %s: it must be above 0", c.AckTimeout)
+	case c.Publish.Transactional || c.Publish.Immediate:
+		return errors.New("amqp: Publish.Transactional and Immediate must be false: messages are confirmed")
+	}
+	return nil
+}
+
+// dial connects. Config.Connection may hold a password, which no error of amqp091-go quotes once the URI was parsed.
+func (c PublisherConfig) dial() (*amqp091.Connection, error) {
+	settings := amqp091.Config{Heartbeat: 10 * time.Second, Locale: "en_US"}
+	if own := c.Connection.AmqpConfig; own != nil {
+		settings = *own
+	}
+	if settings.Dial == nil {
+		settings.Dial = amqp091.DefaultDial(3 * time.Second)
+	}
+	if c.Connection.TLSConfig != nil {
+		settings.TLSClientConfig = c.Connection.TLSConfig
+	}
+	settings.Recovery = nil // the next Publish connects
+	return amqp091.DialConfig(c.Connection.AmqpURI, settings)
+}

@@ -1,0 +1,69 @@
+package amqp
+
+import (
+	"fmt"
+
+	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/header"
+)
+
+// Marshaler sends metadata that RabbitMQ takes for commands ("CC" and "BCC", which add routes) under another name, and
+// gives consumers the original name again.
+type Marshaler struct {
+	// Marshaler makes the AMQP message. Default: watermill-amqp's DefaultMarshaler.
+	Marshaler wmamqp.Marshaler
+}
+
+var _ wmamqp.Marshaler = Marshaler{}
+
+// maxShortString is AMQP's limit for names and routing keys. A client that exceeds it breaks its connection.
+const maxShortString = 255
+
+// Marshal returns outbox.ErrInvalidMessage for a metadata key that no header can have.
+func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	out, err := m.inner().Marshal(header.Rename(msg, func(key string) string {
+		switch {
+		case key == outbox.MetadataHeaders:
+			return ""
+		case key == "CC", key == "BCC", key == wmamqp.DefaultMessageUUIDHeaderKey, header.IsMarked(key):
+			return header.Encode(key)
+		}
+		return key
+	}))
+	if err != nil {
+		return out, err
+	}
+	for key := range out.Headers {
+		if len(key) > maxShortString {
+			return out, fmt.Errorf("%w: metadata key of %d bytes: AMQP allows %d", outbox.ErrInvalidMessage, len(key),
+				maxShortString)
+		}
+	}
+	out.DeliveryMode = amqp091.Persistent
+	if out.MessageId == "" {
+		out.MessageId = msg.UUID
+	}
+	return out, nil
+}
+
+// Unmarshal returns the wrapped marshaler's message with the metadata under their own names.
+func (m Marshaler) Unmarshal(in amqp091.Delivery) (*message.Message, error) {
+	msg, err := m.inner().Unmarshal(in)
+	if err != nil {
+		return nil, err
+	}
+	header.Decode(msg.Metadata)
+	delete(msg.Metadata, outbox.MetadataHeaders)
+	return msg, nil
+}
+
+func (m Marshaler) inner() wmamqp.Marshaler {
+	if m.Marshaler == nil {
+		return wmamqp.DefaultMarshaler{}
+	}
+	return m.Marshaler
+}

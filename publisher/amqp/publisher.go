@@ -1,0 +1,144 @@
+package amqp
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// Publisher publishes to RabbitMQ. It is safe for concurrent use, Close included.
+type Publisher struct {
+	cfg       PublisherConfig
+	marshaler Marshaler
+	logger    watermill.LoggerAdapter
+
+	calls  sync.RWMutex // held for reading by Publish
+	closed bool         // guarded by calls
+
+	mu       sync.Mutex
+	conn     *amqp091.Connection // nil before the first Publish
+	channels map[string]*channel // of conn, by topic
+}
+
+var _ message.Publisher = (*Publisher)(nil)
+
+// NewPublisher returns a publisher that connects when it is first used. A nil logger logs nothing.
+func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	return &Publisher{cfg: cfg, marshaler: Marshaler{cfg.Marshaler}, logger: core.Discreet(logger)}, nil
+}
+
+// Publish sends the messages one after another and returns when queues have them. It stops at the first error, a
+// forwarder.PublishError with the verdict of Classify; the messages before it were published. An error does not mean
+// that the message did not arrive.
+func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	p.calls.RLock()
+	defer p.calls.RUnlock()
+	for _, msg := range msgs {
+		if err := p.publish(topic, msg); err != nil {
+			return &forwarder.PublishError{Verdict: Classify(err), Err: fmt.Errorf("amqp: publish to %q: %w", topic, err)}
+		}
+	}
+	return nil
+}
+
+func (p *Publisher) publish(topic string, msg *message.Message) error {
+	if p.closed {
+		return outbox.ErrClosed
+	}
+	if msg == nil {
+		return fmt.Errorf("%w: message is nil", outbox.ErrInvalidMessage)
+	}
+	made, err := p.marshaler.Marshal(msg)
+	if err != nil {
+		return err
+	}
+	routingKey := p.cfg.RoutingKey(topic, msg)
+	if len(routingKey) > maxShortString {
+		return fmt.Errorf("%w: routing key of %d bytes: AMQP allows %d", outbox.ErrInvalidMessage, len(routingKey),
+			maxShortString)
+	}
+	ch, err := p.channel(topic)
+	if err != nil {
+		return err
+	}
+	// The timer bounds the write as well: a broker with a resource alarm stops reading.
+	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { p.giveUp(topic, ch) })
+	defer giveUp.Stop()
+	return ch.publish(p.cfg.Exchange.GenerateName(topic), routingKey, !p.cfg.AllowUnroutable, made)
+}
+
+// channel returns the open channel of a topic.
+func (p *Publisher) channel(topic string) (*channel, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conn == nil || p.conn.IsClosed() {
+		conn, err := p.cfg.dial()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrNotConnected, err)
+		}
+		p.conn, p.channels = conn, map[string]*channel{}
+		p.logger.Info("connected to RabbitMQ", nil)
+	}
+	if ch := p.channels[topic]; ch != nil && !ch.IsClosed() {
+		return ch, nil
+	}
+	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { closeNow(p.conn) })
+	defer giveUp.Stop()
+	ch, err := openChannel(p.conn)
+	if err != nil {
+		return nil, err
+	}
+	if name := p.cfg.Exchange.GenerateName(topic); name != "" {
+		if err := p.cfg.TopologyBuilder.ExchangeDeclare(ch.Channel, name, p.cfg.Config); err != nil {
+			return nil, err
+		}
+	}
+	p.channels[topic] = ch
+	return ch, nil
+}
+
+// giveUp closes the channel of a topic whose queue does not confirm: what is in flight on it fails. If the broker does
+// not answer to that either, the connection is made anew.
+func (p *Publisher) giveUp(topic string, ch *channel) {
+	// Cause: the broker is overloaded, frozen, or has a memory or disk alarm, or a quorum queue has no leader.
+	// Cure: check the broker and the queues of the topic.
+	p.logger.Error("no confirm in time: messages in flight are published again", ErrNoConfirm,
+		watermill.LogFields{"topic": topic})
+	p.mu.Lock()
+	if p.channels[topic] == ch {
+		delete(p.channels, topic)
+	}
+	p.mu.Unlock()
+	dead := time.AfterFunc(p.cfg.AckTimeout, func() { closeNow(ch.conn) })
+	defer dead.Stop()
+	_ = ch.Close()
+}
+
+func closeNow(conn *amqp091.Connection) { _ = conn.CloseDeadline(time.Now().Add(100 * time.Millisecond)) }
+
+// Close waits for the calls of Publish that are under way and closes the connection. Later calls return nil.
+func (p *Publisher) Close() error {
+	p.calls.Lock()
+	defer p.calls.Unlock()
+	p.closed = true
+	if p.conn == nil || p.conn.IsClosed() {
+		return nil
+	}
+	if err := p.conn.CloseDeadline(time.Now().Add(p.cfg.AckTimeout)); err != nil && !errors.Is(err, amqp091.ErrClosed) {
+		return fmt.Errorf("amqp: close: %w", err)
+	}
+	return nil
+}
