@@ -1,4 +1,4 @@
-module github.com/millrace-go/watermill-outbox/publisher/amqp
+module github.com/millrace-go/watermill-outbox/amqp
 
 go 1.26.0
 
@@ -26,4 +26,4 @@ require (
 	golang.org/x/text v0.43.0 // indirect
 )
 
-replace github.com/millrace-go/watermill-outbox => ../..
+replace github.com/millrace-go/watermill-outbox => ..
