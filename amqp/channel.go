@@ -22,6 +22,7 @@ type channel struct {
 	closes  chan *amqp091.Error
 
 	mu       sync.Mutex
+	waiting  map[string]chan struct{}  // by id of the messages in flight, closed with the result; guarded by mu
 	returned map[string]amqp091.Return // by message id; guarded by mu
 	cause    *amqp091.Error            // why it was closed; guarded by mu
 }
@@ -35,7 +36,8 @@ func openChannel(conn *amqp091.Connection) (*channel, error) {
 		return nil, err
 	}
 	return &channel{
-		Channel: ch, conn: conn, inFlight: make(chan struct{}, maxInFlight), returned: map[string]amqp091.Return{},
+		Channel: ch, conn: conn, inFlight: make(chan struct{}, maxInFlight),
+		waiting: map[string]chan struct{}{}, returned: map[string]amqp091.Return{},
 		returns: ch.NotifyReturn(make(chan amqp091.Return, maxInFlight)),
 		closes:  ch.NotifyClose(make(chan *amqp091.Error, 1)),
 	}, nil
@@ -48,6 +50,7 @@ func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp0
 	}
 	c.inFlight <- struct{}{}
 	defer func() { <-c.inFlight }()
+	defer c.alone(msg.MessageId)()
 	confirm, err := c.PublishWithDeferredConfirm(exchange, routingKey, mandatory, false, msg)
 	if err != nil {
 		return err
@@ -56,6 +59,27 @@ func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp0
 		return c.closedBy()
 	}
 	return c.unroutable(msg.MessageId)
+}
+
+// alone waits until no other message with the id is in flight, since a return names its message by that alone. The
+// result ends the message's own flight.
+func (c *channel) alone(id string) (done func()) {
+	own := make(chan struct{})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.waiting[id] != nil {
+		other := c.waiting[id]
+		c.mu.Unlock()
+		<-other
+		c.mu.Lock()
+	}
+	c.waiting[id] = own
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.waiting, id)
+		close(own)
+	}
 }
 
 // closedBy says why a confirm was negative.

@@ -127,7 +127,9 @@ func (p *Publisher) giveUp(topic string, ch *channel) {
 	_ = ch.Close()
 }
 
-func closeNow(conn *amqp091.Connection) { _ = conn.CloseDeadline(time.Now().Add(100 * time.Millisecond)) }
+func closeNow(conn *amqp091.Connection) {
+	_ = conn.CloseDeadline(time.Now().Add(100 * time.Millisecond))
+}
 
 // Close waits for the calls of Publish that are under way and closes the connection. Later calls return nil.
 func (p *Publisher) Close() error {

@@ -6,7 +6,7 @@ require (
 	ariga.io/atlas v0.32.1-0.20250325101103-175b25e1c1b9
 	github.com/IBM/sarama v1.61.1
 	github.com/ThreeDotsLabs/watermill v1.5.2
-	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.0.1
+	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.0.2
 	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0
@@ -20,8 +20,11 @@ require (
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl v0.1.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
 	github.com/millrace-go/watermill-outbox/nats v0.1.0
+	github.com/millrace-go/watermill-outbox/internal/services v0.1.0
+	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pressly/goose/v3 v3.29.0
+	github.com/rabbitmq/amqp091-go v1.16.0
 	github.com/rcrowley/go-metrics v0.0.0-20250401214520-65e299d6c5c9
 	github.com/stretchr/testify v1.12.1
 	github.com/uptrace/bun v1.3.0
@@ -53,7 +56,6 @@ require (
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/puzpuzpuz/xsync/v3 v3.5.1 // indirect
-	github.com/rabbitmq/amqp091-go v1.10.0 // indirect
 	github.com/tmthrgd/go-hex v0.0.0-20190904060850-447a3041c3bc // indirect
 	github.com/vmihailenco/msgpack/v5 v5.4.1 // indirect
 	github.com/vmihailenco/tagparser/v2 v2.0.0 // indirect
@@ -101,6 +103,7 @@ require (
 	github.com/lucasb-eyer/go-colorful v1.4.1 // indirect
 	github.com/mattn/go-runewidth v0.0.24 // indirect
 	github.com/mfridman/interpolate v0.0.2 // indirect
+	github.com/millrace-go/watermill-outbox/amqp v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/otel v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/prom v0.1.0
 	github.com/minio/highwayhash v1.0.4 // indirect
@@ -154,3 +157,5 @@ replace (
 replace github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel
 
 replace github.com/millrace-go/watermill-outbox/observe/prom => ../observe/prom
+
+replace github.com/millrace-go/watermill-outbox/amqp => ../amqp
