@@ -12,7 +12,7 @@ import (
 // maxInFlight is how many messages of a topic wait for their confirms at once.
 const maxInFlight = 1024
 
-// channel is one in confirm mode. It is safe for concurrent use.
+// channel is an AMQP channel in confirm mode. It is safe for concurrent use.
 type channel struct {
 	*amqp091.Channel
 	conn     *amqp091.Connection
@@ -24,7 +24,7 @@ type channel struct {
 	mu       sync.Mutex
 	waiting  map[string]chan struct{}  // by id of the messages in flight, closed with the result; guarded by mu
 	returned map[string]amqp091.Return // by message id; guarded by mu
-	cause    *amqp091.Error            // why it was closed; guarded by mu
+	cause    *amqp091.Error            // why the channel closed; guarded by mu
 }
 
 func openChannel(conn *amqp091.Connection) (*channel, error) {
@@ -43,7 +43,7 @@ func openChannel(conn *amqp091.Connection) (*channel, error) {
 	}, nil
 }
 
-// publish returns when the message was confirmed, and not returned.
+// publish waits for the confirm of a message, and returns an error if the broker refused or returned the message.
 func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp091.Publishing) error {
 	if size, frame := headerSize(msg), c.conn.Config.FrameSize; frame > 0 && size > frame {
 		return fmt.Errorf("%w: headers of %d bytes: they must fit into a frame of %d", outbox.ErrInvalidMessage, size, frame)
@@ -61,8 +61,8 @@ func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp0
 	return c.unroutable(msg.MessageId)
 }
 
-// alone waits until no other message with the id is in flight, since a return names its message by that alone. The
-// result ends the message's own flight.
+// alone waits until no other message with the id is in flight, since a return carries nothing else that identifies its
+// message. The caller calls done when it has the outcome.
 func (c *channel) alone(id string) (done func()) {
 	own := make(chan struct{})
 	c.mu.Lock()
@@ -82,7 +82,7 @@ func (c *channel) alone(id string) (done func()) {
 	}
 }
 
-// closedBy says why a confirm was negative.
+// closedBy returns the reason for a negative confirm.
 func (c *channel) closedBy() error {
 	if !c.IsClosed() {
 		return ErrNack
@@ -126,7 +126,7 @@ func (c *channel) unroutable(id string) error {
 		r.ReplyText)
 }
 
-// headerSize is at least that of the frame that carries properties and headers, which cannot be split.
+// headerSize is an upper estimate of the frame that carries properties and headers, which cannot be split.
 func headerSize(msg amqp091.Publishing) int {
 	size := 1024 + len(msg.MessageId) + len(msg.CorrelationId) + len(msg.ReplyTo) + len(msg.Type)
 	for key, value := range msg.Headers {

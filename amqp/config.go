@@ -14,8 +14,8 @@ import (
 
 // PublisherConfig configures NewPublisher.
 type PublisherConfig struct {
-	// Config is that of watermill-amqp's NewPublisher: connection, marshaler, exchange and topology. Of Publish only
-	// GenerateRoutingKey is used; Transactional and Immediate are refused.
+	// Config is the configuration of watermill-amqp's NewPublisher: connection, marshaler, exchange and topology. In
+	// Config.Publish only GenerateRoutingKey is used; Transactional and Immediate are refused.
 	wmamqp.Config
 
 	// RoutingKey returns the routing key of a message. Default: Publish.GenerateRoutingKey of the topic; with an exchange

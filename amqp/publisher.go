@@ -110,8 +110,8 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 	return ch, nil
 }
 
-// giveUp closes the channel of a topic whose queue does not confirm: what is in flight on it fails. If the broker does
-// not answer to that either, the connection is made anew.
+// giveUp closes the channel of a topic whose queue does not confirm, which fails all messages in flight on it. If the
+// broker does not respond to that either, giveUp closes the connection.
 func (p *Publisher) giveUp(topic string, ch *channel) {
 	// Cause: the broker is overloaded, frozen, or has a memory or disk alarm, or a quorum queue has no leader.
 	// Cure: check the broker and the queues of the topic.
@@ -131,7 +131,7 @@ func closeNow(conn *amqp091.Connection) {
 	_ = conn.CloseDeadline(time.Now().Add(100 * time.Millisecond))
 }
 
-// Close waits for the calls of Publish that are under way and closes the connection. Later calls return nil.
+// Close waits for the calls of Publish that are in flight and closes the connection. Later calls return nil.
 func (p *Publisher) Close() error {
 	p.calls.Lock()
 	defer p.calls.Unlock()

@@ -20,8 +20,6 @@ require (
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl v0.1.0
 	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
 	github.com/millrace-go/watermill-outbox/nats v0.1.0
-	github.com/millrace-go/watermill-outbox/internal/services v0.1.0
-	github.com/millrace-go/watermill-outbox/publisher/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pressly/goose/v3 v3.29.0
 	github.com/rabbitmq/amqp091-go v1.16.0
