@@ -34,7 +34,7 @@ generate: $(filter-out screenshots,$(GENERATORS)) ## all of the pages and lists 
 api: ## note the exported names in api.txt, after you meant to change them
 	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' ./internal/docs
 
-ibx: ## write docs/reference/ibx.md from the tests of the inbox's requirements
+ibx: ## write integration_test/ibx.md from the tests of the inbox's requirements
 	@cd integration_test && OUTBOX_WRITE_IBX=1 $(GO) test -count=1 -run 'TestIBXDocument$$' .
 
 metrics: ## write docs/reference/metrics.md from what observe/prom shows
@@ -58,7 +58,7 @@ demo-kafka: ## the same with Kafka
 demo-page: ## the page of package admin on a bad day, at http://127.0.0.1:8080/outbox/
 	@$(call demo,page)
 
-night: ## inject each fault of a night for real, and write docs/run/night.md; needs promtool
+night: ## inject each fault that doctor finds, and see it shown and cured; needs promtool
 	@cd integration_test && OUTBOX_NIGHT=1 $(GO) test $(RACE) -count=1 -timeout 20m -run 'TestNightOfFaults$$' .
 
 # Chaos is part of the tests with three of its faults; all of them take longer than a run of CI may. An hour, unless told otherwise.

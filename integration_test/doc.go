@@ -30,7 +30,7 @@
 //   - inbound_: what kafka.Subscriber reads is handled in order by key, many at once, applied once, and a failing key
 //     blocks nothing else, through crashes, freezes, rebalances and restarts
 //   - ingest_: what a broker or a webhook brings is acknowledged after it is stored, and not before
-//   - ibx_: the requirements of the specification, by number; docs/reference/ibx.md is written from them
+//   - ibx_: the requirements of the specification, by number; ibx.md is written from them
 //   - fleet_: one process works for many databases, and one that is slow or gone costs the others nothing
 //
 // What operators see and do:

@@ -36,7 +36,7 @@ type fault struct {
 	always   bool   // it is quick, and in each run of the tests
 	own      []string
 	inject   func(n *night)
-	did      string // what of the cure was done; "" = the statement that is printed
+	did      string // the cure; "" = the statement that is printed
 	cure     func(n *night, f admin.Finding)
 }
 
@@ -57,33 +57,26 @@ func faultsOfANight() []fault {
 
 // TestNightOfFaults injects each fault, and sees the finding, its severity, the alert and the page's heading, that
 // findings and alerts do not contradict each other, and that the cure cures. With OUTBOX_NIGHT it does so with all of
-// them and writes docs/run/night.md.
+// them.
 func TestNightOfFaults(t *testing.T) {
 	t.Parallel()
 	all := os.Getenv("OUTBOX_NIGHT") != ""
 	faults := faultsOfANight()
-	rows := make([]string, len(faults))
-	t.Run("faults", func(t *testing.T) {
-		for i, f := range faults {
-			if !all && !f.always {
-				continue
-			}
-			t.Run(f.name, func(t *testing.T) {
-				if f.own == nil {
-					t.Parallel()
-				}
-				rows[i] = f.happens(t)
-			})
+	for _, f := range faults {
+		if !all && !f.always {
+			continue
 		}
-	})
-	if all && !t.Failed() {
-		assert.NotContains(t, rows, "", "one was skipped")
-		writeNight(t, rows)
+		t.Run(f.name, func(t *testing.T) {
+			if f.own == nil {
+				t.Parallel()
+			}
+			f.happens(t)
+		})
 	}
 }
 
-// happens makes one thing go wrong, and returns a row of the table.
-func (f fault) happens(t *testing.T) string {
+// happens makes one thing go wrong, and sees it found, shown and cured.
+func (f fault) happens(t *testing.T) {
 	n := &night{T: t}
 	if f.own != nil {
 		_, n.h = ownMigratedServer(t, f.own...)
@@ -111,20 +104,17 @@ func (f fault) happens(t *testing.T) string {
 		heading = headingOf(t, body)
 		return strings.Contains(textOf(t, body), title) && (f.severity == admin.Info || heading != "Healthy")
 	}, "the page says so: %s", title)
-	names := n.agree(list, f)
-	cure, did := f.cure, f.did
+	n.agree(list, f)
+	cure := f.cure
 	if cure == nil {
 		cure = func(n *night, f admin.Finding) { order(n.T, n.h, f, "", "--dry-run"); n.runs(f) }
 	}
+	t.Log("the cure:", cmp.Or(f.did, "the statement that is printed"))
 	cure(n, found)
 	if left := n.cured(f); f.severity > admin.Info && !left {
 		after := headingOf(t, newSite(t, n.h, ui.Access{}, n.brokers...).get("").body)
 		assert.False(t, strings.HasPrefix(after, title), after)
 	}
-	row := fmt.Sprintf("| %s | `%s` | %s | %s | %s | %s |\n", f.name, f.check, f.severity,
-		cmp.Or(strings.Join(names, ", "), "none"), heading, cmp.Or(did, asPrinted))
-	t.Log(row)
-	return row
 }
 
 // cured waits until Doctor does not find it any more, and says whether it still finds something less severe.
@@ -250,43 +240,4 @@ func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[strin
 	}
 	require.NotEmpty(t, alerts, "%s", out)
 	return alerts, true
-}
-
-// asPrinted is what was done of most cures.
-const asPrinted = "the statement that is printed"
-
-const nightPage = "../docs/run/night.md"
-
-const nightHead = `# A night of faults
-
-For operators. Each row is a fault that a test injects into a real database: what ` + "`outboxctl doctor`" + `
-finds, the alert that fires an hour later on the metrics as they were scraped, the heading of the
-page, and what of the printed cure was done. Afterwards the finding was gone, or less severe.
-` + "`make night`" + ` runs it and writes this page; its quick part runs with all tests.
-
-| fault | finding | severity | alerts | heading of the page | cure |
-|---|---|---|---|---|---|
-`
-
-func writeNight(t *testing.T, rows []string) {
-	require.NoError(t, os.WriteFile(nightPage, []byte(nightHead+strings.Join(rows, "")), 0o644))
-}
-
-// TestNightIsWritten: the page has a row of each fault as it is injected, once and in order, and no other.
-func TestNightIsWritten(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile(nightPage)
-	require.NoError(t, err)
-	table, ok := strings.CutPrefix(string(page), nightHead)
-	require.True(t, ok, "%s begins otherwise: run make night", nightPage)
-	rows := strings.Split(strings.TrimSpace(table), "\n")
-	faults := faultsOfANight()
-	require.Len(t, rows, len(faults), "run make night")
-	for i, f := range faults {
-		cells := strings.Split(strings.Trim(rows[i], "| "), " | ")
-		require.Len(t, cells, 6, rows[i])
-		assert.Equal(t, []string{f.name, "`" + f.check + "`", f.severity.String(), cmp.Or(f.did, asPrinted)},
-			[]string{cells[0], cells[1], cells[2], cells[5]}, "run make night")
-		assert.Contains(t, strings.Split(cells[3], ", "), cmp.Or(f.alert, cells[3]), cells[0])
-	}
 }

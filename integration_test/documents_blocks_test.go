@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -108,4 +109,13 @@ func compilable(t *testing.T, n int, block, line string) string {
 		used += "_ = " + name + "\n"
 	}
 	return "package blocks\n" + imports + source + used + "}\n"
+}
+
+// raceFlag is -race if this test was compiled so: then all that it imports was as well.
+func raceFlag() []string {
+	if info, ok := debug.ReadBuildInfo(); ok &&
+		slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return []string{"-race"}
+	}
+	return nil
 }

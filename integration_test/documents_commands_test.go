@@ -44,8 +44,6 @@ func TestDocumentsCommandsAct(t *testing.T) {
 	tests := everyTest(t)
 	ran, seen := 0, map[string]bool{}
 	pages := documents(t)
-	delete(pages, "docs/run/night.md") // its commands are begun there, and TestNightOfFaults runs them whole
-	delete(pages, "docs/run/scale.md") // TestAdminAtScale runs those, on rows of its own
 	for page, content := range pages {
 		content, _, _ = strings.Cut(content, "\n## outboxctl")
 		for _, found := range regexp.MustCompile("(?m)(?:^|`|: )(?:OUTBOX_\\w+=\\S+ )*outboxctl ([a-z][^`\n]*)").

@@ -12,9 +12,10 @@ import (
 )
 
 var (
-	aLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	aHeading = regexp.MustCompile(`(?m)^#+ (.*)$`)
-	noAnchor = regexp.MustCompile(`[^\w\- ]`)
+	anExample = regexp.MustCompile("(?ms)^```.*?^```$")
+	aLink     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	aHeading  = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchor  = regexp.MustCompile(`[^\w\- ]`)
 )
 
 // TestDocumentsLinks: each link of a page leads to a file, and to a heading that it has.

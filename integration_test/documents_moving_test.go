@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -164,26 +163,6 @@ func TestMovingPageAfterARestore(t *testing.T) {
 		pending = append(pending, msg.UUID)
 	}
 	assert.Equal(t, pending, column[string](t, h, `select uuid from outbox order by id`))
-}
-
-// TestWatermillIssuesNameTests: docs/reference/watermill-issues.md names tests that exist.
-func TestWatermillIssuesNameTests(t *testing.T) {
-	t.Parallel()
-	page, err := os.ReadFile("../docs/reference/watermill-issues.md")
-	require.NoError(t, err)
-	files, err := filepath.Glob("*_test.go")
-	require.NoError(t, err)
-	var tests strings.Builder
-	for _, name := range files {
-		source, err := os.ReadFile(name)
-		require.NoError(t, err)
-		tests.Write(source)
-	}
-	named := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(string(page), -1)
-	require.Greater(t, len(named), 12)
-	for _, n := range named {
-		assert.Contains(t, tests.String(), "func "+n[1]+"(")
-	}
 }
 
 // TestMovingPageBackToATable: the statement for the way back into a table of one's own moves what is pending, in order.

@@ -6,8 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime/debug"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -92,13 +90,4 @@ func buildReadmeProgram(t *testing.T) string {
 	out, err := exec.CommandContext(t.Context(), "go", append(args, "./readme")...).CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
-}
-
-// raceFlag is -race if this test was compiled so: then all that it imports was as well.
-func raceFlag() []string {
-	if info, ok := debug.ReadBuildInfo(); ok &&
-		slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
-		return []string{"-race"}
-	}
-	return nil
 }

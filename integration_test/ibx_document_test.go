@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// ibxDocument writes docs/reference/ibx.md.
+// ibxDocument writes ibx.md.
 func ibxDocument() string {
 	var b strings.Builder
 	count := map[verdict]int{}
@@ -45,7 +45,7 @@ const ibxIntroduction = `# The durable queue, requirement by requirement
 
 For contributors to package ` + "`queue`" + `. Afterwards you know which requirement it holds, and by which test.
 It follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
-This page says of each of its requirements what became of it here, and which tests show it, or show what can be shown of it. Those of ` + "`TestIBX`" + `
+This page says of each of its requirements how it is held here, and which tests show it, or show what can be shown of it. Those of ` + "`TestIBX`" + `
 run over pgx and over database/sql and, but for what is Postgres' own, as ` + "`TestIBXInMemory`" + ` over the database in memory that users test with
 (package ` + "`outboxtest`" + `). The others run over pgx, or over what they are about.
 

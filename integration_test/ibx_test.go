@@ -20,9 +20,9 @@ import (
 
 // TestIBX shows the requirements of the queue's specification, one by one and by their numbers, over pgx and
 // database/sql, and TestIBXInMemory over the database in memory of package outboxtest. Those of a section are in a file
-// of its own, ibx_*_test.go; docs/reference/ibx.md is written from them by make ibx.
+// of its own, ibx_*_test.go; ibx.md is written from them by make ibx.
 
-// verdict is what became of a requirement.
+// verdict is the outcome of a requirement.
 type verdict string
 
 const (
@@ -252,7 +252,7 @@ func (l *lineLogger) has(level string, parts ...string) bool {
 	return false
 }
 
-// TestIBXDocument fails if docs/reference/ibx.md is older than the requirements, if one of the 130 is missing, or one
+// TestIBXDocument fails if ibx.md is older than the requirements, if one of the 130 is missing, or one
 // is held that nothing shows.
 func TestIBXDocument(t *testing.T) {
 	t.Parallel()
@@ -272,7 +272,7 @@ func TestIBXDocument(t *testing.T) {
 		}
 	}
 	assert.Equal(t, 131, next)
-	const file = "../docs/reference/ibx.md"
+	const file = "ibx.md"
 	want := ibxDocument()
 	if os.Getenv("OUTBOX_WRITE_IBX") != "" {
 		require.NoError(t, os.WriteFile(file, []byte(want), 0o644))

@@ -157,8 +157,8 @@ func scaleDatabase(t *testing.T, rows, others int) (url string) {
 
 // TestAdminAtScale makes every call that looks, and dry runs of those that act, and asks for the plan of each
 // statement: none may walk a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead;
-// no call of Go, of the command line or of the page may take two seconds, also where an index is missing. With
-// OUTBOX_WRITE_SCALE it writes docs/run/scale.md.
+// no call of Go, of the command line or of the page may take two seconds, also where an index is missing.
+// It prints how long each takes.
 func TestAdminAtScale(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)
@@ -366,7 +366,7 @@ func TestAdminAtScale(t *testing.T) {
 	page.get("").says(t, "overview", "The tables are not as the code needs them")
 	slowest.note("page with an index missing", time.Since(begun)/2)
 	assert.Less(t, time.Since(begun), 2*judgeTimeout)
-	slowest.write(t, rows, others)
+	slowest.print(t)
 }
 
 const (
@@ -382,44 +382,14 @@ func (s slowestCalls) note(name string, took time.Duration) {
 	s[kind] = max(s[kind], took)
 }
 
-// write prints a table, and writes it to the documents if it shall.
-func (s slowestCalls) write(t *testing.T, rows, others int) {
+// print logs how long the slowest call of each kind took.
+func (s slowestCalls) print(t *testing.T) {
 	t.Helper()
 	var b strings.Builder
-	fmt.Fprintf(&b, scaleHead, grouped(rows), grouped(others))
 	for _, kind := range slices.Sorted(maps.Keys(s)) {
-		fmt.Fprintf(&b, "| `%s` | %d |\n", kind, s[kind].Milliseconds())
+		fmt.Fprintf(&b, "%6d ms  %s\n", s[kind].Milliseconds(), kind)
 	}
 	t.Log("\n" + b.String())
-	if os.Getenv("OUTBOX_WRITE_SCALE") != "" && !t.Failed() {
-		require.NoError(t, os.WriteFile("../docs/run/scale.md", []byte(b.String()), 0o644))
-	}
-}
-
-const scaleHead = `# How long each look takes
-
-For operators with large tables. Afterwards you know how long each look at them takes.
-
-Each call that looks was made on %s rows of the outbox, and on %s of the
-inbox and of the queue. No plan walks a whole table. Of Go, the command line and the page: the
-slowest of its kind, each the best of three.
-
-A search ends after a second, says how far it looked, and can be continued; on the command line it
-goes on by itself and shows its progress. What is too much to count is estimated.
-
-` + "`OUTBOX_LONG=1 go test -run 'TestAdminAtScale$'`" + ` in integration_test prints this.
-
-| call | ms |
-|---|---|
-`
-
-// grouped writes a number with commas.
-func grouped(n int) string {
-	digits := fmt.Sprint(n)
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
 }
 
 // wholeTables are the tables that a plan walks as a whole, or all of an index of them: limited says that somebody above

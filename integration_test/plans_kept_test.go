@@ -100,8 +100,7 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 }
 
 // TestKeptPlansOfManySchemas: each schema has statements of its own, of which pgx keeps 512 for a connection. While
-// they fit none is prepared again; when they do not, each is, whenever it comes round. docs/run/scaling.md has the
-// number of schemas.
+// they fit none is prepared again; when they do not, each is, whenever it comes round.
 func TestKeptPlansOfManySchemas(t *testing.T) {
 	extended(t)
 	t.Parallel()
