@@ -28,8 +28,15 @@ var judged = []struct {
 		"nothing can be written"},
 	{"client_encoding", "UTF8", func(c *inspection, v string) bool { return v != c.encoding }, true,
 		"the server would alter topics, keys and metadata"},
-	{"default_transaction_isolation", "read committed", always, false,
-		"each statement needs a transaction of its own to be READ COMMITTED, and yours fail with 40001 when they meet"},
+	{"default_transaction_isolation", "read committed", always, true,
+		"reads that wait for a lock would publish messages out of order, so they are refused, and other statements fail " +
+			"with 40001 when two meet"},
+	{"DateStyle", "ISO, MDY", func(_ *inspection, v string) bool { return !strings.HasPrefix(v, "ISO") }, true,
+		"times that come as text cannot be read"},
+	{"bytea_output", "hex", always, true,
+		"payloads that come as text cannot be read"},
+	{"extra_float_digits", "1", func(_ *inspection, v string) bool { return strings.HasPrefix(v, "-") }, true,
+		"durations that come as text are rounded"},
 	{"statement_timeout", "0", shorter(10_000), false,
 		"the server cancels reads of a large backlog and the deleting of what is old"},
 	{"transaction_timeout", "0", shorter(10_000), false,
@@ -39,6 +46,14 @@ var judged = []struct {
 			"messages were acknowledged"},
 	{"enable_indexscan", "on", always, false,
 		"statements read whole tables"},
+	{"enable_nestloop", "on", always, false,
+		"plans seem so costly that each is compiled, which takes seconds"},
+	{"jit_above_cost", "100000", func(_ *inspection, v string) bool {
+		cost, err := strconv.ParseFloat(v, 64)
+		return err == nil && cost >= 0 && cost < 100_000
+	}, false, "cheap statements are compiled, which takes longer than to run them"},
+	{"plan_cache_mode", "auto", func(_ *inspection, v string) bool { return v == "force_generic_plan" }, false,
+		"plans made without arguments may read whole tables"},
 }
 
 func always(*inspection, string) bool { return true }
@@ -94,6 +109,7 @@ func (c *inspection) settings(ctx context.Context) error {
 		found := fmt.Sprintf("is %q, by %s: %s", value, s.origin(), j.found)
 		if j.problem {
 			c.denial(object, s.cure(j.ordinary), "%s", found)
+			c.useless = true
 		} else {
 			c.warning(object, s.cure(j.ordinary), "%s", found)
 		}

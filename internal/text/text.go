@@ -17,27 +17,44 @@ func SQLState(err error) string {
 	return ""
 }
 
+// explained is an error that Explain has added the cure to.
+type explained struct{ error }
+
+func (e explained) Unwrap() error { return e.error }
+
 // Explain adds the cure to the errors of a database that was not migrated, that denies something to the role, or that
-// is read-only, and returns others as they are.
+// is read-only, and returns others, and those that have it, as they are.
 func Explain(err error) error {
+	if !HasCure(err) || errors.As(err, new(explained)) {
+		return err
+	}
 	switch SQLState(err) {
-	case UndefinedTable, "3F000", UndefinedColumn:
-		return fmt.Errorf("%w (run schema.Migrate with the same Tables, or check them and the search_path)", err)
 	case InsufficientPrivilege:
-		return fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
+		err = fmt.Errorf("%w (schema.Inspect lists the GRANT statements that the role of this connection needs)", err)
 	case ReadOnlyServer:
-		return fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was "+
+		err = fmt.Errorf("%w (connect to the primary, by target_session_attrs=read-write, unless the transaction was "+
 			"begun as a ReadOnly one, "+
 			"or the role or the database has default_transaction_read_only = on: RESET it)", err)
 	case NotUTF8:
-		return fmt.Errorf(
+		err = fmt.Errorf(
 			"client_encoding of the session is not UTF8, so the server would alter topics, keys and metadata: "+
 				"ALTER ROLE ... RESET client_encoding, or add client_encoding=UTF8 to the connection string: %w", err)
 	case NotReadCommitted:
-		return fmt.Errorf("a statement was not run as READ COMMITTED, on which the order of messages rests: "+
+		err = fmt.Errorf("a statement was not run as READ COMMITTED, on which the order of messages rests: "+
 			"ALTER ROLE ... RESET default_transaction_isolation: %w", err)
+	default:
+		err = fmt.Errorf("%w (run schema.Migrate with the same Tables, or check them and the search_path)", err)
 	}
-	return err
+	return explained{err}
+}
+
+// HasCure reports whether Explain knows the cure of an error.
+func HasCure(err error) bool {
+	switch SQLState(err) {
+	case UndefinedTable, "3F000", UndefinedColumn, InsufficientPrivilege, ReadOnlyServer, NotUTF8, NotReadCommitted:
+		return true
+	}
+	return false
 }
 
 // SQLSTATEs.

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // interval is how often an error is logged as one while it goes on.
@@ -18,20 +20,23 @@ type Log struct {
 	Logger watermill.LoggerAdapter
 	What   string
 
-	last time.Time // zero = it works
+	last  time.Time // zero = it works
+	state string    // SQLSTATE of the last error line
 }
 
-// Tell takes how a try ended. That it was cancelled says nothing.
+// Tell takes the result of a try, and ignores that it was cancelled. An error with a cure is logged as soon as it follows
+// another one: a server that restarts may come back with settings that nothing works under.
 func (l *Log) Tell(err error) {
+	curable := text.HasCure(err) && text.SQLState(err) != l.state
 	switch {
 	case errors.Is(err, context.Canceled):
 	case err == nil && !l.last.IsZero():
-		l.last = time.Time{}
+		l.last, l.state = time.Time{}, ""
 		l.Logger.Info(l.What+" works again", nil)
 	case err == nil:
-	case time.Since(l.last) >= interval:
-		l.last = time.Now()
-		l.Logger.Error(l.What+" failed: retrying until it works", err, nil)
+	case curable || time.Since(l.last) >= interval:
+		l.last, l.state = time.Now(), text.SQLState(err)
+		l.Logger.Error(l.What+" failed: retrying until it works", text.Explain(err), nil)
 	default:
 		l.Logger.Debug(l.What+" still fails", watermill.LogFields{"err": err.Error()})
 	}
