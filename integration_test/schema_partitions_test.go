@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -92,37 +91,4 @@ func TestCheckOfPartitions(t *testing.T) {
 	found, err = schema.Inspect(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
-}
-
-// TestConcurrentMigrationOfPartitions: an index on an outbox in partitions is built in each of them, again where that
-// failed before.
-func TestConcurrentMigrationOfPartitions(t *testing.T) {
-	withConcurrent(t, deadConcurrently)
-	for _, h := range openHandles(t, newDatabase(t)) {
-		names := sqltext.Tables{Schema: "in-" + h.name, Outbox: "Out-box"}
-		cfg := schema.MigrateConfig{PartitionSize: 10}
-		migrates(t, h, names, schema.MigrateConfig{PartitionSize: 10, To: 1}, 1)
-		at := `"in-` + h.name + `".`
-		// as a migration that died left it
-		h.exec(t, `CREATE INDEX "Out-box_dead" ON ONLY `+at+`"Out-box" (lane, id) WHERE dead_at IS NOT NULL`)
-		h.exec(t, `CREATE INDEX "Out-box_p1_dead" ON `+at+`"Out-box_p1" (lane, id) WHERE dead_at IS NOT NULL`)
-		h.exec(t, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = '"+at+`"Out-box_p1_dead"'::regclass`)
-		migrates(t, h, names, cfg, 2, 3)
-		migrates(t, h, names, cfg)
-		found, err := schema.Inspect(t.Context(), h.with(t, names).db)
-		require.NoError(t, err)
-		assert.Empty(t, found, h.name)
-		assert.Equal(t, 6, h.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = '"+at+`"Out-box_dead"'::regclass`))
-		usable(t, h, names)
-	}
-	files, err := schema.Files(schema.FilesConfig{Format: schema.Plain, PartitionSize: 10})
-	require.NoError(t, err)
-	h := newPgxHandle(t, newDatabase(t))
-	for _, f := range files {
-		for _, s := range strings.Split(f.Content, ";\n\n") {
-			_, err := h.pool.Exec(t.Context(), s)
-			require.NoError(t, err, s)
-		}
-	}
-	require.NoError(t, schema.Check(t.Context(), h.db))
 }

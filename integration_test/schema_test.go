@@ -285,3 +285,61 @@ func TestCureOfAnInvalidIndex(t *testing.T) {
 	}
 	require.NoError(t, schema.Check(t.Context(), h.db))
 }
+
+func versions(list []schema.Migration) (got []int) {
+	for _, m := range list {
+		got = append(got, m.Version)
+	}
+	return got
+}
+
+// migrates calls Migrate and expects these versions to run.
+func migrates(t *testing.T, h handle, names sqltext.Tables, cfg schema.MigrateConfig, want ...int) {
+	t.Helper()
+	ran, err := schema.Migrate(t.Context(), h.with(t, names).db, cfg)
+	require.NoError(t, err, h.name)
+	assert.Equal(t, want, versions(ran), h.name)
+}
+
+func TestMigrateToAVersion(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newDatabase(t))
+	for _, to := range []int{-1, 3} {
+		_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{To: to})
+		require.ErrorContains(t, err, "MigrateConfig.To")
+	}
+	list, err := schema.Status(t.Context(), h.db)
+	require.NoError(t, err)
+	assert.Equal(t, []schema.Migration{
+		{Version: 1, Name: "outbox_and_inbox"}, {Version: 2, Name: "queue_and_idempotency"},
+	}, list)
+
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1}, 1)
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{To: 1})
+	h.exec(t, newerMigration)
+	list, err = schema.Status(t.Context(), h.db)
+	require.NoError(t, err)
+	assert.Equal(t, []int{1, 2, 9999}, versions(list))
+	for i, applied := range []bool{true, false, true} {
+		assert.Equal(t, applied, !list[i].AppliedAt.IsZero(), "%+v", list[i])
+	}
+}
+
+// TestAMigrationMayNotBeMissing before one that was applied.
+func TestAMigrationMayNotBeMissing(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newDatabase(t))
+	require.NoError(t, makeTables(t.Context(), h.db))
+	h.exec(t, `delete from outbox_migrations where version = 1`)
+	_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
+	require.ErrorIs(t, err, schema.ErrSchemaChanged)
+	require.ErrorContains(t, err, "version 1 (outbox_and_inbox) was not")
+}
+
+// TestMigrateWithOneConnection: it needs no second one.
+func TestMigrateWithOneConnection(t *testing.T) {
+	t.Parallel()
+	h := newSQLHandle(t, "pgx", newDatabase(t))
+	h.sql.SetMaxOpenConns(1)
+	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{}, 1, 2)
+}

@@ -209,7 +209,7 @@ func (f fact) same(want fact) bool {
 
 func (c *inspection) index(want fact) {
 	table, name := c.names.Render(want.relation), c.names.Render(want.name)
-	if c.putOff[name] || slices.ContainsFunc(c.facts[table], func(f fact) bool { return f.same(want) }) {
+	if slices.ContainsFunc(c.facts[table], func(f fact) bool { return f.same(want) }) {
 		return
 	}
 	if want.state == "unique" {
@@ -217,10 +217,8 @@ func (c *inspection) index(want fact) {
 		c.problem("table "+table, "ALTER TABLE "+table+" ADD PRIMARY KEY "+key, "has no valid, immediate primary key %s", key)
 		return
 	}
-	found, cure := "is missing", c.statement(" INDEX CONCURRENTLY "+name+" ")
-	if cure == "" {
-		cure = strings.Replace(c.statement(" INDEX "+name+" "), "INDEX", "INDEX CONCURRENTLY", 1)
-	}
+	found := "is missing"
+	cure := strings.Replace(c.statement(" INDEX "+name+" "), "INDEX", "INDEX CONCURRENTLY", 1)
 	for _, f := range c.facts[table] {
 		if f.kind != "index" || sqltext.Quote(f.name) != name {
 			continue

@@ -66,15 +66,14 @@ func (c *inspection) errors(ofOutbox bool) error {
 
 // Inspect is Check with the warnings: settings of the role that cost something, or make a crash lose more, settings
 // under which the tables grow without need, rows that row security may hide, messages that wait though no forwarder
-// lives, checks that will refuse messages, grants that only some parts need, concurrent migrations that were put off,
-// and migrations that a newer version of the library applied. For messages that wait it looks only where the tables and
+// lives, checks that will refuse messages, grants that only some parts need, and migrations that a newer version of the library applied. For messages that wait it looks only where the tables and
 // their indexes are as they should be, and says who has locked them if it has to wait for more than 2 seconds.
 func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	c, err := inspectAll(ctx, db)
 	if err != nil {
 		return nil, err
 	}
-	if c.useless || c.damaged || len(c.putOff) > 0 {
+	if c.useless || c.damaged {
 		return c.found, nil
 	}
 	if err := c.soonAlive(ctx, (*core.DB)(db)); err != nil && text.SQLState(err) != text.InsufficientPrivilege {
@@ -114,7 +113,7 @@ type database interface {
 }
 
 func inspect(ctx context.Context, db database, names sqltext.Tables, all []migrations.Migration) (*inspection, error) {
-	c := &inspection{q: db, names: names, all: all, putOff: map[string]bool{}, besides: map[int]bool{}}
+	c := &inspection{q: db, names: names, all: all, besides: map[int]bool{}}
 	err := c.steps(ctx, c.server, c.settings)
 	if err == nil && !c.useless {
 		err = db.Transact(ctx, func(q drive.Querier) error {
@@ -175,7 +174,6 @@ type inspection struct {
 	damaged  bool              // something is not as the statements need it
 	blind    bool              // the role may not read which migrations were applied
 	behind   bool              // Migrate has something to do
-	putOff   map[string]bool   // indexes of concurrent migrations that were not applied
 	facts    map[string][]fact // of each relation that there is
 	// of the outbox; none if it is one table
 	partitions []leaves.Leaf
@@ -269,13 +267,6 @@ func (c *inspection) migrations(ctx context.Context) error {
 	for _, m := range c.all {
 		switch {
 		case done.has(m.Version):
-		case m.Concurrent:
-			c.warning("migration", runMigrate, "%s was skipped", m)
-			for _, s := range m.Statements() {
-				if index, _, ok := migrations.BuildsIndex(s); ok {
-					c.putOff[c.names.Render(index)] = true
-				}
-			}
 		default:
 			c.behind, c.beside = true, !ofOutbox(m)
 			c.problem("migration", runMigrate, "%s was not applied to %s", m, c.names.OutboxName())

@@ -25,9 +25,4 @@
 //
 // Nothing runs DDL by itself. Call Migrate at deployment, or print the same statements with Files for goose,
 // golang-migrate or atlas; Status says what was applied. Check compares a live database with what the code needs.
-//
-// An index on a table that may be large is built by a concurrent migration, which blocks no writer. It cannot be part
-// of a transaction, waits for every older transaction in the database, and leaves an invalid index if it fails; the
-// next Migrate drops that and builds it again. MigrateConfig.SkipConcurrent puts such migrations off, for a deployment
-// that must not wait: they make nothing possible that is impossible without them.
 package schema

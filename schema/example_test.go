@@ -29,10 +29,7 @@ func ExampleFiles() {
 	// 0058_watermill_outbox_and_inbox.sql
 	// -- +goose Up
 	// CREATE SCHEMA IF NOT EXISTS "shop"
-	// 0059_watermill_inbox_queue.sql
+	// 0059_watermill_queue_and_idempotency.sql
 	// -- +goose Up
 	// CREATE SEQUENCE "shop"."inbox_queue_id_seq" AS bigint INCREMENT 1 CACHE 1 NO CYCLE
-	// 0060_watermill_idempotency.sql
-	// -- +goose Up
-	// CREATE TABLE "shop"."outbox_idempotency"
 }

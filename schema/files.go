@@ -32,8 +32,7 @@ type FilesConfig struct {
 	StartAt int64
 	// From is the first version to return: for an upgrade, the one after the last that the folder has. Default 1.
 	From int
-	// PartitionSize is that of MigrateConfig. Set it for an upgrade (From) too where the outbox is in partitions, however
-	// it came to be: a later index on it is then made without CONCURRENTLY, which a table in partitions refuses.
+	// PartitionSize is that of MigrateConfig.
 	PartitionSize int64
 }
 
@@ -65,11 +64,6 @@ type File struct {
 // they must run. Each also records its version, so that Migrate and Check see what the tool applied.
 // There is no way down: an outbox may hold messages that were promised.
 //
-// A concurrent migration is a file that the tool runs outside of a transaction. golang-migrate runs all of a file at
-// once, so there it is a file for each statement: if one fails, force the version before the one that drops the index,
-// so that what is left of it is dropped before it is built again. Atlas goes on at the statement that failed: drop the
-// index by hand first. psql goes on after it: set ON_ERROR_STOP.
-//
 // It returns outbox.ErrBadName for names that are refused, and errors that name the field at fault.
 func Files(cfg FilesConfig) ([]File, error) {
 	if err := cfg.validate(); err != nil {
@@ -80,32 +74,23 @@ func Files(cfg FilesConfig) ([]File, error) {
 		return nil, err
 	}
 	var files []File
-	number, first := int64(0), int64(0)
 	for _, m := range all {
-		record := recorded(m, cfg)
-		if m.Version == 1 && cfg.PartitionSize > 0 {
-			if m.Text, err = m.InPartitions(cfg.PartitionSize); err != nil {
-				return nil, err
-			}
+		if m.Version < cfg.From {
+			continue
 		}
-		for _, body := range bodies(m, record, cfg) {
-			number++
-			if m.Version < cfg.From {
-				continue
-			}
-			if len(files) == 0 {
-				first = number
-			}
-			n := number
-			if cfg.StartAt > 0 {
-				n += cfg.StartAt - first
-			}
-			name := fmt.Sprintf("%04d_watermill_%s", n, m.Name)
-			if cfg.Format == GolangMigrate {
-				name += ".up"
-			}
-			files = append(files, File{name + ".sql", body})
+		number := int64(m.Version)
+		if cfg.StartAt > 0 {
+			number = cfg.StartAt + int64(len(files))
 		}
+		name := fmt.Sprintf("%04d_watermill_%s", number, m.Name)
+		if cfg.Format == GolangMigrate {
+			name += ".up"
+		}
+		content, err := body(m, cfg)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, File{name + ".sql", content})
 	}
 	return files, nil
 }
@@ -122,45 +107,24 @@ func plain(text string) string {
 	return strings.ReplaceAll(text, "autosummarize = on", "autosummarize = true")
 }
 
-// bodies returns what the files of one migration hold.
-func bodies(m migrations.Migration, record string, cfg FilesConfig) []string {
-	names := sqltext.Tables(cfg.Tables)
-	if !m.Concurrent {
-		body := ""
-		if cfg.Format == Goose {
-			body = "-- +goose Up\n"
+// body is the content of the file of a migration.
+func body(m migrations.Migration, cfg FilesConfig) (string, error) {
+	names, record := sqltext.Tables(cfg.Tables), recorded(m, cfg)
+	content := ""
+	if cfg.Format == Goose {
+		content = "-- +goose Up\n"
+	}
+	if m.Version == 1 {
+		if cfg.Tables.Schema != "" {
+			content += createSchema + sqltext.Quote(cfg.Tables.Schema) + ";\n\n"
 		}
-		if m.Version == 1 {
-			if cfg.Tables.Schema != "" {
-				body += createSchema + sqltext.Quote(cfg.Tables.Schema) + ";\n\n"
+		content += names.Render(createMigrations) + ";\n\n"
+		if cfg.PartitionSize > 0 {
+			var err error
+			if m.Text, err = m.InPartitions(cfg.PartitionSize); err != nil {
+				return "", err
 			}
-			body += names.Render(createMigrations) + ";\n\n"
 		}
-		return []string{body + plain(names.Render(m.Text)) + "\n" + record + ";\n"}
 	}
-	var statements []string
-	for _, s := range m.Statements() {
-		if index, table, ok := migrations.BuildsIndex(s); ok {
-			// What a failed build left. There is nothing else by that name: this version was not recorded.
-			drop := "DROP INDEX CONCURRENTLY IF EXISTS "
-			if cfg.PartitionSize > 0 && table == "{outbox}" {
-				// Of a table in partitions no index is built or dropped concurrently.
-				drop, s = "DROP INDEX IF EXISTS ", strings.Replace(s, "INDEX CONCURRENTLY", "INDEX", 1)
-			}
-			statements = append(statements, drop+names.InSchema(index))
-		}
-		statements = append(statements, names.Render(s))
-	}
-	statements = append(statements, record+" ON CONFLICT DO NOTHING")
-	switch cfg.Format {
-	case GolangMigrate:
-		for i := range statements {
-			statements[i] += ";\n"
-		}
-		return statements
-	case Goose:
-		return []string{"-- +goose NO TRANSACTION\n-- +goose Up\n" + strings.Join(statements, ";\n\n") + ";\n"}
-	default:
-		return []string{"-- atlas:txmode none\n\n" + strings.Join(statements, ";\n\n") + ";\n"}
-	}
+	return content + plain(names.Render(m.Text)) + "\n" + record + ";\n", nil
 }

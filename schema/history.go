@@ -57,13 +57,12 @@ func (h history) of(version int) applied {
 
 func (h history) has(version int) bool { return h.of(version).version == version }
 
-// compare refuses another history of the versions that this build knows. Newer ones are fine, and concurrent ones
-// may be missing.
+// compare refuses another history of the versions that this build knows. Newer ones are fine.
 func (h history) compare(all []migrations.Migration) error {
 	for _, m := range all {
 		a := h.of(m.Version)
 		switch last := h.last(); {
-		case a.version == 0 && last > m.Version && !m.Concurrent:
+		case a.version == 0 && last > m.Version:
 			return fmt.Errorf("%w: version %d was applied, but version %d (%s) was not", ErrSchemaChanged, last,
 				m.Version, m.Name)
 		case a.version != 0 && a.checksum != m.Checksum():

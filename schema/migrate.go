@@ -21,10 +21,6 @@ var ErrSchemaChanged = errors.New("schema does not match this version of the lib
 type MigrateConfig struct {
 	// To is the last version to run; default the newest that this build knows. Set it to upgrade in steps.
 	To int
-	// SkipConcurrent leaves out the concurrent migrations; default off. They build indexes, which may take long, and
-	// only make statements faster. Set it to build them later, at a quiet time: a later Migrate runs them, and until
-	// then Inspect warns of them.
-	SkipConcurrent bool
 	// PartitionSize makes the outbox a table in partitions of so many ids; default 0: one table. Partitions are for
 	// more than about a million messages a day: one whose messages are all old is emptied at once, without a delete of
 	// each row, by admin.RollOutbox, which a job of yours must run. Choose a quarter of the ids that are used within
@@ -48,8 +44,6 @@ func checkPartitionSize(config string, size int64) error {
 type Migration struct {
 	Version int
 	Name    string
-	// Concurrent ones build or drop indexes without blocking writers, outside of any transaction.
-	Concurrent bool
 	// AppliedAt is when it was applied, by the database's clock; zero if it was not.
 	AppliedAt time.Time
 }
@@ -58,10 +52,7 @@ type Migration struct {
 // idempotent and safe to call from several processes at once: one works, the others wait for it. If a newer build has
 // migrated further it does nothing, so that old processes can restart meanwhile.
 //
-// Migrations run in transactions, neighbours in one, which happens as a whole or not at all. A concurrent migration
-// runs after those before it were committed, on a second connection. It waits for every transaction in the database
-// that is older than it, so give ctx the time, and the role no statement_timeout that is too short. One that failed
-// half-way is repeated by the next Migrate: an index that was left invalid is dropped first.
+// All missing migrations run in one transaction, which happens as a whole or not at all.
 //
 // It creates Tables.Schema only if that is missing; otherwise its role needs USAGE and CREATE on the schema, none on
 // the database, and if there is nothing to do only SELECT on the table of migrations. It returns outbox.ErrNoDB, and
@@ -82,22 +73,21 @@ func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration
 		all = all[:cfg.To]
 	}
 	r := run{db: (*core.DB)(db), names: (*core.DB)(db).Tables(), cfg: cfg, all: all}
-	for more := true; more; {
-		more, err = r.round(ctx)
+	for {
+		err = r.round(ctx)
 		if errors.Is(err, errLocked) {
-			err = nil
-			more = true
 			select {
 			case <-time.After(lockPause):
+				continue
 			case <-ctx.Done():
 				err = fmt.Errorf("%w: %w", errLocked, ctx.Err())
 			}
 		}
 		if err != nil {
-			return r.ran, fmt.Errorf("migrate %s: %w", r.names.OutboxName(), explainMigrate(ctx, r.db, r.names, "migrate", err))
+			err = fmt.Errorf("migrate %s: %w", r.names.OutboxName(), explainMigrate(ctx, r.db, r.names, "migrate", err))
 		}
+		return r.ran, err
 	}
-	return r.ran, nil
 }
 
 // Status returns the migrations that this build knows and those that a newer one has applied, in their order. It
@@ -115,7 +105,7 @@ func Status(ctx context.Context, db *outbox.DB) ([]Migration, error) {
 	var list []Migration
 	for _, m := range all {
 		a := done.of(m.Version)
-		list = append(list, Migration{m.Version, m.Name, m.Concurrent, a.at})
+		list = append(list, Migration{m.Version, m.Name, a.at})
 	}
 	for _, a := range done {
 		if a.version > len(all) {

@@ -15,8 +15,6 @@ import (
 const (
 	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says that another
 	// else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process.
-	// Each migrator asks for it again and again: a statement that waits for it has a snapshot, and CREATE INDEX
-	// CONCURRENTLY of the session that has the lock waits for all snapshots that are older than its own.
 	tryLockMigrations = `SELECT pg_try_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
 
 	createMigrations = `CREATE TABLE IF NOT EXISTS {migrations} (
@@ -43,12 +41,12 @@ type run struct {
 	ran   []Migration
 }
 
-// round runs, under the lock, the next migrations that go into one transaction, or the next concurrent one. It
-// returns errLocked if another session has the lock.
-func (r *run) round(ctx context.Context) (more bool, err error) {
+// round runs, under the lock, all migrations that are missing, in one transaction. It returns errLocked if another session
+// has the lock.
+func (r *run) round(ctx context.Context) error {
 	var ran []Migration
-	err = r.db.Transact(ctx, func(q drive.Querier) error {
-		ran, more = nil, false
+	err := r.db.Transact(ctx, func(q drive.Querier) error {
+		ran = nil
 		if err := genuine(ctx, q); err != nil {
 			return fmt.Errorf("the server %w", err)
 		}
@@ -72,12 +70,8 @@ func (r *run) round(ctx context.Context) (more bool, err error) {
 			return err
 		}
 		for _, m := range r.all {
-			if done.has(m.Version) || m.Concurrent && r.cfg.SkipConcurrent {
+			if done.has(m.Version) {
 				continue
-			}
-			if m.Concurrent && len(ran) > 0 {
-				more = true // it has to see what this transaction did
-				return nil
 			}
 			if err := r.apply(ctx, q, m); err != nil {
 				return fmt.Errorf("migration %s: %w", m, err)
@@ -86,24 +80,17 @@ func (r *run) round(ctx context.Context) (more bool, err error) {
 			if err != nil {
 				return fmt.Errorf("record migration %s: %w", m, err)
 			}
-			ran = append(ran, Migration{m.Version, m.Name, m.Concurrent, at})
-			if m.Concurrent {
-				more = true
-				return nil
-			}
+			ran = append(ran, Migration{m.Version, m.Name, at})
 		}
 		return nil
 	})
 	if err == nil {
 		r.ran = append(r.ran, ran...)
 	}
-	return more, err
+	return err
 }
 
 func (r *run) apply(ctx context.Context, q drive.Querier, m migrations.Migration) error {
-	if m.Concurrent {
-		return r.concurrently(ctx, q, m)
-	}
 	if err := r.free(ctx, q, m); err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ var judged = []struct {
 	{"default_transaction_isolation", "read committed", always, true,
 		"reads that wait for a lock would publish messages out of order, so they are refused, and other statements fail " +
 			"with 40001 when two meet"},
-	{"DateStyle", "ISO, MDY", func(_ *inspection, v string) bool { return !strings.HasPrefix(v, "ISO") }, true,
+	{"datestyle", "ISO, MDY", func(_ *inspection, v string) bool { return !strings.HasPrefix(v, "ISO") }, true,
 		"times that come as text cannot be read"},
 	{"bytea_output", "hex", always, true,
 		"payloads that come as text cannot be read"},

@@ -1,14 +1,5 @@
-// Package migrations holds the text of the migrations, numbered without gaps.
-//
-// A file NNNN_name.sql is run in a transaction, together with its neighbours. The statements of a file
-// NNNN_name.concurrent.sql are run one by one outside of any transaction, and may have to be run again after a
-// failure, so each must be one of
-//
-//	CREATE [UNIQUE] INDEX CONCURRENTLY {index} ON {table} ...
-//	DROP INDEX CONCURRENTLY IF EXISTS {index}
-//	VACUUM, ANALYZE, or ALTER TABLE ... VALIDATE CONSTRAINT
-//
-// Nothing that comes later may rely on a concurrent file: a deployment may put it off.
+// Package migrations holds the text of the migrations, numbered without gaps. A file NNNN_name.sql is run in a transaction,
+// together with its neighbours.
 package migrations
 
 import (
@@ -30,13 +21,12 @@ var FS fs.FS = embedded
 
 // Migration is one file.
 type Migration struct {
-	Version    int
-	Name       string
-	Concurrent bool
-	Text       string // with placeholders for the names
+	Version int
+	Name    string
+	Text    string // with placeholders for the names
 }
 
-var fileName = regexp.MustCompile(`^(\d{4})_([a-z0-9_]+)(\.concurrent)?\.sql$`)
+var fileName = regexp.MustCompile(`^(\d{4})_([a-z0-9_]+)\.sql$`)
 
 // All returns the migrations in order.
 func All() ([]Migration, error) {
@@ -48,14 +38,13 @@ func All() ([]Migration, error) {
 	for _, e := range entries {
 		parts := fileName.FindStringSubmatch(e.Name())
 		if parts == nil {
-			return nil, fmt.Errorf("migration file %s: its name is not of the form 0001_name.sql or 0001_name.concurrent.sql",
-				e.Name())
+			return nil, fmt.Errorf("migration file %s: its name is not of the form 0001_name.sql", e.Name())
 		}
 		text, err := fs.ReadFile(FS, e.Name())
 		if err != nil {
 			return nil, err
 		}
-		m := Migration{Name: parts[2], Concurrent: parts[3] != "", Text: string(text)}
+		m := Migration{Name: parts[2], Text: string(text)}
 		if _, err := fmt.Sscanf(parts[1], "%d", &m.Version); err != nil || m.Version != len(all)+1 {
 			return nil, fmt.Errorf("migration file %s: its version is not %04d", e.Name(), len(all)+1)
 		}
@@ -116,16 +105,4 @@ func (m Migration) Checksum() string {
 	sum := hex.EncodeToString(hash.Sum(nil))
 	checksums.Store(m.Text, sum)
 	return sum
-}
-
-var createIndex = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX CONCURRENTLY (\{\w+\}) ON (\{\w+\})\s`)
-
-// BuildsIndex returns the placeholders of the index that a statement of a concurrent migration builds, and of its
-// table.
-func BuildsIndex(statement string) (index, table string, ok bool) {
-	parts := createIndex.FindStringSubmatch(statement)
-	if parts == nil {
-		return "", "", false
-	}
-	return parts[1], parts[2], true
 }

@@ -1,7 +1,6 @@
 package migrations
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -17,10 +16,6 @@ func use(t *testing.T, files fstest.MapFS) {
 
 func file(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
 
-// repeatable is what package migrations allows in a concurrent file.
-var repeatable = regexp.MustCompile(`^(DROP INDEX CONCURRENTLY IF EXISTS \{|VACUUM |ANALYZE |ALTER TABLE \{\w+\} ` +
-	`VALIDATE CONSTRAINT )`)
-
 func TestFiles(t *testing.T) {
 	all, err := All()
 	if err != nil {
@@ -31,19 +26,15 @@ func TestFiles(t *testing.T) {
 			t.Errorf("migration %d is %s", i+1, m)
 		}
 		for _, s := range m.Statements() {
-			_, _, builds := BuildsIndex(s)
-			if m.Concurrent && !builds && !repeatable.MatchString(s) {
-				t.Errorf("%s cannot be repeated after a failure: %s", m, s)
-			}
-			if !m.Concurrent && strings.Contains(s, "CONCURRENTLY") {
-				t.Errorf("%s is no concurrent file, but has %s", m, s)
+			if strings.Contains(s, "CONCURRENTLY") {
+				t.Errorf("%s cannot run in a transaction: %s", m, s)
 			}
 		}
 	}
 }
 
 func TestBadFilesAreRefused(t *testing.T) {
-	for _, name := range []string{"1_a.sql", "0002_a.sql", "0001_A.sql", "0001_a'b.sql", "0001_a.concurrently.sql"} {
+	for _, name := range []string{"1_a.sql", "0002_a.sql", "0001_A.sql", "0001_a'b.sql", "0001_a.concurrent.sql"} {
 		use(t, fstest.MapFS{name: file("select 1")})
 		if _, err := All(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
@@ -86,15 +77,5 @@ func TestChecksumIsOfStatements(t *testing.T) {
 		if sum(other) == sum(text) {
 			t.Errorf("is the same: %q", other)
 		}
-	}
-}
-
-func TestBuildsIndex(t *testing.T) {
-	index, table, ok := BuildsIndex("CREATE UNIQUE INDEX CONCURRENTLY {outbox_dead} ON {outbox} (id)")
-	if !ok || index != "{outbox_dead}" || table != "{outbox}" {
-		t.Error(index, table, ok)
-	}
-	if _, _, ok := BuildsIndex("CREATE INDEX {outbox_dead} ON {outbox} (id)"); ok {
-		t.Error("this one can run in a transaction")
 	}
 }

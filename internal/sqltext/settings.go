@@ -7,9 +7,9 @@ const (
 	// CheckSettings reads settings with what has set them: 'user' is ALTER ROLE, 'database' ALTER DATABASE.
 	//
 	// Arguments: names.
-	CheckSettings = `SELECT s.name, s.setting, s.source, coalesce(s.unit, ''), current_user::text,
+	CheckSettings = `SELECT lower(s.name), s.setting, s.source, coalesce(s.unit, ''), current_user::text,
        pg_catalog.current_database()::text
-  FROM pg_catalog.pg_settings s WHERE s.name = ANY ($1::text[]) ORDER BY s.name`
+  FROM pg_catalog.pg_settings s WHERE lower(s.name) = ANY ($1::text[]) ORDER BY s.name`
 
 	// OrdinaryTables has tables made that can be updated. The tablespace of the database must not be named for one in
 	// partitions.

@@ -25,10 +25,9 @@ func (a *app) migrate() *cobra.Command {
 
 // migration is one version as scripts see it.
 type migration struct {
-	Version    int       `json:"version"`
-	Name       string    `json:"name"`
-	Concurrent bool      `json:"concurrent"`
-	AppliedAt  time.Time `json:"applied_at,omitzero"`
+	Version   int       `json:"version"`
+	Name      string    `json:"name"`
+	AppliedAt time.Time `json:"applied_at,omitzero"`
 }
 
 func migrations(list []schema.Migration) map[string][]migration {
@@ -44,14 +43,9 @@ func (a *app) migrateUp() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "up", Short: "Migrate the tables to the version of this outboxctl",
 		Long: `Migrate the tables to the version of this outboxctl. Run it as often as you like, also from several
-places at once: one works, the others wait for it.
-
-Indexes on tables that may be large are built without blocking writers. That waits for every older
-transaction in the database, and --timeout does not limit it.`,
+places at once: one works, the others wait for it.`,
 	}
 	cmd.Flags().IntVar(&cfg.To, "to", 0, "last version to apply; 0 = the newest")
-	cmd.Flags().BoolVar(&cfg.SkipConcurrent, "skip-concurrent", false,
-		"skip migrations that may take long and that nothing depends on")
 	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "make the outbox in partitions of so many ids, where "+
 		"it is not there yet; 0 = one table")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -94,16 +88,13 @@ func (a *app) migrateStatus() *cobra.Command {
 }
 
 func (a *app) printMigrations(list []schema.Migration) error {
-	g := grid{heads: []string{"VERSION", "APPLIED", "CONCURRENT", "NAME"}}
+	g := grid{heads: []string{"VERSION", "APPLIED", "NAME"}}
 	for _, m := range list {
-		applied, concurrent := cell{"missing", yellow}, ""
+		applied := cell{"missing", yellow}
 		if !m.AppliedAt.IsZero() {
 			applied = cell{text: moment(m.AppliedAt)}
 		}
-		if m.Concurrent {
-			concurrent = "yes"
-		}
-		g.rows = append(g.rows, []cell{{text: strconv.Itoa(m.Version)}, applied, {text: concurrent}, {text: m.Name}})
+		g.rows = append(g.rows, []cell{{text: strconv.Itoa(m.Version)}, applied, {text: m.Name}})
 	}
 	return g.print(a)
 }
