@@ -141,7 +141,7 @@ func TestSettingsPageMarksWhatIsFound(t *testing.T) {
 	}
 	var marked []string
 	for _, row := range regexp.MustCompile(`(?m)^\| ✓ ([^|]*)`).FindAllStringSubmatch(string(page), -1) {
-		for _, setting := range regexp.MustCompile("`([A-Za-z_]+)(?: = \\w+)?`").FindAllStringSubmatch(row[1], -1) {
+		for _, setting := range regexp.MustCompile("`([a-z_]+)(?: = \\w+)?`").FindAllStringSubmatch(row[1], -1) {
 			marked = append(marked, setting[1])
 		}
 	}
