@@ -19,6 +19,7 @@ require (
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0 // indirect
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
+	github.com/cenkalti/backoff/v3 v3.2.2 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
@@ -86,9 +87,13 @@ require github.com/IBM/sarama v1.61.1
 require github.com/twmb/franz-go/pkg/kadm v1.18.0
 
 require (
+	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.0.2
+	github.com/millrace-go/watermill-outbox/amqp v0.1.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/twmb/franz-go v1.22.2
 	go.opentelemetry.io/otel/sdk v1.47.0
 	go.opentelemetry.io/otel/trace v1.47.0
 )
+
+replace github.com/millrace-go/watermill-outbox/amqp => ../amqp
