@@ -41,7 +41,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"expire":           {(*bubbleServer).expire, []string{sqltext.ExpireForwarder}},
 		"leave":            {(*bubbleServer).leave, []string{sqltext.LeaveForwarders}},
 		"look":             {(*bubbleServer).look, []string{sqltext.Look}},
-		"may write":        {answers([]any{true, true}), []string{sqltext.MayWrite}},
+		"may write":        {answers([]any{true}), []string{sqltext.MayWrite}},
 		"clean":            {answers([]any{int64(0), true, int64(0), int64(0)}), []string{sqltext.CleanPublished}},
 		"clean others": {answers(), []string{
 			sqltext.CleanInbox, sqltext.CleanInboxFailed, sqltext.CleanKeys,

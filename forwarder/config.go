@@ -72,9 +72,8 @@ type Config struct {
 	Classify func(err error) Verdict
 	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff
-	// OutageBackoff is how long a topic is paused that was unavailable; default 200 ms doubling to 15 s. Of the paused
-	// topics of a publisher one is tried each second, or after OutageBackoff.Initial if that is more, and has the others
-	// tried when it works.
+	// OutageBackoff is how long a topic is paused after it was unavailable, until one message tries it again; default
+	// 200 ms doubling to 5 s. Its maximum is how long a topic may take to notice that its broker is back.
 	OutageBackoff outbox.Backoff
 	// MaxAttempts is after how many charged attempts a message is dead; default 10, -1 never. Raise it if messages
 	// recover by themselves, lower it if a blocked key costs more than a dead message.
@@ -142,7 +141,7 @@ func (c *Config) setDefaults() {
 	fill(&c.InboxRetention, 30*24*time.Hour)
 	fill(&c.CleanInterval, time.Minute)
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(time.Second, 5*time.Minute))
-	c.OutageBackoff = outbox.Backoff(core.Backoff(c.OutageBackoff).WithDefaults(200*time.Millisecond, 15*time.Second))
+	c.OutageBackoff = outbox.Backoff(core.Backoff(c.OutageBackoff).WithDefaults(200*time.Millisecond, 5*time.Second))
 }
 
 func fill[T comparable](field *T, def T) {

@@ -127,31 +127,22 @@
 // MaxAttempts, and at least MinDeadAge old, a message is dead. The statement that marks it so also writes its dead
 // letter, if Config.DeadLetterTopic is set: neither is there without the other.
 //
-// Where an error has no verdict, what else happens decides whether the message or the broker is at fault:
+// An error without a verdict may be the fault of the message or of the broker. A circuit breaker decides (breaker.go in
+// internal/board):
 //
-//   - A message is charged if its topic works: something else of the topic is published after it failed, or was
-//     published since the last time that this message failed.
-//   - The topic is paused, and nothing is charged, if everything fails: two messages or more of the topic, or of all
-//     topics of its publisher, have failed since something was published, and none succeeded. That is decided when
-//     whatever else is under way or may be published has its answer, after a second at most, or when 16 messages of the
-//     topic have failed in a row. Until then the messages that failed block their keys, without a charge.
-//   - A message that fails alone, with nothing else to compare it with, is charged. A topic that never has more than
-//     one message to publish cannot tell an outage from a bad message, if the publisher has no other either: there
-//     MinDeadAge is what protects it, so one message may die of an outage that lasts longer, and none after it, as then
-//     two have failed.
+//   - The first four messages that fail in a row on a topic, or on all topics of its publisher, are charged an attempt
+//     each. A success in between starts the count again. A message that fails several times in a row counts once, so one
+//     that fails alone, with no other to compare it with, is charged each time; there MinDeadAge protects it.
+//   - The fifth opens the breaker: its topic is paused and nothing is charged. An outage that no error names costs four
+//     attempts in each forwarder process, for each publisher.
+//   - While the breaker is open, one message at a time probes the topic, after Config.OutageBackoff, uncharged. The probe
+//     is the message that came last, then one of another key each time, so that messages that fail on their own do not
+//     stop the others for long. A success closes the breaker.
+//   - If everything that a topic ever gets fails, it stays paused until an operator discards its messages: it is in
+//     outbox_topics with the error, and on the page.
 //
-// What ends such a pause is a message that is published: the trial, or one that was under way. The trial is the message
-// that came last, and then one of another key each time, so that messages which fail by themselves stop no others for
-// long. Messages that were charged before a topic was found to be out stay charged, once each; one that fails again
-// after the topic has worked is charged at once. If all that a topic ever gets fails, it stays paused, and its messages
-// die only when an operator discards them: it is in outbox_topics with the error, and on the page.
-//
-// # After an outage (internal/board)
-//
-// Each topic has a pause of its own, of Config.OutageBackoff. But of all topics of a publisher that are paused, one is
-// tried each second at least, and when one that was paused for longer than its first wait is published again, or one
-// that was not paused publishes something, the others are tried at once and their backoffs begin anew. So all topics of
-// all forwarders are back within a second or two of their broker, without having to hear of each other.
+// Each topic has a pause of its own, so all topics of all forwarders are back within the maximum of OutageBackoff, 5
+// seconds by default, without having to hear of each other.
 //
 // # Publishers without a verdict
 //

@@ -53,31 +53,7 @@ func (d *desk) tried() *board.Call {
 	return nil
 }
 
-func paused(t *testing.T, v board.Verdict) *desk {
-	d := newDesk(t, board.Config{})
-	for i, topic := range []string{"a", "b"} {
-		for n := range int64(4) {
-			id := int64(10*i) + n + 1
-			d.put(0, fmt.Sprint(id), topic, id)
-		}
-	}
-	d.read()
-	for c := d.next(); c != nil; c = d.next() {
-		d.returned(c, v)
-	}
-	d.tick(0)
-	for range 40 { // 1 s, 2 s and so on
-		_, read := d.b.Due()
-		d.tick(max(0, read.Sub(d.now)))
-		d.read()
-		for c := d.next(); c != nil; c = d.next() {
-			d.returned(c, v)
-		}
-	}
-	return d
-}
-
-func TestHeadsThatWerePutOffAreHurried(t *testing.T) {
+func TestHeadsWaitForTheirTopicsPause(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "x", "a", 1)
 	d.put(0, "y", "b", 2)
@@ -91,10 +67,14 @@ func TestHeadsThatWerePutOffAreHurried(t *testing.T) {
 	for range 60 {
 		d.returned(d.tried(), board.Unavailable)
 	}
-	d.returned(d.tried(), board.OK)
-	if d.drain(); len(d.table) != 0 {
-		t.Fatalf("%d rows are left", len(d.table))
+	for range 3 { // of b, of a, and the other one of b
+		d.returned(d.tried(), board.OK)
+		d.drain()
+		if len(d.table) == 0 {
+			return
+		}
 	}
+	t.Fatalf("%d rows are left", len(d.table))
 }
 
 func TestFewFailuresAreCharged(t *testing.T) {
@@ -180,32 +160,12 @@ func TestTopicsOfAPublisherFailTogether(t *testing.T) {
 	}
 }
 
-// A topic that works has those of its publisher tried at once, however long they are paused.
-func TestOneTopicTriesForTheOthers(t *testing.T) {
-	for _, v := range []board.Verdict{board.Unknown, board.Unavailable} {
-		d := paused(t, v)
-		for range 2 { // the one whose pause ends first, then the other, at once
-			d.read()
-			c := d.next()
-			for c == nil {
-				_, read := d.b.Due()
-				d.tick(max(0, read.Sub(d.now)))
-				d.read()
-				c = d.next()
-			}
-			before := d.now
-			d.returned(c, board.OK)
-			for c := d.next(); c != nil; c = d.next() {
-				d.returned(c, board.OK)
-			}
-			if _, read := d.b.Due(); !read.IsZero() && read.After(before) {
-				t.Fatalf("%v: the other topic is not tried before %s", v, read.Sub(before))
-			}
-		}
-		d.drain()
-		d.tick(time.Minute) // those that were charged
-		if d.drain(); len(d.table) != 0 {
-			t.Fatalf("%v: %d rows are left", v, len(d.table))
-		}
-	}
+func TestASuccessStartsTheCountAgain(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 64})
+	d.want(d.breaks("a", 1, 4), 1, 2, 3, 4)
+	d.put(0, "x", "a", 5)
+	d.read()
+	d.returned(d.next(5), board.OK)
+	d.settle()
+	d.want(d.breaks("a", 6, 5), 6, 7, 8, 9)
 }

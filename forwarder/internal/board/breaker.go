@@ -1,13 +1,14 @@
 package board
 
-// An error that is not recognised may be the fault of its message or of the broker. A circuit breaker decides: while
-// few messages have failed in a row the message is charged; from the fifth on its topic is paused and nothing is.
+// An error without a verdict may be the fault of its message or of the broker. A circuit breaker decides: the first four
+// messages that fail in a row are charged an attempt each; the fifth opens the breaker of its topic, which is paused.
+// While it is open one message at a time probes the topic, and nothing is charged.
 
-// breakAfter is how many messages must fail in a row, and none be published, for their topic to be paused.
+// breakAfter is the number of messages that must fail in a row, without a success, for their topic to be paused.
 const breakAfter = 5
 
-// failures counts messages that failed for an unknown reason since the last success. One that fails again and again
-// counts once.
+// failures counts the messages that have failed for an unknown reason since the last success. A message that fails
+// several times in a row counts once.
 type failures struct {
 	last string // the uuid of the latest: an id may be another message's after a crash
 	n    int
@@ -20,7 +21,7 @@ func (f *failures) add(uuid string) {
 	}
 }
 
-// publisher is what topics have in common that go to the same publisher.
+// publisher counts the failures of all topics that go to the same publisher.
 type publisher struct{ failures }
 
 func (b *Board) publisherOf(topic string) *publisher {
@@ -34,13 +35,13 @@ func (b *Board) publisherOf(topic string) *publisher {
 	return b.publishers[n]
 }
 
-// failedUnknown takes a message that failed for an unknown reason. A trial is charged if its topic was paused for an
-// error that was known: the broker answers again.
+// failedUnknown handles a message that failed for an unknown reason. A trial is charged if its topic was paused for an
+// error with a verdict: the broker answers again.
 func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 	t := c.topic
 	trial := t.trial == c.Row
 	t.unknown.add(c.Row.UUID)
-	if !t.paused { // one that is says nothing of others
+	if !t.paused { // failures of a paused topic show nothing about the others
 		t.publisher.add(c.Row.UUID)
 	}
 	switch {
@@ -50,36 +51,23 @@ func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 		b.pause(c.Row, res.Err, true)
 		b.sendBack(l, c, true)
 	case trial:
-		b.resumes(t)
+		b.reopen(t)
 		b.rejected(l, c, res)
 	default:
 		b.rejected(l, c, res)
 	}
 }
 
-// works closes the breaker of a topic of which something was published, and has the others of its publisher tried.
+// works closes the breaker of a topic of which something was published.
 func (b *Board) works(c *Call) {
 	t := c.topic
 	t.unknown, t.publisher.failures = failures{}, failures{}
 	if t.trial == c.Row || t.paused && t.guessed {
-		b.resumes(t)
+		b.reopen(t)
 	}
 }
 
-// resumes opens a topic whose broker has answered, and has the others of its publisher tried at once.
-func (b *Board) resumes(answered *topic) {
-	b.reopen(answered)
-	for _, t := range b.troubled {
-		if t.publisher == answered.publisher && t.paused && t.until.After(b.now) {
-			t.until = b.now
-			if t.lanes == 0 { // else one of the keys that wait is tried
-				b.bringHeads(t)
-			}
-		}
-	}
-}
-
-// bringHeads has the late heads of a topic looked at now. It walks all heads of the lanes that have any.
+// bringHeads makes the late heads of a topic due now. It walks all heads of the lanes that have any.
 func (b *Board) bringHeads(t *topic) {
 	for _, l := range b.lanes {
 		if l == nil || l.late[t.name] == 0 {

@@ -22,12 +22,6 @@
 //   - The shadow is what of a lane there was no room to park: a few bits per hash of key, and the lowest id. Nothing
 //     new of a key is kept whose bits are set. A rewind, a mark of the lane set back to below that id, clears it.
 //   - An ask is a row to read by id, and why: unpark, retry, trial, or stray (pending, and unknown to the board).
-//   - A suspect is a message that failed for an unknown reason, while it cannot be told yet whether it is at
-//     fault. A streak is what failed, so or because of the broker, since something was published last: of a topic, and
-//     of all that share a publisher.
-//   - To convict is to charge a suspect, to pardon to park it uncharged.
-//   - A scout is the topic of a publisher that is tried soon, however long the pauses are. To hurry is to have others
-//     tried when one works.
 //   - A trial is the message that tries whether a paused topic works again; it is asked for when there is a place for
 //     its call. A pass lets a head or a trial go although its key is blocked.
 //   - A call is one Publish under way: young, slow after a while, expired at its time-out, hung once that was charged
@@ -44,9 +38,7 @@
 //	   |            ^   |                     |     outcome Dead: forgotten; with BlockKeyOnDead still a head
 //	   |            |   v                     |     outcome Gone: its head goes.  Fenced: the term is over
 //	   +-------> shadow -> rewind, read again +-> unavailable: parked, or still a head; its topic is paused
-//	                                          +-> unknown: a head, and a suspect
-//	                                          |     its topic works, or it fails alone: convicted, as if rejected
-//	                                          |     all fail: pardoned, as if unavailable
+//	                                          +-> unknown: as rejected, or as unavailable: see breaker.go
 //	                                          +-> aborted: parked, and asked for again
 //	                                          +-> timed out: as rejected or unavailable, and the call is hung.
 //	                                              A late success is a success; a late error is nothing
@@ -57,19 +49,6 @@
 //	topic: open -> paused -> trial asked for -> trial under way -> open, or paused for longer
 //	       open -> slow -> jammed -> open; other topics go on
 //	lane:  LaneTaken -> read -> HandBack -> free -> LanesLost, or LanesLost at any time
-//
-// # Doubts
-//
-// Whether a suspect is charged is decided by the answers of others, and never by one that is not there: when its topic
-// publishes something, it is convicted; when nothing else is under way or may go, or it has waited for SlowAfter, it is
-// convicted if the streak of its topic and that of its publisher are of one message, and pardoned if they are of
-// several. 16 suspects of a topic are enough to decide that at once. A key that failed uncharged is remembered with
-// what its topic had published until then: if it fails again and that is more, it is charged without a doubt, unless
-// the topic is paused. So messages that are always bad are charged each time that a good one gets through, however many
-// there are, and in an outage none is. The trial of a topic is the key that came last, which has failed least likely;
-// those that fail go to the other end of the list, and heads have every second turn.
-//
-// A topic that is paused while its publisher works for others is not counted in the publisher's streak.
 //
 // # Order
 //
@@ -84,8 +63,6 @@
 //
 // # What is bounded, and what happens beyond each bound
 //
-//	suspects                             16 of a topic, for SlowAfter at most.
-//	keys that failed uncharged           256 of a topic. Others are suspects again when they fail again.
 //	rows in memory, and their bytes      Beyond Config.Rows or Bytes a read brings what is asked for by id, and of the
 //	                                     rest a little, as all in memory may wait behind a few that hang. At twice as
 //	                                     much: trials only. Large rows come without payload; of these a read takes what
@@ -125,8 +102,8 @@
 //
 // lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; large.go
 // those that came without payload; rows.go into memory and out of it; keys.go chains; topics.go queues, places, slow
-// topics; pauses.go closed topics and the keys that wait for them; doubts.go errors that are not recognised, and
-// topics that are tried for others' sake; calls.go from Next to Returned; retries.go heads; acts.go what an operator
+// topics; pauses.go closed topics and the keys that wait for them; breaker.go errors that are not
+// recognised; calls.go from Next to Returned; retries.go heads; acts.go what an operator
 // had sent again in one act; parked.go ids; shadow.go; results.go what became of calls, and of their settling;
 // effects.go what others must do about it; list.go.
 package board

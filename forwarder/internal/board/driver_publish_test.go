@@ -20,7 +20,7 @@ type telling struct {
 	ok, failed           bool
 	okTaken, failedTaken bool // by the settler
 	failedAt             int  // clock, when the failure was settled
-	doubted              bool // whether it failed by its own fault was for the board to decide
+	unknown              bool // it failed without a verdict
 	at                   int  // of the forwarder's answers
 }
 
@@ -240,7 +240,7 @@ func (f *forwarder) tell(c *call, res board.Result, late bool) {
 	}
 	switch res.Verdict {
 	case board.Unknown:
-		if t.doubted = t.doubted || !late; !late {
+		if t.unknown = t.unknown || !late; !late {
 			f.lastFailed = c.Row
 		}
 	case board.OK:

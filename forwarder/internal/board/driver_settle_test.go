@@ -61,7 +61,7 @@ func (f *forwarder) results(most int) (published []*board.Row, failures []board.
 	}
 	for _, r := range failures {
 		t := f.told[r.Row]
-		if t == nil || !t.failed && !t.doubted || t.failedTaken {
+		if t == nil || !t.failed && !t.unknown || t.failedTaken {
 			f.m.failf("forwarder %d: the failure of row %d is to be settled, which was not told, or twice", f.id, r.Row.ID)
 			continue
 		}

@@ -69,7 +69,7 @@ func (b *Board) concludeTrial(l *lane, c *Call, r Result) {
 		t.trial = nil // it says nothing; another one follows
 		b.update(t)
 	default:
-		b.resumes(t) // the broker answered
+		b.reopen(t) // the broker answered
 	}
 }
 

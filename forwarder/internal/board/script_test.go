@@ -124,13 +124,6 @@ func (d *desk) act(what string, args []string) {
 		d.answers(args, board.Unavailable)
 	case "unknown": // is why they fail
 		d.answers(args, board.Unknown)
-	case "doubted": // they fail for an unknown reason, and are not charged
-		d.answers(args, board.Unknown)
-		if charged := d.charged(); slices.ContainsFunc(d.ids(args), func(id int64) bool {
-			return slices.Contains(charged, id)
-		}) {
-			d.t.Fatalf("%v are charged", charged)
-		}
 	case "idle": // nothing may be published
 		d.none()
 	case "settle": // all, or only the failures, or only what came since that

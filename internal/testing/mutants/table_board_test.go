@@ -187,7 +187,7 @@ var boardMutants = []Mutant{
 	},
 	{
 		Name: "B26", File: "board/results.go", Trouble: "blindness", First: 0,
-		Breaks: "an unknown error is charged at once",
+		Breaks: "the breaker never opens: each unknown error is charged",
 		Old: `		case r.Verdict == Unknown:
 			b.failedUnknown(l, c, r)`,
 		New: `		case r.Verdict == Unknown:
@@ -321,6 +321,24 @@ var boardMutants = []Mutant{
 		New:    "if h == nil || true {",
 	},
 	{
+		Name: "B45", File: "board/breaker.go", Trouble: "blindness", Test: "TestAMessageThatFailsAloneIsCharged",
+		Breaks: "a message that fails several times in a row opens the breaker",
+		Old:    "	if f.last != uuid {",
+		New:    "	if true {",
+	},
+	{
+		Name: "B48", File: "board/breaker.go", Trouble: "blindness", Test: "TestASuccessStartsTheCountAgain",
+		Breaks: "a success does not start the count of failures again",
+		Old:    "	t.unknown, t.publisher.failures = failures{}, failures{}\n",
+		New:    "",
+	},
+	{
+		Name: "B56", File: "board/breaker.go", Trouble: "blindness", Test: "TestTopicsOfAPublisherFailTogether",
+		Breaks: "failures on several topics of a publisher do not count together",
+		Old:    "		t.publisher.add(c.Row.UUID)\n",
+		New:    "",
+	},
+	{
 		Name: "B46", File: "board/results.go", Trouble: "blindness", Test: "TestScripts/outage-late",
 		Breaks: "the failure of a trial whose message was published late ends no trial",
 		Old:    "r.Verdict == Unknown && !l.published(c.Row.ID):",
@@ -371,8 +389,8 @@ var boardMutants = []Mutant{
 	{
 		Name: "B54", File: "board/calls.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
 		Breaks: "a place that is free again brings no head of a paused topic",
-		Old:    "b.bringHeads(t, now)\n",
-		New:    "",
+		Old:    "if t.calls == b.cfg.Concurrency-1 && t.wantsTrial() {",
+		New:    "if false {",
 	},
 	{
 		Name: "B55", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-queued",
