@@ -40,8 +40,8 @@ type chaos struct {
 
 	live       sync.Mutex // of those that sample looks at
 	forwarding []*worker
-	queueing   []*queueProcess
-	reading    []*inboundProcess
+	queueing   []*process
+	reading    []*process
 
 	enqueued int // by load alone
 	samples  []sample
@@ -122,7 +122,7 @@ func (c *chaos) worker(handle string) childConfig {
 	return childConfig{Handle: handle, Handlers: true, LeaseTTL: 2 * time.Second, Forget: c.plan.forget}
 }
 
-func (c *chaos) startQueue() *queueProcess {
+func (c *chaos) startQueue() *process {
 	return startQueueProcess(c.t, queueChild{URL: c.h.url, Dispatchers: 1, Concurrency: 8, LeaseTTL: time.Second})
 }
 

@@ -27,19 +27,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// childEnv makes this test binary a worker of the crash tests instead of running tests.
-const childEnv = "OUTBOX_TEST_CHILD"
-
-func init() {
-	if spec := os.Getenv(childEnv); spec != "" {
-		if err := runChild(spec); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-}
-
 // childConfig says what a worker process does.
 type childConfig struct {
 	Name     string
@@ -62,9 +49,9 @@ type child struct {
 	shop   shop
 }
 
-func runChild(spec string) error {
+func runChild(settings []byte) error {
 	c := &child{}
-	if err := json.Unmarshal([]byte(spec), &c.cfg); err != nil {
+	if err := json.Unmarshal(settings, &c.cfg); err != nil {
 		return err
 	}
 	conn, err := net.FileConn(os.NewFile(3, "parent"))

@@ -23,19 +23,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// queueChildEnv makes this test binary a process of dispatchers instead of running tests.
-const queueChildEnv = "OUTBOX_TEST_QUEUE_CHILD"
-
-func init() {
-	if spec := os.Getenv(queueChildEnv); spec != "" {
-		if err := runQueueChild(spec); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-}
-
 type queueChild struct {
 	URL                      string
 	Dispatchers, Concurrency int
@@ -44,9 +31,9 @@ type queueChild struct {
 }
 
 // runQueueChild dispatches until its input ends, with its parent at the latest.
-func runQueueChild(spec string) error {
+func runQueueChild(settings []byte) error {
 	var cfg queueChild
-	if err := json.Unmarshal([]byte(spec), &cfg); err != nil {
+	if err := json.Unmarshal(settings, &cfg); err != nil {
 		return err
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -109,51 +96,9 @@ func runQueueChild(spec string) error {
 	return outbox.Run(ctx, runners...)
 }
 
-// queueProcess is such a process as its parent sees it.
-type queueProcess struct {
-	cmd   *exec.Cmd
-	input io.Closer
-	log   *logTail
-	gone  chan struct{} // closed when it has ended
-	err   error
-}
-
-func startQueueProcess(t testing.TB, cfg queueChild) *queueProcess {
+func startQueueProcess(t testing.TB, cfg queueChild) *process {
 	t.Helper()
-	spec, err := json.Marshal(cfg)
-	require.NoError(t, err)
-	exe, err := os.Executable()
-	require.NoError(t, err)
-	p := &queueProcess{cmd: exec.Command(exe), log: &logTail{}, gone: make(chan struct{})}
-	p.cmd.Env = append(os.Environ(), queueChildEnv+"="+string(spec))
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.input, err = p.cmd.StdinPipe()
-	require.NoError(t, err)
-	require.NoError(t, p.cmd.Start())
-	go func() {
-		defer close(p.gone)
-		p.err = p.cmd.Wait()
-	}()
-	t.Cleanup(p.kill)
-	return p
-}
-
-func (p *queueProcess) kill() {
-	_ = p.cmd.Process.Kill()
-	<-p.gone
-}
-
-// end lets the process end in good order.
-func (p *queueProcess) end(t testing.TB) {
-	t.Helper()
-	_ = p.input.Close()
-	select {
-	case <-p.gone:
-		assert.NoError(t, p.err, p.log)
-	case <-time.After(patience):
-		t.Errorf("the process does not end: %s", p.log)
-	}
+	return startProcess(t, "queue", cfg)
 }
 
 // watchClaims has the database itself write down every claim of a row that has an owner already.
@@ -187,7 +132,7 @@ func TestDispatchersUnderFire(t *testing.T) {
 	watchClaims(t, h)
 	s := storeOn(t, h, quickStore())
 	cfg := queueChild{URL: h.url, Dispatchers: 2, Concurrency: 8, LeaseTTL: time.Second}
-	processes := make([]*queueProcess, 4)
+	processes := make([]*process, 4)
 	for i := range processes {
 		processes[i] = startQueueProcess(t, cfg)
 	}

@@ -4,7 +4,6 @@ package integration_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -66,23 +65,16 @@ func (w *crashWorld) spawn(cfg childConfig, fatal string, skip int) *worker {
 		}
 		cfg.URL += "&default_query_exec_mode=exec"
 	}
-	spec, err := json.Marshal(cfg)
-	require.NoError(w.t, err)
 	ours, theirs, err := socketPair()
 	require.NoError(w.t, err)
 	defer theirs.Close()
-	exe, err := os.Executable()
-	require.NoError(w.t, err)
+	child := newProcess(w.t, "worker", cfg)
 	p := &worker{
-		world: w, cfg: cfg, cmd: exec.Command(exe), log: &logTail{},
+		world: w, cfg: cfg, cmd: child.cmd, log: child.log,
 		gone: make(chan struct{}), stop: make(chan struct{}), running: make(chan struct{}),
 		passed: map[string]int{}, fatal: fatal, skip: skip, reached: make(chan struct{}),
 	}
-	p.cmd.Env = append(os.Environ(), childEnv+"="+string(spec))
 	p.cmd.ExtraFiles = []*os.File{theirs}
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	// A group of its own: should this process die, the system ends one that is stopped as well.
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := p.cmd.Start(); err != nil {
 		ours.Close()
 		require.NoError(w.t, err)

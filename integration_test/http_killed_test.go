@@ -13,7 +13,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -30,21 +29,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/idempotency"
 )
 
-// httpEnv makes this test binary a server of TestHTTPUnderKill instead of running tests. It ends when its input does.
-const httpEnv = "OUTBOX_TEST_HTTP"
-
-func init() {
-	if url := os.Getenv(httpEnv); url != "" {
-		if err := serveOrders(url); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-}
-
 // serveOrders serves on a port of its own, and writes its address as a line.
-func serveOrders(url string) error {
+func serveOrders(settings []byte) error {
+	var url string
+	if err := json.Unmarshal(settings, &url); err != nil {
+		return err
+	}
 	pool, err := pgxpool.New(context.Background(), url+"&pool_max_conns=24")
 	if err != nil {
 		return err
@@ -116,33 +106,20 @@ type httpServer struct {
 	mu   sync.Mutex
 	addr string // "" while it is down
 	kill func()
-	log  *logTail
 }
 
 func (s *httpServer) start(t testing.TB, url string) {
 	t.Helper()
-	exe, err := os.Executable()
+	p := newProcess(t, "http", url)
+	p.cmd.Stdout = nil
+	stdout, err := p.cmd.StdoutPipe()
 	require.NoError(t, err)
-	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), httpEnv+"="+url)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Stderr = s.log
-	stdin, err := cmd.StdinPipe()
-	require.NoError(t, err)
-	stdout, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	kill := sync.OnceFunc(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		_ = stdin.Close()
-	})
-	t.Cleanup(kill)
+	p.start(t)
 	line, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(t, err, "%s", s.log)
+	require.NoError(t, err, "%s", p.log)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.addr, s.kill = strings.TrimSpace(line), kill
+	s.addr, s.kill = strings.TrimSpace(line), p.kill
 }
 
 func (s *httpServer) address() string {
@@ -256,7 +233,7 @@ func TestHTTPUnderKill(t *testing.T) {
 	// would be cut.
 	c := &httpClients{t: t, client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	for i := range c.servers {
-		c.servers[i] = &httpServer{log: &logTail{}}
+		c.servers[i] = &httpServer{}
 		c.servers[i].start(t, h.url)
 	}
 	keys := make(chan string)

@@ -66,7 +66,7 @@ const campaignPatience = 5 * time.Minute
 func (w *inboundWorld) campaign(c inboundConfig, processes, until int, restart func()) string {
 	t := w.t
 	t.Helper()
-	var live []*inboundProcess
+	var live []*process
 	begun, frozen, killed, ended, restarts := time.Now(), 0, 0, 0, 0
 	lastRestart := begun
 	done, progress := 0, begun
@@ -93,7 +93,7 @@ func (w *inboundWorld) campaign(c inboundConfig, processes, until int, restart f
 				time.AfterFunc(8*time.Second, func() { _ = victim.cmd.Process.Signal(syscall.SIGCONT) })
 			case 2:
 				ended++
-				require.NoError(t, victim.stdin.Close())
+				require.NoError(t, victim.input.Close())
 				live = append(live[:i], live[i+1:]...)
 			}
 		}

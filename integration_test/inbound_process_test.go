@@ -6,10 +6,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,22 +22,10 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// inboundEnv makes this test binary a member of the group instead of running tests. It ends when its input does.
-const inboundEnv = "OUTBOX_TEST_INBOUND"
-
-func init() {
-	if spec := os.Getenv(inboundEnv); spec != "" {
-		if err := runInbound(spec); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-}
-
-func runInbound(spec string) error {
+// runInbound is a member of the group. It ends when its input does.
+func runInbound(settings []byte) error {
 	var c inboundConfig
-	if err := json.Unmarshal([]byte(spec), &c); err != nil {
+	if err := json.Unmarshal(settings, &c); err != nil {
 		return err
 	}
 	cfg, err := pgxpool.ParseConfig(c.URL)
@@ -82,42 +68,10 @@ func runInbound(spec string) error {
 	return err
 }
 
-// inboundProcess is a member of the group that may be killed and stopped.
-type inboundProcess struct {
-	cmd   *exec.Cmd
-	stdin io.Closer
-	log   *logTail
-	end   sync.Once
-}
-
-func (w *inboundWorld) spawn(c inboundConfig) *inboundProcess {
+func (w *inboundWorld) spawn(c inboundConfig) *process {
 	w.t.Helper()
 	c.observer = nil
-	spec, err := json.Marshal(c)
-	require.NoError(w.t, err)
-	exe, err := os.Executable()
-	require.NoError(w.t, err)
-	p := &inboundProcess{cmd: exec.Command(exe), log: &logTail{}}
-	p.cmd.Env = append(os.Environ(), inboundEnv+"="+string(spec))
-	p.cmd.Stdout, p.cmd.Stderr = p.log, p.log
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.stdin, err = p.cmd.StdinPipe()
-	require.NoError(w.t, err)
-	require.NoError(w.t, p.cmd.Start())
-	w.t.Cleanup(func() {
-		p.kill()
-		if w.t.Failed() {
-			w.t.Logf("process %d:\n%s", p.cmd.Process.Pid, p.log)
-		}
-	})
-	return p
-}
-
-func (p *inboundProcess) kill() {
-	p.end.Do(func() {
-		_ = p.cmd.Process.Kill()
-		_ = p.cmd.Wait()
-	})
+	return startProcess(w.t, "inbound", c)
 }
 
 // TestInboundOrderUnderKill: of two processes one is killed, again and again, while another one joins.
@@ -127,7 +81,7 @@ func TestInboundOrderUnderKill(t *testing.T) {
 	w := newInboundWorld(t, 4)
 	w.send(rounds(3000, 30_000), 300)
 	kills := rounds(2, 10)
-	live := []*inboundProcess{w.spawn(w.config()), w.spawn(w.config())}
+	live := []*process{w.spawn(w.config()), w.spawn(w.config())}
 	for kill := 1; kill <= kills; kill++ {
 		w.await(kill * w.settled / (kills + 2))
 		live = append(live, w.spawn(w.config()))

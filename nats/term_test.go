@@ -1,7 +1,9 @@
 package nats
 
 import (
+	"bufio"
 	"context"
+	"net"
 	"testing"
 	"time"
 
@@ -64,6 +66,97 @@ func TestOwnerWaitsForAllThatIsPending(t *testing.T) {
 	term := newTestTerm(t, 5, 8)
 	if term.compare(info(2, 4, 2, "other")); term.reader.term != nil {
 		t.Error("another process is the owner, and this one stays")
+	}
+}
+
+// TestAGapIsWaitedFor: a delivery that was lost on its way may be older than what came after it.
+func TestAGapIsWaitedFor(t *testing.T) {
+	term := newTestTerm(t, 5)
+	term.whole = true
+	next := func(stream, consumer uint64) {
+		msg := natsgo.NewMsg("orders")
+		msg.Header.Set(pinHeader, "pin")
+		term.take(msg, &natsgo.MsgMetadata{Sequence: natsgo.SequencePair{Stream: stream, Consumer: consumer}})
+	}
+	if next(6, 2); !term.whole {
+		t.Error("the next delivery is taken for a gap")
+	}
+	if next(8, 4); term.whole {
+		t.Error("a gap is not seen: the key's next message is handled before the lost one")
+	}
+}
+
+// sentFor returns how many acks and naks of a message were sent since the last call. Nobody reads them.
+func sentFor(t *testing.T, msg *natsgo.Msg) (sent func() uint64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = conn.Write([]byte("INFO {\"max_payload\":1048576}\r\n"))
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			if lines.Text() == "PING" {
+				_, _ = conn.Write([]byte("PONG\r\n"))
+			}
+		}
+	}()
+	conn, err := natsgo.Connect(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	msg.Reply = "$JS.ACK"
+	if msg.Sub, err = conn.SubscribeSync("orders"); err != nil {
+		t.Fatal(err)
+	}
+	var before uint64
+	return func() uint64 {
+		all := conn.Stats().OutMsgs
+		since := all - before
+		before = all
+		return since
+	}
+}
+
+// TestWithoutALeaseNothingIsDone: another process may be the owner, and counts on what JetStream waits for.
+func TestWithoutALeaseNothingIsDone(t *testing.T) {
+	term := newTestTerm(t, 5)
+	term.whole = true
+	if term.start(); term.running > 0 {
+		t.Fatal("a message is delivered without a lease")
+	}
+	in := term.held[5].Value.in
+	sent := sentFor(t, in)
+	if term.ack(in); sent() > 0 {
+		t.Error("an ack is sent without a lease")
+	}
+	if term.ackAgain(); sent() > 0 || len(term.unacked) != 1 {
+		t.Error("an ack is not kept for the lease")
+	}
+	term.renew(time.Now())
+	if term.ackAgain(); sent() != 1 || len(term.unacked) != 0 {
+		t.Error("an ack is not sent with the next lease")
+	}
+}
+
+// TestWhatAHandlerHasIsNotHandedBack: JetStream would deliver it to the next owner at once.
+func TestWhatAHandlerHasIsNotHandedBack(t *testing.T) {
+	term := newTestTerm(t, 5)
+	it := term.held[5]
+	sent := sentFor(t, it.Value.in)
+	it.Value.out = true
+	if term.handBack(); sent() > 0 {
+		t.Error("it is handed back while a handler has it")
+	}
+	it.Value.out = false
+	if term.handBack(); sent() != 1 {
+		t.Error("it is not handed back")
 	}
 }
 

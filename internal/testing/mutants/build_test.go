@@ -139,20 +139,22 @@ func Run(binary, trouble string, from, to uint64) (seed uint64, problem string, 
 // error.
 func (m Mutant) Fails(root, binary string) (failed bool, output string, err error) {
 	name := "^" + strings.ReplaceAll(m.Test, "/", "$/^") + "$"
-	args := []string{binary, "-test.run", name, "-test.v", "-test.timeout", "10m"}
+	args := []string{binary, "-test.run", name, "-test.v", "-test.timeout", "3m"}
 	if !m.Second {
 		args = append(args, "-test.short")
 	}
 	cmd := exec.Command("nice", args...)
 	cmd.Dir = filepath.Join(root, m.In) // where testdata is
 	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return true, string(out), nil
+	switch output = string(out); {
+	case strings.Contains(output, "--- FAIL: "+m.Test+" ") || strings.Contains(output, "\npanic: "):
+		return true, output, nil
+	case err != nil:
+		return false, output, fmt.Errorf("run %s: %w: %s", m.Test, err, output)
+	case !strings.Contains(output, "--- PASS: "+m.Test+" "):
+		return false, output, fmt.Errorf("%s did not run: is it of the second tier?", m.Test)
 	}
-	if !strings.Contains(string(out), "--- PASS: "+m.Test+" ") {
-		return false, string(out), fmt.Errorf("%s did not run: is it of the second tier?", m.Test)
-	}
-	return false, string(out), nil
+	return false, output, nil
 }
 
 // Find returns the first seed at which a mutant is found. It tries the one in the table before all others.

@@ -1,4 +1,86 @@
 package mutants
 
 // brokerMutants are those of packages kafka and nats.
-var brokerMutants = []Mutant{}
+var brokerMutants = []Mutant{
+	{
+		Name: "N1", File: "nats/term.go", In: "nats", Test: "TestAGapIsWaitedFor",
+		Breaks: "a message overtakes one of its key that was lost on its way",
+		Old:    "if t.last != 0 && meta.Sequence.Consumer != t.last+1 {",
+		New:    "if false {",
+	},
+	{
+		Name: "N2", File: "nats/term.go", In: "nats", Test: "TestWithoutALeaseNothingIsDone",
+		Breaks: "two processes handle messages of one consumer",
+		Old:    "if t.stopped || !t.whole || !t.valid() {",
+		New:    "if t.stopped || !t.whole {",
+	},
+	{
+		Name: "N3", File: "nats/term.go", In: "nats", Test: "TestWithoutALeaseNothingIsDone",
+		Breaks: "a process acks that does not own the consumer any more",
+		Old:    "if !t.valid() || in.Ack() != nil {",
+		New:    "if in.Ack() != nil {",
+	},
+	{
+		Name: "N4", File: "nats/term.go", In: "nats", Test: "TestWithoutALeaseNothingIsDone",
+		Breaks: "an ack that could not be sent is forgotten",
+		Old:    "if !t.valid() || len(t.unacked) == 0 {",
+		New:    "if true {",
+	},
+	{
+		Name: "N5", File: "nats/term.go", In: "nats", Test: "TestWhatAHandlerHasIsNotHandedBack",
+		Breaks: "a message is delivered again while a handler has it",
+		Old:    "if !it.Value.out {",
+		New:    "if true {",
+	},
+	{
+		Name: "N6", File: "nats/term.go", In: "nats", Test: "TestOwnerWaitsForAllThatIsPending",
+		Breaks: "a new owner overtakes what the one before had in hand",
+		Old:    "t.whole = info.NumAckPending <= held; t.whole",
+		New:    "t.whole = true; held >= 0",
+	},
+	{
+		Name: "N7", File: "nats/term.go", In: "nats", Test: "TestPinOfAMessage",
+		Breaks: "the messages of another owner are handled",
+		Old:    `return pin == "" || pin == t.pin`,
+		New:    `return true`,
+	},
+	{
+		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
+		Breaks: "an offset is committed past messages that are not handled",
+		Old:    "if watermark := p.window.Watermark(); watermark > p.marked {",
+		New:    "if watermark := p.window.Watermark() + 1; watermark > p.marked {",
+	},
+	{
+		Name: "K2", File: "kafka/partition.go", In: "kafka", Test: "TestNothingStartsAfterTheEnd",
+		Breaks: "a message starts after its partition was taken away",
+		Old: `	if p.stopped {
+		return nil, nil
+	}
+`,
+		New: "",
+	},
+	{
+		Name: "K3", File: "kafka/partition.go", In: "kafka", Test: "TestRetryAfterBlocksItsKeySoLong",
+		Breaks: "a later retry comes after the backoff of a failure",
+		Old:    "	if later == 0 {\n		later = core.Backoff",
+		New:    "	if true {\n		later = core.Backoff",
+	},
+	{
+		Name: "K4", File: "kafka/partition.go", In: "kafka", Test: "TestFailingKeysLeaveHalfOfThePlaces",
+		Breaks: "failing keys leave no slot to others",
+		Old:    "if again && !p.retry {",
+		New:    "if p.retry = p.retry || again; false {",
+	},
+	{
+		Name: "K5", File: "kafka/partition.go", In: "kafka", Test: "TestUnmarshalErrorHoldsItsKey",
+		Breaks: "a message whose key cannot be read is overtaken by others of its record key",
+		Old:    "key, rec.unkeyed = msg.Key, true",
+		New:    "key, rec.unkeyed = nil, true",
+	},
+	{
+		Name: "K6", File: "kafka/partition.go", In: "kafka", Test: "TestClaimResumesAtItsStart",
+		Breaks: "a partition that was paused before a rebalance stays paused",
+		Old:    "	p.group.Resume(p.here) // sarama remembers a pause over rebalances\n",
+		New:    "",
+	},
+}

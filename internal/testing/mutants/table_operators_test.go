@@ -107,10 +107,10 @@ var adminMutants = []Mutant{
 		New:    "THEN q.first_seen_at ELSE q.first_seen_at END",
 	},
 	{
-		Name: "A18", File: "internal/sqltext/store.go", In: "integration_test", Test: "TestActsPassByLocks",
+		Name: "A18", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestActsPassByLocks",
 		Breaks: "an act waits for a message that another session has locked",
-		Old:    "LIMIT 1 FOR UPDATE OF {alias} SKIP LOCKED) r",
-		New:    "LIMIT 1 FOR UPDATE OF {alias}) r",
+		Old:    "     ORDER BY o.id FOR UPDATE OF o SKIP LOCKED\n",
+		New:    "     ORDER BY o.id FOR UPDATE OF o\n",
 	},
 	{
 		Name: "A19", File: "admin/act.go", In: "integration_test", Test: "TestActIsCutOff",
