@@ -274,12 +274,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	w.answers(nil)
 	before := value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox")
 	gate.release(failure)
-	// It is over when the connection that it waits for in the pool has done something else; there is one for each
-	// statement.
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle' "+
-			"and query like '%fence%'") > 0
-	}, "the failure was sent")
+	within(t, "the end of the failure's statement", failure.ended)
 	assert.Equal(t, before, value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox"),
 		"the failure was recorded")
 	gate.release(reads...)

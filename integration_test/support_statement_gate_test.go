@@ -26,6 +26,7 @@ type heldStatement struct {
 	skip    int           // runs that pass
 	after   bool          // hold its result back, not the statement
 	begins  func()        // called first, each time; may be nil
+	ended   chan struct{} // gets one for each run that waited and has ended, as far as somebody receives
 }
 
 // newStatementGate opens a pgx handle whose statements may be held back. Defer releaseAll: what the test started waits
@@ -38,7 +39,9 @@ func newStatementGate(t testing.TB, url string) (handle, *statementGate) {
 
 // hold makes a statement of package schema wait from now on, after so many runs of it.
 func (g *statementGate) hold(statement string, skip int) *heldStatement {
-	return g.watch(statement, &heldStatement{arrived: make(chan struct{}, 100), open: make(chan struct{}), skip: skip})
+	return g.watch(statement, &heldStatement{
+		arrived: make(chan struct{}, 100), open: make(chan struct{}), ended: make(chan struct{}, 100), skip: skip,
+	})
 }
 
 // holdResult makes a statement wait, each time it is run from now on, when the server has answered it.
@@ -115,9 +118,12 @@ func (g *statementGate) TraceQueryStart(
 		default:
 		}
 		<-s.open
+		return context.WithValue(ctx, waited{}, s)
 	}
 	return ctx
 }
+
+type waited struct{}
 
 // TraceBatchStart has what is sent together wait for each of its statements.
 func (g *statementGate) TraceBatchStart(
@@ -138,6 +144,12 @@ func (g *statementGate) TraceBatchEnd(ctx context.Context, conn *pgx.Conn, _ pgx
 type heldResult struct{}
 
 func (g *statementGate) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if s, ok := ctx.Value(waited{}).(*heldStatement); ok {
+		select {
+		case s.ended <- struct{}{}:
+		default:
+		}
+	}
 	if s, ok := ctx.Value(heldResult{}).(*heldStatement); ok {
 		select {
 		case s.arrived <- struct{}{}:
