@@ -399,6 +399,9 @@ func TestCloseGivesBack(t *testing.T) {
 	g.await(t)
 	closed := make(chan error, 1)
 	go func() { closed <- d.Close() }()
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from inbox_queue where state = 'processing' and owner is null") == 1
+	}, "it gives back what it did not begin")
 	select {
 	case <-closed:
 		t.Fatal("it did not wait for its handlers")

@@ -48,7 +48,7 @@ func TestReadmeProgram(t *testing.T) {
 	for _, id := range []string{"order-1", "order-2"} {
 		require.Eventually(t, func() bool {
 			return orders.Publish("orders", message.NewMessage(watermill.NewUUID(), []byte(id))) == nil
-		}, 2*patience, 100*time.Millisecond)
+		}, 5*time.Minute, 100*time.Millisecond)
 	}
 	booked := map[string]bool{}
 	for _, msg := range consumeKafka(t, server, "bookings", 2) {
@@ -63,7 +63,7 @@ func TestReadmeProgram(t *testing.T) {
 	select {
 	case err := <-ended:
 		require.NoError(t, err)
-	case <-time.After(2 * patience):
+	case <-time.After(5 * time.Minute):
 		t.Fatal("the program does not end")
 	}
 }

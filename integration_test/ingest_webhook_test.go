@@ -159,7 +159,7 @@ func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
 		require.NoError(t, err)
 		t.Cleanup(func() { conn.Close() })
-		require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 		_, err = io.WriteString(conn, head)
 		require.NoError(t, err)
 		return conn, bufio.NewReader(conn)
@@ -202,7 +202,7 @@ func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 	server.Start()
 	t.Cleanup(server.Close)
 	dial("POST" + head + "900\r\n\r\n")
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, server.Config.Shutdown(ctx))
 }

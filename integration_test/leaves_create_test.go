@@ -4,7 +4,6 @@ import (
 	"context"
 	"regexp"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
@@ -67,7 +66,7 @@ func TestPartitionByAnOwnerThatMayMakeNoTable(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	owner := ownedBy(t, h)
 	_, end := holdWhile(t, h, `LOCK TABLE outbox IN ACCESS SHARE MODE`) // it would be waited for
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	err := schema.Partition(ctx, owner.db, schema.PartitionConfig{PartitionSize: 100})
 	require.ErrorContains(t, err, "lacks CREATE on its schema or tablespace: GRANT CREATE ON SCHEMA public TO ")

@@ -43,7 +43,7 @@ func TestLockedLeaf(t *testing.T) {
 		{`LOCK TABLE outbox_default IN ACCESS EXCLUSIVE MODE`, "outbox_default"},
 	} {
 		pid, end := holdWhile(t, h, c.statement)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		assert.NoError(t, schema.Check(ctx, h.db), c.statement)
 		found, err := schema.Inspect(ctx, h.db)
@@ -91,9 +91,9 @@ func TestLeafThatIsToBeLocked(t *testing.T) {
 	}()
 	require.Eventually(t, func() bool {
 		return h.count(t, `SELECT count(*) FROM pg_locks WHERE relation = 'outbox_p0'::regclass AND NOT granted`) > 0
-	}, time.Minute, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	assert.NoError(t, schema.Check(ctx, h.db))
 	a, err := admin.New(h.db, admin.Config{Actor: "test"}, nil)
@@ -139,7 +139,7 @@ func TestCheckWaitsForNoOtherTable(t *testing.T) {
 	h.exec(t, `CREATE TABLE other (n bigint CONSTRAINT other_bound CHECK (n < 5))`)
 	_, end := holdWhile(t, h, `LOCK TABLE other IN ACCESS EXCLUSIVE MODE`)
 	defer end()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, schema.Check(ctx, h.db))
 }

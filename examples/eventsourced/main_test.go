@@ -57,7 +57,7 @@ func TestAccounts(t *testing.T) {
 		t.Helper()
 		const different = `SELECT count(*)::text FROM (SELECT account, max(version) AS version, sum((event->>'amount')::bigint) AS balance FROM events GROUP BY account) e
  FULL JOIN balances b USING (account) WHERE (e.version, e.balance) IS DISTINCT FROM (b.version, b.balance::numeric)`
-		for deadline := time.Now().Add(time.Minute); value(different) != "0"; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Minute); value(different) != "0"; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s: %s balances are not what follows from the events", when, value(different))
 			}

@@ -55,7 +55,7 @@ func TestHTTP(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	type answer struct {
 		status         int
 		body, location string
@@ -116,7 +116,7 @@ func TestHTTP(t *testing.T) {
 		}
 		if start == 0 {
 			for range 2 {
-				msg, err := events.Next(jetstream.FetchMaxWait(time.Minute))
+				msg, err := events.Next(jetstream.FetchMaxWait(5 * time.Minute))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -53,7 +53,7 @@ func TestService(t *testing.T) {
 		t.Helper()
 		msg := message.NewMessage(id, []byte(payload))
 		outbox.SetKey(msg, "customer-1")
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // the service makes the topic
+		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // the service makes the topic
 			err := broker.Publish("orders", msg)
 			if err == nil {
 				return
@@ -65,7 +65,7 @@ func TestService(t *testing.T) {
 	}
 	published := func(want int) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			var bookings, letters int
 			_ = pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE topic = 'bookings'),
 				count(*) FILTER (WHERE topic = 'dead_letters') FROM outbox WHERE published_at IS NOT NULL`).Scan(&bookings, &letters)

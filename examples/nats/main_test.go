@@ -56,7 +56,7 @@ func TestService(t *testing.T) {
 		}
 		return func() string {
 			t.Helper()
-			msg, err := consumer.Next(jetstream.FetchMaxWait(time.Minute))
+			msg, err := consumer.Next(jetstream.FetchMaxWait(5 * time.Minute))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +95,7 @@ func TestService(t *testing.T) {
 		if got := letter(); got != "no JSON "+start {
 			t.Errorf("the letter is %q", got)
 		}
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(5 * time.Millisecond) {
 			consumer, err := js.Consumer(t.Context(), "orders", "booking-orders")
 			if err != nil {
 				t.Fatal(err)

@@ -108,7 +108,7 @@ func (s *shop) value(query string) (v string) {
 func (s *shop) waitFor(order, state string) {
 	s.t.Helper()
 	query := fmt.Sprintf(`SELECT state FROM sagas WHERE order_id = '%s'`, order)
-	for deadline := time.Now().Add(time.Minute); s.value(query) != state; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(5 * time.Minute); s.value(query) != state; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			s.t.Fatalf("%s is %s and not %s", order, s.value(query), state)
 		}
@@ -157,7 +157,7 @@ func TestCrashInTheMiddle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close(context.Background())
-	for deadline, waiting := time.Now().Add(time.Minute), 0; waiting == 0; time.Sleep(5 * time.Millisecond) {
+	for deadline, waiting := time.Now().Add(5*time.Minute), 0; waiting == 0; time.Sleep(5 * time.Millisecond) {
 		if err := other.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'UPDATE stock%'
 			AND datname = current_database()`).Scan(&waiting); err != nil {
 			t.Fatal(err)

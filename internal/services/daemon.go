@@ -14,7 +14,7 @@ import (
 
 const (
 	startTimeout    = 10 * time.Minute // see vigil for what ends most starts that fail
-	readyTimeout    = 10 * time.Second // of one request
+	readyTimeout    = 30 * time.Second // of one request
 	stopPatience    = 30 * time.Second
 	firstAttempts   = 5   // a new port each time
 	restartAttempts = 100 // with a pause between them: what a killed server left behind takes a while to go

@@ -43,7 +43,7 @@ func TestBadDayAddsUp(t *testing.T) {
 
 func look(t *testing.T, url string) string {
 	t.Helper()
-	client := &http.Client{Timeout: time.Minute}
+	client := &http.Client{Timeout: 5 * time.Minute}
 	defer client.CloseIdleConnections()
 	answer, err := client.Get(url)
 	if err != nil {

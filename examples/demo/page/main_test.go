@@ -26,7 +26,7 @@ func TestPage(t *testing.T) {
 	client := &http.Client{Timeout: 30 * time.Second}
 	defer client.CloseIdleConnections()
 	var body []byte
-	for deadline := time.Now().Add(time.Minute); !strings.Contains(string(body),
+	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(string(body),
 		"The broker is unavailable: invoices.created"); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the page does not say it: %s", body)
