@@ -13,11 +13,11 @@ MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet demo demo-kafka demo-page night chaos soak simulate mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
+.PHONY: help build vet demo demo-kafka demo-page chaos soak simulate mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
 .PHONY: release-check release-tag
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
-GENERATORS := api ibx metrics outboxctl pictures reference screenshots
+GENERATORS := api ibx metrics outboxctl pictures promises reference screenshots
 .PHONY: generate $(GENERATORS)
 
 help: ## list the targets
@@ -43,6 +43,9 @@ metrics: ## write docs/reference/metrics.md from what observe/prom shows
 pictures: ## draw the pictures in docs
 	@$(GO) run ./internal/pictures docs
 
+promises: ## write integration_test/promises.md, which tests of make test show which promise
+	@cd integration_test && OUTBOX_WRITE_PROMISES=1 $(GO) test -count=1 -run 'TestPromises$$' .
+
 reference: ## write docs/reference/configuration.md, errors.md and the packages of architecture.md from the code
 	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' ./internal/docs
 
@@ -57,9 +60,6 @@ demo-kafka: ## the same with Kafka
 
 demo-page: ## the page of package admin on a bad day, at http://127.0.0.1:8080/outbox/
 	@$(call demo,page)
-
-night: ## inject each fault that doctor finds, and see it shown and cured; needs promtool
-	@cd integration_test && OUTBOX_NIGHT=1 $(GO) test $(RACE) -count=1 -timeout 20m -run 'TestNightOfFaults$$' .
 
 # Chaos is part of the tests with three of its faults; all of them take longer than a run of CI may. An hour, unless told otherwise.
 chaos: ## everything fails, for an hour, while a ledger counts (ARGS='10m 17': for how long, and the seed of the faults)

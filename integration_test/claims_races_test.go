@@ -20,7 +20,6 @@ import (
 // TestClaimedOnceByMany: eight claimers, through three kinds of handles, share messages while others are stored. Each
 // is claimed once.
 func TestClaimedOnceByMany(t *testing.T) {
-	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
@@ -245,7 +244,6 @@ func TestDuplicateDuringAck(t *testing.T) {
 // TestAckAgainstEnqueue: batches that are stored again, in the order of their IDs, and batches that are settled, in the
 // order of their rows, do not deadlock.
 func TestAckAgainstEnqueue(t *testing.T) {
-	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -107,7 +107,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "a pause was forgotten for 30 days, with 5,000 messages", check: "topic_paused", severity: admin.Critical,
-		alert: "OutboxPauseForgotten", always: true,
+		alert: "OutboxPauseForgotten",
 		inject: func(n *night) {
 			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "deploy"}))
 			n.forwards(classifyingConfig(), nil) // now it knows of the pause
@@ -132,7 +132,7 @@ var faultsOfTheOutbox = []fault{
 			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at, due_at) SELECT i, 'letters', '',
 				now() - interval '3 hours', now() - interval '2 hours' FROM generate_series(1, 1000) i`)
 			f := ails(n, n.h, "topic_unread")
-			assert.Regexp(n, `1000 messages of topic "letters" are ready, the oldest for 2h0m`, f.Evidence)
+			assert.Regexp(n, `1000 messages of topic "letters" are ready, the oldest for 2h00m`, f.Evidence)
 		},
 		cure: func(n *night, _ admin.Finding) {
 			n.h.exec(n, "DELETE FROM outbox WHERE id > (SELECT min(id) + 20 FROM outbox)") // for the sake of time
@@ -143,7 +143,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "one of two services vanished with its only forwarder", check: "topic_unread", severity: admin.Critical,
-		alert: "OutboxTopicUnread", always: true, did: "the service was started",
+		alert: "OutboxTopicUnread", did: "the service was started",
 		inject: func(n *night) {
 			n.forwards(only("orders"), nil)
 			n.killed("billing", "letters")
@@ -159,7 +159,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "a service vanished with its forwarder and its metrics", check: "forwarders", severity: admin.Critical,
-		alert: "OutboxVanished", gone: true, always: true, did: "the service was started",
+		alert: "OutboxVanished", gone: true, did: "the service was started",
 		inject: func(n *night) {
 			n.killed("")
 			n.h.publish(n, "orders", "", "1")

@@ -43,7 +43,7 @@ var faultsOfTheQueue = []fault{
 	},
 	{
 		name: "a stopping dispatcher handed a delayed message back, due 16 minutes ago", check: "queue_unhandled",
-		severity: admin.Critical, alert: "QueueTopicUnhandled", always: true, did: "a dispatcher with a handler was started",
+		severity: admin.Critical, alert: "QueueTopicUnhandled", did: "a dispatcher with a handler was started",
 		inject: func(n *night) {
 			n.stored("letters", 1)
 			n.h.exec(n, "UPDATE inbox_queue SET due_at = now() - interval '16 minutes'")
@@ -51,7 +51,7 @@ var faultsOfTheQueue = []fault{
 		cure: func(n *night, _ admin.Finding) { n.handles("letters", well) },
 	},
 	{
-		name: "handlers of the queue are too slow", check: "queue_waits", severity: admin.Critical,
+		name: "handlers of the queue are too slow", check: "queue_waits", severity: admin.Critical, always: true,
 		alert: "QueueMessagesLate", did: "the handler was made faster", inject: func(n *night) {
 			n.stored("letters", 500)
 			fast := &n.fast

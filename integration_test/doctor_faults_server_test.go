@@ -81,7 +81,7 @@ var faultsOfTheServer = []fault{
 	},
 	{
 		name: "the database has no connection left, seen by a role without rights", check: "connections",
-		severity: admin.Critical, always: true, inject: func(n *night) {
+		severity: admin.Critical, inject: func(n *night) {
 			name, h := n.role("reader")
 			n.h.exec(n, `REVOKE pg_monitor FROM "`+name+`"`)
 			database := strings.TrimSuffix(role(n.h), "_")
@@ -126,7 +126,7 @@ var faultsOfTheServer = []fault{
 	},
 	{
 		name: "the clock of the database server is 10 minutes ahead of that of this machine", check: "clock",
-		severity: admin.Warning, always: true, did: "the clocks were synchronised", inject: func(n *night) {
+		severity: admin.Warning, did: "the clocks were synchronised", inject: func(n *night) {
 			n.h = skewed(n)
 			n.h.passes(n, 10*time.Minute)
 		},
@@ -151,7 +151,7 @@ var faultsOfTheServer = []fault{
 		},
 	},
 	{
-		name: "autovacuum is off for the whole server", check: "autovacuum", severity: admin.Warning,
+		name: "autovacuum is off for the whole server", check: "autovacuum", severity: admin.Warning, always: true,
 		own: []string{}, did: "the statement that is printed, and `SELECT pg_reload_conf()`",
 		inject: func(n *night) {
 			n.h.exec(n, "ALTER SYSTEM SET autovacuum = off")
@@ -163,7 +163,7 @@ var faultsOfTheServer = []fault{
 		},
 	},
 	{
-		name: "the server's log cannot be archived", check: "disk", severity: admin.Warning,
+		name: "the server's log cannot be archived", check: "disk", severity: admin.Warning, always: true,
 		own: []string{"archive_mode=on"}, did: "`archive_command` was corrected",
 		inject: func(n *night) {
 			n.h.exec(n, "ALTER SYSTEM SET archive_command = 'false'")

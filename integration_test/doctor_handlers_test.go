@@ -16,7 +16,6 @@ import (
 // TestHandlerPool: handlers that wait for a connection because the pool has fewer than there are handlers are named, by
 // a line of their own process and by Doctor.
 func TestHandlerPool(t *testing.T) {
-	extended(t)
 	t.Parallel()
 	const connections, handlers = 4, 9
 	h := pgxHandle(t, "handlers", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = connections })

@@ -73,7 +73,8 @@ var ibxConcurrency = []requirement{
 			"and one between a batch Enqueue and an ack in a table of a few pages, which is read in another order: " +
 			"both can be repeated.",
 		shownBy: "TestAckAgainstEnqueue TestExpiredLeaseNoDeadlock TestOverlappingBatches"},
-	{number: 105, text: "several processes work on one table", verdict: held, shownBy: "TestDispatchersUnderFire"},
+	{number: 105, text: "several processes work on one table", verdict: held,
+		shownBy: "TestStoppedProcessChangesNothing TestDispatchersUnderFire"},
 	{
 		number: 106, text: "a message is never claimed twice at one time", verdict: held,
 		shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue TestStaleOwnerChangesNothing TestStoppedProcessChangesNothing",

@@ -166,7 +166,6 @@ func TestPlansOfQueueInTransactions(t *testing.T) {
 // TestPlansOfQueue asks the planner for the plans of the queue's statements, ready and delayed, with statistics that
 // are fresh, and with some from when the table looked altogether different. None reads the table as a whole.
 func TestPlansOfQueue(t *testing.T) {
-	extended(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // it would spoil what is stale
