@@ -14,10 +14,10 @@ RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
 .PHONY: help build vet demo demo-kafka demo-page chaos soak simulate mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
-.PHONY: release-check release-tag
+.PHONY: release-check release-tag recording
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
-GENERATORS := api ibx metrics outboxctl pictures promises reference screenshots
+GENERATORS := api ibx metrics outboxctl promises reference screenshots
 .PHONY: generate $(GENERATORS)
 
 help: ## list the targets
@@ -39,9 +39,6 @@ ibx: ## write integration_test/ibx.md from the tests of the inbox's requirements
 
 metrics: ## write docs/reference/metrics.md from what observe/prom shows
 	@cd observe/prom && OUTBOX_WRITE_METRICS=1 $(GO) test -count=1 -run 'TestMetricsDocument$$' .
-
-pictures: ## draw the pictures in docs
-	@$(GO) run ./internal/pictures docs
 
 promises: ## write integration_test/promises.md, which tests of make test show which promise
 	@cd integration_test && OUTBOX_WRITE_PROMISES=1 $(GO) test -count=1 -run 'TestPromises$$' .
@@ -130,18 +127,16 @@ bench-quick: ## the rows that a change to the engine is likely to spoil
 scoreboard: ## the scenarios of others' comparisons, for the outbox, the queue and River, in half an hour (ARGS='-only crash')
 	@cd bench && $(GO) run ./scoreboard $(ARGS)
 
-# make release-check v0.1.0: what follows is the version, and nothing to make.
-VERSION := $(filter v0% v1% v2% v3% v4% v5% v6% v7% v8% v9%,$(MAKECMDGOALS))
-ifneq (,$(filter release-check release-tag,$(MAKECMDGOALS)))
-.PHONY: $(VERSION)
-$(VERSION): ; @:
-endif
+release-check: ## tag a clone, and install from it what users install (make release-check VERSION=v0.1.0)
+	@cd tools/release && $(GO) run . check $(VERSION)
 
-release-check: ## all that a release needs but its tags, in minutes (make release-check v0.1.0; ARGS=-quick, ARGS=-tests)
-	@cd internal/release && $(GO) run . check $(ARGS) $(VERSION)
+release-tag: ## commit the changelog and make the tags here; pushes nothing (make release-tag VERSION=v0.1.0)
+	@cd tools/release && $(GO) run . tag $(VERSION)
 
-release-tag: ## commit the changelog and make the tags here; pushes nothing (make release-tag v0.1.0)
-	@cd internal/release && $(GO) run . tag $(VERSION)
+recording: ## record make demo as docs/demo.svg; needs asciinema and npx
+	@$(GO) -C examples build -o ../.cache/demo-nats ./demo/nats
+	@asciinema rec -q --overwrite --cols 100 --rows 32 -c '.cache/demo-nats -orders 2000 -for 8s -outage 2s' .cache/demo.cast
+	@npx --yes svg-term-cli@2.1.1 --in .cache/demo.cast --out docs/demo.svg --window --no-cursor --width 100 --height 32
 
 clean: ## remove what the targets above built
 	rm -rf .cache

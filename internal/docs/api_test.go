@@ -15,7 +15,7 @@ import (
 )
 
 // notPublic are the folders whose packages nobody imports from outside, beside those that Go hides by itself.
-var notPublic = []string{"bench", "cmd", "examples", "integration_test", "internal", "testdata"}
+var notPublic = []string{"bench", "cmd", "examples", "integration_test", "internal", "testdata", "tools"}
 
 // apiPackages finds the packages whose exported names are noted in api.txt: all that the tree has, so that none is
 // forgotten.

@@ -13,8 +13,8 @@ import (
 	modzip "golang.org/x/mod/zip"
 )
 
-// serve puts what a tag holds into a folder that go takes as a proxy, packed as the go command would.
-func serve(ctx context.Context, proxy, repo string, m module, version string) error {
+// serve puts a module at a commit into a folder that the go command takes as a proxy.
+func serve(ctx context.Context, proxy, repo string, m module, rev, version string) error {
 	escaped, err := gomodule.EscapePath(m.path)
 	if err != nil {
 		return err
@@ -23,11 +23,11 @@ func serve(ctx context.Context, proxy, repo string, m module, version string) er
 	if err := os.MkdirAll(at, 0o755); err != nil {
 		return err
 	}
-	goMod, err := output(ctx, repo, nil, "git", "show", m.tag(version)+":"+goModOf(m))
+	goMod, err := output(ctx, repo, nil, "git", "show", rev+":"+goModOf(m))
 	if err != nil {
 		return err
 	}
-	when, err := output(ctx, repo, nil, "git", "log", "-1", "--format=%cI", m.tag(version))
+	when, err := output(ctx, repo, nil, "git", "log", "-1", "--format=%cI", rev)
 	if err != nil {
 		return err
 	}
@@ -41,10 +41,10 @@ func serve(ctx context.Context, proxy, repo string, m module, version string) er
 			return err
 		}
 	}
-	return pack(filepath.Join(at, version+".zip"), repo, m, version)
+	return pack(filepath.Join(at, version+".zip"), repo, m, rev, version)
 }
 
-func pack(file, repo string, m module, version string) error {
+func pack(file, repo string, m module, rev, version string) error {
 	archive, err := os.Create(file)
 	if err != nil {
 		return err
@@ -55,7 +55,7 @@ func pack(file, repo string, m module, version string) error {
 		subdir = ""
 	}
 	at := gomodule.Version{Path: m.path, Version: version}
-	if err := modzip.CreateFromVCS(archive, at, repo, m.tag(version), subdir); err != nil {
+	if err := modzip.CreateFromVCS(archive, at, repo, rev, subdir); err != nil {
 		return err
 	}
 	return archive.Close()
@@ -63,7 +63,7 @@ func pack(file, repo string, m module, version string) error {
 
 func goModOf(m module) string { return strings.TrimPrefix(m.dir+"/go.mod", "./") }
 
-// sums are the lines of go.sum for a tag.
+// sums are the lines of go.sum for a module as it is at HEAD.
 func sums(ctx context.Context, repo string, m module, version string) ([]string, error) {
 	dir, err := os.MkdirTemp("", "release-sums-")
 	if err != nil {
@@ -71,7 +71,7 @@ func sums(ctx context.Context, repo string, m module, version string) ([]string,
 	}
 	defer os.RemoveAll(dir)
 	proxy := filepath.Join(dir, "proxy")
-	if err := serve(ctx, proxy, repo, m, version); err != nil {
+	if err := serve(ctx, proxy, repo, m, "HEAD", version); err != nil {
 		return nil, err
 	}
 	escaped, err := gomodule.EscapePath(m.path)
@@ -83,16 +83,12 @@ func sums(ctx context.Context, repo string, m module, version string) ([]string,
 	if err != nil {
 		return nil, err
 	}
-	if err != nil {
-		return nil, err
-	}
 	goMod, err := dirhash.Hash1([]string{"go.mod"}, func(string) (io.ReadCloser, error) { return os.Open(at + ".mod") })
 	return []string{m.path + " " + version + " " + all, m.path + " " + version + "/go.mod " + goMod}, err
 }
 
-// proxyEnv is the environment of a user without anything of this repository. It has a module cache of its own, or a
-// version that really exists would be taken from there. What others made may come from the cache of this machine.
-// Without cgo, as the programs of a release are built, so that all is compiled once.
+// proxyEnv is the environment of a user who has nothing of this repository, with a module cache of its own. Modules of
+// others may come from the cache of this machine.
 func proxyEnv(ctx context.Context, work string) ([]string, error) {
 	said, err := output(ctx, work, nil, "go", "env", "GOMODCACHE", "GOPROXY")
 	if err != nil {

@@ -19,13 +19,8 @@ type module struct {
 	file *modfile.File
 }
 
-// user is the name of a program that imports the module.
-func (m module) user() string {
-	return "uses-" + strings.ReplaceAll(path.Join("outbox", m.dir), "/", "-")
-}
-
-// unreleased are folders whose modules are not required by others.
-var unreleased = regexp.MustCompile(`^(bench|examples|integration_test|internal)/`)
+// untagged are folders whose modules nobody requires.
+var untagged = regexp.MustCompile(`^(bench|examples|integration_test|internal|tools)/`)
 
 // modulesAt reads the modules of a commit that get a tag, the root first.
 func modulesAt(ctx context.Context, repo, commit string) (all []module, err error) {
@@ -34,7 +29,7 @@ func modulesAt(ctx context.Context, repo, commit string) (all []module, err erro
 		return nil, err
 	}
 	for _, file := range strings.Fields(listed) {
-		if path.Base(file) != "go.mod" || unreleased.MatchString(file) {
+		if path.Base(file) != "go.mod" || untagged.MatchString(file) {
 			continue
 		}
 		content, err := output(ctx, repo, nil, "git", "show", commit+":"+file)
@@ -64,11 +59,18 @@ func (m module) tag(version string) string {
 // isCommand: what go install PACKAGE@VERSION is for; go refuses it a go.mod that has a replace directive.
 func (m module) isCommand() bool { return strings.HasPrefix(m.dir, "cmd/") }
 
-// requires are the modules of the repository that m requires.
-func (m module) requires(all []module) (some []module) {
-	for _, other := range all {
-		if slices.ContainsFunc(m.file.Require, func(r *modfile.Require) bool { return r.Mod.Path == other.path }) {
-			some = append(some, other)
+// requirement is a module of the repository that another one requires.
+type requirement struct {
+	module
+	version string
+}
+
+func (m module) requires(all []module) (some []requirement) {
+	for _, r := range m.file.Require {
+		for _, other := range all {
+			if r.Mod.Path == other.path {
+				some = append(some, requirement{other, r.Mod.Version})
+			}
 		}
 	}
 	return some
@@ -78,26 +80,13 @@ func isVersion(version string) bool {
 	return semver.IsValid(version) && semver.Canonical(version) == version
 }
 
-// lastTag is the newest version that the root was tagged with, or none.
-func lastTag(ctx context.Context, repo, before string) (string, error) {
+// lastTag is the newest version of the root, or empty.
+func lastTag(ctx context.Context, repo string) (last string, err error) {
 	listed, err := output(ctx, repo, nil, "git", "tag", "--list", "v*")
-	if err != nil {
-		return "", err
-	}
-	last := ""
-	for _, tag := range strings.Fields(listed) {
-		if isVersion(tag) && tag != before && semver.Compare(tag, last) > 0 {
+	for tag := range strings.FieldsSeq(listed) {
+		if isVersion(tag) && semver.Compare(tag, last) > 0 {
 			last = tag
 		}
 	}
-	return last, nil
-}
-
-// tagsOf are the tags of a version, the root's first.
-func tagsOf(ctx context.Context, repo, version string) (tags []string, err error) {
-	modules, err := modulesAt(ctx, repo, "HEAD")
-	for _, m := range modules {
-		tags = append(tags, m.tag(version))
-	}
-	return tags, err
+	return last, err
 }
