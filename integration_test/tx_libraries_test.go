@@ -39,7 +39,7 @@ func (q *queries) CreateOrder(ctx context.Context, id string) error {
 	return err
 }
 
-// TestLibrariesWriteInTheTransaction: what docs/start/database-sql.md says of sqlc, bun and GORM. What they write with
+// TestLibrariesWriteInTheTransaction: what docs/start/writing.md says of sqlc, bun and GORM. What they write with
 // the transaction of the context is committed with the message, and rolled back with it.
 func TestLibrariesWriteInTheTransaction(t *testing.T) {
 	extended(t)

@@ -245,9 +245,9 @@ func TestTimePassesInABubble(t *testing.T) {
 	})
 }
 
-// TestGuide: the test in docs/guides/testing.md is the one that runs here.
+// TestGuide: the test in docs/start/testing.md is the one that runs here.
 func TestGuide(t *testing.T) {
-	page, err := os.ReadFile("../docs/guides/testing.md")
+	page, err := os.ReadFile("../docs/start/testing.md")
 	if err != nil {
 		t.Fatal(err)
 	}

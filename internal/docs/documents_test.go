@@ -40,3 +40,12 @@ func glob(t *testing.T, pattern string) []string {
 	}
 	return names
 }
+
+// TestReadmeProgram: the program of the README is examples/kafka, which a test runs.
+func TestReadmeProgram(t *testing.T) {
+	t.Parallel()
+	_, program, _ := strings.Cut(read(t, "examples/kafka/main.go"), "\npackage main\n")
+	if program == "" || !strings.Contains(read(t, "README.md"), "```go\npackage main\n"+program+"```\n") {
+		t.Error("README.md does not have the program of examples/kafka/main.go")
+	}
+}
