@@ -27,6 +27,21 @@ type source struct {
 	consumer jetstream.Consumer
 	want     jetstream.ConsumerConfig
 	next     string // subject of pulls
+
+	// What the consumer lets a pull ask for; it has these limits by itself, or from its server, and they may be changed.
+	batch   int
+	expires time.Duration
+}
+
+// bound takes the limits of pulls from the consumer.
+func (s *source) bound(c jetstream.ConsumerConfig, wait time.Duration) {
+	s.batch, s.expires = min(maxPull, s.want.MaxAckPending), wait
+	if c.MaxRequestBatch > 0 {
+		s.batch = min(s.batch, c.MaxRequestBatch)
+	}
+	if c.MaxRequestExpires > 0 {
+		s.expires = min(s.expires, c.MaxRequestExpires)
+	}
 }
 
 // open finds the consumer of a topic, or creates it.
@@ -70,10 +85,12 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 	if s.cfg.Domain != "" {
 		api = "$JS." + s.cfg.Domain + ".API."
 	}
-	return &source{
+	from := &source{
 		stream: stream, consumer: consumer, want: want,
 		next: api + "CONSUMER.MSG.NEXT." + streamName + "." + s.durable,
-	}, nil
+	}
+	from.bound(consumer.CachedInfo().Config, s.cfg.pullWait())
+	return from, nil
 }
 
 // Cause: a server before 2.11 ignores that one process shall own the consumer.
@@ -96,6 +113,8 @@ func usable(have, want jetstream.ConsumerConfig) error {
 		return fmt.Errorf("%w: its PriorityPolicy is not pinned_client with the group %q", errOtherConsumer, group)
 	case have.MaxDeliver > 0 || len(have.BackOff) > 0:
 		return fmt.Errorf("%w: it has MaxDeliver or BackOff", errOtherConsumer)
+	case have.HeadersOnly:
+		return fmt.Errorf("%w: it has HeadersOnly, and would deliver empty payloads", errOtherConsumer)
 	}
 	return nil
 }

@@ -31,15 +31,14 @@ type pull struct {
 const lateAnswer = time.Second
 
 // pullMessages sends the reader what one pull brings, and then the pull itself.
-func (r *reader) pullMessages(batch int, pin string) {
+func (r *reader) pullMessages(batch int, wait time.Duration, pin string) {
 	p := pull{sent: time.Now()}
-	r.endPull(p, r.fetch(p, batch, pin))
+	r.endPull(p, r.fetch(p, batch, wait, pin))
 }
 
 // fetch is not that of nats.go: it would take a message for an answer of the server, or another process for the owner,
 // if a producer sets the headers in which the server says so.
-func (r *reader) fetch(p pull, batch int, pin string) error {
-	wait := r.cfg.pullWait()
+func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error {
 	ctx, cancel := context.WithTimeout(r.life, wait+lateAnswer)
 	defer cancel()
 	inbox := r.conn.NewInbox()
@@ -90,8 +89,8 @@ func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
 // delivered says whether it is a message of the stream: only the server can say where its ack goes.
 func delivered(msg *natsgo.Msg) bool { return strings.HasPrefix(msg.Reply, "$JS.ACK.") }
 
-// Cause: the consumer has another leader, or is gone.
-// Cure: none is needed: it is asked again.
+// Cause: the consumer has another leader, is gone, or has a limit that the pull exceeds.
+// Cure: none is needed, unless a line says that pulls fail: the consumer is asked again.
 var errRefused = errors.New("a pull was refused by JetStream")
 
 // status says whether a pull is over, and whether it went wrong.
@@ -109,9 +108,8 @@ func status(msg *natsgo.Msg) (over bool, err error) {
 }
 
 // keepAlive is a pull of the owner's that brings no message, as none is smaller than a byte.
-func (r *reader) keepAlive(pin string) {
+func (r *reader) keepAlive(wait time.Duration, pin string) {
 	p := pull{sent: time.Now(), keep: true}
-	wait := r.cfg.pullWait()
 	ctx, cancel := context.WithTimeout(r.life, wait+consumerTimeout)
 	defer cancel()
 	answer, err := r.conn.RequestWithContext(ctx, r.from.next, request(1, 1, wait, pin))

@@ -44,6 +44,7 @@ type reader struct {
 	stopped  bool
 	grace    <-chan time.Time
 	reported time.Time
+	refused  time.Time // since when each pull has failed; zero = the last one has not
 	answered time.Time // when it was last asked about the consumer, and that was over
 	behind   uint64    // messages that are not delivered or not acked, as of the last answer
 }
@@ -119,14 +120,16 @@ func (r *reader) pull() {
 	switch {
 	case t != nil && (r.stopped || t.whole && t.spent):
 		r.keeping = true
-		r.asking.Go(func() { r.keepAlive(t.pin) })
+		wait := r.from.expires
+		r.asking.Go(func() { r.keepAlive(wait, t.pin) })
 	case !r.stopped:
 		r.pulling = true
 		pin := ""
 		if t != nil {
 			pin = t.pin
 		}
-		r.asking.Go(func() { r.pullMessages(min(maxPull, r.cfg.MaxAhead), pin) })
+		batch, wait := r.from.batch, r.from.expires
+		r.asking.Go(func() { r.pullMessages(batch, wait, pin) })
 	}
 }
 
@@ -168,14 +171,31 @@ func (r *reader) ended(p pull) {
 		r.lose()
 	case p.err != nil && !r.stopped:
 		r.logger.Debug("a pull failed", watermill.LogFields{"err": text.OfError(p.err)})
-		r.ask() // it may be gone
-	case p.err == nil && r.term != nil:
-		r.term.renew(p.sent)
+		r.failed(p)
+		r.ask() // it may be gone, or have other limits
+	case p.err == nil:
+		if r.refused = (time.Time{}); r.term != nil {
+			r.term.renew(p.sent)
+		}
 	}
 	if r.term != nil && !r.term.whole && !r.stopped {
 		r.check = true
 		r.ask()
 	}
+}
+
+// failed logs, once a minute, that no pull has succeeded for an AckWait: nothing is read.
+func (r *reader) failed(p pull) {
+	if r.refused.IsZero() {
+		r.refused = p.sent
+	}
+	if time.Since(r.refused) < r.cfg.AckWait || !r.lines.Due("pull") {
+		return
+	}
+	// Cause: the server or the consumer has limits that pulls exceed, such as MaxWaiting, or the server does not answer.
+	// Cure: raise the limit that the error names (nats consumer edit), or check the server.
+	r.logger.Error("pulls from the consumer fail, and nothing is read: raise the limit of the consumer that the error "+
+		"names, or check the server", p.err, watermill.LogFields{"failing_since": r.refused})
 }
 
 // learn is for an answer about the consumer.
@@ -198,6 +218,7 @@ func (r *reader) learn(a answer) {
 		r.gone = fmt.Errorf("consumer %s: %w", r.durable, r.gone)
 		return
 	}
+	r.from.bound(a.info.Config, r.cfg.pullWait())
 	r.told.Tell(nil)
 	r.behind = a.info.NumPending + uint64(max(a.info.NumAckPending, 0))
 	if t := r.term; t != nil && !t.whole {
