@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -163,5 +164,67 @@ func TestErrorsOfKeyRefuseTheMessage(t *testing.T) {
 	if err := pub.Publish("topic", message.NewMessage("id", nil)); !errors.Is(err, failed) ||
 		!strings.Contains(err.Error(), `"id"`) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestSetAggregateReplacesTheKey: a copy of a consumed message is about another aggregate, and has its key.
+func TestSetAggregateReplacesTheKey(t *testing.T) {
+	t.Parallel()
+	consumed := message.NewMessage("u", nil)
+	SetKey(consumed, "order/1")
+	copied := consumed.Copy()
+	SetAggregate(copied, "invoice", "9")
+	if key, set := copied.Metadata[MetadataKey]; set {
+		t.Errorf("the key is still %q", key)
+	}
+	if consumed.Metadata[MetadataKey] != "order/1" {
+		t.Error("the message that was copied lost its key")
+	}
+}
+
+// passedOn keeps what a decorated publisher was given.
+type passedOn struct{ got []*message.Message }
+
+func (p *passedOn) Publish(_ string, msgs ...*message.Message) error {
+	p.got = append(p.got, msgs...)
+	return nil
+}
+
+func (p *passedOn) Close() error { return nil }
+
+// TestPassThroughKeepsTheKey: what goes past the outbox has the key that the outbox would have stored, and is not
+// delayed, as nobody would wait.
+func TestPassThroughKeepsTheKey(t *testing.T) {
+	t.Parallel()
+	decorate, err := Decorator(noDatabase(t), PublisherConfig{
+		WithoutTx: PassThrough,
+		Key:       func(string, *message.Message) (string, error) { return "tenant", nil },
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	broker := &passedOn{}
+	pub, err := decorate(broker)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := message.NewMessage("own", nil)
+	SetKey(own, "k")
+	if err := pub.Publish("orders", message.NewMessage("none", nil), own); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"tenant", "k"} {
+		if key := broker.got[i].Metadata[MetadataKey]; key != want {
+			t.Errorf("message %s left with the key %q, not %q", broker.got[i].UUID, key, want)
+		}
+	}
+	late := message.NewMessage("late", nil)
+	SetDelay(late, time.Hour)
+	if err := pub.Publish("orders", late); !errors.Is(err, ErrInvalidMessage) || len(broker.got) != 2 {
+		t.Errorf("a delayed message: %v, %d passed on", err, len(broker.got))
+	}
+	SetDueAt(late, time.Now().Add(-time.Hour)) // a copy of one that was delayed
+	if err := pub.Publish("orders", late); err != nil {
+		t.Errorf("a time that has passed: %v", err)
 	}
 }

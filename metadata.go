@@ -52,9 +52,11 @@ func SetKey(msg *message.Message, key string) {
 	msg.Metadata.Set(MetadataKey, key)
 }
 
-// SetAggregate notes which aggregate a message is about. Unless a key is set or PublisherConfig.Key
-// says otherwise, messages about the same aggregate are published in order.
+// SetAggregate notes which aggregate a message is about. Unless a key is set afterwards or PublisherConfig.Key
+// says otherwise, messages about the same aggregate are published in order. A key that the message has, as the copy of
+// a consumed one may, is removed: it was that of another.
 func SetAggregate(msg *message.Message, aggregateType, aggregateID string) {
+	delete(msg.Metadata, MetadataKey)
 	msg.Metadata.Set(MetadataAggregateType, aggregateType)
 	msg.Metadata.Set(MetadataAggregateID, aggregateID)
 }

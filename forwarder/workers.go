@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/core"
@@ -111,9 +110,7 @@ func newMessage(r *board.Row) (*message.Message, error) {
 	if msg.Metadata, err = decodeMetadata(r.Metadata); err != nil {
 		return msg, fmt.Errorf("%w: %w", errBadMetadata, err)
 	}
-	if r.Key != "" && msg.Metadata[outbox.MetadataKey] == "" {
-		msg.Metadata[outbox.MetadataKey] = r.Key
-	}
+	core.SetKey(msg, r.Key)
 	saySince(msg, r.CreatedAt)
 	return msg, nil
 }

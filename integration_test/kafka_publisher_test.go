@@ -295,7 +295,7 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 1, nil)
 	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
-		Brokers: server.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: kafka.DefaultSaramaSubscriberConfig(),
+		Brokers: server.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: kafka.DefaultSaramaPublisherConfig(),
 	}, nil)
 	require.NoError(t, err)
 	pub, err := kafka.Wrap(own, nil)

@@ -82,6 +82,8 @@ func Classify(err error) forwarder.Verdict {
 	switch {
 	case isAny(err, unavailable), errors.As(err, &netErr), errors.As(err, &certErr):
 		return forwarder.Unavailable
+	case errors.Is(err, errUnorderedKey): // of all such messages: none is at fault
+		return forwarder.Unavailable
 	case isAny(err, permanent), isClientOversize(err):
 		return forwarder.Permanent
 	}

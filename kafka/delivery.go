@@ -1,9 +1,12 @@
 package kafka
 
 import (
+	"fmt"
+
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
 )
 
@@ -39,6 +42,7 @@ func (s *subscription) hand(
 	copied := cloned(rec.msg)
 	return s.outlet.Deliver(inbound.Delivery[*sarama.ConsumerMessage]{
 		Record: copied, Unkeyed: rec.unkeyed, Context: recordContext{s.ctx, copied}, Logger: logger,
+		From:     core.Consumed{Topic: copied.Topic, Position: fmt.Sprint(copied.Partition, "/", copied.Offset)},
 		Position: watermill.LogFields{"offset": copied.Offset}, Stopping: stopping, Abandoned: abandoned,
 	})
 }

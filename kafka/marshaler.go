@@ -1,19 +1,23 @@
 package kafka
 
 import (
+	"errors"
+	"fmt"
+
 	"github.com/IBM/sarama"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// Marshaler gives Kafka messages the outbox key as their key, and no key where there is none: an empty
-// key becomes nil. It is safe for concurrent use if the wrapped one is.
+// Marshaler gives records the ordering key of their message (docs/reference/identity.md), and no key to messages
+// without one: an empty key becomes nil. It is safe for concurrent use if the wrapped one is.
 type Marshaler struct {
-	// Marshaler makes the Kafka message. Default: watermill-kafka's DefaultMarshaler. If it sets a
-	// non-empty key, that key stays.
+	// Marshaler makes the Kafka message. Default: watermill-kafka's DefaultMarshaler. If it sets a non-empty key, that
+	// key stays; a forwarder's message that was stored without a key is refused then, as it is sent in no order.
 	Marshaler wmkafka.Marshaler
 }
 
@@ -23,6 +27,11 @@ var _ wmkafka.Marshaler = Marshaler{}
 // "_watermill_message_uuid", the header in which the UUID travels, and such as begin with "%" are sent under an encoded
 // name, see the package comment.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
+	stored, _ := core.IsDelivered(msg)
+	key, err := core.KeyOf(msg)
+	if err != nil {
+		return nil, err
+	}
 	msg = header.Rename(msg, carrying)
 	inner := m.Marshaler
 	if inner == nil {
@@ -33,14 +42,24 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 		return nil, err
 	}
 	if out.Key != nil && out.Key.Length() > 0 {
+		if stored && key == "" {
+			return nil, fmt.Errorf("message %s: %w", msg.UUID, errUnorderedKey)
+		}
 		return out, nil
 	}
 	out.Key = nil
-	if key := msg.Metadata.Get(outbox.MetadataKey); key != "" {
-		out.Key = sarama.StringEncoder(key)
+	if key != "" {
+		out.Key = sarama.ByteEncoder(core.RecordKey(key))
 	}
 	return out, nil
 }
+
+// Cause: a Marshaler of your own gives a record key to messages that were stored without an ordering key, so the outbox
+// sends several of one record key at once, and they change places.
+// Cure: set outbox.PublisherConfig.Key to what the Marshaler takes for the key; the messages that wait stay in the
+// outbox until the Marshaler gives them no key.
+var errUnorderedKey = errors.New("kafka: the Marshaler sets a record key, and the outbox has stored the message without " +
+	"a key, in no order: set outbox.PublisherConfig.Key to the same key")
 
 // carrying is the name of the header that carries a metadata key. Of the headers of outbox.MetadataHeaders Kafka knows
 // none.
@@ -63,7 +82,8 @@ type Unmarshaler struct {
 
 var _ wmkafka.Unmarshaler = Unmarshaler{}
 
-// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error untouched. Headers that a
+// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error untouched. The key of the
+// record is the ordering key, metadata outbox.MetadataKey, so that it outlives a dead letter or a queue. Headers that a
 // message asks for under outbox.MetadataHeaders are left out: what was consumed commands nothing.
 func (u Unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, error) {
 	inner := u.Unmarshaler
@@ -76,5 +96,11 @@ func (u Unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, e
 	}
 	header.Decode(out.Metadata)
 	delete(out.Metadata, outbox.MetadataHeaders) // however it was spelt
+	if len(msg.Key) > 0 {
+		if out.Metadata == nil {
+			out.Metadata = message.Metadata{}
+		}
+		out.Metadata[outbox.MetadataKey] = core.KeyOfRecord(msg.Key)
+	}
 	return out, nil
 }

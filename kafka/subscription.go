@@ -47,7 +47,11 @@ func newSubscription(
 		places: make(chan struct{}, cfg.Concurrency), retries: make(chan struct{}, keyed.Retries(cfg.Concurrency)),
 		budget: newBudget(cfg.MaxBytes), reports: inbound.NewReports(cfg.Observers, logger),
 	}
-	s.outlet = inbound.NewOutlet(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, cfg.Unmarshaler.Unmarshal)
+	unmarshaler := cfg.Unmarshaler
+	if _, ours := unmarshaler.(Unmarshaler); !ours { // which must decode once only
+		unmarshaler = Unmarshaler{Unmarshaler: unmarshaler}
+	}
+	s.outlet = inbound.NewOutlet(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, unmarshaler.Unmarshal)
 	return s
 }
 

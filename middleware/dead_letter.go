@@ -35,17 +35,14 @@ const (
 )
 
 // letterKey is the default key, unless it is one that the outbox refuses.
-func letterKey(topic string, msg *message.Message) (string, error) {
-	if key, err := core.AggregateKey(topic, msg); err == nil && len(key) <= core.MaxKeyBytes {
-		return key, nil
-	}
-	return "", nil
+func letterKey(_ string, msg *message.Message) (string, error) {
+	return core.ConsumedKey(msg), nil
 }
 
 // isLetter says whether the message came from the dead-letter topic. It gets no letter: a handler that fails for each
 // would write letters of letters.
 func (o *outcomes) isLetter(ctx context.Context) bool {
-	return message.SubscribeTopicFromCtx(ctx) == o.cfg.DeadLetterTopic
+	return core.ConsumedFrom(ctx).Topic == o.cfg.DeadLetterTopic
 }
 
 // bury marks the message dead and publishes its dead letter, unless it is one itself, both or neither. It returns false
@@ -88,6 +85,10 @@ func (o *outcomes) markDead(
 			return false, err
 		}
 	}
+	if at := core.ConsumedFrom(ctx); id == "" && at.Position != "" {
+		// A topic that was made again has the same positions.
+		id = fmt.Sprintf("%s %s %x", at.Topic, at.Position, sha256.Sum256(msg.Payload))
+	}
 	if h.mismatch { // the key is that of another message, which may have a letter too
 		id = fmt.Sprintf("%s %x", id, sha256.Sum256(msg.Payload))
 	}
@@ -118,7 +119,7 @@ func deadLetter(
 		newEntry(MetadataUUID, msg.UUID),
 		newEntry(MetadataService, service),
 		newEntry(MetadataHandler, message.HandlerNameFromCtx(ctx)),
-		newEntry(MetadataPoisonedTopic, message.SubscribeTopicFromCtx(ctx)),
+		newEntry(MetadataPoisonedTopic, core.ConsumedFrom(ctx).Topic),
 		newEntry(MetadataSubscriber, message.SubscriberNameFromCtx(ctx)),
 		newEntry(MetadataReason, text.OfError(cause)),
 	}

@@ -93,9 +93,7 @@ func (o *ours) take(ctx context.Context, q drive.Querier, limit int) (items []it
 		if it.msg.Metadata == nil { // null
 			it.msg.Metadata = message.Metadata{}
 		}
-		if key != "" && it.msg.Metadata[outbox.MetadataKey] == "" {
-			it.msg.Metadata.Set(outbox.MetadataKey, key)
-		}
+		core.SetKey(it.msg, key)
 		items = append(items, it)
 		return nil
 	}, o.db.Render(sqltext.ReadPending), o.last, o.delayed, limit)

@@ -1,11 +1,13 @@
 package nats
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	natsgo "github.com/nats-io/nats.go"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
 )
 
@@ -22,6 +24,7 @@ func (t *term) deliver(it *item, rec record, again bool) {
 	r := result{term: t, item: it, again: again}
 	r.Outcome = t.outlet.Deliver(inbound.Delivery[*natsgo.Msg]{
 		Record: cloned(rec.msg), Unkeyed: rec.unkeyed, Context: t.subscription.ctx, Logger: t.logger,
+		From:     core.Consumed{Topic: rec.msg.Subject, Position: fmt.Sprint(t.from.stream.CachedInfo().Config.Name, "/", it.Pos)},
 		Position: watermill.LogFields{"stream_seq": it.Pos}, Stopping: t.stopping, Abandoned: t.abandoned,
 	})
 	select {

@@ -1,6 +1,8 @@
 package nats
 
 import (
+	"net/url"
+
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
@@ -37,6 +39,10 @@ func (u Unmarshaler) Unmarshal(msg *natsgo.Msg) (*message.Message, error) {
 		return nil, err
 	}
 	header.Decode(out.Metadata)
+	if id, err := url.QueryUnescape(msg.Header.Get(uuidHeader)); err == nil && id != "" {
+		out.UUID = id
+		delete(out.Metadata, uuidHeader)
+	}
 	delete(out.Metadata, core.MetadataHeaders) // however it was spelt
 	return out, nil
 }

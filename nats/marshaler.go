@@ -2,6 +2,8 @@ package nats
 
 import (
 	"fmt"
+	"net/textproto"
+	"net/url"
 	"strings"
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
@@ -10,6 +12,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
@@ -32,6 +35,10 @@ var _ wmnats.Marshaler = Marshaler{}
 // wraps nats.ErrBadSubject: the client lets wildcards and empty tokens pass. It returns outbox.ErrInvalidMessage if the
 // headers of SetHeader cannot be read or sent.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
+	key, err := core.KeyOf(msg)
+	if err != nil {
+		return nil, err
+	}
 	asked, msg, err := header.Take(msg)
 	if err != nil {
 		return nil, err
@@ -57,8 +64,56 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, err
 		}
 		out.Header.Set(name, value)
 	}
+	if key != "" && !carriesKey(out.Header) { // which a Marshaler may have put elsewhere
+		name, value := headerOf(outbox.MetadataKey, key)
+		out.Header.Set(name, value)
+	}
+	if id := out.Header.Get(wmnats.WatermillUUIDHdr); id == msg.UUID && !travels(id) {
+		out.Header.Set(wmnats.WatermillUUIDHdr, escapeUUID(id))
+		out.Header.Set(uuidHeader, url.QueryEscape(id))
+	}
 	out.Header.Set(natsgo.MsgIdHdr, msgID(topic, msg, out.Header.Get(natsgo.MsgIdHdr)))
 	return out, nil
+}
+
+// uuidHeader has a UUID that the header of watermill-nats would alter. No metadata have this name: see header.Encode.
+const uuidHeader = "%*uuid"
+
+// travels says whether a value arrives as the value of a header: nats.go trims it and replaces line breaks.
+func travels(value string) bool {
+	return !strings.ContainsAny(value, "\r\n") && textproto.TrimString(value) == value
+}
+
+// headerOf returns the name and the value of the header for one of the metadata that is a valid name.
+func headerOf(key, value string) (string, string) {
+	if travels(value) {
+		return key, value
+	}
+	return header.EncodeValue(key, value)
+}
+
+// keyIn returns the ordering key that a message has in its headers.
+func keyIn(h natsgo.Header) string {
+	if key, err := url.QueryUnescape(h.Get(encodedKeyHeader)); err == nil && key != "" {
+		return key
+	}
+	return h.Get(outbox.MetadataKey)
+}
+
+var encodedKeyHeader, _ = header.EncodeValue(outbox.MetadataKey, "")
+
+func carriesKey(h natsgo.Header) bool {
+	return h.Get(outbox.MetadataKey) != "" || h.Get(encodedKeyHeader) != ""
+}
+
+// escapeUUID keeps apart what a header would make the same. What it escapes has a "%", and nothing else has one.
+func escapeUUID(id string) string {
+	for i := range len(id) {
+		if c := id[i]; c <= ' ' || c > '~' || c == '%' {
+			return url.PathEscape(id)
+		}
+	}
+	return id
 }
 
 // quote gives other names to headers that are copies of metadata and must not go by their own.
@@ -66,7 +121,7 @@ func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 	var quoted map[string]string
 	for key, value := range msg.Metadata {
 		carried, commands := carry(key, len(msg.Payload) == 0)
-		if carried && !commands {
+		if carried && !commands && travels(value) {
 			continue
 		}
 		if copied := out.Header[key]; len(copied) != 1 || copied[0] != value {
@@ -78,7 +133,11 @@ func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 		if quoted == nil {
 			quoted = map[string]string{}
 		}
-		if quoted[header.Encode(key)] = value; commands && m.quoted != nil {
+		name := header.Encode(key)
+		if !travels(value) {
+			name, value = header.EncodeValue(key, value)
+		}
+		if quoted[name] = value; commands && m.quoted != nil {
 			m.quoted(key)
 		}
 	}
@@ -114,7 +173,7 @@ func isHeader(name string) bool {
 func msgID(topic string, msg *message.Message, own string) string {
 	id := own
 	if id == "" {
-		id = msg.UUID + " " + topic
+		id = escapeUUID(msg.UUID) + " " + topic
 	}
 	if generation := msg.Metadata.Get(outbox.MetadataGeneration); generation != "" {
 		id += " " + generation

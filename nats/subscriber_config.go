@@ -79,7 +79,7 @@ func (c *SubscriberConfig) setDefaults() {
 		c.Unmarshaler = Unmarshaler{}
 	}
 	if c.Key == nil {
-		c.Key = func(msg *natsgo.Msg) []byte { return []byte(msg.Header.Get(outbox.MetadataKey)) }
+		c.Key = func(msg *natsgo.Msg) []byte { return []byte(keyIn(msg.Header)) }
 	}
 	inbound.Fill(&c.URL, natsgo.DefaultURL)
 	inbound.Fill(&c.Concurrency, 16)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -336,6 +337,9 @@ func next(ctx context.Context, sub *natsgo.Subscription) (*natsgo.Msg, error) {
 
 // uuidOf finds the UUID: in its header, or where a marshaler has none in the Nats-Msg-Id that ours gives.
 func uuidOf(h natsgo.Header) string {
+	if uuid, err := url.QueryUnescape(h.Get(uuidHeader)); err == nil && uuid != "" {
+		return uuid
+	}
 	if uuid := h.Get(wmnats.WatermillUUIDHdr); uuid != "" {
 		return uuid
 	}

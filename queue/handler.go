@@ -301,8 +301,6 @@ func toMessage(m *Message) *message.Message {
 	for k, v := range m.Metadata {
 		msg.Metadata[k] = v
 	}
-	if m.Key != "" && msg.Metadata[outbox.MetadataKey] == "" {
-		msg.Metadata[outbox.MetadataKey] = m.Key
-	}
+	core.SetKey(msg, m.Key)
 	return msg
 }

@@ -21,8 +21,9 @@ import (
 type IngestConfig struct {
 	// Source names the sender of the messages: ID.Source of all of them. Required, unless Item is set.
 	Source string
-	// Item makes what is stored of a message. Default: its UUID is the message ID, the topic that it was consumed from
-	// is the topic, its metadata outbox.MetadataKey the key; payload and metadata stay as they are. Set it for
+	// Item makes what is stored of a message. Default: its UUID is the message ID, the topic that it was consumed from,
+	// which is no pattern if nats.Subscriber delivers it,
+	// is the topic, its ordering key the key (docs/reference/identity.md); payload and metadata stay. Set it for
 	// messages whose identity is in the payload. ErrIgnore acks the message, which is not stored; any other error
 	// fails it.
 	Item func(msg *message.Message) (Item, error)
@@ -80,7 +81,7 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	}
 	return Item{
 		ID:    ID{Source: c.Source, MessageID: msg.UUID},
-		Topic: message.SubscribeTopicFromCtx(msg.Context()), Key: msg.Metadata.Get(outbox.MetadataKey),
+		Topic: core.ConsumedFrom(msg.Context()).Topic, Key: core.ConsumedKey(msg),
 		Payload: msg.Payload, Metadata: msg.Metadata,
 	}, nil
 }

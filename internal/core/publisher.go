@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -145,10 +146,7 @@ var errBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context
 func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message, bare error) error {
 	s := scopeFrom(ctx)
 	if s == nil && p.cfg.WithoutTx == PassThrough && len(msgs) > 0 {
-		if _, err := p.records(topic, msgs); err != nil {
-			return err
-		}
-		return p.decorated.Publish(topic, msgs...)
+		return p.passOn(topic, msgs)
 	}
 	w, err := p.newWrite(ctx, topic, msgs)
 	switch {
@@ -171,6 +169,26 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 		p.brake.Pause(ctx)
 	}
 	return p.refused(w, bare)
+}
+
+// passOn publishes messages, which must be such as the outbox would take, without the outbox. They leave with the key
+// that they would have been stored with. A delay is refused: nobody would wait.
+func (p *Publisher) passOn(topic string, msgs []*message.Message) error {
+	records, err := p.records(topic, msgs)
+	if err != nil {
+		return err
+	}
+	passed := make([]*message.Message, len(msgs))
+	for i, msg := range msgs {
+		if due, _ := time.Parse(time.RFC3339Nano, records[i].due); records[i].delay > 0 || time.Until(due) > 0 {
+			return fmt.Errorf("%w %q: it is delayed, and without a transaction it would be published at once: "+
+				"publish it within outbox.InTx, or without a delay", ErrInvalidMessage, msg.UUID)
+		}
+		passed[i] = msg.Copy()
+		passed[i].SetContext(msg.Context())
+		SetKey(passed[i], records[i].key)
+	}
+	return p.decorated.Publish(topic, passed...)
 }
 
 // Capture takes messages that are written together with COMMIT, in the same round trip, if the handle is of pgx and no
@@ -251,20 +269,6 @@ func (p *Publisher) records(topic string, msgs []*message.Message) ([]record, er
 		}
 	}
 	return records, nil
-}
-
-// AggregateKey is outbox.AggregateKey.
-func AggregateKey(_ string, msg *message.Message) (string, error) {
-	kind, id := msg.Metadata[MetadataAggregateType], msg.Metadata[MetadataAggregateID]
-	switch {
-	case kind == "" && id == "":
-		return "", nil
-	case kind == "" || id == "":
-		return "", fmt.Errorf("%w: it has half an aggregate, %s %q and %s %q, and so no key and no order: set both, "+
-			"or metadata %s, which may be empty",
-			ErrInvalidMessage, MetadataAggregateType, kind, MetadataAggregateID, id, MetadataKey)
-	}
-	return kind + "/" + id, nil
 }
 
 // over says that WithoutTx does not help a context that is used after its transaction.

@@ -23,16 +23,31 @@ func IsMarked(key string) bool { return strings.HasPrefix(key, mark) }
 // Encode makes a header's name of any key: of letters, digits and "%+-._~".
 func Encode(key string) string { return mark + url.QueryEscape(key) }
 
-// Decode puts the keys back that Encode made names of. A name that Encode has not made stays.
+// EncodeValue makes a header of a key whose value no header carries as it is. Its name is none of Encode's: a "*" of a
+// key is escaped.
+func EncodeValue(key, value string) (name, encoded string) {
+	return Encode(key) + "*", url.QueryEscape(value)
+}
+
+// Decode puts the keys back that Encode made names of, and the keys and values of EncodeValue. What neither has made
+// stays.
 func Decode(metadata message.Metadata) {
 	var decoded map[string]string
 	for name, value := range metadata {
 		if !IsMarked(name) {
 			continue
 		}
-		key, err := url.QueryUnescape(name[len(mark):])
-		if err != nil || Encode(key) != name {
+		encoded, whole := strings.CutSuffix(name, "*")
+		key, err := url.QueryUnescape(encoded[len(mark):])
+		if err != nil || Encode(key) != encoded {
 			continue
+		}
+		if whole {
+			text, err := url.QueryUnescape(value)
+			if err != nil || url.QueryEscape(text) != value {
+				continue
+			}
+			value = text
 		}
 		if decoded == nil {
 			decoded = map[string]string{}

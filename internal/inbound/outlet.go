@@ -54,6 +54,7 @@ type Delivery[R any] struct {
 	Unkeyed  bool            // Key panicked
 	Context  context.Context // of the message
 	Logger   watermill.LoggerAdapter
+	From     core.Consumed
 	Position watermill.LogFields
 	// Stopping is closed when nothing is handed out any more, Abandoned when acks are not awaited any more. Nil is never.
 	Stopping, Abandoned <-chan struct{}
@@ -87,7 +88,7 @@ func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
 		})
 		return Outcome{Verdict: Nacked, Cause: err}
 	}
-	ctx, cancel := context.WithCancel(core.WithSource(d.Context, o.source))
+	ctx, cancel := context.WithCancel(core.WithConsumed(core.WithSource(d.Context, o.source), d.From))
 	defer cancel()
 	var nacked atomic.Pointer[Outcome]
 	nacked.Store(&Outcome{Verdict: Nacked})

@@ -1,0 +1,145 @@
+package kafka_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/IBM/sarama"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/kafka"
+)
+
+// recordOf is the record that a message becomes, as a consumer gets it.
+func recordOf(t *testing.T, m wmkafka.Marshaler, msg *message.Message) *sarama.ConsumerMessage {
+	t.Helper()
+	sent, err := m.Marshal("orders", msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := &sarama.ConsumerMessage{Topic: "orders"}
+	if sent.Key != nil {
+		record.Key, _ = sent.Key.Encode()
+	}
+	if sent.Value != nil {
+		record.Value, _ = sent.Value.Encode()
+	}
+	for _, h := range sent.Headers {
+		record.Headers = append(record.Headers, &sarama.RecordHeader{Key: h.Key, Value: h.Value})
+	}
+	return record
+}
+
+// TestKeyWithoutOutbox: a message that goes straight to Kafka has the record key that it would have had through the
+// outbox.
+func TestKeyWithoutOutbox(t *testing.T) {
+	t.Parallel()
+	msg := message.NewMessage("u", nil)
+	outbox.SetAggregate(msg, "order", "1")
+	if key := string(recordOf(t, kafka.Marshaler{}, msg).Key); key != "order/1" {
+		t.Errorf("the record key is %q", key)
+	}
+	outbox.SetKey(msg, "")
+	if key := recordOf(t, kafka.Marshaler{}, msg).Key; key != nil {
+		t.Errorf("without order the record key is %q", key)
+	}
+	half := message.NewMessage("u", nil)
+	half.Metadata.Set(outbox.MetadataAggregateID, "1")
+	if _, err := (kafka.Marshaler{}).Marshal("orders", half); !errors.Is(err, outbox.ErrInvalidMessage) {
+		t.Errorf("half an aggregate: %v", err)
+	}
+}
+
+// TestForeignKey: the key of a record that another producer wrote is the ordering key, and the record key again when it
+// is published.
+func TestForeignKey(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"customer-7", "\x00\x00\x00\x2a", "\xff\xfe", "%41", " ", ""} {
+		record := &sarama.ConsumerMessage{Topic: "orders", Value: []byte("{}")}
+		if key != "" {
+			record.Key = []byte(key)
+		}
+		msg, err := kafka.Unmarshaler{}.Unmarshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stored := msg.Metadata[outbox.MetadataKey]; strings.ContainsRune(stored, 0) {
+			t.Errorf("%q cannot be stored", stored)
+		}
+		if again := recordOf(t, kafka.Marshaler{}, msg); string(again.Key) != key || (again.Key == nil) != (key == "") {
+			t.Errorf("%q was published again as %q", key, again.Key)
+		}
+	}
+}
+
+// TestMarshalerThatSetsKeys: the forwarder keeps no order of keys that it does not know of, so it is told.
+func TestMarshalerThatSetsKeys(t *testing.T) {
+	t.Parallel()
+	m := kafka.Marshaler{Marshaler: wmkafka.NewWithPartitioningMarshaler(
+		func(string, *message.Message) (string, error) { return "customer", nil })}
+	stored := func(key string) *message.Message {
+		msg := message.NewMessage("u", nil)
+		if key != "" {
+			outbox.SetKey(msg, key)
+		}
+		msg.SetContext(core.WithDelivery(context.Background(), msg, core.Delivery{Topic: "orders", Key: key}, false))
+		return msg
+	}
+	_, err := m.Marshal("orders", stored(""))
+	if err == nil || !strings.Contains(err.Error(), "outbox.PublisherConfig.Key") {
+		t.Errorf("the cure is not said: %v", err)
+	}
+	if got := kafka.Classify(fmt.Errorf("publish: %w", err)); got != forwarder.Unavailable {
+		t.Errorf("the verdict is %s: the message must wait", got)
+	}
+	if _, err := m.Marshal("orders", stored("order/1")); err != nil {
+		t.Errorf("with an outbox key: %v", err)
+	}
+	if _, err := m.Marshal("orders", message.NewMessage("u", nil)); err != nil {
+		t.Errorf("without an outbox: %v", err)
+	}
+}
+
+// TestNullAndEmpty: a tombstone stays one, and an empty payload is none.
+func TestNullAndEmpty(t *testing.T) {
+	t.Parallel()
+	for _, payload := range [][]byte{nil, {}} {
+		record := recordOf(t, kafka.Marshaler{}, message.NewMessage("u", payload))
+		msg, err := kafka.Unmarshaler{}.Unmarshal(record)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (record.Value == nil) != (payload == nil) || (msg.Payload == nil) != (payload == nil) {
+			t.Errorf("%#v became the value %#v and the payload %#v", payload, record.Value, msg.Payload)
+		}
+	}
+}
+
+// TestMurmur2 compares with the partitions of Java's client, as its own test and kafka-python's note them.
+func TestMurmur2(t *testing.T) {
+	t.Parallel()
+	p := kafka.NewMurmur2Partitioner("orders")
+	for key, hash := range map[string]int32{
+		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,
+		"a-little-bit-longer-string": -1486304829, "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
+		"abc": 479470107,
+	} {
+		const partitions = 1009
+		got, err := p.Partition(&sarama.ProducerMessage{Key: sarama.StringEncoder(key)}, partitions)
+		if want := (hash & 0x7fffffff) % partitions; err != nil || got != want {
+			t.Errorf("%q goes to partition %d, Java's to %d: %v", key, got, want, err)
+		}
+	}
+	c := kafka.DefaultSaramaPublisherConfig()
+	c.Producer.Partitioner = kafka.NewMurmur2Partitioner
+	if err := kafka.ValidateSarama(c); err != nil {
+		t.Error(err)
+	}
+}
