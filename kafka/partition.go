@@ -185,6 +185,7 @@ func (p *partition) settle(r result) {
 		p.mark()
 		p.regulate()
 	case inbound.Nacked:
+		r.item.Value.cause = r.Cause
 		p.hold(r.item, r.Later)
 	}
 }

@@ -6,8 +6,12 @@ import "github.com/IBM/sarama"
 type record struct {
 	msg     *sarama.ConsumerMessage
 	own     bool // its bytes are its own, and not a part of what was fetched with it
+	cause   error
 	unkeyed bool // Key panicked, so it is unknown what it must not overtake
 }
+
+// lastError is why it failed last; nil = not known.
+func (r record) lastError() error { return r.cause }
 
 // sizeOf counts what a record keeps in memory.
 func sizeOf(msg *sarama.ConsumerMessage) int {

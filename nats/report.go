@@ -23,7 +23,7 @@ func (r *reader) report() {
 	state := r.state()
 	state.Owned, state.Lag = true, int64(r.behind) //nolint:gosec // a stream has fewer
 	full := t.window.Records() >= t.cfg.MaxAhead
-	r.reports.Post(inbound.Describe(state, t.window, t.running, t.pause, full, "stream_seq", &t.lines, t.logger))
+	r.reports.Post(inbound.Describe(state, t.window, record.lastError, t.running, t.pause, full, "stream_seq", &t.lines, t.logger))
 }
 
 // regulate notes since when nothing is read. By count it is the server that pauses.

@@ -20,9 +20,12 @@ type record struct {
 	msg     *natsgo.Msg
 	in      *natsgo.Msg
 	touched time.Time // when JetStream was told that it is in hand
+	cause   error     // why it failed last; nil = not known
 	unkeyed bool      // Key panicked, so it is unknown what it must not overtake
 	out     bool      // it is being delivered
 }
+
+func (r record) lastError() error { return r.cause }
 
 type item = keyed.Item[record]
 
@@ -160,6 +163,7 @@ func (t *term) settle(r result) {
 		t.window.Done(r.item)
 		t.regulate()
 	case inbound.Nacked, inbound.Withdrawn:
+		r.item.Value.cause = r.Cause
 		later := r.Later
 		if later == 0 {
 			later = core.Backoff(t.cfg.Backoff).Delay(r.item.Failures + 1)

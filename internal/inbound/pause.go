@@ -44,10 +44,22 @@ func Reason[T any](p Pause, w *keyed.Window[T], full bool) observe.PauseReason {
 // Cure: bound what they wait for by the message's context.
 var ErrHung = errors.New("handlers hang")
 
-// Describe fills in what a window says of its source, and logs, once a minute, that it is paused behind a message that
+// Cause: a handler nacked a message, and no middleware.Outcomes is there to say why.
+// Cure: put middleware.Stack, or middleware.Outcomes, around the handler.
+var errNackedUnknown = errors.New("the error is not known, as the handler has no middleware.Outcomes")
+
+// lastFailure is why a source waits for a message.
+func lastFailure(failures int, cause error) error {
+	if cause == nil {
+		cause = errNackedUnknown
+	}
+	return fmt.Errorf("%d failures in a row, the last: %w", failures, cause)
+}
+
+// Describe fills in what a window says of its source, where cause is why a record failed last, and logs, once a minute, that it is paused behind a message that
 // keeps failing, or by handlers that never return. Position is the name of a position in the log.
 func Describe[T any](
-	state observe.PartitionState, w *keyed.Window[T], running int, p Pause, full bool, position string,
+	state observe.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool, position string,
 	lines *trouble.Seldom, logger watermill.LoggerAdapter,
 ) observe.PartitionState {
 	state.Ahead, state.Pending, state.Running = w.Records(), w.Undone(), running
@@ -67,7 +79,7 @@ func Describe[T any](
 		// Cause: a message keeps failing, and MaxAhead messages or MaxBytes are read beyond it.
 		// Cure: fix what the inbox row of the message names as its last error (outboxctl messages list), or raise MaxAhead.
 		logger.Error("reading is paused: MaxAhead messages or MaxBytes are read beyond one that keeps failing: "+
-			"fix its handler, or let it declare the message poison", fmt.Errorf("%d failures in a row", oldest.Failures),
+			"fix its handler, or let it declare the message poison", lastFailure(oldest.Failures, cause(oldest.Value)),
 			watermill.LogFields{position: oldest.Pos, "failing_since": since, "waiting": w.Undone()})
 	case hung:
 		// Cause: handlers wait for something without a time-out, and take all places of the subscription.

@@ -1,10 +1,15 @@
 package inbound
 
 import (
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -23,6 +28,22 @@ func TestHung(t *testing.T) {
 		w := keyed.New[int](keyed.Limits{Records: 1}, 0)
 		if got := Reason(Pause{c.paused, c.returned}, w, true) == observe.PausedByHungHandlers; got != c.want {
 			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
+
+// TestPauseNamesTheCause: the line of a paused partition says why its oldest message fails.
+func TestPauseNamesTheCause(t *testing.T) {
+	for want, cause := range map[string]error{"no such table": errors.New("no such table"), "middleware.Outcomes": nil} {
+		w := keyed.New[error](keyed.Limits{Records: 1}, 0)
+		w.Add(0, []byte("k"), 1, cause)
+		w.Hold(w.Start(false), time.Now(), time.Now())
+		log := watermill.NewCaptureLogger()
+		Describe(observe.PartitionState{}, w, func(err error) error { return err }, 0, Pause{Since: time.Now()}, true, "offset",
+			&trouble.Seldom{}, log)
+		lines := log.Captured()[watermill.ErrorLogLevel]
+		if len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), want) {
+			t.Errorf("%q is not named: %v", want, lines)
 		}
 	}
 }
