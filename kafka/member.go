@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"sync"
 
@@ -21,7 +22,9 @@ type member struct {
 	joined    func()
 	committed func(topic string, partition int32) (int64, error)
 	newest    func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = is not asked
-	asking    sync.WaitGroup
+	// markers returns the first offset from one on at which there may be a message; nil = is not asked.
+	markers func(ctx context.Context, topic string, partition int32, from int64) (int64, error)
+	asking  sync.WaitGroup
 }
 
 // Setup is part of sarama.ConsumerGroupHandler.

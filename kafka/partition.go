@@ -50,7 +50,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 		results: make(chan result), // without a buffer: what is sent is settled
 		marked:  initial, first: initial < 0,
 		freed:    m.budget.join(),
-		end:      end{answers: make(chan int64, 1)},
+		end:      end{answers: make(chan int64, 1), past: make(chan int64, 1), idle: -1},
 		stopping: make(chan struct{}), abandoned: make(chan struct{}),
 	}
 }
@@ -89,6 +89,8 @@ func (p *partition) run() {
 			p.settle(r)
 		case offset := <-p.end.answers:
 			p.end.answered(offset)
+		case offset := <-p.end.past:
+			p.skipped(offset)
 		case <-due.C:
 		case <-p.freed:
 			p.regulate()

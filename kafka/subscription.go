@@ -96,6 +96,10 @@ func (s *subscription) join(joined func()) error {
 	m := &member{
 		subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup), newest: client.GetOffset,
 	}
+	m.markers = func(ctx context.Context, topic string, partition int32, from int64) (int64, error) {
+		r := partitionReader{client: client, topic: topic, partition: partition}
+		return r.afterMarkers(ctx, from, s.settings.Consumer.IsolationLevel)
+	}
 	defer m.asking.Wait()
 	defer func() { _ = client.Close() }() // answers that are awaited end with an error
 	group, err := sarama.NewConsumerGroupFromClient(s.cfg.ConsumerGroup, client)

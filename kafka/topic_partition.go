@@ -45,7 +45,7 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sa
 	for next := r.from; next >= 0 && next < r.end; {
 		var block *sarama.FetchResponseBlock
 		if err := r.retry(ctx, func() (err error) {
-			block, err = r.fetch(next, size)
+			block, err = r.fetch(next, size, sarama.ReadUncommitted)
 			return err
 		}); err != nil {
 			return fmt.Errorf("kafka: read topic %q: %w", r.topic, err)
@@ -85,12 +85,60 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sa
 	return nil
 }
 
-func (r *partitionReader) fetch(offset int64, size int32) (*sarama.FetchResponseBlock, error) {
+// afterMarkers returns the first offset, from one on, at which there is a message, or where the partition ends: what lies
+// before it are the markers of transactions and, if only committed messages are read, messages that were aborted.
+func (r *partitionReader) afterMarkers(
+	ctx context.Context, from int64, isolation sarama.IsolationLevel,
+) (next int64, err error) {
+	for next = from; ; {
+		var block *sarama.FetchResponseBlock
+		if err := r.retry(ctx, func() (err error) {
+			block, err = r.fetch(next, fetchBytes, isolation)
+			return err
+		}); err != nil {
+			return next, err
+		}
+		begun := next
+		for _, records := range block.RecordsSet {
+			batch := records.RecordBatch
+			switch {
+			case batch == nil || batch.PartialTrailingRecord:
+				return next, nil
+			case !batch.Control && !(batch.IsTransactional && isAborted(block, batch)):
+				return next, nil
+			}
+			next = max(next, batch.FirstOffset+int64(batch.LastOffsetDelta)+1)
+		}
+		if next == begun {
+			return next, nil
+		}
+	}
+}
+
+// isAborted says whether a batch belongs to a transaction of those that the response says were aborted. One producer
+// has one transaction at a time, and its marker ends it.
+func isAborted(block *sarama.FetchResponseBlock, batch *sarama.RecordBatch) bool {
+	aborted := false
+	for _, txn := range block.AbortedTransactions {
+		aborted = aborted || txn.ProducerID == batch.ProducerID && txn.FirstOffset <= batch.FirstOffset
+	}
+	for _, records := range block.RecordsSet { // another transaction of the producer may follow in the same response
+		marker := records.RecordBatch
+		if marker != nil && marker.Control && marker.ProducerID == batch.ProducerID && marker.FirstOffset < batch.FirstOffset {
+			return false
+		}
+	}
+	return aborted
+}
+
+func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.IsolationLevel) (*sarama.FetchResponseBlock, error) {
 	leader, epoch, err := r.client.LeaderAndEpoch(r.topic, r.partition)
 	if err != nil {
 		return nil, err
 	}
-	request := &sarama.FetchRequest{Version: 10, SessionEpoch: -1, MinBytes: 1, MaxBytes: maxFetch, MaxWaitTime: 500}
+	request := &sarama.FetchRequest{
+		Version: 10, SessionEpoch: -1, MinBytes: 1, MaxBytes: maxFetch, MaxWaitTime: 500, Isolation: isolation,
+	}
 	request.AddBlock(r.topic, r.partition, offset, size, epoch)
 	response, err := leader.Fetch(request)
 	if err != nil {
