@@ -97,7 +97,7 @@ var rootMutants = []Mutant{
 		New:    "s.waiting = append([]write{w}, s.waiting...)",
 	},
 	{
-		Name: "R15", File: "internal/core/publisher.go", In: ".", Test: "ExampleSetKey",
+		Name: "R15", File: "internal/core/identity.go", In: ".", Test: "ExampleSetKey",
 		Breaks: "half an aggregate has no key and no error",
 		Old:    `case kind == "" && id == "":`,
 		New:    `case kind == "" || id == "":`,
