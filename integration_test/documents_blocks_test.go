@@ -39,7 +39,7 @@ var imported = map[string]string{
 	"gorm": "gorm.io/gorm", "pgx": "github.com/jackc/pgx/v5",
 	"kafka": rootModule + "/kafka", "wmkafka": "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka",
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
-	"nats": rootModule + "/nats", "outboxtest": rootModule + "/outboxtest",
+	"amqp": rootModule + "/amqp", "nats": rootModule + "/nats", "outboxtest": rootModule + "/outboxtest",
 	"natsgo": "github.com/nats-io/nats.go", "jetstream": "github.com/nats-io/nats.go/jetstream",
 	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp",
 }
