@@ -51,15 +51,6 @@ var brokerMutants = []Mutant{
 		New:    "if watermark := p.window.Watermark() + 1; watermark > p.marked {",
 	},
 	{
-		Name: "K2", File: "kafka/partition.go", In: "kafka", Test: "TestNothingStartsAfterTheEnd",
-		Breaks: "a message starts after its partition was taken away",
-		Old: `	if p.stopped {
-		return nil, nil
-	}
-`,
-		New: "",
-	},
-	{
 		Name: "K3", File: "kafka/partition.go", In: "kafka", Test: "TestRetryAfterBlocksItsKeySoLong",
 		Breaks: "a later retry comes after the backoff of a failure",
 		Old:    "	if later == 0 {\n		later = core.Backoff",
@@ -70,12 +61,6 @@ var brokerMutants = []Mutant{
 		Breaks: "failing keys leave no slot to others",
 		Old:    "if again && !p.retry {",
 		New:    "if p.retry = p.retry || again; false {",
-	},
-	{
-		Name: "K5", File: "kafka/partition.go", In: "kafka", Test: "TestUnmarshalErrorHoldsItsKey",
-		Breaks: "a message whose key cannot be read is overtaken by others of its record key",
-		Old:    "key, rec.unkeyed = msg.Key, true",
-		New:    "key, rec.unkeyed = nil, true",
 	},
 	{
 		Name: "K6", File: "kafka/partition.go", In: "kafka", Test: "TestClaimResumesAtItsStart",
