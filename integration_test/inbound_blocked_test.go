@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -101,7 +102,7 @@ func TestInboundWindowFull(t *testing.T) {
 	}, "observers are told of the pause")
 	eventually(t, func() bool {
 		for _, line := range logger.Captured()[watermill.ErrorLogLevel] {
-			if len(line.Msg) > 19 && line.Msg[:19] == "partition is paused" {
+			if strings.HasPrefix(line.Msg, "reading is paused") && strings.Contains(line.Err.Error(), "fails") {
 				return true
 			}
 		}
@@ -119,7 +120,7 @@ func TestInboundWindowFull(t *testing.T) {
 	assert.True(t, seen.any(func(p observe.PartitionState) bool { return !p.Owned }), "observers are told of its end")
 }
 
-// TestBlockedPartitionIsFound: without Park a message that keeps failing stops its partition, and Doctor, the command
+// TestBlockedPartitionIsFound: a message that keeps failing stops its partition, and Doctor, the command
 // and the page say which, for how long, and how much waits behind it; until it is handled.
 func TestBlockedPartitionIsFound(t *testing.T) {
 	extended(t)

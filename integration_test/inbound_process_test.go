@@ -33,9 +33,6 @@ func runInbound(settings []byte) error {
 		return err
 	}
 	cfg.MaxConns = 20
-	if c.Fault.At != "" {
-		cfg.ConnConfig.Tracer = &faultTracer{fault: c.Fault}
-	}
 	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
 		return err
@@ -53,11 +50,8 @@ func runInbound(settings []byte) error {
 		}
 		return work(msg, key)
 	}
-	switch {
-	case c.FailUntilMended:
+	if c.FailUntilMended {
 		handler = failUntilMended(h, func(key string) bool { return strings.HasSuffix(key, "07") })
-	case c.ParkAfter > 0 && c.FailFor == 0:
-		handler = failsUntilMended(h)
 	}
 	s, err := startInbound(h, c, handler, watermill.NewStdLogger(false, false))
 	if err != nil {
@@ -114,4 +108,21 @@ func TestInboundOrderUnderStop(t *testing.T) {
 	}
 	w.await(w.settled)
 	w.verify()
+}
+
+// failUntilMended fails for some keys until the table mended has a row.
+func failUntilMended(h handle, fails func(key string) bool) func(*message.Message, string) error {
+	return func(msg *message.Message, key string) error {
+		if !fails(key) {
+			return nil
+		}
+		var mended bool
+		if err := h.pool.QueryRow(msg.Context(), `select exists (select from mended)`).Scan(&mended); err != nil {
+			return err
+		}
+		if !mended {
+			return errors.New("fails")
+		}
+		return nil
+	}
 }

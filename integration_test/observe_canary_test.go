@@ -253,7 +253,7 @@ func (a *aviary) handles() {
 	require.NoError(a.t, end())
 }
 
-// reads has the subscribers of Kafka and NATS bring messages whose handlers fail, and park those of Kafka.
+// reads has the subscribers of Kafka and NATS bring messages whose handlers fail.
 func (a *aviary) reads() {
 	nats := newJetStreamWorld(a.t, natsServer(a.t).URL())
 	configs := []inboundConfig{nats.config()}
@@ -266,7 +266,6 @@ func (a *aviary) reads() {
 			t: a.t, server: server, h: a.h, topic: kafkaTopic(a.t, server, 1, nil), group: "g-" + watermill.NewShortUUID(),
 		}
 		c := w.config()
-		c.ParkAfter = 100 * time.Millisecond
 		configs = append(configs, c)
 		settings := sarama.NewConfig()
 		settings.Producer.Return.Successes = true

@@ -122,12 +122,6 @@ func (w *inboundWorld) verify() {
 	assert.Equal(w.t, [3]int{w.settled, 0, 0}, [3]int{w.handled(), twice, w.disorder()}, "handled, twice, out of order")
 }
 
-// parkFault is where a process kills itself.
-type parkFault struct {
-	At  string // "before store", "after store", "after ack", "before leave"
-	Nth int64  // store
-}
-
 // inboundConfig is that of one process of a group.
 type inboundConfig struct {
 	URL, Topic, Group string
@@ -142,13 +136,9 @@ type inboundConfig struct {
 	ManualCommit      bool
 	RevokeTimeout     time.Duration
 	CloseTimeout      time.Duration
-	FailFor           time.Duration // of a process's life, keys that end with 07
-	FailUntilMended   bool          // the same keys, until the table of that name has a row
-	ParkAfter         time.Duration // 0 = nothing is parked
-	MaxKeys           int
-	Fault             parkFault        // of a process of its own
+	FailFor           time.Duration    // of a process's life, keys that end with 07
+	FailUntilMended   bool             // the same keys, until the table of that name has a row
 	Service           string           // another one than "inbound", whose keys in the table have its name before them
-	parkIn            handle           // where to
 	observer          observe.Observer // not in a process of its own
 	unmarshaler       wmkafka.Unmarshaler
 	natsOptions       []natsgo.Option
@@ -232,7 +222,6 @@ func startInbound(
 	if err != nil {
 		return nil, err
 	}
-	c.parkIn = h
 	if s.sub, err = c.subscriber(logger); err != nil {
 		return nil, err
 	}
