@@ -6,6 +6,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 var (
@@ -42,6 +43,14 @@ var (
 	//
 	// Cure: correct the field that the error names.
 	ErrInvalidMessage = core.ErrInvalidMessage // outbox: invalid message
+
+	// ErrNotStored is returned where the database accepted an insert into a table of ours and stored nothing, because a
+	// BEFORE INSERT trigger returned NULL or a rule replaced the insert: by Publish or, if its messages wait for COMMIT, by
+	// InTx, by the middleware Inbox and by package queue. Nothing of the transaction is committed, unless the caller
+	// ignores the error in a transaction of its own.
+	//
+	// Cure: drop the trigger or the rule; schema.Inspect names it.
+	ErrNotStored = text.ErrNotStored // outbox: the database accepted the insert and stored fewer rows…
 
 	// ErrCommitUnknown is returned by InTx if the connection broke, or its time-out passed, while COMMIT was
 	// under way: the transaction may have been committed or not.

@@ -61,10 +61,15 @@ func SetAggregate(msg *message.Message, aggregateType, aggregateID string) {
 	msg.Metadata.Set(MetadataAggregateID, aggregateID)
 }
 
-// SetEvent notes what happened, in which version of its layout, and when.
+// SetEvent notes the name of an event, the version of its layout, and when it happened. Versions count from 1: with one
+// below, the message has none.
 func SetEvent(msg *message.Message, eventType string, version int, occurredAt time.Time) {
 	msg.Metadata.Set(MetadataEventType, eventType)
-	msg.Metadata.Set(MetadataEventVersion, strconv.Itoa(version))
+	if version < 1 {
+		delete(msg.Metadata, MetadataEventVersion)
+	} else {
+		msg.Metadata.Set(MetadataEventVersion, strconv.Itoa(version))
+	}
 	msg.Metadata.Set(MetadataOccurredAt, occurredAt.UTC().Format(time.RFC3339Nano))
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/queue"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
@@ -310,4 +312,49 @@ func TestPublishThroughPgBouncer(t *testing.T) {
 		assert.Equal(t, 40, h.count(t, "select count(*) from outbox"))
 		require.NoError(t, schema.Check(t.Context(), h.db))
 	})
+}
+
+// TestSwallowedInserts: where a trigger or a rule keeps rows from a table, whoever inserts gets ErrNotStored, and Inspect
+// names the trigger or the rule.
+func TestSwallowedInserts(t *testing.T) {
+	t.Parallel()
+	const trigger = "create function swallow() returns trigger language plpgsql as 'begin return null; end'; " +
+		"create trigger swallow before insert on %s for each row execute function swallow()"
+	for how, sql := range map[string]string{
+		"trigger": trigger, "rule": "create rule swallow as on insert to %s do instead nothing",
+	} {
+		for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+			t.Run(table+" "+how, func(t *testing.T) {
+				t.Parallel()
+				forEachHandle(t, func(t *testing.T, h handle) {
+					h.exec(t, fmt.Sprintf(sql, table))
+					found, err := schema.Inspect(t.Context(), h.db)
+					require.NoError(t, err)
+					require.Len(t, found, 1)
+					assert.Equal(t, how+" swallow of table "+table, found[0].Object)
+					switch table {
+					case "outbox":
+						pub := newOutboxPublisher(t, h)
+						require.ErrorIs(t, publishInTx(t, h, pub, "orders", newMessage("1")), outbox.ErrNotStored)
+						_, err = chain(func(*message.Message) ([]*message.Message, error) {
+							return message.Messages{newMessage("2")}, nil
+						}, stack(t, h, middleware.StackConfig{})...)(newMessage("in"))
+						require.ErrorIs(t, err, outbox.ErrNotStored)
+						assert.Zero(t, h.count(t, "select count(*) from inbox where processed_at is not null"))
+					case "inbox":
+						_, err = chain(func(*message.Message) ([]*message.Message, error) {
+							t.Error("the handler was called")
+							return nil, nil
+						}, newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{}))(newMessage("in"))
+						require.ErrorIs(t, err, outbox.ErrNotStored)
+					default:
+						_, err = storeOn(t, h, quickStore()).Enqueue(t.Context(), queue.Item{
+							ID: queue.ID{Source: "s", MessageID: "1"}, Topic: "orders",
+						})
+						require.ErrorIs(t, err, outbox.ErrNotStored)
+					}
+				})
+			})
+		}
+	}
 }

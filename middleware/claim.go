@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -69,6 +70,14 @@ func (i *inbox) take(ctx context.Context, q drive.Querier, c *claim) (ours, stan
 	}, i.claimSQL, c.consumer, c.key, c.hash)
 	switch {
 	case err != nil:
+		return false, false, text.Stored(err)
+	case !ours && c.failures < 0:
+		known := false
+		if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&known) }, i.knownSQL, c.consumer,
+			c.key); err != nil || !known {
+			return false, false, cmp.Or(err, outbox.ErrNotStored)
+		}
+		c.failures = 0
 	case !ours && !repeated:
 		i.repeated.Store(c.consumer, nil)
 	case ours && repeated:

@@ -81,8 +81,8 @@ func (c InboxConfig) validate() error {
 // each duplicate.
 //
 // It returns ErrUncaptured if messages come out of the handler, because it could not have them sent again after
-// their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNoTx and
-// outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
+// their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNotStored if
+// a trigger or a rule keeps its note from the table; outbox.ErrNoTx and outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
 //
 // A message of queue.Subscriber has a row already, in the queue: instead of noting it, Inbox marks that row done in the
 // transaction. If its lease expired and it has another owner by now, Inbox returns queue.ErrLeaseLost and nothing is
@@ -109,6 +109,7 @@ func newInbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (*
 	i.logger = i.db.Logger(logger)
 	i.claimSQL, i.hashSQL = i.db.Render(sqltext.ClaimInbox), i.db.Render(sqltext.InboxHash)
 	i.handledSQL = i.db.Render(sqltext.InboxHandled)
+	i.knownSQL = i.db.Render(sqltext.InboxKnown)
 	return i, nil
 }
 
@@ -118,6 +119,7 @@ type inbox struct {
 	logger            watermill.LoggerAdapter
 	claimSQL, hashSQL string
 	handledSQL        string
+	knownSQL          string
 	repeated          sync.Map // the consumers whose last message was a duplicate
 }
 

@@ -40,7 +40,8 @@ const (
 // another such transaction in turn: then Postgres ends one of them with a deadlock (40P01). Outside of a transaction
 // Enqueue repeats the call then.
 //
-// It returns ErrInvalid, which says what is wrong with which item. Where default_transaction_isolation is stricter than
+// It returns ErrInvalid, which says what is wrong with which item, and outbox.ErrNotStored if a trigger or a rule keeps
+// rows from the table. Where default_transaction_isolation is stricter than
 // READ COMMITTED it may return a serialization failure (40001), after which it is to be called again.
 func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, error) {
 	records, err := s.records(items)
@@ -221,12 +222,28 @@ func (s *Store) enqueue(ctx context.Context, items []Item, records []record, sto
 		}
 		records = unanswered
 	}
-	for _, r := range records {
+	if len(records) == 0 {
+		return nil
+	}
+	ids := make(map[ID]bool, len(records))
+	sources, messages := make([]string, len(records)), make([]string, len(records))
+	for i, r := range records {
+		sources[i], messages[i] = items[r.at[0]].Source, items[r.at[0]].MessageID
 		for _, at := range r.at {
 			stored[at] = EnqueueResult{ID: items[at].ID, Result: Busy}
 		}
+		ids[items[r.at[0]].ID] = true
 	}
-	return nil
+	err := s.collectOn(ctx, s.onKept, "store messages", func(rows drive.Rows) error {
+		var id ID
+		err := rows.Scan(&id.Source, &id.MessageID)
+		delete(ids, id)
+		return err
+	}, sqltext.KnownMessages, sources, messages)
+	if err == nil && len(ids) > 0 {
+		err = fmt.Errorf("store messages: %w", outbox.ErrNotStored)
+	}
+	return err
 }
 
 // enqueueOnce returns the records that it has no answer for.

@@ -163,5 +163,5 @@ func (s *Store) collectOn(
 }
 
 func (s *Store) failed(what string, err error) error {
-	return fmt.Errorf("%s in %s: %w", what, s.db.Tables().Queue, text.Explain(err))
+	return fmt.Errorf("%s in %s: %w", what, s.db.Tables().Queue, text.Stored(err))
 }

@@ -90,6 +90,24 @@ func (c *inspection) compare() {
 		}
 	}
 	c.unknownColumns()
+	c.swallowed()
+}
+
+// swallowed finds triggers and rules that may keep what is inserted from the tables.
+func (c *inspection) swallowed() {
+	for _, t := range tables {
+		c.beside = !ofForwarder(t.name)
+		for _, f := range c.facts[c.names.Render(t.name)] {
+			switch f.kind {
+			case "insert trigger":
+				c.warning("trigger "+f.name+" of table "+f.typ, "make sure that it never returns NULL, or DROP TRIGGER "+f.name+
+					" ON "+f.typ, "runs before each insert: if it returns NULL, nothing is stored")
+			case "insert rule":
+				c.problem("rule "+f.name+" of table "+f.typ, "DROP RULE "+f.name+" ON "+f.typ,
+					"replaces inserts: nothing is stored")
+			}
+		}
+	}
 }
 
 func (c *inspection) relation(want fact) {

@@ -285,6 +285,9 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		s.tx.wroteTo(w.db, OutboxNews)
 	}
 	if err := own.Commit(ctx, s.tx.statements(s.waiting), s.tx.notifications(own)); err != nil {
+		if len(s.waiting) > 0 {
+			err = text.Stored(err)
+		}
 		return fmt.Errorf("commit: %w", text.Explain(err))
 	}
 	return nil

@@ -32,7 +32,7 @@ func (s *scope) write(w write) error {
 				if s.tx.ours {
 					err = drive.Checked(w.ctx, err)
 				}
-				return fmt.Errorf("write to %s: %w", w.db.outbox, text.Explain(err))
+				return fmt.Errorf("write to %s: %w", w.db.outbox, text.Stored(err))
 			}
 		}
 		s.tx.wroteTo(w.db, OutboxNews)

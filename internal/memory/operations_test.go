@@ -25,9 +25,10 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 	known := map[string]bool{
 		"Tables": true, "ErrBadName": true, // no statements
 		"InsertMarked": true, "StoreAnswerMarked": true, // only with a mark
-		"Notify":       true,                       // to other processes
-		"InboxHandled": true,                       // only over pgx, whose connection is asked before BEGIN
-		"RestOfQueue":  true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
+		"Notify":       true,                        // to other processes
+		"InboxHandled": true,                        // only over pgx, whose connection is asked before BEGIN
+		"InboxKnown":   true, "KnownMessages": true, // only where a trigger keeps an insert from the table
+		"RestOfQueue": true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
 		"WalkIndexes": true,                    // for those who count and list, which takes SQL
 		"ParkSeen":    true, "AnyParked": true, // for subscriptions of package kafka, whose messages come from a broker
 	}

@@ -101,7 +101,16 @@ SELECT r.name, 'index', i.relname, m.amname || ' (' || pg_catalog.array_to_strin
             ELSE 'invalid' END,
        coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), '')
   FROM r JOIN pg_catalog.pg_index x ON x.indrelid = r.oid JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
-  JOIN pg_catalog.pg_am m ON m.oid = i.relam`
+  JOIN pg_catalog.pg_am m ON m.oid = i.relam
+UNION ALL
+SELECT r.name, 'insert trigger', pg_catalog.quote_ident(t.tgname), t.tgrelid::pg_catalog.regclass::text, '', ''
+  FROM r JOIN pg_catalog.pg_trigger t ON (t.tgrelid = r.oid
+        OR t.tgrelid IN (SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = r.oid)) AND t.tgtype & 7 = 7 AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+   AND t.tgparentid = 0
+ WHERE r.relkind <> 'S'
+UNION ALL
+SELECT r.name, 'insert rule', pg_catalog.quote_ident(w.rulename), r.oid::pg_catalog.regclass::text, '', ''
+  FROM r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.oid AND w.ev_type = '3' AND w.is_instead AND w.ev_enabled <> 'D'`
 
 	// Deserted is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor knows
 	// more of that.

@@ -6,7 +6,9 @@ const (
 	// it was processed or is dead. If it is, the others are how many failures were recorded, how many seconds ago the
 	// first of them, and the note for UnclaimInbox. If not, the last says whether COMMIT may wait for a standby: then what
 	// was processed may be visible before the standby has it, where the wait was cut short, and be lost with this server.
-	// A concurrent copy waits here for the first one's transaction. A success leaves attempts as it is.
+	// A concurrent copy waits here for the first one's transaction. A success leaves attempts as it is. A row that says no
+	// has failures -1 if the statement does not see the row of the message: another transaction has just committed it, or
+	// a trigger kept ours from being stored. InboxKnown tells them apart.
 	//
 	// Arguments: consumer, message id, content hash (bytea, may be NULL).
 	ClaimInbox = `WITH claimed AS (
@@ -18,7 +20,13 @@ ON CONFLICT (consumer, message_id) DO UPDATE
 RETURNING true, i.attempts, extract(epoch FROM i.processed_at - i.received_at)::float8,
           (extract(epoch FROM i.processed_at) * 1000000)::bigint, false)
 TABLE claimed UNION ALL
-SELECT false, 0, 0, 0, current_setting('synchronous_standby_names') <> '' WHERE NOT EXISTS (TABLE claimed)`
+SELECT false, CASE WHEN EXISTS (SELECT FROM {inbox} WHERE consumer = $1 AND message_id = $2) THEN 0 ELSE -1 END, 0, 0,
+       current_setting('synchronous_standby_names') <> '' WHERE NOT EXISTS (TABLE claimed)`
+
+	// InboxKnown finds the row of a message.
+	//
+	// Arguments: consumer, message id.
+	InboxKnown = `SELECT true FROM {inbox} WHERE consumer = $1 AND message_id = $2`
 
 	// InboxHandled finds a message that was processed or is dead, and locks nothing: what ClaimInbox finds out with a
 	// transaction. It finds none where COMMIT may wait for a standby, since what it saw may be lost with this server.

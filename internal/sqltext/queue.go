@@ -98,6 +98,12 @@ SELECT k.source, k.message_id, CASE WHEN k.done THEN 2 ELSE 3 END, k.hash
 UNION ALL
 SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
+	// KnownMessages lists those of some messages that have a row: EnqueueMessages stored nothing of the others.
+	//
+	// Arguments: sources, message ids.
+	KnownMessages = `SELECT q.source, q.message_id FROM unnest($1::text[], $2::text[]) AS i(source, message_id)
+  JOIN {queue} q ON q.source = i.source AND q.message_id = i.message_id`
+
 	hashBefore = `watermill_outbox.hash_before`
 
 	// givingBack marks the transaction as one that takes messages from an owner and does not make them done. Enqueue waits

@@ -5,16 +5,22 @@ package sqltext
 // that has passed delays nothing: the message is ready, in its place among those of its key. unnest hands its rows out
 // in order and the defaults are computed as they pass, so ids rise with the position in the arrays.
 //
+// It fails with text.RowsMissing if a trigger kept a row from being stored, so that the transaction cannot commit: the
+// statement may be sent together with COMMIT. RETURNING names no column, for which the writer would need SELECT.
+//
 // Arguments: uuids, topics, keys, payloads, metadata (JSON text), due times, delays.
-const InsertMessages = insertMessages + isUTF8
+const InsertMessages = insertMessages + isUTF8 + allStored
 
-const insertMessages = `INSERT INTO {outbox} (uuid, topic, key, payload, metadata, due_at)
+const insertMessages = `WITH stored AS (INSERT INTO {outbox} (uuid, topic, key, payload, metadata, due_at)
 SELECT m.uuid, m.topic, m.key, m.payload, m.metadata::jsonb,
        CASE WHEN m.delay > 0 THEN clock_timestamp() + m.delay * interval '1 second'
             ELSE CASE WHEN nullif(m.due, '')::timestamptz > clock_timestamp() THEN m.due::timestamptz END END
 FROM unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::text[], $7::float8[])
      AS m(uuid, topic, key, payload, metadata, due, delay)
 WHERE `
+
+const allStored = ` RETURNING 1)
+SELECT FROM (SELECT 1) AS one LIMIT (SELECT CASE count(*) WHEN cardinality($1::text[]) THEN 0 ELSE -1 END FROM stored)`
 
 // A transaction that a handler gets is marked with a setting that ends with it. What is written in it and COMMIT check
 // the mark, because a handler may send COMMIT or ROLLBACK as plain SQL, and begin another transaction, or chain one.
@@ -32,7 +38,7 @@ const (
 	CheckTx = `SELECT ` + isMarked
 
 	// InsertMarked is InsertMessages for a transaction that has the mark.
-	InsertMarked = InsertMessages + ` AND ` + isMarked
+	InsertMarked = insertMessages + isUTF8 + ` AND ` + isMarked + allStored
 )
 
 // Notify tells listeners that messages were committed.

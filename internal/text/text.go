@@ -57,6 +57,20 @@ func HasCure(err error) bool {
 	return false
 }
 
+// ErrNotStored is outbox.ErrNotStored.
+var ErrNotStored = errors.New("outbox: the database accepted the insert and stored fewer rows: " +
+	"drop the BEFORE INSERT trigger that returns NULL, or the rule, on the table: schema.Inspect names it")
+
+// Stored returns ErrNotStored for an error of an insert that found its rows missing, or that a rule on the table
+// forbids, and others as Explain does.
+func Stored(err error) error {
+	switch SQLState(err) {
+	case RowsMissing, "0A000":
+		return fmt.Errorf("%w: %w", ErrNotStored, err)
+	}
+	return Explain(err)
+}
+
 // SQLSTATEs.
 const (
 	InsufficientPrivilege = "42501"
@@ -66,6 +80,7 @@ const (
 	LockNotAvailable      = "55P03" // NOWAIT, or a lock_timeout
 	ReadOnlyServer        = "25006" // a write reached a standby, or a primary that was demoted
 	NotUTF8               = "2201E" // of statements of package sqltext whose texts would be converted
+	RowsMissing           = "2201W" // of inserts that found that not all rows were stored
 	NotReadCommitted      = "2201F" // of those that must be run in a READ COMMITTED transaction, and were not
 )
 

@@ -82,7 +82,7 @@ var rootMutants = []Mutant{
 	{
 		Name: "R12", File: "internal/sqltext/write.go", In: "integration_test", Test: "TestEndingTheTransactionBySQLIsFound",
 		Breaks: "a message is written though the handler has ended the transaction by SQL",
-		Old:    "InsertMarked = InsertMessages + ` AND ` + isMarked",
+		Old:    "InsertMarked = insertMessages + isUTF8 + ` AND ` + isMarked + allStored",
 		New:    "InsertMarked = InsertMessages",
 	},
 	{
