@@ -34,7 +34,7 @@ func TestBlockedByOneClock(t *testing.T) {
 		for range 2 {
 			f := findings(t, h)["partition_blocked"]
 			assert.Equal(t, admin.Warning, f.Severity)
-			assert.Regexp(t, `paused for 2m[0-9]s .* the oldest for 3m[0-9]s`, f.Evidence, "%s ahead", ahead)
+			assert.Regexp(t, `paused for 2m0[0-9]s .* the oldest for 3m0[0-9]s`, f.Evidence, "%s ahead", ahead)
 			h.exec(t, names.Render(sqltext.TellForwarder), id, what, theirs)
 		}
 	}
@@ -54,7 +54,7 @@ func TestHungHandlersAreFound(t *testing.T) {
 		string(says), float64(now.UnixMicro())/1e6)
 	f := findings(t, h)["partition_blocked"]
 	assert.Equal(t, admin.Critical, f.Severity)
-	assert.Regexp(t, `partition 3 of topic "orders".* paused for 6m[0-9]s, and no handler has returned .*lag 7 messages`,
+	assert.Regexp(t, `partition 3 of topic "orders".* paused for 6m0[0-9]s, and no handler has returned .*lag 7 messages`,
 		f.Evidence)
 	assert.Contains(t, f.Cure, "goroutine dump")
 	assert.Equal(t, []string{"PartitionBlocked"}, f.Alerts)

@@ -241,7 +241,7 @@ func TestDoctorOfALargeServer(t *testing.T) {
 		owner.exec(t, s)
 	}
 	found := findings(t, newPgxHandle(t, url+"&search_path=large,pg_catalog,public"))
-	assert.Regexp(t, `table "\w+" has 1000001 dead rows (and was not vacuumed for 1h0m|that vacuum `+
+	assert.Regexp(t, `table "\w+" has 1000001 dead rows (and was not vacuumed for 1h00m|that vacuum `+
 		`cannot remove because of )`, found["vacuum"].Evidence)
 	assert.Contains(t, found["size"].Evidence, "takes 20 GiB with its indexes")
 	assert.Equal(t, admin.Warning, found["replication_slots"].Severity)
