@@ -19,9 +19,6 @@ func TestMain(m *testing.M) { demotest.Services(m, main) }
 
 // TestService sends two orders, one of them twice, and one that is no order, to a service that is started twice.
 func TestService(t *testing.T) {
-	if testing.Short() {
-		t.Skip("make test-all has it")
-	}
 	server, err := services.StartKafka(t.Context(), services.Options{Log: io.Discard})
 	if err != nil {
 		t.Fatal(err)
