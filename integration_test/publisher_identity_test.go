@@ -229,6 +229,8 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	require.Eventually(t, func() bool {
 		return h.count(t, `select count(*) from outbox where topic = '`+b.dead+`'`) == len(messages)
 	}, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return h.count(t, `select count(*) from inbox_queue`) == len(messages) },
+		patience, 20*time.Millisecond)
 
 	// The tables.
 	rows := func(station, query string) {
