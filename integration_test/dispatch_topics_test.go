@@ -129,6 +129,6 @@ func TestServicesShareAQueue(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		assert.Equal(t, len(topics)*minutes*60, handled)
-		assert.Less(t, worst, time.Second, "the longest time from Enqueue to the handler")
+		assert.LessOrEqual(t, worst, time.Second, "the scan of all rows, once a second, bounds the time from Enqueue to the handler")
 	})
 }
