@@ -41,7 +41,7 @@ func TestInboxRetention(t *testing.T) {
 	assert.False(t, known)
 
 	f := inboxRetention(t, reader, long, short)
-	assert.Contains(t, f.Evidence, `messages of topic "`+long+`" for 2.0 days`)
+	assert.Contains(t, f.Evidence, `messages of topic "`+long+`" for 2d00h`)
 }
 
 // TestInboxRetentionOfJetStream is the same of max_age.
@@ -68,7 +68,7 @@ func TestInboxRetentionOfJetStream(t *testing.T) {
 		assert.Equal(t, want, kept, topic)
 	}
 	f := inboxRetention(t, reader, long+"orders", short+"orders", ever+"orders", consumed+"orders")
-	assert.Contains(t, f.Evidence, `messages of topic "`+long+`orders" for 2.0 days`)
+	assert.Contains(t, f.Evidence, `messages of topic "`+long+`orders" for 2d00h`)
 }
 
 // inboxRetention is the only finding of Doctor on topics of which the inbox remembers a day.
