@@ -1,37 +1,33 @@
-// Package outbox is the write side of a transactional inbox and outbox for Watermill on PostgreSQL:
-// database handles, the transaction in the context, and a message.Publisher that writes messages into
-// the outbox table in that transaction. Package middleware puts a Router's handlers into such
-// transactions, and package forwarder publishes what was committed to any Watermill publisher.
+// Package outbox is the write side of a transactional inbox and outbox for Watermill on PostgreSQL: database handles,
+// the transaction in the context, and a message.Publisher that writes messages into the outbox table in that
+// transaction. Package middleware runs a Router's handlers in such transactions, and package forwarder publishes
+// committed messages to any Watermill publisher.
 //
-// # The handle
+//	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+//	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, logger)
+//	err = outbox.InTx(ctx, db, func(ctx context.Context) error {
+//		// SQL with outbox.PgxTx(ctx)
+//		return pub.PublishContext(ctx, "orders", msg)
+//	})
 //
-// A DB is a handle on a pgxpool.Pool (FromPgx) or on a *sql.DB of any Postgres driver (FromSQL), with the names of its
-// tables and with observers. All other parts take it, and so cannot disagree about any of that. What package observe
-// lists can be seen through it.
+// A DB is a handle on a pgxpool.Pool (FromPgx) or on a *sql.DB of any Postgres driver (FromSQL), with table names and
+// observers. All other packages take it.
 //
-// # The transaction
+// # Transactions
 //
-// InTx begins a transaction, puts it into the context and commits it when the function returns nil; WithPgxTx and
-// WithSQLTx put one there that the caller began and will commit. Code in between gets its native transaction from PgxTx
-// or SQLTx, and everything that publishes with that context writes to the outbox inside it. A nested InTx is a
-// savepoint; they run one at a time.
+// InTx commits when its function returns nil. WithPgxTx and WithSQLTx use a transaction that the caller began and will
+// commit. Inside, PgxTx or SQLTx returns the native transaction. A nested InTx is a savepoint; nested calls run one at
+// a time. With pgx, BEGIN travels with the first statement, and a handler's messages with COMMIT.
 //
-// A transaction belongs to the call tree that began it. Contexts travel with messages through in-process Pub/Subs, so a
-// handler of a Router finds none but those that were begun for its own call.
+// A transaction belongs to the call tree that began it: a Router's handler does not use a transaction that travelled
+// with a message through an in-process Pub/Sub. Only the code that began a transaction may end it. If a handler ends
+// it, this is detected at COMMIT at the latest and nothing is published.
 //
-// With pgx a transaction begins lazily: BEGIN travels together with its first statement, and what a handler returns
-// together with COMMIT. Only the code that began it ends it. Whatever a handler does to end it, by a method or by plain
-// SQL, is found at the latest at COMMIT, and nothing is published for a transaction that is gone.
+// # Promises
 //
-// # What is certain
+// A message is in the outbox if and only if its transaction committed. If the connection breaks during COMMIT, the
+// outcome is unknown: InTx returns ErrCommitUnknown and does not retry.
 //
-// A message is in the outbox if and only if its transaction committed. If the connection broke while
-// COMMIT was under way the outcome is unknown, and InTx says so with ErrCommitUnknown; it is never repeated
-// here. A consumer behind the inbox makes a repetition by the broker harmless.
-//
-// # Order
-//
-// Messages with the same ordering key are published in the order in which their transactions followed one
-// another. The key comes from the metadata MetadataKey, from PublisherConfig.Key, or from the
-// aggregate conventions; without a key no order is promised.
+// Messages with the same ordering key are published in the order in which their transactions followed one another. The
+// key comes from MetadataKey, PublisherConfig.Key or the aggregate conventions. Without a key, order is not promised.
 package outbox

@@ -1,39 +1,35 @@
-// Package admin looks at the tables of an outbox and repairs them: what an operator needs at three in the morning.
+// Package admin shows and repairs the tables of an outbox and an inbox, for operators and their tools.
 //
-// # Words
+//	a, err := admin.New(db, admin.Config{Actor: "jane"}, logger)
+//	findings, err := a.Doctor(ctx)
+//	result, err := a.Requeue(ctx, admin.Act{
+//		Filter: admin.Filter{Topic: "orders"},
+//		Reason: "the broker's limit is 4 MiB now",
+//		DryRun: true,
+//	})
 //
-// A message has a State: ready, delayed, failing, dead, done or discarded. A Filter says which messages are meant; an
-// ErrorGroup is messages whose errors differ in numbers, ids and quoted text alone.
+// Package admin/ui is a web page for it, and outboxctl a command line.
 //
-// # Quick whatever is in the tables
+// A message has a State: ready, delayed, failing, dead, done or discarded. A Filter selects messages. An ErrorGroup is
+// messages whose errors differ only in numbers, ids and quoted text.
 //
-// What looks reads a bounded number of rows at a time. A list walks an index in the order of its pages: each step looks
-// at so many rows, keeps those that fit the filter, and says from where the next one goes on. After about a second the
-// call returns what it has, how far it came and where to go on. Where an
-// index has the messages by topic or by lane, a step looks at some of each and merges them up to its horizon, the first
-// of the places at which it stopped. Figures are counted up to a bound, and say so (Count.More).
+// # Promises
 //
-// No index serves package admin alone that a writer pays for, so Find searches the outbox as a list does. Dead and
-// failing messages have indexes by topic, since there are few; ready and delayed ones are counted lane by lane, the
-// oldest first.
+// Queries read a bounded number of rows at a time, whatever the size of the tables. A list returns after about a second
+// with the messages found so far and the position where the next call continues. Counts are exact up to a bound;
+// Count.More reports a larger number.
 //
-// Doctor reads catalogs, the server's figures and the bounded figures above. What only a forwarder knows (its
-// publisher, its timeouts, its pool, its role) it has written into its row when it registered.
+// Payloads are read by Get alone, so all other methods work for a role that may not read payloads.
 //
-// Its checks are
-//   - of the tables: schema, privileges, retention, size, vacuum;
-//   - of the forwarders: forwarders, forwarder_vanished, forwarder_waits, classify, pool, timeouts, consumers;
-//   - of messages: topic_paused, topic_unavailable, topic_unread, backlog, failing, dead;
-//   - of others on the server: table_lock, idle_transaction, long_transaction, prepared_transactions,
-//     replication_slots, connections, notify_queue, listen;
-//   - of the Brokers that it is given: broker.
+// Each action except a dry run is recorded in outbox_audit with its actor and reason.
 //
-// Two programs that use one name of a consumer are seen where each runs a forwarder on the handle of its middlewares.
+// # Doctor and Reconcile
 //
-// # What a broker lost
+// Doctor reads catalogs, the server's figures and each forwarder's own row, and returns findings, each with a cure. The
+// runbook, docs/run/runbook.md, has a row for each finding.
 //
-// An outbox ends at the acknowledgement. Reconcile goes one step further: it compares the published messages that are
-// still kept with a TopicReader, which is what the broker really holds, and sends those again that are missing there.
+// Reconcile compares the published messages that are still kept with the messages that the broker holds, by a
+// TopicReader, and sends the missing ones again.
 //
-// Payloads are read by Get alone, so that all else works for a role that may not read them.
+// docs/reference/architecture.md explains the queries and lists Doctor's checks.
 package admin

@@ -38,7 +38,7 @@ var unavailable = map[int]bool{
 	amqp091.ChannelError: true, // also amqp091.ErrClosed
 }
 
-// Classify gives the verdict on an error of Publish; the package comment says which and why.
+// Classify gives the verdict on an error of Publish; the package comment lists them.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	var reply *amqp091.Error

@@ -1,26 +1,28 @@
 // Package amqp publishes to RabbitMQ what watermill-amqp's subscriber reads, and reports a message as published only
 // when a queue has it.
 //
-// It takes the config of watermill-amqp, and differs from its publisher in what an outbox needs:
+//	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg}, logger) // cfg is watermill-amqp's
+//
+// It differs from watermill-amqp's publisher:
 //
 //   - Publisher confirms are always on. Without them, watermill-amqp returns nil once the message is in a buffer of this
 //     process.
 //   - Messages are mandatory: the broker returns a message that it can route to no queue, and the message stays in the
-//     outbox. The broker also confirms it, so watermill-amqp loses it even with confirms. AllowUnroutable turns this off.
+//     outbox. watermill-amqp loses such a message even with confirms. AllowUnroutable turns this off.
 //   - Messages are persistent.
 //   - The first Publish connects, and so does the next Publish after a lost connection. Publish waits for the broker at
 //     most AckTimeout.
-//   - All calls share one channel per topic, so that the broker confirms many messages at once.
+//   - All calls share one channel per topic, so that the broker confirms many messages together.
 //   - The message id is the UUID, unless the marshaler sets one. The broker does not drop duplicates; consumers must.
 //   - Metadata cannot command the broker: see [Marshaler].
 //
-// Declare durable queues; where a server may be lost for good, quorum queues or streams.
+// Declare durable queues; where a server may be lost permanently, quorum queues or streams.
 //
 // # Verdicts
 //
 //   - Unavailable: no connection, no confirm in time, a negative confirm (a full queue with reject-publish), no queue
 //     for the message, no exchange, no permission, resource alarms.
 //   - Permanent: a routing key or a metadata key over 255 bytes, headers that fit no frame, outbox.ErrInvalidMessage.
-//   - Unknown: everything else, such as a message over max_message_size. The broker then closes the channel of the
-//     topic, which fails the other messages in flight too; the forwarder tries each again.
+//   - Unknown: everything else, such as a message over max_message_size. The broker then closes the topic's channel,
+//     which fails the other messages in flight too; the forwarder tries each again.
 package amqp

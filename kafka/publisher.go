@@ -40,10 +40,10 @@ type turns struct {
 	warnOnce sync.Once
 }
 
-// NewPublisher returns a publisher with the settings that the package comment explains. It connects in the background,
-// so that a service starts while Kafka is down: Publish waits for the first attempt, and until one succeeds it returns
-// errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever. NewPublisher returns an
-// error that names the field if the configuration is incomplete or unsafe. A nil logger logs nothing.
+// NewPublisher returns a publisher with the settings that docs/reference/architecture.md explains. It connects in the
+// background, so that a service starts while Kafka is down: Publish waits for the first attempt, and until one succeeds
+// it returns errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever. NewPublisher
+// returns an error that names the field if the configuration is incomplete or unsafe. A nil logger logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	cfg.setDefaults()
 	if err := cfg.validate("PublisherConfig"); err != nil {

@@ -66,8 +66,8 @@ func (c PublisherConfig) sarama() (*sarama.Config, error) {
 	return sc, ValidateSarama(sc)
 }
 
-// DefaultSaramaPublisherConfig returns the settings that the package comment explains, for programs that build their
-// own publisher. Each call returns a new one.
+// DefaultSaramaPublisherConfig returns the settings that docs/reference/architecture.md explains, for programs that
+// build their own publisher. Each call returns a new one.
 func DefaultSaramaPublisherConfig() *sarama.Config {
 	c := sarama.NewConfig()
 	c.ClientID = "watermill-outbox"

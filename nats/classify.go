@@ -83,8 +83,8 @@ const otherStream = 10060
 
 const tooManyRequests = 429
 
-// Classify gives the verdict on an error of any watermill-nats publisher; the package comment says which and why. The
-// errors of a Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through
+// Classify gives the verdict on an error of any watermill-nats publisher; docs/reference/architecture.md lists them.
+// The errors of a Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through
 // wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error

@@ -1,29 +1,31 @@
-// Package outboxtest is for tests of your handlers and of what publishes in a transaction, without a Postgres and
+// Package outboxtest is for tests of handlers and of code that publishes in a transaction, without a Postgres and
 // without a broker.
+//
+//	db := outboxtest.NewDB(t)
+//	got, err := outboxtest.Handle(t, db, handler, msg, middleware.StackConfig{Service: "booking"})
+//	published := outboxtest.Drain(t, db)
 //
 //	NewDB       a handle on a database in memory
 //	Handle      one message through middleware.Stack: was it acked, and what was published?
-//	Written     what the transaction in a context has written so far
-//	Drain       what a forwarder would publish now
+//	Written     the messages that the transaction in a context has written so far
+//	Drain       the messages that a forwarder would publish now
 //	Publisher   a message.Publisher that records, fails on cue and blocks
 //	NewPostgres a handle on a real database, in a schema of the test's own
 //
-// # What the database in memory is
+// # The database in memory
 //
-// It is a fake. On it work outbox.InTx with commits, rollbacks and savepoints, outbox.Publisher and Decorator, the
-// middlewares with their deduplication, recorded failures and dead letters, and package queue: Store, Dispatcher,
-// Subscriber, Ingest and NewWebhook, with due times, attempts, owners and leases, and package idempotency with its
-// stored answers. The same code runs on it as on
-// Postgres, and the same conformance suite passes on both.
+// It is a fake that passes the same conformance suite as Postgres. On it work outbox.InTx with commits, rollbacks and
+// savepoints; outbox.Publisher and Decorator; the middlewares with deduplication, recorded failures and dead letters;
+// package queue (Store, Dispatcher, Subscriber, Ingest, NewWebhook) with due times, attempts and leases; package
+// idempotency.
 //
-// It runs no SQL. outbox.PgxTx and SQLTx return outbox.ErrTxKind: let a handler write through an interface of yours,
-// and give it a fake one here; what the fake writes is not undone when the transaction is rolled back. A Forwarder,
-// package schema and package admin return an error that says so. It says nothing about isolation levels, plans, locks
-// between your tables and what a broken connection does: for that, and for handlers that are SQL for the greater part,
-// take a real Postgres: NewPostgres. Handle and Drain work there just as well.
+// It runs no SQL. outbox.PgxTx and SQLTx return outbox.ErrTxKind: let a handler write through an interface of yours and
+// pass a fake. A rollback does not undo the writes of that fake. A Forwarder, package schema and package admin return
+// an error. Isolation levels, plans, locks between your tables and broken connections are not simulated: test those,
+// and handlers that are mainly SQL, with NewPostgres. Handle and Drain work there too.
 //
 // # Time
 //
-// Make the database in a bubble of testing/synctest, and its clock is that of the bubble: after time.Sleep(time.Hour) a
-// message with a delay of an hour is due, at once.
+// In a bubble of testing/synctest the database uses the bubble's clock: after time.Sleep(time.Hour) a message with a
+// delay of an hour is due, without waiting.
 package outboxtest
