@@ -8,7 +8,6 @@ import (
 
 // sparse is a table in which a step looks at a few rows and finds few of them, as a filter does among others' messages.
 type sparse struct {
-	stepper
 	ids  map[State][]int64
 	look int64
 }

@@ -1,7 +1,6 @@
 package kafka_test
 
 import (
-	"bytes"
 	"net"
 	"strings"
 	"sync"
@@ -124,23 +123,3 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 	}
 }
-
-// lockedBuffer may be written and read at the same time.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lockedBuffer) count(text string) int { return bytes.Count([]byte(l.String()), []byte(text)) }

@@ -25,8 +25,15 @@ func settingsOf(client sarama.Client, topic string) (s topicSettings, err error)
 	if err != nil {
 		return s, err
 	}
-	entries, err := admin.DescribeConfig(sarama.ConfigResource{Type: sarama.TopicResource, Name: topic})
-	if err == nil && len(entries) == 0 {
+	resource := &sarama.ConfigResource{Type: sarama.TopicResource, Name: topic}
+	described, err := admin.DescribeConfigs([]*sarama.ConfigResource{resource}, sarama.DescribeConfigsOptions{})
+	switch {
+	case err != nil:
+	case len(described) != 1:
+		err = sarama.ErrIncompleteResponse
+	case described[0].ErrorCode != sarama.ErrNoError:
+		err = described[0].ErrorCode
+	case len(described[0].Configs) == 0:
 		err = sarama.ErrIncompleteResponse
 	}
 	if err != nil {
@@ -34,7 +41,7 @@ func settingsOf(client sarama.Client, topic string) (s topicSettings, err error)
 			topic, err)
 	}
 	s.keeps = -1
-	for _, e := range entries {
+	for _, e := range described[0].Configs {
 		switch e.Name {
 		case "cleanup.policy":
 			s.compacted = strings.Contains(e.Value, "compact")

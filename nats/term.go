@@ -45,7 +45,6 @@ type term struct {
 
 	running, again int // deliveries, and those of them that failed before
 	pause          inbound.Pause
-	settled        time.Time     // when a delivery last ended; zero = none has
 	spent          bool          // MaxBytes are in memory: nothing is pulled until half of them is done
 	abandoned      chan struct{} // closed: acks are not awaited any more
 }
