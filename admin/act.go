@@ -45,12 +45,9 @@ type Result struct {
 	// Preview stands for what a dry run has counted, message by message, or if there is more, for what was written before
 	// it: so that the act changes what the preview showed. Put it into Act.Preview. It has up to 220 kB.
 	Preview string `json:"-"`
-	// NoLetter is how many messages Redrive skipped because their dead letter is not in the outbox any more, or
-	// RedriveTopic because they are no letters of incoming messages.
+	// NoLetter is how many messages Redrive skipped because their dead letter is not in the outbox any more.
 	NoLetter int64 `json:"no_letter,omitempty"`
-	// Looping is how many letters RedriveTopic skipped because their messages were redriven too often.
-	Looping int64 `json:"looping,omitempty"`
-	// Compared is how many messages Reconcile has looked for in the log, or RedriveTopic has read.
+	// Compared is how many messages Reconcile has looked for in the log.
 	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`

@@ -76,7 +76,7 @@ func variable(s string, i int) (n int, placeholder string) {
 	whole := end == len(s) || !isWord(s[end])
 	if before := i > 0 && isWord(s[i-1]); !before && whole && digits > 0 && end-i > digits &&
 		(end-i >= 8 || s[i] == '0' && end-i > 2 && s[i+1] == 'x') {
-		return end - i, "<hex>"
+		return end - i, "<n>" // as one that happens to have digits only
 	}
 	if !isDigit(s[i]) {
 		return 0, ""

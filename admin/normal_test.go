@@ -17,14 +17,15 @@ func TestNormal(t *testing.T) {
 		"key 'o-1' can't be found": "key '…' can't be found",
 		"it's broken, isn't it":    "it's broken, isn't it",
 		"an open \"quote 7":        "an open \"quote <n>",
-		"`x` failed\n\tat 0xc000a1 in 6f9619ff-8b86-d011-b42d-00c04fc964ff": "`…` failed at <hex> in <id>",
-		"commit deadbeef01 is bad":                "commit <hex> is bad",
+		"`x` failed\n\tat 0xc000a1 in 6f9619ff-8b86-d011-b42d-00c04fc964ff": "`…` failed at <n> in <id>",
+		"commit deadbeef01 is bad":                "commit <n> is bad",
+		"commit 1234567890 is bad":                "commit <n> is bad",
 		"facade effaced decade":                   "facade effaced decade",
 		`escaped "a \" b" end`:                    `escaped "…" end`,
 		"größer als 7 €":                          "größer als <n> €",
 		"6f9619ff-8b86-d011-b42d-00c04fc964ff":    "<id>",
 		"utf8 and 3rd":                            "utf<n> and <n>rd",
-		"0xff":                                    "<hex>",
+		"0xff":                                    "<n>",
 		"a/6f9619ff-8b86-d011-b42d-00c04fc964ff/": "a/<id>/",
 	} {
 		if got := normal(in); got != want {

@@ -20,15 +20,16 @@ type asked struct {
 }
 
 // digest stands for a message, or its UUID, which may be long.
-type digest [16]byte
+type digest [8]byte
 
 func digestOf(name string) digest {
 	sum := sha256.Sum256([]byte(name))
-	return digest(sum[:16])
+	return digest(sum[:8])
 }
 
+// digest has the version too: a message of the queue may have been enqueued again since, with other content.
 func (p place) digest() digest {
-	return digestOf(p.id())
+	return digestOf(strconv.FormatInt(p.version, 10) + " " + p.id())
 }
 
 // of returns the places of those messages that are meant.

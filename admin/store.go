@@ -98,6 +98,15 @@ func arrays(places []place) (owners, names []string) {
 	return owners, names
 }
 
+// versions are those of places, as statements take them.
+func versions(places []place) []int64 {
+	list := make([]int64, len(places))
+	for i, p := range places {
+		list[i] = p.version
+	}
+	return list
+}
+
 // args are those of a scan.
 func (s store) args(f Filter, states []State, look int64, want int, upto int64, from place, all, attempts int64) []any {
 	places, _ := s.places(f.IDs) // which validate has read
@@ -122,7 +131,7 @@ func (s store) step(ctx context.Context, w *walk) (list []found, next *place, er
 	err = s.collect(ctx, func(rows drive.Rows) error {
 		var m found
 		var horizon bool
-		err := rows.Scan(&horizon, &m.Owner, &m.At, &m.Name, &m.ID, &m.key, &m.err)
+		err := rows.Scan(&horizon, &m.Owner, &m.At, &m.Name, &m.ID, &m.key, &m.err, &m.version)
 		if horizon {
 			next = &m.place
 		} else {
@@ -168,6 +177,12 @@ func (s store) show(ctx context.Context, places []place) ([]Message, error) {
 		if metadata != "" {
 			m.Metadata = core.ReadMetadata([]byte(metadata))
 		}
+		if s.in == Outbox && m.Attempts == 1 && m.LastError == "" {
+			m.Attempts = 0 // it was sent again by an operator, and did not fail since
+		}
+		if m.State == Done && !strings.HasPrefix(m.LastError, discard.Stored+" by ") {
+			m.LastError, m.ErrorGroup = "", "" // it is over; the timeline has it
+		}
 		list = append(list, m)
 		return err
 	}, s.sql.Show, owners, ids)
@@ -208,9 +223,12 @@ func (s store) change(ctx context.Context, d *doing, states []State, batch []pla
 		statement, argument = sqltext.Requeue, d.skipped
 	}
 	owners, ids := arrays(batch)
+	args := []any{owners, ids, names(states), d.result.AuditID, argument}
+	if s.sql.Act[d.verb.Name] != "" {
+		args = append(args, versions(batch))
+	}
 	var blocked []byte
-	if err = s.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &blocked) }, statement, owners, ids,
-		names(states), d.result.AuditID, argument); err != nil {
+	if err = s.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &blocked) }, statement, args...); err != nil {
 		return 0, err
 	}
 	var keys []string

@@ -21,6 +21,8 @@ type place struct {
 	At    string `json:"a,omitempty"` // time, as Postgres writes it
 	Name  string `json:"m,omitempty"` // the message's id there
 	ID    int64  `json:"i,omitempty"` // in the outbox
+
+	version int64 // another one if the content was replaced
 }
 
 // found is a message that a walk has found.

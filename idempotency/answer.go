@@ -30,7 +30,7 @@ func storable(status int) bool {
 	return status < 500
 }
 
-// dropped are headers about a moment or a connection.
+// dropped are headers about a moment or a connection, and those that are secrets.
 var dropped = []string{
 	"Set-Cookie", "Date",
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te",
@@ -39,6 +39,10 @@ var dropped = []string{
 	"Traceparent", "Tracestate", "Traceresponse", "Baggage", "Server-Timing",
 	"X-Request-Id", "X-Correlation-Id", "X-Trace-Id", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "B3",
 	HeaderReplayed,
+
+	// Secrets, which would be in the table for Config.Retention.
+	"Authorization", "Authentication-Info", "Proxy-Authentication-Info", "X-Auth-Token", "X-Access-Token", "X-Refresh-Token",
+	"X-Session-Token", "X-Session-Id", "X-Csrf-Token", "X-Xsrf-Token", "X-Api-Key", "X-Amz-Security-Token",
 }
 
 // droppedPrefixes begin the names of more such headers.

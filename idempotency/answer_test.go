@@ -67,6 +67,24 @@ func TestContentTypeIsReplayed(t *testing.T) {
 	}
 }
 
+// TestSecretsAreNotStored: a token of the answer reaches the client once, and no table keeps it for a day.
+func TestSecretsAreNotStored(t *testing.T) {
+	first, second := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		for _, name := range []string{"X-Auth-Token", "x-access-token", "Authorization", "X-Api-Key", "X-Csrf-Token"} {
+			w.Header().Set(name, "s3cr3t")
+		}
+		w.Header().Set("X-Order", "7")
+	})
+	if first.Header.Get("X-Auth-Token") != "s3cr3t" || second.Header.Get("X-Order") != "7" {
+		t.Errorf("the answer has %v, and its replay %v", first.Header, second.Header)
+	}
+	for name, values := range second.Header {
+		if strings.Contains(strings.Join(values, ""), "s3cr3t") {
+			t.Errorf("%s was stored", name)
+		}
+	}
+}
+
 // TestWriteDeadline: a handler that takes longer than the server gives it may ask for more.
 func TestWriteDeadline(t *testing.T) {
 	served(t, func(w http.ResponseWriter, _ *http.Request) {

@@ -20,8 +20,9 @@
 // 401, 403, 408, 409, 425, 429 and 5xx. If the outcome of COMMIT is unknown or the database cannot be reached, the
 // client gets a 503.
 //
-// Headers about the moment or the connection are not stored: Set-Cookie, Date, hop-by-hop, CORS, traces. Streams,
-// hijacked connections and answers over Config.MaxAnswer are refused.
+// Headers about the moment or the connection are not stored (Set-Cookie, Date, hop-by-hop, CORS, traces), nor are
+// credentials such as X-Auth-Token; name others in Config.DropHeaders. Streams, hijacked connections and answers over
+// Config.MaxAnswer are refused.
 //
 // # Order of middlewares
 //

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // crowd is three messages of a table that fail, and two that begin to while somebody is asked about the three. Of these
@@ -138,6 +139,36 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 		_, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Reason: "over", Preview: tried})
 		require.ErrorIs(t, err, admin.ErrInvalid, tried)
 	}
+}
+
+// TestActsKeepWhatWasEnqueuedSince: an ID that is enqueued again between preview and act has other content, which nobody
+// has seen.
+func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	a := newAdmin(t, h)
+	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
+	require.NoError(t, err)
+	enqueue := func(id, payload string) {
+		_, err := store.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "shop", MessageID: id}, Topic: "x", Payload: []byte(payload)})
+		require.NoError(t, err)
+	}
+	for _, id := range []string{"replaced", "deleted", "same"} {
+		enqueue(id, "old")
+	}
+	act := admin.Act{Filter: admin.Filter{In: admin.Queue, States: []admin.State{admin.Ready}, All: true}, DryRun: true}
+	r, err := a.Discard(t.Context(), act)
+	require.NoError(t, err)
+	require.Equal(t, admin.Count{N: 3}, r.Matched)
+	enqueue("replaced", "new")
+	h.exec(t, "DELETE FROM inbox_queue WHERE message_id = 'deleted'")
+	enqueue("deleted", "new")
+	act.DryRun, act.Preview, act.Reason = false, r.Preview, "over"
+	r, err = a.Discard(t.Context(), act)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, r.Touched)
+	assert.Equal(t, []string{"deleted", "replaced"}, column[string](t, h,
+		"SELECT message_id FROM inbox_queue WHERE state = 'processing' ORDER BY 1"))
 }
 
 // TestActsOnMoreThanWasCounted: then what was written since is not meant.

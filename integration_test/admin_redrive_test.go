@@ -1,13 +1,10 @@
 package integration_test
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
@@ -16,10 +13,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
-	brokers "github.com/millrace-go/watermill-outbox/broker"
-	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // deadInARouter has messages die in the handler shop/book of topic orders, whose inbox knows them by a key of their
@@ -223,150 +217,4 @@ func TestRedriveByRoles(t *testing.T) {
 	s := newSite(t, operator, ui.Access{Actor: "alice", Act: true})
 	s.get("messages?in=inbox&state=dead").says(t, "the list", "Redrive")
 	assert.NotContains(t, newSite(t, operator, ui.Access{}).get("messages?in=inbox&state=dead").body, "Redrive")
-}
-
-// heldLetters is a topic of dead letters.
-type heldLetters []*message.Message
-
-func (l heldLetters) Messages(_ context.Context, _ string, fn func(*message.Message, time.Time) error) error {
-	for _, m := range l {
-		if err := fn(m, time.Now()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// TestALetterOfWhatIsNotDeadStays in its topic: its message was requeued, and handled since or not.
-func TestALetterOfWhatIsNotDeadStays(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	var mended atomic.Bool
-	msgs := []*message.Message{newMessage("0"), newMessage("1"), newMessage("2")}
-	f := deadInARouter(t, h, &mended, msgs...)
-	a := newAdmin(t, h)
-	var letters heldLetters
-	for _, id := range column[int64](t, h, "SELECT id FROM outbox ORDER BY id") {
-		m, err := a.Get(t.Context(), admin.Outbox, fmt.Sprint(id))
-		require.NoError(t, err)
-		letter := message.NewMessage(m.UUID, m.Payload)
-		letter.Metadata = m.Metadata
-		letters = append(letters, letter)
-	}
-	require.Len(t, letters, 3)
-	h.exec(t, "DELETE FROM outbox")
-	_, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{
-		In: admin.Inbox, IDs: []string{"shop/book:key " + msgs[0].UUID, "shop/book:key " + msgs[1].UUID},
-	}})
-	require.NoError(t, err)
-	mended.Store(true)
-	require.True(t, f.deliver(t, msgs[0]))
-	act := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}}
-	act.DryRun = true
-	tried, err := a.RedriveTopic(t.Context(), letters, admin.TopicRedrive{Topic: "letters"}, act)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1, tried.Matched.N)
-	act.DryRun = false
-	r, err := a.RedriveTopic(t.Context(), letters, admin.TopicRedrive{Topic: "letters"}, act)
-	require.NoError(t, err)
-	assert.EqualValues(t, 1, r.Touched)
-	assert.Equal(t, []string{msgs[2].UUID}, column[string](t, h, "SELECT uuid FROM outbox"))
-}
-
-// TestRedriveOfATopic reads the letters from a broker, whose outbox has none any more: each is redriven once, however
-// often and by how many it is read, and none that would go round for ever.
-func TestRedriveOfATopic(t *testing.T) {
-	t.Parallel()
-	test := func(t *testing.T, origin, letters, flag, address string, from brokers.MessageReader) {
-		h := newPgxHandle(t, newMigratedDatabase(t))
-		c := ctl{t: t, url: h.url}
-		forward := func() {
-			t.Helper()
-			r := c.run("forward", "--drain", flag, address)
-			require.Zero(t, r.code, r.err)
-		}
-		var mended atomic.Bool
-		var msgs []*message.Message
-		for i := range 30 {
-			msgs = append(msgs, newMessage(fmt.Sprint(i)))
-		}
-		f := deadOfTopic(t, h, origin, letters, &mended, msgs...)
-		h.exec(t, `INSERT INTO outbox (uuid, topic, payload, metadata) VALUES ('foreign', $1, 'x', '{}'),
-			('tired', $1, 'x', '{"topic_poisoned": "orders", "uuid_poisoned": "tired", "outbox_redriven": "3"}'),
-			('own', $1, 'x', jsonb_build_object('topic_poisoned', $1::text, 'uuid_poisoned', 'own'))`, letters)
-		forward()
-		h.exec(t, "DELETE FROM outbox")
-
-		a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 4}, nil)
-		require.NoError(t, err)
-		cfg, act := admin.TopicRedrive{Topic: letters}, admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}}
-		act.DryRun = true
-		tried, err := a.RedriveTopic(t.Context(), from, cfg, act)
-		require.NoError(t, err)
-		assert.Equal(t, admin.Count{N: 30}, tried.Matched)
-		assert.Equal(t, [3]int64{1, 2, 33}, [3]int64{tried.NoLetter, tried.Looping, tried.Compared})
-		none, err := a.RedriveTopic(t.Context(), from, cfg, admin.Act{
-			Filter: admin.Filter{In: admin.Inbox, Consumer: "bank/book"}, DryRun: true,
-		})
-		require.NoError(t, err)
-		assert.Zero(t, none.Matched.N)
-		assert.Zero(t, outboxed(t, h), "a preview changes nothing")
-
-		// It is cut off, and gone on with by several at once.
-		ctx, cancel := context.WithCancel(t.Context())
-		act.DryRun, act.Preview, act.Progress = false, tried.Preview, func(context.Context, admin.Result) { cancel() }
-		r, err := a.RedriveTopic(ctx, from, cfg, act)
-		require.ErrorIs(t, err, context.Canceled)
-		assert.Equal(t, int64(4), r.Touched)
-		assert.Equal(t, 26, h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NOT NULL"))
-		act.Progress = nil
-		var touched atomic.Int64
-		var all sync.WaitGroup
-		for range 3 {
-			all.Go(func() {
-				r, err := a.RedriveTopic(t.Context(), from, cfg, act)
-				assert.NoError(t, err)
-				touched.Add(r.Touched)
-			})
-		}
-		all.Wait()
-		assert.Equal(t, int64(26), touched.Load())
-		ctl := c.run("redrive", letters, "--all", "--yes", flag, address)
-		assert.Zero(t, ctl.code, ctl.err)
-		assert.Contains(t, ctl.out, "Nothing to do")
-		assert.Equal(t, 30, outboxed(t, h))
-		assert.Equal(t, 30, h.count(t, "SELECT count(DISTINCT uuid) FROM outbox WHERE topic = $1 "+
-			"AND metadata->>'outbox_redriven' = '1' AND metadata->>'uuid_poisoned' IS NULL", origin))
-
-		// They reach the broker, also JetStream, which has seen no such generation, and are handled once.
-		forward()
-		mended.Store(true)
-		came := map[string]int{}
-		require.NoError(t, from.Messages(t.Context(), origin, func(m *message.Message, _ time.Time) error {
-			came[m.UUID]++
-			if !f.deliver(t, m) {
-				return errors.New("not acked")
-			}
-			return nil
-		}))
-		assert.Len(t, came, 30)
-		for _, msg := range msgs {
-			assert.Equal(t, 1, effects(t, h, msg))
-		}
-	}
-	t.Run("Kafka", func(t *testing.T) {
-		server := kafkaServer(t)
-		log, err := kafka.NewTopicReader(kafka.TopicReaderConfig{Brokers: server.Brokers()}, nil)
-		require.NoError(t, err)
-		defer log.Close()
-		test(t, kafkaTopic(t, server, 2, nil), kafkaTopic(t, server, 3, nil), "--kafka", server.Brokers()[0], log)
-	})
-	t.Run("JetStream", func(t *testing.T) {
-		url := natsServer(t).URL()
-		log, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: url}, nil)
-		require.NoError(t, err)
-		defer log.Close()
-		_, _, prefix := natsStream(t, url, nil)
-		test(t, prefix+"orders", prefix+"letters", "--nats", url, log)
-	})
 }

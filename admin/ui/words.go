@@ -80,7 +80,7 @@ func happened(what string) string {
 	words := map[string]string{
 		"written": "Written", "delayed": "Delayed", "failed": "Failed", "published": "Published",
 		"processed": "Processed", "died": "Died", "letter": "Dead letter written", "due": "Due",
-		"reconcile": "Published again", "redrive_topic": "Redriven from the dead-letter topic",
+		"reconcile": "Published again",
 	}
 	if word, known := words[what]; known {
 		return word

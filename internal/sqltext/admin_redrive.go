@@ -32,51 +32,6 @@ const (
     UPDATE {inbox} i SET ` + revived + NoteInboxAct + `
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]' FROM changed`
 
-	// RedriveLetters does that to letters that a broker had. Each is noted in the inbox, so that it is redriven once,
-	// however often its topic is read. The message's own row must be dead, or not be there.
-	//
-	// Arguments: letters (UUIDs), ordering keys, payloads, metadata (JSON text), entry in the audit log, consumer under
-	// which letters are noted.
-	RedriveLetters = letters + `, fresh AS (
-    INSERT INTO {inbox} (consumer, message_id, processed_at)
-    SELECT $6::text, l.letter, clock_timestamp() FROM letters l ORDER BY l.letter
-        ON CONFLICT DO NOTHING RETURNING message_id
-), held AS MATERIALIZED (
-    SELECT l.letter, i.consumer, i.message_id, ` + InboxState + ` AS state
-      FROM letters l JOIN {inbox} i ON ` + ownRow + `
-     WHERE l.letter IN (SELECT f.message_id FROM fresh f) FOR UPDATE OF i
-), meant AS MATERIALIZED (
-    SELECT DISTINCT ON (coalesce(h.consumer || ' ' || h.message_id, l.letter)) l.*, h.consumer, h.message_id
-      FROM letters l JOIN fresh f ON f.message_id = l.letter LEFT JOIN held h ON h.letter = l.letter
-     WHERE coalesce(h.state, 'dead') = 'dead'
-), written AS (
-    INSERT INTO {outbox} (uuid, topic, key, payload, metadata)
-    SELECT ` + redrivenUUID + `, m.metadata->>'topic_poisoned', m.key, m.payload, ` + redriven + `
-      FROM meant m ORDER BY m.n
-), changed AS (
-    UPDATE {inbox} i SET ` + revived + NoteInboxLetter + `
-      FROM meant m WHERE i.consumer = m.consumer AND i.message_id = m.message_id
-), noted AS (
-    UPDATE {audit} SET matched = matched + cardinality($1::text[]), touched = touched + (SELECT count(*) FROM meant)
-     WHERE id = $5::bigint
-)
-SELECT count(*) FROM meant`
-
-	// LettersToRedrive says which of them RedriveLetters would redrive, as far as can be known before.
-	//
-	// Arguments: those of RedriveLetters, without the entry.
-	LettersToRedrive = letters + `
-SELECT l.letter FROM letters l LEFT JOIN {inbox} i ON ` + ownRow + `
- WHERE NOT EXISTS (SELECT FROM {inbox} f WHERE f.consumer = $5::text AND f.message_id = l.letter)
-   AND (i.consumer IS NULL OR ` + InboxState + ` = 'dead')`
-
-	letters = `WITH letters AS MATERIALIZED (
-    SELECT DISTINCT ON (w.letter) w.n, w.letter, w.key, w.payload, w.metadata::jsonb AS metadata
-      FROM unnest($1::text[], $2::text[], $3::bytea[], $4::text[]) WITH ORDINALITY AS w(letter, key, payload, metadata, n)
-     ORDER BY w.letter, w.n
-)`
-	ownRow = `i.consumer = l.metadata->>'consumer_poisoned' AND i.message_id = l.metadata->>'inbox_key_poisoned'`
-
 	// redriven are the metadata that the message had. The letter is its generation: to JetStream it is another message
 	// than the one that died, and the same as a copy that is redriven of one letter.
 	redriven = `m.metadata - ARRAY['reason_poisoned', 'topic_poisoned', 'handler_poisoned', 'subscriber_poisoned',

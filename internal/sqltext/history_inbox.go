@@ -4,9 +4,8 @@ package sqltext
 // message dead or do an act of an operator write it. What is handled at first writes none.
 const (
 	// NoteInboxAct is the part of the acts on the inbox that notes them, with when the message came first and when it
-	// died, which an act that revives it forgets. NoteInboxLetter is that of RedriveLetters.
-	NoteInboxAct    = noteInboxAct + `$4::bigint), '[]')`
-	NoteInboxLetter = noteInboxAct + `$5::bigint), '[]')`
+	// died, which an act that revives it forgets.
+	NoteInboxAct = noteInboxAct + `$4::bigint), '[]')`
 
 	// The parts of FailInbox and BuryInbox that note the attempt: a column, the value of it in a new row, and in one that
 	// is there.

@@ -18,6 +18,7 @@ type Store struct {
 type columns struct {
 	table, alias, named                          string // named: this row is w.owner, w.name
 	owner, name, id, uuid, topic, key, about     string
+	version                                      string // another one if the content was replaced
 	state, attempts, crashes, created, due, dead string
 	settled, error, metadata, payload            string
 	match                                        string // finds a row by $17
@@ -47,14 +48,14 @@ const (
       FROM parts p CROSS JOIN bound b CROSS JOIN LATERAL (
            SELECT row_number() OVER () AS n, s.*
              FROM (SELECT {owner} AS owner, {at} AS at, {name} AS name, {id} AS id, {key} AS key, {about} AS about,
-                          {created} AS created, coalesce(left({error}, 1024), '') AS error, {fits} AS fits
+                          {created} AS created, coalesce(left({error}, 1024), '') AS error, {version} AS version, {fits} AS fits
                      FROM {from} WHERE {index} AND {after} ORDER BY {order} LIMIT b.most) s) r
      WHERE p.part IS NOT NULL
 )`
 	pageTemplate = scanTemplate + `, horizon AS (SELECT l.* FROM looked l WHERE l.n = l.most ORDER BY {merge_l} LIMIT 1)
-(SELECT true, h.owner, coalesce(to_json(h.at) #>> '{}', ''), h.name, h.id, ''::text, ''::text FROM horizon h)
+(SELECT true, h.owner, coalesce(to_json(h.at) #>> '{}', ''), h.name, h.id, ''::text, ''::text, 0::bigint FROM horizon h)
 UNION ALL
-(SELECT false, l.owner, coalesce(to_json(l.at) #>> '{}', ''), l.name, l.id, l.key, l.error
+(SELECT false, l.owner, coalesce(to_json(l.at) #>> '{}', ''), l.name, l.id, l.key, l.error, l.version
    FROM looked l LEFT JOIN horizon h ON true
   WHERE l.fits AND (h.n IS NULL OR ({merge_l}) <= ({merge_h})) ORDER BY {merge_l} LIMIT $9::bigint)`
 	groupTemplate = scanTemplate + `, full_parts AS (SELECT l.part, count(*) >= max(l.most) AS more FROM looked l GROUP BY l.part)
@@ -81,11 +82,12 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
 
 	// What another session has locked is skipped, and counted.
 	//
-	// Arguments: owners, names, states in which the rows must still be, entry in the audit log, what becomes their error.
+	// Arguments: owners, names, states in which the rows must still be, entry in the audit log, their new error,
+	// versions: a message of the queue may have been enqueued again since, with other content.
 	actTemplate = `WITH args AS (SELECT $5::text), free AS MATERIALIZED (
-    SELECT r.* FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w(owner, name, n) CROSS JOIN LATERAL (
+    SELECT r.* FROM unnest($1::text[], $2::text[], $6::bigint[]) WITH ORDINALITY AS w(owner, name, version, n) CROSS JOIN LATERAL (
            SELECT {owner} AS owner, {name} AS name FROM {from}
-            WHERE {named} AND {state} = ANY ($3::text[]){free} LIMIT 1 FOR UPDATE OF {alias} SKIP LOCKED) r
+            WHERE {named} AND {version} = w.version AND {state} = ANY ($3::text[]){free} LIMIT 1 FOR UPDATE OF {alias} SKIP LOCKED) r
 ), changed AS (
     UPDATE {from} SET {set}{note} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]' FROM changed`
 
@@ -120,7 +122,7 @@ func newStore(c columns) *Store {
 	from := c.table + " " + c.alias
 	fill := func(template string, more ...string) string {
 		r := strings.NewReplacer("{from}", from, "{table}", c.table, "{alias}", c.alias, "{named}", c.named, "{owner}", c.owner,
-			"{name}", c.name, "{id}", c.id, "{uuid}", c.uuid, "{topic}", c.topic, "{key}", c.key, "{about}", c.about, "{state}",
+			"{name}", c.name, "{id}", c.id, "{version}", c.version, "{uuid}", c.uuid, "{topic}", c.topic, "{key}", c.key, "{about}", c.about, "{state}",
 			c.state, "{attempts}", c.attempts, "{crashes}", c.crashes, "{created}", c.created, "{due}", c.due, "{dead}", c.dead,
 			"{settled}", c.settled, "{error}", c.error, "{metadata}", c.metadata, "{payload}", c.payload, "{match}", c.match,
 			"{free}", c.free, "{note}", c.note)

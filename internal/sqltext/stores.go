@@ -2,7 +2,7 @@ package sqltext
 
 // Outbox has indexes by lane of what is ready or waits, and by topic of what is dead or fails.
 var Outbox = newStore(columns{
-	table: "{outbox} o", named: "o.id = w.name::bigint", owner: "''::text", name: "o.id::text", id: "o.id", uuid: "o.uuid",
+	table: "{outbox} o", named: "o.id = w.name::bigint", owner: "''::text", name: "o.id::text", id: "o.id", version: "0::bigint", uuid: "o.uuid",
 	topic: "o.topic", key: "o.key", about: "o.topic", state: OutboxState, attempts: "o.attempts", crashes: "0",
 	created: created("o.created_at"), due: readableOf("o.due_at"), dead: readableOf("o.dead_at"),
 	settled: readableOf("o.published_at"), error: "o.last_error", metadata: "o.metadata::text", payload: "o.payload",
@@ -55,7 +55,7 @@ func byDue(is string) scan {
 // Inbox has its rows by consumer, and those that are dead or were not handled by consumer and time.
 var Inbox = newStore(columns{
 	table: "{inbox} i", named: "i.consumer = w.owner AND i.message_id = w.name", owner: "i.consumer", name: "i.message_id",
-	id: "0::bigint", uuid: "i.message_id", topic: "''::text", key: "''::text", about: "i.consumer", state: InboxState,
+	id: "0::bigint", version: "0::bigint", uuid: "i.message_id", topic: "''::text", key: "''::text", about: "i.consumer", state: InboxState,
 	attempts: "i.attempts", crashes: "0", created: created("i.received_at"), due: "NULL::timestamptz",
 	dead: readableOf("i.dead_at"), settled: readableOf("i.processed_at"), error: "i.last_error", metadata: "'{}'::text",
 	payload: "NULL::bytea", match: "true", note: NoteInboxAct,
@@ -91,11 +91,11 @@ func ofConsumer(index string) scan {
 // is left alone, and one without a topic, which is no work, as it is.
 var Queue = newStore(columns{
 	table: "{queue} q", named: "q.source = w.owner AND q.message_id = w.name", owner: "q.source", name: "q.message_id",
-	id: "q.id", uuid: "q.message_id", topic: "q.topic", key: "q.key", about: "q.topic", state: QueueState,
+	id: "q.id", version: "hashtextextended(q.id || ' ' || extract(epoch FROM q.last_seen_at), 0)", uuid: "q.message_id", topic: "q.topic", key: "q.key", about: "q.topic", state: QueueState,
 	attempts: "q.attempts", crashes: "q.crashes::int", created: created("q.first_seen_at"), due: readableOf("q.due_at"),
 	dead: "NULL::timestamptz", settled: readableOf("q.done_at"), error: "q.last_error", metadata: "q.metadata::text",
 	payload: "q.payload", match: "true", free: " AND q.owner IS NULL AND q.topic <> ''", note: NoteQueueAct,
-	all: "q.id, q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.first_seen_at, q.due_at",
+	all: "q.id, q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.first_seen_at, q.due_at, q.last_seen_at",
 	scans: map[string]scan{
 		"ready":   {onePart, "q.state = 'processing' AND q.due_at IS NULL", "q.id > $14::bigint", "q.id", "", "@n"},
 		"delayed": waiting, "due": waiting, "failing": waiting,

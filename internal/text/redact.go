@@ -8,52 +8,65 @@ import (
 // Redacted stands for a secret.
 const Redacted = "***"
 
-// secretShape is a form in which errors quote secrets.
-type secretShape struct {
-	hints []string // one of which is in the text, which is quicker to see
+// secretName is the end of a name whose value is a secret, as in X-Auth-Token, AWS_SECRET_ACCESS_KEY or DB_PASSWORD.
+const secretName = `(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|j?session(?:_?id)?|sid|jwt|` +
+	`(?:api|access|private|secret|account|shared|encryption|signing)[_-]?(?:access[_-]?)?key|sig|signature)`
+
+// secretShapes are the forms in which errors quote secrets. A shape is tried if one of its hints is in the text in lower
+// case, which is quicker to see.
+var secretShapes = []struct {
+	hints []string
 	shape *regexp.Regexp
 	with  string
-}
-
-var secretShapes = []secretShape{
-	{ // up to the last @ before the host ends, as drivers read it, or up to the first behind a slash that is not encoded
+}{
+	{ // a key in PEM, also if its end was cut off
+		[]string{"private key-----"},
+		regexp.MustCompile(`(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?s:.*?)(-----END [A-Z ]*PRIVATE KEY-----|$)`), "${1}" + Redacted + "${2}",
+	},
+	{ // a password in a URL: up to the last @ before the host ends, as drivers read it, or the first behind a raw slash
 		[]string{"@"}, regexp.MustCompile(`(://[^:/@\s]*:)(?:[^\s/?#]+|[^@\s]+)@`), "${1}" + Redacted + "@",
 	},
-	{
-		[]string{"="}, regexp.MustCompile(`(?i)((?:ssl)?password\s*=\s*)('(?:\\.|[^'\\])*'?|[^\s&'"]+)`),
+	{ // a token alone before the @ of a URL; a user name there is shorter, except to NATS, which takes it for a token
+		[]string{"@"}, regexp.MustCompile(`(://)[^:/@\s?#]{16,}@|(\b(?:nats|tls)://)[^:/@\s]+@`), "${1}${2}" + Redacted + "@",
+	},
+	{ // a header or a field: a secret has a digit, and words have none
+		[]string{":"}, regexp.MustCompile(`(?i)(\b(?:[\w-]*` + secretName + `|(?:set-)?cookie): ?)[^\s,;]*[0-9][^\s,]*`),
 		"${1}" + Redacted,
 	},
-	{
-		[]string{"="}, regexp.MustCompile(`(?i)((?:\b|[_-])(?:passwd|pwd|passphrase|secret|token|api_?key|` +
-			`access_?key|client_?secret|access_?token|sig|signature)=)[^\s&'"]+`), "${1}" + Redacted,
+	{ // name=value, in queries, connection strings and environments, with quotes or without
+		[]string{"="}, regexp.MustCompile(`(?i)((?:\b|[_-])(?:ssl)?` + secretName + `\s*=\s*)` +
+			`('(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|[^\s&'",;]+)`), "${1}" + Redacted,
+	},
+	{ // "name": "value", in JSON, and in JSON that is quoted
+		[]string{`":`, `" :`, `\":`}, regexp.MustCompile(`(?i)("[\w-]*` + secretName + `\\?"\s*:\s*\\?")(?:\\[^"]|\\"[^,}\s]|[^"\\])*`),
+		"${1}" + Redacted,
+	},
+	{ // --name value
+		[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*` + secretName + `\s+)('[^']*'?|"[^"]*"?|[^\s-]\S*)`), "${1}" + Redacted,
 	},
 	{
-		[]string{`":`, `" :`}, regexp.MustCompile(`(?i)("(?:password|passwd|secret|token|api_?key|client_?secret|` +
-			`access_?token)"\s*:\s*")(?:\\.|[^"\\])*`), "${1}" + Redacted,
+		[]string{"bearer "}, regexp.MustCompile(`(?i)(\bbearer )[a-z0-9._~+/-]*[0-9][a-z0-9._~+/-]*=*`), "${1}" + Redacted,
 	},
-	{
-		[]string{"earer ", "asic ", "EARER ", "ASIC "}, regexp.MustCompile(`(?i)(\b(?:bearer|basic) )[a-z0-9._~+/-]*` +
-			`[0-9][a-z0-9._~+/-]*=*`), "${1}" + Redacted,
+	{ // behind a header's name all is a secret, also without a digit
+		[]string{"authorization"}, regexp.MustCompile(`(?i)(authorization"?\s*[:=]\s*"?(?:bearer|basic|digest|token)\s+)[^\s"',;]+`), "${1}" + Redacted,
 	},
-	{ // a header, or a field; a secret has a digit, and words have none
-		[]string{": "}, regexp.MustCompile(`(?i)(\b(?:[a-z-]*(?:api-?key|token|secret|passphrase|password)|cookie): )` +
-			`[^\s,;]*[0-9][^\s,]*`), "${1}" + Redacted,
+	{ // base64 of name:password, which ends in =, has a digit, or mixes cases as words do not
+		[]string{"basic "}, regexp.MustCompile(`(\b(?i:basic) )(?:[A-Za-z0-9+/]*(?:[0-9+]|[a-z][A-Z]+[a-z])[A-Za-z0-9+/]*=*|[A-Za-z0-9+/]{6,}=+)`), "${1}" + Redacted,
 	},
-	{ // NATS takes what stands alone before the @ for a token
-		[]string{"@"}, regexp.MustCompile(`(\b(?:nats|tls)://)[^:/@\s]+@`), "${1}" + Redacted + "@",
-	},
-	{ // tokens that say what they are: JSON Web Tokens, and those of GitHub, Slack, Stripe and AWS
-		[]string{"eyJ", "gh", "xox", "_live_", "_test_", "AKIA"}, regexp.MustCompile(`\b(?:eyJ[\w-]+\.[\w-]+\.[\w-]*|` +
-			`(?:gh[pousr]|github_pat)_\w{16,}|xox[a-z]-[\w-]+|[sr]k_(?:live|test)_\w+|AKIA[A-Z0-9]{12,})`), Redacted,
+	{ // tokens that say what they are: JSON Web Tokens, and those of GitHub, Slack, Stripe, AWS, Google and GitLab
+		[]string{"eyj", "gh", "xox", "_live_", "_test_", "akia", "asia", "aiza", "glpat-"},
+		regexp.MustCompile(`\b(?:eyJ[\w-]+\.[\w-]+\.[\w-]*|(?:gh[pousr]|github_pat)_\w{16,}|xox[a-z]-[\w-]+|` +
+			`[sr]k_(?:live|test)_\w+|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}|glpat-[\w-]{16,})`), Redacted,
 	},
 }
 
 // Redact replaces what looks like a secret in a text: passwords of URLs and connection strings, tokens of queries, JSON
 // and headers. It knows shapes alone, so a secret of another shape stays.
 func Redact(s string) string {
+	lower := strings.ToLower(s)
 	for _, known := range secretShapes {
 		for _, hint := range known.hints {
-			if strings.Contains(s, hint) {
+			if strings.Contains(lower, hint) {
 				s = known.shape.ReplaceAllString(s, known.with)
 				break
 			}

@@ -79,14 +79,13 @@ func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 type verb struct {
 	admin.Verb
 	name, short, example string
-	topic                bool // it reads a topic of the broker
 	do                   func(*admin.Admin, context.Context, admin.Act) (admin.Result, error)
 }
 
 // verbOf is the command of a verb for a table.
 func verbOf(v admin.Verb, in admin.Table, name, example string) verb {
 	short, _, _ := strings.Cut(v.Does[in], ". ")
-	return verb{v, name, title(name) + " messages. " + strings.TrimSuffix(short, "."), example, false,
+	return verb{v, name, title(name) + " messages. " + strings.TrimSuffix(short, "."), example,
 		func(a *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
 			return a.Do(ctx, v.Name, act)
 		}}
@@ -209,18 +208,8 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 // withoutLetter says that messages are passed by.
 func (a *app) withoutLetter(v verb, r admin.Result) {
 	if r.NoLetter > 0 {
-		has := map[bool]string{true: "has", false: "have"}[r.NoLetter == 1]
-		if v.topic {
-			a.note("%s of the topic %s no dead letter of an incoming message", countMessages(admin.Count{N: r.NoLetter}),
-				map[bool]string{true: "is", false: "are"}[r.NoLetter == 1])
-		} else {
-			a.note("%s %s no dead letter in the outbox any more: see outboxctl redrive",
-				countMessages(admin.Count{N: r.NoLetter}), has)
-		}
-	}
-	if r.Looping > 0 {
-		a.note("%s died again after --max-redrives, or came from the topic itself: they are skipped",
-			countMessages(admin.Count{N: r.Looping}))
+		a.note("%s %s no dead letter in the outbox any more", countMessages(admin.Count{N: r.NoLetter}),
+			map[bool]string{true: "has", false: "have"}[r.NoLetter == 1])
 	}
 }
 

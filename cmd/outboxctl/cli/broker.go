@@ -168,7 +168,6 @@ func (s *scramClient) Done() bool                            { return s.talk.Don
 type brokerLog interface {
 	broker.TopicReader
 	broker.Checker
-	broker.MessageReader
 	Close() error
 }
 

@@ -63,10 +63,18 @@ func judge(findings []admin.Finding) status {
 	}
 	if len(h.Problems) > 1 {
 		var others []string
+		times := map[string]int{}
 		for _, f := range h.Problems[1:] {
-			others = append(others, f.Check)
+			if times[f.Check]++; times[f.Check] == 1 {
+				others = append(others, f.Check)
+			}
 		}
-		s.Message += fmt.Sprintf("; and %d more: %s", len(others), strings.Join(others, ", "))
+		for i, check := range others {
+			if n := times[check]; n > 1 {
+				others[i] = fmt.Sprintf("%s (%d)", check, n)
+			}
+		}
+		s.Message += fmt.Sprintf("; and %d more: %s", len(h.Problems)-1, strings.Join(others, ", "))
 	}
 	return s
 }

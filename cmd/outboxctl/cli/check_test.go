@@ -23,6 +23,10 @@ func TestJudge(t *testing.T) {
 			[]admin.Finding{critical, critical, warning, info},
 			status{Status: "critical", Code: 2, Message: "c: lost; and 2 more: c, w"},
 		},
+		{
+			[]admin.Finding{critical, warning, warning, warning},
+			status{Status: "critical", Code: 2, Message: "c: lost; and 3 more: w (3)"},
+		},
 	} {
 		if got := judge(c.findings); got.Status != c.want.Status || got.Code != c.want.Code || got.Message != c.want.Message {
 			t.Errorf("judge(%v) = %+v, want %+v", c.findings, got, c.want)

@@ -78,7 +78,7 @@ before an interrupt stay, and are printed.`,
 			"--reason 'the topic is there now'",
 		"replay": "  outboxctl messages replay --topic orders --after 2h --dry-run",
 	}), a.errors(), a.keys(), a.topics(), a.table(admin.Inbox, "inbox", "Messages of the inbox", nil),
-		a.table(admin.Queue, "queue", "Messages of the durable queue", nil), a.reconcile(), a.redrive())
+		a.table(admin.Queue, "queue", "Messages of the durable queue", nil), a.reconcile())
 	add("run", a.migrate(), a.clean(), a.roll(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
 	strict(root)
 	return root
