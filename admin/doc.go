@@ -26,7 +26,7 @@
 // # Doctor and Reconcile
 //
 // Doctor reads catalogs, the server's figures and each forwarder's own row, and returns findings, each with a cure. The
-// runbook, docs/run/runbook.md, has a row for each finding.
+// runbook, docs/run/runbook.md, has a row for each finding; a test compares that list with the code.
 //
 // Reconcile compares the published messages that are still kept with the messages that the broker holds, by a
 // TopicReader, and sends the missing ones again.

@@ -48,6 +48,8 @@ var checks = []struct {
 }{
 	{"schema", (*exam).checkSchema},
 	{"privileges", (*exam).checkPrivileges},
+	{"commit_waits", (*exam).checkCommits},
+	{"obstacles", (*exam).checkObstacles},
 	{"sessions", (*exam).checkSessions},
 	{"prepared_transactions", (*exam).checkPrepared},
 	{"forwarders", (*exam).checkForwarders},
@@ -57,14 +59,10 @@ var checks = []struct {
 	{"dead", (*exam).checkDead},
 	{"queue", (*exam).checkQueue},
 	{"partition_blocked", (*exam).checkBlocked},
-	{"server", (*exam).checkServer},
 	{"vacuum", (*exam).checkVacuum},
 	{"retention", (*exam).checkRetention},
 	{"leaves", (*exam).checkLeaves},
-	{"replication_slots", (*exam).checkSlots},
-	{"connections", (*exam).checkConnections},
 	{"roles", (*exam).checkRoles},
-	{"notify_queue", (*exam).checkNotifyQueue},
 	{"listen", (*exam).checkListen},
 	{"broker", (*exam).checkBroker},
 	{"inbox_retention", (*exam).checkInboxRetention},
@@ -80,8 +78,9 @@ type exam struct {
 
 	role, database string // who asks, and where
 
-	brokerDown    bool // a forwarder says so
-	autovacuumOff bool
+	brokerDown  bool     // a forwarder says so
+	commitsWait bool     // for a synchronous standby
+	obstacles   []string // that may refuse or hide rows from forwarders
 
 	deserted bool     // messages have been waiting for a minute, and no forwarder is alive
 	counted  bool     // members are all that there are

@@ -70,6 +70,9 @@ const deserted = 2 * time.Minute
 
 // noForwarder tells that none is running.
 func (e *exam) noForwarder(ready map[string]TopicStats) {
+	if e.commitsWait {
+		return // they cannot renew their leases
+	}
 	s, what := Info, "no message has been ready for more than "+span(brief)
 	if e.deserted {
 		s, what = Warning, "messages have been ready for more than a minute"

@@ -20,8 +20,8 @@ func (e *exam) checkQueue(ctx context.Context) error {
 		e.findOf(Queue, topic, "queue_unhandled", max(Warning, byAge(seconds(oldest))),
 			fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled lately",
 				inQueue(int64(n), topic, "is", "are"), span(seconds(oldest))),
-			"start a queue.Dispatcher, Subscriber or Group with a handler for this topic; until then its messages are charged "+
-				"no attempt")
+			"give a queue.Dispatcher, Subscriber or Group a handler for this topic; where one runs that has it, its log says why it "+
+				"does not handle them. Until then its messages are charged no attempt")
 	}, sqltext.QueueUnhandled)
 	if err != nil {
 		return err

@@ -54,51 +54,6 @@ func (e *exam) checkRetention(ctx context.Context) error {
 	return nil
 }
 
-// checkConnections looks at how many connections there are, and how many may be needed.
-func (e *exam) checkConnections(ctx context.Context) error {
-	var most, used, databaseMost, databaseUsed int64
-	err := e.rows(ctx, []any{&most, &used, &databaseMost, &databaseUsed}, func() {}, sqltext.DoctorConnections)
-	if err != nil {
-		return err
-	}
-	for _, l := range []struct {
-		what, setting string
-		used, most    int64
-	}{
-		{"the server", "max_connections (ALTER SYSTEM, and a restart)", used, most},
-		{"the database", "its limit (ALTER DATABASE ... CONNECTION LIMIT)", databaseUsed, databaseMost},
-	} {
-		if l.most >= 0 && l.used*10 >= l.most*9 {
-			s := Warning
-			if l.used >= l.most {
-				s = Critical
-			}
-			e.find("connections", s, fmt.Sprintf("%s has %d of at most %d connections: a forwarder that loses a connection "+
-				"may not get another, and lose its lease", l.what, l.used, l.most),
-				"make pools smaller, use a pooler, or raise "+l.setting)
-		}
-	}
-	need, pools, seen := int64(0), 0, map[string]bool{}
-	for _, m := range e.members {
-		if !m.alive() {
-			continue
-		}
-		need += int64(m.says.Beside)
-		if !seen[m.says.Pool] {
-			seen[m.says.Pool] = true
-			pools++
-			need += int64(m.says.PoolConns)
-		}
-	}
-	if need > most {
-		e.find("connections", Warning,
-			fmt.Sprintf("the running forwarders (pools: %d) may open %d connections, and the server allows %d",
-				pools, need, most),
-			"make pools smaller, use a pooler, or raise max_connections")
-	}
-	return nil
-}
-
 // checkBroker asks the brokers, and whether there is anything to send again of what they may lose.
 func (e *exam) checkBroker(ctx context.Context) error {
 	if e.stats == nil || len(e.brokers) == 0 {

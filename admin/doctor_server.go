@@ -3,42 +3,15 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // hearing is how long a notification may take, connecting included: one that does not come is waited for, whatever
 // QueryTimeout says.
 const hearing = 5 * time.Second
-
-// checkNotifyQueue looks at how full the queue of notifications is.
-func (e *exam) checkNotifyQueue(ctx context.Context) error {
-	var usage float64
-	var s session
-	return e.rows(ctx, append([]any{&usage}, s.columns()...), func() {
-		if usage < 0.1 {
-			return
-		}
-		severity := Warning
-		if usage > 0.5 {
-			severity = Critical
-		}
-		evidence := fmt.Sprintf("the server's queue of notifications is %.0f %% full; once it is full, NOTIFY fails",
-			100*usage)
-		if s.pid == 0 {
-			e.find("notify_queue", severity, evidence,
-				"find the session that listens and keeps its transaction open, and end it")
-			return
-		}
-		e.find("notify_queue", severity, evidence+". The oldest transaction, possibly the culprit: "+s.String(),
-			"end the session that listens and keeps its transaction open; the server's log names it among those with the "+
-				"oldest transactions. If it is this one: "+s.end())
-	}, sqltext.DoctorNotifyQueue)
-}
 
 // checkListen sends a notification and waits for it.
 func (e *exam) checkListen(ctx context.Context) error {

@@ -8,10 +8,8 @@ import (
 )
 
 const (
-	manyDead = 20_000   // rows; so many wake autovacuum
-	manyXIDs = 10_000   // transactions since a snapshot
-	bigTable = 10 << 30 // bytes
-	bigWAL   = 1 << 30
+	manyDead = 20_000 // rows; so many wake autovacuum
+	manyXIDs = 10_000 // transactions since a snapshot
 )
 
 // holder keeps dead rows from being removed.
@@ -70,60 +68,21 @@ func (e *exam) checkVacuum(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if e.autovacuumOff {
-		e.find("autovacuum", Warning,
-			"autovacuum is off for the whole server: tables and indexes grow, and statements get slower",
-			"turn autovacuum and track_counts on, and run SELECT pg_reload_conf() afterwards: "+
-				"ALTER SYSTEM SET autovacuum = on")
-	}
 	var table string
-	var dead, size int64
+	var dead int64
 	var vacuumed float64
 	var atIt bool
-	return e.rows(ctx, []any{&table, &dead, &size, &vacuumed, &atIt}, func() {
+	return e.rows(ctx, []any{&table, &dead, &vacuumed, &atIt}, func() {
 		switch {
 		case dead < manyDead:
 		case len(holders) > 0:
 			e.find("vacuum", Warning, fmt.Sprintf("table %s has %d dead rows that vacuum cannot remove because of %s", table,
 				dead, holders[0]), holders[0].cure())
-		case dead > 50*manyDead && vacuumed > 600 && !atIt && !e.autovacuumOff:
+		case dead > 50*manyDead && vacuumed > 600 && !atIt:
 			e.find("vacuum", Warning,
 				fmt.Sprintf("table %s has %d dead rows and was not vacuumed for %s", table, dead, span(seconds(vacuumed))),
-				"find out why autovacuum does not run (autovacuum_max_workers, autovacuum_vacuum_cost_delay), or run it: "+
+				"find out why autovacuum does not run (autovacuum, track_counts, autovacuum_max_workers, autovacuum_vacuum_cost_delay), or run it: "+
 					"VACUUM (ANALYZE) "+table)
 		}
-		if size > bigTable {
-			e.find("size", Info, fmt.Sprintf("table %s takes %d GiB with its indexes", table, size>>30),
-				"if this is not intended, keep messages for a shorter time (forwarder.Config.Retention, InboxRetention), "+
-					"or answers (idempotency.Config.Retention)")
-		}
 	}, sqltext.DoctorTables, e.tables("{outbox}", "{inbox}", "{queue}", "{idempotency}", "{lanes}", "{forwarders}"))
-}
-
-// checkSlots looks at replication slots that keep the server's log.
-func (e *exam) checkSlots(ctx context.Context) error {
-	var name, kind, status string
-	var active bool
-	var behind int64
-	var reader session
-	return e.rows(ctx, append([]any{&name, &kind, &active, &status, &behind}, reader.columns()...), func() {
-		s := Info
-		if behind > bigWAL || status == "unreserved" || status == "lost" {
-			s = Warning
-		}
-		keeps := fmt.Sprintf("%s replication slot %s keeps %d MiB of WAL (%s)", kind, sqltext.Quote(name), behind>>20, status)
-		drop := ": SELECT pg_drop_replication_slot(" + literal(name) + ")"
-		switch {
-		case status == "lost":
-			e.find("replication_slots", s,
-				fmt.Sprintf("%s replication slot %s has lost WAL that its reader needs (%s)", kind, sqltext.Quote(name), status),
-				"its reader cannot continue: set it up again, and drop the slot"+drop)
-		case !active:
-			e.find("replication_slots", s, keeps+", and nothing reads it",
-				"start its reader; or, if it has none any more, drop it"+drop)
-		case s > Info:
-			e.find("replication_slots", s, keeps+" because its reader is far behind: "+reader.whoAndWhere(),
-				"find out what slows that reader down: its network, its disk, or its own work")
-		}
-	}, sqltext.DoctorSlots)
 }

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -71,32 +70,6 @@ var faultsOfTheServer = []fault{
 		},
 	},
 	{
-		name: "the role of the forwarder has no connection left", check: "connections", severity: admin.Critical,
-		always: true, inject: func(n *night) {
-			name, h := n.role("forwarder")
-			n.world = startForwarder(n, h, classifyingConfig())
-			n.h.exec(n, `ALTER ROLE "`+name+`" CONNECTION LIMIT 1`)
-			assert.Contains(n, ails(n, n.h, "connections").Evidence, "role \""+name+"\" has ")
-		},
-	},
-	{
-		name: "the database has no connection left, seen by a role without rights", check: "connections",
-		severity: admin.Critical, inject: func(n *night) {
-			name, h := n.role("reader")
-			n.h.exec(n, `REVOKE pg_monitor FROM "`+name+`"`)
-			database := strings.TrimSuffix(role(n.h), "_")
-			findings(n, h) // its connection is there when the others come
-			for range 5 {
-				begin(n, n.h)
-			}
-			n.h.exec(n, `ALTER DATABASE "`+database+`" CONNECTION LIMIT 6`)
-			n.mend = func() { n.h.exec(n, `ALTER DATABASE "`+database+`" CONNECTION LIMIT 50`) }
-			f := ails(n, h, "connections")
-			assert.Regexp(n, `the database has [5-9] of at most 6 connections`, f.Evidence)
-		},
-		did: "the limit was raised", cure: func(n *night, _ admin.Finding) { n.mend() },
-	},
-	{
 		name: "the role of the forwarder has a statement_timeout of 100 ms", check: "statement_timeout",
 		severity: admin.Warning, always: true, inject: func(n *night) {
 			name, h := n.role("forwarder")
@@ -105,32 +78,6 @@ var faultsOfTheServer = []fault{
 			n.arrives(n, "1")
 			n.h.exec(n, `ALTER ROLE "`+name+`" SET statement_timeout = '100ms'`)
 		},
-	},
-	{
-		name: "a connector was removed, and not its replication slot", check: "replication_slots", severity: admin.Info,
-		inject: func(n *night) {
-			slot := "night_" + strings.ToLower(strings.Trim(role(n.h), "_"))
-			n.h.exec(n, "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')")
-			n.Cleanup(func() { _, _ = n.h.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot($1)", slot) })
-		},
-	},
-	{
-		name: "the clock of the database server was set back", check: "clock", severity: admin.Warning, always: true,
-		did: "the clocks were synchronised", inject: func(n *night) {
-			n.world = startForwarder(n, n.h, classifyingConfig())
-			n.h.publish(n, "orders", "", "1")
-			n.arrives(n, "1")
-			n.older("-10 minutes")
-		},
-		cure: func(n *night, _ admin.Finding) { n.older("10 minutes") },
-	},
-	{
-		name: "the clock of the database server is 10 minutes ahead of that of this machine", check: "clock",
-		severity: admin.Warning, did: "the clocks were synchronised", inject: func(n *night) {
-			n.h = skewed(n)
-			n.h.passes(n, 10*time.Minute)
-		},
-		cure: func(n *night, _ admin.Finding) { n.h.passes(n, -10*time.Minute) },
 	},
 	{
 		name: "a transaction writes messages and goes on for long", check: "long_transaction", severity: admin.Info,
@@ -148,31 +95,6 @@ var faultsOfTheServer = []fault{
 			begin(n, n.h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
 			killForVacuum(n, n.h)
 			n.h.exec(n, "ALTER TABLE outbox RESET (autovacuum_enabled)") // it cannot remove them either
-		},
-	},
-	{
-		name: "autovacuum is off for the whole server", check: "autovacuum", severity: admin.Warning, always: true,
-		own: []string{}, did: "the statement that is printed, and `SELECT pg_reload_conf()`",
-		inject: func(n *night) {
-			n.h.exec(n, "ALTER SYSTEM SET autovacuum = off")
-			n.h.exec(n, "SELECT pg_reload_conf()")
-		},
-		cure: func(n *night, f admin.Finding) {
-			n.runs(f)
-			n.h.exec(n, "SELECT pg_reload_conf()")
-		},
-	},
-	{
-		name: "the server's log cannot be archived", check: "disk", severity: admin.Warning, always: true,
-		own: []string{"archive_mode=on"}, did: "`archive_command` was corrected",
-		inject: func(n *night) {
-			n.h.exec(n, "ALTER SYSTEM SET archive_command = 'false'")
-			n.h.exec(n, "SELECT pg_reload_conf()")
-			n.h.exec(n, "SELECT pg_switch_wal()")
-		},
-		cure: func(n *night, _ admin.Finding) {
-			n.h.exec(n, "ALTER SYSTEM SET archive_command = 'true'")
-			n.h.exec(n, "SELECT pg_reload_conf()")
 		},
 	},
 }

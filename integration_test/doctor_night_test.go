@@ -293,8 +293,6 @@ func TestNightSmallPool(t *testing.T) {
 	cfg = classifyingConfig()
 	cfg.PublishTimeout, cfg.CloseTimeout = 20*time.Second, 10*time.Second
 	w = startForwarder(t, huge, cfg)
-	f = ails(t, h, "connections")
-	assert.Regexp(t, `the running forwarders \(pools: 1\) may open 1000\d connections`, f.Evidence)
 	assert.Contains(t, said(), "set forwarder.Config.CloseTimeout to 20s or more")
 	require.NoError(t, w.Forwarder.Close())
 
@@ -305,7 +303,7 @@ func TestNightSmallPool(t *testing.T) {
 	eventually(t, func() bool {
 		return h.count(t, "SELECT count(*) FROM outbox_forwarders WHERE facts->>'pool_conns' = '2'") == 1
 	}, "it says what pool it has")
-	for _, check := range []string{"pool", "classify", "timeouts", "retention", "connections"} {
+	for _, check := range []string{"pool", "classify", "timeouts", "retention"} {
 		cured(t, h, check)
 	}
 	// handlers share it
@@ -362,40 +360,6 @@ func TestNightRetention(t *testing.T) {
 	require.NoError(t, w.Forwarder.Close()) // it deletes what it publishes, which is worth another word
 	order(t, h, f, "clean", "--yes")
 	cured(t, h, "retention")
-}
-
-// TestNightReplicationSlot: somebody's connector was taken down, and its slot was not.
-func TestNightReplicationSlot(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	slot := "slot_" + strings.ToLower(strings.Trim(role(h), "_"))
-	h.exec(t, "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')")
-	dropped := false
-	t.Cleanup(func() {
-		if !dropped {
-			_, _ = h.pool.Exec(context.Background(), "SELECT pg_drop_replication_slot($1)", slot)
-		}
-	})
-	f := ails(t, h, "replication_slots")
-	assert.Contains(t, f.Evidence, slot)
-	cure(t, h, f)
-	dropped = true
-	cured(t, h, "replication_slots")
-}
-
-// TestNightConnections: the database is full.
-func TestNightConnections(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	name := strings.TrimSuffix(role(h), "_")
-	h.exec(t, "SELECT 1")
-	h.exec(t, `ALTER DATABASE "`+name+`" CONNECTION LIMIT 1`)
-	f := ails(t, h, "connections")
-	assert.Equal(t, admin.Critical, f.Severity)
-	assert.Contains(t, f.Cure, "ALTER DATABASE ... CONNECTION LIMIT")
-	h.exec(t, `ALTER DATABASE "`+name+`" CONNECTION LIMIT 50`)
-	cured(t, h, "connections")
 }
 
 // TestNightPooler: notifications do not come through it.

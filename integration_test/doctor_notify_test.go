@@ -12,35 +12,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestNightNotifyQueue: a session listens, and reads nothing, as it stays in a transaction, until no more notification
-// fits in. Messages leave all the same.
-func TestNightNotifyQueue(t *testing.T) {
-	t.Parallel()
-	if newPgxHandle(t, postgresServer(t).URL()).count(t, "SELECT current_setting('server_version_num')::int") < 170000 {
-		return // those have 8 GB of it; TestOldestAndNewestPostgres runs this where it can be made small
-	}
-	_, h := ownMigratedServer(t, "max_notify_queue_pages=64")
-	w := startForwarder(t, h, classifyingConfig())
-	begin(t, h, "LISTEN news", "BEGIN", "SELECT 1")
-	var full error
-	for range 1000 {
-		if _, full = h.pool.Exec(t.Context(), "SELECT pg_notify('news', repeat('x', 7000))"); full != nil {
-			break
-		}
-	}
-	require.ErrorContains(t, full, "too many notifications in the NOTIFY queue")
-	h.publish(t, "orders", "K", "while it is full")
-	w.arrives(t, "while it is full")
-	assert.Contains(t, findings(t, h)["listen"].Evidence, "too many notifications in the NOTIFY queue")
-	f := ails(t, h, "notify_queue")
-	assert.Equal(t, admin.Critical, f.Severity)
-	assert.Regexp(t, `(9\d|100) % full; once it is full, NOTIFY fails`, f.Evidence)
-	assert.Contains(t, f.Evidence, `("culprit"), idle in transaction`)
-	cure(t, h, f)
-	cured(t, h, "notify_queue")
-	cured(t, h, "listen")
-}
-
 // TestNightSwallowedNotifications: what is in between lets LISTEN pass, and nothing of what it brings. Doctor waits for
 // it as long as it says, though its statements have no bound.
 func TestNightSwallowedNotifications(t *testing.T) {

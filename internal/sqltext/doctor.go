@@ -6,6 +6,10 @@ const (
 	// DoctorRole names the role that asks, whether it sees what the sessions of others do, and in which database.
 	DoctorRole = `SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE'), current_database()::text`
 
+	// DoctorSchema names the schema of the outbox.
+	DoctorSchema = `SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.oid = to_regclass({outbox_text})`
+
 	// DoctorWriters lists the roles that were granted to write messages and that may not take ids for them.
 	DoctorWriters = `SELECT DISTINCT r.rolname::text
   FROM pg_class c JOIN LATERAL (
@@ -32,9 +36,49 @@ const (
            AND k.mode NOT IN ('AccessShareLock', 'ShareUpdateExclusiveLock') AND k.pid NOT IN (` + vacuums + `)
          GROUP BY k.pid, n.name, whole, k.granted) l
   JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE a.pid <> pg_backend_pid() AND (l.granted OR l.whole)
+ WHERE a.pid <> pg_backend_pid() AND (l.granted OR l.whole) AND a.wait_event IS DISTINCT FROM 'SyncRep'
    AND a.xact_start < clock_timestamp() - $2::float8 * interval '1 second'
  ORDER BY a.xact_start LIMIT 20`
+
+	// DoctorSyncRep says how many sessions of this database wait for a synchronous standby to confirm their commit, the
+	// longest for how many seconds, and which standbys are meant.
+	//
+	// Arguments: seconds.
+	DoctorSyncRep = `SELECT count(*), coalesce(max(extract(epoch FROM clock_timestamp() - a.state_change)), 0)::float8,
+       current_setting('synchronous_standby_names')
+  FROM pg_stat_activity a
+ WHERE a.datname = current_database() AND a.wait_event = 'SyncRep'
+   AND a.query_start < clock_timestamp() - $1::float8 * interval '1 second'`
+
+	// DoctorObstacles lists what operators have put at the tables that may swallow, refuse or hide rows: what it is, on
+	// which table, its name. rule and trigger: they may refuse to settle a row; schema.Inspect says which swallow inserts.
+	// unique: an index that refuses rows ours do not. child: a table that inherits.
+	// detached: a table that is named as a partition of the outbox, and is none. nodefault: an outbox in partitions without
+	// a default. security: row security that is in force for a role that is not the owner. sequence: how many ids are left.
+	//
+	// Arguments: tables, name of the outbox without its schema.
+	DoctorObstacles = `WITH t AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relnamespace, c.relrowsecurity
+    FROM unnest($1::text[]) AS n(name) JOIN pg_class c ON c.oid = to_regclass(n.name)),
+  parts AS MATERIALIZED (SELECT t.name, t.oid FROM t UNION SELECT t.name, i.inhrelid FROM t JOIN pg_inherits i ON i.inhparent = t.oid)
+SELECT 'trigger', p.name, g.tgname::text
+  FROM parts p JOIN pg_trigger g ON g.tgrelid = p.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype::int & 19 = 19
+   AND g.tgparentid = 0
+UNION ALL SELECT 'rule', p.name, r.rulename::text FROM parts p JOIN pg_rewrite r ON r.ev_class = p.oid AND r.ev_enabled <> 'D'
+UNION ALL SELECT 'unique', t.name, x.indexrelid::regclass::text FROM t JOIN pg_index x ON x.indrelid = t.oid
+   AND (x.indisunique OR x.indisexclusion) AND NOT x.indisprimary
+UNION ALL SELECT 'child', t.name, i.inhrelid::regclass::text FROM t JOIN pg_inherits i ON i.inhparent = t.oid WHERE t.relkind = 'r'
+UNION ALL SELECT 'detached', t.name, c.oid::regclass::text FROM t JOIN pg_class c ON c.relnamespace = t.relnamespace
+   AND c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '_(p[0-9]+|default)$'
+   AND regexp_replace(c.relname, '_(p[0-9]+|default)$', '') = $2::text
+ WHERE t.relkind = 'p' AND t.oid = to_regclass({outbox_text})
+UNION ALL SELECT 'nodefault', t.name, '' FROM t
+ WHERE t.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_partitioned_table d WHERE d.partrelid = t.oid AND d.partdefid <> 0)
+UNION ALL SELECT 'security', t.name, '' FROM t WHERE t.relrowsecurity
+UNION ALL SELECT 'sequence', s.seqrelid::regclass::text, (s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid), 0))::text
+  FROM pg_sequence s WHERE s.seqrelid IN (to_regclass({outbox_id_seq_text}), to_regclass({queue_id_seq_text}))
+   AND has_sequence_privilege(s.seqrelid, 'SELECT, USAGE')
+   AND s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid), 0) < 1000000
+ORDER BY 1, 2, 3`
 
 	// DoctorPrepared lists prepared transactions that are older.
 	//
@@ -70,12 +114,12 @@ const (
 
 	vacuums = `SELECT v.pid FROM pg_stat_progress_vacuum v`
 
-	// DoctorTables says of tables how many dead rows they have, how many bytes they take, how many seconds ago they were
+	// DoctorTables says of tables how many dead rows they have, how many seconds ago they were
 	// vacuumed, or the figures begun, and whether a vacuum is at it. A table in partitions has what they have together,
 	// and was vacuumed when that was which has most dead rows.
 	//
 	// Arguments: tables.
-	DoctorTables = `SELECT n.name, sum(s.n_dead_tup)::bigint, sum(pg_total_relation_size(s.relid))::bigint,
+	DoctorTables = `SELECT n.name, sum(s.n_dead_tup)::bigint,
        (array_agg(extract(epoch FROM clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum, d.stats_reset,
          pg_postmaster_start_time()))::float8 ORDER BY s.n_dead_tup DESC))[1],
        bool_or(s.relid IN (SELECT v.relid FROM pg_stat_progress_vacuum v WHERE v.relid IS NOT NULL
@@ -87,21 +131,6 @@ const (
   JOIN pg_stat_all_tables s ON s.relid = p.relid
   LEFT JOIN pg_stat_database d ON d.datname = current_database()
  GROUP BY n.name, n.at ORDER BY n.at`
-
-	// DoctorSlots lists replication slots of this database and of whole servers, with how many bytes of the log each
-	// keeps, and the session that uses it.
-	DoctorSlots = `SELECT r.slot_name::text, r.slot_type, r.active, coalesce(r.wal_status, ''),
-       coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, r.restart_lsn), 0)::bigint, ` + activity + `
-  FROM pg_replication_slots r LEFT JOIN pg_stat_activity a ON a.pid = r.active_pid
- WHERE r.database IS NULL OR r.database = current_database() ORDER BY 1`
-
-	// DoctorNotifyQueue says how full the queue of notifications is, and which session is in a transaction for longest. A
-	// vacuum listens to nothing.
-	DoctorNotifyQueue = `SELECT pg_notification_queue_usage(), ` + activity + `
-  FROM (SELECT 1) one LEFT JOIN (
-       SELECT * FROM pg_stat_activity s
-        WHERE s.xact_start IS NOT NULL AND s.pid <> pg_backend_pid() AND s.backend_type = 'client backend' AND s.pid NOT IN (` + vacuums + `)
-        ORDER BY s.xact_start LIMIT 1) a ON true`
 
 	// A session whose state may not be seen has none.
 	activity = `coalesce(a.pid, 0)::bigint, coalesce(a.usename, '')::text, coalesce(a.application_name, ''),
@@ -185,22 +214,10 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
 	DoctorOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - min(o.published_at)), 0)::float8
   FROM (SELECT o.published_at FROM {outbox} o ORDER BY o.id LIMIT $1::bigint) o`
 
-	// DoctorConnections says how many connections clients may have, those that are kept for others left out, how many they
-	// have, how many this database and this role may have (-1 = any number), and how many these have.
-	DoctorConnections = `SELECT current_setting('max_connections')::bigint -
-       current_setting('superuser_reserved_connections')::bigint -
-       coalesce(current_setting('reserved_connections', true), '0')::bigint,
-       (SELECT count(*) FROM pg_stat_activity a WHERE ` + isClient + `),
-       d.datconnlimit::bigint, (SELECT count(*) FROM pg_stat_activity a WHERE a.datname = d.datname AND ` + isClient + `)
-  FROM pg_database d WHERE d.datname = current_database()`
-
-	// DoctorRoles says of roles how many connections each may have (-1 = any number) and has, and its statement_timeout in
-	// seconds, 0 = none, and whether that is of this database alone.
+	// DoctorRoles says of roles the statement_timeout in seconds, 0 = none, and whether that is of this database alone.
 	//
 	// Arguments: roles.
-	DoctorRoles = `SELECT r.rolname::text, CASE WHEN r.rolsuper THEN -1 ELSE r.rolconnlimit END::bigint,
-       (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid AND ` + isClient + `),
-       coalesce(t.seconds, 0)::float8, coalesce(t.here, false)
+	DoctorRoles = `SELECT r.rolname::text, coalesce(t.seconds, 0)::float8, coalesce(t.here, false)
   FROM pg_roles r LEFT JOIN LATERAL (
        SELECT CASE WHEN v.value ~ '^[0-9]+$' THEN v.value::float8 / 1000 ELSE extract(epoch FROM v.value::interval) END
                 AS seconds, s.setdatabase <> 0 AS here
@@ -210,28 +227,6 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
           AND s.setdatabase IN (0, (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))
         ORDER BY s.setdatabase DESC LIMIT 1) t ON true
  WHERE r.rolname = ANY ($1::text[]) ORDER BY 1`
-
-	// Of a session that a role may not see, the type is NULL; the server's own have no user.
-	isClient = `(a.backend_type = 'client backend' OR a.backend_type IS NULL AND a.usesysid IS NOT NULL
-         AND a.datid IS NOT NULL)`
-
-	// DoctorServer says whether autovacuum is off, whether the archiver of the log has failed since it last worked, for
-	// how many seconds and with which file, whether this role may list the files of the log, and how many seconds ago
-	// the newest message was written (below 0 = in the future).
-	DoctorServer = `SELECT current_setting('autovacuum') = 'off' OR current_setting('track_counts') = 'off',
-       current_setting('archive_mode') <> 'off' AND a.last_failed_time IS NOT NULL
-         AND a.last_failed_time > coalesce(a.last_archived_time, '-infinity'),
-       coalesce(extract(epoch FROM clock_timestamp() - coalesce(a.last_archived_time, a.stats_reset,
-         pg_postmaster_start_time())), 0)::float8, coalesce(a.last_failed_wal, ''),
-       has_function_privilege('pg_ls_waldir()', 'EXECUTE'),
-       coalesce((SELECT extract(epoch FROM clock_timestamp() - m.created_at)
-                   FROM (SELECT ` + createdAt + ` FROM {outbox} o ORDER BY o.id DESC LIMIT 1) m), 0)::float8
-  FROM pg_stat_archiver a`
-
-	// DoctorWAL says how many bytes the files of the log take, and how many they should.
-	DoctorWAL = `SELECT coalesce(sum(w.size), 0)::bigint,
-       (SELECT pg_size_bytes(current_setting('max_wal_size')) + pg_size_bytes(current_setting('wal_keep_size')))::bigint
-  FROM pg_ls_waldir() w`
 
 	// DoctorKeys says of the messages of a topic that are ready for longest how many were looked at, how many of them have
 	// the key that most have, that key, and how many have a key that a failing message blocks.
