@@ -47,11 +47,11 @@ func TestRedact(t *testing.T) {
 		"compass=north; bypass = on":                      "compass=north; bypass = on",
 		"basic authentication failed; basic Auth":         "basic authentication failed; basic Auth",
 		"mail ann@example.com at https://ann@h/x":         "mail ann@example.com at https://ann@h/x",
-		"--password-file missing --token --v":     "--password-file missing --token --v",
-		"secret: not found; token: expired":       "secret: not found; token: expired",
-		"basic reasons; token expired":            "basic reasons; token expired",
-		"password authentication failed for u":    "password authentication failed for u",
-		"order 7 of http://shop:8080/x not found": "order 7 of http://shop:8080/x not found",
+		"--password-file missing --token --v":             "--password-file missing --token --v",
+		"secret: not found; token: expired":               "secret: not found; token: expired",
+		"basic reasons; token expired":                    "basic reasons; token expired",
+		"password authentication failed for u":            "password authentication failed for u",
+		"order 7 of http://shop:8080/x not found":         "order 7 of http://shop:8080/x not found",
 	} {
 		if got := Redact(s); got != want {
 			t.Errorf("%q became %q, want %q", s, got, want)
