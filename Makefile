@@ -43,7 +43,7 @@ metrics: ## write docs/reference/metrics.md from what observe/prom shows
 promises: ## write integration_test/promises.md, which tests of make test show which promise
 	@cd integration_test && OUTBOX_WRITE_PROMISES=1 $(GO) test -count=1 -run 'TestPromises$$' .
 
-reference: ## write docs/reference/configuration.md, errors.md and the packages of architecture.md from the code
+reference: ## write docs/reference/configuration.md and errors.md from the code
 	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' ./internal/docs
 
 outboxctl: ## write docs/reference/outboxctl.md from the help of the commands

@@ -26,10 +26,8 @@
 // # Doctor and Reconcile
 //
 // Doctor reads catalogs, the server's figures and each forwarder's own row, and returns findings, each with a cure. The
-// runbook, docs/run/runbook.md, has a row for each finding; a test compares that list with the code.
+// runbook, docs/run/runbook.md, has a row for each finding.
 //
 // Reconcile compares the published messages that are still kept with the messages that the broker holds, by a
 // TopicReader, and sends the missing ones again.
-//
-// docs/reference/architecture.md explains the queries and lists Doctor's checks.
 package admin

@@ -25,6 +25,4 @@
 // connections.
 //
 // DSNs hold passwords: they never appear in logs or errors.
-//
-// docs/reference/architecture.md has the protocol.
 package fleet

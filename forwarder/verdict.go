@@ -13,7 +13,7 @@ type Verdict int
 const (
 	// Unknown is the verdict on an error that is not recognised. What else happens on the topic decides: a message that
 	// fails while others are published is charged an attempt, as with Retry; if every publish fails, the topic
-	// pauses, as with Unavailable. docs/reference/architecture.md has the rule.
+	// pauses, as with Unavailable. docs/guides/retries.md has the rule.
 	Unknown Verdict = iota
 	// Retry charges the message an attempt and retries it after a backoff; its key is blocked meanwhile.
 	Retry

@@ -44,7 +44,7 @@ type Config struct {
 	// HelpURL is the address of a page for your clients about keys: the type of problems, and a Link header; default:
 	// none.
 	HelpURL string
-	// DropHeaders are further headers that must not be stored; docs/reference/architecture.md lists the others.
+	// DropHeaders are further headers that must not be stored; docs/guides/http.md lists the others.
 	DropHeaders []string
 
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.

@@ -29,5 +29,5 @@
 // Put recovery, logging, CORS, authentication, authorization and compression outside. An authorization check inside
 // would be skipped by a replay. Middlewares outside must not read the body: the request would get a 500.
 //
-// docs/reference/architecture.md has the protocol, the states of a row and each answer.
+// docs/guides/http.md has each answer.
 package idempotency

@@ -25,7 +25,7 @@ var _ wmkafka.Marshaler = Marshaler{}
 
 // Marshal returns the wrapped marshaler's message with its key settled, or its error untouched. Metadata
 // "_watermill_message_uuid", the header in which the UUID travels, and such as begin with "%" are sent under an encoded
-// name, see docs/reference/architecture.md.
+// name, see docs/start/kafka.md.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
 	stored, _ := core.IsDelivered(msg)
 	key, err := core.KeyOf(msg)

@@ -40,7 +40,7 @@ type turns struct {
 	warnOnce sync.Once
 }
 
-// NewPublisher returns a publisher with the settings that docs/reference/architecture.md explains. It connects in the
+// NewPublisher returns a publisher with the settings that docs/start/kafka.md explains. It connects in the
 // background, so that a service starts while Kafka is down: Publish waits for the first attempt, and until one succeeds
 // it returns errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever. NewPublisher
 // returns an error that names the field if the configuration is incomplete or unsafe. A nil logger logs nothing.

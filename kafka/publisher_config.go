@@ -66,7 +66,7 @@ func (c PublisherConfig) sarama() (*sarama.Config, error) {
 	return sc, ValidateSarama(sc)
 }
 
-// DefaultSaramaPublisherConfig returns the settings that docs/reference/architecture.md explains, for programs that
+// DefaultSaramaPublisherConfig returns the settings that docs/start/kafka.md explains, for programs that
 // build their own publisher. Each call returns a new one.
 func DefaultSaramaPublisherConfig() *sarama.Config {
 	c := sarama.NewConfig()

@@ -32,5 +32,5 @@
 // With a broker that delivers one message of a partition at a time, such as watermill-kafka, a failing message stops
 // its partition until it succeeds or is dead.
 //
-// docs/reference/architecture.md has the protocol and the rules for each of Watermill's middlewares and subscribers.
+// docs/guides/how-it-works.md has the rules for each of Watermill's middlewares.
 package middleware

@@ -86,7 +86,7 @@ func (c TxConfig) validate() error {
 // Within another Tx around the same handler the inner one is a savepoint, and attempts are not repeated there. Every
 // other transaction that the message's context may carry is left alone unless TxConfig.JoinContext is set: an
 // in-process Pub/Sub may pass contexts on, and then it is that of the publisher, in another goroutine. The transaction
-// of a watermill-sql subscriber is never joined; docs/reference/architecture.md has the reasons.
+// of a watermill-sql subscriber is never joined; docs/reference/architecture.md has the reason.
 //
 // After outbox.SetRollbackOnly the message is acked, although nothing was committed, and what the handler
 // returned is dropped. Errors are those of the handler and of outbox.InTx.

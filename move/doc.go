@@ -27,6 +27,4 @@
 // recorded in the audit log.
 //
 // The example is compiled and not run: a move needs the tables of both sides, on PostgreSQL.
-//
-// docs/reference/architecture.md explains each source.
 package move

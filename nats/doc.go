@@ -26,5 +26,5 @@
 // [Subscriber] creates a durable pull consumer. Messages with the same key are handled one after another; a failing
 // message blocks its key and nothing else. Delivery is at least once: middleware.Inbox makes it once.
 //
-// docs/reference/architecture.md has all settings, the rules of headers and all verdicts.
+// docs/start/nats.md has the settings, the rules of headers and the verdicts.
 package nats

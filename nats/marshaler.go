@@ -31,7 +31,7 @@ var _ wmnats.Marshaler = Marshaler{}
 
 // Marshal returns the wrapped marshaler's message, or its error untouched, with Nats-Msg-Id set, and with the headers
 // of SetHeader. Metadata whose key no header can have, or is one that JetStream or a client of it obeys, are sent under
-// an encoded name, see docs/reference/architecture.md. For a subject that nothing can be published to it returns an
+// an encoded name, see docs/start/nats.md. For a subject that nothing can be published to it returns an
 // error that wraps nats.ErrBadSubject: the client lets wildcards and empty tokens pass. It returns
 // outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {

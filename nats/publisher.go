@@ -31,7 +31,7 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher with the settings that docs/reference/architecture.md explains. It connects in the
+// NewPublisher returns a publisher with the settings that docs/start/nats.md explains. It connects in the
 // background if the first attempt fails, so that a service starts while NATS is down; until then Publish returns errors
 // that Classify calls Unavailable. It returns an error that names the field if the configuration is unsafe or invalid.
 // The state of the connection and what the server reports asynchronously are logged; a nil logger logs nothing.

@@ -122,7 +122,7 @@ func (c PublisherConfig) publish(quoted func(key string)) wmnats.PublisherPublis
 	}
 }
 
-// Options returns the connection settings that docs/reference/architecture.md explains, for programs that connect
+// Options returns the connection settings that docs/start/nats.md explains, for programs that connect
 // themselves.
 func Options() []natsgo.Option {
 	return []natsgo.Option{
@@ -136,7 +136,7 @@ func Options() []natsgo.Option {
 	}
 }
 
-// PublishConfig returns the publish settings that docs/reference/architecture.md explains, for programs that hand their
+// PublishConfig returns the publish settings that docs/start/nats.md explains, for programs that hand their
 // own connection to watermill-nats's NewPublisherWithNatsConn.
 func PublishConfig() wmnats.PublisherPublishConfig {
 	var c PublisherConfig

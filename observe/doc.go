@@ -30,6 +30,5 @@
 // Do not show payloads. Structs may get fields, Outcome values and the package interfaces; an interface never gets
 // another method.
 //
-// docs/reference/architecture.md has the details of contexts and queues. PublishEnd.Age is the time that a message was in
-// the outbox.
+// PublishEnd.Age is the time that a message was in the outbox.
 package observe

@@ -1,6 +1,7 @@
 package docs
 
 import (
+	"go/ast"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -16,6 +17,19 @@ func TestPagesAreListed(t *testing.T) {
 			t.Errorf("docs/README.md does not list %s", page)
 		}
 	}
+}
+
+// TestArchitectureNamesEachPackage: a reader finds each package on the map.
+func TestArchitectureNamesEachPackage(t *testing.T) {
+	t.Parallel()
+	page := read(t, "docs/reference/architecture.md")
+	everyPackage(t, func(dir string, _ []*ast.File) {
+		name := strings.TrimPrefix(dir, "forwarder/internal/")
+		if dir != "." && dir != "cmd/outboxctl/cli" && name != "lanes" && !strings.HasPrefix(dir, "internal/testing/") &&
+			!strings.Contains(page, name) {
+			t.Errorf("docs/reference/architecture.md does not name %s", dir)
+		}
+	})
 }
 
 // TestReliabilityNamesTests: docs/reference/reliability.md links tests that exist, each in the file that it names.
