@@ -91,8 +91,9 @@ func newEngine(
 		tidyNow:   make(chan chan struct{}),
 		running:   make(chan struct{}),
 	}
-	e.machine = machine.New(machine.Config{Me: e.owner, LeaseTTL: cfg.LeaseTTL, PollInterval: cfg.PollInterval},
-		board.New(boardConfig(cfg, to)), window.New())
+	e.machine = machine.New(machine.Config{
+		Me: e.owner, LeaseTTL: cfg.LeaseTTL, PollInterval: cfg.PollInterval, CloseTimeout: cfg.CloseTimeout,
+	}, board.New(boardConfig(cfg, to)), window.New())
 	e.keeper = keeper{
 		e: e, had: map[int16]int64{},
 		// Cause: the database does not answer in time.

@@ -98,9 +98,10 @@ func (f *Forwarder) Close() error {
 // forwarders that live publish what is in their lanes. One that runs for Drain alone takes the lanes of those that were
 // killed: it waits until each of the others has renewed its lease, or the lease is over, which takes up to LeaseTTL.
 //
-// Messages that are delayed or wait for another attempt, and those whose keys these hold, are not ready. While a topic
-// is unavailable it waits; for one that an operator has paused it does not, but returns an error that names it when all
-// else is published. It also returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
+// Messages that are delayed or wait for another attempt, and those whose keys these hold, are not ready. It waits up to
+// CloseTimeout for publishes that timed out: what follows their messages is ready if they succeed after all. While a
+// topic is unavailable it waits; for one that an operator has paused it does not, but returns an error that names it
+// when all else is published. It also returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {
 	if f.life.Begun() {
 		return f.drainRunning(ctx)

@@ -74,8 +74,9 @@ func newForwarder(m *model) *forwarder {
 		handedOut: map[rowOf]bool{}, drains: map[int64]draining{}, seen: map[string]sighting{},
 		due: map[string]time.Time{}}
 	f.board.ShadowBits(m.shadowWords)
-	f.machine = machine.New(machine.Config{Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval},
-		f.board, f.window)
+	f.machine = machine.New(machine.Config{
+		Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval, CloseTimeout: 5 * time.Millisecond,
+	}, f.board, f.window)
 	return f
 }
 

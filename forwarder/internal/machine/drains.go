@@ -8,8 +8,9 @@ import (
 // drain is a call of Drain that waits.
 type drain struct {
 	id     int64
-	after  int64 // a read that began later counts
-	others bool  // see DrainBegins
+	after  int64     // a read that began later counts
+	others bool      // see DrainBegins
+	until  time.Time // until then it waits for calls that timed out, once all else is done; zero = there was none
 }
 
 // Drained is a call of Drain that is over.
@@ -20,12 +21,13 @@ type Drained struct {
 }
 
 // DrainBegins waits for a read that begins from now on and finds nothing left to do: then Effects.Drained has its id.
-// With others it also waits while another member may be dead, whose lanes are ours once its lease is over.
+// With others it also waits while another member may be dead, whose lanes are ours once its lease is over. It waits
+// Config.CloseTimeout for calls that timed out: what follows their messages goes on if they succeed.
 func (m *Machine) DrainBegins(others bool) (id int64) {
 	m.drainIDs++
 	m.drains = append(m.drains, drain{id: m.drainIDs, after: m.reads.begun, others: others})
 	if m.stopping {
-		m.endDrains(m.reads.begun+1, Drained{Closed: true})
+		m.endDrains(time.Time{}, m.reads.begun+1, Drained{Closed: true})
 	}
 	return m.drainIDs
 }
@@ -36,15 +38,28 @@ func (m *Machine) DrainEnds(id int64) {
 }
 
 // endDrains answers those that began before a read.
-func (m *Machine) endDrains(read int64, with Drained) {
-	m.drains = slices.DeleteFunc(m.drains, func(d drain) bool {
-		if d.after >= read || d.others && m.silent && !with.Closed {
-			return false
+func (m *Machine) endDrains(now time.Time, read int64, with Drained) {
+	left := m.drains[:0]
+	for _, d := range m.drains {
+		if d.after >= read || !with.Closed && (d.others && m.silent || m.waitsForHung(now, &d)) {
+			left = append(left, d)
+			continue
 		}
 		with.ID = d.id
 		m.effects.Drained = append(m.effects.Drained, with)
-		return true
-	})
+	}
+	m.drains = left
+}
+
+// waitsForHung says whether a drain waits for calls that timed out, once all else is done.
+func (m *Machine) waitsForHung(now time.Time, d *drain) bool {
+	if m.Hung() == 0 {
+		return false
+	}
+	if d.until.IsZero() {
+		d.until = now.Add(m.cfg.CloseTimeout)
+	}
+	return now.Before(d.until)
 }
 
 // Mood is how a forwarder is doing: for how long that has been so, 0 = it is not.

@@ -13,6 +13,7 @@ type Config struct {
 	Me           string // the forwarder's id in the database
 	LeaseTTL     time.Duration
 	PollInterval time.Duration
+	CloseTimeout time.Duration // Drain waits as long for calls that timed out, as a stop does
 }
 
 // Machine is what the goroutines of a forwarder share. It is not safe for concurrent use. Events are methods, and now
@@ -97,9 +98,9 @@ func (m *Machine) Effects(now time.Time) Effects {
 }
 
 // Stop begins the end: nothing is read or published any more, all lanes are handed back, and drains are answered.
-func (m *Machine) Stop(time.Time) {
+func (m *Machine) Stop(now time.Time) {
 	m.stopping = true
 	m.board.Stop()
 	m.handBack(m.All())
-	m.endDrains(m.reads.begun+1, Drained{Closed: true})
+	m.endDrains(now, m.reads.begun+1, Drained{Closed: true})
 }

@@ -101,6 +101,11 @@ func (m *Machine) nextRead(now time.Time) time.Time {
 	if m.reads.manyDue {
 		sooner(m.reads.dueAt)
 	}
+	for _, d := range m.drains {
+		if d.until.After(m.reads.ended) {
+			sooner(d.until)
+		}
+	}
 	if m.board.HasRoom() {
 		if m.reads.more {
 			sooner(now)
@@ -265,7 +270,7 @@ func (m *Machine) findQuiet(now time.Time, r *ReadRequest, p board.Progress, add
 		m.quiet = now
 	}
 	if quiet {
-		m.endDrains(r.Number, Drained{Paused: paused})
+		m.endDrains(now, r.Number, Drained{Paused: paused})
 	}
 }
 
