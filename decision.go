@@ -19,7 +19,7 @@ var (
 	// ErrPoison marks a message that no redelivery can help. A handler returns Poison(err), or anything that wraps
 	// ErrPoison; middleware.Inbox returns it for a message without a usable key. The message is dead.
 	//
-	// Cure: fix the handler or the sender, then requeue the dead message or publish it again; or discard it.
+	// Cure: fix the handler or the sender; then requeue the message, or discard it.
 	ErrPoison = errors.New("poison message")
 
 	// ErrAlreadyProcessed is for handlers that find out by themselves that a message was handled before. The

@@ -30,7 +30,7 @@ const defaultCloseTimeout = 25 * time.Second
 // ErrCloseTimeout is returned by Run if runners have not ended within RunConfig.CloseTimeout. They still run: end the
 // process. What they had begun is rolled back, redelivered, or published again.
 //
-// Cure: find what hangs, or raise RunConfig.CloseTimeout and terminationGracePeriodSeconds.
+// Cure: also raise terminationGracePeriodSeconds.
 var ErrCloseTimeout = errors.New("outbox: runners did not end in time: find what hangs, " +
 	"or raise RunConfig.CloseTimeout")
 

@@ -13,26 +13,25 @@ import (
 )
 
 var (
-	// ErrNotFound is returned by Get for a message that is not there.
+	// ErrNotFound is returned by Get for an unknown message.
 	//
-	// Cure: list the messages. One that was published or handled is deleted after its retention.
+	// Cure: none: done messages are deleted after their retention.
 	ErrNotFound = errors.New("admin: message not found")
 
-	// ErrUnbound is returned by an act whose filter names no message, topic, key, consumer, error or time, and has no All.
+	// ErrUnbound is returned by an act with an empty filter.
 	ErrUnbound = errors.New("admin: the filter selects nothing: set a field of Filter, or Filter.All")
 
-	// ErrNoActor is returned by an act without a name for the audit log: give Config or the act an Actor.
+	// ErrNoActor is returned by an act without an actor.
 	ErrNoActor = errors.New("admin: no actor for the audit log: set Config.Actor or the Actor of the act")
 
 	// ErrNoLetter is returned by Redrive if no message that was meant has its dead letter in the outbox.
 	//
 	// Cause: the letter was deleted after the retention of the outbox.
-	// Cure: publish it again from the dead-letter topic, or requeue the message and have it sent again.
+	// Cure: or requeue the message and have it sent again.
 	ErrNoLetter = errors.New("admin: the dead letters are not in the outbox any more: " +
 		"publish them again from the dead-letter topic of the broker")
 
-	// ErrInvalid is found in errors that say which field of a filter, page or act is at fault, and why: the fault is the
-	// caller's, not of the database.
+	// ErrInvalid is wrapped by errors about a field of a filter, page or act. The fault is the caller's.
 	//
 	// Cure: correct the field that the error names.
 	ErrInvalid = errors.New("admin: invalid")

@@ -162,7 +162,7 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 	return topics, nil
 }
 
-// Cause: the broker has every message that is still kept, so that the search ends early.
+// Cause: the broker has every message that is kept.
 // Cure: none is needed.
 var errNoneLeft = errors.New("all messages were found")
 

@@ -89,7 +89,7 @@ const (
 
 // ErrNotPartitioned is returned by RollOutbox for an outbox that is one table.
 //
-// Cure: use Clean, or let forwarders delete what is old, as they do by default.
+// Cure: none: forwarders delete old rows.
 var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
 
 // RollOutbox cleans an outbox in partitions: it makes leaves ahead of the ids, empties those in which all is older than

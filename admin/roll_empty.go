@@ -32,8 +32,8 @@ func (l look) stay() int {
 }
 
 // errLarge ends the transaction, with its connection, before what must stay fills the memory.
-// Cause: the rows are larger than they were taken for when they were looked at.
-// Cure: none is needed; the old rows are deleted one by one.
+// Cause: the rows are larger than estimated.
+// Cure: none is needed.
 var errLarge = errors.New("the messages that stay are too large to be kept in memory")
 
 // limited is a buffer that takes somewhat more than what must stay may have.

@@ -33,8 +33,8 @@ const (
 type lock struct{ table, mode string }
 
 // errAgain ends a transaction that begins anew.
-// Cause: what was found before the locks were had has changed since.
-// Cure: none is needed; it is found out again.
+// Cause: the rows changed before they were locked.
+// Cure: none is needed.
 var errAgain = errors.New("changed meanwhile")
 
 // rawTx is a transaction in the simple protocol, with locks.

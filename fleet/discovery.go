@@ -52,9 +52,8 @@ const (
 // minEmpty is how many answers without a target there must be before they are believed.
 const minEmpty = 3
 
-// Cause: the discovery returned an empty list without an error.
-// Cure: correct what the discovery reads, unless all databases are gone: after three such answers they are
-// removed.
+// Cause: the discovery returned an empty list.
+// Cure: correct the discovery; after three empty lists the databases are removed.
 var errNoTargets = errors.New("discovery returned no database: the known ones are kept for now")
 
 // refresh asks the discovery until ctx is over.
@@ -91,8 +90,8 @@ func (f *Fleet) refresh(ctx context.Context) {
 			if fields := (watermill.LogFields{"known": len(f.Keys())}); failing {
 				f.logger.Debug("discovering databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 			} else {
-				// Cause: the discovery returned an error or no database, or did not answer in 30 s.
-				// Cure: fix what it reads: until then new databases are not served.
+				// Cause: the discovery failed, returned nothing, or took over 30 s.
+				// Cure: fix the discovery; until then new databases are not served.
 				f.logger.Error("discovering databases failed: keeping the known ones: retrying", err, fields)
 			}
 		default:
@@ -209,8 +208,8 @@ func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad ma
 	}
 	for key, err := range bad {
 		if old := said[key]; old == nil || old.Error() != err.Error() {
-			// Cause: the discovered target of a known database is not usable, for example because of its DSN.
-			// Cure: correct the target where the discovery reads it.
+			// Cause: the new target is invalid, for example its DSN.
+			// Cure: correct the target.
 			f.logger.Error("discovered database cannot be used: an older handle is kept", err, watermill.LogFields{"db": key})
 		}
 	}

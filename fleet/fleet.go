@@ -13,10 +13,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// ErrUnknownDatabase is returned by Get and Acquire for a key that the last discovery did not return, or not in a
-// usable form; the error says which.
+// ErrUnknownDatabase is returned for a key that the last discovery did not return, or not in a usable form.
 //
-// Cure: add the database to what the discovery reads, and wait for Config.RefreshInterval.
+// Cure: add the database, and wait for Config.RefreshInterval.
 var ErrUnknownDatabase = errors.New("fleet: unknown database")
 
 // closeTimeout is how long Run waits for handles that are still in use.
@@ -110,8 +109,8 @@ func (f *Fleet) end() {
 			keys = append(keys, t.Key)
 		}
 		f.mu.Unlock()
-		// Cause: the program ended Fleet.Run before it released its handles; in_use names them.
-		// Cure: call Release of each handle before the context of Run ends.
+		// Cause: Fleet.Run ended before the handles in in_use were released.
+		// Cure: call Release before the context of Run ends.
 		f.logger.Error("fleet ended while handles are in use: their connections stay open until Release",
 			context.DeadlineExceeded,
 			watermill.LogFields{"in_use": some(keys)})

@@ -19,8 +19,8 @@ const (
 	openAtOnce  = 8           // calls of Config.Open
 )
 
-// Cause: Config.Open waits without looking at its context.
-// Cure: give Config.Open a deadline of its own.
+// Cause: Config.Open ignores its context.
+// Cure: return when the context ends.
 var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again before it does",
 	openTimeout)
 
@@ -110,8 +110,8 @@ func (f *Fleet) let(o *opened) {
 	go func() {
 		defer f.background.Done()
 		if err := shielded(o.close); err != nil {
-			// Cause: what Config.Open returned for closing a handle failed.
-			// Cure: fix what the error names: connections to that database may stay open until the process ends.
+			// Cause: the close function of Config.Open failed.
+			// Cure: fix what the error names; connections may stay open until the process ends.
 			f.logger.Error("closing a handle failed", err, watermill.LogFields{"db": o.target.Key})
 		}
 	}()

@@ -24,8 +24,8 @@ type pool struct {
 }
 
 // errBadDSN has no details, as they quote parts of the DSN.
-// Cause: the DSN of a discovered database is not one that pgx reads.
-// Cure: write the DSN as a URL or as key=value pairs, with special characters of a password in a URL as %XX.
+// Cause: the DSN of a database is invalid.
+// Cure: write special characters of a password in a URL as %XX.
 var errBadDSN = errors.New(
 	"DSN cannot be parsed: it is not shown, as it may hold a password: see pgxpool.ParseConfig " +
 		"for the two forms that it may have, and write special characters in the password of a URL as %xx")

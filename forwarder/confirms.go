@@ -26,10 +26,10 @@ func warnOfUnconfirmed(logger watermill.LoggerAdapter, all []message.Publisher) 
 			}
 			publisher := v.Type().String()
 			if !amqpConfirms(v.Elem()) {
-				// Cause: Publish.ConfirmDelivery is not set in the publisher's Config.
+				// Cause: use package amqp instead.
 				logger.Info(unconfirmedWarning, watermill.LogFields{"publisher": publisher})
 			}
-			// Cause: the publisher is one of watermill-amqp.
+			// Cause: use package amqp instead.
 			logger.Info(unroutableWarning, watermill.LogFields{"publisher": publisher})
 			return true
 		})

@@ -96,8 +96,8 @@ func newEngine(
 	}, board.New(boardConfig(cfg, to)), window.New())
 	e.keeper = keeper{
 		e: e, had: map[int16]int64{},
-		// Cause: the database does not answer in time.
-		// Cure: check the database; until it works outboxctl doctor sees old settings of this forwarder.
+		// Cause: the database.
+		// Cure: until it works, doctor sees old settings.
 		facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"},
 	}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)

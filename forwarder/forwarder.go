@@ -70,9 +70,8 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if err := f.engine.prepare(ctx); err != nil {
 		if ctx.Err() == nil && !f.engine.pooled { // else its Group says so
-			// Cause: the database does not answer, or its tables, settings or grants are not as the forwarder
-			// needs them.
-			// Cure: do what the error says; outboxctl doctor lists all such problems at once.
+			// Cause: the database, its tables, settings or grants.
+			// Cure: do what the error says; outboxctl doctor lists all problems.
 			f.engine.logger.Error("forwarder could not start", err, nil)
 		}
 		return err

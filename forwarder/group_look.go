@@ -96,8 +96,8 @@ func (g *Group) failed(s *server, list []asked, number int64, err error, now tim
 	wait := s.breaker.Failed(now)
 	fields := watermill.LogFields{"db": names(s), "wait": wait.String(), "failures": s.breaker.Failures()}
 	if s.breaker.Failures() == 1 {
-		// Cause: the database does not answer, or refuses the role.
-		// Cure: check that database; the Group retries by itself.
+		// Cause: the database.
+		// Cure: check that database; the Group retries.
 		g.logger.Error("looking at a database failed: it is skipped, for longer each time", err, fields)
 	} else {
 		g.logger.Debug("looking at a database still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
@@ -205,8 +205,8 @@ func (g *Group) broken(d *database, err error, now time.Time) {
 	wait := d.breaker.Failed(now)
 	fields := watermill.LogFields{"wait": wait.String(), "failures": d.breaker.Failures()}
 	if d.breaker.Failures() == 1 {
-		// Cause: the outbox of one database of the Group cannot be read.
-		// Cure: check that database; the Group retries by itself.
+		// Cause: one outbox of the Group cannot be read.
+		// Cure: check that database; the Group retries.
 		d.logger.Error("draining the outbox failed: the database is skipped, for longer each time", err, fields)
 	} else {
 		d.logger.Debug("draining the outbox still fails", fields.Add(watermill.LogFields{"err": err.Error()}))

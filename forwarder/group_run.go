@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-// Cause: the forwarder of one database of the Group could not read its outbox.
-// Cure: do what the error logged before says.
+// Cause: one outbox of the Group cannot be read.
 var errCannotRead = errors.New("reading failed for 10s: see the error logged before")
 
 // run runs the forwarder of a database until there is nothing to do any more, and has it looked at then.

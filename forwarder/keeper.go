@@ -38,9 +38,8 @@ type keeper struct {
 }
 
 func (k *keeper) keep(ctx context.Context) {
-	// Cause: the database does not answer in time.
-	// Cure: check the database, or raise LeaseTTL to well over three times what a statement takes; after it other
-	// forwarders take the lanes.
+	// Cause: the database.
+	// Cure: if statements are slow, raise LeaseTTL; when the lease ends, other forwarders take the lanes.
 	report := trouble.Log{Logger: k.e.logger, What: "renewing the lease"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -235,8 +234,8 @@ func (k *keeper) leave() {
 		_, err = k.q.Exec(ctx, e.sql.leave, e.owner)
 	}
 	if err != nil {
-		// Cause: the database did not answer at shutdown.
-		// Cure: none is needed: other forwarders take the lanes after LeaseTTL.
+		// Cause: the database.
+		// Cure: none: other forwarders take the lanes after LeaseTTL.
 		e.logger.Error("could not release lanes: they are free when the lease expires", err,
 			watermill.LogFields{"lease": e.cfg.LeaseTTL.String()})
 	}

@@ -23,8 +23,8 @@ func (e *engine) heard(news core.News) {
 // listen is the goroutine that hears of commits in other processes. What it misses while the connection is
 // down is found by polling.
 func (e *engine) listen(ctx context.Context) {
-	// Cause: the connection for LISTEN broke, or no connection is free.
-	// Cure: check the database and the size of the pool; until it works forwarders poll each PollInterval.
+	// Cause: the LISTEN connection broke, or the pool is full.
+	// Cure: check the size of the pool; until it works, forwarders poll.
 	report := trouble.Log{Logger: e.logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second

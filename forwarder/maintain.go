@@ -18,32 +18,32 @@ const (
 // maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which
 // topics are paused, saying which no forwarder reads, and deleting what was published long ago.
 func (e *engine) maintain(ctx context.Context) {
-	// Cause: the database does not answer in time.
-	// Cure: check the database; until it works rows that were changed by hand are not noticed.
+	// Cause: the database.
+	// Cure: until it works, rows changed by hand are not noticed.
 	sweep := trouble.Log{Logger: e.logger, What: "sweeping the outbox"}
-	// Cause: the database does not answer in time.
-	// Cure: check the database; until it works keys that an operator unblocked stay blocked.
+	// Cause: the database.
+	// Cure: until it works, keys unblocked by an operator stay blocked.
 	heads := trouble.Log{Logger: e.logger, What: "checking blocked keys"}
-	// Cause: the database does not answer in time.
-	// Cure: check the database; keys of paused topics stay blocked until it works.
+	// Cause: the database.
+	// Cure: until it works, keys of paused topics stay blocked.
 	firsts := trouble.Log{Logger: e.logger, What: "checking keys that wait for a topic"}
-	// Cause: the role may not delete, or the database does not answer in time.
-	// Cure: grant it what schema.Roles grants a forwarder; the table grows until it works.
+	// Cause: the database, or no grant to delete.
+	// Cure: grant what schema.Roles prints; the table grows until it works.
 	clean := trouble.Log{Logger: e.logger, What: "deleting published messages"}
-	// Cause: the role may not delete from the inbox, or the database does not answer in time.
-	// Cure: grant it what schema.Roles grants a forwarder, or set InboxRetention to -1.
+	// Cause: the database, or no grant to delete.
+	// Cure: grant what schema.Roles prints, or set InboxRetention to -1.
 	inbox := trouble.Log{Logger: e.logger, What: "deleting old rows of the inbox"}
-	// Cause: the role may not delete HTTP requests and their answers, or the database does not answer in time.
-	// Cure: grant it what schema.Roles grants a forwarder; the table grows until it works.
+	// Cause: the database, or no grant to delete.
+	// Cure: grant what schema.Roles prints; the table grows until it works.
 	keys := trouble.Log{Logger: e.logger, What: "deleting expired idempotency keys"}
-	// Cause: the database does not answer in time.
-	// Cure: check the database; nothing else depends on it.
+	// Cause: the database.
+	// Cure: nothing else depends on it.
 	forget := trouble.Log{Logger: e.logger, What: "deleting rows of stopped forwarders"}
-	// Cause: the database does not answer in time.
-	// Cure: check the database; until it works topics that no forwarder reads are not reported.
+	// Cause: the database.
+	// Cure: until it works, unread topics are not reported.
 	lonely := trouble.Log{Logger: e.logger, What: "looking for topics without a forwarder"}
-	// Cause: the database does not answer in time.
-	// Cure: check the database; until it works outboxctl and the page do not show which topics are paused.
+	// Cause: the database.
+	// Cure: until it works, outboxctl and the page show no paused topics.
 	told := trouble.Log{Logger: e.logger, What: "writing paused topics"}
 	var published cleaner
 	var paused pauses

@@ -16,8 +16,8 @@ const operatorInterval = time.Second
 // obey is the goroutine that looks which topics an operator has paused. It is one of its own because an operator who
 // pauses a topic must not wait for a sweep.
 func (e *engine) obey(ctx context.Context) {
-	// Cause: the database does not answer in time.
-	// Cure: check the database; until it works acts of operators on topics are not noticed.
+	// Cause: the database.
+	// Cure: until it works, pauses by operators are not noticed.
 	reading := trouble.Log{Logger: e.logger, What: "reading which topics are paused"}
 	tick := time.NewTicker(operatorInterval)
 	defer tick.Stop()

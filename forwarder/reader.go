@@ -31,8 +31,8 @@ func (e *engine) read(ctx context.Context) {
 	r := &reader{e: e, loading: map[int16]*loading{}}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
-	// Cause: the database does not answer, or refuses the role.
-	// Cure: check the database; nothing is published until it works.
+	// Cause: the database.
+	// Cure: nothing is published until it works.
 	report := trouble.Log{Logger: e.logger, What: "reading the outbox"}
 	defer r.disconnect()
 	timer := time.NewTimer(0)

@@ -76,14 +76,14 @@ func (r *reporter) call(report func()) {
 	guard(report, func(err error) {
 		// The logger itself may be what panics.
 		stack := watermill.LogFields{"stack": string(debug.Stack())}
-		// Cause: a bug of the logger or of an observer; the field stack says where.
-		// Cure: fix it; publishing goes on without the report.
+		// Cause: a bug of the logger or observer; see the field stack.
+		// Cure: fix it; publishing goes on.
 		guard(func() { r.logger.Error("logger or observer panicked", err, stack) }, func(error) {})
 	})
 	if n := r.dropped.Swap(0); n > 0 {
 		guard(func() {
-			// Cause: the logger or an observer takes longer than messages take to publish.
-			// Cure: make it faster: until then counts of observers are too low.
+			// Cause: the logger or an observer is slower than publishing.
+			// Cure: make it faster; until then counts are too low.
 			r.logger.Error("logger or observer too slow: reports dropped", errTooSlow, watermill.LogFields{"reports": n})
 		}, func(error) {})
 	}

@@ -72,8 +72,8 @@ func (e *engine) run(ctx context.Context) error {
 	back.Wait()
 	e.keeper.leave()
 	if left > 0 {
-		// Cause: publishes did not return within CloseTimeout at shutdown.
-		// Cure: raise CloseTimeout above PublishTimeout; consumers with an inbox skip the copies.
+		// Cause: publishes took longer than CloseTimeout.
+		// Cure: raise CloseTimeout above PublishTimeout; inboxes skip the copies.
 		e.logger.Error("stopped during publishes: those messages are published again",
 			context.DeadlineExceeded, watermill.LogFields{"messages": left})
 	}

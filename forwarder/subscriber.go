@@ -85,8 +85,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer cancel()
 		defer stop()
 		if err := e.run(ctx); err != nil {
-			// Cause: the reading behind Subscriber.Subscribe failed for good.
-			// Cure: fix what the error names, and subscribe again.
+			// Cause: reading failed for good.
+			// Cure: fix what the error names; subscribe again.
 			e.logger.Error("subscription ended", err, nil)
 		}
 	})
@@ -110,8 +110,8 @@ type delivery struct {
 }
 
 // errNotDelivered: no handler received the message before the subscription ended.
-// Cause: the subscription ended before the message was delivered.
-// Cure: none is needed: the message is delivered again.
+// Cause: the subscription ended first.
+// Cure: none is needed.
 var errNotDelivered = errors.New("forwarder: message not delivered")
 
 func (d delivery) send(call *callContext, row core.Delivery, msg *message.Message) error {

@@ -17,8 +17,8 @@ const (
 	untakenPerLane  = 200              // messages
 )
 
-// Cause: no running forwarder has the topic in Config.Topics.
-// Cure: add the topic to Config.Topics of a forwarder, or discard its messages if its name is wrong.
+// Cause: no running forwarder has it in Config.Topics.
+// Cure: add it there; discard the messages if it is misspelt.
 var errUntaken = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
 	"and that its forwarder runs")
 
@@ -41,8 +41,8 @@ func (u *untaken) look(ctx context.Context, e *engine) error {
 		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
 			return err
 		}
-		// Cause: no running forwarder has the topic in Config.Topics.
-		// Cure: add it there, or run a forwarder for it; discard the messages if the topic is misspelt.
+		// Cause: no running forwarder has it in Config.Topics.
+		// Cure: add it there; discard the messages if it is misspelt.
 		e.logger.Error("no forwarder publishes this topic: its messages stay pending", errUntaken, watermill.LogFields{
 			"topic": topic, "messages_at_least": messages,
 			"oldest":     time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),

@@ -80,8 +80,8 @@ func (w *worker) publish() {
 		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
 		guard(func() { err = e.send(call, d, msg) }, func(failed error) {
 			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
-			// Cause: a bug of the publisher; the field stack says where.
-			// Cure: fix it; the message is charged an attempt, and retried.
+			// Cause: a bug of the publisher; see the field stack.
+			// Cure: fix it; an attempt is charged and the message retried.
 			e.logger.Error("publisher panicked", err, watermill.LogFields{
 				"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack()),
 			})
@@ -143,8 +143,8 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 			v = board.Permanent
 		}
 	}, func(failed error) {
-		// Cause: a bug of forwarder.Config.Classify.
-		// Cure: fix it: until then an outage is recognised only when all publishes of a topic fail.
+		// Cause: a bug of Config.Classify.
+		// Cure: fix it; until then only the circuit breaker notices outages.
 		e.logger.Error("panic in Classify: the error counts as not classified", failed, nil)
 	})
 	return v

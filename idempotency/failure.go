@@ -42,16 +42,15 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	switch {
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		// Cause: the connection broke during COMMIT.
-		// Cure: none needed: the client repeats the request and gets the answer, or has it carried out.
+		// Cure: none: the client repeats the request.
 		h.logger.Error("outcome of COMMIT is unknown: the repetition of the request finds out", err, fields)
 	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errDead):
-		// Cause: the handler sent COMMIT or ROLLBACK by itself, so its answer was lost.
-		// Cure: leave both to the middleware; see what was done, and delete the row of the request to have it carried
-		// out again.
+		// Cause: the handler ended its transaction; the answer is lost.
+		// Cure: do not end it; look at what was done, and delete the request's row to allow a repetition.
 		h.logger.Error("request failed: its handler may have committed", err, fields)
 	default:
-		// Cause: a HandlerFunc failed, the answer was too large, or the database did not answer; the error says which.
-		// Cure: fix what the error says; the client may repeat the request.
+		// Cause: the handler failed, the answer is too large, or the database.
+		// Cure: fix what the error names; the client may repeat the request.
 		h.logger.Error("request failed: nothing was committed", err, fields)
 	}
 }

@@ -54,10 +54,8 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 	return out, nil
 }
 
-// Cause: a Marshaler of your own gives a record key to messages that were stored without an ordering key, so the outbox
-// sends several of one record key at once, and they change places.
-// Cure: set outbox.PublisherConfig.Key to what the Marshaler takes for the key; the messages that wait stay in the
-// outbox until the Marshaler gives them no key.
+// Cause: a Marshaler sets a record key; the forwarder sends such messages concurrently.
+// Cure: also remove the Marshaler's key until the waiting messages are published.
 var errUnorderedKey = errors.New("kafka: the Marshaler sets a record key, and the outbox has stored the message without " +
 	"a key, in no order: set outbox.PublisherConfig.Key to the same key")
 

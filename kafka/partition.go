@@ -105,8 +105,8 @@ func (p *partition) run() {
 			closing = nil
 			p.stop()
 		case <-p.grace:
-			// Cause: a partition was taken away, or the subscription ended, while handlers were at work for longer than that.
-			// Cure: none is needed behind middleware.Inbox, which skips copies; raise RevokeTimeout or CloseTimeout.
+			// Cause: handlers were slower than a rebalance or the end of the subscription.
+			// Cure: none behind an inbox, which skips the copies.
 			p.logger.Error("handlers did not end in time: their messages are delivered again: "+
 				"raise RevokeTimeout or CloseTimeout, or make them faster", context.DeadlineExceeded,
 				watermill.LogFields{"handlers": p.running})
@@ -250,8 +250,8 @@ func (p *partition) beginning() {
 	case err != nil:
 		p.logger.Debug("could not ask for the committed offset", watermill.LogFields{"err": text.OfError(err)})
 	case offset >= 0:
-		// Cause: the group was away for longer than the retention of the topic, or the topic was deleted and made anew.
-		// Cure: raise the retention of the topic, and have what is missing sent again.
+		// Cause: the group was away longer than the topic's retention, or the topic was recreated.
+		// Cure: raise the retention; have missing messages sent again.
 		p.logger.Error("committed offset is out of range: messages were deleted before they were handled, "+
 			"or the topic was made anew: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,
 			watermill.LogFields{"offset": offset})

@@ -15,11 +15,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// ErrRefused is returned by Publish, around the broker's error, for a message that the broker refused
-// when it was sent alone. Classify calls it Permanent.
+// ErrRefused wraps the broker's error for a message that was refused even when it was sent alone. Classify calls it
+// Permanent.
 //
-// Cure: do what the broker's error says, for example raise max.message.bytes of the topic; then requeue the
-// message.
+// Cure: do what the broker's error says, such as raising max.message.bytes; then requeue.
 var ErrRefused = errors.New("kafka: message refused by the broker")
 
 // Publisher publishes to Kafka what watermill-kafka's subscriber reads. It is safe for concurrent use, Close included.

@@ -11,13 +11,13 @@ import (
 )
 
 var (
-	// ErrUncaptured is returned by Inbox if messages came out of the handler that no Outbox captured.
+	// ErrUncaptured is returned by Inbox if the handler returned messages and there is no Outbox.
 	// Nothing of the attempt was committed.
 	ErrUncaptured = errors.New("the handler returned messages that would be published after the commit, " +
 		"where a failure could not be repeated: add middleware.Outbox inside of middleware.Inbox")
 
-	// ErrRelayed is returned by Outbox if a handler returned the very message, by its UUID, that a forwarder.Subscriber
-	// delivered to it: written to the outbox again, it could come back for ever.
+	// ErrRelayed is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by its
+	// UUID. Written to the outbox again, the message could loop forever.
 	ErrRelayed = errors.New("the handler returned the message that it was delivered from the outbox: " +
 		"set forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
 )

@@ -50,7 +50,7 @@ type handling struct {
 	chargedFor time.Duration
 }
 
-// Cause: the handler panicked; the stack is in the error of Watermill's Recoverer, or in the log.
+// Cause: the stack is in the log.
 // Cure: fix the handler.
 var errPanicked = errors.New("the handler panicked")
 

@@ -231,9 +231,8 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 		return nil
 	}
 	err = errors.New("skipped: its key was handled before with other content")
-	// Cause: two messages with one key have different content: the second was skipped.
-	// Cure: have the sender make another ID for other content; handle the second one by hand, or by
-	// InboxConfig.OnMismatch.
+	// Cause: two messages with one ID have different content; the second was skipped.
+	// Cure: the sender must use another ID; handle the second in InboxConfig.OnMismatch.
 	i.logger.Error("message ID reused with other content", err, fields)
 	ended(ctx, i.db, i.cfg.Service, msg, h, observe.Mismatch, err)
 	if i.cfg.OnMismatch == nil {

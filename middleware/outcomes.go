@@ -252,7 +252,7 @@ func (o *outcomes) conclude(
 	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
 		decision = outbox.Nack
 		// Cause: a handler of the dead-letter topic failed.
-		// Cure: fix that handler; the broker redelivers the letter.
+		// Cure: fix the handler; the letter is redelivered.
 		o.logger.Error("dead letter failed: it gets no letter of its own, and is nacked: fix its handler",
 			err, fieldsOf(ctx, msg))
 	}
@@ -272,13 +272,12 @@ func (o *outcomes) conclude(
 			return observe.Duplicate, 0, nil
 		}
 		if o.isLetter(ctx) {
-			// Cause: a handler of the dead-letter topic used up its attempts, or returned Poison.
-			// Cure: fix that handler; its message is dead in the inbox: outboxctl inbox list --state dead.
+			// Cause: a handler of the dead-letter topic gave up.
+			// Cure: fix the handler; outboxctl inbox list --state dead.
 			o.logger.Error("dead letter died: it gets no letter of its own", err, fieldsOf(ctx, msg))
 		} else {
-			// Cause: the handler failed MaxAttempts times and the message is older than MinDeadAge, or the handler
-			// returned Poison.
-			// Cure: fix the handler; then outboxctl inbox redrive publishes the dead letter again.
+			// Cause: MaxAttempts and MinDeadAge are exceeded, or the handler returned Poison.
+			// Cure: fix the handler; then outboxctl inbox redrive.
 			o.logger.Error("message died: dead letter written", err, fieldsOf(ctx, msg).Add(watermill.LogFields{
 				"dead_letter_topic": o.cfg.DeadLetterTopic,
 			}))
@@ -319,9 +318,8 @@ func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handli
 	switch {
 	case h.acked:
 		if err := h.work.Unack(ctx); err != nil {
-			// Cause: the handler committed by itself, then failed, and its mark in the inbox could not be removed.
-			// Cure: leave COMMIT and ROLLBACK to the middleware; look at the effects by hand, since the message
-			// counts as handled.
+			// Cause: the handler committed, then failed.
+			// Cure: do not end the transaction; check the effects, since the message counts as handled.
 			o.logger.Error("handler ended its transaction: the ack could not be undone", err, fieldsOf(ctx, msg))
 		}
 	case h.claim != nil:
@@ -335,8 +333,8 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 		return
 	}
 	if _, err := o.db.Exec(ctx, o.db.Render(statement), c.consumer, c.key, arg); err != nil {
-		// Cause: the database did not answer after a failure.
-		// Cure: check the database; the message is nacked, and this attempt is not counted.
+		// Cause: the database.
+		// Cure: none: the message is redelivered, and the attempt not counted.
 		o.logger.Error("could not record the outcome in the inbox", err, fieldsOf(ctx, msg))
 	}
 }

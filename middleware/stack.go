@@ -66,7 +66,6 @@ func Stack(
 }
 
 // Cause: StackConfig has no publisher.
-// Cure: make one with outbox.NewPublisher.
 var errNoPublisher = errors.New("the *outbox.Publisher is nil: make one with outbox.NewPublisher")
 
 // except applies a middleware to all handlers of a Router but those named.

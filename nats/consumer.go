@@ -93,12 +93,10 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 	return from, nil
 }
 
-// Cause: a server before 2.11 ignores that one process shall own the consumer.
-// Cure: upgrade nats-server.
 var errTooOld = errors.New("the server pins no client: run nats-server 2.11 or later")
 
-// Cause: the consumer was made by another program, or with other settings.
-// Cure: give the Subscriber another Consumer, or delete this one; then the stream is read from its beginning.
+// Cause: another program or other settings created it.
+// Cure: or delete it; then the stream is read from its beginning.
 var errOtherConsumer = errors.New("the consumer was made for something else: " +
 	"use another name in SubscriberConfig.Consumer")
 

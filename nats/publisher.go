@@ -145,8 +145,8 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		}),
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if err != nil {
-				// Cause: the server was stopped, or the network broke.
-				// Cure: check the server, unless "NATS connection is back" follows.
+				// Cause: the server stopped, or the network broke.
+				// Cure: none if "NATS connection is back" follows.
 				logger.Error("NATS connection lost: reconnecting", err, nil)
 			}
 		}),
@@ -156,8 +156,7 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		}),
 		natsgo.ReconnectErrHandler(failed.tell),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
-			// Cause: the server or the client reported an error outside of a publish, such as a missing
-			// permission.
+			// Cause: an error outside a publish, such as a missing permission.
 			// Cure: fix what the error names.
 			logger.Error("error reported by NATS", err, nil)
 		}),
@@ -180,8 +179,8 @@ func (a *attempts) tell(_ *natsgo.Conn, err error) {
 		return
 	}
 	a.said = time.Now()
-	// Cause: no server can be reached, or TLS or the credentials are refused.
-	// Cure: check PublisherConfig.URL, the network and the credentials; publishes are unavailable until then.
+	// Cause: no server can be reached, or TLS or the login is refused.
+	// Cure: check PublisherConfig.URL, network and credentials.
 	a.logger.Error("connecting to NATS failed: retrying", err, nil)
 }
 

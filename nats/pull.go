@@ -89,8 +89,8 @@ func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
 // delivered says whether it is a message of the stream: only the server can say where its ack goes.
 func delivered(msg *natsgo.Msg) bool { return strings.HasPrefix(msg.Reply, "$JS.ACK.") }
 
-// Cause: the consumer has another leader, is gone, or has a limit that the pull exceeds.
-// Cure: none is needed, unless a line says that pulls fail: the consumer is asked again.
+// Cause: another leader, a deleted consumer, or a limit.
+// Cure: none, unless a line says that pulls fail.
 var errRefused = errors.New("a pull was refused by JetStream")
 
 // status says whether a pull is over, and whether it went wrong.

@@ -38,7 +38,7 @@ func newSubscription(
 	s := &subscription{
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
 		reports: inbound.NewReports(cfg.Observers, logger),
-		// Cause: NATS cannot be reached, refuses to log in, has no stream with the subject, or the consumer is unfit.
+		// Cause: NATS cannot be reached, refuses the login, has no stream for the subject, or an unfit consumer.
 		// Cure: fix what the error names.
 		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
 	}
@@ -52,8 +52,8 @@ func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.outlet.Close()
 	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.connect) {
-		// Cause: the server does not answer, or SubscriberConfig.Key hangs, while a subscription ends.
-		// Cure: none is needed: a standby takes over after 4/3 of AckWait, and the inbox skips what was handled.
+		// Cause: the server does not answer, or Key hangs.
+		// Cure: the inbox skips the copies.
 		s.logger.Error("reading from JetStream did not end in time: a standby takes over after 4/3 of AckWait: "+
 			"check the server, and whether Key hangs", context.DeadlineExceeded, nil)
 	}

@@ -39,8 +39,8 @@ func (a *acker) stop() { a.queue <- nil }
 
 func (a *acker) run() {
 	defer close(a.done)
-	// Cause: the database does not answer in time.
-	// Cure: check the database; messages whose leases expire first are redelivered.
+	// Cause: the database.
+	// Cure: messages whose leases expire first are redelivered.
 	report := trouble.Log{Logger: a.loop.logger, What: "acking messages"}
 	for over := false; !over; {
 		var batch []*claimed

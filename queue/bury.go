@@ -12,11 +12,11 @@ import (
 )
 
 var (
-	// Cause: ExpiresAt of the message passed before it was handled.
-	// Cure: none is needed; store messages with a later ExpiresAt, or handle them sooner.
+	// Cause: ExpiresAt passed before the message was handled.
+	// Cure: set a later ExpiresAt, or handle messages sooner.
 	errExpired = errors.New("expired")
-	// Cause: the process died, or lost its lease, during the last attempt.
-	// Cure: find in the logs what ended the process, then requeue the message.
+	// Cause: the process died or lost its lease.
+	// Cure: find in the logs what ended it; then requeue.
 	errSpent = errors.New("the process died in the last attempt")
 )
 
@@ -39,13 +39,13 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	defer func() { // OnDead may end the goroutine
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
 			if c.loop.work.Err() != nil {
-				// Cause: OnDead was running when CloseTimeout was over.
-				// Cure: raise CloseTimeout, or make OnDead shorter.
+				// Cause: OnDead took longer than CloseTimeout.
+				// Cure: raise CloseTimeout, or shorten OnDead.
 				d.logger.Error("message not marked dead at the end of CloseTimeout: it is released", err, c.fields())
 				c.release(0, text.OfError(err))
 				return
 			}
-			// Cause: the database did not answer, or DispatcherConfig.OnDead failed.
+			// Cause: the database, or DispatcherConfig.OnDead failed.
 			// Cure: fix what the error names.
 			d.logger.Error("could not mark message dead: it is retried in a minute", err, c.fields())
 			c.release(buryAgain, text.OfError(err))
@@ -63,8 +63,8 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	})
 	switch {
 	case err == nil:
-		// Cause: the message used up its attempts, expired, or its handler returned Poison.
-		// Cure: see outboxctl errors --in queue; fix the cause, then outboxctl queue requeue, or discard.
+		// Cause: MaxAttempts is reached, it expired, or the handler returned Poison.
+		// Cure: outboxctl errors --in queue; then queue requeue, or discard.
 		d.logger.Error("message died", cause, c.fields())
 		return observe.Dead
 	case errors.Is(err, ErrLeaseLost):
@@ -86,8 +86,8 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 	case !ours:
 		return ErrLeaseLost
 	case crashes >= c.mostCrashes():
-		// Cause: processes died again and again while DispatcherConfig.OnDead ran for the message.
-		// Cure: find in the logs what ended them, and fix OnDead; the message is dead without what OnDead does.
+		// Cause: processes died while OnDead ran for the message.
+		// Cure: find in the logs what ended them; fix OnDead.
 		d.logger.Error("gave up OnDead: processes died of it: the message is marked dead without it", cause, c.fields())
 		return nil
 	}

@@ -22,8 +22,7 @@ import (
 // ErrLeaseLost says that the lease of a message expired and another owner may have the message by now. It is the cause
 // with which the context of a Handler outside of a transaction ends, and middleware.Inbox returns it.
 //
-// Cure: return from the handler when its context ends; raise DispatcherConfig.LeaseTTL if processes pause for
-// longer.
+// Cure: return when the context ends; raise LeaseTTL if processes pause.
 var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 
 // claimed is a message that this process has claimed, until it is settled.
@@ -229,8 +228,8 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0))
 	switch {
 	case err != nil:
-		// Cause: the database did not answer until the lease expired.
-		// Cure: check the database; effects outside of the transaction are repeated.
+		// Cause: the database, until the lease expired.
+		// Cure: effects outside the transaction are repeated.
 		c.loop.logger.Error("could not record what became of a message: it is redelivered when its lease expires", err,
 			c.fields().Add(watermill.LogFields{"what": what}))
 	case n == 0:
@@ -240,8 +239,8 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 }
 
 // errGoexit is the error of code of the user's that called runtime.Goexit.
-// Cause: the handler ended its goroutine, as testing.T.FailNow does.
-// Cure: have the handler return an error.
+// Cause: the handler ended its goroutine.
+// Cure: return an error instead.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // suspects is the one place in this process for a message that may have killed a process before: two of them at once

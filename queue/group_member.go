@@ -233,8 +233,8 @@ func (g *Group) polled(m *member, got int, full bool, err error) {
 		wait := m.breaker.Failed(time.Now())
 		fields := watermill.LogFields{"wait": wait.String(), "failures": m.breaker.Failures()}
 		if m.breaker.Failures() == 1 {
-			// Cause: the queue of one database of the Group cannot be read.
-			// Cure: check that database; the Group retries by itself.
+			// Cause: one queue of the Group cannot be read.
+			// Cure: check that database; the Group retries.
 			m.d.logger.Error("claiming failed: the database is skipped, for longer each time", err, fields)
 		} else {
 			m.d.logger.Debug("claiming still fails", fields.Add(watermill.LogFields{"err": err.Error()}))

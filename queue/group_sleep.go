@@ -158,8 +158,8 @@ func (g *Group) look(ctx context.Context, s *server) {
 			s.lookAt = now.Add(wait)
 			fields := watermill.LogFields{"db": names(list), "wait": wait.String(), "failures": s.breaker.Failures()}
 			if s.breaker.Failures() == 1 {
-				// Cause: the databases do not answer, or refuse the role.
-				// Cure: check these databases; the Group retries by itself.
+				// Cause: the databases.
+				// Cure: check these databases; the Group retries.
 				list[0].store.logger.Error("looking at databases failed: they are skipped, for longer each time", err, fields)
 			} else {
 				list[0].store.logger.Debug("looking at databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))

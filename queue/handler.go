@@ -186,25 +186,24 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		c.ack()
 		return observe.RolledBack
 	case errors.As(err, &lost):
-		// Cause: the handler took longer than its lease could be renewed, because the process paused or the
-		// database did not answer.
-		// Cure: raise LeaseTTL; return from handlers when their contexts end.
+		// Cause: the lease could not be renewed: the process paused, or the database.
+		// Cure: raise LeaseTTL; return when the context ends.
 		d.logger.Error("handler failed after its lease was lost: the message is delivered to another", lost.handler, fields)
 		return observe.Duplicate
 	case errors.Is(err, ErrLeaseLost) && begun:
 		d.logger.Info("lease lost before the handler was called: the message is delivered to another", fields)
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
-		// Cause: the handler was running when CloseTimeout was over.
-		// Cure: raise CloseTimeout, or make handlers shorter.
+		// Cause: the handler took longer than CloseTimeout.
+		// Cure: raise CloseTimeout, or shorten handlers.
 		d.logger.Error("handler interrupted at the end of CloseTimeout: the message is released, and charged no attempt",
 			err, fields)
 		c.release(0, "")
 		return observe.Failed
 	}
 	if !begun {
-		// Cause: no connection was free, or the database refused BEGIN.
-		// Cure: raise pool_max_conns or lower Concurrency; check the database.
+		// Cause: the pool is full, or the database.
+		// Cure: raise pool_max_conns or lower Concurrency.
 		d.logger.Error("no transaction for the handler: the message is retried, and charged no attempt", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed
@@ -213,7 +212,7 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		return d.postpone(c, err, wait)
 	}
 	// Cause: the handler returned an error or panicked.
-	// Cure: fix what the error names; the message is retried until MaxAttempts.
+	// Cure: fix what the error names; it is retried until MaxAttempts.
 	d.logger.Error("handler failed", err, fields)
 	switch decision := d.decide(err); {
 	case decision == outbox.Ack:
@@ -254,8 +253,8 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 	if miswired(err) {
 		outcome = observe.Failed
 		if d.store.lines.Due("miswired " + c.Topic) {
-			// Cause: a middleware is missing or in the wrong place, or the handler uses the wrong handle.
-			// Cure: do what the error says, and deploy: the messages are handled then.
+			// Cause: a middleware is missing or misplaced, or the handle is wrong.
+			// Cure: do what the error says, and deploy.
 			d.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",
 				err, fields)
 		}
@@ -272,9 +271,8 @@ func (d *Dispatcher) unack(c *claimed) {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
 	if err := c.Unack(ctx); err != nil {
-		// Cause: the handler committed by itself, then failed, and its ack could not be undone.
-		// Cure: leave COMMIT and ROLLBACK to the dispatcher; look at the effects by hand, since the message counts
-		// as done.
+		// Cause: the handler committed, then failed.
+		// Cure: do not end the transaction; check the effects, since the message counts as done.
 		d.logger.Error("handler ended its transaction: the ack could not be undone", err, c.fields())
 	}
 }
@@ -288,7 +286,7 @@ func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
 	}
 	if failed := guarded(func() error { decision = d.cfg.Classify(err); return nil }); failed != nil {
 		// Cause: a bug of DispatcherConfig.Classify.
-		// Cure: fix it; the message is retried as if it had said Nack.
+		// Cure: fix it; the message is retried as for Nack.
 		d.logger.Error("panic in Classify: the message is retried", failed, nil)
 		return outbox.Nack
 	}

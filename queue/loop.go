@@ -21,8 +21,8 @@ const (
 )
 
 // errStopped is why the contexts of handlers end that are still running when CloseTimeout is over.
-// Cause: handlers were running when CloseTimeout was over.
-// Cure: raise CloseTimeout, or return from handlers when their contexts end.
+// Cause: handlers took longer than CloseTimeout.
+// Cure: raise CloseTimeout, or return when the context ends.
 var errStopped = errors.New("queue: stopped")
 
 // loopConfig is what a Dispatcher and a subscription set differently.
@@ -133,8 +133,8 @@ func (l *loop) step(fn func()) {
 }
 
 func (l *loop) claim(ctx context.Context) {
-	// Cause: the database does not answer, or refuses the role.
-	// Cure: check the database; no message is handled until it works.
+	// Cause: the database.
+	// Cure: no message is handled until it works.
 	report := trouble.Log{Logger: l.logger, What: "claiming messages"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -183,8 +183,8 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	case err != nil:
 		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
 	case unable != nil:
-		// Cause: the connection broke during a claim, and the database does not answer yet.
-		// Cure: check the database; the messages are redelivered when their leases expire at the latest.
+		// Cause: the connection broke during a claim.
+		// Cure: none: the messages are redelivered when their leases expire.
 		l.logger.Error("messages claimed by a statement whose reply was lost: could not look for them: retrying", unable, nil)
 	}
 	if found.suspect && !suspects.take() {
@@ -329,8 +329,8 @@ func (l *loop) stop() {
 	}
 	l.giveUp(errStopped)
 	if !within(done, lastWait) {
-		// Cause: handlers did not return when their contexts ended after CloseTimeout.
-		// Cure: have handlers return when their contexts end.
+		// Cause: handlers ignored the end of their contexts.
+		// Cure: return when the context ends.
 		l.logger.Error("stopped while handlers were running: they ignore their contexts: their messages are redelivered "+
 			"when the leases expire",
 			errStopped, nil)

@@ -88,7 +88,7 @@ func (r EnqueueResult) notStored() error {
 	return nil
 }
 
-// Cause: a handler is working on the message with its former content.
+// Cause: a handler has the message.
 // Cure: send it again later.
 var errOtherContent = errors.New("it is being handled with other content: the new content is not stored: " +
 	"send it again later")

@@ -10,8 +10,8 @@ import (
 // renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is
 // locked and passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
 func (l *loop) renew(ctx context.Context) {
-	// Cause: the database does not answer in time.
-	// Cure: check the database; messages whose leases expire are delivered to others.
+	// Cause: the database.
+	// Cure: messages whose leases expire are delivered to others.
 	report := trouble.Log{Logger: l.logger, What: "renewing leases"}
 	tick := time.NewTicker(l.cfg.lease / 3)
 	defer tick.Stop()

@@ -90,8 +90,8 @@ func (l *loop) endStrays() {
 	defer l.claiming.Unlock()
 	l.step(func() { l.strays.next = time.Time{} })
 	if err := l.giveBackStrays(); err != nil {
-		// Cause: the connection broke during a claim, and the process ended before the database answered.
-		// Cure: none is needed: wait for LeaseTTL.
+		// Cause: the connection broke during a claim.
+		// Cure: none.
 		l.logger.Error("messages may have been claimed by a statement whose reply was lost: they are redelivered "+
 			"when their leases expire", err, nil)
 	}

@@ -196,8 +196,8 @@ func MessageFromContext(ctx context.Context) (Message, bool) {
 	return *stored.copy(), true
 }
 
-// Cause: the receiver of the message neither acked nor nacked it in time.
-// Cure: raise AckTimeout, or have the receiver ack or nack sooner.
+// Cause: the receiver neither acked nor nacked.
+// Cure: raise AckTimeout, or ack sooner.
 var errAckTimeout = errors.New("no ack within SubscriberConfig.AckTimeout")
 
 // deliver returns when the message is settled.

@@ -76,14 +76,14 @@ func (u *upkeep) pause() time.Duration {
 }
 
 func reapingLog(l watermill.LoggerAdapter) trouble.Log {
-	// Cause: the database does not answer in time.
-	// Cure: check the database; messages of processes that died wait until it works.
+	// Cause: the database.
+	// Cure: until it works, messages of dead processes wait.
 	return trouble.Log{Logger: l, What: "reaping expired leases"}
 }
 
 func cleaningLog(l watermill.LoggerAdapter) trouble.Log {
-	// Cause: the database does not answer in time, or the role may not delete.
-	// Cure: grant the role what schema.Roles grants a worker; the table grows until it works.
+	// Cause: the database, or no grant to delete.
+	// Cure: grant what schema.Roles prints; the table grows until it works.
 	return trouble.Log{Logger: l, What: "deleting done messages past their retention"}
 }
 
@@ -113,8 +113,8 @@ func (u *upkeep) run(ctx context.Context) {
 
 // listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.News)) {
-	// Cause: the connection for LISTEN broke, or no connection is free.
-	// Cure: check the database and the size of the pool; until it works dispatchers poll.
+	// Cause: the LISTEN connection broke, or the pool is full.
+	// Cure: check the size of the pool; until it works, dispatchers poll.
 	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second

@@ -164,13 +164,13 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		logger.Info("webhook refused", watermill.LogFields{"status": no.status, "err": no.Error(), "path": path})
 	case errors.As(err, &panicked):
 		no.status = http.StatusInternalServerError
-		// Cause: a bug of WebhookConfig.Verify, Item or Store; the field stack says where.
-		// Cure: fix it; the sender repeats the webhook.
+		// Cause: a bug of Verify, Item or Store; see the field stack.
+		// Cure: fix it; the sender repeats it.
 		logger.Error("webhook panicked", err, watermill.LogFields{"path": path, "stack": panicked.stack})
 	default:
 		no.status = http.StatusServiceUnavailable
-		// Cause: the database did not answer, or the message could not be stored.
-		// Cure: fix what the error names; the sender repeats the webhook.
+		// Cause: the database, or the message cannot be stored.
+		// Cure: fix what the error names; the sender repeats it.
 		logger.Error("webhook not stored: the sender is told to repeat it", err, watermill.LogFields{"path": path})
 	}
 	switch no.status {
@@ -262,8 +262,8 @@ func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 	return err == nil
 }
 
-// Cause: WebhookConfig.ConflictOnChange is set, and the ID is known with other content.
-// Cure: have the sender make another ID for other content.
+// Cause: the ID is known, and ConflictOnChange is set.
+// Cure: the sender must use another ID.
 var errConflict = errors.New("message ID reused with other content")
 
 // put returns when the message is committed. The client's patience does not count.

@@ -38,7 +38,7 @@ func (c *inspection) server(ctx context.Context) error {
 	}, sqltext.CheckServer, judgedNames())
 }
 
-// Cause: the server is another product that speaks PostgreSQL's protocol.
+// Cause: another product that speaks PostgreSQL's protocol.
 // Cure: use PostgreSQL.
 var errOtherProduct = errors.New("is not PostgreSQL, though it speaks its protocol: " +
 	"pg_current_snapshot does not list the " +

@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
-// ErrSchemaChanged is returned by Migrate when a version that was applied differs from the one in
-// this build, and by Check, within a *CheckError, for whatever it finds.
+// ErrSchemaChanged is returned by Migrate if an applied version differs from this build's, and by Check, within a
+// *CheckError, for each finding.
 //
-// Cure: run outboxctl migrate up, or do what the error lists for each difference.
+// Cure: outboxctl migrate up, or do what the error lists.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")
 
 // MigrateConfig configures Migrate. The zero value runs all that is missing.

@@ -19,12 +19,10 @@ type PartitionConfig struct {
 // is not validated and swapped, the check of its end would refuse what lies above.
 const roomBelow = 2
 
-// Cause: the outbox has what depends on the table itself, not on its name, or what a table in partitions cannot have.
-// Cure: drop what the error lists, call Partition or Unpartition, and create it again.
+// Cause: objects depend on the table itself, or cannot be partitioned.
 var errObstacles = errors.New("cannot be carried over: drop it, and create it again afterwards")
 
-// Cause: Unpartition was called while more than one partition has rows.
-// Cure: run outboxctl roll with a short retention, so that old ones are emptied, and act on dead messages in them.
+// Cause: Unpartition needs the rows in one partition.
 var errManyLeaves = errors.New("rows are in more than one partition: empty all but one with outboxctl roll and a " +
 	"short retention, after requeueing or discarding the dead messages in them")
 

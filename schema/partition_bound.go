@@ -15,12 +15,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Cause: others wrote so much meanwhile.
-// Cure: none is needed; it begins again with an end that is farther.
+// Cause: others wrote much meanwhile.
+// Cure: none is needed.
 var errNear = errors.New("ids come close to the end of the first partition")
 
-// Cause: another call of Partition has replaced the check.
-// Cure: none is needed; it begins again.
+// Cause: another call replaced the check.
+// Cure: none is needed.
 var errOther = errors.New("another call of Partition replaced the check of the first partition")
 
 // convert adds the check and swaps the tables, again with another check if that is needed.

@@ -8,8 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/leaves"
 )
 
-// Cause: MigrateConfig.PartitionSize is set, and the outbox that is there is one table.
-// Cure: call schema.Partition, or run outboxctl migrate partition; or leave PartitionSize at 0.
+// Cure: or run outboxctl migrate partition.
 var errOneTable = errors.New("the outbox is one table: MigrateConfig.PartitionSize only counts where it is made: " +
 	"call Partition, or set it to 0")
 

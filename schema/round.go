@@ -28,8 +28,8 @@ const (
 
 const lockPause = 100 * time.Millisecond
 
-// Cause: another process holds the lock of migrations.
-// Cure: wait for it; Migrate retries.
+// Cause: another process holds the lock.
+// Cure: none is needed.
 var errLocked = errors.New("another process is migrating")
 
 // run is one call of Migrate.

@@ -73,8 +73,8 @@ func (rq *request) fail(err error) {
 // logFailure says why the database did not answer, to a client that still waits.
 func (rq *request) logFailure(err error) {
 	if rq.r.Context().Err() == nil {
-		// Cause: Postgres is down or busy, the tables are not migrated, or the role of the page lacks a grant.
-		// Cure: run outboxctl doctor with the role of the page.
+		// Cause: the database, or the tables are not migrated.
+		// Cure: run outboxctl doctor as the role of the page.
 		rq.logger.Error("database did not answer the page", fmt.Errorf("%q", err),
 			watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
 	}

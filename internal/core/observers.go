@@ -38,8 +38,7 @@ func TellStart[T any](ctx context.Context, db *DB, fn func(context.Context, T) c
 func (db *DB) guard(what string, fn func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			// Cause: a bug of an observer, or of a function that was passed to AfterCommit; the field stack says
-			// where.
+			// Cause: a bug of the function; see the field stack.
 			// Cure: fix it; the transaction is not affected.
 			db.logger.Error("observer or AfterCommit function panicked", Panicked(p), watermill.LogFields{
 				"what": what, "db": db.name, "stack": string(debug.Stack())})

@@ -190,7 +190,7 @@ func Elsewhere(ctx context.Context) bool {
 }
 
 // Cause: the function ended its goroutine.
-// Cure: have the function return an error.
+// Cure: return an error instead.
 var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
 
 // OnUnfinished has fn called if the function of the transaction, or savepoint, in ctx never returns, as it panics or
@@ -224,8 +224,7 @@ func (s *scope) watched() error {
 // abandon is for a function that never returned: there is no caller to return the error to.
 func (s *scope) abandon(err error) {
 	if errors.Is(err, drive.ErrTxEnded) {
-		// Cause: the function ran Commit, Rollback or SQL that ends the transaction, then panicked or called
-		// runtime.Goexit.
+		// Cause: the function ended the transaction, then panicked or called runtime.Goexit.
 		// Cure: leave COMMIT and ROLLBACK to InTx.
 		s.tx.db.logger.Error("function of InTx ended its transaction and then did not return", err,
 			watermill.LogFields{"db": s.tx.db.name})

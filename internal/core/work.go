@@ -11,14 +11,14 @@ import (
 var ErrLeaseLost = errors.New("queue: lease lost: the message is delivered to another")
 
 // ErrNotBegun says that there was no transaction for a handler, which was not called. That is no fault of the message.
-// Cause: no connection was free, or the database refused BEGIN. The handler was not called.
-// Cure: raise pool_max_conns or lower Concurrency; check the database.
+// Cause: the pool is full, or the database.
+// Cure: raise pool_max_conns or lower Concurrency.
 var ErrNotBegun = errors.New("no transaction for the handler")
 
 // ErrNoLetter says that a message was to die, and that its dead letter could not be written. It must not die without
 // it.
-// Cause: the message was to die, and its dead letter could not be written.
-// Cure: check the database, and that the role may insert into the outbox.
+// Cause: the letter of a dying message was not written.
+// Cure: check the database, and the grant to insert into the outbox.
 var ErrNoLetter = errors.New("dead letter not written")
 
 // Work is a message that was claimed from the durable queue. The middleware that opens the transaction of its handler

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"go/ast"
+	godoc "go/doc"
 	"go/parser"
 	"go/token"
 	"maps"
@@ -22,24 +23,21 @@ type printed struct {
 	text, cause, cure string
 }
 
-// errorsAndLogs lists what operators and callers may search for, with what the code says of its cause and its cure.
+// errorsAndLogs lists the texts that do not say their cause and cure themselves, with what the code says of them.
 func errorsAndLogs(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Errors and log lines
 
-For operators who search for a text that the program printed. Afterwards you know its cause and what to do. Written by
-` + "`make reference`" + ` from the code, sorted by text.
+For a text that the program printed: its cause, and what to do. Written by ` + "`make reference`" + ` from the code.
 
-- [Failures and warnings in the log](#failures-and-warnings-in-the-log): the fields beside a line say which topic,
-  database or message it is about, and ` + "`err`" + ` is the error
-- [Errors to compare with](#errors-to-compare-with) by ` + "`errors.Is`" + `
-- [Other errors](#other-errors): in the field ` + "`err`" + ` of a line, and in ` + "`last_error`" + ` of a message
-- [Errors of a configuration](#errors-of-a-configuration): returned by a constructor; they name the field, and what it takes
-- [Errors of one case](#errors-of-one-case): each says itself what happened, mostly why, and what to do
-- [What failed](#what-failed): begins a text that goes on with the error of the database, the broker or your own code
-- [Other log lines](#other-log-lines) at level info; lines at level debug are left out
+- [Failures and warnings in the log](#failures-and-warnings-in-the-log). The fields of a line show the topic, database
+  or message, and ` + "`err`" + ` is the error.
+- [Errors to compare with](#errors-to-compare-with) by ` + "`errors.Is`" + `.
+- [Other errors](#other-errors), in the field ` + "`err`" + ` of a line and in ` + "`last_error`" + ` of a message.
 
-Values stand for themselves as …, and a text of the upper tables ends where one begins: search for what stands before.
+Search for the beginning of the text, up to the first value in it. A text that is not listed, such as an error of a
+configuration, says itself what to do; so does a text with an empty cell. Where the cause is "the database", it does not
+answer in time, or the role lacks a grant: run ` + "`outboxctl doctor`" + ` as that role.
 `)
 	exported, others := allErrors(t)
 	lines := logLines(t)
@@ -57,19 +55,36 @@ Values stand for themselves as …, and a text of the upper tables ends where on
 			}
 		}
 	}
-	serious := func(p printed) bool { return p.level == "Error" || strings.HasPrefix(p.text, "warning: ") }
-	table("Failures and warnings in the log", slices.DeleteFunc(slices.Clone(lines), func(p printed) bool {
-		return !serious(p)
+	table("Failures and warnings in the log", slices.DeleteFunc(addsToText(lines), func(p printed) bool {
+		return p.level != "Error" && !strings.HasPrefix(p.text, "warning: ")
 	}))
-	table("Errors to compare with", exported)
-	table("Other errors", others)
-	made := returnedErrors(t)
-	made.write(&b)
-	b.WriteString("\n## Other log lines\n\n| package | text |\n|---|---|\n")
-	for _, p := range slices.DeleteFunc(lines, serious) {
-		fmt.Fprintf(&b, "| %s | %s |\n", inPackage(p.dir), cell(p.text))
-	}
+	table("Errors to compare with", addsToText(exported))
+	table("Other errors", addsToText(others))
 	return b.String()
+}
+
+// addsToText leaves out causes and cures that are in the text, the texts that need no more, and errors that
+// stay within the module.
+func addsToText(list []printed) (rest []printed) {
+	for _, p := range list {
+		p.cause, p.cure = strings.TrimSuffix(p.cause, "."), strings.TrimSuffix(p.cure, ".")
+		if strings.Contains(p.text, p.cause) {
+			p.cause = ""
+		}
+		if strings.Contains(p.text, p.cure) {
+			p.cure = ""
+		}
+		own := p.cure == "none is needed" && p.level == "" && !ast.IsExported(p.name)
+		inGodoc := p.cure == "" && strings.HasPrefix(p.cause, "returned ")
+		if !own && !inGodoc && (p.cause != "" || p.cure != "") {
+			rest = append(rest, p)
+		}
+	}
+	return rest
+}
+
+func inPackage(dir string) string {
+	return cmp.Or(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(dir, "."), "cmd/"), "/cli"), "outbox")
 }
 
 func cell(text string) string { return strings.ReplaceAll(strings.TrimSuffix(text, "."), "|", `\|`) }
@@ -114,7 +129,8 @@ func allErrors(t *testing.T) (exported, others []printed) {
 				if rest, p.cause, p.cure = causeAndCure(spec.Doc); spec.Doc == nil {
 					rest, p.cause, p.cure = causeAndCure(doc)
 				}
-				p.cause = cmp.Or(p.cause, rest)
+				rest = regexp.MustCompile(`^Err\w+ (is )?`).ReplaceAllString(rest, "")
+				p.cause = cmp.Or(p.cause, new(godoc.Package).Synopsis(rest))
 				alias, _ := spec.Values[i].(*ast.SelectorExpr)
 				switch {
 				case p.text == "" && alias == nil || strings.HasPrefix(p.text, "%"): // of other errors
@@ -161,10 +177,10 @@ func (p *printed) fromText(least int) {
 	}
 }
 
-// complete fails for what an operator could not act on, and for a text that has not the form of the others.
+// complete fails for a text without cause or cure, unless the text says what to do.
 func complete(t *testing.T, list []printed) {
 	for _, p := range list {
-		if p.cause == "" || p.cure == "" {
+		if p.cure == "" || p.cause == "" && !strings.Contains(p.text, p.cure) {
 			t.Errorf("%s: %q: write // Cause: and // Cure: above it, or make it `what happened: why: what to do`", p.dir, p.text)
 		}
 	}

@@ -26,13 +26,13 @@ var (
 
 	// ErrNoListen is returned where notifications do not arrive: database/sql has none, and behind a pooler such as
 	// PgBouncer sessions are not tied to a connection.
-	// Cause: the handle is one of database/sql, or a pooler stands in between.
-	// Cure: none is needed; for less delay give the forwarder a pgx pool that reaches Postgres directly.
+	// Cause: the handle is of database/sql, or behind a pooler.
+	// Cure: for less delay, connect with pgx and without a pooler.
 	ErrNoListen = errors.New("outbox: no notifications on this connection: forwarders poll")
 
 	// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
-	// Cause: the function went on after a statement had failed, which aborts a transaction.
-	// Cure: return the error of the statement.
+	// Cause: a statement failed, which aborts the transaction, and the function went on.
+	// Cure: return the statement's error.
 	errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w",
 		pgx.ErrTxCommitRollback)
 )

@@ -12,8 +12,8 @@ import (
 
 // ErrNoCopy is returned by Lend where COPY cannot be had.
 //
-// Cause: the handle is of lib/pq, or of a driver that wraps pgx.
-// Cure: use a handle of outbox.FromPgx, or of outbox.FromSQL with driver pgx; outboxctl has one.
+// Cause: the driver is lib/pq, or wraps pgx.
+// Cure: use outboxctl.
 var ErrNoCopy = errors.New("outbox: the driver has no COPY in both directions: " +
 	"use a pgx pool, or database/sql with driver pgx")
 

@@ -26,7 +26,7 @@ func (c Codec[R]) KeyOf(rec R) (_ []byte, err error) {
 }
 
 // Cause: a bug of the Unmarshaler.
-// Cure: have it return a message or an error.
+// Cure: return a message or an error.
 var errNoMessage = errors.New("the Unmarshaler returned neither a message nor an error")
 
 // message calls Unmarshal.

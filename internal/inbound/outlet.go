@@ -82,7 +82,7 @@ func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
 	msg, err := o.message(d.Record)
 	if err != nil {
 		o.unreadable(d, "message", err, func(err error, fields watermill.LogFields) {
-			// Cause: the message was written by another producer, or in another format, than the Unmarshaler reads.
+			// Cause: another producer, or another format.
 			d.Logger.Error("message could not be unmarshalled: its key is blocked and it is retried: "+
 				"fix the Unmarshaler, or let it return what the handler can declare poison", err, fields)
 		})

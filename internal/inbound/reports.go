@@ -70,8 +70,8 @@ func (r *Reports) tell(state observe.PartitionState) {
 		func() {
 			defer func() {
 				if p := recover(); p != nil {
-					// Cause: an observer that was given to the subscriber panicked.
-					// Cure: fix it; the stack is in the line. The subscriber goes on.
+					// Cause: a bug of an observer.
+					// Cure: fix it; see the field stack.
 					r.logger.Error("observer panicked", core.Panicked(p), watermill.LogFields{
 						"observer": fmt.Sprintf("%T", to), "stack": string(debug.Stack()),
 					})

@@ -106,8 +106,8 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 func (c *Collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:
-		// Cause: the database does not answer in time, or the role may not read the tables.
-		// Cure: check the database, and grant the role what schema.Roles grants a reader.
+		// Cause: the database, or no grant to read.
+		// Cure: grant what schema.Roles prints for a reader.
 		c.logger.Error("reading the tables for metrics failed: retrying: logged once until it works", err, nil)
 	case err == nil && c.failing:
 		c.logger.Info("reading the tables for metrics works again", nil)

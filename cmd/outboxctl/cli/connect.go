@@ -15,8 +15,6 @@ import (
 )
 
 // errDSN leaves out what the driver says of the string: it quotes from it.
-//
-// Cause: what --dsn or OUTBOX_DSN has is no connection string, or names a certificate that cannot be read.
 var errDSN = errors.New("the connection string cannot be parsed: " +
 	"use postgres://user:password@host:5432/database?sslmode=require, with " +
 	"special characters of the password as %XX, or host=... user=... dbname=...; certificates that " +
