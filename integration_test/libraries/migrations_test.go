@@ -1,7 +1,6 @@
-package integration_test
+package libraries
 
 import (
-	"database/sql"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,27 +21,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/migrations"
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // migrationTools run the files of a format as their users would.
 var migrationTools = map[schema.Format]func(t *testing.T, url string, files fstest.MapFS){
 	schema.Goose: func(t *testing.T, url string, files fstest.MapFS) {
-		db, err := sql.Open("pgx", url)
-		require.NoError(t, err)
-		defer db.Close()
-		provider, err := goose.NewProvider(goose.DialectPostgres, db, files)
+		provider, err := goose.NewProvider(goose.DialectPostgres, open(t, url), files)
 		require.NoError(t, err)
 		_, err = provider.Up(t.Context())
 		require.NoError(t, err)
 	},
 	schema.GolangMigrate: func(t *testing.T, url string, files fstest.MapFS) {
-		db, err := sql.Open("pgx", url)
-		require.NoError(t, err)
 		source, err := iofs.New(files, ".")
 		require.NoError(t, err)
-		driver, err := migratepgx.WithInstance(db, &migratepgx.Config{})
+		driver, err := migratepgx.WithInstance(open(t, url), &migratepgx.Config{})
 		require.NoError(t, err)
 		m, err := migrate.NewWithInstance("iofs", source, "pgx5", driver)
 		require.NoError(t, err)
@@ -51,13 +45,13 @@ var migrationTools = map[schema.Format]func(t *testing.T, url string, files fste
 		require.NoError(t, errors.Join(sourceErr, dbErr))
 	},
 	schema.Plain: func(t *testing.T, url string, files fstest.MapFS) {
-		h := newPgxHandle(t, url)
+		db := open(t, url)
 		names, err := fs.Glob(files, "*")
 		require.NoError(t, err)
 		for _, name := range names {
 			// psql sends one statement after another.
 			for _, statement := range strings.Split(string(files[name].Data), ";\n") {
-				_, err := h.pool.Exec(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
+				_, err := db.ExecContext(t.Context(), statement, pgx.QueryExecModeSimpleProtocol)
 				require.NoError(t, err, name)
 			}
 		}
@@ -78,20 +72,18 @@ func filesOf(t *testing.T, cfg schema.FilesConfig) (folder fstest.MapFS, names [
 }
 
 func TestFilesForOtherMigrationTools(t *testing.T) {
-	extended(t)
 	t.Parallel()
-	for _, names := range []sqltext.Tables{{}, otherNames} {
+	for _, tables := range []outbox.Tables{{}, {Schema: "Shop-1", Outbox: "select", Inbox: "_INBOX"}} {
 		for format, run := range migrationTools {
-			t.Run(string(format)+" "+names.OutboxName(), func(t *testing.T) {
+			t.Run(string(format)+" "+tables.Outbox, func(t *testing.T) {
 				url := newDatabase(t)
-				files, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: outbox.Tables(names)})
+				files, _ := filesOf(t, schema.FilesConfig{Format: format, Tables: tables})
 				run(t, url, files)
-				for _, h := range openHandles(t, url) {
-					require.NoError(t, schema.Check(t.Context(), h.with(t, names).db), h.name)
-				}
-				h := newPgxHandle(t, url)
-				migrates(t, h, names, schema.MigrateConfig{})
-				usable(t, h, names)
+				db := openOutbox(t, open(t, url), tables)
+				require.NoError(t, schema.Check(t.Context(), db))
+				ran, err := schema.Migrate(t.Context(), db, schema.MigrateConfig{})
+				require.NoError(t, err)
+				require.Empty(t, ran, "the files left something for Migrate")
 			})
 		}
 	}
@@ -103,19 +95,20 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 	for format, suffix := range map[schema.Format]string{schema.Goose: ".sql", schema.GolangMigrate: ".up.sql"} {
 		url := newDatabase(t)
 		files, names := filesOf(t, schema.FilesConfig{Format: format, StartAt: 3})
-		for i, m := range allMigrations(t) {
+		all, err := migrations.All()
+		require.NoError(t, err)
+		for i, m := range all {
 			assert.Equal(t, fmt.Sprintf("%04d_watermill_%s%s", 3+i, m.Name, suffix), names[i])
 		}
 		files["0001_users"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\ncreate table users ();\n")}
 		files["0002_more"+suffix] = &fstest.MapFile{Data: []byte("-- +goose Up\nalter table users add name text;\n")}
 		migrationTools[format](t, url, files)
-		require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db))
+		require.NoError(t, schema.Check(t.Context(), openOutbox(t, open(t, url), outbox.Tables{})))
 	}
 }
 
 // TestFilesForAtlas: what migrate hash and migrate apply of its command line do.
 func TestFilesForAtlas(t *testing.T) {
-	extended(t)
 	t.Parallel()
 	url, folder := newDatabase(t), t.TempDir()
 	files, _ := filesOf(t, schema.FilesConfig{Format: schema.Plain, StartAt: 20})
@@ -128,15 +121,13 @@ func TestFilesForAtlas(t *testing.T) {
 	sum, err := dir.Checksum()
 	require.NoError(t, err)
 	require.NoError(t, atlas.WriteSumFile(dir, sum))
-	db, err := sql.Open("pgx", url)
-	require.NoError(t, err)
-	defer db.Close()
+	db := open(t, url)
 	driver, err := atlaspg.Open(db)
 	require.NoError(t, err)
 	executor, err := atlas.NewExecutor(driver, dir, atlas.NopRevisionReadWriter{})
 	require.NoError(t, err)
 	require.NoError(t, executor.ExecuteN(t.Context(), 0))
-	require.NoError(t, schema.Check(t.Context(), newPgxHandle(t, url).db))
+	require.NoError(t, schema.Check(t.Context(), openOutbox(t, open(t, url), outbox.Tables{})))
 }
 
 // TestFilesAreFiles writes what Files returns, as a user would.

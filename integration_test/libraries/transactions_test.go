@@ -1,4 +1,4 @@
-package integration_test
+package libraries
 
 import (
 	"context"
@@ -6,6 +6,8 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"github.com/uptrace/bun"
@@ -14,6 +16,7 @@ import (
 	"gorm.io/gorm"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // libraryOrder is a row as GORM and bun have it.
@@ -39,17 +42,21 @@ func (q *queries) CreateOrder(ctx context.Context, id string) error {
 	return err
 }
 
-// TestLibrariesWriteInTheTransaction: what docs/start/writing.md says of sqlc, bun and GORM. What they write with
-// the transaction of the context is committed with the message, and rolled back with it.
+// TestLibrariesWriteInTheTransaction: as docs/start/writing.md says, what sqlc, bun and GORM write with the transaction
+// of the context is committed with the message and rolled back with it.
 func TestLibrariesWriteInTheTransaction(t *testing.T) {
-	extended(t)
 	t.Parallel()
-	h := newSQLHandle(t, "pgx", newMigratedDatabase(t))
-	h.exec(t, "CREATE TABLE library_orders (order_id text PRIMARY KEY)")
-	events := newOutboxPublisher(t, h)
-	generated := &queries{db: h.sql}
-	bunDB := bun.NewDB(h.sql, pgdialect.New())
-	gormDB, err := gorm.Open(postgres.New(postgres.Config{Conn: h.sql}), &gorm.Config{})
+	db := open(t, newDatabase(t))
+	handle := openOutbox(t, db, outbox.Tables{})
+	_, err := schema.Migrate(t.Context(), handle, schema.MigrateConfig{})
+	require.NoError(t, err)
+	_, err = db.ExecContext(t.Context(), "CREATE TABLE library_orders (order_id text PRIMARY KEY)")
+	require.NoError(t, err)
+	events, err := outbox.NewPublisher(handle, outbox.PublisherConfig{}, nil)
+	require.NoError(t, err)
+	generated := &queries{db: db}
+	bunDB := bun.NewDB(db, pgdialect.New())
+	gormDB, err := gorm.Open(postgres.New(postgres.Config{Conn: db}), &gorm.Config{})
 	require.NoError(t, err)
 
 	for name, insert := range map[string]func(ctx context.Context, tx *sql.Tx, id string) error{
@@ -68,7 +75,7 @@ func TestLibrariesWriteInTheTransaction(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			both := func(id string, fails error) error {
-				return outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+				return outbox.InTx(t.Context(), handle, func(ctx context.Context) error {
 					tx, err := outbox.SQLTx(ctx)
 					if err != nil {
 						return err
@@ -76,16 +83,16 @@ func TestLibrariesWriteInTheTransaction(t *testing.T) {
 					if err := insert(ctx, tx, id); err != nil {
 						return err
 					}
-					return errors.Join(events.PublishContext(ctx, "orders", newMessage(id)), fails)
+					return errors.Join(events.PublishContext(ctx, "orders", message.NewMessage(watermill.NewUUID(), []byte(id))), fails)
 				})
 			}
 			require.NoError(t, both(name+" kept", nil))
 			refused := errors.New("refused")
 			require.ErrorIs(t, both(name+" gone", refused), refused)
 			assert.Equal(t, []string{name + " kept"},
-				column[string](t, h, "SELECT order_id FROM library_orders WHERE order_id LIKE $1", name+" %"))
+				column(t, db, "SELECT order_id FROM library_orders WHERE order_id LIKE $1", name+" %"))
 			assert.Equal(t, []string{name + " kept"},
-				column[string](t, h, "SELECT convert_from(payload, 'UTF8') FROM outbox WHERE convert_from(payload, 'UTF8') LIKE $1",
+				column(t, db, "SELECT convert_from(payload, 'UTF8') FROM outbox WHERE convert_from(payload, 'UTF8') LIKE $1",
 					name+" %"))
 		})
 	}
