@@ -24,15 +24,14 @@ const (
 
 // PublisherConfig configures a Publisher. The zero value is ready for use.
 type PublisherConfig struct {
-	// WithoutTx says what Publish does without a transaction in the context; default RequireTx, which refuses. Set
-	// OwnTx for code that only publishes, PassThrough while handlers move to the outbox one after another.
+	// WithoutTx decides what Publish does without a transaction in the context: RequireTx (default) refuses, OwnTx
+	// begins one, PassThrough publishes directly, for the time of a migration.
 	WithoutTx WithoutTx
-	// Key computes the ordering key of messages that have none in MetadataKey; "" means no order, and an error refuses
-	// the message. Default AggregateKey. A key is global to the outbox table: messages with the same key on two topics
-	// are one sequence. Prefix it with the topic if that is too much.
+	// Key returns the ordering key of messages without MetadataKey; "" means no order, an error refuses the message.
+	// Default AggregateKey. Messages with the same key on two topics are one sequence.
 	Key func(topic string, msg *message.Message) (string, error)
-	// MaxPayloadBytes is the size in bytes above which a payload is refused with ErrInvalidMessage; default 0, no
-	// limit. Set it to the broker's limit, so that the writer gets the error, and not the forwarder later.
+	// MaxPayloadBytes is the largest payload; default 0, no limit. Set it to the broker's limit: then the writer gets
+	// ErrInvalidMessage, and not the forwarder an error later.
 	MaxPayloadBytes int
 }
 

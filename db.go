@@ -20,18 +20,16 @@ type DB core.DB
 
 // DBConfig configures a handle. The zero value is ready for use.
 type DBConfig struct {
-	// Name is the name of the database in logs and metrics; default: that of the database with FromPgx, "postgres"
-	// with FromSQL. Set it where several databases have the same name.
+	// Name is the database's name in logs and metrics; default: its real name with FromPgx, "postgres" with FromSQL.
 	Name string
 	// Tables are the names of the tables; default: outbox and its companions in the search path. Set Tables.Outbox for
 	// a second outbox in the same schema.
 	Tables Tables
-	// Observers are told of everything done through the handle, for metrics and traces; default none. Each implements
-	// one or more of the interfaces of package observe.
+	// Observers watch everything done through the handle, for metrics and traces; default none. Each implements
+	// interfaces of package observe.
 	Observers []observe.Observer
-	// DisableNotify stops commits from notifying forwarders of other processes, which then find the messages at their
-	// next poll; default off. Forwarders made with this handle are still woken through memory. Set it if commits wait
-	// for each other in NOTIFY.
+	// DisableNotify stops commits from notifying other processes, which then find messages at their next poll; default
+	// off. Set it if commits wait for each other in NOTIFY.
 	DisableNotify bool
 }
 

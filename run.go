@@ -18,10 +18,9 @@ type Runner interface {
 
 // RunConfig configures RunWith. The zero value is that of Run.
 type RunConfig struct {
-	// CloseTimeout is how long all runners together may take to end; default 25 s, which is less than the 30 s after which
-	// Kubernetes kills a process; -1 waits for as long as they take. When two thirds of it are over, those that still run
-	// are ended all at once, so that a handler that hangs does not keep a forwarder from handing its lanes over. Raise it
-	// where handlers take longer, and terminationGracePeriodSeconds with it.
+	// CloseTimeout is how long all runners together may take to end; default 25 s, below the 30 s of Kubernetes; -1 no
+	// limit. After two thirds of it the remaining runners are ended concurrently. Raise terminationGracePeriodSeconds
+	// with it.
 	CloseTimeout time.Duration
 }
 

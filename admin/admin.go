@@ -49,14 +49,13 @@ func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf
 
 // Config configures New. The zero value can look, and act where the act has an Actor.
 type Config struct {
-	// Actor is the name in the audit log: a user's, or that of a program; default none. An act may name another one.
-	// An act without either is refused with ErrNoActor.
+	// Actor is the name in the audit log, which an act may override; default none. An act without an actor returns
+	// ErrNoActor.
 	Actor string
-	// QueryTimeout bounds each statement; default 10 s, -1 no limit but that of the context. Raise it if statements of
-	// a slow server time out.
+	// QueryTimeout bounds each statement; default 10 s, -1 no limit.
 	QueryTimeout time.Duration
-	// BatchSize is how many messages an act changes in one transaction; default 500, at most 10,000. Lower it if acts
-	// lock rows for too long.
+	// BatchSize is the number of messages that an act changes in one transaction; default 500, at most 10,000. Lower it
+	// if acts hold locks for too long.
 	BatchSize int
 }
 

@@ -15,19 +15,17 @@ import (
 // CleanConfig says what Clean deletes. Forwarders and dispatchers do that by themselves; Clean is for jobs where they
 // do not.
 type CleanConfig struct {
-	// OutboxRetention, InboxRetention and QueueRetention are how long settled rows of each table are kept; default 0,
+	// OutboxRetention, InboxRetention and QueueRetention are how long done rows of each table are kept; default 0,
 	// which leaves the table alone.
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
-	// Idempotency deletes HTTP requests of package idempotency, with their answers, that had expired by At; default off.
-	// Their rows say when.
+	// Idempotency deletes expired HTTP requests of package idempotency; default off.
 	Idempotency bool
-	// At is the time from which the retentions are counted back; default: now, by the database's clock. Set it to
-	// CleanResult.At of a dry run to delete nothing beside what that has counted. It must not be later than now.
+	// At is the time from which the retentions are counted back; default now. Set it to CleanResult.At of a dry run to
+	// delete only the rows that were counted.
 	At time.Time
-	// Reason and Actor are those of an Act: why, and by which name, for the audit log.
+	// Reason and Actor are stored in the audit log.
 	Reason, Actor string
-	// DryRun counts what would be deleted and deletes nothing; default off. It counts up to 10,000 rows of each table,
-	// of the outbox among the oldest 100,000.
+	// DryRun counts and deletes nothing; default off. It counts up to 10,000 rows of each table.
 	DryRun bool
 }
 

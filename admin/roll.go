@@ -16,21 +16,18 @@ import (
 
 // RollConfig says what RollOutbox does.
 type RollConfig struct {
-	// Retention is how long settled messages are kept; default 0, which empties no leaf: it makes leaves ahead, and drops
-	// those that are empty and far behind. Let it be shorter than forwarder.Config.Retention, or the forwarders delete
-	// row by row what is to be emptied at once.
+	// Retention is how long done messages are kept; default 0, which empties no partition. Keep it shorter than
+	// forwarder.Config.Retention, or forwarders delete the rows one by one.
 	Retention time.Duration
-	// At is the time from which Retention is counted back; default: now, by the database's clock. It must not be later
-	// than now.
+	// At is the time from which Retention is counted back; default now.
 	At time.Time
-	// PartitionSize is how many ids the leaves that are made have; default as the newest leaf. A change is for new
-	// leaves alone.
+	// PartitionSize is the number of ids of new partitions; default as the newest one.
 	PartitionSize int64
-	// Reason and Actor are those of an Act: why, and by which name, for the audit log.
+	// Reason and Actor are stored in the audit log.
 	Reason, Actor string
-	// DryRun says what would be done, and does nothing; default off.
+	// DryRun returns what would be done, and does nothing; default off.
 	DryRun bool
-	// Progress, if not nil, is called after each leaf, with what was done so far.
+	// Progress is called after each partition; default none.
 	Progress func(ctx context.Context, r RollResult)
 }
 

@@ -17,10 +17,8 @@ import (
 
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
-	// Exact counts every message, which takes seconds where there are millions; default off. Without it messages of the
-	// outbox are counted for a second at most, and those of the queue up to 10,000 of each kind. What is not counted by
-	// then is estimated from a sample of the table: Count.About says so. Of the inbox it counts 10,000 of each kind. Set
-	// it for a report, not for a page that refreshes.
+	// Exact counts every message, which takes seconds for millions; default off: the outbox is counted for a second,
+	// the other tables up to 10,000 of a kind, and Count.About marks estimates.
 	Exact bool
 }
 

@@ -23,10 +23,9 @@ const (
 
 // TrendConfig configures Trend. The zero value is ready for use.
 type TrendConfig struct {
-	// Over is how far it looks back; default 1 h, at most 7 days. Messages whose Retention is over are not in it.
+	// Over is how far to look back; default 1 h, at most 7 days.
 	Over time.Duration
-	// Topic is the topic whose steps are returned; default "", all topics together. Its steps come from its part of the
-	// same sample, so those of a topic with few messages beside many are coarse.
+	// Topic selects one topic; default "", all together. Figures of a topic with few messages are coarse.
 	Topic string
 }
 

@@ -14,15 +14,15 @@ import (
 
 // PublisherConfig configures NewPublisher.
 type PublisherConfig struct {
-	// Config is the configuration of watermill-amqp's NewPublisher: connection, marshaler, exchange and topology. In
-	// Config.Publish only GenerateRoutingKey is used; Transactional and Immediate are refused.
+	// Config is the configuration of watermill-amqp's NewPublisher. Of Config.Publish only GenerateRoutingKey is used;
+	// Transactional and Immediate are refused.
 	wmamqp.Config
 
-	// RoutingKey returns the routing key of a message. Default: Publish.GenerateRoutingKey of the topic; with an exchange
-	// of type x-consistent-hash, the ordering key, or the UUID of a message without one.
+	// RoutingKey returns the routing key of a message; default: Publish.GenerateRoutingKey of the topic, or for
+	// x-consistent-hash exchanges the ordering key, else the UUID.
 	RoutingKey func(topic string, msg *message.Message) string
 
-	// AllowUnroutable publishes messages for which no queue is bound, which nobody receives.
+	// AllowUnroutable publishes messages for which no queue is bound; default off.
 	AllowUnroutable bool
 
 	// AckTimeout is how long a message waits for its confirm; default 5 s.

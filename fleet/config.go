@@ -12,22 +12,20 @@ import (
 
 // Config configures a Fleet. The zero value is ready for use.
 type Config struct {
-	// RefreshInterval is how often the Discovery is asked; default 5 min. After a failure it is asked again sooner.
-	// Lower it if new databases must be found faster.
+	// RefreshInterval is how often the Discovery is polled; default 5 min, sooner after a failure.
 	RefreshInterval time.Duration
-	// MaxConns is how many connections all pools together have open at most; default 50, -1 no limit. Keep it below
-	// what the servers can spare; with fewer than there are databases, connections are opened and closed all the time.
+	// MaxConns is the limit of open connections of all pools together; default 50, -1 no limit. With fewer than there
+	// are databases, connections are opened and closed all the time.
 	MaxConns int
-	// MaxConnsPerDSN is how many of them the pool of one DSN has at most; default: pool_max_conns of the DSN, else 4
-	// or the number of CPUs, whichever is greater. Raise it if targets that share a DSN wait for each other.
+	// MaxConnsPerDSN is the limit of the pool of one DSN; default: its pool_max_conns, else 4 or the number of CPUs,
+	// whichever is greater.
 	MaxConnsPerDSN int
-	// Observers are those of every handle, as in outbox.DBConfig; default none.
+	// Observers are passed to every handle, as outbox.DBConfig.Observers; default none.
 	Observers []observe.Observer
-	// Open opens a handle instead of a pgx pool on the DSN; default nil. Set it for credentials that change, or for
-	// another driver. It is called once for each target that is new or has changed, for several at once, and must
-	// return when its context ends, after 10 s: a call that does not is given up, and a handle that it returns later
-	// is closed. It should name the handle by the key (outbox.DBConfig.Name), and add Observers itself. The function
-	// returned closes what Open opened; nil if there is nothing to close. MaxConns does not count those connections.
+	// Open opens a handle instead of a pgx pool on the DSN, for changing credentials or another driver; default nil. It
+	// is called concurrently, and must return when its context ends, after 10 s. It sets DBConfig.Name and Observers
+	// itself. The returned function closes the handle; nil if there is nothing to close. MaxConns does not count its
+	// connections.
 	Open func(ctx context.Context, t Target) (db *outbox.DB, close func(), err error)
 }
 

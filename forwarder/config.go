@@ -20,87 +20,71 @@ import (
 
 // Config configures a Forwarder. The zero value is ready for use.
 type Config struct {
-	// Name says in logs and in the table of forwarders which process this is; default host name and process id.
+	// Name identifies the process in logs and tables; default host name and process id.
 	Name string
 	// Topics limits the forwarder to some topics; default all. Order per key holds among them.
 	Topics []string
-	// Scope names the set of topics. Forwarders of one scope share its lanes and must have the same topics;
-	// topics must not overlap between scopes. Default: "default", or the topics as a JSON array.
+	// Scope names the set of topics. Forwarders of one scope share its lanes and must have the same topics; topics of
+	// different scopes must not overlap. Default: "default", or the topics as a JSON array.
 	Scope string
-	// Routes sends topics to other publishers than the one of New. The forwarder closes none.
+	// Routes sends topics to other publishers than the publisher of New. The forwarder closes none.
 	Routes map[string]message.Publisher
 
-	// Concurrency is how many messages are published at once, each by a Publish call of its own;
-	// default 64. Messages of one key are never published at once. Raise it if the broker is slow and the
-	// backlog grows; each needs memory for its message, and the pool needs no more connections.
+	// Concurrency is the number of messages that are published concurrently, each in a call of its own; default 64.
+	// Raise it if the broker is slow and the backlog grows.
 	Concurrency int
-	// ReadAhead is how many messages are read ahead of their publishing at most; default 8192, fewer if
-	// they are large. Change it only to save memory; see ReadAheadBytes.
+	// ReadAhead is the number of messages in memory; default 8192, fewer if they are large.
 	ReadAhead int
-	// ReadAheadBytes is how large payload and metadata of the messages in memory may be together before no more are read;
-	// default 32 MiB. It bounds the memory of a forwarder: at most twice as much and one message is kept, and the message
-	// that is being read needs its size twice more, however many large ones there are. What the publisher makes of
-	// messages comes on top. With large messages it also bounds how many are published at once. Lower it in a small
-	// container.
+	// ReadAheadBytes bounds payload and metadata in memory; default 32 MiB. At most twice that and one message are
+	// kept. Lower it in a small container.
 	ReadAheadBytes int
-	// PollInterval is the fallback when no notification arrives: how long a message of another process, or one that falls
-	// due, may wait; default 500 ms. Lower it behind a pooler if that is too late, raise it to save statements.
+	// PollInterval is the delay of messages of other processes, and of due ones, without a notification; default 500
+	// ms.
 	PollInterval time.Duration
-	// DisableListen makes the forwarder rely on polling for messages of other processes, instead of listening for
-	// their notifications on a connection of its own. Behind a pooler such as PgBouncer, and with a DB of
-	// FromSQL, it polls anyway.
+	// DisableListen polls instead of listening on a connection of its own; default off. Behind a transaction pooler and
+	// with FromSQL the forwarder polls anyway.
 	DisableListen bool
-	// PublishTimeout bounds a Publish call; after it the message counts as failed, and is sent again. It is not charged an
-	// attempt if the publisher has shown that it says whose fault its errors are, as those of kafka.Publisher and
-	// nats.Publisher do: then its topic pauses. Else what happens to other messages decides, see Unknown. Default 30 s; -1
-	// waits for ever.
+	// PublishTimeout bounds a call of Publish; default 30 s, -1 no limit. Then the message is sent again. It is charged
+	// an attempt unless the publisher's errors carry verdicts; then its topic pauses.
 	PublishTimeout time.Duration
-	// QueryTimeout bounds each statement; default 10 s. Raise it if statements of a slow server time out.
+	// QueryTimeout bounds each statement; default 10 s.
 	QueryTimeout time.Duration
-	// LeaseTTL is how long a forwarder that vanished keeps its lanes; default 10 s, at least 500 ms. It is renewed at a
-	// third of it. Lower it for a faster failover, raise it if processes or the server pause for longer. While
-	// statements take less than a third of it, pauses only make it slow: lanes are taken again, and what was under way is
-	// published twice. When they take more, the lease cannot be kept and nothing is published: an error line says so.
+	// LeaseTTL is how long a vanished forwarder keeps its lanes; default 10 s, at least 500 ms. Lower it for a faster
+	// failover, raise it if processes or the server pause. If statements take longer than a third of it, nothing is
+	// published, and an error line reports it.
 	LeaseTTL time.Duration
-	// CloseTimeout is how long Run waits, once its context is over, for publishes that are under way;
-	// default 30 s. Set it to PublishTimeout or more, and below the time after which the process is killed.
+	// CloseTimeout is how long Run waits for publishes in flight when its context ends; default 30 s. Set it to at
+	// least PublishTimeout, and below the time after which the process is killed.
 	CloseTimeout time.Duration
 
-	// Classify gives a verdict on the errors of Publish, ErrPublishTimeout and ErrPublishPanic among them. Default, and
-	// where it returns Unknown: the verdict that the error carries, see PublishError; if it carries none, Unavailable
-	// where the publisher said by a method IsConnected that it has no connection, else Unknown.
+	// Classify returns a verdict on an error of Publish. Default, and for Unknown: the verdict that the error carries
+	// (PublishError); else Unavailable if the publisher's IsConnected returns false; else Unknown.
 	Classify func(err error) Verdict
-	// Backoff is how long a rejected message waits for its next attempt; default 1 s doubling to 5 min.
+	// Backoff is the wait of a rejected message; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff
-	// OutageBackoff is how long a topic is paused after it was unavailable, until one message tries it again; default
-	// 200 ms doubling to 5 s. Its maximum is how long a topic may take to notice that its broker is back.
+	// OutageBackoff is the wait between probes of a paused topic; default 200 ms doubling to 5 s. Its maximum is how
+	// late the end of an outage is noticed.
 	OutageBackoff outbox.Backoff
-	// MaxAttempts is after how many charged attempts a message is dead; default 10, -1 never. Raise it if messages
-	// recover by themselves, lower it if a blocked key costs more than a dead message.
+	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, -1 never.
 	MaxAttempts int
-	// MinDeadAge is the age below which attempts do not make a message dead, so that an outage that is not
-	// recognised does not kill the only message that there is; default 1 h, -1 no age. Set it above the longest outage.
+	// MinDeadAge is the age below which a message does not die of attempts; default 1 h, -1 none. Set it above the
+	// longest outage.
 	MinDeadAge time.Duration
-	// DeadLetterTopic, if set, gets a copy of each message that dies, written to the outbox in the transaction in which it
-	// dies: the payload as it was, and metadata that says which message it was and why it died, under the names that
-	// package middleware gives a dead letter. Metadata that could command a broker are renamed as there. It has a UUID of
-	// its own and no key. The message stays in the outbox, dead, as without a letter. A letter that dies has none. With
-	// Topics, put this one among them, or have another forwarder take it. The role needs what schema.Roles grants a writer
-	// as well.
+	// DeadLetterTopic gets a copy of each message that dies, written in the transaction in which it dies; default none.
+	// The copy has a UUID of its own, no key, and the metadata of package middleware's dead letters. A forwarder must
+	// publish this topic, and the role needs a writer's grants.
 	DeadLetterTopic string
-	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded;
-	// default: they are published. Set it where a later message means nothing without the dead one.
+	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded; default
+	// off.
 	BlockKeyOnDead bool
-	// Retention is how long published messages are kept; default 7 days, -1 deletes them as they are published. Keep them
-	// longer than you need to notice that a broker has lost some: what is deleted cannot be replayed or reconciled.
+	// Retention is how long published messages are kept; default 7 days, -1 deletes them immediately. Deleted messages
+	// cannot be replayed or reconciled.
 	Retention time.Duration
-	// InboxRetention is how long rows of the inbox of the same tables are kept after their message was processed; default
-	// 30 days, -1 leaves them alone. A copy that arrives later is handled again, so keep them longer than a broker, a
-	// delay, a requeue or a replay can take to deliver one. Messages that failed so long ago for the first time, and were
-	// not handled since, go as well; should one be redelivered, its failures are counted anew. Dead ones stay.
+	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A copy that arrives
+	// later is handled again: keep it above the broker's retention and your longest delay. Messages that last failed
+	// longer ago are forgotten too; dead ones stay.
 	InboxRetention time.Duration
-	// CleanInterval is how often messages past their Retention are looked for, and those whose rows were changed by
-	// hand: made pending again, or settled or deleted while their key waited for them; default 1 min.
+	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration
 
 	tables sqltext.Tables                          // those of the handle

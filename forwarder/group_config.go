@@ -13,21 +13,19 @@ import (
 
 // GroupConfig configures a Group. The zero value is ready for use.
 type GroupConfig struct {
-	// Forwarder is the configuration of each database's forwarder, but for DisableListen, which is always set. In a
-	// database at rest, old messages are looked for at sixty times CleanInterval, once an hour. ReadAheadBytes is that of
-	// each forwarder; default 128 MiB divided by MaxActive, at least 1 MiB and at most 32.
+	// Forwarder is the configuration of each forwarder. DisableListen is always set, and ReadAheadBytes is 128 MiB
+	// divided by MaxActive by default. In a sleeping database old rows are deleted once an hour.
 	Forwarder Config
-	// Configure, if not nil, changes a copy of it for one database, or the publisher. It is called whenever the forwarder
-	// of that database starts, for several databases at once, and must return when its context ends, after QueryTimeout.
-	// An error leaves the database alone for a while.
+	// Configure changes a copy of Forwarder, or the publisher, for one database; default none. It is called whenever a
+	// forwarder starts, concurrently, and must return when its context ends. After an error the database is left alone
+	// for a while.
 	Configure func(ctx context.Context, key string, cfg *Config, pub *message.Publisher) error
-	// LookInterval is how often a database at rest is looked at, and so how long the first message of another process may
-	// wait there; default 1 s. With many databases on one process a round may take longer.
+	// LookInterval is how often a sleeping database is polled; default 1 s.
 	LookInterval time.Duration
-	// IdleAfter is how long a forwarder must have had nothing to do to be stopped; default 1 min.
+	// IdleAfter is the idle time after which a forwarder is stopped; default 1 min.
 	IdleAfter time.Duration
-	// MaxActive is how many forwarders run at once; default 32. When more are wanted they take turns: those with nothing
-	// to do are stopped first, and then those that have run for 10 s. One whose database does not answer does not count.
+	// MaxActive is the number of running forwarders; default 32. If more are wanted they take turns: idle ones are
+	// stopped first, then those that have run for 10 s.
 	MaxActive int
 }
 

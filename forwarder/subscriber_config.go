@@ -11,22 +11,19 @@ import (
 // SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing it is that of
 // Config with the same name. It has fields of its own, so that what only a Forwarder can use cannot be set.
 type SubscriberConfig struct {
-	// Relay says that the handlers which publish pass the messages on, to a broker for example: middleware.Outbox
-	// lets through what they return, and middleware.Inbox does not note the message, because their publishing may
-	// fail and must be repeated. Handlers without a publish topic are guarded all the same. Default: the messages are
-	// handled like any others, and a handler that returns the message itself fails with middleware.ErrRelayed.
+	// Relay is for handlers that pass messages on to a broker: middleware.Outbox lets the returned messages through,
+	// and middleware.Inbox does not record the message. Default off: a handler that returns the message itself fails
+	// with middleware.ErrRelayed.
 	Relay bool
-	// AckTimeout is how long a delivery may take; after it the message counts as failed, its context ends, and it is
-	// delivered again after its backoff. Default -1: for ever.
+	// AckTimeout bounds a delivery; then its context ends and the message has failed. Default -1, no limit.
 	AckTimeout time.Duration
-	// Concurrency is how many messages are delivered and not acked; default 64. Messages of one key are never
-	// delivered at once.
+	// Concurrency is the number of delivered messages without an ack; default 64.
 	Concurrency int
-	// CloseTimeout is how long the end of a subscription waits for the acks of what was delivered; default 5 s.
+	// CloseTimeout is how long the end of a subscription waits for acks; default 5 s.
 	CloseTimeout time.Duration
-	// Backoff is how long a message waits after a nack for its next delivery; default 1 s doubling to 5 min.
+	// Backoff is the wait of a message after a nack; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff
-	// DeadLetterTopic is that of Config. Its letters need a Forwarder, or another subscription, that takes them.
+	// DeadLetterTopic is as in Config. A Forwarder or another subscription must read it.
 	DeadLetterTopic string
 
 	Name           string

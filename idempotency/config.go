@@ -15,49 +15,42 @@ import (
 
 // Config configures New. Tenant is required.
 type Config struct {
-	// Tenant says on whose behalf a request is: what authentication, outside of this, has found. Keys of one
-	// tenant mean nothing to another. Up to 255 bytes. An error is answered with 401. A service with one client
-	// returns "".
+	// Tenant returns on whose behalf a request is, as found by authentication, in at most 255 bytes. Required. An error
+	// is answered with 401. A service with one client returns "".
 	Tenant func(r *http.Request) (string, error)
-	// Route names what is asked for, up to 1 KiB; default: the path, as it comes here. That has no host, and behind
-	// http.StripPrefix no prefix: where one of them makes another request, put it in. The same key on another route is
-	// another request.
+	// Route names the requested resource, in at most 1 KiB; default: the path as seen here, without a host or a
+	// stripped prefix. The same key on another route is another request.
 	Route func(r *http.Request) string
-	// Methods are the methods that this is for; default POST and PATCH. Requests of others are passed on untouched,
-	// without a transaction.
+	// Methods are the methods with keys; default POST and PATCH. Others are passed on without a transaction.
 	Methods []string
-	// Required refuses a request without an Idempotency-Key with 400. Default: it is carried out in a transaction,
-	// each time that it comes.
+	// Required refuses a request without an Idempotency-Key with 400. Default: it is carried out each time, in a
+	// transaction.
 	Required bool
-	// Retention is for how long an answer is given again, from when the request was begun, at least Timeout; default
-	// 24 h. After that the key is free. Forwarders delete what has expired.
+	// Retention is how long an answer is given again, counted from the begin of the request, at least Timeout; default
+	// 24 h. Forwarders delete expired rows.
 	Retention time.Duration
-	// MaxBody is the largest body of a request, in bytes; default 1 MiB. A larger one is answered with 413. The body
-	// is read before the transaction begins; http.Server.ReadTimeout bounds how long that may take.
+	// MaxBody is the largest body of a request, in bytes; default 1 MiB. A larger one is answered with 413.
 	MaxBody int64
-	// MaxAnswer is the largest answer, header and body, in bytes; default 1 MiB. A larger one is rolled back and
-	// answered with 500.
+	// MaxAnswer is the largest answer, in bytes; default 1 MiB. A larger one is rolled back and answered with 500.
 	MaxAnswer int
-	// Wait is for how long a request waits for another one of its identity that is in progress, before it is answered
-	// with 409; default 5 s, -1 not at all. Of those that wait in one process one at most has a connection.
+	// Wait is how long a repetition waits for a request in progress before it gets 409; default 5 s, -1 not at all.
 	Wait time.Duration
-	// HelpURL is the address of a page for your clients about keys: the type of problems, and a Link header; default:
-	// none.
+	// HelpURL is the address of your page about keys, linked in error answers; default none.
 	HelpURL string
 	// DropHeaders are further headers that must not be stored; docs/guides/http.md lists the others.
 	DropHeaders []string
 
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
-	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. A deadline of the request's context
-	// counts as well, its cancellation does not.
+	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the request's context
+	// counts too, its cancellation does not.
 	Timeout time.Duration
-	// MaxRetries is how often an attempt that ended in a serialization failure or a deadlock is repeated, before the
-	// answer is 503; default 3, -1 never.
+	// MaxRetries is the number of repetitions after a serialization failure or deadlock, before a 503; default 3, -1
+	// none.
 	MaxRetries int
 	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
-	// OnBegin runs first in each transaction: SET LOCAL, a tenant's search_path or role. An error rolls back, and is
+	// OnBegin runs first in each transaction, for SET LOCAL, a tenant's search_path or role; default none. An error is
 	// answered with 503.
 	OnBegin func(ctx context.Context, r *http.Request) error
 }

@@ -13,23 +13,21 @@ import (
 
 // PublisherConfig configures NewPublisher. Only Brokers is required.
 type PublisherConfig struct {
-	// Brokers are the host:port addresses to start from. Required.
+	// Brokers are host:port addresses to start from. Required.
 	Brokers []string
 
-	// Marshaler makes Kafka messages of Watermill's. Default: watermill-kafka's DefaultMarshaler, which carries the
-	// UUID and the metadata as headers. Set it if consumers expect another format. It is always wrapped in a Marshaler
-	// of this package: a non-empty key that yours sets is kept, else the outbox key is used.
+	// Marshaler makes Kafka messages; default: watermill-kafka's DefaultMarshaler. It is wrapped in this package's
+	// Marshaler: a record key that yours sets is kept, else the ordering key is used.
 	Marshaler wmkafka.Marshaler
 
-	// Configure changes the settings that DefaultSaramaPublisherConfig returns: TLS, SASL, client id, compression, version, limits.
-	// Default: none. NewPublisher calls it once and returns its error; settings that could lose or reorder messages
-	// are refused.
+	// Configure changes the settings of DefaultSaramaPublisherConfig: TLS, SASL, compression, version, limits; default
+	// none. Settings that could lose or reorder messages are refused.
 	Configure func(*sarama.Config) error
 
-	// OTELEnabled traces every message with OpenTelemetry, as watermill-kafka does. Default: off. Leave it off with
-	// observe/otel, which has a span for each publish already.
+	// OTELEnabled traces every message, as watermill-kafka does; default off. observe/otel has a span for each publish
+	// already.
 	OTELEnabled bool
-	// Tracer traces every message, instead of OTELEnabled. Default: none.
+	// Tracer traces every message, instead of OTELEnabled; default none.
 	Tracer wmkafka.SaramaTracer
 }
 

@@ -23,49 +23,39 @@ const maxInstanceID = 249
 // SubscriberConfig configures NewSubscriber. Required are the fields Brokers, Unmarshaler and ConsumerGroup of what it
 // embeds.
 type SubscriberConfig struct {
-	// SubscriberConfig is that of watermill-kafka's NewSubscriber. ConsumerGroup is required, because what is done is kept
-	// in it. OverwriteSaramaConfig is by default that of DefaultSaramaSubscriberConfig. It is copied, and each subscription has a client of
-	// its own; if it names a Consumer.Group.InstanceId, the topic is added to that, because a subscription is a member of
-	// the group. NackResendSleep and ReconnectRetrySleep are not used, and a line says so: see Backoff.
+	// SubscriberConfig is watermill-kafka's; Brokers, Unmarshaler and ConsumerGroup are required. OverwriteSaramaConfig
+	// is DefaultSaramaSubscriberConfig by default. NackResendSleep and ReconnectRetrySleep are not used.
 	wmkafka.SubscriberConfig
 
-	// Concurrency is how many messages of a subscription are delivered and not acked, those of all its partitions
-	// together; default 16. Messages that failed before have at most half of these places. Each handler in middleware.Tx
-	// needs a connection of the pool; more handlers than connections only wait for one.
+	// Concurrency is the number of messages of a subscription that are delivered and not acked; default 16. Messages
+	// that failed before use at most half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
-	// Key says which messages keep their order: those of a partition with the same key are delivered one after another.
-	// Default: the Kafka message's key. A message without bytes in it waits for no other. The key must decide the
-	// partition when the message is produced, or there is no order to keep. It is called once for each message, before
-	// Unmarshaler, and must be safe for concurrent use. While it hangs, so does its partition, and in the end the group.
+	// Key returns the key by which messages of a partition keep their order; default: the Kafka key. Messages without a
+	// key wait for no other. It must be safe for concurrent use, and must not hang.
 	Key func(*sarama.ConsumerMessage) []byte
 
-	// MaxAhead is how many messages of a partition are read beyond the oldest one that is not done; default 10,000. Then
-	// the partition pauses until half is left. So many messages may be delivered again after a crash or a
-	// rebalance.
+	// MaxAhead is the number of messages that are read beyond the oldest unfinished one of a partition; default 10,000.
+	// Then the partition pauses. Up to this number is delivered again after a crash or rebalance.
 	MaxAhead int
 
-	// MaxBytes is how large the messages may be together that a subscription has read and that are not done; default 64
-	// MiB. Above it partitions pause, except those that have none in memory. What was fetched already comes on top: for
-	// each partition Consumer.Fetch.Default (1 MiB), which is the size before it is decompressed. So does a copy of each
-	// message that is delivered and not acked.
+	// MaxBytes is the size of unfinished messages of a subscription above which partitions pause; default 64 MiB.
+	// Fetched batches and a copy of each delivered message come on top.
 	MaxBytes int
 
-	// Backoff is the wait of a key after its message was nacked, by nacks of that message in a row; default 100 ms
-	// doubling to 10 s. For an outbox.RetryAfter that middleware.Outcomes has seen it is the wait that the handler asked
-	// for.
+	// Backoff is the wait of a key after a nack; default 100 ms doubling to 10 s. outbox.RetryAfter overrides it.
 	Backoff outbox.Backoff
 
-	// RevokeTimeout is how long a partition that is taken away waits for its handlers; default 30 s, or half of sarama's
-	// Consumer.Group.Rebalance.Timeout if that is less, below which it must be: all of the group waits for it. Then the
-	// contexts of the messages end, their acks count for nothing, and they are delivered again.
+	// RevokeTimeout is how long a revoked partition waits for its handlers; default 30 s, or half of
+	// Consumer.Group.Rebalance.Timeout if that is less. Then their contexts end, and their messages are delivered
+	// again.
 	RevokeTimeout time.Duration
 
-	// CloseTimeout is the same for the end of a subscription; default 5 s. The contexts of the messages end when it
-	// begins, as those of all Watermill's subscribers do. It must be less than message.RouterConfig.CloseTimeout (30 s).
+	// CloseTimeout is how long the end of a subscription waits for its handlers; default 5 s. Keep it below
+	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
-	// Observers are told of the partitions, if they are an observe.PartitionObserver.
+	// Observers watch the partitions, if they are observe.PartitionObservers; default none.
 	Observers []observe.Observer
 }
 

@@ -18,12 +18,11 @@ import (
 
 // TopicReaderConfig configures NewTopicReader. Only Brokers is required.
 type TopicReaderConfig struct {
-	// Brokers are the host:port addresses to start from. Required.
+	// Brokers are host:port addresses to start from. Required.
 	Brokers []string
-	// Configure changes the settings that DefaultSaramaPublisherConfig returns, as that of PublisherConfig does: TLS, SASL. Default:
-	// none.
+	// Configure changes the settings of DefaultSaramaPublisherConfig: TLS, SASL; default none.
 	Configure func(*sarama.Config) error
-	// Unmarshaler finds the UUID of a message, where the publisher has a Marshaler of its own. Default: watermill-kafka's
+	// Unmarshaler finds the UUID of a message, if the publisher has a Marshaler of its own; default: watermill-kafka's
 	// DefaultMarshaler.
 	Unmarshaler wmkafka.Unmarshaler
 }

@@ -25,24 +25,21 @@ const maxInboxKeyBytes = 1024
 
 // InboxConfig configures Inbox. Service is required.
 type InboxConfig struct {
-	// Service names the service. Required; no slash. The replicas of a service share it. Another service must have
-	// another one, or it would take messages that this one handled for duplicates.
+	// Service names the service; no slash. Required. Replicas share it; another service in the same tables needs
+	// another name.
 	Service string
-	// Consumer names the handler within the service: each consumer handles a message once. Default: the handler's name
-	// in its Router. The inbox notes Service + "/" + Consumer, up to 1 KiB. Set it to the old name when you rename a
-	// handler: otherwise that handles old messages again.
+	// Consumer names the handler within the service; default: its name in the Router. Service + "/" + Consumer has at
+	// most 1 KiB. Keep the old name when you rename a handler, or it handles old messages again.
 	Consumer string
-	// Key identifies the message; default: its UUID. An empty key, one that Postgres cannot store, or one of more than 1
-	// KiB makes the message poison; an error fails it. A message that never gets a key is dead in the end, see Outcomes.
+	// Key identifies the message; default: its UUID. An empty key, or one over 1 KiB, makes the message poison; an
+	// error fails it.
 	Key func(msg *message.Message) (string, error)
-	// CheckContent compares the SHA-256 of a duplicate's payload with that of the message that was processed; default
-	// off. If they differ, the duplicate is still acked, logged as an error, reported to observers as
-	// observe.Mismatch, and passed to OnMismatch. It costs a round trip for each duplicate. Set it if producers may
-	// reuse identities.
+	// CheckContent compares the SHA-256 of a copy's payload with the handled one's; default off. A different copy is
+	// acked, logged as an error, reported as observe.Mismatch and passed to OnMismatch. It costs a round trip for each
+	// copy.
 	CheckContent bool
-	// OnMismatch gets duplicates with other content, with CheckContent; default none. It runs in the transaction. An
-	// error fails the duplicate, which is dead in the end, see Outcomes; its letter is all that is kept of it, since the
-	// inbox knows its key as handled.
+	// OnMismatch gets copies with other content, in the transaction, with CheckContent; default none. An error fails
+	// the copy; once it is dead, its letter is all that is kept of it.
 	OnMismatch func(ctx context.Context, msg *message.Message) error
 }
 

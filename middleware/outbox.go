@@ -13,8 +13,7 @@ import (
 
 // OutboxConfig configures Outbox. The zero value is ready for use.
 type OutboxConfig struct {
-	// Topic is where returned messages are published; default: the handler's publish topic in its Router. Set it for
-	// handlers that have none there.
+	// Topic is where returned messages are published; default: the handler's publish topic in its Router.
 	Topic string
 }
 

@@ -22,27 +22,21 @@ const bookkeepingTimeout = 10 * time.Second
 
 // OutcomesConfig configures Outcomes. Service is required.
 type OutcomesConfig struct {
-	// Service names the service in dead letters, as InboxConfig.Service does in the inbox. Required.
+	// Service names the service in dead letters. Required.
 	Service string
-	// DeadLetterTopic is where poison messages are published, through the outbox; default "dead_letters". Set it if
-	// services have dead letters of their own.
+	// DeadLetterTopic is where dead letters are published, through the outbox; default "dead_letters".
 	DeadLetterTopic string
-	// Classify decides about errors that wrap neither outbox.ErrPoison nor outbox.ErrAlreadyProcessed; default: all of
-	// them are nacked. Any result other than outbox.DeadLetter and outbox.Ack counts as outbox.Nack. Set it where a
-	// handler's errors tell that a retry is useless.
+	// Classify returns outbox.DeadLetter, outbox.Ack or outbox.Nack for errors that wrap neither outbox.ErrPoison nor
+	// outbox.ErrAlreadyProcessed; default: Nack.
 	Classify func(err error) outbox.Decision
-	// MaxAttempts and MinDeadAge make a message dead that has so many recorded failures, the first of them so long
-	// ago; default 10 and 1 h, so that a short outage of what a handler needs kills nothing. MaxAttempts -1: never;
-	// MinDeadAge -1: as soon as the attempts are used up. Lower both where a failing message blocks its partition.
-	// Failures are recorded under Inbox's key and consumer, so there is no limit without Inbox. A transaction that
-	// cannot begin, because the database is down, does not count. For a message of queue.Subscriber the store counts,
-	// up to its StoreConfig.MaxAttempts.
+	// MaxAttempts and MinDeadAge make a message dead that has failed this often, the first time this long ago; default
+	// 10 and 1 h, -1 never and no age. Lower both if a failing message blocks its partition. Without Inbox there is no
+	// limit. For queue.Subscriber StoreConfig.MaxAttempts applies.
 	MaxAttempts int
 	MinDeadAge  time.Duration
-	// Backoff is the wait before a nack, by failures of the message; default 100 ms doubling to 10 s. It keeps a
-	// failing handler from spinning where the broker redelivers at once. The message keeps its place meanwhile: keep
-	// Max below the broker's ack deadline. The wait ends with the message's context, which a Router's Close ends.
-	// Messages of a subscriber of this module are nacked at once: its own Backoff holds.
+	// Backoff is the wait before a nack; default 100 ms doubling to 10 s. The message keeps its slot: keep Max below
+	// the broker's ack deadline. Messages of this module's subscribers are nacked immediately, as their own Backoff
+	// applies.
 	Backoff outbox.Backoff
 }
 

@@ -13,10 +13,10 @@ import (
 
 // StackConfig configures Stack. Service is required.
 type StackConfig struct {
-	// Service names the service in the inbox and in dead letters, for all parts that do not set their own. Required;
-	// no slash. The replicas of a service share it; another service must have another one.
+	// Service names the service in the inbox and in dead letters, for all parts without their own; no slash. Required.
+	// Replicas share it; another service needs another name.
 	Service string
-	// Except are the names of handlers that the whole stack leaves alone; default none.
+	// Except are names of handlers that the stack leaves alone; default none.
 	Except []string
 
 	Outcomes OutcomesConfig

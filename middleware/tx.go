@@ -26,24 +26,22 @@ const (
 
 // TxConfig configures Tx. The zero value is ready for use.
 type TxConfig struct {
-	// Isolation is the isolation level; default: the server's, normally READ COMMITTED. Raise it for handlers that
-	// need it: the serialization failures are retried, see MaxRetries.
+	// Isolation is the isolation level; default: the server's, normally READ COMMITTED. Serialization failures are
+	// retried.
 	Isolation sql.IsolationLevel
-	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. A deadline of the message's context
-	// counts as well, its cancellation does not. Raise it for slow handlers, with the ack deadline of the broker.
+	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the message's context
+	// counts too, its cancellation does not.
 	Timeout time.Duration
-	// MaxRetries is how often an attempt that ended in a serialization failure or a deadlock is repeated before the
-	// message is nacked; default 3, -1 never. Raise it if handlers often write the same rows.
+	// MaxRetries is the number of repetitions after a serialization failure or deadlock, before a nack; default 3, -1
+	// none.
 	MaxRetries int
 	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
-	// OnBegin runs first in each transaction, for SET LOCAL, a tenant's search_path or its role; default none. An
-	// error rolls back and fails the message, see Outcomes; so does a failed statement whose error it keeps to itself.
+	// OnBegin runs first in each transaction, for SET LOCAL, a tenant's search_path or role; default none. An error, or
+	// a failed statement, fails the message.
 	OnBegin func(ctx context.Context, msg *message.Message) error
-	// JoinContext lets the handler join a transaction that is already in the context of the message, of outbox.InTx,
-	// outbox.WithPgxTx or outbox.WithSQLTx: behind a savepoint of it and without repeating attempts; default off. Set
-	// it only if the code that began the transaction waits for the handler, as a Subscriber of your own may, or a call
-	// without a Router.
+	// JoinContext joins a transaction in the message's context, behind a savepoint and without retries; default off.
+	// Set it only if the code that began the transaction waits for the handler.
 	JoinContext bool
 }
 

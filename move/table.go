@@ -21,28 +21,26 @@ import (
 // becomes part of the statements as it is: write them into the program, and never take them from input. Where a column
 // of the table is meant that the move has a name for as well, write m. in front of it.
 type TableConfig struct {
-	// Table is its name as in SQL. Required.
+	// Table is the table's name in SQL. Required.
 	Table string
-	// ID is the column that identifies a row and puts the rows in order: a name, not an expression. Default "id".
+	// ID is the column that identifies and orders rows; default "id".
 	ID string
-	// Pending is the condition of rows that are not sent yet, such as "sent_at IS NULL". Required.
+	// Pending is the condition of unsent rows, such as "sent_at IS NULL". Required.
 	Pending string
-	// Done is what makes a row one that was sent, which Pending must not find again: the assignments of an UPDATE, such as
-	// "sent_at = now()", or "DELETE". Required.
+	// Done makes a row sent, so that Pending no longer holds: assignments such as "sent_at = now()", or "DELETE".
+	// Required.
 	Done    string
 	Columns Columns
 
-	// BatchSize is how many messages are moved in one transaction, and kept in memory; default 500. Lower it for large
-	// messages.
+	// BatchSize is the number of messages in one transaction and in memory; default 500.
 	BatchSize int
-	// LockTimeout is how long a batch waits for rows that another transaction has locked; default 10 s, -1 no limit.
+	// LockTimeout is how long a batch waits for locked rows; default 10 s, -1 no limit.
 	LockTimeout time.Duration
-	// Actor names the operator in the audit log; default "package move". Reason, if any, is kept there as well, up to
-	// 1 KiB.
+	// Actor and Reason are stored in the audit log; default "package move", and no reason.
 	Actor, Reason string
-	// DryRun reads and checks everything and moves nothing; default off. It leaves no entry in the audit log.
+	// DryRun reads and checks everything and moves nothing; default off.
 	DryRun bool
-	// Progress is called after each batch, with what was moved so far; default none.
+	// Progress is called after each batch; default none.
 	Progress func(ctx context.Context, r Result)
 }
 

@@ -21,33 +21,29 @@ import (
 // WatermillConfig says where the messages of Watermill's forwarder are: in which tables of watermill-sql, v3 or v4. The
 // zero value means those that the forwarder and watermill-sql have by default.
 type WatermillConfig struct {
-	// Topic is the forwarder's topic, ForwarderTopic over there; default "forwarder_topic".
+	// Topic is the forwarder's ForwarderTopic; default "forwarder_topic".
 	Topic string
-	// MessagesTable and OffsetsTable are names as in SQL, quoted where they must be; default "watermill_" and
-	// "watermill_offsets_" with the topic, as watermill-sql calls them. A queue has no table of offsets.
+	// MessagesTable and OffsetsTable are names in SQL, quoted if necessary; default "watermill_" and
+	// "watermill_offsets_" with the topic. A queue has no offsets.
 	MessagesTable, OffsetsTable string
-	// ConsumerGroup is that of the forwarder's subscriber, whose position says what is pending; default "", as over there.
+	// ConsumerGroup is the group of the forwarder's subscriber, whose offset decides what is pending; default "".
 	ConsumerGroup string
-	// Marshaler is that of the envelopes; default JSON, as over there.
+	// Marshaler is the marshaler of the envelopes; default JSON.
 	Marshaler wforwarder.Marshaler
-	// BuryUnreadable turns rows that hold no envelope, or a message that the outbox refuses, into dead messages under the
-	// forwarder's topic, with the payload and the metadata of the row, and the reason; default: such a row ends the move.
-	// What of the metadata the outbox cannot hold is replaced by U+FFFD. Only FromWatermill reads it.
+	// BuryUnreadable stores rows without a valid envelope as dead messages under the forwarder's topic, with the
+	// reason; default off: such a row ends the move. Invalid metadata characters become U+FFFD.
 	BuryUnreadable bool
 
-	// BatchSize is how many messages are moved in one transaction, and kept in memory; default 500. Lower it for large
-	// messages.
+	// BatchSize is the number of messages in one transaction and in memory; default 500.
 	BatchSize int
-	// LockTimeout is how long a batch waits for rows that another transaction has locked; default 10 s, -1 no limit.
-	// The error names the session that may have the lock. A forwarder of Watermill keeps its lock while its broker
-	// refuses a message: stop one that is stuck.
+	// LockTimeout is how long a batch waits for locked rows; default 10 s, -1 no limit. The error names the session
+	// that may hold the lock.
 	LockTimeout time.Duration
-	// Actor names the operator in the audit log; default "package move". Reason, if any, is kept there as well, up to
-	// 1 KiB.
+	// Actor and Reason are stored in the audit log; default "package move", and no reason.
 	Actor, Reason string
-	// DryRun reads and checks everything and moves nothing; default off. It leaves no entry in the audit log.
+	// DryRun reads and checks everything and moves nothing; default off.
 	DryRun bool
-	// Progress is called after each batch, with what was moved so far; default none.
+	// Progress is called after each batch; default none.
 	Progress func(ctx context.Context, r Result)
 }
 

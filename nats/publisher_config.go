@@ -16,27 +16,25 @@ const defaultAckTimeout = 5 * time.Second
 // PublisherConfig configures NewPublisher. Its zero value connects to nats://127.0.0.1:4222.
 type PublisherConfig struct {
 	// URL is one server or several, separated by commas: nats://user:password@host:4222, with special characters of the
-	// password as %XX. It is never logged or quoted. Default: nats://127.0.0.1:4222.
+	// password as %XX. It is never logged. Default nats://127.0.0.1:4222.
 	URL string
 
-	// Options are applied after those that the function Options returns: credentials, TLS, handlers. Default: none.
+	// Options are applied after Options(): credentials, TLS, handlers; default none.
 	Options []natsgo.Option
 
-	// Marshaler makes NATS messages of Watermill's. Default: watermill-nats's NATSMarshaler. Set it if consumers
-	// expect another format. It is always wrapped in a Marshaler of this package, which sets Nats-Msg-Id and keeps
-	// metadata from commanding the server.
+	// Marshaler makes NATS messages; default: watermill-nats's NATSMarshaler. It is wrapped in this package's
+	// Marshaler, which sets Nats-Msg-Id and encodes metadata.
 	Marshaler wmnats.Marshaler
 
-	// SubjectCalculator names the subjects of a stream that AutoProvision creates. Default: the topic. Without
-	// AutoProvision it is not used.
+	// SubjectCalculator names the subjects of a stream that AutoProvision creates; default: the topic.
 	SubjectCalculator wmnats.SubjectCalculator
 
-	// JetStream are watermill-nats's settings: AutoProvision (default off), domain and prefix in
-	// ConnectOptions, PublishOptions. Disabled and TrackMsgId must stay false. Those for subscribers are ignored.
+	// JetStream has watermill-nats's settings: AutoProvision (default off), domain and prefix in ConnectOptions,
+	// PublishOptions. Disabled and TrackMsgId must stay false.
 	JetStream wmnats.JetStreamConfig
 
-	// AckTimeout is how long one message waits for JetStream's acknowledgement, including retries while no stream
-	// responds. Default 5 s. Raise it for a slow cluster; keep it below forwarder.Config.PublishTimeout.
+	// AckTimeout is how long a message waits for JetStream's acknowledgement; default 5 s. Keep it below
+	// forwarder.Config.PublishTimeout.
 	AckTimeout time.Duration
 }
 

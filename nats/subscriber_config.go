@@ -18,59 +18,52 @@ import (
 
 // SubscriberConfig configures NewSubscriber. Required is Consumer.
 type SubscriberConfig struct {
-	// URL is one server or several, separated by commas: nats://user:password@host:4222. It is never logged or quoted.
-	// Default: nats://127.0.0.1:4222.
+	// URL is one server or several, as in PublisherConfig.
 	URL string
 
-	// Options are applied after those of this package: credentials, TLS. A subscription has a connection of its own.
+	// Options are applied after this package's: credentials, TLS; default none. Each subscription has its own
+	// connection.
 	Options []natsgo.Option
 
-	// Domain is the JetStream domain. Default: that of the server.
+	// Domain is the JetStream domain; default: the server's.
 	Domain string
 
-	// Consumer names the service and the handler, "booking-orders" for one. It is the beginning of the name of the durable
-	// consumer, which keeps what is done; the topic is added to it. All processes of a service have the same Consumer,
-	// AckWait and MaxAhead.
+	// Consumer names service and handler; with the topic it is the name of the durable consumer. Required. All
+	// processes of a service need the same Consumer, AckWait and MaxAhead.
 	Consumer string
 
-	// Unmarshaler makes the message of the NATS message. Default: watermill-nats's NATSMarshaler, with metadata under the
-	// names that they had before nats.Publisher encoded them.
+	// Unmarshaler makes Watermill messages; default: watermill-nats's NATSMarshaler, which restores metadata encoded by
+	// Publisher.
 	Unmarshaler wmnats.Unmarshaler
 
-	// Concurrency is how many messages of a subscription are delivered and not acked; default 16. Messages that failed
-	// before have at most half of these places. Each handler in middleware.Tx needs a connection of the pool; more
-	// handlers than connections only wait for one.
+	// Concurrency is the number of messages of a subscription that are delivered and not acked; default 16. Messages
+	// that failed before use at most half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
-	// Key says which messages keep their order: those with the same key are delivered one after another. Default: the
-	// header "outbox_key", in which nats.Publisher sends the ordering key. A message without bytes in it waits for no
-	// other. It is called once for each message, before Unmarshaler, and must be safe for concurrent use. While it hangs,
-	// so does the subscription.
+	// Key returns the key by which messages keep their order; default: the header "outbox_key". Messages without a key
+	// wait for no other. It must be safe for concurrent use, and must not hang.
 	Key func(*natsgo.Msg) []byte
 
-	// MaxAhead is how many messages are read that are not done; default 1,000. It is the MaxAckPending of the consumer.
-	// Then the consumer pauses until one of them is done.
+	// MaxAhead is the number of unfinished messages that are read, the consumer's MaxAckPending; default 1,000. Then
+	// the consumer pauses.
 	MaxAhead int
 
-	// MaxBytes is how large those messages may be together; default 64 MiB. Above it the consumer pauses until half of
-	// that is done. What one pull fetches, up to 256 messages, comes on top.
+	// MaxBytes is the size of unfinished messages above which the consumer pauses; default 64 MiB. One pull of up to
+	// 256 messages comes on top.
 	MaxBytes int
 
-	// Backoff is the wait of a key after its message was nacked, by nacks of that message in a row; default 100 ms
-	// doubling to 10 s. For an outbox.RetryAfter that middleware.Outcomes has seen it is the wait that the handler asked
-	// for.
+	// Backoff is the wait of a key after a nack; default 100 ms doubling to 10 s. outbox.RetryAfter overrides it.
 	Backoff outbox.Backoff
 
-	// AckWait is that of the consumer: after which JetStream delivers again what a process that died had in hand; default
-	// 15 s. Another process takes over a third later. Handlers may take longer: JetStream is told of what is in hand.
+	// AckWait is the consumer's: how long messages of a dead process wait; default 15 s. A standby takes over after 4/3
+	// of it. Handlers may take longer.
 	AckWait time.Duration
 
-	// CloseTimeout is how long the end of a subscription waits for its handlers; default 5 s. The contexts of the messages
-	// end when it begins, as those of all Watermill's subscribers do. It must be less than
+	// CloseTimeout is how long the end of a subscription waits for its handlers; default 5 s. Keep it below
 	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
-	// Observers are told of the consumer, as of a partition with number 0, if they are an observe.PartitionObserver.
+	// Observers watch the consumer, as partition 0, if they are observe.PartitionObservers; default none.
 	Observers []observe.Observer
 }
 

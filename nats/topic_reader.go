@@ -22,13 +22,11 @@ import (
 
 // TopicReaderConfig configures NewTopicReader. Its zero value connects to nats://127.0.0.1:4222.
 type TopicReaderConfig struct {
-	// URL is one server or several, as in PublisherConfig. Default: nats://127.0.0.1:4222.
+	// URL is one server or several, as in PublisherConfig.
 	URL string
-	// Options are applied after those that the function Options returns: credentials, TLS. Default: none. A dialer
-	// among them is waited for beyond the end of ctx.
+	// Options are applied after Options(): credentials, TLS; default none.
 	Options []natsgo.Option
-	// JetStream has the domain or the prefix of JetStream, as in PublisherConfig.JetStream.ConnectOptions. Default:
-	// none.
+	// JetStream has the domain or prefix, as PublisherConfig.JetStream.ConnectOptions; default none.
 	JetStream []natsgo.JSOpt
 }
 

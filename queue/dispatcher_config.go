@@ -11,55 +11,44 @@ import (
 
 // DispatcherConfig configures a Dispatcher. Handlers or DefaultHandler is required.
 type DispatcherConfig struct {
-	// Service names the service in what observers are told; default none. Set it where services share a metrics
-	// registry.
+	// Service names the service to observers; default none. Set it if services share a metrics registry.
 	Service string
 	// Handlers are the handlers by topic. Required, unless DefaultHandler is set.
 	Handlers map[string]Handler
-	// DefaultHandler handles the messages of all other topics; its Concurrency must be 0. Default: none. Such messages
-	// are then left to others that have a handler for them, another service or release. Those that none has claimed
-	// for 10 s wait without a charge, up to a minute at a time in the first hour and up to an hour at a time later, with
-	// a warning for each topic once a minute. Do not store what no release will handle: see ErrIgnore.
+	// DefaultHandler handles all other topics; its Concurrency must be 0. Default none: their messages are left to
+	// other processes, wait without a charged attempt, and cause a warning a minute for each topic.
 	DefaultHandler Handler
-	// Concurrency is how many messages are claimed and handled at once; default 16. A handler in a transaction keeps a
-	// connection of the pool, which needs two or three more. Raise it, with the pool, if handlers mostly wait.
+	// Concurrency is the number of messages that are claimed and handled concurrently; default 16. A handler in a
+	// transaction needs a connection; the dispatcher two or three more.
 	Concurrency int
-	// MaxBytes is how large the payloads of the messages that are being handled may be together, in bytes, before no
-	// more are claimed; default 64 MiB. It bounds their memory: at most as much and one message more, twice, as each
-	// handler gets a copy, and in a Group that for each database. With large messages fewer than Concurrency are
-	// handled at once. Lower it in a small container.
+	// MaxBytes bounds the payloads that are being handled; default 64 MiB. Memory is at most twice that and one
+	// message. In a Group it applies to each database.
 	MaxBytes int
-	// BatchSize is how many messages one statement claims at most; default 50, at most 10,000. Raise it for very short
-	// handlers with a high Concurrency.
+	// BatchSize is the number of messages of one claim; default 50, at most 10,000. Raise it for short handlers with a
+	// high Concurrency.
 	BatchSize int
-	// LeaseTTL is how long a message that a process has claimed is kept from others if the process dies; default 30 s,
-	// at least 1 s. It is renewed while a handler runs, so handlers may take longer. Lower it for a faster failover,
-	// raise it if processes or the server pause for longer.
+	// LeaseTTL is how long messages of a dead process are kept from others; default 30 s, at least 1 s. It is renewed
+	// while a handler runs.
 	LeaseTTL time.Duration
-	// PollInterval is the fallback when no notification arrives: how often the table is looked at; default 500 ms.
-	// While there is nothing to do it grows up to ten times that, which is how late a delayed message may be. Lower it
-	// if that is too late, raise it to save statements.
+	// PollInterval is the delay of messages of other processes without a notification; default 500 ms. It grows tenfold
+	// while there is nothing to do, which is how late a delayed message may be.
 	PollInterval time.Duration
-	// DisableListen makes the dispatcher rely on polling for commits of other processes, instead of listening on a
-	// connection of its own; default off. Set it behind a pooler such as PgBouncer, or to save the connection.
+	// DisableListen polls instead of listening on a connection of its own; default off. Set it behind a transaction
+	// pooler.
 	DisableListen bool
-	// CloseTimeout is how long Run waits for handlers once its context is over, before it ends their contexts; default
-	// 30 s. Set it below the time after which the process is killed.
+	// CloseTimeout is how long Run waits for handlers before it ends their contexts; default 30 s. Keep it below the
+	// time after which the process is killed.
 	CloseTimeout time.Duration
-	// CleanInterval is how often messages are deleted that were done longer ago than StoreConfig.Retention; default 1
-	// min, -1 never. Switch it off where a job calls Store.Clean.
+	// CleanInterval is how often messages past StoreConfig.Retention are deleted; default 1 min, -1 never.
 	CleanInterval time.Duration
-	// Tx are the settings of the transactions that handlers run in: isolation, time-out, OnBegin, which runs after the
-	// message was marked done. Default: those of outbox.InTx.
+	// Tx are the settings of the handlers' transactions; OnBegin runs after the ack. Default: those of outbox.InTx.
 	Tx outbox.TxOptions
-	// Classify decides about errors that wrap neither outbox.ErrPoison nor outbox.ErrAlreadyProcessed. Default: the
-	// message is retried, as it is with any result other than outbox.DeadLetter and outbox.Ack.
+	// Classify returns outbox.DeadLetter, outbox.Ack or outbox.Nack for errors that wrap neither outbox.ErrPoison nor
+	// outbox.ErrAlreadyProcessed; default: Nack.
 	Classify func(err error) outbox.Decision
-	// OnDead is called for a message that dies here, in the transaction that then marks it dead: to publish a dead
-	// letter, for example. Default: none. Its context ends after 30 s, and with those of handlers. If it fails, the
-	// message does not die, and is retried after a minute. If processes die of it, three beyond those that used up the
-	// attempts (ten where StoreConfig.MaxAttempts is -1), the message is marked dead without it, with an error line. A
-	// copy that is stored meanwhile is Busy, as it is while a handler runs. Store.Fail and MarkDead do not call it.
+	// OnDead is called in the transaction that marks a message dead, to publish a dead letter for example; default
+	// none. Its context ends after 30 s. If it fails, the message is retried after a minute; if processes die of it
+	// three times, the message is marked dead without it. Store.Fail and MarkDead do not call it.
 	OnDead func(ctx context.Context, msg *Message, err error) error
 }
 

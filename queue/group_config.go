@@ -9,19 +9,14 @@ import (
 
 // GroupConfig configures a Group. Dispatcher.Handlers is required.
 type GroupConfig struct {
-	// Dispatcher is the configuration of all databases. Required. Its Concurrency is that of all of them together, of
-	// which one has no more than half unless it is alone; DisableListen is always set. PollInterval grows up to tenfold
-	// while there is nothing to do; a commit in this process has its database looked at once. A database with nothing to
-	// do is at rest after some looks: all of one DSN are then looked at in one statement, and each by itself once a
-	// minute, or when a message falls due.
+	// Dispatcher is the configuration of all databases. Required. Concurrency is shared: one database has at most half
+	// of it unless it is alone. DisableListen is always set. Idle databases of one DSN are polled by one statement.
 	Dispatcher DispatcherConfig
-	// Selection chooses which database has its turn; default fleet.RoundRobin(). Set fleet.DrainFirst() to finish one
-	// database's backlog before the next.
+	// Selection chooses whose turn it is; default fleet.RoundRobin(). fleet.DrainFirst() finishes one database's
+	// backlog before the next.
 	Selection fleet.Selection
-	// MaxPolls is how many databases are looked at once; default 4. A look that takes longer than a quarter of a second
-	// leaves its place to another one, and gives back the places of handlers that it kept, but for one of an eighth of
-	// them all. If there are fewer when it has its messages, the others are given back without a charge. At most 32 looks
-	// have left their places to others at a time; further ones keep them until they end.
+	// MaxPolls is the number of databases that are polled concurrently; default 4. A slow poll gives up its slot after
+	// a quarter of a second; at most 32 do so at a time.
 	MaxPolls int
 }
 

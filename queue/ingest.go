@@ -19,12 +19,10 @@ import (
 
 // IngestConfig configures Ingest. Source is required, unless Item is set.
 type IngestConfig struct {
-	// Source names the sender of the messages: ID.Source of all of them. Required, unless Item is set.
+	// Source names the sender: ID.Source of all messages. Required, unless Item is set.
 	Source string
-	// Item makes what is stored of a message. Default: its UUID is the message ID, the topic that it was consumed from,
-	// which is no pattern if nats.Subscriber delivers it,
-	// is the topic, its ordering key the key (docs/reference/identity.md); payload and metadata stay. Set it for
-	// messages whose identity is in the payload. ErrIgnore acks the message, which is not stored; any other error
+	// Item returns what to store for a message. Default: UUID, topic, ordering key, payload and metadata of the
+	// message. Set it if the identity is in the payload. ErrIgnore acks the message without storing it; any other error
 	// fails it.
 	Item func(msg *message.Message) (Item, error)
 }

@@ -20,22 +20,19 @@ const defaultMaxAttempts = 10
 
 // StoreConfig configures a Store. The zero value is ready for use.
 type StoreConfig struct {
-	// HashContent gives every Item without a hash the SHA-256 of its payload; default off. Set it to find senders that
-	// reuse an ID for other content: EnqueueResult.Mismatch.
+	// HashContent gives Items without a hash the SHA-256 of the payload; default off. EnqueueResult.Mismatch then
+	// reports senders that reuse an ID.
 	HashContent bool
-	// KeepPayload keeps payload and metadata of messages that are done; default off, which keeps only what identifies
-	// copies. Set it if you look at handled messages; the table grows by as much.
+	// KeepPayload keeps payload and metadata of done messages; default off.
 	KeepPayload bool
-	// MaxPayloadBytes is the limit for payloads, in bytes; default 0, none but Postgres' own of 1 GB. Set it where
-	// senders are not your own.
+	// MaxPayloadBytes is the largest payload; default 0, PostgreSQL's limit of 1 GB.
 	MaxPayloadBytes int
-	// Backoff is how long a message waits after a failed attempt; default 2 s doubling to 60 s.
+	// Backoff is the wait after a failed attempt; default 2 s doubling to 60 s.
 	Backoff outbox.Backoff
-	// MaxAttempts is after how many failed attempts a message is dead; default 10, -1 never. Raise it, or Backoff.Max,
-	// if what handlers depend on is unavailable for longer than a few minutes.
+	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 never.
 	MaxAttempts int
-	// Retention is how long messages that are done are remembered; default 30 days, -1 for ever. A copy that arrives
-	// later is handled again, so set it above the time for which senders repeat.
+	// Retention is how long done messages are remembered; default 30 days, -1 forever. A copy that arrives later is
+	// handled again.
 	Retention time.Duration
 }
 

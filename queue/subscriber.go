@@ -18,27 +18,23 @@ import (
 // SubscriberConfig configures a Subscriber. The zero value is ready for use. Its fields mean
 // what those of DispatcherConfig with the same names mean; it has only those that a Subscriber uses.
 type SubscriberConfig struct {
-	// Service names the service in what observers are told of messages that die here; default none.
+	// Service names the service to observers; default none.
 	Service string
-	// Concurrency is how many messages of a subscription are claimed and delivered before they are acked; default 16.
-	// Raise it, with the pool, if handlers mostly wait.
+	// Concurrency is the number of messages that are claimed and delivered before they are acked; default 16.
 	Concurrency int
-	// MaxBytes is how large their payloads may be together, in bytes, before no more are claimed; default 64 MiB.
-	// Lower it in a small container.
+	// MaxBytes bounds their payloads; default 64 MiB.
 	MaxBytes int
-	// AckTimeout is how long a delivery may take; after it the message counts as failed and its context ends. Default
-	// -1: no limit. Set it if a handler may hang.
+	// AckTimeout bounds a delivery; then its context ends and the message has failed. Default -1, no limit.
 	AckTimeout time.Duration
-	// CloseTimeout is how long the end of a subscription waits for the acks of delivered messages; default 5 s.
-	// Messages that are not acked by then are released without a charge. Raise it for slow handlers.
+	// CloseTimeout is how long the end of a subscription waits for acks; default 5 s. Then messages are released
+	// without a charge.
 	CloseTimeout time.Duration
 
-	// LeaseTTL is how long a claimed message is kept from others if the process dies; default 30 s, at least 1 s.
+	// LeaseTTL is how long messages of a dead process are kept from others; default 30 s, at least 1 s.
 	LeaseTTL time.Duration
-	// PollInterval is the fallback when no notification arrives; default 500 ms, growing tenfold while there is
-	// nothing to do.
+	// PollInterval is the delay without a notification; default 500 ms, growing tenfold while there is nothing to do.
 	PollInterval time.Duration
-	// DisableListen makes the subscriber rely on polling, instead of listening on a connection; default off.
+	// DisableListen polls instead of listening on a connection; default off.
 	DisableListen bool
 }
 

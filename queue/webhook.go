@@ -20,27 +20,22 @@ import (
 
 // WebhookConfig configures NewWebhook. Verify and Item are required.
 type WebhookConfig struct {
-	// MaxBytes is the largest body that is read, in bytes; default 1 MiB. Raise it if the sender's events are larger.
+	// MaxBytes is the largest body, in bytes; default 1 MiB.
 	MaxBytes int64
-	// ReadTimeout is how long the body may take to arrive, counted from the end of the headers; default 10 s, -1 none.
-	// It bounds how long a slow sender keeps a connection, and a Shutdown of the server. A shorter ReadTimeout of the
-	// http.Server stays.
+	// ReadTimeout is how long the body may take to arrive; default 10 s, -1 none.
 	ReadTimeout time.Duration
-	// Verify checks that the request is from its sender, by the signature over the body. Required. Any error refuses
-	// the request with 401. Compare signatures in constant time (hmac.Equal), and refuse timestamps that are old or in
-	// the future.
+	// Verify checks the sender's signature over the body. Required. An error is answered with 401. Compare signatures
+	// with hmac.Equal, and refuse old timestamps.
 	Verify func(r *http.Request, body []byte) error
-	// Item makes what is stored of a request. Required. Its ID must be the sender's, the same for each repetition.
-	// ErrIgnore answers 200 and stores nothing: return it for event types without a handler, which senders would
-	// otherwise repeat for days, or disable the endpoint. Any other error refuses the request with 400. An error of
-	// outbox.RetryAfter, here and in Verify and Store, answers 503 with Retry-After: the sender repeats the request.
+	// Item returns what to store for a request. Required. Its ID must be the same for each repetition. ErrIgnore
+	// answers 200 and stores nothing: return it for event types without a handler. outbox.RetryAfter, here and in
+	// Verify and Store, answers 503 with Retry-After; any other error 400.
 	Item func(r *http.Request, body []byte) (Item, error)
-	// Store says where the request is stored, by its tenant for example; default nil: in the store that NewWebhook
-	// got. It is called after Verify. An error refuses the request with 404.
+	// Store chooses the store of a request, such as the tenant's, after Verify; default: the store of NewWebhook. An
+	// error is answered with 404.
 	Store func(r *http.Request) (*Store, error)
-	// ConflictOnChange refuses with 409 a message that is known with other content, and leaves it as it was. Default:
-	// it gets the new content unless it was handled before, and the difference is logged. Set it if the sender never
-	// changes what it sends.
+	// ConflictOnChange answers 409 to a known message with other content. Default off: it replaces the content unless
+	// the message was handled, and the difference is logged.
 	ConflictOnChange bool
 }
 

@@ -23,16 +23,14 @@ const (
 type FilesConfig struct {
 	// Format is the tool that will read the files. Required.
 	Format Format
-	// Tables are the names of the tables, as in outbox.DBConfig; default: outbox and its companions in the search
-	// path.
+	// Tables are the names of the tables, as in outbox.DBConfig.
 	Tables outbox.Tables
-	// StartAt is the number of the first file that is returned, and the next ones follow it. Set it where the folder has
-	// files of your own, which goose and golang-migrate order by number and refuse to have twice. Default: the files
-	// are numbered from 1 on, as if all of them were in the folder.
+	// StartAt is the number of the first returned file, for a folder with files of your own; default: numbers as if all
+	// files were in the folder, from 1.
 	StartAt int64
-	// From is the first version to return: for an upgrade, the one after the last that the folder has. Default 1.
+	// From is the first version to return, for an upgrade; default 1.
 	From int
-	// PartitionSize is that of MigrateConfig.
+	// PartitionSize is as in MigrateConfig.
 	PartitionSize int64
 }
 

@@ -19,13 +19,10 @@ var ErrSchemaChanged = errors.New("schema does not match this version of the lib
 
 // MigrateConfig configures Migrate. The zero value runs all that is missing.
 type MigrateConfig struct {
-	// To is the last version to run; default the newest that this build knows. Set it to upgrade in steps.
+	// To is the last version to run; default the newest.
 	To int
-	// PartitionSize makes the outbox a table in partitions of so many ids; default 0: one table. Partitions are for
-	// more than about a million messages a day: one whose messages are all old is emptied at once, without a delete of
-	// each row, by admin.RollOutbox, which a job of yours must run. Choose a quarter of the ids that are used within
-	// the retention, and at least 100,000. It only counts where the tables are made: Migrate returns an error if there
-	// is an outbox that is not in partitions, which Partition changes.
+	// PartitionSize creates the outbox in partitions of this many ids; default 0, one table. docs/run/partitions.md
+	// says when and how. It only applies to a new outbox.
 	PartitionSize int64
 }
 

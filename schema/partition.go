@@ -11,7 +11,7 @@ import (
 
 // PartitionConfig configures Partition.
 type PartitionConfig struct {
-	// PartitionSize is how many ids each partition has. Required. Choose it as that of MigrateConfig.
+	// PartitionSize is the number of ids of a partition, as in MigrateConfig. Required.
 	PartitionSize int64
 }
 

@@ -11,11 +11,10 @@ import (
 
 // RolesConfig configures Roles.
 type RolesConfig struct {
-	// Tables are the names of the tables, as in outbox.DBConfig; default: outbox and its companions in the search
-	// path.
+	// Tables are the names of the tables, as in outbox.DBConfig.
 	Tables outbox.Tables
-	// Prefix begins the names of the roles; default: the name of the outbox table and "_", so "outbox_writer" and so
-	// on. Set it where several databases of a server have roles of their own, as roles belong to the whole server.
+	// Prefix begins the names of the roles; default: the outbox's name and "_", so "outbox_writer". Set it if several
+	// databases of a server have their own roles, because roles belong to the server.
 	Prefix string
 }
 

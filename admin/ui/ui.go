@@ -22,16 +22,14 @@ import (
 
 // Config configures New. The zero value shows everything but payloads, and allows no act.
 type Config struct {
-	// Title is the heading of the page; default "Outbox". Set it to the name of the service.
+	// Title is the heading of the page; default "Outbox".
 	Title string
-	// Authorize says what the sender of a request may do; default: look, and nothing else. An error refuses the
-	// request with 403; its text goes to the log alone. It may be called from several goroutines at once.
+	// Authorize returns what the sender of a request may do; default: look only. An error refuses the request with 403.
+	// It is called concurrently.
 	Authorize func(r *http.Request) (Access, error)
-	// SampleInterval is how often Run samples the figures; default 10 s. Charts show the last 360 samples, an hour
-	// with the default. Raise it for a longer chart or for fewer statements.
+	// SampleInterval is how often Run samples the figures; default 10 s. Charts show 360 samples, an hour by default.
 	SampleInterval time.Duration
-	// Brokers are looked at for findings too, as admin.Doctor does; default none. They must be safe for concurrent use,
-	// and stay open while the page is served. Each is asked at most once in SampleInterval, or in 10 s if that is less.
+	// Brokers are checked for findings too, as by admin.Doctor; default none. They must be safe for concurrent use.
 	Brokers []broker.Checker
 }
 

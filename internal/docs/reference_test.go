@@ -1,7 +1,6 @@
 package docs
 
 import (
-	"cmp"
 	"fmt"
 	"go/ast"
 	"io/fs"
@@ -65,11 +64,11 @@ func importName(dir string) string {
 	return path.Base(dir)
 }
 
-// inTable writes a comment as the cell of a table.
-func inTable(docs ...*ast.CommentGroup) string {
+// oneLine writes a comment on one line.
+func oneLine(docs ...*ast.CommentGroup) string {
 	for _, doc := range docs {
 		if text := strings.Join(strings.Fields(doc.Text()), " "); text != "" {
-			return strings.ReplaceAll(text, "|", `\|`)
+			return text
 		}
 	}
 	return ""
@@ -79,17 +78,18 @@ func configuration(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-For developers who set a field. Afterwards you know its default and when to change it. Zero values are good defaults; -1
-switches off where that makes sense. Written by ` + "`make reference`" + ` from the comments in the code.
+The fields of all configurations, written by ` + "`make reference`" + ` from the comments in the code. Zero values are good
+defaults; -1 switches off where that makes sense. A Backoff has the fields Initial and Max. In ` + "`SubscriberConfig`" + `
+of forwarder, fields that are not listed are those of ` + "`Config`" + `; the fields of ` + "`StackConfig`" + ` that are not
+listed are the configurations of the parts.
 `)
 	for _, dir := range apiPackages(t) {
-		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, doc *ast.CommentGroup) {
+		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, _ *ast.CommentGroup) {
 			fields, ok := spec.Type.(*ast.StructType)
 			if !ok || !spec.Name.IsExported() || !strings.HasSuffix(spec.Name.Name, "Config") && spec.Name.Name != "TxOptions" {
 				return
 			}
-			fmt.Fprintf(&b, "\n## %s.%s\n\n%s\n\n| field | what it does |\n|---|---|\n", importName(dir), spec.Name.Name,
-				inTable(spec.Doc, doc))
+			fmt.Fprintf(&b, "\n## %s.%s\n\n", importName(dir), spec.Name.Name)
 			for _, field := range fields.Fields.List {
 				var names []string
 				for _, name := range field.Names {
@@ -100,14 +100,21 @@ switches off where that makes sense. Written by ` + "`make reference`" + ` from 
 				if len(field.Names) == 0 {
 					names = append(names, "`"+embedded(field.Type)+"`")
 				}
-				if len(names) > 0 {
-					fmt.Fprintf(&b, "| %s | %s |\n", strings.Join(names, ", "),
-						cmp.Or(inTable(field.Doc, field.Comment), "as in the other configurations"))
+				if text := oneLine(field.Doc, field.Comment); len(names) > 0 && text != "" {
+					fmt.Fprintf(&b, "- %s: %s\n", strings.Join(names, ", "), withoutName(text, strings.Trim(names[0], "`")))
 				}
 			}
 		})
 	}
 	return b.String()
+}
+
+// withoutName cuts the name with which a comment begins.
+func withoutName(text, name string) string {
+	if rest, ok := strings.CutPrefix(text, name+" "); ok {
+		return strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
+	}
+	return text
 }
 
 func embedded(e ast.Expr) string {

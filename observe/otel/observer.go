@@ -17,15 +17,13 @@ const scope = "github.com/millrace-go/watermill-outbox/observe/otel"
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// TracerProvider makes spans, MeterProvider instruments. Default: the global ones, also if they are set later. A
-	// noop provider switches one of them off.
+	// TracerProvider and MeterProvider make spans and instruments; default: the global ones. A noop provider switches
+	// one of them off.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
-	// Propagator writes the context of spans into metadata and reads it. Default: the global one, or W3C Trace Context
-	// if none is set, because traces would end at the outbox otherwise.
+	// Propagator carries the span context in metadata; default: the global one, or W3C Trace Context if none is set.
 	Propagator propagation.TextMapPropagator
-	// System is the attribute messaging.system of all spans and metrics; default "outbox". Set it to your broker's,
-	// such as "kafka" or "nats".
+	// System is the attribute messaging.system; default "outbox". Set it to your broker's, such as "kafka".
 	System string
 }
 

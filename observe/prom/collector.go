@@ -16,14 +16,13 @@ import (
 
 // CollectorConfig configures NewCollector. The zero value is ready for use.
 type CollectorConfig struct {
-	// Namespace is the first part of all names; default "outbox". Keep the default if you use the dashboard and the
-	// alerts of this repository.
+	// Namespace is the first part of all names; default "outbox", as the dashboard and alerts expect.
 	Namespace string
-	// QueryTimeout bounds the statement, and the wait for a connection; default 5 s, -1 no limit. Keep it below
-	// Prometheus' scrape_timeout, which is 10 s by default.
+	// QueryTimeout bounds the statement and the wait for a connection; default 5 s, -1 no limit. Keep it below
+	// Prometheus' scrape_timeout (10 s).
 	QueryTimeout time.Duration
-	// Topics are topics of the outbox whose series exist from the start; default none. Others appear with their first
-	// message. Set them for alerts on topics that may stay empty.
+	// Topics are topics whose series exist from the start; default none. Set them for alerts on topics that may stay
+	// empty.
 	Topics []string
 }
 

@@ -14,15 +14,12 @@ import (
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// Namespace is the first part of all names; default "outbox". Keep the default if you use the dashboard and the
-	// alerts of this repository.
+	// Namespace is the first part of all names; default "outbox", as the dashboard and alerts expect.
 	Namespace string
-	// Buckets are the upper bounds of all histograms, in seconds, rising; default: 17 from 1 ms to 1 h. Set fewer to
-	// save series.
+	// Buckets are the upper bounds of all histograms, in seconds; default: 17 from 1 ms to 1 h.
 	Buckets []float64
-	// DBs are names of handles (outbox.DBConfig.Name), and Topics are topics, whose series exist with zero from the
-	// start; default none. Others appear with their first event. Set them so that rate() sees the first one. Topics
-	// without DBs are an error.
+	// DBs and Topics are handle names and topics whose series start with zero, so that rate() sees the first event;
+	// default none. Topics need DBs.
 	DBs, Topics []string
 }
 
