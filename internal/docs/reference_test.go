@@ -64,8 +64,8 @@ func importName(dir string) string {
 	return path.Base(dir)
 }
 
-// oneLine writes a comment on one line.
-func oneLine(docs ...*ast.CommentGroup) string {
+// onOneLine writes a comment on one line.
+func onOneLine(docs ...*ast.CommentGroup) string {
 	for _, doc := range docs {
 		if text := strings.Join(strings.Fields(doc.Text()), " "); text != "" {
 			return text
@@ -79,9 +79,9 @@ func configuration(t *testing.T) string {
 	b.WriteString(`# Configuration
 
 The fields of all configurations, written by ` + "`make reference`" + ` from the comments in the code. Zero values are good
-defaults; -1 switches off where that makes sense. A Backoff has the fields Initial and Max. In ` + "`SubscriberConfig`" + `
-of forwarder, fields that are not listed are those of ` + "`Config`" + `; the fields of ` + "`StackConfig`" + ` that are not
-listed are the configurations of the parts.
+defaults; -1 switches off where that makes sense. A Backoff has the fields Initial and Max. Fields of
+` + "`forwarder.SubscriberConfig`" + ` that are not listed are those of ` + "`forwarder.Config`" + `; those of
+` + "`middleware.StackConfig`" + ` are the configurations of its parts.
 `)
 	for _, dir := range apiPackages(t) {
 		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, _ *ast.CommentGroup) {
@@ -100,7 +100,7 @@ listed are the configurations of the parts.
 				if len(field.Names) == 0 {
 					names = append(names, "`"+embedded(field.Type)+"`")
 				}
-				if text := oneLine(field.Doc, field.Comment); len(names) > 0 && text != "" {
+				if text := onOneLine(field.Doc, field.Comment); len(names) > 0 && text != "" {
 					fmt.Fprintf(&b, "- %s: %s\n", strings.Join(names, ", "), withoutName(text, strings.Trim(names[0], "`")))
 				}
 			}
