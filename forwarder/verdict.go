@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 )
 
 // Verdict says whose fault a failed publish is, and so what becomes of the message.
@@ -20,7 +22,7 @@ const (
 	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is charged,
 	// and one trial message reopens the topic.
 	Unavailable
-	// Permanent marks the message dead at once: trying again cannot help.
+	// Permanent marks the message dead at once: trying again cannot help. It is also the verdict on outbox.Poison.
 	Permanent
 )
 
@@ -74,6 +76,9 @@ func verdictIn(err error) (v Verdict, said bool) {
 		}
 		v, _ = verdictIn(e.Err)
 		return v, true
+	}
+	if err == outbox.ErrPoison {
+		return Permanent, true
 	}
 	if e, ok := err.(interface{ As(target any) bool }); ok {
 		var judged *PublishError

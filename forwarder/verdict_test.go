@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 )
 
 type deafPublisher struct{ message.Publisher }
@@ -45,6 +47,7 @@ func TestVerdictsTravelInErrors(t *testing.T) {
 		"the outer one does not know": {&PublishError{Unknown, says(Unavailable)}, nil, Unavailable, false},
 		"made by As":                  {made{}, nil, Retry, false},
 		"says that it does not know":  {says(Unknown), nil, Unknown, false},
+		"poison":                      {fmt.Errorf("x: %w", outbox.Poison(plain)), nil, Permanent, false},
 		"Classify rules":              {says(Permanent), always(Retry), Retry, false},
 		"Classify leaves it to other": {says(Permanent), always(Unknown), Permanent, false},
 		"nobody knows":                {plain, always(Unknown), Unknown, true},

@@ -19,22 +19,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// enqueuer is a Publisher into the queue, for tests of what comes out of it.
-type enqueuer struct{ store *queue.Store }
-
-func (e enqueuer) Publish(topic string, msgs ...*message.Message) error {
-	var items []queue.Item
-	for _, msg := range msgs {
-		items = append(items, queue.Item{
-			ID: queue.ID{Source: topic, MessageID: msg.UUID}, Topic: topic, Payload: msg.Payload, Metadata: msg.Metadata,
-		})
-	}
-	_, err := e.store.Enqueue(context.Background(), items...)
-	return err
-}
-
-func (enqueuer) Close() error { return nil }
-
 func quickSubscriber() queue.SubscriberConfig {
 	return queue.SubscriberConfig{PollInterval: 20 * time.Millisecond, CloseTimeout: patience}
 }
@@ -64,7 +48,7 @@ func TestPubSubOfInbox(t *testing.T) {
 		sub, err := queue.NewSubscriber(s, cfg, watermill.NewStdLogger(false, false))
 		require.NoError(t, err)
 		t.Cleanup(func() { assert.NoError(t, sub.Close()) }) // the suite does not close all of them
-		return &closing{Publisher: enqueuer{s}}, sub
+		return &closing{Publisher: newQueuePublisher(t, s, outbox.OwnTx)}, sub
 	}
 	tests.TestPubSub(t, tests.Features{Persistent: true}, construct, nil)
 }

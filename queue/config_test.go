@@ -48,7 +48,9 @@ func TestBadConfiguration(t *testing.T) {
 	ingest := func(s *Store, cfg IngestConfig) error { _, err := Ingest(s, cfg, nil); return err }
 	verify := func(*http.Request, []byte) error { return nil }
 	item := func(*http.Request, []byte) (Item, error) { return Item{}, nil }
+	publisher := func(cfg PublisherConfig) error { _, err := NewPublisher(s, cfg, nil); return err }
 	for want, err := range map[string]error{
+		"PublisherConfig.WithoutTx is 2": publisher(PublisherConfig{WithoutTx: outbox.PassThrough}),
 		"DispatcherConfig.Handlers is empty": dispatcher(s,
 			DispatcherConfig{Handlers: map[string]Handler{}}),
 		`DispatcherConfig.Handlers["x"].Handle is required`: dispatcher(s,

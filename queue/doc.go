@@ -5,7 +5,7 @@
 //	d, err := queue.NewDispatcher(store, queue.DispatcherConfig{Service: "billing", Handlers: handlers}, logger)
 //	err = d.Run(ctx)
 //
-// Ingest and NewWebhook store messages too; Subscriber delivers them to a Router; Store.Claim is for loops of your own.
+// Ingest, NewWebhook and NewPublisher store messages too; Subscriber delivers them to a Router; Store.Claim is for loops of your own.
 //
 // # Promises
 //

@@ -102,10 +102,19 @@ func (p *Publisher) Decorated() message.Publisher { return p.decorated }
 
 // Publish is outbox.Publisher's.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
+	ctx, err := ContextOf(msgs)
+	if err != nil {
+		return p.over(err)
+	}
+	return p.publish(ctx, topic, msgs, ErrBareMessage)
+}
+
+// ContextOf returns the context of the first message, or ErrMixedTx if another one carries another transaction.
+func ContextOf(msgs []*message.Message) (context.Context, error) {
 	ctx := context.Background()
 	for i, msg := range msgs {
 		if msg == nil {
-			return fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
+			return nil, fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
 		}
 		if i == 0 {
 			ctx = msg.Context()
@@ -113,15 +122,15 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 		}
 		s := scopeFrom(msg.Context())
 		if !sameTx(scopeFrom(ctx), s) {
-			return ErrMixedTx
+			return nil, ErrMixedTx
 		}
 		if s != nil {
 			if err := s.use(func() error { return nil }); err != nil {
-				return p.over(err)
+				return nil, err
 			}
 		}
 	}
-	return p.publish(ctx, topic, msgs, errBareMessage)
+	return ctx, nil
 }
 
 func sameTx(a, b *scope) bool {
@@ -136,8 +145,8 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	return p.publish(ctx, topic, msgs, ErrNoTx)
 }
 
-// errBareMessage is ErrNoTx for a message without a context.
-var errBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context of the message: pass on the context "+
+// ErrBareMessage is ErrNoTx for a message without a context.
+var ErrBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context of the message: pass on the context "+
 	"of outbox.InTx or of the handler's "+
 	"message, with PublishContext, or SetContext of the message; where there is no transaction, begin one with "+
 	"outbox.InTx, or set PublisherConfig.WithoutTx")
