@@ -228,7 +228,9 @@ func (s store) change(ctx context.Context, d *doing, states []State, batch []pla
 		args = append(args, versions(batch))
 	}
 	var blocked []byte
-	if err = s.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &blocked) }, statement, args...); err != nil {
+	var drawn *int64
+	err = s.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&changed, &blocked, &drawn) }, statement, args...)
+	if err != nil {
 		return 0, err
 	}
 	var keys []string

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
@@ -103,6 +104,37 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 	// again.
 	who.publish(t, "events", "", "the first of a new sequence", "the second")
 	broker.arrives(t, "the first of a new sequence", "the second")
+}
+
+// What operators send again in a database at rest is seen by the next look, and not when all is looked at once a minute.
+func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	who := newTenants(t, "one", 0)[0]
+	broker := newFakeBroker()
+	f := runFleet(t, fleet.Static(who.Target), fleet.Config{}, nil)
+	runGroup(t, f, broker, quickGroup(), nil)
+	sent := 0
+	sees := func(act func(context.Context, admin.Act) (admin.Result, error)) {
+		t.Helper()
+		eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
+		who.isLookedAt(t)
+		r, err := act(t.Context(), admin.Act{Filter: admin.Filter{IDs: []string{"1"}}})
+		require.NoError(t, err)
+		require.Equal(t, int64(1), r.Touched)
+		sent++
+		eventually(t, func() bool { return broker.triedTimes("a") == sent }, "it is sent again")
+	}
+	who.publish(t, "events", "", "a")
+	broker.arrives(t, "a")
+	sent++
+	sees(newAdmin(t, who.handle).Replay)
+	eventually(t, func() bool { return who.asleep(t) && who.pendingIn(t) == 0 }, "it sleeps")
+	who.exec(t, "UPDATE outbox SET dead_at = now(), published_at = NULL")
+	sees(newAdmin(t, who.handle).Requeue)
+	eventually(t, func() bool { return who.asleep(t) && who.pendingIn(t) == 0 }, "it sleeps")
+	who.exec(t, "UPDATE outbox SET due_at = now() + interval '1 hour', attempts = 1, last_error = 'e', published_at = NULL")
+	sees(newAdmin(t, who.handle).RetryNow)
 }
 
 // A tenant whose tables are not made yet is skipped, with what to do about it.

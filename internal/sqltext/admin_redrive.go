@@ -30,7 +30,7 @@ const (
       FROM free m ORDER BY m.letter_id
 ), changed AS (
     UPDATE {inbox} i SET ` + revived + NoteInboxAct + `
-      FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]' FROM changed`
+      FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]', NULL::bigint FROM changed`
 
 	// redriven are the metadata that the message had. The letter is its generation: to JetStream it is another message
 	// than the one that died, and the same as a copy that is redriven of one letter.

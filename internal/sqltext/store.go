@@ -1,6 +1,9 @@
 package sqltext
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // Store is one of the three tables of messages as package admin works with it. Outbox, Inbox and Queue describe theirs
 // below: columns, states, and the index that finds the rows of a state. All statements are made from that.
@@ -25,6 +28,7 @@ type columns struct {
 	all                                          string // columns that scans read, so without the payload
 	free                                         string // rows that an operator may change
 	note                                         string
+	drawn                                        string // or nothing
 	scans, groups                                map[string]scan
 	acts                                         map[string]string // what an act sets
 }
@@ -89,7 +93,7 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
            SELECT {owner} AS owner, {name} AS name FROM {from}
             WHERE {named} AND {version} = w.version AND {state} = ANY ($3::text[]){free} LIMIT 1 FOR UPDATE OF {alias} SKIP LOCKED) r
 ), changed AS (
-    UPDATE {from} SET {set}{note} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]' FROM changed`
+    UPDATE {from} SET {set}{note} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]', {drawn} FROM changed`
 
 	// acted counts a batch in the audit log.
 	acted = `
@@ -99,6 +103,10 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
      WHERE id = $4::bigint
 )
 SELECT count(*)`
+
+	// drawn is an id that is drawn after something was changed: by the sequence a Group sees that an outbox at rest has
+	// work.
+	drawn    = `CASE WHEN count(*) > 0 THEN nextval({outbox_id_seq_text}) END`
 	readable = `timestamptz '1970-01-02 00:00Z' AND timestamptz '9999-12-30 00:00Z'`
 )
 
@@ -125,7 +133,7 @@ func newStore(c columns) *Store {
 			"{name}", c.name, "{id}", c.id, "{version}", c.version, "{uuid}", c.uuid, "{topic}", c.topic, "{key}", c.key, "{about}", c.about, "{state}",
 			c.state, "{attempts}", c.attempts, "{crashes}", c.crashes, "{created}", c.created, "{due}", c.due, "{dead}", c.dead,
 			"{settled}", c.settled, "{error}", c.error, "{metadata}", c.metadata, "{payload}", c.payload, "{match}", c.match,
-			"{free}", c.free, "{note}", c.note)
+			"{free}", c.free, "{note}", c.note, "{drawn}", cmp.Or(c.drawn, "NULL::bigint"))
 		return r.Replace(strings.NewReplacer(append(more, "{fits}", fitsTemplate)...).Replace(template))
 	}
 	s := &Store{

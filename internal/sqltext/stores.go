@@ -6,7 +6,7 @@ var Outbox = newStore(columns{
 	topic: "o.topic", key: "o.key", about: "o.topic", state: OutboxState, attempts: "o.attempts", crashes: "0",
 	created: created("o.created_at"), due: readableOf("o.due_at"), dead: readableOf("o.dead_at"),
 	settled: readableOf("o.published_at"), error: "o.last_error", metadata: "o.metadata::text", payload: "o.payload",
-	match: "(o.uuid = $17::text OR o.key = $17::text OR o.metadata->>'uuid_poisoned' = $17::text)", note: NoteAct,
+	match: "(o.uuid = $17::text OR o.key = $17::text OR o.metadata->>'uuid_poisoned' = $17::text)", note: NoteAct, drawn: drawn,
 	all: "o.id, o.uuid, o.topic, o.key, o.attempts, o.last_error, o.metadata, o.created_at, o.due_at, o.dead_at, o.published_at",
 	scans: map[string]scan{
 		"ready": {
@@ -151,4 +151,4 @@ const Requeue = `WITH args AS (SELECT $1::text[]), meant AS MATERIALIZED (
 ), changed AS (
     UPDATE {outbox} o SET ` + requeued + NoteAct + `
       FROM locked l WHERE o.id = l.id AND NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)
-    RETURNING 1` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b) FROM changed`
+    RETURNING 1` + acted + `, (SELECT coalesce(json_agg(b.key), '[]')::text FROM blocked b), ` + drawn + ` FROM changed`
