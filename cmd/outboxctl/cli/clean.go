@@ -20,7 +20,7 @@ func (a *app) clean() *cobra.Command {
 statements. Dead messages are never deleted, and neither are pending messages of the outbox and the
 queue. In the inbox it also deletes messages that last failed longer ago and were not handled since.
 
-Forwarders and dispatchers clean by themselves; use this command where they do not.`,
+Forwarders and dispatchers clean on their own; use this command if you switched that off.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
 	act.bind(a, cmd)

@@ -2,16 +2,19 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/charmbracelet/colorprofile"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // TestDocument fails when the help of a command is not what docs/reference/outboxctl.md says. If that is meant, `make
@@ -44,32 +47,104 @@ func document(t *testing.T) string {
 		hiding: &hiding{to: io.Discard},
 	}
 	root := a.root()
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
+	groups := []flagGroup{
+		{"changes", []string{"actor", "dry-run", "reason", "yes"}, pflag.NewFlagSet("", pflag.ContinueOnError)},
+		{
+			"selection", []string{"after", "all", "before", "error", "group", "key", "limit", "source", "topic"},
+			pflag.NewFlagSet("", pflag.ContinueOnError),
+		},
+		{
+			"broker", []string{
+				"broker-ca", "broker-cert", "broker-key", "broker-tls", "kafka", "kafka-mechanism", "kafka-user", "nats", "nats-creds",
+			},
+			pflag.NewFlagSet("", pflag.ContinueOnError),
+		},
+	}
+	var commands []*cobra.Command
 	var all func(*cobra.Command)
 	all = func(cmd *cobra.Command) {
-		if !cmd.IsAvailableCommand() || cmd.Name() == "help" {
-			return
-		}
-		cmd.InitDefaultHelpFlag()
-		var help bytes.Buffer
-		cmd.SetOut(&help)
-		if err := cmd.Help(); err != nil {
-			t.Fatal(err)
-		}
-		text := help.String()
-		if cmd != root { // they are the same everywhere
-			text, _, _ = strings.Cut(text, "\nGlobal Flags:")
-		}
-		fmt.Fprintf(doc, "\n## %s\n\n```text\n%s\n```\n", cmd.CommandPath(), strings.TrimSpace(text))
-		for _, c := range cmd.Commands() {
-			if cmd.Name() != "completion" { // four shells, all the same
+		if cmd.IsAvailableCommand() && cmd.Name() != "help" {
+			if cmd == root || !cmd.HasSubCommands() { // the others are in the list of the root
+				commands = append(commands, cmd)
+			}
+			for _, c := range cmd.Commands() {
 				all(c)
 			}
 		}
 	}
 	all(root)
+	for _, name := range []string{"messages requeue", "queue requeue", "reconcile"} { // they have all of the common flags
+		cmd, _, err := root.Find(strings.Fields(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range groups {
+			cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+				if slices.Contains(g.names, f.Name) && g.flags.Lookup(f.Name) == nil {
+					g.flags.AddFlag(f)
+				}
+			})
+		}
+	}
+	doc.WriteString("\n## Common flags\n")
+	for _, g := range groups {
+		fmt.Fprintf(doc, "\nFor %s:\n\n```text\n%s```\n", g.name, g.flags.FlagUsages())
+	}
+	for _, cmd := range commands {
+		describeCommand(doc, cmd, groups)
+	}
 	return doc.String()
+}
+
+// flagGroup are flags that several commands have.
+type flagGroup struct {
+	name  string
+	names []string
+	flags *pflag.FlagSet
+}
+
+// describeCommand writes the help of a command, with the common flags by the name of their group.
+func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) {
+	text := strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short))
+	fmt.Fprintf(doc, "\n## %s\n\n```text\n%s\n", cmd.CommandPath(), text)
+	if cmd == cmd.Root() {
+		usage := cmd.UsageString()
+		_, usage, _ = strings.Cut(usage, "Inspect:\n")
+		usage, _, _ = strings.Cut(usage, "Use \"outboxctl")
+		fmt.Fprintf(doc, "\nInspect:\n%s\n```\n", strings.TrimRight(usage, "\n"))
+		return
+	}
+	if cmd.Runnable() && !cmd.HasSubCommands() {
+		fmt.Fprintf(doc, "\n  %s\n", strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+	}
+	if cmd.Example != "" {
+		fmt.Fprintf(doc, "\n%s\n", strings.TrimRight(cmd.Example, "\n"))
+	}
+	own, common := pflag.NewFlagSet("", pflag.ContinueOnError), map[string]bool{}
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		for _, g := range groups {
+			if same := g.flags.Lookup(f.Name); same != nil && same.Usage == f.Usage {
+				common[g.name] = true
+				return
+			}
+		}
+		if f.Name != "help" {
+			own.AddFlag(f)
+		}
+	})
+	if own.HasFlags() {
+		fmt.Fprintf(doc, "\n%s", own.FlagUsages())
+	}
+	var names []string
+	for _, g := range groups {
+		if common[g.name] {
+			names = append(names, g.name)
+		}
+	}
+	if len(names) > 0 {
+		fmt.Fprintf(doc, "\n  common flags: %s\n", strings.Join(names, ", "))
+	}
+	doc.WriteString("```\n")
 }
 
 func noColours(w io.Writer) *colorprofile.Writer { return colorprofile.NewWriter(w, nil) }

@@ -19,11 +19,8 @@ func (a *app) errors() *cobra.Command {
 		Long: `Group dead and failing messages of the outbox, the inbox and the queue by their error, largest group
 first. Errors that differ only in numbers, ids and quoted text are one group.
 
-It reads the newest 10,000 messages of each state and table, equally many of each topic; a plus means
-that a group may have more. FIRST and LAST are the ages of its oldest and its newest message.
-
-To act on a group: outboxctl messages requeue --group GROUP, or outboxctl inbox or outboxctl queue
-for a group of these tables.`,
+It reads the newest 10,000 messages of each state and table; a plus means that a group may have more.
+FIRST and LAST are the ages of its oldest and its newest message.`,
 		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, admin.Outbox)

@@ -17,13 +17,10 @@ func (a *app) find() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "find UUID", Short: "Find a message by UUID, id or key in the outbox, the inbox and the queue",
 		Long: `Find a message in the outbox, the inbox and the queue by its UUID, its id as printed by list, or its
-ordering key: where it is, in which state and since when. Of a UUID it also finds the dead letter that
-is in the outbox.
+ordering key. For a UUID it also finds the dead letter in the outbox.
 
-Inbox and queue are asked by index. The outbox has none by UUID, which would cost those who write, so
-it is searched, newest first: some millions of messages in a few seconds. The search stops at the first
-matches that it comes by. If there may be more, the last line says with which --page to go on. Progress
-is printed meanwhile, and Ctrl-C prints what was found.`,
+The outbox has no index by UUID and is searched, newest first: millions of messages in a few seconds.
+The search stops at the first matches. Ctrl-C prints the messages found so far.`,
 		Example: "  outboxctl find 0197a3c2-6f2e-7d61-9f0a-3c1f6f3a2b11",
 		Args:    one("message", "its UUID, its id, or its key"),
 	}

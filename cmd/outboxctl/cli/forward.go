@@ -24,16 +24,8 @@ func (a *app) forward() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "forward", Short: "Publish what is in the outbox to Kafka or NATS JetStream",
 		Long: `Publish the messages of the outbox to Kafka or NATS JetStream until interrupted (Ctrl-C, SIGTERM).
-On shutdown it starts no new publishes, waits for those in flight, and releases its lanes. Run any
-number of these processes; they share the work.
-
-Every flag can be set in the environment instead, such as --lease-ttl in OUTBOX_LEASE_TTL. So a
-container needs no code:
-
-  OUTBOX_DSN=postgres://... OUTBOX_NATS=nats://nats:4222 outboxctl forward --log json
-
-For health checks use outboxctl check. Packages packages kafka and nats say which errors
-count as the message's fault, and which pause a topic.`,
+Run any number of these processes; they share the work. Every flag can be set in the environment
+instead, such as --lease-ttl in OUTBOX_LEASE_TTL. For health checks use outboxctl check.`,
 		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats " +
 			"nats://localhost:4222 --drain",
 	}

@@ -22,13 +22,10 @@ func (a *app) list(in admin.Table) *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{Use: "list", Short: "List messages",
 		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.
-Without --state it lists all states. If there are more, the last line says with which --page to go on.
-What no index finds is searched for: progress is printed meanwhile, and Ctrl-C prints what was found.`}
+Without --state it lists all states. Ctrl-C prints the messages found so far.`}
 	if in != admin.Outbox {
 		cmd.Long = "List messages without their payloads, by " + map[bool]string{true: "source", false: "consumer"}[in == admin.Queue] +
-			" and then oldest first. If there are more, the last line\n" +
-			"says with which --page to go on. What no index finds is searched for: progress is printed meanwhile,\n" +
-			"and Ctrl-C prints what was found."
+			" and then oldest first.\nCtrl-C prints the messages found so far."
 	}
 	f.bind(cmd, in)
 	f.bindStates(cmd, in.States(), "")

@@ -15,9 +15,8 @@ func (a *app) migratePartition() *cobra.Command {
 copied: the table becomes the first partition. Privileges, policies, triggers and indexes go with the
 name of the outbox; views and foreign keys must be dropped first.
 
-It reads the table once, blocks no writer for longer than one short transaction, and waits for no lock:
-it retries until it is interrupted, and --timeout does not limit it. Run it as the role that owns
-the table.`,
+It reads the table once and blocks writers only for one short transaction. It waits for no lock but
+retries until it is interrupted. Run it as the owner of the table.`,
 		Example: "  outboxctl migrate partition --partition-size 4000000",
 	}
 	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0,
@@ -40,9 +39,8 @@ func (a *app) migrateUnpartition() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "unpartition", Short: "Make an outbox in partitions one table again",
 		Long: `Make an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
-must be in one partition, which becomes the table, and the others are dropped. It waits for no lock: it
-retries until it is interrupted, and --timeout does not limit it. Run it as the role that owns the
-table.`,
+must be in one partition, which becomes the table, and the others are dropped. It waits for no lock but
+retries until it is interrupted. Run it as the owner of the table.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {

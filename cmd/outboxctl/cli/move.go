@@ -58,13 +58,10 @@ func (a *app) importWatermill() *cobra.Command {
 	var key string
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move pending messages of Watermill's forwarder into the outbox",
-		Long: `Move the messages that Watermill's forwarder has not published yet from a table of watermill-sql v3 or
-v4 into the outbox. Each batch is one transaction: you can interrupt it at any time and run it again.
-Messages written meanwhile are moved too. That forwarder may keep running; stop it if it is stuck,
-since it keeps a lock while its broker refuses a message. docs/guides/moving.md says when to do this,
-and which database role it needs.
-
-For non-JSON envelopes, use package move.`,
+		Long: `Move the pending messages of Watermill's forwarder from a table of watermill-sql v3 or v4 into the
+outbox. You can interrupt it at any time and run it again. Messages written meanwhile are moved too.
+The forwarder may keep running; stop it if it is stuck, since it keeps a lock while its broker refuses
+a message. docs/guides/moving.md has the steps and the role. For non-JSON envelopes use package move.`,
 		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
 	}
 	f.bind(a, cmd)

@@ -12,12 +12,11 @@ func (a *app) importTable() *cobra.Command {
 	var cfg move.TableConfig
 	cmd := &cobra.Command{
 		Use: "table TABLE", Short: "Move pending rows of a home-made outbox table into the outbox",
-		Long: `Move the pending rows of a home-made outbox table into the outbox, in the order of their ids. Stop its
-relay first. Each batch is one transaction: you can interrupt it at any time and run it again. Rows
-written meanwhile are moved too. docs/guides/moving.md says when to do this.
+		Long: `Move the pending rows of your own outbox table into the outbox, in the order of their ids. Stop its
+relay first. You can interrupt it at any time and run it again. docs/guides/moving.md has the steps.
 
-The flags are SQL over the columns of that table, most often just a column's name, and become part of
-the statements as they are. If a column has the name of one of these flags, write m. in front of it.`,
+The flags are SQL over the columns of that table, usually a column's name. If a column has the name of
+a flag, write m. in front of it.`,
 		Example: "  outboxctl import table events --pending 'sent_at IS NULL' --done 'sent_at = now()' --topic type --key " +
 			"customer --payload body --dry-run",
 		Args: cobra.ExactArgs(1),

@@ -17,15 +17,14 @@ func (a *app) roll() *cobra.Command {
 	var size int64
 	cmd := &cobra.Command{
 		Use: "roll", Short: "Make, empty and drop the partitions of a partitioned outbox",
-		Long: `Clean an outbox in partitions: make leaves ahead of the ids, empty those in which everything was
-published or discarded longer ago than --retention, and drop what is empty and far behind. Pending and
-dead messages stay: up to 1,000 of a leaf are put back in the same transaction; if there are more,
-its old rows are deleted one by one.
+		Long: `Maintain an outbox in partitions: create partitions ahead of the ids, empty those in which everything
+was published or discarded longer ago than --retention, and drop empty ones. Pending and dead messages
+stay: up to 1,000 of a partition are put back in the same transaction; if there are more, its old rows
+are deleted one by one.
 
-It waits for no lock: what is in use is left for the next run. The exception is a leaf that another
-session locks against all others while it is read: up to 30 seconds. Run it every hour as the role
-that owns the table, with a retention shorter than that of the forwarders. It exits with 1 if no leaf
-is ahead of the ids after it.`,
+Run it every hour as the owner of the table, with a shorter retention than the forwarders'. It waits
+for no lock longer than 30 seconds: partitions in use are left for the next run. It exits with 1 if no
+partition is ahead of the ids.`,
 		Example: "  outboxctl roll --retention 7d --yes --actor cron",
 	}
 	act.bind(a, cmd)

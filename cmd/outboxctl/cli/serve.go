@@ -32,10 +32,8 @@ and name the header in which the proxy passes on the user: --actor-header. Reque
 header are refused, and changes are recorded under that user. The proxy must remove the header from
 incoming requests.
 
-A website can make a browser on this machine call 127.0.0.1 under another host name, with any header
-(DNS rebinding). So a page that only this machine reaches answers to localhost, loopback addresses and
-the names of --host only. With a proxy on this machine, give --host the name by which browsers call
-the proxy.
+On a loopback address the page answers only to localhost, loopback addresses and the names of --host
+(against DNS rebinding). With a proxy on this machine, set --host to the name that browsers use.
 
 With --kafka, --nats or both the page also shows what outboxctl doctor finds at the broker.`,
 		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
