@@ -3,12 +3,6 @@ package mutants
 // adminMutants are those of what operators do and see.
 var adminMutants = []Mutant{
 	{
-		Name: "A1", File: "internal/sqltext/admin_redrive.go", In: "integration_test", Test: "TestALetterOfWhatIsNotDeadStays",
-		Breaks: "a letter of a message that is not dead any more is redriven",
-		Old:    "     WHERE coalesce(h.state, 'dead') = 'dead'\n",
-		New:    "",
-	},
-	{
 		Name: "A3", File: "internal/sqltext/admin_redrive.go", In: "integration_test", Test: "TestRedriveIsOneTransaction",
 		Breaks: "a message that is not dead any more is redriven",
 		Old:    "AND i.message_id = w.message_id AND ` + InboxState + ` = ANY ($3::text[])",
