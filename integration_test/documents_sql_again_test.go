@@ -36,7 +36,7 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 			statements = append(statements, statement)
 		}
 	}
-	require.Len(t, statements, 5)
+	require.Len(t, statements, 4)
 	for _, statement := range statements {
 		verb, _, _ := strings.Cut(strings.TrimPrefix(statement, "-- "), ":")
 		table := regexp.MustCompile(`UPDATE (?:"?public"?\.)?"?(outbox|inbox_queue)\b`).FindStringSubmatch(statement)[1]

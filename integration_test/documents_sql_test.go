@@ -113,7 +113,6 @@ func TestOperationsStatements(t *testing.T) {
 	requeue := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Requeue(t.Context(), of) }
 	replay := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Replay(t.Context(), of) }
 	discard := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Discard(t.Context(), of) }
-	skip := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.SkipHead(t.Context(), of) }
 	retryNow := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.RetryNow(t.Context(), of) }
 	topic := admin.TopicAct{Topic: "bookings", Reason: "they asked us to"}
 	clean := func(cfg admin.CleanConfig) func() error {
@@ -125,17 +124,13 @@ func TestOperationsStatements(t *testing.T) {
 		"Requeue: what died in a topic of one cause": act(requeue, admin.Filter{
 			Topic: "bookings", ErrorContains: "unknown topic",
 		}),
-		"Requeue: one that was discarded": act(requeue, admin.Filter{
-			IDs: []string{"47"}, States: []admin.State{admin.Discarded},
-		}),
 		"Replay: what was written to a topic": act(replay, admin.Filter{
 			Topic: "bookings", After: time.Now().Add(-time.Hour),
 		}),
-		"Discard: one": act(discard, admin.Filter{IDs: []string{"42"}}),
-		"SkipHead: the first message of a blocked key": act(skip, admin.Filter{Key: "K"}),
-		"RetryNow: what failed in a topic":             act(retryNow, admin.Filter{Topic: "bookings"}),
-		"Pause":                                        func() error { return a.Pause(t.Context(), topic) },
-		"Resume":                                       func() error { return a.Resume(t.Context(), topic) },
+		"Discard: one":                     act(discard, admin.Filter{IDs: []string{"42"}}),
+		"RetryNow: what failed in a topic": act(retryNow, admin.Filter{Topic: "bookings"}),
+		"Pause":                            func() error { return a.Pause(t.Context(), topic) },
+		"Resume":                           func() error { return a.Resume(t.Context(), topic) },
 		"Requeue: one of the inbox": act(requeue, admin.Filter{
 			In: admin.Inbox, IDs: []string{"booking/book:the UUID"},
 		}),
@@ -147,9 +142,6 @@ func TestOperationsStatements(t *testing.T) {
 		}),
 		"Discard: one of the queue": act(discard, admin.Filter{
 			In: admin.Queue, IDs: []string{"shop:its id"},
-		}),
-		"RetryNow: what failed in a topic of the queue": act(retryNow, admin.Filter{
-			In: admin.Queue, Topic: "letters",
 		}),
 		"Clean: the outbox":                                     clean(admin.CleanConfig{OutboxRetention: day}),
 		"Clean: the inbox, what was handled":                    nil, // one act for both
