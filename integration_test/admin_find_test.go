@@ -45,6 +45,7 @@ func TestFind(t *testing.T) {
 		SELECT 'shop/h' || i, CASE i % 500 WHEN 7 THEN 'u40' ELSE 'm' END, now() FROM generate_series(1, 2500) i`)
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, key, state)
 		SELECT 'from' || i, CASE i % 500 WHEN 7 THEN 'u40' ELSE 'm' || i END, 'orders', 'k' || i, 'dead' FROM generate_series(1, 1500) i`)
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, key, state) VALUES ('shop', 'own key', 'orders', 'own key', 'dead')`)
 	a := newAdmin(t, h)
 	everywhere := []string{
 		"inbox shop/h1007:u40 done", "inbox shop/h1507:u40 done", "inbox shop/h2007:u40 done", "inbox shop/h507:u40 done",
@@ -62,6 +63,7 @@ func TestFind(t *testing.T) {
 		"shop/h7:u40":  {"inbox shop/h7:u40 done"},
 		"from507:u40":  {"queue from507:u40 dead"},
 		"k12":          {"queue from12:m12 dead"},
+		"own key":      {"queue shop:own key dead"},
 		"nothing":      nil,
 		"a:b":          nil,
 		"' OR true --": nil,

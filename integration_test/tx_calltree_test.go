@@ -106,6 +106,9 @@ func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 		newEffects(t, h)
 		for name, around := range map[string]message.HandlerMiddleware{
 			"Tx": newTx(t, h, middleware.TxConfig{}),
+			"Stack": func(next message.HandlerFunc) message.HandlerFunc {
+				return chain(next, stack(t, h, middleware.StackConfig{})...)
+			},
 			"InTx": func(next message.HandlerFunc) message.HandlerFunc {
 				return func(msg *message.Message) (produced []*message.Message, err error) {
 					return produced, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) (err error) {
@@ -144,6 +147,10 @@ func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 			require.NoError(t, router.Close())
 			assert.Zero(t, effects(t, h, event), name)
 			assert.Equal(t, 1, effects(t, h, second), name)
+			if name == "Stack" {
+				assert.Equal(t, 1, h.count(t, `select attempts from inbox where message_id = $1 and processed_at is null`,
+					event.UUID), "the failure is the first message's")
+			}
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,10 +12,25 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Nothing is delivered after the session is over, and what is with handlers may still be acked.
+// counting counts the messages that are unmarshalled.
+type counting struct {
+	unmarshaler
+	n *atomic.Int32
+}
+
+func (c counting) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, error) {
+	c.n.Add(1)
+	return c.unmarshaler.Unmarshal(msg)
+}
+
+// Nothing is delivered after the session is over, nor unmarshalled, which would take slots of other partitions.
+// Messages with handlers may still be acked.
 func TestNothingStartsAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(cfg *SubscriberConfig) { cfg.Concurrency = 2 }, func(w *world) {
+	var unmarshalled atomic.Int32
+	bubble(t, func(cfg *SubscriberConfig) {
+		cfg.Concurrency, cfg.Unmarshaler = 2, counting{n: &unmarshalled}
+	}, func(w *world) {
 		c := newClaim(0, 0)
 		ended := w.claim(c)
 		for i := range int64(4) {
@@ -42,6 +58,9 @@ func TestNothingStartsAfterTheEnd(t *testing.T) {
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("the session was told %q, want %q", got, want)
+		}
+		if n := unmarshalled.Load(); n != 2 {
+			t.Errorf("%d messages were unmarshalled, want the 2 that have slots", n)
 		}
 	})
 }

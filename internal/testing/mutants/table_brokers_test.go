@@ -3,6 +3,45 @@ package mutants
 // brokerMutants are those of packages kafka and nats.
 var brokerMutants = []Mutant{
 	{
+		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
+		Breaks: "an offset is committed past messages that are not handled",
+		Old:    "if watermark := p.window.Watermark(); watermark > p.marked {",
+		New:    "if watermark := p.window.Watermark() + 1; watermark > p.marked {",
+	},
+	{
+		Name: "K2", File: "kafka/partition.go", In: "kafka", Test: "TestNothingStartsAfterTheEnd",
+		Breaks: "a partition that was taken away takes slots of others",
+		Old: `	if p.stopped {
+		return nil, nil
+	}
+`,
+		New: "",
+	},
+	{
+		Name: "K3", File: "kafka/partition.go", In: "kafka", Test: "TestRetryAfterBlocksItsKeySoLong",
+		Breaks: "a later retry comes after the backoff of a failure",
+		Old:    "	if later == 0 {\n		later = core.Backoff",
+		New:    "	if true {\n		later = core.Backoff",
+	},
+	{
+		Name: "K4", File: "kafka/partition.go", In: "kafka", Test: "TestFailingKeysLeaveHalfOfThePlaces",
+		Breaks: "failing keys leave no slot to others",
+		Old:    "if again && !p.retry {",
+		New:    "if p.retry = p.retry || again; false {",
+	},
+	{
+		Name: "K5", File: "kafka/partition.go", In: "kafka", Test: "TestKeyMayPanic",
+		Breaks: "a message whose key cannot be read is overtaken by others of its record key",
+		Old:    "key, rec.unkeyed = msg.Key, true",
+		New:    "key, rec.unkeyed = nil, true",
+	},
+	{
+		Name: "K6", File: "kafka/partition.go", In: "kafka", Test: "TestClaimResumesAtItsStart",
+		Breaks: "a partition that was paused before a rebalance stays paused",
+		Old:    "	p.group.Resume(p.here) // sarama remembers a pause over rebalances\n",
+		New:    "",
+	},
+	{
 		Name: "N1", File: "nats/term.go", In: "nats", Test: "TestAGapIsWaitedFor",
 		Breaks: "a message overtakes one of its key that was lost on its way",
 		Old:    "if t.last != 0 && meta.Sequence.Consumer != t.last+1 {",
@@ -43,29 +82,5 @@ var brokerMutants = []Mutant{
 		Breaks: "the messages of another owner are handled",
 		Old:    `return pin == "" || pin == t.pin`,
 		New:    `return true`,
-	},
-	{
-		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",
-		Breaks: "an offset is committed past messages that are not handled",
-		Old:    "if watermark := p.window.Watermark(); watermark > p.marked {",
-		New:    "if watermark := p.window.Watermark() + 1; watermark > p.marked {",
-	},
-	{
-		Name: "K3", File: "kafka/partition.go", In: "kafka", Test: "TestRetryAfterBlocksItsKeySoLong",
-		Breaks: "a later retry comes after the backoff of a failure",
-		Old:    "	if later == 0 {\n		later = core.Backoff",
-		New:    "	if true {\n		later = core.Backoff",
-	},
-	{
-		Name: "K4", File: "kafka/partition.go", In: "kafka", Test: "TestFailingKeysLeaveHalfOfThePlaces",
-		Breaks: "failing keys leave no slot to others",
-		Old:    "if again && !p.retry {",
-		New:    "if p.retry = p.retry || again; false {",
-	},
-	{
-		Name: "K6", File: "kafka/partition.go", In: "kafka", Test: "TestClaimResumesAtItsStart",
-		Breaks: "a partition that was paused before a rebalance stays paused",
-		Old:    "	p.group.Resume(p.here) // sarama remembers a pause over rebalances\n",
-		New:    "",
 	},
 }

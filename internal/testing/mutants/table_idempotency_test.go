@@ -26,4 +26,52 @@ var idempotencyMutants = []Mutant{
 		Old:    "if err == nil && !standby {",
 		New:    "if err == nil {",
 	},
+	{
+		Name: "H5", File: "idempotency/row.go", In: "integration_test", Test: "TestHTTPOtherRequest",
+		Breaks: "another request with the same key gets the answer of the first",
+		Old:    "case !bytes.Equal(hash, q.fingerprint):",
+		New:    "case !bytes.Equal(hash, hash):",
+	},
+	{
+		Name: "H6", File: "internal/sqltext/idempotency.go", In: "integration_test", Test: "TestHTTPHandlerEndsItsTransaction",
+		Breaks: "an answer is stored behind a COMMIT of the handler",
+		Old:    "StoreAnswerMarked = StoreAnswer + ` AND ` + isMarked",
+		New:    "StoreAnswerMarked = StoreAnswer",
+	},
+	{
+		Name: "H7", File: "idempotency/answer.go", In: "integration_test", Test: "TestHTTPFailures",
+		Breaks: "a failure of the server is the answer for good",
+		Old:    "return status < 500",
+		New:    "return status < 600",
+	},
+	{
+		Name: "H8", File: "idempotency/attempt.go", In: "integration_test", Test: "TestHTTPFailures",
+		Breaks: "what a handler wrote that answered 400 is committed",
+		Old:    "case w.status >= http.StatusBadRequest:",
+		New:    "case false:",
+	},
+	{
+		Name: "H9", File: "internal/sqltext/idempotency.go", In: "integration_test", Test: "TestCleaningKeys",
+		Breaks: "answers are deleted before they expire",
+		Old:    "     WHERE expires_at <= coalesce(nullif($2::text, '')::timestamptz, statement_timestamp())\n",
+		New:    "     WHERE created_at <= coalesce(nullif($2::text, '')::timestamptz, statement_timestamp())\n",
+	},
+	{
+		Name: "H10", File: "idempotency/gate.go", In: "integration_test", Test: "TestHTTPWaitersKeepNoConnections",
+		Breaks: "repetitions of a slow request hold all connections",
+		Old:    "if !taken {",
+		New:    "if !taken || true {",
+	},
+	{
+		Name: "H11", File: "idempotency/row.go", In: "integration_test", Test: "TestHTTPHandlerEndsItsTransaction",
+		Breaks: "a lost answer is repeated as an empty one",
+		Old:    "case !status.Valid:",
+		New:    "case false:",
+	},
+	{
+		Name: "H12", File: "idempotency/attempt.go", In: "integration_test", Test: "TestHTTPCommittedIsNotRepeated",
+		Breaks: "a request is repeated whose handler has committed",
+		Old:    "if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrTxEnded) {",
+		New:    "if errors.Is(err, outbox.ErrCommitUnknown) {",
+	},
 }

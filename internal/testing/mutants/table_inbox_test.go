@@ -43,6 +43,13 @@ var inboxMutants = []Mutant{
 		New:    "	if false {",
 	},
 	{
+		Name: "I7", File: "internal/sqltext/inbox.go", In: "integration_test", Second: true,
+		Test:   "TestADuplicateWaitsForTheStandby",
+		Breaks: "a copy that is found after OnBegin failed is acked by what a standby may not have",
+		Old:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2 FOR UPDATE`",
+		New:    "FROM {inbox} WHERE consumer = $1 AND message_id = $2`",
+	},
+	{
 		Name: "I8", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestCleaningTheInbox",
 		Breaks: "dead messages are cleaned away",
 		Old:    "AND processed_at IS NULL AND dead_at IS NULL\n     LIMIT",
@@ -133,6 +140,12 @@ var inboxMutants = []Mutant{
 		New:    "return errors.As(err, &later)",
 	},
 	{
+		Name: "I23", File: "middleware/uncharged.go", In: "integration_test", Test: "TestRetryAfterOnABroker",
+		Breaks: "a later retry holds its partition longer than Backoff.Max",
+		Old:    "return outcome, min(wait, o.cfg.Backoff.Max), err",
+		New:    "return outcome, wait, err",
+	},
+	{
 		Name: "I24", File: "middleware/inbox.go", In: "integration_test", Test: "TestClaimedWork",
 		Breaks: "the effects of a message are committed whose lease another owner has",
 		Old:    "case !acked:",
@@ -144,6 +157,24 @@ var inboxMutants = []Mutant{
 		Breaks: "a duplicate is acked by what a standby may not have",
 		Old:    "AND (processed_at IS NOT NULL OR dead_at IS NOT NULL) AND current_setting('synchronous_standby_names') = ''",
 		New:    "AND (processed_at IS NOT NULL OR dead_at IS NOT NULL)",
+	},
+	{
+		Name: "I26", File: "middleware/inbox.go", In: "integration_test", Second: true, Test: "TestADuplicateWaitsForTheStandby",
+		Breaks: "the transaction of a duplicate does not wait for the standby",
+		Old:    "if !standby {",
+		New:    "if !standby || true {",
+	},
+	{
+		Name: "I27", File: "middleware/inbox.go", In: "integration_test", Test: "TestInboxContentCheck",
+		Breaks: "a copy with other content is acked in silence",
+		Old:    "if known == nil || bytes.Equal(known, c.hash) {",
+		New:    "if known == nil || bytes.Equal(c.hash, c.hash) {",
+	},
+	{
+		Name: "I28", File: "middleware/handling.go", In: "integration_test", Test: "TestHandlersDoNotJoinTheirEarlierSelves",
+		Breaks: "a message joins the handling of the one that published it",
+		Old:    "h.uuid != msg.UUID || !h.tree.Has(msg.Context()) ||",
+		New:    "",
 	},
 	{
 		Name: "I29", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestLettersAndCopiesCommandNoBroker",
