@@ -199,48 +199,6 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 	assert.True(t, x.processed(t, "a", nil))
 }
 
-// TestDuplicateDuringAck: copies are stored while their messages are acked or abandoned. No message is done twice, none
-// that is done is claimed again, and none is lost.
-func TestDuplicateDuringAck(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	store := newStore(t, h, queue.StoreConfig{MaxAttempts: -1})
-	const n = 100
-	all := numberedItems("shop", n)
-	enqueued(t, store, all...)
-	ctx, cancel := context.WithCancel(t.Context())
-	var group errgroup.Group
-	group.Go(func() error {
-		for i := 0; ctx.Err() == nil; i++ {
-			if _, err := store.Enqueue(t.Context(), all[i%n], all[(i*7)%n]); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	done := map[queue.ID]int{}
-	owner, turn := queue.NewOwner(), 0
-	eventually(t, func() bool {
-		for _, msg := range claimed(t, store, owner, 20) {
-			if turn++; turn%3 == 0 {
-				settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Millisecond}, msg.ID))
-				continue
-			}
-			settles(t, 1)(store.Ack(t.Context(), owner, msg.ID))
-			done[msg.ID]++
-		}
-		return len(done) == n
-	}, "all are done")
-	cancel()
-	require.NoError(t, group.Wait())
-	for id, k := range done {
-		assert.Equal(t, 1, k, "%v", id)
-	}
-	assert.Equal(t, n, h.count(t, "select count(*) from inbox_queue where state = 'done'"))
-}
-
 // TestAckAgainstEnqueue: batches that are stored again, in the order of their IDs, and batches that are settled, in the
 // order of their rows, do not deadlock.
 func TestAckAgainstEnqueue(t *testing.T) {

@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"errors"
-	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,35 +39,6 @@ func TestUnackOfOnesOwnAckOnly(t *testing.T) {
 	require.NoError(t, d.Close())
 	untilState(t, s, itemID("orders", 0), queue.Done)
 	assert.EqualValues(t, 1, calls.Load())
-}
-
-// TestEndedTransactionOfAHandlerThatNeverReturns: the message comes again, although the handler has committed that it
-// is done.
-func TestEndedTransactionOfAHandlerThatNeverReturns(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	forEachHandle(t, func(t *testing.T, h handle) {
-		s := storeOn(t, h, quickStore())
-		storeAll(t, s, items("orders", 1)...)
-		again := make(chan struct{})
-		dispatching(t, s, quickDispatcher(map[string]queue.Handler{
-			"orders": {Handle: func(ctx context.Context, msg *queue.Message) error {
-				if msg.Attempt > 0 {
-					close(again)
-					return nil
-				}
-				if err := h.execTx(ctx, "commit"); err == nil {
-					runtime.Goexit()
-				}
-				return nil
-			}},
-		}))
-		select {
-		case <-again:
-		case <-time.After(patience):
-			t.Error("it does not come again")
-		}
-	})
 }
 
 // TestFailedAckKeepsNoLease: the ack of a message failed, so it is not locked, and that it is somebody else's shows.

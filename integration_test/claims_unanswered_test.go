@@ -24,7 +24,7 @@ func TestClaimWithoutAnswer(t *testing.T) {
 	} {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		newEffects(t, h)
-		proxy := newCuttingProxy(t, h.url)
+		proxy := newProxy(t, h.url)
 		far := open(t, proxy.url)
 		near := storeOn(t, h, quickStore())
 		stored := append(items("orders", 3), items("calls", 3)...)
@@ -147,7 +147,7 @@ func TestFailureIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	near := newPgxHandle(t, newMigratedDatabase(t))
-	proxy := newCuttingProxy(t, near.url)
+	proxy := newProxy(t, near.url)
 	h, gate := newStatementGate(t, proxy.url)
 	defer gate.releaseAll()
 	s := storeOn(t, near, quickStore())

@@ -115,7 +115,7 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
-	proxy := newCuttingProxy(t, h.url)
+	proxy := newProxy(t, h.url)
 	far := newPgxHandle(t, proxy.url)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
@@ -157,7 +157,7 @@ func TestDispatcherUnknownCommits(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
-	proxy := newCuttingProxy(t, h.url)
+	proxy := newProxy(t, h.url)
 	far := newPgxHandle(t, proxy.url)
 	s := storeOn(t, far, quickStore())
 	for i, cut := range []func(){func() { proxy.cutAtCommitted.Store(true) }, func() { proxy.cutAtCommit.Store(true) }} {

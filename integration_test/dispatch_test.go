@@ -527,24 +527,32 @@ func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
 	assert.Equal(t, queue.Processing, state)
 }
 
-// TestEndedTransactionOfAHandlerThatFails: the message comes again, although the handler has committed that it is done.
+// TestEndedTransactionOfAHandlerThatFails, or that ends its goroutine: the message comes again, although the handler has
+// committed that it is done.
 func TestEndedTransactionOfAHandlerThatFails(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		s := storeOn(t, h, quickStore())
-		storeAll(t, s, items("orders", 1)...)
-		dispatching(t, s, quickDispatcher(map[string]queue.Handler{
-			"orders": {Handle: func(ctx context.Context, msg *queue.Message) error {
+		storeAll(t, s, items("fails", 1)...)
+		storeAll(t, s, items("exits", 1)...)
+		of := func(ending func()) queue.Handler {
+			return queue.Handler{Handle: func(ctx context.Context, msg *queue.Message) error {
 				if msg.Attempt > 0 {
 					return nil
 				}
-				return errors.Join(h.execTx(ctx, "commit"), errHandler)
-			}},
-		}))
-		untilState(t, s, itemID("orders", 0), queue.Done)
-		eventually(t, func() bool { _, attempts := stateOf(t, s, itemID("orders", 0)); return attempts == 1 },
-			"the failed attempt is charged")
-		untilState(t, s, itemID("orders", 0), queue.Done)
+				if err := h.execTx(ctx, "commit"); err != nil {
+					return nil
+				}
+				ending()
+				return errHandler
+			}}
+		}
+		dispatching(t, s, quickDispatcher(map[string]queue.Handler{"fails": of(func() {}), "exits": of(runtime.Goexit)}))
+		for _, topic := range []string{"fails", "exits"} {
+			eventually(t, func() bool { _, attempts := stateOf(t, s, itemID(topic, 0)); return attempts == 1 },
+				"the failed attempt is charged: %s", topic)
+			untilState(t, s, itemID(topic, 0), queue.Done)
+		}
 	})
 }

@@ -5,6 +5,8 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"regexp"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -48,7 +50,7 @@ func only(topics ...string) forwarder.Config {
 var faultsOfTheOutbox = []fault{
 	{
 		name: "the broker refuses one message, which blocks its key", check: "failing", severity: admin.Critical,
-		alert: "OutboxMessagesFailing", always: true,
+		evidence: `blocked keys: 1[^0-9](?s:.*)` + regexp.QuoteMeta(errRefused.Error()), alert: "OutboxMessagesFailing", always: true,
 		inject: func(n *night) {
 			n.h.publish(n, "orders", "K", "poison", "behind it")
 			n.older("20 minutes")
@@ -64,7 +66,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "messages died of a broker that did not know the topic", check: "dead", severity: admin.Warning,
-		alert: "OutboxMessagesDead", always: true, did: "`outboxctl messages requeue`, when the topic was there",
+		evidence: `2 messages of the outbox are dead`, alert: "OutboxMessagesDead", always: true, did: "`outboxctl messages requeue`, when the topic was there",
 		inject: func(n *night) {
 			n.h.publish(n, "orders", "", "1", "2")
 			n.forwards(classifyingConfig(), func(string, *message.Message) error { return errMalformed })
@@ -78,7 +80,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "the broker is down, for eight topics", check: "topic_unavailable", severity: admin.Critical,
-		alert: "OutboxTopicUnavailable", did: "the broker was started", always: true,
+		evidence: errDown.Error(), alert: "OutboxTopicUnavailable", did: "the broker was started", always: true,
 		inject: func(n *night) {
 			for i := range 8 {
 				n.h.publish(n, fmt.Sprintf("topic-%d", i), "", "1")
@@ -94,15 +96,22 @@ var faultsOfTheOutbox = []fault{
 			require.NoError(n, err)
 			assert.Len(n, admin.Judge(list).Problems, 1, "one cause is one finding: %v", list)
 		},
-		cure: func(n *night, _ admin.Finding) { n.answers(nil) },
+		cure: func(n *night, f admin.Finding) {
+			assert.Contains(n, f.Cure, "resumes the topic by itself")
+			n.answers(nil)
+			n.arrives(n, "1")
+		},
 	},
 	{
 		name: "an operator paused a topic in the morning", check: "topic_paused", severity: admin.Warning,
-		alert: "OutboxTopicPaused", always: true,
+		evidence: `paused topic "orders" 5h00m ago \(alice: until bob's back\)`, alert: "OutboxTopicPaused", always: true,
 		inject: func(n *night) {
 			n.forwards(classifyingConfig(), nil)
-			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "deploy"}))
+			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "until bob's back"}))
+			n.h.publish(n, "orders", "K", "1")
 			n.h.exec(n, "UPDATE outbox_topics SET paused_at = now() - interval '5 hours'")
+			ails(n, n.h, "topic_paused")
+			assert.NotContains(n, findings(n, n.h), "backlog", "one reason is enough")
 		},
 	},
 	{
@@ -133,6 +142,7 @@ var faultsOfTheOutbox = []fault{
 				now() - interval '3 hours', now() - interval '2 hours' FROM generate_series(1, 1000) i`)
 			f := ails(n, n.h, "topic_unread")
 			assert.Regexp(n, `1000 messages of topic "letters" are ready, the oldest for 2h00m`, f.Evidence)
+			assert.Contains(n, f.Cure, `add "letters" to forwarder.Config.Topics`)
 		},
 		cure: func(n *night, _ admin.Finding) {
 			n.h.exec(n, "DELETE FROM outbox WHERE id > (SELECT min(id) + 20 FROM outbox)") // for the sake of time
@@ -159,7 +169,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "a service vanished with its forwarder and its metrics", check: "forwarders", severity: admin.Critical,
-		alert: "OutboxVanished", gone: true, did: "the service was started",
+		evidence: `the lease of forwarder "worker-1-pgx" \(scope default\) expired`, alert: "OutboxVanished", gone: true, did: "the service was started",
 		inject: func(n *night) {
 			n.killed("")
 			n.h.publish(n, "orders", "", "1")
@@ -207,7 +217,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "forwarders with overlapping topics wait for each other", check: "forwarder_waits", severity: admin.Warning,
-		did: "the old forwarder was stopped", inject: func(n *night) {
+		always: true, did: "the old forwarder was stopped", inject: func(n *night) {
 			n.forwards(only("orders", "bills"), nil)
 			other, err := forwarder.New(n.h.db, n.fakeBroker, only("letters", "bills"), nil)
 			require.NoError(n, err)
@@ -222,7 +232,10 @@ var faultsOfTheOutbox = []fault{
 					"WHERE waiting_since IS NOT NULL") == 1
 			}, "it waits")
 		},
-		cure: func(n *night, _ admin.Finding) { require.NoError(n, n.Forwarder.Close()) },
+		cure: func(n *night, f admin.Finding) {
+			assert.Contains(n, f.Cure, "stop those")
+			require.NoError(n, n.Forwarder.Close())
+		},
 	},
 	{
 		name: "a publish may hang for ever", check: "timeouts", severity: admin.Warning,
@@ -240,11 +253,32 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "no forwarder deletes what is old", check: "retention", severity: admin.Warning, always: true,
-		did: "`outboxctl clean`", inject: func(n *night) {
+		evidence: "no running forwarder deletes them", did: "`outboxctl clean`", inject: func(n *night) {
 			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 				VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
 		},
-		cure: func(n *night, f admin.Finding) { order(n.T, n.h, f, "clean", "--yes") },
+		cure: func(n *night, f admin.Finding) {
+			assert.Contains(n, f.Cure, "admin.Clean with OutboxRetention 168h0m0s")
+			order(n.T, n.h, f, "clean", "--yes")
+		},
+	},
+	{
+		name: "forwarders delete only what they publish", check: "retention", severity: admin.Warning,
+		evidence: `the running forwarders delete only what they publish themselves \(Retention -1\)`,
+		did:      "`outboxctl clean`", inject: func(n *night) {
+			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
+				VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
+			cfg := classifyingConfig()
+			cfg.Retention = -1
+			n.forwards(cfg, nil)
+			eventually(n, func() bool {
+				return !strings.Contains(ails(n, n.h, "retention").Evidence, "no running forwarder")
+			}, "it is running")
+		},
+		cure: func(n *night, f admin.Finding) {
+			require.NoError(n, n.Forwarder.Close()) // it deletes what it publishes, which is worth another word
+			order(n.T, n.h, f, "clean", "--yes")
+		},
 	},
 }
 

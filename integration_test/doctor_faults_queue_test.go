@@ -52,7 +52,8 @@ var faultsOfTheQueue = []fault{
 	},
 	{
 		name: "handlers of the queue are too slow", check: "queue_waits", severity: admin.Critical, always: true,
-		alert: "QueueMessagesLate", did: "the handler was made faster", inject: func(n *night) {
+		evidence: `messages of topic "letters" in the queue are due, the oldest for 2[0-9]m`, alert: "QueueMessagesLate",
+		did: "the handler was made faster", inject: func(n *night) {
 			n.stored("letters", 500)
 			fast := &n.fast
 			n.handles("letters", func() error {
@@ -66,6 +67,8 @@ var faultsOfTheQueue = []fault{
 	},
 	{
 		name: "a dispatcher was killed while it handled a message", check: "queue_abandoned", severity: admin.Warning,
+		evidence: `1 message of topic "victims" in the queue has an owner whose lease expired, the first 1[1-9]m(?s:.*)` +
+			"or its handler has kept a transaction open since",
 		always: true, did: "a dispatcher was started", inject: func(n *night) {
 			storeAll(n, storeOn(n, n.h, quickStore()), items("victims", 1)...) // which wait until their process ends
 			p := startQueueProcess(n, queueChild{URL: n.h.url, Dispatchers: 1, Concurrency: 1, LeaseTTL: time.Minute})
@@ -92,6 +95,7 @@ var faultsOfTheQueue = []fault{
 				}, "its message is taken back")
 			}
 			f := ails(n, n.h, "queue_crashes")
+			assert.Contains(n, f.Cure, "DispatcherConfig.LeaseTTL")
 			assert.Contains(n, f.Evidence, "message test:killers-0 has done so 3 times")
 			assert.Contains(n, ctl{t: n.T, url: n.h.url}.run("queue", "show", "test:killers-0").out, "crashes: 3")
 			assert.Contains(n, ctl{t: n.T, url: n.h.url}.run("queue", "list", "--state", "failing").out, "crashes: 3")
@@ -115,7 +119,8 @@ var faultsOfTheQueue = []fault{
 	},
 	{
 		name: "a handler of the queue has failed for 2 h", check: "failing", severity: admin.Warning,
-		alert: "QueueMessagesFailing", always: true, did: "the handler was corrected", inject: func(n *night) {
+		evidence: `1 message of the queue keeps failing, topic letters, the oldest written 2h`,
+		alert:    "QueueMessagesFailing", always: true, did: "the handler was corrected", inject: func(n *night) {
 			cfg := quickStore()
 			cfg.MaxAttempts = -1
 			cfg.Backoff.Func = func(attempt int) time.Duration { // as late as the bank's own
@@ -161,7 +166,11 @@ var faultsOfTheQueue = []fault{
 	{
 		name: "a consumer's message has failed for 2 h, and is not redelivered", check: "failing",
 		severity: admin.Warning, alert: "InboxMessagesFailing", always: true, did: "`outboxctl inbox discard`",
+		evidence: `1 message of the inbox keeps failing, consumer shop/book, the oldest for 2h(?s:.*)bookings`,
 		inject: func(n *night) {
+			n.h.exec(n, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error) VALUES
+				('shop/book', 'b', now() - interval '2 seconds', 1, 'a moment ago'),
+				('shop/book', 'revived', now() - interval '5 minutes', 0, 'before it was requeued')`)
 			f := newFeed()
 			startRouter(n, func(r *message.Router) {
 				r.AddMiddleware(stackFor(n, newOutboxPublisher(n, n.h), middleware.StackConfig{}, nil)...)
@@ -173,7 +182,7 @@ var faultsOfTheQueue = []fault{
 			for range 4 {
 				require.False(n, f.deliver(n, msg.Copy()))
 			}
-			n.h.exec(n, "UPDATE inbox SET received_at = now() - interval '2 hours'")
+			n.h.exec(n, "UPDATE inbox SET received_at = now() - interval '2 hours' WHERE message_id = $1", msg.UUID)
 		},
 		cure: func(n *night, f admin.Finding) { order(n.T, n.h, f, "discard", "--yes") },
 	},

@@ -35,21 +35,24 @@ func (n *night) role(name string) (string, handle) {
 
 var faultsOfTheServer = []fault{
 	{
-		name: "a session is idle in a transaction", check: "idle_transaction", severity: admin.Info,
+		name: "a session is idle in a transaction", check: "idle_transaction", severity: admin.Info, always: true,
+		evidence: `\("culprit"\), idle in transaction(?s:.*)RowShareLock`,
 		inject: func(n *night) {
 			n.h.publish(n, "orders", "", "1")
 			begin(n, n.h, "BEGIN", "SELECT FROM outbox FOR UPDATE")
 			n.world = startForwarder(n, n.h, classifyingConfig())
+			n.arrives(n, "1")
+			assert.Equal(n, 0, n.h.states(n, "true")["done"], "it cannot be settled")
 		},
 	},
 	{
-		name: "a table is locked by hand", check: "table_lock", severity: admin.Warning,
+		name: "a table is locked by hand", check: "table_lock", severity: admin.Warning, always: true,
 		inject: func(n *night) { begin(n, n.h, "BEGIN", "LOCK TABLE outbox IN SHARE ROW EXCLUSIVE MODE") },
 	},
 	{
-		name: "a prepared transaction was forgotten", check: "prepared_transactions", severity: admin.Info,
+		name: "a prepared transaction was forgotten", check: "prepared_transactions", severity: admin.Info, always: true,
 		inject: func(n *night) {
-			gid := "night of " + strings.TrimPrefix(role(n.h), "/")
+			gid := "o''clock " + strings.TrimPrefix(role(n.h), "/")
 			begin(n, n.h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')",
 				"PREPARE TRANSACTION '"+gid+"'")
 			n.Cleanup(func() { _, _ = n.h.pool.Exec(context.Background(), "ROLLBACK PREPARED '"+gid+"'") })
@@ -63,11 +66,21 @@ var faultsOfTheServer = []fault{
 	},
 	{
 		name: "a right was taken from the role of the forwarder", check: "privileges", severity: admin.Critical,
-		always: true, inject: func(n *night) {
+		evidence: `"outbox" denies DELETE to role "\w+_forwarder"`, always: true, inject: func(n *night) {
 			name, h := n.role("forwarder")
 			n.world = startForwarder(n, h, classifyingConfig())
 			n.h.exec(n, `REVOKE DELETE ON outbox FROM "`+name+`"`)
 		},
+	},
+	{
+		name: "a right was taken from the role of the writer", check: "privileges", severity: admin.Critical,
+		evidence: `may write messages, but lacks USAGE`, inject: func(n *night) {
+			name, h := n.role("writer")
+			n.h.exec(n, `REVOKE USAGE ON SEQUENCE outbox_id_seq FROM "`+name+`"`)
+			n.world = startForwarder(n, n.h, classifyingConfig())
+			n.mend = func() { h.publish(n, "orders", "", "1"); n.arrives(n, "1") }
+		},
+		cure: func(n *night, f admin.Finding) { n.runs(f); n.mend() },
 	},
 	{
 		name: "the role of the forwarder has a statement_timeout of 100 ms", check: "statement_timeout",
@@ -81,7 +94,7 @@ var faultsOfTheServer = []fault{
 	},
 	{
 		name: "a transaction writes messages and goes on for long", check: "long_transaction", severity: admin.Info,
-		inject: func(n *night) {
+		evidence: "active(?s:.*)RowExclusiveLock", always: true, inject: func(n *night) {
 			conn := begin(n, n.h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')")
 			ended := make(chan error, 1)
 			go func() { _, err := conn.Exec(n.Context(), "SELECT pg_sleep(600)"); ended <- err }()

@@ -31,6 +31,7 @@ type fault struct {
 	name     string // what happened
 	check    string // the finding
 	severity admin.Severity
+	evidence string // a regular expression for what the finding says; "" = any
 	alert    string // of dashboards/alerts.yaml; "" = none
 	gone     bool   // the process that exports the metrics goes with it
 	always   bool   // make test injects it
@@ -94,6 +95,7 @@ func (f fault) happens(t *testing.T) {
 		return i >= 0
 	}, "doctor finds %s", f.check)
 	t.Log(found)
+	assert.Regexp(t, f.evidence, found.Evidence)
 	var heading string
 	title := strings.ToUpper(found.Title[:1]) + found.Title[1:]
 	eventually(t, func() bool { // on a busy machine it may not be in time for the page

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -83,6 +84,19 @@ func cure(t testing.TB, h handle, f admin.Finding) {
 		_, err := h.pool.Exec(t.Context(), statement)
 		require.NoError(t, err, statement)
 	}
+}
+
+// begin opens a transaction on a connection of its own, which ends with the test or when somebody ends it.
+func begin(t testing.TB, h handle, statements ...string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), h.url+"&application_name=culprit")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	for _, s := range statements {
+		_, err := conn.Exec(t.Context(), s)
+		require.NoError(t, err)
+	}
+	return conn
 }
 
 // TestDoctorOfAHealthyOutbox has next to nothing to say of a forwarder that works.

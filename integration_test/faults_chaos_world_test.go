@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
@@ -31,7 +30,7 @@ type chaos struct {
 	begun   time.Time
 	room    string // a file system of its own for the data of Postgres; "" = none
 	clock   string // a file that says by how much Postgres's clock is ahead; "" = it has the machine's
-	proxy   *switchProxy
+	proxy   *proxy
 	primary *services.Postgres
 	standby *services.Postgres // nil = this Postgres can have none
 	pooler  *services.PgBouncer
@@ -82,7 +81,7 @@ func newChaos(t *testing.T, plan chaosPlan) *chaos {
 			require.NoError(t, c.standby.Close())
 		}
 	})
-	c.proxy = newSwitchProxy(t, c.primary.URL())
+	c.proxy = newProxy(t, c.primary.URL())
 	c.follow()
 	h := pgxHandle(t, "chaos", c.proxy.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 10 })
 	c.crashWorld = newCrashWorld(t, h, 60)
@@ -101,11 +100,8 @@ func newChaos(t *testing.T, plan chaosPlan) *chaos {
 	})()
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.nats.Close()) })
-	js, stream, prefix := natsStream(t, c.nats.URL(), nil)
-	c.inbound = &jetStreamWorld{url: c.nats.URL(), js: js, stream: stream, inboundWorld: &inboundWorld{
-		t: t, h: h, topic: prefix + "orders", group: "g-" + watermill.NewShortUUID(), sent: map[string]int{},
-	}}
 	h.exec(t, inboundLedger)
+	c.inbound = newJetStreamWorldIn(t, h, c.nats.URL(), nil)
 	watchClaims(t, h)
 
 	for _, handle := range []string{"pgx", "sql-pq", "pgbouncer"} {

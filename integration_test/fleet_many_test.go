@@ -132,7 +132,8 @@ func TestFleetManyDatabases(t *testing.T) {
 	coming := shared[:restless]
 	steady = append(steady, shared[restless:]...)
 	slow := newTenants(t, "slow", 0)[0]
-	proxy := newSlowProxy(t, slow.DSN, delay)
+	proxy := newProxy(t, slow.DSN)
+	proxy.delay.Store(int64(delay))
 	slow.DSN = proxy.url
 
 	r := newRegistry(targetsOf(append(slices.Clone(steady), coming...)...)...)

@@ -196,7 +196,8 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	all := newTenants(t, "one", 4)
 	all[3].exec(t, "DROP TABLE s003.inbox_queue")
 	slow := newTenants(t, "slow", 0)[0]
-	proxy := newSlowProxy(t, slow.DSN, 5*time.Second)
+	proxy := newProxy(t, slow.DSN)
+	proxy.delay.Store(int64(5 * time.Second))
 	slow.DSN = proxy.url
 	r := newRegistry(append(targetsOf(append(all, slow)...), fleet.Target{Key: "away", DSN: newSilentServer(t)})...)
 	var h handledLog

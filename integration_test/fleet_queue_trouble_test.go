@@ -40,7 +40,7 @@ func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 	noLeaks(t)
 	healthy := newTenants(t, "healthy", 0)[0]
 	hung := newTenants(t, "hung", 3)
-	proxy := newSlowProxy(t, hung[0].DSN, 0)
+	proxy := newProxy(t, hung[0].DSN)
 	for i := range hung {
 		hung[i].DSN = proxy.url
 	}
@@ -80,7 +80,8 @@ func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
 	noLeaks(t)
 	one := newTenants(t, "one", 2)
 	slow := newTenants(t, "slow", 0)[0]
-	proxy := newSlowProxy(t, slow.DSN, 300*time.Millisecond)
+	proxy := newProxy(t, slow.DSN)
+	proxy.delay.Store(int64(300 * time.Millisecond))
 	slow.DSN = proxy.url
 	all, half := limit{t: t, what: "handlers", most: 4}, limit{t: t, what: "handlers of one database", most: 2}
 	var h handledLog

@@ -133,7 +133,7 @@ func TestHTTPUnknownCommit(t *testing.T) {
 	database := newMigratedDatabase(t)
 	direct := newPgxHandle(t, database)
 	o := newOrdering(t, direct)
-	proxy := newCuttingProxy(t, database)
+	proxy := newProxy(t, database)
 	for _, h := range openHandles(t, proxy.url) {
 		o.h, o.pub = h, newOutboxPublisher(t, h)
 		o.calls.Store(0)

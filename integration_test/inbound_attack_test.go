@@ -64,16 +64,11 @@ func TestInboundMessagesAreDeleted(t *testing.T) {
 	require.NoError(t, w.clusterAdmin().DeleteRecords(w.topic, map[int32]int64{0: 20_000}))
 	mended.Store(true)
 	w.h.exec(t, `create view fresh as select * from ledger where key = 'fresh'`)
-	var fresh []*sarama.ProducerMessage
-	for i := range 200 {
-		fresh = append(fresh, w.numbered("fresh", i+1))
+	fresh := make([]numberedMessage, 200)
+	for i := range fresh {
+		fresh[i] = numberedMessage{"fresh", i + 1}
 	}
-	cfg := sarama.NewConfig()
-	cfg.Producer.Return.Successes = true
-	producer, err := sarama.NewSyncProducer(w.server.Brokers(), cfg)
-	require.NoError(t, err)
-	defer producer.Close()
-	require.NoError(t, producer.SendMessages(fresh))
+	w.put(fresh)
 	eventually(t, func() bool {
 		return w.h.count(t, `select count(distinct (key, seq)) from fresh`) == 200
 	}, "what came after is handled")
@@ -106,7 +101,7 @@ func TestInboundTransactions(t *testing.T) {
 				w.sent[key]++
 				w.settled++
 			}
-			_, _, err := producer.SendMessage(w.numbered(key, seq))
+			_, _, err := producer.SendMessage(w.record(numberedMessage{key, seq}))
 			require.NoError(t, err)
 		}
 		if abort {

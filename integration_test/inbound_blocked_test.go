@@ -23,30 +23,30 @@ import (
 // TestInboundFailingKeyBlocksNothingElse: more keys fail than there are places, and all others are handled meanwhile.
 // Then those are, in order.
 func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
-	t.Parallel()
-	w := newInboundWorld(t, 1)
-	w.send(2000, 100)
-	var mended atomic.Bool
-	failing := map[string]bool{}
-	bad := 0
-	for i := range 20 {
-		failing["key-"+itoa(i)] = true
-		bad += w.sent["key-"+itoa(i)]
-	}
-	var failed atomic.Int64
-	w.serve(w.config(), func(_ *message.Message, key string) error {
-		if failing[key] && !mended.Load() {
-			failed.Add(1)
-			return errors.New("fails")
+	onEachBroker(t, 1, func(t *testing.T, w *inboundWorld) {
+		w.send(2000, 100)
+		var mended atomic.Bool
+		failing := map[string]bool{}
+		bad := 0
+		for i := range 20 {
+			failing["key-"+itoa(i)] = true
+			bad += w.sent["key-"+itoa(i)]
 		}
-		return nil
+		var failed atomic.Int64
+		w.serve(w.config(), func(_ *message.Message, key string) error {
+			if failing[key] && !mended.Load() {
+				failed.Add(1)
+				return errors.New("fails")
+			}
+			return nil
+		})
+		w.await(w.settled - bad)
+		assert.NotZero(t, failed.Load())
+		assert.Equal(t, w.settled-bad, w.handled(), "a key was handled that fails")
+		mended.Store(true)
+		w.await(w.settled)
+		w.verify()
 	})
-	w.await(w.settled - bad)
-	assert.NotZero(t, failed.Load())
-	assert.Equal(t, w.settled-bad, w.handled(), "a key was handled that fails")
-	mended.Store(true)
-	w.await(w.settled)
-	w.verify()
 }
 
 // seenPartitions remembers what an observer is told.

@@ -59,6 +59,29 @@ func inboundCampaign(t *testing.T, strategy string) {
 		w.settled, did, failing)
 }
 
+// TestJetStreamCampaign is everything at once: up to three processes, of which one is killed, frozen for longer than it
+// owns the consumer, ended or started each second, one key of a hundred fails in the first seconds of each process, and
+// the server is restarted now and then.
+func TestJetStreamCampaign(t *testing.T) {
+	extended(t)
+	if !long {
+		t.Skip("it takes minutes: OUTBOX_LONG=1")
+	}
+	server, err := services.StartNATS(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	w := newJetStreamWorld(t, server.URL())
+	w.send(30_000, 1000)
+	c := w.config()
+	c.FailFor = 3 * time.Second
+	did := w.campaign(c, 3, w.settled, func() {
+		require.NoError(t, server.Stop())
+		require.NoError(t, server.Restart(t.Context()))
+	})
+	w.verify()
+	t.Logf("JetStream: %d messages, each handled once and in order, in %s", w.settled, did)
+}
+
 // campaignPatience is for how long nothing may be handled. Each process that joins or leaves stops all of a group.
 const campaignPatience = 5 * time.Minute
 

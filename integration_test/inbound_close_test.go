@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -51,31 +52,37 @@ func TestInboundCloseCommitsEveryAck(t *testing.T) {
 	}
 }
 
-// TestInboundKafkaRestart: the broker goes away and comes back, twice.
-func TestInboundKafkaRestart(t *testing.T) {
+// TestInboundBrokerRestart: the broker goes away and comes back, twice.
+func TestInboundBrokerRestart(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true, Own: true})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	if server.Fake() {
-		t.Skip("the fake broker does not restart")
-	}
-	w := newInboundWorldOn(t, server, 2)
-	w.send(2000, 200)
-	w.serve(w.config(), work)
-	for round := 1; round <= 2; round++ {
-		w.await(round * w.settled / 4)
-		if round == 1 {
-			require.NoError(t, server.Stop())
-		} else {
-			require.NoError(t, server.Kill())
+	restarted := func(t *testing.T, w *inboundWorld, restart func(context.Context) error, away ...func() error) {
+		w.send(2000, 200)
+		w.serve(w.config(), work)
+		for i, leave := range away {
+			w.await((i + 1) * w.settled / 4)
+			require.NoError(t, leave())
+			time.Sleep(time.Second)
+			require.NoError(t, restart(t.Context()))
 		}
-		time.Sleep(time.Second)
-		require.NoError(t, server.Restart(t.Context()))
+		w.await(w.settled)
+		w.verify()
 	}
-	w.await(w.settled)
-	w.verify()
+	t.Run("Kafka", func(t *testing.T) {
+		server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true, Own: true})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, server.Close()) })
+		if server.Fake() {
+			t.Skip("the fake broker does not restart")
+		}
+		restarted(t, newInboundWorldOn(t, server, 2), server.Restart, server.Stop, server.Kill)
+	})
+	t.Run("JetStream", func(t *testing.T) {
+		server, err := services.StartNATS(t.Context(), services.Options{})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, server.Close()) })
+		restarted(t, newJetStreamWorld(t, server.URL()).inboundWorld, server.Restart, server.Stop, server.Stop)
+	})
 }
 
 // TestInboundSlowHandlersAtRevoke: handlers that do not end within RevokeTimeout are given up; their messages are

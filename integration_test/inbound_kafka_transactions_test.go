@@ -42,7 +42,7 @@ func TestTransactionMarkersAreNoLag(t *testing.T) {
 	defer producer.Close()
 	for i := range 12 {
 		require.NoError(t, producer.BeginTxn())
-		_, _, err := producer.SendMessage(w.numbered("key", max(1, w.sent["key"]+1)))
+		_, _, err := producer.SendMessage(w.record(numberedMessage{"key", max(1, w.sent["key"]+1)}))
 		require.NoError(t, err)
 		if i%4 == 3 || i >= 10 { // the partition ends with aborted ones
 			require.NoError(t, producer.AbortTxn())

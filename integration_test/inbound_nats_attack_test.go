@@ -136,15 +136,11 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 				require.NoError(t, w.js.PurgeStream(w.stream))
 			}
 			w.h.exec(t, `create view fresh as select * from ledger where key like 'fresh-%'`)
-			for i := range 200 {
-				msg := natsgo.NewMsg(w.topic)
-				msg.Header.Set(wmnats.WatermillUUIDHdr, watermill.NewUUID())
-				key := "fresh-" + itoa(i%50)
-				msg.Header.Set(outbox.MetadataKey, key)
-				msg.Data = []byte(key + " " + itoa(i/50+1))
-				_, err := w.js.PublishMsg(msg)
-				require.NoError(t, err)
+			fresh := make([]numberedMessage, 200)
+			for i := range fresh {
+				fresh[i] = numberedMessage{"fresh-" + itoa(i%50), i/50 + 1}
 			}
+			w.put(fresh)
 			eventually(t, func() bool { return w.h.count(t, `select count(*) from fresh`) == 200 }, "the new messages are handled")
 			assert.Zero(t, w.h.count(t, `select count(*) from (
 				select seq, lag(seq) over (partition by key order by n) as before from fresh) r

@@ -18,7 +18,7 @@ func TestJetStreamCluster(t *testing.T) {
 	cluster, err := services.StartNATSCluster(t.Context(), services.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
-	w := newJetStreamWorldOn(t, cluster.URL(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
+	w := newJetStreamWorldIn(t, inboundHandle(t), cluster.URL(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
 	w.send(900, 100)
 	c := w.config()
 	c.AckWait = 15 * time.Second // the default: with less an owner whose three servers are busy is deposed again and again
@@ -38,7 +38,7 @@ func TestSubscriberLeavesAnIsolatedServer(t *testing.T) {
 	extended(t)
 	cluster := natsCluster(t)
 	away, other := cluster.Nodes()[0], cluster.Nodes()[1]
-	w := newJetStreamWorldOn(t, "nats://"+other.Address(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
+	w := newJetStreamWorldIn(t, inboundHandle(t), "nats://"+other.Address(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
 	c := w.config()
 	c.AckWait = 15 * time.Second
 	c.NATS, c.natsOptions = "nats://"+away.Address()+","+w.url, []natsgo.Option{natsgo.DontRandomize()}

@@ -1,8 +1,6 @@
 package integration_test
 
 import (
-	"errors"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -10,51 +8,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
-
-// TestJetStreamFailingKeyBlocksNothingElse: more keys fail than there are places, and all others are handled meanwhile.
-// Then those are, in order.
-func TestJetStreamFailingKeyBlocksNothingElse(t *testing.T) {
-	t.Parallel()
-	w := newJetStreamWorld(t, natsServer(t).URL())
-	w.send(2000, 100)
-	var mended atomic.Bool
-	failing := map[string]bool{}
-	bad := 0
-	for i := range 20 {
-		failing["key-"+itoa(i)] = true
-		bad += w.sent["key-"+itoa(i)]
-	}
-	var failed atomic.Int64
-	w.serve(w.config(), func(_ *message.Message, key string) error {
-		if failing[key] && !mended.Load() {
-			failed.Add(1)
-			return errors.New("fails")
-		}
-		return nil
-	})
-	w.await(w.settled - bad)
-	assert.NotZero(t, failed.Load())
-	assert.Equal(t, w.settled-bad, w.handled(), "a key was handled that fails")
-	mended.Store(true)
-	w.await(w.settled)
-	w.verify()
-}
-
-// TestJetStreamControlWithoutKeys is the negative control: without keys the same handlers find disorder.
-func TestJetStreamControlWithoutKeys(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	w := newJetStreamWorld(t, natsServer(t).URL())
-	w.send(1000, 20)
-	c := w.config()
-	c.Unordered = true
-	w.serve(c, work)
-	w.await(w.settled)
-	assert.NotZero(t, w.disorder(), "without keys the order was kept: the tests of the order prove nothing")
-}
 
 // TestJetStreamClose: what was acked before the end of Close is not delivered again, and the rest is handed back at
 // once: AckWait is longer than this test waits.
@@ -76,26 +31,6 @@ func TestJetStreamClose(t *testing.T) {
 	assert.EqualValues(t, w.settled, s.calls.Load()+standby.calls.Load(), "a handler was called for a message twice")
 	info := w.consumer()
 	assert.Equal(t, [2]int{0, 0}, [2]int{info.NumAckPending, int(info.NumPending)}, "messages that JetStream waits for")
-}
-
-// TestJetStreamRestart: the server goes away and comes back, twice.
-func TestJetStreamRestart(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	server, err := services.StartNATS(t.Context(), services.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, server.Close()) })
-	w := newJetStreamWorld(t, server.URL())
-	w.send(2000, 200)
-	w.serve(w.config(), work)
-	for round := 1; round <= 2; round++ {
-		w.await(round * w.settled / 4)
-		require.NoError(t, server.Stop())
-		time.Sleep(time.Second)
-		require.NoError(t, server.Restart(t.Context()))
-	}
-	w.await(w.settled)
-	w.verify()
 }
 
 // TestJetStreamBounds: no more is read than MaxAhead messages, or about MaxBytes, and then it goes on.

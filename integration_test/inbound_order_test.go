@@ -48,12 +48,12 @@ func TestInboundOrderUnderRebalance(t *testing.T) {
 // TestInboundControlWithoutKeys is the negative control: without keys the same handlers find disorder.
 func TestInboundControlWithoutKeys(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	w := newInboundWorld(t, 1)
-	w.send(1000, 20)
-	c := w.config()
-	c.Unordered = true
-	w.serve(c, work)
-	w.await(w.settled)
-	assert.NotZero(t, w.disorder(), "without keys the order was kept: the tests of the order prove nothing")
+	onEachBroker(t, 1, func(t *testing.T, w *inboundWorld) {
+		w.send(1000, 20)
+		c := w.config()
+		c.Unordered = true
+		w.serve(c, work)
+		w.await(w.settled)
+		assert.NotZero(t, w.disorder(), "without keys the order was kept: the tests of the order prove nothing")
+	})
 }

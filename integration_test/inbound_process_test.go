@@ -71,43 +71,43 @@ func (w *inboundWorld) spawn(c inboundConfig) *process {
 // TestInboundOrderUnderKill: of two processes one is killed, again and again, while another one joins.
 func TestInboundOrderUnderKill(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	w := newInboundWorld(t, 4)
-	w.send(rounds(3000, 30_000), 300)
-	kills := rounds(2, 10)
-	live := []*process{w.spawn(w.config()), w.spawn(w.config())}
-	for kill := 1; kill <= kills; kill++ {
-		w.await(kill * w.settled / (kills + 2))
-		live = append(live, w.spawn(w.config()))
-		live[0].kill()
-		live = live[1:]
-	}
-	w.await(w.settled)
-	w.verify()
+	onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
+		w.send(rounds(3000, 30_000), 300)
+		kills := rounds(2, 10)
+		live := []*process{w.spawn(w.config()), w.spawn(w.config())}
+		for kill := 1; kill <= kills; kill++ {
+			w.await(kill * w.settled / (kills + 2))
+			live = append(live, w.spawn(w.config()))
+			live[0].kill()
+			live = live[1:]
+		}
+		w.await(w.settled)
+		w.verify()
+	})
 }
 
-// TestInboundOrderUnderStop: a process is frozen until others have its partitions, and then goes on where it was.
+// TestInboundOrderUnderStop: a process is frozen until others have what it had, and then goes on where it was.
 func TestInboundOrderUnderStop(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	w := newInboundWorld(t, 4)
-	w.send(rounds(3000, 30_000), 300)
-	frozen := w.spawn(w.config())
-	stops := rounds(1, 4)
-	for stop := 1; stop <= stops; stop++ {
-		w.await(stop * w.settled / (stops + 3))
-		require.NoError(t, frozen.cmd.Process.Signal(syscall.SIGSTOP))
-		thawed := sync.OnceFunc(func() { _ = frozen.cmd.Process.Signal(syscall.SIGCONT) })
-		t.Cleanup(thawed)
-		other := w.spawn(w.config())
-		before := w.handled()
-		eventually(t, func() bool { return w.handled() > before+50 }, "another process takes over")
-		thawed()
-		time.Sleep(100 * time.Millisecond) // what it had in hand goes on
-		frozen = other
-	}
-	w.await(w.settled)
-	w.verify()
+	onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
+		w.send(rounds(3000, 30_000), 300)
+		frozen := w.spawn(w.config())
+		stops := rounds(1, 4)
+		for stop := 1; stop <= stops; stop++ {
+			w.await(stop * w.settled / (stops + 3))
+			require.NoError(t, frozen.cmd.Process.Signal(syscall.SIGSTOP))
+			thawed := sync.OnceFunc(func() { _ = frozen.cmd.Process.Signal(syscall.SIGCONT) })
+			t.Cleanup(thawed)
+			other := w.spawn(w.config())
+			before := w.handled()
+			eventually(t, func() bool { return w.handled() > before+50 }, "another process takes over")
+			thawed()
+			time.Sleep(100 * time.Millisecond) // what it had in hand goes on
+			frozen = other
+		}
+		w.await(w.settled)
+		w.verify()
+	})
 }
 
 // failUntilMended fails for some keys until the table mended has a row.

@@ -201,7 +201,7 @@ func TestLateReturnWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	proxy := newCuttingProxy(t, h.url)
+	proxy := newProxy(t, h.url)
 	cfg := shortLease(quickConfig())
 	cfg.DisableListen = true
 	w := startForwarder(t, newPgxHandle(t, proxy.url), cfg)

@@ -205,7 +205,7 @@ func TestNATSLeavesASilentServer(t *testing.T) {
 	noLeaks(t)
 	url := natsServer(t).URL()
 	_, _, prefix := natsStream(t, url, nil)
-	proxy := newSwitchProxy(t, url)
+	proxy := newProxy(t, url)
 	pub, err := nats.NewPublisher(nats.PublisherConfig{
 		URL: proxy.url + "," + url, AckTimeout: time.Second, Options: []natsgo.Option{natsgo.DontRandomize()},
 	}, nil)

@@ -262,9 +262,7 @@ func (a *aviary) reads() {
 	}})
 	require.NoError(a.t, err)
 	if server := kafkaServer(a.t); !server.Fake() {
-		w := &inboundWorld{
-			t: a.t, server: server, h: a.h, topic: kafkaTopic(a.t, server, 1, nil), group: "g-" + watermill.NewShortUUID(),
-		}
+		w := newInboundWorldIn(a.t, a.h, server, 1)
 		c := w.config()
 		configs = append(configs, c)
 		settings := sarama.NewConfig()

@@ -16,7 +16,7 @@ import (
 // would be bound to nothing.
 func TestPageAsksNothingUnbound(t *testing.T) {
 	t.Parallel()
-	proxy := newCuttingProxy(t, newMigratedDatabase(t))
+	proxy := newProxy(t, newMigratedDatabase(t))
 	h := newPgxHandle(t, proxy.url)
 	fillOutbox(t, h, 60)
 	fillInbox(t, h, 40)

@@ -1,14 +1,12 @@
 package integration_test
 
 import (
-	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/jackc/pgx/v5/pgxpool"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
@@ -27,48 +25,31 @@ type jetStreamWorld struct {
 
 func newJetStreamWorld(t testing.TB, url string) *jetStreamWorld {
 	t.Helper()
-	return newJetStreamWorldOn(t, url, nil)
+	return newJetStreamWorldIn(t, inboundHandle(t), url, nil)
 }
 
-func newJetStreamWorldOn(t testing.TB, url string, configure func(*natsgo.StreamConfig)) *jetStreamWorld {
+// newJetStreamWorldIn has an AckWait that is short, as what a process that was killed had in hand comes after it.
+func newJetStreamWorldIn(t testing.TB, h handle, url string, configure func(*natsgo.StreamConfig)) *jetStreamWorld {
 	t.Helper()
-	h := pgxHandle(t, "inbound", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 60 })
-	h.exec(t, inboundLedger)
 	js, stream, prefix := natsStream(t, url, configure)
-	return &jetStreamWorld{
-		inboundWorld: &inboundWorld{
-			t: t, h: h, topic: prefix + "orders", group: "g-" + watermill.NewShortUUID(), sent: map[string]int{},
-		},
-		url: url, js: js, stream: stream,
+	w := newWorldOf(t, h, prefix+"orders")
+	w.base.NATS, w.base.AckWait = url, 3*time.Second
+	w.put = func(all []numberedMessage) {
+		for _, n := range all {
+			msg := natsgo.NewMsg(w.topic)
+			msg.Header.Set(wmnats.WatermillUUIDHdr, watermill.NewUUID())
+			msg.Header.Set(outbox.MetadataKey, n.key)
+			msg.Data = []byte(n.key + " " + itoa(n.seq))
+			_, err := js.PublishMsgAsync(msg, natsgo.StallWait(patience))
+			require.NoError(t, err)
+		}
+		select {
+		case <-js.PublishAsyncComplete():
+		case <-time.After(patience):
+			t.Fatal("JetStream does not store the messages")
+		}
 	}
-}
-
-// send writes messages of random keys to the topic; each says which of its key it is.
-func (w *jetStreamWorld) send(n, keys int) {
-	w.t.Helper()
-	for range n {
-		key := "key-" + itoa(rand.IntN(keys))
-		w.sent[key]++
-		w.settled++
-		msg := natsgo.NewMsg(w.topic)
-		msg.Header.Set(wmnats.WatermillUUIDHdr, watermill.NewUUID())
-		msg.Header.Set(outbox.MetadataKey, key)
-		msg.Data = []byte(key + " " + itoa(w.sent[key]))
-		_, err := w.js.PublishMsgAsync(msg, natsgo.StallWait(patience))
-		require.NoError(w.t, err)
-	}
-	select {
-	case <-w.js.PublishAsyncComplete():
-	case <-time.After(patience):
-		w.t.Fatal("JetStream does not store the messages")
-	}
-}
-
-// config has an AckWait that is short, as what a process that was killed had in hand comes after it.
-func (w *jetStreamWorld) config() inboundConfig {
-	return inboundConfig{
-		URL: w.h.url, Topic: w.topic, Group: w.group, NATS: w.url, AckWait: 3 * time.Second, CloseTimeout: patience / 2,
-	}
+	return &jetStreamWorld{inboundWorld: w, url: url, js: js, stream: stream}
 }
 
 // consumer is what the server says of the only consumer of the stream.

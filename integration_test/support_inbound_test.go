@@ -33,6 +33,8 @@ type inboundWorld struct {
 	t       testing.TB
 	server  *services.Kafka
 	h       handle
+	put     func(all []numberedMessage) // writes messages to the topic
+	base    inboundConfig
 	topic   string
 	group   string
 	sent    map[string]int // messages, by key
@@ -53,36 +55,80 @@ func newInboundWorld(t testing.TB, partitions int32) *inboundWorld {
 
 func newInboundWorldOn(t testing.TB, server *services.Kafka, partitions int32) *inboundWorld {
 	t.Helper()
+	return newInboundWorldIn(t, inboundHandle(t), server, partitions)
+}
+
+func newInboundWorldIn(t testing.TB, h handle, server *services.Kafka, partitions int32) *inboundWorld {
+	t.Helper()
+	w := newWorldOf(t, h, kafkaTopic(t, server, partitions, nil))
+	w.server, w.base.Brokers = server, server.Brokers()
+	w.put = func(all []numberedMessage) {
+		cfg := sarama.NewConfig()
+		cfg.Producer.Return.Successes = true
+		producer, err := sarama.NewSyncProducer(server.Brokers(), cfg)
+		require.NoError(t, err)
+		defer producer.Close()
+		batch := make([]*sarama.ProducerMessage, len(all))
+		for i, n := range all {
+			batch[i] = w.record(n)
+		}
+		require.NoError(t, producer.SendMessages(batch))
+	}
+	return w
+}
+
+// inboundHandle is of a database with the table of handled messages.
+func inboundHandle(t testing.TB) handle {
+	t.Helper()
 	h := pgxHandle(t, "inbound", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 60 })
 	h.exec(t, inboundLedger)
-	return &inboundWorld{
-		t: t, server: server, h: h, topic: kafkaTopic(t, server, partitions, nil), group: "g-" + watermill.NewShortUUID(),
-		sent: map[string]int{},
+	return h
+}
+
+// newWorldOf needs put, and the broker in its configuration.
+func newWorldOf(t testing.TB, h handle, topic string) *inboundWorld {
+	t.Helper()
+	w := &inboundWorld{t: t, h: h, topic: topic, group: "g-" + watermill.NewShortUUID(), sent: map[string]int{}}
+	w.base = inboundConfig{URL: h.url, Topic: topic, Group: w.group, CloseTimeout: patience / 2}
+	return w
+}
+
+// onEachBroker runs a test on a topic of Kafka and on a subject of JetStream.
+func onEachBroker(t *testing.T, partitions int32, test func(t *testing.T, w *inboundWorld)) {
+	t.Parallel()
+	for broker, world := range map[string]func(t *testing.T) *inboundWorld{
+		"Kafka":     func(t *testing.T) *inboundWorld { return newInboundWorld(t, partitions) },
+		"JetStream": func(t *testing.T) *inboundWorld { return newJetStreamWorld(t, natsServer(t).URL()).inboundWorld },
+	} {
+		t.Run(broker, func(t *testing.T) {
+			t.Parallel()
+			test(t, world(t))
+		})
 	}
 }
 
-// send writes messages of random keys to the topic; each says which of its key it is.
+// numberedMessage says which of its key it is.
+type numberedMessage struct {
+	key string
+	seq int
+}
+
+// send writes messages of random keys to the topic.
 func (w *inboundWorld) send(n, keys int) {
 	w.t.Helper()
-	cfg := sarama.NewConfig()
-	cfg.Producer.Return.Successes = true
-	producer, err := sarama.NewSyncProducer(w.server.Brokers(), cfg)
-	require.NoError(w.t, err)
-	defer producer.Close()
-	var batch []*sarama.ProducerMessage
-	for range n {
+	all := make([]numberedMessage, n)
+	for i := range all {
 		key := "key-" + itoa(rand.IntN(keys))
 		w.sent[key]++
 		w.settled++
-		batch = append(batch, w.numbered(key, w.sent[key]))
+		all[i] = numberedMessage{key, w.sent[key]}
 	}
-	require.NoError(w.t, producer.SendMessages(batch))
+	w.put(all)
 }
 
-// numbered is a message that says which of its key it is.
-func (w *inboundWorld) numbered(key string, seq int) *sarama.ProducerMessage {
+func (w *inboundWorld) record(n numberedMessage) *sarama.ProducerMessage {
 	return &sarama.ProducerMessage{
-		Topic: w.topic, Key: sarama.StringEncoder(key), Value: sarama.StringEncoder(key + " " + itoa(seq)),
+		Topic: w.topic, Key: sarama.StringEncoder(n.key), Value: sarama.StringEncoder(n.key + " " + itoa(n.seq)),
 		Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(watermill.NewUUID())}},
 	}
 }
@@ -144,11 +190,7 @@ type inboundConfig struct {
 	natsOptions       []natsgo.Option
 }
 
-func (w *inboundWorld) config() inboundConfig {
-	return inboundConfig{
-		URL: w.h.url, Topic: w.topic, Group: w.group, Brokers: w.server.Brokers(), CloseTimeout: patience / 2,
-	}
-}
+func (w *inboundWorld) config() inboundConfig { return w.base }
 
 func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subscriber, error) {
 	if c.NATS != "" {

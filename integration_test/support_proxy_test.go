@@ -1,13 +1,177 @@
 package integration_test
 
 import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
+
+// proxy stands between clients and a server. It delays what clients say, lets connections stand half open, cuts them,
+// with Postgres at an exact point, and leads new ones to another server.
+type proxy struct {
+	url string
+
+	delay atomic.Int64 // of what clients say
+	waits atomic.Int64 // how often something was delayed
+
+	cutAtCommitted atomic.Bool            // the server has answered COMMIT: the client never hears of it
+	cutAtCommit    atomic.Bool            // the client sends the word COMMIT: the server never gets it
+	cutAtNext      atomic.Bool            // the client sends anything: the server never gets it
+	cutAtAnswer    atomic.Pointer[string] // the server answers with it: the client never hears of it
+	cuts           atomic.Int64
+
+	mu    sync.Mutex
+	to    string // host and port
+	conns map[net.Conn]bool
+
+	flow sync.RWMutex // held by freeze
+}
+
+func newProxy(t testing.TB, server string) *proxy {
+	t.Helper()
+	p := &proxy{conns: map[net.Conn]bool{}}
+	p.lead(t, server)
+	answers := p.answers
+	if !strings.HasPrefix(server, "postgres") {
+		answers = p.pass
+	}
+	p.url = startProxyTo(t, server, func() string {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.to
+	}, p.says, answers)
+	return p
+}
+
+// lead has connections that begin from now on lead to another server.
+func (p *proxy) lead(t testing.TB, server string) {
+	t.Helper()
+	u, err := url.Parse(server)
+	require.NoError(t, err)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = u.Host
+}
+
+// cut ends all connections that there are.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		conn.Close()
+	}
+}
+
+// freeze lets connections stand, and nothing through, not even that one has ended, until thaw.
+func (p *proxy) freeze() { p.flow.Lock() }
+func (p *proxy) thaw()   { p.flow.Unlock() }
+
+// passes waits while the proxy is frozen, and then passes on what was said, unless the connection is to be cut.
+func (p *proxy) passes(to net.Conn, said []byte, cut func(said []byte) bool) bool {
+	p.flow.RLock()
+	defer p.flow.RUnlock()
+	if cut(said) {
+		p.cuts.Add(1)
+		return false
+	}
+	_, err := to.Write(said)
+	return err == nil
+}
+
+// cuttable has cut end a connection, until the returned function is called.
+func (p *proxy) cuttable(conn net.Conn) (ended func()) {
+	p.mu.Lock()
+	p.conns[conn] = true
+	p.mu.Unlock()
+	return func() {
+		p.flow.RLock()
+		defer p.flow.RUnlock()
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.conns, conn)
+	}
+}
+
+// says passes on what a client says.
+func (p *proxy) says(server, client net.Conn, over <-chan struct{}) {
+	defer p.cuttable(client)()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := client.Read(buf)
+		if err != nil {
+			return
+		}
+		if delay := time.Duration(p.delay.Load()); delay > 0 {
+			p.waits.Add(1)
+			select {
+			case <-time.After(delay):
+			case <-over:
+				return
+			}
+		}
+		if !p.passes(server, buf[:n], p.cutsHere) {
+			return
+		}
+	}
+}
+
+func (p *proxy) cutsHere(said []byte) bool {
+	return p.cutAtNext.CompareAndSwap(true, false) ||
+		bytes.Contains(bytes.ToLower(said), []byte("commit")) && p.cutAtCommit.CompareAndSwap(true, false)
+}
+
+// answers passes on whole messages of Postgres.
+func (p *proxy) answers(client, server net.Conn, _ <-chan struct{}) {
+	defer p.cuttable(server)()
+	for {
+		whole, err := serverMessage(server)
+		if err != nil || !p.passes(client, whole, p.cutsThere) {
+			return
+		}
+	}
+}
+
+func (p *proxy) cutsThere(whole []byte) bool {
+	if whole[0] == 'C' && string(whole[5:]) == "COMMIT\x00" && p.cutAtCommitted.CompareAndSwap(true, false) {
+		return true
+	}
+	word := p.cutAtAnswer.Load()
+	return word != nil && (whole[0] == 'D' || whole[0] == 'C') && bytes.Contains(whole, []byte(*word)) &&
+		p.cutAtAnswer.CompareAndSwap(word, nil)
+}
+
+// pass passes on what any server answers.
+func (p *proxy) pass(client, server net.Conn, _ <-chan struct{}) {
+	defer p.cuttable(server)()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := server.Read(buf)
+		if err != nil || !p.passes(client, buf[:n], func([]byte) bool { return false }) {
+			return
+		}
+	}
+}
+
+// serverMessage reads what a server says at once: a type byte, and a length that counts itself and what follows.
+func serverMessage(server io.Reader) ([]byte, error) {
+	head := make([]byte, 5)
+	if _, err := io.ReadFull(server, head); err != nil {
+		return nil, err
+	}
+	whole := append(head, make([]byte, binary.BigEndian.Uint32(head[1:])-4)...)
+	_, err := io.ReadFull(server, whole[5:])
+	return whole, err
+}
 
 // startProxy stands between clients and the server of a database until the test ends. up passes on what a client says,
 // and down what the server answers; when either returns, or over is closed, the connection is cut.
@@ -70,4 +234,33 @@ func passOn(to, from net.Conn, _ <-chan struct{}) {
 			return
 		}
 	}
+}
+
+// newSilentServer takes connections and never says anything.
+func newSilentServer(t testing.TB) (dsn string) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var running sync.WaitGroup
+	var mu sync.Mutex
+	var conns []net.Conn
+	running.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			conns = append(conns, conn)
+			mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		running.Wait()
+		for _, conn := range conns {
+			conn.Close()
+		}
+	})
+	return fmt.Sprintf("postgres://me:secret@%s/nowhere?sslmode=disable&connect_timeout=2", listener.Addr())
 }

@@ -242,7 +242,7 @@ func TestCommitUnknown(t *testing.T) {
 					noLeaks(t)
 					direct := newPgxHandle(t, newMigratedDatabase(t))
 					newNotes(t, direct)
-					proxy := newCuttingProxy(t, direct.url+"&application_name=cut")
+					proxy := newProxy(t, direct.url+"&application_name=cut")
 					var h handle
 					switch kind {
 					case "pgx":

@@ -100,36 +100,51 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 }
 
 // TestHandlerThatCommitsByItself has committed the inbox's note as well, but what it returned is lost. Its message must
-// not count as handled.
+// not count as handled, whether it then returns, fails, panics or ends its goroutine, and whatever it has begun since.
 func TestHandlerThatCommitsByItself(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
-			h.exec(t, "delete from outbox")
-			ends := true
-			handler := chain(func(msg *message.Message) ([]*message.Message, error) {
-				produced, err := book(h)(msg)
-				if ends {
-					require.NoError(t, h.execTx(msg.Context(), end))
+		for what, ending := range map[string]func() error{
+			"success": func() error { return nil },
+			"error":   func() error { return errHandler },
+			"panic":   func() error { panic("the handler") },
+			"goexit":  func() error { runtime.Goexit(); return nil },
+		} {
+			for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
+				of := what + " after " + end
+				h.exec(t, "delete from outbox")
+				handled, txs, log := &seen{}, &ends{}, newLogCapture(t)
+				itself := true
+				handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+					produced, err := book(h)(msg)
+					if !itself {
+						return produced, err
+					}
+					require.NoError(t, errors.Join(err, h.execTx(msg.Context(), end)), of)
+					return produced, ending()
+				}, stack(t, h.logging(t, outbox.DBConfig{Observers: []observe.Observer{handled, txs}}, log),
+					middleware.StackConfig{})...)
+				msg := newMessage("")
+				for n := range 2 {
+					apart(func() { _, _ = handler(msg) })
+					assert.Regexp(t, fmt.Sprintf("^%d [^p]", n+1), inboxRow(t, h, msg), of)
+					require.ErrorIs(t, handled.last().Err, outbox.ErrTxEnded, of)
+					require.ErrorIs(t, txs.txs[0].Err, outbox.ErrTxEnded, of)
 				}
-				return produced, err
-			}, stack(t, h, middleware.StackConfig{})...)
-			msg := newMessage("")
-			for n := range 2 {
-				_, err := handler(msg)
-				require.ErrorIs(t, err, outbox.ErrTxEnded, "%s, delivery %d", end, n+1)
-				assert.Contains(t, inboxRow(t, h, msg), fmt.Sprint(n+1), end)
+				if what == "panic" || what == "goexit" {
+					assert.Equal(t, 2, log.count("ended inside the function"), "%s: %v", of, *log.lines)
+				}
+				assert.Zero(t, outboxed(t, h), of)
+				itself = false
+				for _, outcome := range []observe.Outcome{observe.Processed, observe.Duplicate} {
+					_, err := handler(msg)
+					require.NoError(t, err, of)
+					assert.Contains(t, inboxRow(t, h, msg), "processed", of)
+					assert.Equal(t, outcome, handled.last().Outcome, of)
+					assert.Equal(t, 1, outboxed(t, h), of)
+				}
 			}
-			assert.Zero(t, outboxed(t, h), end)
-			ends = false
-			_, err := handler(msg)
-			require.NoError(t, err, end)
-			assert.Equal(t, 1, outboxed(t, h), end)
-			assert.Contains(t, inboxRow(t, h, msg), "processed", end)
-			_, err = handler(msg)
-			require.NoError(t, err)
-			assert.Equal(t, 1, outboxed(t, h), "%s: and then it is a duplicate", end)
 		}
 
 		// A copy that was processed meanwhile keeps its note.
@@ -141,48 +156,6 @@ func TestHandlerThatCommitsByItself(t *testing.T) {
 		}, stack(t, h, middleware.StackConfig{})...)(msg)
 		require.ErrorIs(t, err, outbox.ErrTxEnded)
 		assert.Contains(t, inboxRow(t, h, msg), "processed")
-	})
-}
-
-// TestHandlerThatCommitsByItselfAndDoesNotReturn: its message must not count as handled either, whether it then fails,
-// panics or ends its goroutine, and whatever it has begun since.
-func TestHandlerThatCommitsByItselfAndDoesNotReturn(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		for what, ending := range map[string]func() error{
-			"error":  func() error { return errHandler },
-			"panic":  func() error { panic("the handler") },
-			"goexit": func() error { runtime.Goexit(); return nil },
-		} {
-			for _, end := range []string{"commit", "commit; begin", "commit and chain"} {
-				of := what + " after " + end
-				handled, txs, log := &seen{}, &ends{}, newLogCapture(t)
-				itself := true
-				handler := chain(func(msg *message.Message) ([]*message.Message, error) {
-					if !itself {
-						return book(h)(msg)
-					}
-					require.NoError(t, errors.Join(write(h, msg), h.execTx(msg.Context(), end)), of)
-					return nil, ending()
-				}, stack(t, h.logging(t, outbox.DBConfig{Observers: []observe.Observer{handled, txs}}, log),
-					middleware.StackConfig{})...)
-				msg := newMessage("")
-				apart(func() { _, _ = handler(msg) })
-				assert.Regexp(t, "^1 [^p]", inboxRow(t, h, msg), of)
-				require.ErrorIs(t, handled.last().Err, outbox.ErrTxEnded, of)
-				require.ErrorIs(t, txs.txs[0].Err, outbox.ErrTxEnded, of)
-				if what != "error" {
-					assert.Equal(t, 1, log.count("ended inside the function"), "%s: %v", of, *log.lines)
-				}
-
-				itself = false
-				_, err := handler(msg)
-				require.NoError(t, err, of)
-				assert.Contains(t, inboxRow(t, h, msg), "processed", of)
-				assert.Equal(t, observe.Processed, handled.last().Outcome, of)
-			}
-		}
 	})
 }
 
