@@ -93,9 +93,7 @@ func TestBlockedKeysGoOn(t *testing.T) {
 
 // TestReplayedMessagesLeaveOnce replays what was published.
 func TestReplayedMessagesLeaveOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())
 	w.publish(t, "x", "k", "1", "2", "3")
 	w.publish(t, "y", "", "4")
@@ -136,9 +134,7 @@ func (l *pauseLog) TopicResumed(_ context.Context, p observe.TopicResumed) {
 
 // TestOperatorPausesATopic pauses a topic before a forwarder starts and while it runs.
 func TestOperatorPausesATopic(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "closed", Reason: "they asked us to"}))
 	var seen pauseLog
@@ -179,9 +175,7 @@ func TestOperatorPausesATopic(t *testing.T) {
 
 // TestRequeuedTogether: messages of one key that come back in one act leave in their order.
 func TestRequeuedTogether(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
 	var broker refusals
@@ -201,9 +195,7 @@ func TestRequeuedTogether(t *testing.T) {
 
 // TestDrainOfATopicThatAnOperatorPaused publishes the rest and says what is left, instead of waiting for the operator.
 func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "resting", Reason: "no"}))
 	h.publish(t, "resting", "K", "1", "2")

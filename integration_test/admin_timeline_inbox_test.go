@@ -89,9 +89,7 @@ func TestTimelineOfTheInbox(t *testing.T) {
 
 // TestTimelineOfWhatIsDiscarded: a failing message of the inbox that is discarded has not died, and a dead one once.
 func TestTimelineOfWhatIsDiscarded(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	f, _ := refusingUntilMended(t, h, 2)
 	failing, dead := newMessage("failing"), newMessage("dead")
 	assert.False(t, f.deliver(t, failing))
@@ -122,9 +120,7 @@ func TestTimelineOfWhatIsDiscarded(t *testing.T) {
 
 // TestHistoryOfTheInboxIsBounded: of 30 attempts the last 20 are kept.
 func TestHistoryOfTheInboxIsBounded(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	f, mend := refusingUntilMended(t, h, -1)
 	bad := newMessage("bad")
 	for i := range 30 {

@@ -83,9 +83,7 @@ func TestTimelineOfTheQueue(t *testing.T) {
 
 // TestDeathsInTheQueue: a timeline says when and why a message died that no attempt has killed.
 func TestDeathsInTheQueue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, owner, a := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), newAdmin(t, h)
 	late := item("shop", "late")
 	late.ExpiresAt = time.Now().Add(time.Hour)
@@ -112,9 +110,7 @@ func TestDeathsInTheQueue(t *testing.T) {
 
 // TestHistoryOfTheQueueIsBounded: of 30 attempts the last 20 are kept.
 func TestHistoryOfTheQueueIsBounded(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, owner := newStore(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
 	_, err := s.Enqueue(t.Context(), item("shop", "bad"))
 	require.NoError(t, err)

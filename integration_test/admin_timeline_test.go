@@ -37,9 +37,7 @@ func happenings(events []admin.Event) (list []string) {
 
 // TestTimeline follows a message that fails, dies, is requeued, is published and replayed.
 func TestTimeline(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.MaxAttempts, cfg.MinDeadAge, cfg.DeadLetterTopic, cfg.Name = 3, -1, "dead_letters", "f1"
 	w := startForwarder(t, h, cfg)
@@ -110,9 +108,7 @@ func TestTimeline(t *testing.T) {
 
 // TestHistoryIsBounded: of 100 attempts the last 20 are kept, and what succeeds touches none.
 func TestHistoryIsBounded(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.Backoff.Initial, cfg.Backoff.Max = time.Millisecond, time.Millisecond
 	w := startForwarder(t, h, cfg)

@@ -416,9 +416,7 @@ func TestManyBlockedKeysAtOnce(t *testing.T) {
 // TestWhatFellDueOfADeadTopic is more than a read of a lane returns, and parked. What fell due later on another topic
 // is published all the same.
 func TestWhatFellDueOfADeadTopic(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const insert = `insert into outbox (uuid, topic, payload, due_at) select u, $1, 'm', now() - $2 * interval '1 second'
   from (select $1 || g as u from generate_series(1, 64 * $3) g) c where hashtext(u) & 63 = 0 limit $3`
 	h.exec(t, insert, "down", 3600, 9000)

@@ -65,9 +65,7 @@ func TestRejectedMessageIsTriedAgain(t *testing.T) {
 
 // TestUnkeyedBackoff: a message without a key waits as long as its backoff says, however it is found.
 func TestUnkeyedBackoff(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PollInterval = 5 * time.Millisecond
 	cfg.Backoff = outbox.Backoff{Initial: 100 * time.Millisecond, Max: 100 * time.Millisecond}
@@ -88,9 +86,7 @@ func TestUnkeyedBackoff(t *testing.T) {
 }
 
 func TestPublisherThatPanics(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	var attempts atomic.Int32
 	w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
 		if string(msg.Payload) == "1" && attempts.Add(1) < 3 {
@@ -128,9 +124,7 @@ func TestRowsWrittenByHand(t *testing.T) {
 
 // TestLockedRow: somebody's open transaction on one message keeps no other from being settled.
 func TestLockedRow(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.publish(t, "orders", "", numbered("", 1, 50)...)
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)

@@ -49,9 +49,7 @@ func TestOneRowStopsNoOther(t *testing.T) {
 
 // TestRowThatCannotBeSettled: a trigger refuses one row of many, those that were published and those that failed.
 func TestRowThatCannotBeSettled(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$`)
 	h.exec(t, `create trigger refuse before update on outbox for each row when (new.id in (17, `+
 		`77)) execute function refuse()`)
@@ -95,9 +93,7 @@ func (s *settledSum) SettleEnd(_ context.Context, end observe.SettleEnd) {
 
 // TestManyLockedRows: a transaction that is idle has locked as many rows as are settled at once.
 func TestManyLockedRows(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 10000) i")
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -120,9 +116,7 @@ func TestManyLockedRows(t *testing.T) {
 
 // TestStopWithALockedRow: a row that is locked costs no other its result when the forwarder stops.
 func TestStopWithALockedRow(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 5000) i")
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)

@@ -385,9 +385,7 @@ func (w *historyWorker) step(ctx context.Context) error {
 // such moment. In the end all that is still to be processed can be claimed.
 func TestHistoryOfAQueue(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	shortLeases(t, h)
 	steps := 200
 	if long {

@@ -66,9 +66,7 @@ func openTx(t testing.TB, h handle, fn func(ctx context.Context) error) (end fun
 // TestLateEnqueueIsClaimed: a message whose transaction commits after thousands with higher ids were claimed is claimed
 // at once, also if the transaction was open for longer than the mark waits for it.
 func TestLateEnqueueIsClaimed(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, writer, owner := newStore(t, h, queue.StoreConfig{}), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	for _, open := range []time.Duration{0, 1500 * time.Millisecond} {
 		name := fmt.Sprint("late ", open)
@@ -98,9 +96,7 @@ func TestLateEnqueueIsClaimed(t *testing.T) {
 // TestSeenAgainIsNotLost: a row that was locked when the mark passed it is found, whether its transaction is committed
 // or not.
 func TestSeenAgainIsNotLost(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for _, commit := range []bool{true, false} {
 		for name, lock := range map[string]func(ctx context.Context, store *queue.Store, id queue.ID) error{
 			"enqueue": func(ctx context.Context, store *queue.Store, id queue.ID) error {
@@ -139,9 +135,7 @@ func TestSeenAgainIsNotLost(t *testing.T) {
 
 // TestNothingGoesBackToReady: no update makes a row ready without a due time, where marks have passed.
 func TestNothingGoesBackToReady(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `create function no_way_back() returns trigger language plpgsql as $$ begin
 		if new.state = 'processing' and new.due_at is null and (old.due_at is not null or old.state <> 'processing' or old.owner is not null and new.owner is null)
 		then raise 'it goes back to ready: % %', old, new; end if; return new; end $$`)

@@ -25,9 +25,7 @@ import (
 
 // TestWhatFellDueAndIsClaimedIsNobodyElses: neither for another Store nor for the one that claimed it.
 func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	enqueued(t, store, numberedItems("shop", 3)...)
 	settles(t, 3)(store.Release(t.Context(), owner, idsOf(claimed(t, store, owner, 3))...))
@@ -46,9 +44,7 @@ func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
 
 // TestExpiredIsNotClaimedBeforeItIsReaped: a Store reaps once a second, and what has expired since is dead already.
 func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	enqueued(t, store, numberedItems("shop", 3)...)
 	settles(t, 3)(store.Release(t.Context(), owner, idsOf(claimed(t, store, owner, 3))...)) // it reaps
@@ -60,9 +56,7 @@ func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {
 
 // TestOnDeadIsNotCalledForAMessageThatWasLost: whoever has it by now decides what becomes of it.
 func TestOnDeadIsNotCalledForAMessageThatWasLost(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, other := storeOn(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 1)...)
 	lost := make(chan struct{})
@@ -116,9 +110,7 @@ func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
 
 // TestExpiredMessageOfAnotherIsNotBuried: as long as somebody has it, it may be handled yet.
 func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, other := storeOn(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 2)...)
 	require.Len(t, claimed(t, s, other, 1), 1)
@@ -139,9 +131,7 @@ func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
 // TestStraysAreOnlyWhatNobodyKnowsOf: of what falls to the claims of one owner whose answer never came, neither what it
 // knows of is given back nor what others have.
 func TestStraysAreOnlyWhatNobodyKnowsOf(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, mine, other := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), queue.NewOwner()
 	for _, due := range []bool{false, true} {
 		enqueued(t, store, numberedItems("shop", 6)...)
@@ -161,9 +151,7 @@ func TestStraysAreOnlyWhatNobodyKnowsOf(t *testing.T) {
 
 // TestActsLeaveWhatIsWorkedOn: an operator's act changes nothing that somebody has claimed.
 func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	all := admin.Filter{In: admin.Queue, All: true}
 	for name, act := range map[string]struct {
@@ -277,9 +265,7 @@ func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
 // TestLostMessageEndsItsHandlersContextSoon: the next renewal finds that the message is somebody else's, long before
 // the lease would be over.
 func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	const lease = 15 * time.Second // of which the renewal needs a third
@@ -304,9 +290,7 @@ func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
 // TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no mark, since nobody knows whether that is
 // committed.
 func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for range 3 {
 		store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 		for i := range 3 { // the mark moves, and a full look is some time away
@@ -333,9 +317,7 @@ func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 // TestCopyOfADoneMessageStoresNothing: neither its content nor when it is due, nor a new place in the order. Nothing of
 // it could be claimed.
 func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	enqueued(t, store, item("shop", "a"))
 	settles(t, 1)(store.Ack(t.Context(), owner, idsOf(claimed(t, store, owner, 1))...))
@@ -353,9 +335,7 @@ func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
 // TestIDsRiseInTheOrderOfTheCall: messages that are stored together are claimed in the order in which they were given,
 // whatever their IDs are and however many statements it takes.
 func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
 	all := numberedItems("shop", 300)
 	for i := range all { // not in the order of their IDs, and some of them known
@@ -384,9 +364,7 @@ func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
 // TestWebhookBoundsABodyBeforeItIsVerified: whoever has no signature fills no memory, also with a store that takes any
 // payload.
 func TestWebhookBoundsABodyBeforeItIsVerified(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	longest := 0
 	w := webhookOn(t, storeOn(t, h, queue.StoreConfig{}), func(cfg *queue.WebhookConfig) {
 		verify := cfg.Verify

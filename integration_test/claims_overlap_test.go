@@ -136,9 +136,7 @@ var overlaps = []overlap{
 // committed or rolled back: what is answered to be stored is stored as a whole, it is Busy only if somebody has the
 // message, and AlreadyDone only if it is done.
 func TestEnqueueBesideAChangeOfItsRow(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	enqueuesBeside(t, h, func(returned func() bool) {
 		eventually(t, func() bool {
 			return returned() ||
@@ -254,9 +252,7 @@ func TestSQLOfOtherLanguagesStoresOverASeenMessage(t *testing.T) {
 // TestMarkBesideAnEnqueue: a message that is being stored is unknown to whoever marks it, until AlreadyProcessed has
 // waited for it.
 func TestMarkBesideAnEnqueue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for _, commit := range []bool{true, false} {
 		x := ibx{
 			handle: h, store: newStore(t, h, queue.StoreConfig{}), name: fmt.Sprint("mark ", commit), owner: queue.NewOwner(),
@@ -285,9 +281,7 @@ func TestMarkBesideAnEnqueue(t *testing.T) {
 // TestOtherContentOfABusyMessageIsRefused: new content of a message that is being handled is stored nowhere. Whoever
 // sends it is told to send it again, by the webhook and by Ingest, and a plain copy is taken.
 func TestOtherContentOfABusyMessageIsRefused(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, queue.StoreConfig{HashContent: true})
 	w := webhookOn(t, s, nil)
 	ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {

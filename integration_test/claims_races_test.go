@@ -67,9 +67,7 @@ func TestClaimedOnceByMany(t *testing.T) {
 // TestStaleOwnerChangesNothing: a lease ran out and the message is another's. What the first owner does then, in a
 // transaction or outside, changes nothing, and it is told. Before it was given back it still counts.
 func TestStaleOwnerChangesNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "stale", owner: queue.NewOwner()}
 	x.has(t, "late")
 	x.lapse(t, "late")
@@ -110,9 +108,7 @@ func (x ibx) claimDueOf(t testing.TB, owner queue.Owner) (msgs []queue.Message) 
 
 // TestAbandonIsChargedOnce: repeated after an outcome that was not known, it finds no owner.
 func TestAbandonIsChargedOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "once", owner: queue.NewOwner()}
 	id := x.has(t, "a")
 	settles(t, 1)(x.abandon(t)(x.owner, id))
@@ -125,9 +121,7 @@ func TestAbandonIsChargedOnce(t *testing.T) {
 // TestBatchWithTwins: an ID twice in a call is one message with the later content, also when one of the two is refused
 // by nobody.
 func TestBatchWithTwins(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "twins", owner: queue.NewOwner()}
 	first, second := x.item("a"), x.item("a")
 	second.Payload, second.Topic = []byte("second"), "other"
@@ -143,9 +137,7 @@ func TestBatchWithTwins(t *testing.T) {
 // places.
 func TestOverlappingBatches(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
 	all := numberedItems("shop", 1000)
 	for range 3 {
@@ -171,9 +163,7 @@ func TestOverlappingBatches(t *testing.T) {
 // TestEnqueueOfARunningMessage: a copy that comes while the message is being handled, in a transaction that has acked
 // it, is not waited for, and changes nothing.
 func TestEnqueueOfARunningMessage(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "running", owner: queue.NewOwner()}
 	id := x.has(t, "a")
 	copied := x.item("a")
@@ -202,9 +192,7 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 // TestAckAgainstEnqueue: batches that are stored again, in the order of their IDs, and batches that are settled, in the
 // order of their rows, do not deadlock.
 func TestAckAgainstEnqueue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
 	all := numberedItems("shop", 300)
 	for i := len(all) - 1; i >= 0; i -= 50 { // ids against the order of the rows
@@ -244,9 +232,7 @@ func TestAckAgainstEnqueue(t *testing.T) {
 // order of the rows, and acks go against that.
 func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	shortLeases(t, h)
 	store := newStore(t, h, queue.StoreConfig{MaxAttempts: -1, Backoff: outbox.Backoff{Initial: -1}})
 	all := numberedItems("shop", 10_000)

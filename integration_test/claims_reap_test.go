@@ -14,9 +14,7 @@ import (
 // TestReapsBehindABacklog has many messages that nobody has claimed before those whose owners are gone, in both of the
 // orders in which messages are looked at: more than one statement looks at.
 func TestReapsBehindABacklog(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	const backlog, gone = 25_000, 600
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at)

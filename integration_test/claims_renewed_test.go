@@ -19,9 +19,7 @@ const lockWaits = "select count(*) from pg_stat_activity where datname = current
 
 // TestSettlingARenewedMessage: its row changes while whoever settles it waits for it, and it is settled all the same.
 func TestSettlingARenewedMessage(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	for name, settle := range map[string]func(ids ...queue.ID) (int, error){
 		"ack": func(ids ...queue.ID) (int, error) { return store.Ack(t.Context(), owner, ids...) },
@@ -55,9 +53,7 @@ func TestSettlingARenewedMessage(t *testing.T) {
 // TestHandlingARenewedMessage: the lease is renewed while the transaction of the handler waits for the row, and the
 // message is handled, without a charge.
 func TestHandlingARenewedMessage(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	pause := &stopped{came: make(chan struct{}), goOn: make(chan struct{})}
 	s := storeOn(t, h, quickStore())
@@ -82,9 +78,7 @@ func TestHandlingARenewedMessage(t *testing.T) {
 // acked, since it began. It waits for what is being acked, and holds what the ack waits for, unless both go in one
 // order.
 func TestAckAgainstInsertion(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	// Before a row of the topic is inserted, its transaction takes a lock that the test may have: a gate at each row.
 	h.exec(t, `create function gate() returns trigger language plpgsql as $$ begin
 		perform pg_advisory_xact_lock(hashtext(new.message_id)); return new; end $$`)

@@ -19,9 +19,7 @@ import (
 // TestUnackOfOnesOwnAckOnly: a handler has committed its ack, and before that is found out the message was made pending
 // again and another has handled it. That ack stays.
 func TestUnackOfOnesOwnAckOnly(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	var calls atomic.Int32
@@ -43,9 +41,7 @@ func TestUnackOfOnesOwnAckOnly(t *testing.T) {
 
 // TestFailedAckKeepsNoLease: the ack of a message failed, so it is not locked, and that it is somebody else's shows.
 func TestFailedAckKeepsNoLease(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	cfg := quickSubscriber()
@@ -70,9 +66,7 @@ func TestFailedAckKeepsNoLease(t *testing.T) {
 // TestExpiredWhileItIsHandled: the lease of a message ran out and its time was over while its handler was running. It
 // is not buried beside its handler.
 func TestExpiredWhileItIsHandled(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	begun, gate := make(chan struct{}), make(chan struct{})
@@ -101,9 +95,7 @@ func TestExpiredWhileItIsHandled(t *testing.T) {
 
 // TestIngestForgetsWhoLeft: a delivery that ended before it was its turn is not stored by a later one.
 func TestIngestForgetsWhoLeft(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 		return queue.Item{ID: queue.ID{Source: "broker", MessageID: msg.UUID}, Topic: "orders"}, nil

@@ -49,9 +49,7 @@ func TestClaimWithoutAnswer(t *testing.T) {
 // TestClaimCommittedAfterItsEnd: the server commits a claim when the client has given it up, and has looked already for
 // what it may have taken.
 func TestClaimCommittedAfterItsEnd(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	h.exec(t, `create function wait() returns trigger language plpgsql as $$
 		begin

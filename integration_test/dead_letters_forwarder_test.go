@@ -44,9 +44,7 @@ func TestPermanentIsDeadAtOnce(t *testing.T) {
 // TestDeathNeedsAttemptsAndAge: a message that is refused outlives MaxAttempts until it is as old as MinDeadAge. Then
 // it is dead, and its key goes on.
 func TestDeathNeedsAttemptsAndAge(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.MaxAttempts = 3
 	w := startForwarder(t, h, cfg)
@@ -100,9 +98,7 @@ func TestOperator(t *testing.T) {
 }
 
 func TestBlockKeyOnDead(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := classifyingConfig()
 	cfg.BlockKeyOnDead = true
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
@@ -137,9 +133,7 @@ func TestBlockKeyOnDead(t *testing.T) {
 
 // TestBlockKeyOnDeadThatAnOperatorGaveUp: a message is declared dead while it waits behind another.
 func TestBlockKeyOnDeadThatAnOperatorGaveUp(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.BlockKeyOnDead = true
 	w := startForwarderOn(t, h, cfg, refuse("1"))

@@ -15,9 +15,7 @@ import (
 // TestOnDeadThatKillsProcessesIsGivenUp: a message that has used up its attempts would end one process after the other
 // else, as often as its lease runs out.
 func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, seen, log := watchedStore(t, h) // two attempts
 	called := make(chan string, 10)
 	storeAll(t, s, items("orders", 2)...)
@@ -44,9 +42,7 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 // TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit of attempts: a handler that calls its message poison would end a
 // process each time.
 func TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	log := &lineLogger{}
 	cfg := quickStore()
 	cfg.MaxAttempts = -1
@@ -74,9 +70,7 @@ func TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit(t *testing.T) {
 
 // TestOnDeadEndsWithTheHandlers when CloseTimeout is over, and its message is given back.
 func TestOnDeadEndsWithTheHandlers(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, _, log := watchedStore(t, h)
 	called, ended := make(chan bool, 1), make(chan error, 1)
 	storeAll(t, s, items("orders", 1)...)

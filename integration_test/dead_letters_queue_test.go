@@ -78,9 +78,7 @@ func kill(t testing.TB, h handle, id queue.ID) {
 // TestSubscriberTellsWhatDies: without Outcomes too, whatever ends a message that a Subscriber's handlers have, or
 // should have had.
 func TestSubscriberTellsWhatDies(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)
 	late, killed := items("late", 1)[0], itemID("killed", 0)
 	late.ExpiresAt = h.now(t).Add(300 * time.Millisecond)
@@ -132,9 +130,7 @@ func TestStoreTellsWhatDies(t *testing.T) {
 
 // TestDispatcherTellsWhatDies without OnDead, by reaping, as it does of what its handlers fail.
 func TestDispatcherTellsWhatDies(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)
 	late := items("late", 1)[0]
 	late.ExpiresAt = h.now(t).Add(-time.Second)
@@ -155,9 +151,7 @@ func TestDispatcherTellsWhatDies(t *testing.T) {
 
 // TestStoredMessageOutlivesItsLetter: a message whose dead letter cannot be written does not die without it.
 func TestStoredMessageOutlivesItsLetter(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, seen, _ := watchedStore(t, h)
 	h.exec(t, `alter table outbox add constraint no_letters check (topic <> 'dead_letters') not valid`)
 	storeAll(t, s, items("orders", 1)...)

@@ -48,9 +48,7 @@ func (p *poisoned) letters() (uuids []string, calls int) {
 // TestNoLetterOfALetter: a handler of the dead-letter topic that poisons a letter gets it again, and no letter of it.
 // One message would keep service and broker busy for ever.
 func TestNoLetterOfALetter(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	pubsub, p, log := inProcess(t, false), &poisoned{}, newLogCapture(t)
 	stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
 		MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
@@ -82,9 +80,7 @@ func TestNoLetterOfALetter(t *testing.T) {
 // TestALetterDiesWhereItIsStored: letters that are delivered from tables of our own, which remember who died, are dead
 // there.
 func TestALetterDiesWhereItIsStored(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, p := storeOn(t, h, quickStore()), &poisoned{}
 	storeAll(t, s, items("dead_letters", 1)...)
 	h.publish(t, "dead_letters", "", "a letter")

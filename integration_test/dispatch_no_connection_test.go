@@ -92,9 +92,7 @@ func TestNoConnectionForAHandler(t *testing.T) {
 // TestOnBeginThatSpoilsItsTransaction is charged like a handler that fails, though the handler is not called: its
 // message would come again for ever.
 func TestOnBeginThatSpoilsItsTransaction(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickStore()
 	cfg.MaxAttempts = 2
 	s := storeOn(t, h, cfg)

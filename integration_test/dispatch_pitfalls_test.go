@@ -80,9 +80,7 @@ func (s *stopped) TxEnd(context.Context, observe.TxEnd) {}
 // TestPausedHandlerAppliesNothing: a process that stood still between its claim and its transaction finds that the
 // message is somebody else's, before its handler begins.
 func TestPausedHandlerAppliesNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	pause := &stopped{came: make(chan struct{}), goOn: make(chan struct{})}
 	paused, other := storeOn(t, h.seenBy(t, pause), quickStore()), storeOn(t, h, quickStore())
@@ -111,9 +109,7 @@ func TestPausedHandlerAppliesNothing(t *testing.T) {
 // the server's idle_in_transaction_session_timeout ends the session.
 func TestCutConnectionFreesItsMessage(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	proxy := newProxy(t, h.url)
 	far := newPgxHandle(t, proxy.url)
@@ -153,9 +149,7 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 // neither lost nor handled twice.
 func TestDispatcherUnknownCommits(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	proxy := newProxy(t, h.url)
 	far := newPgxHandle(t, proxy.url)
@@ -188,9 +182,7 @@ func TestDispatcherUnknownCommits(t *testing.T) {
 // that has thousands of messages, and a slow handler, holds nobody else's.
 func TestHotKeyStarvesNobody(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `insert into outbox (uuid, topic, key, payload) select 'hot-' || i, 'orders', 'hot', '' `+
 		`from generate_series(1, 5000) i`)
 	h.exec(t, `insert into outbox (uuid, topic, key, payload) select 'cold-' || i, 'orders', 'cold-' || i, '' `+

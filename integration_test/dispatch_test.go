@@ -75,9 +75,7 @@ func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 
 // TestDispatcherDecides what becomes of a message whose handler fails.
 func TestDispatcherDecides(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	h.exec(t, "create table graves (message_id text, cause text)")
 	cfg := quickStore()
@@ -153,9 +151,7 @@ func TestDispatcherDecides(t *testing.T) {
 // TestDispatcherLogs each call of a handler, which gets all that is stored, each of its errors and each death; and no
 // payload.
 func TestDispatcherLogs(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickStore()
 	cfg.MaxAttempts = 2
 	s := storeOn(t, h, cfg)
@@ -193,9 +189,7 @@ func TestDispatcherLogs(t *testing.T) {
 // TestDispatcherLogsErrorsWithoutConsequence: what a handler returns is an error line, also when it no longer decides
 // about the message.
 func TestDispatcherLogsErrorsWithoutConsequence(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("stolen", 1)...)
 	storeAll(t, s, items("slow", 1)...)
@@ -331,9 +325,7 @@ func TestBurialsThatFailLetOthersPass(t *testing.T) {
 
 // TestDispatcherTakesNoMoreThanItHandles: the rest is for others.
 func TestDispatcherTakesNoMoreThanItHandles(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, append(items("slow", 10), items("quick", 10)...)...)
 	slow, quick := newBarrier(t), newBarrier(t)
@@ -384,9 +376,7 @@ func TestDispatcherIsWoken(t *testing.T) {
 
 // TestCloseGivesBack: what was claimed and not begun is not charged, and what runs is waited for.
 func TestCloseGivesBack(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 3)...)
 	g := newBarrier(t)
@@ -453,9 +443,7 @@ func TestCloseReleasesAClaim(t *testing.T) {
 
 // TestUnknownTopicIsKept: another release may have a handler for it.
 func TestUnknownTopicIsKept(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickStore()
 	cfg.MaxAttempts = 1
 	s := storeOn(t, h, cfg)
@@ -477,9 +465,7 @@ func TestUnknownTopicIsKept(t *testing.T) {
 
 // TestDispatcherLife: it runs once.
 func TestDispatcherLife(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
 		return nil
@@ -505,9 +491,7 @@ func TestDispatcherLife(t *testing.T) {
 // TestEndedTransactionOfAHandlerThatIsStopped: what the handler wrote after it had ended its transaction is lost, so
 // the message comes again.
 func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	committed := make(chan error, 1)

@@ -14,9 +14,7 @@ import (
 // TestCommandsOfOtherTables: a database may have several outboxes. The command of a cure acts on the one that was
 // looked at, whatever the topic is called.
 func TestCommandsOfOtherTables(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `CREATE SCHEMA "Shop"`)
 	other := h.with(t, sqltext.Tables{Schema: "Shop", Outbox: "events", Inbox: "taken"})
 	require.NoError(t, makeTables(t.Context(), other.db))
@@ -43,9 +41,7 @@ func TestCommandsOfOtherTables(t *testing.T) {
 
 // TestCommandsNameNoEmptyGroup: messages that died without an error have a group that no flag names.
 func TestCommandsNameNoEmptyGroup(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, dead_at) VALUES ('a', 'orders', '', '', now())`)
 	assert.NotContains(t, findings(t, h)["dead"].Cure, "--group")
 }

@@ -194,9 +194,7 @@ func TestDispatchersUnderFire(t *testing.T) {
 // are done, with hardly a charge.
 func TestKillerDiesAlone(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	const victims = 15 // and more than one of them in work at a time, if more than one suspect may be
 	storeAll(t, s, append(items("killers", 1), items("victims", victims)...)...)

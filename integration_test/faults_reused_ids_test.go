@@ -286,9 +286,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 // and reading goes on when it is free.
 func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "delete from outbox_life")
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)

@@ -83,9 +83,7 @@ func runStaleChild(ctx context.Context, db *outbox.DB) error {
 // TestStoppedProcessChangesNothing: a process stands still until its leases are over and its messages are another's.
 // When it goes on, what it had, in a handler or by hand, stays as it is, and it is told so.
 func TestStoppedProcessChangesNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: -1}}), queue.NewOwner()
 	enqueued(t, store, items("calls", 1)...)
 	for _, verb := range staleVerbs {

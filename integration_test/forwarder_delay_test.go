@@ -50,9 +50,7 @@ func TestDelayedMessages(t *testing.T) {
 
 // TestManyDueAtOnce: what falls due together leaves without waiting for a poll after every few.
 func TestManyDueAtOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `insert into outbox (uuid, topic, key, payload, due_at)
 		select gen_random_uuid(), 'orders', 'K', convert_to(n::text, 'UTF8'), now() from generate_series(1, 5000) n`)
 	cfg := quickConfig()

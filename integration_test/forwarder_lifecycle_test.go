@@ -26,9 +26,7 @@ func newForwarder(t testing.TB, h handle, pub message.Publisher, cfg forwarder.C
 }
 
 func TestRunOnceAndClose(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	f := newForwarder(t, h, newFakeBroker(), quickConfig())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(t.Context()) }()
@@ -93,9 +91,7 @@ func TestDrain(t *testing.T) {
 
 // TestDrainAfterAKill also sends what is in the lanes of a forwarder that was killed, once its lease is over.
 func TestDrainAfterAKill(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	require.NoError(t, newForwarder(t, h, newFakeBroker(), quickConfig()).Drain(ctx), "makes the lanes")
@@ -112,9 +108,7 @@ UPDATE outbox_lanes SET owner = killed.id FROM killed WHERE lane < 32`)
 
 // TestDrainOfARunningForwarder also sends what fell due since the last look at delayed messages.
 func TestDrainOfARunningForwarder(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PollInterval = time.Minute
 	w := startForwarder(t, h, cfg)
@@ -213,9 +207,7 @@ func TestGracefulShutdown(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForEver(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout, cfg.CloseTimeout = -1, 300*time.Millisecond
 	goOn := make(chan struct{})
@@ -299,9 +291,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 }
 
 func TestRetention(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	// Old enough: published long ago. Not: published lately though written long ago, pending, waiting, dead.
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
 		select 'old-' || i, 'orders', '', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 3500) i`)
@@ -336,9 +326,7 @@ func TestRetention(t *testing.T) {
 
 // TestSequenceSetBack is what a restored dump looks like to a forwarder that goes on.
 func TestSequenceSetBack(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())
 	w.publish(t, "orders", "K", numbered("", 1, 100)...)
 	w.arrives(t, "100")
@@ -352,9 +340,7 @@ func TestSequenceSetBack(t *testing.T) {
 
 // TestDrainBesideRun: whichever of the two comes first, both do what they should.
 func TestDrainBesideRun(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for range 10 {
 		f := newForwarder(t, h, newFakeBroker(), quickConfig())
 		ended := make(chan error, 1)
@@ -372,9 +358,7 @@ func TestDrainBesideRun(t *testing.T) {
 
 // TestShutdownFreesIdleLanes: one publish that takes its time keeps one lane, and the others go on elsewhere.
 func TestShutdownFreesIdleLanes(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.CloseTimeout = time.Minute
 	publishing, goOn := make(chan struct{}), make(chan struct{})
@@ -402,9 +386,7 @@ func TestShutdownFreesIdleLanes(t *testing.T) {
 
 // TestFrozenStarter: a process that stands still while it joins keeps nobody from renewing its lease.
 func TestFrozenStarter(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background())
@@ -419,9 +401,7 @@ func TestFrozenStarter(t *testing.T) {
 
 // TestRetentionOfTopics: a forwarder deletes what it published, and not what others did.
 func TestRetentionOfTopics(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for _, topic := range []string{"mine", "theirs"} {
 		h.publish(t, topic, "", numbered(topic, 1, 10)...)
 	}

@@ -13,9 +13,7 @@ import (
 // TestOddMetadata has rows that SQL has written, with metadata that no message can carry, or with a generation that
 // package admin would not give: each is settled, and those that cannot be sent die and leave a letter.
 func TestOddMetadata(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	odd := []string{`null`, `[]`, `{"n": 5}`, `{"outbox_generation": 5}`, `"text"`}
 	for _, metadata := range odd {
 		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata) VALUES ('odd ' || $1, 'bad', $1, '', $1::jsonb)`,

@@ -198,9 +198,7 @@ func TestCommitDuringARead(t *testing.T) {
 
 // TestLockedFailure: the failure of a message that somebody has locked keeps no other from being recorded.
 func TestLockedFailure(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.publish(t, "orders", "", numbered("", 1, 10)...)
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -219,9 +217,7 @@ func TestLockedFailure(t *testing.T) {
 
 // TestPublishedAfterItsDeath: the publish that timed out, and of which the message died, has worked after all.
 func TestPublishedAfterItsDeath(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout = 50 * time.Millisecond
 	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
@@ -320,9 +316,7 @@ func TestReadOnlyServer(t *testing.T) {
 // TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that
 // blocked its key and is gone.
 func TestWhatAnOperatorChanged(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.CleanInterval = 50 * time.Millisecond
 	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
@@ -369,9 +363,7 @@ func TestPoolThatIsTooSmall(t *testing.T) {
 
 // TestNoForwarderLives is a reason that Inspect gives.
 func TestNoForwarderLives(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	warnings := func() []schema.Problem {
 		found, err := schema.Inspect(t.Context(), h.db)
 		require.NoError(t, err)

@@ -94,9 +94,7 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 }
 
 func TestSubscribersOfATopicShareIt(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := newSubscriber(t, h, sharing(quickConfig()))
 	var mu sync.Mutex
 	var order = map[string][]string{}
@@ -144,9 +142,7 @@ func TestSubscribersOfATopicShareIt(t *testing.T) {
 }
 
 func TestSubscriberRefuses(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	_, err := forwarder.NewSubscriber(nil, forwarder.SubscriberConfig{}, nil)
 	require.ErrorIs(t, err, outbox.ErrNoDB)
 	s := newSubscriber(t, h, quickConfig())
@@ -161,9 +157,7 @@ func TestSubscriberRefuses(t *testing.T) {
 
 // TestSubscriberWaitsForAForwarder that reads its topic.
 func TestSubscriberWaitsForAForwarder(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	broker := newFakeBroker()
 	broker.answers(func(string, *message.Message) error { return errRefused })
 	f, stop := inTurn(t, h, broker, withTopics("", "taken"), newLogCapture(t))
@@ -181,9 +175,7 @@ func TestSubscriberWaitsForAForwarder(t *testing.T) {
 
 // TestSubscriptionEnds: the channel closes, the contexts end, and what was not acked costs nothing and comes again.
 func TestSubscriptionEnds(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.CloseTimeout = 200 * time.Millisecond
 	s := newSubscriber(t, h, cfg)

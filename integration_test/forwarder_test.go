@@ -29,9 +29,7 @@ func TestFirstMessageOfADatabase(t *testing.T) {
 
 // TestUnkeyedMessagesUseAllLanes: nothing keeps messages without a key from being spread.
 func TestUnkeyedMessagesUseAllLanes(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())
 	all := numbered("m", 1, 10000)
 	w.publish(t, "orders", "", all...)

@@ -16,9 +16,7 @@ import (
 )
 
 func TestPublishTimeout(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout = time.Second
 	cfg.Concurrency = 4
@@ -47,9 +45,7 @@ func TestPublishTimeout(t *testing.T) {
 
 // TestLateSuccess: the publish that timed out has worked after all, while its message waits for the next attempt.
 func TestLateSuccess(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout = 50 * time.Millisecond
 	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
@@ -73,9 +69,7 @@ func TestLateSuccess(t *testing.T) {
 // backoff. So is one that nobody receives in time, and one whose ack comes too late: there may be more attempts than
 // were received, never fewer.
 func TestAckTimeoutIsCharged(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout, cfg.Concurrency, cfg.MaxAttempts = 100*time.Millisecond, 100, -1
 	messages, err := newSubscriber(t, h, cfg).Subscribe(t.Context(), "orders")
@@ -107,9 +101,7 @@ func TestAckTimeoutIsCharged(t *testing.T) {
 // TestPublisherThatHeedsItsTimeout returns what its context says. It is the time-out that is judged, and charged once,
 // whoever tells of it first.
 func TestPublisherThatHeedsItsTimeout(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout = 50 * time.Millisecond
 	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
@@ -147,9 +139,7 @@ func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 
 // TestStopWaitsForTheVerdict on a time-out: no code of the user's runs when Run has returned.
 func TestStopWaitsForTheVerdict(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout, cfg.CloseTimeout = 50*time.Millisecond, 2*patience
 	judging, slow := make(chan struct{}, 100), make(chan struct{})

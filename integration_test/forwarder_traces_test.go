@@ -15,9 +15,7 @@ import (
 
 // TestPausedTopicIsInTheDatabase while its broker is down, with the reason, and not after.
 func TestPausedTopicIsInTheDatabase(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	w := startForwarderOn(t, h, classifyingConfig(), func(topic string, _ *message.Message) error {
 		if topic == "down" {
 			return errDown
@@ -81,9 +79,7 @@ func TestCleanUpGoesOn(t *testing.T) {
 
 // TestTracesOfForwardersThatAreGone are deleted, and the lanes of scopes that nobody has. Epochs never begin anew.
 func TestTracesOfForwardersThatAreGone(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	other := withTopics("abandoned", "b")
 	_, stop := inTurn(t, h, newFakeBroker(), other, newLogCapture(t))
 	const epochs = "select coalesce(max(epoch), 0) from outbox_lanes where scope = 'abandoned'"

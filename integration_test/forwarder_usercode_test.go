@@ -134,9 +134,7 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 // TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does whoever received a
 // message of a Subscriber.
 func TestPublishTimeoutEndsTheContext(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.PublishTimeout, cfg.Concurrency = 50*time.Millisecond, 2
 	cfg.Topics = []string{"orders"}
@@ -177,9 +175,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 
 // TestSubscriberThatNeverReads gives the half of its lanes away, and what lies in them.
 func TestSubscriberThatNeverReads(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := newSubscriber(t, h, sharing(quickConfig()))
 	_, err := s.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)

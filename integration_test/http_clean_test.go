@@ -42,9 +42,7 @@ func TestCleaningKeys(t *testing.T) {
 }
 
 func TestForwarderCleansKeys(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cleaned := cleanings{ends: make(chan observe.CleanEnd, 100)}
 	h = h.seenBy(t, cleaned)
 	agedKeys(t, h, 7)

@@ -163,9 +163,7 @@ func TestHTTPUnknownCommit(t *testing.T) {
 
 // TestHTTPClientGoesAway: what has begun is done, and its repetition gets the answer.
 func TestHTTPClientGoesAway(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	o := newOrdering(t, h)
 	gone := make(chan struct{})
 	b := heldUp(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -36,9 +36,7 @@ type cleanings struct {
 func (c cleanings) CleanEnd(_ context.Context, end observe.CleanEnd) { c.ends <- end }
 
 func TestForwarderCleansTheInbox(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cleaned := cleanings{ends: make(chan observe.CleanEnd, 100)}
 	h = h.seenBy(t, cleaned)
 	agedInbox(t, h, clean.Batch+10) // in several statements
@@ -80,9 +78,7 @@ func TestCleaningTheInbox(t *testing.T) {
 
 // A role may lack the grants, because its forwarder is not to touch the inbox.
 func TestInboxRetentionOff(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	agedInbox(t, h, 5)
 	cfg := quickConfig()
 	cfg.CleanInterval, cfg.InboxRetention, cfg.Retention = 10*time.Millisecond, -1, time.Minute

@@ -74,9 +74,7 @@ func answer(w http.Handler, r *http.Request) *http.Response {
 
 // TestWebhookAnswers 200 once the message is committed, also if it was known, and says why it does not.
 func TestWebhookAnswers(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickStore()
 	cfg.MaxPayloadBytes = 100
 	s := storeOn(t, h, cfg)
@@ -250,9 +248,7 @@ func TestWebhookLogsNoBody(t *testing.T) {
 
 // TestWebhookConflictChangesNothing: other content under a known ID is refused, if that is asked for.
 func TestWebhookConflictChangesNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	w := webhookOn(t, s, func(cfg *queue.WebhookConfig) { cfg.ConflictOnChange = true })
 	assert.Equal(t, 200, answer(w, post("one", "payload")).StatusCode)
@@ -293,9 +289,7 @@ func TestWebhookOfTenants(t *testing.T) {
 
 // TestWebhookOutlivesItsClient: a client that goes away undoes nothing half way.
 func TestWebhookOutlivesItsClient(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	w := webhookOn(t, s, nil)
 	lock, err := h.pool.Begin(t.Context())

@@ -41,9 +41,7 @@ func TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut(t *testing.T) {
 
 // TestWhoHasTheLockForJoiningIsNamed: what is no forwarder may keep the lock for longer than one that starts waits.
 func TestWhoHasTheLockForJoiningIsNamed(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background())
@@ -123,9 +121,7 @@ func TestALeaseIsExtendedWhenLostLanesAreForgotten(t *testing.T) {
 
 // TestDeletedLanesAreMadeAgain while forwarders run, and each message leaves.
 func TestDeletedLanesAreMadeAgain(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := sharing(quickConfig())
 	w := startForwarder(t, h, cfg)
 	w.join(t, h, cfg)
@@ -147,9 +143,7 @@ func TestDeletedLanesAreMadeAgain(t *testing.T) {
 // TestClockSetBack: a forwarder died, and the clock of the database went back by a day. What it owned is free when the
 // others have seen its lease unchanged for as long as it lasts; those that live keep theirs.
 func TestClockSetBack(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const dead = "00000000-0000-0000-0000-00000000dead"
 	h.exec(t, sqltext.Tables{}.Render(sqltext.CreateLanes), "default")
 	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at, facts)
@@ -180,9 +174,7 @@ func TestClockSetBack(t *testing.T) {
 // TestTopicsThatNoIndexHolds are refused where they are written, or a failure of one could not be recorded. The longest
 // that there may be is shown when it fails, and when it is dead.
 func TestTopicsThatNoIndexHolds(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const random = "(select string_agg(md5(i::text), '') from generate_series(1, 300) i)" // which does not compress
 	insert := "insert into outbox (uuid, topic, key, payload) values ('1', left(" + random + ", %d), 'K', '')"
 	_, err := h.pool.Exec(t.Context(), strings.ReplaceAll(insert, "%d", "9000"))

@@ -101,9 +101,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 
 func TestOneOfEightThatOverlapStarts(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	var all []*forwarder.Forwarder
 	for i := range 8 {
 		f, _ := inTurn(t, h, newFakeBroker(), withTopics("", "common", "own-"+itoa(i)), newLogCapture(t))
@@ -125,9 +123,7 @@ func TestOneOfEightThatOverlapStarts(t *testing.T) {
 // TestTopicsAreHandedOver is a rollout: forwarders of a, then of a and b. All messages leave, those of a key in their
 // order, and the old set, restarted meanwhile, does not overtake the new one.
 func TestTopicsAreHandedOver(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	broker, log := newFakeBroker(), newLogCapture(t)
 	old1, stop1 := inTurn(t, h, broker, withTopics("", "a"), log)
 	old2, stop2 := inTurn(t, h, broker, withTopics("", "a"), log)
@@ -165,9 +161,7 @@ func TestTopicsAreHandedOver(t *testing.T) {
 // TestLateReturnMayNotOverlap: a forwarder whose lease ran out comes back, and another that reads its topics under
 // another scope has started meanwhile.
 func TestLateReturnMayNotOverlap(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	_, first := w.joinAs(t, gated, shortLease(quickConfig()), nil)
@@ -198,9 +192,7 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 // TestLateReturnWithoutAnAnswer: the answer to its joining anew is lost, which was to wait. It must not work on as
 // before.
 func TestLateReturnWithoutAnAnswer(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	proxy := newProxy(t, h.url)
 	cfg := shortLease(quickConfig())
 	cfg.DisableListen = true
@@ -252,9 +244,7 @@ func TestTopicsAndRoutes(t *testing.T) {
 
 // TestShareOfLanes: lanes are spread over the forwarders of a scope, and come back when one leaves.
 func TestShareOfLanes(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := sharing(quickConfig())
 	w := startForwarder(t, h, cfg)
 	shares := func() []int {

@@ -9,9 +9,7 @@ import (
 
 // TestTopicThatNobodyTakes: a topic that is mistyped in Config.Topics would wait in silence.
 func TestTopicThatNobodyTakes(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for _, topic := range []string{"orders", "invoices", "young"} {
 		h.publish(t, topic, "K", topic+"-1", topic+"-2")
 	}

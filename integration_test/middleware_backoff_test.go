@@ -67,9 +67,7 @@ func TestOutcomesBackoff(t *testing.T) {
 }
 
 func TestTheWaitEndsWithTheRouter(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	waiting := make(chan struct{}, 1)
 	cfg := middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
 		Backoff: outbox.Backoff{Func: func(int) time.Duration { waiting <- struct{}{}; return 24 * time.Hour }},

@@ -26,9 +26,7 @@ func inProcess(t testing.TB, blocks bool) *gochannel.GoChannel {
 
 // What a Forwarder publishes within the process was not delivered by our Subscriber.
 func TestForwarderIntoTheProcess(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	pubsub, broker := inProcess(t, true), &published{}
 	pub := newOutboxPublisher(t, h)
@@ -61,9 +59,7 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 // The sign of a delivery stays with the handler that it was made to, whatever the handler publishes within the process,
 // and however much the two handlers have in common.
 func TestDeliveryDoesNotTravel(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	pubsub, broker := inProcess(t, true), &published{}
 	pub := newOutboxPublisher(t, h)

@@ -29,9 +29,7 @@ func (m *met) IsDuplicate(_ context.Context, key string) (bool, error) {
 // twice, and the others have what a failed handler wrote committed, or its message dropped. A handler's own
 // AddMiddleware lands there.
 func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	pub := newOutboxPublisher(t, h)
 	poison, err := wmmiddleware.PoisonQueue(&published{}, "poison")

@@ -104,9 +104,7 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 
 // TestADetachedAckThatFailsIsRepeated, and not the handler.
 func TestADetachedAckThatFailsIsRepeated(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "create sequence tries")
 	h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin
 		if new.state = 'done' and nextval('tries') <= 2 then raise exception 'not now'; end if;

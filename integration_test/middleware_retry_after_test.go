@@ -188,9 +188,7 @@ func (p *putOff) check(t *testing.T) {
 
 // TestRetryAfterBehindAnOutbox holds the message, and so its key: a nack would be charged.
 func TestRetryAfterBehindAnOutbox(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	cfg := subscribing(quickConfig())
 	cfg.MaxAttempts, cfg.MinDeadAge = 1, -1

@@ -45,9 +45,7 @@ func (w *fakeWork) of(t testing.TB, id string) *message.Message {
 
 // TestClaimedWork is settled in the transaction of its handler, or of its dead letter.
 func TestClaimedWork(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	seen := &seen{}
 	h = h.seenBy(t, seen)
@@ -108,9 +106,7 @@ func TestClaimedWork(t *testing.T) {
 
 // TestClaimedWorkTwice: a handler that the message reaches through two Inboxes is told so.
 func TestClaimedWorkTwice(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	w := &fakeWork{h: h}
 	_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}),
@@ -149,9 +145,7 @@ func (w *elsewhere) Ack(ctx context.Context) (bool, error) {
 
 // TestClaimedWorkStaysWithItsHandler follows a context through a Pub/Sub within the process.
 func TestClaimedWorkStaysWithItsHandler(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, watermill.NopLogger{})
 	t.Cleanup(func() { assert.NoError(t, pubsub.Close()) })

@@ -15,9 +15,7 @@ import (
 // TestStoreFirstInOrder is the recipe of the README: a second set of outbox tables between the broker and the handlers,
 // which keeps the order of each key and drops copies.
 func TestStoreFirstInOrder(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `create table effects (n bigserial, message_id text not null, note text not null default '')`)
 	work := h.with(t, sqltext.Tables{Outbox: "work"})
 	require.NoError(t, makeTables(t.Context(), work.db))

@@ -69,9 +69,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 // operator skips, deletes or gives it up. Then the rest of the key, on another topic, waits no longer, and keys of the
 // same lane that the operator left alone wait on.
 func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := classifyingConfig()
 	cfg.CleanInterval = 50 * time.Millisecond
 	cfg.Concurrency = 2
@@ -116,9 +114,7 @@ func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
 
 // TestUnavailableAfterRejection: the only message left on a topic waits for another attempt when the broker goes away.
 func TestUnavailableAfterRejection(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := classifyingConfig()
 	cfg.OutageBackoff = outbox.Backoff{Initial: 50 * time.Millisecond, Max: 2 * time.Second}
 	w := startForwarder(t, h, cfg)

@@ -37,9 +37,7 @@ const dead = "select count(*) from outbox where dead_at is not null"
 
 // TestADecoratorHidesNoVerdict: Watermill's metrics around a publisher that knows its errors.
 func TestADecoratorHidesNoVerdict(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	broker := newFakeBroker()
 	var down atomic.Bool
 	down.Store(true)
@@ -68,9 +66,7 @@ func TestADecoratorHidesNoVerdict(t *testing.T) {
 // TestAnOutageThatNobodyRecognisesKillsNothing: the publisher's errors are known to nobody, and while it fails each
 // message could die of its attempts many times.
 func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const keys, perKey = 50, 20
 	topics := []string{"orders", "bills", "letters"}
 	var all []string
@@ -122,9 +118,7 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 
 // TestAMessageThatFailsAmongOthersDies: nobody knows the error, but others of its topic are published.
 func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	w := startForwarder(t, h, mortalConfig())
 	w.answers(func(_ string, msg *message.Message) error {
 		if strings.HasPrefix(string(msg.Payload), "poison") {
@@ -165,9 +159,7 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 
 // TestATopicThatAlwaysFailsStopsNoOther: nobody knows why all of one topic fails, while others are published.
 func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for i := range 10 { // before it starts, or the first would be alone for a while
 		h.publish(t, "missing", fmt.Sprint(i), numbered("x", 5*i, 5*i+4)...)
 	}
@@ -192,9 +184,7 @@ func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
 // TestDrainOfAPoisonMessage: what fails alone is charged at once, so that a job that drains the outbox and ends leaves
 // a trace of it.
 func TestDrainOfAPoisonMessage(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	broker := newFakeBroker()
 	broker.answers(func(string, *message.Message) error { return errOdd })
 	f, err := forwarder.New(h.db, broker, quickConfig(), newLogCapture(t))
@@ -238,9 +228,7 @@ func TestNewWarnsOfWatermillAMQP(t *testing.T) {
 // so when it is asked. The message is the only one, so nothing else could tell.
 func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	log := newLogCapture(t)
 	lost := &amqp.Publisher{ConnectionWrapper: &amqp.ConnectionWrapper{}}
 	f, err := forwarder.New(h.db, lost, mortalConfig(), log)

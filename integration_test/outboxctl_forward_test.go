@@ -32,9 +32,7 @@ func (c ctl) start(log *watched, args ...string) (end func() ctlResult) {
 
 // TestOutboxctlForwards has a forwarder without any Go code publish to NATS, and end when it is told to.
 func TestOutboxctlForwards(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
@@ -87,9 +85,7 @@ func TestOutboxctlForwards(t *testing.T) {
 
 // TestOutboxctlForwardsNothing has forwarders that cannot: nothing is lost, and no secret is logged.
 func TestOutboxctlForwardsNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')")
 	c := ctl{t: t, url: h.url, env: []string{"OUTBOX_KAFKA_PASSWORD=canary"}}
 	for _, broker := range [][]string{
@@ -122,9 +118,7 @@ func TestOutboxctlForwardsNothing(t *testing.T) {
 
 // TestOutboxctlReconciles has a stream lose messages that it had acknowledged, and gets them back.
 func TestOutboxctlReconciles(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) SELECT gen_random_uuid(), $1, '' FROM generate_series(1, 20)",
 		prefix+"orders")

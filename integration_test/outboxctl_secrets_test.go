@@ -65,9 +65,7 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 // TestOutboxctlHidesBrokerSecrets gives brokers passwords that make URLs what they are not, or that are in what an
 // error says, to all commands that talk to a broker, in all forms of output.
 func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('u', 'orders', '', now())")
 	c := ctl{t: t, url: h.url}
 	for _, broker := range []string{
@@ -106,9 +104,7 @@ func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
 // TestOutboxctlServesNoSecrets looks at the page, and at its log when the tables are gone, for the password of the
 // database.
 func TestOutboxctlServesNoSecrets(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	at, err := url.Parse(h.url)
 	require.NoError(t, err)
 	at.User = url.UserPassword(at.User.Username(), `zq7xk"zx9kq`)

@@ -13,9 +13,7 @@ import (
 
 // TestOutboxctlServes has the page look and act for those who may, and for nobody else.
 func TestOutboxctlServes(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutboxctl(t, h)
 	c := ctl{t: t, url: h.url}
 	client := &http.Client{Transport: &http.Transport{}}

@@ -165,9 +165,7 @@ func TestOutboxctlAsks(t *testing.T) {
 
 // TestOutboxctlPausesFirst: somebody pauses a topic because the database is in trouble, so that counting takes long.
 func TestOutboxctlPausesFirst(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	conn := begin(t, h, "BEGIN", "LOCK TABLE inbox_queue")
 	log := &watched{}
 	end := ctl{t: t, url: h.url, env: []string{"USER=ann"}}.start(log, "--timeout", "0", "topics", "pause",
@@ -185,9 +183,7 @@ func TestOutboxctlPausesFirst(t *testing.T) {
 
 // TestOutboxctlIsInterrupted ends commands while they work, ask, or watch.
 func TestOutboxctlIsInterrupted(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 6*1200) // of each state two batches and a half
 	interrupted := func(at string, in *blocked, args ...string) (int, string, string) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -229,9 +225,7 @@ func TestOutboxctlIsInterrupted(t *testing.T) {
 
 // TestOutboxctlInterruptedImport: what an import says that is cut off is what the audit log says, and what is there.
 func TestOutboxctlInterruptedImport(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `CREATE TABLE mine (id bigint PRIMARY KEY, sent_at timestamptz, body text)`)
 	h.exec(t, `INSERT INTO mine (id, body) SELECT i, 'x' FROM generate_series(1, 1200) i`)
 	ctx, cancel := context.WithCancel(t.Context())

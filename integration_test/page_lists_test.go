@@ -237,9 +237,7 @@ func TestPageWithoutDatabase(t *testing.T) {
 
 // TestPageRuns sees that the charts have a line although nobody looked.
 func TestPageRuns(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 60)
 	page, err := ui.New(newAdmin(t, h), ui.Config{SampleInterval: 20 * time.Millisecond}, nil)
 	require.NoError(t, err)

@@ -122,9 +122,7 @@ func (s planned) check(t testing.TB, explained []byte) {
 // handler's transaction, while the table was empty, are good for one that is full.
 func TestPlansOfQueueInTransactions(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // which would have it plan anew
 	h.exec(t, "TRUNCATE inbox_queue")                                   // as it is after the migration: never vacuumed
 	conn, err := h.pool.Acquire(t.Context())

@@ -61,9 +61,7 @@ func TestWatermillsDelays(t *testing.T) {
 // TestCopiedMetadataDelaysOnce: a message whose metadata is that of one that was delayed waits no second time, and
 // keeps its place among those of its key.
 func TestCopiedMetadataDelaysOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	received := make(chan message.Metadata, 3)
 	w := startForwarderOn(t, h, quickConfig(), func(topic string, msg *message.Message) error {
 		if topic == "first" {

@@ -96,9 +96,7 @@ func TestStoreConfigIsChecked(t *testing.T) {
 
 // TestStoresManyAtOnce: items of many statements are one call, and one transaction. The long variant has 100,000.
 func TestStoresManyAtOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
 	n := 5000
 	if long {
@@ -114,9 +112,7 @@ func TestStoresManyAtOnce(t *testing.T) {
 
 // TestBackoffOfMessages: 2 s after the first failure, doubling to 60 s, with a jitter of a fifth.
 func TestBackoffOfMessages(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "backoff", owner: queue.NewOwner()}
 	for failures, seconds := range map[int]float64{1: 2, 2: 4, 3: 8, 4: 16, 5: 32, 6: 60, 7: 60, 9: 60} {
 		id := x.has(t, fmt.Sprint(failures))
@@ -131,9 +127,7 @@ func TestBackoffOfMessages(t *testing.T) {
 
 // TestLastErrorIsCut: an error of any length and with any bytes is kept as 1 KiB of text.
 func TestLastErrorIsCut(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "cut", owner: queue.NewOwner()}
 	bad := strings.Repeat("ü\x00\xff", 1000)
 	settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Err: bad}, x.has(t, "a")))
@@ -150,9 +144,7 @@ func TestLastErrorIsCut(t *testing.T) {
 // TestExpiry: a message that nobody has when its time is over is not claimed any more, and is dead after the next
 // reaping.
 func TestExpiry(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "expiry", owner: queue.NewOwner()}
 	late, held, later := x.item("late"), x.item("held"), x.item("later")
 	held.ExpiresAt, late.ExpiresAt, later.ExpiresAt = time.Now().Add(time.Hour), time.Now().Add(-time.Second),
@@ -174,9 +166,7 @@ func TestExpiry(t *testing.T) {
 // TestCleanKeepsUnfinished: only what is done is deleted, batch by batch, each of them short. A copy that comes after
 // that is new: that is what the retention says.
 func TestCleanKeepsUnfinished(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
 	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, done_at, first_seen_at, last_seen_at)
 		select s, i, 'orders', s, now() - interval '40 days', now() - interval '40 days', now() - interval '40 days'
@@ -199,9 +189,7 @@ func TestCleanKeepsUnfinished(t *testing.T) {
 
 // TestMarkedByHand goes the way of those who handle a message where it comes in.
 func TestMarkedByHand(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	ctx := t.Context()
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "hand", owner: queue.NewOwner()}
 	assert.False(t, x.processed(t, "a", nil))

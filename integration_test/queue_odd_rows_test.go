@@ -73,9 +73,7 @@ func TestOddRowsOfQueue(t *testing.T) {
 
 // TestRowWithTheHighestAttempts: it is charged as far as it can be, and fails none beside it.
 func TestRowWithTheHighestAttempts(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickStore()
 	cfg.MaxAttempts = -1
 	s := storeOn(t, h, cfg)

@@ -15,9 +15,7 @@ import (
 // An operator's pause of a topic reaches the queue: none of its messages is claimed until it is resumed, whether it has
 // a limit or not, and whether its messages are new or fell due. Others are handled meanwhile.
 func TestPauseReachesTheQueue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	ad, err := admin.New(h.db, admin.Config{Actor: "test"}, nil)
 	require.NoError(t, err)

@@ -92,9 +92,7 @@ func TestStoredMessagesThroughARouter(t *testing.T) {
 // TestStoredMessageOfAContext: a Router's handler sees what is stored of its message, behind the stack and without it,
 // and what it publishes within the process does not take that along.
 func TestStoredMessageOfAContext(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	orders, bare := items("orders", 1)[0], items("bare", 1)[0]
 	orders.Key, orders.Metadata = "K", message.Metadata{"kind": "order"}
@@ -151,9 +149,7 @@ func TestStoredMessageOfAContext(t *testing.T) {
 
 // TestStoredMessagesAcksAndNacks of a subscriber that is used without the stack.
 func TestStoredMessagesAcksAndNacks(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	one := items("orders", 1)[0]
 	one.Metadata, one.Key = message.Metadata{"kind": "order"}, "K"
@@ -188,9 +184,7 @@ func TestStoredMessagesAcksAndNacks(t *testing.T) {
 
 // TestStoredMessagesSubscriptionEnds: what was not acked is given back without a charge.
 func TestStoredMessagesSubscriptionEnds(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	cfg := quickSubscriber()
 	cfg.CloseTimeout = 50 * time.Millisecond
@@ -220,9 +214,7 @@ func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 
 // TestStoredMessageOfAnEndedTransaction: a handler that commits by itself cannot make its message be skipped.
 func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	s := storeOn(t, h, quickStore())
 	one := items("orders", 1)[0]
@@ -251,9 +243,7 @@ func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
 
 // TestIngestStoresWhatABrokerDelivers, and acks it only then.
 func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickStore()
 	cfg.MaxPayloadBytes = 100
 	s := storeOn(t, h, cfg)
@@ -300,9 +290,7 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 // TestIngestFailsSlowly: a broker brings at once again what cannot be stored, so Ingest waits, longer and longer,
 // unless Outcomes is around it, which puts such a message aside.
 func TestIngestFailsSlowly(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	ingest, err := queue.Ingest(storeOn(t, h, quickStore()), queue.IngestConfig{Source: "kafka"}, nil)
 	require.NoError(t, err)
 	nameless := func() *message.Message { return message.NewMessage("", []byte("payload")) }
@@ -334,9 +322,7 @@ func TestIngestFailsSlowly(t *testing.T) {
 
 // TestIngestGathers what is delivered at once into few commits.
 func TestIngestGathers(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 		if msg.UUID == "unwanted" {
@@ -387,9 +373,7 @@ func TestIngestGathers(t *testing.T) {
 // TestStoredMessageIsKeptBetweenAttempts: what repeats a handler may wait as long as it likes before the next
 // transaction.
 func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)

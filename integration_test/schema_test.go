@@ -244,9 +244,7 @@ func TestHostileNamesAreRefused(t *testing.T) {
 // TestOlderMigrationKeepsTheOutbox: a database that lacks what later migrations made has an outbox that writes,
 // forwards, counts and shows its page.
 func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "DROP TABLE inbox_queue, outbox_idempotency CASCADE")
 	h.exec(t, "DELETE FROM outbox_migrations WHERE version > 1")
 	require.ErrorIs(t, schema.Check(t.Context(), h.db), schema.ErrSchemaChanged)

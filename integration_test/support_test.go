@@ -341,6 +341,15 @@ func openHandles(t testing.TB, url string) []handle {
 	return []handle{newPgxHandle(t, url), newSQLHandle(t, "pgx", url), newSQLHandle(t, "postgres", url)}
 }
 
+// onPgx runs a test beside others, over a pgx pool on a migrated database of its own, and looks for goroutines that it
+// leaves behind.
+func onPgx(t *testing.T) handle {
+	t.Helper()
+	t.Parallel()
+	noLeaks(t)
+	return newPgxHandle(t, newMigratedDatabase(t))
+}
+
 // forEachHandle runs a test over a pgx pool, over database/sql with pgx, over database/sql with lib/pq, and
 // over a pgx pool through PgBouncer in transaction mode, each on a migrated database of its own.
 func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {

@@ -51,9 +51,7 @@ func TestAnErrorThatPanicsEndsItsTransaction(t *testing.T) {
 
 // TestAnErrorThatPanicsEndsNoProcess: it is a failure of its message like others.
 func TestAnErrorThatPanicsEndsNoProcess(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickStore()
 	cfg.MaxAttempts, cfg.Backoff = 2, outbox.Backoff{Initial: time.Millisecond, Max: time.Millisecond}
 	s := storeOn(t, h, cfg)
