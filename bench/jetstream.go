@@ -23,15 +23,13 @@ type jetStream struct {
 
 // startJetStream starts a server with the default settings in a process of its own.
 func (b *bench) startJetStream(ctx context.Context) (broker, error) {
-	j := &jetStream{url: os.Getenv("OUTBOX_NATS_URL")}
+	j := &jetStream{}
 	var err error
-	if j.url == "" {
-		if j.server, err = startWorker(ctx, workerConfig{NATS: true}); err != nil {
-			return nil, err
-		}
-		if j.url, err = j.server.ask("url"); err != nil {
-			return nil, errors.Join(err, j.server.close())
-		}
+	if j.server, err = startWorker(ctx, workerConfig{NATS: true}); err != nil {
+		return nil, err
+	}
+	if j.url, err = j.server.ask("url"); err != nil {
+		return nil, errors.Join(err, j.server.close())
 	}
 	if j.conn, err = natsgo.Connect(j.url); err == nil {
 		j.js, err = j.conn.JetStream()

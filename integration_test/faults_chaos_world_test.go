@@ -173,7 +173,7 @@ func (c *chaos) startServer(start func(services.Options) (*services.Postgres, er
 	c.t.Helper()
 	var server *services.Postgres
 	c.inServers(func() (err error) {
-		server, err = start(services.Options{Own: true, PostgresSettings: []string{
+		server, err = start(services.Options{PostgresSettings: []string{
 			"max_wal_size=128MB", "min_wal_size=32MB", "wal_keep_size=64MB", "wal_retrieve_retry_interval=100ms",
 			"shared_buffers=64MB", "wal_receiver_timeout=3s", "wal_sender_timeout=3s", "restart_after_crash=off", "fsync=off",
 		}})

@@ -43,7 +43,7 @@ func runSuite(t *testing.T, wantSkipped ...string) bool {
 		args = append(args, "-test.short")
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
-	cmd.Env = append(os.Environ(), suiteChild+"=1", "OUTBOX_POSTGRES_URL="+postgresServer(t).URL())
+	cmd.Env = append(os.Environ(), suiteChild+"=1")
 	// The exit code also tells of goroutines that the suite itself leaves behind; suiteLeaks looks for ours.
 	output, err := cmd.CombinedOutput()
 	if !bytes.Contains(output, []byte("\n--- PASS: "+t.Name()+" (")) {

@@ -29,7 +29,7 @@ func TestInboundCampaign(t *testing.T) {
 }
 
 func inboundCampaign(t *testing.T, strategy string) {
-	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true, Own: true})
+	server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	if server.Fake() {

@@ -69,7 +69,7 @@ func TestInboundBrokerRestart(t *testing.T) {
 		w.verify()
 	}
 	t.Run("Kafka", func(t *testing.T) {
-		server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true, Own: true})
+		server, err := services.StartKafka(t.Context(), services.Options{QuickStart: true})
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, server.Close()) })
 		if server.Fake() {

@@ -18,11 +18,10 @@ import (
 // subscription of a consumer goes on where the one before ended, and TestJetStreamRestart stops the server.
 func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 	extended(t)
-	server := natsServer(t)
-	t.Setenv("OUTBOX_NATS_URL", server.URL())
 	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}
+	server := natsServer(t)
 	_, _, prefix := natsStream(t, server.URL(), nil)
 	suiteLeaks(t)
 	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {

@@ -23,7 +23,6 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 	if server.Fake() {
 		t.Skip("a fake broker proves nothing about groups")
 	}
-	t.Setenv("OUTBOX_KAFKA_BROKERS", server.Brokers()[0])
 	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}

@@ -237,8 +237,7 @@ func TestPutBackRefusesMany(t *testing.T) {
 func TestRollWritesLittle(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	server, err := services.StartPostgres(t.Context(), services.Options{Own: true,
-		PostgresSettings: []string{"autovacuum=off", "fsync=off"}})
+	server, err := services.StartPostgres(t.Context(), services.Options{PostgresSettings: []string{"autovacuum=off", "fsync=off"}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	h := newPgxHandle(t, server.URL())

@@ -2,14 +2,12 @@ package integration_test
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	neturl "net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -117,44 +115,6 @@ func fillScale(t testing.TB, h handle, rows, others int) {
 		  FROM generate_series(1, $1::int) i`, others)
 }
 
-// scaleDatabase returns a database that fillScale has filled. To fill a large one takes minutes: OUTBOX_SCALE_DATABASE
-// names one on the server of OUTBOX_POSTGRES_URL that is made if it is not there, kept, and copied.
-func scaleDatabase(t *testing.T, rows, others int) (url string) {
-	t.Helper()
-	kept := os.Getenv("OUTBOX_SCALE_DATABASE")
-	if kept == "" || os.Getenv("OUTBOX_LONG") == "" {
-		url = newMigratedDatabase(t)
-		fillScale(t, newPgxHandle(t, url), rows, others)
-		return url
-	}
-	server := newPgxHandle(t, postgresServer(t).URL())
-	at := func(name string) string {
-		u, err := neturl.Parse(server.url)
-		require.NoError(t, err)
-		u.Path = "/" + name
-		return u.String()
-	}
-	name := sqltext.Quote(kept)
-	if server.count(t, "SELECT count(*) FROM pg_database WHERE datname = $1", kept) == 0 {
-		server.exec(t, "CREATE DATABASE "+name+" TEMPLATE template0")
-	}
-	t.Run("fill "+kept, func(t *testing.T) { // its connections end with it
-		h := newPgxHandle(t, at(kept))
-		require.NoError(t, makeTables(t.Context(), h.db))
-		if !value[bool](t, h, "SELECT EXISTS (SELECT FROM inbox_queue)") { // which is filled last, and empty after a crash
-			h.exec(t, "TRUNCATE outbox, inbox")
-			fillScale(t, h, rows, others)
-		}
-	})
-	copied := kept + "_" + strings.ToLower(rand.Text()[:8])
-	server.exec(t, "CREATE DATABASE "+sqltext.Quote(copied)+" TEMPLATE "+name)
-	t.Cleanup(func() {
-		_, err := server.pool.Exec(context.Background(), "DROP DATABASE "+sqltext.Quote(copied)+" WITH (FORCE)")
-		assert.NoError(t, err)
-	})
-	return at(copied)
-}
-
 // TestAdminAtScale makes every call that looks, and dry runs of those that act, and asks for the plan of each
 // statement: none may walk a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead;
 // no call of Go, of the command line or of the page may take two seconds, also where an index is missing.
@@ -172,7 +132,9 @@ func TestAdminAtScale(t *testing.T) {
 	}
 	slowest := slowestCalls{}
 	var seen statementLog
-	h := pgxHandle(t, "pgx", scaleDatabase(t, rows, others), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
+	url := newMigratedDatabase(t)
+	fillScale(t, newPgxHandle(t, url), rows, others)
+	h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
 	a := newAdmin(t, h)
 	check := func(t *testing.T, name string, call func() error) {
 		seen.take()

@@ -32,9 +32,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv("OUTBOX_POSTGRES_URL") == "" { // a server of the user's may not have the connections
-		_ = flag.Set("test.parallel", "6") // unless the command line says otherwise: tests wait more than they work
-	}
+	_ = flag.Set("test.parallel", "6") // unless the command line says otherwise: tests wait more than they work
 	stop := services.StopOnSignal()
 	code := m.Run()
 	if err := stop(); err != nil {
@@ -109,7 +107,7 @@ func postgresServer(t testing.TB) *services.Postgres {
 // ownServer starts a server that the test may stop and kill.
 func ownServer(t testing.TB, settings ...string) *services.Postgres {
 	t.Helper()
-	server, err := services.StartPostgres(t.Context(), services.Options{Own: true, PostgresSettings: settings})
+	server, err := services.StartPostgres(t.Context(), services.Options{PostgresSettings: settings})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })
 	return server

@@ -48,7 +48,7 @@ func (l *ledger) missing() (n int) {
 
 // measure runs one scenario with one system.
 func measure(ctx context.Context, o options, sc scenario, sys system) (r result, err error) {
-	postgres, err := services.StartPostgres(ctx, services.Options{Own: true})
+	postgres, err := services.StartPostgres(ctx, services.Options{})
 	if err != nil {
 		return r, err
 	}

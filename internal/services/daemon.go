@@ -178,7 +178,7 @@ func (d *daemon) inFolder(cmd *exec.Cmd) {
 // Stop ends the server in good order and keeps its data for Restart. It does nothing if the server is not running.
 func (d *daemon) Stop() error {
 	if d == nil {
-		return notOurs("stop")
+		return ofTheFake("stop")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,7 +189,7 @@ func (d *daemon) Stop() error {
 // has cached survives, so this is no imitation of a power cut.
 func (d *daemon) Kill() error {
 	if d == nil {
-		return notOurs("kill")
+		return ofTheFake("kill")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -211,7 +211,7 @@ func (d *daemon) Thaw() error { return d.frozen("thaw", false) }
 
 func (d *daemon) frozen(verb string, yes bool) error {
 	if d == nil {
-		return notOurs(verb)
+		return ofTheFake(verb)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -225,7 +225,7 @@ func (d *daemon) frozen(verb string, yes bool) error {
 // server answers; ctx bounds the wait, which is never longer than ten minutes.
 func (d *daemon) Restart(ctx context.Context) error {
 	if d == nil {
-		return notOurs("restart")
+		return ofTheFake("restart")
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -268,6 +268,6 @@ func (d *daemon) end(s os.Signal) error {
 	return nil
 }
 
-func notOurs(verb string) error {
-	return fmt.Errorf("%s a server that was not started here: %w", verb, errors.ErrUnsupported)
+func ofTheFake(verb string) error {
+	return fmt.Errorf("%s the fake kafka: %w", verb, errors.ErrUnsupported)
 }

@@ -1,13 +1,9 @@
 // Package services gives examples, integration tests and benchmarks a Postgres, a Kafka and a NATS server to talk to.
 //
-// Each of [StartPostgres], [StartKafka] and [StartNATS] takes the first of these that there is:
-//
-//  1. the server named by the environment: OUTBOX_POSTGRES_URL, OUTBOX_KAFKA_BROKERS (comma-separated host:port),
-//     OUTBOX_NATS_URL;
-//  2. a real server started for this run: Postgres from the machine's binaries or downloaded ones, Kafka on the
-//     machine's Java with jars from Maven, NATS inside this process;
-//  3. for Kafka alone, where there is no usable Java or Maven: an in-memory fake, which says so in one line and answers
-//     true to [Kafka.Fake]. With CI=true in the environment it is an error instead.
+// [StartPostgres], [StartKafka] and [StartNATS] start a real server: Postgres from the machine's binaries or downloaded
+// ones, Kafka on the machine's Java with jars from Maven, NATS inside this process. Without a usable Java or Maven
+// [StartKafka] starts an in-memory fake, logs one line about it, and [Kafka.Fake] returns true. With CI=true in the
+// environment that is an error instead.
 //
 // [StartKafkaCluster] and [StartNATSCluster] always start three servers, each in a process of its own.
 //
@@ -17,9 +13,8 @@
 // # Life of a server
 //
 // Stop ends a server in good order and Kill as a crash would; both keep its data. Restart brings it back on the same
-// port with the same data. Close ends it for good and removes its folder. A server that was named by the environment is
-// not ours to stop: Stop, Kill and Restart return an error that wraps [errors.ErrUnsupported], and Close only removes
-// what was made in it.
+// port with the same data. Close ends it for good and removes its folder. The fake Kafka cannot
+// be stopped: Stop, Kill and Restart return an error that wraps [errors.ErrUnsupported].
 //
 // A [Node] of a cluster can be frozen as well, and isolated from the other nodes.
 //

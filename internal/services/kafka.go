@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -15,31 +14,23 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// outsideTimeout is for a broker that should be there already.
-const outsideTimeout = time.Minute
-
 // Kafka is a Kafka broker that makes topics of four partitions when they are first used. Its methods are safe for
-// concurrent use. Stop, Kill and Restart work on a real broker started here.
+// concurrent use. Stop, Kill and Restart work on a real broker.
 type Kafka struct {
 	*daemon
 	brokers []string
 	fake    *fakeKafka
-	isFake  bool
 }
 
-// StartKafka returns the broker at OUTBOX_KAFKA_BROKERS, or starts one: a single node on the machine's Java 17 or later
-// with jars resolved by Maven once into the user's cache folder, else, unless CI is true, a fake in this process. An
-// outside broker must answer without TLS or a password.
+// StartKafka starts a broker: a single node on the machine's Java 17 or later with jars resolved by Maven once into the
+// user's cache folder, else, unless CI is true, a fake in this process.
 func StartKafka(ctx context.Context, opts Options) (*Kafka, error) {
-	if external := os.Getenv("OUTBOX_KAFKA_BROKERS"); external != "" {
-		return outsideKafka(ctx, strings.Split(external, ","), opts)
-	}
 	java, jars, err := kafkaOnJava(ctx, opts)
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("start kafka: %w", ctx.Err())
 	}
 	if err != nil && InCI() {
-		return nil, fmt.Errorf("start kafka (set OUTBOX_KAFKA_BROKERS or install Java 17 and Maven): %w", err)
+		return nil, fmt.Errorf("start kafka (install Java 17 and Maven): %w", err)
 	}
 	if err != nil {
 		k, fakeErr := startFakeKafka()
@@ -50,28 +41,6 @@ func StartKafka(ctx context.Context, opts Options) (*Kafka, error) {
 		return k, nil
 	}
 	return startRealKafka(ctx, java, jars, opts)
-}
-
-func outsideKafka(ctx context.Context, brokers []string, opts Options) (*Kafka, error) {
-	for i := range brokers {
-		brokers[i] = strings.TrimSpace(brokers[i])
-	}
-	ctx, cancel := context.WithTimeout(ctx, outsideTimeout)
-	defer cancel()
-	id, err := clusterID(ctx, brokers)
-	if err != nil {
-		return nil, fmt.Errorf("kafka at OUTBOX_KAFKA_BROKERS: %w", err)
-	}
-	k := &Kafka{brokers: brokers, isFake: id == fakeClusterID}
-	if k.isFake && InCI() {
-		return nil, errors.New("kafka at OUTBOX_KAFKA_BROKERS: it is a fake, and CI wants a real one")
-	}
-	if k.isFake {
-		opts.say("FAKE kafka from OUTBOX_KAFKA_BROKERS")
-	} else {
-		opts.say("kafka from OUTBOX_KAFKA_BROKERS")
-	}
-	return k, nil
 }
 
 func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafka, error) {
@@ -97,9 +66,9 @@ func (k *Kafka) Brokers() []string { return append([]string(nil), k.brokers...) 
 
 // Fake reports whether this is the in-memory fake, which loses everything with its process and says nothing about the
 // speed or the failures of a real broker.
-func (k *Kafka) Fake() bool { return k.isFake }
+func (k *Kafka) Fake() bool { return k.fake != nil }
 
-// Close ends a broker that was started here for good and removes its data. Later calls do nothing.
+// Close ends the broker for good and removes its data. Later calls do nothing.
 func (k *Kafka) Close() error {
 	if k.fake != nil {
 		return k.fake.Close()

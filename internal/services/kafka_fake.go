@@ -7,9 +7,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 )
 
-// fakeClusterID lets another process that is given the fake's address see what it is.
-const fakeClusterID = "watermill-outbox-fake"
-
 type fakeKafka struct {
 	close func()
 }
@@ -25,7 +22,6 @@ func startFakeKafka() (*Kafka, error) {
 		cluster, err = kfake.NewCluster(
 			kfake.NumBrokers(1),
 			kfake.Ports(port),
-			kfake.ClusterID(fakeClusterID),
 			kfake.AllowAutoTopicCreation(),
 			kfake.DefaultNumPartitions(4),
 		)
@@ -36,7 +32,7 @@ func startFakeKafka() (*Kafka, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kafka{brokers: cluster.ListenAddrs(), fake: &fakeKafka{close: sync.OnceFunc(cluster.Close)}, isFake: true}
+	k := &Kafka{brokers: cluster.ListenAddrs(), fake: &fakeKafka{close: sync.OnceFunc(cluster.Close)}}
 	if _, err := clusterID(context.Background(), k.brokers); err != nil {
 		cluster.Close()
 		return nil, err

@@ -14,9 +14,6 @@ import (
 const asHelper = "SERVICES_TEST_HELPER"
 
 func TestMain(m *testing.M) {
-	for _, name := range []string{"OUTBOX_POSTGRES_URL", "OUTBOX_KAFKA_BROKERS", "OUTBOX_NATS_URL"} {
-		os.Unsetenv(name) // what this package starts is the thing under test
-	}
 	if os.Getenv(asHelper) != "" {
 		os.Exit(helper())
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -20,7 +19,7 @@ const natsPatience = time.Minute
 // NATS is a NATS server with JetStream. Its methods are safe for concurrent use.
 type NATS struct {
 	url    string
-	folder *folder // nil for a server that is not ours
+	folder *folder
 
 	mu     sync.Mutex
 	port   int
@@ -28,17 +27,9 @@ type NATS struct {
 	closed bool
 }
 
-// StartNATS returns the server at OUTBOX_NATS_URL, or starts one inside this process. That one keeps JetStream on disk
-// and syncs every write. A server inside this process cannot be killed alone, so there is no Kill.
+// StartNATS starts a server inside this process, which keeps JetStream on disk and syncs every write. A server inside
+// this process cannot be killed alone, so there is no Kill.
 func StartNATS(ctx context.Context, opts Options) (*NATS, error) {
-	if external := os.Getenv("OUTBOX_NATS_URL"); external != "" {
-		n := &NATS{url: external}
-		if err := natsReady(ctx, external, "", natsPatience); err != nil {
-			return nil, fmt.Errorf("nats at OUTBOX_NATS_URL: %w", err)
-		}
-		opts.say("nats from OUTBOX_NATS_URL")
-		return n, nil
-	}
 	f, err := newFolder(nil)
 	if err != nil {
 		return nil, fmt.Errorf("start nats: %w", err)
@@ -92,7 +83,7 @@ func (n *NATS) start(ctx context.Context) error {
 	return errors.Join(errors.New("not ready for connections"), err)
 }
 
-// natsReady makes one JetStream request to the server of a name, or to any if it is "".
+// natsReady makes one JetStream request to the server of a name.
 func natsReady(ctx context.Context, url, name string, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -101,7 +92,7 @@ func natsReady(ctx context.Context, url, name string, patience time.Duration) er
 		return err
 	}
 	defer conn.Close()
-	if found := conn.ConnectedServerName(); name != "" && found != name {
+	if found := conn.ConnectedServerName(); found != name {
 		return fmt.Errorf("another server has this port: %q", found)
 	}
 	js, err := conn.JetStream(nats.Context(ctx))
@@ -119,9 +110,6 @@ func (n *NATS) URL() string { return n.url }
 
 // Stop shuts the server down and keeps its data for Restart. It does nothing if the server is not running.
 func (n *NATS) Stop() error {
-	if n.folder == nil {
-		return notOurs("stop")
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stop()
@@ -139,9 +127,6 @@ func (n *NATS) stop() {
 
 // Restart starts the server again on the same port and data, stopping it first if it is running.
 func (n *NATS) Restart(ctx context.Context) error {
-	if n.folder == nil {
-		return notOurs("restart")
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.stop()
@@ -151,11 +136,8 @@ func (n *NATS) Restart(ctx context.Context) error {
 	return nil
 }
 
-// Close ends a server that was started here for good and removes its data. Later calls do nothing.
+// Close ends the server for good and removes its data. Later calls do nothing.
 func (n *NATS) Close() error {
-	if n.folder == nil {
-		return nil
-	}
 	defer unregister(n)
 	n.mu.Lock()
 	defer n.mu.Unlock()

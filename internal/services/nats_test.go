@@ -1,7 +1,6 @@
 package services
 
 import (
-	"errors"
 	"io"
 	"testing"
 	"time"
@@ -44,27 +43,5 @@ func TestNATS(t *testing.T) {
 	wantNoFolder(t, n.folder)
 	if err := n.Restart(ctx); err == nil {
 		t.Error("Restart after Close did not fail")
-	}
-}
-
-func TestNATSFromEnvironment(t *testing.T) {
-	ctx := within(t, 5*time.Minute)
-	owned, err := StartNATS(ctx, Options{Log: io.Discard})
-	must(t, err)
-	defer owned.Close()
-	t.Setenv("OUTBOX_NATS_URL", owned.URL())
-	n, err := StartNATS(ctx, Options{Log: io.Discard})
-	must(t, err)
-	for name, err := range map[string]error{"Stop": n.Stop(), "Restart": n.Restart(ctx)} {
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("%s returned %v", name, err)
-		}
-	}
-	must(t, n.Close())
-	must(t, natsReady(ctx, owned.URL(), "", natsPatience))
-
-	t.Setenv("OUTBOX_NATS_URL", "nats://127.0.0.1:1")
-	if _, err := StartNATS(ctx, Options{Log: io.Discard}); err == nil {
-		t.Error("a server that does not answer was taken")
 	}
 }

@@ -19,16 +19,12 @@ type Options struct {
 	// Nil means os.Stderr; io.Discard silences it. Writes come one at a time.
 	Log io.Writer
 
-	// PostgresSettings are further settings ("name=value") for a Postgres started here. They are ignored for one
-	// named by the environment.
+	// PostgresSettings are further settings ("name=value") for a Postgres.
 	PostgresSettings []string
 
-	// QuickStart has a Kafka started here compiled for a quick start and not for throughput, at half of the processor's
+	// QuickStart has a Kafka compiled for a quick start and not for throughput, at half of the processor's
 	// time.
 	QuickStart bool
-
-	// Own starts a Postgres even if the environment names one: for tests that stop or kill it.
-	Own bool
 }
 
 var saying sync.Mutex

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -24,29 +23,15 @@ type Postgres struct {
 	url string
 
 	mu      sync.Mutex
-	created map[string]bool // databases to drop from a server that outlives us
+	created map[string]bool // by NewDatabase
 	version int             // server_version_num; 0 = not asked yet
 	idle    *pgx.Conn       // the last one that made or dropped a database: a new one for each costs as much
 }
 
-// StartPostgres returns the server at OUTBOX_POSTGRES_URL unless opts.Own is set, or starts one: from
-// OUTBOX_POSTGRES_BIN, else from the highest version installed on the machine, else from binaries downloaded once into
+// StartPostgres starts a server: from OUTBOX_POSTGRES_BIN, else from the highest version installed on the machine, else from binaries downloaded once into
 // the user's cache folder. It syncs to disk as in production and takes 200 connections. As root it runs as user
 // postgres or else nobody.
 func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
-	if external := os.Getenv("OUTBOX_POSTGRES_URL"); external != "" && !opts.Own {
-		p := &Postgres{url: external}
-		if _, err := p.inDatabase("postgres"); err != nil {
-			return nil, err
-		}
-		var one int
-		if err := queryRow(ctx, p.url, "select 1", &one); err != nil {
-			return nil, fmt.Errorf("postgres at OUTBOX_POSTGRES_URL: %w", err)
-		}
-		register(p)
-		opts.say("postgres from OUTBOX_POSTGRES_URL")
-		return p, nil
-	}
 	return startPostgres(ctx, opts, func(bin, data string) *exec.Cmd {
 		return exec.Command(filepath.Join(bin, "initdb"),
 			"-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N")
@@ -112,7 +97,7 @@ func startPostgres(ctx context.Context, opts Options, fill func(bin, data string
 func (p *Postgres) URL() string { return p.url }
 
 // NewDatabase makes an empty database of its own for the caller and returns its URL. It lasts until DropDatabase or
-// Close. On a server named by the environment the user needs the right to create databases.
+// Close.
 func (p *Postgres) NewDatabase(ctx context.Context) (string, error) {
 	return p.create(ctx, "template template0")
 }
@@ -197,27 +182,10 @@ func (p *Postgres) made(databaseURL string) (string, error) {
 	return name, nil
 }
 
-// Close ends a server that was started here for good and removes its data. From one named by the environment it drops
-// the databases made here. Later calls do nothing.
+// Close ends the server for good and removes its data. Later calls do nothing.
 func (p *Postgres) Close() error {
 	defer p.forgetIdle()
-	if p.daemon != nil {
-		return p.daemon.Close()
-	}
-	unregister(p)
-	ctx, cancel := context.WithTimeout(context.Background(), stopPatience)
-	defer cancel()
-	p.mu.Lock()
-	created := p.created
-	p.created = nil
-	p.mu.Unlock()
-	var errs []error
-	for name := range created {
-		if err := p.exec(ctx, "drop database if exists "+name+" with (force)"); err != nil {
-			errs = append(errs, fmt.Errorf("drop database: %w", err))
-		}
-	}
-	return errors.Join(errs...)
+	return p.daemon.Close()
 }
 
 func (p *Postgres) forgetIdle() {
@@ -233,7 +201,7 @@ func (p *Postgres) forgetIdle() {
 func (p *Postgres) inDatabase(name string) (string, error) {
 	u, err := url.Parse(p.url)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {
-		return "", errors.New("OUTBOX_POSTGRES_URL: not of the form postgres://user@host:port/database")
+		return "", errors.New("not of the form postgres://user@host:port/database")
 	}
 	u.Path = "/" + name
 	return u.String(), nil

@@ -111,7 +111,7 @@ func TestPostgres(t *testing.T) {
 // TestReplica: what was committed is on the replica, and there still when it is promoted.
 func TestReplica(t *testing.T) {
 	ctx := within(t, 5*time.Minute)
-	primary, err := StartPostgres(ctx, Options{Own: true})
+	primary, err := StartPostgres(ctx, Options{})
 	must(t, err)
 	defer func() { must(t, primary.Close()) }()
 	replica, err := primary.StartReplica(ctx, Options{PostgresSettings: []string{"wal_retrieve_retry_interval=100ms"}})
@@ -145,41 +145,6 @@ func TestPostgresCloseAfterKill(t *testing.T) {
 	if p.process == killed {
 		t.Error("the killed server was not run once more, so its shared memory stays")
 	}
-}
-
-func TestPostgresFromEnvironment(t *testing.T) {
-	ctx := within(t, 5*time.Minute)
-	owned, err := StartPostgres(ctx, Options{Log: io.Discard})
-	must(t, err)
-	defer owned.Close()
-	t.Setenv("OUTBOX_POSTGRES_URL", owned.URL())
-	p, err := StartPostgres(ctx, Options{Log: io.Discard})
-	must(t, err)
-	if p.URL() != owned.URL() {
-		t.Errorf("URL is %s, want %s", p.URL(), owned.URL())
-	}
-	_, err = p.NewDatabase(ctx)
-	must(t, err)
-	for name, err := range map[string]error{"Stop": p.Stop(), "Kill": p.Kill(), "Restart": p.Restart(ctx)} {
-		if !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("%s returned %v", name, err)
-		}
-	}
-	must(t, p.Close())
-	must(t, p.Close())
-	var left int
-	must(t, queryRow(ctx, owned.URL(), "select count(*) from pg_database where datname like 'outbox_%'", &left))
-	if left != 0 {
-		t.Errorf("%d databases left on the server", left)
-	}
-
-	t.Setenv("OUTBOX_POSTGRES_URL", "postgres://nobody@127.0.0.1:1/none")
-	if _, err := StartPostgres(ctx, Options{Log: io.Discard}); err == nil {
-		t.Error("a server that does not answer was taken")
-	}
-	own, err := StartPostgres(ctx, Options{Log: io.Discard, Own: true})
-	must(t, err)
-	must(t, own.Close())
 }
 
 func TestPgBouncer(t *testing.T) {

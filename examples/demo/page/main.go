@@ -3,7 +3,7 @@
 //
 //	go run ./demo/page      # then open http://127.0.0.1:8080/outbox/
 //
-// It starts a Postgres of its own, unless OUTBOX_POSTGRES_URL names one, in which it makes a database of its own.
+// It starts a Postgres of its own.
 package main
 
 import (

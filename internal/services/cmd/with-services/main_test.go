@@ -125,7 +125,7 @@ func TestExitStatus(t *testing.T) {
 		{args: "", want: exitUsage},
 		{args: "-- true", want: 0},
 		{args: "-- no-such-program", want: exitNoCommand},
-		{args: "-nats -- true", env: "OUTBOX_NATS_URL=nats://127.0.0.1:1", want: exitNoService},
+		{args: "-postgres -- true", env: "OUTBOX_POSTGRES_BIN=/nowhere", want: exitNoService},
 	} {
 		cmd, said := withServices(t, strings.Fields(c.args)...)
 		cmd.Env = append(cmd.Env, c.env)
