@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -15,21 +16,26 @@ import (
 )
 
 // TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new
-// subscription of a consumer goes on where the one before ended, and TestJetStreamRestart stops the server.
+// subscription of a consumer goes on where the one before ended, and TestInboundBrokerRestart stops the server.
 func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 	extended(t)
+	const suiteServer = "OUTBOX_PUBSUB_NATS" // of the suite's process, which would take the goroutines of its own for leaks
+	url := os.Getenv(suiteServer)
+	if url == "" {
+		url = natsServer(t).URL()
+		t.Setenv(suiteServer, url)
+	}
 	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
 		return
 	}
-	server := natsServer(t)
-	_, _, prefix := natsStream(t, server.URL(), nil)
+	_, _, prefix := natsStream(t, url, nil)
 	suiteLeaks(t)
 	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		logger := watermill.NewStdLogger(false, false)
-		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: server.URL()}, logger)
+		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: url}, logger)
 		require.NoError(t, err)
 		sub, err := nats.NewSubscriber(nats.SubscriberConfig{
-			URL: server.URL(), Consumer: group, AckWait: 3 * time.Second,
+			URL: url, Consumer: group, AckWait: 3 * time.Second,
 			Key:     func(*natsgo.Msg) []byte { return []byte("one") },
 			Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
 		}, logger)

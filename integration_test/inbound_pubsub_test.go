@@ -16,7 +16,7 @@ import (
 )
 
 // TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key. A
-// group goes on where it was, and TestInboundKafkaRestart restarts the broker.
+// group goes on where it was, and TestInboundBrokerRestart restarts the broker.
 func TestPubSubOfKafkaSubscriber(t *testing.T) {
 	extended(t)
 	server := kafkaServer(t)

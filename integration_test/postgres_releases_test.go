@@ -17,7 +17,7 @@ var postgresReleases = []string{"13.23.0", "14.24.0", "15.19.0", "16.15.0", "17.
 // compatible are the tests that go through tables and statements: what another release of Postgres may break at once.
 // Partitions are what releases differ in most. How order holds under load is left to `make test-matrix`.
 const compatible = `^(TestMigrateIsIdempotent|TestStoreJoinsTransactions|TestFirstMessageOfADatabase|TestTxIsolationAndOnBegin|` +
-	`TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|TestNightNotifyQueue|` +
+	`TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|` +
 	`TestRoll|TestPutBackUnderOldSnapshot|TestLeavesAreRead|TestFarIDs|TestCheckOfPartitions|` +
 	`TestConvertKeepsPrivileges|TestConvertReadsTheRowsOnceAndWaitsForNobody)$`
 
@@ -38,7 +38,7 @@ func TestOldestAndNewestPostgres(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			passed := bytes.Count(out, []byte("\n--- PASS: "))
-			require.GreaterOrEqual(t, passed, 15, "%s", out)
+			require.GreaterOrEqual(t, passed, 14, "%s", out)
 			major, _, _ := strings.Cut(release, ".")
 			require.Regexp(t, regexp.MustCompile(`postgres \(PostgreSQL\) `+major+`\.`), string(out))
 		})
