@@ -82,7 +82,8 @@ type Filter struct {
 	ErrorGroup string `json:"error_group,omitempty"`
 	// ErrorContains is part of the error's text, whatever its case.
 	ErrorContains string `json:"error_contains,omitempty"`
-	// After and Before bound the time at which the message was written: at or after the one, and before the other.
+	// After and Before bound the time at which the message was written, whenever it died: at or after the one, and
+	// before the other.
 	After  time.Time `json:"after,omitzero"`
 	Before time.Time `json:"before,omitzero"`
 	// All says that an act without any bound is meant.
@@ -108,7 +109,7 @@ func (f Filter) Words() (list [][2]string) {
 	for _, t := range []struct {
 		name string
 		at   time.Time
-	}{{"from", f.After}, {"before", f.Before}} {
+	}{{"written from", f.After}, {"written before", f.Before}} {
 		if !t.at.IsZero() {
 			add(t.name, t.at.UTC().Format("2006-01-02 15:04:05Z"))
 		}

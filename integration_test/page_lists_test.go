@@ -128,6 +128,20 @@ func TestPagesOfAList(t *testing.T) {
 		"AND dead_at IS NULL"))
 }
 
+// TestPageOfManyTopics: the overview stays small, and shows the topic that was asked for.
+func TestPageOfManyTopics(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) SELECT n, 'topic-' || n, '' FROM generate_series(100, 2099) n`)
+	s := newSite(t, h, ui.Access{Act: true})
+	got := s.get("")
+	got.says(t, "overview", "1,900 more topics are left out")
+	assert.Less(t, len(got.body), 300_000)
+	const row = `<bdi>topic-2099</bdi></a></th>`
+	assert.NotContains(t, got.body, row)
+	assert.Contains(t, s.get("?topic=topic-2099").body, row)
+}
+
 func TestPageOfEmptyTables(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newPgxHandle(t, newMigratedDatabase(t)), ui.Access{Act: true})

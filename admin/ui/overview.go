@@ -18,8 +18,7 @@ type overview struct {
 	Tiles          []tile
 	Trend          *trendChart        // nil if it could not be read
 	WrittenBy      map[string]float64 // messages a second, by topic
-	Topics         []topicRow
-	Queue          []topicRow
+	Topics, Queue  topicTable
 	Inbox          []admin.ConsumerStats
 	Leaves         []leafRow
 	MoreLeaves     int
@@ -34,6 +33,7 @@ const unfolded = 3
 
 // How many rows these tables have at most.
 const (
+	mostTopics = 100
 	mostLeaves = 16
 )
 
@@ -50,6 +50,12 @@ type topicRow struct {
 	ByOperator   bool
 	Look, Change string // links to messages, and to pause or resume
 	Trend        string // and to its chart
+}
+
+// topicTable has the topics that need attention most. More is how many others there are.
+type topicTable struct {
+	Rows []topicRow
+	More int64
 }
 
 // leafRow is a partition. Ids says which it has.
@@ -119,12 +125,8 @@ func (rq *request) figures(o *overview, s *admin.Stats) {
 	}
 	o.MoreLeaves = len(s.Leaves) - len(o.Leaves)
 	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
-	for _, t := range s.Topics {
-		o.Topics = append(o.Topics, rowOf(admin.Outbox, t))
-	}
-	for _, t := range s.Queue {
-		o.Queue = append(o.Queue, rowOf(admin.Queue, t))
-	}
+	asked := rq.r.URL.Query().Get("topic")
+	o.Topics, o.Queue = tableOf(admin.Outbox, s.Topics, asked), tableOf(admin.Queue, s.Queue, asked)
 	for _, f := range s.Forwarders {
 		row := forwarderRow{f, "ok", "running"}
 		switch {
@@ -135,6 +137,34 @@ func (rq *request) figures(o *overview, s *admin.Stats) {
 		}
 		o.Forwarders = append(o.Forwarders, row)
 	}
+}
+
+// tableOf lists all topics. If they are too many, it lists the one that was asked for and those in the worst state, since
+// a page of 20,000 topics has 27 MB.
+func tableOf(in admin.Table, topics []admin.TopicStats, asked string) (table topicTable) {
+	for _, t := range topics {
+		table.Rows = append(table.Rows, rowOf(in, t))
+	}
+	if len(table.Rows) <= mostTopics {
+		return table
+	}
+	rank := func(row topicRow) int {
+		switch {
+		case row.Topic == asked:
+			return 0
+		case row.Level == "bad" || row.Dead.N > 0:
+			return 1
+		case row.Level == "warn":
+			return 2
+		case row.Ready.N > 0:
+			return 3
+		}
+		return 4
+	}
+	slices.SortStableFunc(table.Rows, func(a, b topicRow) int { return rank(a) - rank(b) })
+	table.More = int64(len(table.Rows) - mostTopics)
+	table.Rows = table.Rows[:mostTopics]
+	return table
 }
 
 const backlogTile = 2

@@ -37,3 +37,26 @@ func TestLeavesThatMatterAreShown(t *testing.T) {
 		t.Errorf("of those that are due: %v", shown)
 	}
 }
+
+// TestTopicsThatNeedAttentionAreShown: of too many topics the page lists the one asked for and those in the worst state.
+func TestTopicsThatNeedAttentionAreShown(t *testing.T) {
+	var all []admin.TopicStats
+	for i := range mostTopics + 20 {
+		all = append(all, admin.TopicStats{Topic: fmt.Sprint(i)})
+	}
+	all[117].Paused = true
+	all[118].Dead.N = 1
+	all[119].Ready.N = 1
+	var names []string
+	table := tableOf(admin.Outbox, all, "116")
+	for _, row := range table.Rows {
+		names = append(names, row.Topic)
+	}
+	if len(names) != mostTopics || !slices.Equal(names[:5], []string{"116", "117", "118", "119", "0"}) || table.More != 20 {
+		t.Errorf("shown: %v, and %d more", names, table.More)
+	}
+	if table := tableOf(admin.Outbox, all[:mostTopics], ""); len(table.Rows) != mostTopics || table.More != 0 ||
+		table.Rows[0].Topic != "0" {
+		t.Errorf("of %d: %d, and %d more", mostTopics, len(table.Rows), table.More)
+	}
+}

@@ -38,7 +38,7 @@ func (f *filterFlags) bind(cmd *cobra.Command, in admin.Table) {
 	f.bindErrors(flags)
 	flags.StringVar(&f.after, "after", "", "written at or after this `time`: 2006-01-02, 2006-01-02T15:04:05Z, "+
 		"or an age such as 90m or 7d")
-	flags.StringVar(&f.before, "before", "", "written before this `time`")
+	flags.StringVar(&f.before, "before", "", "written before this `time`, whenever it died")
 }
 
 // bindStates gives it --state too, unless there is no choice.
