@@ -71,8 +71,8 @@ type Config struct {
 	// longest outage.
 	MinDeadAge time.Duration
 	// DeadLetterTopic gets a copy of each message that dies, written in the transaction in which it dies; default none.
-	// The copy has a UUID of its own, no key, and the metadata of package middleware's dead letters. A forwarder must
-	// publish this topic, and the role needs a writer's grants.
+	// The copy has a UUID of its own and the metadata of package middleware's dead letters. It is published with the key
+	// of the message, in no order. A forwarder must publish this topic, and the role needs a writer's grants.
 	DeadLetterTopic string
 	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded; default
 	// off.

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"text/tabwriter"
 	"time"
@@ -61,6 +63,8 @@ type identityBroker struct {
 	topic      string // published to
 	subscribed string
 	dead       string
+	passed     string                    // published to without the outbox
+	null       string                    // what null arrives as
 	foreign    func(key, payload string) // writes a record as another producer does
 	foreignKey string
 }
@@ -77,6 +81,7 @@ func TestIdentity(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, pub.Close()) })
 		checkIdentity(t, identityBroker{
 			pub: pub, topic: topic, subscribed: topic, dead: kafkaTopic(t, server, 1, nil), foreignKey: "%%25%00%2A",
+			passed: kafkaTopic(t, server, 1, nil), null: "null",
 			subscriber: func(group string) message.Subscriber {
 				sub, err := kafka.NewSubscriber(kafka.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
 					Brokers: server.Brokers(), ConsumerGroup: group, Unmarshaler: wmkafka.DefaultMarshaler{},
@@ -95,13 +100,17 @@ func TestIdentity(t *testing.T) {
 			},
 		})
 	})
+	t.Run("without a broker", func(t *testing.T) {
+		t.Parallel()
+		identityTables(t, newPgxHandle(t, newMigratedDatabase(t)))
+	})
 	t.Run("nats", func(t *testing.T) {
 		t.Parallel()
 		url := natsServer(t).URL()
 		js, _, prefix := natsStream(t, url, nil)
 		checkIdentity(t, identityBroker{
 			pub: natsPublisher(t, url), topic: prefix + "orders.eu", subscribed: prefix + "orders.*", dead: prefix + "dead",
-			foreignKey: "customer-7",
+			foreignKey: "customer-7", passed: prefix + "passed", null: "empty",
 			subscriber: func(group string) message.Subscriber {
 				sub, err := nats.NewSubscriber(nats.SubscriberConfig{URL: url, Consumer: group}, nil)
 				require.NoError(t, err)
@@ -128,24 +137,32 @@ func payloadOf(b []byte) string {
 	return string(b)
 }
 
-func checkIdentity(t *testing.T, b identityBroker) {
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	type sent struct {
-		msg  *message.Message
-		want identity
-	}
-	messages := map[string]sent{}
+// identityMessages are messages with the identity that each is to keep.
+func identityMessages() map[string]identityMessage {
+	messages := map[string]identityMessage{}
 	add := func(name, uuid, key, payload string, change func(*message.Message)) {
 		msg := message.NewMessage(cmp.Or(uuid, watermill.NewUUID()), []byte(payload))
 		change(msg)
-		messages[name] = sent{msg, identity{msg.UUID, key, b.topic, cmp.Or(payload, "empty")}}
+		messages[name] = identityMessage{msg, identity{msg.UUID, key, "", payloadOf(msg.Payload)}}
 	}
 	add("keyed", "", "order/1", "keyed", func(m *message.Message) { outbox.SetKey(m, "order/1") })
 	add("aggregate", "", "order/2", "aggregate", func(m *message.Message) { outbox.SetAggregate(m, "order", "2") })
 	add("without key", "", "", "without key", func(*message.Message) {})
 	add("odd UUID and key", "u6\nx", " ", "odd", func(m *message.Message) { outbox.SetKey(m, " ") })
+	add("empty", "", "gone", "", func(m *message.Message) { outbox.SetKey(m, "gone") })
 	add("null", "", "gone", "", func(m *message.Message) { outbox.SetKey(m, "gone"); m.Payload = nil })
-	messages["foreign"] = sent{nil, identity{"", b.foreignKey, b.topic, "foreign"}}
+	return messages
+}
+
+type identityMessage struct {
+	msg  *message.Message // nil: another producer writes it, without a UUID
+	want identity
+}
+
+func checkIdentity(t *testing.T, b identityBroker) {
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	messages := identityMessages()
+	messages["foreign"] = identityMessage{nil, identity{"", b.foreignKey, b.topic, "foreign"}}
 	nameOf := func(uuid, payload string) string {
 		for name, m := range messages {
 			if m.msg != nil && m.msg.UUID == uuid || m.msg == nil && m.want.payload == payload {
@@ -199,6 +216,11 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	}, nil)
 	require.NoError(t, err)
 	router.AddConsumerHandler("ingest", b.subscribed, b.subscriber("ingest"), ingest)
+	past := consumed("passed through")
+	router.AddConsumerHandler("past", b.passed, b.subscriber("past"), func(msg *message.Message) error {
+		past(msg)
+		return nil
+	})
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
 	t.Cleanup(func() { require.NoError(t, router.Close()); require.NoError(t, <-ended) })
@@ -208,16 +230,18 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	fwd, err := forwarder.New(h.db, b.pub, quickConfig(), nil)
 	require.NoError(t, err)
 	runInBackground(t, fwd)
+	passing := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, b.pub)
 	for _, m := range messages {
 		if m.msg != nil {
 			require.NoError(t, events.Publish(b.topic, m.msg.Copy()))
+			require.NoError(t, passing.Publish(b.passed, m.msg.Copy()))
 		}
 	}
 	b.foreign(b.foreignKey, "foreign")
 	all := func(station string) func() bool {
 		return func() bool {
-			for name := range messages {
-				if !table.has(name, station) {
+			for name, m := range messages {
+				if !table.has(name, station) && (m.msg != nil || station != "passed through") {
 					return false
 				}
 			}
@@ -226,6 +250,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	}
 	require.Eventually(t, all("consumed"), 2*patience, 20*time.Millisecond)
 	require.Eventually(t, all("stored"), 2*patience, 20*time.Millisecond)
+	require.Eventually(t, all("passed through"), 2*patience, 20*time.Millisecond)
 	require.Eventually(t, func() bool {
 		return h.count(t, `select count(*) from outbox where topic = '`+b.dead+`'`) == len(messages)
 	}, patience, 20*time.Millisecond)
@@ -241,38 +266,186 @@ func checkIdentity(t *testing.T, b identityBroker) {
 		}
 	}
 	shown := `coalesce(case when octet_length(payload) = 0 then 'empty' end, convert_from(payload, 'UTF8'), 'null')`
+	rows("outbox", `select concat_ws('|', uuid, key, topic, `+shown+`) from outbox where topic = '`+b.topic+`'`)
 	rows("dead letter", `select concat_ws('|', metadata->>'uuid_poisoned', key, metadata->>'topic_poisoned', `+shown+`)
 		from outbox where topic = '`+b.dead+`'`)
 	rows("queue row", `select concat_ws('|', case message_id when 'foreign' then '' else message_id end, key, topic, `+shown+`)
 		from inbox_queue`)
+
+	// The queue's handlers, who find what Ingest stored under a UUID that Item chose.
+	handled := func(station string, msg *message.Message) {
+		name := nameOf(strings.Replace(msg.UUID, "foreign", "", 1), string(msg.Payload))
+		table.note(name, station, identity{
+			strings.Replace(msg.UUID, "foreign", "", 1), core.ConsumedKey(msg), b.topic, payloadOf(msg.Payload),
+		})
+	}
+	jobs, err := subscriberOn(t, newStore(t, h, queue.StoreConfig{}), quickSubscriber()).Subscribe(t.Context(), b.topic)
+	require.NoError(t, err)
+	for range messages {
+		msg := receive(t, jobs)
+		handled("queue.Subscriber", msg)
+		msg.Ack()
+	}
+
 	r, err := newAdmin(t, h).Redrive(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}, Reason: "test"})
 	require.NoError(t, err)
 	require.EqualValues(t, len(messages), r.Touched)
-	delete(messages, "foreign") // it has the UUID of its letter now
-	foreign := identity{"", b.foreignKey, b.topic, "foreign"}
-	messages["foreign"] = sent{nil, foreign}
 	require.Eventually(t, all("redriven"), 2*patience, 20*time.Millisecond)
 
+	table.check(t, []string{
+		"outbox", "consumed", "passed through", "stored", "dead letter", "queue row", "queue.Subscriber", "redriven",
+	}, func(name, station string, got identity) identity {
+		want := messages[name].want
+		want.topic = b.topic
+		switch {
+		case name == "foreign" && station == "redriven":
+			want.uuid = got.uuid // that of its dead letter
+		case name == "foreign" && (station == "passed through" || station == "outbox"):
+			return got
+		case station == "passed through":
+			want.topic = b.passed
+		}
+		if want.payload == "null" && station != "outbox" {
+			want.payload = b.null
+		}
+		return want
+	})
+}
+
+// check prints the table and compares each cell.
+func (i *identities) check(t *testing.T, stations []string, want func(name, station string, got identity) identity) {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "message\tstation\tUUID\tkey\ttopic\tpayload")
-	for _, name := range slices.Sorted(func(yield func(string) bool) {
-		for name := range table.seen {
-			if !yield(name) {
-				return
-			}
-		}
-	}) {
-		for _, station := range []string{"consumed", "stored", "dead letter", "queue row", "redriven"} {
-			got := table.seen[name][station]
+	for _, name := range slices.Sorted(maps.Keys(i.seen)) {
+		for _, station := range stations {
+			got := i.seen[name][station]
 			fmt.Fprintf(w, "%s\t%s\t%q\t%q\t%s\t%s\n", name, station, got.uuid, got.key, got.topic, got.payload)
-			want := messages[name].want
-			if name == "foreign" && station == "redriven" {
-				want.uuid = got.uuid // that of its dead letter
-			}
-			assert.Equal(t, want, got, "%s: %s", name, station)
+			assert.Equal(t, want(name, station, got), got, "%s: %s", name, station)
 		}
 	}
 	require.NoError(t, w.Flush())
 	t.Log("\n" + text.String())
+}
+
+// identityTables are the stations that need no broker: a subscriber of the outbox, and what becomes of a message that
+// the broker refuses, until it is requeued.
+func identityTables(t *testing.T, h handle) {
+	messages := identityMessages()
+	table := &identities{seen: map[string]map[string]identity{}}
+	nameOf := func(uuid string) string {
+		for name, m := range messages {
+			if m.msg.UUID == uuid {
+				return name
+			}
+		}
+		return "unknown " + uuid
+	}
+	note := func(station, topic string, msg *message.Message) {
+		key, err := core.KeyOf(msg)
+		require.NoError(t, err)
+		table.note(nameOf(msg.UUID), station, identity{msg.UUID, key, topic, payloadOf(msg.Payload)})
+	}
+	events, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	publish := func(topic string) {
+		for _, m := range messages {
+			require.NoError(t, events.Publish(topic, m.msg.Copy()))
+		}
+	}
+	publish("local")
+	local, err := newSubscriber(t, h, quickConfig()).Subscribe(t.Context(), "local")
+	require.NoError(t, err)
+	for range messages {
+		msg := receive(t, local)
+		note("forwarder.Subscriber", "local", msg)
+		msg.Ack()
+	}
+
+	publish("remote")
+	var refused atomic.Bool
+	refused.Store(true)
+	sent := make(chan *message.Message, 2*len(messages))
+	cfg := quickConfig()
+	cfg.Topics, cfg.DeadLetterTopic = []string{"letters", "remote"}, "letters"
+	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
+	fwd, err := forwarder.New(h.db, publisherFunc(func(topic string, msg *message.Message) error {
+		if topic == "remote" && refused.Load() {
+			return errHandler
+		}
+		msg.Metadata.Set("sent to", topic)
+		sent <- msg
+		return nil
+	}), cfg, nil)
+	require.NoError(t, err)
+	runInBackground(t, fwd)
+	for range messages {
+		letter := receive(t, sent)
+		letter.UUID = letter.Metadata.Get(middleware.MetadataUUID)
+		note("the forwarder's letter", letter.Metadata.Get(middleware.MetadataPoisonedTopic), letter)
+	}
+	refused.Store(false)
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "remote"}, Reason: "test"})
+	require.NoError(t, err)
+	require.EqualValues(t, len(messages), r.Touched)
+	for range messages {
+		msg := receive(t, sent)
+		note("requeued", msg.Metadata.Get("sent to"), msg)
+	}
+	table.check(t, []string{"forwarder.Subscriber", "the forwarder's letter", "requeued"},
+		func(name, station string, _ identity) identity {
+			want := messages[name].want
+			if want.topic = "remote"; station == "forwarder.Subscriber" {
+				want.topic = "local"
+			}
+			return want
+		})
+}
+
+// TestNullStaysNull with each driver, beside payloads that are empty or too large to be read with their rows.
+func TestNullStaysNull(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		payloads := [][]byte{nil, {}, []byte("text"), nil}
+		events, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+		require.NoError(t, err)
+		store := newStore(t, h, queue.StoreConfig{HashContent: true})
+		jobs := make([]queue.Item, len(payloads))
+		for i, payload := range payloads {
+			msg := newMessage("orders")
+			msg.Payload = payload
+			if i == len(payloads)-1 {
+				msg.Metadata.Set("large", strings.Repeat("x", 200<<10))
+			}
+			require.NoError(t, events.Publish("orders", msg))
+			jobs[i] = queue.Item{
+				ID: queue.ID{Source: "orders", MessageID: fmt.Sprint(i)}, Topic: "orders", Key: "one by one", Payload: payload,
+				Metadata: msg.Metadata,
+			}
+		}
+		storeAll(t, store, jobs...)
+		again, other := jobs[0], jobs[0]
+		other.Payload = []byte{}
+		result, err := store.Enqueue(t.Context(), again)
+		require.NoError(t, err)
+		assert.False(t, result[0].Mismatch)
+		result, err = store.Enqueue(t.Context(), other)
+		require.NoError(t, err)
+		assert.True(t, result[0].Mismatch, "empty for null")
+		storeAll(t, store, again)
+
+		fromOutbox, err := newSubscriber(t, h, quickConfig()).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		fromQueue, err := subscriberOn(t, store, quickSubscriber()).Subscribe(t.Context(), "orders")
+		require.NoError(t, err)
+		for name, from := range map[string]<-chan *message.Message{"outbox": fromOutbox, "queue": fromQueue} {
+			var got []string
+			for range payloads {
+				msg := receive(t, from)
+				got = append(got, payloadOf(msg.Payload))
+				msg.Ack()
+			}
+			assert.ElementsMatch(t, []string{"null", "empty", "text", "null"}, got, name)
+		}
+	})
 }

@@ -3,13 +3,13 @@ package middleware
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -20,7 +20,7 @@ type claim struct {
 	failures      int           // recorded before this attempt
 	failing       time.Duration // since the first of them
 	note          int64         // tells this claim from others
-	hash          []byte        // of the payload; nil without CheckContent
+	hash          []byte        // core.PayloadHash; nil without CheckContent
 }
 
 // identify says under which name and key the message is noted.
@@ -44,8 +44,7 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 	}
 	c := &claim{consumer: consumer, key: key}
 	if i.cfg.CheckContent {
-		sum := sha256.Sum256(msg.Payload)
-		c.hash = sum[:]
+		c.hash = core.PayloadHash(msg.Payload)
 	}
 	return c, nil
 }

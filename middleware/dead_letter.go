@@ -3,7 +3,6 @@ package middleware
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,10 +86,10 @@ func (o *outcomes) markDead(
 	}
 	if at := core.ConsumedFrom(ctx); id == "" && at.Position != "" {
 		// A topic that was made again has the same positions.
-		id = fmt.Sprintf("%s %s %x", at.Topic, at.Position, sha256.Sum256(msg.Payload))
+		id = fmt.Sprintf("%s %s %x", at.Topic, at.Position, core.PayloadHash(msg.Payload))
 	}
 	if h.mismatch { // the key is that of another message, which may have a letter too
-		id = fmt.Sprintf("%s %x", id, sha256.Sum256(msg.Payload))
+		id = fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))
 	}
 	if id != "" {
 		letter.UUID = letterUUID(id, msg.Metadata.Get(outbox.MetadataGeneration), consumer, revived)

@@ -190,10 +190,6 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 	if err != nil {
 		return err
 	}
-	payload := []byte(it.raw.Payload)
-	if payload == nil {
-		payload = []byte{}
-	}
 	metadata := make(message.Metadata, len(it.raw.Metadata))
 	for k, v := range it.raw.Metadata {
 		metadata[text.Valid(k)] = text.Valid(v)
@@ -202,7 +198,7 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 	if err != nil {
 		return err
 	}
-	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, payload, string(encoded),
+	_, err = q.Exec(ctx, db.Render(sqltext.BuryMessage), it.raw.UUID, it.topic, []byte(it.raw.Payload), string(encoded),
 		text.OfError(why))
 	return err
 }

@@ -259,7 +259,7 @@ func (s *Store) enqueueOnce(
 	for i, r := range records {
 		item := items[r.at[len(r.at)-1]]
 		sources[i], ids[i], topics[i], keys[i] = item.Source, item.MessageID, item.Topic, item.Key
-		payloads[i], hashes[i] = orEmpty(item.Payload), orEmpty(r.hash)
+		payloads[i], hashes[i] = item.Payload, orEmpty(r.hash)
 		metadata[i], dues[i], expires[i] = r.metadata, r.dueAt, r.expires
 		positions[i] = int64(r.at[0])
 		of[item.ID] = r

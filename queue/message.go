@@ -1,13 +1,14 @@
 package queue
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // ID identifies a message: its sender, and the sender's name for it. Both have 1 to 255 characters, and case matters.
@@ -119,11 +120,9 @@ func (r StoreResult) String() string {
 	return "unknown"
 }
 
-// SHA256 returns the hash of a payload, for Item.Hash and AlreadyProcessed.
-func SHA256(payload []byte) []byte {
-	sum := sha256.Sum256(payload)
-	return sum[:]
-}
+// SHA256 returns the hash of a payload, for Item.Hash and AlreadyProcessed. That of a nil payload, which is not the
+// empty one, is a single zero byte.
+func SHA256(payload []byte) []byte { return core.PayloadHash(payload) }
 
 // Claim says which messages to take, and for how long.
 type Claim struct {

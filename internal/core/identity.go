@@ -2,8 +2,10 @@ package core
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -82,6 +84,21 @@ func RecordKey(key string) []byte {
 		}
 	}
 	return []byte(key)
+}
+
+// PayloadHash is the SHA-256 of a payload. That of null has one byte: no other payload has the same, not the empty one.
+func PayloadHash(payload []byte) []byte {
+	if payload == nil {
+		return []byte{0}
+	}
+	sum := sha256.Sum256(payload)
+	return sum[:]
+}
+
+// IsPattern reports whether a topic is a subject with wildcards, as NATS has them: messages come from it, and none can
+// be published to it.
+func IsPattern(topic string) bool {
+	return slices.ContainsFunc(strings.Split(topic, "."), func(token string) bool { return token == "*" || token == ">" })
 }
 
 // Consumed is where a broker had a message: the topic or subject itself, where the subscription has a pattern, and the

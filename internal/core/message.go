@@ -61,9 +61,6 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		return fail("its payload has %d bytes, MaxPayloadBytes is %d", len(msg.Payload), maxPayload)
 	}
 	r := record{uuid: msg.UUID, topic: topic, key: key, payload: msg.Payload, delay: noDelay}
-	if r.payload == nil {
-		r.payload = []byte{}
-	}
 	for k, v := range msg.Metadata {
 		if meant := Mistyped(k); meant != "" {
 			return fail("metadata %q is not read: it is spelt %q, or rename it if it is your own", k, meant)

@@ -20,7 +20,7 @@ func arrayArgs(args []any) []any {
 		case []string:
 			out[i] = arrayLiteral(v, writeQuoted)
 		case [][]byte:
-			out[i] = arrayLiteral(v, func(b *strings.Builder, e []byte) { fmt.Fprintf(b, `"\\x%x"`, e) })
+			out[i] = arrayLiteral(v, writeBytes)
 		default:
 			out[i] = a
 		}
@@ -42,6 +42,14 @@ func arrayLiteral[T any](elements []T, write func(*strings.Builder, T)) any {
 	}
 	b.WriteByte('}')
 	return b.String()
+}
+
+func writeBytes(b *strings.Builder, e []byte) {
+	if e == nil {
+		b.WriteString("NULL")
+		return
+	}
+	fmt.Fprintf(b, `"\\x%x"`, e)
 }
 
 func writeQuoted(b *strings.Builder, s string) {

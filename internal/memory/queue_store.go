@@ -30,7 +30,7 @@ func (c *call) items() ([]*item, error) {
 	for i := range items {
 		it := &item{pos: positions[i], Queued: Queued{
 			Source: sources[i], MessageID: ids[i], Topic: topics[i], Key: keys[i], State: processing,
-			Payload: clone(payloads[i]), Metadata: metadata[i],
+			Payload: bytes.Clone(payloads[i]), Metadata: metadata[i],
 		}}
 		if len(hashes[i]) > 0 {
 			it.Hash = bytes.Clone(hashes[i])

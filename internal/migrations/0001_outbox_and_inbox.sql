@@ -11,7 +11,7 @@ CREATE TABLE {outbox} (
     key          text        NOT NULL DEFAULT '',
     lane         smallint    NOT NULL
                              GENERATED ALWAYS AS ((hashtext(CASE WHEN key = '' THEN uuid ELSE key END) & 63)::smallint) STORED,
-    payload      bytea       NOT NULL,
+    payload      bytea,      -- NULL is a payload of its own: Kafka calls it a tombstone.
     metadata     jsonb       NOT NULL DEFAULT '{}',
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     due_at       timestamptz,

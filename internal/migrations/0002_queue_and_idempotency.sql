@@ -10,7 +10,7 @@ CREATE TABLE {queue} (
     topic         text        NOT NULL DEFAULT '' CHECK (char_length(topic) <= 255),
     key           text        NOT NULL DEFAULT '',
     state         text        NOT NULL DEFAULT 'seen' CHECK (state IN ('seen', 'processing', 'done', 'dead')),
-    payload       bytea       NOT NULL DEFAULT '',
+    payload       bytea       DEFAULT '',
     metadata      jsonb       NOT NULL DEFAULT '{}',
     hash          bytea,
     first_seen_at timestamptz NOT NULL DEFAULT clock_timestamp(),

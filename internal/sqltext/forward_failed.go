@@ -17,7 +17,8 @@ const (
 	SettleFailed = settleFailed + failedAnswers
 
 	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, but for letters
-	// themselves. A letter has no key, because BlockKeyOnDead may hold that of its message. It has a UUID of its own,
+	// themselves. A letter has no key in its row, because BlockKeyOnDead may hold that of its message; it
+	// is published with it. It has a UUID of its own,
 	// because brokers and inboxes deduplicate by it. A delay and a generation were those of the message. What is no text
 	// in its metadata, which SQL may have written and no message can carry, is text in the letter's. What would command a
 	// broker has another name there.
@@ -30,7 +31,8 @@ const (
               FROM jsonb_each_text(CASE jsonb_typeof(o.metadata) WHEN 'object' THEN o.metadata END) m
              WHERE m.key <> ALL ('{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[])) || jsonb_build_object(
                'uuid_poisoned', o.uuid, 'topic_poisoned', o.topic, 'reason_poisoned', f.error,
-               'service_poisoned', $1::text, 'handler_poisoned', $14::text, 'subscriber_poisoned', 'outbox')
+               'service_poisoned', $1::text, 'handler_poisoned', $14::text, 'subscriber_poisoned', 'outbox') ||
+           CASE o.key WHEN '' THEN '{}' ELSE jsonb_build_object('outbox_key', o.key) END
       FROM settled s JOIN failed f ON f.id = s.id AND f.mine JOIN {outbox} o ON o.id = s.id
      WHERE s.dead AND o.topic <> $13::text
 )` + failedAnswers

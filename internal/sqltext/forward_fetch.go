@@ -113,8 +113,8 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
 		`AS created_at`
 
 	// What is compressed may be larger than it seems; of less than a kilobyte hardly anything is.
-	size  = `octet_length(o.payload) + octet_length(o.metadata::text)`
-	whole = `octet_length(o.payload) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size +
+	size  = `coalesce(octet_length(o.payload), 0) + octet_length(o.metadata::text)`
+	whole = `coalesce(octet_length(o.payload), 0) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size +
 		` <= $13::bigint) AS whole`
 
 	fetchReady = readyPast + readyOwned

@@ -47,7 +47,7 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 	// ReadLog reads a log past a position, in the order and with the caution of its subscriber.
 	//
 	// Arguments: transaction id, offset, how many rows.
-	ReadLog = `SELECT m."offset", m.transaction_id::text, m.uuid::text, coalesce({payload}, ''::bytea),
+	ReadLog = `SELECT m."offset", m.transaction_id::text, m.uuid::text, {payload},
        coalesce(m.metadata::text, '{}')
   FROM {messages} m
  WHERE (m.transaction_id, m."offset") > ($1::text::xid8, $2::bigint)
@@ -71,7 +71,7 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 	// ReadQueue reads and locks rows of a queue that are not acked, past an offset.
 	//
 	// Arguments: offset, how many rows.
-	ReadQueue = `SELECT m."offset", '', m.uuid::text, coalesce({payload}, ''::bytea), coalesce(m.metadata::text, '{}')
+	ReadQueue = `SELECT m."offset", '', m.uuid::text, {payload}, coalesce(m.metadata::text, '{}')
   FROM {messages} m WHERE NOT m.acked AND m."offset" > $1::bigint ORDER BY m."offset" LIMIT $2::bigint FOR UPDATE`
 
 	// AckQueue marks rows of a queue.
@@ -100,7 +100,7 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
 	//
 	// Arguments: ID as text or NULL, how many rows.
 	ReadOwn = `SELECT m.{id}::text, coalesce({uuid}::text, ''), coalesce({topic}::text, ''), coalesce({key}::text, ''),
-       coalesce({payload}, ''::bytea),
+       {payload},
        (SELECT coalesce(jsonb_object_agg(e.key, e.value) FILTER (WHERE e.value IS NOT NULL), '{}') FROM jsonb_each_text(
             CASE jsonb_typeof({metadata}::jsonb) WHEN 'null' THEN NULL ELSE {metadata}::jsonb END) e)::text,
        coalesce(extract(epoch FROM CASE WHEN {due} < '9999-12-30 00:00Z' THEN {due}

@@ -23,7 +23,7 @@ const (
 	//
 	// Arguments: owner, lease in seconds, limit, mark, topics (NULL = all), room for payloads in bytes.
 	ClaimReady = `WITH free AS MATERIALIZED (
-    SELECT q.ctid, q.id, octet_length(q.payload) AS size FROM {queue} q
+    SELECT q.ctid, q.id, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
        AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())
          AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[]))
@@ -67,14 +67,14 @@ UNION ALL SELECT * FROM claimed`
 	ClaimTopics = claimParts + `, free AS MATERIALIZED (
     SELECT f.*, row_number() OVER () AS ord
       FROM (SELECT * FROM (
-                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic, octet_length(q.payload) AS size
+                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size
                      FROM {queue} q
                     WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + isDue + ` AND ` + isSuspect + `
                     ORDER BY q.due_at, q.id LIMIT $18::int FOR UPDATE OF q SKIP LOCKED) s
             UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $14::int) d
             UNION ALL SELECT * FROM (
                    SELECT p.n, 0, r.* FROM part p CROSS JOIN LATERAL (
-                          SELECT q.ctid, q.id, q.due_at, q.topic, octet_length(q.payload) AS size FROM {queue} q
+                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
                            WHERE q.id > p.ready AND ` + isReady + ` AND ` + ofPart + `
                            ORDER BY q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r) r
             UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $15::int) d
@@ -115,7 +115,7 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 
 	dueOfParts = `
                    SELECT p.n, 1, r.* FROM part p CROSS JOIN LATERAL (
-                          SELECT q.ctid, q.id, q.due_at, q.topic, octet_length(q.payload) AS size FROM {queue} q
+                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
                            WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + isDue + ` AND q.crashes <= 0 AND ` + ofPart + `
                            ORDER BY q.due_at, q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r`
 
@@ -150,7 +150,7 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 	//
 	// Arguments: owner, lease in seconds, limit, room for payloads in bytes.
 	ClaimExpired = `WITH late AS MATERIALIZED (
-    SELECT q.ctid, q.expires_at, octet_length(q.payload) AS size FROM {queue} q
+    SELECT q.ctid, q.expires_at, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
        AND q.owner IS NULL
        AND (q.due_at IS NULL OR q.due_at <= statement_timestamp())

@@ -56,7 +56,7 @@ SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(
 		`ORDER BY q.due_at, q.id`
 
 	lockedOfPage = `CROSS JOIN LATERAL (
-                                 SELECT q.ctid, q.id, q.due_at, q.topic, octet_length(q.payload) AS size FROM {queue} q
+                                 SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
                                   WHERE w.fits AND q.ctid = w.ctid AND q.state = 'processing' AND q.owner IS NULL
                                     FOR UPDATE OF q SKIP LOCKED) r`
 

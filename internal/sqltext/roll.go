@@ -32,8 +32,8 @@ const (
        count(*) FILTER (WHERE o.published_at >= $1::text::timestamptz),
        coalesce(array_to_string((array_agg(o.id) FILTER (WHERE o.published_at IS NULL
          OR o.published_at >= $1::text::timestamptz))[1:$2::int], ','), ''),
-       coalesce(sum(greatest(pg_column_size(o.*), octet_length(o.payload) + octet_length(o.metadata::text) +
-         coalesce(octet_length(o.last_error), 0))) FILTER (WHERE o.published_at IS NULL
+       coalesce(sum(greatest(pg_column_size(o.*), coalesce(octet_length(o.payload), 0) +
+         octet_length(o.metadata::text) + coalesce(octet_length(o.last_error), 0))) FILTER (WHERE o.published_at IS NULL
          OR o.published_at >= $1::text::timestamptz), 0)::bigint,
        EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = {leaf_text}::regclass AND t.tgtype::int & 4 <> 0
          AND t.tgenabled <> 'D' AND (NOT t.tgisinternal OR t.tgparentid <> 0))
