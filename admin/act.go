@@ -265,7 +265,11 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	}
 	list, err := t.next(ctx, d.source, int(min(int64(d.cfg.BatchSize), d.left)))
 	if d.verb.Name != redrive.Name {
-		return d.asked.of(placesOf(list)), err
+		meant := d.asked.of(placesOf(list))
+		if err == nil && d.act.Filter.In == Outbox && d.source.sql.Act[d.verb.Name] == "" {
+			err = d.notPattern(ctx, meant)
+		}
+		return meant, err
 	}
 	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount { // few letters take as long to find as many
 		var more []found

@@ -1,11 +1,13 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
@@ -21,7 +23,7 @@ var redrive = Verb{
 // Redrive publishes the dead letters of messages of the inbox again, as the messages that they were: to the topics that
 // they were consumed from, under their UUIDs. In the same transaction the messages are requeued, so that their
 // consumers handle them once, also if the broker redelivers them too. Other consumers of these topics get a copy, which
-// their inboxes skip. It needs the letters in the outbox: Act.DryRun says of how many they were deleted
+// their inboxes skip. It refuses a letter whose topic is a pattern with wildcards. It needs the letters in the outbox: Act.DryRun says of how many they were deleted
 // (Result.NoLetter), and if no message that is meant has one, Redrive returns ErrNoLetter.
 //
 // The messages have outbox.MetadataRedriven. Metadata that a letter has under another name keep that name.
@@ -65,6 +67,24 @@ func (d *doing) withLetters(ctx context.Context, places []place) (with []place, 
 	return with, nil
 }
 
+// notPattern returns an error if one of the messages of the outbox was redriven to a topic that is a pattern.
+func (d *doing) notPattern(ctx context.Context, places []place) (err error) {
+	_, ids := arrays(places)
+	found := d.collect(ctx, func(rows drive.Rows) error {
+		var id int64
+		var topic string
+		scanned := rows.Scan(&id, &topic)
+		err = isPattern(fmt.Sprintf("message %d", id), topic)
+		return scanned
+	}, sqltext.RedrivenPattern, ids)
+	return cmp.Or(found, err)
+}
+
+func isPattern(which, topic string) error {
+	return invalid("admin: %s was consumed from the pattern %q, and nothing can be published to that: leave it out of the "+
+		"filter, or discard it and publish its payload to the topic that it was for", which, topic)
+}
+
 // findLetters looks for letters among what was written from shortly before the first death until shortly after the
 // last.
 func (d *doing) findLetters(ctx context.Context, dead []Message) error {
@@ -86,10 +106,14 @@ func (d *doing) findLetters(ctx context.Context, dead []Message) error {
 			var id int64
 			var p place
 			var written time.Time
-			err := rows.Scan(&id, &p.Owner, &p.Name, &written)
+			var topic string
+			err := rows.Scan(&id, &p.Owner, &p.Name, &written, &topic)
 			// It may have died before, and have been revived.
 			if off := written.Sub(died[p.digest()]); err == nil && off.Abs() < letterWithin {
 				d.letters[p.digest()] = id
+				if core.IsPattern(topic) {
+					err = isPattern(fmt.Sprintf("message %q of %s", p.Name, p.Owner), topic)
+				}
 			}
 			return err
 		}, sqltext.LettersOf, from, min(to, from+rowsLook-1), consumers, ids)

@@ -218,3 +218,44 @@ func TestRedriveByRoles(t *testing.T) {
 	s.get("messages?in=inbox&state=dead").says(t, "the list", "Redrive")
 	assert.NotContains(t, newSite(t, operator, ui.Access{}).get("messages?in=inbox&state=dead").body, "Redrive")
 }
+
+// TestNothingIsRedrivenToAPattern: a subscriber of another package leaves the pattern that it subscribed, to which
+// nothing can be published.
+func TestNothingIsRedrivenToAPattern(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	var mended atomic.Bool
+	deadInARouter(t, h, &mended, newMessage("one"))
+	h.exec(t, `update outbox set metadata = metadata || '{"topic_poisoned": "orders.*.created"}'`)
+	a := newAdmin(t, h)
+	redrive := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}, Reason: "mended"}
+	for _, redrive.DryRun = range []bool{true, false} {
+		_, err := a.Redrive(t.Context(), redrive)
+		require.ErrorIs(t, err, admin.ErrInvalid)
+		require.ErrorContains(t, err, `"orders.*.created"`)
+	}
+	assert.Equal(t, 1, h.count(t, `select count(*) from inbox where dead_at is not null`))
+	assert.Equal(t, 1, h.count(t, `select count(*) from outbox`))
+
+	// An earlier version wrote such messages. What was published by its own publisher is not looked at.
+	h.exec(t, `insert into outbox (uuid, topic, metadata, attempts, dead_at) values
+		('1', 'orders.>', '{"outbox_redriven": "1"}', 1, now()), ('2', 'orders.>', '{}', 1, now())`)
+	for _, id := range []struct {
+		uuid    string
+		refused bool
+	}{{"1", true}, {"2", false}} {
+		requeue := admin.Act{Reason: "mended", Filter: admin.Filter{
+			IDs: column[string](t, h, `select id::text from outbox where uuid = $1`, id.uuid),
+		}}
+		for _, requeue.DryRun = range []bool{true, false} {
+			_, err := a.Requeue(t.Context(), requeue)
+			if !id.refused {
+				require.NoError(t, err)
+				continue
+			}
+			require.ErrorIs(t, err, admin.ErrInvalid)
+			require.ErrorContains(t, err, `"orders.>"`)
+		}
+	}
+	assert.Equal(t, []string{"1"}, column[string](t, h, `select uuid from outbox where dead_at is not null`))
+}

@@ -5,12 +5,20 @@ const (
 	// LettersOf finds the dead letters of messages of the inbox among the ids from one to another, oldest first.
 	//
 	// Arguments: lowest and highest id, consumers and ids of the messages.
-	LettersOf = `SELECT o.id, o.metadata->>'consumer_poisoned', o.metadata->>'inbox_key_poisoned', ` + createdAt + `
+	LettersOf = `SELECT o.id, o.metadata->>'consumer_poisoned', o.metadata->>'inbox_key_poisoned', ` + createdAt + `,
+       o.metadata->>'topic_poisoned'
   FROM {outbox} o
  WHERE o.id BETWEEN $1::bigint AND $2::bigint AND o.metadata->>'topic_poisoned' <> ''
    AND (o.metadata->>'consumer_poisoned', o.metadata->>'inbox_key_poisoned')
        IN (SELECT * FROM unnest($3::text[], $4::text[]))
  ORDER BY o.id`
+
+	// RedrivenPattern finds a redriven message whose topic is a subject with wildcards (core.IsPattern): its letter had the
+	// pattern of the subscription.
+	//
+	// Arguments: ids.
+	RedrivenPattern = `SELECT o.id, o.topic FROM {outbox} o
+ WHERE o.id = ANY ($1::text[]::bigint[]) AND o.topic ~ '(^|\.)[*>](\.|$)' AND o.metadata ? 'outbox_redriven' LIMIT 1`
 
 	// RedriveInbox revives dead messages as RequeueInbox does, and writes each to the outbox as it was before it died:
 	// both or neither. Whoever comes second finds that it is not dead any more.
