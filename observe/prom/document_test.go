@@ -47,12 +47,8 @@ func TestMetricsDocument(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics
 
-For operators who write queries, panels or alerts. Afterwards you know what
-[observe/prom](../../observe/prom/doc.go) shows, under its default namespace. Times are in seconds.
-Every series has a label ` + "`db`" + `, the name of the handle, except those of partitions. ` + "`make metrics`" + `
-writes this page from the collectors.
-
-[dashboards/grafana.json](../../dashboards/grafana.json) is a dashboard, [dashboards/alerts.yaml](../../dashboards/alerts.yaml) has alerts.
+The metrics of [observe/prom](../../observe/prom/doc.go), written by ` + "`make metrics`" + `. Times are in seconds. Every
+series except those of partitions has a label ` + "`db`" + `, the name of the handle.
 `)
 	of := families(t)
 	write := func(title, about string, families []*dto.MetricFamily) {
@@ -62,11 +58,10 @@ writes this page from the collectors.
 				f.GetHelp())
 		}
 	}
-	write("What is pending: Collector", "From the tables, with one query for each scrape in a short transaction of its "+
-		"own, and one to three more that look at partitions, so they are the same in whichever process: "+
-		"take the maximum.",
+	write("What is pending: Collector", "From the tables, with up to four queries for each scrape. They are the same in each "+
+		"process: take the maximum.",
 		of.collector)
-	write("What is done: Observer", "By this process, so take the sum.", of.observer)
+	write("What is done: Observer", "By this process: take the sum.", of.observer)
 
 	if os.Getenv("OUTBOX_WRITE_METRICS") != "" {
 		if err := os.WriteFile(document, []byte(page.String()), 0o644); err != nil {

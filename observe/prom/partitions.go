@@ -28,16 +28,12 @@ func (o *Observer) definePartitions() {
 		return v
 	}
 	o.partitions = partitions{
-		lag: gauge("partition_lag_messages", "Offsets between the oldest message that is not done and the end of the "+
-			"partition, as of the last fetch of the subscriber, or of the last five seconds while it is paused."),
-		pending: gauge("partition_pending_messages", "Messages of the partition in memory that are not done."),
-		blocked: gauge("partition_blocked_keys", "Messages that failed and wait for another attempt, each with the "+
-			"rest of its key behind it."),
-		oldest: gauge("partition_blocked_seconds", "Time for which the first of these has been failing, in seconds; "+
-			"0 = there is none."),
-		paused: gauge("partition_paused", "1 if the partition is not read on: because a key is blocked, because the "+
-			"handlers are slower than Kafka, because enough bytes are in memory, or because no handler has returned for "+
-			"five minutes; else 0.", "by"),
+		lag:     gauge("partition_lag_messages", "Offsets between the oldest unfinished message and the end of the partition."),
+		pending: gauge("partition_pending_messages", "Unfinished messages of the partition in memory."),
+		blocked: gauge("partition_blocked_keys", "Messages that failed and wait for another attempt, each blocking its key."),
+		oldest:  gauge("partition_blocked_seconds", "Time for which the first blocked key has been failing; 0 = none."),
+		paused: gauge("partition_paused", "1 if the partition is not read: because a key is blocked, handlers are "+
+			"slower than the broker, enough bytes are in memory, or no handler has returned for five minutes; else 0.", "by"),
 	}
 }
 

@@ -46,45 +46,42 @@ func (o *Observer) define() {
 		return v
 	}
 	o.metrics = metrics{
-		txSeconds: histogram("transaction_duration_seconds", "Transactions of InTx and middleware.Tx, from BEGIN to the "+
-			"end, in seconds. Result unknown: the reply to COMMIT was lost.", "result"),
+		txSeconds: histogram("transaction_duration_seconds", "Time of transactions of InTx and middleware.Tx from "+
+			"BEGIN to the end. Result unknown: the reply to COMMIT was lost.", "result"),
 
-		written: counter("written_messages_total", "Messages written to the outbox, also by transactions that "+
-			"were rolled back later.", "topic"),
-		writtenBytes: counter("written_bytes_total", "Payload bytes of these messages.", "topic"),
-		writeErrors: counter("write_errors_total", "Calls of Publish, and results of handlers, whose messages were "+
-			"refused or could not be written.", "topic"),
+		written: counter("written_messages_total", "Messages written to the outbox, also by transactions that were "+
+			"rolled back later.", "topic"),
+		writtenBytes: counter("written_bytes_total", "Payload bytes of written messages.", "topic"),
+		writeErrors: counter("write_errors_total", "Calls of Publish, and handler results, that were refused or could "+
+			"not be written.", "topic"),
 
-		published: counter("publishes_total", "Attempts to publish a message, or to deliver it to a subscriber. "+
-			"Result stopped: the forwarder stopped or gave the lane away "+
-			"before there was an answer.", "topic", "result"),
-		publishSeconds: histogram("publish_duration_seconds", "Time that the publisher took for a message, "+
-			"failures included, in seconds.", "topic"),
-		lag: histogram("lag_seconds", "Time of published messages in the outbox, from INSERT until the publisher returned, "+
-			"in seconds of the database's clock, "+
-			"without those that were delayed on purpose.", "topic"),
-		dead: counter("deaths_total", "Messages of the outbox that died: no forwarder retries them.", "topic"),
+		published: counter("publishes_total", "Attempts to publish a message or to deliver it to a subscriber, by "+
+			"result. Stopped: the forwarder stopped or lost the lane first.", "topic", "result"),
+		publishSeconds: histogram("publish_duration_seconds", "Time of a call of the publisher, failures included.", "topic"),
+		lag: histogram("lag_seconds", "Time from INSERT until the publisher returned, by the database's clock, "+
+			"without messages delayed on purpose.", "topic"),
+		dead: counter("deaths_total", "Messages of the outbox that died.", "topic"),
 
 		lanes: gauge("owned_lanes", "Lanes, of the 64 of its scope, that the forwarder in this process owns.", "scope"),
-		paused: gauge("forwarder_paused", "1 if the topic is paused: by the forwarder in this process because it is "+
-			"unavailable, or by an operator; else 0.", "scope", "topic", "by"),
+		paused: gauge("forwarder_paused", "1 if the forwarder in this process has paused the topic, or an operator "+
+			"has; else 0.", "scope", "topic", "by"),
 
-		readSeconds: histogram("read_duration_seconds", "Time of the forwarder's reads of the outbox, in seconds.",
+		readSeconds: histogram("read_duration_seconds", "Time of the forwarder's reads of the outbox.",
 			"scope"),
 		readRows:   counter("read_rows_total", "Messages that the forwarder read.", "scope"),
 		readErrors: counter("read_errors_total", "Reads of the outbox that failed.", "scope"),
-		settleSeconds: histogram("settle_duration_seconds", "Time of the forwarder's writes of results, in seconds.",
+		settleSeconds: histogram("settle_duration_seconds", "Time of the forwarder's writes of results.",
 			"scope"),
-		settled: counter("settled_messages_total", "Messages whose result was written. A message that died counts "+
-			"as dead and as failed.", "scope", "result"),
-		settleErrors: counter("settle_errors_total", "Writes of results that failed and are repeated.", "scope"),
-		cleaned:      counter("cleaned_rows_total", "Rows deleted because their retention was over.", "table"),
-		cleanErrors:  counter("clean_errors_total", "Deletions of old rows that failed.", "table"),
+		settled: counter("settled_messages_total", "Messages whose result was written. A message that died counts as "+
+			"dead and as failed.", "scope", "result"),
+		settleErrors: counter("settle_errors_total", "Failed writes of results, which are retried.", "scope"),
+		cleaned:      counter("cleaned_rows_total", "Rows deleted after their retention.", "table"),
+		cleanErrors:  counter("clean_errors_total", "Failed deletions of old rows.", "table"),
 
-		handled: counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher, by outcome. "+
-			"A mismatch counts as mismatch and as duplicate.", "service", "handler", "topic", "outcome"),
-		handleSeconds: histogram("handle_duration_seconds", "Time of deliveries, from the first middleware of this library "+
-			"to the end of the transaction, in seconds.", "service", "handler", "topic"),
+		handled: counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher, by outcome. A "+
+			"mismatch also counts as duplicate.", "service", "handler", "topic", "outcome"),
+		handleSeconds: histogram("handle_duration_seconds", "Time of deliveries, from the first middleware of this "+
+			"library to the end of the transaction.", "service", "handler", "topic"),
 	}
 }
 

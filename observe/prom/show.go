@@ -22,45 +22,40 @@ func newDescs(namespace, db string) descs {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, by, own)
 	}
 	return descs{
-		up:      desc("up", "1 if the tables could be read, else 0: then the other gauges of the collector are missing."),
-		seconds: desc("collect_duration_seconds", "Time of the last read of the tables, in seconds."),
-		bounded: desc("counts_bounded", "1 if some count stopped at its limit, else 0. Limits: 10,000 dead "+
-			"or failing messages of a topic or consumer, fewer of each with several, 20,000 of all; 100 ready "+
-			"or delayed ones of a lane."),
+		up:      desc("up", "1 if the tables could be read, else 0, and then the other gauges are missing."),
+		seconds: desc("collect_duration_seconds", "Time of the last read of the tables."),
+		bounded: desc("counts_bounded", "1 if a count stopped at its limit, else 0: 10,000 dead or failing messages "+
+			"of a topic or consumer, 20,000 of all; 100 ready or delayed messages of a lane."),
 
-		messages: desc("messages", "Unpublished messages in the outbox, by state: ready, delayed on purpose, "+
-			"failing (waiting for another attempt), dead.", "topic", "state"),
-		oldest: desc("oldest_message_age_seconds",
-			"Age of the oldest message that is ready or failing, in seconds; 0 = none. One that was delayed is ready, and its "+
-				"age begins, when it is due.", "topic", "state"),
-		pausedFor: desc("topic_paused_seconds", "For how long the topic has been paused, in seconds; 0 = it is not.",
+		messages: desc("messages", "Unpublished messages in the outbox, by state: ready, delayed, failing (waiting "+
+			"for another attempt), dead.", "topic", "state"),
+		oldest: desc("oldest_message_age_seconds", "Age of the oldest message that is ready or failing; 0 = none. The "+
+			"age of a delayed message begins when it is due.", "topic", "state"),
+		pausedFor: desc("topic_paused_seconds", "Time for which the topic has been paused; 0 = not paused.",
 			"topic", "by"),
-		unread: desc("topic_unread", "1 if messages of the topic are ready, forwarders run, and none of them publishes this "+
-			"topic; else 0.", "topic"),
-		paused: desc("topic_paused", "1 if the topic is paused: by a running forwarder because it is unavailable, "+
-			"or by an operator; else 0. "+
-			"The database keeps it, so it outlives the process that exports it.", "topic", "by"),
+		unread: desc("topic_unread", "1 if messages of the topic are ready and no running forwarder publishes it, "+
+			"else 0.", "topic"),
+		paused: desc("topic_paused", "1 if the topic is paused: by a running forwarder because it is unavailable, or "+
+			"by an operator; else 0.", "topic", "by"),
 
-		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox, by state: alive, "+
-			"or vanished less than an hour ago.", "state"),
+		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox, by state: alive, or vanished less "+
+			"than an hour ago.", "state"),
 		lanes: desc("leased_lanes", "Lanes, of the 64 of a scope, that running forwarders own.", "scope"),
 
-		inboxMessages: desc("inbox_messages",
-			"Messages of the inbox by state: failing (failed, and not handled since), dead.", "consumer", "state"),
-		inboxOldest: desc("inbox_oldest_message_age_seconds", "Age of the oldest failing message, in seconds; 0 = none.",
+		inboxMessages: desc("inbox_messages", "Messages of the inbox by state: failing, dead.", "consumer", "state"),
+		inboxOldest: desc("inbox_oldest_message_age_seconds", "Age of the oldest failing message; 0 = none.",
 			"consumer"),
 
-		queueMessages: desc("queue_messages", "Messages in the durable queue that are not done, by state: ready, "+
-			"delayed on purpose, failing (waiting for another attempt), dead.", "topic", "state"),
-		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready "+
-			"or failing, in seconds; 0 = none. One that was delayed is ready, and its age begins, when it is due; one that is "+
-			"being handled has none.", "topic", "state"),
-		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute, and none of "+
-			"the topic is, or was lately, handled; else 0.", "topic"),
+		queueMessages: desc("queue_messages", "Messages in the queue that are not done, by state: ready, delayed, "+
+			"failing (waiting for another attempt), dead.", "topic", "state"),
+		queueOldest: desc("queue_oldest_message_age_seconds", "Age of the oldest message that is ready or failing and "+
+			"not being handled; 0 = none. The age of a delayed message begins when it is due.", "topic", "state"),
+		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute and none "+
+			"is handled, else 0.", "topic"),
 
-		leaves:    desc("leaves", "Leaves of an outbox in partitions, without the default."),
-		ahead:     desc("leaves_ahead", "Leaves ahead of the last id; with none, the default partition takes the messages."),
-		inDefault: desc("default_messages", "Messages in the default partition, at most 10,001 are counted."),
+		leaves:    desc("leaves", "Partitions (leaves) of the outbox, without the default."),
+		ahead:     desc("leaves_ahead", "Leaves ahead of the last id; at 0 the default partition takes the messages."),
+		inDefault: desc("default_messages", "Messages in the default partition, counted up to 10,001."),
 	}
 }
 
