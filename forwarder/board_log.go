@@ -45,8 +45,8 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 			l.obs.dead(observe.MessageDead{Topic: r.Topic, UUID: r.UUID, ID: r.ID, Attempts: r.Attempts, Err: r.Err})
 		case board.StrayFound:
 			l.logger.Info("message became pending again: its row was changed by hand", watermill.LogFields{"id": r.ID})
-		case board.Shadowed:
-			l.logger.Info("parked-message limit reached: the lane is read again when there is room",
+		case board.TooManyWait:
+			l.logger.Info("too many ordering keys wait for paused topics: others are not held back on other topics",
 				watermill.LogFields{"lane": r.Lane})
 		}
 	}

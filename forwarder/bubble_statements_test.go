@@ -80,6 +80,8 @@ func (s *bubbleServer) reads(args []any, single bool) (a bubbleAnswer) {
 	}
 	if q.More = len(args) > 13; q.More {
 		q.IDs, q.Dead, q.Due, q.Closed = args[13].([]int64), args[14].(bool), args[15].([]int64), args[16].([]string)
+		q.From, q.Upto, q.Deferred = args[17].([]int64), args[18].([]int64), args[19].([]int64)
+		q.All, q.Keys = uint64(args[20].(int64)), args[21].([]string)
 	}
 	found := s.db.Fetch(q)
 	a.rows = append(a.rows, []any{
@@ -104,6 +106,7 @@ func (s *bubbleServer) reads(args []any, single bool) (a bubbleAnswer) {
 	add(sqltext.FromReady, found.Ready)
 	add(sqltext.FromID, found.ByID)
 	add(sqltext.FromDue, found.Due)
+	add(sqltext.FromDeferred, found.Deferred)
 	return a
 }
 
@@ -154,8 +157,8 @@ func (s *bubbleServer) loadHeads(args []any) (a bubbleAnswer, _ bool) {
 func (s *bubbleServer) sweep(args []any) (a bubbleAnswer, _ bool) {
 	for i, lane := range args[0].([]int64) {
 		cursor, upto := args[1].([]int64)[i], args[2].([]int64)[i]
-		for _, id := range s.db.Sweep(int16(lane), cursor, upto, args[3].(int64)) {
-			a.rows = append(a.rows, []any{lane, id})
+		for _, r := range s.db.Sweep(int16(lane), cursor, upto, args[3].(int64)) {
+			a.rows = append(a.rows, []any{lane, r.ID, r.Key, r.Topic})
 		}
 	}
 	return a, false

@@ -82,6 +82,8 @@ func (c *collector) add(source, lane int16) {
 		}
 		c.Last[lane] = max(c.Last[lane], row.ID)
 		c.Read.Ready = append(c.Read.Ready, row)
+	case sqltext.FromDeferred:
+		c.Read.Caught = append(c.Read.Caught, row)
 	case sqltext.FromDue:
 		c.Read.Due = append(c.Read.Due, row)
 	}

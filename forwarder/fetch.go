@@ -33,6 +33,7 @@ func (e *engine) fetch(
 		return c.answer, errNoLife
 	}
 	sortRows(c.Read.Ready)
+	sortRows(c.Read.Caught)
 	return c.answer, nil
 }
 
@@ -50,14 +51,20 @@ func (e *engine) statement(req *machine.ReadRequest, apart bool) (query string, 
 	if w.Single {
 		query, more = e.sql.fetchRange, e.sql.fetchRangeMore
 	}
-	if !req.Due && len(req.Asks.IDs) == 0 {
+	catch := &req.Asks.Catch
+	if !req.Due && len(req.Asks.IDs) == 0 && catch.None() {
 		return query, args
 	}
 	due := []int64{}
 	if req.Due {
 		due = req.Asks.Due[:]
 	}
-	return more, append(args, rising(req.Asks.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Asks.Closed))
+	limits := []int64{}
+	if !catch.None() {
+		limits = catch.Limits[:]
+	}
+	return more, append(args, rising(req.Asks.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Asks.Closed),
+		catch.From[:], catch.Upto[:], limits, int64(catch.All), topicsArg(catch.Keys))
 }
 
 const featureNotSupported = "0A000"

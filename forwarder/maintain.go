@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -131,12 +132,12 @@ func (e *engine) sweepOnce(ctx context.Context, at []machine.Position) ([]machin
 	for _, p := range at {
 		lanes, cursors, upto = append(lanes, int64(p.Term.Lane)), append(cursors, p.Cursor), append(upto, p.Upto)
 	}
-	found := map[int16][]int64{}
+	found := map[int16][]board.Stray{}
 	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
 		var lane int16
-		var id int64
-		err := rows.Scan(&lane, &id)
-		found[lane] = append(found[lane], id)
+		var row board.Stray
+		err := rows.Scan(&lane, &row.ID, &row.Key, &row.Topic)
+		found[lane] = append(found[lane], row)
 		return err
 	}, e.sql.sweep, lanes, cursors, upto, int64(sweepBatch), topicsArg(e.cfg.Topics))
 	if err != nil {

@@ -24,7 +24,7 @@ type State struct {
 	Publishing   int      // calls of the publisher under way, without Hung
 	Hung         int      // calls that exceeded Config.PublishTimeout and have not returned
 	Unsettled    int      // results that are not written to the database yet
-	Parked       int      // messages known only by id, as they wait for their key, their topic or for room
+	WaitingKeys  int      // keys with a message on a topic that is not published to now
 	BlockedKeys  int      // keys whose head waits for another attempt, or is dead
 	ClosedTopics []string // that are not published to now, sorted: unavailable, paused by an operator, slow or hung
 
@@ -69,7 +69,7 @@ func stateOf(s machine.State) State {
 	is := State{
 		Share: s.Share, Lease: s.Lease, Stopping: s.Stopping,
 		Messages: s.Rows, Bytes: s.Bytes, Publishing: s.Young + s.Slow, Hung: s.Hung, Unsettled: s.Unsettled,
-		Parked: s.Parked, BlockedKeys: s.BlockedKeys, ClosedTopics: s.Closed,
+		WaitingKeys: s.Waiting, BlockedKeys: s.BlockedKeys, ClosedTopics: s.Closed,
 		Drains: s.Drains, LagIDs: s.Lag,
 		QuietFor: s.Mood.Quiet, ReadsFailingFor: s.Mood.Failing, ReadingFor: s.Mood.Asking,
 	}
@@ -114,7 +114,7 @@ func (s State) String() string {
 	count("%d publishing", s.Publishing)
 	count("%d hung", s.Hung)
 	count("%d unsettled", s.Unsettled)
-	count("%d parked", s.Parked)
+	count("%d waiting keys", s.WaitingKeys)
 	count("%d blocked keys", s.BlockedKeys)
 	if len(s.ClosedTopics) > 0 {
 		parts = append(parts, fmt.Sprintf("topics not published to %q", s.ClosedTopics))

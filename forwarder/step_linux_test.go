@@ -130,8 +130,8 @@ func (r *madeUpRows) Scan(dest ...any) error {
 func (*madeUpRows) Err() error   { return nil }
 func (*madeUpRows) Close() error { return nil }
 
-// TestLongestStep drains while a great many keys are blocked and messages behind them are parked; with OUTBOX_LONG a
-// million. No step keeps the engine's lock for long: neither one that loads the blocked keys, nor one that forgets
+// TestLongestStep drains while a great many keys are blocked and messages behind them are deferred; with OUTBOX_LONG
+// a million. No step keeps the engine's lock for long: neither one that loads the blocked keys, nor one that forgets
 // them.
 func TestLongestStep(t *testing.T) {
 	m := madeUp{held: 100_000, behind: 20_000, free: 10_000}
@@ -176,7 +176,6 @@ func TestLongestStep(t *testing.T) {
 	}
 	longest("loading blocked keys")
 	for sent.Load() < m.free-m.free/100 {
-		// where not all can be parked, a few are taken for some that were refused, and wait
 		if _, err := r.once(t.Context(), r.plan()); err != nil {
 			t.Fatal(err)
 		}

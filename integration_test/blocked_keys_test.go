@@ -413,7 +413,7 @@ func TestManyBlockedKeysAtOnce(t *testing.T) {
 	}
 }
 
-// TestWhatFellDueOfADeadTopic is more than a read of a lane returns, and parked. What fell due later on another topic
+// TestWhatFellDueOfADeadTopic is more than a read of a lane returns, and waits. What fell due later on another topic
 // is published all the same.
 func TestWhatFellDueOfADeadTopic(t *testing.T) {
 	h := onPgx(t)

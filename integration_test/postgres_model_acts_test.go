@@ -163,7 +163,7 @@ type modelRead struct {
 	Owned                 uint64
 	Life                  int
 	Ready, ByID, DeadByID []string
-	Due                   []string
+	Due, Deferred         []string
 }
 
 func (w *twin) fetch(ctx context.Context) error {
@@ -186,12 +186,15 @@ func (w *twin) fetch(ctx context.Context) error {
 	for _, r := range a.Due {
 		add(&model.Due, r)
 	}
+	for _, r := range a.Deferred {
+		add(&model.Deferred, r)
+	}
 	server, err := w.fetched(ctx, q)
 	if err != nil {
 		return err
 	}
 	for _, rows := range []*[]string{&model.Ready, &model.ByID, &model.DeadByID, &model.Due, &server.Ready, &server.ByID,
-		&server.DeadByID, &server.Due} {
+		&server.DeadByID, &server.Due, &model.Deferred, &server.Deferred} {
 		slices.Sort(*rows)
 	}
 	return w.same("fetch", model, server)
@@ -247,6 +250,14 @@ func (w *twin) request() modeldb.Request {
 	if w.chance(10) {
 		q.Closed = []string{"t"}
 	}
+	q.From, q.Upto, q.Deferred, q.Keys = []int64{}, []int64{}, []int64{}, []string{}
+	if w.chance(60) {
+		for range modeldb.Lanes {
+			q.From, q.Upto = append(q.From, bound()), append(q.Upto, bound()+w.rng.Int64N(20))
+			q.Deferred = append(q.Deferred, w.rng.Int64N(4))
+		}
+		q.All, q.Keys = w.rng.Uint64()&w.rng.Uint64(), []string{"", "a", "b", "k1"}[:w.rng.IntN(5)]
+	}
 	return q
 }
 
@@ -264,7 +275,7 @@ func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err
 		q.Stretch, int64(1000),
 	}
 	if q.More {
-		query, args = more, append(args, q.IDs, q.Dead, q.Due, q.Closed)
+		query, args = more, append(args, q.IDs, q.Dead, q.Due, q.Closed, q.From, q.Upto, q.Deferred, int64(q.All), q.Keys)
 	}
 	_, err = list(w, ctx, query, func(row pgx.CollectableRow) (_ int, err error) {
 		var lane int16
@@ -290,6 +301,8 @@ func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err
 			a.DeadByID = append(a.DeadByID, text)
 		case sqltext.FromDue:
 			a.Due = append(a.Due, text)
+		case sqltext.FromDeferred:
+			a.Deferred = append(a.Deferred, text)
 		}
 		return 0, err
 	}, args...)
@@ -618,13 +631,20 @@ func (w *twin) look(ctx context.Context) error {
 		return w.same("heads", model, slices.DeleteFunc(heads, func(s string) bool { return s == "" }))
 	case 1:
 		upto := cursor + w.rng.Int64N(20)
-		found, err := list(w, ctx, sqltext.Sweep, func(row pgx.CollectableRow) (id int64, err error) {
-			return id, row.Scan(nil, &id)
+		found, err := list(w, ctx, sqltext.Sweep, func(row pgx.CollectableRow) (_ string, err error) {
+			var id int64
+			var key, topic string
+			err = row.Scan(nil, &id, &key, &topic)
+			return fmt.Sprint(id, key, topic), err
 		}, []int64{int64(lane)}, []int64{cursor}, []int64{upto}, limit, []string{})
 		if err != nil {
 			return err
 		}
-		return w.same("sweep", w.model.Sweep(lane, cursor, upto, limit), found)
+		model := []string{}
+		for _, r := range w.model.Sweep(lane, cursor, upto, limit) {
+			model = append(model, fmt.Sprint(r.ID, r.Key, r.Topic))
+		}
+		return w.same("sweep", model, found)
 	default:
 		_, ids, _ := w.results()
 		if len(ids) == 0 {

@@ -22,6 +22,10 @@ type Request struct {
 	Dead   bool // dead rows count among those
 	Due    []int64
 	Closed []string
+
+	From, Upto, Deferred []int64 // by lane: ids, and how many rows; none = nothing
+	All                  uint64
+	Keys                 []string
 }
 
 // Answer is what it returns.
@@ -35,6 +39,7 @@ type Answer struct {
 	Ready    []Row
 	ByID     []Row
 	Due      []Row
+	Deferred []Row
 }
 
 // Fetch reads under one snapshot.
@@ -72,6 +77,9 @@ func (d *DB) Fetch(q Request) Answer {
 		}
 		if q.More && len(q.Due) > 0 {
 			a.Due = append(a.Due, d.due(int16(n), q.Due[n], q.Closed)...)
+		}
+		if q.More && len(q.Deferred) > 0 {
+			a.Deferred = append(a.Deferred, d.deferred(n, &q)...)
 		}
 	}
 	if q.Single && lowest >= 0 {
@@ -121,6 +129,17 @@ func (d *DB) past(mark, stretch, limit int64, lanes uint64) (rows []Row) {
 	return rows
 }
 
+// deferred lists what is ready in a lane from an id on, of some keys or all.
+func (d *DB) deferred(lane int, q *Request) (rows []Row) {
+	for _, r := range d.rows {
+		if int(r.Lane) == lane && r.pending() && r.Due == 0 && r.ID >= q.From[lane] && r.ID <= q.Upto[lane] &&
+			(q.All>>lane&1 != 0 || slices.Contains(q.Keys, r.Key)) && int64(len(rows)) < q.Deferred[lane] {
+			rows = append(rows, *r)
+		}
+	}
+	return rows
+}
+
 func (d *DB) due(lane int16, limit int64, closed []string) (rows []Row) {
 	for _, r := range d.rows {
 		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(closed, r.Topic) {
@@ -158,12 +177,9 @@ func (d *DB) Heads(lane int16, cursor, limit int64, dead bool) (rows []Row) {
 	return rows
 }
 
-// Sweep lists ids of a lane that are pending above a cursor, up to an id.
-func (d *DB) Sweep(lane int16, cursor, upto, limit int64) (ids []int64) {
-	for _, r := range d.past(cursor, upto-cursor, limit, 1<<lane) {
-		ids = append(ids, r.ID)
-	}
-	return ids
+// Sweep lists rows of a lane that are pending above a cursor, up to an id.
+func (d *DB) Sweep(lane int16, cursor, upto, limit int64) []Row {
+	return d.past(cursor, upto-cursor, limit, 1<<lane)
 }
 
 // Pending returns which of some ids are pending.

@@ -2,11 +2,12 @@ package sqltext
 
 // What Fetch and FetchMore add to the lane of a row, to say why it was returned.
 const (
-	FromHeader = 0
-	FromID     = 64
-	FromReady  = 128
-	FromDue    = 192
-	FromIDDead = 256 // by its id, and it is dead
+	FromHeader   = 0
+	FromID       = 64
+	FromReady    = 128
+	FromDue      = 192
+	FromIDDead   = 256 // by its id, and it is dead
+	FromDeferred = 320 // it was deferred, and may go on
 
 	WithoutPayload = 512 // on top of the others: payload and metadata were left out, as they are large
 )
@@ -64,19 +65,21 @@ const (
 	// FetchMoreApart is FetchMore for that connection.
 	//
 	// Arguments: those of FetchMore.
-	FetchMoreApart = fetchHeader + fetchReadyApart + fetchByID + fetchDue
+	FetchMoreApart = fetchHeader + fetchReadyApart + fetchByID + fetchDue + fetchDeferredApart
 
-	// FetchMore is Fetch that also reads rows by id, and rows that waited for their time.
+	// FetchMore is Fetch that also reads rows by id, rows that waited for their time, and rows that were deferred.
 	// Most reads need neither, and the statement is planned each time.
 	//
 	// Arguments: those of Fetch; ids, rising; whether dead rows count among them; by lane at most how many rows of
-	// what fell due (none at all to leave it out), and the topics of which none is wanted.
-	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue
+	// what fell due (none at all to leave it out), and the topics of which none is wanted; of what was deferred by lane
+	// from which id on, up to which and at most how many rows (none at all to leave it out), in which lanes of all keys,
+	// as bits, and the keys in the others.
+	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue + fetchDeferred
 
 	// FetchRangeMore is FetchRange that also reads what FetchMore does.
 	//
 	// Arguments: those of FetchMore.
-	FetchRangeMore = fetchHeader + fetchRange + fetchByID + fetchDue
+	FetchRangeMore = fetchHeader + fetchRange + fetchByID + fetchDue + fetchDeferredApart
 
 	fetchHeader = `WITH clock AS MATERIALIZED (
     SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap, clock_timestamp() AS at
@@ -173,6 +176,28 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid,
           AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($17::text[])
         ORDER BY o.lane, o.due_at, o.id LIMIT ($16::bigint[])[owned.lane + 1]) r
  WHERE $16::bigint[] <> '{}'`
+
+	fetchDeferred = deferredFrom + deferredOwned
+
+	fetchDeferredApart = deferredFrom + `
+          AND o.id >= ($18::bigint[])[owned.lane + 1] AND o.id <= ($19::bigint[])[owned.lane + 1]` + deferredOwned
+
+	deferredFrom = `
+UNION ALL
+SELECT r.lane + CASE WHEN r.whole THEN 320 ELSE 832 END::smallint, r.id, r.uuid, r.topic, r.key,
+       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
+  FROM owned CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
+         FROM {outbox} o
+        WHERE (o.lane, o.id) >= (owned.lane, ($18::bigint[])[owned.lane + 1])
+          AND (o.lane, o.id) <= (owned.lane, ($19::bigint[])[owned.lane + 1])`
+
+	deferredOwned = `
+          AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
+          AND ($21::bigint & (1::bigint << o.lane) <> 0 OR o.key = ANY ($22::text[]))
+        ORDER BY o.lane, o.id LIMIT ($20::bigint[])[owned.lane + 1]) r
+ WHERE $20::bigint[] <> '{}'`
 
 	// FetchPayloads reads what a read of the others left out, of rows in the order in which they are wanted: as many as
 	// there is room for, and the first of them however large it is. The others are without payload and metadata, and those

@@ -32,14 +32,14 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
          ORDER BY o.lane, o.id LIMIT $3::bigint)
         ORDER BY id LIMIT $3::bigint) h`
 
-	// Sweep lists ids that are pending at or below the marks of some lanes, from a cursor in each on: the
+	// Sweep lists messages that are pending at or below the marks of some lanes, from a cursor in each on: the
 	// safety net under Fetch, for rows that somebody made pending again behind its back.
 	//
 	// Arguments: lanes, cursors, ids up to which to look, limit per lane, topics (empty = all).
-	Sweep = `SELECT r.lane, r.id
+	Sweep = `SELECT r.lane, r.id, r.key, r.topic
   FROM unnest($1::bigint[]::smallint[], $2::bigint[], $3::bigint[]) AS w(lane, cursor, upto)
  CROSS JOIN LATERAL (
-       SELECT o.lane, o.id FROM {outbox} o
+       SELECT o.lane, o.id, o.key, o.topic FROM {outbox} o
         WHERE (o.lane, o.id) > (w.lane, w.cursor) AND (o.lane, o.id) <= (w.lane, w.upto)
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
           AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))

@@ -7,7 +7,7 @@ import "time"
 func (b *Board) newHeads(due []*Row) {
 	for _, r := range due {
 		l := b.open(r.Term)
-		// One that is parked blocks its key as well, or a later one of the same act would go before it. So does one that is
+		// One that was deferred blocks its key as well, or a later one of the same act would go before it. So does one that is
 		// under way, or was published, and sent again before that was settled.
 		if l != nil && r.Key != "" && r.Attempts > 0 && l.heads[r.ID] == nil {
 			if known := l.known[r.ID]; known == nil || known.Generation != r.Generation {

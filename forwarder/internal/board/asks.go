@@ -1,7 +1,6 @@
 package board
 
 import (
-	"math/bits"
 	"slices"
 	"time"
 )
@@ -11,18 +10,17 @@ type ask struct {
 	why   purpose
 	term  Term
 	id    int64
-	key   *key   // unpark, trial
 	head  *head  // retry
+	name  string // trial: of its key
 	topic *topic // whose trial it is to be
 }
 
 type purpose uint8
 
 const (
-	forUnpark purpose = iota // it was parked, and its key is free
-	forRetry                 // it failed, and another attempt is due
-	forTrial                 // it tries whether its topic works again
-	forStray                 // it is pending, and unknown to the board
+	forRetry purpose = iota // it failed, and another attempt is due
+	forTrial                // it tries whether its topic works again
+	forStray                // it is pending, and unknown to the board
 )
 
 func (a *Asks) add(ask ask) {
@@ -30,10 +28,7 @@ func (a *Asks) add(ask ask) {
 	a.IDs = append(a.IDs, ask.id)
 }
 
-const (
-	penChunk   = 256  // ids of one pen that a read asks for at most
-	mostStrays = 1000 // that wait for a read
-)
+const mostStrays = 1000 // that wait for a read
 
 // wantsTrial says that a topic is to be tried when its pause is over.
 func (t *topic) wantsTrial() bool { return t.paused && !t.byOperator && t.trial == nil && !t.asked }
@@ -51,65 +46,39 @@ func (b *Board) askTrials(a *Asks) {
 		if !b.mayTry(t) {
 			continue
 		}
-		latest := t.latest
-		if k := b.trialOf(t); k != nil {
-			t.asked, k.asked = true, true
-			a.add(ask{why: forTrial, term: k.lane.term, id: k.trial(t.failures, k == latest), key: k, topic: t})
+		if p, ok := b.trialOf(t); ok && b.hasPlace(t) {
+			t.asked = true
+			a.add(ask{why: forTrial, term: p.term, id: p.id, name: p.name, topic: t})
+		} else {
+			b.reopen(t)
 		}
 	}
 }
 
-// askParked asks for the lowest parked ids of keys that may go on, at most room in all; lanes take turns.
-func (b *Board) askParked(a *Asks, room int) {
-	for l := range b.inTurn {
-		for room > 0 && l.unparking.front != nil {
-			k := l.unparking.front
-			b.unlist(k)
-			room -= b.askOf(a, k, room)
-		}
-	}
-	for _, t := range b.troubled {
-		for room > 0 && !t.closed && t.lanes != 0 {
-			k := t.waits[bits.TrailingZeros64(t.lanes)].keys.front
-			b.stopWaiting(k)
-			b.queueFirst(k)
-			room -= b.askOf(a, k, room)
-		}
-	}
+// Stray is a row that the sweep found pending below the mark.
+type Stray struct {
+	ID         int64
+	Key, Topic string
 }
 
-// askOf asks for parked ids of a key, and returns how many steps that was.
-func (b *Board) askOf(a *Asks, k *key, room int) int {
-	if k.blocked() || k.asked {
-		return 1 // it is listed again when that has changed
-	}
-	n := b.cfg.Chain - int(k.n)
-	if k.isPen() {
-		n = penChunk
-	}
-	all := k.parked.all()
-	n = max(0, min(n, room, len(all)))
-	for _, id := range all[:n] {
-		a.add(ask{why: forUnpark, term: k.lane.term, id: id, key: k})
-	}
-	if k.asked = n > 0; !k.asked {
-		b.advance(k)
-	}
-	return max(n, 1)
-}
-
-// Strays names rows that the sweep found pending below the mark. Those that are unknown are read by id.
-func (b *Board) Strays(t Term, ids []int64) {
+// Strays takes what the sweep found. What is unknown is read by id.
+func (b *Board) Strays(t Term, rows []Stray) {
 	l := b.open(t)
 	if l == nil {
 		return
 	}
-	for _, id := range ids {
-		if !l.knows(id) && (l.shadow == nil || id < l.shadow.low) && len(b.strays) < mostStrays {
-			b.strays = append(b.strays, stray{t, id})
+	for _, r := range rows {
+		if !l.knows(r.ID) && !b.isDeferred(l, r.ID, r.Key, r.Topic) && len(b.strays) < mostStrays {
+			b.strays = append(b.strays, stray{t, r.ID})
 			b.effects.Read = true
 		}
 	}
+}
+
+// isDeferred says that a row will be read again.
+func (b *Board) isDeferred(l *lane, id int64, key, topic string) bool {
+	t := b.topics[topic]
+	return t != nil && t.isDeferred(l, id) || key != "" && l.covers(key, id)
 }
 
 // stray is a row that is pending, and unknown to the board.
@@ -132,76 +101,38 @@ func (b *Board) answered(a ask, r Read, sawDue uint64) {
 	if l == nil {
 		return
 	}
-	f, found := r.ByID[a.id]
-	if a.why == forRetry {
+	if f, found := r.ByID[a.id]; a.why == forRetry {
 		b.retried(l, a, f, found, sawDue)
-		return
-	}
-	k := a.key
-	_, waits := slices.BinarySearch(k.parked.all(), a.id)
-	switch {
-	case !waits: // it was settled meanwhile, or gave up its place
-	case !found:
-		b.unpark(k, a.id)
-		b.passed(k, a.id)
-	case f.Dead && k.isPen():
-		b.unpark(k, a.id)
-	case f.Dead: // an operator gave it up while it waited; now it blocks its key
-		b.addHead(l, k.name, a.id, f.Row.Topic, b.now.Add(never))
-	case !k.isPen() && f.Row.Attempts > 0: // an operator sent it again while it waited, perhaps with lower ones
-		b.sentAgain(l, f.Row)
-	case a.why == forTrial:
-		b.tried(l, a, f.Row)
-	default:
-		b.unparked(l, a, f.Row)
-	}
-}
-
-// unparked takes a row whose turn has come. A key's must still be the lowest: one that must go first may have been
-// parked during the read.
-func (b *Board) unparked(l *lane, a ask, r *Row) {
-	k := a.key
-	r.call.waited = true
-	if k.isPen() {
-		if t := b.topicOf(r.Topic); !t.closed {
-			b.comesBack(k, r)
-			b.keep(l, r)
-			b.enqueue(r)
-		} else {
-			b.wait(k, t)
-		}
-		return
-	}
-	if !k.blocked() && !k.stuck() && k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain {
-		b.stopWaiting(k)
-		b.comesBack(k, r)
-		b.join(k, r, false)
+	} else {
+		b.tried(l, a, f, found)
 	}
 }
 
 // tried takes the message that is to try whether a topic works again.
-func (b *Board) tried(l *lane, a ask, r *Row) {
-	k, t := a.key, a.topic
+func (b *Board) tried(l *lane, a ask, f Found, found bool) {
+	t, r := a.topic, f.Row
 	switch {
-	case !t.paused || t.byOperator || t.trial != nil || !b.hasPlace(t):
-	case k.under != nil || k.heads.len() > 0 || !k.isPen() && k.parked.lowest() != a.id:
-	case r.Topic != t.name: // its first row is on another topic than when it was blocked
-		b.goesOn(k)
-	case k.isPen():
-		b.comesBack(k, r)
+	case l.knows(a.id): // it went on meanwhile
+	case !found, r.Topic != t.name:
+		t.probes = slices.DeleteFunc(t.probes, func(p probe) bool { return p.id == a.id })
+		b.goesOn(l, a.name)
+	case f.Dead: // an operator gave it up while it waited; now it blocks its key
+		if a.name != "" {
+			b.addHead(l, a.name, a.id, t.name, b.now.Add(never))
+		}
+	case a.name != "" && r.Attempts > 0: // an operator sent it again while it waited, perhaps with lower ones
+		b.sentAgain(l, r)
+	case !t.paused || t.byOperator || t.trial != nil || !b.hasPlace(t) || !b.mayBeTrial(t, probe{a.term, a.id, a.name}):
+	case a.name == "":
 		b.letPass(l, nil, r, t)
 	default:
-		b.comesBack(k, r)
-		b.letPass(l, k, r, t)
+		b.letPass(l, l.keyOf(a.name), r, t)
 	}
 }
 
 // strayed takes a row that was unknown, unless it is known by now: a read may have brought it before it was asked for.
 func (b *Board) strayed(l *lane, r *Row) {
-	if l.knows(r.ID) || l.shadow != nil && r.ID >= l.shadow.low {
-		return
-	}
-	if b.accept(l, r, false) {
+	if !l.knows(r.ID) && b.accept(l, r, false) {
 		b.report(r.about(StrayFound))
 	}
 }

@@ -48,6 +48,7 @@ type Call struct {
 	Tag     any  // what the caller gave Next: the board never looks into it
 
 	key         *key // nil without one
+	due         bool // it was read because it fell due, and comes again if it is not kept
 	topic       *topic
 	links[Call]      // on a queue of its topic, or among the young, the slow or the old calls
 	behind      *Row // the next row of its key's chain
@@ -82,8 +83,7 @@ type Config struct {
 	Concurrency    int   // calls at once: young ones in all, and of any age per topic
 	Rows           int   // the room: how many rows are in memory at most, but for a few,
 	Bytes          int64 // and how large their payloads and metadata are together
-	Parked         int   // ids parked in all; beyond it the shadow. 0 = 1<<18
-	KeyParked      int   // ids parked of one key; beyond it the shadow. 0 = 65536
+	Deferred       int   // keys that wait for closed topics at most. 0 = 1<<20
 	Chain          int   // rows of one key in memory. 0 = 128
 	SlowAfter      time.Duration
 	PublishTimeout time.Duration // 0 = none
@@ -111,8 +111,7 @@ type Board struct {
 
 	rows      int // in memory, with those under way
 	bytes     int64
-	parked    int // ids
-	waiting   int // of them, ids of keys that wait for a topic
+	waiting   int // keys that wait for topics
 	loose     int // heads without a key
 	unsettled int // results
 
@@ -128,13 +127,11 @@ type Board struct {
 
 	wantTopics, sawTopics bool // such a read is not to leave out closed topics; the last one did not
 
-	nextRetry   time.Time // the first of all lanes, unless it is
-	retryMoved  bool      // out of date
-	hadRoom     bool
-	asksParked  bool // there are new keys whose parked ids may be asked for
-	effects     Effects
-	shadowWords int    // of the bits of each shadow, 64 each; a power of two
-	shadows     uint64 // so many there were
+	nextRetry  time.Time // the first of all lanes, unless it is
+	retryMoved bool      // out of date
+	hadRoom    bool
+	asksMore   bool // there is more to catch up with
+	effects    Effects
 }
 
 // New makes an empty board.
@@ -146,8 +143,7 @@ func New(cfg Config) *Board {
 	}
 	fill(&cfg.Concurrency, 1)
 	fill(&cfg.Rows, 1)
-	fill(&cfg.Parked, 1<<18)
-	fill(&cfg.KeyParked, 65536)
+	fill(&cfg.Deferred, 1<<20)
 	fill(&cfg.Chain, 128)
 	if cfg.Bytes <= 0 {
 		cfg.Bytes = 1 << 60
@@ -155,7 +151,7 @@ func New(cfg Config) *Board {
 	if cfg.SlowAfter <= 0 {
 		cfg.SlowAfter = time.Second
 	}
-	return &Board{cfg: cfg, topics: map[string]*topic{}, publishers: map[int]*publisher{}, shadowWords: 1 << 14}
+	return &Board{cfg: cfg, topics: map[string]*topic{}, publishers: map[int]*publisher{}}
 }
 
 // Quiet says that nothing is in memory, nothing unsettled, nothing to ask and nothing late. What was settled since the
@@ -171,18 +167,18 @@ func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 		return false, nil
 	}
 	for _, l := range b.lanes {
-		if l != nil && !l.handing && (l.unparking.front != nil || l.shadow != nil && l.shadow.want || b.retryIsDue(l)) {
+		if l != nil && !l.handing && (l.catching.front != nil || b.retryIsDue(l)) {
 			return false, nil
 		}
 	}
 	if !b.hasLane() {
 		return true, nil
 	}
-	if len(b.settled) > 0 || b.isLate() {
+	if len(b.settled) > 0 || b.wantDue || b.isLate() {
 		return false, nil
 	}
 	for _, t := range b.troubled {
-		switch waits := t.paused || t.lanes != 0 || t.refused != 0 || b.hasLate(t); {
+		switch waits := t.paused || t.lanes != 0 || b.hasLate(t); {
 		case waits && t.byOperator:
 			paused = append(paused, t.name)
 		case waits:

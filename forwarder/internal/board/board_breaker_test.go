@@ -123,7 +123,7 @@ func TestTheFifthFailureInARowPausesTheTopic(t *testing.T) {
 			}
 		}
 	}
-	if c := d.b.Counts(); paused != 1 || c.Parked != 60 {
+	if c := d.b.Counts(); paused != 1 || c.Waiting != 60 {
 		t.Fatalf("paused %d times, %+v", paused, c)
 	}
 	for range 5 { // the trials are not charged

@@ -132,7 +132,7 @@ func TestChainIsBounded(t *testing.T) {
 	d.put(0, "k", "a", ids(1, 50)...)
 	d.put(0, "", "a", 51)
 	d.read()
-	if c := d.b.Counts(); c.Rows != 5 || c.Parked != 46 {
+	if c := d.b.Counts(); c.Rows != 5 {
 		t.Fatalf("%+v", c)
 	}
 	c := d.next(1)
@@ -141,8 +141,8 @@ func TestChainIsBounded(t *testing.T) {
 	d.want(d.drain(), ids(2, 50)...)
 }
 
-// A row that is read together with those that the read unparks goes before them, if it is lower.
-func TestLowestIsUnparkedFirst(t *testing.T) {
+// A row that is read together with those that the read catches up with goes before them, if it is lower.
+func TestLowestGoesFirst(t *testing.T) {
 	d := newDesk(t, board.Config{Chain: 2})
 	d.put(0, "k", "a", 1, 2, 6, 7)
 	d.read()
@@ -154,10 +154,10 @@ func TestLowestIsUnparkedFirst(t *testing.T) {
 	d.marks[0] = 4
 	first := d.begin()
 	r := d.answer(first)
-	if !slices.Equal(first.IDs, []int64{6, 7}) {
-		t.Fatalf("asked for %v", first.IDs)
+	if c := first.Catch; !slices.Equal(c.Keys, []string{"k"}) || c.From[0] != 6 {
+		t.Fatalf("catches up with %+v", c)
 	}
-	d.finish(first, r) // 6 and 7 are unparked, and 7 gives its place up
+	d.finish(first, r) // 6 and 7 come, and 7 gives its place up
 	d.next(5)
 	d.none()
 }
@@ -236,7 +236,7 @@ func TestStrays(t *testing.T) {
 	d.read()
 	d.put(0, "k", "a", 3)
 	d.put(0, "x", "a", 4, 9)
-	d.b.Strays(d.terms[0], []int64{1, 3, 4, 5, 9})
+	d.b.Strays(d.terms[0], strays(1, 3, 4, 5, 9))
 	d.after()
 	if !d.last.Read || d.b.Quiet() {
 		t.Fatal("nobody is to read them")
@@ -270,8 +270,8 @@ func TestRowWithoutPayloadIsAskedFor(t *testing.T) {
 		if key != "" {
 			d.none()
 		}
-		if a = d.begin(); !slices.Contains(a.IDs, 1) {
-			t.Fatalf("asked for %v", a.IDs)
+		if a = d.begin(); a.Catch.From[0] != 1 {
+			t.Fatalf("catches up with %+v", a.Catch)
 		}
 		d.finish(a, d.answer(a))
 		got := d.drain()
@@ -292,13 +292,13 @@ func TestFailedReadIsAskedAgain(t *testing.T) {
 	d.settle()
 	d.tick(time.Second)
 	a := d.begin()
-	want := []int64{4, 5, 2}
-	if !slices.Equal(a.IDs, want) {
+	want := []int64{4, 5}
+	if !slices.Equal(a.IDs, want) || !slices.Equal(a.Catch.Keys, []string{"k"}) {
 		t.Fatalf("asked for %v, want %v", a.IDs, want)
 	}
 	d.b.ReadFailed(d.now, a)
 	d.after()
-	if a = d.begin(); !slices.Equal(a.IDs, want) {
+	if a = d.begin(); !slices.Equal(a.IDs, want) || !slices.Equal(a.Catch.Keys, []string{"k"}) {
 		t.Fatalf("asked for %v after it failed, want %v", a.IDs, want)
 	}
 }

@@ -153,7 +153,7 @@ func TestKnown(t *testing.T) {
 	for _, c := range []struct {
 		mark       int64
 		above, all int
-	}{{100_000, 0, 5}, {0, 5, 5}, {50_000, 1, 5}} {
+	}{{100_000, 0, 5}, {0, 5, 5}, {50_000, 3, 5}} {
 		if above, all := d.b.Known(d.terms[0], c.mark); above != c.above || all != c.all {
 			t.Fatalf("above %d: %d of %d", c.mark, above, all)
 		}

@@ -95,21 +95,6 @@ func TestTrialsThatMayNotGo(t *testing.T) {
 			t.Fatalf("%+v is tried", trial)
 		}
 	})
-	t.Run("the topic hangs, and what waited for it is gone", func(t *testing.T) {
-		d := newDesk(t, board.Config{Concurrency: 1, PublishTimeout: time.Second})
-		d.put(0, "", "down", 1)
-		d.read()
-		d.next(1)
-		d.tick(time.Second)
-		d.timesOut(board.Unavailable)
-		delete(d.table, 1)
-		d.gone(1)
-		d.tick(time.Minute)
-		d.want(d.drain())
-		if !d.b.Quiet() {
-			t.Fatal("a topic that nothing waits for keeps it from being quiet")
-		}
-	})
 	t.Run("a message that failed before", func(t *testing.T) {
 		d := newDesk(t, board.Config{Concurrency: 1, PublishTimeout: time.Second})
 		d.put(0, "x", "down", 1)

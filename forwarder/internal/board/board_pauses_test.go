@@ -23,8 +23,8 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.told(board.TopicPaused)
 	d.returned(c3, board.OK)
 	d.none()
-	d.tick(0) // what was in memory is parked
-	if c := d.b.Counts(); c.Rows != 0 || c.Parked != 4 {
+	d.tick(0) // what was in memory is deferred
+	if c := d.b.Counts(); c.Rows != 0 || c.Waiting != 2 {
 		t.Fatalf("%+v", c)
 	}
 	d.settle()
@@ -75,7 +75,7 @@ func TestOnlyWhatWasHandedOutComesAgain(t *testing.T) {
 	d.read()
 	failed, late := d.next(1), d.next(3)
 	d.returned(failed, board.Unavailable)
-	d.tick(time.Second) // what was only queued is parked
+	d.tick(time.Second) // what was only queued is deferred
 	d.timesOut(board.Unavailable)
 	if failed.Again || late.Again {
 		t.Fatal("a call was changed that had been handed out")
@@ -92,9 +92,9 @@ func TestOnlyWhatWasHandedOutComesAgain(t *testing.T) {
 	}
 	d.returned(trial, board.OK)
 	d.read()
-	d.b.PauseByOperator(d.now, []string{"down"}) // what was queued is parked once more
+	d.b.PauseByOperator(d.now, []string{"down"}) // what was queued is deferred once more
 	d.tick(0)
-	if c, s := d.b.Counts(), d.b.Sizes(); c.Parked != 4 || s.Back != 2 {
+	if c, s := d.b.Counts(), d.b.Sizes(); c.Rows != 0 || s.Back != 2 {
 		t.Fatalf("%+v, %d rows are marked, and rows 1 and 3 were handed out", c, s.Back)
 	}
 	d.b.PauseByOperator(d.now, nil)
@@ -277,7 +277,7 @@ func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "", "a", 1)
 	a := d.begin()
-	d.b.Strays(d.terms[0], []int64{1})
+	d.b.Strays(d.terms[0], strays(1))
 	d.finish(a, d.answer(a))
 	d.returned(d.next(1), board.Retry)
 	d.settle()

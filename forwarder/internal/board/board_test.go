@@ -119,8 +119,8 @@ func (d *desk) row(m *message) *board.Row {
 func (d *desk) begin() board.Asks {
 	d.t.Helper()
 	a := d.b.ReadBegins(d.now)
-	for _, r := range a.Rewinds {
-		d.marks[r.Term.Lane] = min(d.marks[r.Term.Lane], r.To)
+	for lane, mark := range d.marks {
+		a.Catch.Upto[lane] = mark
 	}
 	d.after()
 	return a
@@ -131,7 +131,17 @@ func (d *desk) answer(a board.Asks) board.Read {
 	room := a.Room.Rows
 	ids := slices.Sorted(maps.Keys(d.table))
 	lanes := slices.Sorted(maps.Keys(d.terms))
+	c := &a.Catch
 	for _, lane := range lanes {
+		left := c.Limits[lane]
+		for _, id := range ids {
+			m := d.table[id]
+			if m.lane == lane && !m.dead && m.due.IsZero() && id >= c.From[lane] && id <= c.Upto[lane] && left > 0 &&
+				(c.All>>lane&1 != 0 || slices.Contains(c.Keys, m.key)) {
+				left--
+				r.Caught = append(r.Caught, d.row(m))
+			}
+		}
 		known, _ := d.b.Known(d.terms[lane], d.marks[lane])
 		limit := 0
 		if room > 0 {
@@ -361,4 +371,12 @@ func ids(from, to int64) (list []int64) {
 		list = append(list, id)
 	}
 	return list
+}
+
+// strays is what a sweep finds.
+func strays(ids ...int64) (rows []board.Stray) {
+	for _, id := range ids {
+		rows = append(rows, board.Stray{ID: id, Topic: "a"})
+	}
+	return rows
 }

@@ -147,7 +147,7 @@ func (b *Board) leave(c *Call) {
 	}
 }
 
-// Tick lets calls grow slow and expire, parks what closed topics have in memory, a little at a time, and repeats
+// Tick lets calls grow slow and expire, defers what closed topics have in memory, a little at a time, and repeats
 // reports.
 func (b *Board) Tick(now time.Time) {
 	b.now = now
@@ -171,7 +171,7 @@ func (b *Board) Tick(now time.Time) {
 			b.update(c.topic)
 		}
 	}
-	b.parkExcess()
+	b.deferExcess()
 	b.reopenIdle()
 	for _, t := range b.troubled {
 		if (t.paused || t.jammed) && !now.Before(t.repeat) {

@@ -56,8 +56,8 @@ func (f *forwarder) check(thoroughly bool) {
 		f.m.failf("forwarder %d counts %+v, with %d calls under way, %d of them hung", f.id, counts, len(f.calls), hung)
 	case counts.Young > cfg.Concurrency || counts.Young+counts.Slow+counts.Hung > 8*cfg.Concurrency:
 		f.m.failf("forwarder %d has too many calls under way: %+v", f.id, counts)
-	case counts.Parked > cfg.Parked:
-		f.m.failf("forwarder %d has parked %d ids of %d", f.id, counts.Parked, cfg.Parked)
+	case counts.Waiting > cfg.Deferred+8*cfg.Concurrency: // what was under way always waits
+		f.m.failf("forwarder %d has %d keys that wait, and may have %d", f.id, counts.Waiting, cfg.Deferred)
 	case counts.Rows > 2*cfg.Rows+f.lanesRead()+2*len(f.m.topics)+8:
 		f.m.failf("forwarder %d has %d rows in memory, with room for %d", f.id, counts.Rows, cfg.Rows)
 	case counts.Unsettled < len(f.left.published)+len(f.left.failed):
@@ -89,18 +89,15 @@ func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) 
 	if !f.m.calm {
 		return // a key may be held by a head that somebody else has settled
 	}
-	held, holds := map[string]bool{}, map[int16]bool{}
+	held := map[string]bool{}
 	for _, msg := range f.m.db.table {
 		if f.waitsFor(msg) {
-			held[msg.key], holds[msg.lane] = msg.key != "", true
+			held[msg.key] = msg.key != ""
 		}
 	}
 	for _, msg := range f.m.db.table {
 		if !f.reads(term(msg.lane)) || held[msg.key] || f.m.db.locked[msg] || f.waitsFor(msg) {
 			continue
-		}
-		if low, shadow := f.board.HasShadow(f.term(msg.lane)); shadow && holds[msg.lane] && msg.id >= low {
-			continue // it is taken for one of a key that is held: the shadows of the model are small
 		}
 		due := msg.due.IsZero() || msg.attempts > 0 && msg.key != "" || !msg.due.After(d.at)
 		if msg.pending() && msg.tx.committed < d.began && due {
@@ -144,7 +141,7 @@ func (f *forwarder) checkEnd() {
 	if f.machine.Stopping() {
 		s.Troubled = 0 // a topic that was paused stays so: nothing is tried any more
 	}
-	if s.Troubled+s.Keys+s.Heads-s.Loose+s.Shadows+s.Back > 0 {
+	if s.Troubled+s.Keys+s.Heads-s.Loose+s.Lows+s.Back > 0 {
 		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)
 	}
 	for r, t := range f.told {

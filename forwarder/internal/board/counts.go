@@ -2,15 +2,15 @@ package board
 
 // Counts is what the board's counters say.
 type Counts struct {
-	Rows              int // in memory, with those under way
-	Bytes             int64
-	Young, Slow, Hung int // calls under way; Slow with the expired
-	Parked, Unsettled int
+	Rows               int // in memory, with those under way
+	Bytes              int64
+	Young, Slow, Hung  int // calls under way; Slow with the expired
+	Waiting, Unsettled int // keys that wait for topics; results
 }
 
 // Counts looks how much of everything there is.
 func (b *Board) Counts() Counts {
-	c := Counts{Rows: b.rows, Bytes: b.bytes, Young: b.young.n, Parked: b.parked, Unsettled: b.unsettled}
+	c := Counts{Rows: b.rows, Bytes: b.bytes, Young: b.young.n, Waiting: b.waiting, Unsettled: b.unsettled}
 	for _, t := range b.topics {
 		c.Hung += t.hung
 		c.Slow += t.old - t.hung

@@ -10,22 +10,62 @@ import (
 // ForgetNow forgets at once what was settled.
 func (b *Board) ForgetNow() { b.forget() }
 
-// ClearShadows clears the shadows without a rewind.
-func (b *Board) ClearShadows() {
+// ForgetWaits forgets which keys wait for topics.
+func (b *Board) ForgetWaits() {
 	for _, l := range b.lanes {
-		if l != nil && l.shadow != nil {
-			clear(l.shadow.bits)
+		if l != nil {
+			b.waiting -= len(l.waits)
+			l.waits = nil
 		}
 	}
 }
 
-// RaiseShadows makes the lowest ids of the shadows too high.
-func (b *Board) RaiseShadows() {
+// ForgetLows takes all that was deferred for caught up.
+func (b *Board) ForgetLows() {
 	for _, l := range b.lanes {
-		if l != nil && l.shadow != nil {
-			l.shadow.low++
+		if l == nil {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(l.keys)) {
+			if k := l.keys[name]; k.low != 0 && !k.asked {
+				k.low = 0
+				l.lows--
+				b.unlist(k)
+				b.tidy(k)
+			}
+		}
+		for _, t := range b.troubled {
+			if t.lowIn(l) != 0 {
+				t.setLow(l, 0)
+				b.forgetWaits(t, l)
+			}
 		}
 	}
+}
+
+// RaiseLows makes the lowest ids of what is deferred too high.
+func (b *Board) RaiseLows() {
+	for _, l := range b.lanes {
+		if l == nil {
+			continue
+		}
+		for _, k := range l.keys {
+			if k.low != 0 && !k.asked {
+				k.low++
+			}
+		}
+		for _, t := range b.troubled {
+			if low := t.lowIn(l); low != 0 {
+				t.setLow(l, low+1)
+			}
+		}
+	}
+}
+
+// HasLows says whether anything is deferred in the lane of a term.
+func (b *Board) HasLows(t Term) bool {
+	l := b.lane(t)
+	return l != nil && (l.lows > 0 || slices.ContainsFunc(b.troubled, func(t *topic) bool { return t.lowIn(l) != 0 }))
 }
 
 // ForgetHeads lets go of heads whose failure is not settled yet.
@@ -41,42 +81,29 @@ func (b *Board) ForgetHeads() {
 	}
 }
 
-// AskFromTheTop changes what was asked for to the highest parked ids of each key: of trials, or of what is unparked.
-// To be called after ReadBegins, and TakeAnyway before RowsRead.
-func (b *Board) AskFromTheTop(a *Asks, trials bool) {
-	taken := map[*key]int{}
+// AskOther changes which rows are to be the trials of their topics. To be called after ReadBegins, and TakeAnyway before
+// RowsRead.
+func (a *Asks) AskOther(other func(key string, id int64) int64) {
 	for i, ask := range a.asks {
-		if ask.key == nil || ask.key.isPen() || (ask.why == forTrial) != trials {
-			continue
+		if ask.why == forTrial && ask.name != "" {
+			a.asks[i].id = other(ask.name, ask.id)
+			a.IDs[i] = a.asks[i].id
 		}
-		all := ask.key.parked.all()
-		taken[ask.key]++
-		a.asks[i].id = all[len(all)-taken[ask.key]]
-		a.IDs[i] = a.asks[i].id
 	}
 }
 
-// TakeAnyway takes what was asked for although it is not the lowest of its key.
-func (b *Board) TakeAnyway(a Asks, r Read, trials bool) {
+// TakeAnyway takes a trial although it is not the first of its key.
+func (b *Board) TakeAnyway(a Asks, r Read) {
 	for _, ask := range a.asks {
 		f, found := r.ByID[ask.id]
-		l, k := b.open(ask.term), ask.key
-		if l == nil || k == nil || k.isPen() || !found || f.Dead || l.known[ask.id] != nil || l.heads[ask.id] != nil {
+		l, t := b.open(ask.term), ask.topic
+		if l == nil || ask.why != forTrial || ask.name == "" || !found || f.Dead || l.knows(ask.id) || f.Row.Topic != t.name {
 			continue
 		}
-		if _, waits := slices.BinarySearch(k.parked.all(), ask.id); !waits {
-			continue
-		}
-		t := b.topicOf(f.Row.Topic)
-		switch {
-		case trials && ask.why == forTrial && ask.topic == t && t.paused && t.trial == nil && k.under == nil &&
-			k.heads.len() == 0:
-			b.unpark(k, ask.id)
+		if k := l.keyOf(ask.name); k.isIdle() && t.paused && t.trial == nil && !t.byOperator && b.hasPlace(t) {
 			b.letPass(l, k, f.Row, t)
-		case !trials && ask.why == forUnpark && !k.blocked() && int(k.n) < b.cfg.Chain:
-			b.stopWaiting(k)
-			b.unpark(k, ask.id)
-			b.join(k, f.Row, false)
+		} else {
+			b.tidy(k)
 		}
 	}
 }

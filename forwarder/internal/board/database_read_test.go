@@ -23,6 +23,14 @@ type laneQuery struct {
 	lane                       int16
 	epoch, mark, rows, rewound int64
 	due                        int64
+	catch                      catchQuery
+}
+
+// catchQuery is what was deferred and may go on.
+type catchQuery struct {
+	from, upto, limit int64
+	all               bool
+	keys              []string
 }
 
 // answer is what it returns.
@@ -32,6 +40,7 @@ type answer struct {
 	rewind             int64 // -1 = no tracked transaction ended
 	owned              map[int16]bool
 	byID, ready, due   []version
+	caught             []version
 	life               string
 }
 
@@ -142,6 +151,11 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 			a.ready = append(a.ready, version{m, m.state})
 			most--
 		}
+		if c := &l.catch; c.limit > 0 && m.lane == l.lane && m.pending() && m.due.IsZero() && m.id >= c.from && m.id <= c.upto &&
+			(c.all || slices.Contains(c.keys, m.key)) {
+			a.caught = append(a.caught, version{m, m.state})
+			c.limit--
+		}
 	}
 	slices.SortFunc(due, func(x, y version) int { return cmp.Or(x.due.Compare(y.due), cmp.Compare(x.id, y.id)) })
 	a.due = append(a.due, due[:min(int64(len(due)), l.due)]...)
@@ -170,13 +184,23 @@ func (d *database) heads(lane int16, from int64, most int) []version {
 	return list
 }
 
-// sweep lists pending ids of a lane in a range.
-func (d *database) sweep(lane int16, from, to int64) []int64 {
-	var ids []int64
-	for _, m := range d.table {
-		if m.lane == lane && m.id > from && m.id <= to && m.pending() && m.due.IsZero() {
-			ids = append(ids, m.id)
+// lastOf returns the last pending row of a key.
+func (d *database) lastOf(key string, id int64) int64 {
+	for _, m := range d.byKey[key] {
+		if m.pending() && m.due.IsZero() {
+			id = max(id, m.id)
 		}
 	}
-	return ids
+	return id
+}
+
+// sweep lists pending rows of a lane in a range.
+func (d *database) sweep(lane int16, from, to int64) []board.Stray {
+	var rows []board.Stray
+	for _, m := range d.table {
+		if m.lane == lane && m.id > from && m.id <= to && m.pending() && m.due.IsZero() {
+			rows = append(rows, board.Stray{ID: m.id, Key: m.key, Topic: m.topic})
+		}
+	}
+	return rows
 }

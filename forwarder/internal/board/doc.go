@@ -8,20 +8,18 @@
 //     does not have is over.
 //   - A key's rows leave one after another, in the order of its chain: its rows in memory. Rows without a key follow
 //     nobody.
-//   - An id is known if a read may return it and it needs no second look: its row is in memory, or was settled since
-//     the last read began. To forget is to drop what is settled from what is known, and happens only when a read
-//     begins.
+//   - An id is known if its row is in memory, or was settled since the last read began, or waits for another attempt: a
+//     read that returns it brings nothing new.
 //   - A head is a row that waits for another attempt. It blocks its key: nothing else of the key is published. It is
 //     late if its time has come, and it is put off.
 //   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls take most
 //     of its places; jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough
 //     in memory, it is closed.
-//   - A key is blocked if it is held or waits for a closed topic.
-//   - A parked row is known by its id only, as its turn has not come. To unpark it is to ask for it by id. A pen is a
-//     key for the parked rows without a key of one topic.
-//   - The shadow is what of a lane there was no room to park: a few bits per hash of key, and the lowest id. Nothing
-//     new of a key is kept whose bits are set. A rewind, a mark of the lane set back to below that id, clears it.
-//   - An ask is a row to read by id, and why: unpark, retry, trial, or stray (pending, and unknown to the board).
+//   - A row that was read and cannot be kept is deferred: it is dropped, and its key or its topic in this lane remembers
+//     the lowest id from which on it is to be read again, its low. A key that waits is one with a deferred row on a closed
+//     topic: what it has on other topics is deferred with it.
+//   - To catch up is to read again what was deferred and may go on: see Catch. It is part of an ordinary read.
+//   - An ask is a row to read by id, and why: retry, trial, or stray (pending, and unknown to the board).
 //   - A trial is the message that tries whether a paused topic works again; it is asked for when there is a place for
 //     its call. A pass lets a head or a trial go although its key is blocked.
 //   - A call is one Publish under way: young, slow after a while, expired at its time-out, hung once that was charged
@@ -34,32 +32,46 @@
 //	RowsRead -> in its chain -> queued -> under way -> published ------------------> settled -> forgotten
 //	   |            ^   |                     |
 //	   |            |   v                     +-> rejected, permanent: a head, and a failure to settle
-//	   +-------> parked                       |     outcome Waiting: asked for when due, goes with a pass
-//	   |            ^   |                     |     outcome Dead: forgotten; with BlockKeyOnDead still a head
-//	   |            |   v                     |     outcome Gone: its head goes.  Fenced: the term is over
-//	   +-------> shadow -> rewind, read again +-> unavailable: parked, or still a head; its topic is paused
+//	   +------> deferred, caught up           |     outcome Waiting: asked for when due, goes with a pass
+//	                                          |     outcome Dead: forgotten; with BlockKeyOnDead still a head
+//	                                          |     outcome Gone: its head goes.  Fenced: the term is over
+//	                                          +-> unavailable: deferred, or still a head; its topic is paused
 //	                                          +-> unknown: as rejected, or as unavailable: see breaker.go
-//	                                          +-> aborted: parked, and asked for again
+//	                                          +-> aborted: deferred, and caught up at once
 //	                                          +-> timed out: as rejected or unavailable, and the call is hung.
 //	                                              A late success is a success; a late error is nothing
 //	                                          If an operator had the message sent again, and that was read since, no
 //	                                          answer says anything of it: its head stays
 //
-//	key:   (none) -> running -> blocked -> unparking, lowest ids first -> running -> (none)
 //	topic: open -> paused -> trial asked for -> trial under way -> open, or paused for longer
 //	       open -> slow -> jammed -> open; other topics go on
 //	lane:  LaneTaken -> read -> HandBack -> free -> LanesLost, or LanesLost at any time
 //
+// # Catching up
+//
+// A row is deferred with its key if the key is blocked, its chain full, or the row came without the payload that it was
+// to bring; and for the sake of its topic if that is closed, or is itself being caught up at a lower id. A key that has a
+// row deferred for its topic's sake waits for that topic with all later rows, whatever their topics are: lane.waits.
+//
+// A read catches up with the keys that may go on and have a low (Catch.Keys), and in lanes where something was deferred
+// for a topic that is open again, with all that is ready there (Catch.All), from the lowest low on up to the mark that
+// the request has. As it is the same snapshot as the rest of the read, which begins at that mark or below: of what has
+// been committed nothing is between the two. When the read is taken over, first the lows of those keys and topics move
+// behind what it saw (all of it, if neither its limit nor its stretch ended it), then its rows are accepted, then what is
+// new. A row above the low that its key or its topic has by then is deferred again. So there is no other state than the
+// lows; one that was lowered during the read, below where that began, is left alone.
+//
 // # Order
 //
-// RowsRead gets rows in an order that is right for each key, and every rule here keeps it. What is put out of the way
-// is put out of the way with all that follows it: a key with anything parked has everything parked that is read of it,
-// and parked ids go on in their order. So does a chain: what was committed late goes before what is there with higher
-// ids, which may be of a topic that hangs; if its own topic is closed, they wait behind it. What fell due goes to the
-// end. Ids are an order that is right for each key: what has committed before another row is inserted has the lower
-// one. A row that is read again is known, or parked, or a head. Holding starts when a publish fails and not when that
-// is settled; asks and rewinds take effect in ReadBegins only, as a read under way may return rows that must come
-// later. A key has one call at a time, but for hung ones.
+// RowsRead gets rows in an order that is right for each key, and every rule here keeps it: no row of a key is in memory
+// above its low, or above that of the topic that it waits for. What was committed late, and has a lower id than what is
+// in memory, goes before that, unless that is under way. What fell due goes to the end, and is not deferred: if it is not
+// kept, it comes again with what falls due. A row that is deferred twice, or read twice, is known or above a low. Holding
+// starts when a publish fails and not when that is settled. A key has one call at a time, but for hung ones.
+//
+// Which keys wait for topics is bounded (Config.Deferred). Of a key beyond that, rows of the closed topic are deferred
+// for the topic's sake all the same, and leave in their order; but those that it has on other topics do not wait for
+// them, as long as the topic is closed. In a topic the order of a key's rows is never given up.
 //
 // # What is bounded, and what happens beyond each bound
 //
@@ -70,40 +82,35 @@
 //	calls                                Concurrency that are young, and as many of one topic, of any age; 8 times as
 //	                                     many in all. A topic whose calls hang stops itself and is reported as jammed;
 //	                                     eight such topics stop all others, until one call returns.
-//	rows of a slow topic                 A sixteenth of the room, and the chain of one key. The rest is parked, or its
+//	rows of a slow topic                 A sixteenth of the room, and the chain of one key. The rest is deferred, or its
 //	                                     backlog would fill the room.
-//	rows of a key in memory              Config.Chain. The rest is parked.
-//	ids parked of a key, and in all      Config.KeyParked and Config.Parked. Closed topics have half of all, and each at
-//	                                     most as many as are left of that half, as a topic may be closed for days. The
-//	                                     rest goes to the shadow of its lane, of each key what comes last.
-//	shadow                               128 KiB a lane, whatever it holds. The more keys, the more others seem to be in
-//	                                     it: of 16,000 keys in a lane's shadow hardly any, of 160,000 one in 25. These
-//	                                     wait until the lane is read again, five minutes at most, and so do rows on open
-//	                                     topics of keys that have something in it.
+//	rows of a key in memory              Config.Chain. The rest is deferred.
+//	keys that wait for topics            Config.Deferred: see Order. About 100 bytes each. Other deferred rows take no
+//	                                     memory at all.
+//	catching up                          Half of the room is for keys, and half for topics; 1,024 keys in a read.
 //	what fell due and is not kept        Comes again with the next read of what fell due, which leaves out closed topics,
 //	                                     unless a head may have unknown companions of its act: these come first.
 //	heads                                None for those with a key: each blocked key must be known. Some 300 bytes each.
-//	                                     Without a key as many as Config.Parked; the others are read when they fall due.
+//	                                     Without a key as many as Config.Deferred; the others are read when they fall due.
 //	strays that wait for a read          1,000. The next sweep finds the others.
 //	topics                               1,024 that are idle; the others are forgotten.
 //	results that are not settled         Beyond twice Config.Rows nothing more is read.
 //
-// What was refused for a topic is read again when the topic is open and has used up most of its parked ids; what was
-// refused for a key, when that is free and has used up its own. Reading past a long backlog that goes to the shadow
-// costs as much as any reading, once. It is not slowed down, because messages of other topics lie behind it in the same
-// lane.
+// Reading past a long backlog that is deferred costs as much as any reading, once, and once more when it is caught up. It
+// is not slowed down, because messages of other topics lie behind it in the same lane. While a topic is caught up, what
+// else was committed is read in the same reads.
 //
 // No event walks more than a few hundred keys or rows, but for those that get rows as an argument (RowsRead, Settled),
-// the end of a pause, which walks all heads if some are late, HeadsSeen and Firsts, which walk the heads and the
+// the end of a pause, which walks all heads if some are late, the end of catching up with a
+// topic, which walks the keys of a lane that wait, HeadsSeen and Firsts, which walk the heads and the
 // waiting keys of a lane, and what forgets a lane, which walks its rows in memory. The heads of a lane that was taken,
 // which may be a great many, are sorted out without the board (NewTaken).
 //
 // # Files
 //
 // lanes.go terms, handing back, forgetting; reads.go and asks.go what a read is asked for and what it brings; large.go
-// those that came without payload; rows.go into memory and out of it; keys.go chains; topics.go queues, places, slow
-// topics; pauses.go closed topics and the keys that wait for them; breaker.go errors that are not
-// recognised; calls.go from Next to Returned; retries.go heads; acts.go what an operator
-// had sent again in one act; parked.go ids; shadow.go; results.go what became of calls, and of their settling;
-// effects.go what others must do about it; list.go.
+// those that came without payload; rows.go into memory and out of it; keys.go chains; deferred.go what was deferred, and
+// catching up; topics.go queues, places, slow topics; pauses.go closed topics and their trials; breaker.go errors that
+// are not recognised; calls.go from Next to Returned; retries.go heads; acts.go what an operator had sent again in one
+// act; results.go what became of calls, and of their settling; effects.go what others must do about it; ids.go; list.go.
 package board

@@ -141,32 +141,32 @@ func (f *forwarder) beginRead() {
 		f.machine.WritersSeen(f.writers)
 		f.m.others(30)
 	}
-	if f.m.variant.shadowsTooHigh {
-		f.board.RaiseShadows()
+	if f.m.variant.lowsTooHigh {
+		f.board.RaiseLows()
+	}
+	if f.m.variant.noCatch {
+		f.board.ForgetLows()
 	}
 	if f.m.chance(20) { // it looks for what fell due
 		defer f.machine.DrainEnds(f.machine.DrainBegins(false))
 	}
-	before := *f.window
 	r, ok := &reading{began: f.m.db.tick()}, false
 	if r.req, ok = f.machine.ReadBegins(f.m.db.now, true); !ok {
 		return
 	}
-	if f.m.variant.noRewind {
-		*f.window = before
-		r.req.Window = f.window.Next(r.req.Asks.Room, true, func(lane int16, mark int64) (int, int) {
-			return f.board.Known(f.term(lane), mark)
-		})
-	}
-	if v := f.m.variant; v.unparksFromTheTop || v.triesFromTheTop {
-		f.board.AskFromTheTop(&r.req.Asks, v.triesFromTheTop)
+	if f.m.variant.triesFromTheTop {
+		r.req.Asks.AskOther(f.m.db.lastOf)
 	}
 	f.take()
-	for _, mark := range r.req.Asks.Rewinds {
-		f.logf("rewinds lane %d to %d", mark.Term.Lane, mark.To)
-	}
 	w := &r.req.Window
 	w.Stretch = min(w.Stretch, f.m.stretch())
+	c := &r.req.Asks.Catch
+	for n, limit := range c.Limits {
+		if most := f.m.stretch(); limit > 0 && c.From[n]+most < c.Upto[n] {
+			c.Upto[n] = c.From[n] + most
+			c.Short |= 1 << n
+		}
+	}
 	if f.m.withholds {
 		w.Whole = 5
 	}
@@ -174,6 +174,10 @@ func (f *forwarder) beginRead() {
 	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 {
 		return w.Limits[n]
 	}), w.Stretch, r.req.Asks.IDs)
+	if !c.None() {
+		f.logf("catches up from %v, to %v, limits %v, all of %b, keys %q", f.used(func(n int16) int64 { return c.From[n] }),
+			f.used(func(n int16) int64 { return c.Upto[n] }), f.used(func(n int16) int64 { return c.Limits[n] }), c.All, c.Keys)
+	}
 }
 
 // used leaves out the lanes that no message is in.
@@ -206,7 +210,8 @@ func (f *forwarder) evaluate(r *reading) {
 		}
 		l := laneQuery{
 			lane: int16(n), epoch: epoch, mark: w.Marks[n], rows: w.Limits[n], rewound: w.Rewound[n],
-			due: int64(r.req.Asks.Due[n]),
+			due:   int64(r.req.Asks.Due[n]),
+			catch: f.m.variant.catchOf(&r.req.Asks.Catch, n),
 		}
 		q.lanes = append(q.lanes, l)
 	}
@@ -214,9 +219,8 @@ func (f *forwarder) evaluate(r *reading) {
 	a := f.m.db.fetch(q, func() { f.m.others(30) })
 	f.lastSeq = a.seq
 	r.answer = &a
-	f.logf("reads: snapshot %d:%v next %d seq %d rewind %d, ready %v, by id %v, due %v", a.xmax, a.running, a.nextXid,
-		a.seq, a.rewind,
-		idsOf(a.ready), idsOf(a.byID), idsOf(a.due))
+	f.logf("reads: snapshot %d:%v next %d seq %d rewind %d, ready %v, by id %v, due %v, caught %v", a.xmax, a.running,
+		a.nextXid, a.seq, a.rewind, idsOf(a.ready), idsOf(a.byID), idsOf(a.due), idsOf(a.caught))
 }
 
 func idsOf(list []version) []int64 {
@@ -259,6 +263,9 @@ func (f *forwarder) readOf(r *reading) board.Read {
 	for _, v := range r.answer.ready {
 		read.Ready = append(read.Ready, f.row(r, v))
 	}
+	for _, v := range r.answer.caught {
+		read.Caught = append(read.Caught, f.row(r, v))
+	}
 	for _, v := range r.answer.due {
 		read.Due = append(read.Due, f.row(r, v))
 	}
@@ -289,10 +296,14 @@ func (f *forwarder) endRead(r *reading) {
 	f.take()
 	f.logf("ends the read: marks %v", f.used(f.mark))
 	switch v := f.m.variant; {
-	case v.bitsIgnored:
-		f.board.ClearShadows()
-	case v.unparksFromTheTop || v.triesFromTheTop:
-		f.board.TakeAnyway(r.req.Asks, a.Read, v.triesFromTheTop)
+	case v.waitsIgnored:
+		f.board.ForgetWaits()
+	case v.limitIgnored:
+		for n := range r.req.Asks.Catch.Limits {
+			r.req.Asks.Catch.Limits[n] *= 1000
+		}
+	case v.triesFromTheTop:
+		f.board.TakeAnyway(r.req.Asks, a.Read)
 	}
 	if a.HasPart(&r.req, 1) && f.m.chance(30) {
 		f.machine.PartRead(f.m.db.now, &a, 1+f.m.rng.IntN(len(a.Read.Ready)-1))
@@ -317,7 +328,7 @@ func (f *forwarder) answerOf(r *reading) machine.ReadAnswer {
 	answer := machine.ReadAnswer{Read: f.readOf(r), Answer: window.Answer{
 		Life:     a.life,
 		Snapshot: window.Snapshot{Xmax: a.xmax, InProgress: a.running, NextXid: a.nextXid, Seq: a.seq},
-		Rewind:   a.rewind, Rows: len(a.ready) + len(a.byID) + len(a.due),
+		Rewind:   a.rewind, Rows: len(a.ready) + len(a.byID) + len(a.due) + len(a.caught),
 		Took: time.Duration(f.m.rng.IntN(100)) * time.Microsecond, TimedOut: r.timedOut,
 	}}
 	if f.m.chance(10) {

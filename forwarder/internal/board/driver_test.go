@@ -73,7 +73,6 @@ func newForwarder(m *model) *forwarder {
 		told: map[*board.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*board.Row]bool{},
 		handedOut: map[rowOf]bool{}, drains: map[int64]draining{}, seen: map[string]sighting{},
 		due: map[string]time.Time{}}
-	f.board.ShadowBits(m.shadowWords)
 	f.machine = machine.New(machine.Config{
 		Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval, CloseTimeout: 5 * time.Millisecond,
 	}, f.board, f.window)
@@ -115,6 +114,7 @@ func (f *forwarder) take() {
 	}
 	for _, r := range e.Reports {
 		f.logf("reports %+v", r)
+		f.m.overflowed = f.m.overflowed || r.Kind == board.TooManyWait
 		if r.Kind == board.StrayFound && !f.m.operators {
 			f.m.failf("forwarder %d: the sweep found row %d, which nobody knew of", f.id, r.ID)
 		}

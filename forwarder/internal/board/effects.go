@@ -41,7 +41,7 @@ const (
 	RowRejected                    // a message failed and will be tried again
 	RowDead                        // a message will not be tried again
 	StrayFound                     // the sweep found a message that was unknown
-	Shadowed                       // a lane has more that waits than ids can be parked
+	TooManyWait                    // more keys have rows on closed topics than may wait for them
 )
 
 // Effects returns what came of the events since the last call.
@@ -51,8 +51,8 @@ func (b *Board) Effects() Effects {
 	if !b.stopped {
 		e.Publish = min(b.ready, b.places())
 		room := b.HasRoom()
-		if room && (b.asksParked || !b.hadRoom) {
-			e.Read, b.asksParked = true, false
+		if room && (b.asksMore || !b.hadRoom) {
+			e.Read, b.asksMore = true, false
 		}
 		b.hadRoom = room
 	}

@@ -2,7 +2,7 @@ package board
 
 // Sizes is what is remembered.
 // Heads with the Loose ones, that have no key
-type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Shadows, Back int }
+type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Lows, Back int }
 
 func (b *Board) Sizes() Sizes {
 	s := Sizes{Topics: len(b.topics), Troubled: len(b.troubled), Loose: b.loose}
@@ -12,32 +12,19 @@ func (b *Board) Sizes() Sizes {
 			s.Known += len(l.known)
 			s.Heads += len(l.heads)
 			s.Back += len(l.back)
-			if l.shadow != nil {
-				s.Shadows++
-			}
+			s.Lows += l.lows
 		}
 	}
 	return s
 }
 
-// Knows says whether an id needs no second look: in memory, settled since the last read began, parked or a head.
+// Knows says whether an id needs no second look: in memory, settled since the last read began, or a head.
 func (b *Board) Knows(t Term, id int64) bool {
 	l := b.lane(t)
 	if l == nil {
 		return false
 	}
 	return l.knows(id)
-}
-
-// ShadowBits makes the shadows of 64 times so many bits; a power of two.
-func (b *Board) ShadowBits(words int) { b.shadowWords = words }
-
-// HasShadow says whether the lane of a term has a shadow, and its lowest id.
-func (b *Board) HasShadow(t Term) (low int64, ok bool) {
-	if l := b.lane(t); l != nil && l.shadow != nil {
-		return l.shadow.low, true
-	}
-	return 0, false
 }
 
 // Owns says whether a term is not over.

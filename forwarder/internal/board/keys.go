@@ -1,42 +1,24 @@
 package board
 
-// key is an ordering key of a lane with rows in memory, parked or waiting. Its rows leave one after another: first the
-// one under way, then the chain, then what is parked. While it is blocked, or has ids parked, or its chain is full,
-// what is read of it is parked, but for ids that belong into the chain.
-//
-// Rows without an ordering key follow no other, but those of a closed topic are parked in the same way: in a pen,
-// which is a key whose name no message can have.
+// key is an ordering key of a lane with rows in memory, or heads, or of which something is deferred. Its rows leave one
+// after another: first the one under way, then the chain, then what is deferred. While it is blocked, or its chain is
+// full, what is read of it is deferred, but for ids that belong into the chain.
 type key struct {
 	lane        *lane
 	name        string
 	under       *Row // under way, or about to be with a pass
 	first, last *Row // the chain
 	n           int32
-	top         int64  // no id in the chain is higher
-	heads       ids    // rows that wait for another attempt: they block the key, and the lowest is tried before the others
-	topic       *topic // it waits for, and is on its list
-	links[key]         // on that list, or the lane's list unparking
-	parked      ids
-	listed      bool // on the lane's list unparking
-	asked       bool // a read under way asks for parked ids
-	refused     bool // it sent something to the shadow
+	listed      bool  // on the lane's list
+	asked       bool  // a read under way catches up with it
+	moreDue     bool  // something of it fell due and was not kept
+	top         int64 // no id in the chain is higher
+	heads       ids   // rows that wait for another attempt: they block the key, and the lowest is tried before the others
+	low         int64 // what it has from this id on is deferred; 0 = nothing
+	links[key]        // on the lane's list of those to be caught up
 }
 
-func (k *key) isPen() bool { return k.name[0] == 0 }
-
-// trial returns which id tries a topic: a key's lowest; of a pen the one that came last, or else another one each time.
-func (k *key) trial(failures int, latest bool) int64 {
-	switch n := k.parked.len(); {
-	case !k.isPen():
-		return k.parked.lowest()
-	case latest:
-		return k.parked.highest()
-	default:
-		return k.parked.all()[n-1-failures%n]
-	}
-}
-
-func (k *key) blocked() bool { return k.heads.len() > 0 || k.topic != nil && k.topic.closed }
+func (k *key) blocked() bool { return k.heads.len() > 0 }
 
 // stuck says that the first row of the chain is kept from going: it is one of the few of a slow topic in memory.
 func (k *key) stuck() bool { return k.first != nil && k.first.call.topic.closed }
@@ -51,11 +33,8 @@ func (l *lane) keyOf(name string) *key {
 }
 
 // join puts a row into its key's chain: at the end, which is its place if it fell due, or before those with higher ids,
-// which were committed earlier, and which may wait for another topic. A topic that the key waited for is open by now,
-// and the key waits no more, also if the topic is closed again. With that row its topic may have enough in memory: then
-// it is parked.
+// which were committed earlier. With that row its topic may have enough in memory: then it is deferred.
 func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
-	b.stopWaiting(k)
 	b.keep(k.lane, r)
 	r.call.key = k
 	at := &k.first
@@ -81,10 +60,10 @@ func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
 	k.top = max(k.top, r.ID)
 	if last := k.last; int(k.n) > b.cfg.Chain {
 		b.withdraw(k.lane, last)
-		b.parkAgain(k, last, last.call.Again)
+		k.lane.putsBack(last, last.call.Again)
+		b.postpone(k, last)
 	}
-	b.queueFirst(k)
-	b.tidy(k)
+	b.advance(k)
 	return r.call.state != dropped
 }
 
@@ -101,22 +80,27 @@ func (k *key) joinsBefore(id int64) bool {
 	return false
 }
 
-// queueFirst queues the first row of the chain, unless another one is under way. If its topic is closed the key waits.
+// queueFirst queues the first row of the chain, unless another one is under way. If its topic is closed the key waits
+// for that.
 func (b *Board) queueFirst(k *key) {
 	r := k.first
 	if r == nil || k.under != nil || r.call.state == pending || k.blocked() {
 		return
 	}
 	if t := r.call.topic; t.closed {
-		b.wait(k, t)
-		b.putBack(k)
-		b.waitsAfter(k, r.ID)
+		b.putBackFor(k, t)
 	} else {
 		b.enqueue(r)
 	}
 }
 
-// putBack parks the chain of a key that is blocked.
+// putBackFor defers the chain of a key whose first row is on a closed topic.
+func (b *Board) putBackFor(k *key, t *topic) {
+	b.deferFor(k.lane, t, k.first, k.first.call.Again)
+	b.putBack(k)
+}
+
+// putBack defers the chain of a key.
 func (b *Board) putBack(k *key) {
 	r := k.first
 	k.first, k.last, k.n = nil, nil, 0
@@ -124,7 +108,8 @@ func (b *Board) putBack(k *key) {
 		behind := r.call.behind
 		r.call.behind = nil
 		b.drop(k.lane, r)
-		b.parkAgain(k, r, r.call.Again)
+		k.lane.putsBack(r, r.call.Again)
+		b.postpone(k, r)
 		r = behind
 	}
 }
@@ -155,37 +140,28 @@ func (b *Board) withdraw(l *lane, r *Row) {
 	}
 }
 
-// advance goes on with a key after something of it changed: it queues the next row, asks for parked ids, or
+// advance goes on with a key after something of it changed: it queues the next row, catches up with what is deferred, or
 // forgets the key.
 func (b *Board) advance(k *key) {
 	if !k.blocked() {
-		b.stopWaiting(k)
 		b.queueFirst(k)
 	}
-	if k.heads.len() == 0 && k.topic == nil && !k.asked && !k.stuck() && (k.isPen() || int(k.n) <= b.cfg.Chain/4) {
-		switch {
-		case k.parked.len() > 0:
-			if !k.listed {
-				k.listed = true
-				k.lane.unparking.push(k)
-				b.asksParked = true
-			}
-		case k.refused:
-			b.wantRewind(k)
-		}
+	if k.low != 0 && !k.blocked() && !k.asked && !k.listed && !k.stuck() && int(k.n) <= b.cfg.Chain/4 {
+		k.listed = true
+		k.lane.catching.push(k)
+		b.asksMore = true
+	}
+	if k.moreDue && !k.blocked() && !k.stuck() && k.low == 0 && int(k.n) <= b.cfg.Chain/4 {
+		k.moreDue, b.wantDue, b.asksMore = false, true, true
 	}
 	b.tidy(k)
 }
 
 // tidy forgets a key of which nothing is left.
 func (b *Board) tidy(k *key) {
-	if k.under != nil || k.n > 0 || k.heads.len() > 0 || k.parked.len() > 0 || k.asked {
+	if k.under != nil || k.n > 0 || k.heads.len() > 0 || k.low != 0 || k.asked {
 		return
 	}
-	if k.refused {
-		b.wantRewind(k)
-	}
-	b.stopWaiting(k)
 	b.unlist(k)
 	if k.lane.keys[k.name] == k {
 		delete(k.lane.keys, k.name)
@@ -195,6 +171,6 @@ func (b *Board) tidy(k *key) {
 func (b *Board) unlist(k *key) {
 	if k.listed {
 		k.listed = false
-		k.lane.unparking.remove(k)
+		k.lane.catching.remove(k)
 	}
 }

@@ -7,19 +7,20 @@ import (
 
 // lane is a lane that we own, in one term.
 type lane struct {
-	term      Term
-	keys      map[string]*key
-	known     map[int64]*Row // in memory, and those whose settling a read may not have seen yet
-	parked    map[int64]*key // by id
-	blocks    map[int64]int  // how many ids are parked in each stretch of blockIDs
-	heads     map[int64]*head
-	back      map[int64]struct{} // parked ids of rows that were handed out before; nil before the first outage
-	retries   retries
-	late      map[string]int  // of each topic, heads whose time has come, and that are put off
-	unparking list[key, *key] // keys whose parked ids may be asked for
-	shadow    *shadow         // nil = none
-	shadowed  time.Time       // when one was reported last
-	top       int64           // the highest id that was read
+	term       Term
+	keys       map[string]*key
+	known      map[int64]*Row // in memory, and those whose settling a read may not have seen yet
+	heads      map[int64]*head
+	back       map[int64]struct{} // deferred rows that were handed out before; nil = none
+	retries    retries
+	late       map[string]int      // of each topic, heads whose time has come, and that are put off
+	waits      map[string]deferral // keys that wait for topics
+	catching   list[key, *key]     // keys to be caught up
+	lows       int                 // keys of which something is deferred
+	away       int                 // about how many rows are deferred
+	over       int64               // the lowest id that was deferred and whose key does not wait, as too many do; 0 = none
+	overflowed time.Time           // when that was reported last
+	top        int64               // the highest id that was read
 
 	rows      int // in memory and not under way
 	bytes     int64
@@ -32,9 +33,6 @@ type lane struct {
 	handing  bool // it is handed back: no more work is done on it, and what waited is forgotten
 	free     bool // so it was reported
 }
-
-// blockIDs is the precision with which parked ids are counted above a mark.
-const blockIDs = 1 << 14
 
 // lane returns the lane of a term, or nil if the term is over.
 func (b *Board) lane(t Term) *lane {
@@ -70,8 +68,7 @@ func NewTaken(now time.Time, t Term, heads []Head) Taken {
 	b := New(Config{})
 	b.now = now
 	l := &lane{
-		term: t, keys: map[string]*key{}, known: map[int64]*Row{}, parked: map[int64]*key{}, blocks: map[int64]int{},
-		heads: make(map[int64]*head, len(heads)),
+		term: t, keys: map[string]*key{}, known: map[int64]*Row{}, heads: make(map[int64]*head, len(heads)),
 	}
 	for _, h := range heads {
 		due := now.Add(h.Wait)
@@ -152,7 +149,7 @@ func (b *Board) freeIfDone(l *lane) {
 	}
 }
 
-// forgetLane forgets all that waits in a lane, in memory or parked: the next owner of the lane reads it again. It
+// forgetLane forgets all that waits in a lane, in memory or deferred: the next owner of the lane reads it again. It
 // walks its rows in memory.
 func (b *Board) forgetLane(l *lane) {
 	rows, bytes := l.rows, l.bytes
@@ -170,30 +167,29 @@ func (b *Board) forgetLane(l *lane) {
 		if t.trial != nil && t.trial.Term == l.term {
 			t.trial = nil // its answer counts for itself alone
 		}
-		t.latest = nil
-		b.forgetWaits(t, l)
+		if t.lowIn(l) != 0 {
+			t.setLow(l, 0)
+		}
 		b.update(t)
 		b.forgetTopic(t)
 	}
 	b.rows -= rows
 	b.bytes -= bytes
-	b.parked -= len(l.parked)
+	b.waiting -= len(l.waits)
 	b.loose -= l.loose
 	l.loose = 0
-	l.keys, l.known, l.parked, l.back, l.blocks, l.heads, l.retries = nil, nil, nil, nil, nil, nil, nil
-	l.unparking, l.shadow, l.late = list[key, *key]{}, nil, nil
+	l.keys, l.known, l.back, l.heads, l.retries, l.waits = nil, nil, nil, nil, nil, nil
+	l.catching, l.late, l.lows, l.away, l.over = list[key, *key]{}, nil, 0, 0, 0
 	b.retryMoved = true
 	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })
 }
 
 // knows says whether an id needs no second look: its row is in memory, or was settled since the last read began, or it
-// is parked, or a head.
-func (l *lane) knows(id int64) bool {
-	return l.known[id] != nil || l.parked[id] != nil || l.heads[id] != nil
-}
+// is a head.
+func (l *lane) knows(id int64) bool { return l.known[id] != nil || l.heads[id] != nil }
 
-// Known counts the ids of a term that a read may return and that are in memory or parked: those above the mark
-// (or a few more), and all.
+// Known counts the rows of a term that a read may return and that are in memory or deferred: those above the mark (or
+// some more), and all.
 func (b *Board) Known(t Term, mark int64) (above, all int) {
 	l := b.open(t)
 	if l == nil {
@@ -205,11 +201,7 @@ func (b *Board) Known(t Term, mark int64) (above, all int) {
 				above++
 			}
 		}
-		for block, n := range l.blocks {
-			if (block+1)*blockIDs > mark {
-				above += n
-			}
-		}
+		above += l.away
 	}
-	return above, len(l.known) + len(l.parked)
+	return above, len(l.known) + l.away
 }

@@ -1,7 +1,7 @@
 package board
 
 // Wanted returns the rows of a read that came without their payload and are of use, in the order in which they are
-// wanted: those that were asked for by id, then the new ones, the oldest first, then what fell due. What does not come
+// wanted: those that were asked for by id, what was deferred, the new ones, the oldest first, then what fell due. What does not come
 // into memory needs no payload, and leaves the room to others.
 func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	for _, ask := range a.asks {
@@ -9,9 +9,9 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 			wanted = append(wanted, f.Row)
 		}
 	}
-	for _, rows := range [...][]*Row{r.Ready, r.Due} {
+	for i, rows := range [...][]*Row{r.Caught, r.Ready, r.Due} {
 		for _, row := range rows {
-			if l := b.open(row.Term); row.Large && l != nil && b.mayKeep(l, row) {
+			if l := b.open(row.Term); row.Large && l != nil && b.mayKeep(l, row, i == 0) {
 				wanted = append(wanted, row)
 			}
 		}
@@ -19,25 +19,27 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	return wanted
 }
 
-// mayKeep says whether a row that was read comes into memory, as it seems: what is known, parked or refused, or waits
-// for another attempt, does not. If that has changed when the row is accepted, it is read by its id.
-func (b *Board) mayKeep(l *lane, r *Row) bool {
+// mayKeep says whether a row that was read comes into memory, as it seems: what is known or deferred, or waits for
+// another attempt, does not. If that has changed when the row is accepted, it is deferred. caught says that the read
+// has caught up with it.
+func (b *Board) mayKeep(l *lane, r *Row, caught bool) bool {
 	switch t := b.topics[r.Topic]; {
 	case l.knows(r.ID), t != nil && t.closed:
 		return false
 	case r.Key == "":
-		return true
-	case r.Attempts > 0, l.shadow.has(r.Key):
+		return caught || t == nil || l.mayGo(t, r.ID)
+	case r.Attempts > 0, !caught && b.isDeferred(l, r.ID, r.Key, r.Topic):
 		return false
 	}
 	k := l.keys[r.Key]
-	return k == nil || !b.parks(k) || k.joinsBefore(r.ID)
+	return k == nil || !b.defers(k) || k.joinsBefore(r.ID)
 }
 
 // Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone.
 // What follows a late one in its lane is taken out with it, since a lane is read in order, and so is what was brought
 // back in one act: cut has the id of the first new one.
 func (r *Read) Leave(late, gone map[int64]bool) (cut [Lanes]int64) {
+	r.countCaught()
 	for id, f := range r.ByID {
 		switch {
 		case f.Dead:
@@ -51,6 +53,7 @@ func (r *Read) Leave(late, gone map[int64]bool) (cut [Lanes]int64) {
 			delete(r.ByID, id)
 		}
 	}
+	r.Caught, r.CaughtCut = leave(r.Caught, late, gone)
 	r.Ready, cut = leave(r.Ready, late, gone)
 	var cutDue [Lanes]int64
 	r.Due, cutDue = leave(r.Due, late, gone)

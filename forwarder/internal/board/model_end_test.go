@@ -40,9 +40,7 @@ func (m *model) finish() {
 		m.at = endAt + i
 		m.acts++
 		m.pcg.Seed(m.seed, uint64(m.at))
-		if m.pass(); i == longWait/2 {
-			m.db.now = m.db.now.Add(10 * time.Minute) // what waits for a shadow to be looked at again waits no longer
-		}
+		m.pass()
 		m.resolve()
 		for _, f := range slices.Clone(m.forwarders) {
 			if i < 10 || i%3 == 0 {
@@ -155,20 +153,11 @@ func (m *model) free() (list []*record) {
 	}
 	for _, msg := range left {
 		first, any := waits[msg.key]
-		if !down(msg) && !msg.replayed && (!any || msg.id < first && msg.due.IsZero() && !m.inShadow(msg)) {
+		if !down(msg) && !msg.replayed && (!any || msg.id < first && msg.due.IsZero()) {
 			list = append(list, msg)
 		}
 	}
 	return list
-}
-
-// inShadow says whether a message may be among those that there was no room for. One that was delayed, or sent again,
-// is read until there is.
-func (m *model) inShadow(msg *record) bool {
-	return slices.ContainsFunc(m.forwarders, func(f *forwarder) bool {
-		low, shadow := f.board.HasShadow(f.term(msg.lane))
-		return shadow && (msg.id >= low || msg.excused)
-	})
 }
 
 func (m *model) allQuiet() bool {

@@ -1,7 +1,6 @@
 package board
 
 import (
-	"math/bits"
 	"slices"
 	"time"
 )
@@ -18,85 +17,34 @@ func (b *Board) trouble(t *topic) {
 func (b *Board) forgetTroubles() {
 	kept := b.troubled[:0]
 	for _, t := range b.troubled {
-		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.refused != 0 {
+		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 {
 			kept = append(kept, t)
 			continue
 		}
-		t.troubled, t.waits = false, nil
+		t.troubled, t.low, t.probes = false, nil, nil
 		b.forgetTopic(t)
 	}
 	clear(b.troubled[len(kept):])
 	b.troubled = kept
 }
 
-// wait has a key wait for a closed topic, in the place of another one.
-func (b *Board) wait(k *key, t *topic) {
-	if k.topic == t {
-		return
-	}
-	b.stopWaiting(k)
-	b.unlist(k)
-	b.trouble(t)
-	if t.waits == nil {
-		t.waits = new([Lanes]waits)
-	}
-	k.topic = t
-	t.lanes |= 1 << k.lane.term.Lane
-	t.waits[k.lane.term.Lane].keys.push(k)
-	b.countWaits(k, k.parked.len())
-}
+// mostFirsts is how many ids Firsts returns of a lane, but for a few.
+const mostFirsts = 4096
 
-func (b *Board) stopWaiting(k *key) {
-	t := k.topic
-	if t == nil {
-		return
-	}
-	b.countWaits(k, -k.parked.len())
-	w := &t.waits[k.lane.term.Lane]
-	w.keys.remove(k)
-	if w.keys.front == nil {
-		t.lanes &^= 1 << k.lane.term.Lane
-	}
-	k.topic = nil
-}
-
-// countWaits counts n more parked ids of a key, if it waits for a topic.
-func (b *Board) countWaits(k *key, n int) {
-	if t := k.topic; t != nil {
-		t.waits[k.lane.term.Lane].parked += n
-		t.parked += n
-		b.waiting += n
-	}
-}
-
-// forgetWaits forgets the keys of a lane that wait for a topic.
-func (b *Board) forgetWaits(t *topic, l *lane) {
-	mask := uint64(1) << l.term.Lane
-	t.refused &^= mask
-	if t.lanes&mask != 0 {
-		w := &t.waits[l.term.Lane]
-		t.parked -= w.parked
-		b.waiting -= w.parked
-		*w = waits{}
-		t.lanes &^= mask
-	}
-}
-
-// Firsts returns, of each key of a lane that waits for a closed or slow topic, the id of its first message: what else
-// the key has, perhaps on other topics, waits for it.
+// Firsts returns, of keys of a lane that wait for a closed or slow topic, the id of the first message: what else the key
+// has, perhaps on other topics, waits for it.
 func (b *Board) Firsts(t Term) (ids []int64) {
 	l := b.open(t)
 	if l == nil {
 		return nil
 	}
-	for _, t := range b.troubled {
-		if t.closed && t.waits != nil {
-			for k := t.waits[l.term.Lane].keys.front; k != nil; k = k.next {
-				if k.heads.len() == 0 && k.under == nil && !k.asked && k.parked.len() > 0 {
-					ids = append(ids, k.parked.lowest())
-				}
-			}
+	for name, d := range l.waits {
+		if k := l.keys[name]; len(ids) < mostFirsts && d.topic.closed && (k == nil || k.isIdle()) {
+			ids = append(ids, d.low)
 		}
+	}
+	slices.Sort(ids)
+	for _, t := range b.troubled {
 		for _, queue := range []*list[Call, *Call]{&t.fresh, &t.waited} {
 			for c := queue.front; t.slow && c != nil; c = c.next {
 				if c.key != nil && c.key.lane == l {
@@ -108,8 +56,11 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 	return ids
 }
 
-// FirstsGone names those of them that are not pending any more, as another has settled or deleted them. They and
-// what their keys have next are read by id.
+// isIdle says that nothing of a key is in memory, or waits for another attempt.
+func (k *key) isIdle() bool { return k.under == nil && k.n == 0 && k.heads.len() == 0 }
+
+// FirstsGone names those of them that are not pending any more, as another has settled or deleted them. What their keys
+// have next is read.
 func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 	b.now = now
 	l := b.open(t)
@@ -117,52 +68,27 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 		return
 	}
 	for _, id := range ids {
-		k := l.parked[id]
-		if r := l.known[id]; r != nil && r.call.state == pending && r.call.key != nil {
-			if r.call.pass {
-				if h := l.heads[id]; h != nil {
-					b.withdraw(l, r)
-					b.schedule(l, h, now)
-				}
-				continue
-			}
-			k = r.call.key
-			b.putBack(k)
+		r := l.known[id]
+		if r == nil || r.call.state != pending || r.call.key == nil {
+			continue
 		}
-		switch {
-		case k == nil:
-		case k.heads.len() == 0 && k.parked.len() > 0 && k.parked.lowest() == id:
-			b.goesOn(k)
-		default:
-			b.advance(k) // there may have been no room to park it
+		if h := l.heads[id]; !r.call.pass {
+			b.putBack(r.call.key)
+			b.advance(r.call.key)
+		} else if h != nil {
+			b.withdraw(l, r)
+			b.schedule(l, h, now)
 		}
 	}
-}
-
-// goesOn asks for what is parked of a key although the topic that it waits for is closed, as its first message is not
-// on that. What was refused of the key for the topic's sake must not wait for it any more, either; all of a pen is on
-// its topic.
-func (b *Board) goesOn(k *key) {
-	k.refused = k.refused || !k.isPen() && k.lane.shadow.has(k.name)
-	b.stopWaiting(k)
-	b.advance(k)
-}
-
-// passed goes on with a key when a row of it is out of the way. If that was the first one, what the key has next, also
-// in the shadow, may be on another topic than the one that the key waits for.
-func (b *Board) passed(k *key, id int64) {
-	if k.topic != nil && k.topic.closed && !k.isPen() && (k.parked.len() == 0 || k.parked.lowest() > id) {
-		b.goesOn(k)
-	} else {
-		b.advance(k)
+	var names []string
+	for name, d := range l.waits {
+		if d.topic.closed && slices.Contains(ids, d.low) {
+			names = append(names, name)
+		}
 	}
-}
-
-// waitsAfter has a key go on whose row waits for a closed topic, if something is parked that goes before that row: it
-// was committed later, and may be on another topic.
-func (b *Board) waitsAfter(k *key, id int64) {
-	if k.topic != nil && k.parked.len() > 0 && k.parked.lowest() < id {
-		b.goesOn(k)
+	slices.Sort(names)
+	for _, name := range names {
+		b.goesOn(l, name)
 	}
 }
 
@@ -172,11 +98,6 @@ func (b *Board) pause(r *Row, err error, guessed bool) {
 	t := b.topicOf(r.Topic)
 	if t.paused && t.trial != r {
 		return
-	}
-	if k := r.call.key; t.paused && k != nil && k.topic == t {
-		w := &t.waits[k.lane.term.Lane] // the next trial is another key's
-		w.keys.remove(k)
-		w.keys.pushFront(k)
 	}
 	t.trial, t.paused, t.guessed, t.err = nil, true, guessed, err
 	t.failures++
@@ -210,7 +131,7 @@ func (b *Board) PauseByOperator(now time.Time, topics []string) {
 	}
 }
 
-// reopen ends the pause of a topic. The keys that wait for it stay on its list, and come off as there is room.
+// reopen ends the pause of a topic. What was deferred for its sake is caught up as there is room.
 func (b *Board) reopen(t *topic) {
 	trial := t.trial
 	t.trial, t.paused, t.guessed, t.failures, t.err = nil, false, false, 0, nil
@@ -238,37 +159,55 @@ func (b *Board) reopenIdle() {
 	}
 }
 
-// trialOf picks the key whose first message is to try whether a topic works again: the lowest that is parked, so the
-// first that is not settled. It is the key that came last, or else another one each time: if messages fail by their own
-// fault, one that does not is found soon. Without any such key it opens the topic: the next message that comes is the
-// trial.
-func (b *Board) trialOf(t *topic) *key {
-	k := t.latest
-	t.latest = nil
-	if k != nil && k.lane.keys[k.name] == k && k.topic == t && k.heads.len() == 0 && k.parked.len() > 0 &&
-		k.under == nil && !k.asked {
-		return k
+// probe is a row that may try whether a topic works again.
+type probe struct {
+	term Term
+	id   int64
+	name string // of its key
+}
+
+const mostProbes = 64 // of a topic
+
+// mayTry notes a row that may try whether a topic works again. Those that were handed out come last.
+func (t *topic) mayTry(p probe, again bool) {
+	switch n := len(t.probes); {
+	case !t.closed:
+	case again:
+		if !slices.Contains(t.probes, p) {
+			t.probes = slices.Insert(t.probes, 0, p)
+		}
+	case n < mostProbes:
+		t.probes = append(t.probes, p)
+	default:
+		t.probes[n-1] = p
 	}
-	for range mostSteps {
-		lanes := t.lanes &^ (1<<b.turn - 1) // from the one in turn on
-		if lanes == 0 {
-			lanes = t.lanes
+}
+
+// trialOf picks the message that is to try whether a topic works again: the one that was deferred last, and another one
+// each time: if messages fail by their own fault, one that does not is found soon. Without any, or if all have failed
+// for an unknown reason, the topic is opened: the next message that comes is the trial.
+func (b *Board) trialOf(t *topic) (probe, bool) {
+	for n := len(t.probes); n > 0 && !(t.guessed && t.failures > n); n = len(t.probes) {
+		p := t.probes[n-1]
+		copy(t.probes[1:], t.probes)
+		if t.probes[0] = p; b.mayBeTrial(t, p) {
+			return p, true
 		}
-		if lanes == 0 {
-			b.reopen(t)
-			return nil
-		}
-		w := &t.waits[bits.TrailingZeros64(lanes)]
-		switch k := w.keys.back; {
-		case k.heads.len() > 0 || k.parked.len() == 0: // a head goes first
-			b.goesOn(k)
-		case k.under != nil || k.asked: // its call began before the pause
-			w.keys.remove(k)
-			w.keys.pushFront(k)
-		default:
-			return k
-		}
+		t.probes = t.probes[1:]
 	}
-	t.until = b.now.Add(lookAgain)
-	return nil
+	return probe{}, false
+}
+
+// mayBeTrial says that a row waits for a topic, and that nothing of its key is to go before it.
+func (b *Board) mayBeTrial(t *topic, p probe) bool {
+	l := b.open(p.term)
+	if l == nil || p.id == 0 || l.knows(p.id) {
+		return false
+	}
+	if p.name == "" {
+		return true
+	}
+	d, waits := l.waits[p.name]
+	k := l.keys[p.name]
+	return (l.over == 0 || p.id < l.over) && waits && d.topic == t && d.low == p.id && (k == nil || k.isIdle() && (k.low == 0 || k.low > p.id))
 }

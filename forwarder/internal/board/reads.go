@@ -10,17 +10,12 @@ import (
 // Room is how much more a read may bring into memory.
 type Room = lanes.Room
 
-// Rewind says that the mark of a lane goes back, if it is above To.
-type Rewind struct {
-	Term Term
-	To   int64
-}
-
 // Asks is what the board wants of a read.
 type Asks struct {
-	Rewinds []Rewind     // for the window, before it makes its request
 	IDs     []int64      // rows to read by id, pending or dead
+	Catch   Catch        // what was deferred and may go on
 	Due     [Lanes]int64 // at most so many of a lane that fell due, if this read looks for them,
+	WantDue bool         // it is to look for them
 	Closed  []string     // and none of these topics: what there is no room for of them would hide that of others
 	Room    Room
 
@@ -32,11 +27,16 @@ type Asks struct {
 type Read struct {
 	Terms   []TermRead      // the terms that were read and are still ours; others of the board's are over
 	ByID    map[int64]Found // what Asks.IDs found pending, or dead where the dead block their keys; others are gone
+	Caught  []*Row          // what Asks.Catch brought, those of a lane in order of id
 	Ready   []*Row          // those of a lane in order of id
 	Due     []*Row          // what fell due, if DueRead
 	DueRead bool
 	Late    map[int64]bool // what Asks.IDs found and there was no room for
 	DueLate bool           // there was no room for all of Due
+
+	CaughtCut [Lanes]int64 // the lowest id of Caught that there was no room for; 0 = there was
+	counted   bool
+	caught    [Lanes]struct{ rows, last int64 }
 }
 
 // TermRead is a term that was read, and the mark of its lane after this read.
@@ -57,7 +57,6 @@ type Progress struct {
 	More    bool // there is something to ask for at once
 	ManyDue bool // there may be more that fell due
 	Hidden  bool // and the next read sees more of it
-	WantDue bool // the next read is to look for what fell due
 }
 
 // ReadBegins forgets what was settled, and says what to read. One read at a time; RowsRead or ReadFailed ends it.
@@ -65,6 +64,7 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	b.now = now
 	b.forget()
 	b.forgetTroubles()
+	b.forgetBack()
 	if b.stopped {
 		return a
 	}
@@ -77,7 +77,6 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 		return a
 	}
 	b.turn = (b.turn + 1) % Lanes
-	b.rewind(&a)
 	// A little there is room for always: the rows in memory may all wait behind a few whose publish hangs.
 	some := b.hasSomeRoom()
 	if some {
@@ -85,13 +84,15 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	}
 	b.askTrials(&a)
 	if some {
-		b.askParked(&a, max(b.cfg.Rows/8+1, b.cfg.Rows-b.rows))
-		a.Room.Rows = max(b.cfg.Rows-b.rows-len(a.IDs), len(a.terms))
+		caught := b.askCatch(&a, max(b.cfg.Rows/8+1, b.cfg.Rows-b.rows-len(a.IDs)))
+		a.Room.Rows = max(b.cfg.Rows-b.rows-len(a.IDs)-caught, len(a.terms))
+		a.Room.Others = caught
 		a.Room.Bytes = max(b.cfg.Bytes-b.bytes, 1)
 		b.askStrays(&a)
 		b.limitDue(&a)
+		a.WantDue, b.wantDue = b.wantDue, false
 	}
-	a.Room.Others = len(a.IDs)
+	a.Room.Others += len(a.IDs)
 	for _, t := range b.troubled {
 		if t.closed && !b.wantTopics {
 			a.Closed = append(a.Closed, t.name)
@@ -130,7 +131,7 @@ func (b *Board) limitDue(a *Asks) {
 }
 
 // mostAgain is how many rows of a lane that fell due may come again and again.
-func (b *Board) mostAgain() int { return max(16, b.cfg.Parked/Lanes) }
+func (b *Board) mostAgain() int { return max(16, b.cfg.Deferred/Lanes) }
 
 // forget drops settled rows from what is known. It must happen before a read begins, never during one: a read whose
 // snapshot is older than the settling still returns the row, and would take it for a new one.
@@ -166,6 +167,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		}
 	}
 	b.asked(a, func(ask ask) bool { return r.Late[ask.id] })
+	b.caughtUp(a, r)
 	b.takeReady(r.Ready)
 	if r.DueRead {
 		p.ManyDue, p.Hidden = b.fellDue(a, r.Due)
@@ -178,8 +180,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 			b.strayed(l, f.Row)
 		}
 	}
-	p.Added, p.More = b.rows-before, b.wants() || r.DueLate
-	p.WantDue, b.wantDue = b.wantDue, false
+	p.Added, p.More = b.rows-before, b.wants() || b.wantDue || r.DueLate
 	return p
 }
 
@@ -229,6 +230,8 @@ func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
 func (b *Board) ReadFailed(now time.Time, a Asks) {
 	b.now = now
 	b.asked(a, func(ask) bool { return true })
+	b.endCatch(a)
+	b.wantDue = b.wantDue || a.WantDue
 }
 
 // asked ends what was asked for; what failed is asked for again.
@@ -243,12 +246,7 @@ func (b *Board) asked(a Asks, fails func(ask) bool) {
 		if l == nil {
 			continue
 		}
-		switch k := ask.key; {
-		case k != nil:
-			if k.asked {
-				k.asked = false
-				b.advance(k)
-			}
+		switch {
 		case ask.why == forRetry && failed && l.heads[ask.id] == ask.head && ask.head.place < 0:
 			b.schedule(l, ask.head, b.now)
 		case ask.why == forStray && failed:
@@ -262,15 +260,13 @@ func (b *Board) wants() bool {
 	if b.stopped {
 		return false
 	}
-	if len(b.strays) > 0 || b.mayRewind() != 0 {
+	if len(b.strays) > 0 {
 		return true
 	}
-	for _, l := range b.lanes {
-		if l != nil && (l.shadow != nil && l.shadow.want || b.HasRoom() && l.unparking.front != nil) {
+	if b.HasRoom() {
+		if slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && l.catching.front != nil }) {
 			return true
 		}
-	}
-	if b.HasRoom() {
 		return slices.ContainsFunc(b.troubled, func(t *topic) bool { return !t.closed && t.lanes != 0 })
 	}
 	return false

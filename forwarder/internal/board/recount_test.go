@@ -13,10 +13,10 @@ type recount struct {
 	b       *Board
 	problem string
 
-	rows, parked, waiting, ready, loose int
-	bytes                               int64
-	topics                              map[*topic]*counted
-	underWay                            [Lanes]int
+	rows, waiting, ready, loose int
+	bytes                       int64
+	topics                      map[*topic]*counted
+	underWay                    [Lanes]int
 }
 
 // counted is what is counted of a topic.
@@ -52,7 +52,6 @@ func (b *Board) Check(calls []*Call) string {
 	n.want(n.ready == b.ready, "ready: %d, counted %d", b.ready, n.ready)
 	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
 	n.want(n.bytes == b.bytes, "bytes: %d, counted %d", b.bytes, n.bytes)
-	n.want(n.parked == b.parked && n.parked <= b.cfg.Parked, "parked: %d, counted %d", b.parked, n.parked)
 	n.want(n.waiting == b.waiting, "waiting: %d, counted %d", b.waiting, n.waiting)
 	n.want(n.loose == b.loose, "loose: %d, counted %d", b.loose, n.loose)
 	return n.problem
@@ -116,13 +115,9 @@ func (n *recount) topic(t *topic, c *counted) {
 	}
 	n.want(t.ready == queued, "topic %v: %d ready, counted %d", t, t.ready, queued)
 	n.ready += queued
-	n.waits(t)
-	for i, l := range n.b.lanes {
-		n.want(t.refused&(1<<i) == 0 || l != nil && l.shadow != nil,
-			"topic %v: has rows in the shadow of lane %d, which has none", t, i)
-	}
+	n.lows(t)
 	n.want(t.troubled == slices.Contains(n.b.troubled, t), "topic %v: troubled %v", t, t.troubled)
-	n.want(t.troubled || !t.paused && !t.byOperator && !t.slow && t.lanes == 0 && t.refused == 0,
+	n.want(t.troubled || !t.paused && !t.byOperator && !t.slow && t.lanes == 0,
 		"topic %v: has trouble and is not listed", t)
 }
 
@@ -146,25 +141,16 @@ func (n *recount) queue(t *topic, queue *list[Call, *Call]) (queued int) {
 	return queued
 }
 
-// waits counts the keys that wait for a topic.
-func (n *recount) waits(t *topic) {
-	all, lanes := 0, uint64(0)
-	for i := range n.b.lanes {
-		if t.waits == nil {
-			break
-		}
-		w, here := &t.waits[i], 0
-		for k := w.keys.front; k != nil; k = k.next {
+// lows compares the lanes in which something is deferred.
+func (n *recount) lows(t *topic) {
+	lanes := uint64(0)
+	for i, l := range n.b.lanes {
+		if t.low != nil && t.low[i] != 0 {
 			lanes |= 1 << i
-			here += k.parked.len()
-			n.want(k.topic == t && k.lane == n.b.lanes[i] && !k.listed, "topic %v: key %v waits by mistake", t, k)
+			n.want(l != nil && !l.handing, "topic %v: something is deferred in lane %d, which is over", t, i)
 		}
-		n.want(here == w.parked, "topic %v lane %d: %d parked, counted %d", t, i, w.parked, here)
-		all += here
 	}
 	n.want(lanes == t.lanes, "topic %v: lanes %b, counted %b", t, t.lanes, lanes)
-	n.want(all == t.parked, "topic %v: %d parked, counted %d", t, t.parked, all)
-	n.waiting += all
 }
 
 func (n *recount) lane(l *lane) {
@@ -185,21 +171,22 @@ func (n *recount) lane(l *lane) {
 		}
 	}
 	n.heads(l)
-	parked := 0
+	lows := 0
 	for name, k := range l.keys {
 		n.want(k.name == name && k.lane == l, "key %v is listed as another", k)
 		n.key(l, k)
-		parked += k.parked.len()
+		if k.low != 0 {
+			lows++
+		}
 	}
-	n.want(parked == len(l.parked), "lane %d: %d parked, counted %d", l.term.Lane, len(l.parked), parked)
-	n.parked += parked
-	blocks := 0
-	for _, count := range l.blocks {
-		blocks += count
+	n.want(lows == l.lows, "lane %d: %d keys with deferred rows, counted %d", l.term.Lane, l.lows, lows)
+	for name, d := range l.waits {
+		low := d.topic.lowIn(l)
+		n.want(low != 0, "key %q waits from %d on for topic %v, of which nothing is deferred", name, d.low, d.topic)
 	}
-	n.want(blocks == parked, "lane %d: %d parked in blocks, counted %d", l.term.Lane, blocks, parked)
-	for k := l.unparking.front; k != nil; k = k.next {
-		n.want(k.listed && k.topic == nil && l.keys[k.name] == k, "key %v is unparked by mistake", k)
+	n.waiting += len(l.waits)
+	for k := l.catching.front; k != nil; k = k.next {
+		n.want(k.listed && l.keys[k.name] == k, "key %v is to be caught up by mistake", k)
 	}
 }
 
@@ -230,7 +217,7 @@ func (n *recount) heads(l *lane) {
 }
 
 func (n *recount) key(l *lane, k *key) {
-	n.want(k.under != nil || k.n > 0 || k.heads.len() > 0 || k.parked.len() > 0 || k.asked, "key %v is empty", k)
+	n.want(k.under != nil || k.n > 0 || k.heads.len() > 0 || k.low != 0 || k.asked, "key %v is empty", k)
 	chain := int32(0)
 	for r := k.first; r != nil; r = r.call.behind {
 		chain++
@@ -250,15 +237,9 @@ func (n *recount) key(l *lane, k *key) {
 			"key %v: row %d is under way in state %d", k, r.ID, s)
 		n.want(k.first == nil || k.first.call.state == idle, "key %v has two calls", k)
 	}
-	ids := k.parked.all()
-	n.want(slices.IsSorted(ids) && len(ids) <= n.b.cfg.KeyParked,
-		"key %v: its parked ids are too many, or not in order", k)
-	for _, id := range ids {
-		n.want(l.parked[id] == k && l.heads[id] == nil, "id %d is parked twice", id)
-		n.want(l.known[id] == nil || k.isPen(), "id %d is parked and known", id)
+	for r := k.first; r != nil; r = r.call.behind {
+		n.want(k.low == 0 || r.ID < k.low || r.call.due, "key %v: row %d is in memory and deferred from %d on", k, r.ID, k.low)
 	}
-	n.want(k.topic == nil || k.topic.lanes&(1<<l.term.Lane) != 0, "key %v waits for topic %v that does not know",
-		k, k.topic)
-	n.want(len(ids) == 0 || k.blocked() || k.under != nil || k.n > 0 || k.asked || k.listed ||
-		k.topic != nil, "key %v: nobody asks for what is parked", k)
+	n.want(k.low == 0 || k.blocked() || k.under != nil || k.n > 0 || k.asked || k.listed,
+		"key %v: nobody catches up with what is deferred", k)
 }

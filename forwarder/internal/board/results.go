@@ -89,7 +89,7 @@ func (b *Board) succeeded(c *Call, late bool) {
 		return
 	}
 	if late {
-		b.forgetCopies(l, r, c.topic)
+		b.forgetCopies(l, r)
 	}
 	l.known[r.ID] = r // or it was another attempt, or forgotten with one
 	if h := l.heads[r.ID]; h != nil {
@@ -99,19 +99,16 @@ func (b *Board) succeeded(c *Call, late bool) {
 	}
 }
 
-// forgetCopies forgets what waits of a row that was published after it had timed out: its id, if that was parked, and
-// its next attempt. One that is under way already is a repetition.
-func (b *Board) forgetCopies(l *lane, r *Row, t *topic) {
-	name := r.Key
-	if name == "" {
-		name = t.pen
-	}
+// forgetCopies forgets what waits of a row that was published after it had timed out. One that is under way already is
+// a repetition.
+func (b *Board) forgetCopies(l *lane, r *Row) {
 	if copy := l.known[r.ID]; copy != nil {
 		b.withdraw(l, copy)
 	}
-	if k := l.keys[name]; k != nil {
-		b.unpark(k, r.ID)
+	if k := l.keys[r.Key]; k != nil {
 		b.passed(k, r.ID)
+	} else if d, waits := l.waits[r.Key]; waits && d.low == r.ID && d.topic.closed {
+		b.goesOn(l, r.Key)
 	}
 }
 
@@ -155,7 +152,7 @@ func (b *Board) charge(c *Call, res Result) {
 	}
 }
 
-// sendBack parks a row that is not in memory any more, as it could not be sent. again says that it was handed out. c
+// sendBack defers a row that is not in memory any more, as it could not be sent. again says that it was handed out. c
 // does not note that: the worker that has it reads it without a lock.
 func (b *Board) sendBack(l *lane, c *Call, again bool) {
 	r, t := c.Row, c.topic
@@ -163,6 +160,7 @@ func (b *Board) sendBack(l *lane, c *Call, again bool) {
 		return
 	}
 	delete(l.known, r.ID)
+	l.putsBack(r, again)
 	h := l.heads[r.ID]
 	switch k := c.key; {
 	case h != nil:
@@ -170,14 +168,14 @@ func (b *Board) sendBack(l *lane, c *Call, again bool) {
 			b.putOff(l, h, t)
 		}
 	case k == nil:
-		b.putBackLoose(l, r, t, again)
-	default:
-		if t.closed {
-			b.wait(k, t)
-		}
-		b.parkAgain(k, r, again)
+		b.deferFor(l, t, r, again)
+	case t.closed:
+		b.deferFor(l, t, r, again)
 		b.putBack(k)
-		b.waitsAfter(k, r.ID)
+		b.advance(k)
+	default:
+		b.postpone(k, r)
+		b.putBack(k)
 		b.advance(k)
 	}
 }

@@ -31,7 +31,7 @@ func (b *Board) retryIsDue(l *lane) bool { return len(l.retries) > 0 && !l.retri
 // addHead notes a row that waits for another attempt; its key is blocked from now on.
 func (b *Board) addHead(l *lane, name string, id int64, topic string, due time.Time) {
 	h := b.newHead(l, name, id, topic)
-	if name == "" && b.loose > b.cfg.Parked {
+	if name == "" && b.loose > b.cfg.Deferred {
 		b.removeHead(l, h)
 		return
 	}
@@ -50,7 +50,6 @@ func (b *Board) newHead(l *lane, name string, id int64, topic string) *head {
 		} else {
 			h.key = l.keyOf(name)
 			h.key.heads.insert(id)
-			b.unpark(h.key, id)
 			b.putBack(h.key)
 		}
 	}
@@ -275,8 +274,11 @@ func (b *Board) unschedule(l *lane, h *head) {
 // retries are heads that wait: a heap, the one that is due first in front.
 type retries []*head
 
-func (q retries) Len() int           { return len(q) }
-func (q retries) Less(i, j int) bool { return q[i].due.Before(q[j].due) }
+func (q retries) Len() int { return len(q) }
+func (q retries) Less(i, j int) bool {
+	c := q[i].due.Compare(q[j].due)
+	return c < 0 || c == 0 && q[i].id < q[j].id // so that a schedule can be repeated
+}
 
 func (q retries) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]

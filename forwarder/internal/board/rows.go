@@ -4,7 +4,10 @@ package board
 func (b *Board) keep(l *lane, r *Row) {
 	c := &r.call
 	c.Row, c.Attempt, c.topic = r, r.Attempts+1, b.topicOf(r.Topic)
-	c.Again = c.Again || r.Attempts > 0
+	_, back := l.back[r.ID]
+	if delete(l.back, r.ID); back || r.Attempts > 0 {
+		c.Again = true
+	}
 	l.known[r.ID] = r
 	l.top = max(l.top, r.ID)
 	l.moves(r, 1)
@@ -36,14 +39,33 @@ func (b *Board) drop(l *lane, r *Row) {
 
 func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
 
-// accept takes a row that was read for the first time, or again: into memory, in its place in its key's chain, to be
-// parked, or not at all. due says that it was read because it fell due: then nothing waits for it, and the lane need
-// not be read again for it.
+// putsBack remembers of a row that leaves memory, as it is deferred, whether it was handed out.
+func (l *lane) putsBack(r *Row, again bool) {
+	l.away++
+	if again && r.Attempts == 0 {
+		if l.back == nil {
+			l.back = map[int64]struct{}{}
+		}
+		l.back[r.ID] = struct{}{}
+	}
+}
+
+// accept takes a row that was read for the first time, or again: into memory, in its place in its key's chain, or not
+// at all. due says that it was read because it fell due: then nothing waits for it, and if it is not kept it comes again
+// with what falls due. All others that are not kept are deferred.
 func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
-	if l.known[r.ID] != nil || l.parked[r.ID] != nil {
+	if l.known[r.ID] != nil {
 		return false
 	}
-	h := l.heads[r.ID]
+	if r.call.due = due; !due && r.ID > l.top { // it was never read before
+		l.top = r.ID
+		defer func() {
+			if !kept {
+				l.away++
+			}
+		}()
+	}
+	h, t := l.heads[r.ID], b.topicOf(r.Topic)
 	if r.Key == "" {
 		if h != nil && r.Large {
 			b.sooner(l, h, b.now)
@@ -53,7 +75,13 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 			r.call.waited = true
 			b.removeHead(l, h)
 		}
-		return b.acceptLoose(l, r, due)
+		if r.Large || !due && !l.mayGo(t, r.ID) || t.closed {
+			b.deferFor(l, t, r, false)
+			return false
+		}
+		b.keep(l, r)
+		b.enqueue(r)
+		return true
 	}
 	if h != nil {
 		b.sooner(l, h, b.now)
@@ -64,80 +92,32 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		b.sentAgain(l, r)
 		return false
 	}
-	if l.shadow.has(r.Key) {
-		b.refuse(l, r.Key, r.ID, due)
-		b.waitsInVain(l, b.topicOf(r.Topic))
-		return false
-	}
-	t := b.topicOf(r.Topic)
-	if t.closed && l.keys[r.Key] == nil && b.fullFor(t) {
-		if !due {
-			b.refuse(l, r.Key, r.ID, due)
-			t.refused |= 1 << l.term.Lane
-		}
+	if l.covers(r.Key, r.ID) {
 		return false
 	}
 	k := l.keyOf(r.Key)
-	idle := k.under == nil && k.n == 0
-	switch {
-	case !due && k.joinsBefore(r.ID) && !r.Large && !t.closed:
-		return b.join(k, r, false)
-	case !due && k.joinsBefore(r.ID):
-		b.putBack(k)
-		b.park(k, r, due)
-		b.advance(k)
+	switch before := !due && k.joinsBefore(r.ID); {
+	case due && (t.closed || r.Large || b.defers(k) || k.low != 0 || l.waits[r.Key].topic != nil):
+		k.moreDue = !t.closed // else it is not read
+		b.tidy(k)
 		return false
-	case b.parks(k):
-		b.park(k, r, due)
-		if k.topic != nil && k.topic != t && k.parked.len() > 0 && k.parked.lowest() == r.ID {
-			b.goesOn(k)
+	case !before && b.defers(k):
+		k.deferFrom(r.ID)
+	case !due && !l.mayGo(t, r.ID):
+		b.deferFor(l, t, r, false)
+		if before {
+			b.putBack(k)
 		}
-	case idle && t.closed:
-		b.wait(k, t)
-		t.latest = k
-		b.park(k, r, due)
 	case r.Large:
-		b.park(k, r, due)
-		b.advance(k)
-		return false
+		if k.deferFrom(r.ID); before {
+			b.putBack(k)
+		}
 	default:
 		return b.join(k, r, due)
 	}
-	b.tidy(k)
+	b.advance(k)
 	return false
 }
 
-// parks says that what is read of a key is parked.
-func (b *Board) parks(k *key) bool {
-	return k.blocked() || k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain
-}
-
-// acceptLoose takes a row without a key.
-func (b *Board) acceptLoose(l *lane, r *Row, due bool) (kept bool) {
-	t := b.topicOf(r.Topic)
-	if t.closed {
-		k := l.keyOf(t.pen)
-		b.wait(k, t)
-		t.latest = k
-		b.park(k, r, due)
-		b.tidy(k)
-		return false
-	}
-	if r.Large {
-		k := l.keyOf(t.pen)
-		b.park(k, r, due)
-		b.advance(k)
-		return false
-	}
-	b.keep(l, r)
-	b.enqueue(r)
-	return true
-}
-
-// putBackLoose parks a row without a key that was under way, or queued.
-func (b *Board) putBackLoose(l *lane, r *Row, t *topic, again bool) {
-	k := l.keyOf(t.pen)
-	b.wait(k, t)
-	b.parkAgain(k, r, again)
-	b.advance(k)
-}
+// defers says that what is read of a key is not kept.
+func (b *Board) defers(k *key) bool { return k.blocked() || k.stuck() || int(k.n) >= b.cfg.Chain }

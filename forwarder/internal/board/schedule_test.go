@@ -169,7 +169,7 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 }
 
 // TestSchedulesThatFailed makes those again at which something was wrong once: messages that an operator had sent again
-// in one act were published in another order, as the first of them was parked, or not known yet when the retry of a
+// in one act were published in another order, as the first of them was deferred, or not known yet when the retry of a
 // later one was due. The scripts of testdata are these schedules, made short.
 func TestSchedulesThatFailed(t *testing.T) {
 	for _, s := range []schedule{

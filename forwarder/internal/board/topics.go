@@ -8,7 +8,7 @@ import "time"
 // calls have taken most of its places: then only some of its rows are kept in memory, or they would fill the room.
 // While it is closed for any of these reasons the keys whose next row is on it wait for it, and other topics go on.
 type topic struct {
-	name, pen     string
+	name          string
 	fresh, waited list[Call, *Call] // rows that may be published, but for the trial
 	turn          bool              // of the two
 	rows          int               // in memory and not under way
@@ -27,25 +27,17 @@ type topic struct {
 	repeat               time.Time // when the trouble is reported again
 	trial                *Row      // queued or under way
 	asked                bool      // a trial is being read
-	latest               *key      // the last that came to wait, unless it was tried
+	probes               []probe   // rows that may be its trial, the next one last
 	guessed              bool      // paused because everything fails, for an unknown reason
 
 	publisher *publisher
 	unknown   failures // of this topic
 
-	lanes    uint64 // in which keys wait
-	waits    *[Lanes]waits
-	parked   int    // ids of the keys that wait
-	refused  uint64 // lanes in whose shadows it has rows
-	troubled bool   // on the board's list
+	lanes    uint64        // in which something was deferred for its sake,
+	low      *[Lanes]int64 // and from which id on: all of it is deferred from there
+	troubled bool          // on the board's list
 
 	rejected time.Time // when a rejection was reported last
-}
-
-// waits are the keys of a lane that wait for a topic.
-type waits struct {
-	keys   list[key, *key]
-	parked int
 }
 
 const (
@@ -62,7 +54,7 @@ const (
 func (b *Board) topicOf(name string) *topic {
 	t := b.topics[name]
 	if t == nil {
-		t = &topic{name: name, pen: "\x00" + name, publisher: b.publisherOf(name)}
+		t = &topic{name: name, publisher: b.publisherOf(name)}
 		b.topics[name] = t
 	}
 	return t
@@ -88,8 +80,8 @@ func (b *Board) update(t *topic) {
 	rows, bytes := b.quota()
 	closed := t.paused || t.byOperator || t.slow &&
 		(t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
-	if t.closed && !closed && t.lanes|t.refused != 0 {
-		b.asksParked = true
+	if t.closed && !closed && t.lanes != 0 {
+		b.asksMore = true
 	}
 	t.closed = closed
 
@@ -121,8 +113,8 @@ func (b *Board) quota() (rows int, bytes int64) {
 // hasPlace says that another call of a topic may start, as far as the topic is concerned.
 func (b *Board) hasPlace(t *topic) bool { return t.calls < b.cfg.Concurrency }
 
-// excess returns what is to be parked of a closed topic, the last of its queue: a slow one keeps the first, with what
-// is behind it. A trial of what an operator has paused is parked, too: nothing of its key may go while it is in memory.
+// excess returns what is to be deferred of a closed topic, the last of its queue: a slow one keeps the first, with what
+// is behind it. A trial of what an operator has paused is deferred, too: nothing of its key may go while it is in memory.
 func (b *Board) excess(t *topic) *Call {
 	rows, bytes := b.quota()
 	switch {
@@ -139,8 +131,8 @@ func (b *Board) excess(t *topic) *Call {
 	return t.waited.back
 }
 
-// parkExcess parks rows that were in memory when their topic was closed.
-func (b *Board) parkExcess() {
+// deferExcess defers rows that were in memory when their topic was closed.
+func (b *Board) deferExcess() {
 	left := mostSteps
 	for _, t := range b.troubled {
 		for c := b.excess(t); c != nil && left > 0; c = b.excess(t) {
@@ -148,10 +140,8 @@ func (b *Board) parkExcess() {
 			l, k := b.lanes[c.Row.Term.Lane], c.key
 			if k != nil && !c.pass {
 				left -= int(k.n)
-				b.wait(k, t)
-				b.putBack(k)
-				b.waitsAfter(k, c.Row.ID)
-				b.tidy(k)
+				b.putBackFor(k, t)
+				b.advance(k)
 				continue
 			}
 			b.drop(l, c.Row)

@@ -13,28 +13,28 @@ type variant struct {
 	trouble  trouble // looked for among schedules with this: elsewhere it breaks nothing
 
 	// Reading.
-	readsOverlap  bool // so a rewind, and unparking, take effect during a read
+	readsOverlap  bool // so what was deferred is caught up by a read that began before
 	plain         bool // id > mark, without any look at transactions
 	noSegments    bool // transactions above the snapshot's xmax are not tracked
 	noConsent     bool // a bound is raised although the next read may not list its transaction
 	fullGoesOn    bool // a lane that was full is taken for read to its end
 	otherEpoch    bool // an answer is taken over by whatever term the lane has now
 	forgetsAtOnce bool // what was settled is forgotten at the settling
-	noRewind      bool // a shadow is cleared without a rewind
+	noCatch       bool // what is deferred is taken for caught up
 	lateIsGone    bool // what there was no room for is taken for gone
 	cutIgnored    bool // a lane is taken for read past what there was no room for
 	noSweep       bool
 	noLook        bool // nobody sees that an operator settled what a key waits for
 
 	// Heads.
-	headsNotLoaded    bool
-	headsBeforeTake   bool
-	heldOnceSettled   bool // a key is blocked from the settling of the failure on
-	noRecheck         bool
-	unparksFromTheTop bool // not the lowest id of its key first
-	triesFromTheTop   bool // with a trial that is not the first of its key
-	bitsIgnored       bool // what is in the shadow does not stop later rows of its keys
-	shadowsTooHigh    bool
+	headsNotLoaded  bool
+	headsBeforeTake bool
+	heldOnceSettled bool // a key is blocked from the settling of the failure on
+	noRecheck       bool
+	limitIgnored    bool // what there was too much of to catch up with is taken for caught up
+	triesFromTheTop bool // with a trial that is not the first of its key
+	waitsIgnored    bool // what waits for a topic does not stop later rows of its keys
+	lowsTooHigh     bool
 
 	// Results.
 	lateSuccessIgnored  bool
@@ -106,6 +106,11 @@ func (v variant) spoilQuery(f *forwarder, q *query) {
 	}
 }
 
+// catchOf is what a lane is to be caught up with.
+func (v variant) catchOf(c *board.Catch, n int) catchQuery {
+	return catchQuery{from: c.From[n], upto: c.Upto[n], limit: c.Limits[n], all: c.All>>n&1 != 0, keys: c.Keys}
+}
+
 func (v variant) spoilAnswer(f *forwarder, r *reading, a *window.Answer) {
 	switch {
 	case v.fullGoesOn:
@@ -132,7 +137,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		first  uint64
 		broken variant
 	}{
-		{"rewind or unpark during a read", 2, variant{readsOverlap: true}},
+		{"what was deferred is caught up during a read", 2, variant{readsOverlap: true}},
 		{"plain id > mark", 0, variant{plain: true}},
 		{"segments dropped", 0, variant{noSegments: true}},
 		{"xmax for the next transaction id", 0, variant{database: faults{nextIsXmax: true}}},
@@ -148,11 +153,11 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"epoch kept on retake", 3, variant{trouble: crashes, database: faults{epochKept: true}}},
 		{"failure not fenced", 32, variant{trouble: theft, database: faults{unfenced: true}}},
 		{"settled by id in a new life", 113, variant{trouble: crashes, database: faults{settleByID: true}}},
-		{"unpark not the lowest", 2, variant{unparksFromTheTop: true}},
+		{"too much to catch up with", 2, variant{limitIgnored: true}},
 		{"trial not the first of its key", 10, variant{triesFromTheTop: true}},
-		{"row kept although its bit is set", 0, variant{bitsIgnored: true}},
-		{"shadow cleared without a rewind", 0, variant{noRewind: true}},
-		{"lowest id of a shadow too high", 0, variant{shadowsTooHigh: true}},
+		{"row kept although its key waits", 0, variant{waitsIgnored: true}},
+		{"deferred and never caught up", 0, variant{noCatch: true}},
+		{"lowest id of what is deferred too high", 0, variant{lowsTooHigh: true}},
 		{"late success ignored", 0, variant{lateSuccessIgnored: true}},
 		{"late error charged", 11, variant{lateErrorCharged: true}},
 		{"time-out counted twice", 0, variant{timeOutTwice: true}},

@@ -158,18 +158,30 @@ func (m *Machine) ReadBegins(now time.Time, ranges bool) (r ReadRequest, ok bool
 	m.reads.begun++
 	r.Number, r.Begun = m.reads.begun, now
 	r.Asks = m.board.ReadBegins(now)
-	for _, back := range r.Asks.Rewinds {
-		if _, epoch := m.window.Mark(back.Term.Lane); epoch == back.Term.Epoch {
-			m.window.Rewind(back.Term.Lane, back.To)
-		}
-	}
-	if r.Due = !now.Before(m.reads.dueAt) || len(m.drains) > 0; r.Due {
+	if r.Due = !now.Before(m.reads.dueAt) || len(m.drains) > 0 || r.Asks.WantDue; r.Due {
 		for _, n := range r.Asks.Due {
 			r.Asks.Room.Others += int(n)
 		}
 	}
 	r.Window = m.window.Next(r.Asks.Room, ranges, m.known)
+	r.catch()
 	return r, true
+}
+
+// catch says how far what was deferred is caught up in each lane: up to its mark, unless that is a long way.
+func (r *ReadRequest) catch() {
+	c, w := &r.Asks.Catch, &r.Window
+	for n, limit := range c.Limits {
+		switch {
+		case limit == 0 || w.Epochs[n] == 0:
+			c.Limits[n] = 0
+		case c.From[n]+w.Again < w.Marks[n]:
+			c.Upto[n] = c.From[n] + w.Again
+			c.Short |= 1 << n
+		default:
+			c.Upto[n] = w.Marks[n]
+		}
+	}
 }
 
 func (m *Machine) known(lane int16, mark int64) (above, all int) {
@@ -204,7 +216,7 @@ func (m *Machine) readOver(now time.Time, took time.Duration) {
 
 // HasPart says whether an answer is so large that its first rows are taken over by PartRead.
 func (a *ReadAnswer) HasPart(r *ReadRequest, rows int) bool {
-	return len(r.Asks.IDs) == 0 && len(a.Read.Ready) > rows
+	return len(r.Asks.IDs) == 0 && r.Asks.Catch.None() && len(a.Read.Ready) > rows
 }
 
 // PartRead takes over the first rows of an answer that has them. Workers wait for each event.
@@ -231,9 +243,6 @@ func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd
 		if m.reads.manyDue = b.ManyDue; b.ManyDue { // all that it found is new, or nearly
 			m.reads.dueAt = r.Begun.Add(2 * a.Took)
 		}
-	}
-	if b.WantDue {
-		m.reads.dueAt = now
 	}
 	m.failing, m.reads.asking = time.Time{}, time.Time{}
 	m.findQuiet(now, r, b, added)

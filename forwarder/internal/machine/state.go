@@ -10,14 +10,14 @@ type State struct {
 	Stopping bool
 	Mood     Mood
 
-	Rows              int // in memory, with those under way
-	Bytes             int64
-	Young, Slow, Hung int // calls under way
-	Parked, Unsettled int
-	BlockedKeys       int
-	Closed            []string // topics that are not published to now
-	Drains            int      // calls of Drain that wait
-	Lag               int64    // ids that are read again until a long transaction ends
+	Rows               int // in memory, with those under way
+	Bytes              int64
+	Young, Slow, Hung  int // calls under way
+	Waiting, Unsettled int // keys that wait for topics; results
+	BlockedKeys        int
+	Closed             []string // topics that are not published to now
+	Drains             int      // calls of Drain that wait
+	Lag                int64    // ids that are read again until a long transaction ends
 }
 
 // LaneIs is a lane that is ours.
@@ -32,7 +32,7 @@ func (m *Machine) State(now time.Time) State {
 	c := m.board.Counts()
 	s := State{
 		Share: m.share, Lease: max(0, m.leaseUntil.Sub(now)), Stopping: m.stopping, Mood: m.Mood(now),
-		Rows: c.Rows, Bytes: c.Bytes, Young: c.Young, Slow: c.Slow, Hung: c.Hung, Parked: c.Parked, Unsettled: c.Unsettled,
+		Rows: c.Rows, Bytes: c.Bytes, Young: c.Young, Slow: c.Slow, Hung: c.Hung, Waiting: c.Waiting, Unsettled: c.Unsettled,
 		BlockedKeys: m.board.BlockedKeys(), Closed: m.board.Closed(), Drains: len(m.drains), Lag: m.window.Lag(),
 	}
 	if m.leaseUntil.IsZero() {

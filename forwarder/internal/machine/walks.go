@@ -37,16 +37,16 @@ func (m *Machine) Marks(at []Position, span int64) (left []Position) {
 	return left
 }
 
-// Swept takes ids that are pending between the cursors and Upto, by lane and ascending, and moves the cursors. limit is
+// Swept takes rows that are pending between the cursors and Upto, by lane and ascending, and moves the cursors. limit is
 // how many of a lane there are at most.
-func (m *Machine) Swept(at []Position, found map[int16][]int64, limit int) {
+func (m *Machine) Swept(at []Position, found map[int16][]board.Stray, limit int) {
 	for i := range at {
 		p := &at[i]
-		ids := found[p.Term.Lane]
-		if p.Cursor = p.Upto; len(ids) == limit {
-			p.Cursor = ids[limit-1]
+		rows := found[p.Term.Lane]
+		if p.Cursor = p.Upto; len(rows) == limit {
+			p.Cursor = rows[limit-1].ID
 		}
-		m.board.Strays(p.Term, ids)
+		m.board.Strays(p.Term, rows)
 	}
 }
 

@@ -44,7 +44,8 @@ type Request struct {
 	Marks              [Lanes]int64
 	Limits             [Lanes]int64 // rows; 0 = there is no room
 	Rewound            [Lanes]int64 // how many more if the read starts below the mark, where known rows come again
-	Stretch            int64        // how many ids past its start a lane is read
+	Stretch            int64        // how many ids past its start a lane is read,
+	Again              int64        // and one range of them that is read again
 	Whole              int64        // how large a row may be to come with its payload
 	Bytes              int64        // how large the payloads may be together that are read afterwards, but for the first
 	// Single says that all lanes are to be read as one range of ids: they start at one place, and most of what is there is
@@ -102,12 +103,6 @@ func (w *Window) Take(number int16, epoch int64, life string) {
 // Drop ends a lane.
 func (w *Window) Drop(number int16) { w.lanes[number] = lane{} }
 
-// Rewind has a lane read again from just above an id on, if it was read further.
-func (w *Window) Rewind(number int16, to int64) {
-	l := &w.lanes[number]
-	l.mark, w.resting, w.dense = min(l.mark, to), false, false
-}
-
 // Mark returns up to which id a lane was read, and under which epoch; 0 = it is not read.
 func (w *Window) Mark(number int16) (mark, epoch int64) {
 	return w.lanes[number].mark, w.lanes[number].epoch
@@ -143,7 +138,7 @@ func (w *Window) Reset() {
 // rows of a lane need no second look, above the mark and in all: a read returns them again, so its limit must leave
 // room for them.
 func (w *Window) Next(room Room, ranges bool, known func(lane int16, mark int64) (above, all int)) Request {
-	r := Request{Stretch: w.limiter.stretch, ranges: ranges, resets: w.resets}
+	r := Request{Stretch: w.limiter.stretch, Again: w.limiter.stretch, ranges: ranges, resets: w.resets}
 	r.Xids, r.Bounds, r.Los, r.SegmentBounds = w.tracker.args()
 	for n := range w.lanes {
 		r.Epochs[n], r.Marks[n] = w.lanes[n].epoch, w.lanes[n].mark

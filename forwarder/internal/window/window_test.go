@@ -111,19 +111,6 @@ func TestFailedReadsMoveNothing(t *testing.T) {
 	}
 }
 
-func TestRewind(t *testing.T) {
-	w := New()
-	w.Take(1, 1, "a")
-	w.Complete(next(w), owned(100, 0, 0, 1))
-	w.Rewind(1, 200)
-	wantMark(t, w, 1, 100)
-	w.Rewind(1, 30)
-	wantMark(t, w, 1, 30)
-	if r := next(w); r.Marks[1] != 30 || r.Single {
-		t.Errorf("mark %d, single %v", r.Marks[1], r.Single)
-	}
-}
-
 func TestLives(t *testing.T) {
 	w := New()
 	w.Take(1, 1, "a")

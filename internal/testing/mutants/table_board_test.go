@@ -28,35 +28,118 @@ var boardMutants = []Mutant{
 		New:    "case l != nil:",
 	},
 	{
-		Name: "B4", File: "board/asks.go", Trouble: "whatever", First: 331,
-		Breaks: "a row is unparked that is not the lowest of its key",
-		Old:    "k.parked.lowest() == a.id && int(k.n) < b.cfg.Chain",
-		New:    "int(k.n) < b.cfg.Chain",
+		Name: "D1", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "a row is kept that its key has deferred",
+		Old:    `k != nil && k.low != 0 && k.low <= id {`,
+		New:    `false && k != nil {`,
 	},
 	{
-		Name: "B5", File: "board/asks.go", Trouble: "outage", First: 0,
-		Breaks: "a trial is not the first of its key",
-		Old:    "k.heads.len() > 0 || !k.isPen() && k.parked.lowest() != a.id:",
-		New:    "k.heads.len() > 0:",
-		Strike: "nothing of a key is parked while its trial is read: it waits, and has no row in memory",
+		Name: "D2", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what a key has on other topics does not wait for a closed one",
+		Old:    `return d.topic != nil && d.low <= id &&`,
+		New:    `return false &&`,
 	},
 	{
-		Name: "B6", File: "board/rows.go", Trouble: "whatever", First: 1,
-		Breaks: "a key's bit in the shadow stops no later row",
-		Old:    "if l.shadow.has(r.Key) {",
-		New:    "if false {",
+		Name: "D3", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what is new on a topic does not wait until that is caught up",
+		Old:    `return !t.closed && !t.isDeferred(l, id)`,
+		New:    `return !t.closed`,
 	},
 	{
-		Name: "B7", File: "board/shadow.go", Trouble: "whatever", First: 0,
-		Breaks: "the lowest id of a shadow is too high",
-		Old:    "Rewind{l.term, s.low - 1}",
-		New:    "Rewind{l.term, s.low}",
+		Name: "D4", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what there was too much of is taken for caught up",
+		Old:    `case r.caught[n].rows >= limit:`,
+		New:    `case limit < 0:`,
 	},
 	{
-		Name: "B8", File: "board/shadow.go", Trouble: "whatever", First: 0,
-		Breaks: "a shadow is cleared without a rewind",
-		Old:    "a.Rewinds = append(a.Rewinds, Rewind",
-		New:    "_ = append(a.Rewinds, Rewind",
+		Name: "D5", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "a stretch that did not reach the mark is taken for caught up",
+		Old:    `case a.Catch.Short>>n&1 != 0:`,
+		New:    `case false:`,
+	},
+	{
+		Name: "D6", File: "board/large.go", Trouble: "theft", Test: "TestWhatIsGoneCountsAsCaughtUp",
+		Breaks: "what was caught up is counted without what is gone",
+		Old: `	r.countCaught()
+	for id, f`,
+		New: `	for id, f`,
+	},
+	{
+		Name: "D7", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what was deferred below during a read is taken for caught up",
+		Old:    `low == 0 || low < c.From[n]:`,
+		New:    `low == 0:`,
+	},
+	{
+		Name: "D8", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what there was no room for is taken for caught up",
+		Old:    `case cut > 0:`,
+		New:    `case false:`,
+	},
+	{
+		Name: "D9", File: "board/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "the row after those that were caught up is passed by",
+		Old:    `max(low, to[n]+1)`,
+		New:    `max(low, to[n]+2)`,
+	},
+	{
+		Name: "D10", File: "board/pauses.go", Trouble: "outage", First: 0,
+		Breaks: "a trial goes although its key has something to go before it",
+		Old:    `k.isIdle() && (k.low == 0 || k.low > p.id)`,
+		New:    `true`,
+	},
+	{
+		Name: "D11", File: "board/pauses.go", Trouble: "whatever", Test: "TestKeyWithoutAPlaceIsNoTrial",
+		Breaks: "a trial goes whose key may have had no place to wait",
+		Old:    `(l.over == 0 || p.id < l.over) && waits`,
+		New:    `waits`,
+	},
+	{
+		Name: "D12", File: "board/keys.go", Trouble: "whatever", First: 0,
+		Breaks: "what a full chain drops is not deferred",
+		Old: `		b.postpone(k, last)
+`,
+		New: ``,
+	},
+	{
+		Name: "D14", File: "board/rows.go", Trouble: "whatever", First: 0,
+		Breaks: "a known row is taken for a new one",
+		Old: `	if l.known[r.ID] != nil {
+		return false
+	}
+	if r.call.due`,
+		New: `	if r.call.due`,
+	},
+	{
+		Name: "D15", File: "board/results.go", Trouble: "whatever", First: 0,
+		Breaks: "what is behind a row that is sent back stays in memory",
+		Old: `		b.deferFor(l, t, r, again)
+		b.putBack(k)
+`,
+		New: `		b.deferFor(l, t, r, again)
+`,
+	},
+	{
+		Name: "D16", File: "board/deferred.go", Trouble: "outage", First: 0,
+		Breaks: "keys wait for a topic that is caught up",
+		Old: `			b.forgetWaits(t, l)
+`,
+		New: ``,
+	},
+	{
+		Name: "D17", File: "board/results.go", Trouble: "whatever", First: 0,
+		Breaks: "after a late success a copy of the message waits on",
+		Old: `	if late {
+		b.forgetCopies(l, r)
+	}
+`,
+		New: ``,
+	},
+	{
+		Name: "D18", File: "board/rows.go", Trouble: "whatever", First: 0,
+		Breaks: "a row of a topic that is caught up is kept before its turn",
+		Old:    `	case !due && !l.mayGo(t, r.ID):`,
+		New:    `	case !due && t.closed:`,
 	},
 	{
 		Name: "B9", File: "board/calls.go", Trouble: "whatever", First: 0,
@@ -91,12 +174,6 @@ var boardMutants = []Mutant{
 		Breaks: "a lane is free with results unsettled",
 		Old:    " && l.underWay == 0 && l.unsettled == 0 {",
 		New:    " && l.underWay == 0 {",
-	},
-	{
-		Name: "B13", File: "board/rows.go", Trouble: "whatever", First: 2,
-		Breaks: "rows behind a parked one are kept in memory",
-		Old:    "k.stuck() || k.parked.len() > 0 || int(k.n) >= b.cfg.Chain",
-		New:    "k.stuck() || int(k.n) >= b.cfg.Chain",
 	},
 	{
 		Name: "B14", File: "board/reads.go", Trouble: "operators", Test: "TestStrays",
@@ -200,28 +277,11 @@ var boardMutants = []Mutant{
 		New:    "case false &&",
 	},
 	{
-		Name: "B28", File: "board/results.go", Trouble: "whatever", First: 2,
-		Breaks: "what is put back is not parked in the place of its key",
-		Old: `		b.parkAgain(k, r, again)
-		b.putBack(k)
-		b.waitsAfter(k, r.ID)`,
-		New: `		b.putBack(k)
-		b.waitsAfter(k, r.ID)`,
-	},
-	{
 		Name: "B29", File: "board/asks.go", Trouble: "outage", First: 0,
 		Breaks: "a topic that an operator has paused is tried",
 		Old:    "return t.paused && !t.byOperator && t.trial == nil",
 		New:    "return t.paused && t.trial == nil",
 		Strike: "the row that a trial was asked for is looked at again: it costs a read",
-	},
-	{
-		Name: "B30", File: "board/results.go", Trouble: "whatever", First: 39,
-		Breaks: "after a late success a copy of the message waits on",
-		Old: `	if late {
-		b.forgetCopies(l, r, c.topic)
-	}`,
-		New: "",
 	},
 	{
 		Name: "B31", File: "board/topics.go", Trouble: "whatever", First: 2,
@@ -230,36 +290,11 @@ var boardMutants = []Mutant{
 		New:    "if t.byOperator {",
 	},
 	{
-		Name: "B32", File: "board/rows.go", Trouble: "whatever", Test: "TestRowWithoutPayloadIsAskedFor",
-		Breaks: "a row is published without its payload",
-		Old: `	case r.Large:
-		b.park(k, r, due)
-		b.advance(k)
-		return false
-`,
-		New: "",
-	},
-	{
 		Name: "B33", File: "board/lanes.go", Trouble: "whatever", First: 0,
 		Breaks: "a lane is free again and again",
 		Old:    "if l.handing && !l.free && l.underWay",
 		New:    "if l.handing && l.underWay",
 		Strike: "the keeper gives it back once",
-	},
-	{
-		Name: "B34", File: "board/asks.go", Trouble: "outage", First: 0,
-		Breaks: "the sweep takes a row that waits in the shadow",
-		Old:    "!l.knows(id) && (l.shadow == nil || id < l.shadow.low) && len",
-		New:    "!l.knows(id) && len",
-		Strike: "a stray is looked at again after it was read: it costs a read",
-	},
-	{
-		Name: "B35", File: "board/rows.go", Trouble: "whatever", First: 0,
-		Breaks: "a known row is taken for a new one",
-		Old: `	if l.known[r.ID] != nil || l.parked[r.ID] != nil {
-		return false`,
-		New: `	if l.parked[r.ID] != nil {
-		return false`,
 	},
 	{
 		Name: "B36", File: "board/reads.go", Trouble: "operators", Test: "TestScripts/sent-again-retry",
@@ -279,40 +314,6 @@ var boardMutants = []Mutant{
 		Breaks: "a late success is taken for that of a message which was sent again since",
 		Old:    "return l.known[r.ID].sentAgainAfter(r)",
 		New:    "return false",
-	},
-	{
-		Name: "B39", File: "board/pauses.go", Trouble: "outage", Test: "TestScripts/waits-late",
-		Breaks: "what follows the first of a key waits for the topic of that one",
-		Old:    "if k.topic != nil && k.topic.closed && !k.isPen() && (k.parked",
-		New:    "if false && (k.parked",
-	},
-	{
-		Name: "B40", File: "board/pauses.go", Trouble: "outage", Test: "TestScripts/waits-first",
-		Breaks: "a key waits for the topic of a row that is not its first",
-		Old:    "if k.topic != nil && k.parked.len() > 0 && k.parked.lowest() < id {",
-		New:    "if false {",
-	},
-	{
-		Name: "B41", File: "board/rows.go", Trouble: "outage", Test: "TestScripts/waits-lower",
-		Breaks: "a row waits for the topic of one of its key that comes after it",
-		Old:    "if k.topic != nil && k.topic != t && k.parked.len() > 0",
-		New:    "if false && k.parked.len() > 0",
-	},
-	{
-		Name: "B42", File: "board/pauses.go", Trouble: "outage", First: 0,
-		Breaks: "what the shadow has of a key that is blocked waits for another topic",
-		Old: `len() == 0: // a head goes first
-			b.goesOn(k)`,
-		New: `len() == 0: // a head goes first
-			b.stopWaiting(k)
-			b.advance(k)`,
-		Strike: "what was refused on another topic is read again five minutes later: B47",
-	},
-	{
-		Name: "B43", File: "board/parked.go", Trouble: "outage", Test: "TestLowerMessageTakesThePlace",
-		Breaks: "a row finds no place although one that comes after it has one",
-		Old:    "full && (k.isPen() || k.parked.len() == 0 || k.parked.highest() < r.ID) {",
-		New:    "full {",
 	},
 	{
 		Name: "B44", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-under-way",
@@ -345,22 +346,16 @@ var boardMutants = []Mutant{
 		New:    "r.Verdict == Unknown:",
 	},
 	{
-		Name: "B47", File: "board/shadow.go", Trouble: "outage", Test: "TestKeyWhoseFirstIsGoneIsReadAgain",
-		Breaks: "what is refused with the first of its key waits for the topic of that one",
-		Old:    "if t != k.topic && !k.isPen() {",
-		New:    "if false {",
-	},
-	{
 		Name: "B49", File: "board/board.go", Trouble: "whatever", Test: "TestNotQuietWhileAHeadWasPutOff",
 		Breaks: "it is quiet while a head is late",
-		Old:    "len(b.settled) > 0 || b.isLate() {",
-		New:    "len(b.settled) > 0 {",
+		Old:    "len(b.settled) > 0 || b.wantDue || b.isLate() {",
+		New:    "len(b.settled) > 0 || b.wantDue {",
 	},
 	{
 		Name: "B50", File: "board/board.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
 		Breaks: "it is quiet though a read took what came again for what was settled during it",
-		Old:    "len(b.settled) > 0 || b.isLate() {",
-		New:    "b.isLate() {",
+		Old:    "len(b.settled) > 0 || b.wantDue || b.isLate() {",
+		New:    "b.wantDue || b.isLate() {",
 	},
 	{
 		Name: "B51", File: "board/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
@@ -385,12 +380,6 @@ var boardMutants = []Mutant{
 		Breaks: "a topic is tried that has no place for a call",
 		Old:    "(b.hasPlace(t) || !b.isWaitedFor(t))\n",
 		New:    "true\n",
-	},
-	{
-		Name: "B54", File: "board/calls.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
-		Breaks: "a place that is free again brings no head of a paused topic",
-		Old:    "if t.calls == b.cfg.Concurrency-1 && t.wantsTrial() {",
-		New:    "if false {",
 	},
 	{
 		Name: "B55", File: "board/acts.go", Trouble: "operators", Test: "TestScripts/sent-again-queued",

@@ -238,12 +238,6 @@ var machineMutants = []Mutant{
 		New: "",
 	},
 	{
-		Name: "M29", File: "machine/reads.go", Trouble: "whatever", First: 0,
-		Breaks: "a rewind is not told to the window",
-		Old:    `			m.window.Rewind(back.Term.Lane, back.To)`,
-		New:    `			_ = back.To`,
-	},
-	{
 		Name: "M30", File: "machine/reads.go", Trouble: "crashes", First: 25,
 		Breaks: "what was asked of a read in a new life stays asked for",
 		Old: `		m.board.ReadFailed(now, r.Asks)
@@ -290,20 +284,6 @@ var machineMutants = []Mutant{
 		Old: `		m.board.HeadsSeen(now, begun, p.Term, p.Cursor, to, page)
 `,
 		New: "",
-	},
-	{
-		Name: "S11", File: "machine/walks.go", Trouble: "operators", First: 0,
-		Breaks: "nobody looks for rows that were passed by",
-		Old: `		m.board.Strays(p.Term, ids)
-`,
-		New: "",
-	},
-	{
-		Name: "S12", File: "machine/walks.go", Trouble: "operators",
-		Breaks: "a sweep passes by what its limit left out",
-		Old:    `		if p.Cursor = p.Upto; len(ids) == limit {`,
-		New:    `		if p.Cursor = p.Upto; false {`,
-		Test:   "TestWalksGoOnBehindAFullPage", In: "machine",
 	},
 	{
 		Name: "S13", File: "machine/settle.go", Trouble: "whatever", First: 9,

@@ -50,12 +50,6 @@ var windowMutants = []Mutant{
 		Strike: "the model sets no sequence back without a new life of the server; TestLives does",
 	},
 	{
-		Name: "W8", File: "window/window.go", Trouble: "whatever", First: 0,
-		Breaks: "a shadow is cleared and the mark does not go back",
-		Old:    "min(l.mark, to), false, false",
-		New:    "l.mark, false, false",
-	},
-	{
 		Name: "W9", File: "window/marks.go", Trouble: "whatever", First: 3,
 		Breaks: "of a single range the rows of one lane alone are counted",
 		Old:    "rows, last = rows+a.Counts[n], max(last, a.Last[n])",

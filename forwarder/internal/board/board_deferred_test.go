@@ -1,0 +1,80 @@
+package board_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
+)
+
+// What of the rows that a read has caught up with is gone, when its payload is asked for, counts for the limit all the
+// same: those behind it are caught up with the next read.
+func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
+	d := newDesk(t, board.Config{Chain: 2})
+	d.put(0, "k", "a", ids(1, 6)...)
+	d.read()
+	d.returned(d.next(1), board.OK)
+	d.returned(d.next(2), board.OK)
+	d.settle()
+	a := d.begin()
+	r := d.answer(a)
+	for _, row := range r.Caught {
+		row.Large = row.ID == 3
+	}
+	delete(d.table, 3)
+	r.Leave(nil, map[int64]bool{3: true})
+	d.finish(a, r)
+	d.want(d.drain(), 4, 5, 6)
+}
+
+// A row of a key that found no place to wait does not try a topic: another one of its key may be there, before it.
+func TestKeyWithoutAPlaceIsNoTrial(t *testing.T) {
+	d := newDesk(t, board.Config{Deferred: 1})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	d.put(0, "y", "down", 2)
+	d.read()
+	d.told(board.TopicPaused, board.TooManyWait)
+	delete(d.table, 1)
+	d.gone(1)
+	d.read()
+	d.put(0, "y", "down", 3)
+	d.read()
+	d.tick(time.Second)
+	d.want(d.drain(), 2, 3)
+}
+
+// While more keys wait than may, a key's rows on another topic do not wait for those on the closed one, and these leave
+// in their order.
+func TestKeysBeyondTheBound(t *testing.T) {
+	d := newDesk(t, board.Config{Deferred: 2})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), board.Unavailable)
+	for i := range int64(5) {
+		key := fmt.Sprint("y", i)
+		d.put(0, key, "down", 10*i+11)
+		d.put(0, key, "up", 10*i+12)
+		d.put(0, key, "down", 10*i+13)
+	}
+	d.want(d.drain(), 22, 32, 42, 52) // y0 has found a place
+	if c := d.b.Counts(); c.Waiting != 2 || c.Rows != 0 {
+		t.Fatalf("%+v", c)
+	}
+	d.tick(time.Second)
+	sent := d.drain()
+	at := map[int64]int{}
+	for i, id := range sent {
+		at[id] = i
+	}
+	for i := range int64(5) {
+		if at[10*i+11] > at[10*i+13] || i == 0 && (at[11] > at[12] || at[12] > at[13]) {
+			t.Fatalf("published %v", sent)
+		}
+	}
+	if len(sent) != 12 || d.b.Counts() != (board.Counts{}) {
+		t.Fatalf("published %v, %+v", sent, d.b.Counts())
+	}
+}

@@ -1,0 +1,333 @@
+package board
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// What was read and cannot be kept yet is dropped: it is deferred, and read again when it may go on. Of that the board
+// knows no ids, but the lowest one from which on it is to be read again: of a key that is blocked, or has enough in
+// memory (key.low), and of a topic that is closed (topic.low, in each lane). A key that has a row on a closed topic
+// waits for it, with all that follows on any topic (lane.waits).
+//
+// Each read catches up with some of them: in lanes and from the lowest ids on it also brings the rows of such keys, or
+// all rows for the sake of topics that are open again, in the same snapshot as what is new. How far it came all that
+// was deferred has been seen; what could still not be kept was deferred again.
+
+// deferral says what a key waits for, and the lowest id of it that was dropped.
+type deferral struct {
+	topic *topic
+	low   int64
+}
+
+// Catch is what a read is to catch up with.
+type Catch struct {
+	From, Limits [Lanes]int64 // by lane; limit 0 = nothing
+	All          uint64       // lanes of which all rows are wanted
+	Keys         []string     // and of the others the rows of these keys
+
+	Upto  [Lanes]int64 // filled in by the user of the board: how far each lane is read,
+	Short uint64       // and in which that is not up to its mark
+
+	keys   []*key
+	topics []topicIn
+}
+
+type topicIn struct {
+	topic *topic
+	term  Term
+}
+
+// None says that there is nothing to catch up with.
+func (c *Catch) None() bool { return c.Limits == [Lanes]int64{} }
+
+const (
+	mostKeys   = 1024 // that one read catches up with
+	fewestRows = 8    // that it may bring of each, on average
+)
+
+// lowIn returns from where on a topic is to be caught up in a lane, 0 = it is not.
+func (t *topic) lowIn(l *lane) int64 {
+	if t.low == nil {
+		return 0
+	}
+	return t.low[l.term.Lane]
+}
+
+func (t *topic) setLow(l *lane, id int64) {
+	if t.low == nil {
+		t.low = new([Lanes]int64)
+	}
+	t.low[l.term.Lane] = id
+	if bit := uint64(1) << l.term.Lane; id != 0 {
+		t.lanes |= bit
+	} else {
+		t.lanes &^= bit
+	}
+}
+
+// mayGo says that nothing of a topic is deferred that would have to go before a row.
+func (l *lane) mayGo(t *topic, id int64) bool {
+	return !t.closed && !t.isDeferred(l, id)
+}
+
+// deferFrom defers what a key has from an id on.
+func (k *key) deferFrom(id int64) {
+	if k.low == 0 {
+		k.lane.lows++
+		k.low = id
+	}
+	k.low = min(k.low, id)
+}
+
+// covers says that a row of a key will be read again: it is deferred with the key, or with the topic that this waits for.
+func (l *lane) covers(name string, id int64) bool {
+	if k := l.keys[name]; k != nil && k.low != 0 && k.low <= id {
+		return true
+	}
+	return l.waits[name].covers(l, id)
+}
+
+// covers says that a row of a key that waits will be read again with what else was deferred for the topic's sake.
+func (d deferral) covers(l *lane, id int64) bool {
+	return d.topic != nil && d.low <= id && d.topic.isDeferred(l, id)
+}
+
+// isDeferred says that all of a topic in a lane is deferred from some id on that is not above this one.
+func (t *topic) isDeferred(l *lane, id int64) bool {
+	low := t.lowIn(l)
+	return low != 0 && low <= id
+}
+
+// postpone defers a row of a key that is dropped.
+func (b *Board) postpone(k *key, r *Row) {
+	if l := k.lane; !r.call.due && !l.covers(k.name, r.ID) {
+		k.deferFrom(r.ID)
+	}
+}
+
+// deferFor defers a row whose topic is closed, or is being caught up; its key waits for the topic. If too many keys wait
+// this one does not, and may go on with what it has on other topics. again says that the row was handed out.
+func (b *Board) deferFor(l *lane, t *topic, r *Row, again bool) {
+	if r.call.due {
+		return // it comes again
+	}
+	if low := t.lowIn(l); low == 0 || r.ID < low {
+		t.setLow(l, r.ID)
+	}
+	b.trouble(t)
+	first := probe{l.term, r.ID, r.Key}
+	if r.Key == "" {
+		t.mayTry(first, again)
+		return
+	}
+	switch d, waits := l.waits[r.Key]; {
+	case d.covers(l, r.ID):
+		return
+	case !waits && !again && b.waiting >= b.cfg.Deferred:
+		if l.over == 0 || r.ID < l.over {
+			l.over = r.ID
+		}
+		if b.now.Sub(l.overflowed) >= repeatEvery {
+			l.overflowed = b.now
+			b.report(Report{Kind: TooManyWait, Lane: l.term.Lane, ID: r.ID})
+		}
+		return
+	case !waits:
+		b.waiting++
+		if l.waits == nil {
+			l.waits = map[string]deferral{}
+		}
+	}
+	l.waits[r.Key] = deferral{t, r.ID}
+	t.mayTry(first, again)
+}
+
+// goesOn has a key caught up although it waits for a closed topic: its first row is out of the way, and what comes next
+// may be on another topic.
+func (b *Board) goesOn(l *lane, name string) {
+	if d, waits := l.waits[name]; waits {
+		delete(l.waits, name)
+		b.waiting--
+		k := l.keyOf(name)
+		k.deferFrom(d.low)
+		b.advance(k)
+	}
+}
+
+// passed goes on with a key when a row of it is out of the way.
+func (b *Board) passed(k *key, id int64) {
+	if d, waits := k.lane.waits[k.name]; waits && d.low <= id && d.topic.closed && k.isIdle() {
+		b.goesOn(k.lane, k.name)
+	} else {
+		b.advance(k)
+	}
+}
+
+// askCatch says what to catch up with, with room for so many rows, and returns how many it may bring: a half is for
+// keys, and most of what they leave for topics that are open again.
+func (b *Board) askCatch(a *Asks, room int) (most int) {
+	c := &a.Catch
+	from := func(l *lane, id int64) {
+		if at := &c.From[l.term.Lane]; *at == 0 || id < *at {
+			*at = id
+		}
+	}
+	keys := 0
+	for l := range b.inTurn {
+		keys += l.catching.n
+	}
+	left := max(1, room/2)
+	share := max(fewestRows, left/max(1, keys))
+	for l := range b.inTurn {
+		for left > 0 && len(c.keys) < mostKeys && l.catching.front != nil {
+			k := l.catching.front
+			b.unlist(k)
+			if k.low == 0 || k.blocked() || k.stuck() || k.asked {
+				continue // it is listed again when that has changed
+			}
+			n := min(max(1, b.cfg.Chain-int(k.n)), share, left)
+			left -= n
+			k.asked = true
+			c.keys, c.Keys = append(c.keys, k), append(c.Keys, k.name)
+			c.Limits[l.term.Lane] += int64(n)
+			from(l, k.low)
+		}
+	}
+	for _, t := range b.troubled {
+		if t.closed {
+			continue
+		}
+		for lanes := t.lanes; lanes != 0; lanes &= lanes - 1 {
+			l := b.lanes[bits.TrailingZeros64(lanes)]
+			c.All |= 1 << l.term.Lane
+			c.topics = append(c.topics, topicIn{t, l.term})
+			from(l, t.lowIn(l))
+		}
+	}
+	topics := (room - max(1, room/2) + left) * 3 / 4
+	for lanes := c.All; lanes != 0; lanes &= lanes - 1 {
+		c.Limits[bits.TrailingZeros64(lanes)] += int64(max(1, topics/bits.OnesCount64(c.All)))
+	}
+	for _, n := range c.Limits {
+		most += int(n)
+	}
+	return most
+}
+
+// countCaught counts what a read has caught up with, before any of it is taken out.
+func (r *Read) countCaught() {
+	if r.counted {
+		return
+	}
+	r.counted = true
+	for _, row := range r.Caught {
+		at := &r.caught[row.Term.Lane]
+		at.rows++
+		at.last = max(at.last, row.ID)
+	}
+}
+
+// toItsMark says that all of a lane was caught up with.
+const toItsMark = 1<<63 - 1
+
+// reached returns up to which id a read has caught up in each lane.
+func (a *Asks) reached(r *Read) (to [Lanes]int64) {
+	r.countCaught()
+	for n, limit := range a.Catch.Limits {
+		switch cut := r.CaughtCut[n]; {
+		case cut > 0:
+			to[n] = cut - 1
+		case r.caught[n].rows >= limit:
+			to[n] = r.caught[n].last
+		case a.Catch.Short>>n&1 != 0:
+			to[n] = a.Catch.Upto[n]
+		default:
+			to[n] = toItsMark
+		}
+	}
+	return to
+}
+
+// caughtUp takes what a read has caught up with.
+func (b *Board) caughtUp(a Asks, r Read) {
+	c := &a.Catch
+	if c.None() {
+		return
+	}
+	to := a.reached(&r)
+	next := func(l *lane, low int64) int64 {
+		switch n := l.term.Lane; {
+		case low == 0 || low < c.From[n]: // something below was deferred meanwhile
+			return low
+		case to[n] == toItsMark:
+			return 0
+		default:
+			return max(low, to[n]+1)
+		}
+	}
+	for _, k := range c.keys {
+		if l := b.open(k.lane.term); l == nil {
+			continue
+		} else if k.low = next(l, k.low); k.low == 0 {
+			l.lows--
+		}
+	}
+	for _, in := range c.topics {
+		t, l := in.topic, b.open(in.term)
+		if l == nil || t.closed {
+			continue
+		}
+		if t.setLow(l, next(l, t.lowIn(l))); t.lowIn(l) == 0 {
+			b.forgetWaits(t, l)
+		}
+	}
+	for _, row := range r.Caught {
+		if l := b.open(row.Term); l != nil {
+			row.call.waited = true
+			if b.accept(l, row, false) {
+				l.away = max(0, l.away-1)
+			}
+		}
+	}
+	b.endCatch(a)
+}
+
+// endCatch ends the catching up with keys.
+func (b *Board) endCatch(a Asks) {
+	for _, k := range a.Catch.keys {
+		if k.asked && b.open(k.lane.term) == k.lane {
+			k.asked = false
+			b.advance(k)
+		}
+	}
+}
+
+// forgetWaits forgets which keys of a lane wait for a topic.
+func (b *Board) forgetWaits(t *topic, l *lane) {
+	others := slices.ContainsFunc(b.troubled, func(o *topic) bool { return o != t && o.lowIn(l) != 0 })
+	if !others {
+		b.waiting -= len(l.waits)
+		l.waits, l.over = nil, 0
+		return
+	}
+	for name, d := range l.waits {
+		if d.topic == t {
+			delete(l.waits, name)
+			b.waiting--
+		}
+	}
+}
+
+// forgetBack forgets what was handed out before and sent back, of lanes in which nothing is deferred.
+func (b *Board) forgetBack() {
+	var lanes uint64
+	for _, t := range b.troubled {
+		lanes |= t.lanes
+	}
+	for n, l := range b.lanes {
+		if l != nil && l.lows == 0 && lanes>>n&1 == 0 {
+			l.away, l.back = 0, nil
+		}
+	}
+}
