@@ -125,8 +125,8 @@ var machineMutants = []Mutant{
 	{
 		Name: "M12", File: "machine/drains.go", Trouble: "drains", First: 27,
 		Breaks: "a drain is answered by a read that had begun before",
-		Old:    "if d.after >= read || d.others",
-		New:    "if d.after > read || d.others",
+		Old:    "if d.after >= read || ",
+		New:    "if d.after > read || ",
 	},
 	{
 		Name: "M13", File: "machine/lanes.go", Trouble: "drains", First: 0,
@@ -199,7 +199,7 @@ var machineMutants = []Mutant{
 	{
 		Name: "M23", File: "machine/machine.go", Trouble: "whatever", First: 5,
 		Breaks: "a stop answers no drain",
-		Old: `	m.endDrains(m.reads.begun+1, Drained{Closed: true})
+		Old: `	m.endDrains(now, m.reads.begun+1, Drained{Closed: true})
 `,
 		New: "",
 	},
@@ -247,8 +247,14 @@ var machineMutants = []Mutant{
 	{
 		Name: "M31", File: "machine/drains.go", Trouble: "drains", First: 1,
 		Breaks: "a drain is answered while another member may be dead",
-		Old:    "if d.after >= read || d.others && m.silent && !with.Closed {",
-		New:    "if d.after >= read {",
+		Old:    "(d.others && m.silent || m.waitsForHung(now, &d))",
+		New:    "m.waitsForHung(now, &d)",
+	},
+	{
+		Name: "M38", File: "machine/drains.go", In: "..", Test: "TestDrainWaitsForCallsThatTimedOut",
+		Breaks: "a drain is answered while a call that timed out may succeed",
+		Old:    "if m.Hung() == 0 {",
+		New:    "if true {",
 	},
 	{
 		Name: "M32", File: "machine/lanes.go", Trouble: "drains", First: 0,
