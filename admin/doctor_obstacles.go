@@ -48,6 +48,8 @@ func (e *exam) checkObstacles(ctx context.Context) error {
 			add("trigger") // those of inserts are said with the tables
 		case "rule":
 			add("rule")
+		case "check":
+			add("constraint")
 		case "unique":
 			e.find("unique_index", Warning, fmt.Sprintf("unique index %s is on table %s: a message that violates it fails the "+
 				"transaction that writes it, and what an operator sends again may do so too", name, table),

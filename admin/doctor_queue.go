@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -15,13 +16,22 @@ func (e *exam) checkQueue(ctx context.Context) error {
 	var topic string
 	unhandled := map[string]bool{}
 	var n, oldest float64
+	table := e.tables("{queue}")[0]
+	refusing := slices.DeleteFunc(slices.Clone(e.obstacles), func(o string) bool {
+		return !strings.HasSuffix(o, " on "+table)
+	})
 	err := e.rows(ctx, []any{&topic, &n, &oldest}, func() {
 		unhandled[topic] = true
-		e.findOf(Queue, topic, "queue_unhandled", max(Warning, byAge(seconds(oldest))),
-			fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled lately",
-				inQueue(int64(n), topic, "is", "are"), span(seconds(oldest))),
-			"give a queue.Dispatcher, Subscriber or Group a handler for this topic; where one runs that has it, its log says why it "+
-				"does not handle them. Until then its messages are charged no attempt")
+		evidence := fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled lately",
+			inQueue(int64(n), topic, "is", "are"), span(seconds(oldest)))
+		cure := "give a queue.Dispatcher, Subscriber or Group a handler for this topic. Until then its messages are " +
+			"charged no attempt"
+		if len(refusing) > 0 {
+			evidence += "; the database may refuse to update them, because of " + strings.Join(refusing, ", ")
+			cure = "look for \"message refused by the database\" in the log of a dispatcher, and drop or mend what it " +
+				"names. If there is no such line, " + cure
+		}
+		e.findOf(Queue, topic, "queue_unhandled", max(Warning, byAge(seconds(oldest))), evidence, cure)
 	}, sqltext.QueueUnhandled)
 	if err != nil {
 		return err

@@ -99,19 +99,8 @@ func (b *batch[T]) last(ctx context.Context) (left []T) {
 	return left
 }
 
-// rowsFault says whether an error may be due to one of many rows: something about its data, or that a transaction has
-// it locked. Lost connections, missing tables and privileges, deadlocks and full disks are not.
+// rowsFault says whether an error may be due to one of many rows: something about its data, or that a transaction has it
+// locked.
 func rowsFault(err error) bool {
-	if timedOut(err) {
-		return true
-	}
-	state := text.SQLState(err)
-	if len(state) < 2 {
-		return false
-	}
-	switch state[:2] {
-	case "08", "25", "28", "3D", "3F", "40", "42", "53", "57", "58":
-		return false
-	}
-	return true
+	return timedOut(err) || text.SQLState(err) == text.LockNotAvailable || text.RefusesRow(err)
 }

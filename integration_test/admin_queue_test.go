@@ -158,3 +158,16 @@ func TestQueueActs(t *testing.T) {
 			column[string](t, h, "SELECT last_error FROM inbox_queue WHERE message_id = 'm3' AND state = 'done'"))
 	})
 }
+
+// TestADelayedMessageIsAsOldAsItsDueTime: it has waited since then, and not since it was stored.
+func TestADelayedMessageIsAsOldAsItsDueTime(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	storeAll(t, newStore(t, h, queue.StoreConfig{}), items("letters", 1)...)
+	h.exec(t, "UPDATE inbox_queue SET first_seen_at = now() - interval '1 hour', due_at = now() - interval '1 minute'")
+	s, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	require.Len(t, s.Queue, 1)
+	assert.InDelta(t, time.Minute, s.Queue[0].Oldest, float64(patience))
+}

@@ -65,7 +65,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		assert.NotEqual(t, all, s.SQL, "a look from the beginning has pages")
 		if s.SQL == pages {
 			if statements++; first == nil {
-				first = s.Args[len(s.Args)-19:]
+				first = s.Args[len(s.Args)-20:]
 			}
 		}
 	}

@@ -26,44 +26,44 @@ func queueStatements() []planned {
 	topics, metadata := slices.Repeat([]string{"orders"}, some), slices.Repeat([]string{"{}"}, some)
 	settle := []any{owner, sources, ids}
 	with := func(args ...any) []any { return slices.Concat(settle, args) }
-	none := []string(nil)
+	none, left := []string(nil), []int64{}
 	delays := []float64{2, 4, 8}
 	key := []string{"inbox_queue_pkey"}
 	settled := []string{"inbox_queue_pkey", ""} // and by ctid
 	both := []string{"inbox_queue_ready", "inbox_queue_waiting", ""}
 	return []planned{
 		{
-			name: "ClaimReady", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(0), none, int64(64 << 20)},
+			name: "ClaimReady", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(0), none, int64(64 << 20), left},
 			indexes: []string{"inbox_queue_ready", ""},
 		},
 		{
 			name: "ClaimReady of a topic", sql: sqltext.ClaimReady,
-			args:    []any{owner, 30.0, 200, int64(40_000), []string{"orders"}, int64(64 << 20)},
+			args:    []any{owner, 30.0, 200, int64(40_000), []string{"orders"}, int64(64 << 20), left},
 			indexes: []string{"inbox_queue_ready", ""},
 		},
 		{name: "ClaimTopics", sql: sqltext.ClaimTopics, indexes: both, args: []any{owner, 30.0, 200,
 			[]int64{0}, []string{""}, []int64{200}, []int64{0}, []string{"-infinity"}, []int64{0}, none,
-			[]string{}, []int64{}, []bool{}, 100, 0, "-infinity", int64(0), 1, int64(64 << 20)}},
+			[]string{}, []int64{}, []bool{}, 100, 0, "-infinity", int64(0), 1, int64(64 << 20), left}},
 		{name: "ClaimTopics with limits", sql: sqltext.ClaimTopics, indexes: both, args: []any{owner, 30.0, 200,
 			[]int64{2, 1, 0}, []string{"orders", "", ""}, []int64{2, 200, 200}, []int64{40_000, 0, 0},
 			[]string{"2020-01-01T00:00:00Z", "-infinity", "-infinity"}, []int64{5, 0, 0}, none,
 			[]string{"orders", "full", "other"}, []int64{2, 0, 3}, []bool{false, false, true}, 0, 200, "2020-01-01T00:00:00Z",
-			int64(7), 0, int64(64 << 20)}},
+			int64(7), 0, int64(64 << 20), left}},
 		{name: "ClaimPages", sql: sqltext.ClaimPages, indexes: both, args: []any{owner, 30.0, 200,
 			[]int64{0}, []string{""}, []int64{200}, []int64{0}, []string{"-infinity"}, []int64{0}, none,
-			[]string{}, []int64{}, []bool{}, 100, 0, "-infinity", int64(0), 1, int64(64 << 20)}},
+			[]string{}, []int64{}, []bool{}, 100, 0, "-infinity", int64(0), 1, int64(64 << 20), left}},
 		{name: "ClaimPages with limits", sql: sqltext.ClaimPages, indexes: both, args: []any{owner, 30.0, 200,
 			[]int64{2, 1, 0}, []string{"orders", "", ""}, []int64{2, 200, 200}, []int64{40_000, 0, 0},
 			[]string{"2020-01-01T00:00:00Z", "-infinity", "-infinity"}, []int64{5, 0, 0}, none,
 			[]string{"orders", "full", "other"}, []int64{2, 0, 3}, []bool{false, false, true}, 0, 200, "2020-01-01T00:00:00Z",
-			int64(7), 0, int64(64 << 20)}},
+			int64(7), 0, int64(64 << 20), left}},
 		{
-			name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200, int64(64 << 20)},
+			name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200, int64(64 << 20), left},
 			indexes: []string{"inbox_queue_expiring", ""},
 		},
 		{name: "ReleaseStrays", sql: sqltext.ReleaseStrays, args: with(1000), indexes: both},
 		{
-			name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10, int64(0), "-infinity", "0", 1000},
+			name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10, int64(0), "-infinity", "0", 1000, left},
 			indexes: both,
 		},
 		{name: "RenewLeases", sql: sqltext.RenewLeases, args: with(30.0), indexes: key},
@@ -80,7 +80,7 @@ func queueStatements() []planned {
 		{name: "MarkProcessing", sql: sqltext.MarkProcessing, args: []any{"plan", "50000"}, indexes: key},
 		{name: "MarkDead", sql: sqltext.MarkDead, args: []any{"plan", "50000", "why"}, indexes: key},
 		{
-			name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250}, indexes: []string{"inbox_queue_expiring", ""},
+			name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250, left}, indexes: []string{"inbox_queue_expiring", ""},
 		},
 		// and by ctid
 		{

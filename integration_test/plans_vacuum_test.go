@@ -35,7 +35,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		msgs := claimed(t, store, owner, limit)
 		for _, s := range seen.take() {
 			if s.SQL == claim || s.SQL == pages {
-				from = s.Args[len(s.Args)-19:] // what comes before is how it is sent
+				from = s.Args[len(s.Args)-20:] // what comes before is how it is sent
 			}
 		}
 		acked, err := store.Ack(t.Context(), owner, idsOf(msgs)...)
@@ -199,8 +199,8 @@ func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.Trac
 }
 
 // What comes before the arguments is how they are sent.
-func reapArgs(args []any) []any { return args[len(args)-7:] }
-func lookArgs(args []any) []any { return args[len(args)-19:] }
+func reapArgs(args []any) []any { return args[len(args)-8:] }
+func lookArgs(args []any) []any { return args[len(args)-20:] }
 
 // pinVacuum opens a transaction that has read the queue, and returns what ends it.
 func pinVacuum(t *testing.T, h handle) (end func()) {

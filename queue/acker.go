@@ -2,6 +2,8 @@ package queue
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -63,27 +65,44 @@ func (a *acker) run() {
 // ack repeats what fails as long as leases last, which are renewed meanwhile; when the loop stops it tries a little
 // longer.
 func (a *acker) ack(batch []*claimed, report *trouble.Log) {
-	ids := make([]ID, len(batch))
-	for i, c := range batch {
-		ids[i] = c.ID
+	byID := make(map[ID]*claimed, len(batch))
+	for _, c := range batch {
+		byID[c.ID] = c
 	}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 2*time.Second
 	begun := time.Now()
 	for {
 		ctx, cancel := context.WithTimeout(a.loop.base, queryTimeout)
+		ids := slices.Collect(maps.Keys(byID))
 		n, err := a.loop.store.Ack(ctx, a.loop.owner, ids...)
 		cancel()
-		report.Tell(err)
 		var stopping bool
 		a.loop.step(func() { stopping = a.loop.stopping })
-		if err == nil && n < len(ids) {
-			a.loop.logger.Debug("leases lost before the ack: nothing changed", watermill.LogFields{"messages": len(ids) - n})
+		refused, err := refusedOf(err)
+		for _, id := range refused.ids {
+			if a.later(byID[id], refused.first, stopping) {
+				delete(byID, id)
+			}
+		}
+		report.Tell(err)
+		if lost := len(ids) - len(refused.ids) - n; err == nil && lost > 0 {
+			a.loop.logger.Debug("leases lost before the ack: nothing changed", watermill.LogFields{"messages": lost})
 		}
 		if err == nil || stopping && time.Since(begun) > queryTimeout {
 			break
 		}
 		time.Sleep(retry.NextBackOff())
 	}
-	a.loop.step(func() { a.loop.forget(batch...) })
+	a.loop.step(func() { a.loop.forget(slices.Collect(maps.Values(byID))...) })
+}
+
+// later acks a message again after a wait that the database has refused to mark done: its handler has returned and must
+// not be called again. Meanwhile its lease is renewed. It returns false if nothing will ack it.
+func (a *acker) later(c *claimed, err error, stopping bool) bool {
+	wait, ok := a.loop.store.refused("ack", queueRow{ID: c.ID, topic: c.Topic}, err)
+	if ok = ok && !stopping; ok {
+		time.AfterFunc(wait, func() { a.add(c) })
+	}
+	return ok
 }

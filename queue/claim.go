@@ -42,6 +42,9 @@ const (
 //
 // After an error it may be unknown what was claimed. Such messages are retried when the lease is over, with the charge.
 //
+// A message whose update the database refuses, because of a constraint or trigger on the table, is left out with an
+// error line, and tried again after a growing wait. In a transaction of the caller's Claim returns the error instead.
+//
 // No order is promised: what fell due takes turns with what was never claimed, the longest waiting first. Claims at
 // once take different messages.
 func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
@@ -114,16 +117,14 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	if joined {
 		t.claimer = &claimer{joined: true}
 	}
-	if t.claimer.hurries(a, time.Now()) {
-		err = t.ready(ctx, c.Limit)
-	}
-	// Half of them may be of those that fell due, and then there is more of these if the others were few.
-	for again := len(t.found.msgs) < c.Limit && t.room > 0; again && err == nil; again = again && len(a.limits) == 0 &&
-		t.room > 0 {
-		again, err = t.topics(ctx, c.Limit-len(t.found.msgs))
-	}
-	for a.whole && t.found.paged && len(t.found.msgs) == 0 && err == nil {
-		_, err = t.topics(ctx, c.Limit)
+	t.ask.limits = slices.Clone(a.limits)
+	again, err := s.choose(ctx, choice{
+		what: claimRows, topics: c.Topics, limit: c.Limit,
+		many: func() error { return t.many(ctx) }, fits: t.fits,
+		one: func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
+	})
+	if again {
+		t.found.full, t.found.empty = true, false
 	}
 	if err != nil && joined {
 		return claims{}, err
@@ -132,25 +133,92 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	return t.found, err
 }
 
+// many claims by the statements for many messages.
+func (t *taking) many(ctx context.Context) (err error) {
+	limit := t.claim.Limit
+	if len(t.found.msgs) == 0 && t.claimer.hurries(t.ask, time.Now()) {
+		err = t.ready(ctx, limit)
+	}
+	// Half of them may be of those that fell due, and then there is more of these if the others were few.
+	for again := len(t.found.msgs) < limit && t.room > 0; again && err == nil; again = again &&
+		len(t.ask.limits) == 0 && t.room > 0 {
+		again, err = t.topics(ctx, limit-len(t.found.msgs))
+	}
+	for t.ask.whole && t.found.paged && len(t.found.msgs) == 0 && err == nil {
+		_, err = t.topics(ctx, limit)
+	}
+	return err
+}
+
+// limit returns the limit of a topic that has one of its own.
+func (t *taking) limit(topic string) *room {
+	i := slices.IndexFunc(t.ask.limits, func(l room) bool { return l.topic == topic })
+	if i < 0 {
+		return nil
+	}
+	return &t.ask.limits[i]
+}
+
+// fits says whether there is room for a message that was left out before, or is tried alone.
+func (t *taking) fits(row queueRow) bool {
+	limit := t.limit(row.topic)
+	return len(t.found.msgs) < t.claim.Limit && (limit == nil || limit.n > 0) && (!row.suspect || t.ask.suspects) &&
+		(len(t.found.msgs) == 0 || int64(row.size) <= t.room)
+}
+
+// one claims one message.
+func (t *taking) one(ctx context.Context, row queueRow, expired bool) (claimed bool, err error) {
+	scanner := t.s.scanner()
+	err = t.s.collect(ctx, "claim message", func(rows drive.Rows) error {
+		r, err := scanner.scan(rows)
+		if err != nil {
+			return err
+		}
+		claimed = true
+		t.room = max(0, t.room-int64(len(r.Payload)))
+		if limit := t.limit(r.Topic); limit != nil {
+			limit.n--
+		}
+		if row.suspect && !expired {
+			t.found.msgs, t.found.suspect = slices.Insert(t.found.msgs, 0, r.Message), true
+			t.ask.suspects = false
+		} else {
+			t.found.msgs = append(t.found.msgs, r.Message)
+		}
+		return nil
+	}, sqltext.ClaimMessage, row.Source, row.MessageID, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), expired)
+	return claimed, err
+}
+
 // claimExpired takes messages that were not handled in time, and says whether there may be more.
 func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more bool, err error) {
 	if err := c.check(); err != nil {
 		return nil, false, err
 	}
-	scanner := s.scanner(&more)
-	err = s.collect(ctx, "claim expired messages", func(rows drive.Rows) error {
-		r, err := scanner.scan(rows)
-		if err != nil {
-			return err
-		}
-		msgs = append(msgs, r.Message)
-		return nil
-	}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit, int64(cmp.Or(c.MaxBytes, defaultMaxBytes)))
-	if err != nil {
+	t := &taking{s: s, claim: c, ask: ask{suspects: true}, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
+	again, err := s.choose(ctx, choice{
+		what: buryRows, limit: c.Limit, fits: t.fits,
+		many: func() error {
+			if len(t.found.msgs) >= c.Limit || t.room == 0 {
+				return nil
+			}
+			scanner := s.scanner(&more)
+			return s.collect(ctx, "claim expired messages", func(rows drive.Rows) error {
+				r, err := scanner.scan(rows)
+				if err == nil {
+					t.found.msgs = append(t.found.msgs, r.Message)
+				}
+				return err
+			}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit-len(t.found.msgs), t.room,
+				s.refusals.leftOut())
+		},
+		one: func(row queueRow) (bool, error) { return t.one(ctx, row, true) },
+	})
+	if msgs = t.found.msgs; err != nil && len(msgs) == 0 {
 		return nil, false, err
 	}
 	s.logger.Debug("claimed expired messages", watermill.LogFields{"owner": c.Owner.String(), "messages": len(msgs)})
-	return msgs, more || len(msgs) == c.Limit, nil
+	return msgs, more || again || len(msgs) == c.Limit, nil
 }
 
 // taking is one call of claim.
@@ -178,7 +246,7 @@ func (t *taking) ready(ctx context.Context, limit int) error {
 	began := time.Now()
 	look := t.claimer.lookReady(began)
 	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID,
-		t.claim.Topics, t.room)
+		t.claim.Topics, t.room, t.s.refusals.leftOut())
 	if err != nil {
 		t.claimer.failedReady(began, look)
 		return err
@@ -199,7 +267,8 @@ func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) 
 		statement = sqltext.ClaimPages
 	}
 	found, err := t.run(ctx, statement,
-		append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room)...)...)
+		append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room,
+			t.s.refusals.leftOut())...)...)
 	if err != nil {
 		t.claimer.failed(began, p)
 		return false, err

@@ -224,9 +224,16 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	n, err := backoff.Retry(ctx, func() (int, error) {
 		queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
-		return fn(queryCtx)
+		n, err := fn(queryCtx)
+		if errors.As(err, new(*refusedError)) {
+			err = backoff.Permanent(err)
+		}
+		return n, err
 	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0))
+	refused, err := refusedOf(err)
 	switch {
+	case len(refused.ids) > 0: // its lease ends, and reaping gives it back, or is refused as well
+		c.loop.store.refused(what, queueRow{ID: c.ID, topic: c.Topic}, refused.first)
 	case err != nil:
 		// Cause: the database, until the lease expired.
 		// Cure: effects outside the transaction are repeated.

@@ -86,11 +86,7 @@ func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
 	}
 	m.ctx, m.end = context.WithCancel(ctx)
 	d.loop.news = g.news
-	d.loop.freed = func(c *claimed) {
-		if !c.expired { // those have places of their own
-			g.freed(t.server)
-		}
-	}
+	d.loop.freed = func(c *claimed) { g.freed(c, t.server) }
 	ended := d.loop.begin(ctx)
 	g.work.Go(func() {
 		defer close(m.over)
@@ -106,8 +102,11 @@ func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
 	return m, nil
 }
 
-// freed is called when a place is free. Its caller signals.
-func (g *Group) freed(s *server) {
+// freed is called when a handler has returned. Its caller signals. Burials have places of their own database alone.
+func (g *Group) freed(c *claimed, s *server) {
+	if c.expired {
+		return
+	}
 	g.mu.Lock()
 	g.places.give()
 	s.places.give()

@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -24,6 +25,41 @@ func TestGroupLeavesNoPlaceFree(t *testing.T) {
 		if turn.n != test.want {
 			t.Errorf("with %d of its 2 places taken and %d free it takes %d, not %d", test.taken, test.free, turn.n, test.want)
 		}
+	}
+}
+
+// TestADatabaseHasHalfOfAGroup: one database claims no more than half of what a Group handles at once, unless it is the
+// only one.
+func TestADatabaseHasHalfOfAGroup(t *testing.T) {
+	for databases, want := range map[int]int{1: 4, 2: 2, 3: 2} {
+		g := &Group{cfg: GroupConfig{Dispatcher: DispatcherConfig{Concurrency: 4}, MaxPolls: 4}, places: newPlaces(4)}
+		g.targets = map[string]*target{}
+		m := newTestMember()
+		for i := range databases {
+			key := strconv.Itoa(i)
+			g.targets[key] = &target{key: key}
+		}
+		m.t = g.targets["0"]
+		m.t.server = &server{places: newPlaces(noLimit)}
+		g.members = []*member{m}
+		ready, _, _ := g.candidates(time.Now())
+		if len(ready) != 1 || ready[0].n != want {
+			t.Errorf("of %d databases one claims %v, not %d", databases, ready, want)
+		}
+	}
+}
+
+// TestBurialsFreeNoPlaceOfAGroup: what is only buried had none.
+func TestBurialsFreeNoPlaceOfAGroup(t *testing.T) {
+	g, s := &Group{places: newPlaces(4)}, &server{places: newPlaces(4)}
+	k := s.take(&g.places, 2)
+	k.got(2)
+	g.freed(&claimed{expired: true}, s)
+	if g.places.taken != 2 || s.places.taken != 2 {
+		t.Errorf("a burial leaves %d and %d places taken, not 2", g.places.taken, s.places.taken)
+	}
+	if g.freed(&claimed{}, s); g.places.taken != 1 || s.places.taken != 1 {
+		t.Errorf("a message leaves %d and %d places taken, not 1", g.places.taken, s.places.taken)
 	}
 }
 

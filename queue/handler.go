@@ -201,6 +201,11 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		c.release(0, "")
 		return observe.Failed
 	}
+	if !begun && text.RefusesRow(err) {
+		wait, _ := d.store.refused("ack", queueRow{ID: c.ID, topic: c.Topic}, err)
+		c.release(wait, text.OfError(err))
+		return observe.Failed
+	}
 	if !begun {
 		// Cause: the pool is full, or the database.
 		// Cure: raise pool_max_conns or lower Concurrency.

@@ -12,26 +12,26 @@ import (
 // Renew gives leases another while, from now on, and returns the messages that are still the owner's. Those that are
 // missing are another owner's, or will be, and what their handler does may be done twice; or they are in the
 // transaction of a handler that has acked them, where no other owner can take them. It returns ErrInvalid for a zero
-// Owner, a lease of less than a second, and an ID that cannot be one.
+// Owner, a lease of less than a second, and an ID that cannot be one. If a constraint or trigger on the table refuses
+// some of the messages, the others are renewed and returned, with an error that names a refused one.
 func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 	if r.LeaseTTL < minLease {
 		return nil, fmt.Errorf("%w: Renew.LeaseTTL is %s: it must be at least %s", ErrInvalid, r.LeaseTTL, minLease)
 	}
-	sources, messageIDs, err := split("Renew", r.Owner, ids)
-	if err != nil || len(ids) == 0 {
+	if _, _, err := split("Renew", r.Owner, ids); err != nil || len(ids) == 0 {
 		return nil, err
 	}
 	var ours []ID
-	err = s.collect(ctx, "renew leases", func(rows drive.Rows) error {
-		var id ID
-		err := rows.Scan(&id.Source, &id.MessageID)
-		ours = append(ours, id)
-		return err
-	}, sqltext.RenewLeases, r.Owner.String(), sources, messageIDs, r.LeaseTTL.Seconds())
-	if err != nil {
-		return nil, err
-	}
-	return ours, nil
+	err := s.eachOf(ctx, ids, func(ctx context.Context, ids ...ID) error {
+		sources, messageIDs, _ := split("Renew", r.Owner, ids)
+		return s.collect(ctx, "renew leases", func(rows drive.Rows) error {
+			var id ID
+			err := rows.Scan(&id.Source, &id.MessageID)
+			ours = append(ours, id)
+			return err
+		}, sqltext.RenewLeases, r.Owner.String(), sources, messageIDs, r.LeaseTTL.Seconds())
+	})
+	return ours, err
 }
 
 // split checks which owner settles what, and brings it into the order of IDs.

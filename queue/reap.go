@@ -116,10 +116,28 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	jump := r.from != reapPlace{} && r.from != reapFirst
 	for at, done, freshEnded, dueEnded := reapFirst, false, false, false; !done; {
 		place := at.orFirst(first)
-		n, next, low, err := s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapLeases,
-			reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage)
-		if total += n; err != nil {
+		var n int
+		var next reapPlace
+		var low lowest
+		again, err := s.choose(ctx, choice{what: reapRows, limit: reapBatch, many: func() (err error) {
+			n, next, low, err = s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapLeases,
+				reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage, s.refusals.leftOut())
+			total += n
+			return err
+		}, one: func(row queueRow) (bool, error) {
+			n, _, _, err := s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapMessage,
+				row.Source, s.delays(), maxAttempts, row.MessageID)
+			total += n
+			return n > 0, err
+		}})
+		if err != nil {
 			return goOn, total, err
+		}
+		if again && over() {
+			break
+		}
+		if again {
+			continue
 		}
 		if place == first {
 			s.mu.Lock()
@@ -141,9 +159,19 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 			goOn, done = at, freshEnded && dueEnded || over()
 		}
 	}
-	for n := reapBatch; n >= reapBatch && r.kill; {
-		n, _, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch)
-		if total += n; err != nil || over() {
+	for n, again := reapBatch, false; (again || n >= reapBatch) && r.kill; {
+		again, err = s.choose(ctx, choice{what: expireRows, limit: reapBatch, many: func() (err error) {
+			n, _, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch,
+				s.refusals.leftOut())
+			total += n
+			return err
+		}, one: func(row queueRow) (bool, error) {
+			n, _, _, err := s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessage, row.Source,
+				row.MessageID)
+			total += n
+			return n > 0, err
+		}})
+		if err != nil || over() {
 			break
 		}
 	}

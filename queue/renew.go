@@ -31,8 +31,10 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	var ids []ID
 	l.step(func() {
 		for id, c := range l.claimed {
-			held[id] = c
-			ids = append(ids, id)
+			if !l.store.refusals.waits("renew", id, begun) {
+				held[id] = c
+				ids = append(ids, id)
+			}
 		}
 	})
 	if len(ids) == 0 {
@@ -41,6 +43,11 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.lease/3)
 	defer cancel()
 	ours, err := l.store.Renew(ctx, Renew{Owner: l.owner, LeaseTTL: l.cfg.lease}, ids...)
+	refused, err := refusedOf(err)
+	for _, id := range refused.ids { // its lease ends when it ends
+		l.store.refused("renew", queueRow{ID: id, topic: held[id].Topic}, refused.first)
+		delete(held, id)
+	}
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,8 @@ import (
 
 // Ack marks messages done and returns how many of them were the owner's. One that is another's by now, or unknown, or
 // settled before, is left as it is and not counted. No IDs are no error. It returns ErrInvalid for a zero Owner and for
-// an ID that cannot be one.
+// an ID that cannot be one. If a constraint or trigger on the table refuses some of the messages, the others are
+// settled and counted, and the error names one that was refused.
 func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, s.cfg.KeepPayload)
 }
@@ -72,13 +73,19 @@ func (s *Store) postpone(ctx context.Context, owner Owner, delay time.Duration, 
 	return s.settle(ctx, "Release", sqltext.ReleaseMessages, owner, ids, reason(why), delay.Seconds())
 }
 
-func (s *Store) settle(ctx context.Context, what, statement string, owner Owner, ids []ID, args ...any) (int, error) {
-	sources, messageIDs, err := split(what, owner, ids)
-	if err != nil || len(ids) == 0 {
+func (s *Store) settle(
+	ctx context.Context, what, statement string, owner Owner, ids []ID, args ...any,
+) (n int, err error) {
+	if _, _, err := split(what, owner, ids); err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	args = append([]any{owner.String(), sources, messageIDs}, args...)
-	n, err := orAgain(len(ids), func() (int, error) { return s.execOn(ctx, s.onKept, what, statement, args...) })
+	err = s.eachOf(ctx, ids, func(ctx context.Context, ids ...ID) error {
+		sources, messageIDs, _ := split(what, owner, ids)
+		args := append([]any{owner.String(), sources, messageIDs}, args...)
+		changed, err := orAgain(len(ids), func() (int, error) { return s.execOn(ctx, s.onKept, what, statement, args...) })
+		n += changed
+		return err
+	})
 	if err == nil {
 		s.logger.Debug(what, watermill.LogFields{"owner": owner.String(), "messages": len(ids), "changed": n})
 	}

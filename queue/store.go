@@ -63,7 +63,8 @@ func (c StoreConfig) validate() error {
 // its own. Besides what each says, they return outbox.ErrOtherDB if the transaction is one of another database,
 // outbox.ErrNoTx if it has ended, and errors of the database.
 type Store struct {
-	lines trouble.Seldom // about handlers
+	lines    trouble.Seldom // about handlers and refused rows
+	refusals refusals
 
 	db      *core.DB
 	cfg     StoreConfig

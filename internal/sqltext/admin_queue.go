@@ -23,31 +23,39 @@ SELECT c.state, c.topic, count(*), bool_or(c.more),
  GROUP BY c.state, c.topic`
 
 	// QueueUnhandled lists topics of the queue that have had messages due for a minute, and of which no message is, or was
-	// lately, handled: no dispatcher has a handler for it. It says how many are due and since how many seconds the first
-	// is. Dispatchers have no rows that would tell what they handle. What an operator has paused is left out.
-	QueueUnhandled = `SELECT w.topic, count(*)::float8, extract(epoch FROM clock_timestamp() - min(w.since))::float8
-  FROM ((SELECT q.topic, ` + unhandled + ` AS met, q.owner, ` + queueSince + ` FROM {queue} q
-          WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT 1000)
-        UNION ALL
-        (SELECT q.topic, ` + unhandled + `, q.owner, ` + queueSince + ` FROM {queue} q
-          WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp()
-          ORDER BY q.due_at, q.id LIMIT 1000)
-        UNION ALL
-        SELECT f.topic, f.met, f.owner, f.since
-          FROM (SELECT q.topic, ` + unhandled + ` AS met, q.owner, ` + queueSince + ` FROM {queue} q
-                 WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at > statement_timestamp()
-                 ORDER BY q.due_at, q.id LIMIT 1000) f
-         WHERE f.met) w
+	// lately, handled, with how many are due and since how many seconds the first is. Dispatchers have no rows that would
+	// tell what they handle: while one works, a topic counts only if it has met a message of it without a handler. Else its
+	// messages may just be waiting for a slot. What an operator has paused is left out.
+	QueueUnhandled = `WITH seen AS MATERIALIZED (
+    (SELECT q.topic, ` + unhandled + ` AS met, q.owner, q.locked_until, ` + queueSince + ` FROM {queue} q
+      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT 1000)
+    UNION ALL
+    (SELECT q.topic, ` + unhandled + `, q.owner, q.locked_until, ` + queueSince + ` FROM {queue} q
+      WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at <= statement_timestamp()
+      ORDER BY q.due_at, q.id LIMIT 1000)
+    UNION ALL
+    SELECT f.topic, f.met, f.owner, f.locked_until, f.since
+      FROM (SELECT q.topic, ` + unhandled + ` AS met, q.owner, q.locked_until, ` + queueSince + ` FROM {queue} q
+             WHERE q.state = 'processing' AND q.due_at IS NOT NULL AND q.due_at > statement_timestamp()
+             ORDER BY q.due_at, q.id LIMIT 1000) f
+     WHERE f.met
+), lately AS MATERIALIZED (
+    SELECT q.topic FROM {queue} q WHERE q.state = 'done' AND q.done_at > statement_timestamp() - interval '1 minute'
+     ORDER BY q.done_at DESC LIMIT 10000
+)
+SELECT w.topic, count(*)::float8, extract(epoch FROM clock_timestamp() - min(w.since))::float8
+  FROM seen w
  WHERE w.topic NOT IN (SELECT t.topic FROM {outbox_topics} t
                         WHERE t.forwarder = '00000000-0000-0000-0000-000000000000')
    AND w.topic NOT IN (
-       (SELECT q.topic FROM {queue} q WHERE q.state = 'done' AND q.done_at > statement_timestamp() - interval '1 minute'
-         ORDER BY q.done_at DESC LIMIT 10000)
+       SELECT l.topic FROM lately l
        UNION ALL
        (SELECT q.topic FROM {queue} q WHERE q.state = 'processing' AND q.due_at > statement_timestamp() AND q.attempts > 0
          ORDER BY q.due_at, q.id LIMIT 1000))
  GROUP BY w.topic
-HAVING min(w.since) < clock_timestamp() - interval '1 minute' AND count(w.owner) FILTER (WHERE NOT w.met) = 0`
+HAVING min(w.since) < clock_timestamp() - interval '1 minute' AND count(w.owner) FILTER (WHERE NOT w.met) = 0
+   AND (bool_or(w.met) OR NOT EXISTS (SELECT FROM lately UNION ALL SELECT FROM seen s
+                                       WHERE s.owner IS NOT NULL AND s.locked_until > statement_timestamp()))`
 
 	// NoHandler is the error of a message that a dispatcher met and has no handler for. It waits then, and is due.
 	NoHandler = `no handler for the topic`

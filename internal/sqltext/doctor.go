@@ -64,6 +64,8 @@ SELECT 'trigger', p.name, g.tgname::text
   FROM parts p JOIN pg_trigger g ON g.tgrelid = p.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype::int & 19 = 19
    AND g.tgparentid = 0
 UNION ALL SELECT 'rule', p.name, r.rulename::text FROM parts p JOIN pg_rewrite r ON r.ev_class = p.oid AND r.ev_enabled <> 'D'
+UNION ALL SELECT 'check', t.name, k.conname::text FROM t JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c'
+   AND NOT k.convalidated WHERE t.relkind = 'r'
 UNION ALL SELECT 'unique', t.name, x.indexrelid::regclass::text FROM t JOIN pg_index x ON x.indrelid = t.oid
    AND (x.indisunique OR x.indisexclusion) AND NOT x.indisprimary
 UNION ALL SELECT 'child', t.name, i.inhrelid::regclass::text FROM t JOIN pg_inherits i ON i.inhparent = t.oid WHERE t.relkind = 'r'

@@ -21,13 +21,13 @@ const (
 	// not updated, as if the limit had been lower: the header's key says that by 'cut'. The sizes are added up one by one
 	// only then.
 	//
-	// Arguments: owner, lease in seconds, limit, mark, topics (NULL = all), room for payloads in bytes.
+	// Arguments: owner, lease in seconds, limit, mark, topics (NULL = all), room for payloads in bytes, ids to leave out.
 	ClaimReady = `WITH free AS MATERIALIZED (
     SELECT q.ctid, q.id, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
        AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())
          AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[]))
-       AND ` + notPaused + `
+       AND ` + notPaused + ` AND q.id <> ALL ($7::bigint[])
      ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), room AS MATERIALIZED (
     SELECT CASE WHEN sum(f.size) > $6::bigint THEN
@@ -63,7 +63,7 @@ UNION ALL SELECT * FROM claimed`
 	// Arguments: owner, lease in seconds, limit; of the parts: what, topic, room, mark of what is ready, mark of what fell
 	// due (time and id); topics (NULL = all); of all topics with a limit: name, room, whether they are in the part of what
 	// = 1; how many of what fell due come before what is ready, and how many behind it; mark of suspects (time and id),
-	// how many of them; room for payloads in bytes.
+	// how many of them; room for payloads in bytes; ids to leave out.
 	ClaimTopics = claimParts + `, free AS MATERIALIZED (
     SELECT f.*, row_number() OVER () AS ord
       FROM (SELECT * FROM (
@@ -124,10 +124,14 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
                         WHERE l.room <= 0))`
 
 	isReady = `q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
-                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
+                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` +
+		notPaused + leftOut
 
 	isDue = `q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL
-                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
+                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` +
+		notPaused + leftOut
+
+	leftOut = ` AND q.id <> ALL ($20::bigint[])`
 
 	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a look from the
 	// beginning when that is over. The CASE keeps the planner from a guess: it would take nearly all rows for paused, and
@@ -148,12 +152,12 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 	// waits, as it does when that has failed, is taken when it falls due: those behind it have their turn first. Payloads
 	// have room as in ClaimReady, and each row says at its end whether more is left for want of that.
 	//
-	// Arguments: owner, lease in seconds, limit, room for payloads in bytes.
+	// Arguments: owner, lease in seconds, limit, room for payloads in bytes, ids to leave out.
 	ClaimExpired = `WITH late AS MATERIALIZED (
     SELECT q.ctid, q.expires_at, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
        AND q.owner IS NULL
-       AND (q.due_at IS NULL OR q.due_at <= statement_timestamp())
+       AND (q.due_at IS NULL OR q.due_at <= statement_timestamp()) AND q.id <> ALL ($5::bigint[])
      ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), weighed AS MATERIALIZED (
     SELECT l.ctid, l.size, sum(l.size) OVER (ORDER BY l.expires_at ROWS UNBOUNDED PRECEDING) AS total FROM late l

@@ -77,12 +77,12 @@ UPDATE {queue} q
 	// have been able to clean it.
 	//
 	// Arguments: how many to give back at most, seconds of wait by attempt, attempts after which a message is dead (NULL =
-	// never), where the page begins (id; time; id), how many rows it has.
+	// never), where the page begins (id; time; id), how many rows it has, ids to leave out.
 	ReapLeases = `WITH fresh AS MATERIALIZED (
-    SELECT q.ctid, q.id, ` + leaseOver + ` AS late FROM {queue} q
+    SELECT q.ctid, q.id, ` + leaseOver + ` AND q.id <> ALL ($8::bigint[]) AS late FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $7::int
 ), due AS MATERIALIZED (
-    SELECT q.ctid, q.due_at, q.id, ` + leaseOver + ` AS late FROM {queue} q
+    SELECT q.ctid, q.due_at, q.id, ` + leaseOver + ` AND q.id <> ALL ($8::bigint[]) AS late FROM {queue} q
      WHERE (q.due_at, q.id) > ($5::timestamptz, $6::bigint) AND q.due_at <= statement_timestamp()
        AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $7::int
@@ -92,10 +92,7 @@ UPDATE {queue} q
       JOIN {queue} q ON q.ctid = l.ctid WHERE ` + leaseOver + ` LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 ), reaped AS (
     UPDATE {queue} q
-       SET attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired',
-  owner = NULL, locked_until = NULL,
-           due_at = clock_timestamp() + ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
-           state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END` + NoteReaped + `
+       SET ` + reaped + `
       FROM (SELECT l.ctid FROM late l LIMIT $1::int) late WHERE q.ctid = late.ctid
     RETURNING ` + queueColumns + `
 )
@@ -110,11 +107,11 @@ UNION ALL SELECT * FROM reaped`
 
 	// ExpireMessages marks one batch of messages dead that were not handled in time, and returns them.
 	//
-	// Arguments: batch size.
+	// Arguments: batch size, ids to leave out.
 	ExpireMessages = `WITH late AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
-       AND q.owner IS NULL
+       AND q.owner IS NULL AND q.id <> ALL ($2::bigint[])
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET state = 'dead', last_error = 'expired'` + NoteExpired + `
@@ -125,6 +122,12 @@ RETURNING ` + queueColumns
 	// oneMore attempt, as far as there is such a number: a row that SQL has given the highest must not fail those beside
 	// it.
 	oneMore = `(least(q.attempts, 2147483646) + 1)`
+
+	reaped = `attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired',
+  owner = NULL, locked_until = NULL,
+           due_at = clock_timestamp() +
+             ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
+           state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END` + NoteReaped
 
 	leaseOver = `q.owner IS NOT NULL AND q.locked_until < statement_timestamp()`
 

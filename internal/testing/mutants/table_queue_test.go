@@ -1,4 +1,35 @@
 package mutants
 
 // queueMutants are those of the durable queue.
-var queueMutants = []Mutant{}
+var queueMutants = []Mutant{
+	{
+		Name: "Q1", File: "queue/group.go", In: "queue", Test: "TestADatabaseHasHalfOfAGroup",
+		Breaks: "one database of a Group takes all of its places",
+		Old:    "most = max(1, most/2)",
+		New:    "most = max(1, most)",
+	},
+	{
+		Name: "Q2", File: "queue/group_member.go", In: "queue", Test: "TestBurialsFreeNoPlaceOfAGroup",
+		Breaks: "a burial frees a place that it did not have, and a Group handles more at once than it may",
+		Old:    "	if c.expired {\n		return\n	}\n	g.mu.Lock()",
+		New:    "	g.mu.Lock()",
+	},
+	{
+		Name: "Q3", File: "queue/schedule.go", In: "queue", Test: "TestScheduleOfATopicWithALimit",
+		Breaks: "a burial takes a place of its topic",
+		Old:    "t != nil && !buried {\n		t.taken++",
+		New:    "t != nil {\n		t.taken++",
+	},
+	{
+		Name: "Q4", File: "internal/sqltext/states.go", In: "integration_test", Test: "TestADelayedMessageIsAsOldAsItsDueTime",
+		Breaks: "a delayed message is as old as its Enqueue, and not as its due time",
+		Old:    "  THEN q.due_at ELSE q.first_seen_at END, timestamptz",
+		New:    "  THEN q.first_seen_at ELSE q.first_seen_at END, timestamptz",
+	},
+	{
+		Name: "Q5", File: "queue/refused.go", In: "integration_test", Test: "TestRefusedMessagesStopNoOther",
+		Breaks: "a message that the database refuses stops all others",
+		Old:    "	if !text.RefusesRow(failed) {\n		return false, failed\n	}\n	rows",
+		New:    "	if true {\n		return false, failed\n	}\n	rows",
+	},
+}

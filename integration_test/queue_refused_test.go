@@ -1,0 +1,210 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+// refuser is a trigger that refuses updates of the messages whose ids end with 7.
+const refuser = `CREATE FUNCTION refuses() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF %s THEN RAISE EXCEPTION 'refused' USING ERRCODE = 'P0001'; END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER refuses BEFORE UPDATE ON inbox_queue FOR EACH ROW
+  WHEN (NEW.message_id LIKE '%%7') EXECUTE FUNCTION refuses()`
+
+// TestRefusedMessagesStopNoOther: a constraint or a trigger of the database's owner refuses what one of the queue's
+// statements does to a tenth of the messages. All others are handled, and once it is dropped the rest too.
+func TestRefusedMessagesStopNoOther(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	const messages = 200
+	trigger := func(condition string) string { return fmt.Sprintf(refuser, condition) }
+	for name, c := range map[string]struct {
+		install  string
+		prepare  string // what happens to the messages before
+		detached bool
+		slow     bool // until the cure handlers take longer than a lease
+		onDead   bool
+		left     string // the messages that are left before the cure
+		once     bool   // no handler is called twice
+	}{
+		"any change": {
+			install: `ALTER TABLE inbox_queue ADD CONSTRAINT no_sevens CHECK (message_id NOT LIKE '%7') NOT VALID`,
+			left:    `state = 'processing'`, once: true,
+		},
+		"claim":        {install: trigger(`NEW.owner IS NOT NULL`), left: `state = 'processing'`, once: true},
+		"ack":          {install: trigger(`NEW.state = 'done'`), left: `state = 'processing'`, once: true},
+		"ack detached": {install: trigger(`NEW.state = 'done'`), left: `state = 'processing'`, detached: true, once: true},
+		"renew": {
+			install: trigger(`NEW.owner = OLD.owner AND NEW.locked_until > OLD.locked_until`), detached: true, slow: true,
+			left: `state = 'processing'`,
+		},
+		"reap": {
+			install: trigger(`OLD.owner IS NOT NULL AND NEW.owner IS NULL AND NEW.state = 'processing'`),
+			prepare: `UPDATE inbox_queue SET owner = gen_random_uuid(), locked_until = now() - interval '1 second'`,
+			left:    `state = 'processing'`, once: true,
+		},
+		"expire": {
+			install: trigger(`NEW.state = 'dead'`), prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`,
+			left: `state = 'processing'`,
+		},
+		"claim expired": {
+			install: trigger(`NEW.owner IS NOT NULL`), onDead: true,
+			prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`, left: `state = 'processing'`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			log := &lineLogger{}
+			s, err := queue.NewStore(h.db, quickStore(), log)
+			require.NoError(t, err)
+			storeAll(t, s, items("orders", messages)...)
+			if c.prepare != "" {
+				h.exec(t, c.prepare)
+			}
+			h.exec(t, c.install)
+			refused := h.count(t, `SELECT count(*) FROM inbox_queue WHERE message_id LIKE '%7'`)
+			require.EqualValues(t, messages/10, refused)
+			var mu sync.Mutex
+			var cured atomic.Bool
+			calls := map[queue.ID]int{}
+			cfg := quickDispatcher(map[string]queue.Handler{"orders": {
+				Detached: c.detached,
+				Handle: func(ctx context.Context, msg *queue.Message) error {
+					mu.Lock()
+					calls[msg.ID]++
+					mu.Unlock()
+					if c.slow && !cured.Load() {
+						select {
+						case <-ctx.Done():
+							return context.Cause(ctx)
+						case <-time.After(4 * time.Second):
+						}
+					}
+					return nil
+				},
+			}})
+			if cfg.LeaseTTL = 2 * time.Second; c.slow {
+				cfg.LeaseTTL = 3 * time.Second
+				cfg.Concurrency = 2 * messages
+			}
+			if c.onDead {
+				cfg.OnDead = func(context.Context, *queue.Message, error) error { return nil }
+			}
+			d, err := queue.NewDispatcher(s, cfg, log)
+			require.NoError(t, err)
+			ctx, stop := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() { ended <- d.Run(ctx) }()
+			defer func() {
+				stop()
+				assert.NoError(t, <-ended)
+			}()
+			begun := time.Now()
+			settled := func(where string) bool {
+				return h.count(t, `SELECT count(*) FROM inbox_queue WHERE state IN ('done', 'dead') AND message_id `+where) ==
+					h.count(t, `SELECT count(*) FROM inbox_queue WHERE message_id `+where)
+			}
+			eventually(t, func() bool { return settled(`NOT LIKE '%7'`) }, "all others are handled")
+			t.Logf("the others were handled after %s", time.Since(begun))
+			if c.left != "" {
+				assert.EqualValues(t, refused,
+					h.count(t, `SELECT count(*) FROM inbox_queue WHERE message_id LIKE '%7' AND `+c.left))
+				eventually(t, func() bool {
+					return log.has("ERROR", "message refused by the database", "topic:orders", "message_id:orders-", "sqlstate:")
+				}, "a line says why")
+			}
+			cured.Store(true)
+			h.exec(t, `DROP TRIGGER IF EXISTS refuses ON inbox_queue`)
+			h.exec(t, `ALTER TABLE inbox_queue DROP CONSTRAINT IF EXISTS no_sevens`)
+			eventually(t, func() bool { return settled(`LIKE '%7'`) }, "the rest too, once nothing refuses them")
+			mu.Lock()
+			defer mu.Unlock()
+			for id, n := range calls {
+				if c.once && n > 1 {
+					assert.Failf(t, "called twice", "%v: %d", id, n)
+				}
+			}
+		})
+	}
+}
+
+// TestRefusedMessagesOfCallers: callers of Ack, Renew and Claim get what was done for the others, and an error that
+// names one message; in a transaction of theirs the error alone.
+func TestRefusedMessagesOfCallers(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, owner := newStore(t, h, quickStore()), queue.NewOwner()
+	storeAll(t, s, items("orders", 20)...)
+	msgs := claimed(t, s, owner, 20)
+	require.Len(t, msgs, 20)
+	ids := make([]queue.ID, len(msgs))
+	for i, msg := range msgs {
+		ids[i] = msg.ID
+	}
+	h.exec(t, `ALTER TABLE inbox_queue ADD CONSTRAINT no_sevens CHECK (message_id NOT LIKE '%7') NOT VALID`)
+	ours, err := s.Renew(t.Context(), queue.Renew{Owner: owner, LeaseTTL: time.Minute}, ids...)
+	assert.Len(t, ours, 18)
+	require.ErrorContains(t, err, "no_sevens")
+	n, err := s.Release(t.Context(), owner, ids[:10]...)
+	assert.Equal(t, 9, n)
+	require.ErrorContains(t, err, "no_sevens")
+	assert.Len(t, claimed(t, s, queue.NewOwner(), 20), 9)
+	n, err = s.Ack(t.Context(), owner, ids...)
+	assert.Equal(t, 9, n)
+	require.ErrorContains(t, err, "no_sevens")
+	h.exec(t, `ALTER TABLE inbox_queue DROP CONSTRAINT no_sevens`)
+	n, err = s.Ack(t.Context(), owner, ids...)
+	assert.NoError(t, err)
+	assert.Equal(t, 2, n)
+}
+
+// TestDoctorOfABusyQueue: a topic whose messages wait for a slot of a Dispatcher that is busy with others is no topic
+// without a handler; nor does a topic whose messages the database refuses lack one.
+func TestDoctorOfABusyQueue(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, busy, handles := newStore(t, h, quickStore()), make(chan struct{}), make(chan struct{}, 1)
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"slow": {Detached: true, Handle: func(context.Context, *queue.Message) error {
+			handles <- struct{}{}
+			<-busy
+			return nil
+		}},
+		"letters": {Handle: func(context.Context, *queue.Message) error { return nil }},
+	})
+	cfg.Concurrency = 1
+	storeAll(t, s, items("slow", 1)...)
+	dispatching(t, s, cfg)
+	<-handles
+	storeAll(t, s, items("letters", 8)...)
+	h.exec(t, "UPDATE inbox_queue SET first_seen_at = now() - interval '20 minutes'")
+	found := findings(t, h)
+	assert.NotContains(t, found, "queue_unhandled")
+	require.Contains(t, found, "queue_waits")
+	assert.Contains(t, found["queue_waits"].Evidence, "letters")
+
+	h.exec(t, `ALTER TABLE inbox_queue ADD CONSTRAINT no_sevens CHECK (message_id NOT LIKE '%7') NOT VALID`)
+	close(busy)
+	eventually(t, func() bool {
+		return h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'done'") == 8
+	}, "all others are handled")
+	h.exec(t, "UPDATE inbox_queue SET done_at = now() - interval '2 minutes' WHERE state = 'done'")
+	f := ails(t, h, "queue_unhandled")
+	assert.Contains(t, f.Evidence, `constraint no_sevens on "inbox_queue"`)
+	assert.Contains(t, f.Cure, "message refused by the database")
+}

@@ -1,0 +1,290 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// A constraint or trigger that somebody has put on the table may refuse the update of some rows, and with them the
+// statement for many rows that they are in. Such a statement is repeated for fewer rows, down to one. A row that is
+// refused alone is left out of the statements for many, and tried alone after a growing wait.
+
+const (
+	minRefusedWait = time.Second
+	maxRefusedWait = 5 * time.Minute
+	// maxRefused is how many refused rows a Store remembers. If there are more, statements for many rows fail.
+	maxRefused = 10_000
+	// maxAlone is how many rows one call tries alone.
+	maxAlone = 200
+)
+
+// The statements that choose their rows, as sqltext.ListMessages names them.
+const (
+	claimRows  = "claim"
+	buryRows   = "bury"
+	expireRows = "expire"
+	reapRows   = "reap"
+)
+
+// queueRow is what is known of a row before it is changed.
+type queueRow struct {
+	ID
+	id      int64 // 0 = unknown: the row is not one that a statement chooses
+	topic   string
+	suspect bool
+	size    int
+}
+
+// refusals are the rows that the database has refused to update. It is safe for concurrent use.
+type refusals struct {
+	mu      sync.Mutex
+	rows    map[refusalKey]*refusedRow
+	pruneAt time.Time
+}
+
+type refusalKey struct {
+	what string // the statement
+	ID
+}
+
+type refusedRow struct {
+	queueRow
+	wait time.Duration
+	at   time.Time // when to try again
+}
+
+// add remembers a row that was refused, and returns how long to leave it alone; ok is false if there are too many.
+func (r *refusals) add(what string, row queueRow, now time.Time) (wait time.Duration, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !now.Before(r.pruneAt) {
+		r.pruneAt = now.Add(maxRefusedWait)
+		for key, old := range r.rows {
+			if now.Sub(old.at) > maxRefusedWait { // nothing has tried it again: it was settled in another way
+				delete(r.rows, key)
+			}
+		}
+	}
+	key := refusalKey{what, row.ID}
+	old := r.rows[key]
+	if old == nil {
+		if len(r.rows) >= maxRefused {
+			return maxRefusedWait, false
+		}
+		if r.rows == nil {
+			r.rows = map[refusalKey]*refusedRow{}
+		}
+		old = &refusedRow{wait: minRefusedWait / 2}
+		r.rows[key] = old
+	}
+	old.queueRow, old.wait = row, min(2*old.wait, maxRefusedWait)
+	old.at = now.Add(old.wait)
+	return old.wait, true
+}
+
+func (r *refusals) remove(what string, id ID) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.rows, refusalKey{what, id})
+}
+
+func (r *refusals) len() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.rows)
+}
+
+// leftOut are the ids of the rows that statements leave out which choose their rows.
+func (r *refusals) leftOut() []int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ids := []int64{}
+	for _, row := range r.rows {
+		if row.id != 0 {
+			ids = append(ids, row.id)
+		}
+	}
+	return ids
+}
+
+// due returns the rows to try again with a statement, those first that have waited longest.
+func (r *refusals) due(what string, now time.Time) (rows []queueRow) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var due []*refusedRow
+	for key, row := range r.rows {
+		if key.what == what && !now.Before(row.at) {
+			due = append(due, row)
+		}
+	}
+	slices.SortFunc(due, func(a, b *refusedRow) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id)) })
+	for _, row := range due[:min(len(due), maxAlone)] {
+		rows = append(rows, row.queueRow)
+	}
+	return rows
+}
+
+// waits reports whether a row is not to be tried yet.
+func (r *refusals) waits(what string, id ID, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	row := r.rows[refusalKey{what, id}]
+	return row != nil && now.Before(row.at)
+}
+
+// refused remembers a row that the database refused to update alone, logs it once a minute for each cause, and returns
+// how long to leave it alone; ok is false if there are too many of them.
+func (s *Store) refused(what string, row queueRow, err error) (wait time.Duration, ok bool) {
+	wait, ok = s.refusals.add(what, row, time.Now())
+	state, constraint := text.SQLState(err), text.Constraint(err)
+	if s.lines.Due("refused " + what + " " + state + " " + constraint + " " + row.topic) {
+		// Cause: a CHECK added NOT VALID, or a trigger that raises, refuses what the statement writes to this row.
+		// Cure: the message is tried again on its own, at most 5 min after the last time.
+		s.logger.Error("message refused by the database: the others go on, and it is tried again alone: "+
+			"drop or mend the constraint or trigger on the table, or correct the row", err, watermill.LogFields{
+			"topic": row.topic, "source": row.Source, "message_id": row.MessageID, "statement": what, "sqlstate": state,
+			"constraint": constraint, "table": s.db.Tables().Queue, "wait": wait.String(), "refused_messages": s.refusals.len(),
+		})
+	}
+	return wait, ok
+}
+
+// choice is a statement that chooses its rows, and its counterpart for one row.
+type choice struct {
+	what   string
+	topics []string // nil = all
+	limit  int
+	many   func() error
+	fits   func(queueRow) bool // nil, or whether there is room for the row
+	one    func(queueRow) (changed bool, err error)
+}
+
+// choose runs the statement for many rows. First it tries those alone that were refused before and are due, and if the
+// statement fails because of a row, all those that it may have chosen. Again says that this has made a difference: the
+// statement may succeed now. In a transaction of the caller's, which the error has ended, nothing is tried alone.
+func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
+	_, joined, err := s.on(ctx)
+	if err != nil {
+		return false, fmt.Errorf("%s messages: %w", c.what, err)
+	}
+	if joined {
+		return false, c.many()
+	}
+	if _, err := s.alone(c, s.refusals.due(c.what, time.Now())); err != nil {
+		return false, err
+	}
+	failed := c.many()
+	if !text.RefusesRow(failed) {
+		return false, failed
+	}
+	rows, err := s.list(ctx, c)
+	if err == nil {
+		again, err = s.alone(c, rows)
+	}
+	if err != nil || !again {
+		return false, errors.Join(failed, err)
+	}
+	return true, nil
+}
+
+// alone tries rows one by one, and says whether one was changed, or refused. It returns other errors.
+func (s *Store) alone(c choice, rows []queueRow) (progress bool, err error) {
+	for _, row := range rows {
+		if c.topics != nil && !slices.Contains(c.topics, row.topic) || c.fits != nil && !c.fits(row) {
+			continue
+		}
+		changed, err := c.one(row)
+		switch {
+		case err == nil:
+			s.refusals.remove(c.what, row.ID)
+			progress = progress || changed
+		case !text.RefusesRow(err):
+			return progress, err
+		default:
+			if _, ok := s.refused(c.what, row, err); !ok {
+				return progress, err
+			}
+			progress = true
+		}
+	}
+	return progress, nil
+}
+
+func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error) {
+	err = s.collect(ctx, "list messages", func(found drive.Rows) error {
+		var r queueRow
+		err := found.Scan(&r.id, &r.Source, &r.MessageID, &r.topic, &r.suspect, &r.size)
+		rows = append(rows, r)
+		return err
+	}, sqltext.ListMessages, c.what, min(c.limit, maxAlone), s.refusals.leftOut(), c.topics)
+	return rows, err
+}
+
+// refusedError is the error of a call for messages of which the database refused some.
+type refusedError struct {
+	ids   []ID
+	first error
+	other error // nil, or what kept the rest from being done
+}
+
+func (e *refusedError) Error() string {
+	return errors.Join(fmt.Errorf("the database refused %d of the messages, such as %q from %q: %w", len(e.ids),
+		e.ids[0].MessageID, e.ids[0].Source, e.first), e.other).Error()
+}
+
+func (e *refusedError) Unwrap() error { return e.first }
+
+// refusedOf splits an error of eachOf into the messages that were refused, perhaps none, and another error.
+func refusedOf(err error) (refused refusedError, other error) {
+	var r *refusedError
+	if errors.As(err, &r) {
+		return *r, r.other
+	}
+	return refusedError{}, err
+}
+
+// eachOf runs a statement for messages by their IDs. If the database refuses that because of one, it runs the statement
+// for each half of them, until those stand alone that are refused. It returns a refusedError for these.
+func (s *Store) eachOf(ctx context.Context, ids []ID, statement func(ctx context.Context, ids ...ID) error) error {
+	err := statement(ctx, ids...)
+	if !text.RefusesRow(err) {
+		return err
+	}
+	if _, joined, on := s.on(ctx); joined || on != nil {
+		return err
+	}
+	var refused refusedError
+	var halve func(ids []ID, err error) error
+	halve = func(ids []ID, err error) error {
+		switch {
+		case !text.RefusesRow(err):
+			return err
+		case len(ids) == 1:
+			if refused.ids = append(refused.ids, ids[0]); refused.first == nil {
+				refused.first = err
+			}
+			return nil
+		}
+		a, b := ids[:len(ids)/2], ids[len(ids)/2:]
+		if err := halve(a, statement(ctx, a...)); err != nil {
+			return err
+		}
+		return halve(b, statement(ctx, b...))
+	}
+	refused.other = halve(ids, err)
+	if len(refused.ids) == 0 {
+		return refused.other
+	}
+	return &refused
+}
