@@ -7,7 +7,6 @@ import (
 	godoc "go/doc"
 	"go/parser"
 	"go/token"
-	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -35,25 +34,24 @@ For a text that the program printed: its cause, and what to do. Written by ` + "
 - [Errors to compare with](#errors-to-compare-with) by ` + "`errors.Is`" + `.
 - [Other errors](#other-errors), in the field ` + "`err`" + ` of a line and in ` + "`last_error`" + ` of a message.
 
-Search for the beginning of the text, up to the first value in it. A text that is not listed, such as an error of a
+Sorted by text: search for its beginning, up to the first value in it. A text that is not listed, such as an error of a
 configuration, says itself what to do; so does a text with an empty cell. Where the cause is "the database", it does not
 answer in time, or the role lacks a grant: run ` + "`outboxctl doctor`" + ` as that role.
 `)
 	exported, others := allErrors(t)
 	lines := logLines(t)
 	table := func(heading string, list []printed) {
-		fmt.Fprintf(&b, "\n## %s\n", heading)
-		of := byPackage(list)
-		for _, dir := range slices.Sorted(maps.Keys(of)) {
-			fmt.Fprintf(&b, "\n### %s\n\n| text | cause | cure |\n|---|---|---|\n", inPackage(dir))
-			for _, p := range of[dir] {
-				text := cell(p.text)
-				if ast.IsExported(p.name) && p.name != "" {
-					text += fmt.Sprintf("<br>`%s.%s`", importName(p.dir), p.name)
-				}
-				fmt.Fprintf(&b, "| %s | %s | %s |\n", text, cell(p.cause), cell(p.cure))
+		fmt.Fprintf(&b, "\n## %s\n\n| text | cause | cure |\n|---|---|---|\n", heading)
+		var rows []string
+		for _, p := range list {
+			text := cell(p.text)
+			if ast.IsExported(p.name) && p.name != "" {
+				text += fmt.Sprintf(" (`%s.%s`)", importName(p.dir), p.name)
 			}
+			rows = append(rows, fmt.Sprintf("| %s | %s | %s |\n", text, cell(p.cause), cell(p.cure)))
 		}
+		slices.SortFunc(rows, func(a, b string) int { return cmp.Compare(strings.ToLower(a), strings.ToLower(b)) })
+		b.WriteString(strings.Join(slices.Compact(rows), ""))
 	}
 	table("Failures and warnings in the log", slices.DeleteFunc(addsToText(lines), func(p printed) bool {
 		return p.level != "Error" && !strings.HasPrefix(p.text, "warning: ")
@@ -83,19 +81,7 @@ func addsToText(list []printed) (rest []printed) {
 	return rest
 }
 
-func inPackage(dir string) string {
-	return cmp.Or(strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(dir, "."), "cmd/"), "/cli"), "outbox")
-}
-
 func cell(text string) string { return strings.ReplaceAll(strings.TrimSuffix(text, "."), "|", `\|`) }
-
-func byPackage(list []printed) map[string][]printed {
-	of := map[string][]printed{}
-	for _, p := range list {
-		of[p.dir] = append(of[p.dir], p)
-	}
-	return of
-}
 
 // sorted puts texts in order and makes one of those that are printed at several places.
 func sorted(list []printed) []printed {
