@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// WithoutTx says what Publish does when the context carries no transaction.
+// WithoutTx decides what Publish does without a transaction in the context.
 type WithoutTx int
 
 const (
-	// RequireTx refuses with ErrNoTx. It is the default: a message that was meant to be atomic with
-	// something is not written beside it by accident.
+	// RequireTx refuses with ErrNoTx. It is the default, so that no message is written outside a transaction by
+	// accident.
 	RequireTx = WithoutTx(core.RequireTx)
-	// OwnTx writes the messages of the call in a transaction of their own.
+	// OwnTx writes the messages of the call in their own transaction.
 	OwnTx = WithoutTx(core.OwnTx)
 	// PassThrough hands the messages to the publisher that Decorator wraps.
 	PassThrough = WithoutTx(core.PassThrough)
@@ -39,27 +39,25 @@ func (c PublisherConfig) core() core.PublisherConfig {
 	return core.PublisherConfig{WithoutTx: core.WithoutTx(c.WithoutTx), Key: c.Key, MaxPayloadBytes: c.MaxPayloadBytes}
 }
 
-// Publisher writes messages into the outbox table, in the transaction that their context carries. It is
-// safe for concurrent use; calls that share a transaction run one after another.
+// Publisher writes messages into the outbox table, in the transaction of their context. It is safe for concurrent use;
+// calls that share a transaction run one after another.
 type Publisher core.Publisher
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB or an error that names the field at fault. A nil
-// logger is that of db.
+// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB or an error that names an invalid field. A nil
+// logger is the logger of db.
 func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	p, err := core.NewPublisher((*core.DB)(db), cfg.core(), logger)
 	return (*Publisher)(p), err
 }
 
-// Decorator makes the publisher that a Router or a component is given write to the outbox wherever the message's
-// context carries a transaction; without one cfg.WithoutTx decides, and PassThrough hands the messages to the decorated
-// publisher. Close of what it returns does not close the decorated publisher: its maker does. Decorator returns
-// what NewPublisher returns.
+// Decorator makes a publisher write to the outbox if the message's context carries a transaction. Without one
+// cfg.WithoutTx decides; PassThrough hands the messages to the decorated publisher.
 //
-// It serves publishers that are called inside handlers, such as those of a CQRS bus. What a handler returns
-// is published by the Router after every middleware is done, with a context that has no transaction:
-// that takes middleware.Outbox.
+// It is for publishers that are called inside handlers, such as a CQRS bus's. Messages that a handler returns are
+// published by the Router after every middleware, without a transaction in the context: use middleware.Outbox for them.
+// Close does not close the decorated publisher. Errors are those of NewPublisher.
 func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (message.PublisherDecorator, error) {
 	decorate, err := core.Decorator((*core.DB)(db), cfg.core(), logger)
 	if err != nil {
@@ -74,13 +72,12 @@ func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (mes
 	}, nil
 }
 
-// Publish writes the messages in the transaction of their contexts, at once and in their order. It checks
-// all of them before it writes any. Publishing nothing is no error.
+// Publish writes the messages in the transaction of their contexts, in their order. It checks all of them before it
+// writes any. Publishing no messages is not an error.
 //
-// It returns ErrInvalidMessage, ErrMixedTx, ErrOtherDB, ErrNoTx as PublisherConfig.WithoutTx says, an error of
-// PublisherConfig.Key, or that of the database, after which Postgres refuses everything else in that transaction. If
-// the transaction in the context has ended it returns ErrNoTx whatever WithoutTx says; give such messages a context of
-// OutsideTx. ErrTxEnded says that the handler ended the transaction by itself.
+// It returns ErrInvalidMessage, ErrMixedTx, ErrOtherDB, ErrNoTx depending on PublisherConfig.WithoutTx, an error of
+// PublisherConfig.Key, or the database's, after which Postgres refuses all further statements of the transaction. It
+// returns ErrNoTx if the transaction in the context has ended (use OutsideTx), and ErrTxEnded if the handler ended it.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return (*core.Publisher)(p).Publish(topic, msgs...)
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// DB is a handle on a Postgres database and one set of tables. It is made once per pool and shared by all parts that
-// work with these tables: a forwarder wakes at once for commits that were made through the same handle. It is safe for
-// concurrent use and owns nothing: closing the pool is the caller's business. Several handles may share a pool, each
-// with tables of its own, and then a transaction of one is one of all of them.
+// DB is a handle on a Postgres database and one set of tables. Create one for each pool and share it: commits through a
+// handle wake its forwarder immediately. It is safe for concurrent use and does not close the pool. Several handles may
+// share a pool, each with its own tables; they share transactions.
 type DB core.DB
 
 // DBConfig configures a handle. The zero value is ready for use.
@@ -33,10 +32,9 @@ type DBConfig struct {
 	DisableNotify bool
 }
 
-// Tables are the names of the tables. The zero value means the defaults in the search path of the connection. A name
-// may hold ASCII letters, digits, _, $ and -, may not start with a digit or -, and has at most 40 bytes; it is always
-// quoted, so it is case-sensitive. Names that are derived from it may be longer. Services that share a schema each
-// choose an Outbox.
+// Tables are the names of the tables. The zero value is the defaults in the connection's search path. A name has at
+// most 40 ASCII letters, digits, _, $ and -, and begins with a letter or _. It is always quoted, so it is
+// case-sensitive. Derived names may be longer. Services that share a schema each choose an Outbox.
 type Tables struct {
 	// schema of all tables; default: none, that is the connection's search_path; name it if code of yours changes that for
 	// its session
@@ -52,12 +50,12 @@ type Tables struct {
 	Idempotency string
 }
 
-// Validate reports the first name that is refused, wrapped around ErrBadName, or one that is that of another table, or
-// of an index or sequence of these tables.
+// Validate reports the first invalid name, wrapped around ErrBadName, or a name that is used twice among these tables,
+// their indexes and sequences.
 func (t Tables) Validate() error { return sqltext.Tables(t).Validate() }
 
 // FromPgx makes a handle on a pgx pool. It does no I/O. It returns ErrNoDB for a nil pool, ErrBadName, or an error that
-// names the field at fault. The logger is that of all parts that get none of their own; nil logs nothing.
+// names an invalid field. Parts without their own logger use this one; nil logs nothing.
 func FromPgx(pool *pgxpool.Pool, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, error) {
 	if pool == nil {
 		return nil, ErrNoDB
@@ -65,9 +63,8 @@ func FromPgx(pool *pgxpool.Pool, cfg DBConfig, logger watermill.LoggerAdapter) (
 	return newDB(drive.NewPgx(pool), cfg, logger)
 }
 
-// FromSQL makes a handle on a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq; else it is
-// FromPgx. With pgx's stdlib leave the description cache on (description_cache_capacity, 512 by default): statements
-// outside transactions fail without it.
+// FromSQL is FromPgx for a database/sql pool of any Postgres driver, such as pgx's stdlib or lib/pq. With pgx's stdlib
+// keep the description cache on (description_cache_capacity, 512 by default), or statements outside transactions fail.
 func FromSQL(pool *sql.DB, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, error) {
 	if pool == nil {
 		return nil, ErrNoDB

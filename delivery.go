@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// Delivery says which outbox row a message was read from.
+// Delivery is the outbox row that a message was read from.
 type Delivery struct {
 	ID         int64     // row id; not the order of commits
 	Topic      string    // topic the message was published to
@@ -16,9 +16,9 @@ type Delivery struct {
 	EnqueuedAt time.Time // when the row was written, on the database's clock
 }
 
-// DeliveryFromContext returns which outbox row the message that is being handled was read from, or false if no
-// forwarder.Subscriber delivered it to this handler. In what a handler publishes to another topic within the process,
-// or a Forwarder does, there is none.
+// DeliveryFromContext returns the outbox row of the message that is being handled, or false if no forwarder.Subscriber
+// delivered it to this handler. It returns false in handlers of messages that such a handler publishes within the
+// process.
 func DeliveryFromContext(ctx context.Context) (Delivery, bool) {
 	d, ok := core.DeliveryFrom(ctx)
 	return Delivery(d), ok

@@ -21,9 +21,9 @@ type httpServer struct {
 
 var _ Runner = httpServer{}
 
-// HTTPServer makes a Runner of an http.Server: it serves on the listener until its context ends, then accepts no more
-// and waits up to 15 s for the requests that are under way, which it cuts off then, with an error that says so. A nil
-// listener is one on Server.Addr. It serves TLS if Server.TLSConfig has certificates. Give it to Run before the others.
+// HTTPServer makes a Runner of an http.Server. It serves on the listener until its context ends, then waits up to 15 s
+// for requests in flight, and returns an error if it had to cut any off. A nil listener listens on Server.Addr. It
+// serves TLS if Server.TLSConfig has certificates. Give it to Run first.
 func HTTPServer(server *http.Server, listener net.Listener) Runner {
 	return httpServer{server, listener}
 }
@@ -69,12 +69,13 @@ func (s httpServer) serve() error {
 // readyTimeout bounds how long a probe waits for the database.
 const readyTimeout = 2 * time.Second
 
-// Live answers a liveness probe: the process serves HTTP. It asks no database, as a restart cures none.
+// Live answers a liveness probe: the process serves HTTP. It does not ask the database, because a restart would not
+// cure it.
 func Live() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probed(w, nil) })
 }
 
-// Ready answers a readiness probe: 200 if the database answers within 2 s, else 503. Each request asks it.
+// Ready answers a readiness probe: 200 if the database answers within 2 s, else 503.
 func Ready(db *DB) http.Handler {
 	own := (*core.DB)(db)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

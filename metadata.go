@@ -19,21 +19,18 @@ const (
 // Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
 // are passed on untouched and have the meaning that writers and readers agree on.
 const (
-	// MetadataKey is the ordering key. The forwarder sets it on what it publishes, so that a broker's
-	// publisher can use it as partition key.
+	// MetadataKey is the ordering key. The forwarder sets it on published messages, so that a broker's publisher can
+	// use it as partition key.
 	MetadataKey = core.MetadataKey // "outbox_key"
-	// MetadataGeneration counts how often a published message was put back to be sent again on purpose, or is the UUID of
-	// the dead letter that was redriven; absent the first time. JetStream's deduplication must tell such a sending from a
-	// retry.
+	// MetadataGeneration counts requeues and replays, or is the UUID of the redriven dead letter; absent the first
+	// time. It lets JetStream's deduplication distinguish a replay from a retry.
 	MetadataGeneration = core.MetadataGeneration // "outbox_generation"
-	// MetadataRedriven counts how often the message was dead and was published again from its dead letter, by Redrive of
-	// package admin; absent the first time.
+	// MetadataRedriven counts how often the message was redriven from its dead letter; absent the first time.
 	MetadataRedriven = core.MetadataRedriven // "outbox_redriven"
-	// MetadataHeaders are headers that command the broker, as a JSON object of texts such as {"Nats-TTL":"1h"};
-	// nats.SetHeader writes it. Metadata under the name of such a header is data and commands nothing. nats.Publisher
-	// sends these headers in its place, kafka.Publisher, whose broker takes no commands, leaves it out, and other
-	// publishers carry it as any metadata. A dead letter has it under another name, and the middlewares and Ingest take it
-	// off what they consume: what came from outside commands nothing where a handler copies it.
+	// MetadataHeaders are headers that command the broker, as a JSON object of strings such as {"Nats-TTL":"1h"};
+	// nats.SetHeader writes it. nats.Publisher sends these headers instead of it, kafka.Publisher drops it, and other
+	// publishers send it as metadata. The middlewares and Ingest remove it from consumed messages, so that a copied
+	// message commands nothing.
 	MetadataHeaders = core.MetadataHeaders // "outbox_headers"
 
 	MetadataEventType     = "event_type"               // name of the event, such as "OrderPlaced"
@@ -47,22 +44,21 @@ const (
 	MetadataCorrelationID = "correlation_id"
 )
 
-// SetKey sets the ordering key of a message: those with the same key are published in order.
+// SetKey sets the ordering key: messages with the same key are published in order.
 func SetKey(msg *message.Message, key string) {
 	msg.Metadata.Set(MetadataKey, key)
 }
 
-// SetAggregate notes which aggregate a message is about. Unless a key is set afterwards or PublisherConfig.Key
-// says otherwise, messages about the same aggregate are published in order. A key that the message has, as the copy of
-// a consumed one may, is removed: it was that of another.
+// SetAggregate sets the aggregate that a message is about. Unless a key is set afterwards or by PublisherConfig.Key,
+// messages about the same aggregate are published in order. It removes a key that a copied message brought along.
 func SetAggregate(msg *message.Message, aggregateType, aggregateID string) {
 	delete(msg.Metadata, MetadataKey)
 	msg.Metadata.Set(MetadataAggregateType, aggregateType)
 	msg.Metadata.Set(MetadataAggregateID, aggregateID)
 }
 
-// SetEvent notes the name of an event, the version of its layout, and when it happened. Versions count from 1: with one
-// below, the message has none.
+// SetEvent sets the name of an event, the version of its layout, and when it happened. Versions count from 1; a lower
+// version is not stored.
 func SetEvent(msg *message.Message, eventType string, version int, occurredAt time.Time) {
 	msg.Metadata.Set(MetadataEventType, eventType)
 	if version < 1 {
@@ -73,23 +69,21 @@ func SetEvent(msg *message.Message, eventType string, version int, occurredAt ti
 	msg.Metadata.Set(MetadataOccurredAt, occurredAt.UTC().Format(time.RFC3339Nano))
 }
 
-// SetDueAt keeps a message in the outbox until the given time on the database's clock. A delayed message takes its
-// place among those of its key when it falls due and holds none of them up; it may be late by the forwarder's
-// PollInterval. Messages delayed with Watermill's components/delay are understood as well; if they carry both a time
-// and a duration, the time counts. A time that has passed delays nothing, so a copy of the metadata of a message that
-// was delayed does not delay the copy.
+// SetDueAt keeps a message in the outbox until the given time on the database's clock. It may be late by the
+// forwarder's PollInterval. A delayed message takes its place in the order of its key when it is due, and blocks no
+// other. Messages delayed by Watermill's components/delay work too; a time takes precedence over a duration. A past
+// time delays nothing, so a copy of delayed metadata is not delayed.
 func SetDueAt(msg *message.Message, at time.Time) {
 	core.SetDueAt(msg, at)
 }
 
-// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert. The forwarder adds the time at
-// which that was over.
+// SetDelay is SetDueAt for a duration, counted on the database's clock from the insert.
 func SetDelay(msg *message.Message, d time.Duration) {
 	core.SetDelay(msg, d)
 }
 
-// AggregateKey is the default of PublisherConfig.Key: aggregate type + "/" + aggregate id where both conventions are
-// set, no key where neither is, and ErrInvalidMessage for half an aggregate, which would be without order in silence.
+// AggregateKey is the default of PublisherConfig.Key: aggregate type + "/" + aggregate id, or no key if neither is set.
+// Half an aggregate returns ErrInvalidMessage, because it would silently have no order.
 func AggregateKey(topic string, msg *message.Message) (string, error) {
 	return core.AggregateKey(topic, msg)
 }

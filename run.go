@@ -10,13 +10,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Runner is what Run runs: a *message.Router, a *forwarder.Forwarder, and whatever else works until its context ends.
-// HTTPServer makes one of an http.Server.
+// Runner is a part that Run runs: a *message.Router, a *forwarder.Forwarder, or any other that works until its context
+// ends. HTTPServer makes a Runner of an http.Server.
 type Runner interface {
 	Run(ctx context.Context) error
 }
 
-// RunConfig configures RunWith. The zero value is that of Run.
+// RunConfig configures RunWith.
 type RunConfig struct {
 	// CloseTimeout is how long all runners together may take to end; default 25 s, below the 30 s of Kubernetes; -1 no
 	// limit. After two thirds of it the remaining runners are ended concurrently. Raise terminationGracePeriodSeconds
@@ -27,19 +27,19 @@ type RunConfig struct {
 const defaultCloseTimeout = 25 * time.Second
 
 // ErrCloseTimeout is returned by Run if runners have not ended within RunConfig.CloseTimeout. They still run: end the
-// process. What they had begun is rolled back, redelivered, or published again.
+// process. Their unfinished work is rolled back, redelivered, or published again.
 //
 // Cure: also raise terminationGracePeriodSeconds.
 var ErrCloseTimeout = errors.New("outbox: runners did not end in time: find what hangs, " +
 	"or raise RunConfig.CloseTimeout")
 
-// Run runs all runners at once and returns when all have ended. When ctx ends, or one of them returns, the others are
-// ended one after another in the order given, each after the one before it has returned. So give the HTTP server first,
-// then the Router, and the forwarder after it: what the last handlers committed can still be published.
+// Run runs all runners and returns when all have ended. When ctx ends or a runner returns, the others are ended one
+// after another in the given order: give the HTTP server first, then the Router, then the forwarder, so that it can
+// still publish the last handlers' messages.
 //
-// All of them together have 25 s to end; RunWith has another deadline. It returns the errors of the runners, joined,
-// without those that only say that ctx ended, and ErrCloseTimeout if one has not ended. A nil runner is an error, and
-// nothing is run then.
+// The runners have 25 s to end; RunWith sets another deadline. Run returns their errors, joined, without those that
+// only report the end of ctx, and ErrCloseTimeout if a runner has not ended. A nil runner is an error, and nothing
+// runs.
 func Run(ctx context.Context, runners ...Runner) error {
 	return RunWith(ctx, RunConfig{}, runners...)
 }
@@ -52,7 +52,7 @@ type running struct {
 	err    error // valid when done is closed
 }
 
-// RunWith is Run with a configuration. It returns an error that names the field at fault.
+// RunWith is Run with a configuration. It returns an error that names an invalid field.
 func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
 	switch {
 	case cfg.CloseTimeout == 0:

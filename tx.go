@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// TxOptions are the settings of one transaction. The zero value is the server's default isolation, read-write.
+// TxOptions are the settings of one transaction.
 type TxOptions struct {
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
@@ -27,19 +27,20 @@ type TxOptions struct {
 	OnBegin func(ctx context.Context) error
 }
 
-// InTx runs fn in a transaction of db, which fn finds in its context, and commits it if fn returns nil. If fn returns
-// an error or panics, the transaction is rolled back and the error or the panic passed on. In a context that carries a
-// transaction already, of InTx, WithPgxTx or WithSQLTx, fn runs behind a savepoint of that one: its failure undoes only
-// its own work. There can be one such nested call at a time, with the context of the innermost, and in the goroutine of
-// the function around it; any other gets ErrTxBusy. If that transaction, or the nested InTx, has ended, InTx returns
-// ErrTxEnded; with OutsideTx(ctx) it begins a new one. A transaction that came along with a message which a Router
-// delivered, as in-process Pub/Subs can pass contexts on, counts as none: it belongs to the publisher. A loop of your
-// own behind such a Pub/Sub passes OutsideTx(msg.Context()) to InTx, or gets ErrTxBusy while that transaction is open;
-// PgxTx, SQLTx, PublishContext and the methods of queue.Store cannot tell, and join it.
+// InTx runs fn in a transaction of db and commits it if fn returns nil. fn finds the transaction in its context. If fn
+// returns an error or panics, the transaction is rolled back and the error or panic is passed on.
 //
-// Besides the errors of fn and of the database it returns ErrNoDB, ErrOtherDB if the context carries a
-// transaction of another handle, ErrRolledBack, ErrTxBusy, ErrTxEnded and ErrCommitUnknown. Serialization failures
-// and deadlocks are not retried here; middleware.Tx does.
+// If ctx already carries a transaction of InTx, WithPgxTx or WithSQLTx, fn runs behind a savepoint of it, and a failure
+// undoes only fn's work. Nested calls run one at a time, with the innermost context and in the goroutine of the
+// surrounding function; others return ErrTxBusy. If the transaction of ctx has ended, InTx returns ErrTxEnded; with
+// OutsideTx(ctx) it begins a new one.
+//
+// A transaction that travelled with a message through an in-process Pub/Sub does not count for the Router's handler. A
+// loop of your own behind such a Pub/Sub passes OutsideTx(msg.Context()) to InTx, PgxTx, SQLTx, PublishContext and
+// queue.Store; otherwise it joins the publisher's transaction, or gets ErrTxBusy.
+//
+// InTx also returns ErrNoDB, ErrOtherDB if ctx carries a transaction of another pool, ErrRolledBack and
+// ErrCommitUnknown. Serialization failures and deadlocks are retried by middleware.Tx and not here.
 func InTx(ctx context.Context, db *DB, fn func(ctx context.Context) error) error {
 	return InTxWith(ctx, db, TxOptions{}, fn)
 }
@@ -49,11 +50,12 @@ func InTxWith(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	return core.InTxHere(ctx, (*core.DB)(db), core.TxOptions(opts), fn)
 }
 
-// WithPgxTx returns a context that carries a transaction which the caller began, on the database of db, and will
-// commit. What is published with it is written at once and becomes visible with the caller's COMMIT; a forwarder
-// notices at its next poll, or at once if the caller then calls db.Wake. AfterCommit and SetRollbackOnly do not work in
-// it, because this module does not learn how it ended; inside a nested InTx SetRollbackOnly does, for the savepoint. It
-// returns ErrNoDB and, for a nil or an empty transaction, ErrNoTx.
+// WithPgxTx returns a context with a transaction that the caller began on the database of db and will commit. Messages
+// published with the context are written immediately and become visible with the caller's COMMIT. A forwarder finds
+// them at its next poll, or immediately if the caller then calls db.Wake.
+//
+// AfterCommit does not work in it, and SetRollbackOnly only inside a nested InTx, because this module does not learn
+// how the transaction ends. WithPgxTx returns ErrNoDB, or ErrNoTx for a nil transaction.
 func WithPgxTx(ctx context.Context, db *DB, tx pgx.Tx) (context.Context, error) {
 	v := reflect.ValueOf(tx)
 	if pooled, ok := tx.(*pgxpool.Tx); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() ||
@@ -78,13 +80,12 @@ func withTx(ctx context.Context, db *DB, tx drive.Tx) (context.Context, error) {
 	return core.WithTx(ctx, (*core.DB)(db), tx), nil
 }
 
-// PgxTx returns the transaction that the context carries, if its handle is of FromPgx. It returns ErrNoTx if there is
-// none or it has ended, ErrTxKind if it is a *sql.Tx, and the error of BEGIN if that failed. Like any transaction it
-// serves one goroutine at a time. Commit and Rollback are refused with ErrTxManaged.
+// PgxTx returns the transaction in the context, if its handle was made by FromPgx. It returns ErrNoTx without one or
+// after its end, ErrTxKind for a *sql.Tx, and the error of BEGIN. One goroutine at a time may use it. Commit and
+// Rollback return ErrTxManaged.
 func PgxTx(ctx context.Context) (pgx.Tx, error) { return native[pgx.Tx](ctx) }
 
-// SQLTx is PgxTx for a handle of FromSQL. Do not call Commit or Rollback of what it returns: InTx would return
-// ErrTxEnded.
+// SQLTx is PgxTx for a handle of FromSQL. Do not call Commit or Rollback: InTx would return ErrTxEnded.
 func SQLTx(ctx context.Context) (*sql.Tx, error) { return native[*sql.Tx](ctx) }
 
 func native[T any](ctx context.Context) (T, error) {
@@ -106,21 +107,22 @@ func native[T any](ctx context.Context) (T, error) {
 		"have the handler write through an interface that the test fakes as well, or test it with a real Postgres", ErrTxKind)
 }
 
-// OutsideTx returns ctx without the transaction that it carries: what is done with it is not undone
-// by a rollback, and does not become visible with the commit either.
+// OutsideTx returns ctx without its transaction. Writes with the new context are independent of the transaction's
+// rollback or commit.
 func OutsideTx(ctx context.Context) context.Context { return core.OutsideTx(ctx) }
 
-// AfterCommit has fn called once the transaction in the context is committed, in the order of the calls, with a context
-// outside of the transaction. It is dropped if the transaction, or the nested InTx around it, is rolled back or its
-// outcome unknown. A panic in it is logged and keeps no other from being called. AfterCommit returns ErrNoTx if there
-// is no transaction, or only one of WithPgxTx or WithSQLTx, or if it, or the nested InTx, has ended, and an error for a
-// nil function.
+// AfterCommit calls fn after the transaction in the context commits. Functions are called in order, with a context
+// outside the transaction.
+//
+// fn is not called if the transaction, or the nested InTx around it, is rolled back or its outcome is unknown. A panic
+// is logged. AfterCommit returns ErrNoTx without a transaction of InTx or middleware.Tx, or if it has ended, and an
+// error for a nil function.
 func AfterCommit(ctx context.Context, fn func(ctx context.Context)) error {
 	return core.AfterCommit(ctx, fn)
 }
 
 // SetRollbackOnly makes InTx roll back although its function returns nil, and return ErrRolledBack; middleware.Tx then
-// acks the message. It is for code whose errors are swallowed before they reach the transaction, such as CQRS handlers
-// with AckCommandHandlingErrors. In a nested InTx it concerns the savepoint. It returns ErrNoTx if there is no
-// transaction, or only one of WithPgxTx or WithSQLTx outside a nested InTx, or if it, or the nested InTx, has ended.
+// acks the message. It is for code whose errors are swallowed, such as CQRS handlers with AckCommandHandlingErrors. In
+// a nested InTx it applies to the savepoint. It returns ErrNoTx without a transaction of InTx or middleware.Tx, or if
+// it has ended.
 func SetRollbackOnly(ctx context.Context) error { return core.SetRollbackOnly(ctx) }
