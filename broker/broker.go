@@ -12,46 +12,46 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// TopicReader reads what a broker holds.
+// TopicReader reads the messages that a broker holds.
 type TopicReader interface {
-	// Each calls fn with the UUID of each message of a topic that the broker has taken at or after a time by its own
-	// clock, and that it holds when Each is called, in any order, and perhaps with others. It ends with fn's error, and
-	// returns an error if the topic does not exist, or if what is missing may have been deleted as it was meant to be:
-	// by age, by compaction, by limits of the broker, or because it was consumed.
+	// Each calls fn with the UUID of each message that a topic holds when Each is called and that the broker received
+	// at or after a time by its own clock, in any order, and perhaps with other UUIDs. It ends with fn's error. It
+	// returns an error if the topic does not exist, or if missing messages may have been deleted on purpose: by age,
+	// compaction, limits, or because they were consumed.
 	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
 }
 
 // MessageReader reads whole messages, for admin.RedriveTopic.
 type MessageReader interface {
-	// Messages calls fn with each message that a topic holds when Messages is called, and the time at which the broker
-	// took it, or its sender sent it. It ends with fn's error, and returns an error if the topic does not exist or a
-	// message cannot be read.
+	// Messages calls fn with each message that a topic holds when Messages is called, and with the time at which the
+	// broker received it or its sender sent it. It ends with fn's error, and returns an error if the topic does not
+	// exist or a message cannot be read.
 	Messages(ctx context.Context, topic string, fn func(m *message.Message, at time.Time) error) error
 }
 
-// Checker looks at the topics of a broker.
+// Checker checks the topics of a broker.
 type Checker interface {
-	// Check says of those of the topics that the broker has which may lose what it has acknowledged, and which of them
-	// it has not: they may be another broker's.
+	// Check returns the topics that may lose acknowledged messages, and the topics that the broker does not have, which
+	// may be another broker's.
 	Check(ctx context.Context, topics []string) (risks []Risk, missing []string, err error)
 }
 
-// Keeper is a Checker that also knows for how long a broker keeps the messages of a topic.
+// Keeper is a Checker that also knows how long a broker keeps the messages of a topic.
 type Keeper interface {
 	Checker
-	// Keeps returns for how long, -1 for ever or until there are too many. It is not known of a topic that the broker has
-	// not: it may be another broker's.
+	// Keeps returns the retention of a topic; -1 is forever or until a limit. It is not known for a topic that the
+	// broker does not have, which may be another broker's.
 	Keeps(ctx context.Context, topic string) (retention time.Duration, known bool, err error)
 }
 
-// Risk is how a topic may lose what its broker has acknowledged.
+// Risk is a way in which a topic may lose acknowledged messages.
 type Risk struct {
 	Severity Severity
 	Evidence string // what is the case, with the name of the topic
 	Cure     string // what to do; commands are in parentheses or after a colon
 }
 
-// Severity says how bad something is. As text it is its name in lower case.
+// Severity is how bad something is. As text it is its name in lower case.
 type Severity int
 
 // The severities.
@@ -75,7 +75,7 @@ func (s Severity) String() string {
 // MarshalText returns the name of the severity.
 func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText takes the name of a severity.
+// UnmarshalText parses the name of a severity.
 func (s *Severity) UnmarshalText(name []byte) error {
 	i := slices.Index(severityNames, string(name))
 	if i < 0 {

@@ -25,7 +25,7 @@ type Target struct {
 	Tables outbox.Tables
 }
 
-// Discovery says which databases there are.
+// Discovery lists the databases.
 type Discovery interface {
 	// Discover returns all targets, in any order. It must return when its context ends. An error leaves those known as
 	// they are. So does an answer without any target, which is more often a fault than meant: it is believed when there

@@ -45,8 +45,8 @@ type Fleet struct {
 	ended   bool
 }
 
-// New makes a Fleet. It does no I/O: Run discovers. It returns an error for a nil Discovery, or one that names
-// the field of the Config at fault. The logger is also that of the handles; nil logs nothing.
+// New makes a Fleet. It does no I/O: Run discovers. It returns an error for a nil Discovery, or one that names an
+// invalid field. The logger is also the handles'; nil logs nothing.
 func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error) {
 	if d == nil {
 		return nil, errors.New("fleet: no Discovery: use Static(targets...) for a fixed list of databases")
@@ -64,10 +64,9 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 	return f, nil
 }
 
-// Run discovers, at once and then at RefreshInterval, until ctx is over or Close is called. Then the handles are gone
-// for Get and Acquire, and it returns nil when the last of them is closed: after its last use, for which it waits up to
-// 30 s. So run it with a context that ends after those of all users of the handles: as the last one of outbox.Run. It
-// returns outbox.ErrRunning or outbox.ErrClosed.
+// Run discovers targets immediately and at each RefreshInterval, until ctx ends or Close is called. Then Get and
+// Acquire fail, and Run returns nil once the handles are closed, after at most 30 s. Give it to outbox.Run last, after
+// all users of the handles. It returns outbox.ErrRunning or outbox.ErrClosed.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, end, err := f.life.Begin(ctx)
 	if err != nil {
@@ -120,7 +119,7 @@ func (f *Fleet) end() {
 // Running returns a channel that is closed when the first discovery has succeeded.
 func (f *Fleet) Running() <-chan struct{} { return f.running }
 
-// Close ends Run and waits for it to return. It may be called several times, by several goroutines.
+// Close ends Run and waits for it to return. It may be called several times, concurrently.
 func (f *Fleet) Close() error {
 	f.life.Close()
 	return nil

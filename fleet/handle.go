@@ -47,16 +47,15 @@ type Handle struct {
 // DB returns the handle.
 func (h *Handle) DB() *outbox.DB { return h.db }
 
-// Done returns a channel that is closed when the target is gone from the fleet, has changed, or the fleet ends. The
-// handle works on; what it is held for should come to its end, and may find with Acquire whether there is another one
-// now.
+// Done returns a channel that is closed when the target is removed or changed, or the fleet ends. The handle still
+// works: finish, and call Acquire for a new one.
 func (h *Handle) Done() <-chan struct{} { return h.gone }
 
-// Release says that the handle is not used any more. Further calls do nothing.
+// Release ends the use of the handle. Further calls do nothing.
 func (h *Handle) Release() { h.release() }
 
-// Acquire returns the handle of a target for work that goes on, and keeps it open until Handle.Release is called. It
-// returns ErrUnknownDatabase if the last discovery did not return the key, and outbox.ErrClosed after the end of Run.
+// Acquire returns a handle that stays open until Handle.Release, for long work. It returns ErrUnknownDatabase for a key
+// that the last discovery did not return, and outbox.ErrClosed after the end of Run.
 func (f *Fleet) Acquire(key string) (*Handle, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,9 +67,8 @@ func (f *Fleet) Acquire(key string) (*Handle, error) {
 	return &Handle{m, sync.OnceFunc(func() { f.let(m.opened) })}, nil
 }
 
-// Get returns the handle of a target for the use of the moment: should the target be gone from the fleet afterwards, a
-// transaction that runs may end, and what follows fails. It is the same one each time, until the target changes. It
-// returns the errors of Acquire.
+// Get returns the handle of a target for short use: if the target is removed, a running transaction may finish, and
+// later use fails. It returns the same handle until the target changes. Errors are those of Acquire.
 func (f *Fleet) Get(key string) (*outbox.DB, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,7 +2,7 @@ package fleet
 
 import "time"
 
-// Status is a database that has its turn again and again, as far as a Selection sees it.
+// Status is a database as a Selection sees it.
 type Status struct {
 	Key       string
 	Handled   int       // messages that its last turn handled
@@ -12,17 +12,16 @@ type Status struct {
 	Busy      bool      // it has its turn, or as many messages at work as it may have
 }
 
-// Selection chooses whose turn it is. Next gets those that may have messages, sorted by key, and the one whose turn has
-// ended last (the zero Status before the first turn), which need not be among them. It returns an index of list, of
-// which at least one is not Busy; anything else counts as the choice of RoundRobin. To choose one that is Busy is to
-// wait for it, for a quarter of a second at most: then RoundRobin's choice has its turn. It is called by one goroutine
-// at a time.
+// Selection chooses whose turn it is. Next gets the databases that may have messages, sorted by key, and the database
+// of the last turn (the zero Status before the first), which may be missing from the list. It returns an index of list,
+// of which at least one is not Busy; an invalid index counts as RoundRobin's choice. To choose a Busy database is to
+// wait for it, for a quarter of a second at most; then RoundRobin's choice has its turn. Next is called by one
+// goroutine at a time.
 type Selection interface {
 	Next(list []Status, last Status) int
 }
 
-// RoundRobin has all databases take turns: it chooses the one whose turn is the longest ago, of those that are not
-// Busy.
+// RoundRobin chooses the database, not Busy, whose last turn is the longest ago.
 func RoundRobin() Selection { return roundRobin{} }
 
 type roundRobin struct{}
@@ -37,9 +36,8 @@ func (roundRobin) Next(list []Status, _ Status) int {
 	return first
 }
 
-// DrainFirst stays with a database for as long as its turns bring messages, and then goes on as RoundRobin does. While
-// such a database is Busy the others wait for it, but for no longer than a quarter of a second at a time: one that
-// hangs stops no other.
+// DrainFirst stays with a database while its turns bring messages, and then continues like RoundRobin. It waits for a
+// Busy database at most a quarter of a second at a time.
 func DrainFirst() Selection { return drainFirst{} }
 
 type drainFirst struct{}

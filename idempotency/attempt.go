@@ -116,10 +116,10 @@ func (h *handler) call(ctx context.Context, w *recorder, q *request) error {
 
 type failureKey struct{}
 
-// HandlerFunc is an http.Handler whose errors roll back. Inside of the middleware of New, an error is logged, nothing
-// is stored, and the client gets 500, or 503 if the error is of Postgres and may pass, or the function has outlived
-// Config.Timeout, or what the function has answered if that is 400 or above. If the error is a serialization failure or
-// a deadlock, the function is called again with a new transaction first. Elsewhere an error is answered with 500.
+// HandlerFunc is an http.Handler whose errors roll back. Inside the middleware of New an error is logged and nothing is
+// stored. The client gets the function's answer if that is 400 or above, 503 for a temporary error of Postgres or after
+// Config.Timeout, else 500. After a serialization failure or a deadlock the function is called again with a new
+// transaction. Elsewhere an error is answered with 500.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP calls the function.

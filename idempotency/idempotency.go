@@ -13,17 +13,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// New returns a middleware that carries out each request once. Put it around each handler, or around the mux that has
-// them, inside of what authenticates. It may be put around several handlers, and is safe for concurrent use.
+// New returns a middleware that carries out each request once. Put it around each handler or around the mux, inside of
+// authentication. It may be put around several handlers, and is safe for concurrent use.
 //
-// It answers with problems of RFC 9457: 400 for an Idempotency-Key that is not valid or missing, 401 as Config.Tenant
-// says, 408, 413 and 414 for what comes too slowly or is too large, 409 with Retry-After while another request of the
-// identity is in progress, 422 for a key that was used for another request, 503 with Retry-After when the database
-// cannot be reached, when the outcome of COMMIT is unknown and when the handler outlived Config.Timeout, and 500 where
-// a handler failed without an answer of its own, where the answer is too large, or lost.
+// It answers with problems of RFC 9457: 400 for an invalid or missing Idempotency-Key, 401 for an error of
+// Config.Tenant, 408, 413 and 414 for slow or large requests, 409 with Retry-After while the request is in progress,
+// 422 for a key of another request, 503 with Retry-After if the database cannot be reached, the outcome of COMMIT is
+// unknown or the handler outlived Config.Timeout, and 500 if a handler failed without an answer, or its answer is too
+// large or lost.
 //
-// Refusals are logged at info level, what is answered with 500 and 503 as errors; keys, bodies and answers never. A
-// nil logger is that of db. New returns outbox.ErrNoDB or an error that names the field at fault.
+// Refusals are logged at info level, 500 and 503 as errors; keys, bodies and answers never. A nil logger is the logger
+// of db. New returns outbox.ErrNoDB or an error that names an invalid field.
 func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (func(http.Handler) http.Handler, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {

@@ -62,8 +62,8 @@ var refusals = []error{
 	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
 }
 
-// Classify gives the verdict on an error of any watermill-kafka publisher; docs/start/kafka.md lists them.
-// The errors of a Publisher carry it. It looks through wrapping and is safe for concurrent use.
+// Classify returns the verdict on an error of any watermill-kafka publisher; docs/start/kafka.md lists them. The errors
+// of a Publisher carry it. It looks through wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	// ProducerErrors does not unwrap.
 	var several sarama.ProducerErrors

@@ -23,9 +23,8 @@ type Marshaler struct {
 
 var _ wmkafka.Marshaler = Marshaler{}
 
-// Marshal returns the wrapped marshaler's message with its key settled, or its error untouched. Metadata
-// "_watermill_message_uuid", the header in which the UUID travels, and such as begin with "%" are sent under an encoded
-// name, see docs/start/kafka.md.
+// Marshal returns the wrapped marshaler's message with the ordering key as its key, or its error unchanged. Metadata
+// "_watermill_message_uuid" and keys that begin with "%" are sent under an encoded name, see docs/start/kafka.md.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
 	stored, _ := core.IsDelivered(msg)
 	key, err := core.KeyOf(msg)
@@ -71,8 +70,8 @@ func carrying(key string) string {
 	return key
 }
 
-// Unmarshaler gives consumers the metadata of a message under their own names again, which the Marshaler had to encode.
-// It is safe for concurrent use if the wrapped one is.
+// Unmarshaler restores the names of metadata that the Marshaler had to encode. It is safe for concurrent use if the
+// wrapped one is.
 type Unmarshaler struct {
 	// Unmarshaler makes the message of the Kafka message. Default: watermill-kafka's DefaultMarshaler.
 	Unmarshaler wmkafka.Unmarshaler
@@ -80,9 +79,9 @@ type Unmarshaler struct {
 
 var _ wmkafka.Unmarshaler = Unmarshaler{}
 
-// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error untouched. The key of the
-// record is the ordering key, metadata outbox.MetadataKey, so that it outlives a dead letter or a queue. Headers that a
-// message asks for under outbox.MetadataHeaders are left out: what was consumed commands nothing.
+// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error unchanged. The key of the
+// record becomes the ordering key, metadata outbox.MetadataKey, so that it survives a dead letter or a queue.
+// outbox.MetadataHeaders is removed: a consumed message commands nothing.
 func (u Unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, error) {
 	inner := u.Unmarshaler
 	if inner == nil {

@@ -7,10 +7,9 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// NewMurmur2Partitioner is a Producer.Partitioner that sends a key to the partition to which Java's clients send it,
-// and librdkafka's with partitioner=murmur2_random. sarama's default hashes otherwise: of a topic that both write to,
-// set it in PublisherConfig.Configure, or a key of theirs and ours are two partitions. Messages of a topic that are
-// there already stay where they are, so let the consumers drain it before.
+// NewMurmur2Partitioner is a Producer.Partitioner that sends a key to the same partition as Java's clients, and as
+// librdkafka with partitioner=murmur2_random. sarama's default hashes differently: set it in PublisherConfig.Configure
+// for a topic that both write to. Let consumers drain an existing topic first, because keys move to other partitions.
 func NewMurmur2Partitioner(topic string) sarama.Partitioner {
 	return sarama.NewCustomPartitioner(sarama.WithAbsFirst(),
 		sarama.WithCustomHashFunction(func() hash.Hash32 { return new(murmur2) }))(topic)

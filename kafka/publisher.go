@@ -39,10 +39,10 @@ type turns struct {
 	warnOnce sync.Once
 }
 
-// NewPublisher returns a publisher with the settings that docs/start/kafka.md explains. It connects in the
-// background, so that a service starts while Kafka is down: Publish waits for the first attempt, and until one succeeds
-// it returns errors that Classify calls Unavailable. Once connected it reconnects by itself, for ever. NewPublisher
-// returns an error that names the field if the configuration is incomplete or unsafe. A nil logger logs nothing.
+// NewPublisher returns a publisher with the settings that docs/start/kafka.md lists. It connects in the background, so
+// that a service starts while Kafka is down; until then Publish returns errors that Classify calls Unavailable. It
+// reconnects forever. NewPublisher returns an error that names the field if the configuration is incomplete or unsafe.
+// A nil logger logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	cfg.setDefaults()
 	if err := cfg.validate("PublisherConfig"); err != nil {
@@ -57,9 +57,9 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	}, logger)
 }
 
-// Wrap wraps a watermill-kafka publisher that you built yourself, so that a message does not fail for
-// what another one in the same batch has done, and so that Close may be called while others publish. pub
-// must not be used directly any more. It returns an error if pub is nil. A nil logger logs nothing.
+// Wrap makes a Publisher of a watermill-kafka publisher that you built yourself, so that a message does not fail
+// because of another one in its batch, and Close may be called during publishes. Do not use pub directly any more. It
+// returns an error if pub is nil. A nil logger logs nothing.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
 		return nil, errors.New("kafka: the publisher to wrap is nil")
@@ -135,9 +135,8 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	return alone
 }
 
-// Close waits for the calls to Publish that are under way, or for the attempt to connect, and closes the wrapped
-// publisher. No goroutine is left then. That takes up to half a minute if a broker accepts connections and never
-// answers. It may be called at any time; later calls return nil.
+// Close waits for calls of Publish in flight, or for the attempt to connect, and closes the wrapped publisher. That
+// takes up to half a minute if a broker accepts connections and never answers. Later calls return nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()
 	defer p.open.Unlock()

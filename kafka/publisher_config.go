@@ -64,8 +64,8 @@ func (c PublisherConfig) sarama() (*sarama.Config, error) {
 	return sc, ValidateSarama(sc)
 }
 
-// DefaultSaramaPublisherConfig returns the settings that docs/start/kafka.md explains, for programs that
-// build their own publisher. Each call returns a new one.
+// DefaultSaramaPublisherConfig returns the settings that docs/start/kafka.md lists, for programs that build their own
+// publisher. Each call returns a new config.
 func DefaultSaramaPublisherConfig() *sarama.Config {
 	c := sarama.NewConfig()
 	c.ClientID = "watermill-outbox"
@@ -89,8 +89,8 @@ func DefaultSaramaPublisherConfig() *sarama.Config {
 	return c
 }
 
-// ValidateSarama returns an error that names the field if a publisher with these settings could lose or
-// reorder what an outbox hands to it, or if sarama itself refuses them.
+// ValidateSarama returns an error that names the field if a publisher with these settings could lose or reorder
+// messages, or if sarama refuses them.
 func ValidateSarama(c *sarama.Config) error {
 	unsafe := func(field, want, why string) error {
 		return fmt.Errorf("kafka: unsafe behind an outbox: %s must be %s: %s", field, want, why)

@@ -59,9 +59,9 @@ type SubscriberConfig struct {
 	Observers []observe.Observer
 }
 
-// DefaultSaramaSubscriberConfig returns the default of OverwriteSaramaConfig: that of watermill-kafka, but a group that has committed
-// nothing begins at the oldest message (Consumer.Offsets.Initial), and messages of aborted transactions are not
-// delivered (Consumer.IsolationLevel). Each call returns a new one.
+// DefaultSaramaSubscriberConfig returns the default of OverwriteSaramaConfig: watermill-kafka's, except that a new
+// group begins at the oldest message (Consumer.Offsets.Initial), and messages of aborted transactions are skipped
+// (Consumer.IsolationLevel). Each call returns a new config.
 func DefaultSaramaSubscriberConfig() *sarama.Config {
 	c := wmkafka.DefaultSaramaSubscriberConfig()
 	c.Consumer.Offsets.Initial = sarama.OffsetOldest

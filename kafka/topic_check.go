@@ -73,7 +73,7 @@ func (l *TopicReader) Keeps(_ context.Context, topic string) (retention time.Dur
 	return s.keeps, err == nil, err
 }
 
-// Check says of those of the topics that the cluster has which may lose what was acknowledged, and which it has not.
+// Check returns the topics that may lose acknowledged messages, and the topics that the cluster does not have.
 func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	for _, topic := range topics {
 		if ctx.Err() != nil {

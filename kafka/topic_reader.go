@@ -27,9 +27,8 @@ type TopicReaderConfig struct {
 	Unmarshaler wmkafka.Unmarshaler
 }
 
-// TopicReader reads what a Kafka cluster holds, for admin.Reconcile and RedriveTopic, and says what it may lose, for
-// admin.Doctor. It needs the rights to read the topics and to describe their settings. It connects when it is first
-// used and is safe for concurrent use.
+// TopicReader reads what a Kafka cluster holds, for admin.Reconcile, and what it may lose, for admin.Doctor. It needs
+// the rights to read topics and describe their settings. It connects on first use and is safe for concurrent use.
 type TopicReader struct {
 	cfg      TopicReaderConfig
 	settings *sarama.Config
@@ -45,8 +44,7 @@ var (
 	_ broker.MessageReader = (*TopicReader)(nil)
 )
 
-// NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names the field at fault. Nothing is
-// logged so far.
+// NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names an invalid field.
 func NewTopicReader(cfg TopicReaderConfig, _ watermill.LoggerAdapter) (*TopicReader, error) {
 	of := PublisherConfig{Brokers: cfg.Brokers, Configure: cfg.Configure}
 	if err := of.validate("TopicReaderConfig"); err != nil {
@@ -60,7 +58,7 @@ func NewTopicReader(cfg TopicReaderConfig, _ watermill.LoggerAdapter) (*TopicRea
 	return &TopicReader{cfg: cfg, settings: settings}, nil
 }
 
-// Close closes the connections. A call that is under way fails then. It may be called several times.
+// Close closes the connections. Calls in flight fail. It may be called several times.
 func (l *TopicReader) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -96,11 +94,10 @@ func isMissing(err error) bool {
 	return errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrInvalidTopic)
 }
 
-// Each calls fn with the UUID of each message that a topic holds and that was sent at or after a time, as Kafka's
-// timestamps say: with message.timestamp.type CreateTime, the default, by the clock of the sender. Messages without a
-// UUID are skipped. It ends with fn's error. It returns an error if the topic does not exist, and where retention or
-// compaction may have deleted what is missing; because of retention.bytes only after fn was called with all that is
-// there.
+// Each calls fn with the UUID of each message that a topic holds and that was sent at or after a time, by Kafka's
+// timestamps: with message.timestamp.type CreateTime, the default, by the sender's clock. Messages without a UUID are
+// skipped. It ends with fn's error. It returns an error if the topic does not exist, or if retention or compaction may
+// have deleted missing messages; for retention.bytes only after fn was called with all messages.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	client, partitions, err := l.partitions(topic)
 	if err != nil {

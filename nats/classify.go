@@ -83,9 +83,9 @@ const otherStream = 10060
 
 const tooManyRequests = 429
 
-// Classify gives the verdict on an error of any watermill-nats publisher; docs/start/nats.md lists them.
-// The errors of a Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through
-// wrapping and is safe for concurrent use.
+// Classify returns the verdict on an error of any watermill-nats publisher; docs/start/nats.md lists them. The errors
+// of a Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through wrapping
+// and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	switch {

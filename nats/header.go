@@ -11,15 +11,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// SetHeader has JetStream get a header with a message, such as Nats-TTL, Nats-Rollup,
-// Nats-Expected-Last-Subject-Sequence or a Nats-Msg-Id of your own. It is the way to command the server: metadata of
-// the same name are data. The header is kept in the message's metadata under outbox.MetadataHeaders and sent in its
-// place by a publisher with the Marshaler of this package; consumers find what the server leaves of it. Set again, it
-// has the later value. A name that no header can have fails the message when it is published.
+// SetHeader sets a header that commands JetStream, such as Nats-TTL, Nats-Rollup, Nats-Expected-Last-Subject-Sequence
+// or your own Nats-Msg-Id. Metadata of the same name are data. The header is stored in metadata outbox.MetadataHeaders,
+// which the Marshaler of this package sends as headers. A later call overwrites the value. An invalid name fails the
+// message when it is published.
 func SetHeader(msg *message.Message, name, value string) { header.Set(msg, name, value) }
 
-// Unmarshaler gives consumers the metadata of a message under their own names again, which the Marshaler had to encode.
-// It is safe for concurrent use if the wrapped one is.
+// Unmarshaler restores the names of metadata that the Marshaler had to encode. It is safe for concurrent use if the
+// wrapped one is.
 type Unmarshaler struct {
 	// Unmarshaler makes the message of the NATS message. Default: watermill-nats's NATSMarshaler.
 	Unmarshaler wmnats.Unmarshaler
@@ -27,8 +26,8 @@ type Unmarshaler struct {
 
 var _ wmnats.Unmarshaler = Unmarshaler{}
 
-// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error untouched. Headers that
-// a message asks for under outbox.MetadataHeaders are left out: what was consumed commands nothing.
+// Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error unchanged.
+// outbox.MetadataHeaders is removed: a consumed message commands nothing.
 func (u Unmarshaler) Unmarshal(msg *natsgo.Msg) (*message.Message, error) {
 	inner := u.Unmarshaler
 	if inner == nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// Marshaler gives NATS messages a Nats-Msg-Id by which JetStream recognises a message that the outbox sends
-// a second time, and has no metadata command the server. It is safe for concurrent use if the wrapped one is.
+// Marshaler sets a Nats-Msg-Id by which JetStream recognises a repeated message, and keeps metadata from commanding the
+// server. It is safe for concurrent use if the wrapped one is.
 type Marshaler struct {
 	// Marshaler makes the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
 	// as Nats-TTL or Nats-Msg-Id, which gets the generation added. Headers that it copies from metadata of the same
@@ -29,11 +29,10 @@ type Marshaler struct {
 
 var _ wmnats.Marshaler = Marshaler{}
 
-// Marshal returns the wrapped marshaler's message, or its error untouched, with Nats-Msg-Id set, and with the headers
-// of SetHeader. Metadata whose key no header can have, or is one that JetStream or a client of it obeys, are sent under
-// an encoded name, see docs/start/nats.md. For a subject that nothing can be published to it returns an
-// error that wraps nats.ErrBadSubject: the client lets wildcards and empty tokens pass. It returns
-// outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
+// Marshal returns the wrapped marshaler's message with Nats-Msg-Id and the headers of SetHeader, or its error
+// unchanged. Metadata whose key is an invalid header, or a header that JetStream or its clients obey, are sent under an
+// encoded name, see docs/start/nats.md. It returns an error that wraps nats.ErrBadSubject for a subject with wildcards
+// or empty tokens, and outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
 func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
 	key, err := core.KeyOf(msg)
 	if err != nil {

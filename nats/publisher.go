@@ -31,10 +31,10 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher with the settings that docs/start/nats.md explains. It connects in the
-// background if the first attempt fails, so that a service starts while NATS is down; until then Publish returns errors
-// that Classify calls Unavailable. It returns an error that names the field if the configuration is unsafe or invalid.
-// The state of the connection and what the server reports asynchronously are logged; a nil logger logs nothing.
+// NewPublisher returns a publisher with the settings that docs/start/nats.md lists. It connects in the background if
+// the first attempt fails, so that a service starts while NATS is down; until then Publish returns errors that Classify
+// calls Unavailable. It returns an error that names the field if the configuration is unsafe or invalid. The state of
+// the connection and asynchronous errors of the server are logged; a nil logger logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -54,10 +54,10 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	return &Publisher{inner: pub, silence: silence}, nil
 }
 
-// Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors tell the forwarder
-// what they mean and Close may be called while others publish. pub must not be used directly any more, and should have
-// been made with PublishConfig: with watermill-nats's own marshalers, metadata that have the names of JetStream's
-// headers command the server, wherever they came from. It returns an error if pub is nil. Nothing is logged so far.
+// Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors carry verdicts and
+// Close may be called during publishes. Do not use pub directly any more. Build it with PublishConfig: with
+// watermill-nats's own marshalers, metadata with the names of JetStream's headers command the server. It returns an
+// error if pub is nil.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
 		return nil, errors.New("nats: the publisher to wrap is nil")
@@ -113,8 +113,8 @@ func explain(topic string, err error) error {
 	}
 }
 
-// Close waits for the calls to Publish that are under way and closes the wrapped publisher with its connection. It
-// may be called at any time; later calls return nil.
+// Close waits for calls of Publish in flight and closes the wrapped publisher with its connection. Later calls return
+// nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()
 	defer p.open.Unlock()

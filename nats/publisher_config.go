@@ -120,8 +120,7 @@ func (c PublisherConfig) publish(quoted func(key string)) wmnats.PublisherPublis
 	}
 }
 
-// Options returns the connection settings that docs/start/nats.md explains, for programs that connect
-// themselves.
+// Options returns the connection settings that docs/start/nats.md lists, for programs that connect themselves.
 func Options() []natsgo.Option {
 	return []natsgo.Option{
 		natsgo.Name("watermill-outbox"),
@@ -134,8 +133,8 @@ func Options() []natsgo.Option {
 	}
 }
 
-// PublishConfig returns the publish settings that docs/start/nats.md explains, for programs that hand their
-// own connection to watermill-nats's NewPublisherWithNatsConn.
+// PublishConfig returns the publish settings that docs/start/nats.md lists, for watermill-nats's
+// NewPublisherWithNatsConn on a connection of your own.
 func PublishConfig() wmnats.PublisherPublishConfig {
 	var c PublisherConfig
 	c.setDefaults()

@@ -30,9 +30,8 @@ type TopicReaderConfig struct {
 	JetStream []natsgo.JSOpt
 }
 
-// TopicReader reads what streams of JetStream hold, for admin.Reconcile and RedriveTopic, and says what they may
-// lose, for admin.Doctor.
-// It connects when it is first used and is safe for concurrent use.
+// TopicReader reads what streams of JetStream hold, for admin.Reconcile, and what they may lose, for admin.Doctor. It
+// connects on first use and is safe for concurrent use.
 type TopicReader struct {
 	cfg    TopicReaderConfig
 	logger watermill.LoggerAdapter
@@ -54,8 +53,8 @@ const answerTimeout = 30 * time.Second
 
 const connectTimeout = 5 * time.Second
 
-// NewTopicReader makes a TopicReader. It does no I/O, and returns an error if the URL cannot be understood. What the
-// server reports asynchronously is logged; a nil logger logs nothing.
+// NewTopicReader makes a TopicReader. It does no I/O, and returns an error for an invalid URL. Asynchronous errors of
+// the server are logged; a nil logger logs nothing.
 func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*TopicReader, error) {
 	if cfg.URL == "" {
 		cfg.URL = natsgo.DefaultURL
@@ -66,7 +65,7 @@ func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*Top
 	return &TopicReader{cfg: cfg, logger: core.Discreet(logger)}, nil
 }
 
-// Close closes the connection. A call that is under way fails then. It may be called several times.
+// Close closes the connection. Calls in flight fail. It may be called several times.
 func (l *TopicReader) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,8 +109,8 @@ func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*nat
 	return js.StreamInfo(name, natsgo.Context(ctx))
 }
 
-// Check says of the streams that have the topics which may lose what was acknowledged, and which topics no stream has.
-// When a server syncs to disk is not shown to clients: by default every two minutes.
+// Check returns the topics whose streams may lose acknowledged messages, and the topics without a stream. Clients
+// cannot see when a server syncs to disk: by default every two minutes.
 func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	js, err := l.connect(ctx)
 	if err != nil {
@@ -166,10 +165,9 @@ func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 }
 
 // Each calls fn with the UUID of each message of a topic that its stream has stored at or after a time, by the server's
-// clock, and still holds. Messages without a UUID are skipped. It ends with fn's error. It returns an error if no
-// stream has the topic, and where what is missing may have been deleted as it was meant to be: if the stream deletes
-// what was consumed, or what is older, or because of its limits on messages and bytes, and then only after fn was
-// called with all that is there. Payloads are not read.
+// clock, and still holds. Messages without a UUID are skipped. It ends with fn's error. It returns an error if the
+// topic has no stream, or if missing messages may have been deleted on purpose: by consumption, age or limits; for
+// limits only after fn was called with all messages. Payloads are not read.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	js, err := l.connect(ctx)
 	if err != nil {

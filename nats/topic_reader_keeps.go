@@ -10,8 +10,8 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 )
 
-// Keeps returns max_age of the stream that has a topic, which may have wildcards. It is not known of a stream that
-// deletes what was consumed.
+// Keeps returns max_age of the stream of a topic, which may have wildcards. It is not known for a stream that deletes
+// consumed messages.
 func (l *TopicReader) Keeps(ctx context.Context, topic string) (retention time.Duration, known bool, err error) {
 	js, err := l.connect(ctx)
 	if err != nil {

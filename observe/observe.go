@@ -10,7 +10,7 @@ import (
 // Observer is a value that implements one or more of the interfaces of this package.
 type Observer any
 
-// TxObserver is told of transactions that InTx begins, those of middleware.Tx among them. Savepoints do not count.
+// TxObserver observes transactions of InTx and middleware.Tx, without savepoints.
 type TxObserver interface {
 	TxStart(ctx context.Context, start TxStart) context.Context
 	// TxEnd is called also if the function panicked.
@@ -31,7 +31,7 @@ type TxEnd struct {
 	Err error
 }
 
-// WriteObserver is told of messages that are written to the outbox.
+// WriteObserver observes messages that are written to the outbox.
 type WriteObserver interface {
 	// WriteStart may set metadata of the messages, which are not checked yet.
 	WriteStart(ctx context.Context, start WriteStart) context.Context
@@ -40,13 +40,13 @@ type WriteObserver interface {
 	WriteEnd(ctx context.Context, end WriteEnd)
 }
 
-// WriteStart is a call of Publish, or what a handler returned.
+// WriteStart is a call of Publish, or the messages that a handler returned.
 type WriteStart struct {
 	DB, Topic string
 	Messages  []*message.Message
 }
 
-// WriteEnd is how it went.
+// WriteEnd is the result of a write.
 type WriteEnd struct {
 	DB, Topic string
 	Messages  int           // how many
@@ -55,7 +55,7 @@ type WriteEnd struct {
 	Err       error         // as Publish returns it
 }
 
-// HandleObserver is told of messages that are handled.
+// HandleObserver observes messages that are handled.
 type HandleObserver interface {
 	HandleStart(ctx context.Context, start HandleStart) context.Context
 	// HandleEnd is called once for each delivery with its final outcome, and once more for a Mismatch.
@@ -68,7 +68,7 @@ type HandleStart struct {
 	Message                     *message.Message
 }
 
-// HandleEnd is what became of it.
+// HandleEnd is the outcome of a delivery.
 type HandleEnd struct {
 	DB, Service, Handler, Topic, UUID string
 	Outcome                           Outcome
@@ -78,7 +78,7 @@ type HandleEnd struct {
 	Err      error // of the handler or a middleware, also when the message was acked
 }
 
-// Outcome says what became of a message. Values may be added.
+// Outcome is the outcome of a delivery. Values may be added.
 type Outcome int
 
 const (
@@ -112,7 +112,7 @@ func (o Outcome) String() string {
 	return "unknown"
 }
 
-// PublishObserver is told of messages that a forwarder.Forwarder publishes, or a forwarder.Subscriber delivers.
+// PublishObserver observes messages that a forwarder.Forwarder publishes or a forwarder.Subscriber delivers.
 type PublishObserver interface {
 	// PublishStart is called before the message is handed over. It may set metadata of the message, and the context that
 	// it returns becomes the message's.
@@ -132,7 +132,8 @@ type PublishStart struct {
 	EnqueuedAt time.Time // when it was written, on the database's clock
 }
 
-// PublishEnd is how it went. That a message is dead is known only when its failure is written: see DeadObserver.
+// PublishEnd is the result of a publish. Whether the message is dead is known only after its failure is written: see
+// DeadObserver.
 type PublishEnd struct {
 	DB, Scope, Topic, UUID string
 	ID                     int64 // of the row
@@ -141,13 +142,13 @@ type PublishEnd struct {
 	Age                    time.Duration // since it was written, on the database's clock
 	Duration               time.Duration
 	Err                    error
-	// Verdict about Err is "retry", "unavailable", "permanent" or "unknown": then what becomes of other messages decides
-	// whether it is charged. It is empty if Err is nil, and if the forwarder stopped or gave the message's lane away
-	// before there was an answer: then nothing is charged.
+	// Verdict on Err is "retry", "unavailable", "permanent" or "unknown"; for "unknown" the circuit breaker decides. It
+	// is empty if Err is nil, or if the forwarder stopped or lost the message's lane before a result; then nothing is
+	// charged.
 	Verdict string
 }
 
-// DeadObserver is told of messages that a forwarder will not retry.
+// DeadObserver observes messages that a forwarder will not retry.
 type DeadObserver interface {
 	MessageDead(ctx context.Context, dead MessageDead)
 }
@@ -160,15 +161,15 @@ type MessageDead struct {
 	Err                    error // of the last one
 }
 
-// TopicObserver is told of topics that pause because their broker or the topic is unavailable, because too many of
-// their publishes hang, or because an operator said so.
+// TopicObserver observes topics that pause because they are unavailable, because too many of their publishes hang, or
+// by an operator.
 type TopicObserver interface {
 	// TopicPaused is called again after each trial that failed.
 	TopicPaused(ctx context.Context, paused TopicPaused)
 	TopicResumed(ctx context.Context, resumed TopicResumed)
 }
 
-// TopicPaused is a topic that pauses, or goes on doing so after a trial.
+// TopicPaused is a topic that pauses, or stays paused after a failed probe.
 type TopicPaused struct {
 	DB, Scope, Topic string
 	Failures         int           // in a row; of publishes that hang: how many
@@ -177,35 +178,34 @@ type TopicPaused struct {
 	Err              error // nil if an operator paused it
 }
 
-// TopicResumed is a topic that pauses no more.
+// TopicResumed is a topic that is no longer paused.
 type TopicResumed struct {
 	DB, Scope, Topic string
 	Duration         time.Duration // since it was first told as paused
 	ByOperator       bool          // as in TopicPaused: what else has paused it goes on
 }
 
-// PartitionObserver is told of the partitions that a subscriber of a broker reads: kafka.Subscriber, and
-// nats.Subscriber, to which a consumer is a partition with number 0.
+// PartitionObserver observes the partitions that a subscriber reads. A consumer of nats.Subscriber is partition 0.
 type PartitionObserver interface {
 	// PartitionState is called about once a second for each partition, and once more when it is taken away.
 	PartitionState(ctx context.Context, state PartitionState)
 }
 
-// PartitionState is a partition of a topic, as the subscriber has it in memory.
+// PartitionState is the state of a partition in the subscriber's memory.
 type PartitionState struct {
 	Group, Topic string
 	Partition    int32
 	Owned        bool // false: it was taken away, and the fields below are zero
 
-	// Lag is how many offsets lie between the oldest message that is not done and the end of the partition, as of the last
-	// fetch, or as Kafka says every five seconds while the partition is paused.
+	// Lag is the number of offsets between the oldest unfinished message and the end of the partition, as of the last
+	// fetch, or of the last five seconds while the partition is paused.
 	Lag     int64
 	Ahead   int // messages that were read beyond the oldest one that is not done, done or not
 	Pending int // messages in memory that are not done
 	Running int // those of them that are delivered and not acked
 
-	// BlockedKeys is how many messages failed and wait for another attempt, each with all that is behind it of its key;
-	// OldestBlocked is for how long the first of them has been failing.
+	// BlockedKeys is the number of messages that failed and wait for another attempt, each blocking its key;
+	// OldestBlocked is the time for which the first of them has been failing.
 	BlockedKeys   int
 	OldestBlocked time.Duration
 
@@ -213,7 +213,7 @@ type PartitionState struct {
 	PausedFor time.Duration
 }
 
-// PauseReason says why a partition is not read on. Values may be added.
+// PauseReason is why a partition is not read. Values may be added.
 type PauseReason string
 
 const (
@@ -224,7 +224,7 @@ const (
 	PausedByHungHandlers PauseReason = "hung handlers"
 )
 
-// EngineObserver is told of the statements of a forwarder.
+// EngineObserver observes the statements of a forwarder.
 type EngineObserver interface {
 	ReadEnd(ctx context.Context, end ReadEnd)
 	SettleEnd(ctx context.Context, end SettleEnd)
@@ -240,7 +240,7 @@ type ReadEnd struct {
 	Err       error // it will be retried
 }
 
-// SettleEnd is one batch of results that was written.
+// SettleEnd is one written batch of results.
 type SettleEnd struct {
 	DB, Scope          string
 	Done, Failed, Dead int // Dead: of those that failed
@@ -248,7 +248,7 @@ type SettleEnd struct {
 	Err                error // all of it will be retried, and the counts are 0
 }
 
-// CleanEnd is one round of clean-up of one table that found something to delete, or failed.
+// CleanEnd is one round of clean-up of a table that deleted rows or failed.
 type CleanEnd struct {
 	DB, Table string
 	Rows      int64
@@ -256,7 +256,7 @@ type CleanEnd struct {
 	Err       error // it will be retried
 }
 
-// LanesOwned says how many of the 64 lanes of its scope a forwarder owns, after that changed.
+// LanesOwned is the number of lanes, of the 64 of its scope, that a forwarder owns, after a change.
 type LanesOwned struct {
 	DB, Scope string
 	Lanes     int

@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// Broker is the server behind a publisher, as TestPublisher uses it. Where a function is nil, the points that need it
-// are left out and logged.
+// Broker is the server behind a publisher. If a function is nil, the subtests that need it are skipped and logged.
 type Broker struct {
 	// NewTopic makes a topic (a queue, a stream) that stores what is published to it, and returns its name. Required.
 	NewTopic func(t testing.TB) string
@@ -56,10 +55,9 @@ const (
 	pauseAfterError       = 20 * time.Millisecond
 )
 
-// TestPublisher checks that a Publisher may stand behind a forwarder.Forwarder: that a nil error means stored, and that
-// every other result comes in time and blames the right cause. It runs a subtest for each of eleven points. open returns
-// a new publisher, also while the broker is down; TestPublisher closes it. The broker must be the test's own, since it is
-// killed and frozen.
+// TestPublisher checks that a Publisher may stand behind a forwarder.Forwarder: a nil error means stored, and every
+// other result comes in time and has the right cause. It runs eleven subtests. open returns a new publisher, also while
+// the broker is down; TestPublisher closes it. The broker must belong to the test, since it is killed and frozen.
 func TestPublisher(t *testing.T, open func() (message.Publisher, error), b Broker) {
 	t.Helper()
 	if b.Bound == 0 {

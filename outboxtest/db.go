@@ -32,8 +32,8 @@ type Message struct {
 	*message.Message
 }
 
-// Written returns what the transaction in ctx has written to the outbox so far, in the order in which it was written,
-// without what a nested InTx has undone. It does so for handles of NewDB; without such a transaction it ends the test.
+// Written returns the messages that the transaction in ctx has written to the outbox so far, in order, without those
+// that a nested InTx has undone. It works with handles of NewDB; without such a transaction it ends the test.
 func Written(t testing.TB, ctx context.Context) []Message {
 	t.Helper()
 	native, err := core.Native(ctx)

@@ -14,11 +14,11 @@ import (
 // drainTimeout is how long Drain may take on a real database.
 const drainTimeout = time.Minute
 
-// Drain returns what a forwarder would publish now, in its order, and marks it published: the next call returns what
-// came since. What is not committed and what is not due stays.
+// Drain returns the messages that a forwarder would publish now, in order, and marks them published. Messages that are
+// not committed or not due stay.
 //
-// On a handle of a real database it is a forwarder that does so, which needs the tables of schema.Migrate. It ends the
-// test if that does not come to an end within a minute, because a topic is paused for one.
+// On a real database it runs a forwarder, which needs the tables of schema.Migrate. It ends the test after a minute,
+// for example because a topic is paused.
 func Drain(t testing.TB, db *outbox.DB) []Message {
 	t.Helper()
 	if err := (*core.DB)(db).Check(); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// Handled is what became of a message.
+// Handled is the outcome of a delivery.
 type Handled struct {
 	// Acked says whether a Router would ack the message. It acks what was handled, what was handled before, and what was
 	// dead, with a dead letter. What it nacks is redelivered.
@@ -24,14 +24,13 @@ type Handled struct {
 	Published []Message
 }
 
-// Handle brings one message through middleware.Stack to a handler, as a Router does, and says what became of it. The
-// error is what the Router would get, and nil if the message is acked. Call it again with the same message for a second
-// delivery, and with copies for deliveries at the same time. A panic of the handler goes through to the caller, after
-// the transaction was rolled back.
+// Handle delivers one message through middleware.Stack to a handler, as a Router does. The error is the one that the
+// Router would get, nil if the message is acked. Call it again with the same message for a second delivery, or with
+// copies for concurrent deliveries. A panic of the handler is passed on after the rollback.
 //
-// cfg may be that of your Router. Outside of a Router a handler has no name and no topic of its own, so where these are
-// not set Service is "test", Inbox.Consumer "handler" and Outbox.Topic "published"; and a failure does not wait before
-// its nack unless Outcomes.Backoff says so. Any other fault of cfg ends the test.
+// cfg may be your Router's. Outside a Router a handler has no name and topic, so unless they are set Service is "test",
+// Inbox.Consumer "handler" and Outbox.Topic "published". A failure does not wait before its nack unless
+// Outcomes.Backoff is set. Any other fault of cfg ends the test.
 func Handle(
 	t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig,
 ) (Handled, error) {

@@ -17,11 +17,10 @@ import (
 // postgresTimeout bounds each of the steps of NewPostgres, and those after the test.
 const postgresTimeout = time.Minute
 
-// NewPostgres makes a handle on a real database, with all tables in a schema of the test's own, so that tests that run
-// in parallel see nothing of each other. The pool is the handle's: its connections have the schema first in their
-// search_path, so make tables of yours with it, without naming a schema. When the test is over the pool is closed and
-// the schema dropped with all that is in it. The role needs CREATE on the database. What fails ends the test; an error
-// never has the password of the dsn.
+// NewPostgres makes a handle on a real database, with all tables in a schema of its own, so that parallel tests do not
+// see each other. The pool's connections have the schema first in their search_path: create your own tables with it,
+// without a schema name. When the test ends, the pool is closed and the schema dropped. The role needs CREATE on the
+// database. An error ends the test and never contains the password of the dsn.
 //
 // For database/sql use stdlib.OpenDBFromPool on the pool, and outbox.FromSQL.
 func NewPostgres(t testing.TB, dsn string) (*outbox.DB, *pgxpool.Pool) {

@@ -11,8 +11,8 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Publisher is a message.Publisher in the place of a broker's. It records what is published. The zero value is ready
-// for use; it is safe for concurrent use.
+// Publisher is a message.Publisher in place of a broker's. It records published messages. The zero value is ready for
+// use; it is safe for concurrent use.
 type Publisher struct {
 	mu      sync.Mutex
 	list    []Message
@@ -77,24 +77,23 @@ func (p *Publisher) ended() <-chan struct{} {
 	return p.over
 }
 
-// Messages returns what was published so far, oldest first.
+// Messages returns the published messages, oldest first.
 func (p *Publisher) Messages() []Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.list)
 }
 
-// Fail has the next n calls of Publish return err and record nothing; -1 = all of them, 0 = none any more. It takes the
-// place of what was set before. A nil err is one of our own.
+// Fail makes the next n calls of Publish return err and record nothing; -1 = all calls, 0 = none. It replaces earlier
+// settings. A nil err is replaced by a default error.
 func (p *Publisher) Fail(n int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.fails, p.err = n, cmp.Or(err, errFailed)
 }
 
-// Block holds all calls of Publish until the function that it returns is called, which may be called several times. A
-// call that is held counts for Fail when it goes on. While it blocks already, Block returns a function that ends the
-// same.
+// Block holds all calls of Publish until the returned function is called, which may be called several times. A held
+// call counts for Fail when it continues. While it blocks already, Block returns a function that ends the same block.
 func (p *Publisher) Block() (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -112,7 +111,7 @@ func (p *Publisher) Block() (release func()) {
 	}
 }
 
-// Close ends calls that Block holds, with outbox.ErrClosed, and returns nil. It may be called several times.
+// Close ends held calls with outbox.ErrClosed and returns nil. It may be called several times.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,22 +15,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Check compares a live database with what the code needs and returns nil if it fits, else a *CheckError that
-// names every problem and its cure. It returns outbox.ErrNoDB; any other error comes from the database. It reads the
-// catalogs in a handful of short queries and changes nothing.
+// Check compares a live database with what the code needs. It returns nil, or a *CheckError that names every problem
+// and its cure. It reads the catalogs in a few short queries and changes nothing.
 //
-// It waits for a lock at most 5 seconds; then the error says who has it. A partition that is rewritten does not hold it
-// up.
+// It also checks the grants of the connection's role: a forwarder's, or a publisher's if the role may insert messages
+// but not read them. Settings of the role or the database under which statements fail or texts would be altered are
+// problems. Your own columns and indexes are not, unless a column is NOT NULL and has no default. Indexes are
+// recognised by their definition and not by their names. Warnings of Inspect are not errors here.
 //
-// It also asks for the grants of the connection's role: those of a forwarder, or, if the role may insert messages
-// but not read them, those of a publisher alone.
-//
-// A setting of the role or the database under which nothing works, or texts would be altered, is a problem, and the
-// cure says how to reset it.
-//
-// Columns and indexes of your own are no problem, unless a column of yours must be given and has no
-// default. Indexes are recognised by what they do, not by their names. What Inspect calls a warning is no
-// error here.
+// Check waits for a lock at most 5 seconds; then the error names the session that holds it. It returns outbox.ErrNoDB;
+// other errors come from the database.
 func Check(ctx context.Context, db *outbox.DB) error {
 	c, err := inspectAll(ctx, db)
 	if err != nil {
@@ -39,9 +33,9 @@ func Check(ctx context.Context, db *outbox.DB) error {
 	return c.errors(false)
 }
 
-// CheckOutbox is Check for what publishes and forwards alone: the outbox, its lanes, forwarders and topics. What is
-// wrong with the inbox, the queue, the audit log or the answers to HTTP requests is no error here, nor is a migration
-// that was not applied and is only about those. So a database at an older migration keeps an outbox that works.
+// CheckOutbox is Check for publishing and forwarding alone: the outbox, its lanes, forwarders and topics. It ignores
+// problems of other tables and migrations that are only about them, so a database at an older migration keeps a working
+// outbox.
 func CheckOutbox(ctx context.Context, db *outbox.DB) error {
 	c, err := inspectAll(ctx, db)
 	if err != nil {
@@ -64,10 +58,10 @@ func (c *inspection) errors(ofOutbox bool) error {
 	return nil
 }
 
-// Inspect is Check with the warnings: settings of the role that cost something, or make a crash lose more, settings
-// under which the tables grow without need, rows that row security may hide, messages that wait though no forwarder
-// lives, checks that will refuse messages, grants that only some parts need, and migrations that a newer version of the library applied. For messages that wait it looks only where the tables and
-// their indexes are as they should be, and says who has locked them if it has to wait for more than 2 seconds.
+// Inspect is Check with warnings: costly settings of the role, settings that make a crash lose more or let the tables
+// grow, rows that row security may hide, messages that wait without a live forwarder, checks that will refuse messages,
+// grants that only some parts need, and migrations of a newer version. It looks for waiting messages only if the tables
+// and indexes are right, and reports the session that has locked them after 2 seconds.
 func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	c, err := inspectAll(ctx, db)
 	if err != nil {

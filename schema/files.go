@@ -58,11 +58,9 @@ type File struct {
 	Content string
 }
 
-// Files returns the statements of Migrate as files for another migration tool, in the order in which
-// they must run. Each also records its version, so that Migrate and Check see what the tool applied.
-// There is no way down: an outbox may hold messages that were promised.
-//
-// It returns outbox.ErrBadName for names that are refused, and errors that name the field at fault.
+// Files returns the statements of Migrate as files for another migration tool, in the order in which they must run.
+// Each file records its version for Migrate and Check. They have no way down, because an outbox may hold promised
+// messages. Files returns outbox.ErrBadName, or an error that names an invalid field.
 func Files(cfg FilesConfig) ([]File, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -50,10 +50,9 @@ type need struct {
 	forwarder, publisher, others []string
 }
 
-// Privileges lists what a role lacks to do the work of a forwarder, or, if it may insert messages but not read them,
-// that of a publisher alone. What only some parts need is a warning. The role "" is that of the connection, of which
-// Inspect says the same; one that does not exist lacks nothing. It returns outbox.ErrNoDB; any other error comes from
-// the database.
+// Privileges lists the grants that a role lacks for the work of a forwarder, or of a publisher if it may insert
+// messages but not read them. Grants that only some parts need are warnings. The role "" is the connection's; a role
+// that does not exist lacks nothing. It returns outbox.ErrNoDB, or an error of the database.
 func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, error) {
 	own := (*core.DB)(db)
 	if err := own.Check(); err != nil {

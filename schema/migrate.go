@@ -45,16 +45,13 @@ type Migration struct {
 	AppliedAt time.Time
 }
 
-// Migrate brings the tables up to the version that this build needs and returns what it ran, also with an error. It is
-// idempotent and safe to call from several processes at once: one works, the others wait for it. If a newer build has
-// migrated further it does nothing, so that old processes can restart meanwhile.
+// Migrate brings the tables up to the version that this build needs and returns the migrations that it ran, also with
+// an error. It is idempotent and safe to call from several processes: one works, the others wait. If a newer build has
+// migrated further, it does nothing. All missing migrations run in one transaction.
 //
-// All missing migrations run in one transaction, which happens as a whole or not at all.
-//
-// It creates Tables.Schema only if that is missing; otherwise its role needs USAGE and CREATE on the schema, none on
-// the database, and if there is nothing to do only SELECT on the table of migrations. It returns outbox.ErrNoDB, and
-// ErrSchemaChanged if a version was applied with other contents than this build knows; any other error comes from the
-// database.
+// It creates Tables.Schema if that is missing. Otherwise the role needs USAGE and CREATE on the schema, or, if there is
+// nothing to do, SELECT on the table of migrations. It returns outbox.ErrNoDB, ErrSchemaChanged if an applied version
+// differs from this build's, or an error of the database.
 func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration, error) {
 	all, err := known(db)
 	if err != nil {

@@ -27,21 +27,19 @@ var errManyLeaves = errors.New("rows are in more than one partition: empty all b
 	"short retention, after requeueing or discarding the dead messages in them")
 
 // Partition splits an outbox that is one table into partitions, while writers and forwarders work. No row is copied:
-// the table becomes the first partition, which also takes what is written next, up to two sizes above the last id.
-// Privileges, policies, triggers and indexes go with the name of the outbox. If it is in partitions it does nothing.
+// the table becomes the first partition, which also takes the ids of the next two sizes. Privileges, policies, triggers
+// and indexes go with the name of the outbox. It does nothing if the outbox is in partitions.
 //
-// It first adds a check that no id reaches the end of the first partition, and validates it, which reads the table once
-// and blocks no writer. Then it swaps the tables in one short transaction. It waits for no lock that others would queue
-// up behind: it retries until ctx is over. If ids come closer to the check than PartitionSize it takes the check away
-// and begins again with one that is farther, and if it ends by ctx or an error it takes it away for good. For that
-// alone it waits for a lock, up to 50 ms each time, and for up to a minute after ctx is over. A process that is killed
-// leaves the check: the outbox works until ids reach it, and the next Partition uses or replaces it.
+// It adds a check that no id reaches the end of the first partition, validates it, which reads the table once and
+// blocks no writer, and swaps the tables in one short transaction. It retries until ctx is over instead of waiting for
+// a lock that others would queue behind. If ids come closer to the check than PartitionSize, it begins again with a
+// farther check. It removes the check if it fails; only for that does it wait for a lock, up to 50 ms each time, and
+// for up to a minute after ctx is over. A killed process leaves the check: the outbox works until ids reach it, and the
+// next Partition replaces it.
 //
-// The transaction that swaps runs no statement for more than 10 seconds. One that is cancelled, by that or by an
-// operator, is tried three times in all. The read of the table has no limit, and is not retried.
-//
-// Its role must own the table. It returns outbox.ErrNoDB, an error that names the field at fault, one that lists what
-// cannot be carried over, such as views and foreign keys, or one of the database or the context.
+// A statement of the swap that is cancelled, after 10 seconds or by an operator, is tried three times. The role must
+// own the table. Partition returns outbox.ErrNoDB, an error that names an invalid field, an error that lists objects
+// that cannot be carried over, such as views and foreign keys, or an error of the database or the context.
 func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return err
@@ -55,14 +53,13 @@ func Partition(ctx context.Context, db *outbox.DB, cfg PartitionConfig) error {
 	return p.explain(ctx, "partition", p.convert(ctx))
 }
 
-// Unpartition makes an outbox in partitions one table, while writers and forwarders work. No row is copied: all rows
-// must be in one partition, which becomes the table, and the others are dropped. What Partition carries over it carries
-// back. If the outbox is one table it does nothing.
+// Unpartition makes a partitioned outbox one table, while writers and forwarders work. No row is copied: all rows must
+// be in one partition, which becomes the table, and the others are dropped. It does nothing if the outbox is one table.
 //
-// It waits for no lock that others would queue up behind: it retries until ctx is over. A statement that is cancelled
-// under the lock, after 10 seconds or by an operator, is tried three times. Killed at any moment it has done all or
-// nothing. Its role must own the table. It returns outbox.ErrNoDB, an error that lists the partitions if
-// more than one has rows, one that lists what cannot be carried over, or one of the database or the context.
+// It retries until ctx is over instead of waiting for a lock that others would queue behind. A cancelled statement is
+// tried three times. It does all or nothing, even if it is killed. The role must own the table. Unpartition returns
+// outbox.ErrNoDB, an error that lists the partitions if more than one has rows, an error that lists objects that cannot
+// be carried over, or an error of the database or the context.
 func Unpartition(ctx context.Context, db *outbox.DB) error {
 	if err := (*core.DB)(db).Check(); err != nil {
 		return err

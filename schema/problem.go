@@ -2,7 +2,7 @@ package schema
 
 import "strings"
 
-// Problem is one thing in which a database differs from what the code needs.
+// Problem is a difference between a database and what the code needs.
 type Problem struct {
 	Object  string // what it is about, such as `index "outbox_ready"`
 	Found   string // what is wrong with it
@@ -13,7 +13,7 @@ type Problem struct {
 // String returns the problem and its cure as one line, or more if the cure is a statement.
 func (p Problem) String() string { return p.Object + " " + p.Found + ": " + p.Cure }
 
-// CheckError is returned by Check and lists all that it found. errors.Is finds ErrSchemaChanged in it.
+// CheckError is returned by Check and lists all problems. errors.Is finds ErrSchemaChanged in it.
 type CheckError struct {
 	Problems []Problem
 }

@@ -18,19 +18,18 @@ type RolesConfig struct {
 	Prefix string
 }
 
-// Roles returns SQL that makes one role for each part of this module, none of which can log in, and grants it what its
-// part does and no more. Grant them to the roles that your programs log in with. It is run by the owner of the tables,
-// after Migrate, any number of times.
+// Roles returns SQL that creates one role without login for each part of this module, with the least grants. Grant them
+// to the roles that your programs log in with. The owner of the tables runs it after Migrate, any number of times.
 //
 //   - writer: Publisher, InTx and the middlewares. It cannot read messages.
-//   - worker: package queue, which keeps messages of its own.
+//   - worker: package queue.
 //   - forwarder: Forwarder and Subscriber.
-//   - cleaner: admin.Clean, where forwarders do not delete what is old.
-//   - admin: all else of package admin.
-//   - mover: package move. What it may do with the tables on the other side, the owner of those grants it.
-//   - reader: what looks in package admin. It cannot change anything, and it cannot read payloads.
+//   - cleaner: admin.Clean, if forwarders do not delete old rows.
+//   - admin: the rest of package admin.
+//   - mover: package move. The owner of the other side's tables grants their use.
+//   - reader: the queries of package admin. It cannot change anything or read payloads.
 //
-// It returns outbox.ErrBadName for names that are refused, and errors that name the field at fault.
+// It returns outbox.ErrBadName, or an error that names an invalid field.
 func Roles(cfg RolesConfig) (string, error) {
 	if err := cfg.Tables.Validate(); err != nil {
 		return "", fmt.Errorf("RolesConfig.Tables: %w", err)
