@@ -1,6 +1,5 @@
-// Package broker is what package admin asks of a broker: what it holds, for Reconcile, and what it may lose, for
-// Doctor. The TopicReader of kafka.Publisher and that of nats.Publisher are both. Write one for another broker, and
-// neither has to know the other.
+// Package broker has the interfaces by which package admin reads a broker: the messages that it holds, for Reconcile, and
+// what it may lose, for Doctor. kafka.TopicReader and nats.TopicReader implement them.
 package broker
 
 import (
@@ -8,8 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill/message"
 )
 
 // TopicReader reads the messages that a broker holds.
@@ -19,14 +16,6 @@ type TopicReader interface {
 	// returns an error if the topic does not exist, or if missing messages may have been deleted on purpose: by age,
 	// compaction, limits, or because they were consumed.
 	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
-}
-
-// MessageReader reads whole messages, for admin.RedriveTopic.
-type MessageReader interface {
-	// Messages calls fn with each message that a topic holds when Messages is called, and with the time at which the
-	// broker received it or its sender sent it. It ends with fn's error, and returns an error if the topic does not
-	// exist or a message cannot be read.
-	Messages(ctx context.Context, topic string, fn func(m *message.Message, at time.Time) error) error
 }
 
 // Checker checks the topics of a broker.

@@ -39,9 +39,8 @@ type TopicReader struct {
 }
 
 var (
-	_ broker.TopicReader   = (*TopicReader)(nil)
-	_ broker.Checker       = (*TopicReader)(nil)
-	_ broker.MessageReader = (*TopicReader)(nil)
+	_ broker.TopicReader = (*TopicReader)(nil)
+	_ broker.Checker     = (*TopicReader)(nil)
 )
 
 // NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names an invalid field.
@@ -129,28 +128,6 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 			err = r.whole(ctx, after)
 		}
 		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Messages calls fn with each message that a topic holds when Messages is called, and its timestamp, partition by
-// partition. It ends with fn's error, and returns an error if the topic does not exist or a message cannot be read.
-func (l *TopicReader) Messages(ctx context.Context, topic string, fn func(*message.Message, time.Time) error) error {
-	client, partitions, err := l.partitions(topic)
-	if err != nil {
-		return err
-	}
-	for _, p := range partitions {
-		r := partitionReader{client: client, topic: topic, partition: p}
-		if err := r.read(ctx, time.Time{}, func(record *sarama.ConsumerMessage) error {
-			msg, err := l.unmarshal(record)
-			if err != nil {
-				return err
-			}
-			return fn(msg, record.Timestamp)
-		}); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
-	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -44,8 +43,6 @@ type TopicReader struct {
 var (
 	_ broker.TopicReader = (*TopicReader)(nil)
 	_ broker.Keeper      = (*TopicReader)(nil)
-
-	_ broker.MessageReader = (*TopicReader)(nil)
 )
 
 // answerTimeout bounds each request, and how long the next message of a stream may take to come.
@@ -198,53 +195,17 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	}
 	var n int64
 	if last.Sequence > 0 && !last.Time.Before(after) {
-		n, err = l.read(ctx, js, name, topic, after, last.Sequence, func(msg *natsgo.Msg, _ time.Time) error {
-			if uuid := uuidOf(msg.Header); uuid != "" {
+		n, err = l.read(ctx, js, name, topic, after, last.Sequence, func(h natsgo.Header) error {
+			if uuid := uuidOf(h); uuid != "" {
 				return fn(uuid)
 			}
 			return nil
-		}, natsgo.HeadersOnly())
+		})
 		if err != nil {
 			return err
 		}
 	}
 	return whole(ctx, js, name, topic, after, n)
-}
-
-// Messages calls fn with each message that the stream of a topic holds when Messages is called, oldest first, and when
-// it stored it. It ends with fn's error, and returns an error if no stream has the topic, if the stream deletes what is
-// consumed, or if a message cannot be read.
-func (l *TopicReader) Messages(ctx context.Context, topic string, fn func(*message.Message, time.Time) error) error {
-	js, err := l.connect(ctx)
-	if err != nil {
-		return err
-	}
-	if !isLiteral(topic) {
-		return fmt.Errorf("nats: topic %q: %w", topic, natsgo.ErrBadSubject)
-	}
-	asked, cancel := context.WithTimeout(ctx, answerTimeout)
-	defer cancel()
-	info, err := stream(asked, js, topic)
-	if err != nil {
-		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
-	}
-	name := info.Config.Name
-	if info.Config.Retention != natsgo.LimitsPolicy {
-		return fmt.Errorf("nats: stream %q deletes messages that are consumed (%s): read them with a consumer of it", name,
-			info.Config.Retention)
-	}
-	last, err := newest(asked, js, name, topic)
-	if err != nil || last.Sequence == 0 {
-		return err
-	}
-	_, err = l.read(ctx, js, name, topic, info.State.FirstTime, last.Sequence, func(msg *natsgo.Msg, at time.Time) error {
-		m, err := Unmarshaler{}.Unmarshal(msg)
-		if err != nil {
-			return fmt.Errorf("nats: a message of topic %q: %w", topic, err)
-		}
-		return fn(m, at)
-	})
-	return err
 }
 
 // newest is the last message of a topic, as the stream's leader knows it; without a sequence if there is none.
@@ -289,10 +250,10 @@ func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, 
 // read reads up to the message that was the last one, and counts.
 func (l *TopicReader) read(
 	ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64,
-	fn func(*natsgo.Msg, time.Time) error, options ...natsgo.SubOpt,
+	fn func(natsgo.Header) error,
 ) (n int64, err error) {
 	sub, err := js.SubscribeSync(topic,
-		append(options, natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after))...)
+		natsgo.HeadersOnly(), natsgo.OrderedConsumer(), natsgo.BindStream(name), natsgo.StartTime(after))
 	if err != nil {
 		return 0, fmt.Errorf("nats: read topic %q: %w", topic, err)
 	}
@@ -307,7 +268,7 @@ func (l *TopicReader) read(
 		if err != nil {
 			return n, fmt.Errorf("nats: read topic %q: %w", topic, err)
 		}
-		if err := fn(msg, meta.Timestamp); err != nil {
+		if err := fn(msg.Header); err != nil {
 			return n, err
 		}
 		at := meta.Sequence.Stream
