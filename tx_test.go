@@ -312,7 +312,7 @@ func TestNotifying(t *testing.T) {
 			t.Fatal(err)
 		}
 		woken := 0
-		defer (*core.DB)(db).OnCommit(func(core.News) { woken++ })()
+		defer (*core.DB)(db).OnCommit(func(core.Notification) { woken++ })()
 		if err := pub.Publish("topic", message.NewMessage("id", nil)); err != nil {
 			t.Fatal(err)
 		}

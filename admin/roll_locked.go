@@ -78,7 +78,7 @@ func (r *roll) locked(ctx context.Context, locks []lock, fn func(rawTx) error) (
 	for _, l := range locks {
 		begin += strings.NewReplacer("{leaf}", l.table, "{mode}", l.mode).Replace(sqltext.RollLock)
 	}
-	err = r.db.Lend(ctx, func(pg *pgconn.PgConn) error {
+	err = r.db.WithRawConn(ctx, func(pg *pgconn.PgConn) error {
 		t := rawTx{ctx, pg}
 		for tries, crowded := 0, 0; tries < lockTries && crowded < crowdedTries; tries++ {
 			pause := lockPause

@@ -37,7 +37,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Publisher{cfg: cfg, marshaler: Marshaler{cfg.Marshaler}, logger: core.Discreet(logger)}, nil
+	return &Publisher{cfg: cfg, marshaler: Marshaler{cfg.Marshaler}, logger: core.RedactingLogger(logger)}, nil
 }
 
 // Publish sends the messages one after another and returns when queues have them. It stops at the first error, a

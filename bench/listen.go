@@ -28,7 +28,7 @@ func listen(cfg workerConfig) error {
 	if err != nil {
 		return err
 	}
-	go func() { ended <- (*core.DB)(d.db).Listen(ctx, func(core.News) { heard.Add(1) }) }()
+	go func() { ended <- (*core.DB)(d.db).Listen(ctx, func(core.Notification) { heard.Add(1) }) }()
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		for heard.Load() == 0 {
 			select {

@@ -56,7 +56,7 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 		return nil, err
 	}
 	f := &Fleet{
-		discovery: d, cfg: cfg, logger: core.Discreet(logger), given: logger,
+		discovery: d, cfg: cfg, logger: core.RedactingLogger(logger), given: logger,
 		running: make(chan struct{}), life: life.New(),
 		members: map[string]*member{}, open: map[Target]*opened{}, opening: map[Target]bool{}, pools: map[string]*pool{},
 	}

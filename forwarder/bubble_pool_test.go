@@ -188,15 +188,15 @@ func (p *bubblePool) Query(ctx context.Context, query string, args ...any) (driv
 	return &bubbleRows{list: a.rows}, err
 }
 
-func (p *bubblePool) Name() string           { return "bubble" }
-func (p *bubblePool) ID() any                { return p }
-func (p *bubblePool) Keeping() drive.Querier { return p }
-func (p *bubblePool) Reset()                 {}
+func (p *bubblePool) Name() string              { return "bubble" }
+func (p *bubblePool) ID() any                   { return p }
+func (p *bubblePool) PlanCached() drive.Querier { return p }
+func (p *bubblePool) Reset()                    {}
 
 func (p *bubblePool) Dedicated(context.Context) (drive.Querier, func(), error) {
 	return p, func() {}, nil
 }
-func (p *bubblePool) Reading(context.Context) (drive.Querier, func(), error) {
+func (p *bubblePool) ReaderConn(context.Context) (drive.Querier, func(), error) {
 	return p, func() {}, nil
 }
 

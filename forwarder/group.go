@@ -64,7 +64,7 @@ func NewGroup(
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	logger = core.Discreet(logger)
+	logger = core.RedactingLogger(logger)
 	return &Group{
 		fleet: databases, pub: pub, cfg: cfg, logger: logger,
 		running: make(chan struct{}), life: life.New(), now: make(chan struct{}, 1),

@@ -149,8 +149,8 @@ func (g *Group) join(key string, held *fleet.Handle) {
 	}
 	d.server.databases[d] = true
 	g.lookAt(d.server, time.Time{})
-	d.unhook = d.db.OnCommit(func(news core.News) {
-		if news.Outbox && d.woken.CompareAndSwap(false, true) {
+	d.unhook = d.db.OnCommit(func(n core.Notification) {
+		if n.Outbox && d.woken.CompareAndSwap(false, true) {
 			g.wokenMu.Lock()
 			g.woken = append(g.woken, d)
 			g.wokenMu.Unlock()

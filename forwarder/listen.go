@@ -14,8 +14,8 @@ import (
 )
 
 // heard is told of a commit.
-func (e *engine) heard(news core.News) {
-	if news.Outbox {
+func (e *engine) heard(n core.Notification) {
+	if n.Outbox {
 		e.wake()
 	}
 }
@@ -29,10 +29,10 @@ func (e *engine) listen(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
-		err := e.db.Listen(ctx, func(news core.News) {
+		err := e.db.Listen(ctx, func(n core.Notification) {
 			report.Tell(nil)
 			retry.Reset()
-			e.heard(news)
+			e.heard(n)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
 			e.logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})

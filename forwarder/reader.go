@@ -75,7 +75,7 @@ func (r *reader) connect(ctx context.Context) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
 	defer cancel()
-	if r.q, r.close, err = r.e.db.Reading(ctx); err != nil {
+	if r.q, r.close, err = r.e.db.ReaderConn(ctx); err != nil {
 		return fmt.Errorf("open a connection for reading: %w", err)
 	}
 	return nil

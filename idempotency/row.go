@@ -49,7 +49,7 @@ func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*a
 	}
 	known, err := h.known(ctx, tx, q)
 	if err == nil && !standby {
-		core.WroteNothing(ctx)
+		core.MarkReadOnly(ctx)
 	}
 	return known, err
 }

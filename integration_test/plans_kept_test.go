@@ -59,7 +59,7 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // which would have it planned anew
 	h.exec(t, "VACUUM (ANALYZE) inbox_queue")
 	ctx, store, owner := t.Context(), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-	keeping := (*core.DB)(h.db).Keeping()
+	keeping := (*core.DB)(h.db).PlanCached()
 	var kept []planned
 	for _, s := range queueStatements() {
 		if slices.ContainsFunc(keptStatements, func(name string) bool { return strings.HasPrefix(s.name, name) }) {

@@ -218,7 +218,7 @@ func TestPlans(t *testing.T) {
 	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would spoil what is stale
 	// which saves a third of the time; the planner does not care
 	h.exec(t, "ALTER TABLE outbox SET UNLOGGED")
-	reading, closeReading, err := (*core.DB)(h.db).Reading(t.Context())
+	reading, closeReading, err := (*core.DB)(h.db).ReaderConn(t.Context())
 	require.NoError(t, err)
 	defer closeReading()
 	check := func(state string) {

@@ -119,7 +119,7 @@ func genericPages(t *testing.T, h handle, statement string, args []any, reading 
 		require.NoError(t, err)
 	}
 	if reading {
-		q, end, err := (*core.DB)(h.db).Reading(t.Context())
+		q, end, err := (*core.DB)(h.db).ReaderConn(t.Context())
 		require.NoError(t, err)
 		defer end()
 		run(q)

@@ -299,7 +299,7 @@ func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		woken := map[string]int{}
 		for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, sqltext.Tables{Outbox: "other"}).db} {
-			t.Cleanup((*core.DB)(db).OnCommit(func(core.News) { woken[name]++ }))
+			t.Cleanup((*core.DB)(db).OnCommit(func(core.Notification) { woken[name]++ }))
 		}
 		pub := newOutboxPublisher(t, h)
 		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("")))

@@ -64,7 +64,7 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 	if pub == nil {
 		return nil, errors.New("kafka: the publisher to wrap is nil")
 	}
-	logger = core.Discreet(logger)
+	logger = core.RedactingLogger(logger)
 	return &Publisher{inner: pub, logger: logger}, nil
 }
 

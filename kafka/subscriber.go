@@ -38,7 +38,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 		return nil, err
 	}
 	cfg.Backoff = outbox.Backoff(backoff)
-	logger = core.Discreet(logger)
+	logger = core.RedactingLogger(logger)
 	cfg.tellUnused(logger)
 	inner, err := wmkafka.NewSubscriber(cfg.SubscriberConfig, logger)
 	if err != nil {

@@ -87,11 +87,11 @@ func (i *inbox) take(ctx context.Context, q drive.Querier, c *claim) (ours, stan
 
 // handled says whether the message was handled before, if that can be found out without a transaction.
 func (i *inbox) handled(ctx context.Context, q drive.Querier, c *claim) (handled bool, err error) {
-	peeker, ok := q.(drive.Peeker)
+	peeker, ok := q.(drive.LazyTx)
 	if !ok {
 		return false, nil
 	}
-	rows, ok, err := peeker.Peek(ctx, i.handledSQL, c.consumer, c.key)
+	rows, ok, err := peeker.QueryBeforeBegin(ctx, i.handledSQL, c.consumer, c.key)
 	if err != nil || !ok {
 		return false, err
 	}

@@ -75,7 +75,7 @@ type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message
 // around makes a middleware of handle, which gets neither a nil handler nor a nil message. Where there is no Outcomes,
 // which waits before it nacks, it waits itself if the middlewares are not put together as they must be.
 func around(name string, handle handleFunc) message.HandlerMiddleware {
-	var brake core.Brake
+	var throttle core.Throttle
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		var unsafe error
 		if name != "Outcomes" && name != "Tx" { // what is around Tx does no harm, and Tx looks for itself
@@ -95,7 +95,7 @@ func around(name string, handle handleFunc) message.HandlerMiddleware {
 				produced, err = handle(next, msg)
 			}
 			if outermost && name != "Outcomes" && miswired(err) {
-				brake.Pause(ctx)
+				throttle.Pause(ctx)
 			}
 			return produced, err
 		}

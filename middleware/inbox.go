@@ -163,7 +163,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	if !ours {
 		h.duplicate = true
 		if !standby {
-			core.WroteNothing(ctx)
+			core.MarkReadOnly(ctx)
 		}
 		return nil, i.skip(ctx, q, c, msg, h)
 	}

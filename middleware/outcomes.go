@@ -193,7 +193,7 @@ func (o *outcomes) once(
 				"or take middleware.Stack in its order: Router.AddMiddleware makes the first the outermost",
 		}
 	}
-	ctx = core.Paced(started(ctx, o.db, o.cfg.Service, msg))
+	ctx = core.MarkThrottled(started(ctx, o.db, o.cfg.Service, msg))
 	msg.SetContext(ctx)
 	finished := false
 	defer func() {
@@ -216,7 +216,7 @@ func (o *outcomes) once(
 		again = err != nil && h.delivered && uncharged(err)
 	}()
 	produced, err = next(msg)
-	err = text.Sound(err)
+	err = text.SafeError(err)
 	finished = true
 	return produced, false, err
 }

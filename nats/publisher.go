@@ -40,7 +40,7 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	logger = core.Discreet(logger)
+	logger = core.RedactingLogger(logger)
 	conn, err := natsgo.Connect(cfg.URL, slices.Concat(logging(logger), cfg.connect())...)
 	if err != nil {
 		return nil, fmt.Errorf("nats: connect: %w", err)

@@ -31,7 +31,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 		return nil, err
 	}
 	cfg.Backoff = outbox.Backoff(backoff)
-	logger = core.Discreet(logger)
+	logger = core.RedactingLogger(logger)
 	return &Subscriber{cfg: cfg, logger: logger, topics: inbound.NewTopics("nats", "Consumer")}, nil
 }
 

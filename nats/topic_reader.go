@@ -59,7 +59,7 @@ func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*Top
 	if err := checkURL("TopicReaderConfig", cfg.URL); err != nil {
 		return nil, err
 	}
-	return &TopicReader{cfg: cfg, logger: core.Discreet(logger)}, nil
+	return &TopicReader{cfg: cfg, logger: core.RedactingLogger(logger)}, nil
 }
 
 // Close closes the connection. Calls in flight fail. It may be called several times.

@@ -175,6 +175,6 @@ func (d *Dispatcher) putOff(c *claimed) {
 	}
 	c.release(wait, errNoHandler.Error())
 	if wait == 0 {
-		d.store.db.WakeLater(d.loop.base, core.QueueNews(c.Topic))
+		d.store.db.WakeLater(d.loop.base, core.QueueNotification(c.Topic))
 	}
 }

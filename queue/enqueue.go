@@ -75,7 +75,7 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, er
 	if err != nil {
 		return nil, err
 	}
-	s.db.WakeLater(ctx, core.QueueNews(topicsOf(items)...))
+	s.db.WakeLater(ctx, core.QueueNotification(topicsOf(items)...))
 	s.tell(items, stored)
 	return stored, nil
 }
@@ -313,7 +313,7 @@ func (s *Store) tell(items []Item, stored []EnqueueResult) {
 	}
 }
 
-// topicsOf are the topics of items, each once, or none if they are many.
+// topicsOf returns the topics of items, each once, or none if there are too many for a notification.
 func topicsOf(items []Item) (topics []string) {
 	for _, item := range items {
 		if !slices.Contains(topics, item.Topic) {
@@ -325,5 +325,5 @@ func topicsOf(items []Item) (topics []string) {
 	return topics
 }
 
-// maxTold is of how many topics a notification tells the dispatchers.
+// maxTold is how many topics a notification names.
 const maxTold = 32

@@ -20,9 +20,9 @@ type fakePool struct {
 	answer func(query string) ([][]any, error)
 }
 
-func (p *fakePool) Name() string           { return "fake" }
-func (p *fakePool) ID() any                { return p }
-func (p *fakePool) Keeping() drive.Querier { return p }
+func (p *fakePool) Name() string              { return "fake" }
+func (p *fakePool) ID() any                   { return p }
+func (p *fakePool) PlanCached() drive.Querier { return p }
 
 func (p *fakePool) Exec(context.Context, string, ...any) (int64, error) {
 	return 0, errors.New("not in this test")

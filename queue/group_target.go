@@ -113,8 +113,8 @@ func (g *Group) add(ctx context.Context, key string) {
 		g.servers[pool] = t.server
 	}
 	t.server.targets[t] = true
-	t.unhook = store.db.OnCommit(func(news core.News) {
-		if news.Queue && t.woken.CompareAndSwap(false, true) {
+	t.unhook = store.db.OnCommit(func(n core.Notification) {
+		if n.Queue && t.woken.CompareAndSwap(false, true) {
 			g.wokenMu.Lock()
 			g.woken = append(g.woken, t)
 			g.wokenMu.Unlock()

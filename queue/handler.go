@@ -151,7 +151,7 @@ func guarded(fn func() error) (err error) {
 			err = panicError{core.Panicked(p), string(debug.Stack())}
 		}
 	}()
-	return text.Sound(fn())
+	return text.SafeError(fn())
 }
 
 // repeatable says whether a transaction failed for no fault of its own: a serialization failure or a deadlock.

@@ -63,9 +63,9 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 		core.DropHeaders(msg) // what comes from outside commands no broker
 		err := g.ingest(msg, cfg.Item)
 		if err == nil {
-			g.brake.Release()
-		} else if !core.IsPaced(msg.Context()) {
-			g.brake.Pause(msg.Context())
+			g.throttle.Reset()
+		} else if !core.IsThrottled(msg.Context()) {
+			g.throttle.Pause(msg.Context())
 		}
 		return err
 	}, nil
@@ -87,10 +87,10 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 // gathering stores items that come at once in one statement. One of the callers writes for all of them, and
 // meanwhile the next ones gather.
 type gathering struct {
-	store  *Store
-	logger watermill.LoggerAdapter
-	turn   chan struct{} // capacity 1: whose turn it is to write
-	brake  core.Brake    // of failures in a row
+	store    *Store
+	logger   watermill.LoggerAdapter
+	turn     chan struct{} // capacity 1: whose turn it is to write
+	throttle core.Throttle // of failures in a row
 
 	mu      sync.Mutex
 	waiting []*gathered
@@ -106,7 +106,7 @@ const maxGathered = 1000
 
 func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
 	item, err := itemOf(msg)
-	err = text.Sound(err)
+	err = text.SafeError(err)
 	switch {
 	case errors.Is(err, ErrIgnore):
 		return nil

@@ -106,9 +106,9 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	l.endStrays()
 }
 
-// heard is told of a commit.
-func (l *loop) heard(news core.News) {
-	if news.Concerns(l.cfg.only) {
+// heard is called after a commit.
+func (l *loop) heard(n core.Notification) {
+	if n.Concerns(l.cfg.only) {
 		l.wake()
 	}
 }

@@ -115,7 +115,7 @@ func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error
 // are kept.
 func (s *Store) onKept(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	if q, joined, err = s.on(ctx); err == nil && !joined {
-		q = s.db.Keeping()
+		q = s.db.PlanCached()
 	}
 	return q, joined, err
 }

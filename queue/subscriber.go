@@ -156,11 +156,11 @@ func (s *Subscriber) keep(u *upkeep) {
 }
 
 // heard is told of a commit in another process.
-func (s *Subscriber) heard(news core.News) {
+func (s *Subscriber) heard(n core.Notification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.loops {
-		l.heard(news)
+		l.heard(n)
 	}
 }
 

@@ -112,17 +112,17 @@ func (u *upkeep) run(ctx context.Context) {
 }
 
 // listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
-func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.News)) {
+func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.Notification)) {
 	// Cause: the LISTEN connection broke, or the pool is full.
 	// Cure: check the size of the pool; until it works, dispatchers poll.
 	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
-		err := s.db.Listen(ctx, func(news core.News) {
+		err := s.db.Listen(ctx, func(n core.Notification) {
 			report.Tell(nil)
 			retry.Reset()
-			heard(news)
+			heard(n)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
 			logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})

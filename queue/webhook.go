@@ -101,7 +101,7 @@ func (h *webhook) loggerOf(store *Store) watermill.LoggerAdapter {
 	if store != nil {
 		return store.db.Logger(h.logger)
 	}
-	return core.Discreet(h.logger)
+	return core.RedactingLogger(h.logger)
 }
 
 // refusal is an error with the status that answers it.

@@ -82,7 +82,7 @@ func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, 
 	if cfg.SampleInterval < 0 {
 		return nil, fmt.Errorf("ui: Config.SampleInterval is %s: use how often to look, or 0 for 10 s", cfg.SampleInterval)
 	}
-	logger = core.Discreet(logger)
+	logger = core.RedactingLogger(logger)
 	cfg.setDefaults()
 	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg), pulse: newPulse(a)}, nil
 }

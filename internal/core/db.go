@@ -27,7 +27,7 @@ type DB struct {
 	tables    sqltext.Tables
 	observers []observe.Observer
 	logger    watermill.LoggerAdapter
-	wakes     wakes
+	notifier  notifier
 	consumers consumers
 	sources   sources
 	handlers  handlers
@@ -58,7 +58,7 @@ func NewDB(pool drive.Pool, cfg Config, logger watermill.LoggerAdapter) (*DB, er
 	if cfg.Name == "" {
 		cfg.Name = pool.Name()
 	}
-	logger = Discreet(logger)
+	logger = RedactingLogger(logger)
 	db := &DB{
 		pool: pool, name: cfg.Name, id: uuid.NewString(), tables: cfg.Tables.WithDefaults(), observers: cfg.Observers,
 		logger: logger,
@@ -66,7 +66,7 @@ func NewDB(pool drive.Pool, cfg Config, logger watermill.LoggerAdapter) (*DB, er
 	db.outbox = db.tables.OutboxName()
 	db.insert, db.insertMarked = db.tables.Render(sqltext.InsertMessages), db.tables.Render(sqltext.InsertMarked)
 	if !cfg.DisableNotify {
-		db.wakes.channel = db.tables.Channel()
+		db.notifier.channel = db.tables.Channel()
 	}
 	return db, nil
 }
@@ -143,7 +143,7 @@ func (db *DB) Logger(own watermill.LoggerAdapter) watermill.LoggerAdapter {
 	if own == nil {
 		own = db.logger
 	}
-	return Discreet(own).With(watermill.LogFields{"db": db.name})
+	return RedactingLogger(own).With(watermill.LogFields{"db": db.name})
 }
 
 // Exec runs one statement outside any transaction and returns how many rows it touched.
@@ -162,13 +162,13 @@ func (db *DB) Query(ctx context.Context, query string, args ...any) (drive.Rows,
 	return db.pool.Query(ctx, query, args...)
 }
 
-// Lend is drive.Lender's; drive.ErrNoCopy of a pool that is none.
-func (db *DB) Lend(ctx context.Context, fn func(*pgconn.PgConn) error) error {
+// WithRawConn calls drive.RawConnPool's, or returns drive.ErrNoCopy.
+func (db *DB) WithRawConn(ctx context.Context, fn func(*pgconn.PgConn) error) error {
 	if err := db.Check(); err != nil {
 		return err
 	}
-	if l, ok := db.pool.(drive.Lender); ok {
-		return l.Lend(ctx, fn)
+	if l, ok := db.pool.(drive.RawConnPool); ok {
+		return l.WithRawConn(ctx, fn)
 	}
 	return drive.ErrNoCopy
 }
@@ -181,16 +181,16 @@ func (db *DB) Dedicated(ctx context.Context) (drive.Querier, func(), error) {
 	return db.pool.Dedicated(ctx)
 }
 
-// Reading is drive.Pool's.
-func (db *DB) Reading(ctx context.Context) (drive.Querier, func(), error) {
+// ReaderConn is drive.Pool's.
+func (db *DB) ReaderConn(ctx context.Context) (drive.Querier, func(), error) {
 	if err := db.Check(); err != nil {
 		return nil, nil, err
 	}
-	return db.pool.Reading(ctx)
+	return db.pool.ReaderConn(ctx)
 }
 
-// Keeping is drive.Pool's. The handle must be one.
-func (db *DB) Keeping() drive.Querier { return db.pool.Keeping() }
+// PlanCached is drive.Pool's. The handle must be valid.
+func (db *DB) PlanCached() drive.Querier { return db.pool.PlanCached() }
 
 // Reset is drive.Pool's.
 func (db *DB) Reset() {

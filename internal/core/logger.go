@@ -6,44 +6,44 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Discreet returns a logger that leaves secrets out, see text.Redact: errors of drivers and of users' code quote
-// connection strings and tokens. What does so already is returned as it is. Nil logs nothing.
-func Discreet(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
+// RedactingLogger returns a logger that redacts secrets with text.Redact, since errors of drivers and of users' code may
+// quote connection strings and tokens. A logger that does so already is returned as it is; nil logs nothing.
+func RedactingLogger(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
 	switch logger := logger.(type) {
 	case nil:
 		return watermill.NopLogger{}
-	case watermill.NopLogger, discreet:
+	case watermill.NopLogger, redactingLogger:
 		return logger
 	}
-	return discreet{logger}
+	return redactingLogger{logger}
 }
 
-type discreet struct{ to watermill.LoggerAdapter }
+type redactingLogger struct{ to watermill.LoggerAdapter }
 
-// Error hands on the error itself if there is nothing to redact.
-func (d discreet) Error(msg string, err error, fields watermill.LogFields) {
+// Error passes the error itself on if there is nothing to redact.
+func (d redactingLogger) Error(msg string, err error, fields watermill.LogFields) {
 	d.to.Error(text.Redact(msg), redacted(err), redactedFields(fields))
 }
 
-func (d discreet) Info(msg string, fields watermill.LogFields) {
+func (d redactingLogger) Info(msg string, fields watermill.LogFields) {
 	d.to.Info(text.Redact(msg), redactedFields(fields))
 }
 
-func (d discreet) Debug(msg string, fields watermill.LogFields) {
+func (d redactingLogger) Debug(msg string, fields watermill.LogFields) {
 	d.to.Debug(text.Redact(msg), redactedFields(fields))
 }
 
-func (d discreet) Trace(msg string, fields watermill.LogFields) {
+func (d redactingLogger) Trace(msg string, fields watermill.LogFields) {
 	d.to.Trace(text.Redact(msg), redactedFields(fields))
 }
 
-func (d discreet) With(fields watermill.LogFields) watermill.LoggerAdapter {
-	return discreet{d.to.With(redactedFields(fields))}
+func (d redactingLogger) With(fields watermill.LogFields) watermill.LoggerAdapter {
+	return redactingLogger{d.to.With(redactedFields(fields))}
 }
 
-// redacted keeps what an error is to errors.Is. One of the user's may panic when it is asked for its text.
+// redacted returns an error that errors.Is still matches. A user's Error method may panic.
 func redacted(err error) (same error) {
-	if err = text.Sound(err); err == nil {
+	if err = text.SafeError(err); err == nil {
 		return nil
 	}
 	said := err.Error()
@@ -53,13 +53,13 @@ func redacted(err error) (same error) {
 	return err
 }
 
-// redactedFields is a copy if anything is redacted.
+// redactedFields returns a copy if it redacts anything.
 func redactedFields(fields watermill.LogFields) watermill.LogFields {
 	var changed watermill.LogFields
 	for name, value := range fields {
 		said, ok := value.(string)
 		if err, is := value.(error); is {
-			said, ok = text.Sound(err).Error(), true
+			said, ok = text.SafeError(err).Error(), true
 		}
 		if !ok {
 			continue

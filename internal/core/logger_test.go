@@ -28,7 +28,7 @@ func (s *said) With(watermill.LogFields) watermill.LoggerAdapter { return s }
 func TestDiscreetLogsNoSecrets(t *testing.T) {
 	t.Parallel()
 	var log said
-	logger := Discreet(Discreet(&log)).With(watermill.LogFields{"db": "d"})
+	logger := RedactingLogger(RedactingLogger(&log)).With(watermill.LogFields{"db": "d"})
 	secret, plain := errors.New("dial nats://ann:s3cr3t@mq: refused"), errors.New("refused")
 	fields := watermill.LogFields{"err": secret, "dsn": "password=s3cr3t", "n": 7}
 	logger.Error("token=s3cr3t", fmt.Errorf("publish: %w", secret), fields)
@@ -45,7 +45,7 @@ func TestDiscreetLogsNoSecrets(t *testing.T) {
 	if fields["err"] != secret {
 		t.Error("the fields of the caller were changed")
 	}
-	if Discreet(nil) != (watermill.NopLogger{}) {
+	if RedactingLogger(nil) != (watermill.NopLogger{}) {
 		t.Error("nil logs something")
 	}
 }

@@ -52,7 +52,7 @@ type Publisher struct {
 	cfg       PublisherConfig
 	logger    watermill.LoggerAdapter
 	decorated message.Publisher // nil = none
-	brake     *Brake
+	throttle  *Throttle
 }
 
 // NewPublisher makes a Publisher.
@@ -70,7 +70,7 @@ func newPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter, d
 	if cfg.Key == nil {
 		cfg.Key = AggregateKey
 	}
-	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger), brake: &Brake{}}, nil
+	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger), throttle: &Throttle{}}, nil
 }
 
 // Decorator returns what makes a Publisher of the one that it decorates.
@@ -175,7 +175,7 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 			"Router, which also writes what the "+
 			"handler returns, and make it the outermost but for Watermill's Retry and PoisonQueue; or publish inside "+
 			"outbox.InTx, or set PublisherConfig.WithoutTx", handler)
-		p.brake.Pause(ctx)
+		p.throttle.Pause(ctx)
 	}
 	return p.refused(w, bare)
 }

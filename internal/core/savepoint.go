@@ -34,7 +34,7 @@ func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) err
 			s.abandon(errors.Join(errUnfinished, outer.use(func() error { return s.undo(ctx, name) })))
 		}
 	}()
-	err = text.Sound(fn(bindTx(ctx, s)))
+	err = text.SafeError(fn(bindTx(ctx, s)))
 	finished = true
 	if endErr := s.end(); err == nil {
 		err = endErr

@@ -93,10 +93,9 @@ func (s *scope) use(fn func() error) error {
 	return fn()
 }
 
-// WroteNothing has the transaction of ctx end with ROLLBACK instead of COMMIT, with the same success, provided that the
-// caller asked for it once, by DB.Tx, and no other code does: a transaction that only locked a row would wait for
-// the disk as any other.
-func WroteNothing(ctx context.Context) {
+// MarkReadOnly ends the transaction of ctx with ROLLBACK instead of COMMIT, and still reports success, provided that the
+// caller alone used it. COMMIT of a transaction that only locked a row would wait for the disk.
+func MarkReadOnly(ctx context.Context) {
 	s := scopeFrom(ctx)
 	if s == nil || !s.tx.ours || s.parent != nil {
 		return
@@ -159,7 +158,7 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 		return err
 	}
 	for db, what := range s.tx.wrote {
-		db.wake(what.news, what.notified)
+		db.wake(what.tables, what.notified)
 	}
 	outside := OutsideTx(ctx)
 	for _, hook := range s.afterCommit {
@@ -268,7 +267,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 			s.abandon(rollback(ctx, own, errUnfinished))
 		}
 	}()
-	err = text.Sound(fn(bindTx(ctx, s)))
+	err = text.SafeError(fn(bindTx(ctx, s)))
 	finished = true
 	if endErr := s.end(); err == nil {
 		err = endErr
@@ -281,7 +280,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		return nil
 	}
 	for _, w := range s.waiting {
-		s.tx.wroteTo(w.db, OutboxNews)
+		s.tx.wroteTo(w.db, OutboxNotification)
 	}
 	if err := own.Commit(ctx, s.tx.statements(s.waiting), s.tx.notifications(own)); err != nil {
 		if len(s.waiting) > 0 {

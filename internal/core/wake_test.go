@@ -52,7 +52,7 @@ func TestFirstNotificationGoesWithCommit(t *testing.T) {
 				t.Helper()
 				if err := InTx(t.Context(), db, TxOptions{}, func(ctx context.Context) error {
 					if wrote {
-						db.WakeLater(ctx, OutboxNews)
+						db.WakeLater(ctx, Notification{Outbox: true})
 					}
 					return nil
 				}); err != nil {

@@ -35,7 +35,7 @@ func (s *scope) write(w write) error {
 				return fmt.Errorf("write to %s: %w", w.db.outbox, text.Stored(err))
 			}
 		}
-		s.tx.wroteTo(w.db, OutboxNews)
+		s.tx.wroteTo(w.db, OutboxNotification)
 		return nil
 	})
 	w.db.writeEnd(w.ctx, w.topic, w.records, time.Since(begun), err)
@@ -65,15 +65,15 @@ func (t *tx) insertInto(db *DB) string {
 
 // wrote is what a transaction has written to the tables of a handle.
 type wrote struct {
-	news     News
+	tables   Notification
 	notified bool // COMMIT takes its notification along
 }
 
-func (t *tx) wroteTo(db *DB, news News) {
+func (t *tx) wroteTo(db *DB, n Notification) {
 	if t.wrote == nil {
 		t.wrote = map[*DB]wrote{}
 	}
-	t.wrote[db] = wrote{news: t.wrote[db].news.and(news)}
+	t.wrote[db] = wrote{tables: t.wrote[db].tables.and(n)}
 }
 
 // notifications are what COMMIT takes along for other processes.
@@ -83,8 +83,8 @@ func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 	}
 	var list []drive.Statement
 	for db, what := range t.wrote {
-		if db.wakes.due() {
-			list = append(list, drive.Statement{SQL: sqltext.Notify, Args: []any{db.wakes.channel, what.news.payload(db.id)}})
+		if db.notifier.due() {
+			list = append(list, drive.Statement{SQL: sqltext.Notify, Args: []any{db.notifier.channel, what.tables.payload(db.id)}})
 			what.notified = true
 			t.wrote[db] = what
 		}

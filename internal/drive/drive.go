@@ -51,18 +51,17 @@ type Pool interface {
 	// comparable.
 	ID() any
 	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
-	// Dedicated opens a connection that the handlers' use of the pool cannot starve: with pgx a new one made with the
-	// pool's settings, with database/sql one that is taken out of the pool. The function returned closes it. It reconnects
-	// by itself if the connection breaks.
+	// Dedicated opens a connection that handlers cannot starve by using the whole pool: with pgx a new one with the
+	// pool's settings, with database/sql one taken out of the pool. It reconnects by itself. The function returned
+	// closes it.
 	Dedicated(ctx context.Context) (Querier, func(), error)
-	// Reading opens a connection for statements that are few and run all the time. Where the connection is ours from end
-	// to end they are planned once, and by their indexes alone: a plan from when the outbox was empty is as good then as
-	// one from when it is full. Behind a pooler, and with database/sql, it is the pool, which plans them anew each time,
-	// and the function that closes it is nil.
-	Reading(ctx context.Context) (Querier, func(), error)
-	// Keeping is the pool for statements that are run all the time, whose plans are kept as those of Reading are. Where
-	// Reading is the pool, so is this.
-	Keeping() Querier
+	// ReaderConn opens a connection for the few statements that run all the time. On a direct connection they are planned
+	// once, by indexes only, so that a plan made while the outbox was empty also fits a full one. Behind a pooler, and with
+	// database/sql, it returns the pool, which plans them each time, and a nil close function.
+	ReaderConn(ctx context.Context) (Querier, func(), error)
+	// PlanCached returns the pool for statements that run all the time and whose plans are kept as ReaderConn keeps them.
+	// Where ReaderConn returns the pool, so does PlanCached.
+	PlanCached() Querier
 	// Listen calls fn with the payload of each notification of a channel, and once with "" when it has begun to listen,
 	// until ctx is over or the connection breaks. It opens a connection of its own, which is never in a transaction. It
 	// returns why it ended, or ErrNoListen.
@@ -102,11 +101,11 @@ type Tx interface {
 	Later() bool
 }
 
-// Peeker is a Tx that begins with its first statement, and can ask something before that.
-type Peeker interface {
-	// Peek runs a query on the connection of the transaction, by itself. ok is false, and nothing was run, if the
-	// transaction has begun, or is to begin with settings that the query would lack.
-	Peek(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error)
+// LazyTx is a Tx that begins with its first statement and can run a query before that.
+type LazyTx interface {
+	// QueryBeforeBegin runs a query on the transaction's connection before BEGIN. ok is false, and nothing was run, if the
+	// transaction has begun, or will begin with settings that the query would lack.
+	QueryBeforeBegin(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error)
 }
 
 // OwnTx is a transaction that a Pool began. After Commit or Rollback returned, Rollback has no effect.

@@ -22,7 +22,7 @@ func (p pgxPool) readsApart() bool {
 	return cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity > 0
 }
 
-func (p pgxPool) Reading(ctx context.Context) (Querier, func(), error) {
+func (p pgxPool) ReaderConn(ctx context.Context) (Querier, func(), error) {
 	if !p.readsApart() {
 		return p, nil, nil
 	}

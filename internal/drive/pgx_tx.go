@@ -123,7 +123,7 @@ func (t *pgxTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 	return batchRows{pgxRows{rows}, results}, nil
 }
 
-func (t *pgxTx) Peek(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error) {
+func (t *pgxTx) QueryBeforeBegin(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error) {
 	if t.begun || t.ended {
 		return nil, false, nil
 	}

@@ -78,9 +78,9 @@ func (b sqlPool) Begin(ctx context.Context, opts TxOptions) (OwnTx, error) {
 	return &sqlTx{tx: tx}, nil
 }
 
-func (b sqlPool) Reading(context.Context) (Querier, func(), error) { return b, nil, nil }
+func (b sqlPool) ReaderConn(context.Context) (Querier, func(), error) { return b, nil, nil }
 
-func (b sqlPool) Keeping() Querier { return b }
+func (b sqlPool) PlanCached() Querier { return b }
 
 func (b sqlPool) Dedicated(context.Context) (Querier, func(), error) {
 	c := &sqlConn{db: b.db, pool: b}

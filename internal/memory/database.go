@@ -130,11 +130,11 @@ func (d *Database) Dedicated(context.Context) (drive.Querier, func(), error) {
 	return d, func() {}, nil
 }
 
-// Reading returns the Database.
-func (d *Database) Reading(context.Context) (drive.Querier, func(), error) { return d, nil, nil }
+// ReaderConn returns the Database.
+func (d *Database) ReaderConn(context.Context) (drive.Querier, func(), error) { return d, nil, nil }
 
-// Keeping returns the database.
-func (d *Database) Keeping() drive.Querier { return d }
+// PlanCached returns the Database.
+func (d *Database) PlanCached() drive.Querier { return d }
 
 // Reset does nothing.
 func (d *Database) Reset() {}

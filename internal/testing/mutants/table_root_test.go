@@ -118,7 +118,7 @@ var rootMutants = []Mutant{
 	{
 		Name: "R18", File: "internal/core/tx.go", In: "integration_test", Test: "TestCommitsWakeForwardersOfTheirTable",
 		Breaks: "a commit wakes no forwarder",
-		Old:    "		db.wake(what.news, what.notified)\n",
+		Old:    "		db.wake(what.tables, what.notified)\n",
 		New:    "		_, _ = db, what\n",
 	},
 	{

@@ -17,21 +17,21 @@ const (
 	notifyTimeout  = 2 * time.Second
 )
 
-// wakes tells forwarders and dispatchers that a transaction with messages was committed: those in this process through
-// memory, those in other ones through a NOTIFY. The first one in a while follows COMMIT in its round trip; those of the
-// next moment are coalesced into one of their own. Both are only hints; a forwarder that misses one polls.
-type wakes struct {
+// notifier tells forwarders and dispatchers that a transaction with messages was committed: in this process directly,
+// in other processes by NOTIFY. The first NOTIFY after a pause is sent in the round trip of COMMIT; later ones are
+// coalesced. They are only hints: a forwarder that misses one polls.
+type notifier struct {
 	channel string // "" = no notifications
 
 	mu        sync.Mutex
-	listeners map[*func(News)]bool
+	listeners map[*func(Notification)]bool
 	last      time.Time // when a notification was sent
 	sending   bool
-	waiting   News // for a notification to be sent
+	waiting   Notification // for a notification to be sent
 }
 
 // due says whether a notification may be sent at once; the caller does it.
-func (w *wakes) due() bool {
+func (w *notifier) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.channel == "" || w.sending || time.Since(w.last) < notifyInterval {
@@ -41,14 +41,13 @@ func (w *wakes) due() bool {
 	return true
 }
 
-// OnCommit has fn called after each commit of messages, made through this handle, and told of what. fn must not block.
-// The function returned ends that.
-func (db *DB) OnCommit(fn func(News)) (stop func()) {
-	w := &db.wakes
+// OnCommit calls fn after each commit of messages through this handle, until stop is called. fn must not block.
+func (db *DB) OnCommit(fn func(Notification)) (stop func()) {
+	w := &db.notifier
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.listeners == nil {
-		w.listeners = map[*func(News)]bool{}
+		w.listeners = map[*func(Notification)]bool{}
 	}
 	id := &fn
 	w.listeners[id] = true
@@ -59,22 +58,22 @@ func (db *DB) OnCommit(fn func(News)) (stop func()) {
 	}
 }
 
-// Listen calls fn for each notification that another handle sent, and once with all news when it has begun to listen,
-// until ctx is over or the connection breaks; it returns why it ended. It opens a connection of its own, which is never
-// in a transaction. It may return drive.ErrNoListen.
-func (db *DB) Listen(ctx context.Context, fn func(News)) error {
+// Listen calls fn for each notification of another handle, and once with both tables when it begins to listen. It uses a
+// connection of its own until ctx is done or the connection breaks, and returns the reason. It may return
+// drive.ErrNoListen.
+func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	if err := db.Check(); err != nil {
 		return err
 	}
 	return db.pool.Listen(ctx, db.tables.Channel(), func(payload string) {
-		if sender, news := newsOf(payload); sender != db.id {
-			fn(news)
+		if sender, n := parseNotification(payload); sender != db.id {
+			fn(n)
 		}
 	})
 }
 
-// Hear sends a notification and returns nil when it has arrived on a connection of its own. Other listeners look once
-// for messages. It may return drive.ErrNoListen.
+// Hear sends a notification and returns nil once it arrives on a connection of its own. Other listeners look for messages
+// once. It may return drive.ErrNoListen.
 func (db *DB) Hear(ctx context.Context) error {
 	if err := db.Check(); err != nil {
 		return err
@@ -106,40 +105,40 @@ func (db *DB) Hear(ctx context.Context) error {
 // Wake is outbox.DB's.
 func (db *DB) Wake() {
 	if db.Check() == nil {
-		db.wake(AllNews, false)
+		db.wake(AllNotification, false)
 	}
 }
 
-// wake wakes those in this process, and those in others unless they are notified already.
-func (db *DB) wake(news News, notified bool) {
-	w := &db.wakes
+// wake wakes the listeners of this process, and those of other processes unless they have been notified.
+func (db *DB) wake(n Notification, notified bool) {
+	w := &db.notifier
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for fn := range w.listeners {
-		(*fn)(news)
+		(*fn)(n)
 	}
 	if notified || w.channel == "" {
 		return
 	}
-	if w.waiting = w.waiting.and(news); !w.sending {
+	if w.waiting = w.waiting.and(n); !w.sending {
 		w.sending = true
 		go db.notify()
 	}
 }
 
-// WakeLater wakes after the commit of the transaction in ctx, or now if there is none. A transaction of WithTx is
-// committed by other code, which wakes as well.
-func (db *DB) WakeLater(ctx context.Context, news News) {
+// WakeLater wakes listeners after the transaction of ctx commits, or now if ctx has no transaction. For a transaction of
+// WithTx, the code that commits it wakes them too.
+func (db *DB) WakeLater(ctx context.Context, n Notification) {
 	if s := scopeFrom(ctx); s != nil {
-		_ = s.use(func() error { s.tx.wroteTo(db, news); return nil }) // one that has ended wakes none
+		_ = s.use(func() error { s.tx.wroteTo(db, n); return nil }) // a transaction that has ended wakes nobody
 		return
 	}
-	db.wake(news, false)
+	db.wake(n, false)
 }
 
-// notify sends a notification when the last one is long enough ago, and another if there were commits meanwhile.
+// notify sends a notification notifyInterval after the last one, and another if there were commits meanwhile.
 func (db *DB) notify() {
-	w := &db.wakes
+	w := &db.notifier
 	for again := true; again; {
 		w.mu.Lock()
 		pause := notifyInterval - time.Since(w.last)
@@ -148,7 +147,7 @@ func (db *DB) notify() {
 
 		w.mu.Lock()
 		payload := w.waiting.payload(db.id)
-		w.last, w.waiting = time.Now(), News{} // what is committed from here on may be missed by those that hear this one
+		w.last, w.waiting = time.Now(), Notification{} // later commits may be missed by those that hear this one
 		w.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
 		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, payload) // a hint that is lost costs a poll interval

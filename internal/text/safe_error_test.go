@@ -21,13 +21,13 @@ func TestAnErrorThatPanicsIsReplaced(t *testing.T) {
 	for _, err := range []error{
 		noPath, fmt.Errorf("wrapped: %w", noPath), errors.Join(plain, noPath), noPg, rude{}, rudeState{plain},
 	} {
-		got := Sound(err)
+		got := SafeError(err)
 		if got == nil || !strings.Contains(got.Error(), "panicked when it was asked what it is") || errors.Is(got, plain) {
 			t.Errorf("%T became %v", err, got)
 		}
 	}
 	for _, err := range []error{plain, fmt.Errorf("wrapped: %w", plain), state("42P01"), nil} {
-		if got := Sound(err); got != err {
+		if got := SafeError(err); got != err {
 			t.Errorf("%v became %v", err, got)
 		}
 	}

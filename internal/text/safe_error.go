@@ -5,10 +5,9 @@ import (
 	"fmt"
 )
 
-// Sound returns an error of the user's as it is, or another one if it panics when it is asked what it is: so does a nil
-// pointer of a type of errors, which a function has returned in the place of nil. What becomes of a transaction, or of
-// a message, must not depend on that.
-func Sound(err error) (sound error) {
+// SafeError returns a user's error as it is, or a replacement if its methods panic, as those of a nil pointer that was
+// returned as an error do. Such a panic must not decide what happens to a transaction or a message.
+func SafeError(err error) (safe error) {
 	if err == nil {
 		return nil
 	}
@@ -16,7 +15,7 @@ func Sound(err error) (sound error) {
 		if p := recover(); p != nil {
 			// Cause: the function returned a nil pointer as an error, or an error whose methods have a bug.
 			// Cure: return nil, and not a variable of a pointer type; fix the methods.
-			sound = fmt.Errorf("an error of type %T panicked when it was asked what it is: "+
+			safe = fmt.Errorf("an error of type %T panicked when it was asked what it is: "+
 				"return nil instead of a nil pointer: %v", err, p)
 		}
 	}()

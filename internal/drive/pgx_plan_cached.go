@@ -22,17 +22,17 @@ const (
 	aPoolers
 )
 
-func (p pgxPool) Keeping() Querier {
+func (p pgxPool) PlanCached() Querier {
 	if !p.readsApart() {
 		return p
 	}
-	return keepingPgx{p}
+	return planCachedPgx{p}
 }
 
-// keepingPgx keeps the plans of statements with the connections of the pool.
-type keepingPgx struct{ pgxPool }
+// planCachedPgx keeps the plans of statements on the connections of the pool.
+type planCachedPgx struct{ pgxPool }
 
-func (k keepingPgx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
+func (k planCachedPgx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	rows, err := k.Query(ctx, query, args...)
 	if err != nil {
 		return 0, err
@@ -41,7 +41,7 @@ func (k keepingPgx) Exec(ctx context.Context, query string, args ...any) (int64,
 	return rows.(interface{ CommandTag() pgconn.CommandTag }).CommandTag().RowsAffected(), err
 }
 
-func (k keepingPgx) Query(ctx context.Context, query string, args ...any) (Rows, error) {
+func (k planCachedPgx) Query(ctx context.Context, query string, args ...any) (Rows, error) {
 	if k.whose.Load() == aPoolers {
 		return k.pgxPool.Query(ctx, query, args...)
 	}
@@ -64,7 +64,7 @@ func (k keepingPgx) Query(ctx context.Context, query string, args ...any) (Rows,
 
 // direct says whether connections lead to the server itself. Behind a pooler a statement may come to a server that has
 // not prepared it.
-func (k keepingPgx) direct(ctx context.Context, conn *pgxpool.Conn) (bool, error) {
+func (k planCachedPgx) direct(ctx context.Context, conn *pgxpool.Conn) (bool, error) {
 	if k.whose.Load() == unknown {
 		var pid uint32
 		if err := conn.QueryRow(ctx, "select pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {

@@ -10,31 +10,31 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 )
 
-// ErrNoCopy is returned by Lend where COPY cannot be had.
+// ErrNoCopy is returned by WithRawConn if the driver cannot COPY.
 //
 // Cause: the driver is lib/pq, or wraps pgx.
 // Cure: use outboxctl.
 var ErrNoCopy = errors.New("outbox: the driver has no COPY in both directions: " +
 	"use a pgx pool, or database/sql with driver pgx")
 
-// Lender is a Pool whose connections can COPY.
-type Lender interface {
-	// Lend calls fn with a connection in no transaction, for the protocol itself. What fn leaves open is rolled back.
-	Lend(ctx context.Context, fn func(*pgconn.PgConn) error) error
+// RawConnPool is a Pool that gives access to its raw connections, for COPY.
+type RawConnPool interface {
+	// WithRawConn calls fn with a connection outside any transaction. A transaction that fn leaves open is rolled back.
+	WithRawConn(ctx context.Context, fn func(*pgconn.PgConn) error) error
 }
 
-func (p pgxPool) Lend(ctx context.Context, fn func(*pgconn.PgConn) error) error {
+func (p pgxPool) WithRawConn(ctx context.Context, fn func(*pgconn.PgConn) error) error {
 	conn, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return p.explain(err)
 	}
 	defer conn.Release() // drops a connection that is still in a transaction
-	err = lent(ctx, conn.Conn().PgConn(), fn)
+	err = rollbackAfter(ctx, conn.Conn().PgConn(), fn)
 	p.notice(err)
 	return err
 }
 
-func (b sqlPool) Lend(ctx context.Context, fn func(*pgconn.PgConn) error) error {
+func (b sqlPool) WithRawConn(ctx context.Context, fn func(*pgconn.PgConn) error) error {
 	conn, err := b.db.Conn(ctx)
 	if err != nil {
 		return b.explain(err)
@@ -46,7 +46,7 @@ func (b sqlPool) Lend(ctx context.Context, fn func(*pgconn.PgConn) error) error 
 			return fmt.Errorf("%w: it is %T", ErrNoCopy, raw)
 		}
 		pg := c.Conn().PgConn()
-		err := lent(ctx, pg, fn)
+		err := rollbackAfter(ctx, pg, fn)
 		if pg.IsClosed() || pg.TxStatus() != 'I' {
 			return errors.Join(err, driver.ErrBadConn)
 		}
@@ -54,8 +54,8 @@ func (b sqlPool) Lend(ctx context.Context, fn func(*pgconn.PgConn) error) error 
 	})
 }
 
-// lent runs fn, and ends what it leaves open.
-func lent(ctx context.Context, pg *pgconn.PgConn, fn func(*pgconn.PgConn) error) error {
+// rollbackAfter runs fn and rolls back the transaction that it leaves open.
+func rollbackAfter(ctx context.Context, pg *pgconn.PgConn, fn func(*pgconn.PgConn) error) error {
 	err := fn(pg)
 	if pg.IsClosed() || pg.TxStatus() == 'I' {
 		return err
