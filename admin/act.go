@@ -13,41 +13,42 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Act says what an act is done to, by which actor and why.
+// Act selects the messages of an act, and has its actor and reason.
 type Act struct {
+	// Filter selects the messages that fit all of its fields. The zero value selects all messages of the outbox in a
+	// list. An act needs All, or a field other than In and States.
 	Filter Filter
-	// Limit is how many messages are changed at most; default: all that the filter means.
+	// Limit is the largest number of messages to change; default: all that the filter selects.
 	Limit int
-	// Reason goes into the audit log, up to 1 KiB. Discard and SkipHead keep it with the message too, so they need one.
+	// Reason is stored in the audit log, up to 1 KiB. Discard and SkipHead also store it with the message and require
+	// it.
 	Reason string
 	// Actor is the name in the audit log; default Config.Actor.
 	Actor string
-	// DryRun counts what the act would change, up to 10,000 or Limit, and changes nothing.
+	// DryRun counts the messages that the act would change, up to 10,000 or Limit, and changes nothing.
 	DryRun bool
-	// Preview is the Result.Preview of a dry run with the same filter. Then nothing else is changed than what that has
-	// counted, and what was settled since is skipped. Default: what the filter means when the act begins.
+	// Preview is the Result.Preview of a dry run with the same filter. Then only the messages that it counted are
+	// changed; messages settled since are skipped. Default: the messages that the filter selects when the act begins.
 	Preview string
-	// Progress, if not nil, is called after each batch, with what was done, or counted, so far.
+	// Progress, if not nil, is called after each batch with the result so far.
 	Progress func(ctx context.Context, r Result)
 }
 
-// Result says what an act did, also before an error.
+// Result is the result of an act, also before an error.
 type Result struct {
-	// Matched is how many messages the filter meant: of a dry run at most as many as it counts, else those that the act
-	// came by.
+	// Matched is the number of messages that the filter selected: in a dry run up to its limit.
 	Matched Count `json:"matched"`
-	// Touched is how many were changed.
+	// Touched is the number of changed messages.
 	Touched int64 `json:"touched"`
-	// Skipped is how many were not, because another session had locked or changed them meanwhile. What Requeue, Replay and
-	// Reconcile skip in the outbox, they skip with all that follows it under its key, or that would be published before
-	// it. Act again to have them.
+	// Skipped is the number of messages that another session had locked or changed. Requeue, Replay and Reconcile also
+	// skip the messages behind or before them under the same key. Act again to change them.
 	Skipped int64 `json:"skipped"`
-	// Preview stands for what a dry run has counted, message by message, or if there is more, for what was written before
-	// it: so that the act changes what the preview showed. Put it into Act.Preview. It has up to 220 kB.
+	// Preview identifies the messages that a dry run has counted, for Act.Preview, so that the act changes only these.
+	// If there were more than it counts, it stands for the messages written before it. It has up to 220 kB.
 	Preview string `json:"-"`
-	// NoLetter is how many messages Redrive skipped because their dead letter is not in the outbox any more.
+	// NoLetter is the number of messages that Redrive skipped because their dead letter is no longer in the outbox.
 	NoLetter int64 `json:"no_letter,omitempty"`
-	// Compared is how many messages Reconcile has looked for in the log.
+	// Compared is the number of messages that Reconcile has compared.
 	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`

@@ -47,7 +47,7 @@ func (invalidError) Is(target error) bool { return target == ErrInvalid }
 
 func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
 
-// Config configures New. The zero value can look, and act where the act has an Actor.
+// Config configures New.
 type Config struct {
 	// Actor is the name in the audit log, which an act may override; default none. An act without an actor returns
 	// ErrNoActor.
@@ -82,15 +82,15 @@ func (c Config) validate() error {
 
 const maxBatch = 10_000
 
-// Admin looks at the tables of a handle and repairs them. It is safe for concurrent use and owns nothing.
+// Admin reads and repairs the tables of a handle. It is safe for concurrent use and owns nothing.
 type Admin struct {
 	db     *core.DB
 	cfg    Config
 	logger watermill.LoggerAdapter
 }
 
-// New makes an Admin. It does no I/O. It returns outbox.ErrNoDB or an error that names the field at fault. A nil logger
-// is that of db; each act is an info line.
+// New makes an Admin. It does no I/O. It returns outbox.ErrNoDB or an error that names an invalid field. A nil logger
+// is the logger of db; each act is logged at info level.
 func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Admin, error) {
 	cfg.setDefaults()
 	own := (*core.DB)(db)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// AuditEntry is an act: its actor, what it did and why. It is written before the first message is changed, and counts
+// AuditEntry is an act in the audit log. It is written before the first message is changed, and its counts are updated
 // with each batch.
 type AuditEntry struct {
 	ID    int64     `json:"id"`
@@ -24,19 +24,18 @@ type AuditEntry struct {
 	// package move: import, export
 	Action string `json:"action"`
 	Reason string `json:"reason,omitempty"`
-	// Filter is that of the act. Of clean, of which each table has an entry, Before is the time before which it was done,
-	// or failed first.
+	// Filter is the act's filter. For clean, which has an entry for each table, Before is the time before which rows
+	// were done.
 	Filter Filter `json:"filter"`
 	Result Result `json:"result"`
-	// EndedAt is when the act ended; zero while it is under way, and if its process or the database was gone before it
-	// could be written.
+	// EndedAt is when the act ended; zero while it runs, or if its process or the database died.
 	EndedAt time.Time `json:"ended_at,omitzero"`
-	// Outcome is what cut the act off, an interrupt or an error; empty if it went to its end. What it had changed until
-	// then is in Result, and stays.
+	// Outcome is the interrupt or error that ended the act early; empty otherwise. Result has the changes made until
+	// then.
 	Outcome string `json:"outcome,omitempty"`
 }
 
-// Audit returns a page of the audit log, newest first, and where the next page starts, "" at the end.
+// Audit returns a page of the audit log, newest first, and the start of the next page, "" at the end.
 func (a *Admin) Audit(ctx context.Context, p Page) ([]AuditEntry, string, error) {
 	if p.Limit < 0 || p.Limit > maxPage {
 		return nil, "", invalid("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)

@@ -8,9 +8,8 @@ import (
 	"strconv"
 )
 
-// BlockedKeys lists the first message of each blocked key, the oldest first, if it fits the filter: what SkipHead would
-// discard. It returns at most so many, and whether there are more. It looks at all messages of the state, as which is
-// first of its key is not for the filter to say. It returns what SkipHead does.
+// BlockedKeys lists the first message of each blocked key that fits the filter, oldest first: the messages that
+// SkipHead would discard. It returns at most limit messages, and whether there are more. Errors are those of SkipHead.
 func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Message, more bool, err error) {
 	defer func() {
 		if err != nil {

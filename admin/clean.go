@@ -12,8 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// CleanConfig says what Clean deletes. Forwarders and dispatchers do that by themselves; Clean is for jobs where they
-// do not.
+// CleanConfig configures Clean, for jobs that clean in place of forwarders and dispatchers.
 type CleanConfig struct {
 	// OutboxRetention, InboxRetention and QueueRetention are how long done rows of each table are kept; default 0,
 	// which leaves the table alone.
@@ -29,7 +28,7 @@ type CleanConfig struct {
 	DryRun bool
 }
 
-// CleanResult is how many rows were deleted, or would be.
+// CleanResult is the number of deleted rows, or in a dry run of rows to delete.
 type CleanResult struct {
 	At     time.Time `json:"at"` // when the retentions were counted back from
 	Outbox Count     `json:"outbox"`
@@ -44,11 +43,11 @@ const (
 	cleanSpan = int64(1 << 16) // ids that it looks at
 )
 
-// Clean deletes what was done or discarded longer ago than the retention, in short statements, and leaves half of the
-// time to others. Dead messages are never deleted, nor pending ones of the outbox and the queue. The inbox forgets what
-// failed first longer ago than that and was not handled since: if it is redelivered, its failures are counted anew. It
-// returns what it deleted also with an error: ErrNoActor, one that names the field at fault, or one of the database or
-// the context.
+// Clean deletes messages that were done or discarded before the retention, in short statements with pauses. Dead
+// messages and pending messages of the outbox and the queue are never deleted. The inbox also forgets messages that
+// first failed before the retention and were not handled since; a redelivery starts their count again. Clean returns
+// the number of deleted rows also with an error: ErrNoActor, an error that names an invalid field, or an error of the
+// database or the context.
 func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
 	defer func() {
 		if err != nil {

@@ -13,13 +13,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
-// Doctor looks for problems of the tables, the forwarders and the server, the worst first. It changes nothing, though
-// it sends one notification to find out whether it arrives. It sees what others do only if its role may see their
-// sessions (pg_read_all_stats), and says so otherwise. What could not be looked at is a finding as well. Brokers are
-// all those to which messages go: a topic with published messages that none of them has is a finding. Without one
-// nothing is said of what a broker may lose.
+// Doctor returns problems of the tables, the forwarders and the server, worst first. It changes nothing, except that it
+// sends one notification to test its delivery. Without pg_read_all_stats it cannot see other sessions, and reports
+// that. A failed check is a finding too. Pass all brokers to which messages go: a topic with published messages that
+// none of them has is a finding. Without brokers their settings are not checked.
 //
-// It returns an error if the database does not answer, or if ctx ends, with what was found until then.
+// It returns an error, with the findings so far, if the database does not answer or ctx ends.
 func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Finding, error) {
 	e := exam{Admin: a, brokers: brokers}
 	for _, c := range checks {
@@ -162,7 +161,7 @@ func messages(c Count, of, one, more string) string {
 // shell writes text as one argument of a command.
 func shell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// String writes the number as it is known.
+// String formats the count: "10,000+" or "~1,000,000" if it is not exact.
 func (c Count) String() string {
 	if c.More {
 		return fmt.Sprintf("%d or more", c.N)

@@ -39,7 +39,7 @@ func (t Table) MarshalText() ([]byte, error) {
 	return []byte(tableNames[t]), nil
 }
 
-// UnmarshalText takes the name of a table.
+// UnmarshalText parses the name of a table.
 func (t *Table) UnmarshalText(name []byte) error {
 	i := slices.Index(tableNames, string(name))
 	if i < 0 {
@@ -49,7 +49,7 @@ func (t *Table) UnmarshalText(name []byte) error {
 	return nil
 }
 
-// State says what becomes of a message.
+// State is the state of a message.
 type State string
 
 // The states. A message in the inbox is never Delayed; one in the queue is never Discarded.
@@ -68,31 +68,30 @@ const (
 type Filter struct {
 	// In is the table; default Outbox.
 	In Table `json:"in"`
-	// States are the states; default: all for List, and what each act says for acts.
+	// States are the states; default: all in a list, and an act's own default.
 	States []State `json:"states,omitempty"`
-	// IDs are what Message.ID says.
+	// IDs are values of Message.ID.
 	IDs []string `json:"ids,omitempty"`
-	// Topic is the exact topic; for the inbox there is none.
+	// Topic is the exact topic; not for the inbox.
 	Topic string `json:"topic,omitempty"`
-	// Key is the exact ordering key; for the inbox there is none.
+	// Key is the exact ordering key; not for the inbox.
 	Key string `json:"key,omitempty"`
-	// Consumer is the service, a slash, and the handler, in the inbox; and the source in the queue.
+	// Consumer is service/handler in the inbox, and the source in the queue.
 	Consumer string `json:"consumer,omitempty"`
 	// ErrorGroup is the ID of an ErrorGroup.
 	ErrorGroup string `json:"error_group,omitempty"`
-	// ErrorContains is part of the error's text, whatever its case.
+	// ErrorContains is a part of the error's text, ignoring case.
 	ErrorContains string `json:"error_contains,omitempty"`
-	// After and Before bound the time at which the message was written, whenever it died: at or after the one, and
-	// before the other.
+	// After and Before bound the time at which the message was written: at or after, and before.
 	After  time.Time `json:"after,omitzero"`
 	Before time.Time `json:"before,omitzero"`
-	// All says that an act without any bound is meant.
+	// All allows an act on all messages.
 	All bool `json:"all,omitempty"`
 
 	find string // of Find: a UUID or a key
 }
 
-// Words says what a filter means, field by field.
+// Words describes the filter, field by field.
 func (f Filter) Words() (list [][2]string) {
 	add := func(name, value string) {
 		if value != "" {
@@ -123,11 +122,11 @@ type Page struct {
 	After string // Next of the page before; "" = from the start
 }
 
-// Count is a number that was counted, maybe up to a limit, or estimated.
+// Count is a number that was counted, perhaps up to a limit, or estimated.
 type Count struct {
 	N    int64 `json:"n"`
 	More bool  `json:"more,omitempty"` // there are N or more
-	// About says that N is an estimate, since counting would have taken too long.
+	// About is set if N is an estimate.
 	About bool `json:"about,omitempty"`
 }
 

@@ -12,13 +12,11 @@ import (
 // maxFind is the length of what Find looks for: the longest name that a message has, and room for its consumer.
 const maxFind = 4096
 
-// Find looks for messages in all tables by what is known of them: the UUID, the id that Message.ID has, or the
-// ordering key. Of a UUID it also finds the dead letter that is still in the outbox. Inbox and queue come first, since
-// they are asked by index; then the outbox, newest first, and the queue once more for the key.
+// Find searches all tables for messages with a UUID, an id (Message.ID) or an ordering key. For a UUID it also finds
+// the dead letter in the outbox. It searches inbox and queue by index first, then the outbox, newest first.
 //
-// No index has the outbox by UUID, as writers would pay for it. So Find looks for about a second and returns what it
-// has found, how far it came (List.Looked), and where to go on (List.Next). It returns errors that name what is at
-// fault, and those of the database.
+// The outbox has no index by UUID. So Find searches for about a second and returns the messages found, how far it came
+// (List.Looked), and where to continue (List.Next).
 func (a *Admin) Find(ctx context.Context, what string, p Page) (*List, error) {
 	if p.Limit < 0 || p.Limit > maxPage {
 		return nil, invalid("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)

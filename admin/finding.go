@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/broker"
 )
 
-// Severity says how bad a Finding is.
+// Severity is how bad a Finding is.
 type Severity = broker.Severity
 
 // The severities, which package broker explains.
@@ -17,7 +17,7 @@ const (
 	Critical = broker.Critical
 )
 
-// Finding is one thing that Doctor found.
+// Finding is a problem that Doctor found.
 type Finding struct {
 	Check    string   `json:"check"` // what was looked at, as a stable name in lower case
 	Severity Severity `json:"severity"`
@@ -25,11 +25,11 @@ type Finding struct {
 	Evidence string   `json:"evidence"`
 	// what to do; commands are in parentheses, and a statement that does it comes last, after a colon
 	Cure string `json:"cure"`
-	// In is the table of the messages that it is about; Outbox also if it is about none.
+	// In is the table of the messages concerned; Outbox also if there are none.
 	In Table `json:"in"`
-	// Subject is the topic, consumer or forwarder that it is about; empty if it is about none, or several.
+	// Subject is the topic, consumer or forwarder concerned; empty if there is none, or several.
 	Subject string `json:"subject,omitempty"`
-	// Alerts are those of dashboards/alerts.yaml that tell of it.
+	// Alerts are the alerts of dashboards/alerts.yaml that fire for it.
 	Alerts []string `json:"alerts,omitempty"`
 }
 
@@ -38,14 +38,13 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
 }
 
-// Health is what findings come to. The page's heading, the exit code of outboxctl check and the answer to probes of
-// health are all made from it.
+// Health is the summary of findings, for the page's heading, the exit code of outboxctl check and health probes.
 type Health struct {
 	Severity Severity  // of the worst; Info if nothing has to be done
 	Problems []Finding // those that are worse than Info, the worst first
 }
 
-// Judge sums up what Doctor found.
+// Judge summarises the findings of Doctor.
 func Judge(findings []Finding) Health {
 	h := Health{Problems: slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Severity <= Info })}
 	sortFindings(h.Problems)
@@ -55,8 +54,7 @@ func Judge(findings []Finding) Health {
 	return h
 }
 
-// String returns "healthy", or the title of the worst problem and how many others there are. Those of one Check count
-// once.
+// String returns "healthy", or the title of the worst problem and the number of others, one for each Check.
 func (h Health) String() string {
 	if len(h.Problems) == 0 {
 		return "healthy"

@@ -15,11 +15,9 @@ const maxTexts = 10_000 // different errors of all topics
 // toGroup is how many messages are looked at: fewer than are counted, as their errors are read.
 var toGroup = bounds{each: 10_000, all: 10_000}
 
-// ErrorGroups groups dead and failing messages by their errors, the largest group first: errors that differ in numbers,
-// ids and quoted text alone are one. Filter.States may be Dead or Failing; default both. It looks at the newest 10,000
-// messages of each state, as many of each topic or consumer; Count.More says that there may be more of the group.
-//
-// To act on a group, put its ID into Filter.ErrorGroup.
+// ErrorGroups groups dead and failing messages by their errors, largest group first. Errors that differ only in
+// numbers, ids and quoted text are one group. Filter.States may be Dead or Failing; default both. It reads the newest
+// 10,000 messages of each state; Count.More reports a larger group. To act on a group, set Filter.ErrorGroup to its ID.
 func (a *Admin) ErrorGroups(ctx context.Context, f Filter) ([]ErrorGroup, error) {
 	return a.groups(ctx, f, toGroup)
 }

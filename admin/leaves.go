@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// LeafStats is what is known of a partition of an outbox.
+// LeafStats describes a partition of an outbox.
 type LeafStats struct {
 	Name    string    `json:"name"`
 	State   LeafState `json:"state"`
@@ -28,7 +28,7 @@ type LeafStats struct {
 	Oldest time.Duration `json:"oldest"`
 }
 
-// LeafState says where a partition is: a leaf, beside the last id that was handed out.
+// LeafState is the state of a partition relative to the last id.
 type LeafState string
 
 // The states. The default partition is LeafEmpty or LeafFilled.
@@ -42,8 +42,7 @@ const (
 	LeafUnknown  LeafState = "unknown"  // the role may not read the sequence of the ids
 )
 
-// Leaves lists the partitions of an outbox by their ids, the default last. There is none, and no error, if the outbox
-// is one table. It returns errors of the database.
+// Leaves lists the partitions of an outbox by their ids, the default last. It returns none if the outbox is one table.
 func (a *Admin) Leaves(ctx context.Context) ([]LeafStats, error) {
 	p, err := a.partitions(ctx)
 	if err != nil {

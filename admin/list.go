@@ -18,12 +18,11 @@ const (
 )
 
 // List returns a page of messages, without payloads. With Filter.States it lists one state after another: dead and
-// settled messages newest first, delayed ones in the order in which they fall due, others oldest first; in the inbox
-// and the queue by consumer or source and then oldest first. Without, it lists all messages, newest first in the
-// outbox.
+// settled messages newest first, delayed messages in the order of their due times, others oldest first; inbox and queue
+// by consumer or source, then oldest first. Without states it lists all messages, in the outbox newest first.
 //
-// It looks for about a second, so a page may be short or empty although there are more: List.Next tells, and
-// List.Looked how far it came. It returns errors that name the field at fault, and those of the database.
+// It searches for about a second, so a page may be short or empty although there are more messages: see List.Next and
+// List.Looked.
 func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	s, states, err := a.prepare(f)
 	if err != nil {
@@ -120,8 +119,8 @@ func (a *Admin) look(
 	return list, nil, nil
 }
 
-// Get returns one message with its payload, or without if the role may not read payloads. It returns ErrNotFound if
-// there is no such message.
+// Get returns a message with its payload, or without it if the role may not read payloads. It returns ErrNotFound for
+// an unknown message.
 func (a *Admin) Get(ctx context.Context, t Table, id string) (*Message, error) {
 	s, err := a.store(t)
 	if err != nil {

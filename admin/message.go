@@ -36,7 +36,8 @@ type Message struct {
 	Bytes   int    `json:"bytes,omitempty"`
 }
 
-// Since is when the message came into its state, as far as the table tells: when it was settled, died, or was written.
+// Since returns when the message came into its state, as far as the table shows: when it was settled, died, or was
+// written.
 func (m Message) Since() time.Time {
 	switch {
 	case !m.SettledAt.IsZero():
@@ -50,14 +51,14 @@ func (m Message) Since() time.Time {
 // List is a page of messages.
 type List struct {
 	Messages []Message `json:"messages"`
-	// Next is where the next page starts, "" at the end. A page may have fewer messages than its limit, or none, and a
-	// Next: what it looked at did not fit the filter.
+	// Next is the start of the next page, "" at the end. A page may have fewer messages than its limit, or none, and a
+	// Next.
 	Next string `json:"next,omitempty"`
-	// Looked says how far the pages have come so far, if there is a Next.
+	// Looked is how far the search has come, if there is a Next.
 	Looked Looked `json:"looked,omitzero"`
 }
 
-// Looked says how far a list or a search has come.
+// Looked is how far a list or a search has come.
 type Looked struct {
 	// ID is the last message that was looked at, as Message.ID has it. It need not be there any more.
 	ID string `json:"id,omitempty"`
@@ -67,7 +68,7 @@ type Looked struct {
 	Share float64 `json:"share,omitempty"`
 }
 
-// ErrorGroup is what messages have in common whose errors differ in numbers, ids and quoted text alone.
+// ErrorGroup is messages whose errors differ only in numbers, ids and quoted text.
 type ErrorGroup struct {
 	ID      string    `json:"id"`      // the same everywhere and always for the same Text
 	Text    string    `json:"text"`    // the error with placeholders

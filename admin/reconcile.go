@@ -25,18 +25,14 @@ const (
 
 var reconcile = Verb{Name: "reconcile", States: map[Table][]State{Outbox: {Done}}}
 
-// Reconcile compares the published messages that are still kept with what a broker holds of their topics, by UUID, and
-// sends those again that the broker has lost: as Replay does, under the same UUIDs, and of one key in the order of
-// their ids. Of a broker that acknowledges before it has synced to disk, or whose log was truncated, no outbox knows
-// that. Try it with Act.DryRun first, which counts in Result.Matched what would be sent again. Result.Compared says how
-// many messages were looked at, also in Act.Progress.
+// Reconcile compares the published messages that are still kept with a broker's, by UUID, and publishes the missing
+// messages again, under the same UUIDs and in the order of their ids per key. A broker that acknowledges before it
+// syncs to disk, or whose log was truncated, does not report such a loss. Try it with Act.DryRun first: Result.Matched
+// is the number of missing messages, Result.Compared the number of compared ones.
 //
-// It looks at the messages of the filter, oldest first, which must be of topics that go to this broker. The log is read
-// from ten minutes before the first of them was written, so clocks may differ by that; where they differ by more,
-// messages that the broker has are sent again. It reads 100,000 messages of the table at a time, then the log from
-// their time on until it has found all of them, and to its end if one is missing.
-//
-// It returns what acts return, errors of the log, and with them what was done before.
+// The filter must select topics that go to this broker. The broker is read from ten minutes before the first message
+// was written, so clocks may differ by that; with a larger difference messages are sent again that the broker has. It
+// returns the errors of acts, and errors of the broker, with the result so far.
 func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) (r Result, err error) {
 	defer func() {
 		if err != nil {

@@ -20,13 +20,13 @@ var redrive = Verb{
 	},
 }
 
-// Redrive publishes the dead letters of messages of the inbox again, as the messages that they were: to the topics that
-// they were consumed from, under their UUIDs. In the same transaction the messages are requeued, so that their
-// consumers handle them once, also if the broker redelivers them too. Other consumers of these topics get a copy, which
-// their inboxes skip. It refuses a letter whose topic is a pattern with wildcards. It needs the letters in the outbox: Act.DryRun says of how many they were deleted
-// (Result.NoLetter), and if no message that is meant has one, Redrive returns ErrNoLetter.
+// Redrive publishes the original messages of dead letters again, to the topics that they were consumed from and under
+// their UUIDs, and requeues them in the inbox in the same transaction. Their consumers handle them once, also if the
+// broker redelivers them too. Other consumers of these topics receive a copy, which their inboxes skip.
 //
-// The messages have outbox.MetadataRedriven. Metadata that a letter has under another name keep that name.
+// The letters must be in the outbox: Result.NoLetter counts the deleted ones, and if there is no letter at all, Redrive
+// returns ErrNoLetter. A letter whose topic is a pattern with wildcards is refused. The messages have
+// outbox.MetadataRedriven; metadata that the letter has under another name keep that name.
 func (a *Admin) Redrive(ctx context.Context, act Act) (Result, error) {
 	r, err := a.run(ctx, redrive, act)
 	if err == nil && r.Matched.N == 0 && r.NoLetter > 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// RollConfig says what RollOutbox does.
+// RollConfig configures RollOutbox.
 type RollConfig struct {
 	// Retention is how long done messages are kept; default 0, which empties no partition. Keep it shorter than
 	// forwarder.Config.Retention, or forwarders delete the rows one by one.
@@ -31,7 +31,7 @@ type RollConfig struct {
 	Progress func(ctx context.Context, r RollResult)
 }
 
-// RollResult is what RollOutbox did, or would do.
+// RollResult is the result of RollOutbox.
 type RollResult struct {
 	At     time.Time    `json:"at"` // when the retention was counted back from
 	Leaves []RolledLeaf `json:"leaves"`
@@ -52,7 +52,7 @@ type RollResult struct {
 	AuditID int64 `json:"audit_id,omitempty"`
 }
 
-// RolledLeaf is a leaf, or the default, that something was done to, or that was left as it is for a reason.
+// RolledLeaf is the result of RollOutbox for a leaf or the default.
 type RolledLeaf struct {
 	Name string `json:"name"`
 	// Action is what was done to it.
@@ -64,7 +64,7 @@ type RolledLeaf struct {
 	Why string `json:"why,omitempty"`
 }
 
-// LeafAction is what RollOutbox did to a leaf, or to the default.
+// LeafAction is what RollOutbox did to a leaf or to the default partition.
 type LeafAction string
 
 // The actions.
@@ -89,17 +89,17 @@ const (
 // Cure: none: forwarders delete old rows.
 var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
 
-// RollOutbox cleans an outbox in partitions: it makes leaves ahead of the ids, empties those in which all is older than
-// the retention, and drops what is empty and far behind. A leaf is emptied at once, without a dead row. Up to 1,000
-// messages of it that must be kept, such as dead ones, are put back as they were, in the same transaction, and every
-// snapshot and every dump sees them all the time. Of a leaf with more of them the old rows are deleted one by one.
+// RollOutbox maintains an outbox in partitions (leaves): it makes leaves ahead of the ids, empties leaves in which
+// everything is older than the retention, and drops empty ones far behind. Emptying leaves no dead rows. Up to 1,000
+// messages of a leaf that must stay are put back in the same transaction, visible to every snapshot and dump all the
+// time. If more must stay, the old rows are deleted one by one.
 //
-// It waits for no lock, so that nothing queues up behind it: a leaf that is in use is left for the next time. Only one
-// that another session locks against all others while it is read is waited for, up to 30 seconds. Run it every hour, by
-// a role that owns the table. Two at once do no harm.
+// It waits for no lock: leaves in use are left for the next run. Only a leaf that another session locks against all
+// others while it is read is waited for, up to 30 seconds. Run it every hour, as the owner of the table. Concurrent
+// runs do no harm.
 //
-// It returns what it did also with an error: ErrNotPartitioned, ErrNoActor, one that names the field at fault or the
-// owner of the table, one of a driver that has no COPY, or one of the database or the context.
+// It returns its result also with an error: ErrNotPartitioned, ErrNoActor, an error that names an invalid field or the
+// owner of the table, an error of a driver without COPY, or an error of the database or the context.
 func (a *Admin) RollOutbox(ctx context.Context, cfg RollConfig) (_ RollResult, err error) {
 	r := &roll{Admin: a, cfg: cfg, out: RollResult{Leaves: []RolledLeaf{}}}
 	defer func() {

@@ -35,14 +35,14 @@ type Stats struct {
 	Leaves []LeafStats     `json:"leaves"` // as Admin.Leaves lists them
 }
 
-// UnreadLanes is how many lanes of a scope no forwarder reads: the messages of their keys wait. While forwarders start
-// or end there are some for a moment; if they stay, see what Doctor says.
+// UnreadLanes is the number of lanes of a scope that no forwarder reads: the messages of their keys wait. That is
+// normal for a moment while forwarders start or end; otherwise see Doctor.
 type UnreadLanes struct {
 	Scope string `json:"scope"`
 	Lanes int    `json:"lanes"` // of 64
 }
 
-// TopicStats is what is known of one topic.
+// TopicStats describes a topic.
 type TopicStats struct {
 	Topic   string `json:"topic"`
 	Ready   Count  `json:"ready"`
@@ -51,14 +51,13 @@ type TopicStats struct {
 	FailingOften Count `json:"failing_often"`
 	Delayed      Count `json:"delayed"`
 	Dead         Count `json:"dead"`
-	// Oldest is the age of the oldest message that is ready or failing: of one that was delayed, since it is due. What
-	// is being handled does not count.
+	// Oldest is the age of the oldest message that is ready or failing and not being handled; of a delayed message
+	// since it was due.
 	Oldest time.Duration `json:"oldest"`
-	// Rate is how many messages a second were published, or processed, in the last minute, as far as such messages are
-	// kept. With a large table it is an estimate from the newest ones.
+	// Rate is the number of messages published or processed per second in the last minute. For a large table it is an
+	// estimate.
 	Rate float64 `json:"rate"`
-	// Paused says that an operator has paused the topic, in the outbox and in the queue, or, in the outbox alone, that a
-	// running forwarder cannot reach its broker.
+	// Paused is set if an operator has paused the topic, or if a running forwarder cannot reach its broker.
 	Paused bool `json:"paused"`
 	// PausedBy are the reasons: the operator's, and those of forwarders.
 	PausedBy []Pause `json:"paused_by,omitempty"`
@@ -66,27 +65,27 @@ type TopicStats struct {
 
 const byOperator = "operator"
 
-// Pause is one reason why a topic is paused.
+// Pause is a reason why a topic is paused.
 type Pause struct {
 	By     string    `json:"by"` // "operator", or the name of the forwarder
 	Since  time.Time `json:"since"`
 	Reason string    `json:"reason,omitempty"`
 }
 
-// ForwarderStats is what is known of one forwarder.
+// ForwarderStats describes a forwarder.
 type ForwarderStats struct {
 	Name   string   `json:"name"`
 	Scope  string   `json:"scope"`
 	Topics []string `json:"topics"` // empty = all
 	Lanes  int      `json:"lanes"`  // of 64
 	Alive  bool     `json:"alive"`
-	// LeaseLeft is how long its lease lasts; negative if it has expired: the forwarder vanished.
+	// LeaseLeft is the rest of its lease; negative after its end: the forwarder vanished.
 	LeaseLeft time.Duration `json:"lease_left"`
-	// WaitingSince is since when it waits for forwarders with other topics to end.
+	// WaitingSince is when it began to wait for forwarders with other topics.
 	WaitingSince time.Time `json:"waiting_since,omitzero"`
 }
 
-// ConsumerStats is what is known of one consumer of the inbox.
+// ConsumerStats describes a consumer of the inbox.
 type ConsumerStats struct {
 	Consumer string `json:"consumer"`
 	Failing  Count  `json:"failing"` // failed, or revived, and not handled since
@@ -116,8 +115,7 @@ var (
 
 const rateSample = 10_000
 
-// Stats says how much there is of what, how old it is, how fast it is published, and which forwarders run. Each figure
-// is of a moment of its own. It returns errors of the database.
+// Stats returns counts, ages and rates of topics, forwarders, inbox and queue. The figures are not of one moment.
 func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
 	if cfg.Exact {
 		return a.stats(ctx, unbound)

@@ -16,21 +16,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Event is something that happened to a message.
+// Event is an event of a message's timeline.
 type Event struct {
 	// At is when it happened; zero for a failure of which only the text was kept.
 	At time.Time `json:"at,omitzero"`
-	// What is written (in the inbox: delivered first, as far as its notes tell), delayed, failed, published, processed,
-	// died, letter, due, or an act as AuditEntry.Action has it.
+	// What is written (in the inbox: first delivered), delayed, failed, published, processed, died, letter, due, or an
+	// act's AuditEntry.Action.
 	What    string `json:"what"`
 	Attempt int    `json:"attempt,omitempty"` // of failed: its number
-	// Error is that of failed, or in the queue of died without an attempt: the first 256 characters; of the last attempt
-	// all that is kept.
+	// Error is the error of failed, or in the queue of died: its first 256 characters, and all of the last one.
 	Error   string `json:"error,omitempty"`
 	By      string `json:"by,omitempty"`     // of failed: the forwarder; of an act: the actor; of a letter: who wrote it
 	Reason  string `json:"reason,omitempty"` // of an act
 	AuditID int64  `json:"audit_id,omitempty"`
-	// Until is when a delayed message is due, or the next attempt of a failed one was due.
+	// Until is when a delayed message or a retry is due.
 	Until   time.Time `json:"until,omitzero"`
 	Letter  string    `json:"letter,omitempty"`   // of a letter: its id in the outbox
 	TraceID string    `json:"trace_id,omitempty"` // of written: that of the W3C trace context in the metadata
@@ -38,8 +37,8 @@ type Event struct {
 	guessed bool // At is its place in the order, and no more
 }
 
-// Timeline tells what happened to a message, oldest first. Each table keeps the last 20 failed attempts and acts of a
-// message, and nothing of one that was published, or processed, at first. It returns what Get does.
+// Timeline returns the events of a message, oldest first. Each table keeps the last 20 failed attempts and acts of a
+// message. Errors are those of Get.
 func (a *Admin) Timeline(ctx context.Context, t Table, id string) ([]Event, error) {
 	s, err := a.store(t)
 	if err != nil {

@@ -9,25 +9,23 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// TopicAct says which topic is paused or resumed, by which actor and why.
+// TopicAct selects a topic to pause or resume, and has the actor and reason.
 type TopicAct struct {
 	Topic  string
 	Reason string
 	Actor  string // default Config.Actor
 }
 
-// Pause has forwarders publish no more messages of a topic, until Resume, and a queue's Dispatchers and Subscribers
-// claim none. They notice within a second or two; what is being published or handled then goes on to its end. Keys
-// whose next message is of that topic wait; other topics go on. Pausing a topic that is paused changes the reason. It
-// returns ErrNoActor, errors that name the field at fault, and those of the database.
+// Pause stops forwarders from publishing a topic, and Dispatchers and Subscribers of a queue from claiming its
+// messages, until Resume. They notice within two seconds; publishes and handlers in flight finish. Keys whose next
+// message is of the topic wait; other topics continue. Pausing a paused topic changes the reason. Pause returns
+// ErrNoActor, an error that names an invalid field, or an error of the database.
 func (a *Admin) Pause(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "pause", sqltext.PauseTopic, p)
 }
 
-// Resume ends a Pause. What a queue has passed meanwhile it finds when it next looks through all that it has: about
-// once a second, but where that takes long after up to twenty times as long; and, where there is nothing else to do,
-// not before its next poll, five seconds away at most by default. A topic whose broker cannot be reached is still
-// paused by the forwarders that found that out.
+// Resume ends a Pause. A queue finds the messages that it passed within a few seconds, later if the table is large. A
+// topic whose broker cannot be reached stays paused by its forwarders.
 func (a *Admin) Resume(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "resume", sqltext.ResumeTopic, p)
 }

@@ -29,7 +29,7 @@ type TrendConfig struct {
 	Topic string
 }
 
-// Trend is how many messages of the outbox were written and published, in steps of time.
+// Trend is the rate of written and published messages of the outbox in steps of time.
 type Trend struct {
 	At   time.Time     `json:"at"`   // when the last step ended, by the database's clock
 	Step time.Duration `json:"step"` // a sixtieth of TrendConfig.Over
@@ -37,7 +37,7 @@ type Trend struct {
 	Points []TrendPoint `json:"points"`
 	// Topics are those with messages of this time, most of them first, with their rates in the last five steps.
 	Topics []TopicTrend `json:"topics"`
-	// About says that the rates are from a sample of the messages; where there are few they are exact.
+	// About is set if the rates are estimates from a sample.
 	About bool `json:"about,omitempty"`
 }
 
@@ -48,7 +48,7 @@ type TrendPoint struct {
 	Published float64   `json:"published"` // messages a second
 }
 
-// TopicTrend is one topic at present.
+// TopicTrend is the present rate of a topic.
 type TopicTrend struct {
 	Topic     string  `json:"topic"`
 	Written   float64 `json:"written"`   // messages a second
@@ -65,9 +65,7 @@ func (t *Trend) Now() (written, published float64) {
 	return written / n, published / n
 }
 
-// Trend says how many messages a second were written and published over a time, from the rows that are kept: nothing is
-// stored for it, and it looks at 12,000 rows at most. It returns an error that names the field at fault, and those of
-// the database.
+// Trend returns how many messages a second were written and published over a time. It reads at most 12,000 kept rows.
 func (a *Admin) Trend(ctx context.Context, cfg TrendConfig) (*Trend, error) {
 	if cfg.Over == 0 {
 		cfg.Over = defaultOver

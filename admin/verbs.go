@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// Verb is what operators do to messages. Commands and pages are made from it.
+// Verb is an act on messages, from which commands and pages are made.
 type Verb struct {
 	Name   string            // as in the audit log
 	Past   string            // "Requeued"
@@ -15,7 +15,7 @@ type Verb struct {
 	Heads  bool              // only the first message of each key
 }
 
-// Verbs are those for messages of a table, in the order in which they are offered.
+// Verbs returns the acts for messages of a table, in the order in which they are offered.
 func Verbs(t Table) (list []Verb) {
 	for _, v := range []Verb{requeue, retryNow, redrive, skip, replay, discard} {
 		if len(v.States[t]) > 0 {
@@ -25,7 +25,7 @@ func Verbs(t Table) (list []Verb) {
 	return list
 }
 
-// Do does what the verb of a name does: Requeue, RetryNow, Redrive, SkipHead, Replay or Discard.
+// Do runs the act with the name of a verb: Requeue, RetryNow, Redrive, SkipHead, Replay or Discard.
 func (a *Admin) Do(ctx context.Context, verb string, act Act) (Result, error) {
 	for _, v := range Verbs(act.Filter.In) {
 		if v.Name == redrive.Name && verb == v.Name {
@@ -37,7 +37,7 @@ func (a *Admin) Do(ctx context.Context, verb string, act Act) (Result, error) {
 	return Result{}, invalid("admin: there is no %q for the %s", verb, act.Filter.In)
 }
 
-// States are those that a message of a table can have.
+// States returns the states that a message of the table can have.
 func (t Table) States() []State { return stores[t].states }
 
 var (
@@ -77,43 +77,39 @@ var (
 	}
 )
 
-// Requeue retries messages that are dead, with all their attempts; in the outbox also those of Filter.States Failing,
-// and those that were Discarded.
+// Requeue retries dead messages with all their attempts; in the outbox with Filter.States also failing and discarded
+// messages.
 //
-// Messages of the outbox are published under the same UUIDs, after what of their key was published already; what is
-// behind them waits. Those of one key that one act requeues are published in the order of their ids, whatever their
-// states and topics were, unless the topic of some is paused. An inbox knows a copy for as long as its retention;
-// JetStream is told another generation, or it would swallow the message as a copy.
+// Messages of the outbox are published under the same UUIDs, and pending messages of their keys wait behind them.
+// Messages of one key that one act requeues are published in the order of their ids, unless the topic of some is
+// paused. Inboxes recognise a copy within their retention; the new generation makes JetStream accept it. A message of
+// the inbox is handled at its next delivery: the broker must redeliver it, or use Redrive.
 //
-// A message in the inbox is handled when it is delivered next: the broker must redeliver it. If it will not, Redrive
-// sends it.
-//
-// All acts work in small batches, oldest messages first, each with its count in the audit log in one transaction, and
-// skip what another session has locked. They return ErrUnbound, ErrNoActor, errors that name the field at fault, and
-// those of the database and of the context, with what was done before.
+// All acts work in small batches, oldest messages first, record each batch in the audit log in its transaction, and
+// skip locked messages. They return ErrUnbound, ErrNoActor, errors that name an invalid field, and errors of the
+// database and the context, with the result so far.
 func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, requeue, act)
 }
 
-// Discard settles messages that are never to be sent, or handled: dead ones, or those of Filter.States. They keep their
-// payload and the reason, block no key, and are deleted as what is done is. Requeue brings them back until then, but
-// for those of the queue, which are done like any other. One that a forwarder is publishing at that moment still
-// leaves.
+// Discard settles messages that must not be sent or handled: dead messages, or the messages of Filter.States. They keep
+// payload and reason, block no key, and are deleted after the retention. Until then Requeue restores them, except in
+// the queue. A message that is being published at that moment is still sent.
 func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, discard, act)
 }
 
-// SkipHead discards the first message of each blocked key, if it fits the filter, so that what is behind it leaves: one
-// that failed and waits for another attempt, or with Filter.States Dead one that blocks its key by
+// SkipHead discards the first message of each blocked key that fits the filter, so that the messages behind it are
+// published: a failing message, or with Filter.States Dead a message that blocks its key by
 // forwarder.Config.BlockKeyOnDead. BlockedKeys lists them.
 func (a *Admin) SkipHead(ctx context.Context, act Act) (Result, error) { return a.run(ctx, skip, act) }
 
-// Replay sends published messages of the outbox again that are still kept, as Requeue does. Try it with Act.DryRun
+// Replay publishes messages again that were published and are still kept, as Requeue does. Try it with Act.DryRun
 // first.
 func (a *Admin) Replay(ctx context.Context, act Act) (Result, error) { return a.run(ctx, replay, act) }
 
-// RetryNow makes messages due now that failed and wait for another attempt; with Filter.States Delayed those that wait
-// for the time that their sender chose.
+// RetryNow makes failing messages due now; with Filter.States Delayed, messages that wait for the time set by their
+// sender.
 func (a *Admin) RetryNow(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, retryNow, act)
 }

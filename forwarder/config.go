@@ -81,8 +81,8 @@ type Config struct {
 	// cannot be replayed or reconciled.
 	Retention time.Duration
 	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A copy that arrives
-	// later is handled again: keep it above the broker's retention and your longest delay. Messages that last failed
-	// longer ago are forgotten too; dead ones stay.
+	// later is handled again: keep it above the broker's retention and your longest delay. Messages that first failed
+	// longer ago and were not handled since are forgotten too; dead ones stay.
 	InboxRetention time.Duration
 	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration
