@@ -161,7 +161,7 @@ func messages(c Count, of, one, more string) string {
 // shell writes text as one argument of a command.
 func shell(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// String formats the count: "10,000+" or "~1,000,000" if it is not exact.
+// String formats the count, "10000 or more" if there may be more.
 func (c Count) String() string {
 	if c.More {
 		return fmt.Sprintf("%d or more", c.N)

@@ -69,26 +69,23 @@ func (c InboxConfig) validate() error {
 	return nil
 }
 
-// Inbox has each message handled once: it notes the message in the inbox table, in the transaction of the handler, and
-// skips one that is noted there as processed or dead, so that it is acked. A copy that arrives while another is being
-// handled waits for the outcome. A skipped copy does not wait for the disk: its transaction is rolled back, unless
-// something else was written in it or the server replicates synchronously. With pgx, one that follows another of the
-// same consumer costs a single round trip and no transaction. It needs a transaction around it, Tx for one, and a table
-// made by schema.Migrate. A nil logger is that of db; there is an error line for each mismatch and a debug line for
-// each duplicate.
+// Inbox handles each message once. It records the message in the inbox table, in the handler's transaction, and skips a
+// message that is recorded as processed or dead, so that it is acked. It needs a transaction around it, such as Tx, and
+// a table made by schema.Migrate.
 //
-// It returns ErrUncaptured if messages come out of the handler, because it could not have them sent again after
-// their publishing failed; outbox.ErrPoison for a message without a usable key; outbox.ErrNotStored if
-// a trigger or a rule keeps its note from the table; outbox.ErrNoTx and outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database.
+// A copy that arrives while the message is being handled waits for the outcome. A skipped copy does not wait for the
+// disk: its transaction is rolled back, unless something else was written in it or the server replicates synchronously.
+// With pgx a copy that follows another of the same consumer costs one round trip and no transaction. Each mismatch is
+// logged as an error, each duplicate at debug level. A nil logger is the logger of db.
 //
-// A message of queue.Subscriber has a row already, in the queue: instead of noting it, Inbox marks that row done in the
-// transaction. If its lease expired and it has another owner by now, Inbox returns queue.ErrLeaseLost and nothing is
-// committed.
+// A message of queue.Subscriber has a row in the queue: Inbox marks that row done instead. If its lease expired and it
+// has another owner, Inbox returns queue.ErrLeaseLost and nothing is committed. A message of forwarder.Subscriber is
+// not recorded if its handler publishes and forwarder.SubscriberConfig.Relay is set.
 //
-// For the same reason a message of forwarder.Subscriber is let through unnoted to a handler that publishes, if
-// forwarder.SubscriberConfig.Relay says that it passes messages on.
-//
-// The constructor returns outbox.ErrNoDB or an error that names the field at fault.
+// Inbox returns ErrUncaptured if the handler returns messages and there is no Outbox; outbox.ErrPoison for a message
+// without a usable key; outbox.ErrNotStored if a trigger or a rule swallows its row; outbox.ErrNoTx and
+// outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database. The constructor returns
+// outbox.ErrNoDB or an error that names an invalid field.
 func Inbox(db *outbox.DB, cfg InboxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	i, err := newInbox(db, cfg, logger)
 	if err != nil {

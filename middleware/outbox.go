@@ -17,20 +17,17 @@ type OutboxConfig struct {
 	Topic string
 }
 
-// Outbox writes the messages that the handler returns to the outbox table, together with COMMIT, and
-// returns none. It needs a transaction around it, Tx for one.
+// Outbox writes the messages that the handler returns to the outbox table, together with COMMIT, and returns none. It
+// needs a transaction around it, such as Tx.
 //
-// A returned message that lacks them gets the metadata correlation_id, that of the consumed message or
-// else its UUID, which begins a conversation, and causation_id, the UUID of the consumed message. Middlewares that
-// decorate returned messages, such as Watermill's CorrelationID, go inside.
+// Returned messages without them get the metadata correlation_id (the consumed message's, else its UUID) and
+// causation_id (the UUID of the consumed message). Middlewares that decorate returned messages, such as Watermill's
+// CorrelationID, go inside. For messages of our own Subscriber with forwarder.SubscriberConfig.Relay, the returned
+// messages are left to the Router.
 //
-// What a handler returns for a message of our own Subscriber is left to the Router if forwarder.SubscriberConfig.Relay
-// is set.
-//
-// It returns ErrRelayed; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a
-// message that cannot be stored; an error if there is no topic; and the errors of the handler.
-//
-// The constructor returns an error if pub is nil, or one that names the field at fault. Outbox logs nothing.
+// Outbox returns ErrRelayed; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage
+// for a message that cannot be stored; an error if there is no topic; and the handler's errors. The constructor returns
+// an error if pub is nil, or one that names an invalid field. Outbox logs nothing.
 func Outbox(
 	pub *outbox.Publisher, cfg OutboxConfig, logger watermill.LoggerAdapter,
 ) (message.HandlerMiddleware, error) {

@@ -72,54 +72,37 @@ func (c OutcomesConfig) validate() error {
 	return core.Backoff(c.Backoff).Validate("OutcomesConfig.Backoff")
 }
 
-// Outcomes decides what becomes of a message whose handler returned an error, after its transaction was
-// rolled back. It goes outside of Tx.
+// Outcomes acks, nacks or dead-letters a message whose handler returned an error, after the rollback. It goes outside
+// of Tx.
 //
-//   - outbox.ErrAlreadyProcessed, or a decision outbox.Ack of Classify: noted as processed in the inbox, acked.
-//   - outbox.ErrPoison, a decision outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and
-//     published to the dead-letter topic through the outbox, both in one new transaction, then acked. If that fails,
-//     nacked, with the failure and what refused the letter in the inbox. If a copy was processed meanwhile, or is dead,
-//     nothing of that: acked as a duplicate. What came from the dead-letter topic itself gets no letter, or there would
-//     be no end of them: it is nacked as after any other error, with an error line each time, until its handler is
-//     fixed. That of queue.Subscriber is marked dead in its queue, and forwarder.Subscriber marks its own dead in the
-//     outbox.
-//   - outbox.ErrTxEnded: the same as any other error, and if the handler committed, the inbox's note with it, that is
-//     taken back first. Otherwise the next delivery would be skipped, and what the handler returned lost.
-//   - outbox.RetryAfter: no attempt is charged, and the message is nacked after that wait, or after
-//     OutcomesConfig.Backoff.Max if that is less. If it is redelivered too early to this process, it waits again
-//     without a call of the handler. Meanwhile it keeps its place: what is behind it in its partition waits, so for
-//     waits of more than some seconds store messages first (package queue). A message of kafka.Subscriber is nacked at
-//     once: it blocks its key, and nothing else, for the whole wait.
-//   - A mistake of wiring, which only a change of the program fixes (middlewares that are missing or in the wrong
-//     place, no publish topic, outbox.ErrTxKind, outbox.ErrOtherDB): no attempt is charged, the wait grows with each
-//     message of the handler that fails so, and an error line, once a minute, says what to do.
-//   - Any other error: the attempt and the error are recorded in the inbox, unless a copy of the message was
-//     processed meanwhile; nacked after OutcomesConfig.Backoff. Messages of our own subscribers do not wait
-//     here: they have a backoff.
+//   - outbox.ErrAlreadyProcessed, or outbox.Ack of Classify: recorded as processed in the inbox, and acked.
+//   - outbox.ErrPoison, outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published to
+//     the dead-letter topic through the outbox, in one new transaction, then acked.
+//   - outbox.RetryAfter: nacked after the wait, or after OutcomesConfig.Backoff.Max if that is less; no attempt is
+//     charged. An earlier redelivery to this process waits without a call of the handler.
+//   - A wiring mistake (a middleware missing or misplaced, no publish topic, outbox.ErrTxKind, outbox.ErrOtherDB):
+//     nacked after a growing wait; no attempt is charged, and an error line once a minute names the cure.
+//   - Any other error: the attempt and the error are recorded in the inbox, and the message is nacked after
+//     OutcomesConfig.Backoff. Messages of our own subscribers are nacked immediately, because these have a backoff.
 //
-// A message of queue.Subscriber is marked dead in its queue, in the transaction of the dead letter, and the error of a
-// failed attempt is noted there.
+// If a dead letter cannot be written, the message is nacked, with the reason in the inbox. If a copy was processed
+// meanwhile or is dead, the message is acked as a duplicate. A message from the dead-letter topic itself gets no
+// letter: it is nacked, with an error line each time, until its handler is fixed. Messages of queue.Subscriber and
+// forwarder.Subscriber are marked dead in their own table. If a handler ended its transaction (outbox.ErrTxEnded) and
+// committed the inbox row, the row is removed first, so that the redelivery is not skipped.
 //
-// The inbox row is the one that Inbox asked for. If TxConfig.OnBegin fails, Inbox is not reached; in a Stack the
-// failure is recorded all the same, under the key that Inbox would have asked for, and a copy of a message that was
-// handled before is acked. If InboxConfig.Key fails there is no key to record it under, and if InboxConfig.OnMismatch
-// fails it is that of another message: this process counts such failures, and makes the message dead when they are too
-// many, as if they were recorded. An error line, once a minute for each handler, tells of all three. Of other messages
-// that do not get as far as Inbox, or if there is none, nothing is recorded, but their wait grows, and poison messages
-// are still made dead. A panic, in a handler or one of these functions, counts as any other error and goes on, unless
-// the message is acked. In Classify it counts as outbox.Nack.
+// Failures are recorded under the key and consumer of Inbox. If TxConfig.OnBegin fails in a Stack, the failure is
+// recorded under the same key. If InboxConfig.Key or OnMismatch fails, this process counts the failures in memory.
+// Without Inbox nothing is recorded, but the wait grows, and poison messages are still dead. A panic counts as any
+// other error and is passed on, unless the message is acked; in Classify it counts as outbox.Nack.
 //
-// A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID of its
-// own, which follows from the message, its generation and consumer and how often it was revived: a letter that is sent
-// twice is known as one, and two consumers' letters as two. Metadata that could command a broker as headers have
-// "_poisoned" after their names: all that begin with Nats-, outbox.MetadataHeaders, _watermill_message_uuid, CC, BCC
-// and x-delay. MetadataUUID names the message. A letter always fits into the outbox: if the message's metadata leave
-// too little room, its own are cut, the error text last. Error texts are stored up to 1 KiB, so keep secrets out of
-// errors.
+// A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID derived
+// from the message, its generation, its consumer and the number of its revivals. Metadata that could command a broker
+// have "_poisoned" after their names. If the metadata leave too little room, the letter's own are cut. Error texts are
+// stored up to 1 KiB, so keep secrets out of errors.
 //
-// Each message that dies is an error line in the log, and each failed attempt a debug line; a Router
-// writes an error line of its own for each error that it gets. A nil logger is that of db. The constructor
-// returns outbox.ErrNoDB or an error that names the field at fault.
+// Each dead message is logged as an error, each failed attempt at debug level. A nil logger is the logger of db. The
+// constructor returns outbox.ErrNoDB or an error that names an invalid field.
 func Outcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	o, err := newOutcomes(db, cfg, logger)
 	if err != nil {

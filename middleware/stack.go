@@ -20,9 +20,25 @@ type StackConfig struct {
 	Except []string
 
 	Outcomes OutcomesConfig
-	Tx       TxConfig
-	Inbox    InboxConfig
-	Outbox   OutboxConfig
+	// Tx runs the handler in a transaction of db and commits it when the handler returns nil. The handler finds the
+	// transaction in the message's context (outbox.PgxTx, outbox.SQLTx). An error or a panic rolls it back and is
+	// passed on.
+	//
+	// The handler gets a copy of the message, a new one for each attempt. An Ack of the copy has no effect, and a Nack
+	// fails the attempt with outbox.ErrNacked even if the handler returns nil. Its context has the values and the
+	// deadline of the message's context, but is not cancelled with it, because a closing Router cancels the contexts of
+	// messages in flight, which must still be able to commit.
+	//
+	// Within another Tx the inner one is a savepoint and does not retry. Other transactions in the message's context
+	// are ignored unless TxConfig.JoinContext is set, because in-process Pub/Subs pass contexts on. The transaction of
+	// a watermill-sql subscriber is never joined; docs/reference/architecture.md has the reason.
+	//
+	// After outbox.SetRollbackOnly the message is acked although nothing was committed, and the returned messages are
+	// dropped. Errors are the handler's and those of outbox.InTx. The constructor returns outbox.ErrNoDB or an error
+	// that names an invalid field. A nil logger is the logger of db.
+	Tx     TxConfig
+	Inbox  InboxConfig
+	Outbox OutboxConfig
 }
 
 func (c *StackConfig) setDefaults() {
@@ -33,12 +49,12 @@ func (c *StackConfig) setDefaults() {
 	}
 }
 
-// Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once: to
-// the Router or to handlers, not both, and in this order: the first is the outermost. Watermill's Retry and PoisonQueue
-// go outside, before it: inside, Retry would repeat the handler in a transaction that Postgres has given up, or find
-// what it noted itself. All parts work on the database and the tables of pub. A nil logger is that of the handle.
+// Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once, to
+// the Router or to handlers, and put Watermill's Retry and PoisonQueue before it: inside, Retry would repeat the
+// handler in an aborted transaction.
 //
-// It returns an error if pub is nil, or one that names the field at fault.
+// All parts work on the database and the tables of pub. A nil logger is the handle's. It returns an error if pub is
+// nil, or one that names an invalid field.
 func Stack(
 	pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapter,
 ) ([]message.HandlerMiddleware, error) {

@@ -33,20 +33,16 @@ const (
 	maxClaimers = 1000
 )
 
-// Claim takes messages for an owner, which then has them to itself until the lease is over or the owner settles them
-// with Ack, Abandon, Fail or Release. None is no error. It returns ErrInvalid for a zero Owner, a lease of less than a
-// second, a limit that is not 1 to 10,000, and a negative MaxBytes.
+// Claim takes messages for an owner, until the lease ends or the owner settles them with Ack, Abandon, Fail or Release.
+// No messages is not an error. It returns ErrInvalid for a zero Owner, a lease of less than a second, a limit outside 1
+// to 10,000, or a negative MaxBytes.
 //
-// A message whose lease is over is given back first, as by ReapExpired, about once a second. So it is retried after
-// the wait that it is charged, and not at once.
+// Messages whose lease has ended are given back first, as by ReapExpired, about once a second. After an error, messages
+// that were claimed all the same are retried when the lease ends, with a charge. A message whose update the database
+// refuses, because of a constraint or trigger on the table, is left out with an error line, and tried again after a
+// growing wait; in a transaction of the caller's Claim returns the error instead.
 //
-// After an error it may be unknown what was claimed. Such messages are retried when the lease is over, with the charge.
-//
-// A message whose update the database refuses, because of a constraint or trigger on the table, is left out with an
-// error line, and tried again after a growing wait. In a transaction of the caller's Claim returns the error instead.
-//
-// No order is promised: what fell due takes turns with what was never claimed, the longest waiting first. Claims at
-// once take different messages.
+// Order is not promised. Concurrent claims take different messages.
 func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
 	if err := c.check(); err != nil {
 		return nil, err

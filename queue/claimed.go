@@ -19,14 +19,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// ErrLeaseLost says that the lease of a message expired and another owner may have the message by now. It is the cause
-// with which the context of a Handler outside of a transaction ends, and middleware.Inbox returns it.
+// ErrLeaseLost is returned if the lease of a message expired and another owner may have it. It is the cause of the end
+// of a detached Handler's context, and middleware.Inbox returns it.
 //
 // Cure: return when the context ends; raise LeaseTTL if processes pause.
 var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 
 // claimed is a message that this process has claimed, until it is settled.
 type claimed struct {
+	// Message is a stored message.
 	Message
 	loop    *loop
 	suspect bool // its owner died, or let the lease run out, before

@@ -13,9 +13,8 @@ import (
 // cleanTimeout bounds the deletion of one batch.
 const cleanTimeout = 30 * time.Second
 
-// Clean deletes messages that were done longer ago than StoreConfig.Retention, and returns how many, also with an
-// error. Nothing else is ever deleted. It works in batches, each a transaction of its own, and leaves half of the time
-// to others. A Dispatcher does it now and then.
+// Clean deletes messages that were done longer ago than StoreConfig.Retention, and returns the number, also with an
+// error. It works in batches, each in its own transaction, with pauses. A Dispatcher does it regularly.
 func (s *Store) Clean(ctx context.Context) (int64, error) {
 	total, _, err := s.clean(ctx, 0)
 	return total, err

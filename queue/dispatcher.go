@@ -26,9 +26,9 @@ type Dispatcher struct {
 	strangers   strangers
 }
 
-// NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that
-// names every field at fault. A nil logger is that of the database's handle: an error line for each failed handler and
-// each message that dies, an info line for each attempt.
+// NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a nil store, or an error that names
+// every invalid field. Failed handlers and dead messages are logged as errors, attempts at info level. A nil logger is
+// the handle's.
 func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAdapter) (*Dispatcher, error) {
 	cfg.setDefaults()
 	if store == nil {

@@ -30,19 +30,17 @@ const (
 	enqueueTries = 3
 )
 
-// Enqueue stores messages, all or none, and says of each in the order of the call what became of it. One that is known
-// and was not handled yet gets the new content and due time, and waits as if it had come now; one that was handled, or
-// is being handled, stays as it is, and so does the state of a dead one. If an ID comes twice in a call the later item
-// counts. No items are no error.
+// Enqueue stores messages, all or none, and returns the outcome of each in the order of the call. A known message that
+// was not handled yet gets the new content and due time. A message that was handled or is being handled is not changed,
+// and a dead one stays dead. If an ID is in the call twice, the later item counts. No items are not an error.
 //
-// It waits for other transactions that store or change one of the messages, and counts as the later one; but not for a
-// handler that has acked a message in its transaction: that is Busy. Several calls in one transaction may wait for
-// another such transaction in turn: then Postgres ends one of them with a deadlock (40P01). Outside of a transaction
-// Enqueue repeats the call then.
+// It waits for transactions that store or change the same messages, and then counts as later, but not for a handler
+// that has acked a message in its transaction: the result is Busy. Several calls in one transaction can deadlock
+// (40P01) with another such transaction; outside a transaction Enqueue retries.
 //
-// It returns ErrInvalid, which says what is wrong with which item, and outbox.ErrNotStored if a trigger or a rule keeps
-// rows from the table. Where default_transaction_isolation is stricter than
-// READ COMMITTED it may return a serialization failure (40001), after which it is to be called again.
+// It returns ErrInvalid, which names the item and the fault, and outbox.ErrNotStored if a trigger or a rule swallows
+// rows. If default_transaction_isolation is stricter than READ COMMITTED, it may return a serialization failure
+// (40001): call it again.
 func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, error) {
 	records, err := s.records(items)
 	if err != nil || len(items) == 0 {

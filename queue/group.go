@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// Group handles what is stored in many databases, as a Dispatcher does for one: one goroutine chooses which database
-// has its turn, and all of them share the handlers' places. One with nothing to do costs neither a goroutine nor a
-// statement of its own. A database that is broken, slow or gone delays no other, as long as no more than 32 looks are
-// slow at once. Any number of Groups, in any number of processes, share the work. It is safe for concurrent use.
+// Group handles the stored messages of many databases, as a Dispatcher does for one. One goroutine chooses which
+// database has its turn, and all share the handlers' slots. An idle database costs no goroutine and no statement of its
+// own. A broken or slow database delays no other, as long as at most 32 polls are slow at a time. Any number of Groups,
+// in any number of processes, share the work. It is safe for concurrent use.
 type Group struct {
 	stores  *Stores
 	cfg     GroupConfig
@@ -46,8 +46,8 @@ type Group struct {
 	woken   []*target
 }
 
-// NewGroup makes a Group. It does no I/O. It returns an error for nil stores, or one that names every field at fault. A
-// nil logger is that of each database's handle.
+// NewGroup makes a Group. It does no I/O. It returns an error for nil stores, or one that names every invalid field. A
+// nil logger is each handle's.
 func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (*Group, error) {
 	cfg.setDefaults()
 	if stores == nil {
@@ -64,10 +64,9 @@ func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (
 	}, nil
 }
 
-// Run handles messages until ctx is over or Close is called, and then returns nil once everything that it started has
-// ended, as Dispatcher.Run does. It waits for the first discovery of the fleet, which must be run beside it, and should
-// end later: outbox.Run(ctx, router, group, databases). Errors of a database are logged and retried. It returns
-// outbox.ErrRunning or outbox.ErrClosed.
+// Run handles messages until ctx ends or Close is called, and returns nil when everything that it started has ended. It
+// waits for the first discovery of the fleet, which must run too and end later: outbox.Run(ctx, router, group,
+// databases). Errors of a database are logged and retried. It returns outbox.ErrRunning or outbox.ErrClosed.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, end, err := g.life.Begin(ctx)
 	if err != nil {
@@ -95,17 +94,15 @@ func (g *Group) Run(ctx context.Context) error {
 // Running returns a channel that is closed when the databases of the first discovery are watched.
 func (g *Group) Running() <-chan struct{} { return g.running }
 
-// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a
-// handler, which Run waits for.
+// Close ends Run and waits for it to return. It may be called several times, concurrently, but not by a handler.
 func (g *Group) Close() error {
 	g.life.Close()
 	return nil
 }
 
-// Drain handles the ready messages in all databases that are known, as Dispatcher.Drain does for one, and returns when
-// nothing is left. It runs the group for that time unless Run does already; then the group is spent. Databases that
-// could not be drained are named in its error; they keep no other from being drained. It also returns the error of ctx,
-// or outbox.ErrClosed.
+// Drain handles the ready messages of all known databases and returns when none is left. If Run is not running, it runs
+// the group for that time, after which the group cannot be run again. Its error names the databases that could not be
+// drained; they do not keep others from being drained. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
 	return g.life.While(ctx, g.Run, g.running, func() error { return g.drainAll(ctx) })
 }

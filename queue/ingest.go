@@ -27,26 +27,21 @@ type IngestConfig struct {
 	Item func(msg *message.Message) (Item, error)
 }
 
-// Ingest returns a handler that stores what a broker delivers, for a Dispatcher or a Subscriber to handle, and returns
-// when that is committed, so that the Router acks:
+// Ingest returns a handler that stores a broker's messages for a Dispatcher or a Subscriber, and returns after the
+// commit, so that the Router acks:
 //
 //	aside, err := middleware.Outcomes(db, middleware.OutcomesConfig{Service: "booking"}, logger)
 //	router.AddConsumerHandler("ingest", "orders", kafkaSubscriber, ingest).AddMiddleware(aside)
 //
-// Messages that are delivered at once are committed together, so give the Router as many at once as it can have. A copy
-// of a message is acked as well: it brings its content along unless the message was handled, or is being handled. If it
-// is being handled with another hash, the copy is nacked, and delivered again. In a transaction, of middleware.Tx for
-// one, the message is stored in that transaction; but not in one that another goroutine runs, which an in-process
-// Pub/Sub may have brought along with the message.
+// Concurrent messages are committed together, so let the Router deliver many at a time. A copy is acked too: it
+// replaces the content unless the message was handled or is being handled. If it is being handled with another hash,
+// the copy is nacked. In a transaction, such as middleware.Tx's, the message is stored in that transaction.
 //
-// A message that cannot be stored, because it has no ID, or its payload is larger than StoreConfig.MaxPayloadBytes, is
-// outbox.ErrPoison, and spoils no other. Outcomes makes a dead letter of it, which a forwarder publishes. Without
-// Outcomes it is nacked, and the broker redelivers it each time. So that neither such a message nor a database that is
-// down makes the Router spin, an error is then returned after a wait of 100 ms, doubling to a second with each failure
-// in a row, that ends with the message's context.
+// A message that cannot be stored, because it has no ID or is larger than StoreConfig.MaxPayloadBytes, is
+// outbox.ErrPoison: Outcomes writes its dead letter; without Outcomes it is redelivered each time. An error is returned
+// after a wait of 100 ms, doubling to a second, so that the Router does not spin.
 //
-// Ingest returns outbox.ErrNoDB for a store that is nil, or an error that names the field at fault. A nil logger is
-// that of the database's handle.
+// Ingest returns outbox.ErrNoDB for a nil store, or an error that names an invalid field. A nil logger is the handle's.
 func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (message.NoPublishHandlerFunc, error) {
 	switch {
 	case store == nil:

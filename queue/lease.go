@@ -9,11 +9,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// Renew gives leases another while, from now on, and returns the messages that are still the owner's. Those that are
-// missing are another owner's, or will be, and what their handler does may be done twice; or they are in the
-// transaction of a handler that has acked them, where no other owner can take them. It returns ErrInvalid for a zero
-// Owner, a lease of less than a second, and an ID that cannot be one. If a constraint or trigger on the table refuses
-// some of the messages, the others are renewed and returned, with an error that names a refused one.
+// Renew renews leases from now on, and returns the messages that are still the owner's. Missing messages are or will be
+// another owner's, and may be handled twice; or a handler has acked them in its transaction. It returns ErrInvalid for
+// a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on the table refuses some
+// messages, the others are renewed and returned, with an error that names a refused one.
 func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 	if r.LeaseTTL < minLease {
 		return nil, fmt.Errorf("%w: Renew.LeaseTTL is %s: it must be at least %s", ErrInvalid, r.LeaseTTL, minLease)

@@ -11,19 +11,19 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// ID identifies a message: its sender, and the sender's name for it. Both have 1 to 255 characters, and case matters.
+// ID identifies a message: its sender, and the sender's name for it. Both have 1 to 255 characters; case matters.
 type ID struct {
 	Source    string // where it comes from, such as "stripe"
 	MessageID string // unique within the source
 }
 
-// Owner is the holder of a lease: a process, or a part of one. The zero Owner is refused.
+// Owner is the holder of a lease: a process, or a part of one. The zero Owner is invalid.
 type Owner uuid.UUID
 
-// NewOwner returns an Owner like no other.
+// NewOwner returns a unique Owner.
 func NewOwner() Owner { return Owner(uuid.New()) }
 
-// String returns the owner as it stands in the table.
+// String returns the owner as stored in the table.
 func (o Owner) String() string { return uuid.UUID(o).String() }
 
 // Item is a message to store.
@@ -46,7 +46,7 @@ type Item struct {
 	ExpiresAt time.Time
 }
 
-// State is how far a message has come.
+// State is the state of a message.
 type State string
 
 // The states of a message.
@@ -72,7 +72,7 @@ type Message struct {
 	LastError string
 }
 
-// EnqueueResult says what became of an Item.
+// EnqueueResult is the outcome of storing an Item.
 type EnqueueResult struct {
 	ID     ID
 	Result StoreResult
@@ -94,7 +94,7 @@ func (r EnqueueResult) notStored() error {
 var errOtherContent = errors.New("it is being handled with other content: the new content is not stored: " +
 	"send it again later")
 
-// StoreResult is what became of an Item.
+// StoreResult is the outcome of storing an Item.
 type StoreResult int
 
 // The values of StoreResult. Values may be added.
@@ -138,7 +138,7 @@ type Claim struct {
 	MaxBytes int
 }
 
-// Renew says whose leases to renew, and for how long from now, at least a second.
+// Renew selects the leases to renew, and for how long from now, at least a second.
 type Renew struct {
 	Owner    Owner
 	LeaseTTL time.Duration

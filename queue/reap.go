@@ -86,9 +86,8 @@ func (p reapPlace) orFirst(first reapPlace) reapPlace {
 	return p
 }
 
-// ReapExpired gives back the messages whose lease is over, with the charge and the wait of Abandon, and marks dead
-// those whose ExpiresAt has passed and that have no owner. It returns how many messages these were, also with an error.
-// It looks at all messages that are not done.
+// ReapExpired gives back messages whose lease has ended, with the charge and the wait of Abandon, and marks messages
+// dead whose ExpiresAt has passed and that have no owner. It returns the number of messages, also with an error.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
 	_, n, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}})
 	return n, err

@@ -11,9 +11,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// AlreadyProcessed says whether a message was done before, and notes that it came by. A hash that is not empty is kept,
-// and compared with that of the first time: a difference is logged, and no error. While the message is being handled it
-// is compared alone. It returns ErrInvalid for an ID that cannot be one.
+// AlreadyProcessed returns whether a message is done, and records the ID. A hash is stored, and compared with the
+// stored one; a difference is logged and is not an error. While the message is being handled, the hash is only
+// compared. It returns ErrInvalid for an invalid ID.
 func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool, error) {
 	if err := id.check(); err != nil {
 		return false, fmt.Errorf("%w: AlreadyProcessed: %w", ErrInvalid, err)
@@ -42,21 +42,21 @@ func (s *Store) mismatch(id ID) {
 		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})
 }
 
-// MarkProcessing says that the caller works on a message itself, after AlreadyProcessed has said no. No owner can claim
-// it then, unless it is stored by Enqueue. A dead message that was stored can be claimed again, with all its attempts,
-// and expires no more. One that is done, or in processing, stays as it is. It returns ErrNotFound, and ErrInvalid for
-// an ID that cannot be one.
+// MarkProcessing records that the caller itself handles a message, after AlreadyProcessed returned false. No owner can
+// claim it then, unless Enqueue stores it. A dead message that was stored can be claimed again, with all attempts and
+// without expiry. A message that is done or in processing is not changed. It returns ErrNotFound, and ErrInvalid for an
+// invalid ID.
 func (s *Store) MarkProcessing(ctx context.Context, id ID) error {
 	return s.mark(ctx, "MarkProcessing", sqltext.MarkProcessing, id)
 }
 
-// MarkProcessed marks a message done, whichever owner has it. Else it is as MarkProcessing.
+// MarkProcessed marks a message done, whichever owner has it. Otherwise it is like MarkProcessing.
 func (s *Store) MarkProcessed(ctx context.Context, id ID) error {
 	return s.mark(ctx, "MarkProcessed", sqltext.MarkProcessed, id, s.cfg.KeepPayload)
 }
 
-// MarkDead marks a message dead, whichever owner has it, and keeps why, at most 1 KiB of it. One that is done stays
-// done. Else it is as MarkProcessing.
+// MarkDead marks a message dead, whichever owner has it, and stores the reason, at most 1 KiB. A done message stays
+// done. Otherwise it is like MarkProcessing.
 func (s *Store) MarkDead(ctx context.Context, id ID, why string) error {
 	return s.mark(ctx, "MarkDead", sqltext.MarkDead, id, reason(why))
 }
@@ -74,8 +74,8 @@ func (s *Store) mark(ctx context.Context, what, statement string, id ID, args ..
 	return err
 }
 
-// Get returns a message. Of one that is done there is no payload, unless StoreConfig.KeepPayload says so. It returns
-// ErrNotFound, and ErrInvalid for an ID that cannot be one.
+// Get returns a message. A done message has no payload, unless StoreConfig.KeepPayload is set. It returns ErrNotFound,
+// and ErrInvalid for an invalid ID.
 func (s *Store) Get(ctx context.Context, id ID) (Message, error) {
 	if err := id.check(); err != nil {
 		return Message{}, fmt.Errorf("%w: Get: %w", ErrInvalid, err)

@@ -12,16 +12,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Ack marks messages done and returns how many of them were the owner's. One that is another's by now, or unknown, or
-// settled before, is left as it is and not counted. No IDs are no error. It returns ErrInvalid for a zero Owner and for
-// an ID that cannot be one. If a constraint or trigger on the table refuses some of the messages, the others are
-// settled and counted, and the error names one that was refused.
+// Ack marks messages done and returns how many of them were the owner's. Messages of another owner, and unknown or
+// settled messages, are left alone and not counted. No IDs are not an error. It returns ErrInvalid for a zero Owner or
+// an invalid ID. If a constraint or trigger on the table refuses some messages, the others are settled and counted, and
+// the error names a refused one.
 func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, s.cfg.KeepPayload)
 }
 
-// Abandon charges messages a failed attempt and has them retried after Abandon.Delay or StoreConfig.Backoff. After
-// StoreConfig.MaxAttempts of them a message is dead. Else it is as Ack.
+// Abandon charges messages a failed attempt; they are retried after Abandon.Delay or StoreConfig.Backoff, and dead
+// after StoreConfig.MaxAttempts. Otherwise it is like Ack.
 func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) {
 	return s.abandon(ctx, a, nil, ids...)
 }
@@ -39,7 +39,7 @@ func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID)
 		s.maxAttempts(), attempts)
 }
 
-// Fail charges messages a failed attempt, their last, and marks them dead. Else it is as Ack.
+// Fail charges messages their last failed attempt and marks them dead. Otherwise it is like Ack.
 func (s *Store) Fail(ctx context.Context, f Fail, ids ...ID) (int, error) {
 	return s.fail(ctx, f, true, ids...)
 }
@@ -63,7 +63,7 @@ func (s *Store) hold(ctx context.Context, owner Owner, id ID) (ours bool, crashe
 	return ours, crashes, err
 }
 
-// Release gives messages back without a charge, for any owner to claim at once. Else it is as Ack.
+// Release gives messages back without a charge; any owner can claim them immediately. Otherwise it is like Ack.
 func (s *Store) Release(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.postpone(ctx, owner, 0, "", ids...)
 }

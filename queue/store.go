@@ -58,10 +58,11 @@ func (c StoreConfig) validate() error {
 	return core.Backoff(c.Backoff).Validate("StoreConfig.Backoff")
 }
 
-// Store is the table of stored messages. It is safe for concurrent use and owns nothing. Every method joins the
-// transaction that its context carries, of outbox.InTx, WithPgxTx or WithSQLTx; outside of one each is a transaction of
-// its own. Besides what each says, they return outbox.ErrOtherDB if the transaction is one of another database,
-// outbox.ErrNoTx if it has ended, and errors of the database.
+// Store is the table of stored messages. It is safe for concurrent use and owns nothing.
+//
+// Every method joins the transaction in its context, of outbox.InTx, WithPgxTx or WithSQLTx; otherwise it runs its own.
+// All return outbox.ErrOtherDB for a transaction of another database, outbox.ErrNoTx if it has ended, and errors of the
+// database.
 type Store struct {
 	lines    trouble.Seldom // about handlers and refused rows
 	refusals refusals

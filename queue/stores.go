@@ -37,10 +37,9 @@ func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerA
 	return &Stores{fleet: databases, cfg: cfg, logger: logger, known: map[string]*Store{}}, nil
 }
 
-// Get returns the store of a database by its key: the same one each time, until the database's handle changes. It
-// returns fleet.ErrUnknownDatabase for a key that is not known, in an error that names it, and outbox.ErrClosed when
-// the fleet has ended. As with fleet.Fleet.Get, a database that is gone from the fleet meanwhile may be closed under
-// the store.
+// Get returns the store of a database by its key, the same one until the database's handle changes. It returns
+// fleet.ErrUnknownDatabase for an unknown key, and outbox.ErrClosed when the fleet has ended. If the database is
+// removed from the fleet, it may be closed while the store is in use.
 func (s *Stores) Get(key string) (*Store, error) {
 	db, err := s.fleet.Get(key)
 	if err != nil {

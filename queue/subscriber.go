@@ -15,8 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// SubscriberConfig configures a Subscriber. The zero value is ready for use. Its fields mean
-// what those of DispatcherConfig with the same names mean; it has only those that a Subscriber uses.
+// SubscriberConfig configures a Subscriber. Its fields are as those of DispatcherConfig with the same names.
 type SubscriberConfig struct {
 	// Service names the service to observers; default none.
 	Service string
@@ -61,19 +60,16 @@ func (c SubscriberConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Subscriber delivers what is stored as a message.Subscriber, so that a Router's handlers process it. An ack marks the
-// message done; a nack has it retried after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind
-// middleware.Inbox the message is marked done in the transaction of its handler, and the Router's ack costs nothing;
-// behind middleware.Stack an attempt for which there is no connection is not counted. The UUID is the message ID;
-// MessageFromContext has the rest.
+// Subscriber delivers stored messages as a message.Subscriber to a Router's handlers. An ack marks the message done. A
+// nack retries it after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the message
+// is marked done in the handler's transaction; behind middleware.Stack an attempt without a connection is not charged.
+// The UUID is the message ID; MessageFromContext has the rest.
 //
-// A message that dies is an error line and an observe.Dead, whatever it dies of: its last nack, AckTimeout, its
-// ExpiresAt, or the end of its process. Only what middleware.Outcomes decides has a dead letter. While that cannot be
-// written, the message stays alive and is delivered again after a minute, without a charge.
+// Each dead message is logged as an error and reported as observe.Dead. Only middleware.Outcomes writes dead letters;
+// while a letter cannot be written, the message is delivered again after a minute, without a charge.
 //
-// Subscribers of a topic, in any number of processes, share its messages. They come in no order: what needs one goes
-// through the outbox tables and forwarder.Subscriber. Each message is for one consumer: a second one takes a message of
-// its own, of another topic and source. It is safe for concurrent use.
+// Subscribers of a topic, in any number of processes, share its messages, without order. Each message is for one
+// consumer: a second consumer needs its own messages, with another topic and source. It is safe for concurrent use.
 type Subscriber struct {
 	store  *Store
 	cfg    SubscriberConfig
@@ -105,9 +101,9 @@ func NewSubscriber(store *Store, cfg SubscriberConfig, logger watermill.LoggerAd
 	return s, nil
 }
 
-// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the contexts of its messages
-// end, and when they are acked, or CloseTimeout is over, the channel is closed. It returns outbox.ErrClosed, or an
-// error of the database.
+// Subscribe delivers the messages of a topic until ctx ends or Close is called. Then the contexts of its messages end,
+// and the channel is closed when they are acked or CloseTimeout is over. It returns outbox.ErrClosed, or an error of
+// the database.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if topic == "" {
 		return nil, errors.New("queue: the topic is empty")
@@ -181,9 +177,8 @@ type subscription struct {
 	by       teller
 }
 
-// MessageFromContext returns the stored message that is being handled, with its source and the number of attempts that
-// failed, or false if no Subscriber delivered it to this handler. In what a handler publishes to another topic within
-// the process there is none.
+// MessageFromContext returns the stored message that is being handled, with its source and the number of failed
+// attempts, or false if no Subscriber delivered it to this handler.
 func MessageFromContext(ctx context.Context) (Message, bool) {
 	stored, _ := core.StoredFrom(ctx).(*Message)
 	if stored == nil {
