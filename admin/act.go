@@ -15,8 +15,6 @@ import (
 
 // Act selects the messages of an act, and has its actor and reason.
 type Act struct {
-	// Filter selects the messages that fit all of its fields. The zero value selects all messages of the outbox in a
-	// list. An act needs All, or a field other than In and States.
 	Filter Filter
 	// Limit is the largest number of messages to change; default: all that the filter selects.
 	Limit int

@@ -63,8 +63,8 @@ const (
 	Discarded State = "discarded" // settled by an operator without that; deleted like what is done
 )
 
-// Filter says which messages are meant: those that fit all of its fields. The zero value means all messages of the
-// outbox for display. An act needs one field that bounds it, beside In and States, or All.
+// Filter selects the messages that fit all of its fields. The zero value selects all messages of the outbox in a list.
+// An act needs All, or a field other than In and States.
 type Filter struct {
 	// In is the table; default Outbox.
 	In Table `json:"in"`

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// Forwarder publishes what is committed to the outbox. Any number of them, in any number of processes, share
+// Forwarder publishes the committed messages of the outbox. Any number of forwarders, in any number of processes, share
 // the work. It is safe for concurrent use.
 type Forwarder struct {
 	engine *engine
@@ -20,8 +20,8 @@ type Forwarder struct {
 }
 
 // New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns outbox.ErrNoDB,
-// ErrNoPublisher, ErrOwnPublisher or an error that names every field of the Config at fault. It warns in the log of a
-// publisher of watermill-amqp, which reports success for what RabbitMQ may not have. A nil logger logs nothing.
+// ErrNoPublisher, ErrOwnPublisher or an error that names every invalid field. It logs a warning for a publisher of
+// watermill-amqp, which may report success for lost messages. A nil logger logs nothing.
 func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
 	return newForwarder(db, pub, cfg, false, logger)
 }
@@ -48,19 +48,17 @@ func newForwarder(
 	return &Forwarder{engine: e, life: life.New()}, nil
 }
 
-// Run publishes until ctx is over or Close is called, and then returns nil once everything that it started has ended:
-// no new message is sent, those under way are waited for up to Config.CloseTimeout and settled, and the lanes are given
-// to the other forwarders. It returns an error before it publishes anything, which is logged as well:
-// schema.ErrSchemaChanged if the schema is not as it must be, outbox.ErrRunning, outbox.ErrClosed, or that of the
-// database if it does not answer. Errors after the start are logged and retried.
+// Run publishes until ctx ends or Close is called, and returns nil when everything that it started has ended. It then
+// sends no new message, waits for publishes in flight up to Config.CloseTimeout, and hands its lanes over. Run it as a
+// goroutine with a context that ends after the Router has closed, or by outbox.Run.
 //
-// While forwarders live that read some of the same topics under another scope, or other topics under the same one, as
-// those of the release before do when Config.Topics has changed, it publishes nothing and waits until they have left.
-// It says so in the log at once and each minute, and in waiting_since of its row in outbox_forwarders. Those that start
-// meanwhile wait behind it, also if their topics are the old ones.
+// It returns an error before it publishes anything: schema.ErrSchemaChanged if the schema does not fit,
+// outbox.ErrRunning, outbox.ErrClosed, or the database's error. Errors after the start are logged and retried.
 //
-// Run it as a goroutine beside the Router, and give it a context of its own that ends after the Router has
-// closed, so that what the last handlers committed leaves at once.
+// While other forwarders read some of the same topics under another scope, or other topics under the same scope, as in
+// a deployment that changes Config.Topics, Run publishes nothing and waits until they have stopped. It logs that
+// immediately and each minute, and sets waiting_since in its row of outbox_forwarders. Forwarders that start meanwhile
+// wait behind it.
 func (f *Forwarder) Run(ctx context.Context) error {
 	ctx, end, err := f.life.Begin(ctx)
 	if err != nil {
@@ -79,28 +77,27 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	return f.engine.run(ctx)
 }
 
-// Running returns a channel that is closed when the forwarder is registered and has taken the lanes that are free. If
-// others own all of them, it gets its share as soon as they have given it back. A readiness probe must not wait for it:
-// if the old release is ended only when the new one is ready, and the topics have changed, each would wait for the
-// other.
+// Running returns a channel that is closed when the forwarder is registered and has taken the free lanes. A readiness
+// probe must not wait for it: if the topics have changed, the old release waits for the new one and the new one for the
+// old.
 func (f *Forwarder) Running() <-chan struct{} { return f.engine.running }
 
-// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by the
-// publisher or an observer, which Run waits for.
+// Close ends Run and waits for it to return. It may be called several times, concurrently, but not by the publisher or
+// an observer.
 func (f *Forwarder) Close() error {
 	f.life.Close()
 	return nil
 }
 
-// Drain publishes the ready messages in the forwarder's lanes and returns when nothing is left: for tests, jobs, and
-// before shutting down. It runs the forwarder for that time unless Run does already; then the forwarder is spent. Other
-// forwarders that live publish what is in their lanes. One that runs for Drain alone takes the lanes of those that were
-// killed: it waits until each of the others has renewed its lease, or the lease is over, which takes up to LeaseTTL.
+// Drain publishes the ready messages in the forwarder's lanes and returns when none is left. It is for tests, jobs, and
+// before a shutdown. If Run is not running, it runs the forwarder for that time, after which it cannot be run again.
+// Other live forwarders publish the messages in their lanes; Drain takes over the lanes of killed forwarders, for which
+// it waits up to LeaseTTL.
 //
-// Messages that are delayed or wait for another attempt, and those whose keys these hold, are not ready. It waits up to
-// CloseTimeout for publishes that timed out: what follows their messages is ready if they succeed after all. While a
-// topic is unavailable it waits; for one that an operator has paused it does not, but returns an error that names it
-// when all else is published. It also returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
+// Messages that are delayed or wait for another attempt, and messages behind these under the same key, are not ready.
+// It waits up to CloseTimeout for publishes that timed out: messages behind them are ready if they succeed. It waits
+// while a topic is unavailable. For a topic that an operator has paused it returns an error that names it when all else
+// is published. It also returns the error of ctx, the errors of Run's start, or outbox.ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {
 	if f.life.Begun() {
 		return f.drainRunning(ctx)

@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// Group drains the outboxes of many databases with few connections. A database with nothing to do has no forwarder and
-// no connection: it is looked at now and then, with one cheap statement, and gets a forwarder when there is something.
-// A database that is broken, slow or gone delays no other. Any number of Groups, in any number of processes, share the
-// work. It is safe for concurrent use.
+// Group drains the outboxes of many databases with few connections. An idle database has no forwarder and no
+// connection: it is polled with one cheap statement, and gets a forwarder when there is a message. A broken or slow
+// database delays no other. Any number of Groups, in any number of processes, share the work. It is safe for concurrent
+// use.
 type Group struct {
 	fleet   *fleet.Fleet
 	pub     message.Publisher
@@ -48,9 +48,9 @@ type Group struct {
 	woken   []*database
 }
 
-// NewGroup makes a Group that publishes to pub, which it never closes; nil if GroupConfig.Configure sets one for each
-// database. It does no I/O. It returns ErrNoPublisher or an error that names every field at fault. A nil logger logs
-// nothing.
+// NewGroup makes a Group that publishes to pub, which it never closes; nil if GroupConfig.Configure sets a publisher
+// for each database. It does no I/O. It returns ErrNoPublisher or an error that names every invalid field. A nil logger
+// logs nothing.
 func NewGroup(
 	databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, logger watermill.LoggerAdapter,
 ) (*Group, error) {
@@ -72,10 +72,9 @@ func NewGroup(
 	}, nil
 }
 
-// Run drains until ctx is over or Close is called, and then returns nil once everything that it started has ended: each
-// forwarder stops as Forwarder.Run does. It waits for the first discovery of the fleet, which must be run beside it,
-// and should end later: outbox.Run(ctx, router, group, databases). Errors of a database are logged and retried. It
-// returns outbox.ErrRunning or outbox.ErrClosed.
+// Run publishes until ctx ends or Close is called, and returns nil when everything that it started has ended. It waits
+// for the first discovery of the fleet, which must run too and end later: outbox.Run(ctx, router, group, databases).
+// Errors of a database are logged and retried. It returns outbox.ErrRunning or outbox.ErrClosed.
 func (g *Group) Run(ctx context.Context) error {
 	ctx, end, err := g.life.Begin(ctx)
 	if err != nil {
@@ -110,17 +109,16 @@ func (g *Group) end() {
 // Running returns a channel that is closed when the databases of the first discovery are watched.
 func (g *Group) Running() <-chan struct{} { return g.running }
 
-// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a
-// publisher or an observer, which Run waits for.
+// Close ends Run and waits for it to return. It may be called several times, concurrently, but not by a publisher or an
+// observer.
 func (g *Group) Close() error {
 	g.life.Close()
 	return nil
 }
 
-// Drain publishes the ready messages in all databases that are known, as Forwarder.Drain does for one, and returns when
-// nothing is left. It runs the group for that time unless Run does already; then the group is spent. Databases that
-// could not be drained are named in its error; they keep no other from being drained. It also returns the error of ctx,
-// or outbox.ErrClosed.
+// Drain publishes the ready messages of all known databases and returns when none is left. If Run is not running, it
+// runs the group for that time, after which it cannot be run again. Its error names the databases that could not be
+// drained; they do not keep others from being drained. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
 	return g.life.While(ctx, g.Run, g.running, func() error { return g.drainAll(ctx) })
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-// State is what a forwarder knew at one moment, to look into one that does not do what you expect. What is in the
-// tables admin.Stats and admin.Doctor tell.
+// State is a snapshot of a forwarder, for one that does not do what you expect. For the tables use admin.Stats and
+// admin.Doctor.
 type State struct {
 	Lanes    []Lane        // that it owns, by number; nil before Run and after it
 	Share    int           // how many of 64 it is to own, as it last counted the forwarders; -1 before that
@@ -43,7 +43,7 @@ type Lane struct {
 	Mark   int64 // read up to this id; 0 unless it is being read
 }
 
-// LaneState is how far a forwarder has come with a lane.
+// LaneState is the state of a lane in its forwarder.
 type LaneState string
 
 const (
@@ -52,15 +52,15 @@ const (
 	LaneReleasing LaneState = "releasing" // another forwarder is to have it once nothing of it is under way
 )
 
-// State says what the forwarder knows now. It asks no database, and takes a few microseconds. It may be called at any
-// time, also before Run and after it.
+// State returns a snapshot of the forwarder's memory, in a few microseconds and without the database. It may be called
+// at any time, also before and after Run.
 func (f *Forwarder) State() State {
 	var s machine.State
 	f.engine.step(func(now time.Time, m *machine.Machine) { s = m.State(now) })
 	return stateOf(s)
 }
 
-// LogState writes State to the log at level info: for a signal handler, or a line in a handler of your own.
+// LogState logs State at info level, for a signal handler or a handler of your own.
 func (f *Forwarder) LogState() {
 	f.engine.logger.Info("state of the forwarder", watermill.LogFields{"state": f.State().String()})
 }
@@ -81,7 +81,7 @@ func stateOf(s machine.State) State {
 	return is
 }
 
-// String is one line, without what is zero. Of the lanes it has how many are read, and the others by number.
+// String returns one line without the zero values: the number of lanes that are read, and the other lanes by number.
 func (s State) String() string {
 	reading, others := 0, []string(nil)
 	for _, l := range s.Lanes {

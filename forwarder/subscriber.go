@@ -15,13 +15,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Subscriber delivers what is committed to the outbox as a message.Subscriber, so that any Router, with any
-// of Watermill's middlewares, can stand between the outbox and a broker. An ack marks the message
-// published; a nack counts as a rejected attempt, with backoff, blocked key and death as SubscriberConfig
-// says. The next message of a key is delivered after the ack of the one before.
+// Subscriber delivers committed messages of the outbox as a message.Subscriber, so that a Router and its middlewares
+// can stand between the outbox and a broker. An ack marks the message published. A nack counts as a failed attempt,
+// with backoff, blocked key and death as in SubscriberConfig. The next message of a key is delivered after the ack of
+// the one before.
 //
-// Subscribers of one topic share its messages. Each subscription has a forwarder's machinery: a connection for its
-// lease, with FromSQL out of the pool, and with FromPgx one to read and one to listen. It is safe for concurrent use.
+// Subscribers of a topic share its messages. Each subscription has a forwarder's connections: one for its lease, and
+// with FromPgx one to read and one to listen. It is safe for concurrent use.
 type Subscriber struct {
 	db     *outbox.DB
 	cfg    Config
@@ -36,9 +36,8 @@ type Subscriber struct {
 
 var _ message.Subscriber = (*Subscriber)(nil)
 
-// NewSubscriber makes a Subscriber, of which each topic that is subscribed is a scope of its own. It does no I/O. It
-// returns outbox.ErrNoDB or an error that names every field of the SubscriberConfig at fault. A nil logger logs
-// nothing.
+// NewSubscriber makes a Subscriber. Each subscribed topic is its own scope. It does no I/O. It returns outbox.ErrNoDB
+// or an error that names every invalid field. A nil logger logs nothing.
 func NewSubscriber(db *outbox.DB, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	engineCfg, err := cfg.config()
 	if err = errors.Join((*core.DB)(db).Check(), err); err != nil {
@@ -49,9 +48,9 @@ func NewSubscriber(db *outbox.DB, cfg SubscriberConfig, logger watermill.LoggerA
 	return s, nil
 }
 
-// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the channel is closed
-// and the contexts of its messages end. While a Forwarder reads the topic it delivers nothing: it waits until that
-// has left. It returns outbox.ErrClosed, schema.ErrSchemaChanged, or the error of the database.
+// Subscribe delivers the messages of a topic until ctx ends or Close is called; then the channel is closed and the
+// contexts of its messages end. While a Forwarder reads the topic, it waits and delivers nothing. It returns
+// outbox.ErrClosed, schema.ErrSchemaChanged, or an error of the database.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if topic == "" {
 		return nil, errors.New("forwarder: the topic is empty")

@@ -8,8 +8,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// SubscriberConfig configures a Subscriber. The zero value is ready for use. Where a field says nothing it is that of
-// Config with the same name. It has fields of its own, so that what only a Forwarder can use cannot be set.
+// SubscriberConfig configures a Subscriber. Fields without a comment are as in Config.
 type SubscriberConfig struct {
 	// Relay is for handlers that pass messages on to a broker: middleware.Outbox lets the returned messages through,
 	// and middleware.Inbox does not record the message. Default off: a handler that returns the message itself fails

@@ -9,7 +9,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Verdict says whose fault a failed publish is, and so what becomes of the message.
+// Verdict decides what happens to a message whose publish failed.
 type Verdict int
 
 const (
@@ -39,16 +39,17 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// PublishError is an error of Publish that says whose fault it is. The publishers of packages kafka and nats
-// return such errors, and so may yours. The forwarder finds it as errors.As does, so that a decorator around the
-// publisher, or an error around this one, hides nothing; but one that says Unknown does not hide what it wraps, and of
-// several that were joined, Unavailable counts before Retry, and that before Permanent.
+// PublishError is an error of Publish with a verdict. The publishers of packages kafka, nats and amqp return it, and so
+// may yours.
+//
+// The forwarder finds it as errors.As does, through decorators and wrapped errors. A verdict of Unknown does not hide a
+// wrapped one. Of joined errors Unavailable counts before Retry, and Retry before Permanent.
 type PublishError struct {
 	Verdict Verdict
 	Err     error // what went wrong
 }
 
-// Error returns the text of Err, or the name of the verdict where there is none.
+// Error returns the text of Err, or the name of the verdict if Err is nil.
 func (e *PublishError) Error() string {
 	switch {
 	case e == nil:

@@ -20,25 +20,9 @@ type StackConfig struct {
 	Except []string
 
 	Outcomes OutcomesConfig
-	// Tx runs the handler in a transaction of db and commits it when the handler returns nil. The handler finds the
-	// transaction in the message's context (outbox.PgxTx, outbox.SQLTx). An error or a panic rolls it back and is
-	// passed on.
-	//
-	// The handler gets a copy of the message, a new one for each attempt. An Ack of the copy has no effect, and a Nack
-	// fails the attempt with outbox.ErrNacked even if the handler returns nil. Its context has the values and the
-	// deadline of the message's context, but is not cancelled with it, because a closing Router cancels the contexts of
-	// messages in flight, which must still be able to commit.
-	//
-	// Within another Tx the inner one is a savepoint and does not retry. Other transactions in the message's context
-	// are ignored unless TxConfig.JoinContext is set, because in-process Pub/Subs pass contexts on. The transaction of
-	// a watermill-sql subscriber is never joined; docs/reference/architecture.md has the reason.
-	//
-	// After outbox.SetRollbackOnly the message is acked although nothing was committed, and the returned messages are
-	// dropped. Errors are the handler's and those of outbox.InTx. The constructor returns outbox.ErrNoDB or an error
-	// that names an invalid field. A nil logger is the logger of db.
-	Tx     TxConfig
-	Inbox  InboxConfig
-	Outbox OutboxConfig
+	Tx       TxConfig
+	Inbox    InboxConfig
+	Outbox   OutboxConfig
 }
 
 func (c *StackConfig) setDefaults() {

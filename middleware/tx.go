@@ -71,25 +71,22 @@ func (c TxConfig) validate() error {
 	return core.Backoff(c.Backoff).Validate("TxConfig.Backoff")
 }
 
-// Tx runs the handler in a transaction of db, which it finds in the message's context (see
-// outbox.PgxTx and outbox.SQLTx), and commits it when the handler returns nil. An error or a panic rolls it back and
-// is passed on.
+// Tx runs the handler in a transaction of db and commits it when the handler returns nil. The handler finds the
+// transaction in the message's context (outbox.PgxTx, outbox.SQLTx). An error or a panic rolls it back and is passed
+// on.
 //
-// The handler works on a copy of the message, a new one for each attempt: an Ack in it has no effect, since only the
-// commit may ack, and a Nack fails the attempt with outbox.ErrNacked even if the handler returns nil. What it changes
-// in the copy is not seen outside. The copy's context has the values and the deadline of the message's, but is not
-// cancelled with it: a Router cancels the contexts of messages in flight as soon as it is told to close, and those must
-// still be able to commit.
+// The handler gets a copy of the message, a new one for each attempt. An Ack of the copy has no effect, and a Nack
+// fails the attempt with outbox.ErrNacked even if the handler returns nil. Its context has the values and the deadline
+// of the message's context, but is not cancelled with it, because a closing Router cancels the contexts of messages in
+// flight, which must still be able to commit.
 //
-// Within another Tx around the same handler the inner one is a savepoint, and attempts are not repeated there. Every
-// other transaction that the message's context may carry is left alone unless TxConfig.JoinContext is set: an
-// in-process Pub/Sub may pass contexts on, and then it is that of the publisher, in another goroutine. The transaction
-// of a watermill-sql subscriber is never joined; docs/reference/architecture.md has the reason.
+// Within another Tx the inner one is a savepoint and does not retry. Other transactions in the message's context are
+// ignored unless TxConfig.JoinContext is set, because in-process Pub/Subs pass contexts on. The transaction of a
+// watermill-sql subscriber is never joined; docs/reference/architecture.md has the reason.
 //
-// After outbox.SetRollbackOnly the message is acked, although nothing was committed, and what the handler
-// returned is dropped. Errors are those of the handler and of outbox.InTx.
-//
-// The constructor returns outbox.ErrNoDB or an error that names the field at fault. A nil logger is that of db.
+// After outbox.SetRollbackOnly the message is acked although nothing was committed, and the returned messages are
+// dropped. Errors are the handler's and those of outbox.InTx. The constructor returns outbox.ErrNoDB or an error that
+// names an invalid field. A nil logger is the logger of db.
 func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {

@@ -27,7 +27,6 @@ var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 
 // claimed is a message that this process has claimed, until it is settled.
 type claimed struct {
-	// Message is a stored message.
 	Message
 	loop    *loop
 	suspect bool // its owner died, or let the lease run out, before

@@ -57,7 +57,7 @@ const (
 	Dead       State = "dead"       // it failed for good, or expired
 )
 
-// Message is a message as it is stored.
+// Message is a stored message.
 type Message struct {
 	Item
 	// DB is the name of the database that it is from.
