@@ -13,16 +13,16 @@ import (
 type Verdict int
 
 const (
-	// Unknown is the verdict on an error that is not recognised. What else happens on the topic decides: a message that
-	// fails while others are published is charged an attempt, as with Retry; if every publish fails, the topic
-	// pauses, as with Unavailable. docs/guides/retries.md has the rule.
+	// Unknown is the verdict on an unrecognised error. A circuit breaker decides: a message that fails while others are
+	// published is charged an attempt, as with Retry; if every publish fails, the topic pauses, as with Unavailable.
+	// docs/guides/retries.md has the rule.
 	Unknown Verdict = iota
 	// Retry charges the message an attempt and retries it after a backoff; its key is blocked meanwhile.
 	Retry
-	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is charged,
-	// and one trial message reopens the topic.
+	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is charged, and one probe at
+	// a time tests it.
 	Unavailable
-	// Permanent marks the message dead at once: trying again cannot help. It is also the verdict on outbox.Poison.
+	// Permanent makes the message dead immediately. It is also the verdict on outbox.Poison.
 	Permanent
 )
 

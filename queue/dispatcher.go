@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// Dispatcher handles what is stored: it claims messages, calls the handler of their topic and settles them. Any number
-// of them, in any number of processes, share the work. It is safe for concurrent use.
+// Dispatcher claims stored messages, calls the handler of their topic and settles them. Any number of dispatchers, in
+// any number of processes, share the work. It is safe for concurrent use.
 type Dispatcher struct {
 	store  *Store
 	cfg    DispatcherConfig
@@ -51,11 +51,12 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 	return d, nil
 }
 
-// Run handles messages until ctx is over or Close is called, and then returns nil once everything that it started has
-// ended: nothing more is claimed, what was claimed and not begun is given back without a charge, and handlers are
-// waited for. When DispatcherConfig.CloseTimeout is over their contexts end, and their messages are given back as well.
-// It returns an error, before it handles anything, if the database does not answer or has no table; outbox.ErrRunning
-// and outbox.ErrClosed. Errors after the start are logged and retried.
+// Run handles messages until ctx ends or Close is called, and returns nil when everything that it started has ended. It
+// then claims nothing more, gives back messages that are not begun without a charge, and waits for handlers. After
+// DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
+//
+// It returns an error before it handles anything if the database does not answer or has no table; outbox.ErrRunning and
+// outbox.ErrClosed. Errors after the start are logged and retried.
 func (d *Dispatcher) Run(ctx context.Context) error {
 	ctx, end, err := d.life.Begin(ctx)
 	if err != nil {
@@ -84,19 +85,19 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// Running returns a channel that is closed when the dispatcher looks for messages.
+// Running returns a channel that is closed when the dispatcher has started to poll.
 func (d *Dispatcher) Running() <-chan struct{} { return d.loop.running }
 
-// Close ends Run and waits for it to return. It may be called several times, by several goroutines, but not by a
-// handler, which Run waits for.
+// Close ends Run and waits for it to return. It may be called several times, concurrently, but not by a handler.
 func (d *Dispatcher) Close() error {
 	d.life.Close()
 	return nil
 }
 
-// Drain handles the ready messages and returns when nothing is left: for tests, jobs, and before shutting down. It runs
-// the dispatcher for that time unless Run does already; then the dispatcher is spent. Messages that are delayed or wait
-// for another attempt are not ready. It returns the error of ctx, of starting as Run does, or outbox.ErrClosed.
+// Drain handles the ready messages and returns when none is left. It is for tests, jobs, and before a shutdown. If Run
+// is not running, it runs the dispatcher for that time, after which it cannot be run again. Messages that are delayed
+// or wait for another attempt are not ready. It returns the error of ctx, the errors of Run's start, or
+// outbox.ErrClosed.
 func (d *Dispatcher) Drain(ctx context.Context) error {
 	if d.life.Begun() {
 		return d.loop.drain(ctx)

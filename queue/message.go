@@ -120,11 +120,11 @@ func (r StoreResult) String() string {
 	return "unknown"
 }
 
-// SHA256 returns the hash of a payload, for Item.Hash and AlreadyProcessed. That of a nil payload, which is not the
-// empty one, is a single zero byte.
+// SHA256 returns the hash of a payload, for Item.Hash and AlreadyProcessed. The hash of a nil payload is a single zero
+// byte.
 func SHA256(payload []byte) []byte { return core.PayloadHash(payload) }
 
-// Claim says which messages to take, and for how long.
+// Claim selects the messages to take, and for how long.
 type Claim struct {
 	Owner Owner
 	// LeaseTTL is for how long the messages are kept from others, at least a second.

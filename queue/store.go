@@ -81,10 +81,9 @@ type Store struct {
 	low      lowest
 }
 
-// NewStore makes a Store over the handle's queue table, which schema.Migrate makes. It does no I/O. A nil logger is
-// that of db: a line for each call at debug level, for what was stored at info level, and an error line for content
-// that differs from what was stored under the same ID. It returns outbox.ErrNoDB or an error that names the field at
-// fault.
+// NewStore makes a Store over the handle's queue table, which schema.Migrate creates. It does no I/O. It logs calls at
+// debug level, stored messages at info level, and content that differs under the same ID as an error. A nil logger is
+// the logger of db. It returns outbox.ErrNoDB or an error that names an invalid field.
 func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*Store, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {

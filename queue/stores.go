@@ -23,8 +23,8 @@ type Stores struct {
 	known map[string]*Store // by key
 }
 
-// NewStores makes the stores of a fleet, each when it is asked for. It does no I/O. It returns an error for a nil
-// fleet, or one that names the field at fault. A nil logger is that of each database's handle.
+// NewStores makes the stores of a fleet, each on first use. It does no I/O. It returns an error for a nil fleet, or one
+// that names an invalid field. A nil logger is each handle's.
 func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerAdapter) (*Stores, error) {
 	if databases == nil {
 		return nil, errors.New("queue: no databases: pass what fleet.New made")

@@ -86,8 +86,8 @@ type Subscriber struct {
 
 var _ message.Subscriber = (*Subscriber)(nil)
 
-// NewSubscriber makes a Subscriber. It does no I/O. It returns outbox.ErrNoDB for a store that is nil, or an error that
-// names every field at fault. A nil logger is that of the database's handle.
+// NewSubscriber makes a Subscriber. It does no I/O. It returns outbox.ErrNoDB for a nil store, or an error that names
+// every invalid field. A nil logger is the handle's.
 func NewSubscriber(store *Store, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
 	if store == nil {

@@ -61,18 +61,15 @@ const HeaderResult = "Queue-Result"
 // defaultRetryAfter is when a sender is asked to try again while the database is away.
 const defaultRetryAfter = 5 * time.Second
 
-// NewWebhook returns a handler that stores what is posted to it. It answers 200 when the message is committed, also if
-// it was known before, since senders repeat what they get another answer to. Otherwise 405 for anything but POST, 408
-// for a body that does not come in time, 413 for a body, or a payload, that is too large, 401, 404 and 400 as
-// WebhookConfig says and for what cannot be stored, 409 as ConflictOnChange says, and 503 with Retry-After when its
-// functions ask for that, the database does not answer, or when the message is being handled at this moment with
-// another hash, so that its new content could not be stored. A client that goes away interrupts nothing: the message
-// may be stored without an answer, and then the repetition is a copy.
+// NewWebhook returns a handler that stores posted messages. It answers 200 when the message is committed, also for a
+// known message. Other answers are 405 for anything but POST, 408 for a slow body, 413 for a large body or payload,
+// 401, 404, 400 and 409 as in WebhookConfig, 400 for a message that cannot be stored, and 503 with Retry-After if a
+// function asks for it, the database does not answer, or the message is being handled with another hash. A client that
+// goes away interrupts nothing.
 //
-// Refusals are logged at info level, errors of the database as errors, and bodies never: of an error of Verify and
-// Item quotations and numbers are left out, which decoders take from the body. A nil logger is that of the database's
-// handle; until WebhookConfig.Store has chosen one, nothing is logged then. It returns outbox.ErrNoDB for a store that
-// is nil without WebhookConfig.Store, or an error that names the field at fault.
+// Refusals are logged at info level, errors of the database as errors, and bodies never: quotations and numbers are
+// removed from errors of Verify and Item. A nil logger is the handle's. NewWebhook returns outbox.ErrNoDB for a nil
+// store without WebhookConfig.Store, or an error that names an invalid field.
 func NewWebhook(store *Store, cfg WebhookConfig, logger watermill.LoggerAdapter) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
