@@ -20,9 +20,9 @@ import (
 //
 // It returns an error, with the findings so far, if the database does not answer or ctx ends.
 func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Finding, error) {
-	e := exam{Admin: a, brokers: brokers}
+	e := doctorRun{Admin: a, brokers: brokers}
 	for _, c := range checks {
-		if err := e.make(ctx, c.make); err != nil {
+		if err := e.run(ctx, c.check); err != nil {
 			if state := text.SQLState(err); ctx.Err() != nil || state == "" && !errors.Is(err, context.DeadlineExceeded) {
 				sortFindings(e.found)
 				return e.found, fmt.Errorf("doctor: %s: %w", c.name, err)
@@ -42,33 +42,33 @@ func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Findin
 // checks are in an order in which those that explain others come first. A name is that of findings, too, unless the
 // check makes several kinds.
 var checks = []struct {
-	name string
-	make func(*exam, context.Context) error
+	name  string
+	check func(*doctorRun, context.Context) error
 }{
-	{"schema", (*exam).checkSchema},
-	{"privileges", (*exam).checkPrivileges},
-	{"commit_waits", (*exam).checkCommits},
-	{"obstacles", (*exam).checkObstacles},
-	{"sessions", (*exam).checkSessions},
-	{"prepared_transactions", (*exam).checkPrepared},
-	{"forwarders", (*exam).checkForwarders},
-	{"topics", (*exam).checkTopics},
-	{"failing", (*exam).checkFailing},
-	{"failing", (*exam).checkIncoming},
-	{"dead", (*exam).checkDead},
-	{"queue", (*exam).checkQueue},
-	{"partition_blocked", (*exam).checkBlocked},
-	{"vacuum", (*exam).checkVacuum},
-	{"retention", (*exam).checkRetention},
-	{"leaves", (*exam).checkLeaves},
-	{"roles", (*exam).checkRoles},
-	{"listen", (*exam).checkListen},
-	{"broker", (*exam).checkBroker},
-	{"inbox_retention", (*exam).checkInboxRetention},
+	{"schema", (*doctorRun).checkSchema},
+	{"privileges", (*doctorRun).checkPrivileges},
+	{"commit_waits", (*doctorRun).checkCommits},
+	{"obstacles", (*doctorRun).checkObstacles},
+	{"sessions", (*doctorRun).checkSessions},
+	{"prepared_transactions", (*doctorRun).checkPrepared},
+	{"forwarders", (*doctorRun).checkForwarders},
+	{"topics", (*doctorRun).checkTopics},
+	{"failing", (*doctorRun).checkFailing},
+	{"failing", (*doctorRun).checkIncoming},
+	{"dead", (*doctorRun).checkDead},
+	{"queue", (*doctorRun).checkQueue},
+	{"partition_blocked", (*doctorRun).checkBlocked},
+	{"vacuum", (*doctorRun).checkVacuum},
+	{"retention", (*doctorRun).checkRetention},
+	{"leaves", (*doctorRun).checkLeaves},
+	{"roles", (*doctorRun).checkRoles},
+	{"listen", (*doctorRun).checkListen},
+	{"broker", (*doctorRun).checkBroker},
+	{"inbox_retention", (*doctorRun).checkInboxRetention},
 }
 
-// exam is one call of Doctor.
-type exam struct {
+// doctorRun is one call of Doctor.
+type doctorRun struct {
 	*Admin
 	brokers []broker.Checker
 	found   []Finding
@@ -81,15 +81,14 @@ type exam struct {
 	commitsWait bool     // for a synchronous standby
 	obstacles   []string // that may refuse or hide rows from forwarders
 
-	deserted bool     // messages have been waiting for a minute, and no forwarder is alive
-	counted  bool     // members are all that there are
-	members  []member // forwarders that have a row
-	stats    *Stats
+	forwarderMissing bool     // messages have been waiting for a minute, and no forwarder is alive
+	counted          bool     // members are all that there are
+	members          []member // forwarders that have a row
+	stats            *Stats
 }
 
-// make makes a check. Where tables are damaged it may read all of them, for which it has no time: that they are was
-// found already.
-func (e *exam) make(ctx context.Context, check func(*exam, context.Context) error) error {
+// run runs a check. On damaged tables it may read whole tables, so its time is limited: the damage is found already.
+func (e *doctorRun) run(ctx context.Context, check func(*doctorRun, context.Context) error) error {
 	if e.damaged {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, damagedTimeout)
@@ -101,12 +100,12 @@ func (e *exam) make(ctx context.Context, check func(*exam, context.Context) erro
 // damagedTimeout is how long a check may take of tables that lack an index, or a column.
 const damagedTimeout = time.Second
 
-func (e *exam) find(check string, s Severity, evidence, cure string) {
+func (e *doctorRun) find(check string, s Severity, evidence, cure string) {
 	e.findOf(Outbox, "", check, s, evidence, cure)
 }
 
 // findOf finds something about messages of a table, or about a topic, a consumer or a forwarder.
-func (e *exam) findOf(in Table, subject, check string, s Severity, evidence, cure string) {
+func (e *doctorRun) findOf(in Table, subject, check string, s Severity, evidence, cure string) {
 	k := kinds[check]
 	e.found = append(e.found, Finding{
 		Check: check, Severity: s, Title: k.title, Evidence: text.Redact(evidence), Cure: cure, In: in,
@@ -115,7 +114,7 @@ func (e *exam) findOf(in Table, subject, check string, s Severity, evidence, cur
 }
 
 // rows runs a statement whose rows have these columns, and calls fn after each.
-func (e *exam) rows(ctx context.Context, columns []any, fn func(), statement string, args ...any) error {
+func (e *doctorRun) rows(ctx context.Context, columns []any, fn func(), statement string, args ...any) error {
 	return e.collect(ctx, func(rows drive.Rows) error {
 		if err := rows.Scan(columns...); err != nil {
 			return err

@@ -13,7 +13,7 @@ const longBlocked = 5 * time.Minute
 // checkBlocked looks at the partitions that subscribers read no further, because a message keeps failing or handlers do
 // not return. Forwarders tell of those of their own processes, whose handlers use the same handle. For how long is by
 // the database's clock: each of them notes how far its own is ahead.
-func (e *exam) checkBlocked(ctx context.Context) error {
+func (e *doctorRun) checkBlocked(ctx context.Context) error {
 	type id struct {
 		group, topic string
 		partition    int32

@@ -36,7 +36,7 @@ func (m member) reads(topic string) bool {
 func (m member) String() string { return fmt.Sprintf("forwarder %q (scope %s)", m.name, m.scope) }
 
 // checkForwarders looks at each forwarder, and how it is set up.
-func (e *exam) checkForwarders(ctx context.Context) error {
+func (e *doctorRun) checkForwarders(ctx context.Context) error {
 	var m member
 	var topics, says string
 	var left, waits float64
@@ -87,7 +87,7 @@ func (e *exam) checkForwarders(ctx context.Context) error {
 
 // consumers looks for services that use one name for what each of them is to handle: each message is handled by one of
 // them alone.
-func (e *exam) consumers() {
+func (e *doctorRun) consumers() {
 	type use struct{ programs, topics []string }
 	uses := map[string]*use{}
 	for _, m := range e.members {
@@ -124,7 +124,7 @@ func (e *exam) consumers() {
 }
 
 // ahead names those for which a forwarder waits.
-func (e *exam) ahead(m member) string {
+func (e *doctorRun) ahead(m member) string {
 	var names []string
 	for _, o := range e.members {
 		if o.alive() && o.waits == 0 && o.id != m.id {
@@ -135,7 +135,7 @@ func (e *exam) ahead(m member) string {
 }
 
 // grants looks for what a forwarder's role may not do. It need not be the role that asks.
-func (e *exam) grants(ctx context.Context, m member) error {
+func (e *doctorRun) grants(ctx context.Context, m member) error {
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
 	lacks, err := schema.Privileges(ctx, (*outbox.DB)(e.db), m.says.Role)
@@ -149,7 +149,7 @@ func (e *exam) grants(ctx context.Context, m member) error {
 }
 
 // setUp looks at the settings of a forwarder.
-func (e *exam) setUp(m member) {
+func (e *doctorRun) setUp(m member) {
 	f := m.says
 	if f.Blind {
 		e.find("classify", Info, fmt.Sprintf("the publisher of %s returns errors that are not classified: an outage of its "+

@@ -3,7 +3,7 @@ package admin
 import "fmt"
 
 // handlers looks at those that share the pool of a forwarder, each of which needs a connection for its transaction.
-func (e *exam) handlers(m member) {
+func (e *doctorRun) handlers(m member) {
 	if f := m.says; f.PoolConns > 0 && f.Handlers > f.PoolConns {
 		e.find("handler_pool", Info,
 			fmt.Sprintf("up to %d handlers were at work at once in the process of %s, whose pool has %s: "+

@@ -12,7 +12,7 @@ import (
 
 // checkInboxRetention looks for topics that their broker keeps for longer than the inbox remembers what was handled. A
 // broker that does not answer is found by checkBroker.
-func (e *exam) checkInboxRetention(ctx context.Context) error {
+func (e *doctorRun) checkInboxRetention(ctx context.Context) error {
 	shortest := map[string]time.Duration{} // by topic
 	for _, m := range e.members {
 		if !m.alive() || m.says.InboxRetention <= 0 {

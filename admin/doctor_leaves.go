@@ -19,7 +19,7 @@ const (
 )
 
 // checkLeaves looks at an outbox in partitions, and whether it is rolled.
-func (e *exam) checkLeaves(ctx context.Context) error {
+func (e *doctorRun) checkLeaves(ctx context.Context) error {
 	p, err := e.partitions(ctx)
 	if err != nil || !p.Partitioned {
 		return err
@@ -47,7 +47,7 @@ func (e *exam) checkLeaves(ctx context.Context) error {
 }
 
 // leavesAhead says when there will be no leaf for the next ids.
-func (e *exam) leavesAhead(p partitions) {
+func (e *doctorRun) leavesAhead(p partitions) {
 	if !p.Known {
 		ids := e.db.Render("{outbox_id_seq}")
 		e.find("leaves_ahead", Warning, fmt.Sprintf("it could not be checked whether leaves are ahead of the ids: role %s "+
@@ -72,7 +72,7 @@ func (e *exam) leavesAhead(p partitions) {
 }
 
 // defaultLeaf says what the default has. What is old there a roll deletes one by one.
-func (e *exam) defaultLeaf(p partitions, rows int64) {
+func (e *doctorRun) defaultLeaf(p partitions, rows int64) {
 	if rows == 0 {
 		return
 	}
@@ -94,7 +94,7 @@ func (c Count) messages() string {
 }
 
 // rolled says whether the outbox is rolled, by a role that may.
-func (e *exam) rolled(p partitions) {
+func (e *doctorRun) rolled(p partitions) {
 	if p.blind {
 		return
 	}
@@ -126,7 +126,7 @@ func (e *exam) rolled(p partitions) {
 }
 
 // roll is the command, with the retention that was used, if one was.
-func (e *exam) roll(p partitions, words ...string) string {
+func (e *doctorRun) roll(p partitions, words ...string) string {
 	if p.kept {
 		words = append(words, "--retention", p.keep.String())
 	}
@@ -134,7 +134,7 @@ func (e *exam) roll(p partitions, words ...string) string {
 }
 
 // leafOwners looks for leaves of another owner, who alone may empty them.
-func (e *exam) leafOwners(ctx context.Context) error {
+func (e *doctorRun) leafOwners(ctx context.Context) error {
 	var leaf, owner string
 	return e.rows(ctx, []any{&leaf, &owner}, func() {
 		e.find("roll_owner", Warning, fmt.Sprintf("partition %s does not belong to the owner of the outbox, %s: a roll "+
@@ -143,7 +143,7 @@ func (e *exam) leafOwners(ctx context.Context) error {
 }
 
 // publications looks for those that send the outbox.
-func (e *exam) publications(ctx context.Context) error {
+func (e *doctorRun) publications(ctx context.Context) error {
 	var name, tables string
 	var whole bool
 	return e.rows(ctx, []any{&name, &whole, &tables}, func() {

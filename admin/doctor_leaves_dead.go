@@ -16,7 +16,7 @@ const (
 
 // deadLeaves finds the leaves that rolls would drop if they had no dead messages. They are small, but there is one more
 // each time that a leaf gets a dead message which nobody acts on.
-func (e *exam) deadLeaves(ctx context.Context, p partitions) error {
+func (e *doctorRun) deadLeaves(ctx context.Context, p partitions) error {
 	behind := p.Leaves[:max(0, p.Current()-dropBehind)]
 	var ranges []leaves.Range
 	for _, l := range behind {

@@ -12,9 +12,9 @@ import (
 )
 
 // checkTopics looks at what is ready and is not published.
-func (e *exam) checkTopics(ctx context.Context) (err error) {
+func (e *doctorRun) checkTopics(ctx context.Context) (err error) {
 	defer func() {
-		if err != nil && e.deserted && !slices.ContainsFunc(e.members, member.alive) {
+		if err != nil && e.forwarderMissing && !slices.ContainsFunc(e.members, member.alive) {
 			e.noForwarder(nil)
 		}
 	}()
@@ -41,7 +41,7 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 		}
 	}
 	switch {
-	case !e.counted && !e.deserted:
+	case !e.counted && !e.forwarderMissing:
 		return nil // which forwarder reads which topic is not known
 	case !slices.ContainsFunc(e.members, member.alive):
 		e.noForwarder(ready)
@@ -65,21 +65,21 @@ func (e *exam) checkTopics(ctx context.Context) (err error) {
 	return nil
 }
 
-// deserted is how long messages may be ready without any forwarder.
-const deserted = 2 * time.Minute
+// noForwarderCritical is how long messages may be ready without any forwarder before that is critical.
+const noForwarderCritical = 2 * time.Minute
 
-// noForwarder tells that none is running.
-func (e *exam) noForwarder(ready map[string]TopicStats) {
+// noForwarder adds the finding that no forwarder is running.
+func (e *doctorRun) noForwarder(ready map[string]TopicStats) {
 	if e.commitsWait {
 		return // they cannot renew their leases
 	}
 	s, what := Info, "no message has been ready for more than "+span(brief)
-	if e.deserted {
+	if e.forwarderMissing {
 		s, what = Warning, "messages have been ready for more than a minute"
 	}
 	for _, r := range ready {
 		age := Warning
-		if r.Oldest >= deserted {
+		if r.Oldest >= noForwarderCritical {
 			age = Critical
 		}
 		if age >= s {
@@ -97,7 +97,7 @@ func (e *exam) noForwarder(ready map[string]TopicStats) {
 
 // checkFailing looks at messages that have failed several times. Those that fail for one reason are one finding,
 // whatever their topics are.
-func (e *exam) checkFailing(ctx context.Context) error {
+func (e *doctorRun) checkFailing(ctx context.Context) error {
 	type trouble struct {
 		first           int64
 		attempts, count int
@@ -127,7 +127,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 		if !slices.Contains(t.topics, topic) {
 			t.topics = append(t.topics, topic)
 		}
-	}, sqltext.DoctorFailing, int64(looked), int64(often))
+	}, sqltext.DoctorFailing, int64(sampleSize), int64(often))
 	for _, group := range order[:min(len(order), mostGroups)] {
 		t := found[group]
 		blocked, skip, subject := "", "", ""
@@ -155,7 +155,7 @@ func (e *exam) checkFailing(ctx context.Context) error {
 }
 
 // checkIncoming looks at messages that came in and have been failing for a while.
-func (e *exam) checkIncoming(ctx context.Context) error {
+func (e *doctorRun) checkIncoming(ctx context.Context) error {
 	for _, in := range []Table{Inbox, Queue} {
 		owner, since, b := "topic", "written %s ago", brisk
 		cure := "fix what the error names; they are retried until they are handled or dead"
@@ -186,7 +186,7 @@ func (e *exam) checkIncoming(ctx context.Context) error {
 
 // command is what to type for an act, in brackets. It is left out if a word of it is empty: no flag names the group of
 // messages that have no error.
-func (e *exam) command(words ...string) string {
+func (e *doctorRun) command(words ...string) string {
 	if slices.Contains(words, "") {
 		return ""
 	}
@@ -237,13 +237,13 @@ func inQuotes(names []string) []string {
 
 const (
 	slow       = time.Minute // to leave
-	looked     = 1000        // failing messages
+	sampleSize = 1000        // failing messages
 	often      = 3           // attempts
 	mostGroups = 10
 )
 
 // checkDead looks at dead messages.
-func (e *exam) checkDead(ctx context.Context) error {
+func (e *doctorRun) checkDead(ctx context.Context) error {
 	now, err := e.now(ctx)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ import (
 
 // checkCommits looks for commits that wait for a synchronous standby. To end such a session commits without the
 // standby, so the checks of sessions and forwarders leave them alone.
-func (e *exam) checkCommits(ctx context.Context) error {
+func (e *doctorRun) checkCommits(ctx context.Context) error {
 	var n int64
 	var longest float64
 	var standbys string
@@ -39,7 +39,7 @@ func commits(n int64) string {
 }
 
 // checkObstacles looks at what was added to the tables, and at ids that run out.
-func (e *exam) checkObstacles(ctx context.Context) error {
+func (e *doctorRun) checkObstacles(ctx context.Context) error {
 	var what, table, name string
 	err := e.rows(ctx, []any{&what, &table, &name}, func() {
 		add := func(kind string) { e.obstacles = append(e.obstacles, strings.TrimSpace(kind+" "+name)+" on "+table) }
@@ -85,7 +85,7 @@ func (e *exam) checkObstacles(ctx context.Context) error {
 }
 
 // elsewhere looks at outboxes of the same name in other schemas, where a wrong search_path writes to.
-func (e *exam) elsewhere(ctx context.Context) error {
+func (e *doctorRun) elsewhere(ctx context.Context) error {
 	names := e.db.Tables().WithDefaults()
 	var others []string
 	var schema string

@@ -12,7 +12,7 @@ import (
 
 // checkQueue looks at what dispatchers leave behind in the queue: they have no rows of their own that would tell which
 // one is alive, and for how long each may handle a message.
-func (e *exam) checkQueue(ctx context.Context) error {
+func (e *doctorRun) checkQueue(ctx context.Context) error {
 	var topic string
 	unhandled := map[string]bool{}
 	var n, oldest float64
@@ -66,11 +66,11 @@ func (e *exam) checkQueue(ctx context.Context) error {
 					"the pause; if that message does, discard it"+
 					e.command("queue discard", shell(worst), "--state failing --reason WHY"))
 		}
-	}, sqltext.DoctorQueue, int64(looked), leftFor.Seconds())
+	}, sqltext.DoctorQueue, int64(sampleSize), leftFor.Seconds())
 }
 
 // pausedInQueue says whether an operator has paused a topic of the queue.
-func (e *exam) pausedInQueue(topic string) bool {
+func (e *doctorRun) pausedInQueue(topic string) bool {
 	return e.stats != nil && slices.ContainsFunc(e.stats.Queue, func(t TopicStats) bool {
 		return t.Topic == topic && t.Paused
 	})

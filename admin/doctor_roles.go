@@ -12,7 +12,7 @@ import (
 const shortTimeout = 10 * time.Second
 
 // checkRoles looks at the statement_timeout of the roles of forwarders.
-func (e *exam) checkRoles(ctx context.Context) error {
+func (e *doctorRun) checkRoles(ctx context.Context) error {
 	var roles []string
 	for _, m := range e.members {
 		if m.says.Role != "" && m.says.Role != e.role && !slices.Contains(roles, m.says.Role) { // of its own, the check of the schema says so

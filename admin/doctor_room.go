@@ -18,12 +18,12 @@ const (
 )
 
 // checkRetention looks whether old messages are deleted.
-func (e *exam) checkRetention(ctx context.Context) error {
+func (e *doctorRun) checkRetention(ctx context.Context) error {
 	if !e.counted {
 		return nil // for how long it is to be kept is not known
 	}
 	var oldest float64
-	if err := e.rows(ctx, []any{&oldest}, func() {}, sqltext.DoctorOldest, int64(looked)); err != nil {
+	if err := e.rows(ctx, []any{&oldest}, func() {}, sqltext.DoctorOldest, int64(sampleSize)); err != nil {
 		return err
 	}
 	keep, alive := time.Duration(0), slices.ContainsFunc(e.members, member.alive)
@@ -55,7 +55,7 @@ func (e *exam) checkRetention(ctx context.Context) error {
 }
 
 // checkBroker asks the brokers, and whether there is anything to send again of what they may lose.
-func (e *exam) checkBroker(ctx context.Context) error {
+func (e *doctorRun) checkBroker(ctx context.Context) error {
 	if e.stats == nil || len(e.brokers) == 0 {
 		return nil
 	}

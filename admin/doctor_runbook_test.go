@@ -25,7 +25,7 @@ func TestRunbookHasEachFinding(t *testing.T) {
 		for _, found := range regexp.MustCompile(`e\.find(?:Of\([^"\n]+, |\()"(\w+)"`).FindAllSubmatch(source, -1) {
 			made[string(found[1])] = true
 		}
-		for _, found := range regexp.MustCompile(`\{"(\w+)", \(\*exam\)`).FindAllSubmatch(source, -1) {
+		for _, found := range regexp.MustCompile(`\{"(\w+)", \(\*doctorRun\)`).FindAllSubmatch(source, -1) {
 			made[string(found[1])] = true // a check that could not be made is a finding of this name
 		}
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // checkSchema looks at the server, the tables, their indexes and their settings.
-func (e *exam) checkSchema(ctx context.Context) error {
+func (e *doctorRun) checkSchema(ctx context.Context) error {
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
 	problems, err := schema.Inspect(ctx, (*outbox.DB)(e.db))
@@ -26,8 +26,8 @@ func (e *exam) checkSchema(ctx context.Context) error {
 		if slices.Contains(own, p) {
 			continue // an operator's role is not that of a forwarder
 		}
-		if p.Found == sqltext.Deserted {
-			e.deserted = true
+		if p.Found == sqltext.NoForwarder {
+			e.forwarderMissing = true
 			continue
 		}
 		s := Critical
@@ -44,7 +44,7 @@ func (e *exam) checkSchema(ctx context.Context) error {
 
 // checkPrivileges looks for what writers and readers lack. What forwarders lack is looked for
 // with them.
-func (e *exam) checkPrivileges(ctx context.Context) error {
+func (e *doctorRun) checkPrivileges(ctx context.Context) error {
 	var sees bool
 	err := e.rows(ctx, []any{&e.role, &sees, &e.database}, func() {
 		if !sees {

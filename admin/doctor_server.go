@@ -14,7 +14,7 @@ import (
 const hearing = 5 * time.Second
 
 // checkListen sends a notification and waits for it.
-func (e *exam) checkListen(ctx context.Context) error {
+func (e *doctorRun) checkListen(ctx context.Context) error {
 	bound, cancel := context.WithTimeout(ctx, hearing)
 	defer cancel()
 	bound, cancelBound := e.bound(bound)

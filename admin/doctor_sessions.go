@@ -42,7 +42,7 @@ func (s session) whoAndWhere() string {
 func (s session) end() string { return fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.pid) }
 
 // checkSessions looks at transactions that hold locks on our tables.
-func (e *exam) checkSessions(ctx context.Context) error {
+func (e *doctorRun) checkSessions(ctx context.Context) error {
 	var s session
 	var table, modes string
 	var whole, granted bool
@@ -74,7 +74,7 @@ func (e *exam) checkSessions(ctx context.Context) error {
 }
 
 // checkPrepared looks for transactions that were prepared and forgotten.
-func (e *exam) checkPrepared(ctx context.Context) error {
+func (e *doctorRun) checkPrepared(ctx context.Context) error {
 	var gid, owner string
 	var age float64
 	return e.rows(ctx, []any{&gid, &owner, &age}, func() {
@@ -91,7 +91,7 @@ func endPrepared(gid string) string {
 }
 
 // tables are names as they are written in SQL.
-func (e *exam) tables(placeholders ...string) []string {
+func (e *doctorRun) tables(placeholders ...string) []string {
 	names := make([]string, len(placeholders))
 	for i, p := range placeholders {
 		names[i] = e.db.Render(p)

@@ -18,7 +18,7 @@ const (
 )
 
 // pauses tells of topics that are paused: what an operator did topic by topic, what has one cause at once.
-func (e *exam) pauses() {
+func (e *doctorRun) pauses() {
 	outages := map[string]*outage{}
 	var order []string
 	for _, t := range e.stats.Topics {
@@ -64,7 +64,7 @@ func (o *outage) add(t TopicStats, p Pause) {
 	}
 }
 
-func (e *exam) unavailable(o *outage) {
+func (e *doctorRun) unavailable(o *outage) {
 	e.brokerDown = true
 	age, subject, others, it := e.stats.At.Sub(o.since), "", "", "them"
 	if n := len(o.forwarders) - 1; n > 0 {
@@ -85,7 +85,7 @@ func (e *exam) unavailable(o *outage) {
 }
 
 // pausedByOperator grades a pause by its age, and by what waits behind it.
-func (e *exam) pausedByOperator(t TopicStats, p Pause) {
+func (e *doctorRun) pausedByOperator(t TopicStats, p Pause) {
 	age, waits := e.stats.At.Sub(p.Since), Count{N: t.Ready.N + t.Failing.N, More: t.Ready.More || t.Failing.More}
 	for _, q := range e.stats.Queue {
 		if q.Topic == t.Topic {
@@ -114,17 +114,17 @@ func (e *exam) pausedByOperator(t TopicStats, p Pause) {
 }
 
 // manyOfKey is how many messages of one key make the key the reason of a backlog, if they are a fifth of what is next.
-// All that was looked at in its lane may be of it.
+// All of its lane that was sampled may be of it.
 const manyOfKey = 100
 
 // backlog tells of messages that are ready for long though a forwarder reads them.
-func (e *exam) backlog(ctx context.Context, t, ready TopicStats) error {
+func (e *doctorRun) backlog(ctx context.Context, t, ready TopicStats) error {
 	if ready.Oldest < slow {
 		return nil
 	}
 	var next, most, behind int64
 	var key string
-	err := e.rows(ctx, []any{&next, &most, &key, &behind}, func() {}, sqltext.DoctorKeys, t.Topic, int64(looked))
+	err := e.rows(ctx, []any{&next, &most, &key, &behind}, func() {}, sqltext.DoctorKeys, t.Topic, int64(sampleSize))
 	if err != nil || next > 0 && behind == next && t.Failing.N > 0 {
 		return err // they wait behind failing messages of their keys, which is said of those
 	}

@@ -58,7 +58,7 @@ func (h holder) cure() string {
 }
 
 // checkVacuum looks at dead rows, and at the sessions that keep them.
-func (e *exam) checkVacuum(ctx context.Context) error {
+func (e *doctorRun) checkVacuum(ctx context.Context) error {
 	var holders []holder
 	var h holder
 	err := e.rows(ctx, append([]any{&h.kind, &h.name, &h.xids}, h.session.columns()...), func() {

@@ -75,7 +75,7 @@ func (c *inspection) fact(relation, kind, name string) (fact, bool) {
 // compare reports what differs from the expected facts.
 func (c *inspection) compare() {
 	for _, want := range expectedFacts() {
-		c.beside = !ofForwarder(want.relation)
+		c.notForOutbox = !ofForwarder(want.relation)
 		if want.isRelation() {
 			c.relation(want)
 			continue
@@ -96,7 +96,7 @@ func (c *inspection) compare() {
 // swallowed finds triggers and rules that may keep what is inserted from the tables.
 func (c *inspection) swallowed() {
 	for _, t := range tables {
-		c.beside = !ofForwarder(t.name)
+		c.notForOutbox = !ofForwarder(t.name)
 		for _, f := range c.facts[c.names.Render(t.name)] {
 			switch f.kind {
 			case "insert trigger":

@@ -48,7 +48,7 @@ func CheckOutbox(ctx context.Context, db *outbox.DB) error {
 func (c *inspection) errors(ofOutbox bool) error {
 	var problems []Problem
 	for i, p := range c.found {
-		if !p.Warning && !(ofOutbox && c.besides[i]) {
+		if !p.Warning && !(ofOutbox && c.optional[i]) {
 			problems = append(problems, p)
 		}
 	}
@@ -67,7 +67,7 @@ func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.useless || c.damaged {
+	if c.stop || c.damaged {
 		return c.found, nil
 	}
 	if err := c.soonAlive(ctx, (*core.DB)(db)); err != nil && text.SQLState(err) != text.InsufficientPrivilege {
@@ -107,9 +107,9 @@ type database interface {
 }
 
 func inspect(ctx context.Context, db database, names sqltext.Tables, all []migrations.Migration) (*inspection, error) {
-	c := &inspection{q: db, names: names, all: all, besides: map[int]bool{}}
+	c := &inspection{q: db, names: names, all: all, optional: map[int]bool{}}
 	err := c.steps(ctx, c.server, c.settings)
-	if err == nil && !c.useless {
+	if err == nil && !c.stop {
 		err = db.Transact(ctx, func(q drive.Querier) error {
 			c.q = q
 			return c.steps(ctx, c.whoAsks, c.readCatalog, c.anything, c.foreign, c.bounds, c.grants, c.migrations)
@@ -119,7 +119,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 	if err != nil {
 		return nil, fmt.Errorf("check %s: %w", names.OutboxName(), explainLocked(ctx, db, names, err))
 	}
-	if c.useless {
+	if c.stop {
 		return c, nil
 	}
 	c.compare()
@@ -129,7 +129,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 // steps takes one after another until one finds that the rest would mislead.
 func (c *inspection) steps(ctx context.Context, list ...func(context.Context) error) error {
 	for _, step := range list {
-		if err := step(ctx); err != nil || c.useless {
+		if err := step(ctx); err != nil || c.stop {
 			return err
 		}
 	}
@@ -145,7 +145,7 @@ func (c *inspection) alive(ctx context.Context) error {
 		}
 		if waits && !lives {
 			c.warning("table "+c.names.Render("{forwarders}"), "run a forwarder.Forwarder, or a Subscriber, on these tables",
-				sqltext.Deserted)
+				sqltext.NoForwarder)
 		}
 		return nil
 	}, c.names.Render(sqltext.CheckAlive))
@@ -157,18 +157,18 @@ type inspection struct {
 	all   []migrations.Migration
 	found []Problem
 
-	beside  bool         // what is looked at now is nothing that the outbox itself needs
-	besides map[int]bool // the problems that were found meanwhile
+	notForOutbox bool         // the objects that are checked now are not needed by the outbox itself
+	optional     map[int]bool // indexes in found of problems with such objects
 
-	role     string
-	standby  bool
-	encoding string            // of the database
-	odd      bool              // there are settings to look at
-	useless  bool              // the rest would fail or mislead
-	damaged  bool              // something is not as the statements need it
-	blind    bool              // the role may not read which migrations were applied
-	behind   bool              // Migrate has something to do
-	facts    map[string][]fact // of each relation that there is
+	role                 string
+	standby              bool
+	encoding             string // of the database
+	unusualSettings      bool   // there are settings to look at
+	stop                 bool   // the rest would fail or mislead
+	damaged              bool   // something is not as the statements need it
+	cannotReadMigrations bool
+	behind               bool              // Migrate has something to do
+	facts                map[string][]fact // of each relation that there is
 	// of the outbox; none if it is one table
 	partitions []leaves.Leaf
 }
@@ -180,8 +180,8 @@ func (c *inspection) problem(object, cure, found string, args ...any) {
 
 // denial is a problem that leaves the tables as they should be.
 func (c *inspection) denial(object, cure, found string, args ...any) {
-	if c.beside {
-		c.besides[len(c.found)] = true
+	if c.notForOutbox {
+		c.optional[len(c.found)] = true
 	}
 	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure})
 }
@@ -195,7 +195,7 @@ func (c *inspection) anything(ctx context.Context) error {
 	if len(c.facts) > 0 {
 		return nil
 	}
-	c.useless = true
+	c.stop = true
 	cure := runMigrate + ", or correct the names or the search_path"
 	var elsewhere []string
 	err := drive.Collect(ctx, c.q, func(rows drive.Rows) error {
@@ -225,7 +225,7 @@ func (c *inspection) foreign(context.Context) error {
 			}
 		}
 		if live, _ := c.fact(t.name, "table", ""); live.typ == "table" && missing > columns/2 {
-			c.useless = true
+			c.stop = true
 			c.problem("table "+c.names.Render(t.name), anotherName(t.name),
 				"is that of another program: it lacks %d of our %d columns", missing, columns)
 		}
@@ -234,7 +234,7 @@ func (c *inspection) foreign(context.Context) error {
 }
 
 func (c *inspection) migrations(ctx context.Context) error {
-	if c.blind {
+	if c.cannotReadMigrations {
 		return nil
 	}
 	var done history
@@ -257,12 +257,12 @@ func (c *inspection) migrations(ctx context.Context) error {
 			c.problem("migration", "find out what applied it", "%04d_%s was applied with other contents", a.version, a.name)
 		}
 	}
-	defer func() { c.beside = false }()
+	defer func() { c.notForOutbox = false }()
 	for _, m := range c.all {
 		switch {
 		case done.has(m.Version):
 		default:
-			c.behind, c.beside = true, !ofOutbox(m)
+			c.behind, c.notForOutbox = true, !ofOutbox(m)
 			c.problem("migration", runMigrate, "%s was not applied to %s", m, c.names.OutboxName())
 		}
 	}

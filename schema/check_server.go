@@ -16,7 +16,7 @@ func (c *inspection) server(ctx context.Context) error {
 			return err
 		}
 		c.problem("server", "use PostgreSQL 13 or newer", "%s", err)
-		c.useless = true
+		c.stop = true
 		return nil
 	}
 	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
@@ -26,10 +26,10 @@ func (c *inspection) server(ctx context.Context) error {
 		if err := rows.Scan(&version, &standby, &settings); err != nil {
 			return err
 		}
-		c.odd = oddSettings(strings.Split(settings, "|"))
+		c.unusualSettings = hasUnusualSettings(strings.Split(settings, "|"))
 		if version < 130000 {
 			c.problem("server", "use PostgreSQL 13 or newer", "is PostgreSQL %d.%d", version/10000, version%10000)
-			c.useless = true
+			c.stop = true
 		}
 		if c.standby = standby; standby {
 			c.problem("server", "connect to the primary (target_session_attrs=read-write)", "is a standby, which is read-only")
@@ -72,7 +72,7 @@ func (c *inspection) whoAsks(ctx context.Context) error {
 			name := sqltext.Quote(c.names.Schema)
 			c.problem("schema "+name, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s", name, sqltext.Quote(c.role)),
 				"denies USAGE to role %s", sqltext.Quote(c.role))
-			c.useless = true
+			c.stop = true
 		}
 		return nil
 	}, sqltext.CheckRole, c.names.Schema)

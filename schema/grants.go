@@ -58,12 +58,12 @@ func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, err
 	if err := own.Check(); err != nil {
 		return nil, err
 	}
-	c := inspection{q: own, names: own.Tables(), besides: map[int]bool{}}
+	c := inspection{q: own, names: own.Tables(), optional: map[int]bool{}}
 	err := c.whoAsks(ctx)
 	if role != "" {
-		c.role, c.found, c.useless = role, nil, false
+		c.role, c.found, c.stop = role, nil, false
 	}
-	if err == nil && !c.useless {
+	if err == nil && !c.stop {
 		err = c.grants(ctx)
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func (c *inspection) grants(ctx context.Context) error {
 	}
 	outbox := lacks[c.names.OutboxName()]
 	publishes := slices.Contains(outbox, "SELECT") && !slices.Contains(outbox, "INSERT")
-	c.blind = slices.Contains(lacks[c.names.Render("{migrations}")], "SELECT")
+	c.cannotReadMigrations = slices.Contains(lacks[c.names.Render("{migrations}")], "SELECT")
 	for _, n := range needs {
 		var must, may []string
 		for _, p := range lacks[n.relation] {

@@ -66,8 +66,8 @@ func judgedNames() []string {
 	return names
 }
 
-// oddSettings says whether one of the values, which are in the order of judgedNames, is another one than usual.
-func oddSettings(values []string) bool {
+// hasUnusualSettings says whether one of the values, which are in the order of judgedNames, is another one than usual.
+func hasUnusualSettings(values []string) bool {
 	for i, v := range values {
 		if i < len(judged) && v != judged[i].ordinary && v != "" {
 			return true
@@ -86,7 +86,7 @@ func shorter(bound int) func(*inspection, string) bool {
 
 // settings finds those of the role, the database or the session under which something goes wrong.
 func (c *inspection) settings(ctx context.Context) error {
-	if !c.odd {
+	if !c.unusualSettings {
 		return nil
 	}
 	live := map[string]liveSetting{}
@@ -109,7 +109,7 @@ func (c *inspection) settings(ctx context.Context) error {
 		found := fmt.Sprintf("is %q, by %s: %s", value, s.origin(), j.found)
 		if j.problem {
 			c.denial(object, s.cure(j.ordinary), "%s", found)
-			c.useless = true
+			c.stop = true
 		} else {
 			c.warning(object, s.cure(j.ordinary), "%s", found)
 		}

@@ -59,9 +59,9 @@ func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 		return err
 	}
 	b.kafkaPassword = a.getenv("OUTBOX_KAFKA_PASSWORD")
-	a.hiding.secret(b.kafkaPassword)
-	a.hiding.learnBroker(b.nats)
-	a.hiding.learnBroker(strings.Join(b.kafka, ",")) // which have none, but a user may think so
+	a.redactor.addSecret(b.kafkaPassword)
+	a.redactor.addBroker(b.nats)
+	a.redactor.addBroker(strings.Join(b.kafka, ",")) // which have none, but a user may think so
 	if len(b.kafka) > 0 && b.nats != "" && !b.both {
 		return usagef("both --kafka and --nats are given: use one")
 	}

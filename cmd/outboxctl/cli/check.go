@@ -96,7 +96,7 @@ func (a *app) tell(s status) error {
 // unknown is the line of a check that failed.
 func (a *app) unknown(err error) int {
 	if err := a.tell(status{
-		Status: "unknown", Code: exitUnknown, Message: a.hiding.blot(err.Error()), Findings: []admin.Finding{},
+		Status: "unknown", Code: exitUnknown, Message: a.redactor.redact(err.Error()), Findings: []admin.Finding{},
 	}); err != nil {
 		a.complain("%v", err)
 	}

@@ -60,7 +60,7 @@ func (a *app) connect(ctx context.Context, connections int32) (*outbox.DB, func(
 	if err != nil {
 		return nil, nil, &usageError{errDSN}
 	}
-	a.hiding.secret(cfg.ConnConfig.Password)
+	a.redactor.addSecret(cfg.ConnConfig.Password)
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = connections, 0, 0
 	if a.global.timeout > 0 {
 		cfg.ConnConfig.ConnectTimeout = min(a.global.timeout, cmp.Or(cfg.ConnConfig.ConnectTimeout, a.global.timeout))

@@ -8,7 +8,7 @@
 //
 // What a database holds may have been written by anybody. Text from it, and from arguments, reaches a terminal through
 // clean, which escapes all that is not printable; JSON through printable, which does so by JSON's own means. Errors of
-// a driver or of a broker may carry a password. Standard error is behind hiding, which blots out those that are known,
+// a driver or of a broker may carry a password. Standard error goes through redactor, which hides those that are known,
 // and what looks like one; so are the errors that are results: the evidence of doctor, and why check knows nothing. The
 // rest of standard output is not: there "outbox" may be both a password and the name of a table.
 //

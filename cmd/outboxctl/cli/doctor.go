@@ -55,7 +55,7 @@ func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin
 		findings = append([]admin.Finding{}, found...) // [] in JSON, not null
 		for i, f := range findings {
 			// it may quote errors; a cure quotes none, and must stay as it is to be one
-			findings[i].Evidence = a.hiding.blot(f.Evidence)
+			findings[i].Evidence = a.redactor.redact(f.Evidence)
 		}
 		return err
 	})

@@ -44,7 +44,7 @@ func document(t *testing.T) string {
 	doc := bytes.NewBuffer(intro)
 	a := &app{
 		world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard,
-		hiding: &hiding{to: io.Discard},
+		redactor: &redactor{to: io.Discard},
 	}
 	root := a.root()
 	groups := []flagGroup{
@@ -176,7 +176,7 @@ func TestDocumentsNameCommandsThatExist(t *testing.T) {
 			}
 			a := &app{
 				world: World{Err: io.Discard, Out: io.Discard}, out: noColours(io.Discard), err: io.Discard,
-				hiding: &hiding{to: io.Discard},
+				redactor: &redactor{to: io.Discard},
 			}
 			root := a.root()
 			root.InitDefaultCompletionCmd()

@@ -96,7 +96,7 @@ func one(what, how string) cobra.PositionalArgs {
 
 // prepare checks what all commands share.
 func (a *app) prepare(cmd *cobra.Command, _ []string) error {
-	a.hiding.learn(a.global.dsn)
+	a.redactor.addDSN(a.global.dsn)
 	if a.global.output != "table" && a.global.output != "json" {
 		return usagef("--output is %q: use table or json", a.global.output)
 	}

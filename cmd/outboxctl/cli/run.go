@@ -32,23 +32,23 @@ const (
 
 // app is one run.
 type app struct {
-	world  World
-	out    *colorprofile.Writer // with the colours that the terminal has, with none to a pipe
-	err    io.Writer            // without secrets, and with those colours
-	hiding *hiding
-	global globalFlags
+	world    World
+	out      *colorprofile.Writer // with the colours that the terminal has, with none to a pipe
+	err      io.Writer            // without secrets, and with those colours
+	redactor *redactor
+	global   globalFlags
 }
 
 // Run does what the arguments say and returns the exit code: 0, 1 if it failed, 2 if the arguments are wrong or an act
 // was not confirmed, 130 if it was interrupted by ctx. Command check has its own.
 func Run(ctx context.Context, args []string, world World) int {
-	hide := &hiding{to: world.Err}
+	stderr := &redactor{to: world.Err}
 	a := &app{
-		world: world, hiding: hide, err: colorprofile.NewWriter(hide, world.Environ),
+		world: world, redactor: stderr, err: colorprofile.NewWriter(stderr, world.Environ),
 		out: colorprofile.NewWriter(world.Out, world.Environ),
 	}
-	hide.learn(a.getenv("OUTBOX_DSN"))
-	hide.secret(a.getenv("PGPASSWORD"))
+	stderr.addDSN(a.getenv("OUTBOX_DSN"))
+	stderr.addSecret(a.getenv("PGPASSWORD"))
 	if a.getenv("NO_COLOR") != "" {
 		a.out.Profile = min(a.out.Profile, colorprofile.Ascii)
 	}

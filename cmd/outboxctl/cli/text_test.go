@@ -66,9 +66,9 @@ func TestIndented(t *testing.T) {
 func TestHiding(t *testing.T) {
 	t.Parallel()
 	var b bytes.Buffer
-	h := &hiding{to: &b}
-	h.learn("postgres://ann:s3%40cret/x@h1,h2/db?sslpassword=other")
-	h.secret("")
+	h := &redactor{to: &b}
+	h.addDSN("postgres://ann:s3%40cret/x@h1,h2/db?sslpassword=other")
+	h.addSecret("")
 	for _, said := range []string{
 		"s3%40cret/x", "s3@cret/x", "other", "password='a \\' b' host=x", "nats://u:pw@h", "PASSWORD = q",
 	} {
@@ -88,8 +88,8 @@ func TestHidingKnowsQuotes(t *testing.T) {
 	t.Parallel()
 	for _, secret := range []string{`can"ary`, `can\ary`, `"canary\`, "can\tary", "can$&ary", "canary"} {
 		var b bytes.Buffer
-		h := &hiding{to: &b}
-		h.secret(secret)
+		h := &redactor{to: &b}
+		h.addSecret(secret)
 		err := &url.Error{Op: "parse", URL: secret, Err: errors.New("it is bad")} // which quotes
 		inText, inJSON := slog.New(slog.NewTextHandler(h, nil)), slog.New(slog.NewJSONHandler(printing{h}, nil))
 		for _, log := range []*slog.Logger{inText, inJSON} {
@@ -109,9 +109,9 @@ func TestHidingKnowsBrokers(t *testing.T) {
 		"nats://ann:s3cret@h:1": "s3cret", "ann:s3cret@h": "s3cret", "t0ken@h:4222": "t0ken",
 		"nats://h1,nats://t0ken@h2": "t0ken", "h1:9092,ann:s3cret@h2:9092": "s3cret", "nats://ann:s3/c@ret@h": "s3/c@ret",
 	} {
-		h := &hiding{}
-		h.learnBroker(addresses)
-		if said := h.blot("cannot use " + secret + " there"); said != "cannot use *** there" {
+		h := &redactor{}
+		h.addBroker(addresses)
+		if said := h.redact("cannot use " + secret + " there"); said != "cannot use *** there" {
 			t.Errorf("%s: %s", addresses, said)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// hiding is a writer that redacts secrets. What is written must not be split within one.
-type hiding struct {
+// redactor is a writer that redacts secrets. What is written must not be split within one.
+type redactor struct {
 	to      io.Writer
 	mu      sync.Mutex
 	secrets []string // guarded by mu; the longest first
@@ -28,35 +28,35 @@ var (
 	token  = regexp.MustCompile(`://([^/@:\s]+)@`)
 )
 
-// learn finds the passwords in a connection string, be it well made or not, or in a list of URLs.
-func (h *hiding) learn(dsn string) {
+// addDSN finds the passwords in a connection string, be it well made or not, or in a list of URLs.
+func (h *redactor) addDSN(dsn string) {
 	for _, part := range append(strings.Split(dsn, ","), dsn) {
 		if m := inURL.FindStringSubmatch(part); m != nil {
-			h.secret(m[2])
+			h.addSecret(m[2])
 		}
 	}
 	for _, m := range inPair.FindAllStringSubmatch(dsn, -1) {
-		h.secret(strings.Trim(m[2], "'"))
+		h.addSecret(strings.Trim(m[2], "'"))
 	}
 }
 
-// learnBroker finds the passwords in addresses of brokers, which need no scheme, and what NATS takes for a token: a
+// addBroker finds the passwords in addresses of brokers, which need no scheme, and what NATS takes for a token: a
 // user without a password.
-func (h *hiding) learnBroker(addresses string) {
-	h.learn(addresses)
+func (h *redactor) addBroker(addresses string) {
+	h.addDSN(addresses)
 	for s := range strings.SplitSeq(addresses, ",") {
 		if !strings.Contains(s, "://") {
 			s = "://" + s
 		}
-		h.learn(s)
+		h.addDSN(s)
 		for _, m := range token.FindAllStringSubmatch(s, -1) {
-			h.secret(m[1])
+			h.addSecret(m[1])
 		}
 	}
 }
 
-// secret adds one, also as it looks decoded and encoded, and where an error or a log has put it in quotes.
-func (h *hiding) secret(s string) {
+// addSecret adds one, also as it looks decoded and encoded, and where an error or a log has put it in quotes.
+func (h *redactor) addSecret(s string) {
 	if s == "" {
 		return
 	}
@@ -89,15 +89,15 @@ func inJSON(s string) string {
 
 func unquoted(s string) string { return s[1 : len(s)-1] }
 
-func (h *hiding) Write(p []byte) (int, error) {
-	if _, err := io.WriteString(h.to, h.blot(string(p))); err != nil {
+func (h *redactor) Write(p []byte) (int, error) {
+	if _, err := io.WriteString(h.to, h.redact(string(p))); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// blot redacts what is secret in a text.
-func (h *hiding) blot(said string) string {
+// redact redacts what is secret in a text.
+func (h *redactor) redact(said string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, s := range h.secrets {
