@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -39,7 +38,8 @@ func (a *acker) add(c *claimed) {
 // stop ends run when it has acked what was added.
 func (a *acker) stop() { a.queue <- nil }
 
-func (a *acker) run() {
+// run ends early when ctx is over.
+func (a *acker) run(ctx context.Context) {
 	defer close(a.done)
 	// Cause: the database.
 	// Cure: messages whose leases expire first are redelivered.
@@ -57,31 +57,23 @@ func (a *acker) run() {
 			}
 		}
 		if len(batch) > 0 {
-			a.ack(batch, &report)
+			a.ack(ctx, batch, &report)
 		}
 	}
 }
 
-// ack repeats what fails as long as leases last, which are renewed meanwhile; when the loop stops it tries a little
-// longer.
-func (a *acker) ack(batch []*claimed, report *trouble.Log) {
+// ack repeats what fails until ctx is over. Leases are renewed meanwhile.
+func (a *acker) ack(ctx context.Context, batch []*claimed, report *trouble.Log) {
 	byID := make(map[ID]*claimed, len(batch))
 	for _, c := range batch {
 		byID[c.ID] = c
 	}
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 2*time.Second
-	begun := time.Now()
-	for {
-		ctx, cancel := context.WithTimeout(a.loop.base, queryTimeout)
+	_ = retry(ctx, func(ctx context.Context) error {
 		ids := slices.Collect(maps.Keys(byID))
 		n, err := a.loop.store.Ack(ctx, a.loop.owner, ids...)
-		cancel()
-		var stopping bool
-		a.loop.step(func() { stopping = a.loop.stopping })
 		refused, err := refusedOf(err)
 		for _, id := range refused.ids {
-			if a.later(byID[id], refused.first, stopping) {
+			if a.later(byID[id], refused.first) {
 				delete(byID, id)
 			}
 		}
@@ -89,19 +81,17 @@ func (a *acker) ack(batch []*claimed, report *trouble.Log) {
 		if lost := len(ids) - len(refused.ids) - n; err == nil && lost > 0 {
 			a.loop.logger.Debug("leases lost before the ack: nothing changed", watermill.LogFields{"messages": lost})
 		}
-		if err == nil || stopping && time.Since(begun) > queryTimeout {
-			break
-		}
-		time.Sleep(retry.NextBackOff())
-	}
+		return err
+	})
 	a.loop.step(func() { a.loop.forget(slices.Collect(maps.Values(byID))...) })
 }
 
 // later acks a message again after a wait that the database has refused to mark done: its handler has returned and must
 // not be called again. Meanwhile its lease is renewed. It returns false if nothing will ack it.
-func (a *acker) later(c *claimed, err error, stopping bool) bool {
+func (a *acker) later(c *claimed, err error) bool {
 	wait, ok := a.loop.store.refused("ack", queueRow{ID: c.ID, topic: c.Topic}, err)
-	if ok = ok && !stopping; ok {
+	a.loop.step(func() { ok = ok && !a.loop.stopping })
+	if ok {
 		time.AfterFunc(wait, func() { a.add(c) })
 	}
 	return ok

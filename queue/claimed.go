@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -219,17 +218,11 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	c.mu.Unlock()
 	ctx, cancel := context.WithDeadline(c.loop.base, later(until, time.Now().Add(queryTimeout)))
 	defer cancel()
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 2*time.Second
-	n, err := backoff.Retry(ctx, func() (int, error) {
-		queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
-		defer cancel()
-		n, err := fn(queryCtx)
-		if errors.As(err, new(*refusedError)) {
-			err = backoff.Permanent(err)
-		}
-		return n, err
-	}, backoff.WithBackOff(retry), backoff.WithMaxElapsedTime(0))
+	n := 0
+	err := retry(ctx, func(ctx context.Context) (err error) {
+		n, err = fn(ctx)
+		return err
+	})
 	refused, err := refusedOf(err)
 	switch {
 	case len(refused.ids) > 0: // its lease ends, and reaping gives it back, or is refused as well

@@ -167,7 +167,7 @@ func (g *gathering) write(ctx context.Context, batch []*gathered) {
 		return
 	}
 	stored, err := g.enqueue(ctx, batch)
-	if half := len(batch) / 2; half > 0 && ofSome(err) {
+	if half := len(batch) / 2; half > 0 && (errors.Is(err, ErrInvalid) || text.RefusesRow(err)) {
 		g.write(ctx, batch[:half])
 		g.write(ctx, batch[half:])
 		return
@@ -211,16 +211,3 @@ func dataError(err error) bool {
 
 // ofSession says whether a statement of ours refused the settings of its session: no message is at fault.
 func ofSession(state string) bool { return state == text.NotUTF8 || state == text.NotReadCommitted }
-
-// ofSome says whether an error may be about some messages of a batch and not about others: Postgres refused their
-// content, or a trigger did, with whatever code. What remains is about the server, the connection, the transaction, or
-// the table and the rights to write to it.
-func ofSome(err error) bool {
-	if dataError(err) {
-		return true
-	}
-	state := text.SQLState(err)
-	return len(state) == 5 && !ofSession(state) && !slices.Contains(
-		[]string{"08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "HV", "XX"},
-		state[:2])
-}

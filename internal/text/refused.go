@@ -6,19 +6,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// RefusesRow reports whether a database error may be due to one of many rows: a constraint or a trigger refuses it. Lost
-// connections, time-outs, locks, missing tables and privileges, deadlocks and full disks are not.
+// RefusesRow reports whether a database error may be about some rows of a statement and not about others: Postgres
+// refused their content, or a trigger did, with any code. Other errors are about the server, the connection, the session,
+// the transaction, locks, or the table and the rights to write to it.
 func RefusesRow(err error) bool {
 	state := SQLState(err)
-	switch state {
-	case NotUTF8, RowsMissing, NotReadCommitted, LockNotAvailable:
-		return false
-	}
-	if len(state) < 2 {
+	if len(state) != 5 || state == NotUTF8 || state == NotReadCommitted {
 		return false
 	}
 	switch state[:2] {
-	case "08", "25", "28", "3D", "3F", "40", "42", "53", "57", "58":
+	case "08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "HV":
 		return false
 	}
 	return true
