@@ -17,22 +17,21 @@ import (
 
 // Handler handles the messages of a topic. Handle is required.
 type Handler struct {
-	// Handle handles a message. Nil means that it is done. After an error it is retried after StoreConfig.Backoff, up to
-	// StoreConfig.MaxAttempts times; outbox.Poison(err) makes it dead at once, and an error that wraps
-	// outbox.ErrAlreadyProcessed means that it was done before; outbox.RetryAfter(err, wait) has it retried after the wait
-	// without a charge. A panic counts as an error. It must be safe for concurrent use, and return when the context is
-	// over.
+	// Handle handles a message. Nil marks it done. After an error it is retried after StoreConfig.Backoff, up to
+	// StoreConfig.MaxAttempts times. outbox.Poison(err) makes it dead immediately, outbox.RetryAfter(err, wait) retries
+	// it without a charge, and an error that wraps outbox.ErrAlreadyProcessed marks it done. A panic counts as an
+	// error. Handle must be safe for concurrent use, and return when the context ends.
 	//
-	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, a Publisher's
-	// PublishContext). The message is marked done as the first statement of that transaction: what Handle writes is
-	// committed exactly once, and no other owner can have the message meanwhile. If another has it by then, Handle is not
-	// called; nor if there is no connection for the transaction, which costs no attempt.
+	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, PublishContext of
+	// a Publisher). The ack is the first statement of that transaction, so Handle's writes are committed exactly once.
+	// Handle is not called if another owner has the message, or if there is no connection for the transaction, which
+	// costs no attempt.
 	Handle func(ctx context.Context, msg *Message) error
-	// Detached has Handle run outside of a transaction: for what a database cannot undo, such as calls to other services.
-	// The message is marked done afterwards, and handled again if the process dies before. The lease is renewed meanwhile;
-	// if it is lost all the same, the context ends, with ErrLeaseLost as its cause.
+	// Detached runs Handle outside a transaction, for calls of other services; default off. The message is marked done
+	// afterwards, and handled again if the process dies first. The lease is renewed; if it is lost, the context ends
+	// with the cause ErrLeaseLost.
 	Detached bool
-	// Concurrency is how many messages of the topic are handled at once in this process; default:
+	// Concurrency is the number of messages of the topic that are handled concurrently; default
 	// DispatcherConfig.Concurrency, which is the limit for all topics together.
 	Concurrency int
 	// Timeout bounds one attempt; default 30 s, -1 = none. In a transaction DispatcherConfig.Tx.Timeout bounds it as well.

@@ -29,20 +29,20 @@ func (o Owner) String() string { return uuid.UUID(o).String() }
 // Item is a message to store.
 type Item struct {
 	ID
-	// Topic says which handler the message is for. It has 1 to 255 characters.
+	// Topic chooses the handler. It has 1 to 255 characters.
 	Topic string
-	// Key is for handlers and for you: no order comes from it. At most 1024 bytes.
+	// Key is for handlers and for you; it gives no order. At most 1024 bytes.
 	Key string
 	// Payload may be anything, also empty.
 	Payload []byte
-	// Metadata may not hold what Postgres text cannot: invalid UTF-8 and NUL. At most 1 MiB of it, as JSON.
+	// Metadata must be valid UTF-8 without NUL, and at most 1 MiB as JSON.
 	Metadata message.Metadata
-	// Hash is that of the content, normally SHA256(Payload), to tell copies from other messages with the same ID. It may
-	// be empty.
+	// Hash identifies the content, normally SHA256(Payload), to distinguish copies from other messages with the same
+	// ID. It may be empty.
 	Hash []byte
-	// DueAt is when the message may be handled; zero, or in the past: at once.
+	// DueAt is when the message may be handled; zero or past: immediately.
 	DueAt time.Time
-	// ExpiresAt is from when on it is no use to handle the message: it is dead then. Zero: never.
+	// ExpiresAt is when the message is dead if it was not handled. Zero: never.
 	ExpiresAt time.Time
 }
 
@@ -60,15 +60,15 @@ const (
 // Message is a stored message.
 type Message struct {
 	Item
-	// DB is the name of the database that it is from.
+	// DB is the name of its database.
 	DB    string
 	State State
-	// Attempt counts the attempts that failed, those of processes that died included. It is 0 at the first.
+	// Attempt counts the failed attempts, including those of processes that died. It is 0 at the first.
 	Attempt int
-	// FirstSeenAt and LastSeenAt are when it came by first and last, by the database's clock. A copy that comes while
-	// the message is being handled is not counted.
+	// FirstSeenAt and LastSeenAt are when it was first and last stored, by the database's clock. Copies that arrive
+	// while the message is being handled do not count.
 	FirstSeenAt, LastSeenAt time.Time
-	// LastError is why the last attempt failed, at most 1 KiB of it.
+	// LastError is the error of the last attempt, at most 1 KiB.
 	LastError string
 }
 
@@ -76,7 +76,7 @@ type Message struct {
 type EnqueueResult struct {
 	ID     ID
 	Result StoreResult
-	// Mismatch says that the message was known with another hash, and so has other content.
+	// Mismatch is set if the message was known with another hash, and so with other content.
 	Mismatch bool
 }
 
@@ -127,14 +127,13 @@ func SHA256(payload []byte) []byte { return core.PayloadHash(payload) }
 // Claim selects the messages to take, and for how long.
 type Claim struct {
 	Owner Owner
-	// LeaseTTL is for how long the messages are kept from others, at least a second.
+	// LeaseTTL is how long the messages are kept from others, at least a second.
 	LeaseTTL time.Duration
-	// Limit is how many messages to take at most, 1 to 10,000.
+	// Limit is the largest number of messages to take, 1 to 10,000.
 	Limit int
-	// Topics are those whose messages to take; none means all.
+	// Topics are the topics of messages to take; none means all.
 	Topics []string
-	// MaxBytes is how large their payloads may be together, at least 1; default 64 MiB. One message is taken however large
-	// it is.
+	// MaxBytes bounds their payloads together, at least 1; default 64 MiB. One message is taken whatever its size.
 	MaxBytes int
 }
 
@@ -147,7 +146,7 @@ type Renew struct {
 // Abandon gives messages back after a failure.
 type Abandon struct {
 	Owner Owner
-	// Err is why the attempt failed. What exceeds 1 KiB is cut off. Empty: the reason of the attempt before stays.
+	// Err is the error of the attempt, cut to 1 KiB. Empty: the error of the attempt before stays.
 	Err string
 	// Delay is the time to the next attempt; default: StoreConfig.Backoff.
 	Delay time.Duration
@@ -156,6 +155,6 @@ type Abandon struct {
 // Fail gives messages up.
 type Fail struct {
 	Owner Owner
-	// Reason is why. What exceeds 1 KiB is cut off.
+	// Reason is stored with the message, cut to 1 KiB.
 	Reason string
 }
