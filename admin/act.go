@@ -109,7 +109,7 @@ func (a *Admin) check(v Verb, act *Act) (store, []State, error) {
 		}
 	}
 	if v.Heads && len(states) > 1 {
-		return store{}, nil, invalid("admin: Filter.States has %v: name the one that blocks the keys", states)
+		return store{}, nil, invalid("admin: Filter.States has %v: name the state that blocks the keys", states)
 	}
 	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() ||
 		!f.Before.IsZero()

@@ -170,8 +170,8 @@ func (e *doctorRun) setUp(m member) {
 	e.handlers(m)
 	if f.PublishTimeout == -1 {
 		e.find("timeouts", Warning,
-			fmt.Sprintf("%s has no limit for the time of a publish: one that hangs blocks its key and one slot "+
-				"of Concurrency for ever", m),
+			fmt.Sprintf("%s does not limit the time of a publish: a hung publish blocks its key and one slot "+
+				"of Concurrency forever", m),
 			"set forwarder.Config.PublishTimeout above the slowest publish; its default is 30s")
 	}
 	if f.Hung > 0 {

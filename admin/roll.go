@@ -161,7 +161,7 @@ func (r *roll) check(ctx context.Context) error {
 	case r.cfg.Retention < 0:
 		return invalid("admin: RollConfig.Retention is %s: use how long to keep, or 0 to empty no leaf", r.cfg.Retention)
 	case r.cfg.PartitionSize < 0:
-		return invalid("admin: RollConfig.PartitionSize is %d: use a number of ids, or 0 for that of the newest leaf",
+		return invalid("admin: RollConfig.PartitionSize is %d: use a number of ids, or 0 for the size of the newest leaf",
 			r.cfg.PartitionSize)
 	}
 	now, err := r.now(ctx)

@@ -54,7 +54,7 @@ var (
 	}
 	retryNow = Verb{
 		Name: "retry_now", Past: "Retried", States: map[Table][]State{Outbox: waits, Queue: waits}, Does: map[Table]string{
-			Outbox: "They are retried at once, and do not wait for their time.", Queue: "They are retried at once, and do not wait for their time.",
+			Outbox: "They are retried immediately.", Queue: "They are retried immediately.",
 		},
 	}
 	skip = Verb{

@@ -13,7 +13,7 @@ var (
 
 	// ErrOwnPublisher is returned by New for a publisher into the outbox that the forwarder reads, also behind decorators.
 	ErrOwnPublisher = errors.New("forwarder: publisher writes to the outbox that the forwarder reads: " +
-		"messages would loop for ever: pass the broker's publisher")
+		"messages would loop forever: pass the broker's publisher")
 
 	// ErrPublishTimeout is the error of a publish that took longer than Config.PublishTimeout. It goes to
 	// Config.Classify and, if it is charged, into the message's last_error.

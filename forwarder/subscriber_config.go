@@ -56,7 +56,7 @@ func (c SubscriberConfig) config() (Config, error) {
 	cfg.setDefaults()
 	var err error
 	if c.AckTimeout < -1 {
-		err = fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait for ever", c.AckTimeout)
+		err = fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait forever", c.AckTimeout)
 		cfg.PublishTimeout = -1
 	}
 	return cfg, errors.Join(err, cfg.validate("SubscriberConfig"))

@@ -97,7 +97,7 @@ var faultsOfTheOutbox = []fault{
 			assert.Len(n, admin.Judge(list).Problems, 1, "one cause is one finding: %v", list)
 		},
 		cure: func(n *night, f admin.Finding) {
-			assert.Contains(n, f.Cure, "resumes the topic by itself")
+			assert.Contains(n, f.Cure, "resumes the topic on its own")
 			n.answers(nil)
 			n.arrives(n, "1")
 		},

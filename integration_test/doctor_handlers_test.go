@@ -46,5 +46,5 @@ func TestHandlerPool(t *testing.T) {
 	running.Wait()
 	assert.Equal(t, 1, said())
 	f := ails(t, h, "handler_pool")
-	assert.Regexp(t, `up to [5-9] handlers were at work at once .* whose pool has 4 connections`, f.Evidence)
+	assert.Regexp(t, `up to [5-9] handlers were at work concurrently .* whose pool has 4 connections`, f.Evidence)
 }

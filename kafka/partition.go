@@ -253,7 +253,7 @@ func (p *partition) beginning() {
 		// Cause: the group was away longer than the topic's retention, or the topic was recreated.
 		// Cure: raise the retention; have missing messages sent again.
 		p.logger.Error("committed offset is out of range: messages were deleted before they were handled, "+
-			"or the topic was made anew: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,
+			"or the topic was recreated: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,
 			watermill.LogFields{"offset": offset})
 	}
 }

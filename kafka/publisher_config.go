@@ -47,7 +47,7 @@ func (c PublisherConfig) validate(config string) error {
 				"name host:port alone, and log in by Configure (Net.SASL)", config, i+1)
 		}
 		if _, _, err := net.SplitHostPort(broker); err != nil {
-			return fmt.Errorf("kafka: %s.Brokers: %q is no host:port: %w", config, broker, err)
+			return fmt.Errorf("kafka: %s.Brokers: %q is not host:port: %w", config, broker, err)
 		}
 	}
 	return nil

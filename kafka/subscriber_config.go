@@ -96,7 +96,7 @@ func (c SubscriberConfig) validate() error {
 	}
 	for i, broker := range c.Brokers {
 		if _, _, err := net.SplitHostPort(broker); strings.Contains(broker, "@") || err != nil { // it may hold a password
-			errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.Brokers: address %d is no host:port: "+
+			errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.Brokers: address %d is not host:port: "+
 				"log in by OverwriteSaramaConfig (Net.SASL)", i+1))
 		}
 	}

@@ -230,7 +230,7 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	case err != nil:
 		// Cause: the database, until the lease expired.
 		// Cure: effects outside the transaction are repeated.
-		c.loop.logger.Error("could not record what became of a message: it is redelivered when its lease expires", err,
+		c.loop.logger.Error("could not record the result of a message: it is redelivered when its lease expires", err,
 			c.fields().Add(watermill.LogFields{"what": what}))
 	case n == 0:
 		c.loop.logger.Debug("lease lost: nothing changed", c.fields().Add(watermill.LogFields{"what": what}))

@@ -36,7 +36,7 @@ func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 // split checks which owner settles what, and brings it into the order of IDs.
 func split(what string, owner Owner, ids []ID) (sources, messageIDs []string, err error) {
 	if owner == (Owner{}) {
-		return nil, nil, fmt.Errorf("%w: the Owner of %s is zero: use the one that claimed", ErrInvalid, what)
+		return nil, nil, fmt.Errorf("%w: the Owner of %s is zero: use the owner that claimed", ErrInvalid, what)
 	}
 	for i, id := range ids {
 		if err := id.check(); err != nil {

@@ -29,7 +29,7 @@ func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) 
 // abandon charges only what has so many failed attempts; nil = any number.
 func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID) (int, error) {
 	if a.Delay < 0 {
-		return 0, fmt.Errorf("%w: Abandon.Delay is %s: use 0 for that of StoreConfig.Backoff", ErrInvalid, a.Delay)
+		return 0, fmt.Errorf("%w: Abandon.Delay is %s: use 0 for StoreConfig.Backoff", ErrInvalid, a.Delay)
 	}
 	delays := s.delays()
 	if a.Delay > 0 {

@@ -53,7 +53,7 @@ func (c StoreConfig) validate() error {
 	case c.MaxAttempts < -1:
 		return fmt.Errorf("StoreConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
 	case c.Retention < -1:
-		return fmt.Errorf("StoreConfig.Retention is %s: use -1 to remember messages for ever", c.Retention)
+		return fmt.Errorf("StoreConfig.Retention is %s: use -1 to remember messages forever", c.Retention)
 	}
 	return core.Backoff(c.Backoff).Validate("StoreConfig.Backoff")
 }

@@ -55,7 +55,7 @@ func (c SubscriberConfig) validate() error {
 		atLeastMinLease("SubscriberConfig.LeaseTTL", c.LeaseTTL),
 	}
 	if c.AckTimeout < -1 {
-		errs = append(errs, fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait for ever", c.AckTimeout))
+		errs = append(errs, fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait forever", c.AckTimeout))
 	}
 	return errors.Join(errs...)
 }

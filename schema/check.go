@@ -227,7 +227,7 @@ func (c *inspection) foreign(context.Context) error {
 		if live, _ := c.fact(t.name, "table", ""); live.typ == "table" && missing > columns/2 {
 			c.stop = true
 			c.problem("table "+c.names.Render(t.name), anotherName(t.name),
-				"is that of another program: it lacks %d of our %d columns", missing, columns)
+				"belongs to another program: it lacks %d of our %d columns", missing, columns)
 		}
 	}
 	return nil

@@ -190,7 +190,7 @@ func (p *Publisher) passOn(topic string, msgs []*message.Message) error {
 	passed := make([]*message.Message, len(msgs))
 	for i, msg := range msgs {
 		if due, _ := time.Parse(time.RFC3339Nano, records[i].due); records[i].delay > 0 || time.Until(due) > 0 {
-			return fmt.Errorf("%w %q: it is delayed, and without a transaction it would be published at once: "+
+			return fmt.Errorf("%w %q: it is delayed, and without a transaction it would be published immediately: "+
 				"publish it within outbox.InTx, or without a delay", ErrInvalidMessage, msg.UUID)
 		}
 		passed[i] = msg.Copy()

@@ -21,7 +21,7 @@ var (
 	ErrCommitUnknown = errors.New("outbox: the outcome of COMMIT is unknown")
 	ErrTxEnded       = errors.New("outbox: the transaction was ended inside the function that InTx runs: " +
 		"leave COMMIT and ROLLBACK to InTx, return an error to roll back; RESET ALL looks the same")
-	ErrTxManaged = errors.New("outbox: this transaction is committed by whoever began it: return nil to commit, " +
+	ErrTxManaged = errors.New("outbox: this transaction is committed by the code that began it: return nil to commit, " +
 		"an error to roll back")
 
 	// ErrNoListen is returned where notifications do not arrive: database/sql has none, and behind a pooler such as

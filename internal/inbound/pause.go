@@ -77,7 +77,7 @@ func Describe[T any](
 	case blocked:
 		oldest := w.Oldest()
 		// Cure: its last error is in the inbox (outboxctl inbox list --state failing).
-		logger.Error("reading is paused: MaxAhead messages or MaxBytes are read beyond one that keeps failing: "+
+		logger.Error("reading is paused: MaxAhead messages or MaxBytes are read beyond a message that keeps failing: "+
 			"fix its handler, or let it declare the message poison", lastFailure(oldest.Failures, cause(oldest.Value)),
 			watermill.LogFields{position: oldest.Pos, "failing_since": since, "waiting": w.Undone()})
 	case hung:

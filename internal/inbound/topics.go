@@ -42,7 +42,7 @@ func (t *Topics) Start(ctx context.Context, topic string, begin func(context.Con
 		return outbox.ErrClosed
 	}
 	if other := t.topics[topic]; other != nil && other.Err() == nil {
-		return fmt.Errorf("%s: topic %q is subscribed already: to handle more at once raise SubscriberConfig.Concurrency, "+
+		return fmt.Errorf("%s: topic %q is subscribed already: to handle more concurrently raise SubscriberConfig.Concurrency, "+
 			"and for another handler make another Subscriber with a %s of its own", t.broker, topic, t.identity)
 	}
 	ctx, cancel := context.WithCancel(ctx)

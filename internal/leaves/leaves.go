@@ -105,7 +105,7 @@ func parse(bounds string) (r Range, err error) {
 		}
 	}
 	if err != nil {
-		return r, fmt.Errorf("its bounds are %q, which is no range of ids: the outbox is partitioned by RANGE (id)", bounds)
+		return r, fmt.Errorf("its bounds %q are not an id range: the outbox is partitioned by RANGE (id)", bounds)
 	}
 	return r, nil
 }

@@ -22,7 +22,7 @@ func TestBounds(t *testing.T) {
 		"", "DEFAULT", "FOR VALUES IN ('1')", "FOR VALUES WITH (modulus 4, remainder 0)",
 		"FOR VALUES FROM ('2026-01-01') TO ('2026-02-01')", "FOR VALUES FROM ('1', '2') TO ('3', '4')",
 	} {
-		if r, err := parse(text); err == nil || !strings.Contains(err.Error(), "no range of ids") {
+		if r, err := parse(text); err == nil || !strings.Contains(err.Error(), "are not an id range") {
 			t.Errorf("%s: %v, %v", text, r, err)
 		}
 	}

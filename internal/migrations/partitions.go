@@ -9,7 +9,7 @@ import (
 // those that are ahead.
 const Partitions = 5
 
-// InPartitions is the text of the first migration with the outbox in partitions of so many ids, each with the storage
+// InPartitions is the text of the first migration with the outbox in partitions of this many ids, each with the storage
 // options that the table has otherwise, which a table in partitions cannot have. The migration stays the same.
 func (m Migration) InPartitions(size int64) (string, error) {
 	const create, with, end = "CREATE TABLE {outbox} (", "\n) WITH (", "\n);\n"

@@ -15,7 +15,7 @@ func SafeError(err error) (safe error) {
 		if p := recover(); p != nil {
 			// Cause: the function returned a nil pointer as an error, or an error whose methods have a bug.
 			// Cure: return nil, and not a variable of a pointer type; fix the methods.
-			safe = fmt.Errorf("an error of type %T panicked when it was asked what it is: "+
+			safe = fmt.Errorf("an error of type %T panicked when it was inspected: "+
 				"return nil instead of a nil pointer: %v", err, p)
 		}
 	}()

@@ -22,7 +22,7 @@ func TestAnErrorThatPanicsIsReplaced(t *testing.T) {
 		noPath, fmt.Errorf("wrapped: %w", noPath), errors.Join(plain, noPath), noPg, rude{}, rudeState{plain},
 	} {
 		got := SafeError(err)
-		if got == nil || !strings.Contains(got.Error(), "panicked when it was asked what it is") || errors.Is(got, plain) {
+		if got == nil || !strings.Contains(got.Error(), "panicked when it was inspected") || errors.Is(got, plain) {
 			t.Errorf("%T became %v", err, got)
 		}
 	}

@@ -46,7 +46,7 @@ func (a *app) migrateUp() *cobra.Command {
 places at once: one works, the others wait for it.`,
 	}
 	cmd.Flags().IntVar(&cfg.To, "to", 0, "last version to apply; 0 = the newest")
-	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "make the outbox in partitions of so many ids, where "+
+	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "make the outbox in partitions of this many ids, where "+
 		"it is not there yet; 0 = one table")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
@@ -116,7 +116,7 @@ writes files into that folder, which it makes, and leaves existing ones alone. I
 	cmd.Flags().Int64Var(&cfg.StartAt, "start-at", 0, "number of the first file, if the folder has migrations of your "+
 		"own; 0 = their own numbers")
 	cmd.Flags().IntVar(&cfg.From, "from", 0, "first version to print; 0 = all")
-	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "for an outbox in partitions of so many ids; "+
+	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "for an outbox in partitions of this many ids; "+
 		"0 = one table")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var err error

@@ -201,11 +201,11 @@ func TestResumeSaysWhatGoesOn(t *testing.T) {
 		{[]admin.Pause{operator}, true, ""},
 		{
 			[]admin.Pause{forwarder}, false,
-			"topic bookings is still paused by forwarder vm:7, which resumes it by itself: no connection\n",
+			"topic bookings is still paused by forwarder vm:7, which resumes it on its own: no connection\n",
 		},
 		{
 			[]admin.Pause{forwarder, operator}, true,
-			"topic bookings is still paused by forwarder vm:7, which resumes it by itself: no connection\n",
+			"topic bookings is still paused by forwarder vm:7, which resumes it on its own: no connection\n",
 		},
 	} {
 		var said strings.Builder

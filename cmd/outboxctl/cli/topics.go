@@ -19,7 +19,7 @@ queue claim none. They notice within two seconds; publishes and handlers in prog
 next message is of the topic wait; other topics continue.`, (*admin.Admin).Pause),
 		a.topic("resume", "Resumed", "End an operator's pause",
 			"End an operator's pause. Forwarders keep a topic paused while its broker is unavailable, "+
-				"and resume it by themselves.", (*admin.Admin).Resume))
+				"and resume it on their own.", (*admin.Admin).Resume))
 	return cmd
 }
 
@@ -129,7 +129,7 @@ func (a *app) resumed(topic string, pauses []admin.Pause) (ours bool) {
 			ours = true
 			continue
 		}
-		a.note("topic %s is still paused by forwarder %s, which resumes it by itself: %s", topic, p.By, p.Reason)
+		a.note("topic %s is still paused by forwarder %s, which resumes it on its own: %s", topic, p.By, p.Reason)
 	}
 	return ours
 }

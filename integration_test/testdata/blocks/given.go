@@ -66,6 +66,7 @@ var (
 	reminder *message.Message
 
 	store                 *queue.Store
+	remote                *queue.Store
 	tenants               *fleet.Fleet
 	h                     map[string]queue.Handler
 	takePayment, sendMail func(ctx context.Context, msg *queue.Message) error
