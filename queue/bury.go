@@ -17,7 +17,7 @@ var (
 	errExpired = errors.New("expired")
 	// Cause: the process died or lost its lease.
 	// Cure: find in the logs what ended it; then requeue.
-	errSpent = errors.New("the process died in the last attempt")
+	errExhausted = errors.New("the process died in the last attempt")
 )
 
 const (
@@ -108,8 +108,8 @@ func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
 	outcome = d.bury(c, cause, charge)
 }
 
-// buryExpired has messages buried whose time is over, as many as there are places for, and says whether there may
-// be more: it used all places, or all were taken.
+// buryExpired has messages buried whose time is over, as many as there are slots for, and says whether there may
+// be more: it used all slots, or all were taken.
 func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	l.claiming.Lock()

@@ -95,8 +95,8 @@ func (c *claimed) Last() bool {
 	return most > 0 && c.Attempt+1 >= most
 }
 
-// spent says whether no attempt is left, because processes died in them.
-func (c *claimed) spent() bool {
+// exhausted says whether no attempt is left, because processes died in them.
+func (c *claimed) exhausted() bool {
 	most := c.loop.store.cfg.MaxAttempts
 	return most > 0 && c.Attempt >= most
 }
@@ -107,7 +107,7 @@ func (c *claimed) mostCrashes() int {
 	switch {
 	case most < 0:
 		return defaultMaxAttempts + buryCrashes
-	case c.spent():
+	case c.exhausted():
 		return most + buryCrashes
 	}
 	return math.MaxInt
@@ -243,7 +243,7 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 // Cure: return an error instead.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// suspects is the one place in this process for a message that may have killed a process before: two of them at once
+// suspects is the one slot in this process for a message that may have killed a process before: two of them at once
 // would share the blame.
 var suspects = make(slot, 1)
 

@@ -45,7 +45,7 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 		}
 	}
 	d.loop = newLoop(store, loopConfig{
-		limits: limits, places: cfg.Concurrency, batch: cfg.BatchSize, room: cfg.MaxBytes,
+		limits: limits, slots: cfg.Concurrency, batch: cfg.BatchSize, room: cfg.MaxBytes,
 		lease: cfg.LeaseTTL, poll: cfg.PollInterval, closeTimeout: cfg.CloseTimeout,
 	}, d.logger, d.handle)
 	return d, nil
@@ -64,8 +64,8 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	}
 	defer end()
 	defer d.loop.begin(ctx)()
-	u := d.upkeep()
-	if err := u.once(ctx); err != nil {
+	m := d.maintainer()
+	if err := m.once(ctx); err != nil {
 		d.loop.refuse()
 		if ctx.Err() != nil {
 			return nil
@@ -76,7 +76,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 		return err
 	}
 	var helpers sync.WaitGroup
-	helpers.Go(func() { u.run(ctx) })
+	helpers.Go(func() { m.run(ctx) })
 	if !d.cfg.DisableListen {
 		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.heard) })
 	}
@@ -122,24 +122,24 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 	}
 }
 
-func (d *Dispatcher) upkeep() *upkeep {
-	u := &upkeep{
+func (d *Dispatcher) maintainer() *maintainer {
+	m := &maintainer{
 		store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, service: d.cfg.Service,
 	}
 	if d.cfg.OnDead != nil {
-		u.bury = d.buryExpired
+		m.bury = d.buryExpired
 	}
-	return u
+	return m
 }
 
-// handle does what is to be done with a message, which has a place and a goroutine of its own.
+// handle does what is to be done with a message, which has a slot and a goroutine of its own.
 func (d *Dispatcher) handle(c *claimed) {
 	h, known := d.cfg.handler(c.Topic)
 	switch {
 	case c.expired:
 		d.buryUnhandled(c, errExpired, false)
-	case c.spent():
-		d.buryUnhandled(c, errSpent, false)
+	case c.exhausted():
+		d.buryUnhandled(c, errExhausted, false)
 	case known:
 		d.process(c, h)
 	default:

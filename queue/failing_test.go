@@ -75,7 +75,7 @@ func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
 	}
 }
 
-// TestOneDatabaseThatCannotBeChecked does not count against its server: it is woken, and the others are checked.
+// TestOneDatabaseThatCannotBeChecked does not count against its pool: it is woken, and the others are checked.
 func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	nothing := func(context.Context, *Message) error { return nil }
@@ -84,7 +84,7 @@ func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []*target
+	var list []*database
 	for _, key := range []string{"broken", "fine"} {
 		store := fakeStore(t, func(query string) ([][]any, error) {
 			switch {
@@ -95,12 +95,12 @@ func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 			}
 			return nil, errors.New("its table is locked")
 		})
-		g.targets[key] = &target{key: key, store: store, server: &server{}, updates: -1}
-		list = append(list, g.targets[key])
+		g.databases[key] = &database{key: key, store: store, pool: &pool{}, updates: -1}
+		list = append(list, g.databases[key])
 	}
 	now := time.Now()
 	if err := g.lookAll(ctx, list); err != nil {
-		t.Errorf("its server is said to fail: %v", err)
+		t.Errorf("its pool is said to fail: %v", err)
 	}
 	g.mu.Lock()
 	broken, fine := list[0], list[1]

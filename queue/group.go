@@ -24,26 +24,26 @@ type Group struct {
 	stores  *Stores
 	cfg     GroupConfig
 	logger  watermill.LoggerAdapter
-	news    chan struct{} // capacity 1: there may be messages, or a place is free
+	news    chan struct{} // capacity 1: there may be messages, or a slot is free
 	running chan struct{}
 	life    *life.Life
 	work    sync.WaitGroup
 	ctx     context.Context // of Run; set before running is closed
 
-	mu      sync.Mutex
-	ended   bool
-	targets map[string]*target // by key
-	servers map[any]*server    // by pool
-	members []*member          // of those that are awake, sorted by key
-	places  places
-	polls   int          // that are not slow
-	slow    int          // polls and upkeep that are
-	keeping int          // upkeep that is not slow
-	passed  time.Time    // since when the Selection has waited for a database; zero = it does not
-	last    fleet.Status // of the poll that has ended last
+	mu          sync.Mutex
+	ended       bool
+	databases   map[string]*database // by key
+	pools       map[any]*pool        // by connection pool
+	workers     []*worker            // of the databases that are awake, sorted by key
+	slots       slots
+	polls       int          // that are not slow
+	slow        int          // polls and maintenance that are
+	maintaining int          // maintenance that is not slow
+	passed      time.Time    // since when the Selection has waited for a database; zero = it does not
+	last        fleet.Status // of the poll that has ended last
 
 	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
-	woken   []*target
+	woken   []*database
 }
 
 // NewGroup makes a Group. It does no I/O. It returns an error for nil stores, or one that names every invalid field. A
@@ -59,8 +59,8 @@ func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (
 	return &Group{
 		stores: stores, cfg: cfg, logger: logger,
 		news: make(chan struct{}, 1), running: make(chan struct{}), life: life.New(),
-		places:  newPlaces(cfg.Dispatcher.Concurrency),
-		targets: map[string]*target{}, servers: map[any]*server{},
+		slots:     newSlots(cfg.Dispatcher.Concurrency),
+		databases: map[string]*database{}, pools: map[any]*pool{},
 	}, nil
 }
 
@@ -83,7 +83,7 @@ func (g *Group) Run(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	g.ended = true
-	for _, t := range g.targets {
+	for _, t := range g.databases {
 		g.remove(t)
 	}
 	g.mu.Unlock()
@@ -109,7 +109,7 @@ func (g *Group) Drain(ctx context.Context) error {
 
 func (g *Group) drainAll(ctx context.Context) error {
 	g.mu.Lock()
-	keys := slices.Sorted(maps.Keys(g.targets))
+	keys := slices.Sorted(maps.Keys(g.databases))
 	g.mu.Unlock()
 	errs := make([]error, len(keys))
 	var draining sync.WaitGroup
@@ -128,7 +128,7 @@ func (g *Group) drainAll(ctx context.Context) error {
 func (g *Group) drainOne(ctx context.Context, key string) error {
 	for {
 		g.mu.Lock()
-		t := g.targets[key]
+		t := g.databases[key]
 		if t == nil || g.ended {
 			g.mu.Unlock()
 			return nil // it is gone
@@ -173,7 +173,7 @@ func (g *Group) startPolls(ctx context.Context) time.Duration {
 	defer g.mu.Unlock()
 	now := time.Now() // not before the end of the turns that are over: theirs may be next again
 	g.wakeThose(ctx)
-	wait := min(g.startLooks(ctx, now), g.startUpkeep(now))
+	wait := min(g.startLooks(ctx, now), g.startMaintenance(now))
 	for {
 		ready, list, in := g.candidates(now)
 		wait = min(wait, in)
@@ -200,22 +200,22 @@ func (g *Group) startPolls(ctx context.Context) time.Duration {
 // they may have messages, unless all are of that kind. In is how long to wait if there are none. It is called under mu.
 func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in time.Duration) {
 	most := g.cfg.Dispatcher.Concurrency
-	if len(g.targets) > 1 {
+	if len(g.databases) > 1 {
 		most = max(1, most/2)
 	}
 	in, idle := noWait, false
-	for _, m := range g.members {
+	for _, m := range g.workers {
 		suspect := m.suspect()
 		if m.leaving || m.polling && (m.slow || suspect) {
 			continue // its end signals
 		}
 		t := turn{m: m, busy: true}
 		if !m.polling {
-			if suspect && g.slow >= slowPolls || !suspect && (g.polls >= g.cfg.MaxPolls || g.places.free() == 0) {
+			if suspect && g.slow >= slowPolls || !suspect && (g.polls >= g.cfg.MaxPolls || g.slots.free() == 0) {
 				continue
 			}
 			var wait time.Duration
-			if t, wait = m.turn(now, min(g.places.free(), m.t.server.room()), most); t.m == nil || t.busy {
+			if t, wait = m.turn(now, min(g.slots.free(), m.db.pool.room()), most); t.m == nil || t.busy {
 				in = min(in, wait)
 			}
 			if t.m == nil {

@@ -22,7 +22,7 @@ type GroupConfig struct {
 
 const (
 	slowPoll  = 250 * time.Millisecond
-	slowPolls = 32               // at most that have left their places
+	slowPolls = 32               // at most that have left their slots
 	syncEvery = time.Second      // between looks which databases there are
 	rareClean = 60               // times CleanInterval between clean-ups where nothing happens
 	noWait    = 10 * time.Minute // there is nothing to do before something signals

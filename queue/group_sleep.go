@@ -29,7 +29,7 @@ func jitter(d time.Duration) time.Duration {
 
 // rest puts a database to sleep that has had nothing to do for a while. It is called by its poll, which has found
 // nothing.
-func (g *Group) rest(m *member) error {
+func (g *Group) rest(m *worker) error {
 	l := m.d.loop
 	idle := func() (is bool) {
 		l.step(func() {
@@ -42,17 +42,17 @@ func (g *Group) rest(m *member) error {
 	if !idle() {
 		return nil
 	}
-	left, err := m.t.store.rest(m.ctx)
+	left, err := m.db.store.rest(m.ctx)
 	if err != nil || left.something || !l.claimer.settled(left.number) {
 		return err
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if t := m.t; t.awake == m && !m.keeping && idle() {
+	if t := m.db; t.awake == m && !m.maintaining && idle() {
 		now := time.Now()
 		t.number, t.updates, t.dueAt, t.checkAt = left.number, -1, left.dueAt, now.Add(jitter(checkEvery))
 		g.sleep(t)
-		if s := t.server; !s.looking {
+		if s := t.pool; !s.looking {
 			s.wait = g.cfg.Dispatcher.PollInterval
 			if at := now.Add(jitter(s.wait)); s.lookAt.IsZero() || at.Before(s.lookAt) {
 				s.lookAt = at
@@ -83,11 +83,11 @@ func (s *Store) rest(ctx context.Context) (l left, err error) {
 	return l, err
 }
 
-// startLooks wakes what fell due, and looks at servers whose time it is. It returns how long neither will be. It is
+// startLooks wakes what fell due, and looks at pools whose time it is. It returns how long neither will be. It is
 // called under mu.
 func (g *Group) startLooks(ctx context.Context, now time.Time) time.Duration {
 	wait := noWait
-	for _, s := range g.servers {
+	for _, s := range g.pools {
 		if now.Before(s.scanAt) {
 			wait = min(wait, s.scanAt.Sub(now))
 			continue
@@ -109,11 +109,11 @@ func (g *Group) startLooks(ctx context.Context, now time.Time) time.Duration {
 	return wait
 }
 
-// wakeDue wakes those of a server that are due, and says whether others are asleep and how long those are not due. It
+// wakeDue wakes those of a pool that are due, and says whether others are asleep and how long those are not due. It
 // is called under mu.
-func (g *Group) wakeDue(ctx context.Context, s *server, now time.Time) (asleep bool, in time.Duration) {
+func (g *Group) wakeDue(ctx context.Context, s *pool, now time.Time) (asleep bool, in time.Duration) {
 	in = noWait
-	for t := range s.targets {
+	for t := range s.databases {
 		switch {
 		case t.awake != nil:
 		case !t.dueAt.IsZero() && !now.Before(t.dueAt) || g.cleanDue(t, now):
@@ -128,25 +128,25 @@ func (g *Group) wakeDue(ctx context.Context, s *server, now time.Time) (asleep b
 	return asleep, in
 }
 
-func (g *Group) cleanDue(t *target, now time.Time) bool {
+func (g *Group) cleanDue(t *database, now time.Time) bool {
 	return g.cfg.Dispatcher.CleanInterval > 0 && !now.Before(t.cleanAt)
 }
 
-// look looks at the databases of a server that are asleep. It is called under mu.
-func (g *Group) look(ctx context.Context, s *server) {
-	var list []*target
-	for t := range s.targets {
+// look looks at the databases of a pool that are asleep. It is called under mu.
+func (g *Group) look(ctx context.Context, s *pool) {
+	var list []*database
+	for t := range s.databases {
 		if t.awake == nil {
 			list = append(list, t)
 		}
 	}
 	s.looking = true
-	place := g.lookPlace(s.breaker.Failures() > 0, nil)
+	slot := g.pollSlot(s.breaker.Failures() > 0, nil)
 	g.work.Go(func() {
 		err := g.lookAll(ctx, list)
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		place.leave()
+		slot.leave()
 		now := time.Now()
 		s.looking, s.scanAt = false, time.Time{}
 		s.wait = min(max(2*s.wait, g.cfg.Dispatcher.PollInterval), pollGrowth*g.cfg.Dispatcher.PollInterval)
@@ -172,8 +172,8 @@ func (g *Group) look(ctx context.Context, s *server) {
 }
 
 // names names one of many.
-func names(list []*target) string {
-	first := slices.MinFunc(list, func(a, b *target) int { return strings.Compare(a.key, b.key) }).key
+func names(list []*database) string {
+	first := slices.MinFunc(list, func(a, b *database) int { return strings.Compare(a.key, b.key) }).key
 	if len(list) > 1 {
 		return fmt.Sprintf("%s and %d more with the same DSN", first, len(list)-1)
 	}
@@ -181,7 +181,7 @@ func names(list []*target) string {
 }
 
 // lookAll wakes those in which something has happened.
-func (g *Group) lookAll(ctx context.Context, list []*target) error {
+func (g *Group) lookAll(ctx context.Context, list []*database) error {
 	for some := range slices.Chunk(list, manyLooks) {
 		sequences, tables := make([]string, len(some)), make([]string, len(some))
 		for i, t := range some {
@@ -217,7 +217,7 @@ func (g *Group) lookAll(ctx context.Context, list []*target) error {
 
 // check looks at a database by itself, when it is time. One that cannot be looked at is woken: its own breaker has it
 // from then on, and says why.
-func (g *Group) check(ctx context.Context, t *target) {
+func (g *Group) check(ctx context.Context, t *database) {
 	now := time.Now()
 	g.mu.Lock()
 	due := t.awake == nil && !now.Before(t.checkAt)
@@ -232,6 +232,6 @@ func (g *Group) check(ctx context.Context, t *target) {
 		g.wake(ctx, t)
 	}
 	if err == nil {
-		t.dueAt, t.server.scanAt = left.dueAt, time.Time{}
+		t.dueAt, t.pool.scanAt = left.dueAt, time.Time{}
 	}
 }

@@ -8,22 +8,22 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// newTestMember is a database whose Dispatcher has four places and something to look for.
-func newTestMember() *member {
-	return &member{d: &Dispatcher{loop: newLoop(nil, loopConfig{places: 4, batch: 4, room: 1}, nil, func(*claimed) {})}}
+// newTestWorker is a database whose Dispatcher has four slots and something to look for.
+func newTestWorker() *worker {
+	return &worker{d: &Dispatcher{loop: newLoop(nil, loopConfig{slots: 4, batch: 4, room: 1}, nil, func(*claimed) {})}}
 }
 
-// TestGroupLeavesNoPlaceFree: what a database has already counts against its share, and not against the places that are
+// TestGroupLeavesNoSlotFree: what a database has already counts against its share, and not against the slots that are
 // free.
-func TestGroupLeavesNoPlaceFree(t *testing.T) {
+func TestGroupLeavesNoSlotFree(t *testing.T) {
 	for _, test := range []struct{ taken, free, want int }{
 		{0, 4, 2}, {0, 1, 1}, {1, 3, 1}, {1, 1, 1}, {2, 2, 0},
 	} {
-		m := newTestMember()
+		m := newTestWorker()
 		m.d.loop.schedule.taken = test.taken
 		turn, _ := m.turn(time.Now(), test.free, 2)
 		if turn.n != test.want {
-			t.Errorf("with %d of its 2 places taken and %d free it takes %d, not %d", test.taken, test.free, turn.n, test.want)
+			t.Errorf("with %d of its 2 slots taken and %d free it takes %d, not %d", test.taken, test.free, turn.n, test.want)
 		}
 	}
 }
@@ -32,16 +32,16 @@ func TestGroupLeavesNoPlaceFree(t *testing.T) {
 // only one.
 func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 	for databases, want := range map[int]int{1: 4, 2: 2, 3: 2} {
-		g := &Group{cfg: GroupConfig{Dispatcher: DispatcherConfig{Concurrency: 4}, MaxPolls: 4}, places: newPlaces(4)}
-		g.targets = map[string]*target{}
-		m := newTestMember()
+		g := &Group{cfg: GroupConfig{Dispatcher: DispatcherConfig{Concurrency: 4}, MaxPolls: 4}, slots: newSlots(4)}
+		g.databases = map[string]*database{}
+		m := newTestWorker()
 		for i := range databases {
 			key := strconv.Itoa(i)
-			g.targets[key] = &target{key: key}
+			g.databases[key] = &database{key: key}
 		}
-		m.t = g.targets["0"]
-		m.t.server = &server{places: newPlaces(noLimit)}
-		g.members = []*member{m}
+		m.db = g.databases["0"]
+		m.db.pool = &pool{slots: newSlots(noLimit)}
+		g.workers = []*worker{m}
 		ready, _, _ := g.candidates(time.Now())
 		if len(ready) != 1 || ready[0].n != want {
 			t.Errorf("of %d databases one claims %v, not %d", databases, ready, want)
@@ -49,24 +49,24 @@ func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 	}
 }
 
-// TestBurialsFreeNoPlaceOfAGroup: what is only buried had none.
-func TestBurialsFreeNoPlaceOfAGroup(t *testing.T) {
-	g, s := &Group{places: newPlaces(4)}, &server{places: newPlaces(4)}
-	k := s.take(&g.places, 2)
-	k.got(2)
+// TestBurialsFreeNoSlotOfAGroup: what is only buried had none.
+func TestBurialsFreeNoSlotOfAGroup(t *testing.T) {
+	g, s := &Group{slots: newSlots(4)}, &pool{slots: newSlots(4)}
+	k := s.reserve(&g.slots, 2)
+	k.confirm(2)
 	g.freed(&claimed{expired: true}, s)
-	if g.places.taken != 2 || s.places.taken != 2 {
-		t.Errorf("a burial leaves %d and %d places taken, not 2", g.places.taken, s.places.taken)
+	if g.slots.taken != 2 || s.slots.taken != 2 {
+		t.Errorf("a burial leaves %d and %d slots taken, not 2", g.slots.taken, s.slots.taken)
 	}
-	if g.freed(&claimed{}, s); g.places.taken != 1 || s.places.taken != 1 {
-		t.Errorf("a message leaves %d and %d places taken, not 1", g.places.taken, s.places.taken)
+	if g.freed(&claimed{}, s); g.slots.taken != 1 || s.slots.taken != 1 {
+		t.Errorf("a message leaves %d and %d slots taken, not 1", g.slots.taken, s.slots.taken)
 	}
 }
 
-// TestGroupHearsOfPlacesThatAreFree: whoever is told that a place is free finds it free in the database whose it was,
+// TestGroupHearsOfSlotsThatAreFree: whoever is told that a slot is free finds it free in the database whose it was,
 // and not only in others, which would have its turn.
-func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
-	m := newTestMember()
+func TestGroupHearsOfSlotsThatAreFree(t *testing.T) {
+	m := newTestWorker()
 	l, taken := m.d.loop, -1
 	l.freed = func(*claimed) { l.step(func() { taken = l.schedule.taken }) }
 	l.step(func() {
@@ -75,7 +75,7 @@ func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
 	})
 	l.handlers.Wait()
 	if taken != 0 {
-		t.Errorf("%d places are taken", taken)
+		t.Errorf("%d slots are taken", taken)
 	}
 	select {
 	case <-l.news:
@@ -86,7 +86,7 @@ func TestGroupHearsOfPlacesThatAreFree(t *testing.T) {
 
 // TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver, and then only to see whether it answers; Drain waits for nothing.
 func TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver(t *testing.T) {
-	m, now := newTestMember(), time.Now()
+	m, now := newTestWorker(), time.Now()
 	for range 3 {
 		wait := m.breaker.Failed(now)
 		if turn, in := m.turn(now.Add(wait-1), 4, 4); turn.m != nil || in != 1 {

@@ -53,14 +53,14 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 	if cfg.Item == nil {
 		cfg.Item = cfg.item
 	}
-	g := &gathering{store: store, logger: store.db.Logger(logger), turn: make(chan struct{}, 1)}
+	b := &batcher{store: store, logger: store.db.Logger(logger), turn: make(chan struct{}, 1)}
 	return func(msg *message.Message) error {
 		core.DropHeaders(msg) // what comes from outside commands no broker
-		err := g.ingest(msg, cfg.Item)
+		err := b.ingest(msg, cfg.Item)
 		if err == nil {
-			g.throttle.Reset()
+			b.throttle.Reset()
 		} else if !core.IsThrottled(msg.Context()) {
-			g.throttle.Pause(msg.Context())
+			b.throttle.Pause(msg.Context())
 		}
 		return err
 	}, nil
@@ -79,27 +79,27 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	}, nil
 }
 
-// gathering stores items that come at once in one statement. One of the callers writes for all of them, and
-// meanwhile the next ones gather.
-type gathering struct {
+// batcher stores items that come at once in one statement. One of the callers writes for all of them, and
+// meanwhile the next ones wait.
+type batcher struct {
 	store    *Store
 	logger   watermill.LoggerAdapter
 	turn     chan struct{} // capacity 1: whose turn it is to write
 	throttle core.Throttle // of failures in a row
 
 	mu      sync.Mutex
-	waiting []*gathered
+	waiting []*waitingItem
 }
 
-type gathered struct {
+type waitingItem struct {
 	item Item
 	done chan error // capacity 1
 }
 
-// maxGathered is how many items are written at once.
-const maxGathered = 1000
+// maxItems is how many items are written at once.
+const maxItems = 1000
 
-func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
+func (b *batcher) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
 	item, err := itemOf(msg)
 	err = text.SafeError(err)
 	switch {
@@ -108,68 +108,68 @@ func (g *gathering) ingest(msg *message.Message, itemOf func(*message.Message) (
 	case err != nil:
 		return fmt.Errorf("IngestConfig.Item: %w", err)
 	}
-	if _, err := g.store.record(item); err != nil {
+	if _, err := b.store.record(item); err != nil {
 		return outbox.Poison(fmt.Errorf("%w: %w", ErrInvalid, err))
 	}
-	return g.put(msg.Context(), item)
+	return b.put(msg.Context(), item)
 }
 
-func (g *gathering) put(ctx context.Context, item Item) error {
+func (b *batcher) put(ctx context.Context, item Item) error {
 	if core.Elsewhere(ctx) {
 		ctx = core.OutsideTx(ctx)
 	}
-	if _, err := g.store.db.Tx(ctx); !errors.Is(err, core.ErrNoTx) {
-		stored, err := g.store.Enqueue(ctx, item)
+	if _, err := b.store.db.Tx(ctx); !errors.Is(err, core.ErrNoTx) {
+		stored, err := b.store.Enqueue(ctx, item)
 		if err == nil {
 			err = stored[0].notStored()
 		}
 		return poisoned(err)
 	}
-	mine := &gathered{item: item, done: make(chan error, 1)}
-	g.mu.Lock()
-	g.waiting = append(g.waiting, mine)
-	g.mu.Unlock()
+	mine := &waitingItem{item: item, done: make(chan error, 1)}
+	b.mu.Lock()
+	b.waiting = append(b.waiting, mine)
+	b.mu.Unlock()
 	for {
 		select {
 		case err := <-mine.done:
 			return err
 		case <-ctx.Done():
-			g.leave(mine)
+			b.leave(mine)
 			return ctx.Err() // it may be stored all the same, and a copy of it is known then
-		case g.turn <- struct{}{}:
+		case b.turn <- struct{}{}:
 			runtime.Gosched() // others may be about to join
-			g.write(ctx, g.next())
-			<-g.turn
+			b.write(ctx, b.next())
+			<-b.turn
 		}
 	}
 }
 
 // leave takes an item back that is not being written yet. Written with another call's much later, it would overwrite
 // what is newer.
-func (g *gathering) leave(mine *gathered) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.waiting = slices.DeleteFunc(g.waiting, func(w *gathered) bool { return w == mine })
+func (b *batcher) leave(mine *waitingItem) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.waiting = slices.DeleteFunc(b.waiting, func(w *waitingItem) bool { return w == mine })
 }
 
-func (g *gathering) next() []*gathered {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	n := min(len(g.waiting), maxGathered)
-	batch := slices.Clone(g.waiting[:n])
-	g.waiting = slices.Delete(g.waiting, 0, n)
+func (b *batcher) next() []*waitingItem {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(b.waiting), maxItems)
+	batch := slices.Clone(b.waiting[:n])
+	b.waiting = slices.Delete(b.waiting, 0, n)
 	return batch
 }
 
 // write stores a batch. If it fails for a reason that may lie in some of them, the halves are stored apart, and so on.
-func (g *gathering) write(ctx context.Context, batch []*gathered) {
+func (b *batcher) write(ctx context.Context, batch []*waitingItem) {
 	if len(batch) == 0 {
 		return
 	}
-	stored, err := g.enqueue(ctx, batch)
+	stored, err := b.enqueue(ctx, batch)
 	if half := len(batch) / 2; half > 0 && (errors.Is(err, ErrInvalid) || text.RefusesRow(err)) {
-		g.write(ctx, batch[:half])
-		g.write(ctx, batch[half:])
+		b.write(ctx, batch[:half])
+		b.write(ctx, batch[half:])
 		return
 	}
 	for i, w := range batch {
@@ -181,14 +181,14 @@ func (g *gathering) write(ctx context.Context, batch []*gathered) {
 	}
 }
 
-func (g *gathering) enqueue(ctx context.Context, batch []*gathered) ([]EnqueueResult, error) {
+func (b *batcher) enqueue(ctx context.Context, batch []*waitingItem) ([]EnqueueResult, error) {
 	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(ctx)), queryTimeout)
 	defer cancel()
 	items := make([]Item, len(batch))
 	for i, w := range batch {
 		items[i] = w.item
 	}
-	return g.store.Enqueue(ctx, items...)
+	return b.store.Enqueue(ctx, items...)
 }
 
 // poisoned marks an error that lies in the message.

@@ -27,19 +27,19 @@ var errStopped = errors.New("queue: stopped")
 
 // loopConfig is what a Dispatcher and a subscription set differently.
 type loopConfig struct {
-	only          []string       // topics; nil = all
-	limits        map[string]int // of topics that have one of their own
-	places, batch int
-	room          int // for payloads, in bytes
-	lease, poll   time.Duration
-	closeTimeout  time.Duration
+	only         []string       // topics; nil = all
+	limits       map[string]int // of topics that have one of their own
+	slots, batch int
+	room         int // for payloads, in bytes
+	lease, poll  time.Duration
+	closeTimeout time.Duration
 }
 
 // loop claims messages and has each handled in a goroutine of its own. One goroutine claims, one renews leases, one
 // acks.
 //
 // The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look asks a
-// Group for places under claiming, a Group looks at the schedules of its loops under its own mu, and nothing under a
+// Group for slots under claiming, a Group looks at the schedules of its loops under its own mu, and nothing under a
 // loop's mu asks its Group.
 type loop struct {
 	store  *Store
@@ -47,12 +47,12 @@ type loop struct {
 	owner  Owner
 	logger watermill.LoggerAdapter
 	handle func(c *claimed) // settles the message, or has it settled; it may end its goroutine
-	freed  func(c *claimed) // nil, or is called when the place of a message is free, before anybody is told
+	freed  func(c *claimed) // nil, or is called when the slot of a message is free, before anybody is told
 
 	base    context.Context // for its values; never over. Set by begin, as the next two
 	work    context.Context // what handlers' contexts are made of
 	giveUp  context.CancelCauseFunc
-	news    chan struct{} // capacity 1: there may be messages, or a place is free
+	news    chan struct{} // capacity 1: there may be messages, or a slot is free
 	running chan struct{} // closed when it has begun to look
 	acks    *acker
 
@@ -73,10 +73,10 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 	l := &loop{
 		store: s, cfg: cfg, owner: NewOwner(), logger: logger, handle: handle,
 		news: make(chan struct{}, 1), running: make(chan struct{}),
-		claimer: newClaimer(), schedule: newSchedule(cfg.places, cfg.batch, cfg.room, cfg.poll, cfg.limits),
+		claimer: newClaimer(), schedule: newSchedule(cfg.slots, cfg.batch, cfg.room, cfg.poll, cfg.limits),
 		claimed: map[ID]*claimed{},
 	}
-	l.acks = newAcker(l, max(1000, 2*cfg.places))
+	l.acks = newAcker(l, max(1000, 2*cfg.slots))
 	return l
 }
 
@@ -160,7 +160,7 @@ func (l *loop) claim(ctx context.Context) {
 }
 
 // look claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if
-// it is not nil, is told how many came and says how many of them have places; what has none is given back.
+// it is not nil, is told how many came and says how many of them have slots; what has none is given back.
 func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
@@ -222,7 +222,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	return started, found.full && err == nil, err
 }
 
-// admitted gives back what has no place. It is called under claiming.
+// admitted gives back what has no slot. It is called under claiming.
 func (l *loop) admitted(found claims, admit func(n int) int) claims {
 	n := admit(len(found.msgs))
 	if n == len(found.msgs) {
@@ -261,7 +261,7 @@ func (l *loop) runs(id ID, until time.Time) bool {
 	return true
 }
 
-// start has a message handled, in a place of its topic. It is called under mu.
+// start has a message handled, in a slot of its topic. It is called under mu.
 func (l *loop) start(c *claimed, until time.Time) {
 	l.schedule.take(c.Topic, len(c.Payload), c.expired)
 	c.until = until
@@ -274,7 +274,7 @@ func (l *loop) start(c *claimed, until time.Time) {
 	}()
 }
 
-// returned frees the place of a message.
+// returned frees the slot of a message.
 func (l *loop) returned(c *claimed) {
 	c.end(nil)
 	if c.suspect {

@@ -119,12 +119,12 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		var next reapPlace
 		var low lowest
 		again, err := s.choose(ctx, choice{what: reapRows, limit: reapBatch, many: func() (err error) {
-			n, next, low, err = s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapLeases,
+			n, next, low, err = s.reapBatch(ctx, r.by, "reap leases", errExhausted, sqltext.ReapLeases,
 				reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage, s.refusals.leftOut())
 			total += n
 			return err
 		}, one: func(row queueRow) (bool, error) {
-			n, _, _, err := s.reapBatch(ctx, r.by, "reap leases", errSpent, sqltext.ReapMessage,
+			n, _, _, err := s.reapBatch(ctx, r.by, "reap leases", errExhausted, sqltext.ReapMessage,
 				row.Source, s.delays(), maxAttempts, row.MessageID)
 			total += n
 			return n > 0, err

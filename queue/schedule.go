@@ -16,48 +16,48 @@ const (
 	maxPassed = 100
 )
 
-// schedule says when to look for messages and how many to take: never more than there are free places, for what waits
+// schedule says when to look for messages and how many to take: never more than there are free slots, for what waits
 // in memory could be handled elsewhere, and of a topic with a limit of its own no more than that. One look is for all
 // topics. It has no clock and no lock; its owner brings both.
 type schedule struct {
-	places int // how many messages may be here at once
+	slots  int // how many messages may be here at once
 	room   int // how large their payloads may be together, but for the last of them
 	batch  int // how many one look may take
 	poll   time.Duration
 	jitter func() float64 // 0 to 1
 
-	taken  int            // places
-	bytes  int            // of payloads
-	topics []*topicPlaces // that have a limit, sorted
-	of     map[string]*topicPlaces
-	behind map[*topicPlaces]bool // of which messages may have been passed, because there was no room
-	passed int                   // topics that have no other limit than to be passed by now and then
+	taken  int           // slots
+	bytes  int           // of payloads
+	topics []*topicSlots // that have a limit, sorted
+	of     map[string]*topicSlots
+	behind map[*topicSlots]bool // of which messages may have been passed, because there was no room
+	passed int                  // topics that have no other limit than to be passed by now and then
 
 	wait      time.Duration // after a look that found nothing, before jitter; 0 = the last one found something
 	next      time.Time     // when to look unless woken
 	notBefore time.Time     // whatever happens
-	few       time.Time     // not before, unless enough places are free
+	few       time.Time     // not before, unless enough slots are free
 	woken     bool          // since the last look began, which may have been too early to see why
 }
 
-// topicPlaces are the places of a topic that has a limit, or is passed by.
-type topicPlaces struct {
+// topicSlots are the slots of a topic that has a limit, or is passed by.
+type topicSlots struct {
 	topic        string
 	limit, taken int
 	passed       time.Time // until then it has no room
 }
 
-func (t *topicPlaces) room(now time.Time) int {
+func (t *topicSlots) room(now time.Time) int {
 	if now.Before(t.passed) {
 		return 0
 	}
 	return max(0, t.limit-t.taken)
 }
 
-func newSchedule(places, batch, room int, poll time.Duration, limits map[string]int) schedule {
+func newSchedule(slots, batch, room int, poll time.Duration, limits map[string]int) schedule {
 	s := schedule{
-		places: places, batch: batch, room: room, poll: poll, jitter: rand.Float64,
-		of: map[string]*topicPlaces{}, behind: map[*topicPlaces]bool{},
+		slots: slots, batch: batch, room: room, poll: poll, jitter: rand.Float64,
+		of: map[string]*topicSlots{}, behind: map[*topicSlots]bool{},
 	}
 	for topic, limit := range limits {
 		s.limit(topic, limit)
@@ -65,9 +65,9 @@ func newSchedule(places, batch, room int, poll time.Duration, limits map[string]
 	return s
 }
 
-func (s *schedule) limit(topic string, limit int) *topicPlaces {
-	t := &topicPlaces{topic: topic, limit: min(limit, s.places)}
-	i, _ := slices.BinarySearchFunc(s.topics, topic, func(t *topicPlaces, topic string) int {
+func (s *schedule) limit(topic string, limit int) *topicSlots {
+	t := &topicSlots{topic: topic, limit: min(limit, s.slots)}
+	i, _ := slices.BinarySearchFunc(s.topics, topic, func(t *topicSlots, topic string) int {
 		return strings.Compare(t.topic, topic)
 	})
 	s.of[topic], s.topics = t, slices.Insert(s.topics, i, t)
@@ -79,7 +79,7 @@ func (s *schedule) pass(topic string, until time.Time) bool {
 	t := s.of[topic]
 	if t == nil && s.passed < maxPassed {
 		s.passed++
-		t = s.limit(topic, s.places)
+		t = s.limit(topic, s.slots)
 	}
 	if t == nil {
 		return false
@@ -88,12 +88,12 @@ func (s *schedule) pass(topic string, until time.Time) bool {
 	return true
 }
 
-// free is how many places a look may use.
+// free is how many slots a look may use.
 func (s *schedule) free() int {
 	if s.taken > 0 && s.bytes >= s.room {
 		return 0 // until one is done
 	}
-	return max(0, min(s.places-s.taken, s.batch))
+	return max(0, min(s.slots-s.taken, s.batch))
 }
 
 // bytesFree is how large the payloads may be together that a look brings.
@@ -106,7 +106,7 @@ func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
 		return 0, time.Hour
 	}
 	at := later(s.next, s.notBefore)
-	if 4*n < min(s.batch, s.places) {
+	if 4*n < min(s.batch, s.slots) {
 		at = later(at, s.few)
 	}
 	room, limit := 0, 0
@@ -115,7 +115,7 @@ func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
 	}
 	if room > 0 {
 		passed := s.notBefore
-		if 4*min(n, room) < min(s.batch, s.places, limit) {
+		if 4*min(n, room) < min(s.batch, s.slots, limit) {
 			passed = later(passed, s.few)
 		}
 		if passed.Before(at) {
@@ -152,7 +152,7 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 	s.notBefore = now
 	switch {
 	case more:
-		// A place that becomes free is worth no look of its own: looks may take half of the time.
+		// A slot that becomes free is worth no look of its own: looks may take half of the time.
 		s.wait, s.next, s.few = 0, now, now.Add(took)
 		return
 	case got > 0:
@@ -168,7 +168,7 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 	}
 }
 
-// take gives a message of a topic and a size a place, and done takes it back. One that is only to be buried does not
+// take gives a message of a topic and a size a slot, and done takes it back. One that is only to be buried does not
 // count for its topic.
 func (s *schedule) take(topic string, size int, buried bool) {
 	s.taken++

@@ -20,8 +20,8 @@ type clock time.Time
 func (c *clock) now() time.Time        { return time.Time(*c) }
 func (c *clock) sleep(d time.Duration) { *c = clock(c.now().Add(d)) }
 
-func newTestSchedule(places, batch int, limits map[string]int) (*schedule, *clock) {
-	s := newSchedule(places, batch, 1000, time.Second, limits)
+func newTestSchedule(slots, batch int, limits map[string]int) (*schedule, *clock) {
+	s := newSchedule(slots, batch, 1000, time.Second, limits)
 	s.jitter = func() float64 { return 0.5 }
 	c := clock(time.Now())
 	return &s, &c
@@ -40,7 +40,7 @@ func TestScheduleTakesNoMoreThanThereIsRoom(t *testing.T) {
 	}
 	s.done("", 1, false)
 	if n, _ := s.look(c.now()); n != 1 {
-		t.Errorf("a free place brings %d", n)
+		t.Errorf("a free slot brings %d", n)
 	}
 }
 
@@ -88,8 +88,8 @@ func TestScheduleIsWoken(t *testing.T) {
 	}
 }
 
-// TestScheduleGathersPlaces: while there is more to take, a look for one place only comes as often as looks may.
-func TestScheduleGathersPlaces(t *testing.T) {
+// TestScheduleWaitsForSeveralSlots: while there is more to take, a look for one slot only comes as often as looks may.
+func TestScheduleWaitsForSeveralSlots(t *testing.T) {
 	s, c := newTestSchedule(16, 50, nil)
 	n, _ := s.look(c.now())
 	begun := c.now()
@@ -97,17 +97,17 @@ func TestScheduleGathersPlaces(t *testing.T) {
 	s.got(begun, c.now(), n, true)
 	s.done("", 1, false)
 	if n, wait := s.look(c.now()); n != 0 || wait != time.Millisecond {
-		t.Errorf("it looks for one place, wait %s", wait)
+		t.Errorf("it looks for one slot, wait %s", wait)
 	}
 	for range 3 {
 		s.done("", 1, false)
 	}
 	if n, _ := s.look(c.now()); n != 4 {
-		t.Errorf("a quarter of the places is free, and it takes %d", n)
+		t.Errorf("a quarter of the slots is free, and it takes %d", n)
 	}
 }
 
-// TestScheduleOfATopicWithALimit: a place that is free is looked for at once while messages of its topic may have been
+// TestScheduleOfATopicWithALimit: a slot that is free is looked for at once while messages of its topic may have been
 // passed, and else not before it is time.
 func TestScheduleOfATopicWithALimit(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2, "many": 20})
@@ -136,10 +136,10 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 	s.take("slow", 1, true)
 	if rooms := s.began(c.now()); rooms[1].n != 1 {
-		t.Errorf("what is only buried takes a place of its topic: %v", rooms)
+		t.Errorf("what is only buried takes a slot of its topic: %v", rooms)
 	}
 	if s.done("slow", 1, true); s.taken != 1 {
-		t.Errorf("%d places are taken", s.taken)
+		t.Errorf("%d slots are taken", s.taken)
 	}
 }
 
@@ -208,18 +208,18 @@ func TestScheduleHasRoomForPayloads(t *testing.T) {
 	}
 	s.take("", 600, false)
 	if n, _ := s.look(c.now()); n != 7 || s.bytesFree() != 400 {
-		t.Errorf("%d places, with room for %d", n, s.bytesFree())
+		t.Errorf("%d slots, with room for %d", n, s.bytesFree())
 	}
 	s.take("", 5000, false)
 	if n, wait := s.look(c.now()); n != 0 || wait < time.Minute {
-		t.Errorf("%d places after %s, and no room", n, wait)
+		t.Errorf("%d slots after %s, and no room", n, wait)
 	}
 	s.done("", 600, false)
 	if n, _ := s.look(c.now()); n != 0 {
-		t.Errorf("%d places behind a large message", n)
+		t.Errorf("%d slots behind a large message", n)
 	}
 	s.done("", 5000, false)
 	if n, _ := s.look(c.now()); n != 8 || s.bytesFree() != 1000 {
-		t.Errorf("%d places, with room for %d", n, s.bytesFree())
+		t.Errorf("%d slots, with room for %d", n, s.bytesFree())
 	}
 }

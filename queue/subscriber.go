@@ -79,9 +79,9 @@ type Subscriber struct {
 	close   context.CancelFunc
 	running sync.WaitGroup
 
-	mu    sync.Mutex // also makes Subscribe and Close exclude each other
-	loops map[*loop]bool
-	kept  bool // upkeep and listening have begun
+	mu         sync.Mutex // also makes Subscribe and Close exclude each other
+	loops      map[*loop]bool
+	maintained bool // maintenance and listening have begun
 }
 
 var _ message.Subscriber = (*Subscriber)(nil)
@@ -113,16 +113,16 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.ctx.Err() != nil {
 		return nil, outbox.ErrClosed
 	}
-	u := &upkeep{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute, service: s.cfg.Service}
-	if err := u.once(ctx); err != nil {
+	m := &maintainer{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute, service: s.cfg.Service}
+	if err := m.once(ctx); err != nil {
 		return nil, err
 	}
-	s.keep(u)
+	s.maintain(m)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
 	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: teller{s.cfg.Service, s.logger}}
 	l := newLoop(s.store, loopConfig{
-		only: []string{topic}, places: s.cfg.Concurrency, batch: s.cfg.Concurrency, room: s.cfg.MaxBytes,
+		only: []string{topic}, slots: s.cfg.Concurrency, batch: s.cfg.Concurrency, room: s.cfg.MaxBytes,
 		lease: s.cfg.LeaseTTL, poll: s.cfg.PollInterval, closeTimeout: s.cfg.CloseTimeout,
 	}, s.logger.With(watermill.LogFields{"topic": topic}), sub.deliver)
 	s.loops[l] = true
@@ -140,12 +140,12 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // keep starts what all subscriptions share. It is called under mu.
-func (s *Subscriber) keep(u *upkeep) {
-	if s.kept {
+func (s *Subscriber) maintain(m *maintainer) {
+	if s.maintained {
 		return
 	}
-	s.kept = true
-	s.running.Go(func() { u.run(s.ctx) })
+	s.maintained = true
+	s.running.Go(func() { m.run(s.ctx) })
 	if !s.cfg.DisableListen {
 		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.heard) })
 	}

@@ -4,19 +4,19 @@ package mutants
 var queueMutants = []Mutant{
 	{
 		Name: "Q1", File: "queue/group.go", In: "queue", Test: "TestADatabaseHasHalfOfAGroup",
-		Breaks: "one database of a Group takes all of its places",
+		Breaks: "one database of a Group takes all of its slots",
 		Old:    "most = max(1, most/2)",
 		New:    "most = max(1, most)",
 	},
 	{
-		Name: "Q2", File: "queue/group_member.go", In: "queue", Test: "TestBurialsFreeNoPlaceOfAGroup",
-		Breaks: "a burial frees a place that it did not have, and a Group handles more at once than it may",
+		Name: "Q2", File: "queue/group_worker.go", In: "queue", Test: "TestBurialsFreeNoSlotOfAGroup",
+		Breaks: "a burial frees a slot that it did not have, and a Group handles more at once than it may",
 		Old:    "	if c.expired {\n		return\n	}\n	g.mu.Lock()",
 		New:    "	g.mu.Lock()",
 	},
 	{
 		Name: "Q3", File: "queue/schedule.go", In: "queue", Test: "TestScheduleOfATopicWithALimit",
-		Breaks: "a burial takes a place of its topic",
+		Breaks: "a burial takes a slot of its topic",
 		Old:    "t != nil && !buried {\n		t.taken++",
 		New:    "t != nil {\n		t.taken++",
 	},

@@ -12,17 +12,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// target is a database of a Group. One with nothing to do is asleep: it has no Dispatcher and no goroutine, and is
+// database is a database of a Group. One with nothing to do is asleep: it has no Dispatcher and no goroutine, and is
 // looked at together with the others of its pool. All but woken is guarded by Group.mu.
-type target struct {
+type database struct {
 	key    string
 	held   *fleet.Handle
 	store  *Store
-	server *server
+	pool   *pool
 	unhook func()
 	woken  atomic.Bool // it is in Group.woken
 
-	awake   *member   // nil while it is asleep
+	awake   *worker   // nil while it is asleep
 	cleanAt time.Time // when to clean it up
 
 	// While it is asleep.
@@ -32,23 +32,23 @@ type target struct {
 	checkAt time.Time // when to look for what changed without a trace
 }
 
-// server is what the databases of one pool have in common: those of them that are asleep are looked at in one
+// pool is shared by the databases with one connection pool: those of them that are asleep are looked at in one
 // statement.
-type server struct {
-	targets map[*target]bool
-	places  places // for messages at work at once, for the connections that their handlers keep
-	looking bool
-	scanAt  time.Time // nothing is to be done for any of them before
-	lookAt  time.Time
-	wait    time.Duration // between looks, before jitter
-	breaker breaker.Breaker
+type pool struct {
+	databases map[*database]bool
+	slots     slots // for messages at work at once, for the connections that their handlers keep
+	looking   bool
+	scanAt    time.Time // nothing is to be done for any of them before
+	lookAt    time.Time
+	wait      time.Duration // between looks, before jitter
+	breaker   breaker.Breaker
 }
 
-// room is for how many more messages one look may keep places: half of what is free is left to other databases, so that
+// room is for how many more messages one look may keep slots: half of what is free is left to other databases, so that
 // one that hangs does not have all of it before it is known to be slow.
-func (s *server) room() int {
-	free := max(0, s.places.free())
-	if s.places.most == noLimit || len(s.targets) < 2 {
+func (s *pool) room() int {
+	free := max(0, s.slots.free())
+	if s.slots.most == noLimit || len(s.databases) < 2 {
 		return free
 	}
 	return (free + 1) / 2
@@ -73,7 +73,7 @@ func (c *DispatcherConfig) mostOf(conns int) int {
 	return max(1, conns-spareConns)
 }
 
-// sync makes the targets those of the fleet.
+// sync makes the databases those of the fleet.
 func (g *Group) sync(ctx context.Context) {
 	keys := g.stores.fleet.Keys()
 	g.mu.Lock()
@@ -81,7 +81,7 @@ func (g *Group) sync(ctx context.Context) {
 	if g.ended {
 		return
 	}
-	for _, t := range g.targets {
+	for _, t := range g.databases {
 		select {
 		case <-t.held.Done():
 			g.remove(t)
@@ -89,7 +89,7 @@ func (g *Group) sync(ctx context.Context) {
 		}
 	}
 	for _, key := range keys {
-		if g.targets[key] == nil {
+		if g.databases[key] == nil {
 			g.add(ctx, key)
 		}
 	}
@@ -106,13 +106,13 @@ func (g *Group) add(ctx context.Context, key string) {
 		held.Release()
 		return
 	}
-	t := &target{key: key, held: held, store: store}
-	pool := store.db.Pool()
-	if t.server = g.servers[pool]; t.server == nil {
-		t.server = &server{targets: map[*target]bool{}, places: newPlaces(g.cfg.Dispatcher.mostOf(store.db.Conns().Max))}
-		g.servers[pool] = t.server
+	t := &database{key: key, held: held, store: store}
+	shared := store.db.Pool()
+	if t.pool = g.pools[shared]; t.pool == nil {
+		t.pool = &pool{databases: map[*database]bool{}, slots: newSlots(g.cfg.Dispatcher.mostOf(store.db.Conns().Max))}
+		g.pools[shared] = t.pool
 	}
-	t.server.targets[t] = true
+	t.pool.databases[t] = true
 	t.unhook = store.db.OnCommit(func(n core.Notification) {
 		if n.Queue && t.woken.CompareAndSwap(false, true) {
 			g.wokenMu.Lock()
@@ -121,17 +121,17 @@ func (g *Group) add(ctx context.Context, key string) {
 			g.signal()
 		}
 	})
-	g.targets[key] = t
+	g.databases[key] = t
 	g.wake(ctx, t)
 }
 
-// remove lets go of a target as soon as nothing of it is under way. It is called under mu.
-func (g *Group) remove(t *target) {
-	delete(g.targets, t.key)
+// remove lets go of a database as soon as nothing of it is under way. It is called under mu.
+func (g *Group) remove(t *database) {
+	delete(g.databases, t.key)
 	t.unhook()
-	pool := t.store.db.Pool()
-	if delete(t.server.targets, t); len(t.server.targets) == 0 && g.servers[pool] == t.server {
-		delete(g.servers, pool)
+	shared := t.store.db.Pool()
+	if delete(t.pool.databases, t); len(t.pool.databases) == 0 && g.pools[shared] == t.pool {
+		delete(g.pools, shared)
 	}
 	m := t.awake
 	g.sleep(t)
@@ -143,32 +143,32 @@ func (g *Group) remove(t *target) {
 	})
 }
 
-// wake has a target claim for itself. It is called under mu.
-func (g *Group) wake(ctx context.Context, t *target) {
-	if t.awake != nil || g.targets[t.key] != t || ctx.Err() != nil {
+// wake has a database claim for itself. It is called under mu.
+func (g *Group) wake(ctx context.Context, t *database) {
+	if t.awake != nil || g.databases[t.key] != t || ctx.Err() != nil {
 		return
 	}
-	m, err := g.newMember(ctx, t)
+	m, err := g.newWorker(ctx, t)
 	if err != nil {
 		return // the configuration was checked
 	}
 	t.awake = m
-	i, _ := slices.BinarySearchFunc(g.members, m, func(a, b *member) int {
+	i, _ := slices.BinarySearchFunc(g.workers, m, func(a, b *worker) int {
 		return strings.Compare(a.status.Key, b.status.Key)
 	})
-	g.members = slices.Insert(g.members, i, m)
+	g.workers = slices.Insert(g.workers, i, m)
 }
 
 // sleep is called under mu.
-func (g *Group) sleep(t *target) {
+func (g *Group) sleep(t *database) {
 	m := t.awake
 	if m == nil {
 		return
 	}
-	t.awake, t.cleanAt, t.server.scanAt = nil, m.cleanAt, time.Time{}
+	t.awake, t.cleanAt, t.pool.scanAt = nil, m.cleanAt, time.Time{}
 	m.leaving = true
 	m.end()
-	g.members = slices.DeleteFunc(g.members, func(other *member) bool { return other == m })
+	g.workers = slices.DeleteFunc(g.workers, func(other *worker) bool { return other == m })
 }
 
 // wakeThose wakes what was written to in this process. It is called under mu.

@@ -5,36 +5,36 @@ import (
 )
 
 const (
-	// keepAtOnce is how many databases are kept up at once, and slow ones beside.
-	keepAtOnce = 2
+	// maxMaintained is how many databases have maintenance at once, next to slow ones.
+	maxMaintained = 2
 	// cleanShare is for how long one database is cleaned before others have their turn.
 	cleanShare = time.Second
 )
 
-// startUpkeep starts what a Dispatcher's upkeep does, in databases that answer and where it is time. Claims do not wait
-// for it. It returns how long nothing else is due. It is called under mu.
-func (g *Group) startUpkeep(now time.Time) time.Duration {
+// startMaintenance starts the maintenance of databases that answer and are due. Claims do not wait for it. It returns
+// how long nothing else is due. It is called under mu.
+func (g *Group) startMaintenance(now time.Time) time.Duration {
 	wait := noWait
-	for _, m := range g.members {
-		if m.keeping || m.leaving || m.breaker.Failures() > 0 {
+	for _, m := range g.workers {
+		if m.maintaining || m.leaving || m.breaker.Failures() > 0 {
 			continue // its end, or a turn that works, signals
 		}
-		if in := m.upkeepAt.Sub(now); in > 0 {
+		if in := m.maintainAt.Sub(now); in > 0 {
 			wait = min(wait, in)
 			continue
 		}
-		if g.keeping >= keepAtOnce {
+		if g.maintaining >= maxMaintained {
 			return wait
 		}
-		g.keep(m, now)
+		g.maintain(m, now)
 	}
 	return wait
 }
 
-// keep is called under mu.
-func (g *Group) keep(m *member, now time.Time) {
-	m.keeping = true
-	g.keeping++
+// maintain is called under mu.
+func (g *Group) maintain(m *worker, now time.Time) {
+	m.maintaining = true
+	g.maintaining++
 	m.polls.Add(1)
 	clean := g.cfg.Dispatcher.CleanInterval > 0 && !now.Before(m.cleanAt)
 	handled := m.handled || m.cleanAt.IsZero()
@@ -46,13 +46,13 @@ func (g *Group) keep(m *member, now time.Time) {
 			defer g.mu.Unlock()
 			if !over && g.slow < slowPolls {
 				slow = true
-				g.keeping--
+				g.maintaining--
 				g.slow++
 				g.signal()
 			}
 		})
 		var more bool
-		err := m.upkeep.once(m.ctx)
+		err := m.maintainer.once(m.ctx)
 		if m.ctx.Err() == nil {
 			m.reaping.Tell(err)
 		}
@@ -69,17 +69,17 @@ func (g *Group) keep(m *member, now time.Time) {
 		if slow {
 			g.slow--
 		} else {
-			g.keeping--
+			g.maintaining--
 		}
-		m.keeping = false
+		m.maintaining = false
 		now := time.Now()
-		m.upkeepAt = now.Add(m.upkeep.wait())
+		m.maintainAt = now.Add(m.maintainer.wait())
 		if clean {
 			m.cleanAt = now.Add(g.cleanWait(handled, more))
 			m.handled = false
 		}
-		if m.cleanAt.Before(m.upkeepAt) && more {
-			m.upkeepAt = m.cleanAt
+		if m.cleanAt.Before(m.maintainAt) && more {
+			m.maintainAt = m.cleanAt
 		}
 		g.signal()
 	})

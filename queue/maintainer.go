@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// upkeep is the goroutine for what is in no hurry: giving back what dead processes have claimed, and deleting what was
-// done long ago.
-type upkeep struct {
+// maintainer is the goroutine for work that is not urgent: giving back messages of dead processes, and deleting old
+// messages that are done.
+type maintainer struct {
 	store  *Store
 	logger watermill.LoggerAdapter
 	lease  time.Duration
@@ -30,47 +30,47 @@ type upkeep struct {
 	more   bool      // there may be more to bury before that
 }
 
-// buryInterval is how soon burying goes on that had no places for all.
+// buryInterval is how soon burying goes on that had no slots for all.
 const buryInterval = 50 * time.Millisecond
 
 // once does what is due. At first that is all: a missing table, or database, shows here.
-func (u *upkeep) once(ctx context.Context) (err error) {
+func (m *maintainer) once(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	u.more = false
-	if now := time.Now(); !now.Before(u.reapAt) {
-		u.reapAt = time.Time{}
-		pause := u.pause()
-		u.place, _, err = u.store.reap(ctx, reaping{
-			kill: u.bury == nil, by: teller{u.service, u.logger}, from: u.place, share: pause / reapShare,
+	m.more = false
+	if now := time.Now(); !now.Before(m.reapAt) {
+		m.reapAt = time.Time{}
+		pause := m.pause()
+		m.place, _, err = m.store.reap(ctx, reaping{
+			kill: m.bury == nil, by: teller{m.service, m.logger}, from: m.place, share: pause / reapShare,
 		})
 		if err != nil {
 			return err
 		}
-		u.reapAt = now.Add(pause)
+		m.reapAt = now.Add(pause)
 	}
-	if u.bury != nil {
-		u.more, err = u.bury(ctx)
+	if m.bury != nil {
+		m.more, err = m.bury(ctx)
 	}
 	return err
 }
 
 // wait is for how long nothing is due.
-func (u *upkeep) wait() time.Duration {
+func (m *maintainer) wait() time.Duration {
 	switch {
-	case u.more:
+	case m.more:
 		return buryInterval
-	case u.reapAt.IsZero(): // it failed
-		return u.pause()
+	case m.reapAt.IsZero(): // it failed
+		return m.pause()
 	}
-	return time.Until(u.reapAt)
+	return time.Until(m.reapAt)
 }
 
 // pause is how long to wait before reaping again, not the same in all processes.
-func (u *upkeep) pause() time.Duration {
-	every := u.lease / 2
-	if u.clean > 0 {
-		every = min(every, u.clean)
+func (m *maintainer) pause() time.Duration {
+	every := m.lease / 2
+	if m.clean > 0 {
+		every = min(every, m.clean)
 	}
 	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
 }
@@ -88,25 +88,25 @@ func cleaningLog(l watermill.LoggerAdapter) trouble.Log {
 }
 
 // run goes on after once.
-func (u *upkeep) run(ctx context.Context) {
-	reaping, cleaning := reapingLog(u.logger), cleaningLog(u.logger)
-	cleanAt := time.Now().Add(u.clean)
+func (m *maintainer) run(ctx context.Context) {
+	reaping, cleaning := reapingLog(m.logger), cleaningLog(m.logger)
+	cleanAt := time.Now().Add(m.clean)
 	for {
-		pause := time.NewTimer(u.wait())
+		pause := time.NewTimer(m.wait())
 		select {
 		case <-ctx.Done():
 			pause.Stop()
 			return
 		case <-pause.C:
 		}
-		if err := u.once(ctx); ctx.Err() == nil {
+		if err := m.once(ctx); ctx.Err() == nil {
 			reaping.Tell(err)
 		}
-		if u.clean > 0 && time.Now().After(cleanAt) {
-			if _, err := u.store.Clean(ctx); ctx.Err() == nil {
+		if m.clean > 0 && time.Now().After(cleanAt) {
+			if _, err := m.store.Clean(ctx); ctx.Err() == nil {
 				cleaning.Tell(err)
 			}
-			cleanAt = time.Now().Add(u.clean)
+			cleanAt = time.Now().Add(m.clean)
 		}
 	}
 }

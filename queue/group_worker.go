@@ -13,44 +13,44 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// member is the Dispatcher of a target that is awake. What changes is guarded by Group.mu.
-type member struct {
-	t     *target
+// worker is the Dispatcher of a database that is awake. What changes is guarded by Group.mu.
+type worker struct {
+	db    *database
 	d     *Dispatcher
 	over  chan struct{}   // closed when it has ended
 	ctx   context.Context // ends when it is to leave
 	end   context.CancelFunc
 	polls sync.WaitGroup
 
-	status   fleet.Status
-	breaker  breaker.Breaker
-	polling  bool
-	slow     bool // the poll takes long
-	answered bool // although what it did last failed
-	leaving  bool // gets no more polls
-	handled  bool // something since the last clean-up
-	keeping  bool // its upkeep is under way
+	status      fleet.Status
+	breaker     breaker.Breaker
+	polling     bool
+	slow        bool // the poll takes long
+	answered    bool // although what it did last failed
+	leaving     bool // gets no more polls
+	handled     bool // something since the last clean-up
+	maintaining bool // its maintenance is under way
 
-	upkeep   *upkeep // used by one goroutine at a time
-	upkeepAt time.Time
-	cleanAt  time.Time
-	reaping  trouble.Log
-	cleaning trouble.Log
+	maintainer *maintainer // used by one goroutine at a time
+	maintainAt time.Time
+	cleanAt    time.Time
+	reaping    trouble.Log
+	cleaning   trouble.Log
 }
 
-// turn is what a member would do if it had its turn.
+// turn is what a worker would do if it had its turn.
 type turn struct {
-	m    *member
+	m    *worker
 	n    int  // messages to claim at most; 0 = only to see whether the database answers
-	busy bool // it has its turn already, or all the places that it may have: choosing it waits for it
+	busy bool // it has its turn already, or all the slots that it may have: choosing it waits for it
 }
 
 // suspect says whether its last turn failed and it has not answered since. It is called under mu.
-func (m *member) suspect() bool { return m.breaker.Failures() > 0 && !m.answered }
+func (m *worker) suspect() bool { return m.breaker.Failures() > 0 && !m.answered }
 
-// turn returns the member's turn, or how long it has none: free places are left, and it may have no more than most. A
-// suspect claims nothing before the database has answered, so it needs no place. It is called under mu.
-func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) {
+// turn returns the worker's turn, or how long it has none: free slots are left, and it may have no more than most. A
+// suspect claims nothing before the database has answered, so it needs no slot. It is called under mu.
+func (m *worker) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {
 		if m.suspect() {
@@ -74,19 +74,20 @@ func (m *member) turn(now time.Time, free, most int) (t turn, in time.Duration) 
 	return t, in
 }
 
-// newMember starts the Dispatcher of a target. It is called under mu.
-func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
+// newWorker starts the Dispatcher of a database. It is called under mu.
+func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 	d, err := NewDispatcher(t.store, g.cfg.Dispatcher, g.logger)
 	if err != nil {
 		return nil, err
 	}
-	m := &member{
-		t: t, d: d, upkeep: d.upkeep(), status: fleet.Status{Key: t.key}, cleanAt: t.cleanAt, over: make(chan struct{}),
+	m := &worker{
+		db: t, d: d, maintainer: d.maintainer(), status: fleet.Status{Key: t.key}, cleanAt: t.cleanAt,
+		over:    make(chan struct{}),
 		reaping: reapingLog(d.logger), cleaning: cleaningLog(d.logger),
 	}
 	m.ctx, m.end = context.WithCancel(ctx)
 	d.loop.news = g.news
-	d.loop.freed = func(c *claimed) { g.freed(c, t.server) }
+	d.loop.freed = func(c *claimed) { g.freed(c, t.pool) }
 	ended := d.loop.begin(ctx)
 	g.work.Go(func() {
 		defer close(m.over)
@@ -102,14 +103,14 @@ func (g *Group) newMember(ctx context.Context, t *target) (*member, error) {
 	return m, nil
 }
 
-// freed is called when a handler has returned. Its caller signals. Burials have places of their own database alone.
-func (g *Group) freed(c *claimed, s *server) {
+// freed is called when a handler has returned. Its caller signals. Burials have slots of their own database alone.
+func (g *Group) freed(c *claimed, s *pool) {
 	if c.expired {
 		return
 	}
 	g.mu.Lock()
-	g.places.give()
-	s.places.give()
+	g.slots.release()
+	s.slots.release()
 	g.mu.Unlock()
 }
 
@@ -120,18 +121,18 @@ func (g *Group) signal() {
 	}
 }
 
-// lookPlace is a place for a look, among MaxPolls or among those that are slow.
-type lookPlace struct {
+// pollSlot is a slot for a look, among MaxPolls or among those that are slow.
+type pollSlot struct {
 	g     *Group
 	slow  bool
 	over  bool
 	hurry *time.Timer
 }
 
-// lookPlace takes one. When the look takes long it goes over to the slow ones, and slowed is called. It is called under
+// pollSlot takes one. When the look takes long it goes over to the slow ones, and slowed is called. It is called under
 // mu.
-func (g *Group) lookPlace(slow bool, slowed func()) *lookPlace {
-	s := &lookPlace{g: g, slow: slow}
+func (g *Group) pollSlot(slow bool, slowed func()) *pollSlot {
+	s := &pollSlot{g: g, slow: slow}
 	if slow {
 		g.slow++
 	} else {
@@ -157,7 +158,7 @@ func (g *Group) lookPlace(slow bool, slowed func()) *lookPlace {
 }
 
 // leave is called under mu.
-func (s *lookPlace) leave() {
+func (s *pollSlot) leave() {
 	s.hurry.Stop()
 	if s.over = true; s.slow {
 		s.g.slow--
@@ -166,14 +167,14 @@ func (s *lookPlace) leave() {
 	}
 }
 
-// poll gives a member its turn. It is called under mu.
+// poll gives a worker its turn. It is called under mu.
 func (g *Group) poll(t turn, now time.Time) {
 	m := t.m
 	suspect := t.n == 0
-	kept := m.t.server.take(&g.places, t.n)
-	place := g.lookPlace(suspect, func() {
+	reservation := m.db.pool.reserve(&g.slots, t.n)
+	slot := g.pollSlot(suspect, func() {
 		m.slow = true
-		kept.slowed()
+		reservation.slowed()
 	})
 	m.polling = true
 	m.status.LastTurn = now
@@ -189,7 +190,7 @@ func (g *Group) poll(t turn, now time.Time) {
 			got, full, err = m.d.loop.look(m.ctx, t.n, func(n int) int {
 				g.mu.Lock()
 				defer g.mu.Unlock()
-				admitted = kept.got(n)
+				admitted = reservation.confirm(n)
 				return admitted
 			})
 		}
@@ -198,9 +199,9 @@ func (g *Group) poll(t turn, now time.Time) {
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		place.leave()
+		slot.leave()
 		m.polling, m.slow = false, false
-		kept.unused(admitted - got) // handlers had some already
+		reservation.release(admitted - got) // handlers had some already
 		if m.answered = suspect && err == nil; !m.answered {
 			g.polled(m, got, full, err)
 		}
@@ -209,7 +210,7 @@ func (g *Group) poll(t turn, now time.Time) {
 }
 
 // answers says whether the database of a suspect works again.
-func (m *member) answers() error {
+func (m *worker) answers() error {
 	ctx, cancel := context.WithTimeout(m.ctx, queryTimeout)
 	defer cancel()
 	if _, err := m.d.store.Get(ctx, ID{Source: "nobody", MessageID: "nothing"}); !errors.Is(err, ErrNotFound) {
@@ -219,7 +220,7 @@ func (m *member) answers() error {
 }
 
 // polled takes what came of a turn. It is called under mu.
-func (g *Group) polled(m *member, got int, full bool, err error) {
+func (g *Group) polled(m *worker, got int, full bool, err error) {
 	m.status.Handled, m.status.Full, m.status.LastError = got, full, err
 	m.handled = m.handled || got > 0
 	g.last = m.status
