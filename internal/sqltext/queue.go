@@ -109,10 +109,12 @@ SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 	// givingBack marks the transaction as one that takes messages from an owner and does not make them done. Enqueue waits
 	// for such a one, and not for that of a handler which has acked its message: both have locked a row that has an owner,
 	// and nothing else tells them apart. It comes before the lock. givenBack asks for the mark of the session that has
-	// locked the row, or had. What is given back behind a savepoint is not marked, and is taken for one that is being
-	// handled.
-	givingBack = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
-	givenBack  = `NOT pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint)`
+	// locked the row, or had. Behind a savepoint that is another than the transaction's, so behindSavepoint marks it too,
+	// once it is known: as the new row has it.
+	givingBack      = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
+	behindSavepoint = `RETURNING CASE WHEN q.xmin <> pg_current_xact_id()::xid ` +
+		`THEN pg_try_advisory_xact_lock(8031453474740764672 + q.xmin::text::bigint) END`
+	givenBack = `NOT pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint)`
 
 	// onAStandby has COMMIT wait for a standby, if there is one to wait for, although nothing was changed: it waits for
 	// what was written to
@@ -190,13 +192,14 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	MarkDead = `WITH marked AS (
     UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL` + NoteDead + `
      WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done' AND ` + givingBack + `
-    RETURNING q.state
+    ` + behindSavepoint + `, q.state
 )
 SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
 
 	stateOf = `SELECT q.state FROM {queue} q WHERE q.source = $1 AND q.message_id = $2`
 
-	// CleanQueue deletes one batch of messages that were done longer ago than the retention. Nothing else is ever deleted.
+	// CleanQueue deletes one batch of messages that were done longer ago than the retention, or only seen, and not since.
+	// Nothing else is ever deleted.
 	//
 	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, empty = now).
 	CleanQueue = `WITH old AS MATERIALIZED (
@@ -204,6 +207,12 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
      WHERE q.state = 'done' AND q.done_at < coalesce(nullif($3::text, '')::timestamptz,
        statement_timestamp()) - $1::float8 * interval '1 second'
      ORDER BY q.done_at LIMIT $2::int FOR UPDATE OF q SKIP LOCKED
+), seen AS MATERIALIZED (
+    SELECT q.ctid FROM {queue} q
+     WHERE q.state = 'seen' AND q.last_seen_at < coalesce(nullif($3::text, '')::timestamptz,
+       statement_timestamp()) - $1::float8 * interval '1 second'
+     ORDER BY q.last_seen_at LIMIT $2::int FOR UPDATE OF q SKIP LOCKED
 )
-DELETE FROM {queue} q USING (SELECT o.ctid FROM old o LIMIT $2::int) o WHERE q.ctid = o.ctid`
+DELETE FROM {queue} q USING (SELECT o.ctid FROM old o UNION ALL SELECT s.ctid FROM seen s LIMIT $2::int) o
+ WHERE q.ctid = o.ctid`
 )

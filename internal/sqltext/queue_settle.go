@@ -35,7 +35,8 @@ UPDATE {queue} q
   locked_until = NULL,
        due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))] * interval '1 second',
        state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END` + NoteAbandoned + `
-` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)`
+` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)
+` + behindSavepoint
 
 	// FailMessages marks messages dead.
 	//
@@ -44,7 +45,8 @@ UPDATE {queue} q
 UPDATE {queue} q
    SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL,
      locked_until = NULL` + NoteFailed + `
-` + ofHeld
+` + ofHeld + `
+` + behindSavepoint
 
 	// HoldMessages locks messages of an owner for as long as its transaction lasts, as that of a handler does which has
 	// acked them: a call that stores a copy meanwhile does not wait for it. For each comes back how many leases of it were
@@ -64,7 +66,8 @@ UPDATE {queue} q
    SET due_at = clock_timestamp() + $5::float8 * interval '1 second', last_error = coalesce(nullif($4::text, ''),
      q.last_error),
        owner = NULL, locked_until = NULL
-` + ofHeld
+` + ofHeld + `
+` + behindSavepoint
 
 	// ReapLeases gives back and returns messages whose lease is over, with the charge of Abandon. It looks at one page of
 	// either index of what is not done, in their order: rows with an owner have no index of their own, which each claim
