@@ -85,7 +85,7 @@ func queueStatements() []planned {
 		// and by ctid
 		{
 			name: "CleanQueue", sql: sqltext.CleanQueue, args: []any{3600.0, 1000, ""},
-			indexes: []string{"inbox_queue_done", ""},
+			indexes: []string{"inbox_queue_done", "inbox_queue_seen", ""},
 		},
 	}
 }

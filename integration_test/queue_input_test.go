@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -163,7 +164,7 @@ func TestExpiry(t *testing.T) {
 	settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("held")))
 }
 
-// TestCleanKeepsUnfinished: only what is done is deleted, batch by batch, each of them short. A copy that comes after
+// TestCleanKeepsUnfinished: only what is done, or was seen and never worked on, is deleted, batch by batch, each of them short. A copy that comes after
 // that is new: that is what the retention says.
 func TestCleanKeepsUnfinished(t *testing.T) {
 	h := onPgx(t)
@@ -171,6 +172,10 @@ func TestCleanKeepsUnfinished(t *testing.T) {
 	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, done_at, first_seen_at, last_seen_at)
 		select s, i, 'orders', s, now() - interval '40 days', now() - interval '40 days', now() - interval '40 days'
 		  from unnest('{seen,processing,dead,done}'::text[]) s, generate_series(1, 2500) i`)
+	h.exec(t, `insert into inbox_queue (source, message_id, first_seen_at) values ('seen', 'again', now() - interval '40 days')`)
+	counted, err := newAdmin(t, h).Clean(t.Context(), admin.CleanConfig{QueueRetention: 30 * 24 * time.Hour, DryRun: true})
+	require.NoError(t, err)
+	assert.EqualValues(t, 5000, counted.Queue.N)
 	h.exec(t, `create table batches (n int)`)
 	h.exec(t, `create function batch() returns trigger language plpgsql as $$ begin insert into batches select count(*) `+
 		`from gone; return null; end $$`)
@@ -178,9 +183,9 @@ func TestCleanKeepsUnfinished(t *testing.T) {
 		`execute function batch()`)
 	n, err := store.Clean(t.Context())
 	require.NoError(t, err)
-	assert.EqualValues(t, 2500, n)
-	assert.Equal(t, []int{500, 1000, 1000}, column[int](t, h, "select n from batches order by 1"))
-	assert.Equal(t, []string{"dead 2500", "processing 2500", "seen 2500"},
+	assert.EqualValues(t, 5000, n, "done, and seen")
+	assert.Equal(t, []int{0, 1000, 1000, 1000, 1000, 1000}, column[int](t, h, "select n from batches order by 1"))
+	assert.Equal(t, []string{"dead 2500", "processing 2500", "seen 1"},
 		column[string](t, h, "select state || ' ' || count(*) from inbox_queue group by state order by 1"))
 	stored, err := store.Enqueue(t.Context(), item("done", "1"))
 	require.NoError(t, err)

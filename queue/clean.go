@@ -13,8 +13,9 @@ import (
 // cleanTimeout bounds the deletion of one batch.
 const cleanTimeout = 30 * time.Second
 
-// Clean deletes messages that were done longer ago than StoreConfig.Retention, and returns the number, also with an
-// error. It works in batches, each in its own transaction, with pauses. A Dispatcher does it regularly.
+// Clean deletes messages that have been done for longer than StoreConfig.Retention, and those that AlreadyProcessed saw
+// last before that and nobody worked on. It returns their number, also with an error. It works in batches, each a
+// transaction of its own, and pauses between them. A Dispatcher calls it.
 func (s *Store) Clean(ctx context.Context) (int64, error) {
 	total, _, err := s.clean(ctx, 0)
 	return total, err

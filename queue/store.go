@@ -31,7 +31,7 @@ type StoreConfig struct {
 	Backoff outbox.Backoff
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 never.
 	MaxAttempts int
-	// Retention is how long done messages are remembered; default 30 days, -1 forever. A copy that arrives later is
+	// Retention is how long messages that are done, or were only seen, are remembered; default 30 days, -1 forever. A copy that arrives later is
 	// handled again.
 	Retention time.Duration
 }

@@ -180,7 +180,9 @@ func (c *call) finish(q *Queued, keepPayload bool) {
 // cleanQueue is sqltext.CleanQueue.
 func cleanQueue(c *call) (res result, err error) {
 	before := after(c.at, -arg[float64](c, 1))
-	old := func(q *Queued) bool { return q.State == done && q.DoneAt.Before(before) }
+	old := func(q *Queued) bool {
+		return q.State == done && q.DoneAt.Before(before) || q.State == seen && q.LastSeenAt.Before(before)
+	}
 	for _, q := range c.find(old, func(a, b *Queued) int { return a.DoneAt.Compare(b.DoneAt) }) {
 		if res.touched == c.number(2) {
 			break

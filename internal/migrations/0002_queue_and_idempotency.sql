@@ -51,6 +51,9 @@ CREATE INDEX {queue_dead} ON {queue} (id)
 CREATE INDEX {queue_done} ON {queue} (done_at)
     WHERE state = 'done';
 
+CREATE INDEX {queue_seen} ON {queue} (last_seen_at)
+    WHERE state = 'seen';
+
 CREATE TABLE {idempotency} (
     -- A row is written when its request begins and gets the answer in the same transaction: others see both or neither.
     tenant      text        NOT NULL CHECK (octet_length(tenant) <= 255),

@@ -20,11 +20,15 @@ const (
         AND i.processed_at IS NULL AND i.dead_at IS NULL LIMIT $2::bigint)
      LIMIT $2::bigint) c`
 
-	// CountOldQueue counts what is done.
+	// CountOldQueue counts what CleanQueue deletes.
 	CountOldQueue = `SELECT count(*), count(*) >= $2::bigint FROM (
-    SELECT FROM {queue} q WHERE q.state = 'done'
-      AND q.done_at < $3::text::timestamptz - $1::float8 * interval '1 second'
-     ORDER BY q.done_at LIMIT $2::bigint) c`
+    (SELECT 1 FROM {queue} q WHERE q.state = 'done'
+        AND q.done_at < $3::text::timestamptz - $1::float8 * interval '1 second' ORDER BY q.done_at LIMIT $2::bigint)
+    UNION ALL
+    (SELECT 1 FROM {queue} q WHERE q.state = 'seen'
+        AND q.last_seen_at < $3::text::timestamptz - $1::float8 * interval '1 second'
+      ORDER BY q.last_seen_at LIMIT $2::bigint)
+     LIMIT $2::bigint) c`
 
 	// CountExpiredKeys counts what CleanKeys deletes.
 	//

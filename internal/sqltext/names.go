@@ -84,7 +84,7 @@ func (n Tables) Validate() error {
 	for _, suffix := range []string{"_processed", "_failed", "_dead", "_failing"} {
 		used[n.Inbox+suffix] = "an index of Inbox"
 	}
-	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_expiring", "_dead", "_done"} {
+	for _, suffix := range []string{"_id_seq", "_ready", "_waiting", "_expiring", "_dead", "_done", "_seen"} {
 		used[n.Queue+suffix] = "an index or a sequence of Queue"
 	}
 	used[n.Idempotency+"_done"] = "an index of Idempotency"
@@ -163,6 +163,7 @@ func (n Tables) replacer() *strings.Replacer {
 		"{queue_expiring}", Quote(n.Queue+"_expiring"),
 		"{queue_dead}", Quote(n.Queue+"_dead"),
 		"{queue_done}", Quote(n.Queue+"_done"),
+		"{queue_seen}", Quote(n.Queue+"_seen"),
 		"{inbox_dead}", Quote(n.Inbox+"_dead"),
 		"{inbox_failing}", Quote(n.Inbox+"_failing"),
 		"{audit}", n.qualified(n.Audit),
