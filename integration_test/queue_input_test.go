@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
