@@ -22,8 +22,9 @@ const (
 	// bubbleLiveness is how long messages may take after the last trouble: a lease runs out, a statement times out, and
 	// the longest pause of what retries is over.
 	bubbleLiveness = 2*leaseOfBubbles + 2*queryTimeout + 30*time.Second
-	// bubbleEvery is which of the faults make test tries: the race detector makes them ten times as slow.
-	bubbleEvery = 100
+	// bubbleEvery is which of the faults are tried, and bubbleEveryShort which of them make test tries: the race detector
+	// makes them ten times as slow.
+	bubbleEvery, bubbleEveryShort = 100, 500
 )
 
 // TestEachOperationWithEachFault runs complete Forwarders, Subscribers and Groups in a bubble of testing/synctest,
@@ -32,8 +33,11 @@ const (
 // bounded time, and Run returns. OUTBOX_LONG tries all, else some of them are tried.
 func TestEachOperationWithEachFault(t *testing.T) {
 	every := bubbleEvery
-	if os.Getenv("OUTBOX_LONG") != "" {
+	switch {
+	case os.Getenv("OUTBOX_LONG") != "":
 		every = 1
+	case testing.Short():
+		every = bubbleEveryShort
 	}
 	n, tried, missed, slowest := 0, 0, 0, time.Duration(0)
 	for _, s := range bubbleScenarios {

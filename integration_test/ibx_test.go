@@ -78,10 +78,13 @@ type ibx struct {
 	owner queue.Owner
 }
 
-func TestIBX(t *testing.T) {
+func TestIBX(t *testing.T) { testIBX(t, onPgx(t)) }
+
+func TestIBXOverDatabaseSQL(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
-	testIBX(t, newPgxHandle(t, newMigratedDatabase(t)), newSQLHandle(t, "pgx", newMigratedDatabase(t)))
+	testIBX(t, newSQLHandle(t, "pgx", newMigratedDatabase(t)))
 }
 
 // TestIBXInMemory needs no Postgres.
@@ -91,21 +94,17 @@ func TestIBXInMemory(t *testing.T) {
 	testIBX(t, newMemoryHandle(t))
 }
 
-func testIBX(t *testing.T, handles ...handle) {
+func testIBX(t *testing.T, h handle) {
 	for _, section := range ibxSections {
 		for _, r := range section.requirements {
-			if r.test == nil || r.sql && handles[0].isMemory() {
+			if r.test == nil || r.sql && h.isMemory() {
 				continue
 			}
 			name := fmt.Sprintf("IBX-%03d", r.number)
 			t.Run(name+"_"+strings.ReplaceAll(r.text, " ", "_"), func(t *testing.T) {
-				for _, h := range handles {
-					t.Run(h.name, func(t *testing.T) {
-						x := ibx{handle: h, logs: &lineLogger{}, name: name, owner: queue.NewOwner()}
-						x.store = x.with(t, queue.StoreConfig{})
-						r.test(t, x)
-					})
-				}
+				x := ibx{handle: h, logs: &lineLogger{}, name: name, owner: queue.NewOwner()}
+				x.store = x.with(t, queue.StoreConfig{})
+				r.test(t, x)
 			})
 		}
 	}

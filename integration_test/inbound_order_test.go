@@ -24,7 +24,7 @@ func TestInboundOrderUnderRebalance(t *testing.T) {
 		t.Run(strategy, func(t *testing.T) {
 			t.Parallel()
 			w := newInboundWorld(t, 4)
-			w.send(rounds(3000, 60_000), 200)
+			w.send(rounds(1200, 60_000), 200)
 			c := w.config()
 			c.Strategy = strategy
 			c.ManualCommit = strategy == "sticky"

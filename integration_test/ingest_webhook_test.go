@@ -303,18 +303,20 @@ func TestWebhookOutlivesItsClient(t *testing.T) {
 		defer close(served)
 		answer(w, post("one", "payload").WithContext(ctx))
 	}()
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == 1
-	}, "the statement is under way")
-	leave()
-	select {
-	case <-served:
-		t.Fatal("it was interrupted")
-	case <-time.After(100 * time.Millisecond):
+	waiting := func(n int) {
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == n
+		}, "%d statements wait", n)
 	}
+	waiting(1)
+	leave()
+	later := make(chan int, 1)
+	go func() { later <- answer(w, post("later", "payload")).StatusCode }()
+	waiting(2) // the first one is not interrupted
 	require.NoError(t, lock.Rollback(t.Context()))
 	<-served
-	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue"))
+	assert.Equal(t, 200, <-later)
+	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue"))
 
 	// A transaction that the server's own middleware put into the context is not the one to wait for.
 	err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
@@ -322,5 +324,5 @@ func TestWebhookOutlivesItsClient(t *testing.T) {
 		return outbox.SetRollbackOnly(ctx)
 	})
 	require.ErrorIs(t, err, outbox.ErrRolledBack)
-	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue"))
+	assert.Equal(t, 3, h.count(t, "select count(*) from inbox_queue"))
 }
