@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -80,42 +79,4 @@ func TestAShortLeaseGoesOn(t *testing.T) {
 	t.Logf("%d rounds of %d messages with %d stops: p50 %s, slowest %s", len(took), rows, stops,
 		took[len(took)/2].Round(time.Millisecond), took[len(took)-1].Round(time.Millisecond))
 	require.Positive(t, stops)
-}
-
-// TestTheSlowestDatabaseOfALease measures how slow a database may be for a lease: how long it takes until messages that
-// were made pending by hand are published, by the time that each statement takes. Up to a third of the lease they all
-// are, within the minute in which such rows are looked for; beyond, a line says why they are not.
-func TestTheSlowestDatabaseOfALease(t *testing.T) {
-	extended(t)
-	if !long {
-		t.Skip("it only measures: OUTBOX_LONG=1")
-	}
-	for _, delay := range []time.Duration{50, 100, 200, 300, 500, 700, 900} {
-		delay *= time.Millisecond
-		url := newMigratedDatabase(t)
-		h := newPgxHandle(t, url)
-		var slow atomic.Int64
-		cfg := shortLease(quickConfig())
-		w := startForwarder(t, newSlowHandle(t, url, &slow), cfg)
-		messages := numbered("m", 1, 50)
-		h.publish(t, "orders", "", messages...)
-		w.arrives(t, messages...)
-		slow.Store(int64(delay))
-		h.exec(t, "update outbox set published_at = null where published_at is not null")
-		begun, limit := time.Now(), 2*time.Minute
-		left := 1
-		for left > 0 && time.Since(begun) < limit {
-			time.Sleep(50 * time.Millisecond) // it only measures
-			left = h.count(t, "select count(*) from outbox where published_at is null")
-		}
-		t.Logf("a lease of %s, statements of %s: %d of %d published after %s; lines on the lease: %d", cfg.LeaseTTL, delay,
-			len(messages)-left, len(messages), time.Since(begun).Round(100*time.Millisecond), w.log.count("renewing the lease"))
-		if delay < cfg.LeaseTTL/3 {
-			require.Zero(t, left, "statements of %s", delay)
-		} else if left > 0 {
-			require.Positive(t, w.log.count("renewing the lease"), "statements of %s", delay)
-		}
-		slow.Store(0)
-		require.NoError(t, w.Forwarder.Close())
-	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/idempotency"
@@ -199,6 +200,7 @@ func (a *aviary) forwards() {
 		a.t.Fatalf("not all are dead or published, or no topic is paused: %v", pending())
 	}
 	a.shown()
+	a.stored()
 	require.NoError(a.t, end())
 }
 
@@ -397,19 +399,37 @@ func (a *aviary) answers() {
 func (a *aviary) shown() {
 	sings := func(shown string) []string { return sings(strings.ReplaceAll(shown, canary+" value", "")) }
 	c := ctl{t: a.t, url: a.h.url}
-	for _, command := range []string{
-		"messages list", "messages list --state dead", "errors", "inbox list", "queue list", "keys blocked", "topics list",
-		"stats", "doctor", "check", "messages retry-now --all --yes", "audit list",
+	commands := []string{
+		"messages list", "messages list --state dead", "messages show 1", "errors", "inbox list", "queue list", "keys blocked",
+		"topics list", "stats", "doctor", "check", "messages retry-now --all --yes", "audit list",
+	}
+	pages := []string{
+		"", "errors", "errors?in=inbox", "errors?in=queue", "messages?state=dead", "messages?in=inbox&state=dead",
+		"messages?in=queue&state=dead", "message?in=outbox&id=1", "topics", "audit",
+	}
+	for noun, ids := range map[string]string{
+		"inbox": `select consumer || ':' || message_id from inbox where last_error <> '' limit 1`,
+		"queue": `select source || ':' || message_id from inbox_queue where last_error <> '' limit 1`,
 	} {
+		for _, id := range column[string](a.t, a.h, ids) {
+			commands = append(commands, noun+" show "+id)
+			pages = append(pages, "message?in="+noun+"&id="+url.QueryEscape(id))
+		}
+	}
+	for _, command := range commands {
 		for _, form := range []string{"", " -o json"} {
 			r := c.run(words(command + form)...)
 			assert.Empty(a.t, sings(r.out+r.err), command+form)
 		}
 	}
 	s := newSite(a.t, a.h, ui.Access{})
-	for _, page := range []string{"", "errors", "messages?state=dead", "message?in=outbox&id=1", "topics", "audit"} {
+	for _, page := range pages {
 		assert.Empty(a.t, sings(s.get(page).body), page)
 	}
+}
+
+// stored looks at the errors in the tables.
+func (a *aviary) stored() {
 	for _, errs := range []string{
 		`select last_error from outbox where last_error <> ''`, `select reason from outbox_topics where reason <> ''`,
 		`select last_error from inbox where last_error <> ''`, `select last_error from inbox_queue where last_error <> ''`,
@@ -418,9 +438,28 @@ func (a *aviary) shown() {
 	}
 }
 
+// quotes has errors in the tables that quote secrets, as somebody may write them by SQL.
+func (a *aviary) quotes() {
+	a.stored()
+	for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
+		a.h.exec(a.t, "update "+table+" set last_error = $1 where last_error <> ''", errSecret.Error())
+	}
+	a.h.exec(a.t, "update outbox_topics set reason = $1", errSecret.Error())
+	a.shown()
+	dead := admin.Filter{States: []admin.State{admin.Dead}}
+	groups, err := newAdmin(a.t, a.h).ErrorGroups(a.t.Context(), dead)
+	require.NoError(a.t, err)
+	require.NotEmpty(a.t, groups)
+	dead.ErrorGroup = groups[0].ID
+	found, err := newAdmin(a.t, a.h).List(a.t.Context(), dead, admin.Page{})
+	require.NoError(a.t, err)
+	assert.NotEmpty(a.t, found.Messages, "a group of such an error has its messages")
+}
+
 // losesTheDatabase looks at what there is, and then has a server that is not there.
 func (a *aviary) losesTheDatabase() {
 	a.shown()
+	a.quotes()
 	at, err := url.Parse(a.h.url)
 	require.NoError(a.t, err)
 	at.Host = "127.0.0.1:1"
