@@ -35,8 +35,7 @@ func revived(t testing.TB, h handle, consumer, uuid string) bool {
 }
 
 func TestActs(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 7}, nil)
 	require.NoError(t, err)
 	const all = 100 // of each state in a fresh table
@@ -169,8 +168,7 @@ func TestActs(t *testing.T) {
 
 // TestHeads: what is first of its key is not for the filter to say.
 func TestHeads(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, last_error, dead_at)
 		SELECT i, topic, key, '', now(), 1, 'away', CASE state WHEN 'dead' THEN now() END
 		  FROM (VALUES (1, 'x', 'A', 'failing'), (2, 'y', 'A', 'failing'), (3, 'y', 'B', 'failing'), (4, 'x', 'B', 'dead'), (5, 'x', 'C', 'dead'),
@@ -217,8 +215,7 @@ func TestHeads(t *testing.T) {
 
 // TestActsPassByLocks has rows locked by somebody else while an act goes by.
 func TestActsPassByLocks(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 60)
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
@@ -238,8 +235,7 @@ func TestActsPassByLocks(t *testing.T) {
 
 // TestActIsCutOff ends an act between two batches: what was done is counted, in the result and in the log.
 func TestActIsCutOff(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 300)
 	a, err := admin.New(h.db, admin.Config{BatchSize: 10}, nil)
 	require.NoError(t, err)
@@ -271,8 +267,7 @@ func TestActIsCutOff(t *testing.T) {
 }
 
 func TestActsThatAreRefused(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 60)
 	a, nobody := newAdmin(t, h), func() *admin.Admin {
 		a, err := admin.New(h.db, admin.Config{}, nil)
@@ -400,8 +395,7 @@ func TestInboxActs(t *testing.T) {
 }
 
 func TestAdminClean(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 6000)
 	h.exec(t, "UPDATE outbox SET created_at = now() - interval '10 days', published_at = published_at - interval "+
 		"'9 days' WHERE id <= 3000")
@@ -469,8 +463,7 @@ func TestAdminClean(t *testing.T) {
 // TestRetryNowMeetsEachMessageOnce makes due more than a batch of what is due already, which the walk in the order of
 // time must not meet again.
 func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const rows = 1200
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, metadata, due_at) SELECT 'u' || i, 'orders', '', '{}', `+
 		`now() + interval '1 hour' FROM generate_series(1, $1::int) i`, rows)

@@ -76,8 +76,7 @@ func (r onRead) Read(p []byte) (int, error) {
 // TestActsDoWhatWasConfirmed: what was counted is changed as far as it is still there, and nothing that came in its
 // place, whatever was written before and began to fail since.
 func TestActsDoWhatWasConfirmed(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	commands := map[admin.Table]string{admin.Outbox: "messages", admin.Inbox: "inbox", admin.Queue: "queue"}
 	for _, c := range crowds {
@@ -144,8 +143,7 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 // TestActsKeepWhatWasEnqueuedSince: an ID that is enqueued again between preview and act has other content, which nobody
 // has seen.
 func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)
@@ -173,8 +171,7 @@ func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
 
 // TestActsOnMoreThanWasCounted: then what was written since is not meant.
 func TestActsOnMoreThanWasCounted(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 10_000}, nil)
 	require.NoError(t, err)
 	const many = 10_001
@@ -204,8 +201,7 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 
 // TestReconcileSendsWhatWasConfirmed: the broker loses more after the question.
 func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'x', '', now() "+
 		"FROM generate_series(1, 3) i")
 	a := newAdmin(t, h)
@@ -224,8 +220,7 @@ func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
 
 // TestCleanDeletesWhatWasConfirmed: what becomes old enough since the question stays.
 func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	for _, s := range []string{
 		"INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT i, 'x', '', now() - interval '1 day', " +

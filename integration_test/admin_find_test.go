@@ -37,8 +37,7 @@ func foundAll(t testing.TB, a *admin.Admin, what string, limit int) (all []strin
 
 // TestFind finds one message in all tables, by all of its names, page by page.
 func TestFind(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 3000)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, metadata) VALUES ('letter', 'dead_letters', '', '{"uuid_poisoned": "u40"}')`)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)
@@ -126,8 +125,7 @@ func (s *site) findAll(query string) reply {
 
 // TestLooked lists page by page and holds what each says of how far it came.
 func TestLooked(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const rows = 1000
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, published_at)
 		SELECT 'u' || i, 'orders', 'k' || i % 100, '', now() - (2000 - i) * interval '1 minute', now() FROM generate_series(1, $1::int) i`, rows)

@@ -42,8 +42,7 @@ func fillOutbox(t testing.TB, h handle, n int) {
 
 // TestListPages compares the pages of lists with what one plain query finds.
 func TestListPages(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const rows = 4000
 	fillOutbox(t, h, rows)
 	// So many of one topic and one lane that a step does not come to their end.
@@ -194,8 +193,7 @@ func TestGetAndGroups(t *testing.T) {
 
 // TestStatsOfConsumersAndLanes: what keeps failing, and lanes that nobody reads.
 func TestStatsOfConsumersAndLanes(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/a', i, i, CASE `+
 		`WHEN i > 8 THEN now() END FROM generate_series(1, 10) i`)
 	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) VALUES
@@ -222,8 +220,7 @@ func TestStatsOfConsumersAndLanes(t *testing.T) {
 
 // TestGroupsAreBounded over all topics and consumers together, so that many of them are grouped as quickly as few.
 func TestGroupsAreBounded(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'topic-' || i % 5, `+
 		`'', 1, 'away', CASE WHEN i <= 50 THEN now() END FROM generate_series(1, 100) i`)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, last_error, dead_at) SELECT 'shop/' || i % 5, i, 1, `+
@@ -265,8 +262,7 @@ func TestGroupsAreBounded(t *testing.T) {
 }
 
 func TestInboxLists(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error, processed_at, dead_at)
 		SELECT 'shop:' || i % 3 || '%/h', 'm:' || i, now() - i % 100 * interval '1 second', i % 4,
 		       CASE WHEN i % 4 > 0 THEN 'order ' || i || ' is bad' END,

@@ -18,8 +18,7 @@ func (lostAll) Each(context.Context, string, time.Time, func(string) error) erro
 
 // TestWhatComesBackTogetherFallsDueInOrder: messages of one key, whatever their states and topics, in batches of one.
 func TestWhatComesBackTogetherFallsDueInOrder(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 1}, nil)
 	require.NoError(t, err)
 	const write = `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, last_error, published_at, dead_at)

@@ -63,8 +63,7 @@ func sentAgain(t testing.TB, h handle) (msgs []*message.Message) {
 // TestRedriveOfKeptLetters: a dead message is published again as it was, and handled once, also if its broker
 // redelivers it.
 func TestRedriveOfKeptLetters(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	var mended atomic.Bool
 	first, second := newMessage("one"), newMessage("two")
 	first.Metadata = message.Metadata{
@@ -115,8 +114,7 @@ func TestRedriveOfKeptLetters(t *testing.T) {
 
 // TestRedriveOfWhatDiesAgain: the second letter is another one, and counts.
 func TestRedriveOfWhatDiesAgain(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	var mended atomic.Bool
 	f := deadInARouter(t, h, &mended, newMessage("one"))
 	a := newAdmin(t, h)
@@ -136,8 +134,7 @@ func TestRedriveOfWhatDiesAgain(t *testing.T) {
 
 // TestRedriveIsOneTransaction: killed in between, or by two at once, a message is sent and revived, or neither.
 func TestRedriveIsOneTransaction(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	var mended atomic.Bool
 	var msgs []*message.Message
 	for i := range 40 {
@@ -177,8 +174,7 @@ func TestRedriveIsOneTransaction(t *testing.T) {
 
 // TestRedriveWithoutALetter says of which messages the letter is gone, and what to do.
 func TestRedriveWithoutALetter(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	var mended atomic.Bool
 	kept, gone := newMessage("kept"), newMessage("gone")
 	deadInARouter(t, h, &mended, kept, gone)
@@ -222,8 +218,7 @@ func TestRedriveByRoles(t *testing.T) {
 // TestNothingIsRedrivenToAPattern: a subscriber of another package leaves the pattern that it subscribed, to which
 // nothing can be published.
 func TestNothingIsRedrivenToAPattern(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	var mended atomic.Bool
 	deadInARouter(t, h, &mended, newMessage("one"))
 	h.exec(t, `update outbox set metadata = metadata || '{"topic_poisoned": "orders.*.created"}'`)

@@ -14,8 +14,7 @@ import (
 // TestWhatIsSentAgainIsNotFailing: what an operator requeues or replays is ready until it fails again, in lists,
 // counts, error groups, metrics, doctor and the page.
 func TestWhatIsSentAgainIsNotFailing(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error, published_at, dead_at, created_at)
 		SELECT i::text, 'orders', '', now(), CASE WHEN i < 6 THEN 9 ELSE 0 END, CASE WHEN i < 6 THEN 'broken' END,
 		       CASE WHEN i > 5 THEN now() END, CASE WHEN i < 6 THEN now() END, now() - interval '5 hours'

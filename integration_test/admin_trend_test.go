@@ -19,8 +19,7 @@ import (
 // TestTrendIsInTheRows: what was written and published per second comes from the rows alone, so a page that has just
 // started has an hour of it, and says whether the backlog drains.
 func TestTrendIsInTheRows(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	// For two hours one a second was written, and published with a backlog of an hour; for ten minutes two are published.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 		SELECT i::text, CASE i % 4 WHEN 0 THEN 'letters' ELSE 'orders' END, '', now() - i * interval '1 second',
@@ -78,8 +77,7 @@ func TestTrendIsInTheRows(t *testing.T) {
 
 // TestTrendOfWhatGrows: more is written than published, of one topic of two.
 func TestTrendOfWhatGrows(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	// Of orders three a second are written, and one is published; letters stand still at one a second.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 		SELECT i::text, CASE i % 4 WHEN 0 THEN 'letters' ELSE 'orders' END, '', now() - i * interval '0.25 s',
@@ -96,8 +94,7 @@ func TestTrendOfWhatGrows(t *testing.T) {
 // TestCountsGoOnForATime: what a first look does not count is counted if there is time, and estimated if not.
 func TestCountsGoOnForATime(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	rows := 20_000
 	if os.Getenv("OUTBOX_LONG") != "" {
 		rows = 10_000_000

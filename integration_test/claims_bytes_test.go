@@ -58,8 +58,7 @@ func TestClaimHasRoomForPayloads(t *testing.T) {
 // TestDispatcherHasRoomForPayloads: the payloads of what is being handled are no more together than MaxBytes says, and
 // one message, also of what expired; and all are handled.
 func TestDispatcherHasRoomForPayloads(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store := storeOn(t, h, quickStore())
 	const n, size, room = 60, 100_000, 450_000
 	all := items("orders", n)

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
@@ -62,8 +64,14 @@ func reap(ctx context.Context, x ibx, id string) error { return one(x.store.Reap
 // operate is an act of package admin, which has transactions of its own.
 func operate(statement, state string) func(ctx context.Context, x ibx, id string) error {
 	return func(ctx context.Context, x ibx, id string) error {
+		var version int64 // of the content that was previewed
+		if err := drive.Collect(ctx, (*core.DB)(x.db), func(rows drive.Rows) error { return rows.Scan(&version) },
+			`select hashtextextended(id || ' ' || extract(epoch from last_seen_at), 0) from inbox_queue
+			 where source = $1 and message_id = $2`, x.name, id); err != nil {
+			return err
+		}
 		return x.execTx(ctx, sqltext.Tables{}.Render(statement), []string{x.name}, []string{id}, []string{state},
-			int64(0), "")
+			int64(0), "", []int64{version})
 	}
 }
 

@@ -153,8 +153,7 @@ func TestBlockKeyOnDeadThatAnOperatorGaveUp(t *testing.T) {
 // TestDeathIsRemembered: recording a death again, because the answer was lost, calls the message dead again, or its
 // key would be let go though it is to be held.
 func TestDeathIsRemembered(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.publish(t, "orders", "K", "1")
 	const owner = "00000000-0000-0000-0000-000000000001"
 	h.exec(t, "insert into outbox_lanes (scope, lane, owner, epoch) select 's', lane, $1::text::uuid, 1 from outbox",

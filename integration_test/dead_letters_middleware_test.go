@@ -52,8 +52,7 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 // A letter that is written twice, because the ack of its message was lost and there is no inbox to remember, is known
 // as one.
 func TestTheSameDeathHasTheSameLetter(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
 	msg := newMessage("")

@@ -113,8 +113,7 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 
 // TestStoreTellsWhatDies where nobody but the caller of Claim and ReapExpired looks after its messages.
 func TestStoreTellsWhatDies(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)
 	late := items("late", 1)[0]
 	late.ExpiresAt = h.now(t).Add(-time.Second)

@@ -81,8 +81,7 @@ func TestDeadLetterTopic(t *testing.T) {
 
 // TestNoDeathWithoutItsLetter: where the letter cannot be written, the message is not dead.
 func TestNoDeathWithoutItsLetter(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.publish(t, "orders", "K", "1")
 	h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$`)
 	h.exec(t, `create trigger refuse before insert on outbox for each row execute function refuse()`)

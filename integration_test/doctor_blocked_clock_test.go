@@ -17,8 +17,7 @@ import (
 // TestBlockedByOneClock: for how long a partition is blocked does not depend on how the clock of the forwarder's host
 // is set, nor on that of the one who asks.
 func TestBlockedByOneClock(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	id := uuid.NewString()
 	names := sqltext.Tables{}
 	says := func(theirs time.Time) (string, float64) {
@@ -43,8 +42,7 @@ func TestBlockedByOneClock(t *testing.T) {
 // TestHungHandlersAreFound: a partition that no message blocks, and whose handlers do not return, is critical, and its
 // cure is another one.
 func TestHungHandlersAreFound(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	now := time.Now()
 	says, err := json.Marshal(facts.Forwarder{Blocked: []facts.Partition{{
 		Group: "g", Topic: "orders", Partition: 3, Since: now.Add(-6 * time.Minute), Failing: now, Lag: 7, Hung: true,

@@ -78,8 +78,7 @@ func TestDoctorOfAPooler(t *testing.T) {
 
 // TestDoctorOfALosingBroker: it may lose what it acknowledged, and nothing is kept that could be sent again.
 func TestDoctorOfALosingBroker(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := classifyingConfig()
 	cfg.Retention = -1
 	w := startForwarder(t, h, cfg)

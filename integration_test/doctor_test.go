@@ -165,8 +165,7 @@ func TestDoctorLetsABuildEnd(t *testing.T) {
 
 // TestDoctorOfAMissingSequence: one that is made again begins at 1, where there are messages.
 func TestDoctorOfAMissingSequence(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.publish(t, "orders", "", "1", "2", "3")
 	h.exec(t, "DROP SEQUENCE outbox_id_seq CASCADE")
 	eventually(t, func() bool {
@@ -282,8 +281,7 @@ func canceled(t testing.TB) context.Context {
 
 // TestDoctorShowsHungPublishes: only the forwarder's process knows that publishes hang, and it says so in its row.
 func TestDoctorShowsHungPublishes(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	broker, goOn := newFakeBroker(), make(chan struct{})
 	broker.answers(func(string, *message.Message) error {
 		<-goOn

@@ -21,8 +21,7 @@ var notHere = map[string]string{
 // TestDocumentsCommandsAct runs the outboxctl commands of the documents on messages for which they are meant: none
 // fails, and each act finds its own. What docs/reference/outboxctl.md says of a command is the help of that.
 func TestDocumentsCommandsAct(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newOldForwarder(t, moveTables[0], h.url)
 	h.exec(t, `CREATE TABLE my_outbox (id bigserial PRIMARY KEY, event_id uuid DEFAULT gen_random_uuid(), aggregate_id int, topic text, body jsonb, headers jsonb,
 		run_at timestamptz, sent_at timestamptz)`)

@@ -140,8 +140,7 @@ func TestMovingPage(t *testing.T) {
 
 // TestMovingPageAfterARestore: a table whose transaction ids are yet to come is made one that can be moved.
 func TestMovingPageAfterARestore(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[0], h.url)
 	msgs := awkward(6)
 	require.NoError(t, old.pub.Publish("orders", msgs...))
@@ -167,8 +166,7 @@ func TestMovingPageAfterARestore(t *testing.T) {
 
 // TestMovingPageBackToATable: the statement for the way back into a table of one's own moves what is pending, in order.
 func TestMovingPageBackToATable(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `CREATE TABLE my_outbox (id bigserial, event_id uuid, topic text, aggregate_id text, body jsonb, headers jsonb,
 		run_at timestamptz, sent_at timestamptz)`)
 	h.publish(t, "orders", "k", "1", "2", "3")

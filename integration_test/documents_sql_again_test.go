@@ -13,8 +13,7 @@ import (
 // TestStatementsMeetEachMessageOnce: what is run again until it changes nothing meets each message once, though what it
 // changed has been published, has died or has failed again before the next run.
 func TestStatementsMeetEachMessageOnce(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fill := func(becomes string) {
 		h.exec(t, "TRUNCATE outbox, inbox, inbox_queue")
 		h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload, created_at, attempts, last_error) SELECT i, i, 'bookings', '', now() - interval '20 min', 1, 'unknown topic'
@@ -77,8 +76,7 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 // TestDoctorsRetryNowIsOfItsCause: what fails with one text in several topics is one finding, and the command that it
 // names leaves others alone that fail with another.
 func TestDoctorsRetryNowIsOfItsCause(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT topic, topic, '', `+
 		`now() + interval '1 hour', 5, CASE topic WHEN 'c' THEN 'refused' ELSE 'away' END `+
 		`FROM unnest(ARRAY['a', 'b', 'c']) topic`)
@@ -91,8 +89,7 @@ func TestDoctorsRetryNowIsOfItsCause(t *testing.T) {
 
 // TestDoctorOfUnreadLanes: messages wait in lanes that no forwarder has, though one is alive.
 func TestDoctorOfUnreadLanes(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) `+
 		`VALUES ('00000000-0000-0000-0000-000000000001', 'mine', '{}', 'half', now() + interval '1 hour')`)
 	h.exec(t, `INSERT INTO outbox_lanes (scope, lane, epoch, owner) SELECT 'mine', l, 0, CASE `+

@@ -101,8 +101,7 @@ func allColumns(t testing.TB, h handle) (rows []string) {
 // TestOperationsStatements: each statement of docs/run/sql.md that changes something does to every column what the act
 // that it names does.
 func TestOperationsStatements(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	act := func(do func(*admin.Admin, admin.Act) (admin.Result, error), f admin.Filter) func() error {
 		return func() error {
@@ -201,8 +200,7 @@ func TestOperationsStatements(t *testing.T) {
 
 // TestDoctorsStatements: what Doctor names to do by hand does to every column what the act does.
 func TestDoctorsStatements(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	for check, do := range map[string]func() error{
 		"dead": func() error {

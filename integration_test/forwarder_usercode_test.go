@@ -200,8 +200,7 @@ func TestSubscriberThatNeverReads(t *testing.T) {
 
 // TestOwnPublisher: a forwarder that publishes to its own outbox would never end.
 func TestOwnPublisher(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	own, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	broker := newFakeBroker()

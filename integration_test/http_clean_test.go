@@ -58,8 +58,7 @@ func TestForwarderCleansKeys(t *testing.T) {
 
 // TestAdminCleansKeys in a job where no forwarder does, and writes it into the audit log.
 func TestAdminCleansKeys(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	agedKeys(t, h, 7)
 	a := newAdmin(t, h)
 	dry, err := a.Clean(t.Context(), admin.CleanConfig{Idempotency: true, DryRun: true})

@@ -238,8 +238,7 @@ func TestHTTPHandlerEndsItsTransaction(t *testing.T) {
 // TestHTTPCommittedIsNotRepeated although a later statement met a serialization failure: without a key no row says
 // that it was done.
 func TestHTTPCommittedIsNotRepeated(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newOrdering(t, h)
 	once := onceAround(t, h, idempotency.Config{}, idempotency.HandlerFunc(
 		func(_ http.ResponseWriter, r *http.Request) error {
@@ -315,8 +314,7 @@ func TestHTTPDatabaseAway(t *testing.T) {
 
 // TestHTTPRollbackByOnBegin: no answer without a call of the handler, and one that is known is given again.
 func TestHTTPRollbackByOnBegin(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	o := newOrdering(t, h)
 	var begin func(ctx context.Context) error
 	once := onceAround(t, h, idempotency.Config{OnBegin: func(ctx context.Context, _ *http.Request) error {

@@ -225,8 +225,7 @@ func (c *httpClients) order(key string) {
 // Each is carried out once, with one event, and all answers are the same. OUTBOX_LONG sends 10,000 requests.
 func TestHTTPUnderKill(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	n := rounds(500, 10_000)
 	// On a connection that was used before, net/http itself repeats a request that has an idempotency key: then none

@@ -22,8 +22,7 @@ import (
 )
 
 func TestHTTPLimits(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	o := newOrdering(t, h)
 	once := onceAround(t, h, idempotency.Config{MaxBody: 10}, o)
 	for _, key := range []string{"k1", ""} {
@@ -68,8 +67,7 @@ func TestHTTPLimits(t *testing.T) {
 
 // TestHTTPStreams are refused: what was sent before COMMIT could not be taken back.
 func TestHTTPStreams(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	o := newOrdering(t, h)
 	recorder := httptest.NewRecorder()
 	for name, stream := range map[string]func(w http.ResponseWriter) error{
@@ -103,8 +101,7 @@ func TestHTTPStreams(t *testing.T) {
 
 // TestHTTPStatusWithoutBody is answered again as it was.
 func TestHTTPStatusWithoutBody(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		_, err := w.Write([]byte("x"))
@@ -130,8 +127,7 @@ func TestHTTPStatusWithoutBody(t *testing.T) {
 
 // TestHTTPBodyReadBefore: the fingerprint would say nothing, so a program that is wired like that is refused.
 func TestHTTPBodyReadBefore(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	log := newLogCapture(t)
 	once := onceLogging(t, h, idempotency.Config{}, log, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 		t.Error("called")
@@ -202,8 +198,7 @@ func TestHTTPTimeout(t *testing.T) {
 }
 
 func TestHTTPConfig(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	tenant := func(*http.Request) (string, error) { return "", nil }
 	for field, cfg := range map[string]idempotency.Config{
 		"Tenant":          {},

@@ -49,8 +49,7 @@ func TestHTTPOnce(t *testing.T) {
 
 // TestHTTPIdentity: a request is known by tenant, method, route and key.
 func TestHTTPIdentity(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	o := newOrdering(t, h)
 	once := onceAround(t, h, idempotency.Config{}, o)
 	others := []func(r *http.Request){
@@ -116,8 +115,7 @@ func TestHTTPOtherRequest(t *testing.T) {
 }
 
 func TestHTTPKeys(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	o := newOrdering(t, h)
 	log := newLogCapture(t)
 	once := onceLogging(t, h, idempotency.Config{Required: true}, log, o)
@@ -153,8 +151,7 @@ func TestHTTPKeys(t *testing.T) {
 
 // TestHTTPOrder: authorization outside is asked before each replay, and compression outside compresses each.
 func TestHTTPOrder(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	o := newOrdering(t, h)
 	once := onceAround(t, h, idempotency.Config{}, o)
 	compressing := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -214,8 +211,7 @@ func (g gzipped) Write(p []byte) (int, error) { return g.z.Write(p) }
 
 // TestHTTPHeaders: what is about a moment is not stored, and what middlewares outside have set is theirs.
 func TestHTTPHeaders(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	drop := []string{
 		"Set-Cookie", "Date", "Connection", "Keep-Alive", "X-Hop", "Transfer-Encoding", "Trailer", "Upgrade",
 		"Access-Control-Allow-Origin",

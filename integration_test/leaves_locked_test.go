@@ -112,8 +112,7 @@ func TestLeafThatIsToBeLocked(t *testing.T) {
 // TestLockedOutbox: Check does not wait for long, and says who has the table.
 func TestLockedOutbox(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	pid, end := holdWhile(t, h, `LOCK TABLE outbox IN ACCESS EXCLUSIVE MODE`)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -134,8 +133,7 @@ func TestLockedOutbox(t *testing.T) {
 // TestCheckWaitsForNoOtherTable: whatever has checks of its own is none of its business, also while that is locked.
 func TestCheckWaitsForNoOtherTable(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `CREATE TABLE other (n bigint CONSTRAINT other_bound CHECK (n < 5))`)
 	_, end := holdWhile(t, h, `LOCK TABLE other IN ACCESS EXCLUSIVE MODE`)
 	defer end()

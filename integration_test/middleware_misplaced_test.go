@@ -102,8 +102,7 @@ func (n *notedWork) Note(err error) { n.err = err }
 
 // TestWatermillsMiddlewaresInsideChargeNothing to a message of the queue where Tx is outermost.
 func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	retry := wmmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}
 	for where, own := range map[string][]message.HandlerMiddleware{
 		"directly":   {retry.Middleware},

@@ -46,8 +46,7 @@ func nothing(*message.Message) ([]*message.Message, error) { return nil, nil }
 // TestOnMismatchThatFailsIsCounted by the process, as the key is that of another message: its wait grows, operators see
 // it, and in the end it is dead, with a letter of its own.
 func TestOnMismatchThatFailsIsCounted(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for name, onMismatch := range map[string]func(ctx context.Context) error{
 		"error":    func(context.Context) error { return errHandler },
 		"panic":    func(context.Context) error { panic("boom") },
@@ -192,8 +191,7 @@ func TestOnBeginThatLeavesNothingToWorkWithIsCounted(t *testing.T) {
 
 // TestALetterThatCannotBeWrittenIsSeen in the inbox, and the handler is called less and less often.
 func TestALetterThatCannotBeWrittenIsSeen(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "alter table outbox add constraint no_letters check (topic <> 'dead_letters')")
 	w := &waits{}
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) },
@@ -212,8 +210,7 @@ func TestALetterThatCannotBeWrittenIsSeen(t *testing.T) {
 
 // TestClassifyThatPanics counts as one that says Nack.
 func TestClassifyThatPanics(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, errHandler },
 		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
 			MaxAttempts: 2, MinDeadAge: -1, Classify: func(error) outbox.Decision { panic("boom") },
@@ -227,8 +224,7 @@ func TestClassifyThatPanics(t *testing.T) {
 
 // TestARetryAfterErrorMadeByHand waits as one of RetryAfter does.
 func TestARetryAfterErrorMadeByHand(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	w := &waits{}
 	later := &outbox.RetryAfterError{Wait: -time.Hour}
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, later },

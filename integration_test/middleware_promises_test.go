@@ -17,8 +17,7 @@ import (
 
 // TestNothingIsReturnedOfAMessagePutAside: the Router would publish it with the ack. Without Tx nobody else drops it.
 func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{
 		Service: "shop", Backoff: outbox.Backoff{Initial: -1},
 	}, nil)

@@ -126,8 +126,7 @@ func (r *replying) replies(t *testing.T) int {
 // TestRequestReply: the reply of a success is written in the handler's transaction, once, also if the command comes
 // twice. That of a failure leaves although nothing else does.
 func TestRequestReply(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	r := newReplying(t, h, false, func(ctx context.Context, call int64, cmd *PlaceOrder) (string, error) {
 		return "placed " + cmd.ID, nil
 	})

@@ -208,8 +208,7 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 
 // TestRetryAfterAmongOtherErrors: what is poison or done is not put off.
 func TestRetryAfterAmongOtherErrors(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	mws := stack(t, h, middleware.StackConfig{})
 	handled := func(err error) error {
 		_, got := chain(func(*message.Message) ([]*message.Message, error) { return nil, err }, mws...)(newMessage(""))

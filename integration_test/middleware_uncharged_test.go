@@ -197,8 +197,7 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 // TestAPoisonKeyIsSaidToDie, and nothing else: such a message is not retried. One without a UUID is named by what
 // consumed it.
 func TestAPoisonKeyIsSaidToDie(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	logger := watermill.NewCaptureLogger()
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
 	require.NoError(t, err)
@@ -221,8 +220,7 @@ func TestAPoisonKeyIsSaidToDie(t *testing.T) {
 
 // TestWhatFailsBeforeTheInboxIsForgotten when it succeeds, or its transaction could not begin for no fault of its own.
 func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	w := &waits{}
 	var fails error
 	mws := stack(t, h, middleware.StackConfig{
@@ -296,8 +294,7 @@ func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 
 // TestKeyHasTheContextOfItsMessage also if it is asked because OnBegin failed.
 func TestKeyHasTheContextOfItsMessage(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	type tenant struct{}
 	mws := stack(t, h, middleware.StackConfig{
 		Tx: middleware.TxConfig{OnBegin: func(context.Context, *message.Message) error { return errHandler }},

@@ -99,8 +99,7 @@ func TestMoveWithoutLockTimeout(t *testing.T) {
 
 // TestMoveThatCannotEndItsEntry has moved all the same, and says what is left.
 func TestMoveThatCannotEndItsEntry(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newOldForwarder(t, moveTables[0], h.url)
 	h.exec(t, "ALTER TABLE outbox_audit ADD CHECK (ended_at IS NULL)")
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('1', 'orders', '', NULL), ('2', 'orders', '', "+

@@ -28,8 +28,7 @@ func (f *oldForwarder) publishIn(t testing.TB, tx *sql.Tx, payload string) {
 // of both. Here older transactions write the higher offsets, and each batch is one row: read by offset alone, the
 // position would pass the rows of the older ones, and they would never be moved.
 func TestMoveOfInterleavedTransactions(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[0], h.url)
 	var txs []*sql.Tx
 	for range 4 {
@@ -63,8 +62,7 @@ func TestMoveOfInterleavedTransactions(t *testing.T) {
 // TestMoveBackInTheOrderOfIDs: a key on two topics goes back in its order, in three batches, although the table, and
 // the index of lanes that the planner may choose, have the rows in another one.
 func TestMoveBackInTheOrderOfIDs(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[0], h.url)
 	var want []string
 	for i := range 12 {
@@ -91,8 +89,7 @@ func TestMoveBackInTheOrderOfIDs(t *testing.T) {
 // TestMoveKeepsAMessagesOwnDelay: where a row of a delayed queue and the message in its envelope name two times, the
 // message's counts, as it does when Watermill's forwarder publishes it.
 func TestMoveKeepsAMessagesOwnDelay(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[3], h.url)
 	msg := newMessage("later")
 	delay.Message(msg, delay.For(time.Hour))

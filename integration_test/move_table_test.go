@@ -62,8 +62,7 @@ func TestMoveFromTable(t *testing.T) {
 
 // TestMoveFromTableRefuses what is missing or wrong, and moves nothing then.
 func TestMoveFromTableRefuses(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `create table my_outbox (id text, topic text, body text, sent boolean default false)`)
 	h.exec(t, `insert into my_outbox values ('1', 'orders', 'one'), ('1', 'orders', 'two'), ('2', '', 'no topic')`)
 	pub := newOutboxPublisher(t, h)

@@ -455,8 +455,7 @@ func waitingPayloads(all []waitingRow) (payloads []string) {
 
 // TestMoveRefuses what would send a whole table again, or nothing.
 func TestMoveRefuses(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	pub := newOutboxPublisher(t, h)
 	refused := func(cfg move.WatermillConfig, says string) {
 		t.Helper()
@@ -498,8 +497,7 @@ func TestMoveRefuses(t *testing.T) {
 // TestMoveWaitsForOlderTransactions: a message behind a transaction that is still open is left, counted, and not
 // overtaken.
 func TestMoveWaitsForOlderTransactions(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[0], h.url)
 	tx, err := old.db.Begin()
 	require.NoError(t, err)
@@ -638,8 +636,7 @@ func TestMoveThereAndBack(t *testing.T) {
 
 // TestMoveOfARowsDelay: what only the row of a delayed queue says becomes the message's.
 func TestMoveOfARowsDelay(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[3], h.url)
 	msg := newMessage("later")
 	msg.SetContext(delay.WithContext(t.Context(), delay.For(time.Hour)))
@@ -652,8 +649,7 @@ func TestMoveOfARowsDelay(t *testing.T) {
 
 // TestMoveToATableOfAnotherType: an envelope that the column cannot hold is refused with the reason.
 func TestMoveToATableOfAnotherType(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newOldForwarder(t, moveTables[0], h.url)
 	h.publish(t, "orders", "K", "1")
 	_, err := move.ToWatermill(t.Context(), h.db, move.WatermillConfig{Marshaler: gobMarshaler{}})

@@ -192,8 +192,7 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 
 // TestLettersOfTheForwarderCommandNoBroker: they are made by SQL, which knows the same commands as the middlewares.
 func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := classifyingConfig()
 	cfg.DeadLetterTopic = "dead_letters"
 	letters := make(chan *message.Message, 1)
@@ -233,8 +232,7 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 // TestALetterIsNoCopySentAgain: the generation is that of the message. Its letter has none, and that of a message which
 // was sent again and dies again is another.
 func TestALetterIsNoCopySentAgain(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
 	msg := newMessage("")

@@ -170,8 +170,7 @@ func TestScrapeIsOneQuery(t *testing.T) {
 // TestCollectorSurvivesWhatItWatches: a database that is away is up = 0 and one line in the log, and nothing old is
 // shown.
 func TestCollectorSurvivesWhatItWatches(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	log := newLogCapture(t)
 	c, err := prom.NewCollector(h.db, prom.CollectorConfig{Topics: []string{"orders"}, QueryTimeout: patience}, log)
 	require.NoError(t, err)

@@ -207,8 +207,7 @@ func attempts(b *fakeBroker, payloads []string) (n int) {
 
 // TestNewWarnsOfWatermillAMQP: its publisher is recognised by its type, also behind a decorator.
 func TestNewWarnsOfWatermillAMQP(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	log := newLogCapture(t)
 	pub, err := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "").DecoratePublisher(&amqp.Publisher{})
 	require.NoError(t, err)

@@ -13,8 +13,7 @@ import (
 
 // TestOutboxctlChecks has a monitoring system look at outboxes that are well, ill, and not to be reached.
 func TestOutboxctlChecks(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	c := ctl{t: t, url: h.url}
 	check := func(code int, line string, args ...string) {
 		t.Helper()

@@ -54,8 +54,7 @@ func TestOutboxctlOnKafka(t *testing.T) {
 
 // TestOutboxctlImportsTables moves what a home-made relay has not sent.
 func TestOutboxctlImportsTables(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "CREATE TABLE events (id bigserial, type text, customer text, body jsonb, sent_at timestamptz)")
 	h.exec(t, `INSERT INTO events (type, customer, body, sent_at) SELECT 'orders', 'c' || i, '{"n": 1}', CASE `+
 		`WHEN i = 1 THEN now() END FROM generate_series(1, 4) i`)

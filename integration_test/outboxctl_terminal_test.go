@@ -51,8 +51,7 @@ func (c ctl) atTerminal(answers map[string]string, args ...string) (code int, sc
 
 // TestOutboxctlAtATerminal asks, shows how far it is while it works, and leaves a clean line.
 func TestOutboxctlAtATerminal(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'orders', '', 10, `+
 		`'away', now() FROM generate_series(1, 9000) i`)
 	c := ctl{t: t, url: h.url}

@@ -137,8 +137,7 @@ func TestOutboxctlMigrates(t *testing.T) {
 
 // TestOutboxctlAsks has somebody at a terminal who is asked before anything changes.
 func TestOutboxctlAsks(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutboxctl(t, h)
 	c := ctl{t: t, url: h.url, width: 100}
 	for _, no := range []string{"\n", "n\n", "yep\n", "yes please\n"} {
@@ -264,8 +263,7 @@ func (b *blocked) Read([]byte) (int, error) {
 // TestOutboxctlAttacks gives arguments that attack: the terminal, the statements, the log. None of them does anything,
 // and nothing that does not print reaches the screen.
 func TestOutboxctlAttacks(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutboxctl(t, h)
 	before := h.count(t, "SELECT count(*)::int FROM outbox")
 	c := ctl{t: t, url: h.url, width: 100}
@@ -336,8 +334,7 @@ func onlyPrints(t testing.TB, screen string, args any) {
 
 // TestOutboxctlColours has colours on a terminal that has them, and no others.
 func TestOutboxctlColours(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutboxctl(t, h)
 	dead := []string{"messages", "list", "--state", "dead", "--limit", "1"}
 	colour := ctl{t: t, url: h.url, env: []string{"TERM=xterm-256color", "CLICOLOR_FORCE=1"}}.run(dead...)

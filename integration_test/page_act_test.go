@@ -35,8 +35,7 @@ func tableStates(t testing.TB, h handle) string {
 
 // TestPageActs asks and does everything that can be done, by links that the pages have.
 func TestPageActs(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	groups := func(in string) string {
 		table := admin.Outbox
 		require.NoError(t, table.UnmarshalText([]byte(in)))
@@ -162,8 +161,7 @@ func TestPageActs(t *testing.T) {
 
 // TestPageActsOnChosen marks messages in a list.
 func TestPageActsOnChosen(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 60)
 	s := newSite(t, h, ui.Access{Actor: "alice", Act: true})
 	form := url.Values{"choice": {"yes"}, "filter": {"state=dead"}, "from": {"messages"}, "verb": {"requeue"}}
@@ -212,8 +210,7 @@ func TestPageActsOnChosen(t *testing.T) {
 
 // TestPageAsksAgain has more messages than one act changes.
 func TestPageAsksAgain(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'many', '', 10, `+
 		`'away', now() FROM generate_series(1, 10050) i`)
 	s := newSite(t, h, ui.Access{Actor: "alice", Act: true})
@@ -236,8 +233,7 @@ func TestPageAsksAgain(t *testing.T) {
 
 // TestPageRefuses has requests that must do nothing, and some that must show nothing.
 func TestPageRefuses(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 60)
 	before := tableStates(t, h)
 	yes := url.Values{"verb": {"requeue"}, "all": {"yes"}, "sure": {"yes"}, "preview": {"outbox.1000.0.more"}}

@@ -64,8 +64,7 @@ func chunks() (list []string) {
 
 // TestPageAttacks has attacks in all that comes from messages and from operators, and reads all pages.
 func TestPageAttacks(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	a := newAdmin(t, h)
 	for _, x := range chunks() {
 		metadata, err := json.Marshal(map[string]string{x: x})
@@ -153,8 +152,7 @@ func (s *site) attack(page, x string) {
 // TestPageAttackedByQuery has attacks in each parameter of each page.
 func TestPageAttackedByQuery(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 12)
 	s := newSite(t, h, ui.Access{Act: true, Payloads: true, Actor: "alice"})
 	before := tableStates(t, h)

@@ -29,8 +29,7 @@ func fillInbox(t testing.TB, h handle, n int) {
 
 // TestPages reads all pages of filled tables.
 func TestPages(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 600)
 	fillInbox(t, h, 40)
 	fillQueue(t, h, 120)
@@ -106,8 +105,7 @@ func TestPages(t *testing.T) {
 
 // TestPagesOfAList walks through a list by its links.
 func TestPagesOfAList(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	fillOutbox(t, h, 1200)
 	s, seen := newSite(t, h, ui.Access{}), map[string]bool{}
 	for path := "messages?topic=topic-2&state=done"; path != ""; {
@@ -130,8 +128,7 @@ func TestPagesOfAList(t *testing.T) {
 
 // TestPageOfManyTopics: the overview stays small, and shows the topic that was asked for.
 func TestPageOfManyTopics(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) SELECT n, 'topic-' || n, '' FROM generate_series(100, 2099) n`)
 	s := newSite(t, h, ui.Access{Act: true})
 	got := s.get("")
@@ -219,8 +216,7 @@ func TestPageAssets(t *testing.T) {
 
 // TestPageWithoutDatabase has no tables, and then no server.
 func TestPageWithoutDatabase(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := newSite(t, h, ui.Access{})
 	assert.Equal(t, "ok\n", s.get("ready").body)
 	h.exec(t, "ALTER TABLE outbox RENAME TO secret_outbox")
@@ -273,8 +269,7 @@ func TestPageRuns(t *testing.T) {
 
 // TestPageSaysUnreadLanes also where no forwarder has run lately.
 func TestPageSaysUnreadLanes(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox_lanes (scope, lane, epoch) SELECT 'left', l, 0 FROM generate_series(0, 63) l")
 	newSite(t, h, ui.Access{}).get("").says(t, "overview", "No forwarder has run in the last hour",
 		"No forwarder reads 64 of the 64 lanes of scope left")

@@ -16,8 +16,7 @@ import (
 // TestNamedMessagesAreLookedUp, each by its index: to walk the table in its order would find them too, and reads all of
 // it. One that is named twice is found once.
 func TestNamedMessagesAreLookedUp(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)
 		SELECT 'shop/' || i % 3, i, now() FROM generate_series(1, 20000) i`)
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, payload)

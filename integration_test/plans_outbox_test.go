@@ -272,8 +272,7 @@ func TestPlans(t *testing.T) {
 // TestPlansOfTheInboxsCleanUp: what is old is found by its index, however many rows are not old.
 func TestPlansOfTheInboxsCleanUp(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)
 		SELECT 'shop/orders', i, now() - (200000 - i) * interval '1 second' FROM generate_series(1, 200000) i`)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts) SELECT 'shop/orders', 'failed ' || i, 1 `+

@@ -164,8 +164,7 @@ func TestPlansOfQueueInTransactions(t *testing.T) {
 // TestPlansOfQueue asks the planner for the plans of the queue's statements, ready and delayed, with statistics that
 // are fresh, and with some from when the table looked altogether different. None reads the table as a whole.
 func TestPlansOfQueue(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // it would spoil what is stale
 	h.exec(t, "ALTER TABLE inbox_queue SET UNLOGGED")                   // which saves time; the planner does not care
 	const empty = "empty, never analyzed"

@@ -183,8 +183,7 @@ func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h 
 // TestRetryInsideOfPoisonQueue: the middleware that was added first is outermost, so a message is put aside when its
 // retries are over, once, and no attempt left anything.
 func TestRetryInsideOfPoisonQueue(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	newEffects(t, h)
 	broker := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	t.Cleanup(func() { _ = broker.Close() })

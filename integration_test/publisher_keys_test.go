@@ -107,8 +107,7 @@ func TestDelays(t *testing.T) {
 // TestForeignSQL writes rows by COPY and by plain SQL, without this library: the defaults give them what
 // the exact order needs.
 func TestForeignSQL(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	require.NoError(t, publishInTx(t, h, newOutboxPublisher(t, h), "library", keyed("shared"), keyed("")))
 	h.exec(t, `insert into outbox (uuid, topic, key, payload) values ('s1', 'sql', 'shared', 'x'), ('s2', 'sql', '', 'y')`)
 	conn, err := h.pool.Acquire(t.Context())

@@ -47,8 +47,7 @@ func (l *memoryLog) Each(_ context.Context, _ string, after time.Time, fn func(s
 
 // TestReconcileFindsWhatIsMissing compares more than fits into memory at once with a log whose clock is minutes behind.
 func TestReconcileFindsWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const rows, behind = 120_000, 8 * time.Minute
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, published_at)
 		SELECT 'u' || i, 'orders', 'key', '', now() - interval '2 days' + i * interval '100 ms', now() - interval '2 days' + i * interval '100 ms' FROM generate_series(1, $1::int) i`, rows)

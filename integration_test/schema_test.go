@@ -103,8 +103,7 @@ func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 }
 
 func TestMigrateRefusesAnotherHistory(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `update outbox_migrations set checksum = 'x'`)
 	_, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 	require.ErrorIs(t, err, schema.ErrSchemaChanged)
@@ -185,8 +184,7 @@ func TestEveryNameCanBeChosen(t *testing.T) {
 }
 
 func TestTwoTableSetsInOneSchema(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	second := sqltext.Tables{Outbox: "audit"}
 	require.NoError(t, makeTables(t.Context(), h.with(t, second).db))
 	require.NoError(t, schema.Check(t.Context(), h.with(t, second).db))
@@ -270,8 +268,7 @@ func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
 
 // TestCureOfAnInvalidIndex does what the cure says, statement by statement.
 func TestCureOfAnInvalidIndex(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_dead'::regclass")
 	found, err := schema.Inspect(t.Context(), h.db)
 	require.NoError(t, err)

@@ -83,12 +83,6 @@ var adminMutants = []Mutant{
 		New:    "if false {",
 	},
 	{
-		Name: "A17", File: "internal/sqltext/states.go", In: "integration_test", Test: "TestQueueLists",
-		Breaks: "a delayed message waits since it was stored, and not since it fell due",
-		Old:    "THEN q.due_at ELSE q.first_seen_at END",
-		New:    "THEN q.first_seen_at ELSE q.first_seen_at END",
-	},
-	{
 		Name: "A18", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestActsPassByLocks",
 		Breaks: "an act waits for a message that another session has locked",
 		Old:    "     ORDER BY o.id FOR UPDATE OF o SKIP LOCKED\n",

@@ -38,4 +38,41 @@ var queueMutants = []Mutant{
 		Old:    "RETURNING CASE WHEN q.xmin <> pg_current_xact_id()::xid",
 		New:    "RETURNING CASE WHEN q.xmin = '0'",
 	},
+	{
+		Name: "Q7", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestEnqueueBesideAChangeOfItsRow",
+		Breaks: "a copy of a message that is done is processed",
+		Old:    "state = CASE q.state WHEN 'seen' THEN 'processing' ELSE q.state END,",
+		New:    "state = 'processing',",
+	},
+	{
+		Name: "Q8", File: "internal/sqltext/queue_settle.go", In: "integration_test", Test: "TestFailureIsChargedOnce",
+		Breaks: "a failure whose answer was lost is charged twice",
+		Old:    " + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)`",
+		New:    " + ofHeld + ` AND $7::int IS DISTINCT FROM -1`",
+	},
+	{
+		Name: "Q9", File: "internal/sqltext/queue_unack.go", In: "integration_test", Test: "TestUnackOfOnesOwnAckOnly",
+		Breaks: "the ack of another owner is taken back",
+		Old:    "AND ` + ackNote + ` = $7::bigint`",
+		New:    "AND $7::bigint > 0`",
+	},
+	{
+		Name: "Q10", File: "internal/sqltext/queue.go", In: "integration_test", Second: true,
+		Test:   "TestKnownMessagesWaitForTheStandby",
+		Breaks: "a copy is acked by a row that a standby may not have",
+		Old:    "ELSE pg_logical_emit_message(true, 'watermill_outbox', '') IS NOT NULL END)",
+		New:    "ELSE true END)",
+	},
+	{
+		Name: "Q11", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestIDsRiseInTheOrderOfTheCall",
+		Breaks: "messages of one call are processed in another order",
+		Old:    "     ORDER BY i.pos\n",
+		New:    "     ORDER BY i.n\n",
+	},
+	{
+		Name: "Q12", File: "internal/sqltext/queue_settle.go", In: "integration_test", Second: true, Test: "TestKillerDiesAlone",
+		Breaks: "a message that kills its process is never suspected",
+		Old:    "crashes = least(q.crashes, 2147483646) + 1,",
+		New:    "crashes = 0,",
+	},
 }
