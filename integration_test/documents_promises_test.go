@@ -38,9 +38,9 @@ func promisesPage(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Promises and the tests that show them
 
-For contributors who change, move or remove a test. Afterwards you know what depends on it. ` + "`make promises`" + ` writes
-this page from the README, [reliability](../docs/reference/reliability.md), package admin and the tests. It names tests that
-` + "`make test`" + ` runs; a promise without one fails.
+For contributors who change, move or remove a test. ` + "`make promises`" + ` writes this page from the README,
+[reliability](../docs/reference/reliability.md), package admin and the tests. It names tests that ` + "`make test`" + ` runs; a
+promise without one fails.
 
 `)
 	row := func(of string, names []string) {
