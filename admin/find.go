@@ -16,7 +16,7 @@ const maxFind = 4096
 // the dead letter in the outbox. It searches inbox and queue by index first, then the outbox, newest first.
 //
 // The outbox has no index by UUID. So Find searches for about a second and returns the messages found, how far it came
-// (List.Looked), and where to continue (List.Next).
+// (List.Progress), and where to continue (List.Next).
 func (a *Admin) Find(ctx context.Context, what string, p Page) (*List, error) {
 	if p.Limit < 0 || p.Limit > maxPage {
 		return nil, invalid("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)
@@ -66,7 +66,7 @@ func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*L
 		}
 		if more != nil {
 			l.Next = cursor{at.Done, more.From}.String()
-			l.Looked, err = a.looked(ctx, f.In, "", more.From)
+			l.Progress, err = a.progress(ctx, f.In, "", more.From)
 			return l, err
 		}
 	}

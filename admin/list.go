@@ -22,7 +22,7 @@ const (
 // by consumer or source, then oldest first. Without states it lists all messages, in the outbox newest first.
 //
 // It searches for about a second, so a page may be short or empty although there are more messages: see List.Next and
-// List.Looked.
+// List.Progress.
 func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	s, states, err := a.prepare(f)
 	if err != nil {
@@ -46,7 +46,7 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	l := &List{}
 	if more != nil {
 		l.Next = more.String()
-		if l.Looked, err = a.looked(ctx, f.In, states[more.Done], more.From); err != nil {
+		if l.Progress, err = a.progress(ctx, f.In, states[more.Done], more.From); err != nil {
 			return nil, fmt.Errorf("list: %w", err)
 		}
 	}
@@ -56,10 +56,9 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	return l, nil
 }
 
-// looked says how far a walk has come.
-func (a *Admin) looked(ctx context.Context, in Table, state State, at *place) (l Looked, err error) {
-	switch {
-	case *at == place{}:
+// progress says how far a walk has come.
+func (a *Admin) progress(ctx context.Context, in Table, state State, at *place) (l Progress, err error) {
+	if *at == (place{}) {
 		return l, nil
 	}
 	if l.ID = at.id(); in != Outbox {
@@ -67,7 +66,7 @@ func (a *Admin) looked(ctx context.Context, in Table, state State, at *place) (l
 	}
 	var first, last int64
 	var written sql.NullTime
-	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&first, &last, &written) }, sqltext.LookedOutbox,
+	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&first, &last, &written) }, sqltext.OutboxProgress,
 		at.ID)
 	l.WrittenAt = written.Time
 	all := float64(last-first) + 1

@@ -54,12 +54,12 @@ type List struct {
 	// Next is the start of the next page, "" at the end. A page may have fewer messages than its limit, or none, and a
 	// Next.
 	Next string `json:"next,omitempty"`
-	// Looked is how far the search has come, if there is a Next.
-	Looked Looked `json:"looked,omitzero"`
+	// Progress is how far the search has come, if there is a Next.
+	Progress Progress `json:"progress,omitzero"`
 }
 
-// Looked is how far a list or a search has come.
-type Looked struct {
+// Progress is how far a list or a search has come.
+type Progress struct {
 	// ID is the last message that was looked at, as Message.ID has it. It need not be there any more.
 	ID string `json:"id,omitempty"`
 	// WrittenAt is when that message of the outbox was written; zero for the other tables.

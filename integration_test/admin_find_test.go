@@ -28,7 +28,7 @@ func foundAll(t testing.TB, a *admin.Admin, what string, limit int) (all []strin
 			all = append(all, m.In.String()+" "+m.ID+" "+string(m.State))
 		}
 		if l.Next == "" {
-			assert.Zero(t, l.Looked, "all was searched")
+			assert.Zero(t, l.Progress, "all was searched")
 			return all
 		}
 		p.After = l.Next
@@ -123,8 +123,8 @@ func (s *site) findAll(query string) reply {
 	return all
 }
 
-// TestLooked lists page by page and holds what each says of how far it came.
-func TestLooked(t *testing.T) {
+// TestListProgress lists page by page and checks how far each page says that it has come.
+func TestListProgress(t *testing.T) {
 	h := onPgx(t)
 	const rows = 1000
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, published_at)
@@ -139,11 +139,11 @@ func TestLooked(t *testing.T) {
 		m := l.Messages[0]
 		assert.Equal(t, fmt.Sprint(950-100*i), m.ID)
 		require.NotEmpty(t, l.Next)
-		assert.Equal(t, m.ID, l.Looked.ID)
-		assert.WithinDuration(t, m.CreatedAt, l.Looked.WrittenAt, 0)
-		assert.InDelta(t, float64(51+100*i)/rows, l.Looked.Share, 1e-9)
-		assert.Greater(t, l.Looked.Share, share)
-		next, share = l.Next, l.Looked.Share
+		assert.Equal(t, m.ID, l.Progress.ID)
+		assert.WithinDuration(t, m.CreatedAt, l.Progress.WrittenAt, 0)
+		assert.InDelta(t, float64(51+100*i)/rows, l.Progress.Share, 1e-9)
+		assert.Greater(t, l.Progress.Share, share)
+		next, share = l.Next, l.Progress.Share
 	}
 	l, err := a.List(t.Context(), done, admin.Page{Limit: 1, After: next})
 	require.NoError(t, err)

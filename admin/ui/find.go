@@ -9,10 +9,10 @@ import (
 
 // findPage is what a search has found so far.
 type findPage struct {
-	What   string
-	List   []foundMessage
-	Looked admin.Looked
-	Next   string
+	What     string
+	List     []foundMessage
+	Progress admin.Progress
+	Next     string
 }
 
 type foundMessage struct {
@@ -31,7 +31,7 @@ func (rq *request) find() error {
 	if err != nil {
 		return err
 	}
-	p.Looked = list.Looked
+	p.Progress = list.Progress
 	if list.Next != "" {
 		p.Next = to("find", "q", p.What, "page", list.Next)
 	}

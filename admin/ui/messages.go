@@ -17,7 +17,7 @@ type messagePage struct {
 	State        string
 	Narrow       bool
 	List         []admin.Message
-	Looked       admin.Looked
+	Progress     admin.Progress
 	Next, First  string // other pages of the list
 	Chosen, All  []offer
 	Same         string // the filter, for a form
@@ -44,7 +44,7 @@ func (rq *request) messages() error {
 	}
 	p := &messagePage{
 		Filter: f, Tables: tableTabs("messages", f.In), State: string(f.States[0]), Narrow: narrow(f), List: list.Messages,
-		Looked: list.Looked, Owner: ownerOf(f.In),
+		Progress: list.Progress, Owner: ownerOf(f.In),
 	}
 	if list.Next != "" {
 		p.Next = link("messages", f, "page", list.Next)

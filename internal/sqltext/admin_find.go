@@ -1,10 +1,10 @@
 package sqltext
 
 const (
-	// LookedOutbox says where an id is among all, and when the message was written that has it, or the next one if it is
+	// OutboxProgress says where an id is among all, and when the message was written that has it, or the next one if it is
 	// gone.
 	//
 	// Arguments: id.
-	LookedOutbox = `SELECT coalesce((SELECT min(o.id) FROM {outbox} o), 0), coalesce((SELECT max(o.id) FROM {outbox} o), 0),
+	OutboxProgress = `SELECT coalesce((SELECT min(o.id) FROM {outbox} o), 0), coalesce((SELECT max(o.id) FROM {outbox} o), 0),
        (SELECT ` + createdAt + ` FROM {outbox} o WHERE o.id >= $1::bigint ORDER BY o.id LIMIT 1)`
 )

@@ -68,7 +68,7 @@ var answers = map[string]struct {
 // parts are what answers consist of, with a row of their own.
 var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.Message]():        "`messages show`",
-	reflect.TypeFor[admin.Looked]():         "how far it",
+	reflect.TypeFor[admin.Progress]():       "`progress`",
 	reflect.TypeFor[admin.Event]():          "an event",
 	reflect.TypeFor[admin.Filter]():         "a `filter`",
 	reflect.TypeFor[admin.Result]():         "the `result`",

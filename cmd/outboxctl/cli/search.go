@@ -37,12 +37,12 @@ func (a *app) search(ctx context.Context, p admin.Page, look func(context.Contex
 			}
 			return err
 		}
-		list.Messages, list.Next, list.Looked = append(list.Messages, page.Messages...), page.Next, page.Looked
+		list.Messages, list.Next, list.Progress = append(list.Messages, page.Messages...), page.Next, page.Progress
 		if err != nil || list.Next == "" || len(list.Messages) >= want {
 			s.end()
 			return a.show(list, func() error {
 				if len(list.Messages) >= want {
-					list.Looked = admin.Looked{} // it was not waited for
+					list.Progress = admin.Progress{} // it was not waited for
 				}
 				return people(list)
 			})
@@ -69,13 +69,13 @@ func (a *app) searching() *searching {
 
 func (s *searching) tell(l *admin.List) {
 	if s.bar != nil {
-		s.bar.Describe(fmt.Sprintf("found %d%s", len(l.Messages), searched(l.Looked)))
-		_ = s.bar.Set(int(l.Looked.Share * 100))
+		s.bar.Describe(fmt.Sprintf("found %d%s", len(l.Messages), searched(l.Progress)))
+		_ = s.bar.Set(int(l.Progress.Share * 100))
 		return
 	}
 	if now := time.Now(); now.Sub(s.told) >= tellEvery {
 		s.told = now
-		s.a.note("found %s%s", strconv.Itoa(len(l.Messages)), searched(l.Looked))
+		s.a.note("found %s%s", strconv.Itoa(len(l.Messages)), searched(l.Progress))
 	}
 }
 
@@ -86,7 +86,7 @@ func (s *searching) end() {
 }
 
 // searched says in words how far a search has come; "" = nothing is known.
-func searched(l admin.Looked) string {
+func searched(l admin.Progress) string {
 	switch {
 	case l.ID == "":
 		return ""
