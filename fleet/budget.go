@@ -21,7 +21,7 @@ const (
 	turn         = 50 * time.Millisecond // for which a connection is left alone after it was opened
 	lookForIdle  = 20 * time.Millisecond // while a caller waits
 	longWait     = time.Second           // is worth a line in the log,
-	longWaitLine = time.Minute           // at most so often
+	longWaitLine = time.Minute           // at most this often
 	hangUp       = time.Second           // bounds closing a connection
 )
 
@@ -40,7 +40,7 @@ var errNoPlace = errors.New("fleet: no connection available")
 type budget struct {
 	most     int
 	logger   watermill.LoggerAdapter
-	suspects chan struct{} // places for connecting to what has failed last time
+	suspects chan struct{} // slots for connecting to databases that failed last time
 	looking  sync.Mutex    // held by the call that looks for an idle connection
 
 	mu      sync.Mutex
@@ -48,7 +48,7 @@ type budget struct {
 	free    int
 	queue   list.List // of *waiter
 	leaving int       // connections that are being closed for callers that wait
-	idle    list.List // of *idle, the one that is idle for the longest first
+	idle    list.List // of *idle, longest idle first
 	where   map[*pgx.Conn]*list.Element
 	said    time.Time
 }
@@ -154,7 +154,7 @@ func (b *budget) released(p *pgxpool.Pool, conn *pgx.Conn) {
 	}
 	b.mu.Lock()
 	yields := b.yields(s)
-	if !yields && b.where[conn] == nil { // makeRoom gives back what was not taken
+	if !yields && b.where[conn] == nil { // makeRoom gives back unused connections
 		b.where[conn] = b.idle.PushBack(&idle{p, s})
 	}
 	b.mu.Unlock()

@@ -106,7 +106,7 @@ func (f *Fleet) refresh(ctx context.Context) {
 	}
 }
 
-// answer is that of a discovery.
+// answer is the result of a discovery.
 type answer struct {
 	targets []Target
 	err     error
@@ -168,7 +168,7 @@ func (f *Fleet) apply(ctx context.Context, targets []Target) {
 	f.swap(wanted, opened, bad)
 }
 
-// swap takes over what was opened and lets go of what is gone.
+// swap takes over opened handles and releases removed ones.
 func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad map[string]error) {
 	var added, changed, removed []string
 	f.mu.Lock()

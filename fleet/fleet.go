@@ -26,7 +26,7 @@ type Fleet struct {
 	discovery Discovery
 	cfg       Config
 	logger    watermill.LoggerAdapter // nil was replaced
-	given     watermill.LoggerAdapter // that of the handles
+	given     watermill.LoggerAdapter // the handles' logger
 	budget    *budget
 	running   chan struct{}
 	found     sync.Once

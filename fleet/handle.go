@@ -115,7 +115,7 @@ func (f *Fleet) let(o *opened) {
 	}()
 }
 
-// openAll opens what is wanted and not there. Each handle that it returns counts one user more: the fleet.
+// openAll opens the missing handles. Each handle that it returns counts one user more: the fleet.
 func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[string]*opened, map[string]error) {
 	all, failed := map[string]*opened{}, map[string]error{}
 	var mu sync.Mutex // guards both

@@ -19,7 +19,7 @@ type seat struct {
 	patience time.Duration // for a place
 
 	mu      sync.Mutex
-	sockets int  // open ones; a second one is that of a request to cancel a statement
+	sockets int  // open sockets; a second one cancels a statement
 	suspect bool // it has one of the places of budget.suspects
 
 	// Guarded by budget.mu.

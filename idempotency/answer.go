@@ -13,7 +13,7 @@ const HeaderReplayed = "Idempotent-Replayed"
 
 const contentType = "Content-Type"
 
-// answer is what is stored.
+// answer is a stored answer.
 type answer struct {
 	status int
 	header []byte // as in HTTP/1.1, since values need not be UTF-8
@@ -30,12 +30,12 @@ func storable(status int) bool {
 	return status < 500
 }
 
-// dropped are headers about a moment or a connection, and those that are secrets.
+// dropped are headers about a moment or a connection, and secrets.
 var dropped = []string{
 	"Set-Cookie", "Date",
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te",
 	"Trailer", "Transfer-Encoding", "Upgrade",
-	"Content-Length", // said anew
+	"Content-Length", // set again
 	"Traceparent", "Tracestate", "Traceresponse", "Baggage", "Server-Timing",
 	"X-Request-Id", "X-Correlation-Id", "X-Trace-Id", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "B3",
 	HeaderReplayed,
@@ -59,7 +59,7 @@ func dropsOf(more []string) map[string]bool {
 	return drops
 }
 
-// answerOf is what is stored of a recorded answer. It returns errTooLarge if that is more than limit.
+// answerOf returns the stored part of a recorded answer, or errTooLarge if it exceeds limit.
 func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
 	header := w.own()
 	for _, names := range header["Connection"] { // hop by hop as well
@@ -86,7 +86,7 @@ func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
 	return answer{w.status, lines.Bytes(), w.body.Bytes()}, nil
 }
 
-// replay sends a stored answer. Middlewares outside have set what was not stored.
+// replay sends a stored answer. Middlewares outside have set the headers that are not stored.
 func (a answer) replay(w http.ResponseWriter) {
 	header := http.Header{}
 	for line := range strings.SplitSeq(string(a.header), "\r\n") {

@@ -55,7 +55,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	}
 }
 
-// statusOf is 503 for what a repetition may mend, and 500 for what it may not.
+// statusOf is 503 for errors that a repetition may cure, else 500.
 func statusOf(err error) int {
 	var failed handlerError
 	var called calledError

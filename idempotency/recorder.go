@@ -78,13 +78,13 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// FlushError refuses to send what is not committed. There is no Flush, which could not refuse.
+// FlushError refuses to send an uncommitted answer. Flush is missing because it could not return an error.
 func (*recorder) FlushError() error { return errStreaming }
 
 // Hijack refuses to give the connection away.
 func (*recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errStreaming }
 
-// SetWriteDeadline is that of the connection.
+// SetWriteDeadline sets the connection's deadline.
 func (w *recorder) SetWriteDeadline(deadline time.Time) error {
 	return w.out.SetWriteDeadline(deadline)
 }
@@ -99,7 +99,7 @@ func (w *recorder) end() error {
 	return w.failed
 }
 
-// own is the header without what was there before the handler was called.
+// own is the header without the entries that existed before the handler was called.
 func (w *recorder) own() http.Header {
 	own := w.sent.Clone()
 	maps.DeleteFunc(own, func(name string, values []string) bool { return slices.Equal(values, w.before[name]) })

@@ -9,7 +9,7 @@ import (
 // refusal is an answer of the middleware's own, whose text is for the client.
 type refusal struct {
 	status int
-	title  string // default: that of the status
+	title  string // default: the status text
 	error
 }
 

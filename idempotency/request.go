@@ -23,7 +23,7 @@ const (
 // identity is what a request is known by.
 type identity struct{ tenant, method, route, key string }
 
-// request is one that was read and is ready to be carried out, once or several times.
+// request is a request that was read and can be carried out, once or several times.
 type request struct {
 	r           *http.Request
 	id          identity // its key is empty if the client gave none

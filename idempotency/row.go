@@ -36,7 +36,7 @@ func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*a
 	}
 	var ours, standby bool
 	var lockTimeout string
-	wait := strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10) // 0 would be for ever
+	wait := strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10) // 0 would be forever
 	err = drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&ours, &standby, &lockTimeout) },
 		h.sql.claim, q.id.tenant, q.id.method, q.id.route, q.id.key, q.fingerprint, h.cfg.Retention.Seconds(), wait)
 	switch {

@@ -18,7 +18,7 @@ func newBudget(limit int) *budget {
 	return &budget{limit: int64(limit), waiting: map[chan struct{}]bool{}}
 }
 
-// join returns what is told, now and then, that there are bytes again, until leave.
+// join returns a channel that is signalled when bytes are free again, until leave.
 func (b *budget) join() chan struct{} {
 	freed := make(chan struct{}, 1)
 	b.mu.Lock()
@@ -35,7 +35,7 @@ func (b *budget) leave(freed chan struct{}) {
 
 func (b *budget) take(bytes int64) { b.used.Add(bytes) }
 
-// give tells all waiters when what is used falls to half of the limit.
+// give wakes all waiters when usage falls to half of the limit.
 func (b *budget) give(bytes int64) {
 	half := b.limit / 2
 	if now := b.used.Add(-bytes); now > half || now+bytes <= half {

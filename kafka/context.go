@@ -15,7 +15,7 @@ var (
 	keyKey       = asked(func(ctx context.Context) { wmkafka.MessageKeyFromCtx(ctx) })
 )
 
-// spy is a context that learns what it is asked for.
+// spy is a context that records which values are read.
 type spy struct {
 	context.Context
 	key any

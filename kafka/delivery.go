@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
 )
 
-// result is what became of a delivery.
+// result is the outcome of a delivery.
 type result struct {
 	inbound.Outcome
 	item  *item

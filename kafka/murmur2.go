@@ -15,7 +15,7 @@ func NewMurmur2Partitioner(topic string) sarama.Partitioner {
 		sarama.WithCustomHashFunction(func() hash.Hash32 { return new(murmur2) }))(topic)
 }
 
-// murmur2 hashes what it was given at once, as Java's clients do.
+// murmur2 hashes its input as Java's clients do.
 type murmur2 struct{ data []byte }
 
 func (m *murmur2) Write(p []byte) (int, error) { m.data = append(m.data, p...); return len(p), nil }

@@ -15,7 +15,7 @@ import (
 
 type item = keyed.Item[record]
 
-// partition is one that was claimed, until it is taken away. One goroutine owns it.
+// partition is a claimed partition, until it is revoked. One goroutine owns it.
 type partition struct {
 	*member
 	sess   sarama.ConsumerGroupSession
@@ -47,7 +47,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 		here:    map[string][]int32{claim.Topic(): {claim.Partition()}},
 		logger:  m.logger.With(watermill.LogFields{"partition": claim.Partition()}),
 		window:  keyed.New[record](keyed.Limits{Records: m.cfg.MaxAhead}, initial),
-		results: make(chan result), // without a buffer: what is sent is settled
+		results: make(chan result), // unbuffered: a sent result is settled
 		marked:  initial, first: initial < 0,
 		freed:    m.budget.join(),
 		end:      end{answers: make(chan int64, 1), past: make(chan int64, 1), idle: -1},
@@ -173,7 +173,7 @@ func (p *partition) start() {
 	go p.deliver(it, it.Value, again)
 }
 
-// settle does what became of a delivery, and gives its place back, not earlier: the next of its key may be the oldest
+// settle records the result of a delivery and frees its slot, not earlier: the next of its key may be the oldest
 // that is ready.
 func (p *partition) settle(r result) {
 	p.running--

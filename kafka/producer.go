@@ -11,11 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// connectPause is how long a failed attempt to connect answers for those that follow.
+// connectPause is how long a failed attempt to connect fails later calls too.
 const connectPause = time.Second
 
 // producer is a sarama producer that connects when it is first used: sarama's constructors fail while Kafka is down.
-// Once connected it reconnects by itself.
+// Once connected it reconnects on its own.
 type producer struct {
 	brokers   []string
 	settings  *sarama.Config

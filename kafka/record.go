@@ -5,7 +5,7 @@ import "github.com/IBM/sarama"
 // record is what a window holds of a message.
 type record struct {
 	msg     *sarama.ConsumerMessage
-	own     bool // its bytes are its own, and not a part of what was fetched with it
+	own     bool // its bytes are a copy, and not a part of the fetched batch
 	cause   error
 	unkeyed bool // Key panicked, so it is unknown what it must not overtake
 }

@@ -143,7 +143,7 @@ func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
 	}
 }
 
-// settings returns those of the client of a subscription.
+// settings returns the sarama config of a subscription's client.
 func (c SubscriberConfig) settings(topic string) (*sarama.Config, error) {
 	settings := *c.OverwriteSaramaConfig
 	settings.Consumer.Return.Errors = true             // they are logged

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/broker"
 )
 
-// topicSettings are those that decide what a topic may lose.
+// topicSettings are the settings that decide which messages a topic may lose.
 type topicSettings struct {
 	compacted, unclean bool
-	keeps              time.Duration // -1 = for ever
+	keeps              time.Duration // -1 = forever
 	sized              bool          // retention.bytes is set
 	minInSync          int
 }

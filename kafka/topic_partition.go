@@ -17,7 +17,7 @@ const (
 )
 
 // partitionReader reads a partition up to where it ends now. sarama's consumers do not report their position: if a log
-// ends with a transaction marker, they would wait for ever.
+// ends with a transaction marker, they would wait forever.
 type partitionReader struct {
 	client    sarama.Client
 	topic     string
@@ -142,7 +142,7 @@ func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.Isola
 	request.AddBlock(r.topic, r.partition, offset, size, epoch)
 	response, err := leader.Fetch(request)
 	if err != nil {
-		_ = leader.Close() // it opens anew
+		_ = leader.Close() // it opens again
 		return nil, err
 	}
 	block := response.GetBlock(r.topic, r.partition)

@@ -18,7 +18,7 @@ const (
 )
 
 // act is what the audit log says of a move. The entry is written by the first batch, in its transaction, and each batch
-// counts there what it moves, so it is true whatever ends the move.
+// counts moved messages there, so it is right whatever ends the move.
 type act struct {
 	actor, action, reason string
 	what                  string // "from TABLE", which the reason begins with
@@ -58,7 +58,7 @@ func (a *act) note(ctx context.Context, db *core.DB, q drive.Querier, r *Result,
 // endTimeout is for the end of a move whose context is over.
 const endTimeout = 5 * time.Second
 
-// end notes that the move has ended, by err if that is not nil, and returns what is wrong.
+// end records the end of the move, by err if that is not nil, and returns the error.
 func (a *act) end(ctx context.Context, db *core.DB, r Result, err error) error {
 	outcome := ""
 	switch {

@@ -58,7 +58,7 @@ func (e *envelopes) seal(topic string, msg *message.Message) (*message.Message, 
 	return e.caught.msg, nil
 }
 
-// caught is a publisher that keeps what it gets.
+// caught is a publisher that keeps its messages.
 type caught struct {
 	topic string
 	msg   *message.Message

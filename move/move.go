@@ -16,7 +16,7 @@ import (
 
 const defaultBatchSize = 500
 
-// Result says what was moved. It is valid beside an error too.
+// Result is the result of a move. It is valid with an error too.
 type Result struct {
 	// Pending is how many messages waited when the move began, and Left how many at its end: written meanwhile, held back
 	// by a transaction that is still open, or delayed where the other side knows no delays. Call again until it is 0.

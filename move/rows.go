@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// rows are those of a table of watermill-sql.
+// rows are rows of a table of watermill-sql.
 type rows struct {
 	watermillTable
 	envelopes *envelopes
@@ -94,7 +94,7 @@ func (l *log) local(ctx context.Context, db *core.DB) error {
 	return err
 }
 
-// check refuses a log of which it is unknown what is pending.
+// check refuses a log whose pending rows cannot be determined.
 func (l *log) check(ctx context.Context, db *core.DB) error {
 	if err := l.local(ctx, db); err != nil {
 		return err
@@ -135,7 +135,7 @@ func (l *log) take(ctx context.Context, q drive.Querier, limit int) ([]item, err
 	return l.read(ctx, q, sqltext.ReadLog, at.xid, at.id, limit)
 }
 
-// position locks the position of the group and returns it. The position of one that has never read is the beginning.
+// position locks the position of the group and returns it; the beginning for a group that has never read.
 func (l *log) position(ctx context.Context, q drive.Querier, at *item) error {
 	for range 2 {
 		found := false

@@ -52,7 +52,7 @@ type Columns struct {
 	Topic string
 	// Key is the ordering key; default: what the publisher finds.
 	Key string
-	// Payload is the payload. Required. What is not bytea is sent as its text.
+	// Payload is the payload. Required. Other types than bytea are sent as text.
 	Payload string
 	// Metadata is a JSON object. Values that are no strings become their JSON text; null is left out. Default: none.
 	Metadata string

@@ -19,7 +19,7 @@ import (
 )
 
 // WatermillConfig says where the messages of Watermill's forwarder are: in which tables of watermill-sql, v3 or v4. The
-// zero value means those that the forwarder and watermill-sql have by default.
+// zero value has the defaults of the forwarder and watermill-sql.
 type WatermillConfig struct {
 	// Topic is the forwarder's ForwarderTopic; default "forwarder_topic".
 	Topic string

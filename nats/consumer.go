@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// group is that of the processes of which the consumer pins one.
+	// group is the priority group in which the consumer pins one process.
 	group = "owner"
 	// consumerTimeout is how long an answer of the server is waited for.
 	consumerTimeout = 5 * time.Second
@@ -28,7 +28,7 @@ type source struct {
 	want     jetstream.ConsumerConfig
 	next     string // subject of pulls
 
-	// What the consumer lets a pull ask for; it has these limits by itself, or from its server, and they may be changed.
+	// The consumer's limits for a pull, its own or its server's; they may change.
 	batch   int
 	expires time.Duration
 }

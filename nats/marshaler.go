@@ -105,7 +105,7 @@ func carriesKey(h natsgo.Header) bool {
 	return h.Get(outbox.MetadataKey) != "" || h.Get(encodedKeyHeader) != ""
 }
 
-// escapeUUID keeps apart what a header would make the same. What it escapes has a "%", and nothing else has one.
+// escapeUUID keeps UUIDs distinct that a header would make equal. Only escaped UUIDs contain a "%".
 func escapeUUID(id string) string {
 	for i := range len(id) {
 		if c := id[i]; c <= ' ' || c > '~' || c == '%' {
@@ -158,7 +158,7 @@ func carry(key string, empty bool) (carried, commands bool) {
 	return true, false
 }
 
-// isHeader says whether nats.go takes a name for that of a header: ASCII that can be seen, and none of these.
+// isHeader reports whether nats.go accepts a header name: visible ASCII, and none of these.
 func isHeader(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; c <= ' ' || c > '~' || strings.IndexByte("\"()/,:;<=>?@[\\]{}", c) >= 0 {

@@ -100,7 +100,7 @@ func checkURL(config, urls string) error {
 	return nil
 }
 
-// address is that of the server to which a connection leads, or "" if it is gone again. Its URL may hold a password, or
+// address is the address of the connected server, or "" without a connection. Its URL may hold a password, or
 // a token as the user.
 func address(c *natsgo.Conn) string {
 	u, err := url.Parse(c.ConnectedUrl())

@@ -74,7 +74,7 @@ func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error 
 	return nil
 }
 
-// request is that of a pull. Without a pin the server gives this process none while there is another owner.
+// request is the body of a pull. Without a pin the server sends nothing while there is another owner.
 func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
 	made, _ := json.Marshal(struct { // it has nothing that could fail
 		Batch    int    `json:"batch"`

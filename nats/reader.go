@@ -140,7 +140,7 @@ func (r *reader) take(a arrival) {
 		r.logger.Debug("a message without a position", watermill.LogFields{"err": err.Error()})
 		return
 	}
-	// The server adds its pin behind those that a producer has set. What has a malformed header has none.
+	// The server adds its pin behind those that a producer has set. A message with a malformed header has none.
 	pin := ""
 	if pins := a.msg.Header.Values(pinHeader); len(pins) > 0 {
 		pin = pins[len(pins)-1]
@@ -229,7 +229,7 @@ func (r *reader) learn(a answer) {
 	}
 }
 
-// tend does what is due now and then.
+// tend does periodic work.
 func (r *reader) tend() {
 	t := r.term
 	if t != nil {

@@ -148,7 +148,7 @@ func (t *term) start() {
 	}
 }
 
-// settle does what became of a delivery.
+// settle acks or naks a delivery by its result.
 func (t *term) settle(r result) {
 	if t.running--; r.again {
 		t.again--
@@ -190,7 +190,7 @@ func (t *term) ackAgain() {
 	}
 }
 
-// touch tells JetStream what is in hand, so that it does not deliver that again.
+// touch extends the ack wait of messages in hand, so that JetStream does not redeliver them.
 func (t *term) touch() {
 	if !t.valid() {
 		return

@@ -273,7 +273,7 @@ func (l *TopicReader) read(
 		}
 		at := meta.Sequence.Stream
 		if at < last && meta.NumPending == 0 {
-			// A replica that is behind knows of no more, its leader does. What was the last message may have been deleted since.
+			// A replica that is behind knows of no more, its leader does. The last message may have been deleted since.
 			now, err := newest(ctx, js, name, topic)
 			if err != nil {
 				return n, err

@@ -62,7 +62,7 @@ func (c *inspection) readCatalog(ctx context.Context) error {
 	return nil
 }
 
-// fact returns what is known of a relation, or of a column or an index of it; name is empty for the relation itself.
+// fact returns the facts of a relation, or of its column or index; name is empty for the relation itself.
 func (c *inspection) fact(relation, kind, name string) (fact, bool) {
 	for _, f := range c.facts[c.names.Render(relation)] {
 		if f.kind == kind && (name == "" || f.name == name) {
@@ -93,7 +93,7 @@ func (c *inspection) compare() {
 	c.swallowed()
 }
 
-// swallowed finds triggers and rules that may keep what is inserted from the tables.
+// swallowed finds triggers and rules that may swallow inserts.
 func (c *inspection) swallowed() {
 	for _, t := range tables {
 		c.notForOutbox = !ofForwarder(t.name)
@@ -203,7 +203,7 @@ func (c *inspection) printed(text string) string {
 	return text
 }
 
-// unknownColumns finds those of the user's without which we cannot write.
+// unknownColumns finds the user's columns without which we cannot write.
 func (c *inspection) unknownColumns() {
 	known := map[[2]string]bool{}
 	for _, f := range expectedFacts() {

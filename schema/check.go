@@ -44,7 +44,7 @@ func CheckOutbox(ctx context.Context, db *outbox.DB) error {
 	return c.errors(true)
 }
 
-// errors returns what is no warning as a *CheckError, or nil.
+// errors returns the problems that are not warnings as a *CheckError, or nil.
 func (c *inspection) errors(ofOutbox bool) error {
 	var problems []Problem
 	for i, p := range c.found {

@@ -44,7 +44,7 @@ var errOtherProduct = errors.New("is not PostgreSQL, though it speaks its protoc
 	"pg_current_snapshot does not list the " +
 	"transactions in progress there, on which it rests that no message is lost or overtaken")
 
-// genuine returns errOtherProduct if the server is one that only speaks the protocol.
+// genuine returns errOtherProduct if the server only speaks PostgreSQL's protocol.
 func genuine(ctx context.Context, q drive.Querier) error {
 	var version string
 	if err := drive.Collect(ctx, q, func(rows drive.Rows) error {

@@ -98,7 +98,7 @@ func recorded(m migrations.Migration, cfg FilesConfig) string {
 }
 
 // plain writes booleans as true: Postgres takes on as well, and Atlas does not read it from the index that it makes.
-// The checksum stays that of the migration.
+// The checksum stays the migration's.
 func plain(text string) string {
 	return strings.ReplaceAll(text, "autosummarize = on", "autosummarize = true")
 }

@@ -16,7 +16,7 @@ import (
 // migrator describes the role that migrates, and where: role, database, schema of the tables, whether that exists, and
 // whether the role may use it and make tables in it.
 //
-// Arguments: schema (empty = that of the search path).
+// Arguments: schema (empty = the search path's).
 const migrator = `SELECT current_user::text, current_database()::text, w.name, n.oid IS NOT NULL,
        coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_schema_privilege(n.oid, 'CREATE'), false)
   FROM (SELECT coalesce(nullif($1::text, ''), current_schema()::text, 'public') AS name) w

@@ -12,7 +12,7 @@ import (
 
 const appliedMigrations = `SELECT version, name, checksum, applied_at FROM {migrations} ORDER BY version`
 
-// history is what was applied to a database, by version.
+// history is the migrations applied to a database, by version.
 type history []applied
 
 type applied struct {

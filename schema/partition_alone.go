@@ -66,7 +66,7 @@ const (
 
 // alone runs fn in a transaction that has the outbox for itself, and in which no other process migrates. Before each
 // try it calls before, whose error ends it. All others wait while fn runs, so a statement of it that is cancelled, by
-// its timeout or by an operator, is not tried for ever.
+// its timeout or by an operator, is not tried forever.
 func (p *partitioning) alone(
 	ctx context.Context, before func(context.Context) error, fn func(q drive.Querier) error,
 ) error {

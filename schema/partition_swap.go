@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// swap puts the table in partitions in the place of the one that becomes its first.
+// swap replaces the table by a partitioned one, of which it becomes the first partition.
 func (p *partitioning) swap(ctx context.Context) error {
 	first := p.names.Outbox + "_p0"
 	return p.alone(ctx, p.near, func(q drive.Querier) error {

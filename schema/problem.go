@@ -4,8 +4,8 @@ import "strings"
 
 // Problem is a difference between a database and what the code needs.
 type Problem struct {
-	Object  string // what it is about, such as `index "outbox_ready"`
-	Found   string // what is wrong with it
+	Object  string // the object concerned, such as `index "outbox_ready"`
+	Found   string // the fault
 	Cure    string // what to do
 	Warning bool   // all works, but worse than it could, or not for long
 }

@@ -20,12 +20,12 @@ const (
 	// relationsToBe lists those of some relations that are in the schema in which CREATE would make them. The search path
 	// may lead to others of the same name.
 	//
-	// Arguments: names, schema ('' = that of the search path).
+	// Arguments: names, schema ('' = the search path's).
 	relationsToBe = `SELECT n.name FROM unnest($1::text[]) AS n(name)
  WHERE to_regclass(CASE WHEN $2::text = '' THEN quote_ident(current_schema()) || '.' ELSE '' END || n.name) IS NOT NULL`
 )
 
-// free returns an error if a table of another program has the name of one that the migration makes.
+// free returns an error if another program's table has a name that the migration needs.
 func (r *run) free(ctx context.Context, q drive.Querier, m migrations.Migration) error {
 	var ours []string
 	for _, t := range tables {

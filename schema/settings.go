@@ -84,7 +84,7 @@ func shorter(bound int) func(*inspection, string) bool {
 	}
 }
 
-// settings finds those of the role, the database or the session under which something goes wrong.
+// settings finds harmful settings of the role, the database or the session.
 func (c *inspection) settings(ctx context.Context) error {
 	if !c.unusualSettings {
 		return nil
@@ -117,7 +117,7 @@ func (c *inspection) settings(ctx context.Context) error {
 	return nil
 }
 
-// origin says what has set it.
+// origin returns where it was set.
 func (s liveSetting) origin() string {
 	switch s.source {
 	case "user":

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
-// tables are ours, with the privileges that every forwarder needs, and those that only some parts need.
+// tables are our tables, with the privileges that every forwarder needs and the ones that only some parts need.
 var tables = []struct {
 	name              string // placeholder
 	forwarder, others []string

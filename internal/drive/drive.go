@@ -52,7 +52,7 @@ type Pool interface {
 	ID() any
 	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
 	// Dedicated opens a connection that handlers cannot starve by using the whole pool: with pgx a new one with the
-	// pool's settings, with database/sql one taken out of the pool. It reconnects by itself. The function returned
+	// pool's settings, with database/sql one taken out of the pool. It reconnects on its own. The function returned
 	// closes it.
 	Dedicated(ctx context.Context) (Querier, func(), error)
 	// ReaderConn opens a connection for the few statements that run all the time. On a direct connection they are planned
@@ -112,7 +112,7 @@ type LazyTx interface {
 type OwnTx interface {
 	Tx
 	// Commit runs the pending statements first and, once the transaction is committed, the hints, all in one round trip.
-	// What becomes of a hint changes nothing and is not told.
+	// The fate of a hint changes nothing and is not reported.
 	Commit(ctx context.Context, pending, hints []Statement) error
 	// Hints says whether Commit takes hints.
 	Hints() bool

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Package outbox exports the first three and says what they mean.
+// Package outbox exports and documents the first three.
 var (
 	ErrCommitUnknown = errors.New("outbox: the outcome of COMMIT is unknown")
 	ErrTxEnded       = errors.New("outbox: the transaction was ended inside the function that InTx runs: " +
@@ -40,7 +40,7 @@ var (
 // ReadOnlyServer is the SQLSTATE of a write that reached a standby, or a primary that was demoted.
 const ReadOnlyServer = text.ReadOnlyServer
 
-// Checked turns the errors of a statement in a transaction of ours into what they mean.
+// Checked translates the errors of a statement in our transaction.
 func Checked(ctx context.Context, err error) error {
 	switch text.SQLState(err) {
 	case sqltext.NotMarked:

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// send returns the rows of a batch's statement that has so many before it.
+// send returns the rows of a batch's statement with the given number before it.
 func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, before int) (Rows, error) {
 	r := &sentRows{pool: p, conn: conn, results: conn.SendBatch(ctx, batch)}
 	var err error
@@ -57,7 +57,7 @@ func (r *sentRows) Close() error {
 	return r.err
 }
 
-// end reads the answer to COMMIT, undoes what failed, and gives the connection back.
+// end reads the answer to COMMIT, cleans up after a failure, and gives the connection back.
 func (r *sentRows) end(ctx context.Context, err error) error {
 	if closeErr := r.results.Close(); err == nil {
 		err = closeErr

@@ -227,7 +227,7 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) 
 	return nil
 }
 
-// commitError tells an error that proves a rollback from one that leaves the outcome open.
+// commitError distinguishes an error that proves a rollback from an unknown outcome.
 func commitError(err error) error {
 	switch {
 	case errors.Is(err, ErrTxEnded), errors.Is(err, errAborted):

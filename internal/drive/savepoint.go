@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// savepoints counts those of this process.
+// savepoints counts the savepoints of this process.
 var savepoints atomic.Int64
 
 // NextSavepoint returns a name of its own for each savepoint, because code that joined a native transaction knows

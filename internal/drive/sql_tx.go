@@ -60,7 +60,7 @@ func (t *sqlTx) Commit(ctx context.Context, _, _ []Statement) error { // nothing
 	return sqlCommitError(ctx, t.tx.Commit())
 }
 
-// sqlCommitError tells an error of Commit that proves a rollback from one that leaves the outcome open.
+// sqlCommitError distinguishes an error of Commit that proves a rollback from an unknown outcome.
 func sqlCommitError(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

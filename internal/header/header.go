@@ -58,7 +58,7 @@ func Decode(metadata message.Metadata) {
 	maps.Copy(metadata, decoded)
 }
 
-// Set adds a header to those that the application asks for, see core.MetadataHeaders.
+// Set adds a header to the application's headers, see core.MetadataHeaders.
 func Set(msg *message.Message, name, value string) {
 	asked, _ := parse(msg.Metadata[core.MetadataHeaders])
 	if asked == nil {
@@ -70,7 +70,7 @@ func Set(msg *message.Message, name, value string) {
 }
 
 // Take returns the headers that the application asks for, and the message without them. It returns
-// outbox.ErrInvalidMessage for what it cannot read.
+// outbox.ErrInvalidMessage for unreadable headers.
 func Take(msg *message.Message) (asked map[string]string, without *message.Message, err error) {
 	text, found := msg.Metadata[core.MetadataHeaders]
 	if !found {

@@ -33,7 +33,7 @@ func (r *Reports) note(state observe.PartitionState) {
 	r.blocked[id] = p
 }
 
-// Blocked is that of a core.Source.
+// Blocked implements core.Source.
 func (r *Reports) Blocked() (partitions []facts.Partition, over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,7 +24,7 @@ const (
 	Nacked
 )
 
-// Outlet is the channel of a subscription: it hands out messages, and waits for what becomes of them. It is safe for
+// Outlet is the channel of a subscription: it hands out messages and waits for their outcomes. It is safe for
 // concurrent use. Make it with NewOutlet.
 type Outlet[R any] struct {
 	Codec[R]
@@ -60,7 +60,7 @@ type Delivery[R any] struct {
 	Stopping, Abandoned <-chan struct{}
 }
 
-// Outcome is what became of a delivery.
+// Outcome is the outcome of a delivery.
 type Outcome struct {
 	Verdict Verdict
 	Later   time.Duration // how long the handler wants its key to wait after a nack; 0 = it did not say
@@ -150,7 +150,7 @@ func (o *Outlet[R]) Close() {
 	close(o.messages)
 }
 
-// unreadable tells of a message that reaches no handler. An error of a decoder may quote what it read.
+// unreadable reports a message that reaches no handler. A decoder's error may quote the input.
 func (o *Outlet[R]) unreadable(d Delivery[R], what string, err error, tell func(error, watermill.LogFields)) {
 	err = errors.New(text.WithoutQuotes(err))
 	if o.lines.Due(what) {

@@ -30,7 +30,7 @@ type Reports struct {
 	blocked map[string]facts.Partition // guarded by mu; nil = it has ended
 }
 
-// NewReports takes those of the observers that are told of partitions. Stop must be called.
+// NewReports takes the observers that are PartitionObservers. Stop must be called.
 func NewReports(observers []observe.Observer, logger watermill.LoggerAdapter) *Reports {
 	r := &Reports{
 		blocked: map[string]facts.Partition{},
@@ -97,7 +97,7 @@ func (r *Reports) Post(state observe.PartitionState) {
 	}
 }
 
-// Stop returns when all was told, but does not wait for ever.
+// Stop returns when all reports are delivered, but does not wait forever.
 func (r *Reports) Stop() {
 	close(r.over)
 	r.mu.Lock()

@@ -23,7 +23,8 @@ type Topics struct {
 	topics map[string]context.Context
 }
 
-// NewTopics returns those of a broker, with which errors begin. Identity is the field that tells two handlers apart.
+// NewTopics returns the topics of a broker, whose name begins errors. Identity is the field that distinguishes
+// handlers.
 func NewTopics(broker, identity string) *Topics {
 	t := &Topics{broker: broker, identity: identity, topics: map[string]context.Context{}}
 	t.ctx, t.close = context.WithCancel(context.Background())

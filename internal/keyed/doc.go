@@ -1,9 +1,9 @@
 // Package keyed decides which messages of one source (a Kafka partition, a JetStream consumer) may be handled now:
-// those of a key one after another, those of different keys side by side. A message that failed blocks its key, and
+// messages of a key one after another, different keys concurrently. A message that failed blocks its key, and
 // nothing else.
 //
 // It is pure: it knows no clock, no broker and no message, only positions, keys and sizes. One goroutine owns a Window.
-// It calls Add for what it reads, Start for what it hands out, and Done or Hold for what became of that:
+// It calls Add for messages read, Start for messages handed out, and Done or Hold for their outcome:
 //
 //	Add --> behind others of its key --head of its key--> ready --Start--> running --Done--> the next of its key is ready
 //	                                                        ^                 |

@@ -47,7 +47,7 @@ type chain[T any] struct {
 	head, tail *Item[T]
 }
 
-// chain puts a message among those of its key.
+// chain inserts a message into its key's chain.
 func (w *Window[T]) chain(it *Item[T], key []byte) {
 	c := w.chains[string(key)]
 	if c == nil {

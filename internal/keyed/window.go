@@ -8,7 +8,7 @@ import (
 // Limits bound what a Window should take.
 type Limits struct {
 	Records int   // above the watermark, done or not
-	Bytes   int64 // of those that are not done; 0 = no bound
+	Bytes   int64 // of unfinished messages; 0 = no bound
 	// Forget has Records count, and the window keep, only what is not done: for a source that acknowledges messages one
 	// by one. Otherwise a message that fails for long would have all that was done after it stay in memory.
 	Forget bool
@@ -43,7 +43,7 @@ func New[T any](limits Limits, from int64) *Window[T] {
 // Add takes a message. Without bytes in its key it waits for no other. It returns nil if the position is in the window
 // already.
 func (w *Window[T]) Add(pos int64, key []byte, size int, value T) *Item[T] {
-	at := w.newest // the one that it comes after
+	at := w.newest // its predecessor
 	for at != nil && at.Pos > pos {
 		at = at.older
 	}
@@ -191,7 +191,7 @@ func (w *Window[T]) unlink(it *Item[T]) {
 	w.records--
 }
 
-// recover takes a message from those that are failing.
+// recover takes a message from the failing ones.
 func (w *Window[T]) recover(it *Item[T]) {
 	if it.failing < 0 {
 		return
@@ -204,7 +204,7 @@ func (w *Window[T]) recover(it *Item[T]) {
 	it.failing = -1
 }
 
-// enqueue puts a message that may be started among those that are ready, or held.
+// enqueue puts a message that may be started among the ready or held ones.
 func (w *Window[T]) enqueue(it *Item[T]) {
 	if it.Failures > 0 || it.deferred {
 		w.push(&w.held, it)
