@@ -47,8 +47,8 @@ var queueMutants = []Mutant{
 	{
 		Name: "Q8", File: "internal/sqltext/queue_settle.go", In: "integration_test", Test: "TestFailureIsChargedOnce",
 		Breaks: "a failure whose answer was lost is charged twice",
-		Old:    " + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)`",
-		New:    " + ofHeld + ` AND $7::int IS DISTINCT FROM -1`",
+		Old:    " + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)\n",
+		New:    " + ofHeld + ` AND $7::int IS DISTINCT FROM -1\n",
 	},
 	{
 		Name: "Q9", File: "internal/sqltext/queue_unack.go", In: "integration_test", Test: "TestUnackOfOnesOwnAckOnly",
