@@ -215,7 +215,9 @@ func TestMarkedByHand(t *testing.T) {
 	assert.Len(t, x.claimDue(t), 1, "stored after all")
 	require.NoError(t, x.store.MarkDead(ctx, x.id("b"), "why"))
 	settles(t, 0)(x.store.Ack(ctx, x.owner, x.id("b")))
+	h.exec(t, "update inbox_queue set attempts = 3, crashes = 1 where message_id = 'b'")
 	require.NoError(t, x.store.MarkProcessing(ctx, x.id("b")))
+	assert.Zero(t, h.count(t, "select attempts + crashes from inbox_queue where message_id = 'b'"), "all attempts again")
 	assert.Len(t, x.claimDue(t), 1, "it is requeued")
 
 	late := x.item("c")

@@ -75,4 +75,10 @@ var queueMutants = []Mutant{
 		Old:    "crashes = least(q.crashes, 2147483646) + 1,",
 		New:    "crashes = 0,",
 	},
+	{
+		Name: "Q13", File: "internal/sqltext/queue.go", In: "integration_test", Test: "TestMarkedByHand",
+		Breaks: "a message that was dead dies again of its old attempts",
+		Old:    "SET state = 'processing', attempts = 0, crashes = 0, owner = NULL, locked_until = NULL, expires_at = NULL,",
+		New:    "SET state = 'processing', owner = NULL, locked_until = NULL, expires_at = NULL,",
+	},
 }
