@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	wsql4 "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -145,4 +146,57 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 			assert.Equal(t, 1, effects(t, h, msg))
 		})
 	})
+}
+
+// TestBehindAWatermillSQL4Subscriber, of which a transaction may be of pgx too: the handler does not join it, and an
+// attempt that fails leaves nothing.
+func TestBehindAWatermillSQL4Subscriber(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newEffects(t, h)
+	for name, beginner := range map[string]wsql4.Beginner{
+		"database_sql": wsql4.BeginnerFromStdSQL(newSQLHandle(t, "pgx", h.url).sql), "pgx": wsql4.BeginnerFromPgx(h.pool),
+	} {
+		pub, err := wsql4.NewPublisher(beginner, wsql4.PublisherConfig{
+			SchemaAdapter: wsql4.DefaultPostgreSQLSchema{}, AutoInitializeSchema: true,
+		}, nil)
+		require.NoError(t, err)
+		sub, err := wsql4.NewSubscriber(beginner, wsql4.SubscriberConfig{
+			SchemaAdapter: wsql4.DefaultPostgreSQLSchema{}, OffsetsAdapter: wsql4.DefaultPostgreSQLOffsetsAdapter{},
+			InitializeSchema: true, ConsumerGroup: "g", PollInterval: 10 * time.Millisecond, ResendInterval: time.Millisecond,
+			RetryInterval: 10 * time.Millisecond,
+		}, watermill.NopLogger{})
+		require.NoError(t, err)
+		msg := newMessage("{}")
+		require.NoError(t, pub.Publish(name, msg))
+		logger := watermill.NewCaptureLogger()
+		var calls atomic.Int32
+		router := startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, logger)...)
+			r.AddConsumerHandler("h", name, sub, func(msg *message.Message) error {
+				_, inTheirs := wsql4.TxFromContext(msg.Context())
+				assert.True(t, inTheirs, name)
+				if err := write(h, msg); err != nil {
+					return err
+				}
+				if calls.Add(1) < 3 {
+					return errHandler
+				}
+				return nil
+			})
+		})
+		eventually(t, func() bool {
+			return h.count(t, "select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID) == 1
+		}, "the message is processed")
+		require.NoError(t, router.Close())
+		assert.Equal(t, 1, effects(t, h, msg), name)
+		assert.EqualValues(t, 3, calls.Load(), name)
+		told := 0
+		for _, line := range logger.Captured()[watermill.DebugLogLevel] {
+			if line.Msg == "subscriber has its own transaction: the handler does not join it" {
+				told++
+			}
+		}
+		assert.Equal(t, 1, told, name)
+	}
 }

@@ -272,7 +272,8 @@ func leave(produced []*message.Message) {
 
 // noteSubscriberTx says once that the transaction of a watermill-sql subscriber is left alone.
 func (t *transactor) noteSubscriberTx(ctx context.Context, msg *message.Message) {
-	if _, ok := wsql.TxFromContext(ctx); ok {
+	_, theirs := wsql.TxFromContext(ctx)
+	if theirs || message.SubscriberNameFromCtx(ctx) == "sql.Subscriber" { // version 4 has a key and a type of its own
 		t.tellOwnTx.Do(func() {
 			t.logger.Debug("subscriber has its own transaction: the handler does not join it", fieldsOf(ctx, msg))
 		})
