@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -68,6 +69,26 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"), "messages without a UUID are not the same")
+}
+
+// TestALetterOfAMessageWithoutUUID has one that follows from where the broker has the message: redeliveries write the
+// same letter, and other partitions, offsets and topics another.
+func TestALetterOfAMessageWithoutUUID(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	mws := stack(t, h, middleware.StackConfig{})
+	places := []core.Consumed{{Topic: "a", Position: "0/1"}, {Topic: "a", Position: "0/2"}, {Topic: "a", Position: "1/1"},
+		{Topic: "b", Position: "0/1"}}
+	for range 3 {
+		for _, at := range places {
+			msg := message.NewMessage("", []byte("same"))
+			msg.SetContext(core.WithConsumed(t.Context(), at))
+			_, err := chain(poison, mws...)(msg)
+			require.NoError(t, err)
+		}
+	}
+	assert.Equal(t, []string{"3", "3", "3", "3"},
+		column[string](t, h, "select count(*)::text from outbox group by uuid"))
 }
 
 func TestDeadLetterAlwaysFits(t *testing.T) {

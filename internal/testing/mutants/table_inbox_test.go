@@ -191,4 +191,10 @@ var inboxMutants = []Mutant{
 		New: `		if false {
 			return fmt.Errorf("the handler exceeded`,
 	},
+	{
+		Name: "I31", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterOfAMessageWithoutUUID",
+		Breaks: "each redelivery of a message without a UUID has a letter of its own",
+		Old:    `id == "" && at.Position != ""`,
+		New:    `id == "" && at.Position == "never"`,
+	},
 }
