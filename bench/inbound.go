@@ -31,6 +31,11 @@ func (b *bench) inboundGroup() group {
 				floor: 0.7, aim: 0.9, ours: "by_key_failing", rival: "by_key"},
 			{name: "inbound_duplicates", what: "kafka.Subscriber, messages that were all handled before / new ones",
 				floor: 2, aim: 3, ours: "by_key_again", rival: "by_key"},
+			{name: "inbound_batch_vs_single", what: "kafka.Subscriber and one INSERT: middleware.Batch, 1,000 in flight / Stack, " +
+				"16 in flight",
+				floor: 2, aim: 5, ours: "by_batch", rival: "by_key"},
+			{name: "inbound_batch_rtt", what: "the same through a proxy that adds 1 ms of round trip to the database",
+				floor: 4, aim: 10, ours: "by_batch_rtt", rival: "by_key_rtt"},
 		},
 		sides: func(ctx context.Context) ([]side, func(), error) {
 			at, err := b.startKafka(ctx)
@@ -53,6 +58,8 @@ func (b *bench) inboundGroup() group {
 				{name: "by_key_slow", run: run(inbound{n: n / 2, byKey: true, work: work})},
 				{name: "by_watermill_slow", rounds: b.slowRounds(), note: note, run: run(inbound{n: few, work: work})},
 				{name: "by_key_failing", run: run(inbound{n: n, byKey: true, failing: 100})},
+				{name: "by_batch", run: run(inbound{n: n * 5, byKey: true, batch: true})},
+				{name: "by_batch_rtt", run: run(inbound{n: n * 5, byKey: true, batch: true, rtt: rtt})},
 				{name: "by_key_again", run: run(inbound{n: n, byKey: true, again: true})},
 			}, at.close, nil
 		},

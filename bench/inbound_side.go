@@ -18,9 +18,10 @@ import (
 )
 
 const (
-	arrivalTable  = "CREATE TABLE arrivals (n bigint GENERATED ALWAYS AS IDENTITY, id bigint NOT NULL)"
-	arrivalInsert = "INSERT INTO arrivals (id) VALUES ($1)"
-	arrivalOrder  = `SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id < before) FROM
+	arrivalTable   = "CREATE TABLE arrivals (n bigint GENERATED ALWAYS AS IDENTITY, id bigint NOT NULL)"
+	arrivalInsert  = "INSERT INTO arrivals (id) VALUES ($1)"
+	arrivalsInsert = "INSERT INTO arrivals (id) SELECT * FROM unnest($1::bigint[])"
+	arrivalOrder   = `SELECT count(*), count(DISTINCT id), count(*) FILTER (WHERE id < before) FROM
  (SELECT id, lag(id) OVER (PARTITION BY id % $1 ORDER BY n) AS before FROM arrivals) a`
 )
 
@@ -34,6 +35,18 @@ type inbound struct {
 	work    time.Duration // that the handler takes besides
 	failing int           // one key of so many fails for ever; 0 = none does
 	again   bool          // all was handled before
+	batch   bool          // middleware.Batch instead of Stack
+}
+
+// batched is how many messages are in flight for a batch.
+const batched = 1000
+
+// keys is how many keys the messages have.
+func (in inbound) keys() int {
+	if in.batch {
+		return batched * 5 // as many as a batch can have, wherever it begins
+	}
+	return inboundKeys
 }
 
 var errOfKey = errors.New("messages of this key fail")
@@ -78,7 +91,7 @@ func (in inbound) run(ctx context.Context) (measured, error) {
 		return measured{}, err
 	}
 	var rows, distinct, overtaken int
-	if err := d.pool.QueryRow(ctx, arrivalOrder, inboundKeys).Scan(&rows, &distinct, &overtaken); err != nil {
+	if err := d.pool.QueryRow(ctx, arrivalOrder, in.keys()).Scan(&rows, &distinct, &overtaken); err != nil {
 		return measured{}, err
 	}
 	if rows != want || distinct != want || overtaken > 0 {
@@ -107,7 +120,7 @@ func (in inbound) fill(topic string) error {
 		for i := first; i < min(first+chunk, in.n); i++ {
 			batch = append(batch, &sarama.ProducerMessage{
 				Topic: topic, Value: sarama.ByteEncoder(payload),
-				Key:     sarama.StringEncoder("key-" + strconv.Itoa(i%inboundKeys)),
+				Key:     sarama.StringEncoder("key-" + strconv.Itoa(i%in.keys())),
 				Headers: []sarama.RecordHeader{{Key: []byte(wmkafka.UUIDHeaderKey), Value: []byte(uuidOf(i))}},
 			})
 		}
@@ -127,9 +140,25 @@ func (in inbound) subscriber(group string) (message.Subscriber, error) {
 	}
 	if in.byKey {
 		byKey := kafka.SubscriberConfig{SubscriberConfig: cfg, Concurrency: inFlight}
+		if in.batch {
+			byKey.Concurrency = batched
+		}
 		return kafka.NewSubscriber(byKey, nil)
 	}
 	return wmkafka.NewSubscriber(cfg, nil)
+}
+
+func insertArrivals(ctx context.Context, msgs []*message.Message) error {
+	ids := make([]int64, len(msgs))
+	for i, msg := range msgs {
+		ids[i] = int64(indexOf(msg.UUID))
+	}
+	tx, err := outbox.PgxTx(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, arrivalsInsert, ids)
+	return err
 }
 
 // handle returns how long it took a group from the first call of the handler until so many messages were committed.
@@ -163,8 +192,11 @@ func (in inbound) handle(ctx context.Context, d *database, topic, group string, 
 			return produced, err
 		}
 	})
-	router.AddMiddleware(stack...)
-	router.AddConsumerHandler(consumer, topic, sub, func(msg *message.Message) error {
+	project, err := middleware.Batch(d.db, middleware.BatchConfig{Service: service}, insertArrivals, nil)
+	if err != nil {
+		return 0, err
+	}
+	one := func(msg *message.Message) error {
 		i := indexOf(msg.UUID)
 		if in.fails(i) {
 			return errOfKey
@@ -176,7 +208,13 @@ func (in inbound) handle(ctx context.Context, d *database, topic, group string, 
 		}
 		_, err = tx.Exec(msg.Context(), arrivalInsert, i)
 		return err
-	})
+	}
+	if in.batch {
+		router.AddConsumerHandler(consumer, topic, sub, project)
+	} else {
+		router.AddMiddleware(stack...)
+		router.AddConsumerHandler(consumer, topic, sub, one)
+	}
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(ctx) }()
 	timeout := time.NewTimer(3 * time.Minute)

@@ -30,11 +30,13 @@ func (w *fakeWork) settle(ctx context.Context, how string) (bool, error) {
 	return !w.lost, w.h.execTx(ctx, `insert into effects (message_id, note) values ('work', $1)`, how)
 }
 
-func (w *fakeWork) Ack(ctx context.Context) (bool, error)            { return w.settle(ctx, "acked") }
-func (w *fakeWork) Unack(context.Context) error                      { w.unacked++; return nil }
-func (w *fakeWork) Dead(ctx context.Context, _ string) (bool, error) { return w.settle(ctx, "dead") }
-func (w *fakeWork) Last() bool                                       { return w.last }
-func (w *fakeWork) Note(err error)                                   { w.notes = append(w.notes, err) }
+func (w *fakeWork) Ack(ctx context.Context) (bool, error)                    { return w.settle(ctx, "acked") }
+func (w *fakeWork) Unack(context.Context) error                              { w.unacked++; return nil }
+func (w *fakeWork) Dead(ctx context.Context, _ string) (bool, error)         { return w.settle(ctx, "dead") }
+func (w *fakeWork) Failed() bool                                             { return false }
+func (w *fakeWork) AckAll(context.Context, []core.Work) ([]core.Work, error) { return nil, nil }
+func (w *fakeWork) Last() bool                                               { return w.last }
+func (w *fakeWork) Note(err error)                                           { w.notes = append(w.notes, err) }
 
 // of makes a message of it.
 func (w *fakeWork) of(t testing.TB, id string) *message.Message {

@@ -177,6 +177,7 @@ type inboundConfig struct {
 	MaxBytes          int
 	Strategy          string // of rebalances; default range
 	Unordered         bool   // the negative control
+	Batch             bool   // middleware.Batch instead of Stack
 	MaxAhead          int
 	Concurrency       int
 	ManualCommit      bool
@@ -259,6 +260,9 @@ func startInbound(
 	service, prefix := cmp.Or(c.Service, "inbound"), ""
 	if c.Service != "" {
 		prefix = c.Service + "/"
+	}
+	if c.Batch {
+		return s, s.startBatches(h, c, pub, logger)
 	}
 	mws, err := middleware.Stack(pub, middleware.StackConfig{Service: service}, logger)
 	if err != nil {

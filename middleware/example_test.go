@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"fmt"
 	"log"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -89,6 +91,34 @@ func ExampleStack() {
 		log.Fatal(err)
 	}
 	router.AddMiddleware(stack...)
+}
+
+// Many messages in one transaction: a projection that is written by one INSERT. In a program the handler goes to a
+// Router, behind a subscriber that has many messages in flight:
+//
+//	router.AddConsumerHandler("orders-report", "orders", sub, project)
+func ExampleBatch() {
+	db := outboxtest.NewDB(t) // in a program: outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	project, err := middleware.Batch(db, middleware.BatchConfig{
+		Service: "reports", Inbox: middleware.InboxConfig{Consumer: "orders"}, MaxMessages: 3, MaxWait: time.Minute,
+	}, func(ctx context.Context, msgs []*message.Message) error {
+		// In a program: INSERT INTO report SELECT * FROM unnest($1::text[], …), by outbox.PgxTx(ctx).
+		fmt.Printf("%d messages in one transaction\n", len(msgs))
+		return nil
+	}, logger)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var router sync.WaitGroup
+	for i := range 3 {
+		router.Go(func() {
+			if err := project(message.NewMessage(fmt.Sprint("order-", i), nil)); err != nil {
+				log.Fatal(err)
+			}
+		})
+	}
+	router.Wait()
+	// Output: 3 messages in one transaction
 }
 
 // Tx alone, with a tenant for row-level security.

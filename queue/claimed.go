@@ -89,6 +89,9 @@ func (c *claimed) extend(until time.Time) {
 	}
 }
 
+// Failed reports whether an attempt failed before.
+func (c *claimed) Failed() bool { return c.Attempt > 0 }
+
 // Last says whether a failure uses up the last attempt.
 func (c *claimed) Last() bool {
 	most := c.loop.store.cfg.MaxAttempts
@@ -144,6 +147,53 @@ func (c *claimed) Ack(ctx context.Context) (bool, error) {
 	// Without a hook, in a transaction of WithPgxTx for one, the message is acked once more, which changes nothing.
 	_ = core.AfterCommit(ctx, func(context.Context) { c.acked.Store(true) })
 	return true, nil
+}
+
+// AckAll is Ack for this message and others of its owner, in one statement. It returns the messages that it marked done.
+func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.Work, err error) {
+	of := make(map[ID]*claimed, len(others)+1)
+	for _, w := range append(others, c) {
+		if o, ok := w.(*claimed); ok && o.loop == c.loop {
+			o.locked.Store(true)
+			of[o.ID] = o
+		}
+	}
+	ids := slices.SortedFunc(maps.Keys(of), ID.compare) // as all rows are locked
+	sources, messageIDs := make([]string, len(ids)), make([]string, len(ids))
+	for i, id := range ids {
+		sources[i], messageIDs[i] = id.Source, id.MessageID
+	}
+	s := c.loop.store
+	_, err = orAgain(len(ids), func() (n int, err error) {
+		err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
+			var id ID
+			var note int64
+			if err := rows.Scan(&note, &id.Source, &id.MessageID); err != nil {
+				return err
+			}
+			o := of[id]
+			delete(of, id)
+			o.ackNote, n = note, n+1
+			acked = append(acked, o)
+			return nil
+		}, sqltext.AckBatch, c.loop.owner.String(), sources, messageIDs, s.cfg.KeepPayload)
+		return n, err
+	})
+	for _, o := range of {
+		o.unlock()
+	}
+	if err != nil {
+		for _, w := range acked {
+			w.(*claimed).unlock()
+		}
+		return nil, err
+	}
+	_ = core.AfterCommit(ctx, func(context.Context) {
+		for _, w := range acked {
+			w.(*claimed).acked.Store(true)
+		}
+	})
+	return acked, nil
 }
 
 // unlock has the lease count again, which may be over by now.

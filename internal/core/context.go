@@ -52,6 +52,17 @@ func WithTx(ctx context.Context, db *DB, q drive.Tx) context.Context {
 	return bindTx(ctx, (&tx{db: db, q: q}).begin())
 }
 
+// WithTxOf returns a context with the values of ctx, and with the transaction and lifetime of another context.
+func WithTxOf(ctx, of context.Context) context.Context { return bindTx(valued{of, ctx}, scopeFrom(of)) }
+
+// valued has the values of another context.
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+func (v valued) Value(key any) any { return v.values.Value(key) }
+
 // Lifetime returns a context with the values and the deadline of ctx, or an earlier one if the timeout is above 0, but
 // without its cancellation: what has begun must be able to commit, although its caller has gone.
 func Lifetime(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {

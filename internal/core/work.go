@@ -26,10 +26,14 @@ var ErrNoLetter = errors.New("dead letter not written")
 type Work interface {
 	// Ack marks the message done in the transaction of ctx. False: it is not ours any more.
 	Ack(ctx context.Context) (bool, error)
+	// AckAll is Ack for this message and others of the same owner. It returns the messages that it marked done.
+	AckAll(ctx context.Context, others []Work) ([]Work, error)
 	// Unack takes back an Ack that a handler committed when it ended the transaction by itself.
 	Unack(ctx context.Context) error
 	// Dead marks the message dead in the transaction of ctx. False: it is not ours any more.
 	Dead(ctx context.Context, reason string) (bool, error)
+	// Failed reports whether an attempt failed before.
+	Failed() bool
 	// Last says whether a failure of this attempt uses up the last one.
 	Last() bool
 	// Note keeps why the attempt failed, for a nack carries no reason. ErrNotBegun and ErrNoLetter cost no attempt.

@@ -54,6 +54,35 @@ func claimInbox(c *call) (result, error) {
 	}}}, nil
 }
 
+// claimInboxes is sqltext.ClaimInboxes.
+func claimInboxes(c *call) (r result, err error) {
+	hashes := arg[[][]byte](c, 3)
+	for i, id := range arg[[]string](c, 2) {
+		key := inboxKey{arg[string](c, 1), id}
+		was, err := c.db.inbox.lock(c, key)
+		switch {
+		case err != nil:
+			return result{}, err
+		case was != nil && !was.open():
+			r.rows = append(r.rows, []any{id, false, int64(0)})
+			continue
+		case was != nil && was.attempts > 0:
+			continue
+		}
+		row := &inboxRow{receivedAt: c.db.now()}
+		if was != nil {
+			*row = *was
+		}
+		row.processedAt = c.db.now()
+		if len(hashes[i]) > 0 {
+			row.hash = bytes.Clone(hashes[i])
+		}
+		c.db.inbox.put(c.tx, key, row)
+		r.rows = append(r.rows, []any{id, true, row.processedAt.UnixMicro()})
+	}
+	return r, nil
+}
+
 // inboxHash is sqltext.InboxHash.
 func inboxHash(c *call) (result, error) {
 	r := c.db.inbox.get(c.tx, inboxKey{arg[string](c, 1), arg[string](c, 2)})

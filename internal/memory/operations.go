@@ -36,6 +36,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.InsertMessages: insertMessages,
 
 		sqltext.ClaimInbox:    claimInbox,
+		sqltext.ClaimInboxes:  claimInboxes,
 		sqltext.UnclaimInbox:  nothing,
 		sqltext.FailInbox:     failInbox,
 		sqltext.InboxFailures: inboxFailures,
@@ -56,6 +57,7 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.ReleaseStrays:   releaseStrays,
 		sqltext.RenewLeases:     renewLeases,
 		sqltext.AckMessage:      ackMessages,
+		sqltext.AckBatch:        ackBatch,
 		sqltext.AckMessages:     ackMessages,
 		sqltext.UnackMessage:    nothing,
 		sqltext.AbandonMessages: abandonMessages,

@@ -55,6 +55,21 @@ func ackMessages(c *call) (result, error) {
 	return c.settle(func(q *Queued) { c.finish(q, arg[bool](c, 4)) })
 }
 
+// ackBatch is sqltext.AckBatch.
+func ackBatch(c *call) (res result, err error) {
+	for _, key := range c.ids() {
+		q, err := c.change(key, c.ours, func(q *Queued) { c.finish(q, arg[bool](c, 4)); q.free() })
+		if err != nil {
+			return result{}, err
+		}
+		if q != nil {
+			res.touched++
+			res.rows = append(res.rows, []any{q.DoneAt.UnixMicro(), q.Source, q.MessageID})
+		}
+	}
+	return res, nil
+}
+
 // charge is that of a failed attempt, with the waits and the most attempts of two arguments.
 func (c *call) charge(q *Queued, delays, most int) {
 	q.Attempts++

@@ -7,6 +7,9 @@ const (
 	AckMessage = AckMessages + `
 RETURNING ` + ackNote
 
+	// AckBatch is AckMessage for many messages. It also returns their ids.
+	AckBatch = AckMessage + `, q.source, q.message_id`
+
 	// UnackMessage makes a message that is done its owner's again. Its handler ended the transaction by itself, the ack
 	// with it, and what else belonged to that transaction was lost. If it was made pending since, and is done once more,
 	// it has another note.

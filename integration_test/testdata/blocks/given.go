@@ -67,6 +67,7 @@ var (
 
 	store                 *queue.Store
 	remote                *queue.Store
+	columns               func(msgs []*message.Message) (customers []string, amounts []int64, err error)
 	tenants               *fleet.Fleet
 	h                     map[string]queue.Handler
 	takePayment, sendMail func(ctx context.Context, msg *queue.Message) error

@@ -1,0 +1,382 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/ThreeDotsLabs/watermill"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/queue"
+)
+
+const manyLedger = `insert into ledger (key, seq) select * from unnest($1::text[], $2::int[])`
+
+// batchService is a member of the group: a Router with a batch handler that writes a row for each message, and publishes
+// the size of each batch.
+type batchService struct {
+	router *message.Router
+	ended  chan error
+	calls  atomic.Int64
+	most   atomic.Int64
+	stop   sync.Once
+}
+
+func (w *inboundWorld) serveBatches(
+	sub message.Subscriber, cfg middleware.BatchConfig, before func(context.Context, []*message.Message) error,
+) *batchService {
+	w.t.Helper()
+	s := &batchService{ended: make(chan error, 1)}
+	pub := newOutboxPublisher(w.t, w.h)
+	cfg.Service = "inbound"
+	handle, err := middleware.Batch(w.h.db, cfg, batchOf(w.h, pub, func(ctx context.Context, msgs []*message.Message) error {
+		s.calls.Add(1)
+		if n := int64(len(msgs)); n > s.most.Load() {
+			s.most.Store(n)
+		}
+		if before != nil {
+			return before(ctx, msgs)
+		}
+		return nil
+	}), nil)
+	require.NoError(w.t, err)
+	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: patience}, nil)
+	require.NoError(w.t, err)
+	s.router.AddConsumerHandler("ledger", w.topic, sub, handle)
+	go func() { s.ended <- s.router.Run(context.Background()) }()
+	<-s.router.Running()
+	w.t.Cleanup(s.close)
+	return s
+}
+
+// batchOf writes a row for each message, and publishes the size of the batch.
+func batchOf(h handle, pub *outbox.Publisher, before middleware.BatchFunc) middleware.BatchFunc {
+	return func(ctx context.Context, msgs []*message.Message) error {
+		var keys []string
+		var seqs []int
+		for _, msg := range msgs {
+			key, number, _ := strings.Cut(string(msg.Payload), " ")
+			seq, err := strconv.Atoi(number)
+			if err != nil {
+				return outbox.Poison(err)
+			}
+			keys, seqs = append(keys, key), append(seqs, seq)
+		}
+		if err := h.execTx(ctx, manyLedger, keys, seqs); err != nil {
+			return err
+		}
+		if before != nil {
+			if err := before(ctx, msgs); err != nil {
+				return err
+			}
+		}
+		return pub.PublishContext(ctx, "projected", newMessage(fmt.Sprint(len(msgs))))
+	}
+}
+
+func (s *batchService) close() {
+	s.stop.Do(func() {
+		_ = s.router.Close()
+		<-s.ended
+	})
+}
+
+func (w *inboundWorld) batchSubscriber(concurrency int) message.Subscriber {
+	w.t.Helper()
+	c := w.config()
+	c.Concurrency = concurrency
+	sub, err := c.subscriber(watermill.NopLogger{})
+	require.NoError(w.t, err)
+	return sub
+}
+
+// published is the sum of the sizes that the calls of the function published.
+func (w *inboundWorld) published() int {
+	return w.h.count(w.t, `select coalesce(sum(convert_from(payload, 'UTF8')::int), 0) from outbox where topic = 'projected'`)
+}
+
+// TestBatchHandlesEachMessageOnce: by key with 500 in flight, while processes come and go; and behind watermill-kafka,
+// where a batch has one message of each partition.
+func TestBatchHandlesEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	t.Run("by key", func(t *testing.T) {
+		w := newInboundWorld(t, 4)
+		w.send(4000, 700)
+		a := w.serveBatches(w.batchSubscriber(500), middleware.BatchConfig{}, nil)
+		w.await(1500)
+		b := w.serveBatches(w.batchSubscriber(500), middleware.BatchConfig{}, nil)
+		w.send(4000, 700)
+		w.await(4500)
+		a.close()
+		w.await(8000)
+		w.verify()
+		assert.Equal(t, 8000, w.published(), "each call's message is in its transaction")
+		t.Logf("%d and %d calls, at most %d and %d messages", a.calls.Load(), b.calls.Load(), a.most.Load(), b.most.Load())
+		assert.Less(t, a.calls.Load()+b.calls.Load(), int64(1000))
+	})
+	t.Run("watermill-kafka", func(t *testing.T) {
+		extended(t)
+		w := newInboundWorld(t, 4)
+		w.send(1000, 100)
+		sub, err := wmkafka.NewSubscriber(wmkafka.SubscriberConfig{
+			Brokers: w.server.Brokers(), ConsumerGroup: w.group, Unmarshaler: wmkafka.DefaultMarshaler{},
+			OverwriteSaramaConfig: func() *sarama.Config {
+				c := wmkafka.DefaultSaramaSubscriberConfig()
+				c.Consumer.Offsets.Initial = sarama.OffsetOldest
+				return c
+			}(),
+		}, watermill.NopLogger{})
+		require.NoError(t, err)
+		s := w.serveBatches(sub, middleware.BatchConfig{}, nil)
+		w.await(1000)
+		w.verify()
+		t.Logf("%d calls, at most %d messages", s.calls.Load(), s.most.Load())
+		assert.LessOrEqual(t, s.most.Load(), int64(4))
+	})
+}
+
+// TestBatchWithBadMessages: some are poison, one panics twice, one fails for its third attempt. The others are
+// committed, each once, and each of the poison gets a letter.
+func TestBatchWithBadMessages(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 2)
+	w.send(2000, 1000)
+	var bad []*sarama.ProducerMessage
+	for i := range 5 {
+		msg := w.record(numberedMessage{"bad-" + itoa(i), 1})
+		msg.Value = sarama.StringEncoder("poison x")
+		bad = append(bad, msg)
+	}
+	bad = append(bad, w.record(numberedMessage{"panics", 1}), w.record(numberedMessage{"fails", 1}), w.record(numberedMessage{"later", 1}))
+	cfg := sarama.NewConfig()
+	cfg.Producer.Return.Successes = true
+	producer, err := sarama.NewSyncProducer(w.server.Brokers(), cfg)
+	require.NoError(t, err)
+	defer producer.Close()
+	require.NoError(t, producer.SendMessages(bad))
+	w.send(2000, 1000)
+	w.settled += 3
+
+	var panics, fails, postponed atomic.Int64
+	s := w.serveBatches(w.batchSubscriber(1000), middleware.BatchConfig{}, func(_ context.Context, msgs []*message.Message) error {
+		for _, msg := range msgs {
+			switch key, _, _ := strings.Cut(string(msg.Payload), " "); {
+			case key == "panics" && panics.Add(1) < 12:
+				panic("now")
+			case key == "fails" && fails.Add(1) < 12:
+				return errHandler
+			case key == "later" && len(msgs) == 1 && postponed.Add(1) < 3:
+				return outbox.RetryAfter(errHandler, 50*time.Millisecond)
+			}
+		}
+		return nil
+	})
+	w.await(4003)
+	w.verify()
+	assert.Equal(t, 4003, w.published())
+	letters := func() int { return w.h.count(t, `select count(*) from outbox where topic = 'dead_letters'`) }
+	require.Eventually(t, func() bool { return letters() == 5 }, patience, 10*time.Millisecond)
+	assert.Equal(t, 5, w.h.count(t, `select count(*) from inbox where dead_at is not null`))
+	t.Logf("%d calls, at most %d messages", s.calls.Load(), s.most.Load())
+	assert.Less(t, s.calls.Load(), int64(600))
+}
+
+// TestBatchSkipsDuplicates: copies within a batch, and of what was handled before.
+func TestBatchSkipsDuplicates(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		obs := &seen{}
+		var calls atomic.Int64
+		handle, err := middleware.Batch(h.seenBy(t, obs).db, middleware.BatchConfig{
+			Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxWait: 100 * time.Millisecond,
+		}, func(ctx context.Context, msgs []*message.Message) error {
+			calls.Add(1)
+			for _, msg := range msgs {
+				if err := write(h, msg); err != nil { // by the context of the message
+					return err
+				}
+			}
+			return nil
+		}, nil)
+		require.NoError(t, err)
+		msgs := newMessages(20)
+		for range 2 {
+			var wg sync.WaitGroup
+			for _, msg := range append(msgs, msgs...) {
+				wg.Go(func() { assert.NoError(t, handle(msg.Copy())) })
+			}
+			wg.Wait()
+		}
+		for _, msg := range msgs {
+			assert.Equal(t, 1, effects(t, h, msg))
+		}
+		assert.EqualValues(t, 1, calls.Load())
+		count := map[observe.Outcome]int{}
+		for _, o := range obs.outcomes() {
+			count[o]++
+		}
+		assert.Equal(t, map[observe.Outcome]int{observe.Processed: 20, observe.Duplicate: 60}, count)
+	})
+}
+
+// TestBatchGivesUpWhatWaits: a message that is in no batch yet is nacked when its context ends.
+func TestBatchGivesUpWhatWaits(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	inside, goOn := make(chan int, 10), make(chan struct{})
+	handle, err := middleware.Batch(h.db, middleware.BatchConfig{
+		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"},
+	}, func(ctx context.Context, msgs []*message.Message) error {
+		inside <- len(msgs)
+		<-goOn
+		return nil
+	}, nil)
+	require.NoError(t, err)
+	first, second := make(chan error), make(chan error)
+	go func() { first <- handle(newMessage("1")) }()
+	require.Equal(t, 1, <-inside)
+	ctx, cancel := context.WithCancel(t.Context())
+	msg := newMessage("2")
+	msg.SetContext(ctx)
+	go func() { second <- handle(msg) }()
+	cancel()
+	require.ErrorIs(t, <-second, context.Canceled)
+	close(goOn)
+	require.NoError(t, <-first)
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox"))
+}
+
+// TestBatchThatFailsAsAWhole: halving ends, and does not begin after a time-out.
+func TestBatchThatFailsAsAWhole(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	for _, hangs := range []bool{false, true} {
+		h := newPgxHandle(t, newMigratedDatabase(t))
+		var calls, alone atomic.Int64
+		handle, err := middleware.Batch(h.db, middleware.BatchConfig{
+			Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxMessages: 200, MaxWait: patience,
+			Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: -1}},
+			Tx:       middleware.TxConfig{Timeout: 2 * time.Second},
+		}, func(ctx context.Context, msgs []*message.Message) error {
+			calls.Add(1)
+			switch {
+			case !hangs:
+				return errHandler
+			case len(msgs) > 1:
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			alone.Add(1)
+			return nil
+		}, nil)
+		require.NoError(t, err)
+		begun := time.Now()
+		var failed atomic.Int64
+		var wg sync.WaitGroup
+		for _, msg := range newMessages(200) {
+			wg.Go(func() {
+				if handle(msg) != nil {
+					failed.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("hangs %v: %d calls in %s", hangs, calls.Load(), time.Since(begun))
+		assert.LessOrEqual(t, calls.Load(), int64(200+25+8))
+		assert.Equal(t, map[bool]int64{false: 200, true: 0}[hangs], failed.Load())
+		assert.Equal(t, map[bool]int{false: 0, true: 200}[hangs], h.count(t, "select count(*) from inbox where processed_at is not null"))
+		assert.Equal(t, map[bool]int{false: 200, true: 0}[hangs], h.count(t, "select count(*) from inbox where attempts = 1"))
+	}
+}
+
+// TestBatchOfTheQueue: the acks of a queue.Subscriber's messages are in the transaction of the batch.
+func TestBatchOfTheQueue(t *testing.T) {
+	t.Parallel()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	newEffects(t, h)
+	store := storeOn(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
+	var items []queue.Item
+	for i := range 300 {
+		items = append(items, queue.Item{ID: queue.ID{Source: "s", MessageID: itoa(i)}, Topic: "jobs", Payload: []byte(itoa(i))})
+	}
+	_, err := store.Enqueue(t.Context(), items...)
+	require.NoError(t, err)
+	sub, err := queue.NewSubscriber(store, queue.SubscriberConfig{Service: "shop", Concurrency: 100}, nil)
+	require.NoError(t, err)
+	var calls atomic.Int64
+	handle, err := middleware.Batch(h.db, middleware.BatchConfig{Service: "shop"},
+		func(ctx context.Context, msgs []*message.Message) error {
+			calls.Add(1)
+			for _, msg := range msgs {
+				if err := write(h, msg); err != nil {
+					return err
+				}
+				switch string(msg.Payload) {
+				case "7":
+					return outbox.Poison(errHandler)
+				case "8":
+					if m, _ := queue.MessageFromContext(msg.Context()); m.Attempt < 2 {
+						return errHandler
+					}
+				}
+			}
+			return nil
+		}, nil)
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	require.NoError(t, err)
+	router.AddConsumerHandler("jobs", "jobs", sub, handle)
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	require.Eventually(t, func() bool {
+		return h.count(t, "select count(*) from inbox_queue where state in ('done', 'dead')") == 300
+	}, patience, 10*time.Millisecond)
+	require.NoError(t, errors.Join(router.Close(), <-ended))
+	assert.Equal(t, 299, h.count(t, "select count(*) from inbox_queue where state = 'done'"))
+	assert.Equal(t, 299, h.count(t, "select count(distinct message_id) from effects"))
+	assert.Equal(t, 299, h.count(t, "select count(*) from effects"))
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
+	t.Logf("%d calls", calls.Load())
+}
+
+// startBatches is startInbound with middleware.Batch.
+func (s *inboundService) startBatches(
+	h handle, c inboundConfig, pub *outbox.Publisher, logger watermill.LoggerAdapter,
+) (err error) {
+	handle, err := middleware.Batch(h.db, middleware.BatchConfig{Service: "inbound"}, batchOf(h, pub, nil), logger)
+	if err != nil {
+		return err
+	}
+	if s.sub, err = c.subscriber(logger); err != nil {
+		return err
+	}
+	if s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: patience}, logger); err != nil {
+		return err
+	}
+	s.router.AddConsumerHandler("ledger", c.Topic, s.sub, handle)
+	go func() { s.ended <- s.router.Run(context.Background()) }()
+	<-s.router.Running()
+	return nil
+}
+
+func newMessages(n int) (msgs []*message.Message) {
+	for i := range n {
+		msgs = append(msgs, newMessage(itoa(i)))
+	}
+	return msgs
+}

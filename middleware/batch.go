@@ -1,0 +1,168 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// BatchConfig configures Batch. Service is required.
+type BatchConfig struct {
+	// Service, Outcomes, Tx and Inbox are as in StackConfig, but TxConfig.OnBegin and JoinContext cannot be set: they are
+	// for one message.
+	Service  string
+	Outcomes OutcomesConfig
+	Tx       TxConfig
+	Inbox    InboxConfig
+
+	// MaxMessages and MaxBytes (of payloads) limit one call; default 1000 and 4 MiB.
+	MaxMessages int
+	MaxBytes    int
+	// MaxWait is how long a call waits for more messages after its first one arrived; default 0: a call gets the messages
+	// that arrived during the previous call. Set it to commit less often where few messages come: it delays each.
+	MaxWait time.Duration
+}
+
+func (c *BatchConfig) setDefaults() {
+	for _, service := range []*string{&c.Outcomes.Service, &c.Inbox.Service} {
+		if *service == "" {
+			*service = c.Service
+		}
+	}
+	c.Tx.setDefaults()
+	if c.MaxMessages == 0 {
+		c.MaxMessages = 1000
+	}
+	if c.MaxBytes == 0 {
+		c.MaxBytes = 4 << 20
+	}
+}
+
+func (c BatchConfig) validate() error {
+	switch {
+	case c.Tx.OnBegin != nil || c.Tx.JoinContext:
+		return errors.New("BatchConfig.Tx: OnBegin and JoinContext are for one message, not for a batch")
+	case c.MaxMessages < 0 || c.MaxBytes < 0 || c.MaxWait < 0:
+		return errors.New("BatchConfig.MaxMessages, MaxBytes and MaxWait must not be negative")
+	}
+	return checkService("BatchConfig.Service", c.Service)
+}
+
+// BatchFunc handles messages in the transaction that ctx and the contexts of the messages carry. The messages are
+// copies, and none of them was handled before. They are in no particular order.
+type BatchFunc func(ctx context.Context, msgs []*message.Message) error
+
+// Batch returns a handler that gathers the messages that a Router delivers concurrently and calls fn with many of them,
+// in one transaction that also has their inbox rows and the messages that fn publishes. Then the Router acks them:
+//
+//	project, err := middleware.Batch(db, middleware.BatchConfig{Service: "reports"}, insertOrders, logger)
+//	router.AddConsumerHandler("orders-report", "orders", sub, project)
+//
+// It has its own Outcomes, Tx and Inbox: name the handler in StackConfig.Except if the Router has a Stack.
+//
+// A batch has at most as many messages as the subscriber delivers before it gets acks: Concurrency with
+// kafka.Subscriber, nats.Subscriber, queue.Subscriber and forwarder.Subscriber, and one message of each partition with
+// watermill-kafka. A key keeps its order: those subscribers deliver one message of a key at a time.
+//
+// If fn returns an error or panics, the batch is rolled back and its halves are tried separately, and so on. A message
+// that fails in a batch of one goes through Outcomes, Tx and Inbox alone, and becomes a dead letter at last; the others
+// are committed. Messages that failed before, and all messages of a batch that timed out or failed too often, go alone
+// immediately. So fn can be called again for a message that did not fail, and for a message alone while another batch is
+// in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
+//
+// It returns outbox.ErrNoDB or an error that names the field at fault. A nil logger is that of db.
+func Batch(
+	db *outbox.DB, cfg BatchConfig, fn BatchFunc, logger watermill.LoggerAdapter,
+) (message.NoPublishHandlerFunc, error) {
+	cfg.setDefaults()
+	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
+		return nil, err
+	}
+	if fn == nil {
+		return nil, errors.New("middleware.Batch: the function is nil")
+	}
+	outcomes, outcomesErr := newOutcomes(db, cfg.Outcomes, logger)
+	tx, txErr := Tx(db, cfg.Tx, logger)
+	inbox, inboxErr := newInbox(db, cfg.Inbox, logger)
+	if err := errors.Join(outcomesErr, txErr, inboxErr); err != nil {
+		return nil, err
+	}
+	outcomes.identify = inbox.identify
+	b := &batcher{
+		db: (*core.DB)(db), cfg: cfg, fn: fn, inbox: inbox, outcomes: outcomes, logger: (*core.DB)(db).Logger(logger),
+		turn: make(chan struct{}, 1), full: make(chan struct{}, 1),
+	}
+	b.alone = around("Outcomes", outcomes.handle)(tx(around("Inbox", inbox.handle)(
+		func(msg *message.Message) ([]*message.Message, error) {
+			if cause, _ := msg.Context().Value(causeKey{}).(*error); cause != nil && *cause != nil {
+				err := *cause
+				*cause = nil // the next call of forwarder.Subscriber's message is for fn
+				return nil, err
+			}
+			return nil, fn(msg.Context(), message.Messages{msg})
+		})))
+	return b.handle, nil
+}
+
+// causeKey is for the error of a batch that its messages return without another call of the function.
+type causeKey struct{}
+
+// handle returns when the message is committed, or has failed.
+func (b *batcher) handle(msg *message.Message) error {
+	outside := msg.Context()
+	ctx, h, outermost := handlingOf(msg)
+	if !outermost {
+		return &wiringError{text: "middleware.Batch is inside of middleware.Stack, and has its own: " +
+			"name its handler in StackConfig.Except"}
+	}
+	one := &batched{msg: msg, ctx: ctx, h: h, done: make(chan result, 1), began: time.Now()}
+	if one.claim = b.identify(ctx, msg, h); one.claim != nil {
+		r, err := b.join(outside, one)
+		h.ended.Store(true)
+		if err != nil || r == (result{}) {
+			return err
+		}
+		if r.cause != nil {
+			msg.SetContext(context.WithValue(outside, causeKey{}, &r.cause))
+			defer msg.SetContext(outside)
+		}
+	}
+	_, err := b.alone(msg)
+	return err
+}
+
+// identify returns nil for a message that goes alone: it failed before, waits after RetryAfter, or has no key.
+func (b *batcher) identify(ctx context.Context, msg *message.Message, h *handling) (c *claim) {
+	defer func() {
+		if recover() != nil { // it panics again when it goes alone
+			c = nil
+		}
+	}()
+	if h.work != nil && h.work.Failed() {
+		return nil
+	}
+	if recall := &b.outcomes.recall; recall.some.Load() {
+		if wait, _ := recall.early(keyOf(message.HandlerNameFromCtx(ctx), msg)); wait > 0 {
+			return nil
+		}
+	}
+	asked := msg.Copy()
+	asked.SetContext(ctx)
+	c, err := b.inbox.identify(ctx, asked)
+	if err != nil {
+		return nil
+	}
+	b.db.Consumes(c.consumer, message.SubscribeTopicFromCtx(ctx))
+	return c
+}
+
+// panicked is the error of a batch whose function panicked. The message at fault panics again when it goes alone, and
+// that panic goes on to the Router.
+func panicked(p any) error { return fmt.Errorf("%w: %w", errPanicked, core.Panicked(p)) }

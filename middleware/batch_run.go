@@ -1,0 +1,409 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/observe"
+)
+
+// batcher gathers messages. The goroutine of one of them handles a batch while the next ones gather.
+type batcher struct {
+	db       *core.DB
+	cfg      BatchConfig
+	fn       BatchFunc
+	inbox    *inbox
+	outcomes *outcomes
+	logger   watermill.LoggerAdapter
+	alone    message.HandlerFunc // Outcomes, Tx, Inbox and fn for one message
+
+	turn chan struct{} // capacity 1: held while a batch is in progress
+	full chan struct{} // capacity 1: enough messages wait for a batch
+
+	mu      sync.Mutex
+	waiting []*batched
+	bytes   int // of their payloads
+}
+
+// batched is a message in a batch. The holder of the turn uses it once it is not in waiting any more.
+type batched struct {
+	msg   *message.Message
+	ctx   context.Context
+	h     *handling
+	claim *claim
+	began time.Time
+	done  chan result // capacity 1
+
+	state batchState
+}
+
+type batchState int
+
+const (
+	unclaimed batchState = iota // it goes alone
+	ours
+	handled // before
+)
+
+// result is the outcome of a message in a batch. The zero value: it is committed, or was before.
+type result struct {
+	alone bool
+	cause error // the error of a message that goes alone without a call of fn
+}
+
+// join returns when the message's batch is over, or with an error if ctx ended before it began.
+func (b *batcher) join(ctx context.Context, one *batched) (result, error) {
+	b.mu.Lock()
+	b.waiting = append(b.waiting, one)
+	b.bytes += len(one.msg.Payload)
+	enough := b.enough()
+	b.mu.Unlock()
+	if enough {
+		select {
+		case b.full <- struct{}{}:
+		default:
+		}
+	}
+	for {
+		select {
+		case r := <-one.done:
+			return r, nil
+		default:
+		}
+		select {
+		case r := <-one.done:
+			return r, nil
+		case <-ctx.Done():
+			if b.leave(one) {
+				return result{}, ctx.Err()
+			}
+			return <-one.done, nil // bounded by TxConfig.Timeout
+		case b.turn <- struct{}{}:
+			b.lead(ctx)
+		}
+	}
+}
+
+// enough is called under mu.
+func (b *batcher) enough() bool {
+	return len(b.waiting) >= b.cfg.MaxMessages || b.bytes >= b.cfg.MaxBytes
+}
+
+// leave takes back a message that is in no batch yet.
+func (b *batcher) leave(one *batched) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.waiting)
+	b.waiting = slices.DeleteFunc(b.waiting, func(w *batched) bool { return w == one })
+	if len(b.waiting) == n {
+		return false
+	}
+	b.bytes -= len(one.msg.Payload)
+	return true
+}
+
+func (b *batcher) lead(ctx context.Context) {
+	defer func() { <-b.turn }()
+	runtime.Gosched() // others may be about to join
+	b.gather(ctx)
+	batch := b.next()
+	b.run(batch, &halving{tries: max(len(batch)/8, 8+2*bits.Len(uint(len(batch)))), begun: time.Now()})
+}
+
+// halving limits the search for the bad messages of a batch.
+type halving struct {
+	tries int // that may still fail
+	begun time.Time
+}
+
+func (h *halving) goesOn(limit time.Duration) bool {
+	return h.tries > 0 && (limit <= 0 || time.Since(h.begun) < limit)
+}
+
+// gather waits until enough messages wait, or the first of them has waited for MaxWait.
+func (b *batcher) gather(ctx context.Context) {
+	if b.cfg.MaxWait == 0 {
+		return
+	}
+	var timer *time.Timer
+	for {
+		b.mu.Lock()
+		if len(b.waiting) == 0 || b.enough() {
+			b.mu.Unlock()
+			return
+		}
+		left := time.Until(b.waiting[0].began.Add(b.cfg.MaxWait))
+		b.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		if timer == nil {
+			timer = time.NewTimer(left)
+			defer timer.Stop()
+		}
+		select {
+		case <-timer.C:
+			return
+		case <-b.full:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// next takes a batch of the waiting messages, in which each key is once: a copy is found handled by the next batch.
+func (b *batcher) next() (batch []*batched) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := make(map[[2]string]bool, min(len(b.waiting), b.cfg.MaxMessages))
+	bytes := 0
+	b.waiting = slices.DeleteFunc(b.waiting, func(w *batched) bool {
+		key := [2]string{w.claim.consumer, w.claim.key}
+		size := len(w.msg.Payload)
+		if len(batch) >= b.cfg.MaxMessages || len(batch) > 0 && bytes+size > b.cfg.MaxBytes || seen[key] ||
+			len(batch) > 0 && w.claim.consumer != batch[0].claim.consumer {
+			return false
+		}
+		seen[key] = true
+		bytes += size
+		batch = append(batch, w)
+		return true
+	})
+	b.bytes -= bytes
+	return batch
+}
+
+// run handles a batch, or else its halves, and so on, and reports each message's result. When too many tries failed, or
+// after TxConfig.Timeout, halving costs more than it saves: the rest goes alone.
+func (b *batcher) run(batch []*batched, h *halving) {
+	if len(batch) == 0 {
+		return
+	}
+	reported := false
+	report := func(of func(*batched) result) {
+		reported = true
+		for _, one := range batch {
+			one.done <- of(one)
+		}
+	}
+	defer func() {
+		if !reported { // the function called runtime.Goexit
+			report(goesAlone)
+		}
+	}()
+	if len(batch) > 1 && !h.goesOn(b.cfg.Tx.Timeout) {
+		report(goesAlone)
+		return
+	}
+	err := b.attempts(batch)
+	if err != nil {
+		h.tries--
+	}
+	switch half := len(batch) / 2; {
+	case err == nil:
+		report(b.conclude)
+	case uncharged(err):
+		report(func(*batched) result { return result{alone: true, cause: err} })
+	case half > 0 && !ofAll(err):
+		b.logger.Debug("batch failed: its halves are tried separately", watermill.LogFields{
+			"messages": len(batch), "err": text.OfError(err),
+		})
+		reported = true
+		b.run(batch[:half], h)
+		b.run(batch[half:], h)
+	default:
+		report(goesAlone)
+	}
+}
+
+func goesAlone(*batched) result { return result{alone: true} }
+
+// ofAll reports whether an error is hardly the fault of some messages of a batch.
+func ofAll(err error) bool {
+	return errors.Is(err, core.ErrNotBegun) || errors.Is(err, outbox.ErrCommitUnknown) ||
+		errors.Is(err, context.DeadlineExceeded) // to halve it could take as long each time
+}
+
+// conclude returns the result of a message whose batch was committed.
+func (b *batcher) conclude(one *batched) result {
+	outcome := observe.Processed
+	switch one.state {
+	case unclaimed:
+		return goesAlone(one)
+	case handled:
+		outcome = observe.Duplicate
+		b.logger.Debug("skipping a message that was handled before", fieldsOf(one.ctx, one.msg))
+	}
+	b.outcomes.forget(one.ctx, one.msg)
+	if len(b.db.Observers()) > 0 {
+		ctx := started(one.ctx, b.db, b.cfg.Service, one.msg)
+		ended(ctx, b.db, b.cfg.Service, one.msg, one.h, outcome, nil)
+	}
+	return result{}
+}
+
+func (b *batcher) attempts(batch []*batched) error {
+	for n := 0; ; n++ {
+		err := b.attempt(batch)
+		if errors.Is(err, outbox.ErrTxEnded) {
+			b.takeBack(batch)
+		}
+		if err == nil || n >= b.cfg.Tx.MaxRetries || !repeatable(err) {
+			return err
+		}
+		core.Pause(context.Background(), core.Backoff(b.cfg.Tx.Backoff).Delay(n+1))
+	}
+}
+
+func (b *batcher) attempt(batch []*batched) error {
+	defer b.db.HandlerStarts(b.logger)()
+	ctx, cancel := core.Lifetime(core.OutsideTx(batch[0].ctx), b.cfg.Tx.Timeout)
+	defer cancel()
+	begun := false
+	err := core.InTx(ctx, b.db, core.TxOptions{Isolation: b.cfg.Tx.Isolation}, func(ctx context.Context) (err error) {
+		begun = true
+		if err := b.claim(ctx, batch); err != nil {
+			return err
+		}
+		var msgs message.Messages
+		for _, one := range batch {
+			if one.state != ours {
+				continue
+			}
+			msg := one.msg.Copy()
+			msg.Payload = slices.Clone(msg.Payload)
+			msg.SetContext(core.WithTxOf(one.ctx, ctx))
+			msgs = append(msgs, msg)
+		}
+		if len(msgs) == 0 {
+			return nil
+		}
+		defer func() {
+			if p := recover(); p != nil {
+				err = panicked(p)
+			}
+		}()
+		if err := b.fn(ctx, msgs); err != nil {
+			return text.SafeError(err)
+		}
+		if slices.ContainsFunc(msgs, nacked) {
+			return outbox.ErrNacked
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the handler of a batch exceeded TxConfig.Timeout: %w", ctx.Err())
+		}
+		return nil
+	})
+	if errors.Is(err, outbox.ErrRolledBack) {
+		return nil // as middleware.Tx has it
+	}
+	if err != nil && !begun {
+		return fmt.Errorf("%w: %w", core.ErrNotBegun, err)
+	}
+	return err
+}
+
+// claim records the messages of a batch in the inbox, and sets the state of each.
+func (b *batcher) claim(ctx context.Context, batch []*batched) error {
+	q, err := b.db.Tx(ctx)
+	if err != nil {
+		return err
+	}
+	elsewhere, err := ackAll(ctx, batch)
+	if err != nil {
+		return fmt.Errorf("batch: %w", text.Explain(err))
+	}
+	of := make(map[string]*batched, len(batch))
+	var keys []string
+	var hashes [][]byte
+	for _, one := range batch {
+		if one.h.work != nil && !elsewhere {
+			continue // acked, or lost to another owner
+		}
+		b.db.ReadsFrom(one.ctx)
+		of[one.claim.key] = one
+		keys = append(keys, one.claim.key)
+		hashes = append(hashes, append([]byte{}, one.claim.hash...))
+	}
+	if len(keys) == 0 {
+		return nil
+	}
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+		var key string
+		var mine bool
+		var note int64
+		if err := rows.Scan(&key, &mine, &note); err != nil {
+			return err
+		}
+		one := of[key]
+		switch {
+		case mine:
+			one.state, one.claim.note = ours, note
+		case !b.cfg.Inbox.CheckContent: // else it goes alone, where its content is compared
+			one.state = handled
+		}
+		return nil
+	}, b.db.Render(sqltext.ClaimInboxes), batch[0].claim.consumer, keys, hashes)
+	if err != nil {
+		return fmt.Errorf("batch: %w", text.Explain(err))
+	}
+	return nil
+}
+
+// ackAll marks the messages of queue.Subscriber done. A message whose lease was lost goes alone, and messages of a queue
+// in another database are recorded in the inbox.
+func ackAll(ctx context.Context, batch []*batched) (elsewhere bool, err error) {
+	of := map[core.Work]*batched{}
+	var all []core.Work
+	for _, one := range batch {
+		if one.state = unclaimed; one.h.work != nil {
+			all, of[one.h.work] = append(all, one.h.work), one
+		}
+	}
+	if len(all) == 0 {
+		return false, nil
+	}
+	acked, err := all[0].AckAll(ctx, all[1:])
+	if errors.Is(err, outbox.ErrOtherDB) {
+		return true, nil
+	}
+	for _, w := range acked {
+		of[w].state = ours
+	}
+	return false, err
+}
+
+// takeBack removes the inbox rows of a batch whose function ended the transaction and then failed.
+func (b *batcher) takeBack(batch []*batched) {
+	ctx, cancel := context.WithTimeout(context.Background(), bookkeepingTimeout)
+	defer cancel()
+	for _, one := range batch {
+		var err error
+		switch {
+		case one.state != ours:
+		case one.h.work != nil:
+			err = one.h.work.Unack(ctx)
+		default:
+			_, err = b.db.Exec(ctx, b.db.Render(sqltext.UnclaimInbox), one.claim.consumer, one.claim.key, one.claim.note)
+		}
+		if err != nil {
+			// Cause: the function of Batch committed on its own, then failed, and its inbox rows could not be removed.
+			// Cure: leave COMMIT and ROLLBACK to the middleware; look at the effects by hand.
+			b.logger.Error("batch ended its transaction: its mark in the inbox could not be removed", err, fieldsOf(one.ctx, one.msg))
+		}
+	}
+}
