@@ -90,22 +90,22 @@ func TestInboundOrderUnderKill(t *testing.T) {
 // TestBatchUnderKill: of two processes one is killed within a batch, again and again. Each message is handled once.
 func TestBatchUnderKill(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	w := newInboundWorld(t, 4)
-	w.send(rounds(10_000, 100_000), 1000)
-	c := w.config()
-	c.Batch, c.Concurrency = true, 500
-	kills := rounds(4, 20)
-	live := []*process{w.spawn(c), w.spawn(c)}
-	for kill := 1; kill <= kills; kill++ {
-		w.await(kill * w.settled / (kills + 2))
-		live = append(live, w.spawn(c))
-		live[0].kill()
-		live = live[1:]
-	}
-	w.await(w.settled)
-	w.verify()
-	assert.Equal(t, w.settled, w.published())
+	onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
+		w.send(rounds(10_000, 100_000), 1000)
+		c := w.config()
+		c.Batch, c.Concurrency = true, 500
+		kills := rounds(4, 20)
+		live := []*process{w.spawn(c), w.spawn(c)}
+		for kill := 1; kill <= kills; kill++ {
+			w.await(kill * w.settled / (kills + 2))
+			live = append(live, w.spawn(c))
+			live[0].kill()
+			live = live[1:]
+		}
+		w.await(w.settled)
+		w.verify()
+		assert.Equal(t, w.settled, w.published())
+	})
 }
 
 // TestInboundOrderUnderStop: a process is frozen until others have what it had, and then goes on where it was.
