@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,6 +31,10 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 	noLeaks(t)
 	const messages = 200
 	trigger := func(condition string) string { return fmt.Sprintf(refuser, condition) }
+	atCommit := func(condition string) string { // after all rows were returned
+		return strings.Replace(strings.Replace(trigger(condition), "CREATE TRIGGER", "CREATE CONSTRAINT TRIGGER", 1),
+			"BEFORE UPDATE ON inbox_queue", "AFTER UPDATE ON inbox_queue DEFERRABLE INITIALLY DEFERRED", 1)
+	}
 	for name, c := range map[string]struct {
 		install  string
 		prepare  string // what happens to the messages before
@@ -48,6 +53,13 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 		"ack detached": {install: trigger(`NEW.state = 'done'`), left: `state = 'processing'`, detached: true, once: true},
 		"renew": {
 			install: trigger(`NEW.owner = OLD.owner AND NEW.locked_until > OLD.locked_until`), detached: true, slow: true,
+			left: `state = 'processing'`,
+		},
+		"claim at commit": {
+			install: atCommit(`NEW.owner IS NOT NULL`), detached: true, left: `state = 'processing' AND owner IS NULL`, once: true,
+		},
+		"renew at commit": {
+			install: atCommit(`NEW.owner = OLD.owner AND NEW.locked_until > OLD.locked_until`), detached: true, slow: true,
 			left: `state = 'processing'`,
 		},
 		"reap": {
@@ -70,7 +82,9 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 			log := &lineLogger{}
 			s, err := queue.NewStore(h.db, quickStore(), log)
 			require.NoError(t, err)
-			storeAll(t, s, items("orders", messages)...)
+			all := items("orders", messages)
+			all[0].Payload, all[1].Payload = nil, nil
+			storeAll(t, s, all...)
 			if c.prepare != "" {
 				h.exec(t, c.prepare)
 			}
@@ -139,6 +153,31 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRefusedBehindABusyTopic: a message is refused while the free slots of its Dispatcher are not for the many messages
+// before it.
+func TestRefusedBehindABusyTopic(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, busy := newStore(t, h, quickStore()), make(chan struct{})
+	storeAll(t, s, items("busy", 1000)...)
+	storeAll(t, s, items("orders", 20)...)
+	h.exec(t, fmt.Sprintf(refuser, `NEW.topic = 'orders'`))
+	cfg := quickDispatcher(map[string]queue.Handler{
+		"busy": {Concurrency: 2, Detached: true, Handle: func(context.Context, *queue.Message) error {
+			<-busy
+			return nil
+		}},
+		"orders": {Handle: func(context.Context, *queue.Message) error { return nil }},
+	})
+	cfg.Concurrency = 10
+	dispatching(t, s, cfg)
+	t.Cleanup(func() { close(busy) })
+	eventually(t, func() bool {
+		return h.count(t, `SELECT count(*) FROM inbox_queue WHERE topic = 'orders' AND state = 'done'`) == 18
+	}, "all but two are handled")
 }
 
 // TestRefusedMessagesOfCallers: callers of Ack, Renew and Claim get what was done for the others, and an error that

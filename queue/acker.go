@@ -38,7 +38,7 @@ func (a *acker) add(c *claimed) {
 // stop ends run when it has acked what was added.
 func (a *acker) stop() { a.queue <- nil }
 
-// run ends early when ctx is over.
+// run stops retrying when ctx is over.
 func (a *acker) run(ctx context.Context) {
 	defer close(a.done)
 	// Cause: the database.
@@ -76,6 +76,9 @@ func (a *acker) ack(ctx context.Context, batch []*claimed, report *trouble.Log) 
 			if a.later(byID[id], refused.first) {
 				delete(byID, id)
 			}
+		}
+		if err == nil {
+			a.loop.store.refusals.forget("ack", slices.Collect(maps.Keys(byID))...)
 		}
 		report.Tell(err)
 		if lost := len(ids) - len(refused.ids) - n; err == nil && lost > 0 {

@@ -117,7 +117,8 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	again, err := s.choose(ctx, choice{
 		what: claimRows, topics: c.Topics, limit: c.Limit,
 		many: func() error { return t.many(ctx) }, fits: t.fits,
-		one: func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
+		unwanted: func() ([]string, bool) { return t.noRoom(), !t.ask.suspects },
+		one:      func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
 	})
 	if again {
 		t.found.full, t.found.empty = true, false
@@ -165,25 +166,38 @@ func (t *taking) fits(row queueRow) bool {
 // one claims one message.
 func (t *taking) one(ctx context.Context, row queueRow, expired bool) (claimed bool, err error) {
 	scanner := t.s.scanner()
+	var msgs []Message
 	err = t.s.collect(ctx, "claim message", func(rows drive.Rows) error {
 		r, err := scanner.scan(rows)
-		if err != nil {
-			return err
+		if err == nil {
+			msgs = append(msgs, r.Message)
 		}
-		claimed = true
-		t.room = max(0, t.room-int64(len(r.Payload)))
-		if limit := t.limit(r.Topic); limit != nil {
-			limit.n--
-		}
-		if row.suspect && !expired {
-			t.found.msgs, t.found.suspect = slices.Insert(t.found.msgs, 0, r.Message), true
-			t.ask.suspects = false
-		} else {
-			t.found.msgs = append(t.found.msgs, r.Message)
-		}
-		return nil
+		return err
 	}, sqltext.ClaimMessage, row.Source, row.MessageID, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), expired)
-	return claimed, err
+	if err != nil || len(msgs) == 0 { // a deferred constraint may refuse a row that was returned
+		return false, err
+	}
+	t.room = max(0, t.room-int64(len(msgs[0].Payload)))
+	if limit := t.limit(msgs[0].Topic); limit != nil {
+		limit.n--
+	}
+	if row.suspect && !expired {
+		t.found.msgs, t.found.suspect = slices.Insert(t.found.msgs, 0, msgs...), true
+		t.ask.suspects = false
+	} else {
+		t.found.msgs = append(t.found.msgs, msgs...)
+	}
+	return true, nil
+}
+
+// noRoom returns the topics whose limits are reached.
+func (t *taking) noRoom() (topics []string) {
+	for _, l := range t.ask.limits {
+		if l.n <= 0 {
+			topics = append(topics, l.topic)
+		}
+	}
+	return topics
 }
 
 // claimExpired takes messages that were not handled in time, and says whether there may be more.
@@ -199,14 +213,19 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 				return nil
 			}
 			scanner := s.scanner(&more)
-			return s.collect(ctx, "claim expired messages", func(rows drive.Rows) error {
+			var found []Message
+			err := s.collect(ctx, "claim expired messages", func(rows drive.Rows) error {
 				r, err := scanner.scan(rows)
 				if err == nil {
-					t.found.msgs = append(t.found.msgs, r.Message)
+					found = append(found, r.Message)
 				}
 				return err
 			}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit-len(t.found.msgs), t.room,
 				s.refusals.leftOut())
+			if err == nil {
+				t.found.msgs = append(t.found.msgs, found...)
+			}
+			return err
 		},
 		one: func(row queueRow) (bool, error) { return t.one(ctx, row, true) },
 	})

@@ -23,12 +23,17 @@ func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 	var ours []ID
 	err := s.eachOf(ctx, ids, func(ctx context.Context, ids ...ID) error {
 		sources, messageIDs, _ := split("Renew", r.Owner, ids)
-		return s.collect(ctx, "renew leases", func(rows drive.Rows) error {
+		var renewed []ID
+		err := s.collect(ctx, "renew leases", func(rows drive.Rows) error {
 			var id ID
 			err := rows.Scan(&id.Source, &id.MessageID)
-			ours = append(ours, id)
+			renewed = append(renewed, id)
 			return err
 		}, sqltext.RenewLeases, r.Owner.String(), sources, messageIDs, r.LeaseTTL.Seconds())
+		if err == nil { // a deferred constraint may refuse rows that were returned
+			ours = append(ours, renewed...)
+		}
+		return err
 	})
 	return ours, err
 }

@@ -24,7 +24,7 @@ const (
 	minRefusedWait = time.Second
 	maxRefusedWait = 5 * time.Minute
 	// maxRefused is how many refused rows a Store remembers. If there are more, statements for many rows fail.
-	maxRefused = 10_000
+	maxRefused = 1000
 	// maxAlone is how many rows one call tries alone.
 	maxAlone = 200
 )
@@ -93,10 +93,16 @@ func (r *refusals) add(what string, row queueRow, now time.Time) (wait time.Dura
 	return old.wait, true
 }
 
-func (r *refusals) remove(what string, id ID) {
+// forget is called when a statement has succeeded for rows.
+func (r *refusals) forget(what string, ids ...ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.rows, refusalKey{what, id})
+	if len(r.rows) == 0 {
+		return
+	}
+	for _, id := range ids {
+		delete(r.rows, refusalKey{what, id})
+	}
 }
 
 func (r *refusals) len() int {
@@ -167,7 +173,9 @@ type choice struct {
 	limit  int
 	many   func() error
 	fits   func(queueRow) bool // nil, or whether there is room for the row
-	one    func(queueRow) (changed bool, err error)
+	// unwanted is nil, or returns topics without room, and whether suspects have to wait.
+	unwanted func() (topics []string, suspects bool)
+	one      func(queueRow) (changed bool, err error)
 }
 
 // choose runs the statement for many rows. First it tries those alone that were refused before and are due, and if the
@@ -207,7 +215,7 @@ func (s *Store) alone(c choice, rows []queueRow) (progress bool, err error) {
 		changed, err := c.one(row)
 		switch {
 		case err == nil:
-			s.refusals.remove(c.what, row.ID)
+			s.refusals.forget(c.what, row.ID)
 			progress = progress || changed
 		case !text.RefusesRow(err):
 			return progress, err
@@ -222,12 +230,17 @@ func (s *Store) alone(c choice, rows []queueRow) (progress bool, err error) {
 }
 
 func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error) {
+	full, suspects := []string{}, false
+	if c.unwanted != nil {
+		topics, wait := c.unwanted()
+		full, suspects = append(full, topics...), wait
+	}
 	err = s.collect(ctx, "list messages", func(found drive.Rows) error {
 		var r queueRow
 		err := found.Scan(&r.id, &r.Source, &r.MessageID, &r.topic, &r.suspect, &r.size)
 		rows = append(rows, r)
 		return err
-	}, sqltext.ListMessages, c.what, min(c.limit, maxAlone), s.refusals.leftOut(), c.topics)
+	}, sqltext.ListMessages, c.what, min(c.limit, maxAlone), s.refusals.leftOut(), c.topics, full, suspects)
 	return rows, err
 }
 

@@ -51,6 +51,7 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	l.store.refusals.forget("renew", ours...)
 	for _, id := range ours {
 		held[id].extend(begun.Add(l.cfg.lease))
 		delete(held, id)

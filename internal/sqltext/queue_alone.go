@@ -6,8 +6,8 @@ const (
 	// ListMessages lists the messages that such a statement may have chosen.
 	//
 	// Arguments: what the statement does ('claim', 'bury', 'expire' or 'reap'), limit, ids to leave out, topics (NULL =
-	// all).
-	ListMessages = `SELECT q.id, q.source, q.message_id, q.topic, q.crashes > 0, octet_length(q.payload)
+	// all), topics to leave out, whether to leave out messages that were being handled when a process died.
+	ListMessages = `SELECT q.id, q.source, q.message_id, q.topic, q.crashes > 0, coalesce(octet_length(q.payload), 0)
   FROM ((SELECT q.* FROM {queue} q
           WHERE q.state = 'processing' AND q.due_at IS NULL AND ` + listed + ` ORDER BY q.id LIMIT $2::int)
         UNION ALL
@@ -20,7 +20,8 @@ const (
             AND q.expires_at IS NOT NULL AND q.due_at > statement_timestamp() AND ` + listed + `
           ORDER BY q.expires_at LIMIT $2::int)) q`
 
-	listed = `q.id <> ALL ($3::bigint[]) AND ($4::text[] IS NULL OR q.topic = ANY ($4::text[])) AND CASE $1::text
+	listed = `q.id <> ALL ($3::bigint[]) AND ($4::text[] IS NULL OR q.topic = ANY ($4::text[])) AND q.topic <> ALL ($5::text[])
+              AND NOT ($6::bool AND q.crashes > 0) AND CASE $1::text
               WHEN 'reap' THEN ` + leaseOver + `
               WHEN 'claim' THEN q.owner IS NULL AND ` + notPaused + `
                    AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())

@@ -7,7 +7,7 @@ import (
 )
 
 // RefusesRow reports whether a database error may be about some rows of a statement and not about others: Postgres
-// refused their content, or a trigger did, with any code. Other errors are about the server, the connection, the session,
+// refused their content, or a trigger did. Other errors are about the server, the connection, the session,
 // the transaction, locks, or the table and the rights to write to it.
 func RefusesRow(err error) bool {
 	state := SQLState(err)
