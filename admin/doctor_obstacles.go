@@ -38,6 +38,17 @@ func commits(n int64) string {
 	return fmt.Sprintf("%d commits wait", n)
 }
 
+// obstaclesOn returns the obstacles of one table.
+func (e *doctorRun) obstaclesOn(placeholder string) (list []string) {
+	table := e.tables(placeholder)[0]
+	for _, o := range e.obstacles {
+		if strings.HasSuffix(o, " on "+table) {
+			list = append(list, o)
+		}
+	}
+	return list
+}
+
 // checkObstacles looks at what was added to the tables, and at ids that run out.
 func (e *doctorRun) checkObstacles(ctx context.Context) error {
 	var what, table, name string

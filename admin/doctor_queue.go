@@ -16,10 +16,7 @@ func (e *doctorRun) checkQueue(ctx context.Context) error {
 	var topic string
 	unhandled := map[string]bool{}
 	var n, oldest float64
-	table := e.tables("{queue}")[0]
-	refusing := slices.DeleteFunc(slices.Clone(e.obstacles), func(o string) bool {
-		return !strings.HasSuffix(o, " on "+table)
-	})
+	refusing := e.obstaclesOn("{queue}")
 	err := e.rows(ctx, []any{&topic, &n, &oldest}, func() {
 		unhandled[topic] = true
 		evidence := fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled lately",

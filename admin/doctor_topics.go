@@ -148,9 +148,10 @@ func (e *doctorRun) backlog(ctx context.Context, t, ready TopicStats) error {
 				"that stopped; restart them if the log does not say why not"
 		}
 	}
-	if t.Rate == 0 && len(e.obstacles) > 0 {
-		evidence += "; forwarders may not see or settle them, because of " + strings.Join(e.obstacles, ", ")
-		cure = "look for the error in the log of a forwarder: give its role a policy or BYPASSRLS, or mend the trigger or rule"
+	if obstacles := e.obstaclesOn("{outbox}"); t.Rate == 0 && len(obstacles) > 0 {
+		evidence += "; forwarders may not see or settle them, because of " + strings.Join(obstacles, ", ")
+		cure = "look for the error in the log of a forwarder: give its role a policy or BYPASSRLS, or mend the trigger, " +
+			"rule or constraint"
 	}
 	if t.Failing.N > 0 || t.Dead.N > 0 {
 		evidence += "; some may wait behind a failing message of their key"

@@ -108,8 +108,12 @@ func TestDoctorOfHiddenRows(t *testing.T) {
 		"FROM generate_series(1, 10) i")
 	h.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'`)
 	h.exec(t, "CREATE TRIGGER refuses BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()")
+	h.exec(t, "CREATE TRIGGER audits AFTER UPDATE ON outbox FOR EACH STATEMENT EXECUTE FUNCTION refuse()")
+	h.exec(t, "CREATE TRIGGER elsewhere BEFORE UPDATE ON inbox_queue FOR EACH ROW EXECUTE FUNCTION refuse()")
 	startForwarder(t, h, forwarder.Config{})
 	f := ails(t, h, "backlog")
 	assert.Contains(t, f.Evidence, `trigger refuses on "outbox"`)
+	assert.Contains(t, f.Evidence, `trigger audits on "outbox"`)
+	assert.NotContains(t, f.Evidence, "elsewhere")
 	assert.NotContains(t, f.Cure, "Concurrency")
 }

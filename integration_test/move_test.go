@@ -463,7 +463,7 @@ func TestMoveRefuses(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 	refused(move.WatermillConfig{}, "there is no table")
-	refused(move.WatermillConfig{MessagesTable: "inbox"}, "no table of watermill-sql")
+	refused(move.WatermillConfig{MessagesTable: "inbox"}, "is not a table of watermill-sql")
 	refused(move.WatermillConfig{BatchSize: -1}, "WatermillConfig.BatchSize")
 	_, err := move.FromWatermill(t.Context(), nil, move.WatermillConfig{})
 	require.ErrorContains(t, err, "publisher is nil")

@@ -96,7 +96,8 @@ func (d *Dispatcher) Close() error {
 
 // Drain handles the ready messages and returns when none is left. It is for tests, jobs, and before a shutdown. If Run
 // is not running, it runs the dispatcher for that time, after which it cannot be run again. Messages that are delayed
-// or wait for another attempt are not ready. It returns the error of ctx, the errors of Run's start, or
+// or wait for another attempt are not ready, nor are those that a constraint or trigger on the table refuses to claim.
+// Drain waits for messages whose ack is refused. It returns the error of ctx, the errors of Run's start, or
 // outbox.ErrClosed.
 func (d *Dispatcher) Drain(ctx context.Context) error {
 	if d.life.Begun() {

@@ -59,7 +59,7 @@ func main() {
 func book(msg *message.Message) ([]*message.Message, error) {
 	var order struct{ ID string }
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {
-		return nil, outbox.Poison(err) // a dead letter: no redelivery makes JSON of it
+		return nil, outbox.Poison(err) // a dead letter: redelivery won't make it valid JSON
 	}
 	tx, err := outbox.PgxTx(msg.Context())
 	if err != nil {

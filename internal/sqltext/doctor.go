@@ -51,7 +51,7 @@ const (
    AND a.query_start < clock_timestamp() - $1::float8 * interval '1 second'`
 
 	// DoctorObstacles lists what operators have put at the tables that may swallow, refuse or hide rows: what it is, on
-	// which table, its name. rule and trigger: they may refuse to settle a row; schema.Inspect says which swallow inserts.
+	// which table, its name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect says which swallow inserts.
 	// unique: an index that refuses rows ours do not. child: a table that inherits.
 	// detached: a table that is named as a partition of the outbox, and is none. nodefault: an outbox in partitions without
 	// a default. security: row security that is in force for a role that is not the owner. sequence: how many ids are left.
@@ -61,11 +61,11 @@ const (
     FROM unnest($1::text[]) AS n(name) JOIN pg_class c ON c.oid = to_regclass(n.name)),
   parts AS MATERIALIZED (SELECT t.name, t.oid FROM t UNION SELECT t.name, i.inhrelid FROM t JOIN pg_inherits i ON i.inhparent = t.oid)
 SELECT 'trigger', p.name, g.tgname::text
-  FROM parts p JOIN pg_trigger g ON g.tgrelid = p.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype::int & 19 = 19
+  FROM parts p JOIN pg_trigger g ON g.tgrelid = p.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype::int & 16 = 16
    AND g.tgparentid = 0
 UNION ALL SELECT 'rule', p.name, r.rulename::text FROM parts p JOIN pg_rewrite r ON r.ev_class = p.oid AND r.ev_enabled <> 'D'
-UNION ALL SELECT 'check', t.name, k.conname::text FROM t JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c'
-   AND NOT k.convalidated WHERE t.relkind = 'r'
+UNION ALL SELECT 'check', t.name, k.conname::text FROM t JOIN pg_class c ON c.oid = t.oid JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c'
+   AND NOT k.convalidated AND k.conname <> c.relname || '_below' WHERE t.relkind = 'r'
 UNION ALL SELECT 'unique', t.name, x.indexrelid::regclass::text FROM t JOIN pg_index x ON x.indrelid = t.oid
    AND (x.indisunique OR x.indisexclusion) AND NOT x.indisprimary
 UNION ALL SELECT 'child', t.name, i.inhrelid::regclass::text FROM t JOIN pg_inherits i ON i.inhparent = t.oid WHERE t.relkind = 'r'

@@ -88,9 +88,13 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 			b.advance(r.call.key)
 		}
 	}
+	gone := make(map[int64]bool, len(ids))
+	for _, id := range ids {
+		gone[id] = true
+	}
 	var names []string
 	for name, d := range l.waits {
-		if d.topic.closed && slices.Contains(ids, d.low) {
+		if d.topic.closed && gone[d.low] {
 			names = append(names, name)
 		}
 	}
