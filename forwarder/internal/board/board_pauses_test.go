@@ -99,7 +99,6 @@ func TestOnlyWhatWasHandedOutComesAgain(t *testing.T) {
 	}
 	d.b.PauseByOperator(d.now, nil)
 	d.tick(0)
-	d.read() // it looks for what was sent again
 	d.read()
 	for c := d.next(); c != nil; c = d.next() {
 		if c.Again != (c.Row.ID == 1 || c.Row.ID == 3) {

@@ -66,9 +66,9 @@ func (t *topic) setLow(l *lane, id int64) {
 	}
 }
 
-// mayGo says that nothing of a topic is deferred, or unseen, that would have to go before a row.
+// mayGo says that nothing of a topic is deferred that would have to go before a row.
 func (l *lane) mayGo(t *topic, id int64) bool {
-	return !t.closed && t.unseen>>l.term.Lane&1 == 0 && !t.isDeferred(l, id)
+	return !t.closed && !t.isDeferred(l, id)
 }
 
 // deferFrom defers what a key has from an id on.
@@ -157,7 +157,7 @@ func (b *Board) goesOn(l *lane, name string) {
 
 // passed goes on with a key when a row of it is out of the way.
 func (b *Board) passed(k *key, id int64) {
-	if d, waits := k.lane.waits[k.name]; waits && d.low <= id && d.topic.closed && k.isIdle(d.low) {
+	if d, waits := k.lane.waits[k.name]; waits && d.low <= id && d.topic.closed && k.isIdle() {
 		b.goesOn(k.lane, k.name)
 	} else {
 		b.advance(k)
@@ -183,7 +183,7 @@ func (b *Board) askCatch(a *Asks, room int) (most int) {
 		for left > 0 && len(c.keys) < mostKeys && l.catching.front != nil {
 			k := l.catching.front
 			b.unlist(k)
-			if k.low == 0 || k.blocked(k.low) || k.stuck() || k.asked {
+			if k.low == 0 || k.blocked() || k.stuck() || k.asked {
 				continue // it is listed again when that has changed
 			}
 			n := min(max(1, b.cfg.Chain-int(k.n)), share, left)
@@ -198,7 +198,7 @@ func (b *Board) askCatch(a *Asks, room int) (most int) {
 		if t.closed {
 			continue
 		}
-		for lanes := t.lanes &^ t.unseen; lanes != 0; lanes &= lanes - 1 {
+		for lanes := t.lanes; lanes != 0; lanes &= lanes - 1 {
 			l := b.lanes[bits.TrailingZeros64(lanes)]
 			c.All |= 1 << l.term.Lane
 			c.topics = append(c.topics, topicIn{t, l.term})

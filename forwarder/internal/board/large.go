@@ -27,12 +27,12 @@ func (b *Board) mayKeep(l *lane, r *Row, caught bool) bool {
 	case l.knows(r.ID), t != nil && t.closed:
 		return false
 	case r.Key == "":
-		return caught || t == nil || !t.isDeferred(l, r.ID)
+		return caught || t == nil || l.mayGo(t, r.ID)
 	case r.Attempts > 0, !caught && b.isDeferred(l, r.ID, r.Key, r.Topic):
 		return false
 	}
 	k := l.keys[r.Key]
-	return k == nil || !b.defers(k, r.ID) || k.joinsBefore(r.ID)
+	return k == nil || !b.defers(k) || k.joinsBefore(r.ID)
 }
 
 // Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone.

@@ -90,7 +90,7 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 		a.Room.Bytes = max(b.cfg.Bytes-b.bytes, 1)
 		b.askStrays(&a)
 		b.limitDue(&a)
-		a.WantDue, b.wantDue = b.wantDue || b.wantsSeen(), false
+		a.WantDue, b.wantDue = b.wantDue, false
 	}
 	a.Room.Others += len(a.IDs)
 	for _, t := range b.troubled {
@@ -180,11 +180,6 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 			b.strayed(l, f.Row)
 		}
 	}
-	for _, t := range r.Terms {
-		if l := b.open(t.Term); l != nil {
-			l.mark = t.Mark
-		}
-	}
 	p.Added, p.More = b.rows-before, b.wants() || b.wantDue || r.DueLate
 	return p
 }
@@ -272,7 +267,7 @@ func (b *Board) wants() bool {
 		if slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && l.catching.front != nil }) {
 			return true
 		}
-		return slices.ContainsFunc(b.troubled, func(t *topic) bool { return !t.closed && t.lanes&^t.unseen != 0 })
+		return slices.ContainsFunc(b.troubled, func(t *topic) bool { return !t.closed && t.lanes != 0 })
 	}
 	return false
 }

@@ -97,11 +97,11 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	k := l.keyOf(r.Key)
 	switch before := !due && k.joinsBefore(r.ID); {
-	case due && (t.closed || r.Large || b.defers(k, r.ID) || k.heads.len() > 0 || k.low != 0 || l.waits[r.Key].topic != nil):
+	case due && (t.closed || r.Large || b.defers(k) || k.low != 0 || l.waits[r.Key].topic != nil):
 		k.moreDue = !t.closed // else it is not read
 		b.tidy(k)
 		return false
-	case !before && b.defers(k, r.ID):
+	case !before && b.defers(k):
 		k.deferFrom(r.ID)
 	case !due && !l.mayGo(t, r.ID):
 		b.deferFor(l, t, r, false)
@@ -119,7 +119,5 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	return false
 }
 
-// defers says that a row of a key that is read is not kept.
-func (b *Board) defers(k *key, id int64) bool {
-	return k.blocked(id) || k.stuck() || int(k.n) >= b.cfg.Chain
-}
+// defers says that what is read of a key is not kept.
+func (b *Board) defers(k *key) bool { return k.blocked() || k.stuck() || int(k.n) >= b.cfg.Chain }
