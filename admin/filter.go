@@ -108,7 +108,7 @@ func (f Filter) Words() (list [][2]string) {
 	for _, t := range []struct {
 		name string
 		at   time.Time
-	}{{"written from", f.After}, {"written before", f.Before}} {
+	}{{"from", f.After}, {"before", f.Before}} {
 		if !t.at.IsZero() {
 			add(t.name, t.at.UTC().Format("2006-01-02 15:04:05Z"))
 		}

@@ -11,6 +11,7 @@
 //   - publisher_: a publisher stores what it was given, byte by byte, in the transaction of its context
 //   - inbox_: a message that is delivered again is applied once, and cleaning the inbox forgets no key too early
 //   - http_: an HTTP request that is repeated under its key is carried out once, and gets the same answer
+//   - batch_: a batch of messages is handled in one transaction, and a bad one fails alone
 //   - middleware_: the stack around a handler captures, acks, retries and charges as its comments say
 //
 // What the forwarder does:

@@ -78,25 +78,3 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 		})
 	}
 }
-
-// resumed is how long after a moment the stream took the first message of the first and of the last of some subjects,
-// by its own clock.
-func resumed(
-	t *testing.T, js natsgo.JetStreamContext, subjects string, n int, since time.Time,
-) (first, last time.Duration) {
-	for i := range n {
-		sub, err := js.SubscribeSync(fmt.Sprint(subjects, i), natsgo.OrderedConsumer())
-		require.NoError(t, err)
-		msg, err := sub.NextMsg(patience)
-		require.NoError(t, err)
-		meta, err := msg.Metadata()
-		require.NoError(t, err)
-		require.NoError(t, sub.Unsubscribe())
-		if took := meta.Timestamp.Sub(since); i == 0 {
-			first, last = took, took
-		} else {
-			first, last = min(first, took), max(last, took)
-		}
-	}
-	return first, last
-}

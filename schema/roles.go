@@ -87,7 +87,7 @@ GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON {idempotency} TO
 GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <cleaner>;
 GRANT SELECT (id, topic, created_at, published_at), DELETE ON {outbox} TO <cleaner>;
 GRANT SELECT, UPDATE (processed_at), DELETE ON {inbox} TO <cleaner>;
-GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON {queue} TO <cleaner>;
+GRANT SELECT (ctid, state, done_at, last_seen_at), UPDATE (done_at), DELETE ON {queue} TO <cleaner>;
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON {idempotency} TO <cleaner>;
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON {audit} TO <cleaner>;
 

@@ -35,7 +35,7 @@ GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON "outbox_idempote
 GRANT SELECT ON SEQUENCE "outbox_id_seq" TO "outbox_cleaner";
 GRANT SELECT (id, topic, created_at, published_at), DELETE ON "outbox" TO "outbox_cleaner";
 GRANT SELECT, UPDATE (processed_at), DELETE ON "inbox" TO "outbox_cleaner";
-GRANT SELECT (ctid, state, done_at), UPDATE (done_at), DELETE ON "inbox_queue" TO "outbox_cleaner";
+GRANT SELECT (ctid, state, done_at, last_seen_at), UPDATE (done_at), DELETE ON "inbox_queue" TO "outbox_cleaner";
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON "outbox_idempotency" TO "outbox_cleaner";
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON "outbox_audit" TO "outbox_cleaner";
 

@@ -1,7 +1,6 @@
 package memory
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
 	"time"
@@ -193,11 +192,4 @@ func cleanQueue(c *call) (res result, err error) {
 		}
 	}
 	return res, nil
-}
-
-func clone(b []byte) []byte {
-	if len(b) == 0 {
-		return []byte{}
-	}
-	return bytes.Clone(b)
 }

@@ -29,17 +29,6 @@ func (l *list[T, L]) push(x *T) {
 	l.n++
 }
 
-func (l *list[T, L]) pushFront(x *T) {
-	*L(x).at() = links[T]{next: l.front}
-	if l.front == nil {
-		l.back = x
-	} else {
-		L(l.front).at().prev = x
-	}
-	l.front = x
-	l.n++
-}
-
 func (l *list[T, L]) remove(x *T) {
 	at := L(x).at()
 	if at.prev == nil {
