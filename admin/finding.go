@@ -27,7 +27,7 @@ type Finding struct {
 	Cure string `json:"cure"`
 	// In is the table of the messages concerned; Outbox also if there are none.
 	In Table `json:"in"`
-	// Subject is the topic, consumer or forwarder concerned; empty if there is none, or several.
+	// Subject is the affected topic, consumer or forwarder; empty for none or several.
 	Subject string `json:"subject,omitempty"`
 	// Alerts are the alerts of dashboards/alerts.yaml that fire for it.
 	Alerts []string `json:"alerts,omitempty"`

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// SubscriberConfig configures a Subscriber. Its fields are as those of DispatcherConfig with the same names.
+// SubscriberConfig configures a Subscriber. Its fields work as the fields of DispatcherConfig with the same names.
 type SubscriberConfig struct {
 	// Service names the service to observers; default none.
 	Service string

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// redactor is a writer that redacts secrets. What is written must not be split within one.
+// redactor is a writer that redacts secrets. A secret must not be split between two calls of Write.
 type redactor struct {
 	to      io.Writer
 	mu      sync.Mutex

@@ -228,7 +228,7 @@ func (r *Read) countCaught() {
 	}
 }
 
-// toItsMark says that all of a lane was caught up with.
+// toItsMark reports that a lane was caught up completely.
 const toItsMark = 1<<63 - 1
 
 // reached returns up to which id a read has caught up in each lane.

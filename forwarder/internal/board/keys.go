@@ -2,7 +2,7 @@ package board
 
 // key is an ordering key of a lane with rows in memory, or heads, or of which something is deferred. Its rows leave one
 // after another: first the one under way, then the chain, then what is deferred. While it is blocked, or its chain is
-// full, what is read of it is deferred, but for ids that belong into the chain.
+// full, the rows read for it are deferred, except for ids that belong inside the chain.
 type key struct {
 	lane        *lane
 	name        string
