@@ -82,10 +82,21 @@ func TestDoctorOfAStandbyThatIsGone(t *testing.T) {
 		_, _ = h.pool.Exec(context.Background(), "SELECT pg_reload_conf()")
 	}
 	defer restore()
-	done := make(chan error, 1)
-	go func() {
-		_, err := h.pool.Exec(t.Context(), "INSERT INTO outbox (uuid, topic, payload) VALUES ('v', 'x', '')")
-		done <- err
+	done, restored := make(chan error, 1), make(chan struct{})
+	go func() { // commits return until the server has read its configuration
+		for {
+			_, err := h.pool.Exec(t.Context(), "INSERT INTO outbox (uuid, topic, payload) VALUES ('v', 'x', '')")
+			select {
+			case <-restored:
+				done <- err
+				return
+			default:
+			}
+			if err != nil {
+				done <- err
+				return
+			}
+		}
 	}()
 	eventually(t, func() bool { _, waits := findings(t, h)["commit_waits"]; return waits }, "the commit waits")
 	found := findings(t, h)
@@ -95,6 +106,7 @@ func TestDoctorOfAStandbyThatIsGone(t *testing.T) {
 	for _, f := range found {
 		assert.NotContains(t, f.Cure, "pg_terminate_backend", f.Check)
 	}
+	close(restored)
 	restore()
 	require.NoError(t, <-done)
 }
