@@ -90,6 +90,11 @@ func (d *DB) Fetch(q Request) Answer {
 			a.ByID = append(a.ByID, *r)
 		}
 	}
+	for n := range d.lanes {
+		if q.More && q.Dead && len(q.Deferred) > 0 && a.Owned>>n&1 == 1 {
+			a.ByID = append(a.ByID, d.deferredDead(n, &q)...)
+		}
+	}
 	return a
 }
 
@@ -134,6 +139,17 @@ func (d *DB) deferred(lane int, q *Request) (rows []Row) {
 	for _, r := range d.rows {
 		if int(r.Lane) == lane && r.pending() && r.Due == 0 && r.ID >= q.From[lane] && r.ID <= q.Upto[lane] &&
 			(q.All>>lane&1 != 0 || slices.Contains(q.Keys, r.Key)) && int64(len(rows)) < q.Deferred[lane] {
+			rows = append(rows, *r)
+		}
+	}
+	return rows
+}
+
+// deferredDead lists the dead rows of a lane among the keys of what was deferred.
+func (d *DB) deferredDead(lane int, q *Request) (rows []Row) {
+	for _, r := range d.rows {
+		if int(r.Lane) == lane && r.Dead && !r.Published && r.ID >= q.From[lane] && r.ID <= q.Upto[lane] &&
+			slices.Contains(q.Keys, r.Key) && int64(len(rows)) < q.Deferred[lane] {
 			rows = append(rows, *r)
 		}
 	}

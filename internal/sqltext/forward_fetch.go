@@ -6,7 +6,7 @@ const (
 	FromID       = 64
 	FromReady    = 128
 	FromDue      = 192
-	FromIDDead   = 256 // by its id, and it is dead
+	FromIDDead   = 256 // by its id or with its key, and it is dead
 	FromDeferred = 320 // it was deferred, and may go on
 
 	WithoutPayload = 512 // on top of the others: payload and metadata were left out, as they are large
@@ -73,7 +73,7 @@ const (
 	// Arguments: those of Fetch; ids, rising; whether dead rows count among them; by lane at most how many rows of
 	// what fell due (none at all to leave it out), and the topics of which none is wanted; of what was deferred by lane
 	// from which id on, up to which and at most how many rows (none at all to leave it out), in which lanes of all keys,
-	// as bits, and the keys in the others.
+	// as bits, and the keys in the others. Dead rows of these keys are returned as if they were asked for by id.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue + fetchDeferred
 
 	// FetchRangeMore is FetchRange that also reads what FetchMore does.
@@ -177,10 +177,10 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid,
         ORDER BY o.lane, o.due_at, o.id LIMIT ($16::bigint[])[owned.lane + 1]) r
  WHERE $16::bigint[] <> '{}'`
 
-	fetchDeferred = deferredFrom + deferredOwned
+	fetchDeferred = deferredFrom + deferredOwned + deferredDead
 
 	fetchDeferredApart = deferredFrom + `
-          AND o.id >= ($18::bigint[])[owned.lane + 1] AND o.id <= ($19::bigint[])[owned.lane + 1]` + deferredOwned
+          AND o.id >= ($18::bigint[])[owned.lane + 1] AND o.id <= ($19::bigint[])[owned.lane + 1]` + deferredOwned + deferredDead
 
 	deferredFrom = `
 UNION ALL
@@ -198,6 +198,20 @@ SELECT r.lane + CASE WHEN r.whole THEN 320 ELSE 832 END::smallint, r.id, r.uuid,
           AND ($21::bigint & (1::bigint << o.lane) <> 0 OR o.key = ANY ($22::text[]))
         ORDER BY o.lane, o.id LIMIT ($20::bigint[])[owned.lane + 1]) r
  WHERE $20::bigint[] <> '{}'`
+
+	// A row of such a key that somebody declared dead after it was deferred blocks the key as well.
+	deferredDead = `
+UNION ALL
+SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.created_at, r.attempts
+  FROM owned CROSS JOIN LATERAL (
+       SELECT o.lane, o.id, o.uuid, o.topic, o.key, ` + createdAt + `, o.attempts
+         FROM {outbox} o
+        WHERE (o.lane, o.id) >= (owned.lane, ($18::bigint[])[owned.lane + 1])
+          AND (o.lane, o.id) <= (owned.lane, ($19::bigint[])[owned.lane + 1])
+          AND o.dead_at IS NOT NULL AND o.published_at IS NULL
+          AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.key = ANY ($22::text[])
+        ORDER BY o.lane, o.id LIMIT ($20::bigint[])[owned.lane + 1]) r
+ WHERE $15::bool AND $20::bigint[] <> '{}' AND $22::text[] <> '{}'`
 
 	// FetchPayloads reads what a read of the others left out, of rows in the order in which they are wanted: as many as
 	// there is room for, and the first of them however large it is. The others are without payload and metadata, and those

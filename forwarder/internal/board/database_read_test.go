@@ -140,6 +140,7 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 		most = 1 << 40
 	}
 	var due []version
+	dead := l.catch.limit
 	for _, m := range d.table {
 		switch {
 		case m.lane != l.lane || !m.pending():
@@ -155,6 +156,11 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 			(c.all || slices.Contains(c.keys, m.key)) {
 			a.caught = append(a.caught, version{m, m.state})
 			c.limit--
+		}
+		if c := &l.catch; dead > 0 && d.blockKeyOnDead && m.lane == l.lane && m.dead && !m.published && m.id >= c.from &&
+			m.id <= c.upto && slices.Contains(c.keys, m.key) {
+			a.byID = append(a.byID, version{m, m.state})
+			dead--
 		}
 	}
 	slices.SortFunc(due, func(x, y version) int { return cmp.Or(x.due.Compare(y.due), cmp.Compare(x.id, y.id)) })

@@ -188,7 +188,7 @@ func (b *Board) askCatch(a *Asks, room int) (most int) {
 			}
 			n := min(max(1, b.cfg.Chain-int(k.n)), share, left)
 			left -= n
-			k.asked = true
+			k.asked, k.deadNext = true, false
 			c.keys, c.Keys = append(c.keys, k), append(c.Keys, k.name)
 			c.Limits[l.term.Lane] += int64(n)
 			from(l, k.low)
@@ -282,8 +282,12 @@ func (b *Board) caughtUp(a Asks, r Read) {
 			b.forgetWaits(t, l)
 		}
 	}
+	dead := b.deadNext(a, r, to)
 	for _, row := range r.Caught {
 		if l := b.open(row.Term); l != nil {
+			if id, is := dead[l.keys[row.Key]]; is && row.ID > id {
+				continue // deferred from there on
+			}
 			row.call.waited = true
 			if b.accept(l, row, false) {
 				l.away = max(0, l.away-1)
@@ -291,6 +295,33 @@ func (b *Board) caughtUp(a Asks, r Read) {
 		}
 	}
 	b.endCatch(a)
+}
+
+// deadNext looks for rows of keys that were asked for and declared dead after they were deferred. Such a row blocks its key
+// as soon as no lower one is pending. Until then the key is deferred from it on: these are returned.
+func (b *Board) deadNext(a Asks, r Read, to [Lanes]int64) (from map[*key]int64) {
+	lowest := map[string]*Row{}
+	for id, f := range r.ByID {
+		if is := lowest[f.Row.Key]; f.Dead && id <= to[f.Row.Term.Lane] && (is == nil || id < is.ID) {
+			lowest[f.Row.Key] = f.Row
+		}
+	}
+	if len(lowest) == 0 {
+		return nil
+	}
+	from = map[*key]int64{}
+	for _, k := range a.Catch.keys {
+		row, l := lowest[k.name], b.open(k.lane.term)
+		switch {
+		case row == nil || l != k.lane || l.knows(row.ID):
+		case k.isIdle() && !slices.ContainsFunc(r.Caught, func(o *Row) bool { return o.Key == k.name && o.ID < row.ID }):
+			b.addHead(l, k.name, row.ID, row.Topic, b.now.Add(never))
+		default:
+			k.deferFrom(row.ID)
+			k.deadNext, from[k] = true, row.ID
+		}
+	}
+	return from
 }
 
 // endCatch ends the catching up with keys.

@@ -11,6 +11,7 @@ type key struct {
 	n           int32
 	listed      bool  // on the lane's list
 	asked       bool  // a read under way catches up with it
+	deadNext    bool  // the row at low is dead, and blocks the key when it is its turn
 	moreDue     bool  // something of it fell due and was not kept
 	top         int64 // no id in the chain is higher
 	heads       ids   // rows that wait for another attempt: they block the key, and the lowest is tried before the others
@@ -146,7 +147,8 @@ func (b *Board) advance(k *key) {
 	if !k.blocked() {
 		b.queueFirst(k)
 	}
-	if k.low != 0 && !k.blocked() && !k.asked && !k.listed && !k.stuck() && int(k.n) <= b.cfg.Chain/4 {
+	few := int(k.n) <= b.cfg.Chain/4 && (!k.deadNext || k.isIdle())
+	if k.low != 0 && !k.blocked() && !k.asked && !k.listed && !k.stuck() && few {
 		k.listed = true
 		k.lane.catching.push(k)
 		b.asksMore = true

@@ -25,11 +25,13 @@ type Asks struct {
 
 // Read is the complete answer to a read.
 type Read struct {
-	Terms   []TermRead      // the terms that were read and are still ours; others of the board's are over
-	ByID    map[int64]Found // what Asks.IDs found pending, or dead where the dead block their keys; others are gone
-	Caught  []*Row          // what Asks.Catch brought, those of a lane in order of id
-	Ready   []*Row          // those of a lane in order of id
-	Due     []*Row          // what fell due, if DueRead
+	Terms []TermRead // the terms that were read and are still ours; others of the board's are over
+	// ByID is what Asks.IDs found pending, or dead where the dead block their keys; others are gone. It also has the dead
+	// rows of the keys of Asks.Catch.
+	ByID    map[int64]Found
+	Caught  []*Row // what Asks.Catch brought, those of a lane in order of id
+	Ready   []*Row // those of a lane in order of id
+	Due     []*Row // what fell due, if DueRead
 	DueRead bool
 	Late    map[int64]bool // what Asks.IDs found and there was no room for
 	DueLate bool           // there was no room for all of Due
