@@ -142,3 +142,26 @@ func TestNotQuietWhileWhatWasSettledComesAgain(t *testing.T) {
 	d.notQuiet(1)
 	d.want(d.drain(), 1)
 }
+
+// TestNotQuietWithoutThePayloadOfWhatFellDue: it was not wanted, as the row waited for another one, which is gone.
+func TestNotQuietWithoutThePayloadOfWhatFellDue(t *testing.T) {
+	for _, key := range []string{"k", ""} {
+		d := newDesk(t, board.Config{Chain: 1})
+		d.pause("a")
+		d.put(0, key, "a", 1)
+		d.read()
+		d.pause()
+		a := d.begin()
+		delete(d.table, 1)
+		d.put(0, key, "a", 2)
+		d.table[2].due = d.now
+		r := d.answer(a)
+		r.Due[0].Large = true
+		if key != "" && len(d.b.Wanted(a, &r)) > 0 {
+			t.Fatal("it is wanted, and waits for another one")
+		}
+		d.finish(a, r)
+		d.notQuiet(2)
+		d.want(d.drain(), 2)
+	}
+}

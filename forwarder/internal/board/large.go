@@ -11,7 +11,7 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	}
 	for i, rows := range [...][]*Row{r.Caught, r.Ready, r.Due} {
 		for _, row := range rows {
-			if l := b.open(row.Term); row.Large && l != nil && b.mayKeep(l, row, i == 0) {
+			if l := b.open(row.Term); row.Large && l != nil && b.mayKeep(l, row, i == 0, i == 2) {
 				wanted = append(wanted, row)
 			}
 		}
@@ -20,18 +20,20 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 }
 
 // mayKeep says whether a row that was read comes into memory, as it seems: what is known or deferred, or waits for
-// another attempt, does not. If that has changed when the row is accepted, it is deferred. caught says that the read
-// has caught up with it.
-func (b *Board) mayKeep(l *lane, r *Row, caught bool) bool {
-	switch t := b.topics[r.Topic]; {
+// another attempt, does not. If that has changed when the row is accepted, it is deferred, or what fell due looked for
+// again. caught says that the read has caught up with it, due that it fell due.
+func (b *Board) mayKeep(l *lane, r *Row, caught, due bool) bool {
+	t, k := b.topics[r.Topic], l.keys[r.Key]
+	switch {
 	case l.knows(r.ID), t != nil && t.closed:
 		return false
 	case r.Key == "":
-		return caught || t == nil || l.mayGo(t, r.ID)
-	case r.Attempts > 0, !caught && b.isDeferred(l, r.ID, r.Key, r.Topic):
+		return caught || due || t == nil || l.mayGo(t, r.ID)
+	case r.Attempts > 0, !caught && !due && b.isDeferred(l, r.ID, r.Key, r.Topic):
 		return false
+	case due:
+		return b.keepsDue(l, r.Key)
 	}
-	k := l.keys[r.Key]
 	return k == nil || !b.defers(k) || k.joinsBefore(r.ID)
 }
 

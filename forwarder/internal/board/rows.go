@@ -76,6 +76,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 			b.removeHead(l, h)
 		}
 		if r.Large || !due && !l.mayGo(t, r.ID) || t.closed {
+			b.wantDue = b.wantDue || due && !t.closed // its payload was not wanted then
 			b.deferFor(l, t, r, false)
 			return false
 		}
@@ -97,8 +98,12 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	k := l.keyOf(r.Key)
 	switch before := !due && k.joinsBefore(r.ID); {
-	case due && (t.closed || r.Large || b.defers(k) || k.low != 0 || l.waits[r.Key].topic != nil):
+	case due && (t.closed || !b.keepsDue(l, r.Key)):
 		k.moreDue = !t.closed // else it is not read
+		b.tidy(k)
+		return false
+	case due && r.Large: // its payload was not wanted, and would be now
+		b.wantDue = true
 		b.tidy(k)
 		return false
 	case !before && b.defers(k):
@@ -117,6 +122,12 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	}
 	b.advance(k)
 	return false
+}
+
+// keepsDue says whether a row of a key that fell due is kept: nothing of the key is to be read before it.
+func (b *Board) keepsDue(l *lane, name string) bool {
+	k := l.keys[name]
+	return l.waits[name].topic == nil && (k == nil || k.low == 0 && !b.defers(k))
 }
 
 // defers says that what is read of a key is not kept.
