@@ -17,7 +17,7 @@ import (
 )
 
 // movingPage is docs/guides/moving.md: its commands and statements in their order, by heading.
-func movingPage(t *testing.T) (page map[string][]string) {
+func movingPage(t testing.TB) (page map[string][]string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/guides/moving.md")
 	require.NoError(t, err)

@@ -10,7 +10,8 @@
 //		DryRun:  true,
 //	})
 //
-// FromWatermill reads the tables of watermill-sql, and ToWatermill moves messages back.
+// FromWatermill reads the tables of watermill-sql, and ToWatermill moves messages back. NewSchemaAdapter lets code that
+// publishes with watermill-sql write into the outbox.
 //
 // # Promises
 //
@@ -26,5 +27,5 @@
 // A row locked by another session is awaited for at most LockTimeout; then the error names the session. Moves are
 // recorded in the audit log.
 //
-// The example is compiled and not run: a move needs the tables of both sides, on PostgreSQL.
+// The examples are compiled and not run: they need tables on PostgreSQL.
 package move

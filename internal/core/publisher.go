@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
@@ -216,6 +217,24 @@ func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.
 	return p.over(s.capture(w))
 }
 
+// InsertStatement returns the statement that writes messages, each to its topic, for code that runs it on its own. The
+// arguments are ones that every driver can send. Observers do not see the write.
+func (p *Publisher) InsertStatement(topics []string, msgs []*message.Message) (drive.Statement, error) {
+	records := make([]record, len(msgs))
+	for i, msg := range msgs {
+		err := checkTopic(topics[i])
+		if err == nil {
+			records[i], err = p.record(topics[i], i, msg)
+		}
+		if err != nil {
+			return drive.Statement{}, err
+		}
+	}
+	stmt := insertStatement(p.db.insert, records)
+	stmt.Args = drive.ArrayArgs(stmt.Args)
+	return stmt, nil
+}
+
 // Validate says whether messages could be written, and writes nothing.
 func (p *Publisher) Validate(topic string, msgs ...*message.Message) error {
 	_, err := p.records(topic, msgs)
@@ -262,22 +281,27 @@ func (p *Publisher) records(topic string, msgs []*message.Message) ([]record, er
 	}
 	records := make([]record, len(msgs))
 	for i, msg := range msgs {
-		if msg == nil {
-			return nil, fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
-		}
-		key, set := msg.Metadata[MetadataKey]
-		if !set {
-			var err error
-			if key, err = p.cfg.Key(topic, msg); err != nil {
-				return nil, fmt.Errorf("key of message %q: %w", text.Valid(msg.UUID), err)
-			}
-		}
 		var err error
-		if records[i], err = newRecord(topic, msg, key, p.cfg.MaxPayloadBytes); err != nil {
+		if records[i], err = p.record(topic, i, msg); err != nil {
 			return nil, err
 		}
 	}
 	return records, nil
+}
+
+// record checks message i of a call.
+func (p *Publisher) record(topic string, i int, msg *message.Message) (record, error) {
+	if msg == nil {
+		return record{}, fmt.Errorf("%w: message %d of the call is nil", ErrInvalidMessage, i)
+	}
+	key, set := msg.Metadata[MetadataKey]
+	if !set {
+		var err error
+		if key, err = p.cfg.Key(topic, msg); err != nil {
+			return record{}, fmt.Errorf("key of message %q: %w", text.Valid(msg.UUID), err)
+		}
+	}
+	return newRecord(topic, msg, key, p.cfg.MaxPayloadBytes)
 }
 
 // over says that WithoutTx does not help a context that is used after its transaction.

@@ -31,7 +31,7 @@ type execQuerier interface {
 }
 
 func sqlExec(ctx context.Context, on execQuerier, query string, args []any) (int64, error) {
-	result, err := on.ExecContext(ctx, query, arrayArgs(args)...)
+	result, err := on.ExecContext(ctx, query, ArrayArgs(args)...)
 	if err != nil {
 		return 0, err
 	}
@@ -39,7 +39,7 @@ func sqlExec(ctx context.Context, on execQuerier, query string, args []any) (int
 }
 
 func sqlQuery(ctx context.Context, on execQuerier, query string, args []any) (Rows, error) {
-	rows, err := on.QueryContext(ctx, query, arrayArgs(args)...)
+	rows, err := on.QueryContext(ctx, query, ArrayArgs(args)...)
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// arrayArgs writes slices as Postgres array literals, which every driver can send as text.
-func arrayArgs(args []any) []any {
+// ArrayArgs writes slices as Postgres array literals, which every driver can send as text.
+func ArrayArgs(args []any) []any {
 	out := make([]any, len(args))
 	for i, a := range args {
 		switch v := a.(type) {

@@ -53,7 +53,7 @@ func FuzzTextArrays(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, a, b string) {
 		for _, want := range [][]string{{a, b}, {b, a, a}, {a}, {}} {
-			got := parseArray(t, arrayArgs([]any{want})[0].(string))
+			got := parseArray(t, ArrayArgs([]any{want})[0].(string))
 			if !slices.Equal(got, want) {
 				t.Errorf("%q became %q", want, got)
 			}
@@ -64,7 +64,7 @@ func FuzzTextArrays(f *testing.F) {
 func FuzzByteArrays(f *testing.F) {
 	f.Add([]byte{}, []byte{0, 255, '"', '\\'})
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		for i, e := range parseArray(t, arrayArgs([]any{[][]byte{a, b}})[0].(string)) {
+		for i, e := range parseArray(t, ArrayArgs([]any{[][]byte{a, b}})[0].(string)) {
 			got, err := hex.DecodeString(strings.TrimPrefix(e, `\x`))
 			if err != nil || !slices.Equal(got, [][]byte{a, b}[i]) {
 				t.Errorf("%x became %s", [][]byte{a, b}[i], e)
@@ -74,7 +74,7 @@ func FuzzByteArrays(f *testing.F) {
 }
 
 func TestArrayArgs(t *testing.T) {
-	got := arrayArgs([]any{
+	got := ArrayArgs([]any{
 		[]int64{-1, math.MaxInt64}, []float64{0.1, -1e300, 5}, []bool{true, false}, []int64{}, []string(nil), []float64(nil),
 		[][]byte(nil),
 		"plain", []byte("bytes"), nil, 7, true,

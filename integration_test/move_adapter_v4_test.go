@@ -1,0 +1,22 @@
+package integration_test
+
+import (
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
+
+	"github.com/millrace-go/watermill-outbox/move"
+)
+
+// schemaV4 is a SchemaAdapter of watermill-sql v4 for publishers.
+type schemaV4 struct {
+	wsql.DefaultPostgreSQLSchema // a publisher calls none of its methods
+	outbox                       *move.SchemaAdapter
+}
+
+func (s schemaV4) InsertQuery(p wsql.InsertQueryParams) (wsql.Query, error) {
+	q, err := s.outbox.InsertQuery(p.Topic, p.Msgs)
+	return wsql.Query(q), err
+}
+
+func (s schemaV4) SchemaInitializingQueries(wsql.SchemaInitializingQueriesParams) ([]wsql.Query, error) {
+	return nil, nil
+}

@@ -1,0 +1,114 @@
+package move
+
+import (
+	"cmp"
+	stdsql "database/sql"
+	"errors"
+	"fmt"
+	"sync"
+
+	wsql "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
+	wforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// SchemaAdapterConfig configures NewSchemaAdapter. The zero value is ready for use.
+type SchemaAdapterConfig struct {
+	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder publisher, if one wraps the messages: what is
+	// published to this topic is taken out of its envelope and stored under its own topic. Default "forwarder_topic",
+	// as Watermill's is.
+	ForwarderTopic string
+	// Marshaler is the marshaler of the envelopes; default JSON.
+	Marshaler wforwarder.Marshaler
+}
+
+// SchemaAdapter lets a publisher of watermill-sql v3 write into the outbox. It is for publishers only: a
+// watermill-sql subscriber that gets it fails, because forwarder.Forwarder and forwarder.Subscriber read the outbox. It
+// can be used concurrently.
+type SchemaAdapter struct {
+	pub            *core.Publisher
+	forwarderTopic string
+
+	mu        sync.Mutex
+	envelopes *envelopes // used under mu
+}
+
+var _ wsql.SchemaAdapter = (*SchemaAdapter)(nil)
+
+// NewSchemaAdapter returns a SchemaAdapter that writes what pub would write, with its Key and limits, into its tables.
+// The transaction is the one of the watermill-sql publisher; PublisherConfig.WithoutTx and observers have no effect. It
+// returns an error if pub is nil.
+//
+// Forwarders find the messages at their next poll, or immediately after DB.Wake.
+func NewSchemaAdapter(pub *outbox.Publisher, cfg SchemaAdapterConfig) (*SchemaAdapter, error) {
+	if pub == nil {
+		return nil, errNoPublisher
+	}
+	envelopes, err := newEnvelopes(cfg.Marshaler)
+	if err != nil {
+		return nil, err
+	}
+	return &SchemaAdapter{
+		pub: (*core.Publisher)(pub), forwarderTopic: cmp.Or(cfg.ForwarderTopic, wforwarderTopic), envelopes: envelopes,
+	}, nil
+}
+
+// InsertQuery returns the statement that writes messages into the outbox. It returns outbox.ErrInvalidMessage for
+// messages that cannot be stored.
+func (s *SchemaAdapter) InsertQuery(topic string, msgs message.Messages) (wsql.Query, error) {
+	topics := make([]string, len(msgs))
+	for i := range topics {
+		topics[i] = topic
+	}
+	if topic == s.forwarderTopic {
+		var err error
+		if topics, msgs, err = s.open(msgs); err != nil {
+			return wsql.Query{}, err
+		}
+	}
+	stmt, err := s.pub.InsertStatement(topics, msgs)
+	return wsql.Query{Query: stmt.SQL, Args: stmt.Args}, err
+}
+
+// open returns the messages in envelopes and their topics.
+func (s *SchemaAdapter) open(envelopes message.Messages) (topics []string, msgs message.Messages, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, envelope := range envelopes {
+		if envelope == nil {
+			return nil, nil, fmt.Errorf("%w: message %d of the call is nil", outbox.ErrInvalidMessage, i)
+		}
+		topic, msg, err := s.envelopes.open(envelope)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%w %q: topic %s is for envelopes of Watermill's forwarder, and this is not one: "+
+				"publish it to another topic, or set SchemaAdapterConfig.ForwarderTopic: %w", outbox.ErrInvalidMessage,
+				envelope.UUID, s.forwarderTopic, err)
+		}
+		msg.SetContext(envelope.Context()) // for PublisherConfig.Key
+		topics, msgs = append(topics, topic), append(msgs, msg)
+	}
+	return topics, msgs, nil
+}
+
+// SchemaInitializingQueries returns no queries: schema.Migrate makes the tables.
+func (s *SchemaAdapter) SchemaInitializingQueries(string) []wsql.Query { return nil }
+
+// SelectQuery returns a query that fails and names forwarder.Subscriber.
+func (s *SchemaAdapter) SelectQuery(string, string, wsql.OffsetsAdapter) wsql.Query {
+	return wsql.Query{Query: `SELECT '` + errWriteOnly.Error() + `'::bigint`}
+}
+
+// UnmarshalMessage returns an error that names forwarder.Subscriber.
+func (s *SchemaAdapter) UnmarshalMessage(wsql.Scanner) (wsql.Row, error) {
+	return wsql.Row{}, errWriteOnly
+}
+
+// SubscribeIsolationLevel returns the default level.
+func (s *SchemaAdapter) SubscribeIsolationLevel() stdsql.IsolationLevel { return stdsql.LevelDefault }
+
+// Cause: a SchemaAdapter was passed to a watermill-sql subscriber.
+// Cure: read the outbox with forwarder.Subscriber.
+var errWriteOnly = errors.New("a watermill-sql subscriber cannot read the outbox: use forwarder.Subscriber")
