@@ -128,7 +128,7 @@ func strict(cmd *cobra.Command) {
 	}
 	cmd.Args = func(c *cobra.Command, args []string) error {
 		if err := check(c, args); err != nil {
-			return usagef("%w; see %s --help", err, c.CommandPath())
+			return usagef("%w; %s", err, cure(c, args))
 		}
 		return nil
 	}
@@ -141,4 +141,35 @@ func strict(cmd *cobra.Command) {
 	for c := range slices.Values(cmd.Commands()) {
 		strict(c)
 	}
+}
+
+// cure says what to use instead of arguments that c does not know: commands of that name elsewhere, or of c with almost that
+// name, else the help of c.
+func cure(c *cobra.Command, args []string) string {
+	help := "see " + c.CommandPath() + " --help"
+	if !c.HasSubCommands() || len(args) == 0 {
+		return help
+	}
+	paths := commandsNamed(c.Root(), args[0])
+	if paths == nil {
+		c.SuggestionsMinimumDistance = 2
+		for _, name := range c.SuggestionsFor(args[0]) {
+			paths = append(paths, c.CommandPath()+" "+name)
+		}
+	}
+	if paths == nil {
+		return help
+	}
+	return "did you mean " + strings.Join(paths, ", or ") + "?"
+}
+
+// commandsNamed returns the paths of the commands under c that are named so.
+func commandsNamed(c *cobra.Command, name string) (paths []string) {
+	for child := range slices.Values(c.Commands()) {
+		if child.Name() == name || child.HasAlias(name) {
+			paths = append(paths, child.CommandPath())
+		}
+		paths = append(paths, commandsNamed(child, name)...)
+	}
+	return paths
 }
