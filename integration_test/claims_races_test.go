@@ -106,18 +106,6 @@ func (x ibx) claimDueOf(t testing.TB, owner queue.Owner) (msgs []queue.Message) 
 	return x.claimDue(t)
 }
 
-// TestAbandonIsChargedOnce: repeated after an outcome that was not known, it finds no owner.
-func TestAbandonIsChargedOnce(t *testing.T) {
-	h := onPgx(t)
-	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "once", owner: queue.NewOwner()}
-	id := x.has(t, "a")
-	settles(t, 1)(x.abandon(t)(x.owner, id))
-	settles(t, 0)(x.abandon(t)(x.owner, id))
-	settles(t, 0)(x.fail(t)(x.owner, id))
-	x.reap(t)
-	assert.Equal(t, 1, x.get(t, "a").Attempt)
-}
-
 // TestBatchWithTwins: an ID twice in a call is one message with the later content, also when one of the two is refused
 // by nobody.
 func TestBatchWithTwins(t *testing.T) {

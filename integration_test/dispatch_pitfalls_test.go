@@ -154,7 +154,7 @@ func TestDispatcherUnknownCommits(t *testing.T) {
 	proxy := newProxy(t, h.url)
 	far := newPgxHandle(t, proxy.url)
 	s := storeOn(t, far, quickStore())
-	for i, cut := range []func(){func() { proxy.cutAtCommitted.Store(true) }, func() { proxy.cutAtCommit.Store(true) }} {
+	for i, cut := range []func(){func() { proxy.cutAtCommitted.Store(true) }, proxy.cutAtCommit} {
 		d := newDispatcher(t, s,
 			quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(ctx context.Context, msg *queue.Message) error {
 				if msg.Attempt == 0 {

@@ -47,8 +47,8 @@ var (
 	chaosFaults = append(append(append([]chaosFault{}, chaosServers...), chaosKills...), chaosStops...)
 	// chaosInShort are those that cost little time.
 	chaosInShort = []chaosFault{
-		{"service killed", (*chaos).killWorker}, {"failover to the replica", (*chaos).failOver},
-		{"PgBouncer killed", (*chaos).killPooler},
+		{"service killed", (*chaos).killWorker}, {"Postgres killed", (*chaos).killPostgres},
+		{"failover to the replica", (*chaos).failOver}, {"PgBouncer killed", (*chaos).killPooler},
 	}
 )
 

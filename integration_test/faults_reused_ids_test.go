@@ -32,58 +32,6 @@ func forEachRetention(t *testing.T, test func(t *testing.T, cfg forwarder.Config
 	}
 }
 
-// TestIdsThatAreHandedOutAgain: while messages are being published, their ids are given to others, and the sequence
-// passes its old value, before anybody reads again. The others are published as well.
-func TestIdsThatAreHandedOutAgain(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	for name, again := range map[string]string{
-		"truncate": "truncate outbox restart identity",
-		"restart":  "delete from outbox; alter sequence outbox_id_seq restart",
-		"restored": dropTables,
-	} {
-		t.Run(name, func(t *testing.T) {
-			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-				url := newMigratedDatabase(t)
-				other := newPgxHandle(t, url) // nobody is woken by what it writes
-				h, gate := newStatementGate(t, url)
-				defer gate.releaseAll()
-				cfg.DisableListen = true
-				goOn := make(chan struct{})
-				settled := &settledCounter{}
-				h = h.seenBy(t, settled)
-				w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
-					if msg.Payload[0] == 'o' {
-						<-goOn
-					}
-					return nil
-				})
-				old := numbered("old", 1, 20)
-				w.publish(t, "orders", "", old...)
-				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
-				reads := gate.holdReads()
-				gate.arrives(t, "a read", reads...)
-				other.exec(t, again)
-				if name == "restored" {
-					require.NoError(t, makeTables(t.Context(), other.db))
-				}
-				found := numbered("new", 1, 50)
-				other.publish(t, "orders", "", found...)
-				require.Equal(t, 50, h.count(t, "select max(id)::int from outbox"), "the ids were not handed out again")
-				close(goOn)
-				w.arrives(t, old...)
-				eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
-				assert.Equal(t, 50, h.count(t, "select count(*) from outbox where published_at is null"))
-				gate.release(reads...)
-				w.arrives(t, found...)
-				w.idle(t)
-				assert.Zero(t, h.count(t, "select count(*) from outbox where published_at is null"))
-			})
-		})
-	}
-}
-
 func tried(w world, payloads []string) (n int) {
 	for _, p := range payloads {
 		if w.triedTimes(p) > 0 {

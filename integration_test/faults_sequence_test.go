@@ -7,18 +7,34 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TestSequenceSetBackWhilePublishing: setval leaves the sequence's file as it is, so only its value tells that ids mean
-// other messages now. What was being published under them settles none of those, before the next read and after it.
-func TestSequenceSetBackWhilePublishing(t *testing.T) {
+// TestIdsThatAreHandedOutAgain: while messages are being published, their ids are given to others, before anybody reads
+// again, and where the sequence says less than before, also after the next read. The others are published as well, and
+// what was being published settles none of them. setval leaves the sequence's file as it is, so only its value tells.
+func TestIdsThatAreHandedOutAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	for name, readFirst := range map[string]bool{"before the next read": false, "after it": true} {
+	const setBack = "delete from outbox; select setval('outbox_id_seq', 1, false)"
+	for name, way := range map[string]struct {
+		again     string
+		others    int
+		readFirst bool
+	}{
+		"set back, before the next read": {setBack, 10, false},
+		"set back, after it":             {setBack, 10, true},
+		"truncate":                       {"truncate outbox restart identity", 50, false},
+		"restart":                        {"delete from outbox; alter sequence outbox_id_seq restart", 50, false},
+		"restored":                       {dropTables, 50, false},
+	} {
 		t.Run(name, func(t *testing.T) {
+			if way.again != setBack {
+				extended(t)
+			}
 			t.Parallel()
 			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
 				t.Parallel()
@@ -44,18 +60,23 @@ func TestSequenceSetBackWhilePublishing(t *testing.T) {
 				w.wait(t, "all are being published", func() bool { return tried(w, old) == 20 })
 				reads := gate.holdReads()
 				gate.arrives(t, "a read", reads...)
-				other.exec(t, "delete from outbox")
-				other.exec(t, "select setval('outbox_id_seq', 1, false)")
-				found := numbered("new", 1, 10)
+
+				other.exec(t, way.again)
+				if name == "restored" {
+					require.NoError(t, makeTables(t.Context(), other.db))
+				}
+				found := numbered("new", 1, way.others)
 				other.publish(t, "orders", "", found...)
-				if readFirst {
+				require.Equal(t, way.others, h.count(t, "select max(id)::int from outbox"), "the ids were not handed out again")
+				if way.readFirst {
 					gate.release(reads...)
-					w.wait(t, "the new ones are being published", func() bool { return tried(w, found) == 10 })
+					w.wait(t, "the new ones are being published", func() bool { return tried(w, found) == way.others })
 				}
 				close(goOn)
 				w.arrives(t, old...)
 				eventually(t, func() bool { return settled.n.Load() == 20 }, "the old ones are settled")
-				assert.Equal(t, 10, h.count(t, "select count(*) from outbox where published_at is null"))
+				assert.Equal(t, way.others, h.count(t, "select count(*) from outbox where published_at is null"))
+
 				gate.release(reads...)
 				close(goOnToo)
 				w.arrives(t, found...)

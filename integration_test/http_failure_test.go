@@ -151,7 +151,7 @@ func TestHTTPUnknownCommit(t *testing.T) {
 		assert.Equal(t, "order 2\x00\xff", again.body)
 		assert.True(t, again.replayed())
 
-		proxy.cutAtCommit.Store(true)
+		proxy.cutAtCommit()
 		assert.Equal(t, 503, askedOf(t, once, asking("k2", "two")).status, h.name)
 		again = askedOf(t, once, asking("k2", "two"))
 		assert.Equal(t, "order 4\x00\xff", again.body, "it was not")

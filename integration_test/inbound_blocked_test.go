@@ -61,6 +61,16 @@ func (s *seenPartitions) PartitionState(_ context.Context, state observe.Partiti
 	s.all = append(s.all, state)
 }
 
+// last is what it was told last.
+func (s *seenPartitions) last() (state observe.PartitionState) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.all) > 0 {
+		state = s.all[len(s.all)-1]
+	}
+	return state
+}
+
 // any says whether it was told of one such state.
 func (s *seenPartitions) any(is func(observe.PartitionState) bool) bool {
 	s.mu.Lock()
@@ -73,55 +83,9 @@ func (s *seenPartitions) any(is func(observe.PartitionState) bool) bool {
 	return false
 }
 
-// TestInboundWindowFull: when MaxAhead messages are read beyond one that fails, the partition pauses and says so; it
-// goes on when that one is handled.
-func TestInboundWindowFull(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	w := newInboundWorld(t, 1)
-	w.send(1, 1) // the head
-	w.send(3000, 1000)
-	var mended atomic.Bool
-	c := w.config()
-	c.MaxAhead = 200
-	logger := watermill.NewCaptureLogger()
-	seen := &seenPartitions{}
-	c.observer = seen
-	s, err := startInbound(w.h, c, func(_ *message.Message, key string) error {
-		if key == "key-0" && !mended.Load() {
-			return errors.New("fails")
-		}
-		return nil
-	}, logger)
-	require.NoError(t, err)
-	t.Cleanup(s.close)
-	eventually(t, func() bool {
-		return seen.any(func(p observe.PartitionState) bool {
-			return p.Owned && p.Paused == observe.PausedByBlockedKey && p.BlockedKeys == 1 && p.OldestBlocked > 0 && p.Lag > 0
-		})
-	}, "observers are told of the pause")
-	eventually(t, func() bool {
-		for _, line := range logger.Captured()[watermill.ErrorLogLevel] {
-			if strings.HasPrefix(line.Msg, "reading is paused") && strings.Contains(line.Err.Error(), "fails") {
-				return true
-			}
-		}
-		return false
-	}, "an error line tells of it")
-	mended.Store(true)
-	w.await(w.settled)
-	w.verify()
-	eventually(t, func() bool {
-		return seen.any(func(p observe.PartitionState) bool {
-			return p.Owned && p.Paused == "" && p.Lag == 0 && p.Pending == 0
-		})
-	}, "observers are told that it is read again")
-	s.close()
-	assert.True(t, seen.any(func(p observe.PartitionState) bool { return !p.Owned }), "observers are told of its end")
-}
-
-// TestBlockedPartitionIsFound: a message that keeps failing stops its partition, and Doctor, the command
-// and the page say which, for how long, and how much waits behind it; until it is handled.
+// TestBlockedPartitionIsFound: when MaxAhead messages are read beyond one that keeps failing, its partition pauses.
+// Observers, an error line, Doctor, the command and the page say which, for how long, and how much waits behind it;
+// until it is handled.
 func TestBlockedPartitionIsFound(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -133,14 +97,27 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	var mended atomic.Bool
 	observer, err := prom.NewObserver(prom.ObserverConfig{})
 	require.NoError(t, err)
+	seen, log := &seenPartitions{}, watermill.NewCaptureLogger()
 	c := w.config()
-	c.MaxAhead, c.observer = 200, observer
-	s := w.serve(c, func(_ *message.Message, key string) error {
+	c.MaxAhead, c.observers = 200, []observe.Observer{observer, seen}
+	s, err := startInbound(w.h, c, func(_ *message.Message, key string) error {
 		if key == "key-0" && !mended.Load() {
 			return errors.New("fails")
 		}
 		return nil
-	})
+	}, log)
+	require.NoError(t, err)
+	t.Cleanup(s.close)
+	eventually(t, func() bool {
+		return seen.any(func(p observe.PartitionState) bool {
+			return p.Owned && p.Paused == observe.PausedByBlockedKey && p.BlockedKeys == 1 && p.OldestBlocked > 0 && p.Lag > 0
+		})
+	}, "observers are told of the pause")
+	eventually(t, func() bool {
+		return slices.ContainsFunc(log.Captured()[watermill.ErrorLogLevel], func(line watermill.CapturedMessage) bool {
+			return strings.HasPrefix(line.Msg, "reading is paused") && strings.Contains(line.Err.Error(), "fails")
+		})
+	}, "an error line tells of it")
 	ad := newAdmin(t, w.h)
 	found := func() []admin.Finding {
 		all, err := ad.Doctor(t.Context())
@@ -179,31 +156,11 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	eventually(t, func() bool { return len(found()) == 0 }, "it is found no more")
 	_, known := firing(t, false, observer)
 	assert.True(t, !known || !alert(), "and the alert is over")
-	s.close()
-	w.verify()
-}
-
-// TestInboundPausesBehindSlowHandlers: no more is read than MaxAhead and what was fetched already.
-func TestInboundPausesBehindSlowHandlers(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	w := newInboundWorld(t, 1)
-	w.send(4000, 1000)
-	c := w.config()
-	c.MaxAhead = 100
-	seen := &seenPartitions{}
-	c.observer = seen
-	release := make(chan struct{})
-	w.serve(c, func(*message.Message, string) error {
-		<-release
-		return nil
-	})
 	eventually(t, func() bool {
-		return seen.any(func(p observe.PartitionState) bool {
-			return p.Paused == observe.PausedByHandlers && p.Running == 16
-		})
-	}, "it pauses while all places are taken")
-	close(release)
-	w.await(w.settled)
+		p := seen.last()
+		return p.Owned && p.Paused == "" && p.Lag == 0 && p.Pending == 0
+	}, "observers are told that it is read again")
+	s.close()
+	assert.False(t, seen.last().Owned, "observers are told of its end")
 	w.verify()
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,12 +14,7 @@ import (
 
 // committed is the offset of the group in partition 0; -1 = none.
 func (w *inboundWorld) committed() int64 {
-	cfg := sarama.NewConfig()
-	cfg.Version = sarama.V2_8_0_0
-	admin, err := sarama.NewClusterAdmin(w.server.Brokers(), cfg)
-	require.NoError(w.t, err)
-	defer admin.Close()
-	offsets, err := admin.ListConsumerGroupOffsets(w.group, map[string][]int32{w.topic: {0}})
+	offsets, err := w.clusterAdmin().ListConsumerGroupOffsets(w.group, map[string][]int32{w.topic: {0}})
 	require.NoError(w.t, err)
 	return offsets.GetBlock(w.topic, 0).Offset
 }

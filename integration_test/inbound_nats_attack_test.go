@@ -76,32 +76,30 @@ func sendMalformed(t *testing.T, url, subject, data string) {
 	require.Equal(t, "PONG", lines.Text())
 }
 
-// TestJetStreamConsumerIsDeleted: it is made anew, reads the stream from its beginning, and the inbox skips copies.
-func TestJetStreamConsumerIsDeleted(t *testing.T) {
+// TestJetStreamConsumerIsMoved: an operator deletes the consumer, which is made again and reads the stream from its
+// beginning, or moves it back while it is read. The inbox skips copies.
+func TestJetStreamConsumerIsMoved(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	w := newJetStreamWorld(t, natsServer(t).URL())
-	w.send(1500, 100)
-	w.serve(w.config(), work)
-	w.await(200)
-	require.NoError(t, w.js.DeleteConsumer(w.stream, w.consumer().Name))
-	w.await(w.settled)
-	w.verify()
-}
-
-// TestJetStreamConsumerIsReset: an operator moves the consumer back while it is read.
-func TestJetStreamConsumerIsReset(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	w := newJetStreamWorld(t, natsServer(t).URL())
-	w.send(600, 100)
-	w.serve(w.config(), work)
-	w.await(200)
-	_, err := w.newJetStream().ResetConsumer(t.Context(), w.stream, w.consumer().Name)
-	require.NoError(t, err)
-	w.await(w.settled)
-	w.verify()
-	eventually(t, func() bool { return w.consumer().NumAckPending == 0 }, "all is acked")
+	for name, move := range map[string]func(w *jetStreamWorld, consumer string) error{
+		"deleted": func(w *jetStreamWorld, consumer string) error { return w.js.DeleteConsumer(w.stream, consumer) },
+		"reset": func(w *jetStreamWorld, consumer string) error {
+			_, err := w.newJetStream().ResetConsumer(t.Context(), w.stream, consumer)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newJetStreamWorld(t, natsServer(t).URL())
+			w.send(1500, 100)
+			w.serve(w.config(), work)
+			w.await(200)
+			require.NoError(t, move(w, w.consumer().Name))
+			w.await(w.settled)
+			w.verify()
+			eventually(t, func() bool { return w.consumer().NumAckPending == 0 }, "all is acked")
+		})
+	}
 }
 
 // newJetStream is the newer of the two interfaces, which knows of pins and resets.

@@ -33,26 +33,37 @@ func TestJetStreamClose(t *testing.T) {
 	assert.Equal(t, [2]int{0, 0}, [2]int{info.NumAckPending, int(info.NumPending)}, "messages that JetStream waits for")
 }
 
-// TestJetStreamBounds: no more is read than MaxAhead messages, or about MaxBytes, and then it goes on.
-func TestJetStreamBounds(t *testing.T) {
+// TestInboundBounds: no more is read than MaxAhead messages, or about MaxBytes, and what was fetched already, and then it
+// goes on.
+func TestInboundBounds(t *testing.T) {
 	extended(t)
 	t.Parallel()
+	ahead := func(c *inboundConfig) { c.MaxAhead = 100 }
 	for name, tt := range map[string]struct {
+		nats   bool
 		set    func(c *inboundConfig)
 		most   int
 		reason observe.PauseReason
 	}{
-		"count": {func(c *inboundConfig) { c.MaxAhead = 100 }, 100, observe.PausedByHandlers},
-		"bytes": {func(c *inboundConfig) { c.MaxBytes = 20_000 }, 600, observe.PausedByBytes}, // and two pulls
+		"Kafka, messages":     {false, ahead, 2000, observe.PausedByHandlers},
+		"JetStream, messages": {true, ahead, 100, observe.PausedByHandlers},
+		"JetStream, bytes": { // and two pulls
+			true, func(c *inboundConfig) { c.MaxBytes = 20_000 }, 600, observe.PausedByBytes,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newJetStreamWorld(t, natsServer(t).URL())
+			var w *inboundWorld
+			if tt.nats {
+				w = newJetStreamWorld(t, natsServer(t).URL()).inboundWorld
+			} else {
+				w = newInboundWorld(t, 1)
+			}
 			w.send(2000, 1000)
 			c := w.config()
 			tt.set(&c)
 			seen := &seenPartitions{}
-			c.observer = seen
+			c.observers = []observe.Observer{seen}
 			t.Cleanup(func() {
 				if seen.mu.Lock(); t.Failed() && len(seen.all) > 0 {
 					t.Logf("told at first %+v, at last %+v", seen.all[0], seen.all[len(seen.all)-1])

@@ -65,47 +65,38 @@ func runInbound(settings []byte) error {
 
 func (w *inboundWorld) spawn(c inboundConfig) *process {
 	w.t.Helper()
-	c.observer = nil
+	c.observers = nil
 	return startProcess(w.t, "inbound", c)
 }
 
-// TestInboundOrderUnderKill: of two processes one is killed, again and again, while another one joins.
+// TestInboundOrderUnderKill: of two processes one is killed, within a batch too, again and again, while another one
+// joins. Each message is handled once.
 func TestInboundOrderUnderKill(t *testing.T) {
 	extended(t)
-	onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
-		w.send(rounds(3000, 30_000), 300)
-		kills := rounds(2, 10)
-		live := []*process{w.spawn(w.config()), w.spawn(w.config())}
-		for kill := 1; kill <= kills; kill++ {
-			w.await(kill * w.settled / (kills + 2))
-			live = append(live, w.spawn(w.config()))
-			live[0].kill()
-			live = live[1:]
-		}
-		w.await(w.settled)
-		w.verify()
-	})
-}
-
-// TestBatchUnderKill: of two processes one is killed within a batch, again and again. Each message is handled once.
-func TestBatchUnderKill(t *testing.T) {
-	extended(t)
-	onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
-		w.send(rounds(10_000, 100_000), 1000)
-		c := w.config()
-		c.Batch, c.Concurrency = true, 500
-		kills := rounds(4, 20)
-		live := []*process{w.spawn(c), w.spawn(c)}
-		for kill := 1; kill <= kills; kill++ {
-			w.await(kill * w.settled / (kills + 2))
-			live = append(live, w.spawn(c))
-			live[0].kill()
-			live = live[1:]
-		}
-		w.await(w.settled)
-		w.verify()
-		assert.Equal(t, w.settled, w.published())
-	})
+	for name, batch := range map[string]bool{"one by one": false, "in batches": true} {
+		t.Run(name, func(t *testing.T) {
+			onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
+				w.send(rounds(4000, 50_000), 400)
+				c := w.config()
+				if c.Batch = batch; batch {
+					c.Concurrency = 500
+				}
+				kills := rounds(3, 15)
+				live := []*process{w.spawn(c), w.spawn(c)}
+				for kill := 1; kill <= kills; kill++ {
+					w.await(kill * w.settled / (kills + 2))
+					live = append(live, w.spawn(c))
+					live[0].kill()
+					live = live[1:]
+				}
+				w.await(w.settled)
+				w.verify()
+				if batch {
+					assert.Equal(t, w.settled, w.published())
+				}
+			})
+		})
+	}
 }
 
 // TestInboundOrderUnderStop: a process is frozen until others have what it had, and then goes on where it was.

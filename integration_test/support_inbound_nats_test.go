@@ -12,7 +12,6 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/nats"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // jetStreamWorld is an inboundWorld whose topic is a subject of a stream.
@@ -66,9 +65,7 @@ func (c inboundConfig) natsSubscriber(logger watermill.LoggerAdapter) (message.S
 		MaxBytes: c.MaxBytes, Concurrency: c.Concurrency, CloseTimeout: c.CloseTimeout,
 		Backoff: outbox.Backoff{Initial: 20 * time.Millisecond, Max: 200 * time.Millisecond},
 	}
-	if c.observer != nil {
-		cfg.Observers = []observe.Observer{c.observer}
-	}
+	cfg.Observers = c.observers
 	if c.Unordered {
 		cfg.Key = func(*natsgo.Msg) []byte { return nil }
 	}

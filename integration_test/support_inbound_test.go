@@ -183,10 +183,10 @@ type inboundConfig struct {
 	ManualCommit      bool
 	RevokeTimeout     time.Duration
 	CloseTimeout      time.Duration
-	FailFor           time.Duration    // of a process's life, keys that end with 07
-	FailUntilMended   bool             // the same keys, until the table of that name has a row
-	Service           string           // another one than "inbound", whose keys in the table have its name before them
-	observer          observe.Observer // not in a process of its own
+	FailFor           time.Duration      // of a process's life, keys that end with 07
+	FailUntilMended   bool               // the same keys, until the table of that name has a row
+	Service           string             // another one than "inbound", whose keys in the table have its name before them
+	observers         []observe.Observer // not in a process of its own
 	unmarshaler       wmkafka.Unmarshaler
 	natsOptions       []natsgo.Option
 }
@@ -222,9 +222,7 @@ func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subsc
 	if c.unmarshaler != nil {
 		cfg.Unmarshaler = c.unmarshaler
 	}
-	if c.observer != nil {
-		cfg.Observers = []observe.Observer{c.observer}
-	}
+	cfg.Observers = c.observers
 	if c.Unordered {
 		cfg.Key = func(*sarama.ConsumerMessage) []byte { return nil }
 	}

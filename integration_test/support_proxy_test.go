@@ -25,7 +25,7 @@ type proxy struct {
 	waits atomic.Int64 // how often something was delayed
 
 	cutAtCommitted atomic.Bool            // the server has answered COMMIT: the client never hears of it
-	cutAtCommit    atomic.Bool            // the client sends the word COMMIT: the server never gets it
+	cutAtSaid      atomic.Pointer[string] // the client sends it, in any case: the server never gets it
 	cutAtNext      atomic.Bool            // the client sends anything: the server never gets it
 	cutAtAnswer    atomic.Pointer[string] // the server answers with it: the client never hears of it
 	cuts           atomic.Int64
@@ -75,6 +75,12 @@ func (p *proxy) cut() {
 // freeze lets connections stand, and nothing through, not even that one has ended, until thaw.
 func (p *proxy) freeze() { p.flow.Lock() }
 func (p *proxy) thaw()   { p.flow.Unlock() }
+
+// cutAtCommit lets the server not get the next COMMIT, unless pgx has prepared it.
+func (p *proxy) cutAtCommit() {
+	word := "commit\x00"
+	p.cutAtSaid.Store(&word)
+}
 
 // passes waits while the proxy is frozen, and then passes on what was said, unless the connection is to be cut.
 func (p *proxy) passes(to net.Conn, said []byte, cut func(said []byte) bool) bool {
@@ -126,8 +132,9 @@ func (p *proxy) says(server, client net.Conn, over <-chan struct{}) {
 }
 
 func (p *proxy) cutsHere(said []byte) bool {
-	return p.cutAtNext.CompareAndSwap(true, false) ||
-		bytes.Contains(bytes.ToLower(said), []byte("commit")) && p.cutAtCommit.CompareAndSwap(true, false)
+	word := p.cutAtSaid.Load()
+	return p.cutAtNext.CompareAndSwap(true, false) || word != nil &&
+		bytes.Contains(bytes.ToLower(said), []byte(*word)) && p.cutAtSaid.CompareAndSwap(word, nil)
 }
 
 // answers passes on whole messages of Postgres.
