@@ -17,7 +17,7 @@ type Message struct {
 	Key      string `json:"key,omitempty"`
 	Consumer string `json:"consumer,omitempty"` // as in Filter
 	State    State  `json:"state"`
-	Attempts int    `json:"attempts"` // failed ones
+	Attempts int    `json:"attempts"` // failed ones, since the last requeue or redrive
 	// Crashes are those of the attempts in the queue that ended because the lease expired: a process that handled it died,
 	// or could not renew.
 	Crashes int `json:"crashes,omitempty"`
@@ -25,7 +25,7 @@ type Message struct {
 	// it is the actor and the reason.
 	LastError  string    `json:"last_error,omitempty"`
 	ErrorGroup string    `json:"error_group,omitempty"` // the ID of its ErrorGroup
-	CreatedAt  time.Time `json:"created_at"`
+	CreatedAt  time.Time `json:"created_at"`            // in the inbox since the last requeue or redrive
 	DueAt      time.Time `json:"due_at,omitzero"`
 	DeadAt     time.Time `json:"dead_at,omitzero"`
 	SettledAt  time.Time `json:"settled_at,omitzero"` // published, processed or discarded

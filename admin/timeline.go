@@ -106,16 +106,14 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 			At: at, What: "failed", Attempt: m.Attempts, Error: m.LastError, guessed: true,
 		})
 	}
-	if !m.DeadAt.IsZero() {
-		if m.State != Discarded || len(notes) == 0 || notes[len(notes)-1].AuditID == 0 {
-			events = append(events, Event{At: m.DeadAt, What: "died"}) // an act that discards notes when it died before
-		}
-		letters, err := s.letters(ctx, m.DeadAt, []string{m.UUID})
-		if err != nil {
-			return nil, err
-		}
-		events = append(events, letters...)
+	if !m.DeadAt.IsZero() && (m.State != Discarded || len(notes) == 0 || notes[len(notes)-1].AuditID == 0) {
+		events = append(events, Event{At: m.DeadAt, What: "died"}) // an act that discards notes when it died before
 	}
+	letters, err := s.lettersOf(ctx, m.UUID, events)
+	if err != nil {
+		return nil, err
+	}
+	events = append(events, letters...)
 	if !m.SettledAt.IsZero() && m.State != Discarded {
 		what := "processed"
 		if m.In == Outbox {
@@ -214,6 +212,26 @@ func traceOf(parent string) string {
 
 // letterWithin is by how much the times of a death and of its letter may differ, which one transaction has written.
 const letterWithin = 10 * time.Second
+
+// lettersOf finds the dead letters of each death among the events of a message. Deaths may be so close that both find
+// the same.
+func (s store) lettersOf(ctx context.Context, uuid string, events []Event) (letters []Event, err error) {
+	for _, e := range events {
+		if e.What != "died" {
+			continue
+		}
+		found, err := s.letters(ctx, e.At, []string{uuid})
+		if err != nil {
+			return nil, err
+		}
+		for _, letter := range found {
+			if !slices.ContainsFunc(letters, func(l Event) bool { return l.Letter == letter.Letter }) {
+				letters = append(letters, letter)
+			}
+		}
+	}
+	return letters, nil
+}
 
 // letters finds the letters that were written in the outbox when their messages died.
 func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (events []Event, err error) {

@@ -65,10 +65,10 @@ type Config struct {
 	// OutageBackoff is the wait between probes of a paused topic; default 200 ms doubling to 5 s. Its maximum is how
 	// late the end of an outage is noticed.
 	OutageBackoff outbox.Backoff
-	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, -1 never.
+	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, -1 unlimited.
 	MaxAttempts int
-	// MinDeadAge is the age below which a message does not die of attempts; default 1 h, -1 none. Set it above the
-	// longest outage.
+	// MinDeadAge is the age below which failed attempts do not make a message dead; default 1 h, -1 no minimum. Set it
+	// above the longest outage.
 	MinDeadAge time.Duration
 	// DeadLetterTopic gets a copy of each message that dies, written in the transaction in which it dies; default none.
 	// The copy has a UUID of its own and the metadata of package middleware's dead letters. It is published with the key

@@ -26,7 +26,7 @@ type Config struct {
 	// Required refuses a request without an Idempotency-Key with 400. Default: it is carried out each time, in a
 	// transaction.
 	Required bool
-	// Retention is how long an answer is given again, counted from the begin of the request, at least Timeout; default
+	// Retention is how long a response is repeated, counted from the start of the request, at least Timeout; default
 	// 24 h. Forwarders delete expired rows.
 	Retention time.Duration
 	// MaxBody is the largest body of a request, in bytes; default 1 MiB. A larger one is answered with 413.

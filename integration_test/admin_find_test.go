@@ -103,7 +103,9 @@ func TestFind(t *testing.T) {
 		}
 	}
 	assert.Equal(t, len(everywhere), many)
-	assert.Contains(t, outboxctl.run("find", "nothing").out, "not found")
+	none := outboxctl.run("find", "nothing")
+	assert.Contains(t, none.out, "not found")
+	assert.Equal(t, 1, none.code)
 	assert.Equal(t, 2, outboxctl.run("find").code)
 	assert.Equal(t, 2, outboxctl.run("find", "u40", "--page", "nonsense").code)
 }

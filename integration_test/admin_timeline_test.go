@@ -80,10 +80,9 @@ func TestTimeline(t *testing.T) {
 	events, err = a.Timeline(t.Context(), admin.Outbox, id)
 	require.NoError(t, err)
 	got = happenings(events)
-	require.Len(t, got, 9, got)
-	assert.Equal(t,
-		[]string{"died", "requeue | alice | mended", "published", "replay | alice | lost", "published"}, got[4:],
-		"the letter is found by the time of a death that lasts")
+	require.Len(t, got, 10, got)
+	assert.Equal(t, []string{"died", "letter | default/f1", "requeue | alice | mended", "published", "replay | alice | lost",
+		"published"}, got[4:])
 	for i := range events[1:] {
 		assert.False(t, events[i+1].At.Before(events[i].At))
 	}

@@ -86,6 +86,9 @@ func TestOutboxctlScreens(t *testing.T) {
 			clean --inbox 2d --dry-run -o json
 			audit
 			audit --limit 1 -o json
+			queue requeue mail:q4 mail:none --dry-run
+			queue requeue mail:q4 --topic none --yes
+			queue requeue mail:q4 mail:none --yes
 		`,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -29,11 +29,12 @@ type OutcomesConfig struct {
 	// Classify returns outbox.DeadLetter, outbox.Ack or outbox.Nack for errors that wrap neither outbox.ErrPoison nor
 	// outbox.ErrAlreadyProcessed; default: Nack.
 	Classify func(err error) outbox.Decision
-	// MaxAttempts and MinDeadAge make a message dead that has failed this often, the first time this long ago; default
-	// 10 and 1 h, -1 never and no age. Lower both if a failing message blocks its partition. Without Inbox there is no
-	// limit. For queue.Subscriber StoreConfig.MaxAttempts applies.
+	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, -1 unlimited. Lower it and
+	// MinDeadAge if a failing message blocks its partition. Without Inbox there is no limit. For queue.Subscriber
+	// StoreConfig.MaxAttempts applies.
 	MaxAttempts int
-	MinDeadAge  time.Duration
+	// MinDeadAge is how long after its first failure a message may be dead; default 1 h, -1 immediately.
+	MinDeadAge time.Duration
 	// Backoff is the wait before a nack; default 100 ms doubling to 10 s. The message keeps its slot: keep Max below
 	// the broker's ack deadline. Messages of this module's subscribers are nacked immediately, as their own Backoff
 	// applies.

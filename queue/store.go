@@ -29,10 +29,10 @@ type StoreConfig struct {
 	MaxPayloadBytes int
 	// Backoff is the wait after a failed attempt; default 2 s doubling to 60 s.
 	Backoff outbox.Backoff
-	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 never.
+	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 unlimited.
 	MaxAttempts int
-	// Retention is how long messages that are done, or were only seen, are remembered; default 30 days, -1 forever. A copy that arrives later is
-	// handled again.
+	// Retention is how long messages that are done, or were only seen, are kept; default 30 days, -1 forever. A copy that
+	// arrives later is handled again.
 	Retention time.Duration
 }
 

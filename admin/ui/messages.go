@@ -114,6 +114,7 @@ type messageView struct {
 	Acts     []offer
 	Metadata []pair
 	Timeline []admin.Event
+	Since    string   // the act from which on attempts are counted; "" = all are
 	Payload  *preview // nil = not shown
 	Hidden   bool     // because it is not allowed
 	Done     *done
@@ -151,6 +152,14 @@ func (rq *request) message() error {
 	}
 	if v.Timeline, err = rq.admin.Timeline(rq.r.Context(), f.In, f.IDs[0]); err != nil {
 		return err
+	}
+	for _, e := range v.Timeline {
+		switch e.What {
+		case "written":
+			v.CreatedAt = e.At // an act that revives a message of the inbox sets the column again
+		case "requeue", "redrive":
+			v.Since = e.What
+		}
 	}
 	v.Level, v.Owner = levels[v.State], ownerOf(v.In)
 	if rq.access.Act {

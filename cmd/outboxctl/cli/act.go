@@ -158,17 +158,22 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 	}
 	answer.Result = tried
 	a.withoutLetter(v, tried)
+	var unmatched error
+	if anyUnmatched(act, tried) {
+		unmatched = exitCode(exitFailed)
+	}
+	if unmatched != nil || tried.Matched.N == 0 {
+		a.otherStates(ctx, ad, v, act.Filter)
+	}
 	if f.dryRun || tried.Matched.N == 0 {
-		if tried.Matched.N == 0 {
-			a.otherStates(ctx, ad, v, act.Filter)
-		}
-		return a.show(answer, func() error {
+		said := a.show(answer, func() error {
 			if !f.dryRun {
 				return a.say("Nothing to do: no message of the %s matches (%s).", in, describe(act.Filter))
 			}
 			return a.say("%s would change %s of the %s (%s).", title(v.name), countMessages(tried.Matched), in,
 				describe(act.Filter))
 		})
+		return cmp.Or(said, unmatched)
 	}
 	question := fmt.Sprintf("%s %s of the %s (%s)?", title(v.name), countMessages(tried.Matched), in,
 		describe(act.Filter))
@@ -202,7 +207,16 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 		return a.say("%s %s; entry %d of the audit log.%s", v.Past, countMessages(admin.Count{N: result.Touched}),
 			result.AuditID, more)
 	})
+	if err == nil && said == nil {
+		return unmatched
+	}
 	return errors.Join(err, said)
+}
+
+// anyUnmatched reports whether an ID was given that matches no message. With a limit this is not known.
+func anyUnmatched(act admin.Act, r admin.Result) bool {
+	ids := slices.Compact(slices.Sorted(slices.Values(act.Filter.IDs)))
+	return act.Limit == 0 && int64(len(ids)) > r.Matched.N+r.NoLetter
 }
 
 // withoutLetter says that messages are passed by.
@@ -213,7 +227,7 @@ func (a *app) withoutLetter(v verb, r admin.Result) {
 	}
 }
 
-// otherStates says of messages that were meant, and that an act passes by, in what state they are, or where.
+// otherStates prints why messages that were named do not match.
 func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.Filter) {
 	const most = 5
 	states, also := f.States, ""
@@ -239,6 +253,11 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 			return // it is a hint, and the act has its answer
 		case !slices.Contains(states, m.State):
 			a.note("message %s is %s: %s is for %s%s", id, m.State, v.name, list(states), also)
+		default:
+			f.IDs = []string{id}
+			if fit, err := ad.List(ctx, f, admin.Page{Limit: 1}); err == nil && len(fit.Messages) == 0 {
+				a.note("message %s does not match the flags", id)
+			}
 		}
 	}
 }

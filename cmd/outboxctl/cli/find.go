@@ -20,7 +20,8 @@ func (a *app) find() *cobra.Command {
 ordering key. For a UUID it also finds the dead letter in the outbox.
 
 The outbox has no index by UUID and is searched, newest first: millions of messages in a few seconds.
-The search stops at the first matches. Ctrl-C prints the messages found so far.`,
+The search stops at the first matches. Ctrl-C prints the messages found so far. The exit code is 1 if
+nothing was found.`,
 		Example: "  outboxctl find 0197a3c2-6f2e-7d61-9f0a-3c1f6f3a2b11",
 		Args:    one("message", "its UUID, its id, or its key"),
 	}
@@ -31,13 +32,21 @@ The search stops at the first matches. Ctrl-C prints the messages found so far.`
 			return usagef("--limit is %d: use 1 or more", page.Limit)
 		}
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
-			return a.search(cmd.Context(), page, func(ctx context.Context, p admin.Page) (*admin.List, error) {
+			found := page.After != "" // what earlier pages had is not known
+			err := a.search(cmd.Context(), page, func(ctx context.Context, p admin.Page) (*admin.List, error) {
 				l, err := ad.Find(ctx, args[0], p)
-				if err == nil && inOutbox(l) { // enough: a UUID is one message
+				if err != nil {
+					return l, err
+				}
+				if found = found || len(l.Messages) > 0; inOutbox(l) { // enough: a UUID is one message
 					err = errFound
 				}
 				return l, err
 			}, a.printFound)
+			if err == nil && !found {
+				return exitCode(exitFailed)
+			}
+			return err
 		})
 	}
 	return cmd
@@ -78,7 +87,7 @@ func (a *app) printFound(list *admin.List) error {
 			if err := a.say("%-12s the %s, %s for %s", "found in", m.In, string(m.State), since(m.Since())); err != nil {
 				return err
 			}
-			if err := a.printMessage(&m, false); err != nil {
+			if err := a.printMessage(&m, "", false); err != nil {
 				return err
 			}
 		}

@@ -90,8 +90,17 @@ func (a *app) get(in admin.Table) *cobra.Command {
 			if shown.Timeline, err = ad.Timeline(cmd.Context(), in, args[0]); err != nil {
 				return err
 			}
+			since := ""
+			for _, e := range shown.Timeline {
+				switch e.What {
+				case "written":
+					m.CreatedAt = e.At // an act that revives a message of the inbox sets the column again
+				case "requeue", "redrive":
+					since = " since the " + e.What
+				}
+			}
 			return a.show(shown, func() error {
-				if err := a.printMessage(m, payload); err != nil {
+				if err := a.printMessage(m, since, payload); err != nil {
 					return err
 				}
 				return a.printTimeline(shown.Timeline)
@@ -101,11 +110,12 @@ func (a *app) get(in admin.Table) *cobra.Command {
 	return cmd
 }
 
-func (a *app) printMessage(m *admin.Message, payload bool) error {
+// printMessage prints the fields of a message. Since is from when its attempts are counted; "" = all.
+func (a *app) printMessage(m *admin.Message, since string, payload bool) error {
 	lines := [][2]string{
 		{"id", m.ID}, {"uuid", m.UUID}, {"state", string(m.State)}, {"topic", m.Topic}, {"key", m.Key},
 		{"consumer", m.Consumer},
-		{"attempts", attempts(*m)}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)},
+		{"attempts", attempts(*m) + since}, {"written", moment(m.CreatedAt)}, {"due", moment(m.DueAt)},
 		{"died", moment(m.DeadAt)},
 		{"settled", moment(m.SettledAt)}, {"error", m.LastError}, {"error group", m.ErrorGroup},
 	}

@@ -41,8 +41,8 @@ Commands that change messages count them first, then ask for confirmation: at a 
 question, in scripts by --yes. --dry-run stops after counting. Each change is an entry of the audit
 log, with --actor (default: USER, else the user of the system) and --reason.
 
-Exit codes: 0 success; 1 failure; 2 wrong arguments, or not confirmed; 130 interrupted. Changes made
-before an interrupt stay, and are printed.`,
+Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments, or not confirmed;
+130 interrupted. Changes made before an interrupt stay, and are printed.`,
 		Version:           version(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
