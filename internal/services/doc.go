@@ -1,4 +1,5 @@
-// Package services gives examples, integration tests and benchmarks a Postgres, a Kafka and a NATS server to talk to.
+// Package services gives examples, integration tests and benchmarks servers to talk to: Postgres, Kafka, NATS,
+// RabbitMQ and Redis.
 //
 // [StartPostgres], [StartKafka] and [StartNATS] start a real server: Postgres from the machine's binaries or downloaded
 // ones, Kafka on the machine's Java with jars from Maven, NATS inside this process. Without a usable Java or Maven
@@ -6,6 +7,9 @@
 // environment that is an error instead.
 //
 // [StartKafkaCluster] and [StartNATSCluster] always start three servers, each in a process of its own.
+// [StartNATSProcess] starts one NATS server that can be killed.
+//
+// [StartRabbitMQ] and [StartRedis] run the machine's program, and return [ErrNotInstalled] if there is none.
 //
 // A server is returned after it has answered a real request. It listens on 127.0.0.1 and a free port, and keeps its
 // data in a temporary folder under os.TempDir.

@@ -48,7 +48,10 @@ func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafk
 	if opts.QuickStart {
 		args = append(args, "-XX:TieredStopAtLevel=1")
 	}
-	n := &kafkaNode{java: java, jars: jars, args: args, cluster: newClusterID(), id: 1, controllers: make([]int, 1)}
+	n := &kafkaNode{
+		java: java, jars: jars, args: args, further: opts.KafkaSettings, cluster: newClusterID(), id: 1,
+		controllers: make([]int, 1),
+	}
 	d, err := n.daemon("kafka", opts)
 	if err != nil {
 		return nil, fmt.Errorf("start kafka: %w", err)

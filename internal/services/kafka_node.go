@@ -18,6 +18,7 @@ import (
 type kafkaNode struct {
 	java, jars  string
 	args        []string // of java
+	further     []string // settings
 	cluster     string   // its id
 	id          int      // of the node, from 1 on
 	controllers []int    // ports of all nodes; one that is alone chooses its own
@@ -165,7 +166,9 @@ share.coordinator.state.topic.num.partitions=1
 group.initial.rebalance.delay.ms=0
 broker.session.timeout.ms=3000
 broker.heartbeat.interval.ms=500
-`, n.id, strings.Join(voters, ","), listeners, advertised, between, filepath.ToSlash(dir), replicas, replicas/2+1)
+%[9]s
+`, n.id, strings.Join(voters, ","), listeners, advertised, between, filepath.ToSlash(dir), replicas, replicas/2+1,
+		strings.Join(n.further, "\n"))
 }
 
 // newClusterID returns an id as Kafka writes them. One that begins with a dash reads as an option on a command line.

@@ -28,7 +28,7 @@ type NATS struct {
 }
 
 // StartNATS starts a server inside this process, which keeps JetStream on disk and syncs every write. A server inside
-// this process cannot be killed alone, so there is no Kill.
+// this process cannot be killed alone, so there is no Kill: see [StartNATSProcess].
 func StartNATS(ctx context.Context, opts Options) (*NATS, error) {
 	f, err := newFolder(nil)
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// natsNode in the environment makes a program that imports this package a server of a cluster: one inside of the
-// process that uses it could not be killed.
+// natsNode in the environment makes a program that imports this package a NATS server: one inside of the process that
+// uses it could not be killed.
 const natsNode = "OUTBOX_SERVICES_NATS_NODE"
 
 func init() {
@@ -28,7 +28,7 @@ func init() {
 type natsNodeConfig struct {
 	Name, Folder string
 	Port, Route  int
-	Routes       []string // to the others
+	Routes       []string // to the others of a cluster
 }
 
 func (c natsNodeConfig) command() (*exec.Cmd, error) {
@@ -51,15 +51,18 @@ func serveNATS(spec string) error {
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
 		return err
 	}
-	s, err := server.NewServer(&server.Options{
+	options := &server.Options{
 		ServerName: c.Name, Host: "127.0.0.1", Port: c.Port,
-		Cluster: server.ClusterOpts{
+		JetStream: true, StoreDir: c.Folder, SyncAlways: true, Logtime: true,
+	}
+	if len(c.Routes) > 0 {
+		options.Routes = server.RoutesFromStr(strings.Join(c.Routes, ","))
+		options.Cluster = server.ClusterOpts{
 			Name: "cluster", Host: "127.0.0.1", Port: c.Route,
 			Advertise: "127.0.0.1:1", // there is nothing: what the others tell of a server must not lead around the links
-		},
-		Routes:    server.RoutesFromStr(strings.Join(c.Routes, ",")),
-		JetStream: true, StoreDir: c.Folder, SyncAlways: true, Logtime: true,
-	})
+		}
+	}
+	s, err := server.NewServer(options)
 	if err != nil {
 		return err
 	}

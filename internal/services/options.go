@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// ErrNotInstalled is returned by [StartPgBouncer] where the machine has no pgbouncer program, and by
-// [StartKafkaCluster] where it has no usable Java or Maven.
+// ErrNotInstalled is returned by [StartPgBouncer], [StartRabbitMQ] and [StartRedis] where the machine has no such
+// program, and by [StartKafkaCluster] where it has no usable Java or Maven.
 var ErrNotInstalled = errors.New("not installed")
 
 // Options are the settings common to all servers. The zero value is ready to use.
@@ -21,6 +21,9 @@ type Options struct {
 
 	// PostgresSettings are further settings ("name=value") for a Postgres.
 	PostgresSettings []string
+
+	// KafkaSettings are further settings ("name=value") for a Kafka of one node.
+	KafkaSettings []string
 
 	// QuickStart has a Kafka compiled for a quick start and not for throughput, at half of the processor's
 	// time.
