@@ -10,7 +10,7 @@
 // A message is reported as sent when all in-sync replicas have it: set min.insync.replicas to 2 with three replicas.
 // The producer is idempotent. The record key is the ordering key, so messages of a key go to one partition; partitions
 // added to a live topic move keys. If the broker refuses a batch, only the guilty message fails, with [ErrRefused].
-// Publish returns in about half a minute at most. [Wrap] does the same for a publisher of your own.
+// Publish returns within half a minute. [Wrap] does the same for a publisher of your own.
 //
 // Change other settings in [PublisherConfig].Configure. The constructor refuses changes that break these promises.
 //

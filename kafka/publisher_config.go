@@ -79,13 +79,13 @@ func DefaultSaramaPublisherConfig() *sarama.Config {
 	c.Producer.Retry.Max = 1
 	c.Producer.Retry.Backoff = 250 * time.Millisecond
 	c.Producer.Transaction.Retry.Max = 1 // of the request for a producer id
-	c.Producer.Timeout = 5 * time.Second
+	c.Producer.Timeout = 4 * time.Second
 	c.Net.DialTimeout = 3 * time.Second
-	c.Net.ReadTimeout = 6 * time.Second
-	c.Net.WriteTimeout = 6 * time.Second
+	c.Net.ReadTimeout = 5 * time.Second
+	c.Net.WriteTimeout = 5 * time.Second
 	c.Metadata.Retry.Max = 1
 	c.Metadata.Retry.Backoff = time.Second
-	c.Metadata.Timeout = 6 * time.Second
+	c.Metadata.Timeout = 5 * time.Second
 	return c
 }
 
