@@ -13,7 +13,7 @@ MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
-.PHONY: help build vet demo demo-kafka demo-page chaos soak simulate mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
+.PHONY: help build vet demo demo-kafka demo-page chaos soak simulate conformance mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
 .PHONY: release-check release-tag recording
 
 # They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
@@ -67,6 +67,9 @@ soak: ## an hour at a steady rate, stopped now and then: memory, connections and
 
 simulate: ## many random schedules of the forwarder's state, as a table (ARGS='10m 4711': for how long, and the first seed)
 	@OUTBOX_SIMULATE="$(or $(ARGS),10m)" $(GO) test -count=1 -v -timeout 0 -run 'TestSimulate$$' ./forwarder/internal/board | grep -v '^ *\(---\|===\) '
+
+conformance: ## kill and freeze brokers under each publisher, as a table (ARGS='-kills 100 -only amqp -write')
+	@cd integration_test && OUTBOX_CONFORMANCE="$(ARGS)" $(GO) test -count=1 -v -timeout 0 -run 'TestPublishersConform$$' .
 
 mutants: ## break one rule after the other, and print which test or seed of the model finds it (ARGS="IN QU": the names that begin so)
 	@OUTBOX_MUTANTS="$(or $(ARGS),all)" $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./internal/testing/mutants | grep -v '^ *\(---\|===\) '

@@ -57,8 +57,9 @@ type Config struct {
 	// least PublishTimeout, and below the time after which the process is killed.
 	CloseTimeout time.Duration
 
-	// Classify returns a verdict on an error of Publish. Default, and for Unknown: the verdict that the error carries
-	// (PublishError); else Unavailable if the publisher's IsConnected returns false; else Unknown.
+	// Classify returns a verdict on an error of any publisher; WithVerdicts is for one of several. Default, and for
+	// Unknown: the verdict that the error carries (PublishError); else Unavailable if the publisher's IsConnected
+	// returns false; else Unknown.
 	Classify func(err error) Verdict
 	// Backoff is the wait of a rejected message; default 1 s doubling to 5 min.
 	Backoff outbox.Backoff

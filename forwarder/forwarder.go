@@ -20,8 +20,7 @@ type Forwarder struct {
 }
 
 // New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns outbox.ErrNoDB,
-// ErrNoPublisher, ErrOwnPublisher or an error that names every invalid field. It logs a warning for a publisher of
-// watermill-amqp, which may report success for lost messages. A nil logger logs nothing.
+// ErrNoPublisher, ErrOwnPublisher or an error that names every invalid field. A nil logger logs nothing.
 func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
 	return newForwarder(db, pub, cfg, false, logger)
 }
@@ -42,9 +41,7 @@ func newForwarder(
 	if err != nil {
 		return nil, err
 	}
-	if e.pooled = pooled; !pooled { // else its Group has warned
-		warnOfUnconfirmed((*core.DB)(db).Logger(logger), to.all)
-	}
+	e.pooled = pooled
 	return &Forwarder{engine: e, life: life.New()}, nil
 }
 

@@ -42,8 +42,6 @@ type Group struct {
 	slow    int // and those that are
 	begun   int64
 
-	warned sync.Once // of the first publisher
-
 	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
 	woken   []*database
 }

@@ -150,7 +150,6 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 		d.topics = cfg.Topics
 		g.mu.Unlock()
 	}
-	g.warned.Do(func() { warnOfUnconfirmed(g.logger, newPublishers(pub, cfg).all) })
 	return newForwarder(d.held.DB(), pub, cfg, true, g.logger)
 }
 

@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"errors"
+	"reflect"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -141,6 +142,12 @@ func (p *publishers) numberOf(pub message.Publisher) int {
 	}
 	p.all = append(p.all, pub)
 	return len(p.all) - 1
+}
+
+// samePublisher says whether two are the same value, as far as that can be compared.
+func samePublisher(a, b message.Publisher) bool {
+	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
+	return va.IsValid() && vb.IsValid() && va.Comparable() && vb.Comparable() && a == b
 }
 
 // number returns which publisher a topic goes to.

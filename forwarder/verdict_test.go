@@ -97,6 +97,9 @@ func TestAPublisherThatIsNotConnectedBlamesItsBroker(t *testing.T) {
 		"connected":           {at, Unknown, false},
 		"says something else": {says, Retry, false},
 		"nothing to ask":      {&failing{err: errors.New("x")}, Unknown, true},
+		"classified":          {WithVerdicts(at, func(error) Verdict { return Permanent }), Permanent, false},
+		"classified, unknown": {WithVerdicts(apart, func(error) Verdict { return Unknown }), Unavailable, false},
+		"classified again":    {WithVerdicts(says, func(error) Verdict { return Unavailable }), Unavailable, false},
 	} {
 		p := newPublishers(tt.pub, Config{})
 		if got := p.judge("orders", p.publish("orders", nil)); got != tt.want || p.blind.Load() != tt.blind {
@@ -113,3 +116,32 @@ func TestAPublisherThatIsNotConnectedBlamesItsBroker(t *testing.T) {
 		t.Errorf("a time-out says nothing of a connection: %v", v)
 	}
 }
+
+// WithVerdicts concerns the one publisher that it was given.
+func TestWithVerdictsConcernsOnePublisher(t *testing.T) {
+	broken := errors.New("broken")
+	webhook, redis := &failing{err: broken}, &failing{err: broken}
+	p := newPublishers(webhook, Config{Routes: map[string]message.Publisher{
+		"stream": WithVerdicts(redis, func(err error) Verdict {
+			if !errors.Is(err, broken) {
+				t.Error(err)
+			}
+			return Unavailable
+		}),
+	}})
+	for topic, want := range map[string]Verdict{"stream": Unavailable, "hook": Unknown} {
+		err := p.publish(topic, nil)
+		if v := p.judge(topic, err); v != want || !errors.Is(err, broken) {
+			t.Errorf("%s: %v, want %v: %v", topic, v, want, err)
+		}
+	}
+	none := WithVerdicts(&willing{}, func(error) Verdict { panic("no error to judge") })
+	if err := none.Publish("stream"); err != nil {
+		t.Error(err)
+	}
+}
+
+// willing takes all messages.
+type willing struct{ message.Publisher }
+
+func (*willing) Publish(string, ...*message.Message) error { return nil }

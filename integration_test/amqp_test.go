@@ -1,7 +1,6 @@
 package integration_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/amqp"
 	"github.com/millrace-go/watermill-outbox/internal/services"
-	"github.com/millrace-go/watermill-outbox/outboxtest"
 )
 
 // rabbitMQ starts a server of the test's own. Where the machine has none it skips the test, except in CI.
@@ -30,22 +28,28 @@ func rabbitMQ(t testing.TB) *services.RabbitMQ {
 	return server
 }
 
-// amqpChannel opens a channel that is closed with the test, or earlier with its server.
-func amqpChannel(t testing.TB, url string) *amqp091.Channel {
-	t.Helper()
+// amqpChannel opens a channel. end closes its connection, which hands back all that was not acked.
+func amqpChannel(url string) (ch *amqp091.Channel, end func(), err error) {
 	conn, err := amqp091.DialConfig(url, amqp091.Config{Dial: amqp091.DefaultDial(patience)})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	ch, err := conn.Channel()
-	require.NoError(t, err)
-	return ch
+	if err != nil {
+		return nil, nil, err
+	}
+	end = func() { _ = conn.Close() }
+	if ch, err = conn.Channel(); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return ch, end, nil
 }
 
 // amqpQueue makes a durable queue, which watermill-amqp's queue configuration takes for a topic.
 func amqpQueue(t testing.TB, url string, args amqp091.Table) string {
 	t.Helper()
+	ch, end, err := amqpChannel(url)
+	require.NoError(t, err)
+	defer end()
 	name := "q-" + watermill.NewShortUUID()
-	_, err := amqpChannel(t, url).QueueDeclare(name, true, false, false, false, args)
+	_, err = ch.QueueDeclare(name, true, false, false, false, args)
 	require.NoError(t, err)
 	return name
 }
@@ -53,11 +57,9 @@ func amqpQueue(t testing.TB, url string, args amqp091.Table) string {
 // amqpStored reads what a queue has, and leaves it there.
 func amqpStored(t testing.TB, url, queue string) (stored []*message.Message) {
 	t.Helper()
-	conn, err := amqp091.DialConfig(url, amqp091.Config{Dial: amqp091.DefaultDial(patience)})
+	ch, end, err := amqpChannel(url)
 	require.NoError(t, err)
-	defer conn.Close() // hands back all that is not acked
-	ch, err := conn.Channel()
-	require.NoError(t, err)
+	defer end()
 	info, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
 	require.NoError(t, err)
 	deliveries, err := ch.Consume(queue, "", false, true, false, false, nil)
@@ -79,52 +81,6 @@ func amqpPublisher(url string) (*amqp.Publisher, error) {
 	return amqp.NewPublisher(amqp.PublisherConfig{
 		Config: wmamqp.NewDurableQueueConfig(url), AckTimeout: 3 * time.Second,
 	}, nil)
-}
-
-func TestRabbitMQPublisher(t *testing.T) {
-	extended(t)
-	server := rabbitMQ(t)
-	// A server that is killed forgets queues that were declared in the moment before. Subscribers declare them again when
-	// they connect, and so does restart. If messages were lost with a queue, they are missed all the same.
-	var queues []string
-	restart := func() error {
-		if err := server.Restart(context.Background()); err != nil {
-			return err
-		}
-		conn, err := amqp091.Dial(server.URL())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		ch, err := conn.Channel()
-		if err != nil {
-			return err
-		}
-		for _, queue := range queues {
-			if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	outboxtest.TestPublisher(t, func() (message.Publisher, error) { return amqpPublisher(server.URL()) }, outboxtest.Broker{
-		NewTopic: func(t testing.TB) string {
-			queues = append(queues, amqpQueue(t, server.URL(), nil))
-			return queues[len(queues)-1]
-		},
-		Stored: func(t testing.TB, topic string) []*message.Message {
-			return amqpStored(t, server.URL(), topic)
-		},
-		Kill: server.Kill, Restart: restart,
-		Freeze: server.Freeze, Thaw: server.Thaw,
-		Missing: "nowhere",
-		Poison: func() *message.Message {
-			msg := message.NewMessage(watermill.NewUUID(), nil)
-			msg.Metadata.Set(string(make([]byte, 300)), "no AMQP header has such a long name")
-			return msg
-		},
-		Kills: 10,
-	})
 }
 
 // What watermill-amqp's subscriber reads is what was published, also through an exchange with its own name.

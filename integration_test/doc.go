@@ -7,6 +7,7 @@
 // What is committed together:
 //
 //   - tx_: what a handler does in one transaction is committed or undone as one, whoever begins, repeats or ends it
+//   - brokers_: a publisher's nil means that its broker has stored the message, and its errors name who is at fault
 //   - amqp_: RabbitMQ confirms, refuses and returns what the forwarder publishes
 //   - publisher_: a publisher stores what it was given, byte by byte, in the transaction of its context
 //   - inbox_: a message that is delivered again is applied once, and cleaning the inbox forgets no key too early

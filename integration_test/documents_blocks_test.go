@@ -41,7 +41,9 @@ var imported = map[string]string{
 	"observe": rootModule + "/observe", "prom": rootModule + "/observe/prom", "otel": rootModule + "/observe/otel",
 	"amqp": rootModule + "/amqp", "nats": rootModule + "/nats", "outboxtest": rootModule + "/outboxtest",
 	"natsgo": "github.com/nats-io/nats.go", "jetstream": "github.com/nats-io/nats.go/jetstream",
-	"wmamqp": "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp",
+	"redis": rootModule + "/redis", "goredis": "github.com/redis/go-redis/v9",
+	"redisstream": "github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream",
+	"wmamqp":      "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp",
 }
 
 // TestDocumentsCompile compiles all Go in the documents with what testdata/blocks/given.go has them take for granted.

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"iter"
 	"sync"
 	"testing"
 
@@ -258,34 +259,46 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 	}
 }
 
-// kafkaUUIDs reads all of a topic.
-func kafkaUUIDs(t testing.TB, server kafkaBrokers, topic string) (uuids []string) {
+// kafkaRecords reads all of a topic.
+func kafkaRecords(t testing.TB, server kafkaBrokers, topic string) iter.Seq[*sarama.ConsumerMessage] {
 	t.Helper()
-	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
-	require.NoError(t, err)
-	defer client.Close()
-	consumer, err := sarama.NewConsumerFromClient(client)
-	require.NoError(t, err)
-	defer consumer.Close()
-	partitions, err := client.Partitions(topic)
-	require.NoError(t, err)
-	for _, partition := range partitions {
-		end, err := client.GetOffset(topic, partition, sarama.OffsetNewest)
+	return func(yield func(*sarama.ConsumerMessage) bool) {
+		client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
 		require.NoError(t, err)
-		if end == 0 {
-			continue
-		}
-		records, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
+		defer client.Close()
+		consumer, err := sarama.NewConsumerFromClient(client)
 		require.NoError(t, err)
-		for record := range records.Messages() {
-			msg, err := wmkafka.DefaultMarshaler{}.Unmarshal(record)
+		defer consumer.Close()
+		partitions, err := client.Partitions(topic)
+		require.NoError(t, err)
+		for _, partition := range partitions {
+			end, err := client.GetOffset(topic, partition, sarama.OffsetNewest)
 			require.NoError(t, err)
-			uuids = append(uuids, msg.UUID)
-			if record.Offset+1 >= end {
-				break
+			if end == 0 {
+				continue
+			}
+			records, err := consumer.ConsumePartition(topic, partition, sarama.OffsetOldest)
+			require.NoError(t, err)
+			more := true
+			for record := range records.Messages() {
+				if more = yield(record); !more || record.Offset+1 >= end {
+					break
+				}
+			}
+			require.NoError(t, records.Close())
+			if !more {
+				return
 			}
 		}
-		require.NoError(t, records.Close())
+	}
+}
+
+func kafkaUUIDs(t testing.TB, server kafkaBrokers, topic string) (uuids []string) {
+	t.Helper()
+	for record := range kafkaRecords(t, server, topic) {
+		msg, err := wmkafka.DefaultMarshaler{}.Unmarshal(record)
+		require.NoError(t, err)
+		uuids = append(uuids, msg.UUID)
 	}
 	return uuids
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -203,24 +202,6 @@ func attempts(b *fakeBroker, payloads []string) (n int) {
 		n += b.triedTimes(p)
 	}
 	return n
-}
-
-// TestNewWarnsOfWatermillAMQP: its publisher is recognised by its type, also behind a decorator.
-func TestNewWarnsOfWatermillAMQP(t *testing.T) {
-	h := onPgx(t)
-	log := newLogCapture(t)
-	pub, err := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "").DecoratePublisher(&amqp.Publisher{})
-	require.NoError(t, err)
-	_, err = forwarder.New(h.db, pub, forwarder.Config{}, log)
-	require.NoError(t, err)
-	assert.Equal(t, 1, log.count("set Publish.ConfirmDelivery"))
-	assert.Equal(t, 1, log.count("does not report messages that RabbitMQ cannot route"))
-
-	// A release that keeps its settings elsewhere would always be warned of.
-	config, found := reflect.TypeFor[amqp.Publisher]().FieldByName("config")
-	require.True(t, found)
-	assert.Equal(t, reflect.TypeFor[amqp.Config](), config.Type)
-	_ = amqp.Config{Publish: amqp.PublishConfig{ConfirmDelivery: true, Transactional: true}}
 }
 
 // TestWatermillAMQPWithoutConnectionChargesNothing: its publisher has no verdict for that it is not connected, but says

@@ -2,50 +2,15 @@ package forwarder
 
 import (
 	"errors"
-	"strings"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	amqp "github.com/millrace-go/watermill-outbox/forwarder/testdata/watermill-amqp"
 )
-
-type warnings struct {
-	watermill.NopLogger
-	said []string
-}
-
-func (w *warnings) Info(text string, _ watermill.LogFields) { w.said = append(w.said, text) }
 
 // decorator holds what it decorates in a field, as Watermill's do.
 type decorator struct {
 	message.Publisher
 	more int
-}
-
-func TestWarnsOfAPublisherThatDoesNotWaitForRabbitMQ(t *testing.T) {
-	plain := amqp.New(amqp.Config{})
-	confirms := amqp.New(amqp.Config{Publish: amqp.PublishConfig{ConfirmDelivery: true}})
-	commits := amqp.New(amqp.Config{Publish: amqp.PublishConfig{Transactional: true}})
-	both := []string{unconfirmedWarning, unroutableWarning}
-	for name, tt := range map[string]struct {
-		pub  message.Publisher
-		want []string
-	}{
-		"plain":       {plain, both},
-		"decorated":   {decorator{&decorator{plain, 1}, 2}, both},
-		"confirms":    {confirms, []string{unroutableWarning}},
-		"transaction": {commits, []string{unroutableWarning}},
-		"another":     {deafPublisher{}, nil},
-		"nil pointer": {(*amqp.Publisher)(nil), nil},
-	} {
-		w := &warnings{}
-		warnOfUnconfirmed(w, []message.Publisher{tt.pub})
-		if strings.Join(w.said, "\n") != strings.Join(tt.want, "\n") {
-			t.Errorf("%s: %q, want %q", name, w.said, tt.want)
-		}
-	}
 }
 
 type uncomparable struct {

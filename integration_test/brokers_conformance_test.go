@@ -1,0 +1,287 @@
+package integration_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	natsgo "github.com/nats-io/nats.go"
+	goredis "github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/amqp"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/kafka"
+	"github.com/millrace-go/watermill-outbox/nats"
+	"github.com/millrace-go/watermill-outbox/outboxtest"
+	"github.com/millrace-go/watermill-outbox/redis"
+)
+
+// opener opens a publisher of the server at an address.
+type opener func(address string) (message.Publisher, error)
+
+// conformant is a publisher that make conformance tests.
+type conformant struct {
+	name  string
+	start func(*testing.T) (address string, b outboxtest.Broker) // a server of the test's own
+	open  opener
+}
+
+func (c conformant) test(t *testing.T, kills int) {
+	address, b := c.start(t)
+	if b.Kills = kills; kills == 0 { // kills take long; a frozen server is in each point as well
+		b.Kill, b.Restart, b.Kills = nil, nil, 1
+	}
+	outboxtest.TestPublisher(t, func() (message.Publisher, error) { return c.open(address) }, b)
+}
+
+var conformants = []conformant{
+	{"kafka", kafkaConformance, func(address string) (message.Publisher, error) {
+		return kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{address}}, nil)
+	}},
+	{"nats", natsConformance, func(address string) (message.Publisher, error) {
+		return nats.NewPublisher(nats.PublisherConfig{URL: address}, nil)
+	}},
+	{"amqp", rabbitConformance, func(address string) (message.Publisher, error) {
+		return amqpPublisher(address)
+	}},
+	{"watermill-kafka", kafkaConformance, func(address string) (message.Publisher, error) {
+		byKey := wmkafka.NewWithPartitioningMarshaler(func(_ string, msg *message.Message) (string, error) {
+			return msg.Metadata.Get(outbox.MetadataKey), nil
+		})
+		pub, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{Brokers: []string{address}, Marshaler: byKey}, nil)
+		return orNil(pub, err, kafka.Classify)
+	}},
+	{"watermill-nats", natsConformance, func(address string) (message.Publisher, error) {
+		pub, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: address}, watermill.NopLogger{})
+		return orNil(pub, err, nats.Classify)
+	}},
+	{"watermill-amqp", rabbitConformance, func(address string) (message.Publisher, error) {
+		pub, err := wmamqp.NewPublisher(wmamqp.NewDurableQueueConfig(address), watermill.NopLogger{})
+		return orNil(pub, err, amqp.Classify)
+	}},
+	{"watermill-redisstream, appendfsync always", redisConformance("appendonly yes", "appendfsync always"), redisPublisher},
+	{"watermill-redisstream, appendfsync everysec", redisConformance("appendonly yes", "appendfsync everysec"),
+		redisPublisher},
+	{"watermill-redisstream, snapshots", redisConformance(), redisPublisher},
+}
+
+// orNil keeps a nil pointer from becoming a publisher, and gives verdicts to one of watermill's.
+func orNil[P message.Publisher](pub P, err error, classify func(error) forwarder.Verdict) (message.Publisher, error) {
+	if err != nil {
+		return nil, err
+	}
+	return forwarder.WithVerdicts(pub, classify), nil
+}
+
+func redisPublisher(address string) (message.Publisher, error) {
+	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{
+		Client: goredis.NewClient(&goredis.Options{Addr: address}),
+	}, nil)
+	return orNil(pub, err, redis.Classify)
+}
+
+// largest is what topics accept. It is above what the suite sends and below what clients refuse, so that a poison
+// message is refused by the server.
+const largest = 1<<20 - 2500
+
+func tooLarge() *message.Message { return newMessage(string(make([]byte, 1<<20-1200))) }
+
+// kills is how often a test kills its server. The first tier freezes it instead.
+func kills() int {
+	if testing.Short() {
+		return 0
+	}
+	return 10
+}
+
+func TestKafkaPublisher(t *testing.T) { t.Parallel(); conformants[0].test(t, kills()) }
+func TestNATSPublisher(t *testing.T)  { t.Parallel(); conformants[1].test(t, kills()) }
+func TestRabbitMQPublisher(t *testing.T) {
+	t.Parallel()
+	conformants[2].test(t, kills())
+}
+
+// The publisher of watermill-redisstream must not be closed while others publish: it reads a bool without a lock.
+func TestRedisPublisher(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	c := conformants[6]
+	c.open = func(address string) (message.Publisher, error) {
+		pub, err := redisPublisher(address)
+		if err != nil {
+			return nil, err
+		}
+		return &closedAlone{pub: pub}, nil
+	}
+	c.test(t, kills())
+}
+
+func kafkaConformance(t *testing.T) (string, outboxtest.Broker) {
+	server, err := services.StartKafka(t.Context(), services.Options{
+		QuickStart: true, KafkaSettings: []string{"auto.create.topics.enable=false"},
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	if server.Fake() {
+		t.Skip("a fake broker can be neither killed nor frozen")
+	}
+	limit := strconv.Itoa(largest)
+	return server.Brokers()[0], outboxtest.Broker{
+		NewTopic: func(t testing.TB) string {
+			return kafkaTopic(t, server, 4, map[string]*string{"max.message.bytes": &limit})
+		},
+		Stored: func(t testing.TB, topic string) (stored []*message.Message) {
+			for record := range kafkaRecords(t, server, topic) {
+				msg, err := kafka.Unmarshaler{}.Unmarshal(record)
+				require.NoError(t, err)
+				stored = append(stored, msg)
+			}
+			return stored
+		},
+		Kill: server.Kill, Restart: func() error { return server.Restart(context.Background()) },
+		Freeze: server.Freeze, Thaw: server.Thaw,
+		Missing: "nowhere", Poison: tooLarge, KeepsNull: true,
+	}
+}
+
+func natsConformance(t *testing.T) (string, outboxtest.Broker) {
+	server, err := services.StartNATSProcess(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	streams := map[string]string{} // by topic
+	return server.URL(), outboxtest.Broker{
+		NewTopic: func(t testing.TB) string {
+			_, stream, prefix := natsStream(t, server.URL(), func(c *natsgo.StreamConfig) { c.MaxMsgSize = largest })
+			streams[prefix+"a"] = stream
+			return prefix + "a"
+		},
+		Stored: func(t testing.TB, topic string) (stored []*message.Message) {
+			conn, err := natsgo.Connect(server.URL(), natsgo.Timeout(patience))
+			require.NoError(t, err)
+			defer conn.Close()
+			js, err := conn.JetStream(natsgo.MaxWait(patience))
+			require.NoError(t, err)
+			sub, err := js.SubscribeSync(topic, natsgo.OrderedConsumer(), natsgo.BindStream(streams[topic]))
+			require.NoError(t, err)
+			for range natsStored(t, js, streams[topic]) {
+				got, err := sub.NextMsg(patience)
+				require.NoError(t, err)
+				msg, err := nats.Unmarshaler{}.Unmarshal(got)
+				require.NoError(t, err)
+				stored = append(stored, msg)
+			}
+			return stored
+		},
+		Kill: server.Kill, Restart: func() error { return server.Restart(context.Background()) },
+		Freeze: server.Freeze, Thaw: server.Thaw,
+		Missing: "nowhere", Poison: tooLarge,
+	}
+}
+
+func rabbitConformance(t *testing.T) (string, outboxtest.Broker) {
+	server := rabbitMQ(t)
+	// A server that is killed forgets queues that were declared in the moment before. Subscribers declare them again when
+	// they connect, and so does restart. If messages were lost with a queue, they are missed all the same.
+	var queues []string
+	restart := func() error {
+		if err := server.Restart(context.Background()); err != nil {
+			return err
+		}
+		ch, end, err := amqpChannel(server.URL())
+		if err != nil {
+			return err
+		}
+		defer end()
+		for _, queue := range queues {
+			if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return server.URL(), outboxtest.Broker{
+		NewTopic: func(t testing.TB) string {
+			queues = append(queues, amqpQueue(t, server.URL(), nil))
+			return queues[len(queues)-1]
+		},
+		Stored: func(t testing.TB, topic string) []*message.Message {
+			return amqpStored(t, server.URL(), topic)
+		},
+		Kill: server.Kill, Restart: restart,
+		Freeze: server.Freeze, Thaw: server.Thaw,
+		Missing: "nowhere",
+		Poison: func() *message.Message {
+			msg := newMessage("")
+			msg.Metadata.Set(string(make([]byte, 300)), "no AMQP header has such a long name")
+			return msg
+		},
+	}
+}
+
+// redisConformance has no Missing: Redis makes a stream of any name.
+func redisConformance(settings ...string) func(*testing.T) (string, outboxtest.Broker) {
+	return func(t *testing.T) (string, outboxtest.Broker) {
+		server, err := services.StartRedis(t.Context(), services.Options{}, settings...)
+		if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
+			t.Skip("no Redis on this machine: this test did not run")
+		}
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, server.Close()) })
+		return server.Address(), outboxtest.Broker{
+			NewTopic: func(testing.TB) string { return "s-" + watermill.NewShortUUID() },
+			Stored: func(t testing.TB, topic string) (stored []*message.Message) {
+				client := goredis.NewClient(&goredis.Options{Addr: server.Address(), ReadTimeout: patience})
+				defer client.Close()
+				for next := "-"; ; {
+					entries, err := client.XRangeN(t.Context(), topic, next, "+", 1000).Result()
+					require.NoError(t, err)
+					for _, entry := range entries {
+						msg, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(entry.Values)
+						require.NoError(t, err)
+						stored = append(stored, msg)
+						next = "(" + entry.ID
+					}
+					if len(entries) == 0 {
+						return stored
+					}
+				}
+			},
+			Kill: server.Kill, Restart: func() error { return server.Restart(context.Background()) },
+			Freeze: server.Freeze, Thaw: server.Thaw,
+			Poison: func() *message.Message {
+				msg := newMessage("")
+				msg.Metadata.Set(redisstream.UUIDHeaderKey, "a name that its marshaler refuses")
+				return msg
+			},
+		}
+	}
+}
+
+// closedAlone waits with Close for calls of Publish.
+type closedAlone struct {
+	mu  sync.RWMutex
+	pub message.Publisher
+}
+
+func (c *closedAlone) Publish(topic string, msgs ...*message.Message) error {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.pub.Publish(topic, msgs...)
+}
+
+func (c *closedAlone) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.pub.Close()
+}

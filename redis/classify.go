@@ -1,0 +1,53 @@
+// Package redis tells the forwarder whose fault an error of watermill-redisstream's publisher is.
+//
+//	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: client}, logger)
+//	fwd, err := forwarder.New(db, forwarder.WithVerdicts(pub, redis.Classify), forwarder.Config{}, logger)
+//
+// It does not import a Redis client. docs/start/other-brokers.md has the settings of Redis under which a published
+// message is safe.
+package redis
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/forwarder"
+)
+
+// unavailable are the codes with which a server refuses all messages alike: the first word of its error.
+var unavailable = []string{
+	"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "OOM", "MISCONF", "BUSY",
+	"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE",
+}
+
+// client are errors of go-redis, which this package cannot import.
+var client = []string{"redis: client is closed", "redis: connection pool timeout", "redis: connection pool exhausted"}
+
+// Classify gives the verdict on an error of watermill-redisstream's publisher: Unavailable if Redis cannot be reached,
+// does not answer in time, or refuses every message, for example because it is full or a replica; otherwise Unknown. It
+// looks through wrapping and is safe for concurrent use.
+func Classify(err error) forwarder.Verdict {
+	var netErr net.Error
+	var server interface {
+		error
+		RedisError() // of go-redis's Error
+	}
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr),
+		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
+		errors.Is(err, forwarder.ErrPublishTimeout):
+		return forwarder.Unavailable
+	case errors.As(err, &server):
+		if code, _, _ := strings.Cut(server.Error(), " "); slices.Contains(unavailable, code) ||
+			server.Error() == "ERR max number of clients reached" {
+			return forwarder.Unavailable
+		}
+	case err != nil && slices.ContainsFunc(client, func(text string) bool { return strings.HasSuffix(err.Error(), text) }):
+		return forwarder.Unavailable
+	}
+	return forwarder.Unknown
+}

@@ -1,0 +1,14 @@
+package redis_test
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/millrace-go/watermill-outbox/redis"
+)
+
+// The connection was lost: the topic pauses, and no message is charged an attempt.
+func ExampleClassify() {
+	fmt.Println(redis.Classify(fmt.Errorf("cannot xadd message: %w", io.EOF)))
+	// Output: unavailable
+}
