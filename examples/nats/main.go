@@ -10,6 +10,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,7 +35,11 @@ func main() {
 	db := must(outbox.FromPgx(pool, outbox.DBConfig{}, logger))
 	must(schema.Migrate(ctx, db, schema.MigrateConfig{}))
 	must(pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS bookings (order_id text PRIMARY KEY)`))
-	js := must(jetstream.New(must(natsgo.Connect(url))))
+	conn, err := natsgo.Connect(url)
+	if err != nil {
+		log.Fatalf("connect to NATS at %s (NATS_URL): %v", url[strings.LastIndex(url, "@")+1:], err) // without a password
+	}
+	js := must(jetstream.New(conn))
 	for _, topic := range []string{"orders", "bookings", "dead_letters"} {
 		must(js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
 			Name: topic, Subjects: []string{topic}, Discard: jetstream.DiscardNew, Duplicates: 10 * time.Minute,
