@@ -53,3 +53,21 @@ func TestReapsBehindABacklog(t *testing.T) {
 		return h.count(t, `SELECT count(*)::int FROM inbox_queue WHERE source = 'gone' AND crashes < 2`) == 0
 	}, "all are given back")
 }
+
+// TestReapLeavesWhatIsHandled: a message is left to its owner until the lease is over, also if its own time is.
+func TestReapLeavesWhatIsHandled(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s, owner := newStore(t, h, quickStore()), queue.NewOwner()
+	storeAll(t, s, items("orders", 2)...)
+	require.Len(t, claimed(t, s, owner, 2), 2)
+	h.exec(t, `UPDATE inbox_queue SET expires_at = now() - interval '1 hour' WHERE message_id = 'orders-1'`)
+	reaped, err := s.ReapExpired(t.Context())
+	require.NoError(t, err)
+	assert.Zero(t, reaped)
+	assert.Empty(t, claimed(t, s, queue.NewOwner(), 2))
+	n, err := s.Ack(t.Context(), owner, itemID("orders", 0), itemID("orders", 1))
+	require.NoError(t, err)
+	assert.Equal(t, 2, n)
+}

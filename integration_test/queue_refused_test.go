@@ -9,9 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -31,6 +34,10 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 	noLeaks(t)
 	const messages = 200
 	trigger := func(condition string) string { return fmt.Sprintf(refuser, condition) }
+	raises := func(code, condition string) string { return strings.Replace(trigger(condition), "P0001", code, 1) }
+	swallows := func(condition string) string {
+		return strings.Replace(trigger(condition), `RAISE EXCEPTION 'refused' USING ERRCODE = 'P0001'`, `RETURN NULL`, 1)
+	}
 	atCommit := func(condition string) string { // after all rows were returned
 		return strings.Replace(strings.Replace(trigger(condition), "CREATE TRIGGER", "CREATE CONSTRAINT TRIGGER", 1),
 			"BEFORE UPDATE ON inbox_queue", "AFTER UPDATE ON inbox_queue DEFERRABLE INITIALLY DEFERRED", 1)
@@ -57,6 +64,40 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 		},
 		"claim at commit": {
 			install: atCommit(`NEW.owner IS NOT NULL`), detached: true, left: `state = 'processing' AND owner IS NULL`, once: true,
+		},
+		"claim 42501": {install: raises("42501", `NEW.owner IS NOT NULL`), left: `state = 'processing'`, once: true},
+		"claim in a function": {
+			install: strings.Replace(trigger(`NEW.owner IS NOT NULL`), `RAISE EXCEPTION 'refused' USING ERRCODE = 'P0001'`,
+				`PERFORM * FROM of_nobody`, 1),
+			left: `state = 'processing'`, once: true,
+		},
+		"ack 55000": {install: raises("55000", `NEW.state = 'done'`), left: `state = 'processing'`, once: true},
+		"ack 40001 detached": {
+			install: raises("40001", `NEW.state = 'done'`), left: `state = 'processing'`, detached: true, once: true,
+		},
+		"expire 53400": {
+			install: raises("53400", `NEW.state = 'dead'`), left: `state = 'processing'`,
+			prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`,
+		},
+		"claim swallowed":        {install: swallows(`NEW.owner IS NOT NULL`), left: `state = 'processing'`, once: true},
+		"ack swallowed":          {install: swallows(`NEW.state = 'done'`), left: `state = 'processing'`, once: true},
+		"ack swallowed detached": {install: swallows(`NEW.state = 'done'`), left: `state = 'processing'`, detached: true, once: true},
+		"renew swallowed": {
+			install: swallows(`NEW.owner = OLD.owner AND NEW.locked_until > OLD.locked_until`), detached: true, slow: true,
+			left: `state = 'processing'`,
+		},
+		"reap swallowed": {
+			install: swallows(`OLD.owner IS NOT NULL AND NEW.owner IS NULL AND NEW.state = 'processing'`),
+			prepare: `UPDATE inbox_queue SET owner = gen_random_uuid(), locked_until = now() - interval '1 second'`,
+			left:    `state = 'processing'`, once: true,
+		},
+		"expire swallowed": {
+			install: swallows(`NEW.state = 'dead'`), prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`,
+			left: `state = 'processing'`,
+		},
+		"claim expired swallowed": {
+			install: swallows(`NEW.owner IS NOT NULL`), onDead: true,
+			prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`, left: `state = 'processing'`,
 		},
 		"renew at commit": {
 			install: atCommit(`NEW.owner = OLD.owner AND NEW.locked_until > OLD.locked_until`), detached: true, slow: true,
@@ -104,14 +145,14 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 						select {
 						case <-ctx.Done():
 							return context.Cause(ctx)
-						case <-time.After(4 * time.Second):
+						case <-time.After(6 * time.Second):
 						}
 					}
 					return nil
 				},
 			}})
 			if cfg.LeaseTTL = 2 * time.Second; c.slow {
-				cfg.LeaseTTL = 3 * time.Second
+				cfg.LeaseTTL = 5 * time.Second
 				cfg.Concurrency = 2 * messages
 			}
 			if c.onDead {
@@ -180,6 +221,54 @@ func TestRefusedBehindABusyTopic(t *testing.T) {
 	}, "all but two are handled")
 }
 
+// TestThousandsOfRefusedMessages: messages that lie behind thousands of refused ones do not wait until each of these has
+// been tried.
+func TestThousandsOfRefusedMessages(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := newStore(t, h, quickStore())
+	for range 3 {
+		batch := items("refused", 1000)
+		for i := range batch {
+			batch[i].MessageID = watermill.NewUUID() + "7"
+		}
+		storeAll(t, s, batch...)
+	}
+	storeAll(t, s, items("orders", 300)...)
+	h.exec(t, fmt.Sprintf(refuser, `NEW.topic = 'refused'`))
+	handle := queue.Handler{Handle: func(context.Context, *queue.Message) error { return nil }}
+	cfg := quickDispatcher(map[string]queue.Handler{"refused": handle, "orders": handle})
+	cfg.Concurrency = 10
+	begun := time.Now()
+	dispatching(t, s, cfg)
+	done := func() int {
+		return h.count(t, `SELECT count(*) FROM inbox_queue WHERE topic = 'orders' AND state = 'done'`)
+	}
+	eventually(t, func() bool { return done() >= 100 }, "some others are handled")
+	t.Logf("100 others were handled after %s", time.Since(begun))
+	eventually(t, func() bool { return done() == 300 }, "all others are handled")
+	t.Logf("all others were handled after %s", time.Since(begun))
+}
+
+// TestMissingRightsRefuseNoRow: an error that is about the whole table is told once, as such.
+func TestMissingRightsRefuseNoRow(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	log := &lineLogger{}
+	s, err := queue.NewStore(h.db, quickStore(), log)
+	require.NoError(t, err)
+	owner := queue.NewOwner()
+	storeAll(t, s, items("orders", 20)...)
+	h.exec(t, `ALTER TABLE inbox_queue RENAME TO elsewhere`)
+	_, err = s.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 20})
+	assert.Equal(t, text.UndefinedTable, text.SQLState(err), "%v", err)
+	_, err = s.Ack(t.Context(), owner, itemID("orders", 0), itemID("orders", 1))
+	assert.Equal(t, text.UndefinedTable, text.SQLState(err), "%v", err)
+	assert.False(t, log.has("ERROR", "message refused by the database"))
+}
+
 // TestRefusedMessagesOfCallers: callers of Ack, Renew and Claim get what was done for the others, and an error that
 // names one message; in a transaction of theirs the error alone.
 func TestRefusedMessagesOfCallers(t *testing.T) {
@@ -206,6 +295,17 @@ func TestRefusedMessagesOfCallers(t *testing.T) {
 	assert.Equal(t, 9, n)
 	require.ErrorContains(t, err, "no_sevens")
 	h.exec(t, `ALTER TABLE inbox_queue DROP CONSTRAINT no_sevens`)
+	h.exec(t, strings.Replace(fmt.Sprintf(refuser, "true"), `RAISE EXCEPTION 'refused' USING ERRCODE = 'P0001'`,
+		`RETURN NULL`, 1))
+	n, err = s.Ack(t.Context(), owner, ids...)
+	assert.Zero(t, n)
+	require.ErrorContains(t, err, "returned NULL")
+	err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+		_, err := s.Ack(ctx, owner, ids...)
+		return err
+	})
+	require.ErrorContains(t, err, "returned NULL")
+	h.exec(t, `DROP TRIGGER refuses ON inbox_queue`)
 	n, err = s.Ack(t.Context(), owner, ids...)
 	assert.NoError(t, err)
 	assert.Equal(t, 2, n)

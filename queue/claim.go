@@ -115,7 +115,7 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	}
 	t.ask.limits = slices.Clone(a.limits)
 	again, err := s.choose(ctx, choice{
-		what: claimRows, topics: c.Topics, limit: c.Limit,
+		what: claimRows, topics: c.Topics,
 		many: func() error { return t.many(ctx) }, fits: t.fits,
 		unwanted: func() ([]string, bool) { return t.noRoom(), !t.ask.suspects },
 		one:      func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
@@ -167,9 +167,13 @@ func (t *taking) fits(row queueRow) bool {
 func (t *taking) one(ctx context.Context, row queueRow, expired bool) (claimed bool, err error) {
 	scanner := t.s.scanner()
 	var msgs []Message
-	err = t.s.collect(ctx, "claim message", func(rows drive.Rows) error {
+	err = t.s.collectOn(ctx, t.s.onKept, "claim message", func(rows drive.Rows) error {
 		r, err := scanner.scan(rows)
-		if err == nil {
+		switch {
+		case err != nil:
+		case r.State == unchanged:
+			err = errUnchanged
+		default:
 			msgs = append(msgs, r.Message)
 		}
 		return err
@@ -207,7 +211,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 	}
 	t := &taking{s: s, claim: c, ask: ask{suspects: true}, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
 	again, err := s.choose(ctx, choice{
-		what: buryRows, limit: c.Limit, fits: t.fits,
+		what: buryRows, fits: t.fits,
 		many: func() error {
 			if len(t.found.msgs) >= c.Limit || t.room == 0 {
 				return nil

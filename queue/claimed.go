@@ -140,6 +140,9 @@ func (c *claimed) Ack(ctx context.Context) (bool, error) {
 		}, sqltext.AckMessage, c.loop.owner.String(), []string{c.Source}, []string{c.MessageID}, s.cfg.KeepPayload)
 		return n, err
 	})
+	if err == nil && n == 0 {
+		err = s.ifHeld(ctx, "Ack", c.loop.owner, []string{c.Source}, []string{c.MessageID}, nil)
+	}
 	if err != nil || n == 0 {
 		c.unlock()
 		return false, err
@@ -179,6 +182,9 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 		}, sqltext.AckBatch, c.loop.owner.String(), sources, messageIDs, s.cfg.KeepPayload)
 		return n, err
 	})
+	if err == nil && len(of) > 0 {
+		err = s.ifHeld(ctx, "Ack", c.loop.owner, sources, messageIDs, nil)
+	}
 	for _, o := range of {
 		o.unlock()
 	}

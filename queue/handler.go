@@ -200,7 +200,7 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		c.release(0, "")
 		return observe.Failed
 	}
-	if !begun && text.RefusesRow(err) {
+	if !begun && refusesRow(err) {
 		wait, _ := d.store.refused("ack", queueRow{ID: c.ID, topic: c.Topic}, err)
 		c.release(wait, text.OfError(err))
 		return observe.Failed

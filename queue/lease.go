@@ -24,18 +24,30 @@ func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 	err := s.eachOf(ctx, ids, func(ctx context.Context, ids ...ID) error {
 		sources, messageIDs, _ := split("Renew", r.Owner, ids)
 		var renewed []ID
+		left := 0
 		err := s.collect(ctx, "renew leases", func(rows drive.Rows) error {
 			var id ID
-			err := rows.Scan(&id.Source, &id.MessageID)
-			renewed = append(renewed, id)
-			return err
+			changed := false
+			if err := rows.Scan(&id.Source, &id.MessageID, &changed); err != nil {
+				return err
+			}
+			if changed {
+				renewed = append(renewed, id)
+			} else {
+				left++
+			}
+			return nil
 		}, sqltext.RenewLeases, r.Owner.String(), sources, messageIDs, r.LeaseTTL.Seconds())
 		if err == nil { // a deferred constraint may refuse rows that were returned
 			ours = append(ours, renewed...)
 		}
+		if err == nil && left > 0 {
+			err = s.failed("renew leases", errUnchanged)
+		}
 		return err
 	})
-	return ours, err
+	slices.SortFunc(ours, ID.compare) // what was renewed with others that were refused was renewed once more
+	return slices.Compact(ours), err
 }
 
 // split checks which owner settles what, and brings it into the order of IDs.

@@ -116,9 +116,9 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	for at, done, freshEnded, dueEnded := reapFirst, false, false, false; !done; {
 		place := at.orFirst(first)
 		var n int
-		var next reapPlace
+		next := reapEnd // if the statement is not run, because too many rows are refused
 		var low lowest
-		again, err := s.choose(ctx, choice{what: reapRows, limit: reapBatch, many: func() (err error) {
+		again, err := s.choose(ctx, choice{what: reapRows, many: func() (err error) {
 			n, next, low, err = s.reapBatch(ctx, r.by, "reap leases", errExhausted, sqltext.ReapLeases,
 				reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage, s.refusals.leftOut())
 			total += n
@@ -159,7 +159,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		}
 	}
 	for n, again := reapBatch, false; (again || n >= reapBatch) && r.kill; {
-		again, err = s.choose(ctx, choice{what: expireRows, limit: reapBatch, many: func() (err error) {
+		again, err = s.choose(ctx, choice{what: expireRows, many: func() (err error) {
 			n, _, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch,
 				s.refusals.leftOut())
 			total += n
@@ -191,6 +191,8 @@ func (s *Store) reapBatch(
 		case r.State == "":
 			next, low = reapPlace{r.id, r.Source, r.MessageID}, lowestOf(r)
 			return nil
+		case r.State == unchanged:
+			return errUnchanged
 		case r.State == Dead:
 			dead = append(dead, &r.Message)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -18,15 +19,25 @@ import (
 
 // A constraint or trigger that somebody has put on the table may refuse the update of some rows, and with them the
 // statement for many rows that they are in. Such a statement is repeated for fewer rows, down to one. A row that is
-// refused alone is left out of the statements for many, and tried alone after a growing wait.
+// refused alone is left out of the statements for many, and tried alone after a growing wait. A trigger that returns
+// NULL refuses a row too: the statement succeeds, and the row stays as it was.
 
 const (
 	minRefusedWait = time.Second
 	maxRefusedWait = 5 * time.Minute
-	// maxRefused is how many refused rows a Store remembers. If there are more, statements for many rows fail.
-	maxRefused = 1000
-	// maxAlone is how many rows one call tries alone.
-	maxAlone = 200
+	// maxLeftOut is how many rows a statement for many leaves out. If more are refused, messages are handled one by one.
+	maxLeftOut = 1000
+	// maxRefused is how many refused rows a Store remembers. Others are tried alone again and again.
+	maxRefused = 20_000
+	// maxAlone is how many rows one call tries alone, of maxListed in either index, and maxDue how many of these were
+	// refused before.
+	maxAlone  = 200
+	maxListed = 10_000
+	maxDue    = 10
+	// triggersInterval is how often a Store looks for triggers that may return NULL, and unchangedInterval how often it
+	// looks for rows that they kept as they were.
+	triggersInterval  = time.Minute
+	unchangedInterval = time.Second
 )
 
 // The statements that choose their rows, as sqltext.ListMessages names them.
@@ -36,6 +47,17 @@ const (
 	expireRows = "expire"
 	reapRows   = "reap"
 )
+
+// unchanged is the state of a row that says that a statement left a message as it was.
+const unchanged State = "unchanged"
+
+// errUnchanged is the error of a statement that locked a row and did not change it.
+// Cause: a BEFORE UPDATE trigger returned NULL.
+// Cure: drop or mend the trigger.
+var errUnchanged = errors.New("the row stayed as it was: a BEFORE UPDATE trigger on the table returned NULL")
+
+// refusesRow reports whether an error may be about some rows of a statement and not about others.
+func refusesRow(err error) bool { return errors.Is(err, errUnchanged) || text.RefusesRow(err) }
 
 // queueRow is what is known of a row before it is changed.
 type queueRow struct {
@@ -111,8 +133,25 @@ func (r *refusals) len() int {
 	return len(r.rows)
 }
 
-// leftOut are the ids of the rows that statements leave out which choose their rows.
+// leftOut are the ids of the rows that statements leave out which choose their rows: all, or the first maxLeftOut.
 func (r *refusals) leftOut() []int64 {
+	ids := r.ids()
+	slices.Sort(ids)
+	return ids[:min(len(ids), maxLeftOut)]
+}
+
+// topics are those of the rows that were refused.
+func (r *refusals) topics() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	topics := map[string]bool{}
+	for _, row := range r.rows {
+		topics[row.topic] = true
+	}
+	return append([]string{}, slices.Sorted(maps.Keys(topics))...)
+}
+
+func (r *refusals) ids() []int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ids := []int64{}
@@ -135,7 +174,7 @@ func (r *refusals) due(what string, now time.Time) (rows []queueRow) {
 		}
 	}
 	slices.SortFunc(due, func(a, b *refusedRow) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id)) })
-	for _, row := range due[:min(len(due), maxAlone)] {
+	for _, row := range due[:min(len(due), maxDue)] {
 		rows = append(rows, row.queueRow)
 	}
 	return rows
@@ -155,7 +194,7 @@ func (s *Store) refused(what string, row queueRow, err error) (wait time.Duratio
 	wait, ok = s.refusals.add(what, row, time.Now())
 	state, constraint := text.SQLState(err), text.Constraint(err)
 	if s.lines.Due("refused " + what + " " + state + " " + constraint + " " + row.topic) {
-		// Cause: a CHECK added NOT VALID, or a trigger that raises, refuses what the statement writes to this row.
+		// Cause: a CHECK added NOT VALID, a policy, or a trigger that raises or returns NULL, refuses the update of this row.
 		// Cure: the message is tried again on its own, at most 5 min after the last time.
 		s.logger.Error("message refused by the database: the others go on, and it is tried again alone: "+
 			"drop or mend the constraint or trigger on the table, or correct the row", err, watermill.LogFields{
@@ -170,7 +209,6 @@ func (s *Store) refused(what string, row queueRow, err error) (wait time.Duratio
 type choice struct {
 	what   string
 	topics []string // nil = all
-	limit  int
 	many   func() error
 	fits   func(queueRow) bool // nil, or whether there is room for the row
 	// unwanted is nil, or returns topics without room, and whether suspects have to wait.
@@ -178,9 +216,9 @@ type choice struct {
 	one      func(queueRow) (changed bool, err error)
 }
 
-// choose runs the statement for many rows. First it tries those alone that were refused before and are due, and if the
-// statement fails because of a row, all those that it may have chosen. Again says that this has made a difference: the
-// statement may succeed now. In a transaction of the caller's, which the error has ended, nothing is tried alone.
+// choose runs the statement for many rows. First it tries some of those alone that were refused before and are due, and
+// if the statement fails because of a row, or a trigger may have kept one as it was, some of those that it may have
+// chosen. Again says that this has made a difference: the statement may succeed now. In a transaction of the caller's, which the error has ended, nothing is tried alone.
 func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	_, joined, err := s.on(ctx)
 	if err != nil {
@@ -192,8 +230,15 @@ func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	if _, err := s.alone(c, s.refusals.due(c.what, time.Now())); err != nil {
 		return false, err
 	}
+	if len(s.refusals.ids()) > maxLeftOut {
+		rows, err := s.list(ctx, c)
+		if err == nil {
+			again, err = s.alone(c, rows)
+		}
+		return again, err
+	}
 	failed := c.many()
-	if !text.RefusesRow(failed) {
+	if failed != nil && !refusesRow(failed) || failed == nil && !s.mayHaveLeft(ctx, c.what) {
 		return false, failed
 	}
 	rows, err := s.list(ctx, c)
@@ -213,20 +258,53 @@ func (s *Store) alone(c choice, rows []queueRow) (progress bool, err error) {
 			continue
 		}
 		changed, err := c.one(row)
+		if errors.Is(err, errUnchanged) { // or it moved while it was locked
+			changed, err = c.one(row)
+		}
 		switch {
 		case err == nil:
 			s.refusals.forget(c.what, row.ID)
 			progress = progress || changed
-		case !text.RefusesRow(err):
+		case !refusesRow(err):
 			return progress, err
 		default:
-			if _, ok := s.refused(c.what, row, err); !ok {
-				return progress, err
-			}
-			progress = true
+			_, ok := s.refused(c.what, row, err)
+			progress = progress || ok
 		}
 	}
 	return progress, nil
+}
+
+// mayHaveLeft reports whether a statement that succeeded may have left rows as they were because a trigger returned
+// NULL, and it is time to look for them.
+func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
+	now := time.Now()
+	s.mu.Lock()
+	look, due := now.After(s.triggersAt), now.After(s.unchangedAt[what])
+	if look {
+		s.triggersAt = now.Add(triggersInterval)
+	}
+	s.mu.Unlock()
+	if look {
+		triggers := false
+		err := s.collect(ctx, "list triggers", func(rows drive.Rows) error { return rows.Scan(&triggers) },
+			sqltext.RowTriggers)
+		s.mu.Lock()
+		if s.triggers = triggers; err != nil {
+			s.triggersAt = time.Time{}
+		}
+		s.mu.Unlock()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.triggers || !due {
+		return false
+	}
+	if s.unchangedAt == nil {
+		s.unchangedAt = map[string]time.Time{}
+	}
+	s.unchangedAt[what] = now.Add(unchangedInterval)
+	return true
 }
 
 func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error) {
@@ -240,7 +318,8 @@ func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error)
 		err := found.Scan(&r.id, &r.Source, &r.MessageID, &r.topic, &r.suspect, &r.size)
 		rows = append(rows, r)
 		return err
-	}, sqltext.ListMessages, c.what, min(c.limit, maxAlone), s.refusals.leftOut(), c.topics, full, suspects)
+	}, sqltext.ListMessages, c.what, maxListed, s.refusals.ids(), c.topics, full, suspects,
+		maxAlone, s.refusals.topics())
 	return rows, err
 }
 
@@ -271,7 +350,7 @@ func refusedOf(err error) (refused refusedError, other error) {
 // for each half of them, until those stand alone that are refused. It returns a refusedError for these.
 func (s *Store) eachOf(ctx context.Context, ids []ID, statement func(ctx context.Context, ids ...ID) error) error {
 	err := statement(ctx, ids...)
-	if !text.RefusesRow(err) {
+	if !refusesRow(err) {
 		return err
 	}
 	if _, joined, on := s.on(ctx); joined || on != nil {
@@ -281,7 +360,7 @@ func (s *Store) eachOf(ctx context.Context, ids []ID, statement func(ctx context
 	var halve func(ids []ID, err error) error
 	halve = func(ids []ID, err error) error {
 		switch {
-		case !text.RefusesRow(err):
+		case !refusesRow(err):
 			return err
 		case len(ids) == 1:
 			if refused.ids = append(refused.ids, ids[0]); refused.first == nil {

@@ -48,13 +48,13 @@ func (l *loop) renewOnce(ctx context.Context) error {
 		l.store.refused("renew", queueRow{ID: id, topic: held[id].Topic}, refused.first)
 		delete(held, id)
 	}
-	if err != nil {
-		return err
-	}
 	l.store.refusals.forget("renew", ours...)
 	for _, id := range ours {
 		held[id].extend(begun.Add(l.cfg.lease))
 		delete(held, id)
+	}
+	if err != nil {
+		return err
 	}
 	for _, c := range held {
 		l.lost(c)

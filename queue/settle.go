@@ -17,7 +17,7 @@ import (
 // an invalid ID. If a constraint or trigger on the table refuses some messages, the others are settled and counted, and
 // the error names a refused one.
 func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
-	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, s.cfg.KeepPayload)
+	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, nil, s.cfg.KeepPayload)
 }
 
 // Abandon charges messages a failed attempt; they are retried after Abandon.Delay or StoreConfig.Backoff, and dead
@@ -35,7 +35,7 @@ func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID)
 	if a.Delay > 0 {
 		delays = []float64{a.Delay.Seconds()}
 	}
-	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, reason(a.Err), delays,
+	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, attempts, reason(a.Err), delays,
 		s.maxAttempts(), attempts)
 }
 
@@ -50,7 +50,7 @@ func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, 
 	if charge {
 		attempts = 1
 	}
-	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, reason(f.Reason), attempts)
+	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, nil, reason(f.Reason), attempts)
 }
 
 // hold keeps a message from everybody else until the transaction of ctx ends, and says whether it is still the owner's,
@@ -70,11 +70,12 @@ func (s *Store) Release(ctx context.Context, owner Owner, ids ...ID) (int, error
 
 // postpone is Release with a wait and a reason.
 func (s *Store) postpone(ctx context.Context, owner Owner, delay time.Duration, why string, ids ...ID) (int, error) {
-	return s.settle(ctx, "Release", sqltext.ReleaseMessages, owner, ids, reason(why), delay.Seconds())
+	return s.settle(ctx, "Release", sqltext.ReleaseMessages, owner, ids, nil, reason(why), delay.Seconds())
 }
 
+// settle settles those that have so many failed attempts; nil = any number.
 func (s *Store) settle(
-	ctx context.Context, what, statement string, owner Owner, ids []ID, args ...any,
+	ctx context.Context, what, statement string, owner Owner, ids []ID, attempts any, args ...any,
 ) (n int, err error) {
 	if _, _, err := split(what, owner, ids); err != nil || len(ids) == 0 {
 		return 0, err
@@ -83,13 +84,29 @@ func (s *Store) settle(
 		sources, messageIDs, _ := split(what, owner, ids)
 		args := append([]any{owner.String(), sources, messageIDs}, args...)
 		changed, err := orAgain(len(ids), func() (int, error) { return s.execOn(ctx, s.onKept, what, statement, args...) })
-		n += changed
+		if n += changed; err == nil && changed < len(ids) {
+			err = s.ifHeld(ctx, what, owner, sources, messageIDs, attempts)
+		}
 		return err
 	})
 	if err == nil {
 		s.logger.Debug(what, watermill.LogFields{"owner": owner.String(), "messages": len(ids), "changed": n})
 	}
 	return n, err
+}
+
+// ifHeld returns errUnchanged if any of an owner's messages are still its own after a statement that settled fewer than
+// it was to.
+func (s *Store) ifHeld(
+	ctx context.Context, what string, owner Owner, sources, messageIDs []string, attempts any,
+) error {
+	held := false
+	err := s.collect(ctx, what, func(rows drive.Rows) error { return rows.Scan(&held) }, sqltext.StillHeld, owner.String(),
+		sources, messageIDs, attempts)
+	if err == nil && held {
+		err = s.failed(what, errUnchanged)
+	}
+	return err
 }
 
 // orAgain runs a statement that settles messages, and once more if it changed fewer of them: a row whose lease was

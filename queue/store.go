@@ -78,7 +78,11 @@ type Store struct {
 	reaping  bool                // one does
 	reapFrom reapPlace           // and where to go on
 	reapTook time.Duration       // how long the last time took
-	low      lowest
+	// whether a trigger may keep rows as they are, when to look for one again, and for such rows of a statement
+	triggers    bool
+	triggersAt  time.Time
+	unchangedAt map[string]time.Time
+	low         lowest
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate creates. It does no I/O. It logs calls at

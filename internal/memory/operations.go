@@ -76,6 +76,8 @@ var operations = sync.OnceValue(func() map[string]operation {
 		sqltext.InboxHash:    inboxHash,
 		sqltext.ReadAnswer:   readAnswer,
 		sqltext.GetMessage:   getMessage,
+		sqltext.StillHeld:    stillHeld,
+		sqltext.RowTriggers:  func(*call) (result, error) { return result{rows: [][]any{{false}}}, nil },
 	} {
 		rendered[sqltext.Tables{}.Render(text)] = operation{run: run, reads: true}
 	}

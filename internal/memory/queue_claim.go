@@ -96,7 +96,7 @@ func renewLeases(c *call) (res result, err error) {
 	until := after(c.db.now(), arg[float64](c, 4))
 	for _, key := range c.ids() {
 		if q := c.changeUnlocked(key, c.ours, func(q *Queued) { q.LockedUntil = until }); q != nil {
-			res.rows = append(res.rows, []any{q.Source, q.MessageID})
+			res.rows = append(res.rows, []any{q.Source, q.MessageID, true})
 		}
 	}
 	return res, nil

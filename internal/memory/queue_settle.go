@@ -118,6 +118,16 @@ func holdMessages(c *call) (res result, err error) {
 	return res, nil
 }
 
+// stillHeld is sqltext.StillHeld.
+func stillHeld(c *call) (result, error) {
+	held := false
+	for _, key := range c.ids() {
+		q := c.db.queue.get(c.tx, key)
+		held = held || q != nil && c.ours(q) && (c.args[3] == nil || int64(q.Attempts) == c.number(4))
+	}
+	return result{rows: [][]any{{held}}}, nil
+}
+
 // releaseMessages is sqltext.ReleaseMessages.
 func releaseMessages(c *call) (result, error) {
 	return c.settle(func(q *Queued) {

@@ -157,6 +157,7 @@ func (n Tables) replacer() *strings.Replacer {
 		"{inbox_failed}", Quote(n.Inbox+"_failed"),
 		"{queue}", n.qualified(n.Queue),
 		"{queue_id_seq}", n.qualified(n.Queue+"_id_seq"),
+		"{queue_text}", "'"+n.qualified(n.Queue)+"'",
 		"{queue_id_seq_text}", "'"+n.qualified(n.Queue+"_id_seq")+"'",
 		"{queue_ready}", Quote(n.Queue+"_ready"),
 		"{queue_waiting}", Quote(n.Queue+"_waiting"),

@@ -170,7 +170,8 @@ RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weigh
 	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + ` +
 		`age(pg_snapshot_xmax(s.snap)::xid))::text`
 
-	noMessage = `'', ''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
+	noMessage = `'', ` + noContent
+	noContent = `''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
 		`NULL::timestamptz, 0, ''`
 
 	// ReleaseStrays gives back, without a charge, what an owner has beside the messages that it knows of: what a claim
@@ -199,6 +200,8 @@ UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NU
 	// RenewLeases gives the caller's leases another while and returns whose they still are. A row that is locked is in a
 	// handler's transaction, which keeps it from everybody else anyhow.
 	//
+	// With each comes whether it was renewed: a trigger may have kept it as it was.
+	//
 	// Arguments: owner, sources, message ids, lease in seconds.
 	RenewLeases = `WITH held AS MATERIALIZED (
     SELECT f.source, f.message_id
@@ -208,8 +211,14 @@ UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NU
             WHERE q.source = i.source AND q.message_id = i.message_id AND q.state = 'processing' AND q.owner = $1::uuid
               FOR UPDATE OF q SKIP LOCKED) f
      LIMIT cardinality($2::text[])
+), renewed AS (
+    UPDATE {queue} q SET locked_until = clock_timestamp() + $4::float8 * interval '1 second'
+      FROM held h WHERE q.source = h.source AND q.message_id = h.message_id
+    RETURNING q.source, q.message_id
 )
-UPDATE {queue} q SET locked_until = clock_timestamp() + $4::float8 * interval '1 second'
-  FROM held h WHERE q.source = h.source AND q.message_id = h.message_id
-RETURNING q.source, q.message_id`
+SELECT r.source, r.message_id, true FROM renewed r
+UNION ALL
+SELECT h.source, h.message_id, false FROM held h
+ WHERE (SELECT count(*) FROM renewed) < (SELECT count(*) FROM held)
+   AND (h.source, h.message_id) NOT IN (SELECT r.source, r.message_id FROM renewed r)`
 )

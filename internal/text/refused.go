@@ -14,18 +14,35 @@ func RefusesRow(err error) bool {
 	if len(state) != 5 || state == NotUTF8 || state == NotReadCommitted {
 		return false
 	}
+	if routine := field(err, 'R'); routine == "exec_stmt_raise" || routine == "ExecWithCheckOptions" {
+		return true // RAISE of PL/pgSQL, with whatever code; a policy
+	}
 	switch state[:2] {
-	case "08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "42", "53", "55", "57", "58", "72", "F0", "HV":
+	case "08", "28", "3D", "40", "53", "57", "58":
 		return false
+	case "0A", "25", "26", "34", "3F", "42", "55", "72", "F0", "HV":
+		return state != LockNotAvailable && field(err, 'W') != "" // in a function, so of a trigger or a check
 	}
 	return true
 }
 
-// Constraint returns the name of the constraint that a database error of pgx names, or "".
-func Constraint(err error) string {
-	var e *pgconn.PgError
-	if errors.As(err, &e) {
-		return e.ConstraintName
+// Constraint returns the name of the constraint that a database error names, or "".
+func Constraint(err error) string { return field(err, 'n') }
+
+// field returns a field of a database error of pgx or lib/pq by its letter in the protocol, or "".
+func field(err error, letter byte) string {
+	if e := (interface{ Get(byte) string })(nil); errors.As(err, &e) {
+		return e.Get(letter)
 	}
-	return ""
+	var e *pgconn.PgError
+	if !errors.As(err, &e) {
+		return ""
+	}
+	switch letter {
+	case 'W':
+		return e.Where
+	case 'R':
+		return e.Routine
+	}
+	return e.ConstraintName
 }

@@ -17,6 +17,22 @@ func TestRefusesRow(t *testing.T) {
 			t.Errorf("%s: %v", state, got)
 		}
 	}
+	for _, e := range []*pgconn.PgError{
+		{Code: "42501", Routine: "exec_stmt_raise"}, {Code: "40001", Routine: "exec_stmt_raise"},
+		{Code: "42501", Routine: "ExecWithCheckOptions"}, {Code: "42P01", Where: "PL/pgSQL function checks() line 3"},
+	} {
+		if !RefusesRow(e) {
+			t.Errorf("%+v refuses a row", e)
+		}
+	}
+	for _, e := range []*pgconn.PgError{
+		{Code: "57014", Where: "PL/pgSQL function checks() line 3"}, {Code: LockNotAvailable, Where: "while locking tuple"},
+		{Code: "40P01", Where: "while updating tuple"}, {Code: "53100", Where: "PL/pgSQL function checks() line 3"},
+	} {
+		if RefusesRow(e) {
+			t.Errorf("%+v refuses no row", e)
+		}
+	}
 	if RefusesRow(errors.New("the connection broke")) || RefusesRow(nil) {
 		t.Error("an error without a SQLSTATE refuses a row")
 	}
