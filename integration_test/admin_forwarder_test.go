@@ -57,37 +57,42 @@ func TestBlockedKeysGoOn(t *testing.T) {
 		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "retry now": (*admin.Admin).RetryNow,
 		"requeue": (*admin.Admin).Requeue,
 	} {
-		h := newPgxHandle(t, newMigratedDatabase(t))
-		var broker refusals
-		broker.set("bad", "bad without a key")
-		w := startForwarderOn(t, h, patientConfig(), broker.answer)
-		w.publish(t, "x", "k", "bad", "behind")
-		w.publish(t, "x", "", "bad without a key")
-		eventually(t, func() bool { return w.states(t, "true")["failing"] == 2 }, "both failed")
-		broker.set()
-		require.Zero(t, len(w.all()))
-		a := newAdmin(t, h)
-		list, err := a.List(t.Context(), admin.Filter{States: []admin.State{admin.Failing}, Key: "k"}, admin.Page{})
-		require.NoError(t, err)
-		require.Len(t, list.Messages, 1)
-		r, err := act(a, t.Context(), admin.Act{
-			Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Failing}}, Reason: "no",
+		t.Run(name, func(t *testing.T) {
+			if name == "discard" || name == "retry now" { // they go the ways of skip and requeue
+				extended(t)
+			}
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			var broker refusals
+			broker.set("bad", "bad without a key")
+			w := startForwarderOn(t, h, patientConfig(), broker.answer)
+			w.publish(t, "x", "k", "bad", "behind")
+			w.publish(t, "x", "", "bad without a key")
+			eventually(t, func() bool { return w.states(t, "true")["failing"] == 2 }, "both failed")
+			broker.set()
+			require.Zero(t, len(w.all()))
+			a := newAdmin(t, h)
+			list, err := a.List(t.Context(), admin.Filter{States: []admin.State{admin.Failing}, Key: "k"}, admin.Page{})
+			require.NoError(t, err)
+			require.Len(t, list.Messages, 1)
+			r, err := act(a, t.Context(), admin.Act{
+				Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Failing}}, Reason: "no",
+			})
+			require.NoError(t, err)
+			switch name {
+			case "skip": // the one without a key holds nobody
+				assert.Equal(t, int64(1), r.Touched)
+				w.arrives(t, "behind")
+				assert.Equal(t, []string{"behind"}, w.payloads())
+			case "discard":
+				assert.Equal(t, int64(2), r.Touched)
+				w.arrives(t, "behind")
+				assert.Equal(t, []string{"behind"}, w.payloads())
+			default:
+				assert.Equal(t, int64(2), r.Touched)
+				w.arrives(t, "bad", "behind", "bad without a key")
+				assert.Equal(t, []string{"bad", "behind"}, w.payloads("k"), name)
+			}
 		})
-		require.NoError(t, err)
-		switch name {
-		case "skip": // the one without a key holds nobody
-			assert.Equal(t, int64(1), r.Touched)
-			w.arrives(t, "behind")
-			assert.Equal(t, []string{"behind"}, w.payloads())
-		case "discard":
-			assert.Equal(t, int64(2), r.Touched)
-			w.arrives(t, "behind")
-			assert.Equal(t, []string{"behind"}, w.payloads())
-		default:
-			assert.Equal(t, int64(2), r.Touched)
-			w.arrives(t, "bad", "behind", "bad without a key")
-			assert.Equal(t, []string{"bad", "behind"}, w.payloads("k"), name)
-		}
 	}
 }
 

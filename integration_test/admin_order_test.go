@@ -54,7 +54,7 @@ func TestWhatComesBackTogetherFallsDueInOrder(t *testing.T) {
 // Others are not held up.
 func TestWhatFollowsASkippedMessageIsSkipped(t *testing.T) {
 	t.Parallel()
-	for _, h := range openHandles(t, newMigratedDatabase(t)) {
+	overEach(t, newMigratedDatabase(t), func(t *testing.T, h handle) {
 		for name, c := range map[string]struct {
 			published bool
 			do        func(a *admin.Admin) (admin.Result, error)
@@ -95,5 +95,5 @@ func TestWhatFollowsASkippedMessageIsSkipped(t *testing.T) {
 				assert.Equal(t, []int64{3, 6, 9, 12, 15, 18, 21, 24}, column[int64](t, h, back), "%s in batches of %d", name, batch)
 			}
 		}
-	}
+	})
 }

@@ -93,6 +93,7 @@ func (s *settledSum) SettleEnd(_ context.Context, end observe.SettleEnd) {
 
 // TestManyLockedRows: a transaction that is idle has locked as many rows as are settled at once.
 func TestManyLockedRows(t *testing.T) {
+	extended(t)
 	h := onPgx(t)
 	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 10000) i")
 	tx, err := h.pool.Begin(t.Context())

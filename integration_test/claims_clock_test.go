@@ -52,6 +52,9 @@ func TestClientClockOff(t *testing.T) {
 	noLeaks(t)
 	for name, off := range map[string]time.Duration{"ahead": -time.Hour, "behind": time.Hour} {
 		t.Run(name, func(t *testing.T) {
+			if name == "behind" {
+				extended(t)
+			}
 			h := skewed(t)
 			for _, test := range []func(*testing.T, handle){clockOfLeases, clockOfWaits, clockOfItems, clockOfDispatcher} {
 				h.exec(t, `update skew.clock set off = $1::float8 * interval '1 second'`, off.Seconds())

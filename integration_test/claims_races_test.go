@@ -236,7 +236,7 @@ func TestAckAgainstEnqueue(t *testing.T) {
 	for i := len(all) - 1; i >= 0; i -= 50 { // ids against the order of the rows
 		enqueued(t, store, all[i-49:i+1]...)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	var group errgroup.Group
 	for range 3 {

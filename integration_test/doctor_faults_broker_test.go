@@ -34,8 +34,8 @@ var faultsOfTheBroker = []fault{
 			n.reads(url)
 			cfg := classifyingConfig()
 			cfg.InboxRetention = 24 * time.Hour
+			(*core.DB)(n.h.db).Consumes("shop/book", prefix+"orders") // which the forwarder writes down when it starts
 			n.forwards(cfg, nil)
-			(*core.DB)(n.h.db).Consumes("shop/book", prefix+"orders")
 			n.mend = func() {
 				kept.Name, kept.Subjects, kept.MaxAge = stream, []string{stream + ".>"}, time.Hour
 				_, err := js.UpdateStream(&kept)

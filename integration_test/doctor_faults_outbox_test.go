@@ -286,7 +286,7 @@ var faultsOfTheOutbox = []fault{
 var faultsOfLeaves = []fault{
 	{
 		name: "nothing has rolled a partitioned outbox, and the last leaf is in use", check: "leaves_ahead",
-		severity: admin.Critical, alert: "OutboxNoLeafAhead", always: true, did: "`outboxctl roll`",
+		severity: admin.Critical, alert: "OutboxNoLeafAhead", did: "`outboxctl roll`",
 		inject: func(n *night) {
 			intoLeaves(n, n.h, 100, 200)
 			n.forwards(classifyingConfig(), nil)
@@ -296,7 +296,7 @@ var faultsOfLeaves = []fault{
 	},
 	{
 		name: "the default partition has taken 10,200 messages", check: "leaves_default",
-		severity: admin.Warning, alert: "OutboxDefaultFilled", always: true,
+		severity: admin.Warning, alert: "OutboxDefaultFilled",
 		did: "`outboxctl roll`, and again when its messages were old",
 		inject: func(n *night) {
 			intoLeaves(n, n.h, 100)

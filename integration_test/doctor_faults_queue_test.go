@@ -51,7 +51,7 @@ var faultsOfTheQueue = []fault{
 		cure: func(n *night, _ admin.Finding) { n.handles("letters", well) },
 	},
 	{
-		name: "handlers of the queue are too slow", check: "queue_waits", severity: admin.Critical, always: true,
+		name: "handlers of the queue are too slow", check: "queue_waits", severity: admin.Critical,
 		evidence: `messages of topic "letters" in the queue are due, the oldest for 2[0-9]m`, alert: "QueueMessagesLate",
 		did: "the handler was made faster", inject: func(n *night) {
 			n.stored("letters", 500)
@@ -102,7 +102,7 @@ var faultsOfTheQueue = []fault{
 	},
 	{
 		name: "messages of the queue are dead", check: "dead", severity: admin.Warning, alert: "QueueMessagesDead",
-		always: true, did: "`outboxctl queue requeue`, when the handler was correct", inject: func(n *night) {
+		did: "`outboxctl queue requeue`, when the handler was correct", inject: func(n *night) {
 			n.fast.Store(false)
 			correct := &n.fast
 			n.handles("letters", func() error {
@@ -118,7 +118,7 @@ var faultsOfTheQueue = []fault{
 	{
 		name: "a handler of the queue has failed for 2 h", check: "failing", severity: admin.Warning,
 		evidence: `1 message of the queue keeps failing, topic letters, the oldest written 2h`,
-		alert:    "QueueMessagesFailing", always: true, did: "the handler was corrected", inject: func(n *night) {
+		alert:    "QueueMessagesFailing", did: "the handler was corrected", inject: func(n *night) {
 			cfg := quickStore()
 			cfg.MaxAttempts = -1
 			cfg.Backoff.Func = func(attempt int) time.Duration { // as late as the bank's own
@@ -146,7 +146,7 @@ var faultsOfTheQueue = []fault{
 	},
 	{
 		name: "a consumer's messages are dead", check: "dead", severity: admin.Warning, alert: "InboxMessagesDead",
-		always: true, did: "`outboxctl inbox redrive`, when the handler was correct", inject: func(n *night) {
+		did: "`outboxctl inbox redrive`, when the handler was correct", inject: func(n *night) {
 			n.forwards(classifyingConfig(), nil) // the dead letters, and what is redriven
 			n.feed = deadInARouter(n, n.h, &n.fast, newMessage("one"), newMessage("two"))
 		},
@@ -163,7 +163,7 @@ var faultsOfTheQueue = []fault{
 	},
 	{
 		name: "a consumer's message has failed for 2 h, and is not redelivered", check: "failing",
-		severity: admin.Warning, alert: "InboxMessagesFailing", always: true, did: "`outboxctl inbox discard`",
+		severity: admin.Warning, alert: "InboxMessagesFailing", did: "`outboxctl inbox discard`",
 		evidence: `1 message of the inbox keeps failing, consumer shop/book, the oldest for 2h(?s:.*)bookings`,
 		inject: func(n *night) {
 			n.h.exec(n, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error) VALUES

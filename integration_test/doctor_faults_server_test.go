@@ -59,7 +59,7 @@ var faultsOfTheServer = []fault{
 		},
 	},
 	{
-		name: "an index is missing", check: "schema", severity: admin.Critical, always: true, inject: func(n *night) {
+		name: "an index is missing", check: "schema", severity: admin.Critical, inject: func(n *night) {
 			n.h.exec(n, "DROP INDEX outbox_ready")
 			assert.Equal(n, http.StatusOK, newSite(n, n.h, ui.Access{}).get("").status)
 		},
@@ -102,7 +102,7 @@ var faultsOfTheServer = []fault{
 		},
 	},
 	{
-		name: "a report keeps dead rows from being removed", check: "vacuum", severity: admin.Warning, always: true,
+		name: "a report keeps dead rows from being removed", check: "vacuum", severity: admin.Warning,
 		inject: func(n *night) {
 			fillForVacuum(n, n.h)
 			begin(n, n.h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")

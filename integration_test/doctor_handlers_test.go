@@ -19,7 +19,6 @@ func TestHandlerPool(t *testing.T) {
 	t.Parallel()
 	const connections, handlers = 4, 9
 	h := pgxHandle(t, "handlers", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = connections })
-	startForwarder(t, h, quickConfig())
 	log := newLogCapture(t)
 	mw, err := outboxmw.Tx(h.db, outboxmw.TxConfig{}, log)
 	require.NoError(t, err)
@@ -45,6 +44,7 @@ func TestHandlerPool(t *testing.T) {
 	close(release)
 	running.Wait()
 	assert.Equal(t, 1, said())
+	startForwarder(t, h, quickConfig()) // and says it in its row
 	f := ails(t, h, "handler_pool")
 	assert.Regexp(t, `up to [5-9] handlers were at work concurrently .* whose pool has 4 connections`, f.Evidence)
 }

@@ -77,10 +77,10 @@ func inboxRetention(t *testing.T, reader brokers.Checker, topics ...string) admi
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	cfg := quickConfig()
 	cfg.InboxRetention = 24 * time.Hour
-	startForwarder(t, h, cfg)
 	for _, topic := range topics {
 		(*core.DB)(h.db).Consumes("booking/"+topic, topic)
 	}
+	startForwarder(t, h, cfg)
 	var found []admin.Finding
 	eventually(t, func() bool {
 		found = nil

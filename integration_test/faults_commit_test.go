@@ -36,6 +36,9 @@ func TestSavepointThatCannotBeUndone(t *testing.T) {
 func overACut(t *testing.T, what string, cut func(*proxy), committed bool) {
 	for i, name := range []string{"pgx", "sql-pgx", "sql-pq"} {
 		t.Run(what+" "+name, func(t *testing.T) {
+			if name != "pgx" {
+				extended(t)
+			}
 			w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), 1)
 			proxy := newProxy(t, w.h.url)
 			h := openHandles(t, proxy.url)[i]

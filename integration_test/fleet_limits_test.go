@@ -83,6 +83,7 @@ func TestAHungPublisherTakesNoTurnsFromOthers(t *testing.T) {
 // One of them refuses what the Group writes for a while, and messages of two hang for longer than others wait. All
 // is published, each key in order.
 func TestAGroupBeyondItsLimitsLosesNothing(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	const maxActive, stuck = 2, 4

@@ -19,7 +19,7 @@ import (
 func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	const schemas = 30
+	const schemas = 10
 	all := newTenants(t, "one", schemas)
 	var h handledLog
 	cfg := quickQueueGroup(&h)

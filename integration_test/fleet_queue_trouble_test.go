@@ -36,6 +36,7 @@ func (l *limit) leave() { l.now.Add(-1) }
 // Databases that stop answering while they are looked at keep the places of handlers from nobody: the others' messages
 // are handled while those looks are still under way. The limit of Concurrency holds when the answers come all the same.
 func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	healthy := newTenants(t, "healthy", 0)[0]
@@ -76,6 +77,7 @@ func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 
 // A database that is slow for each answer gets its messages handled, and no more of them at once than there are places.
 func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	one := newTenants(t, "one", 2)

@@ -245,6 +245,9 @@ func TestDatabaseGoesAway(t *testing.T) {
 	} {
 		h := open()
 		t.Run(h.name, func(t *testing.T) {
+			if h.sql != nil {
+				extended(t)
+			}
 			require.NoError(t, makeTables(t.Context(), h.db))
 			h.exec(t, "truncate outbox")
 			cfg := quickConfig()

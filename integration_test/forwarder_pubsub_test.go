@@ -130,6 +130,7 @@ func TestPubSubOfSubscriber(t *testing.T) {
 
 // TestPubSubOfForwarder runs Watermill's suite on our Publisher, our Forwarder and watermill-nats's subscriber.
 func TestPubSubOfForwarder(t *testing.T) {
+	extended(t)
 	if !runSuite(t, "TestReconnect") {
 		return
 	}

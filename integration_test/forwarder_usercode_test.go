@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -92,6 +93,9 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 		"a logger hangs":              func(s *scene) { s.log.behave = func() { <-hangs } },
 	} {
 		t.Run(name, func(t *testing.T) {
+			if strings.HasSuffix(name, "ends its goroutine") && !strings.HasPrefix(name, "a publisher") {
+				extended(t)
+			}
 			hangs = make(chan struct{})
 			s := scene{classifyingConfig(), rudeLogger{func() {}}, func() error { return errRefused }, rudeObserver{func() {}}}
 			set(&s)

@@ -134,9 +134,10 @@ func TestHTTPUnknownCommit(t *testing.T) {
 	direct := newPgxHandle(t, database)
 	o := newOrdering(t, direct)
 	proxy := newProxy(t, database)
-	for _, h := range openHandles(t, proxy.url) {
+	overEach(t, proxy.url, func(t *testing.T, h handle) {
 		o.h, o.pub = h, newOutboxPublisher(t, h)
 		o.calls.Store(0)
+		cuts := proxy.cuts.Load()
 		once := onceAround(t, h, idempotency.Config{}, o)
 		direct.exec(t, "truncate effects, outbox, outbox_idempotency")
 		require.Equal(t, 201, askedOf(t, once, asking("warm", "")).status)
@@ -157,8 +158,8 @@ func TestHTTPUnknownCommit(t *testing.T) {
 		assert.Equal(t, "order 4\x00\xff", again.body, "it was not")
 		assert.False(t, again.replayed())
 		assert.Equal(t, 3, direct.count(t, "select count(*) from effects"))
-	}
-	assert.EqualValues(t, 6, proxy.cuts.Load())
+		assert.EqualValues(t, cuts+2, proxy.cuts.Load())
+	})
 }
 
 // TestHTTPClientGoesAway: what has begun is done, and its repetition gets the answer.

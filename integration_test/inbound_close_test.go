@@ -24,6 +24,9 @@ func TestInboundCloseCommitsEveryAck(t *testing.T) {
 	t.Parallel()
 	for name, manual := range map[string]bool{"sarama commits": false, "we commit": true} {
 		t.Run(name, func(t *testing.T) {
+			if manual {
+				extended(t)
+			}
 			t.Parallel()
 			w := newInboundWorld(t, 1)
 			w.send(1500, 1000)

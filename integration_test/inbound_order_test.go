@@ -22,6 +22,9 @@ func TestInboundOrderUnderRebalance(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{"range", "sticky", "cooperative"} {
 		t.Run(strategy, func(t *testing.T) {
+			if strategy != "range" {
+				extended(t)
+			}
 			t.Parallel()
 			w := newInboundWorld(t, 4)
 			w.send(rounds(1200, 60_000), 200)

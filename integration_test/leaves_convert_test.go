@@ -75,7 +75,7 @@ func TestConvertTable(t *testing.T) {
 		return err
 	}
 	times, gaps := 0, 0
-	l, while := newLedger(true), orderTime(2*time.Second)
+	l, while := newLedger(true), orderTime(time.Second)
 	run := orderRun{writers: 3, time: while, gate: &gate, started: func(h handle) {
 		over := time.Now().Add(while)
 		converting.Go(func() {

@@ -80,6 +80,7 @@ func TestDoctorOfLeaves(t *testing.T) {
 		cures(t, h, f)
 	})
 	t.Run("no leaf ahead", func(t *testing.T) {
+		extended(t)
 		t.Parallel()
 		h := rolled(t)
 		h.exec(t, `SELECT setval('outbox_id_seq', 650)`)
@@ -98,6 +99,7 @@ func TestDoctorOfLeaves(t *testing.T) {
 		cures(t, h, findings(t, h)["leaves_default"])
 	})
 	t.Run("many messages in the default", func(t *testing.T) {
+		extended(t)
 		t.Parallel()
 		h := rolled(t)
 		h.exec(t, `SELECT setval('outbox_id_seq', 750)`)
@@ -109,6 +111,7 @@ func TestDoctorOfLeaves(t *testing.T) {
 		require.Equal(t, []string{"info leaves_default"}, foundOfLeaves(t, h))
 	})
 	t.Run("nobody rolls", func(t *testing.T) {
+		extended(t)
 		t.Parallel()
 		h := newLeaves(t, 100, 200, 300, 400, 500)
 		h.writeRows(t, 150, "")
@@ -133,6 +136,7 @@ func TestDoctorOfLeaves(t *testing.T) {
 		require.Equal(t, 0, h.count(t, `SELECT count(*) FROM outbox_p1`))
 	})
 	t.Run("many small leaves ahead, and one large", func(t *testing.T) {
+		extended(t)
 		t.Parallel()
 		h := newLeaves(t, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 200)
 		h.writeRows(t, 5, "")

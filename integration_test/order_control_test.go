@@ -82,6 +82,9 @@ func TestOrderOfASlowInsert(t *testing.T) {
 		wrong bool
 	}{{"our default", false}, {"default without transaction id", true}} {
 		t.Run(c.name, func(t *testing.T) {
+			if c.wrong {
+				extended(t)
+			}
 			noLeaks(t)
 			_, h := ownMigratedServer(t) // as above
 			execScript(t, h, slowInsert)

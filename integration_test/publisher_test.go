@@ -205,7 +205,7 @@ func TestPublishRefusesMixedTransactions(t *testing.T) {
 func TestMissingTablesNameTheCure(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	for _, h := range openHandles(t, url) {
+	overEach(t, url, func(t *testing.T, h handle) {
 		for _, names := range []sqltext.Tables{{}, {Schema: "nowhere"}, {Outbox: "unknown"}} {
 			pub := newOutboxPublisher(t, h.with(t, names))
 			err := inTx(t, h, func(ctx context.Context) error { return pub.PublishContext(ctx, "orders", newMessage("")) })
@@ -217,7 +217,7 @@ func TestMissingTablesNameTheCure(t *testing.T) {
 			require.ErrorContains(t, err, "schema.Migrate", h.name)
 			require.NotErrorIs(t, err, outbox.ErrCommitUnknown, h.name)
 		}
-	}
+	})
 	h := newPgxHandle(t, url)
 	require.NoError(t, makeTables(t.Context(), h.db))
 	h.exec(t, "alter table outbox drop column metadata")
@@ -291,6 +291,7 @@ func TestPublishFailingHalfWay(t *testing.T) {
 }
 
 func TestPublishThroughPgBouncer(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	forEachPgBouncerHandle(t, func(t *testing.T, h handle) {
 		roundTrip(t, h)

@@ -34,41 +34,39 @@ func TestOddRowsOfQueue(t *testing.T) {
 		{`last_seen_at = 'infinity'`, message.Metadata{}},
 		{`expires_at = '290000-01-01'`, message.Metadata{}},
 	}
-	for _, h := range openHandles(t, newMigratedDatabase(t)) {
-		t.Run(h.name, func(t *testing.T) {
-			h.exec(t, `truncate inbox_queue`)
-			s := storeOn(t, h, quickStore())
-			storeAll(t, s, items("odd", len(odd))...)
-			storeAll(t, s, items("died", len(odd))...)
-			for i, o := range odd {
-				h.exec(t, `update inbox_queue set `+o.set+` where message_id in ($1, $2)`, itemID("odd", i).MessageID,
-					itemID("died", i).MessageID)
-			}
-			_, err := s.Claim(t.Context(), queue.Claim{
-				Owner: queue.NewOwner(), LeaseTTL: time.Second, Limit: len(odd), Topics: []string{"died"},
-			})
-			require.NoError(t, err)
-			h.exec(t, `update inbox_queue set locked_until = now() - interval '1 second' where topic = 'died'`)
-			var mu sync.Mutex
-			got := map[queue.ID][]message.Metadata{}
-			handler := queue.Handler{Handle: func(_ context.Context, msg *queue.Message) error {
-				mu.Lock()
-				defer mu.Unlock()
-				got[msg.ID] = append(got[msg.ID], msg.Metadata)
-				return nil
-			}}
-			dispatching(t, s, quickDispatcher(map[string]queue.Handler{"odd": handler, "died": handler}))
-			eventually(t, func() bool { return h.count(t, `select count(*)::int from inbox_queue where state <> 'done'`) == 0 },
-				"all are handled")
-			for i, o := range odd {
-				for _, topic := range []string{"odd", "died"} {
-					assert.Equal(t, []message.Metadata{o.want}, got[itemID(topic, i)], "%s: %s", topic, o.set)
-				}
-				_, err := s.Get(t.Context(), itemID("odd", i))
-				assert.NoError(t, err, o.set)
-			}
+	overEach(t, newMigratedDatabase(t), func(t *testing.T, h handle) {
+		h.exec(t, `truncate inbox_queue`)
+		s := storeOn(t, h, quickStore())
+		storeAll(t, s, items("odd", len(odd))...)
+		storeAll(t, s, items("died", len(odd))...)
+		for i, o := range odd {
+			h.exec(t, `update inbox_queue set `+o.set+` where message_id in ($1, $2)`, itemID("odd", i).MessageID,
+				itemID("died", i).MessageID)
+		}
+		_, err := s.Claim(t.Context(), queue.Claim{
+			Owner: queue.NewOwner(), LeaseTTL: time.Second, Limit: len(odd), Topics: []string{"died"},
 		})
-	}
+		require.NoError(t, err)
+		h.exec(t, `update inbox_queue set locked_until = now() - interval '1 second' where topic = 'died'`)
+		var mu sync.Mutex
+		got := map[queue.ID][]message.Metadata{}
+		handler := queue.Handler{Handle: func(_ context.Context, msg *queue.Message) error {
+			mu.Lock()
+			defer mu.Unlock()
+			got[msg.ID] = append(got[msg.ID], msg.Metadata)
+			return nil
+		}}
+		dispatching(t, s, quickDispatcher(map[string]queue.Handler{"odd": handler, "died": handler}))
+		eventually(t, func() bool { return h.count(t, `select count(*)::int from inbox_queue where state <> 'done'`) == 0 },
+			"all are handled")
+		for i, o := range odd {
+			for _, topic := range []string{"odd", "died"} {
+				assert.Equal(t, []message.Metadata{o.want}, got[itemID(topic, i)], "%s: %s", topic, o.set)
+			}
+			_, err := s.Get(t.Context(), itemID("odd", i))
+			assert.NoError(t, err, o.set)
+		}
+	})
 }
 
 // TestRowWithTheHighestAttempts: it is charged as far as it can be, and fails none beside it.

@@ -18,8 +18,6 @@ import (
 func TestCheckNamesTheDamage(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
-	url := newDatabase(t)
-	admin := newPgxHandle(t, url)
 	more := len(allMigrations(t)) - 1
 	for name, damage := range map[string]struct {
 		sql         string
@@ -199,10 +197,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			own := "damage_" + strings.NewReplacer(" ", "_", "'", "").Replace(name)
-			admin.exec(t, "create schema "+own)
-			h := newPgxHandle(t, url+"&search_path="+own)
-			require.NoError(t, makeTables(t.Context(), h.db))
+			h := newPgxHandle(t, newMigratedDatabase(t))
 			conn, err := h.pool.Acquire(t.Context())
 			require.NoError(t, err)
 			_, err = conn.Conn().PgConn().Exec(t.Context(), damage.sql).ReadAll()
@@ -279,12 +274,12 @@ func TestCuresCure(t *testing.T) {
 
 func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
 	t.Parallel()
-	for _, h := range openHandles(t, newDatabase(t)) {
+	overEach(t, newDatabase(t), func(t *testing.T, h handle) {
 		err := schema.Check(t.Context(), h.with(t, sqltext.Tables{Schema: "nowhere"}).db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged, h.name)
 		require.ErrorContains(t, err, "run schema.Migrate")
 		require.NotContains(t, err.Error(), "CREATE", "Migrate is the cure for all of it")
-	}
+	})
 }
 
 func TestCheckUsesFewQueries(t *testing.T) {

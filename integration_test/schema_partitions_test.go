@@ -14,7 +14,7 @@ import (
 func TestMigrateInPartitions(t *testing.T) {
 	t.Parallel()
 	cfg := schema.MigrateConfig{PartitionSize: 10}
-	for _, h := range openHandles(t, newDatabase(t)) {
+	overEach(t, newDatabase(t), func(t *testing.T, h handle) {
 		for _, names := range []sqltext.Tables{{Schema: "in-" + h.name}, {Schema: "in-" + h.name, Outbox: "Out-box"}} {
 			h := h.with(t, names)
 			_, err := schema.Migrate(t.Context(), h.db, cfg)
@@ -30,7 +30,7 @@ func TestMigrateInPartitions(t *testing.T) {
 			assert.Empty(t, found)
 			usable(t, h, names)
 		}
-	}
+	})
 	h := newPgxHandle(t, newDatabase(t))
 	_, err := schema.Migrate(t.Context(), h.db, cfg)
 	require.NoError(t, err)

@@ -39,7 +39,7 @@ func allMigrations(t testing.TB) []migrations.Migration {
 
 func TestMigrateIsIdempotent(t *testing.T) {
 	t.Parallel()
-	for _, h := range openHandles(t, newDatabase(t)) {
+	overEach(t, newDatabase(t), func(t *testing.T, h handle) {
 		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		ran, err := schema.Migrate(t.Context(), h.with(t, names).db, schema.MigrateConfig{})
 		require.NoError(t, err)
@@ -58,7 +58,7 @@ func TestMigrateIsIdempotent(t *testing.T) {
 		warnings, err := schema.Inspect(t.Context(), h.with(t, names).db)
 		require.NoError(t, err)
 		assert.Empty(t, warnings, h.name)
-	}
+	})
 }
 
 func TestMigrateByManyAtOnce(t *testing.T) {
@@ -86,7 +86,7 @@ func TestMigrateByManyAtOnce(t *testing.T) {
 
 func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 	t.Parallel()
-	for _, h := range openHandles(t, newDatabase(t)) {
+	overEach(t, newDatabase(t), func(t *testing.T, h handle) {
 		names := sqltext.Tables{Schema: strings.ReplaceAll(h.name, "-", "_")}
 		h.exec(t, "create schema "+names.Schema)
 		h.exec(t, "create table "+names.Schema+".outbox_dead ()") // clashes with an index, late in the migration
@@ -99,7 +99,7 @@ func TestMigrateLeavesNothingBehindWhenItFails(t *testing.T) {
 
 		h.exec(t, "drop table "+names.Schema+".outbox_dead")
 		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
-	}
+	})
 }
 
 func TestMigrateRefusesAnotherHistory(t *testing.T) {
@@ -117,7 +117,7 @@ const newerMigration = `insert into outbox_migrations (version, name, checksum) 
 // TestMigrateOfAnOlderProcess restarts one during a rolling deployment.
 func TestMigrateOfAnOlderProcess(t *testing.T) {
 	t.Parallel()
-	for _, h := range openHandles(t, newMigratedDatabase(t)) {
+	overEach(t, newMigratedDatabase(t), func(t *testing.T, h handle) {
 		h.exec(t, newerMigration+" on conflict do nothing")
 		ran, err := schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
 		require.NoError(t, err)
@@ -127,7 +127,7 @@ func TestMigrateOfAnOlderProcess(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, found, 1)
 		assert.True(t, found[0].Warning)
-	}
+	})
 }
 
 // TestMigrateWithRightsOnTheSchemaAlone is by a role that may not create schemas.
@@ -174,13 +174,13 @@ func usable(t *testing.T, h handle, names sqltext.Tables) {
 
 func TestEveryNameCanBeChosen(t *testing.T) {
 	t.Parallel()
-	for _, h := range openHandles(t, newDatabase(t)) {
+	overEach(t, newDatabase(t), func(t *testing.T, h handle) {
 		names := otherNames
 		names.Schema += h.name
 		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
 		require.NoError(t, schema.Check(t.Context(), h.with(t, names).db))
 		usable(t, h, names)
-	}
+	})
 }
 
 func TestTwoTableSetsInOneSchema(t *testing.T) {

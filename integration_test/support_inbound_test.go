@@ -101,6 +101,9 @@ func onEachBroker(t *testing.T, partitions int32, test func(t *testing.T, w *inb
 		"JetStream": func(t *testing.T) *inboundWorld { return newJetStreamWorld(t, natsServer(t).URL()).inboundWorld },
 	} {
 		t.Run(broker, func(t *testing.T) {
+			if broker != "Kafka" {
+				extended(t)
+			}
 			t.Parallel()
 			test(t, world(t))
 		})

@@ -341,6 +341,19 @@ func openHandles(t testing.TB, url string) []handle {
 	return []handle{newPgxHandle(t, url), newSQLHandle(t, "pgx", url), newSQLHandle(t, "postgres", url)}
 }
 
+// overEach runs a test over all ways to reach one database, one after the other.
+func overEach(t *testing.T, url string, test func(t *testing.T, h handle)) {
+	t.Helper()
+	for _, h := range openHandles(t, url) {
+		t.Run(h.name, func(t *testing.T) {
+			if h.name != "pgx" {
+				extended(t)
+			}
+			test(t, h)
+		})
+	}
+}
+
 // onPgx runs a test beside others, over a pgx pool on a migrated database of its own, and looks for goroutines that it
 // leaves behind.
 func onPgx(t *testing.T) handle {

@@ -237,6 +237,9 @@ func TestCommitUnknown(t *testing.T) {
 		captures := i == 3
 		for _, arrives := range []bool{true, false} {
 			t.Run(name+map[bool]string{true: ", committed", false: ", lost"}[arrives], func(t *testing.T) {
+				if i%3 > 0 {
+					extended(t)
+				}
 				noLeaks(t)
 				direct := newPgxHandle(t, newMigratedDatabase(t))
 				newNotes(t, direct)
