@@ -4,11 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"html"
+	"math"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -150,4 +154,143 @@ func TestListProgress(t *testing.T) {
 	l, err := a.List(t.Context(), done, admin.Page{Limit: 1, After: next})
 	require.NoError(t, err)
 	assert.Equal(t, &admin.List{Messages: []admin.Message{}}, l)
+}
+
+// TestTrendIsInTheRows: what was written and published per second comes from the rows alone, so a page that has just
+// started has an hour of it, and says whether the backlog drains.
+func TestTrendIsInTheRows(t *testing.T) {
+	h := onPgx(t)
+	// For two hours one a second was written, and published with a backlog of an hour; for ten minutes two are published.
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
+		SELECT i::text, CASE i % 4 WHEN 0 THEN 'letters' ELSE 'orders' END, '', now() - i * interval '1 second',
+		       CASE WHEN i > 3000 THEN now() - (CASE WHEN i > 4200 THEN i - 3600 ELSE (i - 3000) / 2 END) *
+		         interval '1 second' END
+		  FROM generate_series(7200, 1, -1) i`)
+	h.exec(t, `ANALYZE outbox`)
+	a := newAdmin(t, h)
+	trend, err := a.Trend(t.Context(), admin.TrendConfig{})
+	require.NoError(t, err)
+	require.Len(t, trend.Points, 60)
+	assert.Equal(t, time.Minute, trend.Step)
+	assert.False(t, trend.About, "there are few")
+	for _, p := range trend.Points[1:59] {
+		assert.InDelta(t, 1, p.Written, 0.1, p.At)
+	}
+	written, published := trend.Now()
+	assert.InDelta(t, 1, written, 0.1)
+	assert.InDelta(t, 2, published, 0.3)
+	require.Len(t, trend.Topics, 2)
+	assert.Equal(t, "orders", trend.Topics[0].Topic)
+	assert.InDelta(t, 0.75, trend.Topics[0].Written, 0.1)
+
+	of, err := a.Trend(t.Context(), admin.TrendConfig{Topic: "letters"})
+	require.NoError(t, err)
+	for _, p := range of.Points[1:59] {
+		assert.InDelta(t, 0.25, p.Written, 0.1, p.At)
+	}
+	_, published = of.Now()
+	assert.InDelta(t, 0.5, published, 0.1)
+	assert.Len(t, of.Topics, 2, "and how all topics do")
+
+	over, err := a.Trend(t.Context(), admin.TrendConfig{Over: 24 * time.Hour})
+	require.NoError(t, err)
+	sum := 0.0
+	for _, p := range over.Points {
+		sum += p.Written * over.Step.Seconds()
+	}
+	assert.InDelta(t, 7200, sum, 10)
+	_, err = a.Trend(t.Context(), admin.TrendConfig{Over: time.Second})
+	require.ErrorIs(t, err, admin.ErrInvalid)
+
+	s := newSite(t, h, ui.Access{})
+	page := s.get("")
+	page.says(t, "overview", "Written and published", "draining, empty in about", "1.0/s written", "Last day")
+	assert.NotContains(t, page.body, "from a sample")
+	s.get("?range=day").says(t, "overview of a day", "24h ago", "12h ago")
+	page.says(t, "figures for those who cannot hover", "Figures of the chart", "1.0/s")
+	assert.Contains(t, page.body, `href="./?topic=letters#trend"`, "from the topic's row")
+	letters := s.get("?topic=letters&range=day")
+	letters.says(t, "chart of a topic", "Written and published: letters", "draining, empty in about", "0.2", "All topics")
+	assert.Contains(t, letters.body, `href="./?topic=letters#trend"`, "to its last hour")
+	assert.Contains(t, letters.body, `href="./?range=day#trend"`, "to all topics")
+}
+
+// TestTrendOfWhatGrows: more is written than published, of one topic of two.
+func TestTrendOfWhatGrows(t *testing.T) {
+	h := onPgx(t)
+	// Of orders three a second are written, and one is published; letters stand still at one a second.
+	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
+		SELECT i::text, CASE i % 4 WHEN 0 THEN 'letters' ELSE 'orders' END, '', now() - i * interval '0.25 s',
+		       CASE WHEN i % 4 < 2 THEN now() - i * interval '0.25 s' END
+		  FROM generate_series(7200, 1, -1) i`)
+	s := newSite(t, h, ui.Access{})
+	s.get("").says(t, "overview", "growing by 2.0/s", "4.0/s written, 2.0/s published")
+	s.get("?topic=orders").says(t, "of orders", "growing by 2.0/s", "3.0/s written, 1.0/s published")
+	letters := s.get("?topic=letters")
+	letters.says(t, "of letters", "1.0/s written, 1.0/s published")
+	assert.Equal(t, 1, strings.Count(textOf(t, letters.body), "growing by"), "only of all topics")
+}
+
+// TestCountsGoOnForATime: what a first look does not count is counted if there is time, and estimated if not.
+func TestCountsGoOnForATime(t *testing.T) {
+	extended(t)
+	h := onPgx(t)
+	rows := 20_000
+	if os.Getenv("OUTBOX_LONG") != "" {
+		rows = 10_000_000
+	}
+	if n, err := strconv.Atoi(os.Getenv("OUTBOX_ROWS")); err == nil {
+		rows = n
+	}
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, published_at, dead_at)
+		SELECT md5(i::text), CASE WHEN i % 10 < 7 THEN 'orders' ELSE 'letters' END,
+		       CASE WHEN i % 3 = 0 THEN 'hot' ELSE i::text END, '\x7b7d',
+		       CASE WHEN i % 5 = 1 THEN now() + interval '1 day' END, 0, CASE WHEN i % 5 < 1 THEN now() END, NULL
+		  FROM generate_series(1, $1) i`, rows)
+	// Of the queue two in five are ready, one delayed, one dead, and one is done.
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, first_seen_at, due_at, done_at, attempts)
+		SELECT 'shop', i, CASE WHEN i % 10 < 7 THEN 'orders' ELSE 'letters' END,
+		       CASE i % 5 WHEN 0 THEN 'done' WHEN 1 THEN 'dead' ELSE 'processing' END, now(),
+		       CASE WHEN i % 5 = 2 THEN now() + interval '1 day' END, CASE WHEN i % 5 = 0 THEN now() END,
+		       CASE WHEN i % 5 = 1 THEN 10 ELSE 0 END
+		  FROM generate_series(1, $1) i`, 60_000+rows/8)
+	a := newAdmin(t, h)
+	patient, err := admin.New(h.db, admin.Config{QueryTimeout: -1}, nil) // it counts ten million
+	require.NoError(t, err)
+	begun := time.Now()
+	trend, err := a.Trend(t.Context(), admin.TrendConfig{})
+	require.NoError(t, err)
+	t.Logf("a trend took %s, from a sample: %v", time.Since(begun).Round(time.Millisecond), trend.About)
+	sum := 0.0
+	for _, p := range trend.Points {
+		sum += p.Written * trend.Step.Seconds()
+	}
+	assert.InEpsilon(t, rows, sum, 0.1, "all were written within the hour")
+	for range 2 {
+		begun := time.Now()
+		s, err := a.Stats(t.Context(), admin.StatsConfig{})
+		require.NoError(t, err)
+		took := time.Since(begun)
+		exact, err := patient.Stats(t.Context(), admin.StatsConfig{Exact: true})
+		require.NoError(t, err)
+		require.Len(t, s.Topics, 2)
+		require.Len(t, s.Queue, 2)
+		for i, topic := range slices.Concat(s.Topics, s.Queue) {
+			really := slices.Concat(exact.Topics, exact.Queue)[i]
+			for state, c := range map[string][2]admin.Count{
+				"ready": {topic.Ready, really.Ready}, "delayed": {topic.Delayed, really.Delayed},
+				"dead": {topic.Dead, really.Dead},
+			} {
+				off := 100 * math.Abs(float64(c[0].N-c[1].N)) / max(1, float64(c[1].N))
+				t.Logf("%d rows, %s %s of %s: %d, really %d, estimated: %v, off by %.1f %%; all took %s", rows, topic.Topic, state,
+					[]string{"the outbox", "the queue"}[i/2], c[0].N, c[1].N, c[0].About, off, took.Round(time.Millisecond))
+				assert.False(t, c[0].More)
+				if c[0].About {
+					assert.Less(t, off, 15.0)
+				} else {
+					assert.Zero(t, off)
+				}
+			}
+		}
+	}
 }

@@ -3,9 +3,13 @@ package integration_test
 import (
 	"context"
 	"fmt"
+	"net"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
@@ -13,6 +17,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	asked "github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -146,4 +151,114 @@ func TestDoctorOfTwoServices(t *testing.T) {
 			`WHERE name = 'billing' AND facts->'consumers' ? 'billing/book'`) == 1
 	}, "its row names the consumer")
 	assert.NotContains(t, findings(t, shop), "consumers")
+}
+
+// TestHandlerPool: handlers that wait for a connection because the pool has fewer than there are handlers are named, by
+// a line of their own process and by Doctor.
+func TestHandlerPool(t *testing.T) {
+	t.Parallel()
+	const connections, handlers = 4, 9
+	h := pgxHandle(t, "handlers", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = connections })
+	log := newLogCapture(t)
+	mw, err := middleware.Tx(h.db, middleware.TxConfig{}, log)
+	require.NoError(t, err)
+	said := func() int { return log.count("pool is too small for the handlers") }
+	release := make(chan struct{})
+	handle := mw(func(msg *message.Message) ([]*message.Message, error) {
+		<-release
+		return nil, nil
+	})
+	var running sync.WaitGroup
+	work := func(n int) {
+		for range n {
+			running.Go(func() {
+				_, err := handle(message.NewMessage(watermill.NewUUID(), nil))
+				assert.NoError(t, err)
+			})
+		}
+	}
+	work(connections)
+	assert.Zero(t, said(), "as many as there are connections")
+	work(handlers - connections)
+	eventually(t, func() bool { return said() == 1 }, "a line names the pool")
+	close(release)
+	running.Wait()
+	assert.Equal(t, 1, said())
+	startForwarder(t, h, quickConfig()) // and says it in its row
+	f := ails(t, h, "handler_pool")
+	assert.Regexp(t, `up to [5-9] handlers were at work concurrently .* whose pool has 4 connections`, f.Evidence)
+}
+
+// TestCommandsOfOtherTables: a database may have several outboxes. The command of a cure acts on the one that was
+// looked at, whatever the topic is called.
+func TestCommandsOfOtherTables(t *testing.T) {
+	h := onPgx(t)
+	h.exec(t, `CREATE SCHEMA "Shop"`)
+	other := h.with(t, sqltext.Tables{Schema: "Shop", Outbox: "events", Inbox: "taken"})
+	require.NoError(t, makeTables(t.Context(), other.db))
+	for _, of := range []handle{h, other} {
+		a := newAdmin(t, of)
+		for _, topic := range []string{"orders", "-odd one"} {
+			err := a.Pause(t.Context(), admin.TopicAct{Topic: topic, Reason: "a try"})
+			require.NoError(t, err)
+		}
+	}
+	found, err := newAdmin(t, other).Doctor(t.Context())
+	require.NoError(t, err)
+	for _, f := range found {
+		if f.Check == "topic_paused" {
+			said := words(commandOf.FindStringSubmatch(f.Cure)[1])
+			said = slices.Insert(said, slices.Index(said, "resume")+1, "--yes")
+			r := ctl{t: t, url: h.url}.run(said...)
+			require.Zero(t, r.code, "%s: %s%s", said, r.out, r.err)
+		}
+	}
+	assert.Zero(t, other.count(t, `SELECT count(*)::int FROM "Shop".events_topics`))
+	assert.Equal(t, 2, h.count(t, `SELECT count(*)::int FROM outbox_topics`), "those of the other outbox")
+}
+
+// TestCommandsNameNoEmptyGroup: messages that died without an error have a group that no flag names.
+func TestCommandsNameNoEmptyGroup(t *testing.T) {
+	h := onPgx(t)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, dead_at) VALUES ('a', 'orders', '', '', now())`)
+	assert.NotContains(t, findings(t, h)["dead"].Cure, "--group")
+}
+
+// TestNightSwallowedNotifications: what is in between lets LISTEN pass, and nothing of what it brings. Doctor waits for
+// it as long as it says, though its statements have no bound.
+func TestNightSwallowedNotifications(t *testing.T) {
+	t.Parallel()
+	at := newMigratedDatabase(t)
+	interrupted, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	swallows := startProxy(t, at, passOn, func(client, server net.Conn, _ <-chan struct{}) {
+		for {
+			whole, err := serverMessage(server)
+			if err != nil {
+				return
+			}
+			if whole[0] == 'A' {
+				interrupt() // whoever waits for it: this is the middle of what doctor waits
+				continue
+			}
+			if _, err := client.Write(whole); err != nil {
+				return
+			}
+		}
+	})
+	a, err := admin.New(newPgxHandle(t, swallows).db, admin.Config{QueryTimeout: -1}, nil)
+	require.NoError(t, err)
+	_, err = a.Doctor(interrupted)
+	require.ErrorIs(t, err, context.Canceled, "what was interrupted is no finding")
+
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	found, err := a.Doctor(ctx)
+	require.NoError(t, err)
+	i := slices.IndexFunc(found, func(f admin.Finding) bool { return f.Check == "listen" })
+	require.GreaterOrEqual(t, i, 0, "doctor finds listen")
+	assert.Equal(t, admin.Warning, found[i].Severity)
+	assert.Contains(t, found[i].Evidence, "a notification did not arrive")
+	assert.Contains(t, found[i].Cure, "what is between")
+	cured(t, newPgxHandle(t, at), "listen")
 }

@@ -3,14 +3,25 @@ package integration_test
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+	brokers "github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/facts"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/kafka"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // fillForVacuum makes rows, and killForVacuum deletes them, so much later that whoever reads since then is old.
@@ -147,4 +158,130 @@ func TestNightStandbyPinsVacuum(t *testing.T) {
 		vacuumed(t, h)
 		require.NoError(t, s.conn.Close(t.Context()))
 	}
+}
+
+// TestBlockedByOneClock: for how long a partition is blocked does not depend on how the clock of the forwarder's host
+// is set, nor on that of the one who asks.
+func TestBlockedByOneClock(t *testing.T) {
+	h := onPgx(t)
+	id := uuid.NewString()
+	names := sqltext.Tables{}
+	says := func(theirs time.Time) (string, float64) {
+		b, err := json.Marshal(facts.Forwarder{Blocked: []facts.Partition{{
+			Group: "g", Topic: "orders", Since: theirs.Add(-2 * time.Minute), Failing: theirs.Add(-3 * time.Minute), Keys: 1,
+		}}})
+		require.NoError(t, err)
+		return string(b), float64(theirs.UnixMicro()) / 1e6
+	}
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
+		what, theirs := says(time.Now().Add(ahead))
+		h.exec(t, names.Render(sqltext.AnnounceForwarder), id, "default", []string{}, "f", 3600.0, what, theirs)
+		for range 2 {
+			f := findings(t, h)["partition_blocked"]
+			assert.Equal(t, admin.Warning, f.Severity)
+			assert.Regexp(t, `paused for 2m0[0-9]s .* the oldest for 3m0[0-9]s`, f.Evidence, "%s ahead", ahead)
+			h.exec(t, names.Render(sqltext.TellForwarder), id, what, theirs)
+		}
+	}
+}
+
+// TestHungHandlersAreFound: a partition that no message blocks, and whose handlers do not return, is critical, and its
+// cure is another one.
+func TestHungHandlersAreFound(t *testing.T) {
+	h := onPgx(t)
+	now := time.Now()
+	says, err := json.Marshal(facts.Forwarder{Blocked: []facts.Partition{{
+		Group: "g", Topic: "orders", Partition: 3, Since: now.Add(-6 * time.Minute), Failing: now, Lag: 7, Hung: true,
+	}}})
+	require.NoError(t, err)
+	h.exec(t, sqltext.Tables{}.Render(sqltext.AnnounceForwarder), uuid.NewString(), "default", []string{}, "f", 3600.0,
+		string(says), float64(now.UnixMicro())/1e6)
+	f := findings(t, h)["partition_blocked"]
+	assert.Equal(t, admin.Critical, f.Severity)
+	assert.Regexp(t, `partition 3 of topic "orders".* paused for 6m0[0-9]s, and no handler has returned .*lag 7 messages`,
+		f.Evidence)
+	assert.Contains(t, f.Cure, "goroutine dump")
+	assert.Equal(t, []string{"PartitionBlocked"}, f.Alerts)
+}
+
+// TestInboxRetention: a topic that Kafka keeps for longer than the inbox remembers is found, and no other.
+func TestInboxRetention(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	server := kafkaServer(t)
+	if server.Fake() {
+		t.Skip("the fake broker has no settings of topics")
+	}
+	lasting := func(d time.Duration) map[string]*string {
+		ms := itoa(int(d.Milliseconds()))
+		return map[string]*string{"retention.ms": &ms}
+	}
+	long := kafkaTopic(t, server, 1, lasting(48*time.Hour))
+	short := kafkaTopic(t, server, 1, lasting(time.Hour))
+	reader, err := kafka.NewTopicReader(kafka.TopicReaderConfig{Brokers: server.Brokers()}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, reader.Close()) }()
+	kept, known, err := reader.Keeps(t.Context(), long)
+	require.NoError(t, err)
+	assert.True(t, known)
+	assert.Equal(t, 48*time.Hour, kept)
+	_, known, err = reader.Keeps(t.Context(), long+"-of-another-broker")
+	require.NoError(t, err)
+	assert.False(t, known)
+
+	f := inboxRetention(t, reader, long, short)
+	assert.Contains(t, f.Evidence, `messages of topic "`+long+`" for 2d00h`)
+}
+
+// TestInboxRetentionOfJetStream is the same of max_age.
+func TestInboxRetentionOfJetStream(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	url := natsServer(t).URL()
+	lasting := func(d time.Duration, policy natsgo.RetentionPolicy) string {
+		_, _, prefix := natsStream(t, url, func(c *natsgo.StreamConfig) { c.MaxAge, c.Retention = d, policy })
+		return prefix
+	}
+	long, short := lasting(48*time.Hour, natsgo.LimitsPolicy), lasting(time.Hour, natsgo.LimitsPolicy)
+	ever, consumed := lasting(0, natsgo.LimitsPolicy), lasting(48*time.Hour, natsgo.WorkQueuePolicy)
+	reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: url}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, reader.Close()) }()
+	for topic, want := range map[string]time.Duration{
+		long + "orders": 48 * time.Hour, long + "*": 48 * time.Hour, ever + "orders": -1,
+		consumed + "orders": 0, "nobodys": 0,
+	} {
+		kept, known, err := reader.Keeps(t.Context(), topic)
+		require.NoError(t, err)
+		assert.Equal(t, want != 0, known, topic)
+		assert.Equal(t, want, kept, topic)
+	}
+	f := inboxRetention(t, reader, long+"orders", short+"orders", ever+"orders", consumed+"orders")
+	assert.Contains(t, f.Evidence, `messages of topic "`+long+`orders" for 2d00h`)
+}
+
+// inboxRetention is the only finding of Doctor on topics of which the inbox remembers a day.
+func inboxRetention(t *testing.T, reader brokers.Checker, topics ...string) admin.Finding {
+	t.Helper()
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	cfg := quickConfig()
+	cfg.InboxRetention = 24 * time.Hour
+	for _, topic := range topics {
+		(*core.DB)(h.db).Consumes("booking/"+topic, topic)
+	}
+	startForwarder(t, h, cfg)
+	var found []admin.Finding
+	eventually(t, func() bool {
+		found = nil
+		all, err := newAdmin(t, h).Doctor(t.Context(), reader)
+		require.NoError(t, err)
+		for _, f := range all {
+			if f.Check == "inbox_retention" {
+				found = append(found, f)
+			}
+		}
+		return len(found) > 0
+	}, "doctor finds the topic")
+	require.Len(t, found, 1)
+	return found[0]
 }

@@ -3,10 +3,16 @@
 package integration_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // crashSteps are all steps between the start of the handler and the settled row, in their order.
@@ -83,4 +89,217 @@ func killAtEveryStep(t *testing.T, cfg childConfig) {
 	if n := w.h.count(t, `select count(*) from outbox_lanes where owner::text = $1`, id); n != 0 {
 		t.Errorf("%d lanes were not given back", n)
 	}
+}
+
+// place books orders at a steady pace, straight into the database, until the function that it returns is called.
+func (w *crashWorld) place(writers int, every time.Duration) (stop func()) {
+	stopped := make(chan struct{})
+	var writing sync.WaitGroup
+	for i := range writers {
+		writing.Go(func() {
+			tick := time.NewTicker(every)
+			defer tick.Stop()
+			for n := 0; ; n++ {
+				select {
+				case <-stopped:
+					return
+				case <-tick.C:
+				}
+				if err := w.placeOne(fmt.Sprintf("order-%d-%d", i, n), rand.IntN(w.source.keys)); err != nil {
+					w.fail("place an order: %v", err)
+					return
+				}
+			}
+		})
+	}
+	return sync.OnceFunc(func() { close(stopped); writing.Wait() })
+}
+
+func (w *crashWorld) placeOne(order string, key int) error {
+	return w.shop.place(w.t.Context(), order, fmt.Sprintf("key-%d", key))
+}
+
+// awaitShares waits until two workers share the lanes.
+func (w *crashWorld) awaitShares(a, b *worker) {
+	w.t.Helper()
+	eventually(w.t, func() bool { return w.lanes(a) == 32 && w.lanes(b) == 32 }, "both workers have their lanes")
+}
+
+// TestKilledForwarderIsReplacedInTime kills one of two forwarders under load.
+func TestKilledForwarderIsReplacedInTime(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	const lease = 2 * time.Second
+	shown, want := 0, rounds(1, 10)
+	for round := 0; shown < want && !t.Failed(); round++ {
+		require.Less(t, round, 5*want, "nothing had to wait for the dead forwarder: the test has shown nothing")
+		handle := []string{"pgx", "sql-pq", "sql-pgx"}[round%3]
+		t.Run(fmt.Sprintf("%d %s", round, handle), func(t *testing.T) {
+			w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), 200)
+			victim := w.start(childConfig{Handle: handle, LeaseTTL: lease})
+			other := w.start(childConfig{Handle: handle, LeaseTTL: lease})
+			w.awaitShares(victim, other)
+			stop := w.place(8, 40*time.Millisecond)
+			defer stop()
+			eventually(t, func() bool { return victim.timesAt("published") > 100 && other.timesAt("published") > 100 },
+				"both publish")
+
+			victim.kill()
+			<-time.After(lease / 8) // the load goes on for a while
+			stop()
+			w.settle("after the kill")
+
+			var last time.Time
+			for _, at := range w.broker.arrivals() {
+				if at.After(last) {
+					last = at
+				}
+			}
+			took := last.Sub(victim.killedAt)
+			t.Logf("%d messages, the last one %s after the kill", len(w.broker.arrivals()), took.Round(time.Millisecond))
+			assert.Less(t, took, lease+patience)
+			if took > lease/3 {
+				shown++
+			}
+			w.check("after the kill")
+			assert.Equal(t, 64, w.lanes(other))
+			other.shutDown()
+		})
+	}
+}
+
+// TestStoppedForwarderDisturbsNothing stops one of two forwarders in the middle of its publishes for longer than its
+// lease, lets the other one take over, and wakes it with the answers to its publishes: some of them good
+// and some of them bad, some of the messages with the broker already, some arriving now, some never.
+// Wherever the other one stands by then, no key may lose its order or get stuck.
+func TestStoppedForwarderDisturbsNothing(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	noLeaks(t)
+	t.Run("handles", func(t *testing.T) {
+		for _, handle := range []string{"pgx", "sql-pq"} {
+			t.Run(handle, func(t *testing.T) {
+				t.Parallel()
+				stopForwarders(t, childConfig{Handle: handle, LeaseTTL: time.Second})
+			})
+		}
+	})
+}
+
+func stopForwarders(t *testing.T, cfg childConfig) {
+	const keys = 80 // half of them are in the lanes of each forwarder
+	w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), keys)
+	w.broker.answers(holding)
+	victim, other := w.start(cfg), w.start(cfg)
+	orders := 0
+	placeAll := func() { // one order for each key
+		var placing sync.WaitGroup
+		for part := range 4 {
+			placing.Go(func() {
+				for key := part; key < keys; key += 4 {
+					if err := w.placeOne(fmt.Sprintf("order-%d-%d", orders, key), key); err != nil {
+						w.fail("place an order: %v", err)
+					}
+				}
+			})
+		}
+		placing.Wait()
+		orders++
+	}
+
+	// Where the other forwarder stands when the stopped one wakes.
+	stands := []string{
+		"has just taken the lanes",
+		"is publishing the same messages",
+		"is done",
+	}
+	const some = 20 // messages that came twice, or the stopped ones did not arrive and nothing was shown
+	for round := 0; round < rounds(1, 20) || w.broker.duplicates() <= some && round < 10; round++ {
+		for _, stand := range stands {
+			name := fmt.Sprintf("round %d, the other one %s", round, stand)
+			w.awaitShares(victim, other)
+			victim.holdCopies()
+			placeAll()
+			placeAll()
+			eventually(t, func() bool { return len(victim.heldKeys()) >= 20 }, "%s: publishes under way", name)
+			victim.signal(syscall.SIGSTOP)
+			stopped := victim.heldKeys()
+			if stand == "is publishing the same messages" {
+				other.holdCopies()
+			}
+			eventually(t, func() bool { return w.lanes(other) == 64 }, "%s: lanes taken over", name)
+			switch stand {
+			case "is publishing the same messages":
+				eventually(t, func() bool {
+					held := other.heldKeys()
+					for key := range stopped {
+						if !held[key] {
+							return false
+						}
+					}
+					return true
+				}, "%s: the same publishes under way", name)
+			case "is done":
+				w.settle(name)
+			}
+
+			refused := victim.timesAt("refused") + victim.timesAt("published")
+			n := victim.releaseCopies(answerAnyhow)
+			victim.signal(syscall.SIGCONT)
+			eventually(t, func() bool { return victim.timesAt("refused")+victim.timesAt("published") >= refused+n },
+				"%s: it has its answers", name)
+			if stand == "is publishing the same messages" {
+				w.awaitRenewal(victim) // its results are written, or never will be
+				other.releaseCopies(answerWell)
+			}
+			placeAll()
+			w.settle(name)
+			w.check(name)
+			victim, other = other, victim
+		}
+	}
+	t.Logf("%d orders, %d copies of messages", orders*keys, w.broker.duplicates())
+	assert.Greater(t, w.broker.duplicates(), some, "the stopped forwarders' messages did not arrive: "+
+		"the test has shown nothing")
+	victim.shutDown()
+	other.shutDown()
+}
+
+// answerAnyhow answers a publish that was held: it arrives or not, and succeeds or fails.
+func answerAnyhow(_ Copy, arrive func()) error {
+	switch rand.IntN(8) {
+	case 0, 1, 2:
+		arrive()
+		return nil
+	case 3:
+		arrive()
+		return errors.New("rejected, but it has arrived")
+	case 4, 5:
+		return errors.New("rejected")
+	case 6:
+		return errors.New("unavailable")
+	}
+	return errors.New("permanent")
+}
+
+// answerWell is answerAnyhow of a broker that wants the message in the end.
+func answerWell(_ Copy, arrive func()) error {
+	if rand.IntN(2) == 0 {
+		return errors.New("rejected")
+	}
+	arrive()
+	return nil
+}
+
+// awaitRenewal waits until a worker has renewed its lease twice.
+func (w *crashWorld) awaitRenewal(p *worker) {
+	w.t.Helper()
+	expiry := func() string {
+		return value[string](w.t, w.h, `select expires_at::text from outbox_forwarders where name = $1`, p.cfg.Name)
+	}
+	for range 2 {
+		before := expiry()
+		eventually(w.t, func() bool { return expiry() != before }, "%s renews its lease", p.cfg.Name)
+	}
+	require.False(w.t, p.ended())
 }

@@ -3,6 +3,9 @@
 package integration_test
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,7 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // long makes the crash tests run for many more rounds.
@@ -189,4 +198,275 @@ func set(list []string) map[string]bool {
 		m[s] = true
 	}
 	return m
+}
+
+const (
+	auditTopic  = "audit"  // of what a handler publishes while it runs
+	eventsTopic = "events" // of what it returns
+	letterTopic = "dead_letters"
+	consumer    = "book"
+)
+
+// makeShop makes the tables of a shop with the given number of keys, key-0 and on.
+func makeShop(t testing.TB, h handle, keys int) {
+	t.Helper()
+	h.exec(t, `create table counters (key text primary key, n bigint not null)`)
+	h.exec(t, `create table bookings (order_id text not null, key text not null)`)
+	h.exec(t, `create table events (uuid text not null, key text not null, n bigint not null)`)
+	h.exec(t, `insert into counters select 'key-' || i, 0 from generate_series(0, $1::int - 1) i`, keys)
+}
+
+// event is the payload of what a booking publishes. The events of a key are numbered from 1 in the order
+// in which their transactions followed one another, without gaps.
+type event struct {
+	Key string
+	N   int64
+}
+
+func (e event) message() *message.Message {
+	payload, _ := json.Marshal(e)
+	msg := newMessage(string(payload))
+	outbox.SetKey(msg, e.Key)
+	return msg
+}
+
+// shop is the handler of the crash tests. It leaves a trace of all that it does, so that everybody can count.
+type shop struct {
+	db  *outbox.DB
+	pub *outbox.Publisher
+}
+
+var errUndone = errors.New("undone on purpose")
+
+// book books an order in the transaction of ctx, once per call: no constraint keeps it from being booked twice.
+// It publishes the first of its two events and returns the second. The row lock on the counter makes
+// transactions of one key follow one another.
+func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, error) {
+	tx, err := (*core.DB)(s.db).Tx(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var n int64
+	err = drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&n) },
+		`update counters set n = n + 2 where key = $1 returning n`, key)
+	if err != nil {
+		return nil, fmt.Errorf("count: %w", err)
+	}
+	first, second := event{key, n - 1}.message(), event{key, n}.message()
+	if _, err := tx.Exec(ctx, `insert into bookings values ($1, $2)`, order, key); err != nil {
+		return nil, fmt.Errorf("book: %w", err)
+	}
+	if _, err := tx.Exec(ctx, `insert into events values ($1, $3, $4::bigint - 1), ($2, $3, $4::bigint)`, first.UUID,
+		second.UUID, key, n); err != nil {
+		return nil, fmt.Errorf("note events: %w", err)
+	}
+	if err := s.pub.PublishContext(ctx, auditTopic, first); err != nil {
+		return nil, fmt.Errorf("publish: %w", err)
+	}
+	err = outbox.InTx(ctx, s.db, func(ctx context.Context) error {
+		if err := s.pub.PublishContext(ctx, auditTopic, event{key, -1}.message()); err != nil {
+			return err
+		}
+		return errUndone
+	})
+	if !errors.Is(err, errUndone) {
+		return nil, fmt.Errorf("savepoint: %w", err)
+	}
+	return []*message.Message{second}, nil
+}
+
+// place is what the middlewares do around book, for tests that have no Router.
+func (s shop) place(ctx context.Context, order, key string) error {
+	return outbox.InTx(ctx, s.db, func(ctx context.Context) error {
+		q, err := (*core.DB)(s.db).Tx(ctx)
+		if err != nil {
+			return err
+		}
+		var ours, standby bool
+		var attempts int
+		var seconds float64
+		var note int64
+		err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+			return rows.Scan(&ours, &attempts, &seconds, &note, &standby)
+		},
+			sqltext.Tables{}.Render(sqltext.ClaimInbox), consumer, order, nil)
+		if err != nil || !ours {
+			return err
+		}
+		events, err := s.book(ctx, order, key)
+		if err != nil {
+			return err
+		}
+		return (*core.Publisher)(s.pub).Capture(ctx, eventsTopic, events...)
+	})
+}
+
+func newShop(db *outbox.DB) (shop, error) {
+	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
+	return shop{db, pub}, err
+}
+
+// Order is a message for the handler.
+type Order struct {
+	ID, Key, Kind string
+}
+
+const (
+	kindFailing = "failing" // the handler fails the first time that it is delivered
+	kindPoison  = "poison"
+)
+
+var errStopping = errors.New("stopping")
+
+// source is a broker that delivers orders at least once: to another worker when one dies or nacks, and
+// some of them twice for no reason, at once or after the ack.
+type source struct {
+	mu      sync.Mutex
+	changed *sync.Cond
+	keys    int
+	queue   []Order
+	holding map[*worker][]Order // delivered and not answered
+	acked   map[string]string   // to kind
+	made    int
+	copies  int
+}
+
+func newSource(keys int) *source {
+	s := &source{keys: keys, holding: map[*worker][]Order{}, acked: map[string]string{}}
+	s.changed = sync.NewCond(&s.mu)
+	return s
+}
+
+// feed makes an order at a steady pace until the function that it returns is called.
+func (s *source) feed(every time.Duration) (stop func()) {
+	stopped, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				s.make()
+			case <-stopped:
+				return
+			}
+		}
+	}()
+	return sync.OnceFunc(func() { close(stopped); <-done })
+}
+
+func (s *source) make() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.queue) > 50 {
+		return
+	}
+	s.made++
+	o := Order{ID: fmt.Sprintf("order-%d", s.made), Key: fmt.Sprintf("key-%d", rand.IntN(s.keys))}
+	switch {
+	case s.made%16 == 7:
+		o.Kind = kindPoison
+	case s.made%8 == 3:
+		o.Kind = kindFailing
+	}
+	s.push(o)
+	if s.made%4 == 0 {
+		s.copies++
+		s.push(o)
+	}
+}
+
+// push is called with mu held.
+func (s *source) push(o Order) {
+	s.queue = append(s.queue, o)
+	s.changed.Broadcast()
+}
+
+// take waits for an order for a worker.
+func (s *source) take(w *worker) (Order, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(s.queue) == 0 && !w.stopping() {
+		s.changed.Wait()
+	}
+	if w.stopping() {
+		return Order{}, errStopping
+	}
+	o := s.queue[0]
+	s.queue = s.queue[1:]
+	s.holding[w] = append(s.holding[w], o)
+	return o, nil
+}
+
+func (s *source) ack(w *worker, o Order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.drop(w, o) {
+		return
+	}
+	s.acked[o.ID] = o.Kind
+	if rand.IntN(8) == 0 {
+		s.copies++
+		s.push(o)
+	}
+}
+
+func (s *source) nack(w *worker, o Order) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.drop(w, o) {
+		return
+	}
+	if o.Kind == kindFailing {
+		o.Kind = ""
+	}
+	s.push(o)
+}
+
+// drop says whether the worker still held the order: what it had when it died was given back.
+func (s *source) drop(w *worker, o Order) bool {
+	for i, held := range s.holding[w] {
+		if held == o {
+			s.holding[w] = append(s.holding[w][:i], s.holding[w][i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// release delivers what a worker held when it ended to others, and wakes it if it only stops.
+func (s *source) release(w *worker) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if w.ended() {
+		for _, o := range s.holding[w] {
+			s.push(o)
+		}
+		delete(s.holding, w)
+	}
+	s.changed.Broadcast()
+}
+
+// ackedOrders returns the orders that were acked, to their kinds.
+func (s *source) ackedOrders() map[string]string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	acked := make(map[string]string, len(s.acked))
+	for id, kind := range s.acked {
+		acked[id] = kind
+	}
+	return acked
+}
+
+// exhausted says whether every order, and every copy of one, was acked.
+func (s *source) exhausted() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, held := range s.holding {
+		if len(held) > 0 {
+			return false
+		}
+	}
+	return len(s.queue) == 0
 }

@@ -1,9 +1,11 @@
 package integration_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // traffic writes to tenants and knows what it wrote when.
@@ -274,4 +277,126 @@ func startCounting(t testing.TB, h handle, application, but string) (most func()
 		}
 	}()
 	return func() int { close(over); return <-result }
+}
+
+// The handlers of a queue.Group leave connections of a pool to others, also if it has but four: while all that may run
+// hang, the leases are renewed and the outboxes of the same databases are drained.
+func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	all := newTenants(t, "one", 6)
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: 4}, nil)
+	g := newBarrier(t)
+	at := limit{t: t, what: "handlers of a pool of 4", most: 2}
+	log := newLogCapture(t)
+	var h handledLog
+	cfg := quickQueueGroup(&h)
+	cfg.Dispatcher.LeaseTTL = time.Second
+	cfg.Dispatcher.Handlers["events"] = queue.Handler{
+		Timeout: -1, Handle: func(ctx context.Context, msg *queue.Message) error {
+			at.enter()
+			defer at.leave()
+			return g.handle(ctx, msg)
+		},
+	}
+	runQueueGroup(t, f, cfg, log)
+	broker := newFakeBroker()
+	runGroup(t, f, broker, quickGroup(), log)
+	for i, s := range storesOf(t, all...) {
+		enqueue(t, s, itoa(i), "more")
+	}
+	for range 2 {
+		g.await(t)
+	}
+	pub, err := outbox.NewPublisher(all[5].db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	for i := range 5 {
+		require.NoError(t, pub.Publish("events", newMessage("beside "+itoa(i))))
+		broker.arrives(t, "beside "+itoa(i))
+	}
+	g.open()
+	eventually(t, func() bool {
+		done := 0
+		for _, who := range all {
+			done += who.count(t, "SELECT count(*) FROM "+who.table("inbox_queue")+" WHERE state = 'done' AND attempts = 0")
+		}
+		return done == 2*len(all)
+	}, "all are handled, at the first attempt")
+	assert.Zero(t, log.count("renewing leases failed"))
+}
+
+// At rest the schemas of a DSN are looked at in one statement, and none has goroutines of its own. What is stored by
+// another process, falls due, or is changed there is found all the same.
+func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	const schemas = 10
+	all := newTenants(t, "one", schemas)
+	var h handledLog
+	cfg := quickQueueGroup(&h)
+	cfg.Dispatcher.PollInterval = 50 * time.Millisecond
+	cfg.Dispatcher.CleanInterval = time.Hour
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: 10}, nil)
+	_, g := runQueueGroup(t, f, cfg, nil)
+	stores := storesOf(t, all...)
+	atRest := func() {
+		t.Helper()
+		eventually(t, func() bool { return !strings.Contains(strings.Join(goroutinesOf(t), ""), "queue.(*loop).renew") },
+			"all are at rest")
+	}
+	atRest()
+	one := all[0]
+	running := func() (n, looks int) { // of the last statements of the group's connections, those that began in this while
+		now := value[time.Time](t, one.handle, "SELECT clock_timestamp()")
+		seen := map[string]bool{}
+		eventually(t, func() bool {
+			for _, query := range strings.Split(value[string](t, one.handle, `SELECT coalesce(string_agg(query_start::text || '|' || query, '~'), '') FROM pg_stat_activity
+				WHERE datname = current_database() AND query_start > $1 AND application_name LIKE 'fleet-%'`, now), "~") {
+				if query != "" {
+					seen[query] = true
+				}
+			}
+			looks = 0
+			for query := range seen {
+				if strings.Contains(query, "pg_stat_get_tuples_updated") {
+					looks++
+				}
+			}
+			return looks >= 3
+		}, "it is looked at")
+		return len(seen), looks
+	}
+	eventually(t, func() bool { // the databases may only just have been joined
+		n, looks := running()
+		return n-looks <= 2
+	}, "hardly a statement beside the looks at all")
+
+	for i, s := range stores {
+		enqueue(t, s, "new")
+		eventually(t, func() bool { return len(h.handled()) == i+1 }, "%d is found", i)
+	}
+	atRest()
+	storeAll(t, stores[1], queue.Item{
+		ID: queue.ID{Source: "test", MessageID: "due"}, Topic: "events", DueAt: time.Now().Add(2 * time.Second),
+	})
+	end := openTx(t, all[2].handle, func(ctx context.Context) error {
+		_, err := stores[2].Enqueue(ctx, queue.Item{ID: queue.ID{Source: "test", MessageID: "late"}, Topic: "events"})
+		return err
+	})
+	eventually(t, func() bool { return len(h.handled()) == schemas+1 }, "what falls due is found")
+	end(true)
+	eventually(t, func() bool { return len(h.handled()) == schemas+2 }, "what is committed late is found")
+	atRest()
+	_, err := stores[3].AlreadyProcessed(t.Context(), queue.ID{Source: "test", MessageID: "seen"}, nil)
+	require.NoError(t, err)
+	atRest()
+	enqueue(t, stores[3], "seen")
+	eventually(t, func() bool { return len(h.handled()) == schemas+3 }, "what was seen before is found")
+	atRest()
+	drained := make(chan error, 1)
+	enqueue(t, stores[4], "drained")
+	go func() { drained <- g.Drain(t.Context()) }()
+	require.NoError(t, within(t, "it is drained", drained))
+	assert.Contains(t, h.handled(), fmt.Sprint(all[4].Key, " drained"))
+	require.NoError(t, g.Close())
 }

@@ -2,14 +2,18 @@ package integration_test
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // committed is the offset of the group in partition 0; -1 = none.
@@ -105,4 +109,114 @@ func TestInboundSlowHandlersAtRevoke(t *testing.T) {
 	close(stuck)
 	w.await(w.settled)
 	w.verify()
+}
+
+// TestTransactionMarkersAreNoLag: the markers of transactions, and what was aborted, take offsets that no message has.
+// What was aborted is not handled, and the group passes both: its lag reaches zero, and its committed offset the end.
+func TestTransactionMarkersAreNoLag(t *testing.T) {
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	settings := sarama.NewConfig()
+	settings.Version = sarama.V2_8_0_0
+	settings.Producer.Return.Successes, settings.Producer.Idempotent, settings.Net.MaxOpenRequests = true, true, 1
+	settings.Producer.RequiredAcks, settings.Producer.Transaction.ID = sarama.WaitForAll, "t-"+w.topic
+	producer, err := sarama.NewSyncProducer(w.server.Brokers(), settings)
+	require.NoError(t, err)
+	defer producer.Close()
+	for i := range 12 {
+		require.NoError(t, producer.BeginTxn())
+		abort := i%4 == 3 || i >= 10 // the partition ends with aborted ones
+		for k := range 3 {
+			key := "key-" + itoa(k)
+			_, _, err := producer.SendMessage(w.record(numberedMessage{key, w.sent[key] + 1}))
+			require.NoError(t, err)
+			if !abort {
+				w.sent[key]++
+				w.settled++
+			}
+		}
+		if abort {
+			require.NoError(t, producer.AbortTxn())
+		} else {
+			require.NoError(t, producer.CommitTxn())
+		}
+	}
+	seen := &seenPartitions{}
+	c := w.config()
+	c.observers, c.MaxAhead = []observe.Observer{seen}, 10
+	service := w.serve(c, nil)
+	w.await(w.settled)
+	eventually(t, func() bool { return seen.last().Owned && seen.last().Lag == 0 }, "the lag is gone")
+	service.close()
+	w.verify()
+	client, err := sarama.NewClient(w.server.Brokers(), settings)
+	require.NoError(t, err)
+	defer client.Close()
+	end, err := client.GetOffset(w.topic, 0, sarama.OffsetNewest)
+	require.NoError(t, err)
+	require.Equal(t, end, w.committed())
+}
+
+// clusterAdmin is an operator of the broker.
+func (w *inboundWorld) clusterAdmin() sarama.ClusterAdmin {
+	w.t.Helper()
+	cfg := sarama.NewConfig()
+	cfg.Version = sarama.V2_8_0_0
+	asks, err := sarama.NewClusterAdmin(w.server.Brokers(), cfg)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _ = asks.Close() })
+	return asks
+}
+
+// TestInboundTopicIsMadeAnew: an operator deletes the topic beneath the subscription, and makes it anew.
+func TestInboundTopicIsMadeAnew(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	w := newInboundWorld(t, 2)
+	w.send(500, 20)
+	w.serve(w.config(), nil)
+	w.await(w.settled)
+	asks := w.clusterAdmin()
+	require.NoError(t, asks.DeleteTopic(w.topic))
+	eventually(t, func() bool {
+		err := asks.CreateTopic(w.topic, &sarama.TopicDetail{NumPartitions: 2, ReplicationFactor: 1}, false)
+		return err == nil || errors.Is(err, sarama.ErrTopicAlreadyExists)
+	}, "the topic is made anew")
+	eventually(t, func() bool {
+		all, err := asks.DescribeTopics([]string{w.topic})
+		return err == nil && len(all) == 1 && errors.Is(all[0].Err, sarama.ErrNoError) && len(all[0].Partitions) > 0
+	}, "it is there")
+	w.send(100, 20)
+	w.await(w.settled)
+	w.verify()
+}
+
+// TestInboundMessagesAreDeleted that a key which fails has kept from being committed, or read.
+func TestInboundMessagesAreDeleted(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	w := newInboundWorld(t, 1)
+	c := w.config()
+	c.MaxAhead = 100
+	w.send(20_000, 20)
+	var mended atomic.Bool
+	w.serve(c, func(_ *message.Message, key string) error {
+		if key == "key-3" && !mended.Load() {
+			return errors.New("fails")
+		}
+		return nil
+	})
+	w.await(50)
+	require.NoError(t, w.clusterAdmin().DeleteRecords(w.topic, map[int32]int64{0: 20_000}))
+	mended.Store(true)
+	w.h.exec(t, `create view fresh as select * from ledger where key = 'fresh'`)
+	fresh := make([]numberedMessage, 200)
+	for i := range fresh {
+		fresh[i] = numberedMessage{"fresh", i + 1}
+	}
+	w.put(fresh)
+	eventually(t, func() bool {
+		return w.h.count(t, `select count(distinct (key, seq)) from fresh`) == 200
+	}, "what came after is handled")
+	assert.Zero(t, w.h.count(t, `select count(*) - count(distinct (key, seq)) from ledger`))
 }

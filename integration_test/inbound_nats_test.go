@@ -1,13 +1,23 @@
 package integration_test
 
 import (
+	"context"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
+	natsgo "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/nats"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -86,5 +96,210 @@ func TestInboundBounds(t *testing.T) {
 			assert.False(t, seen.any(func(p observe.PartitionState) bool { return p.Pending > tt.most }), "too much in memory")
 			assert.False(t, seen.any(func(p observe.PartitionState) bool { return !p.Owned }), "it was not the owner")
 		})
+	}
+}
+
+// alter changes the settings of the only consumer of the stream.
+func (w *jetStreamWorld) alter(change func(*jetstream.ConsumerConfig)) {
+	w.t.Helper()
+	conn, err := natsgo.Connect(w.url)
+	require.NoError(w.t, err)
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	require.NoError(w.t, err)
+	consumer, err := js.Consumer(w.t.Context(), w.stream, w.consumer().Name)
+	require.NoError(w.t, err)
+	config := consumer.CachedInfo().Config
+	change(&config)
+	_, err = js.UpdateConsumer(w.t.Context(), w.stream, config)
+	require.NoError(w.t, err)
+}
+
+// TestJetStreamPullLimits: a consumer that lets a pull ask for little, by itself or as its server says, is read all the
+// same, also if the limits come while it is read.
+func TestJetStreamPullLimits(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(20, 5)
+	w.serve(w.config(), nil)
+	w.await(w.settled)
+	w.alter(func(c *jetstream.ConsumerConfig) { c.MaxRequestBatch, c.MaxRequestExpires = 3, 150*time.Millisecond })
+	w.send(50, 5)
+	w.await(w.settled)
+	w.verify()
+}
+
+// TestJetStreamHeadersOnly: a consumer that delivers no payloads is refused in words.
+func TestJetStreamHeadersOnly(t *testing.T) {
+	t.Parallel()
+	w := newJetStreamWorld(t, natsServer(t).URL())
+	w.send(5, 5)
+	service := w.serve(w.config(), nil)
+	w.await(w.settled)
+	service.close()
+	w.alter(func(c *jetstream.ConsumerConfig) { c.HeadersOnly = true })
+	w.send(5, 5)
+	log := newLogCapture(t)
+	again, err := startInbound(w.h, w.config(), nil, log)
+	require.NoError(t, err)
+	t.Cleanup(again.close)
+	require.Eventually(t, func() bool { return log.count("HeadersOnly") > 0 }, patience, 20*time.Millisecond)
+	require.Zero(t, again.calls.Load(), "messages without payloads were handled")
+}
+
+// TestJetStreamCluster: of three servers that have the stream the leader of the consumer goes away, which forgets the
+// acks that it had not told the others, and who is pinned.
+func TestJetStreamCluster(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	cluster, err := services.StartNATSCluster(t.Context(), services.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, cluster.Close()) })
+	w := newJetStreamWorldIn(t, inboundHandle(t), cluster.URL(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
+	w.send(900, 100)
+	c := w.config()
+	c.AckWait = 15 * time.Second // the default: with less an owner whose three servers are busy is deposed again and again
+	w.serve(c, work)
+	w.serve(c, work) // a standby
+	w.await(w.settled / 3)
+	info := w.consumer()
+	require.NotNil(t, info.Cluster)
+	require.NoError(t, cluster.Node(info.Cluster.Leader).Stop())
+	w.await(w.settled)
+	w.verify()
+}
+
+// TestSubscriberLeavesAnIsolatedServer: of three servers that have the stream the one that the subscriber has its
+// connection to is cut off from the others, and answers its pings. The subscriber reads on from another one.
+func TestSubscriberLeavesAnIsolatedServer(t *testing.T) {
+	extended(t)
+	cluster := natsCluster(t)
+	away, other := cluster.Nodes()[0], cluster.Nodes()[1]
+	w := newJetStreamWorldIn(t, inboundHandle(t), "nats://"+other.Address(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
+	c := w.config()
+	c.AckWait = 15 * time.Second
+	c.NATS, c.natsOptions = "nats://"+away.Address()+","+w.url, []natsgo.Option{natsgo.DontRandomize()}
+	w.serve(c, work)
+	w.send(300, 30)
+	w.await(w.settled)
+	require.NoError(t, away.Isolate())
+	eventually(t, func() bool {
+		leader, err := jetStreamLeader(other, w.stream)
+		return err == nil && leader != "" && leader != away.Name()
+	}, "another one leads")
+	w.send(300, 30)
+	begun := time.Now()
+	w.await(w.settled)
+	t.Logf("the subscriber has left the server after %s", time.Since(begun).Round(time.Second))
+	require.NoError(t, away.Join())
+	w.verify()
+}
+
+// hangsAt is user code that hangs when it sees a message, as all of the subscriber's hooks.
+type hangsAt struct {
+	nats.SubscriberConfig
+	entered func()
+	until   chan struct{}
+}
+
+func (h hangsAt) hang() {
+	h.entered()
+	<-h.until
+}
+
+func (h hangsAt) PartitionState(_ context.Context, s observe.PartitionState) {
+	if s.Owned {
+		h.hang()
+	}
+}
+
+type unmarshalNATS func(*natsgo.Msg) (*message.Message, error)
+
+func (f unmarshalNATS) Unmarshal(msg *natsgo.Msg) (*message.Message, error) { return f(msg) }
+
+// TestJetStreamCloseWaitsForNoUserCode: whatever of the user's hangs, Close returns, closes the channel, and the server
+// has what was acked before. What then goes on reaches no handler.
+func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	for what, change := range map[string]func(*nats.SubscriberConfig, hangsAt){
+		"an observer": func(c *nats.SubscriberConfig, h hangsAt) { c.Observers = []observe.Observer{h} },
+		"Key": func(c *nats.SubscriberConfig, h hangsAt) {
+			c.Key = func(msg *natsgo.Msg) []byte {
+				if string(msg.Data) == "bad" {
+					h.hang()
+				}
+				return nil
+			}
+		},
+		"the Unmarshaler": func(c *nats.SubscriberConfig, h hangsAt) {
+			c.Unmarshaler = unmarshalNATS(func(msg *natsgo.Msg) (*message.Message, error) {
+				if string(msg.Data) == "bad" {
+					h.hang()
+				}
+				return (&wmnats.NATSMarshaler{}).Unmarshal(msg)
+			})
+		},
+		"a handler": nil,
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
+			entered := make(chan struct{})
+			hook := hangsAt{entered: sync.OnceFunc(func() { close(entered) }), until: make(chan struct{})}
+			cfg := nats.SubscriberConfig{
+				URL: natsServer(t).URL(), Consumer: "hostile", CloseTimeout: 100 * time.Millisecond,
+				Backoff: outbox.Backoff{Initial: time.Millisecond, Max: time.Millisecond},
+			}
+			if change != nil {
+				change(&cfg, hook)
+			}
+			sub, err := nats.NewSubscriber(cfg, watermill.NopLogger{})
+			require.NoError(t, err)
+			messages, err := sub.Subscribe(t.Context(), prefix+"orders")
+			require.NoError(t, err)
+			publish := func(data string) {
+				msg := natsgo.NewMsg(prefix + "orders")
+				msg.Header.Set(wmnats.WatermillUUIDHdr, watermill.NewUUID())
+				msg.Data = []byte(data)
+				_, err := js.PublishMsg(msg)
+				require.NoError(t, err)
+			}
+			publish("good")
+			within(t, "the good message", messages).Ack()
+			settled := func() bool {
+				info := slices.Collect(consumersOf(js, stream))
+				return len(info) == 1 && info[0].AckFloor.Stream == 1
+			}
+			eventually(t, settled, "the good message is acked")
+			publish("bad")
+			if change == nil {
+				require.Equal(t, "bad", string(within(t, "the bad message", messages).Payload))
+				hook.entered()
+			}
+			within(t, "user code is at work", entered)
+			closed := make(chan struct{})
+			go func() {
+				defer close(closed)
+				_ = sub.Close()
+			}()
+			within(t, "Close returns", closed)
+			close(hook.until)
+			for msg := range messages { // the observer hung while the bad message was on its way
+				require.Equal(t, "an observer", what)
+				require.Equal(t, "bad", string(msg.Payload))
+			}
+			require.True(t, settled(), "JetStream does not know what was acked")
+		})
+	}
+}
+
+func consumersOf(js natsgo.JetStreamContext, stream string) func(func(*natsgo.ConsumerInfo) bool) {
+	return func(yield func(*natsgo.ConsumerInfo) bool) {
+		for info := range js.Consumers(stream) {
+			if !yield(info) {
+				return
+			}
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -9,10 +10,12 @@ import (
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/kafka"
+	"github.com/millrace-go/watermill-outbox/nats"
 )
 
 // TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key. A
@@ -57,5 +60,43 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 	tests.TestPubSub(t, tests.Features{
 		Persistent: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
 		ConsumerGroups: true,
+	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return construct(t, "test") }, construct)
+}
+
+// TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new
+// subscription of a consumer goes on where the one before ended, and TestInboundBrokerRestart stops the server.
+func TestPubSubOfJetStreamSubscriber(t *testing.T) {
+	extended(t)
+	const suiteServer = "OUTBOX_PUBSUB_NATS" // of the suite's process, which would take the goroutines of its own for leaks
+	url := os.Getenv(suiteServer)
+	if url == "" {
+		url = natsServer(t).URL()
+		t.Setenv(suiteServer, url)
+	}
+	if !runSuite(t, "TestNewSubscriberReceivesOldMessages", "TestReconnect") {
+		return
+	}
+	_, _, prefix := natsStream(t, url, nil)
+	suiteLeaks(t)
+	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+		logger := watermill.NewStdLogger(false, false)
+		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: url}, logger)
+		require.NoError(t, err)
+		sub, err := nats.NewSubscriber(nats.SubscriberConfig{
+			URL: url, Consumer: group, AckWait: 3 * time.Second,
+			Key:     func(*natsgo.Msg) []byte { return []byte("one") },
+			Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
+		}, logger)
+		require.NoError(t, err)
+		t.Cleanup(func() { // the suite does not close all of them
+			require.NoError(t, sub.Close())
+			_ = pub.Close()
+		})
+		return pub, sub
+	}
+	tests.TestPubSub(t, tests.Features{
+		Persistent: true, GuaranteedOrder: true, GuaranteedOrderWithSingleSubscriber: true,
+		ConsumerGroups:    true,
+		GenerateTopicFunc: func(c tests.TestContext) string { return prefix + string(c.TestID) },
 	}, func(t *testing.T) (message.Publisher, message.Subscriber) { return construct(t, "test") }, construct)
 }

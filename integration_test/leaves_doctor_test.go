@@ -2,6 +2,8 @@ package integration_test
 
 import (
 	"context"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -9,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/schema"
 )
 
 // leafFindings are those of leaves.
@@ -259,4 +262,142 @@ func TestDoctorReadsLeavesThroughTheOutbox(t *testing.T) {
 	require.Equal(t, admin.LeafUnknown, list[1].State, "which id is the last is not known")
 	require.ElementsMatch(t, []string{"info leaves_default", "warning leaves_ahead"}, foundOfLeaves(t, reader))
 	require.Contains(t, findings(t, reader)["leaves_ahead"].Evidence, "could not be checked")
+}
+
+// TestOutboxctlRolls does what docs/run/partitions.md says, with the SQL and the command as they stand there.
+func TestOutboxctlRolls(t *testing.T) {
+	extended(t)
+	needsPlainOutbox(t)
+	t.Parallel()
+	page, err := os.ReadFile("../docs/run/partitions.md")
+	require.NoError(t, err)
+	commands := regexp.MustCompile("```\noutboxctl (.*)\n```").FindAllStringSubmatch(string(page), -1)
+	require.Len(t, commands, 2)
+	convert, command := commands[0], commands[1]
+
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	r := ctl{t: t, url: h.url}.run(words(command[1])...)
+	require.Equal(t, 1, r.code, r)
+	require.Contains(t, r.err, "the outbox is not partitioned: use Clean")
+
+	r = ctl{t: t, url: h.url}.run(words(convert[1])...)
+	require.Zero(t, r.code, r.err)
+	r = ctl{t: t, url: h.url}.run(words(command[1])...)
+	require.Zero(t, r.code, r.err)
+	require.Contains(t, r.out, "emptied 0 and dropped 0 leaves", "the first run makes the leaves ahead")
+	h.writeRows(t, 50, `published_at = now() - interval '5 days'`)
+	h.exec(t, `UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id = 7`)
+	first := h.bounds(t)[0] // MINVALUE-8000000 or so
+	h.exec(t, `SELECT setval('outbox_id_seq', `+first[len("MINVALUE-"):]+`::bigint + 1)`)
+	r = ctl{t: t, url: h.url}.run("roll", "--retention", "4d", "--dry-run")
+	require.Zero(t, r.code, r.err)
+	require.Regexp(t, `outbox_p0 +emptied +49 +1\b`, r.out)
+	require.Regexp(t, `Roll would have made \d, emptied 1 and dropped 0 leaves; removed 49 messages with leaves, put back 1, `+
+		`deleted 0\.`, r.out)
+	r = ctl{t: t, url: h.url}.run("roll", "--retention", "4d")
+	require.Equal(t, 2, r.code, "a script must confirm: %s", r.err)
+	require.Equal(t, 50, h.count(t, `SELECT count(*) FROM outbox`))
+	r = ctl{t: t, url: h.url}.run(words(command[1])...)
+	require.Zero(t, r.code, r.err)
+	require.Regexp(t, `Made \d, emptied 1 and dropped 0 leaves; removed 49 messages with leaves, put back 1`, r.out)
+	require.Equal(t, []int64{7}, h.ids(t, "outbox"))
+	require.Equal(t, 2, h.count(t, `SELECT count(*) FROM outbox_audit WHERE action = 'roll' AND actor = 'cron'`))
+	r = ctl{t: t, url: h.url}.run("stats")
+	require.Zero(t, r.code, r.err)
+	require.Contains(t, r.out, "Partitions of the outbox")
+	require.Regexp(t, `outbox_p0 +retained +[\d,]+ +\d+ kB +\d+`, r.out)
+	require.Regexp(t, `outbox_p1 +current +[\d,]+ +[\d,]+ +\d+ kB\n`, r.out)
+	require.Regexp(t, `outbox_p2 +ahead `, r.out)
+	require.Regexp(t, `outbox_default +empty +no leaf +\d+ kB`, r.out)
+
+	// Nobody has run it for long, and now a transaction reads all leaves.
+	h = newPgxHandle(t, newMigratedDatabase(t))
+	intoLeaves(t, h, 100)
+	h.writeRows(t, 150, "")
+	end := h.open(t, `SELECT count(*) FROM outbox`)
+	r = ctl{t: t, url: h.url}.run(words(command[1])...)
+	require.Equal(t, 1, r.code, "cron must say that no leaf was made")
+	require.Contains(t, r.out, "Made 0, emptied 0")
+	require.Contains(t, r.err, "no leaf is ahead of the ids: none was made: it is in use")
+	require.Contains(t, r.err, "run outboxctl doctor, which says what to do")
+	r = ctl{t: t, url: h.url}.run("roll", "--output", "json", "--yes")
+	require.Equal(t, 1, r.code)
+	require.Contains(t, r.out, `"made": 0`)
+	require.Zero(t, ctl{t: t, url: h.url}.run("roll", "--dry-run").code, "a preview changes nothing")
+	end()
+	r = ctl{t: t, url: h.url}.run(words(command[1])...)
+	require.Zero(t, r.code, r.err)
+}
+
+// TestUnloggedLeaf: a crash of the server empties what is unlogged. Check and Doctor find each table where that is a
+// loss, and after the printed cures a crash takes nothing.
+func TestUnloggedLeaf(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	_, h := ownMigratedServer(t)
+	intoLeaves(t, h, 10, 20, 30, 40, 50)
+	h.exec(t, `ALTER TABLE outbox_default SET (autovacuum_vacuum_scale_factor = 0)`)
+	execScript(t, h, `CREATE TABLE outbox_split PARTITION OF outbox FOR VALUES FROM (100) TO (200) PARTITION BY RANGE (id);
+		CREATE TABLE "half-way" PARTITION OF outbox_split FOR VALUES FROM (100) TO (150);
+		CREATE TABLE rest PARTITION OF outbox_split FOR VALUES FROM (150) TO (200)`)
+	clean, err := schema.Inspect(t.Context(), h.db)
+	require.NoError(t, err)
+	require.Empty(t, clean)
+	type damage struct{ sql, object, cure string }
+	list := []damage{
+		{`ALTER TABLE outbox_p1 SET UNLOGGED`, `table public.outbox_p1`, `ALTER TABLE public.outbox_p1 SET LOGGED`},
+		{`ALTER TABLE outbox_default SET UNLOGGED`, `table public.outbox_default`, ``},
+		{`CREATE UNLOGGED TABLE "Other" (LIKE outbox INCLUDING ALL) WITH (autovacuum_vacuum_scale_factor = 0);
+			ALTER TABLE outbox ATTACH PARTITION "Other" FOR VALUES FROM (500) TO (600)`, `table public."Other"`, ``},
+		{`ALTER TABLE "half-way" SET UNLOGGED; ALTER TABLE rest SET UNLOGGED`, `table public.outbox_split`,
+			`ALTER TABLE public."half-way" SET LOGGED; ALTER TABLE public.rest SET LOGGED`},
+		{`ALTER TABLE inbox SET UNLOGGED`, `table "inbox"`, ``},
+		{`ALTER TABLE inbox_queue SET UNLOGGED`, `table "inbox_queue"`, ``},
+	}
+	if h.count(t, `SELECT current_setting('server_version_num')::int`) >= 150000 {
+		list = append(list, damage{`ALTER SEQUENCE outbox_id_seq SET UNLOGGED`, `sequence "outbox_id_seq"`, ``})
+	}
+	var cures []string
+	for _, d := range list {
+		execScript(t, h, d.sql)
+		var found *schema.CheckError
+		require.ErrorAs(t, schema.Check(t.Context(), h.db), &found, d.sql)
+		require.Len(t, found.Problems, 1)
+		p := found.Problems[0]
+		require.Equal(t, d.object, p.Object)
+		require.Equal(t, "is unlogged: a crash of the server would empty it", p.Found)
+		if d.cure != "" {
+			require.Equal(t, d.cure, p.Cure)
+		}
+		f := findings(t, h)["schema"]
+		require.Equal(t, admin.Critical, f.Severity)
+		r := ctl{t: t, url: h.url}.run("check")
+		require.Equal(t, 2, r.code, r.out)
+		require.Contains(t, r.out, p.Object+" is unlogged")
+		execScript(t, h, p.Cure)
+		cures = append(cures, p.Cure)
+		after, err := schema.Inspect(t.Context(), h.db)
+		require.NoError(t, err)
+		require.Empty(t, after, p.Cure)
+	}
+
+	for _, d := range list {
+		if d.object != `table public."Other"` {
+			execScript(t, h, d.sql)
+		}
+	}
+	h.exec(t, `ALTER TABLE "Other" SET UNLOGGED`)
+	for _, cure := range cures {
+		execScript(t, h, cure)
+	}
+	h.writeRows(t, 60, "")
+	h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload) SELECT n, 'far', 't', '' FROM unnest('{120, 170, 520}'::int[]) n`)
+	h.exec(t, `INSERT INTO inbox (consumer, message_id) VALUES ('c', 'm')`)
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id) VALUES ('s', 'm')`)
+	killBackend(t, h)
+	assert.Equal(t, 63, h.count(t, `SELECT count(*) FROM outbox`))
+	assert.Equal(t, 2, h.count(t, `SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM inbox_queue)`))
+	assert.Greater(t, h.count(t, `SELECT nextval('outbox_id_seq')`), 60, "no id is handed out again")
+	h.exec(t, `UPDATE pg_class SET relpersistence = 'u' WHERE oid = 'outbox'::regclass`) // as CREATE UNLOGGED TABLE did
+	require.NoError(t, schema.Check(t.Context(), h.db), "it holds nothing, and nothing makes it logged")
 }

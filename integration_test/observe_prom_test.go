@@ -2,8 +2,11 @@ package integration_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +20,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
+	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
@@ -312,4 +316,87 @@ func lagSum(t testing.TB, c prometheus.Collector) (sum float64) {
 		}
 	}
 	return sum
+}
+
+var (
+	selectorShape  = regexp.MustCompile(`\boutbox_(\w+)\{([^}]*)\}`)
+	conditionShape = regexp.MustCompile(`(\w+)=~?"([^"]*)"`)
+)
+
+// TestFirstScrapeFillsTheTiles: what the dashboard's tiles ask for is in the first scrape of a service that has no
+// message yet, so that none of them says "No data".
+func TestFirstScrapeFillsTheTiles(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("../dashboards/grafana.json")
+	require.NoError(t, err)
+	var board struct {
+		Panels []struct {
+			Type, Title string
+			Targets     []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(content, &board))
+	series := scraped(t, newCollector(t, newPgxHandle(t, newMigratedDatabase(t)), prom.CollectorConfig{}))
+	tiles := 0
+	for _, p := range board.Panels {
+		if p.Type != "stat" {
+			continue
+		}
+		tiles++
+		for _, q := range p.Targets {
+			selectors := selectorShape.FindAllStringSubmatch(q.Expr, -1)
+			require.NotEmpty(t, selectors, q.Expr)
+			for _, s := range selectors {
+				assert.True(t, anySeries(series, s[1], s[2]), "tile %q has no data: %s of %v", p.Title, s[0], series)
+			}
+		}
+	}
+	assert.GreaterOrEqual(t, tiles, 6)
+}
+
+// anySeries says whether a series of this name meets the conditions of a selector. What the viewer chooses is anything.
+func anySeries(all map[string]float64, name, conditions string) bool {
+	for series := range all {
+		labels, ok := strings.CutPrefix(series, name+"{")
+		if !ok {
+			continue
+		}
+		met := true
+		for _, c := range conditionShape.FindAllStringSubmatch(conditions, -1) {
+			if !strings.HasPrefix(c[2], "$") {
+				met = met && regexp.MustCompile(`(^|,)`+c[1]+`=(`+c[2]+`)[,}]`).MatchString(labels)
+			}
+		}
+		if met {
+			return true
+		}
+	}
+	return false
+}
+
+// contextless is an observer that has no context to give.
+type contextless struct{ ended chan context.Context }
+
+func (contextless) HandleStart(context.Context, observe.HandleStart) context.Context { return nil }
+func (c contextless) HandleEnd(ctx context.Context, _ observe.HandleEnd)             { c.ended <- ctx }
+
+// TestDispatcherIgnoresNilContexts: an observer that returns no context keeps no message from being handled.
+func TestDispatcherIgnoresNilContexts(t *testing.T) {
+	t.Parallel()
+	eye := contextless{make(chan context.Context, 10)}
+	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, eye)
+	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
+	require.NoError(t, err)
+	_, err = store.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "shop", MessageID: "1"}, Topic: "payment"})
+	require.NoError(t, err)
+	handled := 0
+	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
+		Service: "booking", Handlers: map[string]queue.Handler{
+			"payment": {Handle: func(context.Context, *queue.Message) error { handled++; return nil }},
+		},
+	}, nil)
+	require.NoError(t, err)
+	require.NoError(t, dispatcher.Drain(t.Context()))
+	require.Equal(t, 1, handled)
+	require.NotNil(t, <-eye.ended)
 }

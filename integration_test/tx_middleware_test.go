@@ -3,6 +3,9 @@ package integration_test
 import (
 	"context"
 	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -227,5 +231,161 @@ func TestTxIsolationAndOnBegin(t *testing.T) {
 			OnBegin: func(context.Context, *message.Message) error { return errHandler },
 		}))(newMessage(""))
 		require.ErrorIs(t, err, errHandler)
+	})
+}
+
+// together is a barrier for the first attempts of two handlers.
+type together struct {
+	wg    sync.WaitGroup
+	calls atomic.Int32
+}
+
+func newTogether() *together {
+	b := &together{}
+	b.wg.Add(2)
+	return b
+}
+
+func (b *together) wait() {
+	if b.calls.Add(1) <= 2 {
+		b.wg.Done()
+		b.wg.Wait()
+	}
+}
+
+func TestTxRetries(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		h.exec(t, "create table accounts (id text primary key, n int not null)")
+		h.exec(t, "insert into accounts values ('a', 0), ('b', 0)")
+
+		// Each adds one to what it read of the other's account: write skew, which only one may commit.
+		skew := func(b *together, mine, other string) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				q, _ := (*core.DB)(h.db).Tx(msg.Context())
+				var n int
+				err := drive.Collect(msg.Context(), q, func(rows drive.Rows) error { return rows.Scan(&n) },
+					"select sum(n) from accounts")
+				if err != nil {
+					return nil, err
+				}
+				b.wait()
+				if _, err := q.Exec(msg.Context(), "update accounts set n = $1 where id = $2", n+1, mine); err != nil {
+					return nil, err
+				}
+				return book(h)(msg)
+			}
+		}
+		deadlock := func(b *together, mine, other string) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if err := h.execTx(msg.Context(), "update accounts set n = n + 1 where id = $1", mine); err != nil {
+					return nil, err
+				}
+				b.wait()
+				if err := h.execTx(msg.Context(), "update accounts set n = n + 1 where id = $1", other); err != nil {
+					return nil, err
+				}
+				return book(h)(msg)
+			}
+		}
+		for name, test := range map[string]struct {
+			handler func(b *together, mine, other string) message.HandlerFunc
+			level   sql.IsolationLevel
+		}{"serialization failure": {skew, sql.LevelSerializable}, "deadlock": {deadlock, sql.LevelDefault}} {
+			run := func(retries int) (errs []error, obs *seen, messages []*message.Message, calls int) {
+				b := newTogether()
+				obs = &seen{}
+				messages = []*message.Message{newMessage("one"), newMessage("two")}
+				errs = make([]error, 2)
+				mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{
+					Tx: middleware.TxConfig{Isolation: test.level, MaxRetries: retries},
+				})
+				var wg sync.WaitGroup
+				for i, pair := range [][2]string{{"a", "b"}, {"b", "a"}} {
+					wg.Go(func() { _, errs[i] = chain(test.handler(b, pair[0], pair[1]), mws...)(messages[i]) })
+				}
+				wg.Wait()
+				return errs, obs, messages, int(b.calls.Load())
+			}
+			before := outboxed(t, h)
+			errs, obs, messages, calls := run(0)
+			require.NoError(t, errors.Join(errs...), name)
+			assert.Greater(t, calls, 2, name)
+			assert.Greater(t, obs.attempts(), 1, name)
+			for _, msg := range messages {
+				assert.Equal(t, 1, effects(t, h, msg), name)
+			}
+			assert.Equal(t, before+2, outboxed(t, h), name)
+
+			errs, obs, messages, calls = run(-1)
+			require.Error(t, errors.Join(errs...), name)
+			assert.Equal(t, 2, calls, name)
+			assert.Equal(t, 1, obs.attempts(), name)
+			assert.Equal(t, 1, effects(t, h, messages[0])+effects(t, h, messages[1]), name)
+		}
+	})
+}
+
+// Each attempt starts from the message as it was delivered.
+func TestTxAttemptsAreIndependent(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		msg := newMessage("payload")
+		msg.Metadata.Set("m", "1")
+		attempts := 0
+		_, err := chain(func(c *message.Message) ([]*message.Message, error) {
+			attempts++
+			assert.True(t, c.Equals(msg), "attempt %d", attempts)
+			require.NoError(t, write(h, c))
+			if attempts < 3 {
+				c.Payload[0] = 'X'
+				c.Metadata.Set("m", "2")
+				c.Ack()
+				c.SetContext(context.Background())
+				return nil, serializationFailure(t, h)
+			}
+			return nil, nil
+		}, stack(t, h, middleware.StackConfig{})...)(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 3, attempts)
+		assert.Equal(t, 1, effects(t, h, msg))
+	})
+}
+
+// serializationFailure returns an error with SQLSTATE 40001 as the driver makes it.
+func serializationFailure(t testing.TB, h handle) error {
+	_, err := (*core.DB)(h.db).Exec(t.Context(), "do $$ begin raise exception 'x' using errcode = '40001'; end $$")
+	require.Equal(t, "40001", text.SQLState(err))
+	return err
+}
+
+func TestTxUnknownCommitIsNotRepeated(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		newEffects(t, h)
+		// The server goes away while it works on COMMIT.
+		h.exec(t, `create function die() returns trigger language plpgsql as
+			$$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$`)
+		h.exec(t, `create constraint trigger die after insert on effects deferrable initially deferred
+			for each row execute function die()`)
+		calls := 0
+		msg := newMessage("")
+		handler := chain(func(msg *message.Message) ([]*message.Message, error) {
+			calls++
+			return book(h)(msg)
+		}, stack(t, h, middleware.StackConfig{})...)
+		_, err := handler(msg)
+		require.ErrorIs(t, err, outbox.ErrCommitUnknown)
+		assert.Equal(t, 1, calls)
+
+		h.exec(t, "drop trigger die on effects")
+		_, err = handler(msg)
+		require.NoError(t, err)
+		_, err = handler(msg)
+		require.NoError(t, err)
+		assert.Equal(t, 1, effects(t, h, msg))
+		assert.Equal(t, 1, outboxed(t, h))
 	})
 }
