@@ -10,6 +10,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/cloudevents"
 )
 
 // PublisherConfig configures NewPublisher.
@@ -56,6 +57,11 @@ func (c PublisherConfig) validate() error {
 		return fmt.Errorf("amqp: PublisherConfig.AckTimeout is %s: it must be above 0", c.AckTimeout)
 	case c.Publish.Transactional || c.Publish.Immediate:
 		return errors.New("amqp: Publish.Transactional and Immediate must be false: messages are confirmed")
+	}
+	if events, ok := c.Marshaler.(CloudEvents); ok {
+		if err := cloudevents.CheckSource(events.Source); err != nil {
+			return fmt.Errorf("amqp: Config.Marshaler: %w", err)
+		}
 	}
 	return nil
 }

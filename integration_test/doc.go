@@ -9,6 +9,7 @@
 //   - tx_: what a handler does in one transaction is committed or undone as one, whoever begins, repeats or ends it
 //   - brokers_: a publisher's nil means that its broker has stored the message, and its errors name who is at fault
 //   - amqp_: RabbitMQ confirms, refuses and returns what the forwarder publishes
+//   - cloudevents_: messages are CloudEvents to the official SDK, and its events are messages
 //   - publisher_: a publisher stores what it was given, byte by byte, in the transaction of its context
 //   - inbox_: a message that is delivered again is applied once, and cleaning the inbox forgets no key too early
 //   - http_: an HTTP request that is repeated under its key is carried out once, and gets the same answer

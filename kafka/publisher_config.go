@@ -9,6 +9,8 @@ import (
 
 	"github.com/IBM/sarama"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
+
+	"github.com/millrace-go/watermill-outbox/internal/cloudevents"
 )
 
 // PublisherConfig configures NewPublisher. Only Brokers is required.
@@ -48,6 +50,11 @@ func (c PublisherConfig) validate(config string) error {
 		}
 		if _, _, err := net.SplitHostPort(broker); err != nil {
 			return fmt.Errorf("kafka: %s.Brokers: %q is not host:port: %w", config, broker, err)
+		}
+	}
+	if events, ok := c.Marshaler.(CloudEvents); ok {
+		if err := cloudevents.CheckSource(events.Source); err != nil {
+			return fmt.Errorf("kafka: %s.Marshaler: %w", config, err)
 		}
 	}
 	return nil

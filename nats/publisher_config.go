@@ -9,6 +9,8 @@ import (
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	natsgo "github.com/nats-io/nats.go"
+
+	"github.com/millrace-go/watermill-outbox/internal/cloudevents"
 )
 
 const defaultAckTimeout = 5 * time.Second
@@ -56,6 +58,11 @@ func (c PublisherConfig) validate() error {
 	}
 	if err := checkURL("PublisherConfig", c.URL); err != nil {
 		return err
+	}
+	if events, ok := c.Marshaler.(CloudEvents); ok {
+		if err := cloudevents.CheckSource(events.Source); err != nil {
+			return fmt.Errorf("nats: PublisherConfig.Marshaler: %w", err)
+		}
 	}
 	switch {
 	case c.AckTimeout < 0:

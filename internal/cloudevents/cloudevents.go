@@ -1,0 +1,113 @@
+// Package cloudevents maps messages to CloudEvents 1.0 in binary mode: attributes are headers beside the metadata.
+package cloudevents
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+)
+
+// ContentType is the name of the header, and of the metadata, of the media type of the payload.
+const ContentType = "content-type"
+
+// inMetadata begins the names of attributes in metadata, whatever the broker.
+const inMetadata = "ce_"
+
+// CheckSource returns an error for a source that cannot be an attribute.
+func CheckSource(source string) error {
+	if !storable(source) {
+		return errors.New("CloudEvents.Source is empty or has control characters: name the service, such as /orders")
+	}
+	return nil
+}
+
+// Encode returns a copy of a message with its attributes among the metadata, under names with a prefix. It returns
+// outbox.ErrInvalidMessage for a message that cannot be a CloudEvent.
+func Encode(msg *message.Message, prefix, source, contentType string) (*message.Message, error) {
+	if err := CheckSource(source); err != nil {
+		return nil, err
+	}
+	out := message.NewMessage(msg.UUID, msg.Payload)
+	out.SetContext(msg.Context())
+	attributes := map[string]string{}
+	for key, value := range msg.Metadata {
+		if name, ok := strings.CutPrefix(key, inMetadata); ok {
+			attributes[name] = value
+		} else {
+			out.Metadata[key] = value
+		}
+	}
+	attributes["specversion"], attributes["source"] = "1.0", source
+	attributes["id"], attributes["type"] = msg.UUID, msg.Metadata[outbox.MetadataEventType]
+	delete(attributes, "time")
+	if at := msg.Metadata[outbox.MetadataOccurredAt]; at != "" {
+		if _, err := time.Parse(time.RFC3339, at); err == nil {
+			attributes["time"] = at
+		}
+	}
+	for name, value := range attributes {
+		switch {
+		case name == "type" && value == "":
+			return nil, fmt.Errorf("%w %q: a CloudEvent needs a type: set metadata %s with outbox.SetEvent",
+				outbox.ErrInvalidMessage, msg.UUID, outbox.MetadataEventType)
+		case !isName(name) || !storable(value):
+			return nil, fmt.Errorf("%w %q: %q cannot be an attribute of a CloudEvent: names have letters a to z and digits, "+
+				"values no control characters and no space at the ends", outbox.ErrInvalidMessage, msg.UUID, name)
+		}
+		out.Metadata[prefix+name] = value
+	}
+	if out.Metadata[ContentType] == "" {
+		out.Metadata[ContentType] = contentType
+		if contentType == "" {
+			out.Metadata[ContentType] = "application/json"
+		}
+	}
+	return out, nil
+}
+
+// Decode gives a message that was received as a CloudEvent its UUID and metadata: event type, time, and what else there
+// is as "ce_" and the name. Other messages stay as they are.
+func Decode(msg *message.Message, prefixes ...string) {
+	attributes, rest := map[string]string{}, message.Metadata{}
+next:
+	for key, value := range msg.Metadata {
+		for _, prefix := range prefixes {
+			if name, ok := strings.CutPrefix(strings.ToLower(key), strings.ToLower(prefix)); ok {
+				attributes[name] = value
+				continue next
+			}
+		}
+		rest[key] = value
+	}
+	if attributes["specversion"] != "1.0" || attributes["id"] == "" {
+		return
+	}
+	msg.UUID, msg.Metadata = attributes["id"], rest
+	rest[outbox.MetadataEventType] = attributes["type"]
+	if at := attributes["time"]; at != "" {
+		rest[outbox.MetadataOccurredAt] = at
+	}
+	for name, value := range attributes {
+		switch name {
+		case "specversion", "id", "type", "time":
+		case "datacontenttype": // of the SDK for NATS
+			rest[ContentType] = value
+		default:
+			rest[inMetadata+name] = value
+		}
+	}
+}
+
+func isName(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+}
+
+func storable(value string) bool {
+	return value != "" && value == strings.TrimSpace(value) && !strings.ContainsFunc(value, unicode.IsControl)
+}
