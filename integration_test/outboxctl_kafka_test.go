@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/IBM/sarama"
@@ -50,6 +51,33 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	both := broker("check", "--nats", other).out
 	assert.Contains(t, both, "has one replica")
 	assert.NotContains(t, both, "no broker that was checked has topic")
+}
+
+// TestOutboxctlOnRabbitMQ forwards to the queue of a topic, and hides the password of a server that is not there.
+func TestOutboxctlOnRabbitMQ(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	server := rabbitMQ(t)
+	queue := amqpQueue(t, server.URL(), nil)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload) SELECT gen_random_uuid(), $1, 'K', '' "+
+		"FROM generate_series(1, 20)", queue)
+	c := ctl{t: t, url: h.url, env: []string{"OUTBOX_AMQP=" + server.URL()}}
+	r := c.run("forward", "--drain")
+	require.Zero(t, r.code, r.err)
+	var sent []string
+	for _, msg := range amqpStored(t, server.URL(), queue) {
+		sent = append(sent, msg.UUID)
+	}
+	assert.Equal(t, column[string](t, h, "SELECT uuid FROM outbox ORDER BY id"), slices.Compact(sent))
+
+	assert.Equal(t, 2, c.run("forward", "--drain", "--nats", "nats://localhost:1").code, "two brokers")
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', $1, '')", queue)
+	c.env = []string{"OUTBOX_AMQP=amqp://ann:canary@127.0.0.1:1/"}
+	var log watched
+	end := c.start(&log, "forward")
+	eventually(t, func() bool { return strings.Contains(log.String(), "not connected to RabbitMQ") }, "it says why")
+	assert.NotContains(t, end().err, "canary")
 }
 
 // TestOutboxctlImportsTables moves what a home-made relay has not sent.

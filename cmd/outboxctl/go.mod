@@ -6,9 +6,11 @@ require (
 	charm.land/lipgloss/v2 v2.0.6
 	github.com/IBM/sarama v1.61.1
 	github.com/ThreeDotsLabs/watermill v1.5.2
+	github.com/ThreeDotsLabs/watermill-amqp/v3 v3.0.2
 	github.com/charmbracelet/colorprofile v0.4.3
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.1.0
+	github.com/millrace-go/watermill-outbox/amqp v0.1.0
 	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/schollz/progressbar/v3 v3.19.1
@@ -22,6 +24,7 @@ require (
 	github.com/ThreeDotsLabs/watermill-kafka/v3 v3.1.0 // indirect
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3 // indirect
 	github.com/ThreeDotsLabs/watermill-sql/v3 v3.1.0 // indirect
+	github.com/cenkalti/backoff/v3 v3.2.2 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
 	github.com/charmbracelet/ultraviolet v0.0.0-20260811164956-006e29f97886 // indirect
 	github.com/charmbracelet/x/ansi v0.11.8 // indirect
@@ -59,6 +62,7 @@ require (
 	github.com/oklog/ulid v1.3.1 // indirect
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
 	github.com/pkg/errors v0.9.1 // indirect
+	github.com/rabbitmq/amqp091-go v1.16.0 // indirect
 	github.com/rcrowley/go-metrics v0.0.0-20250401214520-65e299d6c5c9 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
 	github.com/xdg-go/stringprep v1.0.4 // indirect
@@ -75,5 +79,6 @@ require (
 
 replace (
 	github.com/millrace-go/watermill-outbox => ../..
+	github.com/millrace-go/watermill-outbox/amqp => ../../amqp
 	github.com/millrace-go/watermill-outbox/nats => ../../nats
 )

@@ -9,11 +9,13 @@ import (
 
 	"github.com/IBM/sarama"
 	"github.com/ThreeDotsLabs/watermill"
+	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/spf13/cobra"
 	"github.com/xdg-go/scram"
 
+	"github.com/millrace-go/watermill-outbox/amqp"
 	"github.com/millrace-go/watermill-outbox/broker"
 	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/nats"
@@ -23,12 +25,13 @@ import (
 type brokerFlags struct {
 	kafka                   []string
 	nats                    string
+	amqp                    string // of forward alone
 	tls                     bool
 	caFile, cert, key       string
 	user, mechanism         string
 	kafkaPassword, natsCred string
 
-	both bool // may be given at once
+	both bool // Kafka and NATS may be given at once
 }
 
 var brokerFlagNames = []string{
@@ -61,19 +64,24 @@ func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	b.kafkaPassword = a.getenv("OUTBOX_KAFKA_PASSWORD")
 	a.redactor.addSecret(b.kafkaPassword)
 	a.redactor.addBroker(b.nats)
+	a.redactor.addBroker(b.amqp)
 	a.redactor.addBroker(strings.Join(b.kafka, ",")) // which have none, but a user may think so
-	if len(b.kafka) > 0 && b.nats != "" && !b.both {
+	switch {
+	case b.amqp != "" && (len(b.kafka) > 0 || b.nats != ""):
+		return usagef("--amqp is given together with --kafka or --nats: use one")
+	case len(b.kafka) > 0 && b.nats != "" && !b.both:
 		return usagef("both --kafka and --nats are given: use one")
 	}
 	return nil
 }
 
-func (b *brokerFlags) given() bool { return len(b.kafka) > 0 || b.nats != "" }
+func (b *brokerFlags) given() bool { return len(b.kafka) > 0 || b.nats+b.amqp != "" }
 
-// missing says that there is no broker.
+// missing returns an error if no broker is given.
 func (b *brokerFlags) missing() error {
 	if !b.given() {
-		return usagef("no broker given: use --kafka host:9092 or --nats nats://host:4222, or set OUTBOX_KAFKA or OUTBOX_NATS")
+		return usagef("no broker given: use --kafka host:9092 or --nats nats://host:4222, or set OUTBOX_KAFKA or OUTBOX_NATS; " +
+			"outboxctl forward also takes --amqp amqp://host:5672/ and OUTBOX_AMQP")
 	}
 	return nil
 }
@@ -87,7 +95,26 @@ func (b *brokerFlags) publisher(logger watermill.LoggerAdapter) (message.Publish
 		}
 		return nats.NewPublisher(nats.PublisherConfig{URL: b.nats, Options: options}, logger)
 	}
+	if b.amqp != "" {
+		cfg, err := b.amqpConfig()
+		if err != nil {
+			return nil, err
+		}
+		return amqp.NewPublisher(amqp.PublisherConfig{Config: cfg}, logger)
+	}
 	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: b.kafka, Configure: b.configureKafka}, logger)
+}
+
+// amqpConfig publishes to durable queues that are named like the topics.
+func (b *brokerFlags) amqpConfig() (wmamqp.Config, error) {
+	url := b.amqp
+	tlsConfig, err := b.tlsConfig()
+	if rest, plain := strings.CutPrefix(url, "amqp://"); plain && tlsConfig != nil {
+		url = "amqps://" + rest
+	}
+	cfg := wmamqp.NewDurableQueueConfig(url)
+	cfg.Connection.TLSConfig = tlsConfig
+	return cfg, err
 }
 
 func (b *brokerFlags) natsOptions() ([]natsgo.Option, error) {

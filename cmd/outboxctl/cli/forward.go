@@ -22,15 +22,17 @@ func (a *app) forward() *cobra.Command {
 	var format string
 	var retention, inboxRetention days
 	cmd := &cobra.Command{
-		Use: "forward", Short: "Publish what is in the outbox to Kafka or NATS JetStream",
-		Long: `Publish the messages of the outbox to Kafka or NATS JetStream until interrupted (Ctrl-C, SIGTERM).
+		Use: "forward", Short: "Publish what is in the outbox to Kafka, NATS JetStream or RabbitMQ",
+		Long: `Publish the messages of the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C,
+SIGTERM). With RabbitMQ each topic goes to the durable queue of its name, which must exist.
 Run any number of these processes; they share the work. Every flag can be set in the environment
 instead, such as --lease-ttl in OUTBOX_LEASE_TTL. For health checks use outboxctl check.`,
 		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats " +
-			"nats://localhost:4222 --drain",
+			"nats://localhost:4222 --drain\n  outboxctl forward --amqp amqp://localhost:5672/",
 	}
 	broker.bind(cmd)
 	flags := cmd.Flags()
+	flags.StringVar(&broker.amqp, "amqp", "", "`URL` of RabbitMQ: amqp://user:password@host:5672/vhost, or amqps")
 	flags.StringVar(&cfg.Name, "name", "", "name in logs and in the table of forwarders (default: host name "+
 		"and process id)")
 	flags.StringSliceVar(&cfg.Topics, "topics", nil, "publish only these topics, separated by commas")
