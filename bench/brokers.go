@@ -39,6 +39,13 @@ func (b *bench) kafkaGroup() group {
 	}, b.startKafka)
 }
 
+func (b *bench) rabbitMQGroup() group {
+	return b.brokerGroup("amqp", "RabbitMQ, confirms, durable queue", row{
+		name: "drain_amqp_vs_watermill", floor: 3, aim: 5,
+		what: "real RabbitMQ, both through amqp.Publisher, best Concurrency: ours / Watermill's forwarder",
+	}, b.startRabbitMQ)
+}
+
 func (b *bench) brokerGroup(name, title string, r row, start func(context.Context) (broker, error)) group {
 	r.ours, r.rival, r.chart, r.label = "ours_"+name, "watermill_"+name, title, "Watermill's forwarder"
 	return group{

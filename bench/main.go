@@ -164,9 +164,9 @@ func (b *bench) files(o options, machine []string, outcomes []outcome) error {
 // groups are all rows, in the order in which they are measured.
 func (b *bench) groups() []group {
 	return []group{
-		b.drainGroup(), b.slowGroup(), b.jetStreamGroup(), b.kafkaGroup(), b.horizonGroup(), b.backlogGroup(),
-		b.twoGroup(), b.hotGroup(), b.failingGroup(), b.overheadGroup(), b.inboundGroup(), b.latencyGroup(), b.queueGroup(),
-		b.claimGroup(), b.claimHorizonGroup(), b.leavesGroup(), b.leavesTimedGroup(),
+		b.drainGroup(), b.slowGroup(), b.jetStreamGroup(), b.kafkaGroup(), b.rabbitMQGroup(), b.horizonGroup(),
+		b.backlogGroup(), b.twoGroup(), b.hotGroup(), b.failingGroup(), b.overheadGroup(), b.inboundGroup(),
+		b.latencyGroup(), b.queueGroup(), b.claimGroup(), b.claimHorizonGroup(), b.leavesGroup(), b.leavesTimedGroup(),
 	}
 }
 
