@@ -217,6 +217,7 @@ func TestTrendIsInTheRows(t *testing.T) {
 
 // TestTrendOfWhatGrows: more is written than published, of one topic of two.
 func TestTrendOfWhatGrows(t *testing.T) {
+	extended(t)
 	h := onPgx(t)
 	// Of orders three a second are written, and one is published; letters stand still at one a second.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)

@@ -248,6 +248,7 @@ func TestTimelineOfWhatIsDiscarded(t *testing.T) {
 
 // TestHistoryOfTheInboxIsBounded: of 30 attempts the last 20 are kept.
 func TestHistoryOfTheInboxIsBounded(t *testing.T) {
+	extended(t)
 	h := onPgx(t)
 	f, mend := refusingUntilMended(t, h, -1)
 	bad := newMessage("bad")
@@ -355,6 +356,7 @@ func TestDeathsInTheQueue(t *testing.T) {
 
 // TestHistoryOfTheQueueIsBounded: of 30 attempts the last 20 are kept.
 func TestHistoryOfTheQueueIsBounded(t *testing.T) {
+	extended(t)
 	h := onPgx(t)
 	s, owner := newStore(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
 	_, err := s.Enqueue(t.Context(), item("shop", "bad"))

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"errors"
 	"maps"
 	"strings"
 	"sync/atomic"
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
 // TestFirstMessageOfADatabase: the sequence was never used when the forwarder first reads it.
@@ -96,4 +98,91 @@ func TestMetadataComesOutAsItWentIn(t *testing.T) {
 			t.Fatal("no message came")
 		}
 	})
+}
+
+func TestDelayedMessages(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	forEachHandle(t, func(t *testing.T, h handle) {
+		cfg := quickConfig()
+		w := startForwarder(t, h, cfg)
+		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+		require.NoError(t, err)
+		send := func(payload string, delay func(*message.Message)) {
+			msg := newMessage(payload)
+			outbox.SetKey(msg, "K")
+			if delay != nil {
+				delay(msg)
+			}
+			require.NoError(t, pub.Publish("orders", msg))
+		}
+		send("later", func(m *message.Message) { outbox.SetDelay(m, time.Hour) })
+		send("past", func(m *message.Message) { outbox.SetDueAt(m, time.Now().Add(-time.Hour)) })
+		send("now", nil)
+		w.arrives(t, "now", "past") // though a delayed message of their key came first
+		begun := time.Now()
+		send("for", func(m *message.Message) { outbox.SetDelay(m, 300*time.Millisecond) })
+		send("until", func(m *message.Message) { outbox.SetDueAt(m, begun.Add(500*time.Millisecond)) })
+		w.arrives(t, "for", "until")
+		for _, m := range w.all() {
+			switch m.payload {
+			case "for":
+				assert.GreaterOrEqual(t, m.at.Sub(begun), 290*time.Millisecond)
+			case "until":
+				assert.GreaterOrEqual(t, m.at.Sub(begun), 490*time.Millisecond)
+			case "later":
+				t.Error("sent an hour too early")
+			}
+		}
+	})
+}
+
+// TestManyDueAtOnce: what falls due together leaves without waiting for a poll after every few.
+func TestManyDueAtOnce(t *testing.T) {
+	extended(t)
+	h := onPgx(t)
+	h.exec(t, `insert into outbox (uuid, topic, key, payload, due_at)
+		select gen_random_uuid(), 'orders', 'K', convert_to(n::text, 'UTF8'), now() from generate_series(1, 5000) n`)
+	cfg := quickConfig()
+	cfg.PollInterval = time.Hour
+	w := startForwarder(t, h, cfg)
+	w.arrives(t, numbered("", 1, 5000)...)
+}
+
+// TestOddMetadata has rows that SQL has written, with metadata that no message can carry, or with a generation that
+// package admin would not give: each is settled, and those that cannot be sent die and leave a letter.
+func TestOddMetadata(t *testing.T) {
+	h := onPgx(t)
+	odd := []string{`null`, `[]`, `{"n": 5}`, `{"outbox_generation": 5}`, `"text"`}
+	for _, metadata := range odd {
+		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata) VALUES ('odd ' || $1, 'bad', $1, '', $1::jsonb)`,
+			metadata)
+	}
+	for _, generation := range []string{``, `7`, `x`} {
+		for _, topic := range []string{"good", "bad"} { // due, and failing at once
+			h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, due_at)
+				VALUES ($1 || $2, $1, $1 || $2, '', jsonb_build_object('outbox_generation', $2::text), now())`, topic, generation)
+		}
+	}
+	cfg := classifyingConfig()
+	cfg.DeadLetterTopic = "letters"
+	cfg.MaxAttempts, cfg.MinDeadAge = 1, -1
+	cfg.Classify = func(error) forwarder.Verdict { return forwarder.Permanent }
+	w := startForwarderOn(t, h, cfg, func(topic string, _ *message.Message) error {
+		if topic == "bad" {
+			return errors.New("refused")
+		}
+		return nil
+	})
+	eventually(t, func() bool {
+		return h.count(t, `SELECT count(*)::int FROM outbox WHERE published_at IS NULL AND dead_at IS NULL`) == 0
+	}, "a row is never settled")
+	const bad = 5 + 3
+	assert.Equal(t, bad, h.count(t, `SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL`))
+	assert.Equal(t, bad,
+		h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'letters' AND published_at IS NOT NULL`))
+	assert.Equal(t, bad, h.count(t, `SELECT count(DISTINCT metadata->>'uuid_poisoned')::int FROM outbox `+
+		`WHERE topic = 'letters'`))
+	assert.Equal(t, 3, h.count(t, `SELECT count(*)::int FROM outbox WHERE topic = 'good' AND published_at IS NOT NULL`))
+	w.idle(t)
 }

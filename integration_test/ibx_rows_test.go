@@ -95,3 +95,72 @@ func (x ibx) nobodys(t testing.TB, id string) {
 	assert.Empty(t, q.Owner)
 	assert.Zero(t, q.LockedUntil)
 }
+
+var ibxHandlers = []requirement{
+	{number: 73, text: "a message goes to the handler of its topic", verdict: held, shownBy: "TestDispatcherDecides"},
+	{number: 74, text: "an unknown topic is warned of and its message kept", verdict: inOtherWords,
+		why: "Without a charge, however long: a rolling deployment whose old processes do not know the new topic must " +
+			"not use up its attempts. " +
+			"It is left to others for 10 s, and then waits a minute at a time, after an hour longer and longer, up to an " +
+			"hour. DispatcherConfig.DefaultHandler takes such messages.",
+		shownBy: "TestUnknownTopicIsKept TestServicesShareAQueue TestTopicWithoutAHandlerLosesNothing " +
+			"TestDefaultHandlerTakesTheRest"},
+	{
+		number: 75, text: "a handler's error decides between abandon and fail", verdict: held,
+		shownBy: "TestDispatcherDecides",
+	},
+	{number: 76, text: "a handler gets the message and a context", verdict: held, shownBy: "TestDispatcherLogs"},
+	{number: 77, text: "handlers should be idempotent", verdict: inOtherWords,
+		why: "Those in a transaction need not be as far as the database goes: the ack commits with what they write. " +
+			"Detached ones should.",
+		shownBy: "TestDispatcherCommitsWithItsHandlers"},
+	{number: 78, text: "no two handlers have one message at one time", verdict: inOtherWords,
+		why: "Never in one process. In another one a detached handler may begin while that of a process which stood " +
+			"still for longer than its " +
+			"lease has not returned; its context has ended. A handler in a transaction keeps the message as long as its " +
+			"connection lasts, and commits " +
+			"nothing afterwards.",
+		shownBy: "TestPausedHandlerAppliesNothing TestStoppedProcessChangesNothing TestDispatchersUnderFire"},
+	{
+		number: 79, text: "different messages are handled at the same time", verdict: held,
+		shownBy: "TestDispatcherTakesNoMoreThanItHandles",
+	},
+}
+
+var ibxDatabases = []requirement{
+	{number: 85, text: "each database has a store of its own", verdict: held, shownBy: "TestStoresOfAFleet"},
+	{
+		number: 86, text: "a strategy selects the store to poll", verdict: held,
+		shownBy: "TestFleetSelection TestQueueGroupTakesTurns",
+	},
+	{
+		number: 87, text: "round robin takes one batch of each in turn", verdict: held,
+		shownBy: "TestFleetSelection TestQueueGroupTakesTurns",
+	},
+	{
+		number: 88, text: "drain first stays with a store until it is empty", verdict: held,
+		shownBy: "TestFleetSelection TestQueueGroupTakesTurns",
+	},
+	{number: 89, text: "each store has an identifier", verdict: held, shownBy: "TestStoresOfAFleet"},
+	{number: 90, text: "lines about messages name the store", verdict: held, shownBy: "TestStoresOfAFleet"},
+	{number: 91, text: "the router returns the store of a key", verdict: held, shownBy: "TestStoresOfAFleet"},
+	{
+		number: 92, text: "an unknown key is an error", verdict: inOtherWords, why: "It returns fleet.ErrUnknownDatabase.",
+		shownBy: "TestStoresOfAFleet",
+	},
+}
+
+var ibxDiscovery = []requirement{
+	{
+		number: 93, text: "the list of databases is refreshed periodically", verdict: held,
+		shownBy: "TestFleetFollowsItsDiscovery",
+	},
+	{number: 94, text: "every 5 minutes by default", verdict: held, shownBy: "TestFleetRefreshInterval"},
+	{number: 95, text: "new databases get stores", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
+	{number: 96, text: "databases that are gone lose theirs", verdict: inOtherWords,
+		why: "When the last use of it has ended. An answer without any database is taken for a fault, until it has been " +
+			"given three times and for as long as " +
+			"the interval of refreshing.",
+		shownBy: "TestFleetFollowsItsDiscovery TestFleetBelievesAnEmptyDiscoveryInTheEnd"},
+	{number: 97, text: "what has not changed is kept", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
+}

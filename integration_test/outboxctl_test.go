@@ -352,6 +352,7 @@ func TestOutboxctlColours(t *testing.T) {
 
 // TestOutboxctlRoles has somebody look who may only look, and act who may act.
 func TestOutboxctlRoles(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	owner, as := newRoles(t)
 	fillOutboxctl(t, owner)

@@ -106,6 +106,7 @@ func TestPages(t *testing.T) {
 
 // TestPagesOfAList walks through a list by its links.
 func TestPagesOfAList(t *testing.T) {
+	extended(t)
 	h := onPgx(t)
 	fillOutbox(t, h, 1200)
 	s, seen := newSite(t, h, ui.Access{}), map[string]bool{}
