@@ -16,7 +16,7 @@ type Verdict int
 const (
 	// Unknown is the verdict on an unrecognised error. A circuit breaker decides: a message that fails while others are
 	// published is charged an attempt, as with Retry; if every publish fails, the topic pauses, as with Unavailable.
-	// docs/guides/retries.md has the rule.
+	// docs/guides/failures.md has the rule.
 	Unknown Verdict = iota
 	// Retry charges the message an attempt and retries it after a backoff; its key is blocked meanwhile.
 	Retry

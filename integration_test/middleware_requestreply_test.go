@@ -56,7 +56,7 @@ func newReplying(
 		GeneratePublishTopic:   func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil },
 		GenerateSubscribeTopic: func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil },
 		AckCommandErrors:       ackErrors,
-		// What docs/guides/cqrs.md says: the reply of a failure leaves although the transaction is rolled back.
+		// What docs/guides/patterns.md says: the reply of a failure leaves although the transaction is rolled back.
 		ModifyNotificationMessage: func(msg *message.Message, p requestreply.PubSubBackendOnCommandProcessedParams) error {
 			if p.HandleErr == nil {
 				return nil

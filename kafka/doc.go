@@ -27,6 +27,6 @@
 // messages of a partition are delivered again. Leave retries to Backoff: Watermill's Retry keeps a slot while it waits.
 // A message that can never succeed must be acked: middleware.Outcomes does so with a dead letter.
 //
-// docs/start/kafka.md has the settings and verdicts; docs/guides/inbound-kafka.md compares the
+// docs/start/kafka.md has the settings and verdicts; docs/guides/inbound.md compares the
 // subscriber with watermill-kafka's.
 package kafka

@@ -135,7 +135,7 @@ func TestCheckOfTheServer(t *testing.T) {
 // found.
 func TestSettingsPageMarksWhatIsFound(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "docs", "run", "settings.md"))
+	page, err := os.ReadFile(filepath.Join("..", "docs", "run", "postgresql.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +149,6 @@ func TestSettingsPageMarksWhatIsFound(t *testing.T) {
 	slices.Sort(is)
 	slices.Sort(marked)
 	if !slices.Equal(is, marked) {
-		t.Errorf("docs/run/settings.md marks %v, and Check finds %v", marked, is)
+		t.Errorf("docs/run/postgresql.md marks %v, and Check finds %v", marked, is)
 	}
 }

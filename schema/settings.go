@@ -16,7 +16,7 @@ type liveSetting struct {
 	role, database            string
 }
 
-// judged are the settings that Check looks at. docs/run/settings.md says of all others why they do not matter.
+// judged are the settings that Check looks at. docs/run/postgresql.md says of all others why they do not matter.
 var judged = []struct {
 	name     string
 	ordinary string // no fault

@@ -1,7 +1,7 @@
 package sqltext
 
 // Our statements are sent by sessions of the user's pool, with the settings of its role. They are written so that few
-// settings matter, and those are set for the statement's own transaction where they are others. docs/run/settings.md
+// settings matter, and those are set for the statement's own transaction where they are others. docs/run/postgresql.md
 // lists them.
 const (
 	// CheckSettings reads settings with what has set them: 'user' is ALTER ROLE, 'database' ALTER DATABASE.
