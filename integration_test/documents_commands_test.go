@@ -67,6 +67,8 @@ func TestDocumentsCommandsAct(t *testing.T) {
 				switch {
 				case arg == "--watch":
 					args[i] = "--exact"
+				case args[0] == "find" && i == 1:
+					args[i] = "dead"
 				case arg == "ID":
 					args[i] = "44"
 				case i > 0 && args[i-1] == "--group":
