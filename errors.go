@@ -42,9 +42,9 @@ var (
 	// Cure: correct the field that the error names.
 	ErrInvalidMessage = core.ErrInvalidMessage // outbox: invalid message
 
-	// ErrNotStored is returned if a trigger or a rule swallowed an insert. Publish returns it, or InTx if the messages wait
-	// for COMMIT, and so do middleware.Inbox and package queue. Nothing of the transaction is committed, unless the caller
-	// ignores the error in a transaction of its own.
+	// ErrNotStored is returned if a trigger or a rule swallowed an insert. Publish returns it, or InTx if the messages
+	// wait for COMMIT, and so do middleware.Inbox and package queue. Nothing of the transaction is committed, unless the
+	// caller ignores the error in a transaction of its own.
 	ErrNotStored = text.ErrNotStored // outbox: the database accepted the insert and stored fewer rows…
 
 	// ErrCommitUnknown is returned by InTx if the connection broke or timed out during COMMIT.
@@ -52,14 +52,14 @@ var (
 	// Cure: look for the effects before you repeat them; behind an inbox the redelivery does.
 	ErrCommitUnknown = drive.ErrCommitUnknown // outbox: the outcome of COMMIT is unknown
 
-	// ErrTxEnded is returned by InTx and Publish if the function ended the transaction itself. Later writes of the function
-	// were not part of the transaction, and nothing was published for them. It is also returned, without a call of the
-	// function, for a context whose transaction has ended; OutsideTx removes it.
+	// ErrTxEnded is returned by InTx and Publish if the function ended the transaction itself. Later writes of the
+	// function were not part of the transaction, and nothing was published for them. It is also returned, without a call
+	// of the function, for a context whose transaction has ended; OutsideTx removes it.
 	ErrTxEnded = drive.ErrTxEnded // outbox: the transaction was ended inside the function that InTx runs…
 
-	// ErrTxBusy is returned by a nested InTx while another one runs in the same transaction. That includes an InTx with the
-	// context of an outer scope and one in another goroutine. InTx returns it too if its function returned while a nested
-	// one was running. Savepoints of one connection can only be nested.
+	// ErrTxBusy is returned by a nested InTx while another one runs in the same transaction. That includes an InTx with
+	// the context of an outer scope and one in another goroutine. InTx returns it too if its function returned while a
+	// nested one was running. Savepoints of one connection can only be nested.
 	ErrTxBusy = core.ErrTxBusy // outbox: a nested InTx is running in this transaction…
 
 	// ErrTxManaged is returned by Commit and Rollback of the transaction that PgxTx returns.

@@ -1,5 +1,5 @@
-// Package broker has the interfaces by which package admin reads a broker: the messages that it holds, for Reconcile, and
-// what it may lose, for Doctor. kafka.TopicReader and nats.TopicReader implement them.
+// Package broker has the interfaces by which package admin reads a broker: the messages that it holds, for Reconcile,
+// and what it may lose, for Doctor. kafka.TopicReader and nats.TopicReader implement them.
 package broker
 
 import (

@@ -99,8 +99,8 @@ func (b *batch[T]) last(ctx context.Context) (left []T) {
 	return left
 }
 
-// rowsFault says whether an error may be due to one of many rows: something about its data, or that a transaction has it
-// locked.
+// rowsFault says whether an error may be due to one of many rows: something about its data, or that a transaction has
+// it locked.
 func rowsFault(err error) bool {
 	return timedOut(err) || text.SQLState(err) == text.LockNotAvailable || text.RefusesRow(err)
 }

@@ -55,8 +55,9 @@ var (
 	// Cure: make them faster.
 	errTooSlow = errors.New("forwarder: too many reports are queued")
 
-	// ErrStandby is logged and reported to observers if a running forwarder is connected to a standby. Snapshots there do not list the transactions in progress, so it cannot be read in order: nothing is
-	// published until they reach a primary again. On a standby Run does not start; schema.Check says so.
+	// ErrStandby is logged and reported to observers if a running forwarder is connected to a standby. Snapshots there do
+	// not list the transactions in progress, so it cannot be read in order: nothing is published until they reach a
+	// primary again. On a standby Run does not start; schema.Check says so.
 	ErrStandby = errors.New("forwarder: connected to a standby: connect to the primary")
 )
 

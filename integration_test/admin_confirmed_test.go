@@ -142,8 +142,8 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 	}
 }
 
-// TestActsKeepWhatWasEnqueuedSince: an ID that is enqueued again between preview and act has other content, which nobody
-// has seen.
+// TestActsKeepWhatWasEnqueuedSince: an ID that is enqueued again between preview and act has other content, which
+// nobody has seen.
 func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)

@@ -26,8 +26,8 @@ import (
 
 const manyLedger = `insert into ledger (key, seq) select * from unnest($1::text[], $2::int[])`
 
-// batchService is a member of the group: a Router with a batch handler that writes a row for each message, and publishes
-// the size of each batch.
+// batchService is a member of the group: a Router with a batch handler that writes a row for each message, and
+// publishes the size of each batch.
 type batchService struct {
 	router *message.Router
 	ended  chan error

@@ -177,7 +177,8 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 	assert.True(t, x.processed(t, "a", nil))
 }
 
-// TestEnqueueWaitsForWhatIsGivenBack, also if that is done behind a savepoint: the content that comes meanwhile is kept.
+// TestEnqueueWaitsForWhatIsGivenBack, also if that is done behind a savepoint: the content that comes meanwhile is
+// kept.
 func TestEnqueueWaitsForWhatIsGivenBack(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

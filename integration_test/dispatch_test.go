@@ -511,8 +511,8 @@ func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
 	assert.Equal(t, queue.Processing, state)
 }
 
-// TestEndedTransactionOfAHandlerThatFails, or that ends its goroutine: the message comes again, although the handler has
-// committed that it is done.
+// TestEndedTransactionOfAHandlerThatFails, or that ends its goroutine: the message comes again, although the handler
+// has committed that it is done.
 func TestEndedTransactionOfAHandlerThatFails(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

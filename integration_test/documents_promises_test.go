@@ -20,7 +20,8 @@ import (
 )
 
 // TestPromises fails if make test shows a promise of the README, a kind of finding of Doctor or a requirement of the
-// queue no longer, because its tests are gone or run by make test-rest alone; or if integration_test/promises.md is old.
+// queue no longer, because its tests are gone or run by make test-rest alone; or if integration_test/promises.md is
+// old.
 func TestPromises(t *testing.T) {
 	t.Parallel()
 	const file = "promises.md"

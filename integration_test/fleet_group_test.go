@@ -110,7 +110,8 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 	broker.arrives(t, "the first of a new sequence", "the second")
 }
 
-// What operators send again in a database at rest is seen by the next look, and not when all is looked at once a minute.
+// What operators send again in a database at rest is seen by the next look, and not when all is looked at once a
+// minute.
 func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -43,8 +43,8 @@ func TestJetStreamClose(t *testing.T) {
 	assert.Equal(t, [2]int{0, 0}, [2]int{info.NumAckPending, int(info.NumPending)}, "messages that JetStream waits for")
 }
 
-// TestInboundBounds: no more is read than MaxAhead messages, or about MaxBytes, and what was fetched already, and then it
-// goes on.
+// TestInboundBounds: no more is read than MaxAhead messages, or about MaxBytes, and what was fetched already, and then
+// it goes on.
 func TestInboundBounds(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// TestAllTopicsAreBackTogether: all topics of two forwarders are paused. When the broker is back, they all publish again
-// within the maximum of OutageBackoff, whether the errors had a verdict or not. Without one the outage has cost each
-// forwarder four attempts, with one none.
+// TestAllTopicsAreBackTogether: all topics of two forwarders are paused. When the broker is back, they all publish
+// again within the maximum of OutageBackoff, whether the errors had a verdict or not. Without one the outage has cost
+// each forwarder four attempts, with one none.
 func TestAllTopicsAreBackTogether(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -315,8 +315,8 @@ func TestPublishThroughPgBouncer(t *testing.T) {
 	})
 }
 
-// TestSwallowedInserts: where a trigger or a rule keeps rows from a table, whoever inserts gets ErrNotStored, and Inspect
-// names the trigger or the rule.
+// TestSwallowedInserts: where a trigger or a rule keeps rows from a table, whoever inserts gets ErrNotStored, and
+// Inspect names the trigger or the rule.
 func TestSwallowedInserts(t *testing.T) {
 	t.Parallel()
 	const trigger = "create function swallow() returns trigger language plpgsql as 'begin return null; end'; " +

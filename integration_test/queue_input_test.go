@@ -164,8 +164,8 @@ func TestExpiry(t *testing.T) {
 	settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("held")))
 }
 
-// TestCleanKeepsUnfinished: only what is done, or was seen and never worked on, is deleted, batch by batch, each of them short. A copy that comes after
-// that is new: that is what the retention says.
+// TestCleanKeepsUnfinished: only what is done, or was seen and never worked on, is deleted, batch by batch, each of
+// them short. A copy that comes after that is new: that is what the retention says.
 func TestCleanKeepsUnfinished(t *testing.T) {
 	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})

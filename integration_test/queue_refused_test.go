@@ -196,8 +196,8 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 	}
 }
 
-// TestRefusedBehindABusyTopic: a message is refused while the free slots of its Dispatcher are not for the many messages
-// before it.
+// TestRefusedBehindABusyTopic: a message is refused while the free slots of its Dispatcher are not for the many
+// messages before it.
 func TestRefusedBehindABusyTopic(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

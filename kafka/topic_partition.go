@@ -85,8 +85,8 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sa
 	return nil
 }
 
-// afterMarkers returns the first offset, from one on, at which there is a message, or where the partition ends: what lies
-// before it are the markers of transactions and, if only committed messages are read, messages that were aborted.
+// afterMarkers returns the first offset, from one on, at which there is a message, or where the partition ends: what
+// lies before it are the markers of transactions and, if only committed messages are read, messages that were aborted.
 func (r *partitionReader) afterMarkers(
 	ctx context.Context, from int64, isolation sarama.IsolationLevel,
 ) (next int64, err error) {

@@ -74,8 +74,8 @@ type BatchFunc func(ctx context.Context, msgs []*message.Message) error
 // If fn returns an error or panics, the batch is rolled back and its halves are tried separately, and so on. A message
 // that fails in a batch of one goes through Outcomes, Tx and Inbox alone, and becomes a dead letter at last; the others
 // are committed. Messages that failed before, and all messages of a batch that timed out or failed too often, go alone
-// immediately. So fn can be called again for a message that did not fail, and for a message alone while another batch is
-// in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
+// immediately. So fn can be called again for a message that did not fail, and for a message alone while another batch
+// is in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
 //
 // It returns outbox.ErrNoDB or an error that names the field at fault. A nil logger is that of db.
 func Batch(

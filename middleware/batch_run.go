@@ -364,8 +364,8 @@ func (b *batcher) claim(ctx context.Context, batch []*batched) error {
 	return nil
 }
 
-// ackAll marks the messages of queue.Subscriber done. A message whose lease was lost goes alone, and messages of a queue
-// in another database are recorded in the inbox.
+// ackAll marks the messages of queue.Subscriber done. A message whose lease was lost goes alone, and messages of a
+// queue in another database are recorded in the inbox.
 func ackAll(ctx context.Context, batch []*batched) (elsewhere bool, err error) {
 	of := map[core.Work]*batched{}
 	var all []core.Work

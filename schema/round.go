@@ -41,8 +41,8 @@ type run struct {
 	ran   []Migration
 }
 
-// round runs, under the lock, all migrations that are missing, in one transaction. It returns errLocked if another session
-// has the lock.
+// round runs, under the lock, all migrations that are missing, in one transaction. It returns errLocked if another
+// session has the lock.
 func (r *run) round(ctx context.Context) error {
 	var ran []Migration
 	err := r.db.Transact(ctx, func(q drive.Querier) error {

@@ -139,8 +139,8 @@ func (rq *request) figures(o *overview, s *admin.Stats) {
 	}
 }
 
-// tableOf lists all topics. If they are too many, it lists the one that was asked for and those in the worst state, since
-// a page of 20,000 topics has 27 MB.
+// tableOf lists all topics. If they are too many, it lists the one that was asked for and those in the worst state,
+// since a page of 20,000 topics has 27 MB.
 func tableOf(in admin.Table, topics []admin.TopicStats, asked string) (table topicTable) {
 	for _, t := range topics {
 		table.Rows = append(table.Rows, rowOf(in, t))

@@ -38,7 +38,8 @@ func TestLeavesThatMatterAreShown(t *testing.T) {
 	}
 }
 
-// TestTopicsThatNeedAttentionAreShown: of too many topics the page lists the one asked for and those in the worst state.
+// TestTopicsThatNeedAttentionAreShown: of too many topics the page lists the one asked for and those in the worst
+// state.
 func TestTopicsThatNeedAttentionAreShown(t *testing.T) {
 	var all []admin.TopicStats
 	for i := range mostTopics + 20 {

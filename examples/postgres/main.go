@@ -1,5 +1,5 @@
-// Command postgres is a service without a broker: an order and the message about it are committed together, and handlers
-// of this process, or of others on the same database, take the messages from the queue.
+// Command postgres is a service without a broker: an order and the message about it are committed together, and
+// handlers of this process, or of others on the same database, take the messages from the queue.
 //
 //	DATABASE_URL=postgres://... go run ./postgres
 package main

@@ -21,8 +21,8 @@ var (
 	AllNotification = Notification{Outbox: true, Queue: true}
 )
 
-// A notification names at most maxNotificationTopics topics with maxNotificationBytes in all. Postgres limits a payload to
-// 8,000 bytes.
+// A notification names at most maxNotificationTopics topics with maxNotificationBytes in all. Postgres limits a payload
+// to 8,000 bytes.
 const (
 	maxNotificationTopics = 32
 	maxNotificationBytes  = 1000

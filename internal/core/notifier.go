@@ -58,8 +58,8 @@ func (db *DB) OnCommit(fn func(Notification)) (stop func()) {
 	}
 }
 
-// Listen calls fn for each notification of another handle, and once with both tables when it begins to listen. It uses a
-// connection of its own until ctx is done or the connection breaks, and returns the reason. It may return
+// Listen calls fn for each notification of another handle, and once with both tables when it begins to listen. It uses
+// a connection of its own until ctx is done or the connection breaks, and returns the reason. It may return
 // drive.ErrNoListen.
 func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	if err := db.Check(); err != nil {
@@ -72,8 +72,8 @@ func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	})
 }
 
-// Hear sends a notification and returns nil once it arrives on a connection of its own. Other listeners look for messages
-// once. It may return drive.ErrNoListen.
+// Hear sends a notification and returns nil once it arrives on a connection of its own. Other listeners look for
+// messages once. It may return drive.ErrNoListen.
 func (db *DB) Hear(ctx context.Context) error {
 	if err := db.Check(); err != nil {
 		return err
@@ -126,8 +126,8 @@ func (db *DB) wake(n Notification, notified bool) {
 	}
 }
 
-// WakeLater wakes listeners after the transaction of ctx commits, or now if ctx has no transaction. For a transaction of
-// WithTx, the code that commits it wakes them too.
+// WakeLater wakes listeners after the transaction of ctx commits, or now if ctx has no transaction. For a transaction
+// of WithTx, the code that commits it wakes them too.
 func (db *DB) WakeLater(ctx context.Context, n Notification) {
 	if s := scopeFrom(ctx); s != nil {
 		_ = s.use(func() error { s.tx.wroteTo(db, n); return nil }) // a transaction that has ended wakes nobody

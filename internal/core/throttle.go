@@ -34,7 +34,8 @@ func Pause(ctx context.Context, wait time.Duration) {
 
 type throttledKey struct{}
 
-// MarkThrottled marks ctx: the code that marks it pauses before a message is nacked, so the code that it calls need not.
+// MarkThrottled marks ctx: the code that marks it pauses before a message is nacked, so the code that it calls need
+// not.
 func MarkThrottled(ctx context.Context) context.Context {
 	ctx, tree := TreeOf(ctx)
 	return context.WithValue(ctx, throttledKey{}, tree)

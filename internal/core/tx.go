@@ -93,8 +93,8 @@ func (s *scope) use(fn func() error) error {
 	return fn()
 }
 
-// MarkReadOnly ends the transaction of ctx with ROLLBACK instead of COMMIT, and still reports success, provided that the
-// caller alone used it. COMMIT of a transaction that only locked a row would wait for the disk.
+// MarkReadOnly ends the transaction of ctx with ROLLBACK instead of COMMIT, and still reports success, provided that
+// the caller alone used it. COMMIT of a transaction that only locked a row would wait for the disk.
 func MarkReadOnly(ctx context.Context) {
 	s := scopeFrom(ctx)
 	if s == nil || !s.tx.ours || s.parent != nil {

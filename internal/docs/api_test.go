@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// notPublic are the folders whose packages nobody imports from outside, beside those that Go hides by itself.
+// notPublic are the folders whose packages users do not import: programs, tests, their modules in testdata, tools of
+// the release. They can change at any time, so api.txt does not list them.
 var notPublic = []string{"bench", "cmd", "examples", "integration_test", "internal", "testdata", "tools"}
 
-// apiPackages finds the packages whose exported names are noted in api.txt: all that the tree has, so that none is
-// forgotten.
+// apiPackages lists the packages whose exported names are noted in api.txt: all but those in notPublic.
 func apiPackages(t *testing.T) (dirs []string) {
 	err := filepath.WalkDir(".", func(dir string, e fs.DirEntry, err error) error {
 		switch {

@@ -56,8 +56,8 @@ type Pool interface {
 	// closes it.
 	Dedicated(ctx context.Context) (Querier, func(), error)
 	// ReaderConn opens a connection for the few statements that run all the time. On a direct connection they are planned
-	// once, by indexes only, so that a plan made while the outbox was empty also fits a full one. Behind a pooler, and with
-	// database/sql, it returns the pool, which plans them each time, and a nil close function.
+	// once, by indexes only, so that a plan made while the outbox was empty also fits a full one. Behind a pooler, and
+	// with database/sql, it returns the pool, which plans them each time, and a nil close function.
 	ReaderConn(ctx context.Context) (Querier, func(), error)
 	// PlanCached returns the pool for statements that run all the time and whose plans are kept as ReaderConn keeps them.
 	// Where ReaderConn returns the pool, so does PlanCached.

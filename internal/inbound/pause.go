@@ -56,8 +56,9 @@ func lastFailure(failures int, cause error) error {
 	return fmt.Errorf("%d failures in a row, the last: %w", failures, cause)
 }
 
-// Describe fills in what a window says of its source, where cause is why a record failed last, and logs, once a minute, that it is paused behind a message that
-// keeps failing, or by handlers that never return. Position is the name of a position in the log.
+// Describe fills in what a window says of its source, where cause is why a record failed last, and logs, once a minute,
+// that it is paused behind a message that keeps failing, or by handlers that never return. Position is the name of a
+// position in the log.
 func Describe[T any](
 	state observe.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool, position string,
 	lines *trouble.Seldom, logger watermill.LoggerAdapter,

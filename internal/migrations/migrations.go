@@ -1,5 +1,5 @@
-// Package migrations holds the text of the migrations, numbered without gaps. A file NNNN_name.sql is run in a transaction,
-// together with its neighbours.
+// Package migrations holds the text of the migrations, numbered without gaps. A file NNNN_name.sql is run in a
+// transaction, together with its neighbours.
 package migrations
 
 import (

@@ -28,9 +28,9 @@ type Postgres struct {
 	idle    *pgx.Conn       // the last one that made or dropped a database: a new one for each costs as much
 }
 
-// StartPostgres starts a server: from OUTBOX_POSTGRES_BIN, else from the highest version installed on the machine, else from binaries downloaded once into
-// the user's cache folder. It syncs to disk as in production and takes 200 connections. As root it runs as user
-// postgres or else nobody.
+// StartPostgres starts a server: from OUTBOX_POSTGRES_BIN, else from the highest version installed on the machine, else
+// from binaries downloaded once into the user's cache folder. It syncs to disk as in production and takes 200
+// connections. As root it runs as user postgres or else nobody.
 func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	return startPostgres(ctx, opts, func(bin, data string) *exec.Cmd {
 		return exec.Command(filepath.Join(bin, "initdb"),

@@ -24,8 +24,8 @@ SELECT c.state, c.topic, count(*), bool_or(c.more),
 
 	// QueueUnhandled lists topics of the queue that have had messages due for a minute, and of which no message is, or was
 	// lately, handled, with how many are due and since how many seconds the first is. Dispatchers have no rows that would
-	// tell what they handle: while one works, a topic counts only if it has met a message of it without a handler. Else its
-	// messages may just be waiting for a slot. What an operator has paused is left out.
+	// tell what they handle: while one works, a topic counts only if it has met a message of it without a handler. Else
+	// its messages may just be waiting for a slot. What an operator has paused is left out.
 	QueueUnhandled = `WITH seen AS MATERIALIZED (
     (SELECT q.topic, ` + unhandled + ` AS met, q.owner, q.locked_until, ` + queueSince + ` FROM {queue} q
       WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT 1000)

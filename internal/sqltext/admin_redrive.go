@@ -13,8 +13,8 @@ const (
        IN (SELECT * FROM unnest($3::text[], $4::text[]))
  ORDER BY o.id`
 
-	// RedrivenPattern finds a redriven message whose topic is a subject with wildcards (core.IsPattern): its letter had the
-	// pattern of the subscription.
+	// RedrivenPattern finds a redriven message whose topic is a subject with wildcards (core.IsPattern): its letter had
+	// the pattern of the subscription.
 	//
 	// Arguments: ids.
 	RedrivenPattern = `SELECT o.id, o.topic FROM {outbox} o

@@ -112,8 +112,8 @@ UNION ALL
 SELECT r.name, 'insert rule', pg_catalog.quote_ident(w.rulename), r.oid::pg_catalog.regclass::text, '', ''
   FROM r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.oid AND w.ev_type = '3' AND w.is_instead AND w.ev_enabled <> 'D'`
 
-	// NoForwarder is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor knows
-	// more of that.
+	// NoForwarder is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor
+	// knows more of that.
 	NoForwarder = "has no running forwarder, and messages have been ready for more than a minute"
 
 	// CheckAlive says whether a forwarder lives, and whether the first message that is ready has been for more than a

@@ -51,10 +51,10 @@ const (
    AND a.query_start < clock_timestamp() - $1::float8 * interval '1 second'`
 
 	// DoctorObstacles lists what operators have put at the tables that may swallow, refuse or hide rows: what it is, on
-	// which table, its name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect says which swallow inserts.
-	// unique: an index that refuses rows ours do not. child: a table that inherits.
-	// detached: a table that is named as a partition of the outbox, and is none. nodefault: an outbox in partitions without
-	// a default. security: row security that is in force for a role that is not the owner. sequence: how many ids are left.
+	// which table, its name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect says which
+	// swallow inserts. unique: an index that refuses rows ours do not. child: a table that inherits. detached: a table
+	// that is named as a partition of the outbox, and is none. nodefault: an outbox in partitions without a default.
+	// security: row security that is in force for a role that is not the owner. sequence: how many ids are left.
 	//
 	// Arguments: tables, name of the outbox without its schema.
 	DoctorObstacles = `WITH t AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relnamespace, c.relrowsecurity

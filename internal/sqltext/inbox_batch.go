@@ -1,8 +1,8 @@
 package sqltext
 
-// ClaimInboxes is ClaimInbox for many messages of a consumer, with different ids. It returns a row for each message that
-// is ours to process, with the note for UnclaimInbox, and for each that was handled before. It returns no row for a
-// message that failed before, that a copy handled while this statement waited, or whose row a trigger kept away: use
+// ClaimInboxes is ClaimInbox for many messages of a consumer, with different ids. It returns a row for each message
+// that is ours to process, with the note for UnclaimInbox, and for each that was handled before. It returns no row for
+// a message that failed before, that a copy handled while this statement waited, or whose row a trigger kept away: use
 // ClaimInbox for those. Rows are locked in the order of their ids, so that two processes with the same messages do not
 // deadlock.
 //

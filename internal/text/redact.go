@@ -12,8 +12,8 @@ const Redacted = "***"
 const secretName = `(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|j?session(?:_?id)?|sid|jwt|` +
 	`(?:api|access|private|secret|account|shared|encryption|signing)[_-]?(?:access[_-]?)?key|sig|signature)`
 
-// secretShapes are the forms in which errors quote secrets. A shape is tried if one of its hints is in the text in lower
-// case, which is quicker to see.
+// secretShapes are the forms in which errors quote secrets. A shape is tried if one of its hints is in the text in
+// lower case, which is quicker to see.
 var secretShapes = []struct {
 	hints []string
 	shape *regexp.Regexp

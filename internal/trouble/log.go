@@ -24,8 +24,8 @@ type Log struct {
 	state string    // SQLSTATE of the last error line
 }
 
-// Tell takes the result of a try, and ignores that it was cancelled. An error with a cure is logged as soon as it follows
-// another one: a server that restarts may come back with settings that nothing works under.
+// Tell takes the result of a try, and ignores that it was cancelled. An error with a cure is logged as soon as it
+// follows another one: a server that restarts may come back with settings that nothing works under.
 func (l *Log) Tell(err error) {
 	curable := text.HasCure(err) && text.SQLState(err) != l.state
 	switch {

@@ -19,12 +19,12 @@
 // # What a scrape costs
 //
 // An Observer answers from memory. A Collector runs one query on a connection of the handle's pool, in a short
-// transaction of its own, however many topics there are, and one to three more that look at partitions. It counts at most 10,000 dead messages of a topic, and 20,000 of all together, so of each of several
-// topics fewer; as many that are failing, and as many of the consumers of the inbox. Of ready and delayed ones it
-// counts the first 100 of each of the 64 lanes, which are the oldest. outbox_counts_bounded says whether it
-// stopped there. If it fails, or gets no connection within CollectorConfig.QueryTimeout, outbox_up is 0 and the
-// other series are left out, so that nothing old passes for new. Its role needs what schema.Roles grants to the
-// reader.
+// transaction of its own, however many topics there are, and one to three more that look at partitions. It counts at
+// most 10,000 dead messages of a topic, and 20,000 of all together, so of each of several topics fewer; as many that
+// are failing, and as many of the consumers of the inbox. Of ready and delayed ones it counts the first 100 of each of
+// the 64 lanes, which are the oldest. outbox_counts_bounded says whether it stopped there. If it fails, or gets no
+// connection within CollectorConfig.QueryTimeout, outbox_up is 0 and the other series are left out, so that nothing old
+// passes for new. Its role needs what schema.Roles grants to the reader.
 //
 // # Series that are there before something happens
 //

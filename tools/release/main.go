@@ -3,8 +3,8 @@
 //	release check v0.1.0    make release-check VERSION=v0.1.0
 //	release tag v0.1.0      make release-tag VERSION=v0.1.0; pushes nothing
 //
-// A version is one commit with a tag for each module. In that commit cmd/outboxctl requires our other modules by version:
-// go install refuses a module with replace directives. The next commit restores them.
+// A version is one commit with a tag for each module. In that commit cmd/outboxctl requires our other modules by
+// version: go install refuses a module with replace directives. The next commit restores them.
 //
 // The check tags a clone, serves the tagged modules from files as a proxy would, and installs from there what users
 // install. With goreleaser in PATH it also builds what the release workflow publishes, into .cache/release. With an

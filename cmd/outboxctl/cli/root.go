@@ -143,8 +143,8 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
-// cure says what to use instead of arguments that c does not know: commands of that name elsewhere, or of c with almost that
-// name, else the help of c.
+// cure says what to use instead of arguments that c does not know: commands of that name elsewhere, or of c with almost
+// that name, else the help of c.
 func cure(c *cobra.Command, args []string) string {
 	help := "see " + c.CommandPath() + " --help"
 	if !c.HasSubCommands() || len(args) == 0 {

@@ -1,5 +1,5 @@
-// Command kafka demonstrates the outbox between Kafka and Postgres on a bad day: duplicates arrive, the broker goes down, a
-// forwarder is killed. At the end it counts how often each order was booked and published.
+// Command kafka demonstrates the outbox between Kafka and Postgres on a bad day: duplicates arrive, the broker goes
+// down, a forwarder is killed. At the end it counts how often each order was booked and published.
 //
 //	go run ./demo/kafka [-orders 6000] [-for 12s]
 //

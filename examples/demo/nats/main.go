@@ -1,5 +1,5 @@
-// Command nats demonstrates the outbox between JetStream and Postgres on a bad day: duplicates arrive, the broker goes down, a
-// forwarder is killed. At the end it counts how often each order was booked and published.
+// Command nats demonstrates the outbox between JetStream and Postgres on a bad day: duplicates arrive, the broker goes
+// down, a forwarder is killed. At the end it counts how often each order was booked and published.
 //
 //	go run ./demo/nats [-orders 8000] [-for 16s]
 //

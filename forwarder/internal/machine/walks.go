@@ -37,8 +37,8 @@ func (m *Machine) Marks(at []Position, span int64) (left []Position) {
 	return left
 }
 
-// Swept takes rows that are pending between the cursors and Upto, by lane and ascending, and moves the cursors. limit is
-// how many of a lane there are at most.
+// Swept takes rows that are pending between the cursors and Upto, by lane and ascending, and moves the cursors. limit
+// is how many of a lane there are at most.
 func (m *Machine) Swept(at []Position, found map[int16][]board.Stray, limit int) {
 	for i := range at {
 		p := &at[i]

@@ -1,4 +1,5 @@
-// Command lines counts the library's lines of Go and SQL by part: code apart from comments, without blank lines and tests.
+// Command lines counts the library's lines of Go and SQL by part: code apart from comments, without blank lines and
+// tests.
 //
 //	go run ./internal/testing/lines [folder]
 package main

@@ -135,8 +135,8 @@ func Run(binary, trouble string, from, to uint64) (seed uint64, problem string, 
 	return seed, string(found[2]), err
 }
 
-// Fails runs the mutant's test in its tier, and reports whether it fails, with its output. A test that did not run is an
-// error.
+// Fails runs the mutant's test in its tier, and reports whether it fails, with its output. A test that did not run is
+// an error.
 func (m Mutant) Fails(root, binary string) (failed bool, output string, err error) {
 	name := "^" + strings.ReplaceAll(m.Test, "/", "$/^") + "$"
 	args := []string{binary, "-test.run", name, "-test.v", "-test.timeout", "3m"}

@@ -64,8 +64,9 @@ type found struct {
 	took    time.Duration
 }
 
-// TestMutants has the model or a test find a dozen broken rules, and with OUTBOX_MUTANTS, as make mutants sets it, those
-// of the whole table whose name begins with one of its words. With nothing broken the same schedules and tests pass.
+// TestMutants has the model or a test find a dozen broken rules, and with OUTBOX_MUTANTS, as make mutants sets it,
+// those of the whole table whose name begins with one of its words. With nothing broken the same schedules and tests
+// pass.
 func TestMutants(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all has it")
