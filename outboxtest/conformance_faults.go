@@ -71,8 +71,8 @@ func (c conformance) nilMeansStored(t *testing.T) {
 		n := min(killsPerTopics, c.Kills-kills)
 		a, m := c.killed(t, pub, n)
 		acknowledged, missing, kills = acknowledged+a, missing+m, kills+n
+		t.Logf("%d acknowledged, %d missing, %d kills", acknowledged, missing, kills)
 	}
-	t.Logf("%d acknowledged, %d missing, %d kills", acknowledged, missing, kills)
 }
 
 // killed kills the broker n times under load.
