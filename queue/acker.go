@@ -11,64 +11,30 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// maxAcks is how many messages one statement acks.
-const maxAcks = 1000
-
-// acker is the goroutine that acks messages whose handlers have returned, all that have come together since its last
-// statement at once.
+// acker acks messages whose handlers have returned.
 type acker struct {
-	loop  *loop
-	queue chan *claimed
-	done  chan struct{} // closed when run has returned
+	loop    *loop
+	ctx     context.Context // ends retries
+	report  trouble.Log
+	batcher *batcher[*claimed]
 }
 
-func newAcker(l *loop, room int) *acker {
-	return &acker{loop: l, queue: make(chan *claimed, room), done: make(chan struct{})}
-}
-
-// add waits while there is no room, so that no more is claimed than can be acked. It does nothing for a handler that
-// has outlived the loop.
-func (a *acker) add(c *claimed) {
-	select {
-	case a.queue <- c:
-	case <-a.done:
-	}
-}
-
-// stop ends run when it has acked what was added.
-func (a *acker) stop() { a.queue <- nil }
-
-// run stops retrying when ctx is over.
-func (a *acker) run(ctx context.Context) {
-	defer close(a.done)
+// newAcker makes an acker whose add waits while room messages are not acked, so that no more are claimed than can be.
+func newAcker(ctx context.Context, l *loop, room int) *acker {
 	// Cause: the database.
 	// Cure: messages whose leases expire first are redelivered.
-	report := trouble.Log{Logger: a.loop.logger, What: "acking messages"}
-	for over := false; !over; {
-		var batch []*claimed
-		for first := <-a.queue; ; first = <-a.queue {
-			if first == nil {
-				over = true
-			} else {
-				batch = append(batch, first)
-			}
-			if over || len(batch) == maxAcks || len(a.queue) == 0 {
-				break
-			}
-		}
-		if len(batch) > 0 {
-			a.ack(ctx, batch, &report)
-		}
-	}
+	a := &acker{loop: l, ctx: ctx, report: trouble.Log{Logger: l.logger, What: "acking messages"}}
+	a.batcher = newBatcher(room, a.ack)
+	return a
 }
 
 // ack repeats what fails until ctx is over. Leases are renewed meanwhile.
-func (a *acker) ack(ctx context.Context, batch []*claimed, report *trouble.Log) {
+func (a *acker) ack(batch []*claimed) {
 	byID := make(map[ID]*claimed, len(batch))
 	for _, c := range batch {
 		byID[c.ID] = c
 	}
-	_ = retry(ctx, func(ctx context.Context) error {
+	_ = retryStatement(a.ctx, func(ctx context.Context) error {
 		ids := slices.Collect(maps.Keys(byID))
 		n, err := a.loop.store.Ack(ctx, a.loop.owner, ids...)
 		refused, err := refusedOf(err)
@@ -80,7 +46,7 @@ func (a *acker) ack(ctx context.Context, batch []*claimed, report *trouble.Log) 
 		if err == nil {
 			a.loop.store.refusals.forget("ack", slices.Collect(maps.Keys(byID))...)
 		}
-		report.Tell(err)
+		a.report.Tell(err)
 		if lost := len(ids) - len(refused.ids) - n; err == nil && lost > 0 {
 			a.loop.logger.Debug("leases lost before the ack: nothing changed", watermill.LogFields{"messages": lost})
 		}
@@ -95,7 +61,7 @@ func (a *acker) later(c *claimed, err error) bool {
 	wait, ok := a.loop.store.refused("ack", queueRow{ID: c.ID, topic: c.Topic}, err)
 	a.loop.step(func() { ok = ok && !a.loop.stopping })
 	if ok {
-		time.AfterFunc(wait, func() { a.add(c) })
+		time.AfterFunc(wait, func() { a.batcher.add(c) })
 	}
 	return ok
 }

@@ -240,7 +240,7 @@ func (c *claimed) fields() watermill.LogFields {
 // ack has the message acked with others.
 func (c *claimed) ack() {
 	c.loop.step(func() { c.acking = true })
-	c.loop.acks.add(c)
+	c.loop.acks.batcher.add(c)
 }
 
 // abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement,
@@ -275,7 +275,7 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	ctx, cancel := context.WithDeadline(c.loop.base, later(until, time.Now().Add(queryTimeout)))
 	defer cancel()
 	n := 0
-	err := retry(ctx, func(ctx context.Context) (err error) {
+	err := retryStatement(ctx, func(ctx context.Context) (err error) {
 		n, err = fn(ctx)
 		return err
 	})

@@ -35,10 +35,8 @@ func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, mo
 			return total, true, err
 		}
 		if more = n == clean.Batch; more {
-			select {
-			case <-ctx.Done():
+			if !pause(ctx, time.Since(began)) {
 				return total, true, ctx.Err()
-			case <-time.After(time.Since(began)):
 			}
 		}
 	}

@@ -124,9 +124,7 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 }
 
 func (d *Dispatcher) maintainer() *maintainer {
-	m := &maintainer{
-		store: d.store, logger: d.logger, lease: d.cfg.LeaseTTL, clean: d.cfg.CleanInterval, service: d.cfg.Service,
-	}
+	m := newMaintainer(d.store, d.logger, d.cfg.LeaseTTL, d.cfg.CleanInterval, d.cfg.Service)
 	if d.cfg.OnDead != nil {
 		m.bury = d.buryExpired
 	}

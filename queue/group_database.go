@@ -165,7 +165,10 @@ func (g *Group) sleep(t *database) {
 	if m == nil {
 		return
 	}
-	t.awake, t.cleanAt, t.pool.scanAt = nil, m.cleanAt, time.Time{}
+	t.awake, t.pool.scanAt = nil, time.Time{}
+	if !m.maintaining {
+		t.cleanAt = m.maintainer.cleanAt
+	}
 	m.leaving = true
 	m.end()
 	g.workers = slices.DeleteFunc(g.workers, func(other *worker) bool { return other == m })

@@ -127,11 +127,11 @@ func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
 
 // TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn, though they begin together.
 func TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn(t *testing.T) {
-	g := &Group{cfg: GroupConfig{Dispatcher: DispatcherConfig{CleanInterval: time.Minute}}}
+	m := &maintainer{clean: time.Minute}
 	for _, handled := range []bool{true, false} {
-		shortest, longest := g.cleanWait(handled, false), time.Duration(0)
+		shortest, longest := m.cleanWait(handled, false), time.Duration(0)
 		for range 100 {
-			wait := g.cleanWait(handled, false)
+			wait := m.cleanWait(handled, false)
 			shortest, longest = min(shortest, wait), max(longest, wait)
 		}
 		if longest < shortest*5/4 {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/internal/breaker"
-	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // worker is the Dispatcher of a database that is awake. What changes is guarded by Group.mu.
@@ -31,11 +30,8 @@ type worker struct {
 	handled     bool // something since the last clean-up
 	maintaining bool // its maintenance is under way
 
-	maintainer *maintainer // used by one goroutine at a time
+	maintainer *maintainer // not while maintaining
 	maintainAt time.Time
-	cleanAt    time.Time
-	reaping    trouble.Log
-	cleaning   trouble.Log
 }
 
 // turn is what a worker would do if it had its turn.
@@ -81,10 +77,9 @@ func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 		return nil, err
 	}
 	m := &worker{
-		db: t, d: d, maintainer: d.maintainer(), status: fleet.Status{Key: t.key}, cleanAt: t.cleanAt,
-		over:    make(chan struct{}),
-		reaping: reapingLog(d.logger), cleaning: cleaningLog(d.logger),
+		db: t, d: d, maintainer: d.maintainer(), status: fleet.Status{Key: t.key}, over: make(chan struct{}),
 	}
+	m.maintainer.cleanAt = t.cleanAt
 	m.ctx, m.end = context.WithCancel(ctx)
 	d.loop.news = g.news
 	d.loop.freed = func(c *claimed) { g.freed(c, t.pool) }

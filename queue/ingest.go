@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"slices"
 	"strings"
-	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -53,7 +50,7 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 	if cfg.Item == nil {
 		cfg.Item = cfg.item
 	}
-	b := &batcher{store: store, logger: store.db.Logger(logger), turn: make(chan struct{}, 1)}
+	b := newIngester(store)
 	return func(msg *message.Message) error {
 		core.DropHeaders(msg) // what comes from outside commands no broker
 		err := b.ingest(msg, cfg.Item)
@@ -79,27 +76,26 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	}, nil
 }
 
-// batcher stores items that come at once in one statement. One of the callers writes for all of them, and
-// meanwhile the next ones wait.
-type batcher struct {
+// ingester stores items that come at once in one statement.
+type ingester struct {
 	store    *Store
-	logger   watermill.LoggerAdapter
-	turn     chan struct{} // capacity 1: whose turn it is to write
 	throttle core.Throttle // of failures in a row
-
-	mu      sync.Mutex
-	waiting []*waitingItem
+	batcher  *batcher[*waitingItem]
 }
 
 type waitingItem struct {
+	ctx  context.Context
 	item Item
 	done chan error // capacity 1
 }
 
-// maxItems is how many items are written at once.
-const maxItems = 1000
+func newIngester(store *Store) *ingester {
+	b := &ingester{store: store}
+	b.batcher = newBatcher(0, b.write)
+	return b
+}
 
-func (b *batcher) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
+func (b *ingester) ingest(msg *message.Message, itemOf func(*message.Message) (Item, error)) error {
 	item, err := itemOf(msg)
 	err = text.SafeError(err)
 	switch {
@@ -114,7 +110,7 @@ func (b *batcher) ingest(msg *message.Message, itemOf func(*message.Message) (It
 	return b.put(msg.Context(), item)
 }
 
-func (b *batcher) put(ctx context.Context, item Item) error {
+func (b *ingester) put(ctx context.Context, item Item) error {
 	if core.Elsewhere(ctx) {
 		ctx = core.OutsideTx(ctx)
 	}
@@ -125,51 +121,25 @@ func (b *batcher) put(ctx context.Context, item Item) error {
 		}
 		return poisoned(err)
 	}
-	mine := &waitingItem{item: item, done: make(chan error, 1)}
-	b.mu.Lock()
-	b.waiting = append(b.waiting, mine)
-	b.mu.Unlock()
-	for {
-		select {
-		case err := <-mine.done:
-			return err
-		case <-ctx.Done():
-			b.leave(mine)
-			return ctx.Err() // it may be stored all the same, and a copy of it is known then
-		case b.turn <- struct{}{}:
-			runtime.Gosched() // others may be about to join
-			b.write(ctx, b.next())
-			<-b.turn
-		}
+	mine := &waitingItem{ctx: ctx, item: item, done: make(chan error, 1)}
+	b.batcher.add(mine)
+	select {
+	case err := <-mine.done:
+		return err
+	case <-ctx.Done():
+		// It may be stored all the same, and a copy of it is known then. Written with another call's much later, it would
+		// overwrite what is newer.
+		b.batcher.remove(mine)
+		return ctx.Err()
 	}
-}
-
-// leave takes an item back that is not being written yet. Written with another call's much later, it would overwrite
-// what is newer.
-func (b *batcher) leave(mine *waitingItem) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.waiting = slices.DeleteFunc(b.waiting, func(w *waitingItem) bool { return w == mine })
-}
-
-func (b *batcher) next() []*waitingItem {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := min(len(b.waiting), maxItems)
-	batch := slices.Clone(b.waiting[:n])
-	b.waiting = slices.Delete(b.waiting, 0, n)
-	return batch
 }
 
 // write stores a batch. If it fails for a reason that may lie in some of them, the halves are stored apart, and so on.
-func (b *batcher) write(ctx context.Context, batch []*waitingItem) {
-	if len(batch) == 0 {
-		return
-	}
-	stored, err := b.enqueue(ctx, batch)
+func (b *ingester) write(batch []*waitingItem) {
+	stored, err := b.enqueue(batch)
 	if half := len(batch) / 2; half > 0 && (errors.Is(err, ErrInvalid) || text.RefusesRow(err)) {
-		b.write(ctx, batch[:half])
-		b.write(ctx, batch[half:])
+		b.write(batch[:half])
+		b.write(batch[half:])
 		return
 	}
 	for i, w := range batch {
@@ -181,8 +151,8 @@ func (b *batcher) write(ctx context.Context, batch []*waitingItem) {
 	}
 }
 
-func (b *batcher) enqueue(ctx context.Context, batch []*waitingItem) ([]EnqueueResult, error) {
-	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(ctx)), queryTimeout)
+func (b *ingester) enqueue(batch []*waitingItem) ([]EnqueueResult, error) {
+	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(batch[0].ctx)), queryTimeout)
 	defer cancel()
 	items := make([]Item, len(batch))
 	for i, w := range batch {

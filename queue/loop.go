@@ -76,7 +76,6 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 		claimer: newClaimer(), schedule: newSchedule(cfg.slots, cfg.batch, cfg.room, cfg.poll, cfg.limits),
 		claimed: map[ID]*claimed{},
 	}
-	l.acks = newAcker(l, max(1000, 2*cfg.slots))
 	return l
 }
 
@@ -98,13 +97,13 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	helpers.Go(func() { l.renew(over) })
 	acking, giveUp := context.WithCancel(l.base)
 	defer giveUp()
-	helpers.Go(func() { l.acks.run(acking) })
+	l.acks = newAcker(acking, l, max(batchSize, 2*l.cfg.slots))
 	close(l.running)
 	claim(ctx)
 	l.stop()
 	end()
 	defer time.AfterFunc(queryTimeout, giveUp).Stop()
-	l.acks.stop()
+	l.acks.batcher.close()
 	helpers.Wait()
 	l.endStrays()
 }

@@ -14,8 +14,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// maintainer is the goroutine for work that is not urgent: giving back messages of dead processes, and deleting old
-// messages that are done.
+// cleanShare is for how long old messages are deleted before messages of dead processes, and other databases, have their
+// turn.
+const cleanShare = time.Second
+
+// maintainer does the work that is not urgent: it gives back messages of dead processes, and deletes old messages that
+// are done. It is used by one goroutine at a time.
 type maintainer struct {
 	store  *Store
 	logger watermill.LoggerAdapter
@@ -28,6 +32,21 @@ type maintainer struct {
 	reapAt time.Time // when to reap again
 	place  reapPlace // and where
 	more   bool      // there may be more to bury before that
+
+	cleanAt           time.Time // when to delete again
+	reaping, cleaning trouble.Log
+}
+
+func newMaintainer(s *Store, logger watermill.LoggerAdapter, lease, clean time.Duration, service string) *maintainer {
+	return &maintainer{
+		store: s, logger: logger, lease: lease, clean: clean, service: service,
+		// Cause: the database.
+		// Cure: until it works, messages of dead processes wait.
+		reaping: trouble.Log{Logger: logger, What: "reaping expired leases"},
+		// Cause: the database, or no grant to delete.
+		// Cure: grant what schema.Roles prints; the table grows until it works.
+		cleaning: trouble.Log{Logger: logger, What: "deleting done messages past their retention"},
+	}
 }
 
 // buryInterval is how soon burying goes on that had no slots for all.
@@ -50,20 +69,62 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 		m.reapAt = now.Add(pause)
 	}
 	if m.bury != nil {
-		m.more, err = m.bury(ctx)
+		if m.more, err = m.bury(ctx); err != nil {
+			m.more, m.reapAt = false, time.Time{}
+		}
 	}
 	return err
 }
 
+// turn does what is due, and logs errors. Handled says whether messages were handled since the last clean-up; where none
+// were, the next one may be late. It returns whether old messages were deleted, as far as there were any.
+func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
+	err := m.once(ctx)
+	if ctx.Err() == nil {
+		m.reaping.Tell(err)
+	}
+	if err != nil || !m.cleanDue(time.Now()) {
+		return false
+	}
+	_, more, err := m.store.clean(ctx, cleanShare)
+	if ctx.Err() == nil {
+		m.cleaning.Tell(err)
+	}
+	if err != nil {
+		m.cleanAt = time.Now().Add(m.pause())
+		return false
+	}
+	m.cleanAt = time.Now().Add(m.cleanWait(handled, more))
+	return true
+}
+
+// cleanWait is how long old messages are not deleted again. It is not the same for all databases, which begin together.
+func (m *maintainer) cleanWait(handled, more bool) time.Duration {
+	switch {
+	case more:
+		return min(m.clean, cleanShare)
+	case handled:
+		return jitter(m.clean)
+	}
+	return jitter(rareClean * m.clean)
+}
+
+func (m *maintainer) cleanDue(now time.Time) bool { return m.clean > 0 && !now.Before(m.cleanAt) }
+
 // wait is for how long nothing is due.
-func (m *maintainer) wait() time.Duration {
+func (m *maintainer) wait() (wait time.Duration) {
 	switch {
 	case m.more:
-		return buryInterval
+		wait = buryInterval
 	case m.reapAt.IsZero(): // it failed
 		return m.pause()
+	default:
+		wait = time.Until(m.reapAt)
 	}
-	return time.Until(m.reapAt)
+	if m.clean > 0 {
+		wait = min(wait, time.Until(m.cleanAt))
+	}
+	return wait
 }
 
 // pause is how long to wait before reaping again, not the same in all processes.
@@ -75,39 +136,11 @@ func (m *maintainer) pause() time.Duration {
 	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
 }
 
-func reapingLog(l watermill.LoggerAdapter) trouble.Log {
-	// Cause: the database.
-	// Cure: until it works, messages of dead processes wait.
-	return trouble.Log{Logger: l, What: "reaping expired leases"}
-}
-
-func cleaningLog(l watermill.LoggerAdapter) trouble.Log {
-	// Cause: the database, or no grant to delete.
-	// Cure: grant what schema.Roles prints; the table grows until it works.
-	return trouble.Log{Logger: l, What: "deleting done messages past their retention"}
-}
-
 // run goes on after once.
 func (m *maintainer) run(ctx context.Context) {
-	reaping, cleaning := reapingLog(m.logger), cleaningLog(m.logger)
-	cleanAt := time.Now().Add(m.clean)
-	for {
-		pause := time.NewTimer(m.wait())
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C:
-		}
-		if err := m.once(ctx); ctx.Err() == nil {
-			reaping.Tell(err)
-		}
-		if m.clean > 0 && time.Now().After(cleanAt) {
-			if _, err := m.store.Clean(ctx); ctx.Err() == nil {
-				cleaning.Tell(err)
-			}
-			cleanAt = time.Now().Add(m.clean)
-		}
+	m.cleanAt = time.Now().Add(m.clean)
+	for pause(ctx, m.wait()) {
+		m.turn(ctx, true)
 	}
 }
 
@@ -116,28 +149,19 @@ func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard
 	// Cause: the LISTEN connection broke, or the pool is full.
 	// Cure: check the size of the pool; until it works, dispatchers poll.
 	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
-	for {
+	wait := newBackOff(100*time.Millisecond, 30*time.Second)
+	err := retry(ctx, wait, report.Tell, func(ctx context.Context) error {
 		err := s.db.Listen(ctx, func(n core.Notification) {
 			report.Tell(nil)
-			retry.Reset()
+			wait.Reset()
 			heard(n)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
-			logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})
-			return
+			err = backoff.Permanent(err)
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		report.Tell(err)
-		pause := time.NewTimer(retry.NextBackOff())
-		select {
-		case <-ctx.Done():
-			pause.Stop()
-			return
-		case <-pause.C:
-		}
+		return err
+	})
+	if errors.Is(err, drive.ErrNoListen) {
+		logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})
 	}
 }

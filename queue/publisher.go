@@ -24,8 +24,8 @@ type PublisherConfig struct {
 // Publisher stores what is published in the queue, so that services that share Postgres need no broker. It is safe for
 // concurrent use. Order is not kept: that of the queue is by due time.
 type Publisher struct {
-	batcher *batcher
-	cfg     PublisherConfig
+	ingester *ingester
+	cfg      PublisherConfig
 }
 
 var _ message.Publisher = (*Publisher)(nil)
@@ -46,8 +46,7 @@ func NewPublisher(store *Store, cfg PublisherConfig, logger watermill.LoggerAdap
 	case cfg.WithoutTx != outbox.RequireTx && cfg.WithoutTx != outbox.OwnTx:
 		return nil, fmt.Errorf("PublisherConfig.WithoutTx is %d: use outbox.RequireTx or outbox.OwnTx", cfg.WithoutTx)
 	}
-	b := &batcher{store: store, logger: store.db.Logger(logger), turn: make(chan struct{}, 1)}
-	return &Publisher{batcher: b, cfg: cfg}, nil
+	return &Publisher{ingester: newIngester(store), cfg: cfg}, nil
 }
 
 // Publish is PublishContext with the context of the messages. It returns outbox.ErrMixedTx if they carry different
@@ -70,22 +69,22 @@ func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*m
 	for i, msg := range msgs {
 		var err error
 		if items[i], err = p.item(topic, msg); err == nil {
-			_, err = p.batcher.store.record(items[i])
+			_, err = p.ingester.store.record(items[i])
 		}
 		if err != nil {
 			return outbox.Poison(fmt.Errorf("%w: message %d of the call: %w", ErrInvalid, i, err))
 		}
 	}
-	_, joined, err := p.batcher.store.on(ctx)
+	_, joined, err := p.ingester.store.on(ctx)
 	switch {
 	case err != nil || len(items) == 0:
 		return err
 	case !joined && p.cfg.WithoutTx == outbox.RequireTx:
 		return core.ErrBareMessage
 	case !joined && len(items) == 1:
-		return p.batcher.put(ctx, items[0])
+		return p.ingester.put(ctx, items[0])
 	}
-	stored, err := p.batcher.store.Enqueue(ctx, items...)
+	stored, err := p.ingester.store.Enqueue(ctx, items...)
 	for _, s := range stored {
 		err = errors.Join(err, s.notStored())
 	}

@@ -8,19 +8,46 @@ import (
 	"github.com/cenkalti/backoff/v5"
 )
 
-// retry runs a statement until it succeeds, the database refuses a row of it, or ctx is over. Each try takes at most
-// queryTimeout.
-func retry(ctx context.Context, statement func(ctx context.Context) error) error {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval = 50*time.Millisecond, 2*time.Second
-	_, err := backoff.Retry(ctx, func() (struct{}, error) {
+func newBackOff(first, most time.Duration) *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = first, most
+	return b
+}
+
+// retry calls fn until it succeeds, its error is backoff.Permanent, or ctx is over. It calls failed, if that is not nil,
+// with each error that fn is called again after, unless ctx is over.
+func retry(ctx context.Context, wait backoff.BackOff, failed func(error), fn func(ctx context.Context) error) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, fn(ctx) },
+		backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
+			if failed != nil && ctx.Err() == nil {
+				failed(err)
+			}
+		}))
+	return err
+}
+
+// retryStatement runs a statement until it succeeds, the database refuses a row of it, or ctx is over. Each try takes at
+// most queryTimeout.
+func retryStatement(ctx context.Context, statement func(ctx context.Context) error) error {
+	return retry(ctx, newBackOff(50*time.Millisecond, 2*time.Second), nil, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 		defer cancel()
 		err := statement(ctx)
 		if errors.As(err, new(*refusedError)) {
 			err = backoff.Permanent(err)
 		}
-		return struct{}{}, err
-	}, backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0))
-	return err
+		return err
+	})
+}
+
+// pause waits, and returns whether ctx is not over.
+func pause(ctx context.Context, wait time.Duration) bool {
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
 }

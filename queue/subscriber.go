@@ -113,7 +113,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.ctx.Err() != nil {
 		return nil, outbox.ErrClosed
 	}
-	m := &maintainer{store: s.store, logger: s.logger, lease: s.cfg.LeaseTTL, clean: time.Minute, service: s.cfg.Service}
+	m := newMaintainer(s.store, s.logger, s.cfg.LeaseTTL, time.Minute, s.cfg.Service)
 	if err := m.once(ctx); err != nil {
 		return nil, err
 	}

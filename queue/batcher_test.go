@@ -1,0 +1,56 @@
+package queue
+
+import (
+	"testing"
+	"testing/synctest"
+)
+
+// TestBatcher: what is added while a batch is written comes with the next one, without what was taken back. Add waits
+// while there is no room, and close until all is written.
+func TestBatcher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		written, goOn := make(chan []int), make(chan bool)
+		b := newBatcher(3, func(batch []int) {
+			written <- batch
+			<-goOn
+		})
+		b.add(1)
+		if batch := <-written; len(batch) != 1 {
+			t.Fatalf("%v are written first", batch)
+		}
+		for i := range 3 {
+			b.add(2 + i)
+		}
+		added, closed := false, false
+		go func() {
+			b.add(5)
+			added = true
+		}()
+		synctest.Wait()
+		if added {
+			t.Error("it is added although there is no room")
+		}
+		b.remove(3)
+		synctest.Wait()
+		if !added {
+			t.Error("it is not added although there is room")
+		}
+		go func() {
+			b.close()
+			closed = true
+		}()
+		synctest.Wait()
+		if closed {
+			t.Error("it is closed before all is written")
+		}
+		goOn <- true
+		if batch := <-written; len(batch) != 3 || batch[0] != 2 || batch[1] != 4 || batch[2] != 5 {
+			t.Errorf("%v are written next", batch)
+		}
+		goOn <- true
+		synctest.Wait()
+		if b.add(6); !closed || len(b.waiting) > 0 {
+			t.Errorf("closed: %v, waiting: %v", closed, b.waiting)
+		}
+	})
+}
