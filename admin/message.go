@@ -31,7 +31,7 @@ type Message struct {
 	SettledAt  time.Time `json:"settled_at,omitzero"` // published, processed or discarded
 	// Metadata is what the message carries; the inbox has none.
 	Metadata message.Metadata `json:"metadata,omitempty"`
-	// Payload and its size are from Get alone.
+	// Payload and its size are from Get alone; nil = null, or the role may not read it.
 	Payload []byte `json:"payload,omitempty"`
 	Bytes   int    `json:"bytes,omitempty"`
 }

@@ -366,7 +366,7 @@ func TestOutboxctlRoles(t *testing.T) {
 	}
 	shown := reader.run("messages", "show", "3", "--payload").out
 	assert.NotContains(t, shown, `{"n": 3}`)
-	assert.Contains(t, shown, "payload      empty, or the role may not read it")
+	assert.Contains(t, shown, "payload      null, or the role may not read it")
 	for _, act := range []string{
 		"messages requeue 3", "keys skip --all --reason x", "topics pause orders", "inbox requeue --all",
 		"queue requeue --all",

@@ -23,7 +23,10 @@ type preview struct {
 
 // look makes a preview: JSON with indents, other text as it is, and all else as numbers.
 func look(payload []byte) preview {
-	if len(payload) == 0 {
+	switch {
+	case payload == nil:
+		return preview{Kind: "null"}
+	case len(payload) == 0:
 		return preview{Kind: "empty"}
 	}
 	p := preview{Kind: "text", Bytes: int64(len(payload))}

@@ -136,8 +136,10 @@ func (a *app) printMessage(m *admin.Message, since string, payload bool) error {
 	switch {
 	case !payload:
 		return nil
+	case m.Payload == nil:
+		return a.say("%-12s %s", "payload", "null, or the role may not read it")
 	case len(m.Payload) == 0:
-		return a.say("%-12s %s", "payload", "empty, or the role may not read it")
+		return a.say("%-12s %s", "payload", "empty")
 	}
 	return a.say("payload\n%s", readable(m.Payload))
 }
