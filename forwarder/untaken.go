@@ -17,7 +17,7 @@ const (
 	untakenPerLane  = 200              // messages
 )
 
-// Cause: no running forwarder has it in Config.Topics.
+// Cause: a misspelt topic, a new one that Config.Topics lacks, or a forwarder that has stopped.
 // Cure: add it there; discard the messages if it is misspelt.
 var errUntaken = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
 	"and that its forwarder runs")
@@ -41,7 +41,7 @@ func (u *untaken) look(ctx context.Context, e *engine) error {
 		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
 			return err
 		}
-		// Cause: no running forwarder has it in Config.Topics.
+		// Cause: a misspelt topic, a new one that Config.Topics lacks, or a forwarder that has stopped.
 		// Cure: add it there; discard the messages if it is misspelt.
 		e.logger.Error("no forwarder publishes this topic: its messages stay pending", errUntaken, watermill.LogFields{
 			"topic": topic, "messages_at_least": messages,

@@ -229,7 +229,7 @@ func (o *outcomes) conclude(
 	decision := o.decide(h, err)
 	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
 		decision = outbox.Nack
-		// Cause: a handler of the dead-letter topic failed.
+		// Cause: the handler cannot read this letter, or what it calls is down.
 		// Cure: fix the handler; the letter is redelivered.
 		o.logger.Error("dead letter failed: it gets no letter of its own, and is nacked: fix its handler",
 			err, fieldsOf(ctx, msg))

@@ -203,7 +203,7 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 	return err
 }
 
-// Cause: the table was restored from another server.
+// Cause: a dump or logical replication brought the ids along.
 var errForeign = errors.New("the table holds transaction ids that this server has not handed out yet, " +
 	"so it was restored here from another " +
 	"server, and watermill-sql delivers nothing of it: see docs/guides/moving.md, \"After a restore\"")

@@ -86,7 +86,7 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 	case !ours:
 		return ErrLeaseLost
 	case crashes >= c.mostCrashes():
-		// Cause: processes died while OnDead ran for the message.
+		// Cause: OnDead exits, panics outside its goroutine, or needs too much memory.
 		// Cure: find in the logs what ended them; fix OnDead.
 		d.logger.Error("gave up OnDead: processes died of it: the message is marked dead without it", cause, c.fields())
 		return nil

@@ -331,7 +331,7 @@ func (l *loop) stop() {
 	}
 	l.giveUp(errStopped)
 	if !within(done, lastWait) {
-		// Cause: handlers ignored the end of their contexts.
+		// Cause: a call without a context, a lock, or a wait that takes no context.
 		// Cure: return when the context ends.
 		l.logger.Error("stopped while handlers were running: they ignore their contexts: their messages are redelivered "+
 			"when the leases expire",

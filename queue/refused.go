@@ -52,8 +52,8 @@ const (
 const unchanged State = "unchanged"
 
 // errUnchanged is the error of a statement that locked a row and did not change it.
-// Cause: a BEFORE UPDATE trigger returned NULL.
-// Cure: drop or mend the trigger.
+// Cause: its function ends with RETURN NULL, as one of an AFTER trigger may.
+// Cure: RETURN NEW, or drop the trigger.
 var errUnchanged = errors.New("the row stayed as it was: a BEFORE UPDATE trigger on the table returned NULL")
 
 // refusesRow reports whether an error may be about some rows of a statement and not about others.
@@ -218,7 +218,8 @@ type choice struct {
 
 // choose runs the statement for many rows. First it tries some of those alone that were refused before and are due, and
 // if the statement fails because of a row, or a trigger may have kept one as it was, some of those that it may have
-// chosen. Again says that this has made a difference: the statement may succeed now. In a transaction of the caller's, which the error has ended, nothing is tried alone.
+// chosen. Again says that this has made a difference: the statement may succeed now. In a transaction of the caller's,
+// which the error has ended, nothing is tried alone.
 func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	_, joined, err := s.on(ctx)
 	if err != nil {
