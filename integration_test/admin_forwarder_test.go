@@ -2,7 +2,10 @@ package integration_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -196,6 +199,109 @@ func TestRequeuedTogether(t *testing.T) {
 	require.EqualValues(t, 30, r.Touched)
 	w.arrives(t, numbered("", 1, 30)...)
 	assert.Equal(t, numbered("", 1, 30), w.payloads("K"))
+}
+
+// TestRequeuedWhileTheTopicIsClosed: an operator requeues what died in a topic while it is paused, or cannot be reached.
+// What was written to it meanwhile follows.
+func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
+	const keys = 100
+	for _, paused := range []bool{true, false} {
+		t.Run(fmt.Sprint("by an operator ", paused), func(t *testing.T) {
+			h := onPgx(t)
+			a := newAdmin(t, h)
+			for k := range keys {
+				h.publish(t, "x", fmt.Sprint("K", k), fmt.Sprintf("%d/1", k), fmt.Sprintf("%d/2", k))
+			}
+			h.exec(t, "UPDATE outbox SET dead_at = now(), attempts = 1, last_error = 'refused'")
+			cfg := quickConfig()
+			cfg.PollInterval = time.Second // the default: what falls due is looked for as often
+			var down atomic.Bool
+			w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
+				if down.Load() {
+					return &forwarder.PublishError{Verdict: forwarder.Unavailable, Err: errDown}
+				}
+				return nil
+			})
+			act := admin.TopicAct{Topic: "x", Reason: "requeue"}
+			if paused {
+				require.NoError(t, a.Pause(t.Context(), act))
+			} else {
+				down.Store(true)
+				h.publish(t, "x", "", "closes it")
+			}
+			eventually(t, func() bool { return len(w.State().ClosedTopics) == 1 }, "it is paused")
+			filter := admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}
+			r, err := a.Requeue(t.Context(), admin.Act{Filter: filter})
+			require.NoError(t, err)
+			require.EqualValues(t, 2*keys, r.Touched)
+			for k := range keys {
+				h.publish(t, "x", fmt.Sprint("K", k), fmt.Sprintf("%d/3", k), fmt.Sprintf("%d/4", k))
+			}
+			if down.Store(false); paused {
+				require.NoError(t, a.Resume(t.Context(), act))
+			}
+			eventually(t, func() bool { return len(w.all()) >= 4*keys }, "all are published")
+			overtaken := 0
+			for k := range keys {
+				if !slices.Equal(numbered(fmt.Sprint(k, "/"), 1, 4), w.payloads(fmt.Sprint("K", k))) {
+					overtaken++
+				}
+			}
+			assert.Zero(t, overtaken, "keys whose requeued messages were overtaken")
+		})
+	}
+}
+
+// TestDiscardedAndRequeuedBeforeItsTurn: an operator discards a message of each key that waits, and takes that back.
+// It leaves in its place, wherever the messages before it are: in memory, deferred, or not read yet.
+func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
+	const keys, each = 100, 30
+	h := onPgx(t)
+	a := newAdmin(t, h)
+	for n := range each {
+		for k := range keys {
+			h.publish(t, "x", fmt.Sprint("K", k), fmt.Sprintf("%d/%d", k, n))
+		}
+	}
+	cfg := quickConfig()
+	cfg.ReadAhead = 500
+	turn := func(key int) int { return 1 + key%(each-1) } // of the message that is discarded
+	release := make(chan struct{})
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
+		select {
+		case <-release:
+		case <-t.Context().Done():
+		}
+		time.Sleep(10 * time.Millisecond) // it takes a while, in which what was requeued falls due
+		return nil
+	})
+	eventually(t, func() bool { return w.State().Publishing > 0 }, "it publishes")
+	var ids []string
+	for k := range keys {
+		ids = append(ids, fmt.Sprint(keys*turn(k)+k+1))
+	}
+	filter := admin.Filter{IDs: ids, States: []admin.State{admin.Ready}}
+	r, err := a.Discard(t.Context(), admin.Act{Filter: filter, Reason: "by mistake"})
+	require.NoError(t, err)
+	require.EqualValues(t, keys, r.Touched)
+	filter.States = []admin.State{admin.Discarded}
+	r, err = a.Requeue(t.Context(), admin.Act{Filter: filter})
+	require.NoError(t, err)
+	require.EqualValues(t, keys, r.Touched)
+	close(release)
+	w.idle(t)
+	overtook := 0
+	for k := range keys {
+		sent := w.payloads(fmt.Sprint("K", k))
+		require.Len(t, sent, each)
+		for n := range turn(k) {
+			if slices.Index(sent, fmt.Sprintf("%d/%d", k, n)) > slices.Index(sent, fmt.Sprintf("%d/%d", k, turn(k))) {
+				overtook++
+				break
+			}
+		}
+	}
+	assert.Zero(t, overtook, "messages that overtook others of their keys")
 }
 
 // TestDrainOfATopicThatAnOperatorPaused publishes the rest and says what is left, instead of waiting for the operator.

@@ -21,6 +21,9 @@ func (b *Board) newHeads(due []*Row) {
 		if known != nil && known.Generation != r.Generation && known.call.state == pending {
 			b.withdraw(l, known) // or it would be published for the attempt from before, and once more
 			b.schedule(l, h, b.now)
+			if h.key != nil {
+				b.advance(h.key)
+			}
 		}
 		h.act = r.Generation // what is due together comes in order
 	}
@@ -53,6 +56,9 @@ func (b *Board) triesAgain(l *lane, r *Row) {
 	if h := l.heads[r.ID]; h != nil && h.key != nil && h.place < 0 && l.known[r.ID] == r {
 		b.schedule(l, h, b.now)
 	}
+	if k := l.keys[r.Key]; k != nil {
+		b.advance(k)
+	}
 }
 
 // sentAgainAfter says whether a row was read of a message that an operator had sent again after an earlier row of it.
@@ -61,19 +67,52 @@ func (r *Row) sentAgainAfter(earlier *Row) bool {
 		(r.call.Started.IsZero() || r.call.Started.After(earlier.call.Started))
 }
 
-// sawDue returns the lanes of which a read saw all that fell due: it left out no topic, and no row for want of room.
+// hasLower says that a key has rows with lower ids than a head: they were committed late, or an operator had the head
+// sent again before its turn. Then there may also be some that are deferred, or not read yet.
+func (l *lane) hasLower(h *head) bool {
+	k, d := h.key, l.waits[h.key.name]
+	return k.n > 0 || h.act != "" &&
+		(k.low != 0 && k.low < h.id || d.low != 0 && d.low < h.id || l.mark < h.id)
+}
+
+// waitForLower has a head wait for them. It looks again, should nothing of its key change until then.
+func (b *Board) waitForLower(l *lane, h *head) {
+	again := b.now.Add(b.cfg.SlowAfter)
+	if l.mark < h.id {
+		again = b.now.Add(lookAgain) // a lane that was just taken is soon read
+	}
+	if d := l.waits[h.key.name]; d.low != 0 && d.low < h.id {
+		b.schedule(l, h, again) // it is not late, as it waits for another topic
+	} else {
+		b.later(l, h, again)
+	}
+	h.lower = true
+}
+
+// endWait has a head go on that waits for rows with lower ids no more.
+func (b *Board) endWait(l *lane, h *head) {
+	if h.lower && !l.hasLower(h) && h.key.under == nil {
+		b.schedule(l, h, b.now)
+	}
+}
+
+// sawDue notes what a read saw of what fell due, and returns the lanes of which it saw all, but for what Asks.Closed
+// leaves out.
 func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
 	b.sawTopics = r.DueRead && len(a.Closed) == 0
-	if b.wantTopics = b.wantTopics && !b.sawTopics; !b.sawTopics || r.DueLate {
+	b.wantTopics = b.wantTopics && !b.sawTopics
+	if !r.DueRead {
 		return 0
 	}
-	var counts [Lanes]int64
-	for _, row := range r.Due {
-		counts[row.Term.Lane]++
-	}
+	r.count()
 	for n, limit := range a.Due {
-		if counts[n] < limit {
+		if r.fellDue[n] < limit || limit >= int64(b.mostAgain()) { // it cannot see more
 			lanes |= 1 << n
+		}
+	}
+	for _, t := range a.looks {
+		if !t.closed {
+			t.unseen &^= lanes
 		}
 	}
 	return lanes

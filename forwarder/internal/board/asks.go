@@ -94,22 +94,21 @@ func (b *Board) askStrays(a *Asks) {
 	b.strays = b.strays[:0]
 }
 
-// answered takes a row that was asked for, or hears that it is gone. sawDue are the lanes of which the read saw all
-// that fell due.
-func (b *Board) answered(a ask, r Read, sawDue uint64) {
+// answered takes a row that was asked for, or hears that it is gone. looked says that what was sent again is known.
+func (b *Board) answered(a ask, r Read, looked bool) {
 	l := b.open(a.term)
 	if l == nil {
 		return
 	}
 	if f, found := r.ByID[a.id]; a.why == forRetry {
-		b.retried(l, a, f, found, sawDue)
+		b.retried(l, a, f, found, looked)
 	} else {
-		b.tried(l, a, f, found)
+		b.tried(l, a, f, found, looked)
 	}
 }
 
 // tried takes the message that is to try whether a topic works again.
-func (b *Board) tried(l *lane, a ask, f Found, found bool) {
+func (b *Board) tried(l *lane, a ask, f Found, found, looked bool) {
 	t, r := a.topic, f.Row
 	switch {
 	case l.knows(a.id): // it went on meanwhile
@@ -122,6 +121,8 @@ func (b *Board) tried(l *lane, a ask, f Found, found bool) {
 		}
 	case a.name != "" && r.Attempts > 0: // an operator sent it again while it waited, perhaps with lower ones
 		b.sentAgain(l, r)
+	case !looked: // a message that was sent again may be before it: the next read sees more
+		b.wantDue = true
 	case !t.paused || t.byOperator || t.trial != nil || !b.hasPlace(t) || !b.mayBeTrial(t, probe{a.term, a.id, a.name}):
 	case a.name == "":
 		b.letPass(l, nil, r, t)

@@ -178,7 +178,7 @@ func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 		return false, nil
 	}
 	for _, t := range b.troubled {
-		switch waits := t.paused || t.lanes != 0 || b.hasLate(t); {
+		switch waits := t.paused || t.lanes != 0 || !t.closed && t.unseen != 0 || b.hasLate(t); {
 		case waits && t.byOperator:
 			paused = append(paused, t.name)
 		case waits:

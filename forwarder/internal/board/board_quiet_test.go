@@ -114,6 +114,8 @@ func TestNotQuietBehindAHeadOfAPausedTopic(t *testing.T) {
 	d.table[1].due = d.now.Add(time.Second)
 	d.take(0)
 	d.read()
+	d.tick(50 * time.Millisecond) // the lane is read by now
+	d.read()
 	c := d.next(2)
 	d.b.PauseByOperator(d.now, []string{"held"})
 	a := d.begin()

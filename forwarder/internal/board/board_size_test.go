@@ -104,7 +104,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	read := func() (more bool) {
 		var a board.Asks
 		s.step(func() { a = b.ReadBegins(now) })
-		answer := board.Read{ByID: map[int64]board.Found{}}
+		answer := board.Read{ByID: map[int64]board.Found{}, DueRead: a.WantDue}
 		for lane := range int64(lanes) {
 			c := &a.Catch
 			c.Upto[lane] = marks[lane]

@@ -32,6 +32,7 @@ type desk struct {
 	last    board.Effects
 	check   bool
 
+	rarely    bool         // what fell due is looked for only if the board wants it
 	acts      int          // of an operator
 	unsettled []*board.Row // published, and kept by the settler
 	hung      []*board.Call
@@ -127,7 +128,7 @@ func (d *desk) begin() board.Asks {
 }
 
 func (d *desk) answer(a board.Asks) board.Read {
-	r := board.Read{ByID: map[int64]board.Found{}, DueRead: true}
+	r := board.Read{ByID: map[int64]board.Found{}, DueRead: !d.rarely || a.WantDue}
 	room := a.Room.Rows
 	ids := slices.Sorted(maps.Keys(d.table))
 	lanes := slices.Sorted(maps.Keys(d.terms))
@@ -153,7 +154,7 @@ func (d *desk) answer(a board.Asks) board.Read {
 			switch {
 			case m.lane != lane || m.dead:
 			case !m.due.IsZero():
-				if !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) {
+				if r.DueRead && !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) {
 					fellDue = append(fellDue, m)
 				}
 			case id > d.marks[lane] && limit > 0:
@@ -161,6 +162,9 @@ func (d *desk) answer(a board.Asks) board.Read {
 				r.Ready = append(r.Ready, d.row(m))
 				d.marks[lane] = id
 			}
+		}
+		if limit > 0 && len(ids) > 0 { // all was read
+			d.marks[lane] = max(d.marks[lane], ids[len(ids)-1])
 		}
 		slices.SortStableFunc(fellDue, func(x, y *message) int { return x.due.Compare(y.due) })
 		for _, m := range fellDue[:min(len(fellDue), int(a.Due[lane]))] {
@@ -350,6 +354,8 @@ func TestNotQuietWhileARetryIsDue(t *testing.T) {
 		m.attempts, m.due, m.act = 1, d.now, "1"
 	}
 	d.take(0)
+	d.read()
+	d.tick(50 * time.Millisecond) // the lane is read by now
 	d.read()
 	c := d.next(1)
 	a := d.begin()

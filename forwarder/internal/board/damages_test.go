@@ -100,7 +100,7 @@ func (b *Board) TakeAnyway(a Asks, r Read) {
 		if l == nil || ask.why != forTrial || ask.name == "" || !found || f.Dead || l.knows(ask.id) || f.Row.Topic != t.name {
 			continue
 		}
-		if k := l.keyOf(ask.name); k.isIdle() && t.paused && t.trial == nil && !t.byOperator && b.hasPlace(t) {
+		if k := l.keyOf(ask.name); k.isIdle(ask.id) && t.paused && t.trial == nil && !t.byOperator && b.hasPlace(t) {
 			b.letPass(l, k, f.Row, t)
 		} else {
 			b.tidy(k)

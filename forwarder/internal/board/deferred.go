@@ -66,9 +66,9 @@ func (t *topic) setLow(l *lane, id int64) {
 	}
 }
 
-// mayGo says that nothing of a topic is deferred that would have to go before a row.
+// mayGo says that nothing of a topic is deferred, or unseen, that would have to go before a row.
 func (l *lane) mayGo(t *topic, id int64) bool {
-	return !t.closed && !t.isDeferred(l, id)
+	return !t.closed && t.unseen>>l.term.Lane&1 == 0 && !t.isDeferred(l, id)
 }
 
 // deferFrom defers what a key has from an id on.
@@ -157,7 +157,7 @@ func (b *Board) goesOn(l *lane, name string) {
 
 // passed goes on with a key when a row of it is out of the way.
 func (b *Board) passed(k *key, id int64) {
-	if d, waits := k.lane.waits[k.name]; waits && d.low <= id && d.topic.closed && k.isIdle() {
+	if d, waits := k.lane.waits[k.name]; waits && d.low <= id && d.topic.closed && k.isIdle(d.low) {
 		b.goesOn(k.lane, k.name)
 	} else {
 		b.advance(k)
@@ -183,7 +183,7 @@ func (b *Board) askCatch(a *Asks, room int) (most int) {
 		for left > 0 && len(c.keys) < mostKeys && l.catching.front != nil {
 			k := l.catching.front
 			b.unlist(k)
-			if k.low == 0 || k.blocked() || k.stuck() || k.asked {
+			if k.low == 0 || k.blocked(k.low) || k.stuck() || k.asked {
 				continue // it is listed again when that has changed
 			}
 			n := min(max(1, b.cfg.Chain-int(k.n)), share, left)
@@ -215,8 +215,8 @@ func (b *Board) askCatch(a *Asks, room int) (most int) {
 	return most
 }
 
-// countCaught counts what a read has caught up with, before any of it is taken out.
-func (r *Read) countCaught() {
+// count counts what a read has caught up with, and what fell due, before any of it is taken out.
+func (r *Read) count() {
 	if r.counted {
 		return
 	}
@@ -226,6 +226,9 @@ func (r *Read) countCaught() {
 		at.rows++
 		at.last = max(at.last, row.ID)
 	}
+	for _, row := range r.Due {
+		r.fellDue[row.Term.Lane]++
+	}
 }
 
 // toItsMark reports that a lane was caught up completely.
@@ -233,7 +236,7 @@ const toItsMark = 1<<63 - 1
 
 // reached returns up to which id a read has caught up in each lane.
 func (a *Asks) reached(r *Read) (to [Lanes]int64) {
-	r.countCaught()
+	r.count()
 	for n, limit := range a.Catch.Limits {
 		switch cut := r.CaughtCut[n]; {
 		case cut > 0:
@@ -275,7 +278,7 @@ func (b *Board) caughtUp(a Asks, r Read) {
 	}
 	for _, in := range c.topics {
 		t, l := in.topic, b.open(in.term)
-		if l == nil || t.closed {
+		if l == nil || t.closed || t.unseen>>in.term.Lane&1 != 0 {
 			continue
 		}
 		if t.setLow(l, next(l, t.lowIn(l))); t.lowIn(l) == 0 {
@@ -314,7 +317,7 @@ func (b *Board) deadNext(a Asks, r Read, to [Lanes]int64) (from map[*key]int64) 
 		row, l := lowest[k.name], b.open(k.lane.term)
 		switch {
 		case row == nil || l != k.lane || l.knows(row.ID):
-		case k.isIdle() && !slices.ContainsFunc(r.Caught, func(o *Row) bool { return o.Key == k.name && o.ID < row.ID }):
+		case k.isIdle(row.ID) && !slices.ContainsFunc(r.Caught, func(o *Row) bool { return o.Key == k.name && o.ID < row.ID }):
 			b.addHead(l, k.name, row.ID, row.Topic, b.now.Add(never))
 		default:
 			k.deferFrom(row.ID)

@@ -10,8 +10,8 @@
 //     nobody.
 //   - An id is known if its row is in memory, or was settled since the last read began, or waits for another attempt: a
 //     read that returns it brings nothing new.
-//   - A head is a row that waits for another attempt. It blocks its key: nothing else of the key is published. It is
-//     late if its time has come, and it is put off.
+//   - A head is a row that waits for another attempt. It blocks its key: nothing of the key with a higher id is
+//     published. It is late if its time has come, and it is put off.
 //   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls take most
 //     of its places; jammed when as many calls of it hang as may be under way. While it is paused, or slow with enough
 //     in memory, it is closed.
@@ -89,7 +89,11 @@
 //	                                     memory at all.
 //	catching up                          Half of the room is for keys, and half for topics; 1,024 keys in a read.
 //	what fell due and is not kept        Comes again with the next read of what fell due, which leaves out closed topics,
-//	                                     unless a head may have unknown companions of its act: these come first.
+//	                                     unless a head may have unknown companions of its act: these come first. Before
+//	                                     a paused topic is tried, or goes on, a read looks what was sent again: until it
+//	                                     has seen all that fell due in a lane, what is new there waits (topic.unseen).
+//	                                     Not so while errors are unknown: messages that always fail open and close the
+//	                                     topic again and again, and what works must pass between them.
 //	heads                                None for those with a key: each blocked key must be known. Some 300 bytes each.
 //	                                     Without a key as many as Config.Deferred; the others are read when they fall due.
 //	strays that wait for a read          1,000. The next sweep finds the others.

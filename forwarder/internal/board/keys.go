@@ -19,7 +19,8 @@ type key struct {
 	links[key]        // on the lane's list of those to be caught up
 }
 
-func (k *key) blocked() bool { return k.heads.len() > 0 }
+// blocked says that a row of a key waits for another attempt, its own or that of one before it.
+func (k *key) blocked(id int64) bool { return k.heads.len() > 0 && k.heads.lowest() <= id }
 
 // stuck says that the first row of the chain is kept from going: it is one of the few of a slow topic in memory.
 func (k *key) stuck() bool { return k.first != nil && k.first.call.topic.closed }
@@ -85,7 +86,7 @@ func (k *key) joinsBefore(id int64) bool {
 // for that.
 func (b *Board) queueFirst(k *key) {
 	r := k.first
-	if r == nil || k.under != nil || r.call.state == pending || k.blocked() {
+	if r == nil || k.under != nil || r.call.state == pending || k.blocked(r.ID) {
 		return
 	}
 	if t := r.call.topic; t.closed {
@@ -144,17 +145,18 @@ func (b *Board) withdraw(l *lane, r *Row) {
 // advance goes on with a key after something of it changed: it queues the next row, catches up with what is deferred, or
 // forgets the key.
 func (b *Board) advance(k *key) {
-	if !k.blocked() {
-		b.queueFirst(k)
-	}
-	few := int(k.n) <= b.cfg.Chain/4 && (!k.deadNext || k.isIdle())
-	if k.low != 0 && !k.blocked() && !k.asked && !k.listed && !k.stuck() && few {
+	b.queueFirst(k)
+	few := int(k.n) <= b.cfg.Chain/4 && (!k.deadNext || k.isIdle(k.low))
+	if k.low != 0 && !k.blocked(k.low) && !k.asked && !k.listed && !k.stuck() && few {
 		k.listed = true
 		k.lane.catching.push(k)
 		b.asksMore = true
 	}
-	if k.moreDue && !k.blocked() && !k.stuck() && k.low == 0 && int(k.n) <= b.cfg.Chain/4 {
+	if k.moreDue && k.heads.len() == 0 && !k.stuck() && k.low == 0 && int(k.n) <= b.cfg.Chain/4 {
 		k.moreDue, b.wantDue, b.asksMore = false, true, true
+	}
+	if k.heads.len() > 0 {
+		b.endWait(k.lane, k.lane.heads[k.heads.lowest()])
 	}
 	b.tidy(k)
 }

@@ -21,6 +21,7 @@ type lane struct {
 	over       int64               // the lowest id that was deferred and whose key does not wait, as too many do; 0 = none
 	overflowed time.Time           // when that was reported last
 	top        int64               // the highest id that was read
+	mark       int64               // up to which id all was read
 
 	rows      int // in memory and not under way
 	bytes     int64

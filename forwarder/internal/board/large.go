@@ -28,20 +28,20 @@ func (b *Board) mayKeep(l *lane, r *Row, caught, due bool) bool {
 	case l.knows(r.ID), t != nil && t.closed:
 		return false
 	case r.Key == "":
-		return caught || due || t == nil || l.mayGo(t, r.ID)
+		return caught || due || t == nil || !t.isDeferred(l, r.ID)
 	case r.Attempts > 0, !caught && !due && b.isDeferred(l, r.ID, r.Key, r.Topic):
 		return false
 	case due:
 		return b.keepsDue(l, r.Key)
 	}
-	return k == nil || !b.defers(k) || k.joinsBefore(r.ID)
+	return k == nil || !b.defers(k, r.ID) || k.joinsBefore(r.ID)
 }
 
 // Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone.
-// What follows a late one in its lane is taken out with it, since a lane is read in order, and so is what was brought
-// back in one act: cut has the id of the first new one.
+// What follows a late one in its lane is taken out with it, since a lane is read in order, but for rows that block their
+// keys: cut has the id of the first new one.
 func (r *Read) Leave(late, gone map[int64]bool) (cut [Lanes]int64) {
-	r.countCaught()
+	r.count()
 	for id, f := range r.ByID {
 		switch {
 		case f.Dead:
@@ -70,7 +70,8 @@ func leave(rows []*Row, late, gone map[int64]bool) (kept []*Row, cut [Lanes]int6
 		if row.Large && late[row.ID] && *at == 0 {
 			*at = row.ID
 		}
-		if *at == 0 && !(row.Large && gone[row.ID]) {
+		blocks := row.Key != "" && row.Attempts > 0 // its key, also without payload
+		if blocks || *at == 0 && !(row.Large && gone[row.ID]) {
 			kept = append(kept, row)
 		}
 	}

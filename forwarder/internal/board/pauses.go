@@ -16,8 +16,17 @@ func (b *Board) trouble(t *topic) {
 // forgetTroubles takes topics off that list which are open again and miss nothing any more.
 func (b *Board) forgetTroubles() {
 	kept := b.troubled[:0]
+	owned := uint64(0)
+	for n, l := range b.lanes {
+		if l != nil && !l.handing {
+			owned |= 1 << n
+		}
+	}
 	for _, t := range b.troubled {
-		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 {
+		if !t.paused && !t.byOperator {
+			t.unseen &= owned // others load what was sent again when they take a lane
+		}
+		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.unseen != 0 {
 			kept = append(kept, t)
 			continue
 		}
@@ -39,7 +48,7 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 		return nil
 	}
 	for name, d := range l.waits {
-		if k := l.keys[name]; len(ids) < mostFirsts && d.topic.closed && (k == nil || k.isIdle()) {
+		if k := l.keys[name]; len(ids) < mostFirsts && d.topic.closed && (k == nil || k.isIdle(d.low)) {
 			ids = append(ids, d.low)
 		}
 	}
@@ -56,8 +65,8 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 	return ids
 }
 
-// isIdle says that nothing of a key is in memory, or waits for another attempt.
-func (k *key) isIdle() bool { return k.under == nil && k.n == 0 && k.heads.len() == 0 }
+// isIdle says that nothing of a key is in memory, and nothing up to an id waits for another attempt.
+func (k *key) isIdle(id int64) bool { return k.under == nil && k.n == 0 && !k.blocked(id) }
 
 // FirstsGone names those of them that are not pending any more, as another has settled or deleted them. What their keys
 // have next is read.
@@ -78,6 +87,7 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 		} else if h != nil {
 			b.withdraw(l, r)
 			b.schedule(l, h, now)
+			b.advance(r.call.key)
 		}
 	}
 	gone := make(map[int64]bool, len(ids))
@@ -175,7 +185,7 @@ const mostProbes = 64 // of a topic
 // mayTry notes a row that may try whether a topic works again. Those that were handed out come last.
 func (t *topic) mayTry(p probe, again bool) {
 	switch n := len(t.probes); {
-	case !t.closed:
+	case !t.closed && t.unseen == 0:
 	case again:
 		if !slices.Contains(t.probes, p) {
 			t.probes = slices.Insert(t.probes, 0, p)
@@ -213,5 +223,5 @@ func (b *Board) mayBeTrial(t *topic, p probe) bool {
 	}
 	d, waits := l.waits[p.name]
 	k := l.keys[p.name]
-	return (l.over == 0 || p.id < l.over) && waits && d.topic == t && d.low == p.id && (k == nil || k.isIdle() && (k.low == 0 || k.low > p.id))
+	return (l.over == 0 || p.id < l.over) && waits && d.topic == t && d.low == p.id && (k == nil || k.isIdle(p.id) && (k.low == 0 || k.low > p.id))
 }

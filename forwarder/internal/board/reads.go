@@ -21,6 +21,7 @@ type Asks struct {
 
 	terms []Term
 	asks  []ask
+	looks []*topic // that were closed, and of which it looks what was sent again
 }
 
 // Read is the complete answer to a read.
@@ -39,6 +40,7 @@ type Read struct {
 	CaughtCut [Lanes]int64 // the lowest id of Caught that there was no room for; 0 = there was
 	counted   bool
 	caught    [Lanes]struct{ rows, last int64 }
+	fellDue   [Lanes]int64
 }
 
 // TermRead is a term that was read, and the mark of its lane after this read.
@@ -96,7 +98,11 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	}
 	a.Room.Others += len(a.IDs)
 	for _, t := range b.troubled {
-		if t.closed && !b.wantTopics {
+		switch looks := some && t.unseen != 0 && (t.asked || !t.closed); {
+		case looks: // before its trial, or the rest of it, goes
+			a.WantDue = true
+			a.looks = append(a.looks, t)
+		case t.closed && !b.wantTopics:
 			a.Closed = append(a.Closed, t.name)
 		}
 	}
@@ -161,11 +167,15 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		}
 	}
 	before := b.rows
-	sawDue := b.sawDue(a, r)
+	saw := b.sawDue(a, r)
 	b.newHeads(r.Due)
 	for _, ask := range a.asks {
+		looked := saw>>ask.term.Lane&1 != 0 && b.sawTopics
+		if ask.why == forTrial { // without room for anything else there is no look
+			looked = saw>>ask.term.Lane&1 != 0 || !slices.Contains(a.looks, ask.topic)
+		}
 		if ask.why != forStray && !r.Late[ask.id] {
-			b.answered(ask, r, sawDue)
+			b.answered(ask, r, looked)
 		}
 	}
 	b.asked(a, func(ask ask) bool { return r.Late[ask.id] })
@@ -180,6 +190,11 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 		// One above the mark is read in its order.
 		if l := b.open(ask.term); ask.why == forStray && l != nil && found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {
 			b.strayed(l, f.Row)
+		}
+	}
+	for _, t := range r.Terms {
+		if l := b.open(t.Term); l != nil {
+			l.mark = t.Mark
 		}
 	}
 	p.Added, p.More = b.rows-before, b.wants() || b.wantDue || r.DueLate

@@ -225,10 +225,10 @@ func (n *recount) key(l *lane, k *key) {
 		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID,
 			r.call.state)
 		n.want(r.call.behind != nil || k.last == r, "key %v: the last is not the last", k)
+		n.want(!k.blocked(r.ID), "key %v: row %d is in memory, and blocked", k, r.ID)
 		n.want(r.ID <= k.top, "key %v: row %d is above the top of the chain, %d", k, r.ID, k.top)
 	}
 	n.want(chain == k.n && int(k.n) <= n.b.cfg.Chain, "key %v: chain of %d, counted %d", k, k.n, chain)
-	n.want(k.n == 0 || !k.blocked(), "key %v is blocked and has a chain", k)
 	n.want(k.n == 0 || k.under != nil || k.first.call.state == pending,
 		"key %v: its first is neither queued nor is another one under way", k)
 	if r := k.under; r != nil {
@@ -240,6 +240,6 @@ func (n *recount) key(l *lane, k *key) {
 	for r := k.first; r != nil; r = r.call.behind {
 		n.want(k.low == 0 || r.ID < k.low || r.call.due, "key %v: row %d is in memory and deferred from %d on", k, r.ID, k.low)
 	}
-	n.want(k.low == 0 || k.blocked() || k.under != nil || k.n > 0 || k.asked || k.listed,
+	n.want(k.low == 0 || k.blocked(k.low) || k.under != nil || k.n > 0 || k.asked || k.listed,
 		"key %v: nobody catches up with what is deferred", k)
 }

@@ -167,6 +167,9 @@ func (b *Board) sendBack(l *lane, c *Call, again bool) {
 		if h.place < 0 {
 			b.putOff(l, h, t)
 		}
+		if k != nil {
+			b.advance(k)
+		}
 	case k == nil:
 		b.deferFor(l, t, r, again)
 	case t.closed:

@@ -23,6 +23,7 @@ type head struct {
 	place   int  // in its lane's heap; -1 = its attempt, or the settling of that, is under way
 	behind  bool // its time has come, and it waits for the lower heads of its key
 	late    bool // its time has come, and it is put off
+	lower   bool // its time has come, and it waits for rows of its key that have lower ids
 }
 
 // retryIsDue says whether the next read is to ask for a head of a lane: the last one may have begun before its time.
@@ -53,7 +54,9 @@ func (b *Board) newHead(l *lane, name string, id int64, topic string) *head {
 			b.putBack(h.key)
 		}
 	}
-	h.changed = b.now
+	if h.changed = b.now; h.key != nil {
+		b.advance(h.key) // what has lower ids goes on
+	}
 	return h
 }
 
@@ -141,6 +144,9 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 	case h.key != nil && h.key.under != nil:
 		b.later(l, h, b.now.Add(lookAgain))
 		return
+	case h.key != nil && l.hasLower(h):
+		b.waitForLower(l, h)
+		return
 	}
 	h.behind = false
 	t := b.topics[h.topic]
@@ -175,9 +181,8 @@ func (b *Board) putOff(l *lane, h *head, t *topic) {
 	b.later(l, h, at)
 }
 
-// retried takes a head that was read for its next attempt. sawDue are the lanes of which the read saw all that fell
-// due.
-func (b *Board) retried(l *lane, a ask, f Found, found bool, sawDue uint64) {
+// retried takes a head that was read for its next attempt. looked says that what was sent again with it is known.
+func (b *Board) retried(l *lane, a ask, f Found, found, looked bool) {
 	h := a.head
 	switch {
 	case l.heads[a.id] != h || h.place >= 0: // settled meanwhile
@@ -204,11 +209,14 @@ func (b *Board) retried(l *lane, a ask, f Found, found bool, sawDue uint64) {
 		b.later(l, h, b.now.Add(lookAgain))
 	case t.paused && (a.topic != t || t.trial != nil || !b.hasPlace(t)), t.closed && !t.paused, t.byOperator:
 		b.putOff(l, h, t)
-	case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0: // lower ones that were sent again with it may not be known
+	case h.act != r.Generation && !looked: // lower ones that were sent again with it may not be known
 		b.later(l, h, b.lookForAct())
 	default:
-		h.act = r.Generation
-		b.letPass(l, h.key, r, t)
+		if h.act = r.Generation; l.hasLower(h) {
+			b.waitForLower(l, h)
+		} else {
+			b.letPass(l, h.key, r, t)
+		}
 	}
 }
 
@@ -231,6 +239,7 @@ func (b *Board) letPass(l *lane, k *key, r *Row, t *topic) {
 // schedule says when a head is due for another attempt.
 func (b *Board) schedule(l *lane, h *head, due time.Time) {
 	l.inTime(h)
+	h.lower = false
 	h.due, h.changed = due, b.now
 	b.retryMoved = true
 	if h.place < 0 {

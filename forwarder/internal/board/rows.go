@@ -106,7 +106,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		b.wantDue = true
 		b.tidy(k)
 		return false
-	case !before && b.defers(k):
+	case !before && b.defers(k, r.ID):
 		k.deferFrom(r.ID)
 	case !due && !l.mayGo(t, r.ID):
 		b.deferFor(l, t, r, false)
@@ -127,8 +127,10 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 // keepsDue says whether a row of a key that fell due is kept: nothing of the key is to be read before it.
 func (b *Board) keepsDue(l *lane, name string) bool {
 	k := l.keys[name]
-	return l.waits[name].topic == nil && (k == nil || k.low == 0 && !b.defers(k))
+	return l.waits[name].topic == nil && (k == nil || k.low == 0 && k.heads.len() == 0 && !b.defers(k, 0))
 }
 
-// defers says that what is read of a key is not kept.
-func (b *Board) defers(k *key) bool { return k.blocked() || k.stuck() || int(k.n) >= b.cfg.Chain }
+// defers says that a row of a key that is read is not kept.
+func (b *Board) defers(k *key, id int64) bool {
+	return k.blocked(id) || k.stuck() || int(k.n) >= b.cfg.Chain
+}

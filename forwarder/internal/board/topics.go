@@ -33,6 +33,7 @@ type topic struct {
 	publisher *publisher
 	unknown   failures // of this topic
 
+	unseen   uint64        // lanes in which it is unknown what an operator had sent again while it was paused
 	lanes    uint64        // in which something was deferred for its sake,
 	low      *[Lanes]int64 // and from which id on: all of it is deferred from there
 	troubled bool          // on the board's list
@@ -80,7 +81,10 @@ func (b *Board) update(t *topic) {
 	rows, bytes := b.quota()
 	closed := t.paused || t.byOperator || t.slow &&
 		(t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
-	if t.closed && !closed && t.lanes != 0 {
+	if t.paused && !t.guessed || t.byOperator {
+		t.unseen = ^uint64(0) // until it is open, and a read has looked
+	}
+	if t.closed && !closed && t.lanes|t.unseen != 0 {
 		b.asksMore = true
 	}
 	t.closed = closed

@@ -16,10 +16,10 @@ var boardMutants = []Mutant{
 		Name: "B2", File: "board/reads.go", Trouble: "whatever", First: 2,
 		Breaks: "what was settled is forgotten during a read",
 		Old: `	before := b.rows
-	sawDue := b.sawDue(a, r)`,
+	saw := b.sawDue(a, r)`,
 		New: `	before := b.rows
 	b.forget()
-	sawDue := b.sawDue(a, r)`,
+	saw := b.sawDue(a, r)`,
 	},
 	{
 		Name: "B3", File: "board/results.go", Trouble: "whatever", First: 0,
@@ -42,8 +42,8 @@ var boardMutants = []Mutant{
 	{
 		Name: "D3", File: "board/deferred.go", Trouble: "whatever", First: 0,
 		Breaks: "what is new on a topic does not wait until that is caught up",
-		Old:    `return !t.closed && !t.isDeferred(l, id)`,
-		New:    `return !t.closed`,
+		Old:    `>>l.term.Lane&1 == 0 && !t.isDeferred(l, id)`,
+		New:    `>>l.term.Lane&1 == 0`,
 	},
 	{
 		Name: "D4", File: "board/deferred.go", Trouble: "whatever", First: 0,
@@ -60,7 +60,7 @@ var boardMutants = []Mutant{
 	{
 		Name: "D6", File: "board/large.go", Trouble: "theft", Test: "TestWhatIsGoneCountsAsCaughtUp",
 		Breaks: "what was caught up is counted without what is gone",
-		Old: `	r.countCaught()
+		Old: `	r.count()
 	for id, f`,
 		New: `	for id, f`,
 	},
@@ -85,7 +85,7 @@ var boardMutants = []Mutant{
 	{
 		Name: "D10", File: "board/pauses.go", Trouble: "outage", First: 0,
 		Breaks: "a trial goes although its key has something to go before it",
-		Old:    `k.isIdle() && (k.low == 0 || k.low > p.id)`,
+		Old:    `k.isIdle(p.id) && (k.low == 0 || k.low > p.id)`,
 		New:    `true`,
 	},
 	{
@@ -207,15 +207,45 @@ var boardMutants = []Mutant{
 	{
 		Name: "B18", File: "board/keys.go", Trouble: "whatever", First: 2,
 		Breaks: "a key's row goes while another one of it is under way",
-		Old:    "if r == nil || k.under != nil || r.call.state == pending || k.blocked() {",
-		New:    "if r == nil || r.call.state == pending || k.blocked() {",
+		Old:    "if r == nil || k.under != nil || r.call.state == pending || k.blocked(r.ID) {",
+		New:    "if r == nil || r.call.state == pending || k.blocked(r.ID) {",
 	},
 	{
 		Name: "B19", File: "board/keys.go", Trouble: "whatever", First: 0,
 		Breaks: "a key's row goes while the key is blocked",
-		Old:    "r.call.state == pending || k.blocked() {",
+		Old:    "r.call.state == pending || k.blocked(r.ID) {",
 		New:    "r.call.state == pending {",
-		Strike: "a key that is blocked has no row in its chain, as the recount of each schedule sees",
+		Strike: "a key has no row in its chain that is blocked, as the recount of each schedule sees",
+	},
+	{
+		Name: "B58", File: "board/acts.go", Trouble: "whatever", Test: "TestDiscardedAndRequeued",
+		Breaks: "what was sent again does not wait for lower ids of its key",
+		Old:    `return k.n > 0 || h.act != "" &&`,
+		New:    `return k.n > 0 && h.act != "" &&`,
+	},
+	{
+		Name: "B59", File: "board/deferred.go", Trouble: "whatever", Test: "TestRequeuedBeforeItsTopicWasResumed",
+		Breaks: "a topic goes on before it is known what was sent again while it was paused",
+		Old:    `!t.closed && t.unseen>>l.term.Lane&1 == 0 &&`,
+		New:    `!t.closed &&`,
+	},
+	{
+		Name: "B60", File: "board/asks.go", Trouble: "whatever", Test: "TestRequeuedWhileItsTopicIsClosed/unreachable",
+		Breaks: "a trial goes before it is known what was sent again",
+		Old:    `case !looked:`,
+		New:    `case false:`,
+	},
+	{
+		Name: "B61", File: "board/large.go", Trouble: "whatever", Test: "TestLateMessagesHideNoRequeued",
+		Breaks: "what was sent again is taken out of a read with what there was no room for",
+		Old:    `if blocks || *at == 0 &&`,
+		New:    `if blocks && *at == 0 || *at == 0 &&`,
+	},
+	{
+		Name: "B62", File: "board/rows.go", Trouble: "whatever", Test: "TestNotQuietWithoutThePayloadOfWhatFellDue",
+		Breaks: "what fell due and came without payload is forgotten",
+		Old:    `b.wantDue = true`,
+		New:    `b.wantDue = b.wantDue && true`,
 	},
 	{
 		Name: "B20", File: "board/retries.go", Trouble: "whatever", First: 0,
@@ -306,7 +336,7 @@ var boardMutants = []Mutant{
 	{
 		Name: "B37", File: "board/retries.go", Trouble: "whatever", Test: "TestScripts/sent-again-retry",
 		Breaks: "a message that was sent again goes before it is known what was sent again with it",
-		Old:    "case h.act != r.Generation && sawDue>>l.term.Lane&1 == 0:",
+		Old:    "case h.act != r.Generation && !looked:",
 		New:    "case false:",
 	},
 	{
