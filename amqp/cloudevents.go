@@ -28,7 +28,7 @@ var _ wmamqp.Marshaler = CloudEvents{}
 
 // Marshal returns outbox.ErrInvalidMessage for a message without an event type.
 func (c CloudEvents) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	msg, err := cloudevents.Encode(msg, "cloudEvents:", c.Source, c.ContentType)
+	msg, err := cloudevents.Encode(msg, c.Source, c.ContentType, "cloudEvents:", "cloudEvents_")
 	if err != nil {
 		return amqp091.Publishing{}, err
 	}

@@ -22,7 +22,7 @@ var _ wmkafka.MarshalerUnmarshaler = CloudEvents{}
 
 // Marshal returns outbox.ErrInvalidMessage for a message without an event type.
 func (c CloudEvents) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
-	msg, err := cloudevents.Encode(msg, "ce_", c.Source, c.ContentType)
+	msg, err := cloudevents.Encode(msg, c.Source, c.ContentType, "ce_")
 	if err != nil {
 		return nil, err
 	}

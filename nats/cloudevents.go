@@ -22,7 +22,7 @@ var _ wmnats.MarshalerUnmarshaler = CloudEvents{}
 
 // Marshal returns outbox.ErrInvalidMessage for a message without an event type.
 func (c CloudEvents) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
-	msg, err := cloudevents.Encode(msg, "ce-", c.Source, c.ContentType)
+	msg, err := cloudevents.Encode(msg, c.Source, c.ContentType, "ce-")
 	if err != nil {
 		return nil, err
 	}

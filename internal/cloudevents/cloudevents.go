@@ -27,9 +27,9 @@ func CheckSource(source string) error {
 	return nil
 }
 
-// Encode returns a copy of a message with its attributes among the metadata, under names with a prefix. It returns
-// outbox.ErrInvalidMessage for a message that cannot be a CloudEvent.
-func Encode(msg *message.Message, prefix, source, contentType string) (*message.Message, error) {
+// Encode returns a copy of a message with its attributes among the metadata, under names with the first of the prefixes
+// that its receiver reads. It returns outbox.ErrInvalidMessage for a message that cannot be a CloudEvent.
+func Encode(msg *message.Message, source, contentType string, prefixes ...string) (*message.Message, error) {
 	if err := CheckSource(source); err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func Encode(msg *message.Message, prefix, source, contentType string) (*message.
 	out.SetContext(msg.Context())
 	attributes := map[string]string{}
 	for key, value := range msg.Metadata {
-		if name, ok := strings.CutPrefix(key, inMetadata); ok {
+		if name := attribute(key, append([]string{inMetadata}, prefixes...)); name != "" {
 			attributes[name] = value
 		} else {
 			out.Metadata[key] = value
@@ -60,7 +60,7 @@ func Encode(msg *message.Message, prefix, source, contentType string) (*message.
 			return nil, fmt.Errorf("%w %q: %q cannot be an attribute of a CloudEvent: names have letters a to z and digits, "+
 				"values no control characters and no space at the ends", outbox.ErrInvalidMessage, msg.UUID, name)
 		}
-		out.Metadata[prefix+name] = value
+		out.Metadata[prefixes[0]+name] = value
 	}
 	if out.Metadata[ContentType] == "" {
 		out.Metadata[ContentType] = contentType
@@ -75,15 +75,12 @@ func Encode(msg *message.Message, prefix, source, contentType string) (*message.
 // is as "ce_" and the name. Other messages stay as they are.
 func Decode(msg *message.Message, prefixes ...string) {
 	attributes, rest := map[string]string{}, message.Metadata{}
-next:
 	for key, value := range msg.Metadata {
-		for _, prefix := range prefixes {
-			if name, ok := strings.CutPrefix(strings.ToLower(key), strings.ToLower(prefix)); ok {
-				attributes[name] = value
-				continue next
-			}
+		if name := attribute(key, prefixes); name != "" {
+			attributes[name] = value
+		} else {
+			rest[key] = value
 		}
-		rest[key] = value
 	}
 	if attributes["specversion"] != "1.0" || attributes["id"] == "" {
 		return
@@ -102,6 +99,18 @@ next:
 			rest[inMetadata+name] = value
 		}
 	}
+}
+
+// attribute returns the name of the attribute that a key stands for, or "". The case of a key does not matter, as it
+// does not to the SDK.
+func attribute(key string, prefixes []string) string {
+	key = strings.ToLower(key)
+	for _, prefix := range prefixes {
+		if name, ok := strings.CutPrefix(key, strings.ToLower(prefix)); ok {
+			return name
+		}
+	}
+	return ""
 }
 
 func isName(name string) bool {
