@@ -60,7 +60,7 @@ var checks = []struct {
 	{"partition_blocked", (*doctorRun).checkBlocked},
 	{"vacuum", (*doctorRun).checkVacuum},
 	{"retention", (*doctorRun).checkRetention},
-	{"leaves", (*doctorRun).checkLeaves},
+	{"partitions", (*doctorRun).checkPartitions},
 	{"roles", (*doctorRun).checkRoles},
 	{"listen", (*doctorRun).checkListen},
 	{"broker", (*doctorRun).checkBroker},

@@ -30,9 +30,9 @@ type Stats struct {
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
 	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
 	// Unread are scopes with lanes that no running forwarder owns: what is in them is not published. Sorted.
-	Unread []UnreadLanes   `json:"unread"`
-	Inbox  []ConsumerStats `json:"inbox"`  // of consumers that have failing or dead messages, sorted
-	Leaves []LeafStats     `json:"leaves"` // as Admin.Leaves lists them
+	Unread     []UnreadLanes   `json:"unread"`
+	Inbox      []ConsumerStats `json:"inbox"`      // of consumers that have failing or dead messages, sorted
+	Partitions []Partition     `json:"partitions"` // as Admin.Partitions lists them
 }
 
 // UnreadLanes is the number of lanes of a scope that no forwarder reads: the messages of their keys wait. That is
@@ -135,7 +135,7 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 		func() error { return a.unread(ctx, s) },
 		func() (err error) { s.Queue, err = a.queue(ctx, b); return err },
 		func() (err error) { s.Inbox, err = a.consumers(ctx, b); return err },
-		func() (err error) { s.Leaves, err = a.leavesForStats(ctx); return err },
+		func() (err error) { s.Partitions, err = a.partitionsForStats(ctx); return err },
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {

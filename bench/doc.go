@@ -42,7 +42,7 @@
 // when rounds are repeated, and the row says that it fell; noise passes. What the other sides' servers clean up
 // meanwhile costs all of them alike.
 //
-// Rows of leaves compare an outbox in partitions with a plain one: bytes of WAL when old messages go, after a
+// Rows of partitions compare an outbox in partitions with a plain one: bytes of WAL when old messages go, after a
 // checkpoint, so that whole pages are written as in production, and pages that a statement visits with a plan for any
 // arguments.
 //

@@ -49,7 +49,6 @@ func (b *bench) measurements() []measurement {
 		{"cost_watermill", costAim, b.costOfWatermill},
 		{"cost_river", costAim, b.costOfRiver},
 		{"cost_clean", "WAL is the same on every machine; -scale 50 is 5,000,000 messages", b.cleanup},
-		{"leaf_locked", "100 ms or less", b.leafLocked},
 		{"cost_observers", "what a user of each pays for a message", b.observed},
 	}
 }

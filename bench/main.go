@@ -166,7 +166,7 @@ func (b *bench) groups() []group {
 	return []group{
 		b.drainGroup(), b.slowGroup(), b.jetStreamGroup(), b.kafkaGroup(), b.rabbitMQGroup(), b.horizonGroup(),
 		b.backlogGroup(), b.twoGroup(), b.hotGroup(), b.failingGroup(), b.overheadGroup(), b.inboundGroup(),
-		b.latencyGroup(), b.queueGroup(), b.claimGroup(), b.claimHorizonGroup(), b.leavesGroup(), b.leavesTimedGroup(),
+		b.latencyGroup(), b.queueGroup(), b.claimGroup(), b.claimHorizonGroup(), b.partitionsGroup(), b.partitionsTimedGroup(),
 	}
 }
 

@@ -282,34 +282,17 @@ var faultsOfTheOutbox = []fault{
 	},
 }
 
-// faultsOfLeaves are those of an outbox in partitions.
-var faultsOfLeaves = []fault{
+// faultsOfPartitions are those of an outbox in partitions.
+var faultsOfPartitions = []fault{
 	{
-		name: "nothing has rolled a partitioned outbox, and the last leaf is in use", check: "leaves_ahead",
-		severity: admin.Critical, alert: "OutboxNoLeafAhead", did: "`outboxctl roll`",
+		name: "nothing maintains the partitions, and the default has taken 200 messages", check: "partitions_ahead",
+		severity: admin.Critical, alert: "OutboxNoPartitionAhead", always: true, did: "`outboxctl partitions maintain`",
 		inject: func(n *night) {
-			intoLeaves(n, n.h, 100, 200)
+			intoPartitions(n, n.h, 100, 200)
 			n.forwards(classifyingConfig(), nil)
-			n.h.writeRows(n, 150, "published_at = now()")
+			n.h.writeRows(n, 400, "published_at = now()")
 		},
-		cure: func(n *night, f admin.Finding) { rollAs(n.T, n.h, f) },
-	},
-	{
-		name: "the default partition has taken 10,200 messages", check: "leaves_default",
-		severity: admin.Warning, alert: "OutboxDefaultFilled",
-		did: "`outboxctl roll`, and again when its messages were old",
-		inject: func(n *night) {
-			intoLeaves(n, n.h, 100)
-			n.forwards(classifyingConfig(), nil)
-			n.h.writeRows(n, 10_200, "published_at = now()")
-		},
-		cure: func(n *night, f admin.Finding) {
-			rollAs(n.T, n.h, f)
-			cured(n, n.h, "leaves_ahead")
-			n.h.exec(n, "UPDATE outbox SET "+settledLongAgo)
-			r := ctl{t: n.T, url: n.h.url}.run("roll", "--retention", "1d", "--yes")
-			require.Zero(n, r.code, r.err)
-		},
+		cure: func(n *night, f admin.Finding) { maintainAs(n.T, n.h, f) },
 	},
 }
 

@@ -58,7 +58,7 @@ type night struct {
 }
 
 func faultsOfANight() []fault {
-	return slices.Concat(faultsOfTheOutbox, faultsOfLeaves, faultsOfTheQueue, faultsOfTheBroker, faultsOfTheServer)
+	return slices.Concat(faultsOfTheOutbox, faultsOfPartitions, faultsOfTheQueue, faultsOfTheBroker, faultsOfTheServer)
 }
 
 // TestNightOfFaults injects each fault, and sees the finding, its severity, the alert and the page's heading, that

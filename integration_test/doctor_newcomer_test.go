@@ -173,7 +173,7 @@ func TestDoctorOfObstacles(t *testing.T) {
 			}
 			h := newPgxHandle(t, newMigratedDatabase(t))
 			if o.partitioned {
-				intoLeaves(t, h, 1000, 2000)
+				intoPartitions(t, h, 1000, 2000)
 			}
 			for _, s := range o.make {
 				h.exec(t, s)

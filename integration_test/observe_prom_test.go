@@ -140,8 +140,8 @@ func TestCollectorOverEachHandle(t *testing.T) {
 
 		h.exec(t, "truncate outbox, inbox, inbox_queue, outbox_forwarders, outbox_lanes, outbox_topics")
 		for series, n := range scraped(t, c) {
-			leaves := partitioned && strings.HasPrefix(series, "leaves")
-			if series != "up{}" && series != "collect_duration_seconds{}" && !leaves {
+			table := partitioned && strings.HasPrefix(series, "table_partitions")
+			if series != "up{}" && series != "collect_duration_seconds{}" && !table {
 				assert.Zero(t, n, "what is over is zero: %s", series)
 			}
 		}
@@ -150,7 +150,7 @@ func TestCollectorOverEachHandle(t *testing.T) {
 
 // TestScrapeIsOneQuery: also with many topics, and what is more than is counted is said to be.
 func TestScrapeIsOneQuery(t *testing.T) {
-	needsPlainOutbox(t) // leaves are counted by queries of their own
+	needsPlainOutbox(t) // partitions are read by queries of their own
 	t.Parallel()
 	var seen statementLog
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })

@@ -37,7 +37,7 @@ var postgresReleases = []string{"13.23.0", "14.24.0", "15.19.0", "16.15.0", "17.
 // Partitions are what releases differ in most. How order holds under load is left to `make test-matrix`.
 const compatible = `^(TestMigrateIsIdempotent|TestStoreJoinsTransactions|TestFirstMessageOfADatabase|TestTxIsolationAndOnBegin|` +
 	`TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|` +
-	`TestRoll|TestPutBackUnderOldSnapshot|TestLeavesAreRead|TestFarIDs|TestCheckOfPartitions|` +
+	`TestMaintainPartitions|TestTransactionAcrossMaintenance|TestPartitionsAreRead|TestCheckOfPartitions|` +
 	`TestConvertKeepsPrivileges|TestConvertReadsTheRowsOnceAndWaitsForNobody)$`
 
 // TestOldestAndNewestPostgres runs some tests again, each time on another release, in a process of its own.

@@ -363,9 +363,10 @@ func TestMigrateInPartitions(t *testing.T) {
 	h := newPgxHandle(t, newDatabase(t))
 	_, err := schema.Migrate(t.Context(), h.db, cfg)
 	require.NoError(t, err)
-	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) SELECT i, 'events', '' FROM generate_series(1, 60) i")
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) SELECT i, 'events', '' FROM generate_series(1, 100) i")
 	assert.Equal(t, []string{
-		"outbox_default 11", "outbox_p0 9", "outbox_p1 10", "outbox_p2 10", "outbox_p3 10", "outbox_p4 10",
+		"outbox_default 11", "outbox_p0 9", "outbox_p1 10", "outbox_p2 10", "outbox_p3 10", "outbox_p4 10", "outbox_p5 10",
+		"outbox_p6 10", "outbox_p7 10", "outbox_p8 10",
 	},
 		column[string](t, h, "SELECT tableoid::regclass || ' ' || count(*) FROM outbox GROUP BY tableoid ORDER BY 1"))
 	for _, size := range []int64{-1, 1 << 60} {
@@ -394,7 +395,7 @@ func TestFilesInPartitions(t *testing.T) {
 	found, err := schema.Inspect(t.Context(), h.db)
 	require.NoError(t, err)
 	assert.Empty(t, found)
-	assert.Equal(t, 6, h.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox'::regclass"))
+	assert.Equal(t, 10, h.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox'::regclass"))
 }
 
 // TestCheckOfPartitions: partitions are looked at one by one, and the cures can be run.

@@ -226,12 +226,12 @@ func makeTables(ctx context.Context, db *outbox.DB) error {
 	if _, err := schema.Migrate(ctx, db, schema.MigrateConfig{PartitionSize: 20}); err != nil {
 		return err
 	}
-	from, names := 100, (*core.DB)(db).Tables().WithDefaults()
+	from, names := 180, (*core.DB)(db).Tables().WithDefaults()
 	for i, to := range []int{500, 5000, 20_000, 100_000, 1e9, 1e9 + 1000} {
-		leaf := sqltext.Tables{Schema: names.Schema, Outbox: fmt.Sprint(names.Outbox, "_p", 5+i)}.OutboxName()
+		name := sqltext.Tables{Schema: names.Schema, Outbox: fmt.Sprint(names.Outbox, "_p", 9+i)}.OutboxName()
 		if _, err := (*core.DB)(db).Exec(ctx, fmt.Sprintf(`CREATE TABLE IF NOT EXISTS %s PARTITION OF %s
 			FOR VALUES FROM (%d) TO (%d) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)`,
-			leaf, names.OutboxName(), from, to)); err != nil {
+			name, names.OutboxName(), from, to)); err != nil {
 			return err
 		}
 		from = to

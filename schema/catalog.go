@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/leaves"
+	"github.com/millrace-go/watermill-outbox/internal/partitions"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -52,11 +52,11 @@ func (c *inspection) readCatalog(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read catalogs: %w", err)
 	}
-	set, err := leaves.Read(ctx, c.q, c.names)
+	set, err := partitions.Read(ctx, c.q, c.names)
 	if err != nil {
 		return fmt.Errorf("read partitions: %w", err)
 	}
-	if c.partitions = set.Leaves; set.Default != nil {
+	if c.partitions = set.Partitions; set.Default != nil {
 		c.partitions = append(c.partitions, *set.Default)
 	}
 	return nil

@@ -9,8 +9,8 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/leaves"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
+	"github.com/millrace-go/watermill-outbox/internal/partitions"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -96,8 +96,7 @@ func inspectAll(ctx context.Context, db *outbox.DB) (*inspection, error) {
 	return c, err
 }
 
-// secondLooks is how often what is damaged is looked at again: while Partition swaps tables, one look may find the name
-// of the old table and what is already that of the new one.
+// secondLooks is how often damage is looked for again: a partition may be dropped between two statements of one look.
 const secondLooks = 3
 
 // database is a *core.DB, or one of a test.
@@ -112,7 +111,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 	if err == nil && !c.stop {
 		err = db.Transact(ctx, func(q drive.Querier) error {
 			c.q = q
-			return c.steps(ctx, c.whoAsks, c.readCatalog, c.anything, c.foreign, c.bounds, c.grants, c.migrations)
+			return c.steps(ctx, c.whoAsks, c.readCatalog, c.anything, c.foreign, c.grants, c.migrations)
 		})
 		c.q = db
 	}
@@ -170,7 +169,7 @@ type inspection struct {
 	behind               bool              // Migrate has something to do
 	facts                map[string][]fact // of each relation that there is
 	// of the outbox; none if it is one table
-	partitions []leaves.Leaf
+	partitions []partitions.Partition
 }
 
 func (c *inspection) problem(object, cure, found string, args ...any) {

@@ -5,19 +5,19 @@ import (
 	"errors"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/leaves"
+	"github.com/millrace-go/watermill-outbox/internal/partitions"
 )
 
-// Cure: or run outboxctl migrate partition.
-var errOneTable = errors.New("the outbox is one table: MigrateConfig.PartitionSize only counts where it is made: " +
-	"call Partition, or set it to 0")
+// Cause: MigrateConfig.PartitionSize is set, and the tables are there.
+var errOneTable = errors.New("the outbox is one table: MigrateConfig.PartitionSize only counts when it is created: " +
+	"set it to 0, or use new table names, as docs/run/partitions.md shows")
 
 // partitioned returns errOneTable if the outbox was made, and not in partitions as it should be.
 func (r *run) partitioned(ctx context.Context, q drive.Querier, done history) error {
 	if r.cfg.PartitionSize == 0 || !done.has(1) {
 		return nil
 	}
-	set, err := leaves.Read(ctx, q, r.names)
+	set, err := partitions.Read(ctx, q, r.names)
 	if err != nil {
 		return err
 	}

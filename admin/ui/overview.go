@@ -20,8 +20,8 @@ type overview struct {
 	WrittenBy      map[string]float64 // messages a second, by topic
 	Topics, Queue  topicTable
 	Inbox          []admin.ConsumerStats
-	Leaves         []leafRow
-	MoreLeaves     int
+	Partitions     []partitionRow
+	MorePartitions int
 	Forwarders     []forwarderRow
 	Unread         []admin.UnreadLanes
 	At             time.Time
@@ -33,8 +33,8 @@ const unfolded = 3
 
 // How many rows these tables have at most.
 const (
-	mostTopics = 100
-	mostLeaves = 16
+	mostTopics     = 100
+	mostPartitions = 16
 )
 
 // tile is one figure and how it came to be.
@@ -58,10 +58,10 @@ type topicTable struct {
 	More int64
 }
 
-// leafRow is a partition. Ids says which it has.
-type leafRow struct {
-	admin.LeafStats
-	Level, Ids string
+// partitionRow is a partition of the outbox. Ids says which it has, Holds what keeps it.
+type partitionRow struct {
+	admin.Partition
+	Level, Ids, Holds string
 }
 
 type forwarderRow struct {
@@ -120,10 +120,10 @@ func (rq *request) overview() error {
 // figures fills in what was counted.
 func (rq *request) figures(o *overview, s *admin.Stats) {
 	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
-	for _, l := range leavesShown(s.Leaves) {
-		o.Leaves = append(o.Leaves, leafRowOf(l))
+	for _, p := range partitionsShown(s.Partitions) {
+		o.Partitions = append(o.Partitions, partitionRowOf(p))
 	}
-	o.MoreLeaves = len(s.Leaves) - len(o.Leaves)
+	o.MorePartitions = len(s.Partitions) - len(o.Partitions)
 	o.Tiles = tiles(total(s.Topics), rq.watch.history(), rq.cfg.SampleInterval)
 	asked := rq.r.URL.Query().Get("topic")
 	o.Topics, o.Queue = tableOf(admin.Outbox, s.Topics, asked), tableOf(admin.Queue, s.Queue, asked)
@@ -234,17 +234,15 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 	return row
 }
 
-// leavesShown picks the partitions that there is room for, by their ids: the current one, the default and those that
-// are due before the others, and of these the newest.
-func leavesShown(all []admin.LeafStats) []admin.LeafStats {
-	matters := func(l admin.LeafStats) bool {
-		return l.Default || l.State == admin.LeafCurrent || l.State == admin.LeafDue
-	}
-	left := len(all) - mostLeaves
+// partitionsShown picks the partitions that there is room for, by their ids: the current one, the default and those that
+// are held or due before the others, and of these the newest.
+func partitionsShown(all []admin.Partition) []admin.Partition {
+	old := func(p admin.Partition) bool { return p.State == admin.PartitionHeld || p.State == admin.PartitionDue }
+	left := len(all) - mostPartitions
 	shown := slices.Clone(all)
 	for _, spare := range []bool{true, false} {
-		shown = slices.DeleteFunc(shown, func(l admin.LeafStats) bool {
-			if left <= 0 || spare && matters(l) || !spare && l.State != admin.LeafDue {
+		shown = slices.DeleteFunc(shown, func(p admin.Partition) bool {
+			if left <= 0 || p.Default || p.State == admin.PartitionCurrent || spare == old(p) {
 				return false
 			}
 			left--
@@ -254,18 +252,21 @@ func leavesShown(all []admin.LeafStats) []admin.LeafStats {
 	return shown
 }
 
-func leafRowOf(l admin.LeafStats) leafRow {
-	row := leafRow{LeafStats: l, Level: "ok", Ids: number(l.From) + " to " + number(l.To-1)}
-	if l.State != admin.LeafCurrent {
+func partitionRowOf(p admin.Partition) partitionRow {
+	row := partitionRow{Partition: p, Level: "ok", Ids: number(p.From) + " to " + number(p.To-1)}
+	if p.State != admin.PartitionCurrent {
 		row.Level = "idle"
 	}
 	switch {
-	case l.Default:
-		row.Ids = "without a leaf"
-	case l.To == 0:
-		row.Ids = "from " + number(l.From)
-	case l.From == 0:
-		row.Ids = "below " + number(l.To)
+	case p.Default:
+		row.Ids = "all other ids"
+	case p.To == 0:
+		row.Ids = "from " + number(p.From)
+	case p.From == 0:
+		row.Ids = "below " + number(p.To)
+	}
+	if p.State == admin.PartitionHeld {
+		row.Level, row.Holds = "warn", "by "+p.HeldBy()
 	}
 	return row
 }

@@ -8,32 +8,32 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestLeavesThatMatterAreShown: of many partitions the page shows the current one, the default and those that are due.
-func TestLeavesThatMatterAreShown(t *testing.T) {
-	var all []admin.LeafStats
-	add := func(state admin.LeafState, n int) {
+// TestPartitionsThatMatterAreShown: of many partitions the page shows the current one, the default and those that are due.
+func TestPartitionsThatMatterAreShown(t *testing.T) {
+	var all []admin.Partition
+	add := func(state admin.PartitionState, n int) {
 		for range n {
-			all = append(all, admin.LeafStats{Name: fmt.Sprint(len(all)), State: state})
+			all = append(all, admin.Partition{Name: fmt.Sprint(len(all)), State: state})
 		}
 	}
 	add("due", 2)
 	add("retained", 30)
 	add("current", 1)
 	add("ahead", 30)
-	all = append(all, admin.LeafStats{Name: "default", State: "filled", Default: true})
+	all = append(all, admin.Partition{Name: "default", State: "filled", Default: true})
 	var names []string
-	for _, l := range leavesShown(all) {
+	for _, l := range partitionsShown(all) {
 		names = append(names, l.Name)
 	}
-	if len(names) != mostLeaves || !slices.Equal(names[:3], []string{"0", "1", "32"}) || names[15] != "default" {
+	if len(names) != mostPartitions || !slices.Equal(names[:3], []string{"0", "1", "32"}) || names[15] != "default" {
 		t.Errorf("shown: %v", names)
 	}
-	if shown := leavesShown(all[:5]); len(shown) != 5 {
+	if shown := partitionsShown(all[:5]); len(shown) != 5 {
 		t.Errorf("of five: %v", shown)
 	}
 	all = all[:0]
 	add("due", 40)
-	if shown := leavesShown(all); len(shown) != mostLeaves || shown[0].Name != "24" {
+	if shown := partitionsShown(all); len(shown) != mostPartitions || shown[0].Name != "24" {
 		t.Errorf("of those that are due: %v", shown)
 	}
 }

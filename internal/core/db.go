@@ -9,7 +9,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -160,17 +159,6 @@ func (db *DB) Query(ctx context.Context, query string, args ...any) (drive.Rows,
 		return nil, err
 	}
 	return db.pool.Query(ctx, query, args...)
-}
-
-// WithRawConn calls drive.RawConnPool's, or returns drive.ErrNoCopy.
-func (db *DB) WithRawConn(ctx context.Context, fn func(*pgconn.PgConn) error) error {
-	if err := db.Check(); err != nil {
-		return err
-	}
-	if l, ok := db.pool.(drive.RawConnPool); ok {
-		return l.WithRawConn(ctx, fn)
-	}
-	return drive.ErrNoCopy
 }
 
 // Dedicated is drive.Pool's.

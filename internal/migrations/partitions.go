@@ -5,9 +5,8 @@ import (
 	"strings"
 )
 
-// Partitions is how many partitions the outbox is made with, beside the default one: that which is written to, and
-// those that are ahead.
-const Partitions = 5
+// Ahead is how many partitions are made ahead of the ids in use.
+const Ahead = 8
 
 // InPartitions is the text of the first migration with the outbox in partitions of this many ids, each with the storage
 // options that the table has otherwise, which a table in partitions cannot have. The migration stays the same.
@@ -22,7 +21,7 @@ func (m Migration) InPartitions(size int64) (string, error) {
 	var text strings.Builder
 	text.WriteString(head + create + columns + "\n) PARTITION BY RANGE (id);\n")
 	from := "MINVALUE"
-	for i := range Partitions {
+	for i := range 1 + Ahead { // the first is the one in use
 		to := fmt.Sprint(int64(i+1) * size)
 		fmt.Fprintf(&text, "\nCREATE TABLE {outbox_p%d} PARTITION OF {outbox} FOR VALUES FROM (%s) TO (%s) WITH (%s\n);\n",
 			i, from, to, options)

@@ -122,26 +122,4 @@ SELECT r.name, 'insert rule', pg_catalog.quote_ident(w.rulename), r.oid::pg_cata
        coalesce((SELECT o.created_at < clock_timestamp() - interval '1 minute' FROM {outbox} o
                   WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
                   ORDER BY o.lane, o.id LIMIT 1), false)`
-
-	// CheckBounds lists the checks of ids that are there for a moment while leaves are made: the table and the name of the
-	// check, as SQL, whether it is one of the default, the first id that it refuses, the first that it takes again, and
-	// the last id that was handed out, 0 if none was or the role may not know. To describe a check waits for its table,
-	// and fails if that is dropped meanwhile: so it describes those alone.
-	//
-	// Arguments: name of the check on an outbox that is one table.
-	CheckBounds = `WITH d AS MATERIALIZED (SELECT k.conname, t.relispartition AS of_default, pg_get_constraintdef(k.oid) AS def,
-               quote_ident(n.nspname) || '.' || quote_ident(t.relname) AS sql
-          FROM pg_constraint k JOIN pg_class t ON t.oid = k.conrelid JOIN pg_namespace n ON n.oid = t.relnamespace
-         WHERE k.contype = 'c'
-           AND (t.oid = to_regclass({outbox_text}) AND k.conname = $1::text
-             OR k.conname = t.relname || '_bound' AND EXISTS (SELECT FROM pg_inherits i
-                 WHERE i.inhrelid = t.oid AND i.inhparent = to_regclass({outbox_text}))))
-SELECT d.sql, quote_ident(d.conname), d.of_default,
-       substring(d.def from '< ''?([0-9]+)')::bigint,
-       coalesce(substring(d.def from '>= ''?([0-9]+)')::bigint, 9223372036854775807),
-       coalesce(CASE WHEN has_sequence_privilege(to_regclass({outbox_id_seq_text}), 'SELECT, USAGE')
-         THEN pg_sequence_last_value(to_regclass({outbox_id_seq_text})) END, 0)
-  FROM d
- WHERE d.def ~ '< ''?[0-9]'
- ORDER BY d.sql`
 )

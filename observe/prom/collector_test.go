@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/partitions"
 )
 
 // shown is a Collector that shows a sample instead of reading one.
@@ -48,7 +49,9 @@ func something() sample {
 		lanes:      map[cell]counted{{"default", ""}: {64, 0}},
 		reads:      map[cell]counted{{"bookings", ""}: {1, 0}},
 		unhandled:  map[cell]counted{{"payment", ""}: {4, 20}},
-		leaves:     &leafCounts{ahead: 4, all: 9, inDefault: 17, known: true},
+		partitions: &partitions.Set{Known: true, Last: 15, Partitions: []partitions.Partition{
+			{Range: partitions.Range{From: 0, To: 10}}, {Range: partitions.Range{From: 10, To: 20}},
+			{Range: partitions.Range{From: 20, To: 30}}}},
 	}
 }
 
@@ -98,7 +101,7 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 	check()
 	found := values(t, reg)
 	for series, n := range map[string]float64{
-		`leaves{db="shop"}`: 9, `leaves_ahead{db="shop"}`: 4, `default_messages{db="shop"}`: 17,
+		`table_partitions{db="shop"}`: 3, `table_partitions_ahead{db="shop"}`: 1,
 	} {
 		if found[series] != n {
 			t.Errorf("%s is %v, want %v", series, found[series], n)
@@ -110,8 +113,8 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 	}
 	want[`counts_bounded{db="shop"}`] = 1
 	check() // what is over is zero, and not gone
-	if _, shown := values(t, reg)[`leaves_ahead{db="shop"}`]; shown {
-		t.Error("an outbox that is one table has no leaves ahead, which is no reason for an alert")
+	if _, shown := values(t, reg)[`table_partitions_ahead{db="shop"}`]; shown {
+		t.Error("an outbox that is one table has no partitions ahead, which is no reason for an alert")
 	}
 }
 

@@ -72,7 +72,7 @@ type Observer struct {
 	handlers family[handlerKey, *handlerSeries]
 	metrics  metrics
 
-	partitions partitions
+	partitions partitionGauges
 }
 
 var (

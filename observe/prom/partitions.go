@@ -15,8 +15,8 @@ var pauses = []observe.PauseReason{
 	observe.PausedByBlockedKey, observe.PausedByHandlers, observe.PausedByBytes, observe.PausedByHungHandlers,
 }
 
-// partitions are the gauges of the partitions that a subscriber of this process has.
-type partitions struct {
+// partitionGauges are the gauges of the partitions that a subscriber of this process has.
+type partitionGauges struct {
 	lag, pending, blocked, oldest, paused *prometheus.GaugeVec
 }
 
@@ -27,7 +27,7 @@ func (o *Observer) definePartitions() {
 		o.list = append(o.list, v)
 		return v
 	}
-	o.partitions = partitions{
+	o.partitions = partitionGauges{
 		lag:     gauge("partition_lag_messages", "Offsets between the oldest unfinished message and the end of the partition."),
 		pending: gauge("partition_pending_messages", "Unfinished messages of the partition in memory."),
 		blocked: gauge("partition_blocked_keys", "Messages that failed and wait for another attempt, each blocking its key."),

@@ -5,7 +5,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/leaves"
+	"github.com/millrace-go/watermill-outbox/internal/partitions"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -15,8 +15,6 @@ const (
 	countEach = 10_000 // dead or failing, of a topic or consumer
 	countAll  = 20_000 // of all together, so that there is the same bound for each of several
 	countLane = 100    // ready or delayed, of a lane
-
-	countDefault = 10_001 // messages of the default partition
 )
 
 // cell names one count: of what, and in which state or by which pauser.
@@ -30,13 +28,7 @@ type sample struct {
 	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
 	reads, unhandled                                map[cell]counted // topics
 	bounded                                         bool             // a count stopped at its bound
-	leaves                                          *leafCounts      // nil = the outbox is one table
-}
-
-// leafCounts are those of an outbox in partitions.
-type leafCounts struct {
-	ahead, all, inDefault float64
-	known                 bool // how many are ahead
+	partitions                                      *partitions.Set  // nil = the outbox is one table
 }
 
 func scrape(ctx context.Context, db *core.DB) (sample, error) {
@@ -62,23 +54,15 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		return nil
 	}, db.Render(sqltext.Scrape), int64(countEach), int64(countAll), int64(countLane))
 	if err == nil {
-		if s.leaves, err = scrapeLeaves(ctx, db); ctx.Err() == nil { // Doctor says why they cannot be read
-			err = nil
+		set, failed := partitions.Read(ctx, db, db.Tables())
+		switch {
+		case ctx.Err() != nil:
+			err = failed
+		case failed == nil && set.Partitioned: // else Doctor says why they cannot be read
+			s.partitions = &set
 		}
 	}
 	return s, text.Explain(err)
-}
-
-func scrapeLeaves(ctx context.Context, db *core.DB) (*leafCounts, error) {
-	set, err := leaves.Read(ctx, db, db.Tables())
-	if err != nil || !set.Partitioned {
-		return nil, err
-	}
-	n, err := set.Count(ctx, db, db.Tables(), countDefault)
-	if err != nil {
-		return nil, err
-	}
-	return &leafCounts{float64(set.Ahead()), float64(len(set.Leaves)), float64(n), set.Known}, nil
 }
 
 // unread is 1 if messages of a topic are ready, and the forwarders that run all have other topics.

@@ -13,7 +13,7 @@ type descs struct {
 	inboxMessages, inboxOldest *prometheus.Desc
 	queueMessages, queueOldest *prometheus.Desc
 	queueUnhandled             *prometheus.Desc
-	leaves, ahead, inDefault   *prometheus.Desc
+	partitions, ahead          *prometheus.Desc
 }
 
 func newDescs(namespace, db string) descs {
@@ -53,16 +53,16 @@ func newDescs(namespace, db string) descs {
 		queueUnhandled: desc("queue_topic_unhandled", "1 if messages of the topic have been due for a minute and none "+
 			"is handled, else 0.", "topic"),
 
-		leaves:    desc("leaves", "Partitions (leaves) of the outbox, without the default."),
-		ahead:     desc("leaves_ahead", "Leaves ahead of the last id; at 0 the default partition takes the messages."),
-		inDefault: desc("default_messages", "Messages in the default partition, counted up to 10,001."),
+		partitions: desc("table_partitions", "Partitions of the outbox table, without the default."),
+		ahead: desc("table_partitions_ahead", "Partitions of the outbox table ahead of the last id; at 0 the default "+
+			"partition takes the messages."),
 	}
 }
 
 func (d descs) all() []*prometheus.Desc {
 	return []*prometheus.Desc{
 		d.up, d.seconds, d.bounded, d.messages, d.oldest, d.paused, d.forwarders, d.lanes, d.inboxMessages, d.inboxOldest,
-		d.queueMessages, d.queueOldest, d.pausedFor, d.unread, d.queueUnhandled, d.leaves, d.ahead, d.inDefault,
+		d.queueMessages, d.queueOldest, d.pausedFor, d.unread, d.queueUnhandled, d.partitions, d.ahead,
 	}
 }
 
@@ -112,12 +112,11 @@ func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
 	for scope := range unnamed(c.known.scopes) {
 		send(d.lanes, s.lanes[cell{scope, ""}].n, scope)
 	}
-	if l := s.leaves; l != nil {
-		send(d.leaves, l.all)
-		if l.known {
-			send(d.ahead, l.ahead)
+	if p := s.partitions; p != nil {
+		send(d.partitions, float64(len(p.Partitions)))
+		if p.Known {
+			send(d.ahead, float64(p.Ahead()))
 		}
-		send(d.inDefault, l.inDefault)
 	}
 	bounded := 0.0
 	if s.bounded {

@@ -31,7 +31,6 @@ var answers = map[string]struct {
 	"audit.go: answer": {"`audit`", audited{}},
 	"check.go: s":      {"`check`", status{}},
 	"clean.go: r":      {"`clean`", admin.CleanResult{}},
-	"roll.go: r":       {"`roll`", admin.RollResult{}},
 	"doctor.go: map[string]any{\"findings\": findings}": {
 		"`doctor`", map[string]any{"findings": []admin.Finding(nil)},
 	},
@@ -47,12 +46,10 @@ var answers = map[string]struct {
 		"`migrate up`", map[string]any{"migrations": []migration(nil)},
 	},
 	"migrate.go: map[string]any{\"files\": named(files)}": {"`migrate print`", map[string]any{"files": named(nil)}},
-	"migrate_partition.go: map[string]bool{\"partitioned\": true}": {
-		"`migrate partition`", map[string]any{"partitioned": true},
+	"partitions.go: map[string]any{\"partitions\": list}": {
+		"`partitions list`", map[string]any{"partitions": []admin.Partition(nil)},
 	},
-	"migrate_partition.go: map[string]bool{\"partitioned\": false}": {
-		"`migrate partition`", map[string]any{"partitioned": false},
-	},
+	"partitions.go: r":            {"`partitions maintain`", admin.PartitionsResult{}},
 	"move.go: moved{false, r}":    {"`import`", moved{}},
 	"move.go: moved{true, tried}": {"`import`", moved{}},
 	"print.go: value":             {}, // of show
@@ -75,8 +72,8 @@ var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.AuditEntry]():     "an entry",
 	reflect.TypeFor[admin.TopicStats]():     "a topic",
 	reflect.TypeFor[admin.Pause]():          "a pause",
-	reflect.TypeFor[admin.RolledLeaf]():     "a leaf of `roll`",
-	reflect.TypeFor[admin.LeafStats]():      "a partition",
+	reflect.TypeFor[admin.Partition]():      "a partition",
+	reflect.TypeFor[admin.KeptPartition]():  "a kept partition",
 	reflect.TypeFor[admin.ForwarderStats](): "a forwarder",
 	reflect.TypeFor[admin.ConsumerStats]():  "a consumer",
 	reflect.TypeFor[admin.UnreadLanes]():    "unread lanes",

@@ -16,10 +16,8 @@ import (
 )
 
 func (a *app) migrate() *cobra.Command {
-	cmd := &cobra.Command{Use: "migrate", Short: "Create the tables and keep them up to date: up, status, print, roles, " +
-		"partition, unpartition"}
-	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migratePrint(), a.migrateRoles(), a.migratePartition(),
-		a.migrateUnpartition())
+	cmd := &cobra.Command{Use: "migrate", Short: "Create the tables and keep them up to date: up, status, print, roles"}
+	cmd.AddCommand(a.migrateUp(), a.migrateStatus(), a.migratePrint(), a.migrateRoles())
 	return cmd
 }
 

@@ -79,7 +79,7 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 		"replay": "  outboxctl messages replay --topic orders --after 2h --dry-run",
 	}), a.errors(), a.keys(), a.topics(), a.table(admin.Inbox, "inbox", "Messages of the inbox", nil),
 		a.table(admin.Queue, "queue", "Messages of the durable queue", nil), a.reconcile())
-	add("run", a.migrate(), a.clean(), a.roll(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
+	add("run", a.migrate(), a.clean(), a.partitions(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())
 	strict(root)
 	return root
 }

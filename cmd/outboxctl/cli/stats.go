@@ -101,8 +101,8 @@ func (a *app) printStats(s *admin.Stats) error {
 	if len(s.Inbox) > 0 {
 		grids = append(grids, consumerGrid(s.Inbox))
 	}
-	if len(s.Leaves) > 0 {
-		grids = append(grids, leafGrid(s.Leaves))
+	if len(s.Partitions) > 0 {
+		grids = append(grids, partitionGrid("Partitions of the outbox", s.Partitions))
 	}
 	for i, g := range grids {
 		if i > 0 {

@@ -27,7 +27,7 @@ var parts = []struct {
 	{"schema and foundation", []string{"."}},
 	{"forwarder", []string{"forwarder"}},
 	{"queue and fleets", []string{"queue", "fleet", "internal/keyed"}},
-	{"operators", []string{"admin", "cmd", "move", "internal/leaves", "internal/clean", "internal/words"}},
+	{"operators", []string{"admin", "cmd", "move", "internal/partitions", "internal/clean", "internal/words"}},
 	{"brokers", []string{"amqp", "broker", "kafka", "nats"}},
 	{"observe, idempotency, outboxtest", []string{"observe", "idempotency", "outboxtest", "internal/memory"}},
 	{"tests and tools, not counted", []string{"bench", "examples", "integration_test", "internal/docs",

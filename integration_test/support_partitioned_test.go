@@ -5,15 +5,16 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
+	"os"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// intoLeaves makes the outbox of a handle, which is empty, one in partitions: leaves that end below these ids, and a
+// intoPartitions makes the outbox of a handle, which is empty, one in partitions that end below these ids, and a
 // default.
-func intoLeaves(t testing.TB, h handle, ends ...int64) {
+func intoPartitions(t testing.TB, h handle, ends ...int64) {
 	t.Helper()
 	for _, s := range []string{
 		`ALTER TABLE outbox RENAME TO plain`,
@@ -109,4 +110,17 @@ func cutOutbox(t testing.TB, h handle, ends ...int64) {
 		h.exec(t, fmt.Sprintf("CREATE TABLE outbox_p%d PARTITION OF outbox FOR VALUES FROM (%s) TO (%d)", i, from, end))
 		from = fmt.Sprint(end)
 	}
+}
+
+// setForDatabase gives the database settings, for sessions that begin afterwards.
+func setForDatabase(t *testing.T, h handle, settings ...string) {
+	t.Helper()
+	for _, s := range settings {
+		h.exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET `+s+`', current_database()); END $$`)
+	}
+}
+
+func fileExists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

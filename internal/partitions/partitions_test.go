@@ -1,8 +1,7 @@
-package leaves
+package partitions
 
 import (
 	"math"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -29,30 +28,25 @@ func TestBounds(t *testing.T) {
 }
 
 func TestSet(t *testing.T) {
-	leaf := func(from, to int64) Leaf { return Leaf{Range: Range{from, to}} }
-	all := []Leaf{leaf(math.MinInt64, 100), leaf(100, 200), leaf(300, 500)}
-	for last, want := range map[int64][2]int{ // the current one, and how many are ahead
+	of := func(from, to int64) Partition { return Partition{Range: Range{from, to}} }
+	all := []Partition{of(math.MinInt64, 100), of(100, 200), of(300, 500)}
+	for last, want := range map[int64][2]int{ // behind and ahead
 		0: {0, 2}, 99: {0, 2}, 100: {1, 1}, 199: {1, 1}, 200: {2, 1}, 300: {2, 0}, 499: {2, 0}, 500: {3, 0},
 	} {
-		s := Set{Last: last, Leaves: all}
-		if got := [2]int{s.Current(), s.Ahead()}; got != want {
+		s := Set{Last: last, Partitions: all}
+		if got := [2]int{len(s.Behind()), s.Ahead()}; got != want {
 			t.Errorf("last id %d: %v, want %v", last, got, want)
 		}
 	}
 	for _, c := range []struct {
-		leaves []Leaf
-		size   int64
-		gaps   []Range
+		partitions []Partition
+		size       int64
 	}{
-		{nil, 0, []Range{{math.MinInt64, math.MaxInt64}}},
-		{all[:1], 100, []Range{{100, math.MaxInt64}}}, // the first leaf begins nowhere, and counts from 0
-		{all, 200, []Range{{200, 300}, {500, math.MaxInt64}}},
-		{[]Leaf{leaf(7, math.MaxInt64)}, 0, []Range{{math.MinInt64, 7}}},
-		{[]Leaf{leaf(math.MinInt64, math.MaxInt64)}, 0, nil},
+		{nil, 0}, {all[:1], 100}, {all, 200}, {[]Partition{of(7, math.MaxInt64)}, 0},
+		{[]Partition{of(math.MinInt64, math.MaxInt64)}, 0},
 	} {
-		s := Set{Leaves: c.leaves}
-		if s.Size() != c.size || !slices.Equal(s.Gaps(), c.gaps) {
-			t.Errorf("%v: size %d, gaps %v", c.leaves, s.Size(), s.Gaps())
+		if size := (Set{Partitions: c.partitions}).Size(); size != c.size {
+			t.Errorf("%v: size %d", c.partitions, size)
 		}
 	}
 }

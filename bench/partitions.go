@@ -12,58 +12,58 @@ import (
 )
 
 const (
-	cleaned   = 100_000 // messages that are too old
-	leafCount = 8       // that have messages
+	cleaned        = 100_000 // messages that are too old
+	partitionCount = 8       // that have messages
 )
 
-// leavesGroup is an outbox in partitions beside a plain one, in what is the same on every machine.
-func (b *bench) leavesGroup() group {
+// partitionsGroup is an outbox in partitions beside a plain one, in what is the same on every machine.
+func (b *bench) partitionsGroup() group {
 	n := b.scaled(cleaned)
 	return group{
 		about: 60 * time.Second,
 		rows: []row{
-			{name: "leaves_clean_wal", what: "WAL of removing 100,000 old messages: deleted one by one / their leaf emptied, " +
-				"at most 2 bytes a message", floor: 28, aim: 200, ours: "emptied_wal", rival: "deleted_wal", unit: "bytes each",
+			{name: "partitions_clean_wal", what: "WAL of removing 100,000 old messages: deleted one by one / their partition dropped, " +
+				"at most 2 bytes a message", floor: 28, aim: 200, ours: "dropped_wal", rival: "deleted_wal", unit: "bytes each",
 				lower: true},
-			{name: "leaves_idle_fetch", what: "pages that a Fetch at rest visits: one table / 8 leaves", floor: 0.95, aim: 1,
-				ours: "leaves_fetch", rival: "plain_fetch", unit: "pages", lower: true},
-			{name: "leaves_settle", what: "pages that settling 100 messages visits: one table / 8 leaves", floor: 0.83, aim: 1,
-				ours: "leaves_settle", rival: "plain_settle", unit: "pages", lower: true},
+			{name: "partitions_idle_fetch", what: "pages that a Fetch at rest visits: one table / 8 partitions", floor: 0.95, aim: 1,
+				ours: "partitions_fetch", rival: "plain_fetch", unit: "pages", lower: true},
+			{name: "partitions_settle", what: "pages that settling 100 messages visits: one table / 8 partitions", floor: 0.83, aim: 1,
+				ours: "partitions_settle", rival: "plain_settle", unit: "pages", lower: true},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
-				{name: "emptied_wal", rounds: 3, run: b.cleaning(n, true)},
+				{name: "dropped_wal", rounds: 3, run: b.cleaning(n, true)},
 				{name: "deleted_wal", rounds: 3, run: b.cleaning(n, false)},
-				{name: "leaves_fetch", rounds: 2, run: b.pagesOf(true, fetchAtRest)},
+				{name: "partitions_fetch", rounds: 2, run: b.pagesOf(true, fetchAtRest)},
 				{name: "plain_fetch", rounds: 2, run: b.pagesOf(false, fetchAtRest)},
-				{name: "leaves_settle", rounds: 2, run: b.pagesOf(true, settleHundred)},
+				{name: "partitions_settle", rounds: 2, run: b.pagesOf(true, settleHundred)},
 				{name: "plain_settle", rounds: 2, run: b.pagesOf(false, settleHundred)},
 			}, nil, nil
 		},
 	}
 }
 
-// leavesTimedGroup is what depends on the machine.
-func (b *bench) leavesTimedGroup() group {
+// partitionsTimedGroup is what depends on the machine.
+func (b *bench) partitionsTimedGroup() group {
 	return group{
 		about: 30 * time.Second,
 		rows: []row{
-			{name: "leaves_publish", what: "publish 20,000 in transactions of 100: 8 leaves / one table", floor: 0.97, aim: 1,
-				ours: "leaves_publish", rival: "plain_publish"},
+			{name: "partitions_publish", what: "publish 20,000 in transactions of 100: 8 partitions / one table", floor: 0.97, aim: 1,
+				ours: "partitions_publish", rival: "plain_publish"},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
 			return []side{
-				{name: "leaves_publish", run: b.publishing(true)},
+				{name: "partitions_publish", run: b.publishing(true)},
 				{name: "plain_publish", run: b.publishing(false)},
 			}, nil, nil
 		},
 	}
 }
 
-// newOutbox makes a database with a plain outbox, or one in leaves of so many ids.
-func (b *bench) newOutbox(ctx context.Context, size, leaves int) (*database, error) {
+// newOutbox makes a database with a plain outbox, or one in partitions of so many ids.
+func (b *bench) newOutbox(ctx context.Context, size, parts int) (*database, error) {
 	d, err := b.newDatabaseOn(ctx, b.postgres, schema.MigrateConfig{PartitionSize: int64(size)})
-	for i := migrations.Partitions; i < leaves && err == nil; i++ {
+	for i := 1 + migrations.Ahead; i < parts && err == nil; i++ {
 		_, err = d.pool.Exec(ctx, fmt.Sprintf(`CREATE TABLE outbox_p%d PARTITION OF outbox FOR VALUES FROM (%d) TO (%d)`,
 			i, i*size, (i+1)*size))
 		if err != nil {
@@ -96,10 +96,10 @@ func (r removal) String() string {
 		number(float64(r.dead)))
 }
 
-// remove removes n old messages: with the leaf that has them, or one by one.
-func (b *bench) remove(ctx context.Context, n int, leaf bool) (r removal, err error) {
+// remove removes n old messages: with their partition, or one by one.
+func (b *bench) remove(ctx context.Context, n int, inParts bool) (r removal, err error) {
 	size := 0
-	if leaf {
+	if inParts {
 		size = n + 1
 	}
 	d, err := b.newOutbox(ctx, size, 0)
@@ -117,8 +117,8 @@ func (b *bench) remove(ctx context.Context, n int, leaf bool) (r removal, err er
 	if err != nil {
 		return r, err
 	}
-	if leaf {
-		if _, err = a.RollOutbox(ctx, admin.RollConfig{}); err != nil { // makes leaves
+	if inParts {
+		if _, err = a.MaintainPartitions(ctx, admin.PartitionsConfig{}); err != nil { // makes partitions
 			return r, err
 		}
 	}
@@ -127,8 +127,8 @@ func (b *bench) remove(ctx context.Context, n int, leaf bool) (r removal, err er
 	r.cost, err = b.costOf(ctx, d, func() error {
 		begun = time.Now() // after its checkpoint
 		defer func() { r.took = time.Since(begun) }()
-		if leaf {
-			done, err := a.RollOutbox(ctx, admin.RollConfig{Retention: 24 * time.Hour})
+		if inParts {
+			done, err := a.MaintainPartitions(ctx, admin.PartitionsConfig{Retention: 24 * time.Hour})
 			removed = done.Removed
 			return err
 		}
@@ -142,17 +142,17 @@ func (b *bench) remove(ctx context.Context, n int, leaf bool) (r removal, err er
 	if removed != int64(n) {
 		return r, fmt.Errorf("%d messages were removed instead of %d", removed, n)
 	}
-	if !leaf {
+	if !inParts {
 		r.dead = removed
 	}
 	return r, nil
 }
 
-func (b *bench) cleaning(n int, leaf bool) func(context.Context) (measured, error) {
+func (b *bench) cleaning(n int, inParts bool) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (m measured, err error) {
-		r, err := b.remove(ctx, n, leaf)
+		r, err := b.remove(ctx, n, inParts)
 		m = measured{value: float64(r.wal) / float64(n), facts: []string{r.String()}}
-		if leaf && m.value > 2 {
+		if inParts && m.value > 2 {
 			m.broken = fmt.Sprintf("%.2f bytes of WAL a message instead of 2", m.value)
 		}
 		return m, err
@@ -162,23 +162,23 @@ func (b *bench) cleaning(n int, leaf bool) func(context.Context) (measured, erro
 // cleanup is both sides of a removal as a figure: with -scale 50 of 5,000,000 messages.
 func (b *bench) cleanup(ctx context.Context) (string, error) {
 	n := b.scaled(cleaned)
-	emptied, err := b.remove(ctx, n, true)
+	dropped, err := b.remove(ctx, n, true)
 	if err != nil {
 		return "", err
 	}
 	deleted, err := b.remove(ctx, n, false)
-	return fmt.Sprintf("%s old messages: leaf emptied in %s; deleted in %s", number(float64(n)), emptied, deleted), err
+	return fmt.Sprintf("%s old messages: partition dropped in %s; deleted in %s", number(float64(n)), dropped, deleted), err
 }
 
 // publishing measures transactions of an application.
-func (b *bench) publishing(leaf bool) func(context.Context) (measured, error) {
+func (b *bench) publishing(inParts bool) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		n := b.scaled(costMessages)
-		size, leaves := 0, 0
-		if leaf {
-			size, leaves = n/leafCount, leafCount+4
+		size, parts := 0, 0
+		if inParts {
+			size, parts = n/partitionCount, partitionCount+4
 		}
-		d, err := b.newOutbox(ctx, size, leaves)
+		d, err := b.newOutbox(ctx, size, parts)
 		if err != nil {
 			return measured{}, err
 		}

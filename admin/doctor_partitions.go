@@ -1,0 +1,110 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+)
+
+const (
+	fewAhead       = 2  // partitions; with fewer there is little time left
+	manyPartitions = 32 // each statement that is planned over all of them pays for each
+	manyKept       = 8  // partitions with so many more than are needed
+	keptNamed      = 5
+	runLate        = 2 * time.Hour
+)
+
+// checkPartitions looks at an outbox in partitions, and whether they are maintained.
+func (e *doctorRun) checkPartitions(ctx context.Context) error {
+	p, err := e.partitions(ctx)
+	if err != nil || !p.Partitioned {
+		return err
+	}
+	e.partitionsAhead(p)
+	e.partitionsKept(p)
+	if n := len(p.Partitions); n > manyPartitions {
+		e.find("partitions_many", Warning, fmt.Sprintf("table %s has %d partitions: each statement that is planned over all "+
+			"of them gets slower", e.db.Render("{outbox}"), n), "make larger ones from now on"+
+			e.maintain(p, "--partition-size", fmt.Sprint(max(1, p.Size())*int64(n)/8)))
+	}
+	return nil
+}
+
+// partitionsAhead finds that there will be no partition for the next ids, and what the default partition has.
+func (e *doctorRun) partitionsAhead(p partitioned) {
+	if !p.Known {
+		ids := e.db.Render("{outbox_id_seq}")
+		e.find("partitions_ahead", Warning, fmt.Sprintf("it could not be checked whether partitions are ahead of the ids: "+
+			"role %s may not read sequence %s", p.Role, ids), "GRANT SELECT ON SEQUENCE "+ids+" TO "+p.Role)
+		return
+	}
+	ahead := p.Ahead()
+	if ahead >= fewAhead {
+		return
+	}
+	s, evidence := Warning, fmt.Sprintf("1 partition is ahead of the last id, %d", p.Last)
+	if ahead == 0 {
+		s, evidence = Critical, fmt.Sprintf("no partition is ahead of the last id, %d", p.Last)
+	}
+	if end := p.End(); end > p.Last {
+		evidence += fmt.Sprintf(": %d ids are left, then the default partition takes the messages", end-p.Last)
+	} else {
+		evidence += ": the default partition takes the messages"
+	}
+	e.find("partitions_ahead", s, evidence+p.lastError(), "as "+p.Owner+", make partitions, and do so every hour"+e.maintain(p))
+}
+
+// partitionsKept finds old partitions that are not dropped, and what holds them.
+func (e *doctorRun) partitionsKept(p partitioned) {
+	var held, due []string
+	for _, one := range p.list {
+		switch one.State {
+		case PartitionHeld:
+			held = append(held, one.Name+" has "+one.HeldBy())
+		case PartitionDue:
+			due = append(due, one.Name)
+		}
+	}
+	if s := Info; len(held) > 0 {
+		if len(held) >= manyKept {
+			s = Warning
+		}
+		e.find("partitions_held", s, "pending or dead messages keep "+count(len(held), "partition")+" from being dropped: "+
+			some(held), "requeue or discard dead messages, and see why old ones are pending; the next run drops the partitions"+
+			e.command("messages", "list", "--state", "dead"))
+	}
+	if len(due) == 0 || len(p.runs) > 0 && p.runs[0].ended && p.runs[0].age < runLate {
+		return
+	}
+	evidence := "nothing has maintained the partitions"
+	if len(p.runs) > 0 {
+		evidence = "the partitions were maintained last " + span(p.runs[0].age) + " ago"
+	}
+	e.find("partitions_due", Warning, evidence+", and all in "+count(len(due), "partition")+" was settled more than "+
+		p.keep.String()+" ago: "+some(due)+p.lastError(), "run it every hour, as "+p.Owner+e.maintain(p))
+}
+
+// some lists the first of many.
+func some(list []string) string {
+	if more := len(list) - keptNamed; more > 0 {
+		list = append(list[:keptNamed:keptNamed], fmt.Sprintf("%d more", more))
+	}
+	return strings.Join(list, ", ")
+}
+
+// lastError is the error of the last run, for the end of a sentence.
+func (p partitioned) lastError() string {
+	if len(p.runs) == 0 || p.runs[0].outcome == "" {
+		return ""
+	}
+	return "; the last run failed: " + p.runs[0].outcome
+}
+
+// maintain is the command, with the retention that was used, if one was.
+func (e *doctorRun) maintain(p partitioned, words ...string) string {
+	if p.kept {
+		words = append(words, "--retention", p.keep.String())
+	}
+	return e.command(append([]string{"partitions", "maintain"}, words...)...)
+}

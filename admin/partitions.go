@@ -1,0 +1,208 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/partitions"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/text"
+)
+
+// Partition describes a partition of an outbox.
+type Partition struct {
+	Name    string         `json:"name"`
+	State   PartitionState `json:"state"`
+	Default bool           `json:"default"` // it has the ids that have no other partition
+	// From is the lowest id, and To the first one above it; 0 = no bound.
+	From int64 `json:"from"`
+	To   int64 `json:"to"`
+	// Bytes is its size on disk, with its indexes and what is stored out of line; 0 also while another session holds an
+	// exclusive lock on it, or waits for one.
+	Bytes int64 `json:"bytes"`
+	// Oldest is the age of its first message; 0 = it has none.
+	Oldest time.Duration `json:"oldest"`
+	// Pending and Dead are the messages that keep a partition behind the last id from being dropped, up to 1,000 each.
+	Pending Count `json:"pending"`
+	Dead    Count `json:"dead"`
+}
+
+// PartitionState is the state of a partition relative to the last id.
+type PartitionState string
+
+// The states. The default partition is PartitionEmpty or PartitionFilled.
+const (
+	PartitionAhead    PartitionState = "ahead"    // above the last id
+	PartitionCurrent  PartitionState = "current"  // has the last id
+	PartitionRetained PartitionState = "retained" // behind it; messages are younger than the retention of the last run
+	PartitionHeld     PartitionState = "held"     // behind it, and old; pending or dead messages keep it
+	PartitionDue      PartitionState = "due"      // behind it, settled and old: the next run drops it
+	PartitionEmpty    PartitionState = "empty"    // the default has no message
+	PartitionFilled   PartitionState = "filled"   // the default has messages
+	PartitionUnknown  PartitionState = "unknown"  // the role may not read the sequence of the ids
+)
+
+// Partitions lists the partitions of an outbox by their ids, the default last. It returns none if the outbox is one
+// table.
+func (a *Admin) Partitions(ctx context.Context) ([]Partition, error) {
+	p, err := a.partitions(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("partitions: %w", err)
+	}
+	return p.list, nil
+}
+
+// partitionsForStats leaves out what cannot be read: Doctor reports it.
+func (a *Admin) partitionsForStats(ctx context.Context) ([]Partition, error) {
+	list, err := a.Partitions(ctx)
+	if err != nil && ctx.Err() == nil {
+		return []Partition{}, nil
+	}
+	return list, err
+}
+
+// partitioned is an outbox in partitions; empty for one that is one table.
+type partitioned struct {
+	partitions.Set
+	list []Partition
+	runs []pastRun     // the newest first
+	keep time.Duration // the retention of the last run; the usual one if there was none
+	kept bool          // there was one
+}
+
+// pastRun is a run of MaintainPartitions in the audit log.
+type pastRun struct {
+	age, keep time.Duration // keep 0 = it dropped nothing
+	ended     bool          // without an error
+	outcome   string
+}
+
+const mostHeld = 1000 // messages that are counted
+
+func (a *Admin) partitions(ctx context.Context) (p partitioned, err error) {
+	p.list, p.keep = []Partition{}, defaultRetention // [] in JSON, not null
+	if p.Set, err = a.partitionSet(ctx); err != nil || !p.Partitioned {
+		return p, err
+	}
+	err = a.collect(ctx, func(rows drive.Rows) error {
+		var r pastRun
+		var age, keep float64
+		err := rows.Scan(&age, &keep, &r.ended, &r.outcome)
+		r.age, r.keep = seconds(age), seconds(keep).Round(time.Minute)
+		p.runs = append(p.runs, r)
+		return err
+	}, sqltext.PartitionRuns)
+	if state := text.SQLState(err); err != nil && state != text.InsufficientPrivilege && state != text.UndefinedTable {
+		return p, err
+	}
+	if i := slices.IndexFunc(p.runs, func(r pastRun) bool { return r.keep > 0 }); i >= 0 {
+		p.keep, p.kept = p.runs[i].keep, true
+	}
+	var first, below []int64
+	add := func(s Partition, r partitions.Range) {
+		p.list, first, below = append(p.list, s), append(first, r.From), append(below, r.To)
+	}
+	for _, one := range p.Set.Partitions {
+		add(p.describe(one), one.Range)
+	}
+	gaps := len(p.list)
+	if d := p.Default; d != nil { // its rows are those between the others, read through the outbox
+		from := int64(math.MinInt64)
+		for _, one := range append(slices.Clone(p.Set.Partitions), partitions.Partition{
+			Range: partitions.Range{From: math.MaxInt64}}) {
+			if one.From > from {
+				add(Partition{Name: d.Name, Default: true, State: PartitionEmpty, Bytes: d.Total},
+					partitions.Range{From: from, To: one.From})
+			}
+			from = one.To
+		}
+	}
+	now, err := a.now(ctx)
+	if err != nil {
+		return p, err
+	}
+	err = a.fetch(ctx, func(rows drive.Rows) error {
+		var n, pending, dead int64
+		var oldest *float64
+		var young bool
+		err := rows.Scan(&n, &oldest, &young, &pending, &dead)
+		if err == nil {
+			p.list[n-1].holds(oldest, young, pending, dead)
+		}
+		return err
+	}, sqltext.PartitionRows, first, below, stamp(now.Add(-p.keep)), int64(mostHeld+1))
+	for _, gap := range p.list[min(gaps+1, len(p.list)):] { // into one
+		d := &p.list[gaps]
+		if d.Oldest = max(d.Oldest, gap.Oldest); gap.State == PartitionFilled {
+			d.State = PartitionFilled
+		}
+	}
+	p.list = p.list[:min(gaps+1, len(p.list))]
+	return p, err
+}
+
+// holds fills in what was read of a partition.
+func (s *Partition) holds(oldest *float64, young bool, pending, dead int64) {
+	if oldest != nil {
+		s.Oldest = seconds(*oldest)
+	}
+	switch {
+	case s.Default && oldest != nil:
+		s.State = PartitionFilled
+	case s.State != PartitionDue:
+	default:
+		s.Pending = Count{N: min(pending, mostHeld), More: pending > mostHeld}
+		s.Dead = Count{N: min(dead, mostHeld), More: dead > mostHeld}
+		if young {
+			s.State = PartitionRetained
+		} else if pending+dead > 0 {
+			s.State = PartitionHeld
+		}
+	}
+}
+
+// describe is what is known of a partition without reading it.
+func (p partitioned) describe(one partitions.Partition) Partition {
+	s := Partition{Name: one.Name, Bytes: one.Total, State: PartitionDue}
+	if one.From > math.MinInt64 {
+		s.From = one.From
+	}
+	if one.To < math.MaxInt64 {
+		s.To = one.To
+	}
+	switch {
+	case !p.Known:
+		s.State = PartitionUnknown
+	case one.From > p.Last:
+		s.State = PartitionAhead
+	case one.To > p.Last:
+		s.State = PartitionCurrent
+	}
+	return s
+}
+
+// HeldBy names the messages that keep the partition, such as "2 dead"; "" if there are none.
+func (s Partition) HeldBy() string {
+	var list []string
+	for _, c := range []struct {
+		Count
+		what string
+	}{{s.Pending, "pending"}, {s.Dead, "dead"}} {
+		if c.N > 0 {
+			list = append(list, c.String()+" "+c.what)
+		}
+	}
+	return strings.Join(list, " and ")
+}
+
+func (a *Admin) partitionSet(ctx context.Context) (partitions.Set, error) {
+	ctx, cancel := a.bound(ctx)
+	defer cancel()
+	set, err := partitions.Read(ctx, a.db, a.db.Tables())
+	return set, explain(err)
+}

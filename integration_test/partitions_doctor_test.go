@@ -1,0 +1,144 @@
+package integration_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// foundOfPartitions lists what Doctor finds of the partitions.
+func foundOfPartitions(t testing.TB, h handle) (list []string) {
+	t.Helper()
+	found := findings(t, h)
+	for _, check := range []string{"partitions", "partitions_ahead", "partitions_due", "partitions_held", "partitions_many"} {
+		if f, ok := found[check]; ok {
+			list = append(list, f.Severity.String()+" "+check)
+		}
+	}
+	return list
+}
+
+// maintainAs gives the command that a finding names.
+func maintainAs(t testing.TB, h handle, f admin.Finding) {
+	t.Helper()
+	said := commandOf.FindStringSubmatch(f.Cure)
+	require.Len(t, said, 2, f.Cure)
+	r := ctl{t: t, url: h.url}.run(append(words(said[1]), "--yes")...)
+	require.Zero(t, r.code, "%s: %s%s", said[1], r.out, r.err)
+}
+
+// TestDoctorOfPartitions sees what goes wrong with an outbox in partitions, and that each printed cure cures.
+func TestDoctorOfPartitions(t *testing.T) {
+	t.Parallel()
+	maintained := func(t *testing.T) handle {
+		h := newPartitioned(t, nine(100)...)
+		h.writeRows(t, 50, "")
+		require.Empty(t, did(h.maintain(t)))
+		require.Empty(t, foundOfPartitions(t, h), "nothing is wrong with it")
+		return h
+	}
+	find := func(t *testing.T, h handle, check string, s admin.Severity, evidence string) admin.Finding {
+		t.Helper()
+		f, ok := findings(t, h)[check]
+		require.True(t, ok, "no finding %s", check)
+		t.Log(f)
+		require.Equal(t, s, f.Severity)
+		require.Contains(t, f.Evidence, evidence)
+		return f
+	}
+
+	t.Run("a plain outbox", func(t *testing.T) {
+		needsPlainOutbox(t)
+		t.Parallel()
+		require.Empty(t, foundOfPartitions(t, newPgxHandle(t, newMigratedDatabase(t))))
+	})
+	t.Run("ahead", func(t *testing.T) {
+		t.Parallel()
+		h := maintained(t)
+		h.exec(t, `SELECT setval('outbox_id_seq', 750)`)
+		find(t, h, "partitions_ahead", admin.Warning, "1 partition is ahead of the last id, 750: 150 ids are left")
+		h.exec(t, `SELECT setval('outbox_id_seq', 850)`)
+		find(t, h, "partitions_ahead", admin.Critical, "no partition is ahead of the last id, 850: 50 ids are left")
+		h.exec(t, `SELECT setval('outbox_id_seq', 950)`)
+		h.writeRows(t, 3, "")
+		maintainAs(t, h, find(t, h, "partitions_ahead", admin.Critical, "the default partition takes the messages"))
+		cured(t, h, "partitions_ahead")
+	})
+	t.Run("due", func(t *testing.T) {
+		t.Parallel()
+		h := maintained(t)
+		h.writeRows(t, 100, settledLongAgo)
+		require.Empty(t, foundOfPartitions(t, h), "the next run drops it")
+		h.exec(t, `UPDATE outbox_audit SET at = at - interval '3 hours', filter = jsonb_set(filter, '{before}',
+			to_jsonb(to_char(at - interval '27 hours', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))`)
+		f := find(t, h, "partitions_due", admin.Warning, "the partitions were maintained last 3h00m ago, and all in 1 "+
+			"partition was settled more than 24h0m0s ago: outbox_p0")
+		require.Contains(t, f.Cure, "outboxctl partitions maintain --retention 24h0m0s")
+		h.exec(t, `INSERT INTO outbox_audit (actor, action, filter, ended_at, outcome) VALUES ('cron', 'partitions', '{}', now(),
+			'no space left on device')`)
+		find(t, h, "partitions_due", admin.Warning, "; the last run failed: no space left on device")
+		maintainAs(t, h, f)
+		cured(t, h, "partitions_due")
+		require.Zero(t, h.count(t, `SELECT count(*) FROM pg_class WHERE relname = 'outbox_p0'`))
+	})
+	t.Run("held", func(t *testing.T) {
+		t.Parallel()
+		h := newPartitioned(t, nine(10)...)
+		h.writeRows(t, 85, settledLongAgo)
+		h.exec(t, `UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id % 10 = 5 OR id = 6`)
+		h.exec(t, `UPDATE outbox SET published_at = NULL, dead_at = NULL WHERE id = 15`)
+		h.maintain(t)
+		find(t, h, "partitions_held", admin.Warning, "pending or dead messages keep 8 partitions from being dropped: "+
+			"outbox_p0 has 2 dead, outbox_p1 has 1 pending, outbox_p2 has 1 dead, outbox_p3 has 1 dead, outbox_p4 has 1 dead, 3 more")
+		h.exec(t, `UPDATE outbox SET `+settledLongAgo+` WHERE id >= 20`)
+		require.Len(t, h.maintain(t).Dropped, 6)
+		f := find(t, h, "partitions_held", admin.Info, "outbox_p0 has 2 dead, outbox_p1 has 1 pending")
+		require.Contains(t, f.Cure, "(outboxctl messages list --state dead)")
+		h.exec(t, `UPDATE outbox SET `+settledLongAgo)
+		require.Len(t, h.maintain(t).Dropped, 2)
+		cured(t, h, "partitions_held")
+	})
+	t.Run("many", func(t *testing.T) {
+		t.Parallel()
+		var ends []int64
+		for i := range int64(40) {
+			ends = append(ends, 10*(i+1))
+		}
+		h := newPartitioned(t, ends...)
+		h.writeRows(t, 359, settledLongAgo)
+		f := find(t, h, "partitions_many", admin.Warning, "has 40 partitions")
+		require.Contains(t, f.Cure, "outboxctl partitions maintain --partition-size 50")
+		maintainAs(t, h, f)
+		require.Contains(t, h.bounds(t), "400-450")
+		h.maintain(t)
+		cured(t, h, "partitions_many")
+	})
+}
+
+// TestPartitionsAreReadThroughTheOutbox: a reader has no privileges on the partitions.
+func TestPartitionsAreReadThroughTheOutbox(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	owner, as := newRoles(t)
+	intoPartitions(t, owner, 100, 200, 300, 400, 500, 600)
+	owner.exec(t, `GRANT SELECT (id, created_at, due_at, published_at, dead_at) ON outbox TO "`+role(owner)+`reader"`)
+	owner.writeRows(t, 150, "")
+	owner.exec(t, `INSERT INTO outbox (id, uuid, topic, payload) VALUES (5000, 'far', 't', 'p')`)
+	reader := as("reader")
+	list, err := newAdmin(t, reader).Partitions(t.Context())
+	require.NoError(t, err)
+	require.Len(t, list, 7)
+	require.Equal(t, admin.PartitionHeld, list[0].State)
+	require.Equal(t, int64(99), list[0].Pending.N)
+	require.Equal(t, admin.PartitionCurrent, list[1].State)
+	require.Equal(t, admin.PartitionFilled, list[6].State)
+
+	owner.exec(t, `REVOKE ALL ON SEQUENCE outbox_id_seq FROM PUBLIC, "`+role(owner)+`reader"`)
+	list, err = newAdmin(t, reader).Partitions(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, admin.PartitionUnknown, list[1].State, "which id is the last is not known")
+	require.Equal(t, []string{"warning partitions_ahead"}, foundOfPartitions(t, reader))
+	require.Contains(t, findings(t, reader)["partitions_ahead"].Evidence, "could not be checked")
+}

@@ -1,0 +1,282 @@
+package integration_test
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/millrace-go/watermill-outbox/admin"
+)
+
+// open begins a transaction in which a statement has run, until the test ends or the function is called.
+func (h handle) open(t testing.TB, statement string) (end func()) {
+	t.Helper()
+	tx, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), statement)
+	require.NoError(t, err)
+	end = sync.OnceFunc(func() { _ = tx.Rollback(context.Background()) })
+	t.Cleanup(end)
+	return end
+}
+
+// TestMaintenanceWaitsForNobody has transactions that stay open use the outbox, while others write. The run keeps what
+// is in use, and nobody waits for it longer than for the lock that it waits for briefly.
+func TestMaintenanceWaitsForNobody(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	const inUse = "in use: the next run tries again"
+	for _, c := range []struct{ name, holds, notMade, kept string }{
+		{"writer", `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`, "", inUse},
+		{"reader of all", `SELECT count(*) FROM outbox`, inUse, inUse},
+		{"rewrite of a partition", `LOCK TABLE outbox_p0 IN ACCESS EXCLUSIVE MODE`, "", inUse},
+		{"nobody", `SELECT 1`, "", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newPartitioned(t, 50, 1_000_000, 2_000_000)
+			h.writeRows(t, 120, settledLongAgo)
+			busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 5 })
+			var writing sync.WaitGroup
+			var stop atomic.Bool
+			var inserted, slowest atomic.Int64
+			defer writing.Wait()
+			defer stop.Store(true)
+			for range 4 {
+				writing.Go(func() {
+					for !stop.Load() {
+						begun := time.Now()
+						_, err := busy.pool.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload, published_at)
+							VALUES ('b', 't', 'p', now())`)
+						if !assert.NoError(t, err) {
+							return
+						}
+						inserted.Add(1)
+						slowest.Store(max(slowest.Load(), int64(time.Since(begun))))
+						time.Sleep(20 * time.Millisecond) // their pace
+					}
+				})
+			}
+			eventually(t, func() bool { return inserted.Load() > 20 }, "the writers write")
+			end := h.open(t, c.holds)
+			slowest.Store(0)
+			r := h.maintain(t)
+			t.Logf("the slowest insert took %s, of %d", time.Duration(slowest.Load()), inserted.Load())
+			assert.Less(t, time.Duration(slowest.Load()), time.Second)
+			assert.Equal(t, c.notMade, r.NotMade)
+			if c.notMade == "" {
+				assert.Len(t, r.Made, 7)
+			}
+			if c.kept != "" {
+				assert.Equal(t, []admin.KeptPartition{{Name: "outbox_p0", Why: c.kept}}, r.Kept)
+				end()
+				r = h.maintain(t)
+			}
+			require.Equal(t, []string{"outbox_p0"}, r.Dropped, "the next run does what this one has left")
+			require.GreaterOrEqual(t, r.Ahead, 8)
+		})
+	}
+}
+
+// TestPendingBetweenLookAndLock: a message that becomes pending after a partition was read, and before it is locked, is
+// not dropped with it. Neither is one of a transaction that was in progress.
+func TestPendingBetweenLookAndLock(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]string{
+		"requeued": `UPDATE outbox SET published_at = NULL WHERE id = 8`,
+		"delayed":  `UPDATE outbox SET published_at = NULL, due_at = now() + interval '1 h', attempts = 1 WHERE id = 8`,
+		"dead":     `UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id = 8`,
+		"late":     `INSERT INTO outbox (id, uuid, topic, payload) VALUES (0, 'late', 't', 'p')`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newPartitioned(t, nine(100)...)
+			h.writeRows(t, 120, settledLongAgo)
+			acted := false
+			r := watchedHandle(t, h, func(statement string, sent bool) bool {
+				if !sent && !acted && strings.Contains(statement, `public.outbox_p0 IN ACCESS EXCLUSIVE`) {
+					acted = true
+					h.exec(t, change)
+				}
+				return true
+			}).maintain(t)
+			require.True(t, acted)
+			require.Empty(t, r.Dropped)
+			require.Len(t, r.Kept, 1)
+			require.Regexp(t, `^1 (pending|dead)$`, r.Kept[0].Why)
+			require.Equal(t, 1, h.count(t, pendingIn))
+		})
+	}
+}
+
+// TestMaintainPartitionsTwice runs several at once: each partition is made and dropped once.
+func TestMaintainPartitionsTwice(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	var ends []int64
+	for i := range int64(6) {
+		ends = append(ends, 10*(i+1))
+	}
+	h := newPartitioned(t, ends...)
+	h.writeRows(t, 55, settledLongAgo)
+	h.exec(t, `UPDATE outbox SET published_at = NULL WHERE id = 33`)
+	results := make([]admin.PartitionsResult, 4)
+	var all sync.WaitGroup
+	for i := range results {
+		all.Go(func() {
+			var err error
+			results[i], err = h.tryMaintain(t)
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+	seen := map[string]int{}
+	for _, r := range append(results, h.maintain(t)) {
+		for _, d := range did(r) {
+			seen[d]++
+		}
+	}
+	for i := range 5 {
+		want := 1
+		if i == 3 {
+			want = 0
+		}
+		require.Equal(t, want, seen[fmt.Sprint("dropped outbox_p", i)], seen)
+	}
+	for i := 6; i < 14; i++ {
+		require.Equal(t, 1, seen[fmt.Sprint("made outbox_p", i)], seen)
+	}
+	require.Equal(t, 2+8+1, h.count(t, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox'::regclass`))
+	require.Equal(t, 1, h.count(t, pendingIn))
+}
+
+// TestMaintenanceKilledAtEveryStep cuts the connection as soon as the server has one of its statements. What must stay
+// is there, and the next run does the rest.
+func TestMaintenanceKilledAtEveryStep(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	prepared := func() handle {
+		h := newPartitioned(t, 10, 20, 30, 40)
+		h.writeRows(t, 35, settledLongAgo)
+		h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload) VALUES (60, 'in the default', 't', 'p')`)
+		h.exec(t, `UPDATE outbox SET published_at = NULL WHERE id = 15`)
+		return h
+	}
+	var statements []string
+	watchedHandle(t, prepared(), func(s string, sent bool) bool {
+		if sent {
+			statements = append(statements, s)
+		}
+		return true
+	}).maintain(t)
+	require.Greater(t, len(statements), 20)
+	for _, cut := range someOf(t, len(statements)) {
+		statement := statements[cut]
+		h := prepared()
+		n := 0
+		_, err := watchedHandle(t, h, func(_ string, sent bool) bool {
+			if sent {
+				n++
+			}
+			return !sent || n != cut+1
+		}).tryMaintain(t)
+		require.Error(t, err, statement)
+		require.Equal(t, 2, h.count(t, pendingIn), "after %s", statement)
+		eventually(t, func() bool {
+			return h.count(t, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'watched'
+				AND datname = current_database() AND state <> 'idle'`) == 0
+		}, "the server has noticed")
+		h.maintain(t)
+		require.Equal(t, []int64{10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 30, 31, 32, 33, 34, 35, 60}, h.ids(t, "outbox"),
+			"after %s", statement)
+		require.Equal(t, 2+8+1, h.count(t, `SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox'::regclass`),
+			"after %s", statement)
+		require.Equal(t, 0, h.count(t, `SELECT count(*) FROM pg_class WHERE relname ~ '^outbox_p[0-9]+$'
+			AND NOT relispartition`), "after %s", statement)
+		require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_empty_above'`))
+	}
+}
+
+// pgDump returns the program, if there is one for this server.
+func pgDump(t testing.TB, h handle) string {
+	t.Helper()
+	major := h.count(t, `SELECT current_setting('server_version_num')::int / 10000`)
+	for ; major < 30; major++ {
+		for _, pattern := range []string{"/usr/lib/postgresql/%d/bin/pg_dump", "/usr/pgsql-%d/bin/pg_dump"} {
+			if path := fmt.Sprintf(pattern, major); fileExists(path) {
+				return path
+			}
+		}
+	}
+	return ""
+}
+
+// TestEveryDumpHasThePendingMessages: a dump in progress keeps partitions in use, and one that began before a
+// partition was dropped and comes too late for it lacks no pending message. Neither does a snapshot.
+func TestEveryDumpHasThePendingMessages(t *testing.T) {
+	t.Parallel()
+	h := newPartitioned(t, nine(100)...)
+	h.writeRows(t, 250, settledLongAgo)
+	h.exec(t, `UPDATE outbox SET published_at = NULL WHERE id IN (150, 240)`)
+	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	require.NoError(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	_, err = tx.Exec(t.Context(), `SELECT count(*) FROM pg_class`) // it has a snapshot, and no lock on the outbox
+	require.NoError(t, err)
+
+	end := h.open(t, `LOCK TABLE outbox IN ACCESS SHARE MODE`) // as pg_dump does first, of all partitions
+	r := h.maintain(t)
+	require.Empty(t, r.Dropped)
+	require.Contains(t, did(r), "kept outbox_p0: in use: the next run tries again")
+	end()
+	r = h.maintain(t)
+	require.Equal(t, []string{"outbox_p0"}, r.Dropped)
+	require.Contains(t, did(r), "kept outbox_p1: 1 pending")
+	var n int
+	require.NoError(t, tx.QueryRow(t.Context(), pendingIn).Scan(&n))
+	require.Equal(t, 2, n, "a snapshot from before sees what is pending")
+	require.NoError(t, tx.Rollback(t.Context()))
+
+	program := pgDump(t, h)
+	if program == "" {
+		t.Skip("no pg_dump for this server")
+	}
+	h.exec(t, `UPDATE outbox SET `+settledLongAgo+` WHERE id = 150`)
+	type dumped struct {
+		text string
+		err  error
+	}
+	dumps := make(chan dumped, 1)
+	waited := false
+	watchedHandle(t, h, func(statement string, sent bool) bool { // the dump begins while the locks are held
+		if sent || waited || !strings.HasPrefix(statement, "DROP TABLE public.outbox_p1") {
+			return true
+		}
+		go func() {
+			out, err := exec.CommandContext(t.Context(), program, "--data-only", "--inserts", "-t", "outbox*",
+				h.url).CombinedOutput()
+			dumps <- dumped{string(out), err}
+		}()
+		for deadline := time.Now().Add(4 * time.Second); !waited && time.Now().Before(deadline); {
+			waited = h.count(t, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pg_dump'
+				AND wait_event_type = 'Lock' AND datname = current_database()`) > 0
+		}
+		return true
+	}).maintain(t)
+	d := within(t, "the dump", dumps)
+	if d.err != nil {
+		require.Regexp(t, `outbox_p1|OID`, d.text, "a dump fails aloud, and is repeated")
+		return
+	}
+	require.Regexp(t, `\bu240\b`, d.text)
+}

@@ -1,0 +1,153 @@
+package partitions
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+)
+
+// Partition is one partition.
+type Partition struct {
+	Name, SQL string   // SQL is its name with the schema, quoted
+	Range              // none of the default
+	Locked    bool     // another session holds an ACCESS EXCLUSIVE lock, or waits for one; then Bytes and Total are 0
+	Bytes     int64    // of its rows, without indexes and large values
+	Total     int64    // bytes with its indexes and large values
+	Options   []string // storage options: name=value
+	Split     bool     // it has partitions itself, whose rows Bytes does not count
+	Logging   string   // statements that make it survive a crash of the server; "" = it does
+}
+
+// Range is the ids from From on, below To.
+type Range struct {
+	From, To int64 // math.MinInt64 and math.MaxInt64 = no bound
+}
+
+// Set is an outbox with its partitions.
+type Set struct {
+	Partitioned bool
+	Schema      string // of the outbox, as SQL
+	Tablespace  string // of the outbox, as a clause of CREATE TABLE; "" = that of the database
+	Owner, Role string // as SQL: the owner of the outbox, and the current role
+	Owns        bool   // the role has the rights of the owner
+	Known       bool   // the role may read Last
+	Last        int64  // the last id of the sequence; 0 = none
+	Partitions  []Partition
+	Default     *Partition // nil = none
+}
+
+// Read reads the partitions of an outbox, sorted by their ranges. It returns an error of the database, or one that
+// names a partition whose bounds are not a range of ids. A missing table is not partitioned.
+func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, err error) {
+	if err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+		return rows.Scan(&s.Partitioned, &s.Schema, &s.Tablespace, &s.Owner, &s.Role, &s.Owns, &s.Known, &s.Last)
+	}, names.Render(sqltext.PartitionedTable)); err != nil || !s.Partitioned {
+		return s, err
+	}
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+		var p Partition
+		var bounds, options string
+		if err := rows.Scan(&p.Name, &p.SQL, &bounds, &p.Locked, &p.Bytes, &p.Total, &options, &p.Split,
+			&p.Logging); err != nil {
+			return err
+		}
+		if options != "" {
+			p.Options = strings.Split(options, "|")
+		}
+		switch bounds {
+		case "DEFAULT":
+			s.Default = &p
+			return nil
+		case "": // dropped meanwhile
+			return nil
+		}
+		if p.Range, err = parse(bounds); err != nil {
+			return fmt.Errorf("partition %s: %w", p.SQL, err)
+		}
+		s.Partitions = append(s.Partitions, p)
+		return nil
+	}, names.Render(sqltext.Partitions))
+	slices.SortFunc(s.Partitions, func(a, b Partition) int { return cmp.Compare(a.From, b.From) })
+	return s, err
+}
+
+// With are the storage options as a clause of CREATE TABLE.
+func (p Partition) With() string {
+	var list []string
+	for _, o := range p.Options {
+		name, value, _ := strings.Cut(o, "=")
+		list = append(list, name+" = '"+strings.ReplaceAll(value, "'", "''")+"'")
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	return " WITH (" + strings.Join(list, ", ") + ")"
+}
+
+// parse reads FOR VALUES FROM ('1') TO ('9').
+func parse(bounds string) (r Range, err error) {
+	var from, to string
+	clean := strings.NewReplacer("'", "", "(", "", ")", "").Replace(bounds)
+	if _, err = fmt.Sscanf(clean, "FOR VALUES FROM %s TO %s", &from, &to); err == nil {
+		if r.From, err = bound(from); err == nil {
+			r.To, err = bound(to)
+		}
+	}
+	if err != nil {
+		return r, fmt.Errorf("its bounds %q are not an id range: the outbox is partitioned by RANGE (id)", bounds)
+	}
+	return r, nil
+}
+
+func bound(s string) (int64, error) {
+	switch s {
+	case "MINVALUE":
+		return math.MinInt64, nil
+	case "MAXVALUE":
+		return math.MaxInt64, nil
+	}
+	return strconv.ParseInt(s, 10, 64)
+}
+
+// Behind are the partitions wholly below or at the last id.
+func (s Set) Behind() []Partition {
+	n := slices.IndexFunc(s.Partitions, func(p Partition) bool { return p.To > s.Last })
+	if n < 0 {
+		n = len(s.Partitions)
+	}
+	return s.Partitions[:n]
+}
+
+// Ahead is how many partitions are wholly above the last id.
+func (s Set) Ahead() (n int) {
+	for _, p := range s.Partitions {
+		if p.From > s.Last {
+			n++
+		}
+	}
+	return n
+}
+
+// End is the first id above all partitions; 0 if there is none.
+func (s Set) End() int64 {
+	if n := len(s.Partitions); n > 0 {
+		return s.Partitions[n-1].To
+	}
+	return 0
+}
+
+// Size is the number of ids of the newest partition; 0 if there is none, or it has no end. One without a beginning
+// counts from 0.
+func (s Set) Size() int64 {
+	if s.End() == 0 || s.End() == math.MaxInt64 {
+		return 0
+	}
+	return s.End() - max(s.Partitions[len(s.Partitions)-1].From, 0)
+}
