@@ -7,7 +7,7 @@ TESTARGS ?=
 
 export GOWORK := off
 
-MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod)))
+MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod */*/*/go.mod)))
 
 # The race detector needs a C compiler; Go says 0 where there is none.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
@@ -32,7 +32,7 @@ vet: ## go vet in all modules
 generate: $(filter-out screenshots,$(GENERATORS)) ## all of the pages and lists that are written from the code
 
 api: ## note the exported names in api.txt, after you meant to change them
-	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' ./internal/docs
+	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' ./internal/testing/docs
 
 ibx: ## write integration_test/ibx.md from the tests of the inbox's requirements
 	@cd integration_test && OUTBOX_WRITE_IBX=1 $(GO) test -count=1 -run 'TestIBXDocument$$' .
@@ -44,7 +44,7 @@ promises: ## write integration_test/promises.md, which tests of make test show w
 	@cd integration_test && OUTBOX_WRITE_PROMISES=1 $(GO) test -count=1 -run 'TestPromises$$' .
 
 reference: ## write docs/reference/configuration.md and errors.md from the code
-	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' ./internal/docs
+	@OUTBOX_WRITE_REFERENCE=1 $(GO) test -count=1 -run 'TestReference$$' ./internal/testing/docs
 
 outboxctl: ## write docs/reference/outboxctl.md from the help of the commands
 	@cd cmd/outboxctl && OUTBOX_WRITE_DOCUMENT=1 $(GO) test -count=1 -run 'TestDocument$$' ./cli
@@ -92,11 +92,11 @@ test-long: check-format ## the same with the long variants; takes hours
 
 test-ui: ## the page in Chromium, with axe-core; leaves screenshots in .cache/ui; needs the network once
 	@$(chromium)
-	@cd internal/uitest && $(GO) test -count=1 -timeout 10m $(TESTARGS) ./...
+	@cd internal/testing/uitest && $(GO) test -count=1 -timeout 10m $(TESTARGS) ./...
 
 screenshots: ## make the pictures of the page in docs, in Chromium
 	@$(chromium)
-	@cd internal/uitest && OUTBOX_SCREENSHOTS=$(CURDIR)/docs $(GO) test -count=1 -timeout 10m -run 'TestScreenshots$$' .
+	@cd internal/testing/uitest && OUTBOX_SCREENSHOTS=$(CURDIR)/docs $(GO) test -count=1 -timeout 10m -run 'TestScreenshots$$' .
 	@OUTBOX_WRITE_SUM=1 $(GO) test -count=1 -run 'TestScreenshotsAreOfThisPage$$' ./admin/ui
 
 test-matrix: ## all tests with each PostgreSQL, both releases of Go, the newest requirements; takes hours (ARGS=postgres-13)
@@ -112,8 +112,8 @@ check-format:
 # In the workspace, as the tests: what they have compiled is not compiled a second time.
 lint: ## staticcheck in all modules
 	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
-	@code=0; GOWORK= .cache/bin/staticcheck $(addsuffix /...,$(addprefix ./,$(filter-out internal/uitest,$(MODULES)))) || code=1; \
-	(cd internal/uitest && $(CURDIR)/.cache/bin/staticcheck ./...) || code=1; exit $$code
+	@code=0; GOWORK= .cache/bin/staticcheck $(addsuffix /...,$(addprefix ./,$(filter-out internal/testing/uitest,$(MODULES)))) || code=1; \
+	(cd internal/testing/uitest && $(CURDIR)/.cache/bin/staticcheck ./...) || code=1; exit $$code
 
 fuzz: ## each fuzz target for a minute (ARGS=10m, ARGS='10m ./admin'); commit what it finds with the cure
 	@.ci/fuzz $(ARGS)

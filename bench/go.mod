@@ -12,7 +12,7 @@ require (
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/millrace-go/watermill-outbox/amqp v0.1.0
-	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
+	github.com/millrace-go/watermill-outbox/internal/testing/services v0.0.0
 	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/otel v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/prom v0.1.0
@@ -94,7 +94,7 @@ require (
 replace (
 	github.com/millrace-go/watermill-outbox => ../
 	github.com/millrace-go/watermill-outbox/amqp => ../amqp
-	github.com/millrace-go/watermill-outbox/internal/services => ../internal/services
+	github.com/millrace-go/watermill-outbox/internal/testing/services => ../internal/testing/services
 	github.com/millrace-go/watermill-outbox/nats => ../nats
 	github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel
 	github.com/millrace-go/watermill-outbox/observe/prom => ../observe/prom

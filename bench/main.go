@@ -13,7 +13,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 // bench is one run of the program.

@@ -9,7 +9,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/millrace-go/watermill-outbox/amqp"
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 type rabbitMQ struct {

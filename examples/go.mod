@@ -7,7 +7,7 @@ require (
 	github.com/ThreeDotsLabs/watermill-nats/v2 v2.1.3
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.1.0
-	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
+	github.com/millrace-go/watermill-outbox/internal/testing/services v0.0.0
 	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/otel v0.1.0
 	github.com/millrace-go/watermill-outbox/observe/prom v0.1.0
@@ -74,7 +74,7 @@ require (
 
 replace (
 	github.com/millrace-go/watermill-outbox => ../
-	github.com/millrace-go/watermill-outbox/internal/services => ../internal/services
+	github.com/millrace-go/watermill-outbox/internal/testing/services => ../internal/testing/services
 	github.com/millrace-go/watermill-outbox/nats => ../nats
 	github.com/millrace-go/watermill-outbox/observe/otel => ../observe/otel
 	github.com/millrace-go/watermill-outbox/observe/prom => ../observe/prom

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/modeldb"
+	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
 // TestDrainWaitsForCallsThatTimedOut: one may succeed while the forwarder stops, and lets the rest of its key go.

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/modeldb"
+	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
 // bubbleServer is a server with the tables of one outbox and the clock of a bubble: it answers the statements of the

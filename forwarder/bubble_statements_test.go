@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/modeldb"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
 // bubbleStatements are those that the forwarder runs by themselves, by their texts.

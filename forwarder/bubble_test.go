@@ -13,7 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/modeldb"
+	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
 const (

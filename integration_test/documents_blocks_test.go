@@ -47,7 +47,7 @@ var imported = map[string]string{
 }
 
 // TestDocumentsCompile compiles all Go in the documents with what testdata/blocks/given.go has them take for granted.
-// Whole programs and tests have tests of their own (TestReadmeProgram of internal/docs, TestGuide of outboxtest).
+// Whole programs and tests have tests of their own (TestReadmeProgram of internal/testing/docs, TestGuide of outboxtest).
 func TestDocumentsCompile(t *testing.T) {
 	t.Parallel()
 	dir, at, n := t.TempDir(), filepath.Join("testdata", "blocks"), 0

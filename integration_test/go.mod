@@ -24,7 +24,7 @@ require (
 	github.com/lib/pq v1.12.3
 	github.com/millrace-go/watermill-outbox v0.1.0
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl v0.1.0
-	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
+	github.com/millrace-go/watermill-outbox/internal/testing/services v0.0.0
 	github.com/millrace-go/watermill-outbox/nats v0.1.0
 	github.com/nats-io/nats.go v1.55.0
 	github.com/pressly/goose/v3 v3.29.0
@@ -164,7 +164,7 @@ require (
 replace (
 	github.com/millrace-go/watermill-outbox => ../
 	github.com/millrace-go/watermill-outbox/cmd/outboxctl => ../cmd/outboxctl
-	github.com/millrace-go/watermill-outbox/internal/services => ../internal/services
+	github.com/millrace-go/watermill-outbox/internal/testing/services => ../internal/testing/services
 	github.com/millrace-go/watermill-outbox/nats => ../nats
 )
 

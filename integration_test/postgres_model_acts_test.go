@@ -7,8 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/millrace-go/watermill-outbox/internal/modeldb"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
 const modelScope = "s"

@@ -12,9 +12,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/internal/modeldb"
-	"github.com/millrace-go/watermill-outbox/internal/services"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 const (

@@ -19,7 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 // proxy stands between clients and a server. It delays what clients say, lets connections stand half open, cuts them,

@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 type options struct {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
 	"github.com/millrace-go/watermill-outbox/idempotency"
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 func TestMain(m *testing.M) { demotest.Services(m, main) }

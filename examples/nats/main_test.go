@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace-go/watermill-outbox/examples/internal/demotest"
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 func TestMain(m *testing.M) { demotest.Services(m, main) }

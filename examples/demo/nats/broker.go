@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace-go/watermill-outbox/examples/demo"
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 // broker is JetStream as the world around the service sees it: it is used to send orders, to read back what is

@@ -5,7 +5,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 // Services is TestMain of an example whose tests start servers: these end with the tests, even if interrupted.

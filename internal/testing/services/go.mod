@@ -1,4 +1,4 @@
-module github.com/millrace-go/watermill-outbox/internal/services
+module github.com/millrace-go/watermill-outbox/internal/testing/services
 
 go 1.26.0
 

@@ -22,9 +22,9 @@ func TestStabilityNamesTheVersions(t *testing.T) {
 		row, file, pattern string
 	}{
 		{"PostgreSQL", "integration_test/postgres_releases_test.go", `"(\d+\.\d+)\.\d+"`},
-		{"Kafka", "internal/services/kafka_jars.go", `kafkaVersion = "([\d.]+)"`},
-		{"Kafka", "internal/services/pom.xml", `(?s)kafka_2\.13</artifactId>\s*<version>([\d.]+)<`},
-		{"nats-server", "internal/services/go.mod", `nats-server/v2 v([\d.]+)`},
+		{"Kafka", "internal/testing/services/kafka_jars.go", `kafkaVersion = "([\d.]+)"`},
+		{"Kafka", "internal/testing/services/pom.xml", `(?s)kafka_2\.13</artifactId>\s*<version>([\d.]+)<`},
+		{"nats-server", "internal/testing/services/go.mod", `nats-server/v2 v([\d.]+)`},
 		{"Go", "go.mod", `(?m)^go ([\d.]+)`},
 		{"Watermill", "go.mod", `ThreeDotsLabs/watermill v([\d.]+)`},
 		{"watermill-kafka", "go.mod", `watermill-kafka/v3 v([\d.]+)`},
@@ -45,7 +45,7 @@ func TestStabilityNamesTheVersions(t *testing.T) {
 			}
 		}
 	}
-	java := regexp.MustCompile(`oldestJava\s+= (\d+)`).FindStringSubmatch(read(t, "internal/services/kafka_jars.go"))
+	java := regexp.MustCompile(`oldestJava\s+= (\d+)`).FindStringSubmatch(read(t, "internal/testing/services/kafka_jars.go"))
 	if java == nil || !strings.Contains(table, "Java "+java[1]+" or later") {
 		t.Errorf("docs/reference/stability.md does not name the Java of the tests: %v", java)
 	}

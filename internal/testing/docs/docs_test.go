@@ -9,7 +9,7 @@ import (
 
 // TestMain has the tests read the repository from its root.
 func TestMain(m *testing.M) {
-	if err := os.Chdir("../.."); err != nil {
+	if err := os.Chdir("../../.."); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

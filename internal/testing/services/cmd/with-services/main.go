@@ -18,7 +18,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 const (

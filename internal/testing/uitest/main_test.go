@@ -14,11 +14,11 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"github.com/millrace-go/watermill-outbox/internal/services"
+	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
 const (
-	cache   = "../../.cache" // as .gitignore has it
+	cache   = "../../../.cache" // as .gitignore has it
 	axeName = "axe-core-4.14.1"
 )
 

@@ -1,10 +1,10 @@
-module github.com/millrace-go/watermill-outbox/internal/uitest
+module github.com/millrace-go/watermill-outbox/internal/testing/uitest
 
 go 1.26.0
 
 replace (
-	github.com/millrace-go/watermill-outbox => ../../
-	github.com/millrace-go/watermill-outbox/internal/services => ../services
+	github.com/millrace-go/watermill-outbox => ../../../
+	github.com/millrace-go/watermill-outbox/internal/testing/services => ../services
 )
 
 require (
@@ -13,7 +13,7 @@ require (
 	github.com/chromedp/chromedp v0.15.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/millrace-go/watermill-outbox v0.1.0
-	github.com/millrace-go/watermill-outbox/internal/services v0.0.0
+	github.com/millrace-go/watermill-outbox/internal/testing/services v0.0.0
 	github.com/stretchr/testify v1.12.1
 )
 
