@@ -138,17 +138,17 @@ func (e *doctorRun) checkFailing(ctx context.Context) error {
 			skip = "skip it if it is the first of its key" +
 				e.command("keys skip --key", shell(t.key), "--reason WHY") + ", else "
 		}
-		again := e.command("messages retry-now --group", group)
+		again := e.command("outbox retry-now --group", group)
 		if len(t.topics) == 1 {
 			subject = t.topics[0]
-			again = e.command("messages retry-now --topic", shell(subject), "--group", group)
+			again = e.command("outbox retry-now --topic", shell(subject), "--group", group)
 		}
 		e.findOf(Outbox, subject, "failing", max(Warning, byAge(t.age)),
 			fmt.Sprintf("%s%s, the oldest for %s: the first, %d, failed %d times, last with %q",
 				messages(Count{N: int64(t.count)}, ofTopics(t.topics), "keeps failing", "keep failing"), blocked, span(t.age),
 				t.first, t.attempts, t.error),
 			fmt.Sprintf("fix what the error names, and retry now%s; or, if it must never be published, %sdiscard it%s: %s",
-				again, skip, e.command("messages discard", fmt.Sprint(t.first), "--state failing --reason WHY"),
+				again, skip, e.command("outbox discard", fmt.Sprint(t.first), "--state failing --reason WHY"),
 				strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
 	}
 	return err
@@ -211,7 +211,7 @@ func (e *doctorRun) command(words ...string) string {
 }
 
 // commands are what follows outboxctl for a table.
-var commands = map[Table]string{Outbox: "messages", Inbox: "inbox", Queue: "queue"}
+var commands = map[Table]string{Outbox: "outbox", Inbox: "inbox", Queue: "queue"}
 
 func ofTopic(topic string) string { return fmt.Sprintf("of topic %q", topic) }
 

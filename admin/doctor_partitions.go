@@ -72,7 +72,7 @@ func (e *doctorRun) partitionsKept(p partitioned) {
 		}
 		e.find("partitions_held", s, "pending or dead messages keep "+count(len(held), "partition")+" from being dropped: "+
 			some(held), "requeue or discard dead messages, and see why old ones are pending; the next run drops the partitions"+
-			e.command("messages", "list", "--state", "dead"))
+			e.command("outbox", "list", "--state", "dead"))
 	}
 	if len(due) == 0 || len(p.runs) > 0 && p.runs[0].ended && p.runs[0].age < runLate {
 		return

@@ -105,7 +105,7 @@ func (e *doctorRun) checkBroker(ctx context.Context) error {
 				"at %s: acknowledged messages are lost; the topic was deleted, or was a JetStream stream in memory that a restart "+
 				"removed", topic, published[topic].UTC().Format(time.RFC3339)),
 			"create the topic again, a stream with file storage, and publish again what is still kept "+
-				"(outboxctl messages replay); "+
+				"(outboxctl outbox replay); "+
 				"if the topic is on another broker, give doctor that one too")
 	}
 	for _, m := range e.members {

@@ -39,7 +39,7 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 			}))
 		case board.RowDead:
 			// Cause: MaxAttempts and MinDeadAge are exceeded, or the error is permanent.
-			// Cure: outboxctl errors; then messages requeue, or discard.
+			// Cure: outboxctl errors; then outbox requeue, or discard.
 			l.logger.Error("message died: fix the cause, then requeue it", r.Err,
 				fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts}))
 			l.obs.dead(observe.MessageDead{Topic: r.Topic, UUID: r.UUID, ID: r.ID, Attempts: r.Attempts, Err: r.Err})

@@ -66,7 +66,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "messages died of a broker that did not know the topic", check: "dead", severity: admin.Warning,
-		evidence: `2 messages of the outbox are dead`, alert: "OutboxMessagesDead", always: true, did: "`outboxctl messages requeue`, when the topic was there",
+		evidence: `2 messages of the outbox are dead`, alert: "OutboxMessagesDead", always: true, did: "`outboxctl outbox requeue`, when the topic was there",
 		inject: func(n *night) {
 			n.h.publish(n, "orders", "", "1", "2")
 			n.forwards(classifyingConfig(), func(string, *message.Message) error { return errMalformed })

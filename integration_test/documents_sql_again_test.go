@@ -82,7 +82,7 @@ func TestDoctorsRetryNowIsOfItsCause(t *testing.T) {
 		`FROM unnest(ARRAY['a', 'b', 'c']) topic`)
 	f := findings(t, h)["failing"]
 	require.Contains(t, f.Evidence, `2 messages of topics "a", "b" keep failing`)
-	order(t, h, f, "messages retry-now", "--yes")
+	order(t, h, f, "outbox retry-now", "--yes")
 	assert.Equal(t, []string{"a", "b"},
 		column[string](t, h, "SELECT topic FROM outbox WHERE due_at <= now() ORDER BY topic"))
 }

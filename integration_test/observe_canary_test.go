@@ -400,8 +400,8 @@ func (a *aviary) shown() {
 	sings := func(shown string) []string { return sings(strings.ReplaceAll(shown, canary+" value", "")) }
 	c := ctl{t: a.t, url: a.h.url}
 	commands := []string{
-		"messages list", "messages list --state dead", "messages show 1", "errors", "inbox list", "queue list", "keys blocked",
-		"topics list", "stats", "doctor", "check", "messages retry-now --all --yes", "audit list",
+		"outbox list", "outbox list --state dead", "outbox show 1", "errors", "inbox list", "queue list", "keys blocked",
+		"topics list", "stats", "doctor", "check", "outbox retry-now --all --yes", "audit list",
 	}
 	pages := []string{
 		"", "errors", "errors?in=inbox", "errors?in=queue", "messages?state=dead", "messages?in=inbox&state=dead",

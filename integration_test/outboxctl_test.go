@@ -26,16 +26,16 @@ func TestOutboxctlScreens(t *testing.T) {
 			stats
 			100: stats
 			46: stats
-			messages list --limit 6
-			90: messages list --state dead,failing --limit 3
-			40: messages list --state dead --limit 2
-			messages list --state delayed --topic bookings --before 2d -o json --limit 1
-			messages list --topic none
-			messages show 2
-			messages show 3 --payload
-			messages show 3 --payload -o json
-			messages show 4711
-			messages show
+			outbox list --limit 6
+			90: outbox list --state dead,failing --limit 3
+			40: outbox list --state dead --limit 2
+			outbox list --state delayed --topic bookings --before 2d -o json --limit 1
+			outbox list --topic none
+			outbox show 2
+			outbox show 3 --payload
+			outbox show 3 --payload -o json
+			outbox show 4711
+			outbox show
 			errors
 			errors --topic letters
 			errors --consumer shop/book
@@ -53,19 +53,19 @@ func TestOutboxctlScreens(t *testing.T) {
 			stats --watch --interval 1ms
 		`,
 		"act": `
-			messages requeue
-			messages requeue 3
-			messages requeue 3 --dry-run
-			messages requeue 3 --yes --reason 'the topic is there now'
-			messages requeue 3 4711 --yes
-			messages requeue --group 78aac82c9ca5d449 --yes -o json
-			messages requeue --state ready --all --dry-run
-			messages discard --topic orders --yes
-			messages discard --topic orders --yes --reason 'test data' --actor bob
-			messages replay --after 6d --dry-run
-			messages replay --all --limit 1 --yes
-			messages retry-now --key order/4 --dry-run
-			messages retry-now --after yesterday
+			outbox requeue
+			outbox requeue 3
+			outbox requeue 3 --dry-run
+			outbox requeue 3 --yes --reason 'the topic is there now'
+			outbox requeue 3 4711 --yes
+			outbox requeue --group 78aac82c9ca5d449 --yes -o json
+			outbox requeue --state ready --all --dry-run
+			outbox discard --topic orders --yes
+			outbox discard --topic orders --yes --reason 'test data' --actor bob
+			outbox replay --after 6d --dry-run
+			outbox replay --all --limit 1 --yes
+			outbox retry-now --key order/4 --dry-run
+			outbox retry-now --after yesterday
 			keys skip --key order/4 --yes --reason 'refunded by hand'
 			keys skip order/3
 			keys skip --error 'order 8 not' --dry-run
@@ -111,8 +111,8 @@ func TestOutboxctlMigrates(t *testing.T) {
 		migrate up
 		migrate status
 		--tables schema=shop,outbox=events migrate up
-		--tables schema=shop,outbox=events messages list
-		--tables schema=shop,outbux=events messages list
+		--tables schema=shop,outbox=events outbox list
+		--tables schema=shop,outbux=events outbox list
 		--tables outbox=drop;table migrate up
 		migrate print --format flyway
 	`))
@@ -320,8 +320,8 @@ func TestOutboxctlAttacks(t *testing.T) {
 	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox_audit WHERE touched > 0 "+
 		"AND action NOT IN ('pause', 'resume')"))
 	for _, of := range []string{
-		"messages list", "messages list -o json", "errors", "errors -o json", "keys blocked", "topics list", "inbox list",
-		"queue list", "messages show 2 --payload", "messages show 2 -o json",
+		"outbox list", "outbox list -o json", "errors", "errors -o json", "keys blocked", "topics list", "inbox list",
+		"queue list", "outbox show 2 --payload", "outbox show 2 -o json",
 	} {
 		onlyPrints(t, c.run(words(of)...).out, of)
 	}
@@ -358,7 +358,7 @@ func TestOutboxctlRoles(t *testing.T) {
 	fillOutboxctl(t, owner)
 	reader, operator := ctl{t: t, url: as("reader").url}, ctl{t: t, url: as("admin").url}
 	for _, look := range []string{
-		"stats", "messages list", "messages show 3", "errors", "keys blocked", "topics list", "inbox list", "queue list",
+		"stats", "outbox list", "outbox show 3", "errors", "keys blocked", "topics list", "inbox list", "queue list",
 		"audit", "doctor", "migrate status",
 	} {
 		r := reader.run(words(look)...)
@@ -368,7 +368,7 @@ func TestOutboxctlRoles(t *testing.T) {
 	assert.NotContains(t, shown, `{"n": 3}`)
 	assert.Contains(t, shown, "payload      null, or the role may not read it")
 	for _, act := range []string{
-		"messages requeue 3", "keys skip --all --reason x", "topics pause orders", "inbox requeue --all",
+		"outbox requeue 3", "keys skip --all --reason x", "topics pause orders", "inbox requeue --all",
 		"queue requeue --all",
 	} {
 		args := append(words(act), "--yes")
@@ -386,7 +386,7 @@ func TestOutboxctlCompletes(t *testing.T) {
 	c := ctl{t: t, url: "postgres://u:canary@127.0.0.1:1/x"}
 	for line, want := range map[string][]string{
 		"messages re":                {"replay", "requeue", "retry-now"},
-		"messages requeue --state ":  {"dead", "failing", "discarded"},
+		"outbox requeue --state ":    {"dead", "failing", "discarded"},
 		"inbox list --state ":        {"ready", "failing", "dead", "done", "discarded"},
 		"stats --output ":            {"table", "json"},
 		"migrate print --format ":    {"plain", "goose", "golang-migrate"},

@@ -95,7 +95,7 @@ func TestDoctorOfPartitions(t *testing.T) {
 		h.exec(t, `UPDATE outbox SET `+settledLongAgo+` WHERE id >= 20`)
 		require.Len(t, h.maintain(t).Dropped, 6)
 		f := find(t, h, "partitions_held", admin.Info, "outbox_p0 has 2 dead, outbox_p1 has 1 pending")
-		require.Contains(t, f.Cure, "(outboxctl messages list --state dead)")
+		require.Contains(t, f.Cure, "(outboxctl outbox list --state dead)")
 		h.exec(t, `UPDATE outbox SET `+settledLongAgo)
 		require.Len(t, h.maintain(t).Dropped, 2)
 		cured(t, h, "partitions_held")

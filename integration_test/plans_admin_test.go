@@ -256,9 +256,9 @@ func TestAdminAtScale(t *testing.T) {
 		})
 		operator := ctl{t: t, url: h.url}
 		for _, command := range []string{
-			"stats", "doctor", "find 12", "find nothing", "messages list", "messages list --state dead --limit 10",
-			"messages show 12", "errors", "errors --state dead", "inbox list --limit 10", "queue list --limit 10",
-			"keys blocked", "audit", "messages requeue --topic topic-2 --dry-run --limit 1000",
+			"stats", "doctor", "find 12", "find nothing", "outbox list", "outbox list --state dead --limit 10",
+			"outbox show 12", "errors", "errors --state dead", "inbox list --limit 10", "queue list --limit 10",
+			"keys blocked", "audit", "outbox requeue --topic topic-2 --dry-run --limit 1000",
 		} {
 			check(t, "outboxctl "+command, func() error {
 				if r := operator.run(words(command)...); r.code > 1 { // doctor has found something

@@ -38,7 +38,7 @@ var answers = map[string]struct {
 	"keys.go: map[string]any{\"heads\": heads, \"more\": more}": {
 		"`keys blocked`", map[string]any{"heads": []admin.Message(nil), "more": false},
 	},
-	"messages.go: shown": {"`messages show`", shown{Message: &admin.Message{}}},
+	"messages.go: shown": {"`outbox show`", shown{Message: &admin.Message{}}},
 	"migrate.go: migrations(list)": {
 		"`migrate up`", map[string]any{"migrations": []migration(nil)},
 	},
@@ -53,7 +53,7 @@ var answers = map[string]struct {
 	"move.go: moved{false, r}":    {"`import`", moved{}},
 	"move.go: moved{true, tried}": {"`import`", moved{}},
 	"print.go: value":             {}, // of show
-	"search.go: list":             {"`messages list`", &admin.List{}},
+	"search.go: list":             {"`outbox list`", &admin.List{}},
 	"stats.go: s":                 {"`stats`", admin.Stats{}},
 	"topics.go: answer":           {"`topics pause`", topicAct{}},
 	"version.go: v":               {"`version`", release{}},
@@ -64,7 +64,7 @@ var answers = map[string]struct {
 
 // parts are what answers consist of, with a row of their own.
 var parts = map[reflect.Type]string{
-	reflect.TypeFor[admin.Message]():        "`messages show`",
+	reflect.TypeFor[admin.Message]():        "`outbox show`",
 	reflect.TypeFor[admin.Progress]():       "`progress`",
 	reflect.TypeFor[admin.Event]():          "an event",
 	reflect.TypeFor[admin.Filter]():         "a `filter`",

@@ -73,7 +73,7 @@ func document(t *testing.T) string {
 		}
 	}
 	all(root)
-	for _, name := range []string{"messages requeue", "queue requeue", "reconcile"} { // they have all of the common flags
+	for _, name := range []string{"outbox requeue", "queue requeue", "reconcile"} { // they have all of the common flags
 		cmd, _, err := root.Find(strings.Fields(name))
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ first. Errors that differ only in numbers, ids and quoted text are one group.
 
 It reads the newest 10,000 messages of each state and table; a plus means that a group may have more.
 FIRST and LAST are the ages of its oldest and its newest message.`,
-		Example: "  outboxctl errors --state dead\n  outboxctl messages requeue --group 1b4c7e2f90ad5d31 --dry-run",
+		Example: "  outboxctl errors --state dead\n  outboxctl outbox requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, admin.Outbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")

@@ -42,7 +42,7 @@ func FuzzAge(f *testing.F) {
 // FuzzFilterFlags: whatever is typed as a filter, the command says what is wrong, or asks for a database. It prints no
 // control character of it.
 func FuzzFilterFlags(f *testing.F) {
-	tables := []string{"messages", "inbox", "queue"}
+	tables := []string{"outbox", "inbox", "queue"}
 	flags := []string{
 		"--state", "--topic", "--key", "--consumer", "--source", "--group", "--error", "--after", "--before", "--page",
 		"--limit", "--tables", "--output",

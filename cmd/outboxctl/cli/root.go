@@ -73,10 +73,10 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 		}
 	}
 	add("look", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
-	add("repair", a.table(admin.Outbox, "messages", "Messages of the outbox", map[string]string{
-		"requeue": "  outboxctl messages requeue 42 43\n  outboxctl messages requeue --topic orders --error 'unknown topic' " +
+	add("repair", a.table(admin.Outbox, "outbox", "Messages of the outbox", map[string]string{
+		"requeue": "  outboxctl outbox requeue 42 43\n  outboxctl outbox requeue --topic orders --error 'unknown topic' " +
 			"--reason 'the topic is there now'",
-		"replay": "  outboxctl messages replay --topic orders --after 2h --dry-run",
+		"replay": "  outboxctl outbox replay --topic orders --after 2h --dry-run",
 	}), a.errors(), a.keys(), a.topics(), a.table(admin.Inbox, "inbox", "Messages of the inbox", nil),
 		a.table(admin.Queue, "queue", "Messages of the durable queue", nil), a.reconcile())
 	add("run", a.migrate(), a.clean(), a.partitions(), a.forward(), a.imports(), a.exports(), a.serve(), a.version())

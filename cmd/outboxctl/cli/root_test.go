@@ -7,7 +7,7 @@ import (
 func TestUnknownCommandsNameTheOneThatWasMeant(t *testing.T) {
 	for args, want := range map[string]string{
 		"docter":  "did you mean outboxctl doctor?",
-		"requeue": "did you mean outboxctl inbox requeue, or outboxctl messages requeue, or outboxctl queue requeue?",
+		"requeue": "did you mean outboxctl inbox requeue, or outboxctl outbox requeue, or outboxctl queue requeue?",
 		"xyz":     "see outboxctl --help",
 	} {
 		root := new(app).root()
