@@ -80,7 +80,7 @@ func (r onRead) Read(p []byte) (int, error) {
 func TestActsDoWhatWasConfirmed(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
-	commands := map[admin.Table]string{admin.Outbox: "messages", admin.Inbox: "inbox", admin.Queue: "queue"}
+	commands := map[admin.Table]string{admin.Outbox: "outbox", admin.Inbox: "inbox", admin.Queue: "queue"}
 	for _, c := range crowds {
 		filter := admin.Filter{In: c.in, States: []admin.State{admin.Failing}, All: true}
 		meanwhile := func() {

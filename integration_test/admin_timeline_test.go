@@ -94,7 +94,7 @@ func TestTimeline(t *testing.T) {
 	require.Equal(t, http.StatusOK, page.status, page.body)
 	page.says(t, "timeline", "Timeline",
 		"Failed , attempt 2 by f1", "Requeued by alice", "mended", "Replayed", "Published")
-	shown := ctl{t: t, url: h.url}.run("messages", "show", id)
+	shown := ctl{t: t, url: h.url}.run("outbox", "show", id)
 	assert.Regexp(t, `failed, attempt 2 +f1 `, shown.out)
 	assert.Regexp(t, `requeue +alice +mended; entry 1`, shown.out)
 

@@ -38,7 +38,7 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 			"mysql://127.0.0.1:" + canary + "@x/y", "u:" + canary + "@x/y",
 		} {
 			for _, args := range [][]string{
-				{"--dsn", dsn, "stats"}, {"--dsn=" + dsn, "--timeout", "1s", "messages", "list"}, {"stats"},
+				{"--dsn", dsn, "stats"}, {"--dsn=" + dsn, "--timeout", "1s", "outbox", "list"}, {"stats"},
 				{"stats", "--help"}, {"help"},
 			} {
 				r := ctl{t: t, url: dsn}.run(args...)
@@ -51,7 +51,7 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 	// One in the wrong place is known by its shape.
 	for _, args := range [][]string{
 		{"postgres://u:canary@h/x"}, {"stats", "postgres://u:canary@h/x"}, {"stats", "password=canary"},
-		{"messages", "list", "--postgres://u:canary@h"},
+		{"outbox", "list", "--postgres://u:canary@h"},
 	} {
 		r := ctl{t: t}.run(args...)
 		assert.Equal(t, 2, r.code)

@@ -56,7 +56,7 @@ func TestOutboxctlAtATerminal(t *testing.T) {
 		`'away', now() FROM generate_series(1, 9000) i`)
 	c := ctl{t: t, url: h.url}
 	const question = "Requeue 9,000 messages of the outbox (topic orders)? [y/N] "
-	requeue := []string{"messages", "requeue", "--topic", "orders"}
+	requeue := []string{"outbox", "requeue", "--topic", "orders"}
 	code, screen := c.atTerminal(map[string]string{question: "n\n"}, requeue...)
 	assert.Equal(t, 2, code, screen)
 	assert.Contains(t, screen, "not confirmed")

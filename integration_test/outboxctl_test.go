@@ -144,13 +144,13 @@ func TestOutboxctlAsks(t *testing.T) {
 	fillOutboxctl(t, h)
 	c := ctl{t: t, url: h.url, width: 100}
 	for _, no := range []string{"\n", "n\n", "yep\n", "yes please\n"} {
-		r := c.runWith(t.Context(), no, "messages", "requeue", "3")
+		r := c.runWith(t.Context(), no, "outbox", "requeue", "3")
 		assert.Equal(t, 2, r.code)
 		assert.Contains(t, r.err, "Requeue 1 message of the outbox (id 3)? [y/N]")
 		assert.Equal(t, "dead", value[string](t, h, "SELECT CASE WHEN dead_at IS NULL THEN 'alive' ELSE 'dead' END "+
 			"FROM outbox WHERE id = 3"))
 	}
-	r := c.runWith(t.Context(), "y\n", "messages", "requeue", "3")
+	r := c.runWith(t.Context(), "y\n", "outbox", "requeue", "3")
 	assert.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "Requeued 1 message; entry 1 of the audit log.")
 	assert.Equal(t, "ann", value[string](t, h, "SELECT actor FROM outbox_audit"))
@@ -204,13 +204,13 @@ func TestOutboxctlIsInterrupted(t *testing.T) {
 	in := &blocked{end: make(chan struct{})}
 	defer close(in.end)
 
-	code, out, said := interrupted("500/1200", in, "messages", "requeue", "--all", "--yes")
+	code, out, said := interrupted("500/1200", in, "outbox", "requeue", "--all", "--yes")
 	assert.Equal(t, 130, code)
 	assert.Contains(t, out, "Requeued 500 messages; entry 1 of the audit log.")
 	assert.Contains(t, said, "interrupted")
 	assert.Equal(t, 500, h.count(t, "SELECT touched::int FROM outbox_audit"))
 
-	code, out, said = interrupted("[y/N]", in, "messages", "requeue", "--all")
+	code, out, said = interrupted("[y/N]", in, "outbox", "requeue", "--all")
 	assert.Equal(t, 130, code)
 	assert.Empty(t, out)
 	assert.Contains(t, said, "Requeue 700 messages")
@@ -279,25 +279,25 @@ func TestOutboxctlAttacks(t *testing.T) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
 				for i, args := range [][]string{
-					{attack}, {"messages", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"},
+					{attack}, {"outbox", attack}, {"--" + attack}, {"stats", "--output", attack}, {"--tables", attack, "stats"},
 					{"--tables", "outbox=" + attack, "stats"},
 					{"--dsn", attack, "stats"}, {"stats", "--interval", attack},
-					{"messages", "list", "--topic", attack}, {"messages", "list", "--key", attack},
-					{"messages", "list", "--error", attack},
-					{"messages", "list", "--group", attack}, {"messages", "list", "--state", attack},
-					{"messages", "list", "--after", attack}, {"messages", "list", "--page", attack},
-					{"messages", "show", attack}, {"messages", "show", "--", attack}, {"inbox", "show", attack},
+					{"outbox", "list", "--topic", attack}, {"outbox", "list", "--key", attack},
+					{"outbox", "list", "--error", attack},
+					{"outbox", "list", "--group", attack}, {"outbox", "list", "--state", attack},
+					{"outbox", "list", "--after", attack}, {"outbox", "list", "--page", attack},
+					{"outbox", "show", attack}, {"outbox", "show", "--", attack}, {"inbox", "show", attack},
 					{"queue", "show", attack}, {"errors", "--in", attack},
-					{"messages", "requeue", "--yes", "--", attack},
-					{"messages", "discard", "--yes", "--topic", attack, "--reason", attack},
-					{"messages", "replay", "--key", attack, "--yes"},
-					{"messages", "requeue", "--yes", "--group", attack, "--actor", attack},
+					{"outbox", "requeue", "--yes", "--", attack},
+					{"outbox", "discard", "--yes", "--topic", attack, "--reason", attack},
+					{"outbox", "replay", "--key", attack, "--yes"},
+					{"outbox", "requeue", "--yes", "--group", attack, "--actor", attack},
 					{"keys", "skip", "--key", attack, "--yes", "--reason", "x"},
 					{"topics", "pause", "--yes", "--reason", attack, "--", attack}, {"topics", "resume", "--yes", "--", attack},
 					{"inbox", "discard", "--consumer", attack, "--reason", "x", "--yes"},
 					{"queue", "requeue", "--source", attack, "--yes"}, {"migrate", "print", "--format", attack},
 					{"migrate", "roles", "--prefix", attack}, {"clean", "--outbox", attack},
-					{"completion", attack}, {"help", attack}, {"__complete", "messages", "list", "--state", attack},
+					{"completion", attack}, {"help", attack}, {"__complete", "outbox", "list", "--state", attack},
 					{"audit", "--page", attack}, {"check", attack}, {"check", "--" + attack}, {"doctor", attack},
 					{"forward", "--nats", attack, "--drain", "--log", attack},
 					{"forward", "--kafka", attack, "--drain", "--close-timeout", attack},
@@ -339,7 +339,7 @@ func onlyPrints(t testing.TB, screen string, args any) {
 func TestOutboxctlColours(t *testing.T) {
 	h := onPgx(t)
 	fillOutboxctl(t, h)
-	dead := []string{"messages", "list", "--state", "dead", "--limit", "1"}
+	dead := []string{"outbox", "list", "--state", "dead", "--limit", "1"}
 	colour := ctl{t: t, url: h.url, env: []string{"TERM=xterm-256color", "CLICOLOR_FORCE=1"}}.run(dead...)
 	assert.Contains(t, colour.out, "\x1b[31mdead")
 	for name, env := range map[string][]string{
@@ -364,7 +364,7 @@ func TestOutboxctlRoles(t *testing.T) {
 		r := reader.run(words(look)...)
 		assert.Zero(t, r.code, "%s: %s", look, r.err)
 	}
-	shown := reader.run("messages", "show", "3", "--payload").out
+	shown := reader.run("outbox", "show", "3", "--payload").out
 	assert.NotContains(t, shown, `{"n": 3}`)
 	assert.Contains(t, shown, "payload      null, or the role may not read it")
 	for _, act := range []string{
@@ -385,7 +385,7 @@ func TestOutboxctlCompletes(t *testing.T) {
 	t.Parallel()
 	c := ctl{t: t, url: "postgres://u:canary@127.0.0.1:1/x"}
 	for line, want := range map[string][]string{
-		"messages re":                {"replay", "requeue", "retry-now"},
+		"outbox re":                  {"replay", "requeue", "retry-now"},
 		"outbox requeue --state ":    {"dead", "failing", "discarded"},
 		"inbox list --state ":        {"ready", "failing", "dead", "done", "discarded"},
 		"stats --output ":            {"table", "json"},
