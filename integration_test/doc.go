@@ -45,7 +45,7 @@
 //   - doctor_: errors and Doctor say what is wrong, on what evidence, and name a command that mends it
 //   - observe_: metrics, traces and observers tell what happened, and with the logs nothing of payloads and secrets
 //   - reconcile_: what the outbox published and the broker lost is found, and sent again
-//   - leaves_: an outbox in partitions is emptied instead of deleted from, and every message stays where all see it
+//   - partitions_: partitions are made ahead, and dropped when all in them is settled; every message stays in sight
 //   - move_: messages are moved from and to other tables, in order, none lost or doubled
 //
 // What it stands on:

@@ -82,7 +82,7 @@ func TestDocumentsCommandsAct(t *testing.T) {
 				}
 			}
 			act :=
-				regexp.MustCompile(`^(messages|keys|inbox|queue|topics) (requeue|redrive|replay|retry-now|discard|skip|pause|resume)`).
+				regexp.MustCompile(`^(outbox|keys|inbox|queue|topics) (requeue|redrive|replay|retry-now|discard|skip|pause|resume)`).
 					MatchString(line)
 			if act && !strings.Contains(line, "--dry-run") {
 				args = append(args, "--yes")
