@@ -11,6 +11,7 @@ const (
 	fewAhead       = 2  // partitions; with fewer there is little time left
 	manyPartitions = 32 // each statement that is planned over all of them pays for each
 	manyKept       = 8  // partitions with so many more than are needed
+	manyDue        = 3  // partitions, if they were maintained a short time ago: then each run finds them in use
 	keptNamed      = 5
 	runLate        = 2 * time.Hour
 )
@@ -25,8 +26,8 @@ func (e *doctorRun) checkPartitions(ctx context.Context) error {
 	e.partitionsKept(p)
 	if n := len(p.Partitions); n > manyPartitions {
 		e.find("partitions_many", Warning, fmt.Sprintf("table %s has %d partitions: each statement that is planned over all "+
-			"of them gets slower", e.db.Render("{outbox}"), n), "make larger ones from now on"+
-			e.maintain(p, "--partition-size", fmt.Sprint(max(1, p.Size())*int64(n)/8)))
+			"of them gets slower", e.db.Render("{outbox}"), n), "make larger ones from now on, by the command that "+
+			"runs every hour"+e.maintain(p, "--partition-size", fmt.Sprint(max(1, p.Size())*int64(n)/8)))
 	}
 	return nil
 }
@@ -74,7 +75,8 @@ func (e *doctorRun) partitionsKept(p partitioned) {
 			some(held), "requeue or discard dead messages, and see why old ones are pending; the next run drops the partitions"+
 			e.command("outbox", "list", "--state", "dead"))
 	}
-	if len(due) == 0 || len(p.runs) > 0 && p.runs[0].ended && p.runs[0].age < runLate {
+	recent := len(p.runs) > 0 && p.runs[0].ended && p.runs[0].age < runLate
+	if len(due) == 0 || recent && len(due) < manyDue {
 		return
 	}
 	evidence := "nothing has maintained the partitions"
@@ -82,7 +84,8 @@ func (e *doctorRun) partitionsKept(p partitioned) {
 		evidence = "the partitions were maintained last " + span(p.runs[0].age) + " ago"
 	}
 	e.find("partitions_due", Warning, evidence+", and all in "+count(len(due), "partition")+" was settled more than "+
-		p.keep.String()+" ago: "+some(due)+p.lastError(), "run it every hour, as "+p.Owner+e.maintain(p))
+		p.keep.String()+" ago: "+some(due)+p.lastError(), "run it every hour, as "+p.Owner+
+		"; if it finds them in use, end the transaction that uses the outbox for so long"+e.maintain(p))
 }
 
 // some lists the first of many.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -65,6 +66,9 @@ const (
 	lockPause = 400 * time.Millisecond // others have the table for four times as long as one waits for it
 
 	inUse = "in use: the next run tries again"
+	young = "messages are younger than the retention"
+
+	mostIDs = 1 << 50 // beyond any size of a partition
 
 	lockNotAvailable = "55P03"
 	deadlockDetected = "40P01"
@@ -82,8 +86,8 @@ var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Cl
 // retention. Partitions with pending or dead messages stay, and the result says what holds them. Whether messages are
 // pending or dead is checked while the partition is locked, so none is lost.
 //
-// It waits for a lock for at most 100 ms at a time, and tries for about ten seconds. Partitions in use are left for the next
-// run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
+// It waits for a lock for at most 100 ms at a time, and tries for about ten seconds. Partitions in use are left for the
+// next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
 //
 // It returns its result also with an error: ErrNotPartitioned, ErrNoActor, an error that names an invalid field or the
 // owner of the table, or an error of the database or the context.
@@ -137,9 +141,9 @@ func (m *maintenance) check(ctx context.Context) error {
 	case m.cfg.Retention < 0:
 		return invalid("admin: PartitionsConfig.Retention is %s: use how long to keep, or 0 to drop no partition",
 			m.cfg.Retention)
-	case m.cfg.PartitionSize < 0:
-		return invalid("admin: PartitionsConfig.PartitionSize is %d: use a number of ids, or 0 for the size of the newest "+
-			"partition", m.cfg.PartitionSize)
+	case m.cfg.PartitionSize < 0 || m.cfg.PartitionSize > mostIDs:
+		return invalid("admin: PartitionsConfig.PartitionSize is %d: use a number of ids up to %d, or 0 for the size of the "+
+			"newest partition", m.cfg.PartitionSize, int64(mostIDs))
 	}
 	now, err := m.now(ctx)
 	switch {
@@ -177,9 +181,13 @@ func (m *maintenance) refusal() error {
 func (m *maintenance) run(ctx context.Context) (err error) {
 	err = m.makeAhead(ctx)
 	if m.cfg.Retention > 0 {
-		for _, p := range m.set.Behind() {
+		for i, p := range m.set.Behind() {
 			if ctx.Err() != nil {
 				break
+			}
+			if i == len(m.set.Partitions)-1 && len(m.out.Made) == 0 { // it shows the size and options of those to come
+				m.keep(p, "the newest partition")
+				continue
 			}
 			if failed := m.drop(ctx, p); failed != nil {
 				m.keep(p, text.OfError(failed))
@@ -226,6 +234,10 @@ func (m *maintenance) locked(ctx context.Context, fn func(q drive.Querier) error
 // makeAhead makes the partitions that are missing ahead of the last id, all in one transaction.
 func (m *maintenance) makeAhead(ctx context.Context) error {
 	size := cmp.Or(m.cfg.PartitionSize, m.set.Size())
+	if all := m.set.Partitions; m.set.End() == math.MaxInt64 {
+		m.out.NotMade = "partition " + all[len(all)-1].Name + " takes all ids from its first on: make one that ends"
+		return nil
+	}
 	if size == 0 {
 		m.out.NotMade = "no partition shows how many ids one has: set PartitionSize"
 		return nil
@@ -339,15 +351,13 @@ func (m *maintenance) makeLocked(ctx context.Context, q drive.Querier, size int6
 			return nil, err
 		}
 		all.To = all.From + int64(n)*size
-		if d.Bytes > 0 {
-			attach = append(attach, script(sqltext.PartitionEmptyAbove, d.SQL, all))
-		}
+		attach = append(attach, script(sqltext.PartitionEmptyBetween, d.SQL, all))
 	}
 	for i, name := range made {
 		from := all.From + int64(i)*size
 		attach = append(attach, script(sqltext.PartitionAttach, table(name), partitions.Range{From: from, To: from + size}))
 	}
-	if d := m.set.Default; d != nil && d.Bytes > 0 {
+	if d := m.set.Default; d != nil {
 		attach = append(attach, script(sqltext.PartitionUnbound, d.SQL, all))
 	}
 	_, err = q.Exec(ctx, strings.Join(attach, ";\n"))
@@ -410,23 +420,24 @@ func (m *maintenance) settled(ctx context.Context, p partitions.Partition) (n in
 		if why, err = m.held(ctx, q, p); err != nil || why != "" {
 			return err
 		}
-		before, young := stamp(m.before), false
-		if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&young) },
-			sqltext.OfPartition(sqltext.PartitionTail, p.SQL), before); err != nil {
-			return err
+		isYoung, err := m.tailIsYoung(ctx, q, p)
+		if err == nil && !isYoung {
+			err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&n, &isYoung) },
+				sqltext.OfPartition(sqltext.PartitionSettled, p.SQL), stamp(m.before))
 		}
-		if !young {
-			if err := drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&n, &young) },
-				sqltext.OfPartition(sqltext.PartitionSettled, p.SQL), before); err != nil {
-				return err
-			}
+		if isYoung {
+			why = young
 		}
-		if young {
-			why = "messages are younger than the retention"
-		}
-		return nil
+		return err
 	})
 	return n, why, err
+}
+
+// tailIsYoung says whether one of the last messages of a partition is younger than the retention.
+func (m *maintenance) tailIsYoung(ctx context.Context, q drive.Querier, p partitions.Partition) (is bool, err error) {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&is) },
+		sqltext.OfPartition(sqltext.PartitionTail, p.SQL), stamp(m.before))
+	return is, err
 }
 
 // held says which messages keep a partition; "" = none.
@@ -438,20 +449,37 @@ func (m *maintenance) held(ctx context.Context, q drive.Querier, p partitions.Pa
 	return s.HeldBy(), err
 }
 
-// dropLocked drops a partition unless pending or dead messages are in it now. The locks are taken in the order in which
-// others take them: the outbox, the default partition, the partition.
+// dropLocked drops a partition unless it has pending, dead or young messages by now, or is no longer the partition that
+// was looked at. The locks are taken in the order in which others take them: the outbox, the default partition, the
+// partition.
 func (m *maintenance) dropLocked(ctx context.Context, q drive.Querier, p partitions.Partition, why *string) error {
 	locks := []string{m.db.Render(sqltext.PartitionLockDrop)}
 	if d := m.set.Default; d != nil {
 		locks = append(locks, sqltext.OfPartition(sqltext.PartitionLock, d.SQL))
 	}
 	locks = append(locks, sqltext.OfPartition(sqltext.PartitionLock, p.SQL))
-	_, err := q.Exec(ctx, strings.Join(locks, "; "))
-	if err == nil {
-		*why, err = m.held(ctx, q, p)
+	if _, err := q.Exec(ctx, strings.Join(locks, "; ")); err != nil {
+		return err
 	}
-	if err == nil && *why == "" {
-		_, err = q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionDrop, p.SQL))
+	now, err := partitions.Read(ctx, q, m.db.Tables())
+	if err != nil {
+		return err
 	}
+	same := func(o partitions.Partition) bool { return o.SQL == p.SQL && o.Range == p.Range }
+	if !slices.ContainsFunc(now.Behind(), same) {
+		*why = "no longer this partition of the outbox"
+		return nil
+	}
+	if *why, err = m.held(ctx, q, p); err != nil || *why != "" {
+		return err
+	}
+	switch isYoung, err := m.tailIsYoung(ctx, q, p); {
+	case err != nil:
+		return err
+	case isYoung:
+		*why = young
+		return nil
+	}
+	_, err = q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionDrop, p.SQL))
 	return err
 }

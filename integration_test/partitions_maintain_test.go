@@ -184,7 +184,7 @@ func TestMaintainPartitionsWhileTheDefaultHasMessages(t *testing.T) {
 	require.Len(t, r.Made, 8)
 	require.Equal(t, []string{"601-701", "701-801"}, h.bounds(t)[:2])
 	require.Equal(t, []string{`verifying table "outbox_default"`}, read)
-	require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_empty_above'`))
+	require.Zero(t, h.count(t, `SELECT count(*) FROM pg_constraint WHERE conname = 'outbox_empty_between'`))
 	h.exec(t, `SELECT setval('outbox_id_seq', 580)`)
 	h.exec(t, `UPDATE outbox SET id = 580 WHERE id = 600`)
 	h.writeRows(t, 30, "")
@@ -293,6 +293,26 @@ func TestMaintainPartitionsAsTheOwner(t *testing.T) {
 	require.Empty(t, column[string](t, h, `SELECT relname::text FROM pg_inherits JOIN pg_class c ON c.oid = inhrelid
 		WHERE inhparent = 'outbox'::regclass AND (relowner <> $1::text::regrole OR relname = 'outbox_p10' AND EXISTS (
 			SELECT FROM aclexplode(relacl) a WHERE a.grantee = 0))`, owner))
+}
+
+// TestNewestPartitionStays: while none can be made, the newest partition is not dropped, since the next ones are made
+// like it.
+func TestNewestPartitionStays(t *testing.T) {
+	t.Parallel()
+	h := newPartitioned(t, 10, 20)
+	h.exec(t, `ALTER TABLE outbox_p1 SET (autovacuum_vacuum_threshold = 777)`)
+	h.writeRows(t, 25, settledLongAgo)
+	h.exec(t, `CREATE FUNCTION refuse() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not now''; END';
+		CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('CREATE TABLE') EXECUTE FUNCTION refuse()`)
+	for range 2 {
+		r, err := h.tryMaintain(t)
+		require.ErrorContains(t, err, "not now")
+		require.Contains(t, r.Kept, admin.KeptPartition{Name: "outbox_p1", Why: "the newest partition"})
+	}
+	h.exec(t, `DROP EVENT TRIGGER refuse`)
+	require.GreaterOrEqual(t, h.maintain(t).Ahead, 8)
+	require.Equal(t, 1, h.count(t, `SELECT count(DISTINCT reloptions) FROM pg_class WHERE relname ~ '^outbox_p[0-9]+$'
+		AND reloptions::text LIKE '%vacuum_threshold=777%'`))
 }
 
 // TestTransactionAcrossMaintenance: a transaction that has published and stays open publishes again after partitions

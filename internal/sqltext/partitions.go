@@ -31,7 +31,7 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
                   WHERE p.top = c.oid AND u.relpersistence = 'u' AND u.relkind <> 'p'), '')
   FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  CROSS JOIN LATERAL (SELECT c.oid IN (SELECT t.top FROM taken t) AS locked) l
- WHERE i.inhparent = to_regclass({outbox_text}) ORDER BY c.relname`
+ WHERE i.inhparent = to_regclass({outbox_text}) AND coalesce(to_jsonb(i)->>'inhdetachpending', 'false') = 'false' ORDER BY c.relname`
 
 	// PartitionedTable describes the outbox: whether it is in partitions, its schema, its tablespace as a clause of CREATE
 	// TABLE ('' = that of the database), its owner and the current role, all as SQL, whether the role has the rights of the
@@ -122,11 +122,11 @@ ALTER TABLE {partition} OWNER TO {owner}`
  WHERE t.oid = to_regclass({outbox_text}) AND r.rolname = current_user AND d.defaclrole = r.oid AND d.defaclobjtype = 'r'
    AND d.defaclnamespace IN (0, t.relnamespace) AND a.grantee NOT IN (d.defaclrole, t.relowner) ORDER BY 1`
 
-	// PartitionEmptyAbove makes ATTACH know that the default partition has no rows from an id on, up to another. Without it
+	// PartitionEmptyBetween makes ATTACH know that the default partition has no rows from an id on, up to another. Without it
 	// each ATTACH would read all of it. PartitionUnbound takes it away in the same transaction, so it refuses no message.
-	PartitionEmptyAbove = `ALTER TABLE {partition} ADD CONSTRAINT outbox_empty_above
+	PartitionEmptyBetween = `ALTER TABLE {partition} ADD CONSTRAINT outbox_empty_between
   CHECK (id IS NOT NULL AND (id < {from} OR id >= {to}))`
-	PartitionUnbound = `ALTER TABLE {partition} DROP CONSTRAINT outbox_empty_above`
+	PartitionUnbound = `ALTER TABLE {partition} DROP CONSTRAINT outbox_empty_between`
 
 	PartitionAttach = `ALTER TABLE {outbox} ATTACH PARTITION {partition} FOR VALUES FROM ({from}) TO ({to})`
 
