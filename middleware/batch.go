@@ -72,12 +72,12 @@ type BatchFunc func(ctx context.Context, msgs []*message.Message) error
 // watermill-kafka. A key keeps its order: those subscribers deliver one message of a key at a time.
 //
 // If fn returns an error or panics, the batch is rolled back and its halves are tried separately, and so on. A message
-// that fails in a batch of one goes through Outcomes, Tx and Inbox alone, and becomes a dead letter at last; the others
-// are committed. Messages that failed before, and all messages of a batch that timed out or failed too often, go alone
-// immediately. So fn can be called again for a message that did not fail, and for a message alone while another batch
-// is in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
+// that fails in a batch of one goes through Outcomes, Tx and Inbox alone, and eventually becomes a dead letter; the
+// others are committed. Messages that failed before, and all messages of a batch that timed out or failed too often, go
+// alone immediately. So fn can be called again for a message that did not fail, and for a message alone while another
+// batch is in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
 //
-// It returns outbox.ErrNoDB or an error that names the field at fault. A nil logger is that of db.
+// It returns outbox.ErrNoDB or an error that names the invalid field. If logger is nil, the logger of db is used.
 func Batch(
 	db *outbox.DB, cfg BatchConfig, fn BatchFunc, logger watermill.LoggerAdapter,
 ) (message.NoPublishHandlerFunc, error) {
@@ -111,7 +111,7 @@ func Batch(
 	return b.handle, nil
 }
 
-// causeKey is for the error of a batch that its messages return without another call of the function.
+// causeKey is the context key for the error of a batch that its messages return without another call of the function.
 type causeKey struct{}
 
 // handle returns when the message is committed, or has failed.
@@ -163,6 +163,6 @@ func (b *batcher) identify(ctx context.Context, msg *message.Message, h *handlin
 	return c
 }
 
-// panicked is the error of a batch whose function panicked. The message at fault panics again when it goes alone, and
-// that panic goes on to the Router.
+// panicked returns the error for a batch whose function panicked. The message at fault panics again when it goes alone,
+// and that panic is passed on to the Router.
 func panicked(p any) error { return fmt.Errorf("%w: %w", errPanicked, core.Panicked(p)) }

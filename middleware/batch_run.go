@@ -39,7 +39,7 @@ type batcher struct {
 	bytes   int // of their payloads
 }
 
-// batched is a message in a batch. The holder of the turn uses it once it is not in waiting any more.
+// batched is a message in a batch. The holder of the turn may use it once it is no longer waiting.
 type batched struct {
 	msg   *message.Message
 	ctx   context.Context
@@ -98,12 +98,12 @@ func (b *batcher) join(ctx context.Context, one *batched) (result, error) {
 	}
 }
 
-// enough is called under mu.
+// enough must be called with mu held.
 func (b *batcher) enough() bool {
 	return len(b.waiting) >= b.cfg.MaxMessages || b.bytes >= b.cfg.MaxBytes
 }
 
-// leave takes back a message that is in no batch yet.
+// leave removes a message that is not yet in a batch.
 func (b *batcher) leave(one *batched) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,7 +126,7 @@ func (b *batcher) lead(ctx context.Context) {
 
 // halving limits the search for the bad messages of a batch.
 type halving struct {
-	tries int // that may still fail
+	tries int // tries left that may fail
 	begun time.Time
 }
 
@@ -165,7 +165,7 @@ func (b *batcher) gather(ctx context.Context) {
 	}
 }
 
-// next takes a batch of the waiting messages, in which each key is once: a copy is found handled by the next batch.
+// next takes a batch from the waiting messages, with each key once: the next batch finds a copy already handled.
 func (b *batcher) next() (batch []*batched) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -187,8 +187,8 @@ func (b *batcher) next() (batch []*batched) {
 	return batch
 }
 
-// run handles a batch, or else its halves, and so on, and reports each message's result. When too many tries failed, or
-// after TxConfig.Timeout, halving costs more than it saves: the rest goes alone.
+// run handles a batch, or else its halves, and so on, and reports the result of each message. After too many failed
+// tries, or after TxConfig.Timeout, halving costs more than it saves: the remaining messages go alone.
 func (b *batcher) run(batch []*batched, h *halving) {
 	if len(batch) == 0 {
 		return
@@ -232,10 +232,10 @@ func (b *batcher) run(batch []*batched, h *halving) {
 
 func goesAlone(*batched) result { return result{alone: true} }
 
-// ofAll reports whether an error is hardly the fault of some messages of a batch.
+// ofAll reports whether an error is unlikely to be caused by single messages of a batch.
 func ofAll(err error) bool {
 	return errors.Is(err, core.ErrNotBegun) || errors.Is(err, outbox.ErrCommitUnknown) ||
-		errors.Is(err, context.DeadlineExceeded) // to halve it could take as long each time
+		errors.Is(err, context.DeadlineExceeded) // each half could take as long again
 }
 
 // conclude returns the result of a message whose batch was committed.
@@ -309,7 +309,7 @@ func (b *batcher) attempt(batch []*batched) error {
 		return nil
 	})
 	if errors.Is(err, outbox.ErrRolledBack) {
-		return nil // as middleware.Tx has it
+		return nil // the same as in middleware.Tx
 	}
 	if err != nil && !begun {
 		return fmt.Errorf("%w: %w", core.ErrNotBegun, err)
@@ -353,7 +353,7 @@ func (b *batcher) claim(ctx context.Context, batch []*batched) error {
 		switch {
 		case mine:
 			one.state, one.claim.note = ours, note
-		case !b.cfg.Inbox.CheckContent: // else it goes alone, where its content is compared
+		case !b.cfg.Inbox.CheckContent: // else it goes alone, and its content is compared there
 			one.state = handled
 		}
 		return nil

@@ -19,11 +19,11 @@ type claim struct {
 	consumer, key string
 	failures      int           // recorded before this attempt
 	failing       time.Duration // since the first of them
-	note          int64         // tells this claim from others
+	note          int64         // distinguishes this claim from others
 	hash          []byte        // core.PayloadHash; nil without CheckContent
 }
 
-// identify says under which name and key the message is noted.
+// identify returns the consumer and key under which the message is recorded.
 func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, error) {
 	name := i.cfg.Consumer
 	if name == "" {
@@ -49,11 +49,11 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 	return c, nil
 }
 
-// take notes the message, unless it was handled before. Then standby says whether COMMIT may wait for one.
+// take records the message, unless it was already handled. Then standby reports whether COMMIT may wait for a standby.
 //
-// Duplicates come in thousands after a crash or a rebalance. So a message that follows one is looked for before the
-// transaction begins: that is all of the database's work for a duplicate, and one round trip more for a message that
-// turns out to be new.
+// Duplicates come in thousands after a crash or a rebalance. So a message that follows a duplicate is looked up before
+// the transaction begins: for another duplicate that is all the work of the database, for a new message it costs one
+// extra round trip.
 func (i *inbox) take(ctx context.Context, q drive.Querier, c *claim) (ours, standby bool, err error) {
 	_, repeated := i.repeated.Load(c.consumer)
 	if repeated {
@@ -85,7 +85,7 @@ func (i *inbox) take(ctx context.Context, q drive.Querier, c *claim) (ours, stan
 	return ours, standby, err
 }
 
-// handled says whether the message was handled before, if that can be found out without a transaction.
+// handled reports whether the message was already handled, if that can be found out without a transaction.
 func (i *inbox) handled(ctx context.Context, q drive.Querier, c *claim) (handled bool, err error) {
 	peeker, ok := q.(drive.LazyTx)
 	if !ok {

@@ -8,10 +8,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// maxConsumerBytes leaves room for a key of the largest size beside it in the index of the inbox.
+// maxConsumerBytes leaves room in the inbox index for a key of the largest size.
 const maxConsumerBytes = 1024
 
-// checkService returns an error that names the field of the service.
+// checkService validates a service name; the error names the field.
 func checkService(field, service string) error {
 	switch {
 	case service == "":
@@ -26,7 +26,7 @@ func checkService(field, service string) error {
 	return nil
 }
 
-// consumerOf joins the two so that no other two give the same name: the service has no slash.
+// consumerOf joins the two names. The service has no slash, so different pairs never give the same result.
 func consumerOf(service, name string) (string, error) {
 	consumer := service + "/" + name
 	switch {

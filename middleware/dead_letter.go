@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses. The last two are those of
-// a message that has a row in the inbox.
+// Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses. The last two are set if
+// the message has a row in the inbox.
 const (
 	MetadataReason        = "reason_poisoned"     // text of the error, up to 1 KiB
 	MetadataPoisonedTopic = "topic_poisoned"      // topic that the message was consumed from
@@ -33,20 +33,20 @@ const (
 	MetadataInboxKey      = "inbox_key_poisoned"  // id of the message in that row
 )
 
-// letterKey is the default key, unless it is one that the outbox refuses.
+// letterKey returns the default key, unless the outbox would refuse it.
 func letterKey(_ string, msg *message.Message) (string, error) {
 	return core.ConsumedKey(msg), nil
 }
 
-// isLetter says whether the message came from the dead-letter topic. It gets no letter: a handler that fails for each
-// would write letters of letters.
+// isLetter reports whether the message came from the dead-letter topic. Such a message gets no dead letter: a handler
+// that always fails would write letters about letters.
 func (o *outcomes) isLetter(ctx context.Context) bool {
 	return core.ConsumedFrom(ctx).Topic == o.cfg.DeadLetterTopic
 }
 
-// bury marks the message dead and publishes its dead letter, unless it is one itself, both or neither. It returns false
-// if a copy was processed meanwhile, or is dead already, or the message has another owner by now: then it does
-// nothing.
+// bury marks the message dead and publishes its dead letter, unless it is a dead letter itself; both or neither. It
+// returns false and does nothing if a copy was processed in the meantime or is already dead, or if the message now has
+// another owner.
 func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, cause error) (buried bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
 		letter := deadLetter(ctx, msg, h.claim, o.cfg.Service, cause)
@@ -59,8 +59,8 @@ func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, 
 	return buried, err
 }
 
-// markDead marks the row that the message has, and gives the letter its UUID. The letter of a stored message keeps its
-// random one: such a message is marked dead by its only owner, with the letter, and so not twice.
+// markDead marks the row of the message dead, and sets the UUID of the letter. The letter of a stored message keeps its
+// random UUID: only the owner of such a message marks it dead, together with the letter, so this happens once.
 func (o *outcomes) markDead(
 	ctx context.Context, letter, msg *message.Message, h *handling, cause error,
 ) (marked bool, err error) {
@@ -85,10 +85,10 @@ func (o *outcomes) markDead(
 		}
 	}
 	if at := core.ConsumedFrom(ctx); id == "" && at.Position != "" {
-		// A topic that was made again has the same positions.
+		// A topic that was deleted and created again has the same positions.
 		id = fmt.Sprintf("%s %s %x", at.Topic, at.Position, core.PayloadHash(msg.Payload))
 	}
-	if h.mismatch { // the key is that of another message, which may have a letter too
+	if h.mismatch { // the key belongs to another message, which may have a letter too
 		id = fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))
 	}
 	if id != "" {
@@ -100,16 +100,16 @@ func (o *outcomes) markDead(
 // letterSpace is the namespace of the UUIDs of dead letters.
 var letterSpace = uuid.MustParse("1b3e37ac-0c65-44ed-995b-69db133b6f3c")
 
-// letterUUID is the same for the same arguments and for no others. Letters must differ where the same message died for
-// two consumers, or twice, or was sent again on purpose, because brokers and inboxes deduplicate by UUID.
+// letterUUID is the same for equal arguments and differs for all others. Letters must differ if the same message died
+// for two consumers, or twice, or was deliberately sent again, because brokers and inboxes deduplicate by UUID.
 func letterUUID(id, generation, consumer string, revived int) string {
 	return uuid.NewSHA1(letterSpace, fmt.Appendf(nil, "%d %d:%s%d:%s%s", revived, len(id), id, len(generation), generation,
 		consumer)).String()
 }
 
-// deadLetter is a copy of msg that the outbox can store, whatever is wrong with the original: metadata is made valid
-// and cut to the limit, and what would command a broker has another name. A delay and a generation, which were those of
-// the original, are left out. It has a random UUID.
+// deadLetter returns a copy of msg that the outbox can store, even if the original cannot be stored: metadata is made
+// valid and cut to the limit, and metadata that would command a broker is renamed. The delay and the generation of the
+// original are left out. It has a random UUID.
 func deadLetter(
 	ctx context.Context, msg *message.Message, c *claim, service string, cause error,
 ) *message.Message {
@@ -135,7 +135,7 @@ func deadLetter(
 	size := 0
 	for k, v := range msg.Metadata {
 		if core.Mistyped(k) != "" || core.Commands(k) {
-			k += "_poisoned" // the outbox refuses it as it is, or a broker would obey it
+			k += "_poisoned" // unchanged, the outbox would refuse it or a broker would obey it
 		}
 		e := newEntry(k, v)
 		if !slices.Contains(leftOut, e.key) && (e.key != outbox.MetadataKey || len(e.value) <= outbox.MaxKeyBytes) {
@@ -144,9 +144,9 @@ func deadLetter(
 		}
 	}
 	parts := [][]entry{kept, notes}
-	room := core.MaxMetadataBytes - len("{}") + len(",") // the last entry has none
+	room := core.MaxMetadataBytes - len("{}") + len(",") // the last entry has no comma
 	if size > room {
-		// no outbox has stored it: keep as many entries as fit beside the notes
+		// it was never stored in an outbox: keep as many entries as fit next to the letter's own
 		slices.SortFunc(kept, func(a, b entry) int { return cmp.Compare(a.size, b.size) })
 		parts = [][]entry{notes, kept}
 	}
@@ -159,7 +159,7 @@ func deadLetter(
 	return letter
 }
 
-// entry is one of metadata, made storable. Its size is what it takes as JSON: "key":"value" and a comma.
+// entry is one metadata entry, made storable. Its size counts it as JSON: "key":"value" and a comma.
 type entry struct {
 	key, value string
 	size       int
@@ -168,13 +168,13 @@ type entry struct {
 func newEntry(key, value string) entry {
 	e := entry{key: text.Valid(key), value: text.Valid(value), size: len(":,")}
 	for _, s := range []string{e.key, e.value} {
-		encoded, _ := json.Marshal(s) // strings always can be
+		encoded, _ := json.Marshal(s) // strings can always be encoded
 		e.size += len(encoded)
 	}
 	return e
 }
 
-// cutTo cuts the value, if that makes the entry fit.
+// cutTo shortens the value, if that makes the entry fit.
 func (e entry) cutTo(room int) entry {
 	const longestEscape = len(`\u0001`)
 	if left := room - newEntry(e.key, "").size; e.size > room && left > 0 {

@@ -43,7 +43,8 @@ func (o *outcomes) classify(err error) (decision outbox.Decision) {
 	return o.cfg.Classify(err)
 }
 
-// tellPanic is for one that does not go on, as its message is dead or a copy: nothing else would show the stack.
+// tellPanic logs a panic that is not passed on, because its message is dead or a copy: nothing else would show the
+// stack.
 func (o *outcomes) tellPanic(ctx context.Context, msg *message.Message, p any) {
 	// Cause: a bug of the handler or a callback; see the field stack.
 	// Cure: fix it; the message is dead, or was a copy.

@@ -22,7 +22,7 @@ var (
 		"set forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
 )
 
-// wiringError says what to do with middlewares that are missing or in the wrong place. It may stand for a sentinel.
+// wiringError is an error with advice on middlewares that are missing or in the wrong place. It may wrap a sentinel.
 type wiringError struct {
 	text     string
 	sentinel error
@@ -31,14 +31,14 @@ type wiringError struct {
 func (e *wiringError) Error() string { return e.text }
 func (e *wiringError) Unwrap() error { return e.sentinel }
 
-// miswired says whether only a change of the program mends an error.
+// miswired reports whether an error can be fixed only by a change of the program.
 func miswired(err error) bool {
 	var wiring *wiringError
 	return errors.As(err, &wiring) || errors.Is(err, ErrUncaptured) || errors.Is(err, ErrRelayed) ||
 		errors.Is(err, outbox.ErrTxKind) || errors.Is(err, outbox.ErrOtherDB)
 }
 
-// checkTx returns nil if ctx carries a transaction of db, and else what to do about it.
+// checkTx returns nil if ctx carries a transaction of db, or else an error with advice.
 func checkTx(err error, name string) error {
 	switch {
 	case errors.Is(err, outbox.ErrNoTx):
@@ -56,7 +56,7 @@ func checkTx(err error, name string) error {
 	return err
 }
 
-// unsafeWithin is nil if there is no such middleware.
+// unsafeWithin returns an error about a harmful middleware, or nil if name is empty.
 func unsafeWithin(name string) error {
 	if name == "" {
 		return nil
@@ -72,13 +72,13 @@ func unsafeWithin(name string) error {
 
 type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error)
 
-// around makes a middleware of handle, which gets neither a nil handler nor a nil message. Where there is no Outcomes,
-// which waits before it nacks, it waits itself if the middlewares are not put together as they must be.
+// around makes a middleware from handle, and keeps nil handlers and nil messages from it. If the middlewares are put
+// together wrongly and there is no Outcomes, which would wait before a nack, it waits itself.
 func around(name string, handle handleFunc) message.HandlerMiddleware {
 	var throttle core.Throttle
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		var unsafe error
-		if name != "Outcomes" && name != "Tx" { // what is around Tx does no harm, and Tx looks for itself
+		if name != "Outcomes" && name != "Tx" { // what surrounds Tx does no harm, and Tx checks for itself
 			unsafe = unsafeWithin(core.UnsafeFunc(next))
 		}
 		return func(msg *message.Message) ([]*message.Message, error) {

@@ -7,8 +7,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// fieldsOf are what a log line says of a message: which handler it is for, whence it came, and its UUID. Of one
-// without a UUID it says what consumed it.
+// fieldsOf returns the log fields that identify a message: its handler, its source and its UUID. Without a UUID they
+// include the consumer.
 func fieldsOf(ctx context.Context, msg *message.Message) watermill.LogFields {
 	fields := watermill.LogFields{
 		"handler_name": message.HandlerNameFromCtx(ctx), "topic": message.SubscribeTopicFromCtx(ctx),

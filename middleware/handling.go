@@ -16,37 +16,37 @@ import (
 
 type handlingKey struct{}
 
-// handling is what the middlewares around one delivery of a message tell each other. It lives in the context;
-// one goroutine uses it.
+// handling is the state that the middlewares around one delivery of a message share. It lives in the context; one
+// goroutine uses it.
 type handling struct {
 	tree      core.Tree
 	uuid      string    // of the message
 	delivered bool      // by our own Subscriber
 	relay     bool      // to a handler that passes messages on
 	work      core.Work // the message is claimed from the durable queue, else nil
-	// later tells the subscriber why the message failed, and how long to hold it back; nil = the subscriber does not wait
+	// later reports to the subscriber why the message failed and how long to delay it; nil = the subscriber does not wait
 	// after a nack.
 	later func(wait time.Duration, err error)
 
 	started  time.Time
 	ended    atomic.Bool
 	inTx     bool // a Tx is around
-	attempts int  // begun by Tx
+	attempts int  // started by Tx
 
-	// What the current attempt came to.
-	claim      *claim // nil until Inbox has asked for the message
-	acked      bool   // the work was, in the transaction
+	// State of the current attempt.
+	claim      *claim // nil until Inbox has looked the message up
+	acked      bool   // the message was marked done in the transaction
 	duplicate  bool
 	rolledBack bool
-	unfinished error // what Tx learned when the handler panicked
+	unfinished error // the error of Tx when the handler panicked
 	begun      bool  // TxConfig.OnBegin has returned nil
-	beginning  bool  // it has not, or has spoiled the transaction
+	beginning  bool  // OnBegin has not returned nil, or has spoiled the transaction
 	unkeyed    bool  // InboxConfig.Key has not returned a key
 	mismatch   bool  // InboxConfig.OnMismatch has not returned nil
 
-	// Of a message that no row of the inbox counts for, by what this process remembers.
+	// For a message without an inbox row to count in: what this process remembers.
 	recalled   int // failures
-	charged    int // those that count against it
+	charged    int // failures that count against it
 	chargedFor time.Duration
 }
 
@@ -54,7 +54,7 @@ type handling struct {
 // Cure: fix the handler.
 var errPanicked = errors.New("the handler panicked")
 
-// panicked is the error that stands for a panic.
+// panicked returns the error that represents a panic.
 func (h *handling) panicked() error {
 	if errors.Is(h.unfinished, outbox.ErrTxEnded) {
 		return fmt.Errorf("%w: %w", errPanicked, outbox.ErrTxEnded)
@@ -62,15 +62,15 @@ func (h *handling) panicked() error {
 	return errPanicked
 }
 
-// handlingOf returns the handling that a middleware outside began, and the context to go on with. If there is none it
-// begins one, and outermost is true: the caller must end it.
+// handlingOf returns the handling of an outer middleware, and the context to continue with. If there is none it begins
+// one, and outermost is true: the caller must end it.
 func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost bool) {
 	if h := currentHandling(msg); h != nil {
 		return msg.Context(), h, false
 	}
 	h = &handling{started: time.Now(), uuid: msg.UUID, later: core.OwnBackoff(msg)}
 	if h.delivered, h.relay = core.IsDelivered(msg); !h.relay {
-		core.DropHeaders(msg) // what comes from outside commands no broker, wherever the handler copies it
+		core.DropHeaders(msg) // a message from outside must not command a broker, wherever the handler copies it
 	}
 	ctx, work := core.TakeWork(msg)
 	h.work = work
@@ -78,9 +78,9 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
-// currentHandling returns nil for one that has ended, or is that of another message, whose context came along when it
-// was published within the process: to another handler or to this one. That handler may be at work, so of its handling
-// only what never changes is looked at. A middleware may have copied the message, so it is known by its UUID.
+// currentHandling returns nil if the handling has ended, or belongs to another message, whose context was passed on
+// when it was published within the process, to another handler or to this one. That handler may still be running, so
+// only immutable fields are read. A middleware may have copied the message, so it is recognised by its UUID.
 func currentHandling(msg *message.Message) *handling {
 	h, _ := msg.Context().Value(handlingKey{}).(*handling)
 	if h == nil || h.uuid != msg.UUID || !h.tree.Has(msg.Context()) || h.ended.Load() {
@@ -89,13 +89,13 @@ func currentHandling(msg *message.Message) *handling {
 	return h
 }
 
-// newAttempt forgets what an attempt that was rolled back came to.
+// newAttempt clears the state of an attempt that was rolled back.
 func (h *handling) newAttempt() {
 	h.claim, h.acked, h.duplicate, h.rolledBack, h.unfinished = nil, false, false, false, nil
 	h.begun, h.beginning, h.unkeyed, h.mismatch = false, false, false, false
 }
 
-// failures counts this one and those before, for the wait.
+// failures counts this failure and earlier ones, for the wait.
 func (h *handling) failures() int {
 	n := max(h.recalled, 1)
 	if h.claim != nil {
@@ -104,8 +104,8 @@ func (h *handling) failures() int {
 	return n
 }
 
-// charges is how many failures count against a message, this one too, and since when: those that the inbox knows, or
-// cannot know, as the message has no key, or that of another. An outage of the database is none.
+// charges returns how many failures count against a message, including this one, and for how long it has been failing:
+// from the inbox, or from memory if the message has no usable key. An outage of the database does not count.
 func (h *handling) charges() (int, time.Duration) {
 	if h.claim != nil {
 		return h.claim.failures + 1, h.claim.failing
@@ -127,7 +127,7 @@ func (h *handling) outcome(err error) observe.Outcome {
 	return observe.Processed
 }
 
-// isDelivered says whether our own Subscriber delivered the message to this handler, and whether for a relay.
+// isDelivered reports whether our own Subscriber delivered the message to this handler, and whether for a relay.
 func isDelivered(msg *message.Message) (delivered, relay bool) {
 	if h := currentHandling(msg); h != nil {
 		return h.delivered, h.relay

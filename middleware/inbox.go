@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// maxInboxKeyBytes is the largest size of what identifies a message.
+// maxInboxKeyBytes is the largest size of a message's key.
 const maxInboxKeyBytes = 1024
 
 // InboxConfig configures Inbox. Service is required.
@@ -76,7 +76,7 @@ func (c InboxConfig) validate() error {
 // A copy that arrives while the message is being handled waits for the outcome. A skipped copy does not wait for the
 // disk: its transaction is rolled back, unless something else was written in it or the server replicates synchronously.
 // With pgx a copy that follows another of the same consumer costs one round trip and no transaction. Each mismatch is
-// logged as an error, each duplicate at debug level. A nil logger is the logger of db.
+// logged as an error, each duplicate at debug level. If logger is nil, the logger of db is used.
 //
 // A message of queue.Subscriber has a row in the queue: Inbox marks that row done instead. If its lease expired and it
 // has another owner, Inbox returns queue.ErrLeaseLost and nothing is committed. A message of forwarder.Subscriber is
@@ -140,7 +140,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 			return i.handleOnce(next, msg, "of a stored message")
 		}
 	}
-	h.unkeyed = true // should Key panic
+	h.unkeyed = true // in case Key panics
 	c, err := i.identify(ctx, msg)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	ours, standby, err := i.take(ctx, q, c)
 	if err != nil {
-		h.beginning = h.begun && refused(err) // by what OnBegin has made of the transaction
+		h.beginning = h.begun && refused(err) // because of what OnBegin did to the transaction
 		return nil, fmt.Errorf("inbox: %w", text.Explain(err))
 	}
 	h.claim = c
@@ -168,7 +168,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	return i.handleOnce(next, msg, c.consumer)
 }
 
-// handleOnce calls the handler of a message that is noted, and fails if messages come out of it.
+// handleOnce calls the handler of a recorded message, and fails if it returns messages.
 func (i *inbox) handleOnce(next message.HandlerFunc, msg *message.Message, who string) ([]*message.Message, error) {
 	produced, err := next(msg)
 	if err == nil && len(produced) > 0 {
@@ -183,8 +183,8 @@ var errTwice = &wiringError{
 		"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx",
 }
 
-// ack marks a message of queue.Subscriber done in the transaction, which is all there is to note. It returns false if
-// its row is in another database: then the message is noted like any other.
+// ack marks a message of queue.Subscriber done in the transaction; nothing else needs to be recorded. It returns false
+// if its row is in another database: then the message is recorded like any other.
 func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	if h.acked {
 		return false, errTwice
@@ -203,8 +203,9 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 	return true, nil
 }
 
-// refused says whether the database refused the statement for what it finds: no table, no privilege, a transaction that
-// has failed. TxConfig.OnBegin may have made that of this very message. Any other error is no fault of it.
+// refused reports whether the database refused the statement because of its environment: a missing table or privilege,
+// or a failed transaction. TxConfig.OnBegin may have caused that for this very message. Other errors are not the
+// message's fault.
 func refused(err error) bool {
 	state := text.SQLState(err)
 	return strings.HasPrefix(state, "42") || state == "25P02"

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// started tells the observers of a delivery. Outcomes does it, or Tx where there is none.
+// started reports a delivery to the observers. Outcomes calls it, or Tx if there is no Outcomes.
 func started(ctx context.Context, db *core.DB, service string, msg *message.Message) context.Context {
 	return core.TellStart(ctx, db, func(ctx context.Context, o observe.HandleObserver) context.Context {
 		return o.HandleStart(ctx, observe.HandleStart{
@@ -20,7 +20,7 @@ func started(ctx context.Context, db *core.DB, service string, msg *message.Mess
 	})
 }
 
-// ended tells them what became of it.
+// ended reports the outcome to the observers.
 func ended(
 	ctx context.Context, db *core.DB, service string, msg *message.Message, h *handling, outcome observe.Outcome,
 	err error,

@@ -79,10 +79,10 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 	return nil, nil
 }
 
-// relate notes which conversation a message belongs to and which message caused it.
+// relate records the conversation that a message belongs to and the message that caused it.
 func relate(out *message.Message, cause, correlation string) {
 	if out == nil {
-		return // Capture names it
+		return // Capture returns an error that names it
 	}
 	if out.Metadata == nil {
 		out.Metadata = message.Metadata{}

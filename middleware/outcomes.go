@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// bookkeepingTimeout bounds what Outcomes writes after an attempt, whose context may be over.
+// bookkeepingTimeout bounds the writes of Outcomes after an attempt, whose context may have ended.
 const bookkeepingTimeout = 10 * time.Second
 
 // OutcomesConfig configures Outcomes. Service is required.
@@ -73,18 +73,18 @@ func (c OutcomesConfig) validate() error {
 	return core.Backoff(c.Backoff).Validate("OutcomesConfig.Backoff")
 }
 
-// Outcomes acks, nacks or dead-letters a message whose handler returned an error, after the rollback. It goes outside
-// of Tx.
+// Outcomes acks, nacks or dead-letters a message whose handler returned an error, after the rollback. Put it outside
+// Tx.
 //
 //   - outbox.ErrAlreadyProcessed, or outbox.Ack of Classify: recorded as processed in the inbox, and acked.
 //   - outbox.ErrPoison, outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published to
 //     the dead-letter topic through the outbox, in one new transaction, then acked.
 //   - outbox.RetryAfter: nacked after the wait, or after OutcomesConfig.Backoff.Max if that is less; no attempt is
-//     charged. An earlier redelivery to this process waits without a call of the handler.
+//     charged. An earlier redelivery to this process waits, and the handler is not called.
 //   - A wiring mistake (a middleware missing or misplaced, no publish topic, outbox.ErrTxKind, outbox.ErrOtherDB):
 //     nacked after a growing wait; no attempt is charged, and an error line once a minute names the cure.
 //   - Any other error: the attempt and the error are recorded in the inbox, and the message is nacked after
-//     OutcomesConfig.Backoff. Messages of our own subscribers are nacked immediately, because these have a backoff.
+//     OutcomesConfig.Backoff. Messages of our own subscribers are nacked immediately, because those have a backoff.
 //
 // If a dead letter cannot be written, the message is nacked, with the reason in the inbox. If a copy was processed
 // meanwhile or is dead, the message is acked as a duplicate. A message from the dead-letter topic itself gets no
@@ -94,16 +94,16 @@ func (c OutcomesConfig) validate() error {
 //
 // Failures are recorded under the key and consumer of Inbox. If TxConfig.OnBegin fails in a Stack, the failure is
 // recorded under the same key. If InboxConfig.Key or OnMismatch fails, this process counts the failures in memory.
-// Without Inbox nothing is recorded, but the wait grows, and poison messages are still dead. A panic counts as any
+// Without Inbox nothing is recorded, but the wait grows, and poison messages are still dead. A panic counts like any
 // other error and is passed on, unless the message is acked; in Classify it counts as outbox.Nack.
 //
 // A dead letter has the payload and metadata of its message, the metadata constants of this package, and a UUID derived
-// from the message, its generation, its consumer and the number of its revivals. Metadata that could command a broker
-// have "_poisoned" after their names. If the metadata leave too little room, the letter's own are cut. Error texts are
-// stored up to 1 KiB, so keep secrets out of errors.
+// from the message, its generation, its consumer and how often it was revived. Metadata keys that could command a
+// broker get the suffix "_poisoned". If the metadata leaves too little room, the letter's own entries are cut. Error
+// texts are stored up to 1 KiB, so keep secrets out of errors.
 //
-// Each dead message is logged as an error, each failed attempt at debug level. A nil logger is the logger of db. The
-// constructor returns outbox.ErrNoDB or an error that names an invalid field.
+// Each dead message is logged as an error, each failed attempt at debug level. If logger is nil, the logger of db is
+// used. The constructor returns outbox.ErrNoDB or an error that names an invalid field.
 func Outcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	o, err := newOutcomes(db, cfg, logger)
 	if err != nil {
@@ -131,12 +131,12 @@ type outcomes struct {
 	recall  recall
 	lines   trouble.Seldom // about handlers
 
-	// identify says under which name and key the Inbox of the same Stack would note the message; nil = it is not known.
+	// identify returns the claim that the Inbox of the same Stack would make for the message; nil without a Stack.
 	identify func(ctx context.Context, msg *message.Message) (*claim, error)
 }
 
-// handle calls the handler, and again if the message of a forwarder.Subscriber is to be handled later: a nack would
-// charge it.
+// handle calls the handler, and again if the message of a forwarder.Subscriber must be handled later: a nack would
+// charge an attempt.
 func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if err := o.tooEarly(msg); err != nil {
 		return nil, err
@@ -149,8 +149,8 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 	}
 }
 
-// tooEarly holds a message whose handler asked for a later retry, and returns why if the time is not up then: it is to
-// be nacked.
+// tooEarly waits with a message whose handler asked for a later retry, and returns the reason if the time has not come
+// even then: the message must be nacked.
 func (o *outcomes) tooEarly(msg *message.Message) error {
 	if !o.recall.some.Load() {
 		return nil
@@ -165,7 +165,7 @@ func (o *outcomes) tooEarly(msg *message.Message) error {
 	return nil
 }
 
-// once calls the handler. Again says that it is to be called again.
+// once calls the handler. Again reports whether it must be called again.
 func (o *outcomes) once(
 	next message.HandlerFunc, msg *message.Message,
 ) (produced []*message.Message, again bool, err error) {
@@ -189,7 +189,7 @@ func (o *outcomes) once(
 			produced = nil
 		}
 		if err == nil && !finished {
-			if p := recover(); p != nil { // or the message would be nacked
+			if p := recover(); p != nil { // otherwise the message would be nacked
 				o.tellPanic(ctx, msg, p)
 			}
 		}
@@ -205,7 +205,7 @@ func (o *outcomes) once(
 	return produced, false, err
 }
 
-// conclude returns the outcome, and what to return to the Router: nil to ack, or an error to nack after the wait.
+// conclude settles the outcome and returns the result for the Router: nil to ack, or an error to nack after the wait.
 func (o *outcomes) conclude(
 	ctx context.Context, msg *message.Message, h *handling, err error,
 ) (observe.Outcome, time.Duration, error) {
@@ -283,7 +283,7 @@ func (o *outcomes) conclude(
 	return observe.Failed, wait, err
 }
 
-// wait is zero for a message of our own Subscribers, which wait themselves and meanwhile give its place to others.
+// wait returns zero for a message of our own Subscribers, which wait themselves and give its slot to others meanwhile.
 func (o *outcomes) wait(h *handling) time.Duration {
 	if h.delivered || h.work != nil || h.later != nil {
 		return 0
@@ -291,7 +291,7 @@ func (o *outcomes) wait(h *handling) time.Duration {
 	return core.Backoff(o.cfg.Backoff).Delay(h.failures())
 }
 
-// takeBack undoes the note that the message was handled, which the handler committed when it ended the transaction.
+// takeBack removes the inbox row that the handler committed when it ended the transaction.
 func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handling) {
 	switch {
 	case h.acked:
@@ -305,7 +305,7 @@ func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handli
 	}
 }
 
-// record writes to the inbox row. Its own failure changes nothing about the message: the note is missing.
+// record writes to the inbox row. If that fails, only the record is missing; the message's outcome stays the same.
 func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, statement string, arg any) {
 	if c == nil {
 		return

@@ -10,13 +10,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// maxRecalled bounds the memory of a recall. A message that is forgotten begins anew.
+// maxRecalled bounds the memory of a recall. The counts of a forgotten message start again.
 const maxRecalled = 1000
 
-// recall is what this process knows of messages that no table knows of: those that fail before the inbox has asked for
-// them, and those whose handler asked for a later retry. The zero value is ready for use, by any number of goroutines.
+// recall is this process's memory of messages that have no row in a table: they failed before the inbox looked them up,
+// or their handler asked for a later retry. The zero value is ready for use, and it is safe for concurrent use.
 type recall struct {
-	some  atomic.Bool // there is something to look for
+	some  atomic.Bool // not empty
 	mu    sync.Mutex
 	known map[recallKey]*recalled
 }
@@ -26,10 +26,10 @@ type recallKey [sha256.Size]byte
 // recalled is guarded by the mu of its recall.
 type recalled struct {
 	failures    int       // of any kind
-	charged     int       // those that count against the message
-	first, last time.Time // first is that of the charged
-	due         time.Time // not to be handled before
-	err         error     // why
+	charged     int       // failures that count against the message
+	first, last time.Time // first is the time of the first charged failure
+	due         time.Time // do not handle the message before
+	err         error     // the reason to wait
 }
 
 // keyOf is the same for each delivery of a message to a handler: brokers may change the metadata, and the UUID may be
@@ -41,8 +41,8 @@ func keyOf(handler string, msg *message.Message) recallKey {
 	return recallKey(h.Sum(nil))
 }
 
-// get returns what is known, or a new one, in the place of the one that was used longest ago if there are many. It is
-// called under mu.
+// get returns the entry of a message, or a new one; if there are too many, it replaces the least recently used. mu must
+// be held.
 func (r *recall) get(key recallKey, now time.Time) *recalled {
 	known := r.known[key]
 	if known == nil {
@@ -66,7 +66,7 @@ func (r *recall) get(key recallKey, now time.Time) *recalled {
 	return known
 }
 
-// failed counts a failure. It returns how many there are.
+// failed counts a failure and returns the total.
 func (r *recall) failed(key recallKey) (failures int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -75,7 +75,7 @@ func (r *recall) failed(key recallKey) (failures int) {
 	return known.failures
 }
 
-// charge has the last failure count against the message. It returns how many do, and since when.
+// charge counts the last failure against the message. It returns how many count, and since when.
 func (r *recall) charge(key recallKey) (charged int, since time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,7 +87,7 @@ func (r *recall) charge(key recallKey) (charged int, since time.Duration) {
 	return known.charged, now.Sub(known.first)
 }
 
-// postpone notes that a message is not to be handled before the wait is over, and why.
+// postpone records that a message must not be handled before the wait is over, and why.
 func (r *recall) postpone(key recallKey, wait time.Duration, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -96,7 +96,7 @@ func (r *recall) postpone(key recallKey, wait time.Duration, err error) {
 	known.due, known.err = now.Add(wait), err
 }
 
-// early says how long it is until a message may be handled, and why.
+// early returns how long to wait until a message may be handled, and why.
 func (r *recall) early(key recallKey) (time.Duration, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +106,7 @@ func (r *recall) early(key recallKey) (time.Duration, error) {
 	return 0, nil
 }
 
-// forget is for a message that nothing is wrong with any more.
+// forget removes a message that no longer fails.
 func (r *recall) forget(key recallKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

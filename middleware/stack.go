@@ -37,8 +37,8 @@ func (c *StackConfig) setDefaults() {
 // the Router or to handlers, and put Watermill's Retry and PoisonQueue before it: inside, Retry would repeat the
 // handler in an aborted transaction.
 //
-// All parts work on the database and the tables of pub. A nil logger is the handle's. It returns an error if pub is
-// nil, or one that names an invalid field.
+// All parts work on the database and the tables of pub. If logger is nil, the logger of its handle is used. It returns
+// an error if pub is nil, or one that names an invalid field.
 func Stack(
 	pub *outbox.Publisher, cfg StackConfig, logger watermill.LoggerAdapter,
 ) ([]message.HandlerMiddleware, error) {
@@ -68,7 +68,7 @@ func Stack(
 // Cause: StackConfig has no publisher.
 var errNoPublisher = errors.New("the *outbox.Publisher is nil: make one with outbox.NewPublisher")
 
-// except applies a middleware to all handlers of a Router but those named.
+// except applies a middleware to all handlers of a Router except the named ones.
 func except(mw message.HandlerMiddleware, handlers []string) message.HandlerMiddleware {
 	if len(handlers) == 0 {
 		return mw

@@ -85,8 +85,8 @@ func (c TxConfig) validate() error {
 // watermill-sql subscriber is never joined; docs/reference/architecture.md has the reason.
 //
 // After outbox.SetRollbackOnly the message is acked although nothing was committed, and the returned messages are
-// dropped. Errors are the handler's and those of outbox.InTx. The constructor returns outbox.ErrNoDB or an error that
-// names an invalid field. A nil logger is the logger of db.
+// dropped. Tx returns errors of the handler and of outbox.InTx. The constructor returns outbox.ErrNoDB or an error that
+// names an invalid field. If logger is nil, the logger of db is used.
 func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
@@ -102,8 +102,8 @@ func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.Ha
 	}, nil
 }
 
-// maxLooks is how many transactions of a handler are looked at for what is between Tx and it. One is enough if the
-// handler uses it in the goroutine in which it is called.
+// maxLooks bounds how many transactions of a handler are inspected for middlewares between Tx and the handler. One is
+// enough if the handler uses its transaction in the goroutine in which it is called.
 const maxLooks = 100
 
 // transactor is Tx around one handler.
@@ -116,8 +116,8 @@ type transactor struct {
 	unsafe    atomic.Pointer[error]
 }
 
-// look finds what of Watermill's is between Tx and the handler, which has asked for its transaction, and would have its
-// failures committed. It is the first moment at which that can be seen.
+// look finds a Watermill middleware between Tx and the handler that would make Tx commit failures. It runs when the
+// handler first uses its transaction, which is the first moment at which the middleware can be seen.
 func (t *transactor) look() error {
 	if err := t.misplaced(); err != nil || t.looks.Add(-1) < 0 {
 		return err
@@ -181,7 +181,7 @@ func (t *transactor) attempts(
 		h.inTx = true
 		defer func() { h.inTx = false }()
 	} else {
-		h = &handling{} // of the savepoint; the Tx around has the one that counts
+		h = &handling{} // for the savepoint; the outer Tx has the handling that counts
 	}
 	for n := 0; ; n++ {
 		produced, err := t.attempt(ctx, next, msg, h, joins)
@@ -232,7 +232,7 @@ func (t *transactor) attempt(
 		}
 		produced, err = next(attempt)
 		if unsafe := t.misplaced(); unsafe != nil {
-			return unsafe // whatever became of the error that the handler got
+			return unsafe // even if the handler ignored the error
 		}
 		if err != nil {
 			return err
@@ -260,8 +260,8 @@ func (t *transactor) attempt(
 	return nil, err
 }
 
-// leave gives messages that were made with the context of the attempt one that is still alive and has no
-// transaction, because the Router publishes them after this.
+// leave replaces the context of messages that were made with the context of the attempt: the new one is still alive and
+// has no transaction, because the Router publishes them afterwards.
 func leave(produced []*message.Message) {
 	for _, out := range produced {
 		if out != nil && out.Context().Err() != nil {
@@ -270,10 +270,10 @@ func leave(produced []*message.Message) {
 	}
 }
 
-// noteSubscriberTx says once that the transaction of a watermill-sql subscriber is left alone.
+// noteSubscriberTx logs once that the transaction of a watermill-sql subscriber is not joined.
 func (t *transactor) noteSubscriberTx(ctx context.Context, msg *message.Message) {
 	_, theirs := wsql.TxFromContext(ctx)
-	if theirs || message.SubscriberNameFromCtx(ctx) == "sql.Subscriber" { // version 4 has a key and a type of its own
+	if theirs || message.SubscriberNameFromCtx(ctx) == "sql.Subscriber" { // version 4 has its own key and type
 		t.tellOwnTx.Do(func() {
 			t.logger.Debug("subscriber has its own transaction: the handler does not join it", fieldsOf(ctx, msg))
 		})
@@ -289,8 +289,8 @@ func nacked(msg *message.Message) bool {
 	}
 }
 
-// repeatable says whether an attempt failed for no fault of its own: a serialization failure or a deadlock,
-// both of which are proof that nothing was committed.
+// repeatable reports whether an attempt failed through no fault of its own: a serialization failure or a deadlock,
+// either of which proves that nothing was committed.
 func repeatable(err error) bool {
 	later := new(outbox.RetryAfterError)
 	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||

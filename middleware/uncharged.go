@@ -16,11 +16,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// miswiredWait is how long a message of the queue waits whose handler is miswired, where there is no Outcomes.
+// miswiredWait is how long a message of the queue waits if its handler is miswired and there is no Outcomes.
 const miswiredWait = 10 * time.Second
 
-// uncharged says whether an error is no failure of the message: its handler asked for a later retry, or only a change
-// of the program helps.
+// uncharged reports whether an error does not count against the message: its handler asked for a later retry, or only a
+// change of the program helps.
 func uncharged(err error) bool {
 	switch {
 	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
@@ -30,7 +30,7 @@ func uncharged(err error) bool {
 	return errors.As(err, &later) || miswired(err)
 }
 
-// retryLater is settle for an error that is uncharged.
+// retryLater nacks without counting an attempt.
 func (o *outcomes) retryLater(
 	ctx context.Context, msg *message.Message, h *handling, err error,
 ) (observe.Outcome, time.Duration, error) {
@@ -60,7 +60,7 @@ func (o *outcomes) retryLater(
 	return outcome, min(wait, o.cfg.Backoff.Max), err
 }
 
-// asLater is err for core.Work, which knows of later retries.
+// asLater converts err for core.Work, which supports later retries.
 func asLater(err error, wait time.Duration) error {
 	if later := new(outbox.RetryAfterError); uncharged(err) && !errors.As(err, &later) {
 		return outbox.RetryAfter(err, wait)
@@ -68,8 +68,8 @@ func asLater(err error, wait time.Duration) error {
 	return err
 }
 
-// tellMiswired says what to do, now and then, and returns how long to wait: longer with each message of the handler
-// that fails so.
+// tellMiswired logs the advice, at most once a minute, and returns how long to wait: longer with each message of the
+// handler that fails this way.
 func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
 	name := message.HandlerNameFromCtx(ctx)
 	failures := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
@@ -87,7 +87,7 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 	return wait
 }
 
-// notCalled is what failed before the handler was called.
+// notCalled is the function that failed before the handler was called.
 type notCalled int
 
 const (
@@ -113,8 +113,8 @@ func (o *outcomes) tellNotCalled(failed notCalled, err error, fields watermill.L
 }
 
 // count finds out how often a message has failed whose handler was not called. If the message can be identified, that
-// is recorded in the inbox like any other failure, else this process counts. So it does for one whose key is that of
-// another message.
+// is recorded in the inbox like any other failure; otherwise, or if its key belongs to another message, this process
+// counts.
 func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling) (failed notCalled) {
 	if h.mismatch {
 		h.claim = nil
@@ -141,8 +141,8 @@ func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling)
 	return failed
 }
 
-// identified returns the inbox row that the message has, or would have, or nil if Key fails or the database. A message
-// that was handled before is a duplicate.
+// identified returns the inbox row that the message has or would have, or nil if Key or the database fails. A message
+// that was already handled is a duplicate.
 func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *handling) (c *claim) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -171,7 +171,7 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 	return c
 }
 
-// forget is for a message that was handled, or is dead.
+// forget removes a message that was handled or is dead.
 func (o *outcomes) forget(ctx context.Context, msg *message.Message) {
 	if o.recall.some.Load() {
 		o.recall.forget(keyOf(message.HandlerNameFromCtx(ctx), msg))
