@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// Backoff is outbox.Backoff, which says what its fields are.
+// Backoff is outbox.Backoff, which documents the fields.
 type Backoff struct {
 	Initial, Max time.Duration
 	Func         func(n int) time.Duration
 }
 
-// WithDefaults fills in what is not set.
+// WithDefaults fills in the fields that are not set.
 func (b Backoff) WithDefaults(initial, limit time.Duration) Backoff {
 	if b.Initial == 0 {
 		b.Initial = initial
@@ -24,7 +24,7 @@ func (b Backoff) WithDefaults(initial, limit time.Duration) Backoff {
 	return b
 }
 
-// Validate returns an error that names the field. It is for a Backoff with its defaults.
+// Validate returns an error that names the field. Call it on a Backoff with its defaults filled in.
 func (b Backoff) Validate(field string) error {
 	switch {
 	case b.Initial < -1:
@@ -35,8 +35,8 @@ func (b Backoff) Validate(field string) error {
 	return nil
 }
 
-// Asked returns b with the answers that Func gives now for the first failures, of which the last one serves all that
-// follow, so that no code of the user's runs later. It returns an error that names the field if Func panics.
+// Asked calls Func now for the first 64 failures and returns a copy of b that uses the results, the last one for all
+// later failures, so that no user code runs later. It returns an error that names the field if Func panics.
 func (b Backoff) Asked(field string) (_ Backoff, err error) {
 	if b.Func == nil {
 		return b, nil
@@ -54,7 +54,7 @@ func (b Backoff) Asked(field string) (_ Backoff, err error) {
 	return b, nil
 }
 
-// ask is what Func says, or Initial and Max if it panics: nothing must be retried in a tight loop for that.
+// ask returns Func's wait, or the one from Initial and Max if Func panics: a panic must not cause a tight retry loop.
 func (b Backoff) ask(n int) (wait time.Duration) {
 	defer func() {
 		if recover() != nil {
@@ -64,8 +64,8 @@ func (b Backoff) ask(n int) (wait time.Duration) {
 	return max(b.Func(n), 0)
 }
 
-// Later returns how long to wait where a handler asked for a later retry: as long as it said, or as after the first
-// failure. It is never no time: what is charged nothing would be retried in a tight loop.
+// Later returns the wait before a retry that a handler asked for: the requested wait, or the wait after a first failure
+// if none was requested. It is never zero, because a retry that is not counted would become a tight loop.
 func (b Backoff) Later(wait time.Duration) time.Duration {
 	if wait > 0 {
 		return wait

@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// maxConsumers bounds how many are remembered: a name that is made anew for each message would fill the memory.
+// maxConsumers bounds how many are remembered: names generated for each message would fill the memory.
 const maxConsumers = 1000
 
-// consumers are those for which messages were handled through a handle, with the topics that they came from. A
-// forwarder says so in its row, so that two services that use one name are found out.
+// consumers are the inbox consumers that handled messages through a handle, with the topics of those messages. A
+// forwarder writes them to its row, so that two services with the same name can be detected.
 type consumers struct {
 	known sync.Map // consumption to nothing; read by each message
 
@@ -20,7 +20,7 @@ type consumers struct {
 
 type consumption struct{ consumer, topic string }
 
-// Consumes notes that a consumer of the inbox handles messages of a topic.
+// Consumes records that a consumer of the inbox handles messages of a topic.
 func (db *DB) Consumes(consumer, topic string) {
 	c := consumption{consumer, topic}
 	if _, ok := db.consumers.known.Load(c); ok {
@@ -35,7 +35,7 @@ func (db *DB) Consumes(consumer, topic string) {
 	}
 }
 
-// Consumers are those that were noted, each with its topics.
+// Consumers returns the recorded consumers, each with its topics.
 func (db *DB) Consumers() map[string][]string {
 	sets := map[string]map[string]bool{}
 	for c := range db.consumers.known.Range {

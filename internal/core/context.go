@@ -20,7 +20,7 @@ type boundTx struct {
 	tree Tree
 }
 
-// bindTx returns a context in which the call tree of ctx finds tx; nil hides the one that is there.
+// bindTx returns a context in which the call tree of ctx finds tx; nil hides the current one.
 func bindTx(ctx context.Context, tx any) context.Context {
 	ctx, tree := TreeOf(ctx)
 	return context.WithValue(ctx, txKey{}, boundTx{tx, tree})
@@ -35,7 +35,7 @@ func txFrom(ctx context.Context) any {
 	return b.tx
 }
 
-// AdoptTx returns a context in which the call tree of ctx finds whatever transaction is there, also one of another.
+// AdoptTx returns a context in which the call tree of ctx finds the transaction of ctx, even one of another call tree.
 func AdoptTx(ctx context.Context) context.Context {
 	b, _ := ctx.Value(txKey{}).(boundTx)
 	if b.tx == nil {
@@ -47,7 +47,7 @@ func AdoptTx(ctx context.Context) context.Context {
 // OutsideTx is outbox.OutsideTx.
 func OutsideTx(ctx context.Context) context.Context { return bindTx(ctx, nil) }
 
-// WithTx returns a context that carries a transaction which somebody else commits.
+// WithTx returns a context that carries a transaction committed by other code.
 func WithTx(ctx context.Context, db *DB, q drive.Tx) context.Context {
 	return bindTx(ctx, (&tx{db: db, q: q}).begin())
 }
@@ -64,7 +64,7 @@ type valued struct {
 func (v valued) Value(key any) any { return v.values.Value(key) }
 
 // Lifetime returns a context with the values and the deadline of ctx, or an earlier one if the timeout is above 0, but
-// without its cancellation: what has begun must be able to commit, although its caller has gone.
+// without its cancellation: work that has begun must be able to commit after its caller has gone.
 func Lifetime(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	deadline, limited := ctx.Deadline()
 	if own := time.Now().Add(timeout); timeout > 0 && (!limited || own.Before(deadline)) {
@@ -77,8 +77,8 @@ func Lifetime(ctx context.Context, timeout time.Duration) (context.Context, cont
 	return context.WithCancel(ctx)
 }
 
-// Tx returns the transaction that the context carries, for statements that must run in a transaction of db. It
-// returns ErrNoTx if there is none or it has ended, ErrOtherDB if it was begun on another handle, and ErrNoDB.
+// Tx returns the transaction that the context carries, for statements that must run in a transaction of db. It returns
+// ErrNoTx if the context has no transaction or it has ended, ErrOtherDB if it was begun on another handle, and ErrNoDB.
 func (db *DB) Tx(ctx context.Context) (drive.Querier, error) {
 	if err := db.Check(); err != nil {
 		return nil, err

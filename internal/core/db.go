@@ -18,11 +18,12 @@ import (
 // ErrNoDB is outbox.ErrNoDB.
 var ErrNoDB = errors.New("outbox: no database: pass a handle that FromPgx or FromSQL made of a pool that is not nil")
 
-// DB is outbox.DB: a handle on a database and one set of tables. It never changes, and what does guards itself.
+// DB is outbox.DB: a handle on a database and one set of tables. Its fields never change; those with inner state guard
+// themselves.
 type DB struct {
 	pool      drive.Pool
 	name      string
-	id        string // tells our own notifications from others'
+	id        string // distinguishes our own notifications from others'
 	tables    sqltext.Tables
 	observers []observe.Observer
 	logger    watermill.LoggerAdapter
@@ -30,7 +31,7 @@ type DB struct {
 	consumers consumers
 	sources   sources
 	handlers  handlers
-	rendered  sync.Map // of statements
+	rendered  sync.Map // statements
 
 	outbox               string // the table as SQL
 	insert, insertMarked string
@@ -82,7 +83,7 @@ func isObserver(o observe.Observer) bool {
 	return false
 }
 
-// Check returns ErrNoDB for a nil handle, and for one that no constructor made.
+// Check returns ErrNoDB for a nil handle or one that was not made by a constructor.
 func (db *DB) Check() error {
 	if db == nil || db.pool == nil {
 		return ErrNoDB
@@ -90,13 +91,13 @@ func (db *DB) Check() error {
 	return nil
 }
 
-// shares says whether a transaction of one handle is one of the other: two on one pool, with tables of their own.
+// shares reports whether two handles share transactions: they use the same pool, each with its own tables.
 func (db *DB) shares(other *DB) bool { return db == other || db.Pool() == other.Pool() }
 
-// Pool tells handles of one pool from those of others: it is drive.Pool's ID.
+// Pool returns drive.Pool's ID, which is the same for all handles on a pool.
 func (db *DB) Pool() any { return db.pool.ID() }
 
-// Conns are the connections of the pool of which a forwarder takes part, and those that it opens beside it.
+// Conns returns the size of the pool, how much of it a forwarder needs, and how many connections it opens outside it.
 func (db *DB) Conns() drive.Conns {
 	if p, ok := db.pool.(drive.Counted); ok {
 		return p.Conns()
@@ -104,10 +105,10 @@ func (db *DB) Conns() drive.Conns {
 	return drive.Conns{}
 }
 
-// SameOutbox says whether two handles write to and read from the same outbox table.
+// SameOutbox reports whether two handles write to and read from the same outbox table.
 func (db *DB) SameOutbox(other *DB) bool { return db.shares(other) && db.outbox == other.outbox }
 
-// Name is the name of the database in logs and metrics, "" for a nil handle.
+// Name returns the name of the database in logs and metrics, "" for a nil handle.
 func (db *DB) Name() string {
 	if db == nil {
 		return ""
@@ -115,7 +116,7 @@ func (db *DB) Name() string {
 	return db.name
 }
 
-// Tables are the names of the tables, every one filled in.
+// Tables returns the names of the tables, every one filled in.
 func (db *DB) Tables() sqltext.Tables {
 	if db == nil {
 		return sqltext.Tables{}.WithDefaults()
@@ -123,7 +124,7 @@ func (db *DB) Tables() sqltext.Tables {
 	return db.tables
 }
 
-// Render puts the names of the tables into a statement. The result is kept, so a statement must not hold values.
+// Render puts the names of the tables into a statement. The result is cached, so a statement must not contain values.
 func (db *DB) Render(statement string) string {
 	if db == nil {
 		return db.Tables().Render(statement)

@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Delivery is outbox.Delivery, which says what its fields are.
+// Delivery is outbox.Delivery, which documents the fields.
 type Delivery struct {
 	ID         int64
 	Topic      string
@@ -19,32 +19,32 @@ type Delivery struct {
 
 type deliveryKey struct{}
 
-// delivery is the sign that a forwarder.Subscriber, or a queue.Subscriber, puts into the context of a message.
-// In-process Pub/Subs pass contexts on, so it counts only with the message that it was made for.
+// delivery marks the context of a message from a forwarder.Subscriber or a queue.Subscriber. In-process Pub/Subs pass
+// contexts on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
-	stored any // what a queue.Subscriber delivers; nil = it is a row of the outbox
+	stored any // the message of a queue.Subscriber; nil = it is a row of the outbox
 	msg    *message.Message
 	relay  bool
 	tree   *Tree // nil until BindDelivery
 	nack   *atomic.Pointer[nack]
 }
 
-// nack is what a handler says of one.
+// nack is why a handler nacked a message, and for how long.
 type nack struct {
 	cause error
 	wait  time.Duration
 }
 
-// WithDelivery signs msg, whose context is to be the one returned. A relay passes the message on.
+// WithDelivery marks msg as delivered. The caller must set the returned context on msg. A relay passes the message on.
 func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay bool) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, &delivery{
 		Delivery: d, msg: msg, relay: relay, nack: &atomic.Pointer[nack]{},
 	})
 }
 
-// NackFor nacks msg and says why, which is then what the row keeps as its last error, and how long the row is to wait;
-// 0 = as its backoff says. The cause may be nil.
+// NackFor nacks msg with a reason, which the row keeps as its last error, and the wait before the row is retried; 0 =
+// use its backoff. The cause may be nil.
 func NackFor(msg *message.Message, cause error, wait time.Duration) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
 	if d != nil && d.msg == msg && d.nack != nil {
@@ -53,7 +53,8 @@ func NackFor(msg *message.Message, cause error, wait time.Duration) {
 	msg.Nack()
 }
 
-// Nacked returns what NackFor said of the message that has the context of WithDelivery; zero if nothing.
+// Nacked returns the arguments of NackFor for the message that has the context of WithDelivery; zero if it was not
+// called.
 func Nacked(ctx context.Context) (wait time.Duration, cause error) {
 	if d, _ := ctx.Value(deliveryKey{}).(*delivery); d != nil && d.nack != nil {
 		if n := d.nack.Load(); n != nil {
@@ -63,12 +64,12 @@ func Nacked(ctx context.Context) (wait time.Duration, cause error) {
 	return 0, nil
 }
 
-// WithStored signs msg, which comes from the durable queue, with what is stored of it.
+// WithStored marks msg, which comes from the durable queue, with its stored form.
 func WithStored(ctx context.Context, msg *message.Message, topic string, stored any) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
 }
 
-// IsDelivered says whether this very message, and not a copy, was signed as a row of the outbox, and whether for a
+// IsDelivered reports whether this very message, and not a copy, was marked as a row of the outbox, and whether for a
 // relay.
 func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
@@ -78,8 +79,8 @@ func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	return true, d.relay
 }
 
-// BindDelivery returns ctx, made of the context of msg, with a sign that counts in this handler alone, or with none if
-// it was made for another message.
+// BindDelivery returns ctx, made of the context of msg, with a mark that counts in this handler alone, or without a
+// mark if it was made for another message.
 func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	d, _ := ctx.Value(deliveryKey{}).(*delivery)
 	if d == nil {
@@ -93,8 +94,7 @@ func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, bound)
 }
 
-// DeliveryFrom returns the delivery of the handler whose context this is. Of one that was not bound it knows only
-// the topic.
+// DeliveryFrom returns the delivery of the handler whose context this is. Before BindDelivery only the topic is known.
 func DeliveryFrom(ctx context.Context) (Delivery, bool) {
 	if d := deliveryFrom(ctx); d != nil && d.stored == nil {
 		return d.Delivery, true
@@ -102,7 +102,7 @@ func DeliveryFrom(ctx context.Context) (Delivery, bool) {
 	return Delivery{}, false
 }
 
-// StoredFrom is DeliveryFrom for what WithStored has signed; nil if there is none.
+// StoredFrom returns the value passed to WithStored, or nil.
 func StoredFrom(ctx context.Context) any {
 	if d := deliveryFrom(ctx); d != nil {
 		return d.stored

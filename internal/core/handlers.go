@@ -6,13 +6,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// handlers are those that are at work through a handle, each of which needs a connection for its transaction.
+// handlers counts the handlers in progress on a handle. Each needs a connection for its transaction.
 type handlers struct {
 	now, most atomic.Int64
 	told      atomic.Bool
 }
 
-// HandlerStarts counts one more until the function that it returns is called.
+// HandlerStarts counts a handler as in progress until the returned function is called.
 func (db *DB) HandlerStarts(logger watermill.LoggerAdapter) (ended func()) {
 	h := &db.handlers
 	n := h.now.Add(1)
@@ -25,7 +25,7 @@ func (db *DB) HandlerStarts(logger watermill.LoggerAdapter) (ended func()) {
 	return func() { h.now.Add(-1) }
 }
 
-// MostHandlers is how many were at work at once.
+// MostHandlers returns the largest number of handlers that were in progress concurrently.
 func (db *DB) MostHandlers() int { return int(db.handlers.most.Load()) }
 
 func (db *DB) tellSmallPool(handlers int64, logger watermill.LoggerAdapter) {

@@ -16,8 +16,8 @@ import (
 // Which message is which, wherever one enters or leaves the tables: docs/reference/identity.md. Every publisher,
 // subscriber, dead letter and table uses the functions of this file.
 
-// KeyOf returns the ordering key of a message: metadata outbox_key where it is set, also if it is empty, which means no
-// order; else the key of its aggregate. It returns ErrInvalidMessage for half an aggregate.
+// KeyOf returns the ordering key of a message: metadata outbox_key if it is set, even if it is empty, which means no
+// order; otherwise the key of its aggregate. It returns ErrInvalidMessage for half an aggregate.
 func KeyOf(msg *message.Message) (string, error) {
 	if key, set := msg.Metadata[MetadataKey]; set {
 		return key, nil
@@ -25,7 +25,7 @@ func KeyOf(msg *message.Message) (string, error) {
 	return AggregateKey("", msg)
 }
 
-// ConsumedKey is KeyOf for a message that came from outside: a key that no table can store counts as none.
+// ConsumedKey is KeyOf for a message from outside: a key that no table can store counts as no key.
 func ConsumedKey(msg *message.Message) string {
 	if key, err := KeyOf(msg); err == nil && len(key) <= MaxKeyBytes && text.Storable(key) {
 		return key
@@ -33,8 +33,8 @@ func ConsumedKey(msg *message.Message) string {
 	return ""
 }
 
-// SetKey writes the key with which a message was stored into its metadata, so that KeyOf finds it outside of the
-// tables. It leaves a key that the metadata have, and writes an empty one only where KeyOf would find another.
+// SetKey writes the key with which a message was stored into its metadata, so that KeyOf finds it outside the tables.
+// It keeps a key that the metadata already has, and writes an empty key only if KeyOf would otherwise find another.
 func SetKey(msg *message.Message, key string) {
 	have, set := msg.Metadata[MetadataKey]
 	if key == "" {
@@ -64,7 +64,7 @@ func AggregateKey(_ string, msg *message.Message) (string, error) {
 	return kind + "/" + id, nil
 }
 
-// encodedKey begins a key that stands for the bytes of a record's key which no column can hold.
+// encodedKey begins a key that encodes the bytes of a record's key which no column can hold.
 const encodedKey = "%"
 
 // KeyOfRecord returns the ordering key for the key of a broker's record: its text, or, if it is not UTF-8, holds a NUL
@@ -76,7 +76,7 @@ func KeyOfRecord(record []byte) string {
 	return encodedKey + url.QueryEscape(string(record))
 }
 
-// RecordKey returns the bytes that KeyOfRecord made a key of.
+// RecordKey returns the bytes from which KeyOfRecord made a key.
 func RecordKey(key string) []byte {
 	if rest, marked := strings.CutPrefix(key, encodedKey); marked {
 		if record, err := url.QueryUnescape(rest); err == nil && KeyOfRecord([]byte(record)) == key {
@@ -86,7 +86,8 @@ func RecordKey(key string) []byte {
 	return []byte(key)
 }
 
-// PayloadHash is the SHA-256 of a payload. That of null has one byte: no other payload has the same, not the empty one.
+// PayloadHash returns the SHA-256 of a payload. For null it is a single byte, so it differs from that of every other
+// payload, including the empty one.
 func PayloadHash(payload []byte) []byte {
 	if payload == nil {
 		return []byte{0}
@@ -95,25 +96,25 @@ func PayloadHash(payload []byte) []byte {
 	return sum[:]
 }
 
-// IsPattern reports whether a topic is a subject with wildcards, as NATS has them: messages come from it, and none can
-// be published to it.
+// IsPattern reports whether a topic is a subject with wildcards, as NATS has them: it can be subscribed to, but not
+// published to.
 func IsPattern(topic string) bool {
 	return slices.ContainsFunc(strings.Split(topic, "."), func(token string) bool { return token == "*" || token == ">" })
 }
 
-// Consumed is where a broker had a message: the topic or subject itself, where the subscription has a pattern, and the
-// position in it, which no two messages of the broker share.
+// Consumed is where a message was in its broker: the topic, or the concrete subject if the subscription has a pattern,
+// and its position there, which no two messages of the broker share.
 type Consumed struct{ Topic, Position string }
 
 type consumedKey struct{}
 
-// WithConsumed notes in the context of a message where its broker had it.
+// WithConsumed records in the context of a message where it was in its broker.
 func WithConsumed(ctx context.Context, c Consumed) context.Context {
 	return context.WithValue(ctx, consumedKey{}, c)
 }
 
-// ConsumedFrom returns where the broker of a message had it. A subscriber of another package leaves the topic of the
-// subscription, and no position.
+// ConsumedFrom returns where a message was in its broker. With a subscriber of another package it is the topic of the
+// subscription, without a position.
 func ConsumedFrom(ctx context.Context) Consumed {
 	c, _ := ctx.Value(consumedKey{}).(Consumed)
 	if c.Topic == "" {

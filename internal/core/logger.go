@@ -6,8 +6,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// RedactingLogger returns a logger that redacts secrets with text.Redact, since errors of drivers and of users' code
-// may quote connection strings and tokens. A logger that does so already is returned as it is; nil logs nothing.
+// RedactingLogger returns a logger that redacts secrets with text.Redact, since errors of drivers and of user code may
+// quote connection strings and tokens. A logger that already does so is returned unchanged; nil logs nothing.
 func RedactingLogger(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
 	switch logger := logger.(type) {
 	case nil:
@@ -20,7 +20,7 @@ func RedactingLogger(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
 
 type redactingLogger struct{ to watermill.LoggerAdapter }
 
-// Error passes the error itself on if there is nothing to redact.
+// Error passes on the original error if it contains nothing to redact.
 func (d redactingLogger) Error(msg string, err error, fields watermill.LogFields) {
 	d.to.Error(text.Redact(msg), redacted(err), redactedFields(fields))
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// The limits of what the outbox stores beside the payload, in bytes.
+// Limits of the outbox columns other than the payload, in bytes.
 const (
 	MaxKeyBytes   = 1024
 	MaxUUIDBytes  = 255
@@ -35,7 +35,7 @@ type record struct {
 	uuid, topic, key string
 	payload          []byte
 	metadata         string  // JSON object
-	due              string  // RFC 3339, or none
+	due              string  // RFC 3339, or empty
 	delay            float64 // seconds, or noDelay
 }
 
@@ -120,7 +120,7 @@ func checkTopic(topic string) error {
 	return nil
 }
 
-// chunks cuts records into statements, none of which has too many rows or bytes for one round trip.
+// chunks splits records into statements with few enough rows and bytes for one round trip each.
 func chunks(insert string, records []record) []drive.Statement {
 	var list []drive.Statement
 	for len(records) > 0 {

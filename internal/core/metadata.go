@@ -10,7 +10,7 @@ import (
 // MaxMetadataBytes is the largest size of a message's metadata as JSON.
 const MaxMetadataBytes = 1 << 20
 
-// Metadata that the write side or the forwarder reads; package outbox says what for.
+// Metadata that the write side or the forwarder reads; package outbox documents the meaning.
 const (
 	MetadataKey           = "outbox_key"
 	MetadataGeneration    = "outbox_generation"
@@ -20,9 +20,9 @@ const (
 	MetadataHeaders       = "outbox_headers"
 )
 
-// Commands says whether a metadata key may command a broker as the name of a header: JetStream takes all that begin
-// with Nats-, RabbitMQ routes by CC and BCC and delays by x-delay, Watermill's publishers carry the UUID in one. A dead
-// letter has such metadata under another name. Package sqltext has the same for SQL.
+// Commands reports whether a metadata key would command a broker if it were the name of a header: JetStream interprets
+// names that begin with Nats-, RabbitMQ routes by CC and BCC and delays by x-delay, Watermill's publishers carry the
+// UUID in one. A dead letter has such metadata under another name. Package sqltext has the same rule in SQL.
 func Commands(key string) bool {
 	switch key {
 	case MetadataHeaders, "_watermill_message_uuid", "CC", "BCC", "x-delay":
@@ -32,9 +32,9 @@ func Commands(key string) bool {
 	return len(key) >= len(nats) && strings.EqualFold(key[:len(nats)], nats)
 }
 
-// DropHeaders takes off a consumed message what would command a broker wherever its metadata are copied. The code that
-// published it within the process may be reading them, so they are written to only where there is something to take
-// off.
+// DropHeaders removes from a consumed message the metadata that would command a broker wherever it is copied. The code
+// that published the message within the process may be reading its metadata, so it is written to only if something must
+// be removed.
 func DropHeaders(msg *message.Message) {
 	//lint:ignore S1033 to delete what is absent is a write all the same
 	if _, found := msg.Metadata[MetadataHeaders]; found {
@@ -42,8 +42,8 @@ func DropHeaders(msg *message.Message) {
 	}
 }
 
-// ReadMetadata reads metadata as they stand in a table, also those that SQL has written: a value that is no text
-// becomes its JSON, null an empty text, and what is no object stands under an empty name.
+// ReadMetadata reads metadata from a table, including rows written by SQL: a value that is not a string becomes its
+// JSON, null an empty string, and metadata that is not an object is stored under an empty name.
 func ReadMetadata(stored []byte) message.Metadata {
 	m := message.Metadata{}
 	var loose map[string]json.RawMessage
@@ -66,8 +66,8 @@ func ReadMetadata(stored []byte) message.Metadata {
 	return m
 }
 
-// Mistyped returns which metadata of ours a key is likely meant to be, and so is refused: one that differs in case, in
-// separators, or by one slip of the finger.
+// Mistyped returns the metadata key of ours that a key was probably meant to be, so that it can be refused: it differs
+// in case, in separators, or by one typing error.
 func Mistyped(key string) string {
 	if len(key) > len(MetadataGeneration)+3 || len(key) < len(MetadataKey)-2 {
 		return ""
@@ -95,8 +95,8 @@ func fold(to []byte, s string) []byte {
 	return to
 }
 
-// oneSlip says whether two texts are the same but for one letter that is missing, too much, or another, or two that
-// changed places.
+// oneSlip reports whether two texts differ by one letter that is missing, extra or different, or by two letters that
+// are swapped.
 func oneSlip(a, b []byte) bool {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]

@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// Notification says which tables a transaction wrote messages to, and for which topics. The zero value means none.
+// Notification lists the tables that a transaction wrote messages to, and the topics. The zero value means none.
 type Notification struct {
 	Outbox bool `json:"outbox,omitempty"`
 	Queue  bool `json:"queue,omitempty"`
-	// Topics are those of the queue; empty means unknown.
+	// Topics are the topics of the queue; empty means unknown.
 	Topics []string `json:"topics,omitempty"`
 }
 
 var (
-	// OutboxNotification says that the outbox has new messages.
+	// OutboxNotification means that the outbox has new messages.
 	OutboxNotification = Notification{Outbox: true}
-	// AllNotification says that any table may have new messages.
+	// AllNotification means that any table may have new messages.
 	AllNotification = Notification{Outbox: true, Queue: true}
 )
 
-// A notification names at most maxNotificationTopics topics with maxNotificationBytes in all. Postgres limits a payload
-// to 8,000 bytes.
+// A notification names at most maxNotificationTopics topics, with at most maxNotificationBytes in total. Postgres
+// limits a payload to 8,000 bytes.
 const (
 	maxNotificationTopics = 32
 	maxNotificationBytes  = 1000
 )
 
-// QueueNotification says that the queue has new messages for some topics.
+// QueueNotification means that the queue has new messages for some topics.
 func QueueNotification(topics ...string) Notification {
 	return Notification{Queue: true, Topics: topics}.short()
 }
@@ -85,7 +85,7 @@ func (n Notification) payload(sender string) string {
 
 const outboxPayload = ` {"outbox":true}`
 
-// parseNotification reads a payload. One that it cannot read means all tables, since any program may notify.
+// parseNotification reads a payload. An unreadable one means all tables, since any program may notify.
 func parseNotification(payload string) (sender string, n Notification) {
 	sender, text, _ := strings.Cut(payload, " ")
 	if err := json.Unmarshal([]byte(text), &n); err != nil || !n.Outbox && !n.Queue {

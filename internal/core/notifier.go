@@ -17,9 +17,9 @@ const (
 	notifyTimeout  = 2 * time.Second
 )
 
-// notifier tells forwarders and dispatchers that a transaction with messages was committed: in this process directly,
-// in other processes by NOTIFY. The first NOTIFY after a pause is sent in the round trip of COMMIT; later ones are
-// coalesced. They are only hints: a forwarder that misses one polls.
+// notifier wakes forwarders and dispatchers after a transaction with messages was committed: in this process directly,
+// in other processes with NOTIFY. The first NOTIFY after a pause is sent in the round trip of COMMIT; later ones are
+// coalesced. Notifications are only hints: a forwarder that misses one polls.
 type notifier struct {
 	channel string // "" = no notifications
 
@@ -30,7 +30,7 @@ type notifier struct {
 	waiting   Notification // for a notification to be sent
 }
 
-// due says whether a notification may be sent at once; the caller does it.
+// due reports whether a notification may be sent now, and if so counts it as sent; the caller must send it.
 func (w *notifier) due() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -58,8 +58,8 @@ func (db *DB) OnCommit(fn func(Notification)) (stop func()) {
 	}
 }
 
-// Listen calls fn for each notification of another handle, and once with both tables when it begins to listen. It uses
-// a connection of its own until ctx is done or the connection breaks, and returns the reason. It may return
+// Listen calls fn for each notification from another handle, and once with AllNotification when it begins to listen. It
+// uses a connection of its own until ctx is done or the connection breaks, and returns the reason. It may return
 // drive.ErrNoListen.
 func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	if err := db.Check(); err != nil {
@@ -72,8 +72,8 @@ func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	})
 }
 
-// Hear sends a notification and returns nil once it arrives on a connection of its own. Other listeners look for
-// messages once. It may return drive.ErrNoListen.
+// Hear sends a notification and returns nil once it arrives on a separate connection. Other listeners poll once because
+// of it. It may return drive.ErrNoListen.
 func (db *DB) Hear(ctx context.Context) error {
 	if err := db.Check(); err != nil {
 		return err
@@ -102,14 +102,14 @@ func (db *DB) Hear(ctx context.Context) error {
 	return err
 }
 
-// Wake is outbox.DB's.
+// Wake is outbox.DB.Wake.
 func (db *DB) Wake() {
 	if db.Check() == nil {
 		db.wake(AllNotification, false)
 	}
 }
 
-// wake wakes the listeners of this process, and those of other processes unless they have been notified.
+// wake wakes the listeners of this process, and those of other processes unless they were already notified.
 func (db *DB) wake(n Notification, notified bool) {
 	w := &db.notifier
 	w.mu.Lock()
@@ -136,7 +136,7 @@ func (db *DB) WakeLater(ctx context.Context, n Notification) {
 	db.wake(n, false)
 }
 
-// notify sends a notification notifyInterval after the last one, and another if there were commits meanwhile.
+// notify sends a notification notifyInterval after the last one, and another if there were commits in the meantime.
 func (db *DB) notify() {
 	w := &db.notifier
 	for again := true; again; {
@@ -147,10 +147,10 @@ func (db *DB) notify() {
 
 		w.mu.Lock()
 		payload := w.waiting.payload(db.id)
-		w.last, w.waiting = time.Now(), Notification{} // later commits may be missed by those that hear this one
+		w.last, w.waiting = time.Now(), Notification{} // listeners that get this notification may miss later commits
 		w.mu.Unlock()
 		ctx, cancel := context.WithTimeout(context.Background(), notifyTimeout)
-		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, payload) // a hint that is lost costs a poll interval
+		_, _ = db.pool.Exec(ctx, sqltext.Notify, w.channel, payload) // a lost hint costs a poll interval
 		cancel()
 
 		w.mu.Lock()

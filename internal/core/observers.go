@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// Observers returns those that were given to the handle.
+// Observers returns the observers of the handle.
 func (db *DB) Observers() []observe.Observer { return db.observers }
 
-// Tell calls fn with each observer of the handle that is a T. A panic is logged, and keeps none from being called.
+// Tell calls fn with each observer of the handle that is a T. A panic is logged and does not stop the others.
 func Tell[T any](db *DB, fn func(T)) {
 	for _, o := range db.observers {
 		if t, ok := o.(T); ok {
@@ -24,7 +24,7 @@ func Tell[T any](db *DB, fn func(T)) {
 	}
 }
 
-// TellStart is Tell for methods that return the context to go on with. None is ignored.
+// TellStart is Tell for methods that return a context to continue with. A nil context is ignored.
 func TellStart[T any](ctx context.Context, db *DB, fn func(context.Context, T) context.Context) context.Context {
 	Tell(db, func(o T) {
 		if with := fn(ctx, o); with != nil {
@@ -34,7 +34,7 @@ func TellStart[T any](ctx context.Context, db *DB, fn func(context.Context, T) c
 	return ctx
 }
 
-// guard calls a function of the user's, whose panic ends nothing else.
+// guard calls a user function and contains its panic.
 func (db *DB) guard(what string, fn func()) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -47,7 +47,7 @@ func (db *DB) guard(what string, fn func()) {
 	fn()
 }
 
-// Panicked is the error that a panic becomes.
+// Panicked returns the error for a panic.
 func Panicked(value any) error {
 	if err, ok := value.(error); ok {
 		return fmt.Errorf("panic: %w", err)

@@ -74,7 +74,7 @@ func newPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter, d
 	return &Publisher{db: db, cfg: cfg, logger: db.Logger(logger), throttle: &Throttle{}}, nil
 }
 
-// Decorator returns what makes a Publisher of the one that it decorates.
+// Decorator returns a function that wraps a publisher in a Publisher.
 func Decorator(
 	db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter,
 ) (func(message.Publisher) (*Publisher, error), error) {
@@ -92,16 +92,16 @@ func Decorator(
 	}, nil
 }
 
-// DB is the handle that the publisher writes through.
+// DB returns the handle that the publisher writes through.
 func (p *Publisher) DB() *DB { return p.db }
 
-// Logger is that of the publisher.
+// Logger returns the publisher's logger.
 func (p *Publisher) Logger() watermill.LoggerAdapter { return p.logger }
 
-// Decorated is the publisher that messages are passed on to, or nil.
+// Decorated returns the publisher that messages are passed on to, or nil.
 func (p *Publisher) Decorated() message.Publisher { return p.decorated }
 
-// Publish is outbox.Publisher's.
+// Publish is outbox.Publisher.Publish.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	ctx, err := ContextOf(msgs)
 	if err != nil {
@@ -110,7 +110,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return p.publish(ctx, topic, msgs, ErrBareMessage)
 }
 
-// ContextOf returns the context of the first message, or ErrMixedTx if another one carries another transaction.
+// ContextOf returns the context of the first message, or ErrMixedTx if another message carries another transaction.
 func ContextOf(msgs []*message.Message) (context.Context, error) {
 	ctx := context.Background()
 	for i, msg := range msgs {
@@ -141,7 +141,7 @@ func sameTx(a, b *scope) bool {
 	return a.tx == b.tx
 }
 
-// PublishContext is outbox.Publisher's.
+// PublishContext is outbox.Publisher.PublishContext.
 func (p *Publisher) PublishContext(ctx context.Context, topic string, msgs ...*message.Message) error {
 	return p.publish(ctx, topic, msgs, ErrNoTx)
 }
@@ -152,7 +152,8 @@ var ErrBareMessage = text.Advise(ErrNoTx, "outbox: no transaction in the context
 	"message, with PublishContext, or SetContext of the message; where there is no transaction, begin one with "+
 	"outbox.InTx, or set PublisherConfig.WithoutTx")
 
-// publish writes in the transaction of ctx. It returns bare, or a better explanation, if there must be one and is not.
+// publish writes in the transaction of ctx. If a transaction is required and missing, it returns bare or a better
+// explanation.
 func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.Message, bare error) error {
 	s := scopeFrom(ctx)
 	if s == nil && p.cfg.WithoutTx == PassThrough && len(msgs) > 0 {
@@ -181,8 +182,8 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	return p.refused(w, bare)
 }
 
-// passOn publishes messages, which must be such as the outbox would take, without the outbox. They leave with the key
-// that they would have been stored with. A delay is refused: nobody would wait.
+// passOn publishes messages without the outbox. They must be valid for the outbox, and leave with the key that they
+// would have been stored with. A delay is refused, because nothing would enforce it.
 func (p *Publisher) passOn(topic string, msgs []*message.Message) error {
 	records, err := p.records(topic, msgs)
 	if err != nil {
@@ -201,10 +202,11 @@ func (p *Publisher) passOn(topic string, msgs []*message.Message) error {
 	return p.decorated.Publish(topic, passed...)
 }
 
-// Capture takes messages that are written together with COMMIT, in the same round trip, if the handle is of pgx and no
-// savepoint of the user's own can be open; else it writes them at once. It checks the messages now and keeps their
-// payloads, not copies. Messages that wait get their ids then, so they come after what the transaction publishes
-// later. It returns ErrNoTx without a transaction, or if that has ended, whatever PublisherConfig.WithoutTx says.
+// Capture accepts messages to be written together with COMMIT, in the same round trip, if the handle is for pgx and no
+// savepoint of user code can be open; otherwise it writes them immediately. It checks the messages now and keeps their
+// payloads, not copies. Messages that wait get their ids at COMMIT, so they come after messages that the transaction
+// publishes later. It returns ErrNoTx if ctx has no transaction or the transaction has ended, regardless of
+// PublisherConfig.WithoutTx.
 func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.Message) error {
 	w, err := p.newWrite(ctx, topic, msgs)
 	if err != nil || len(w.records) == 0 {
@@ -217,8 +219,8 @@ func (p *Publisher) Capture(ctx context.Context, topic string, msgs ...*message.
 	return p.over(s.capture(w))
 }
 
-// InsertStatement returns the statement that writes messages, each to its topic, for code that runs it on its own. The
-// arguments are ones that every driver can send. Observers do not see the write.
+// InsertStatement returns the statement that writes messages, each to its topic, for code that runs it on its own.
+// Every driver can send its arguments. Observers do not see the write.
 func (p *Publisher) InsertStatement(topics []string, msgs []*message.Message) (drive.Statement, error) {
 	records := make([]record, len(msgs))
 	for i, msg := range msgs {
@@ -235,7 +237,7 @@ func (p *Publisher) InsertStatement(topics []string, msgs []*message.Message) (d
 	return stmt, nil
 }
 
-// Validate says whether messages could be written, and writes nothing.
+// Validate returns an error if messages could not be written. It writes nothing.
 func (p *Publisher) Validate(topic string, msgs ...*message.Message) error {
 	_, err := p.records(topic, msgs)
 	return err
@@ -253,7 +255,7 @@ func (s *scope) capture(w write) error {
 	return s.write(w)
 }
 
-// newWrite checks messages. The observers see them before, and hear if they are refused.
+// newWrite checks messages. Observers are called before the check, and after it if the messages are refused.
 func (p *Publisher) newWrite(ctx context.Context, topic string, msgs []*message.Message) (write, error) {
 	if err := checkTopic(topic); err != nil {
 		return write{}, err
@@ -304,7 +306,7 @@ func (p *Publisher) record(topic string, i int, msg *message.Message) (record, e
 	return newRecord(topic, msg, key, p.cfg.MaxPayloadBytes)
 }
 
-// over says that WithoutTx does not help a context that is used after its transaction.
+// over adds to an error that WithoutTx does not help if a context is used after its transaction ended.
 func (p *Publisher) over(err error) error {
 	if p.cfg.WithoutTx != RequireTx && errors.Is(err, errOver) {
 		return fmt.Errorf("%w; PublisherConfig.WithoutTx is for contexts without a transaction", err)

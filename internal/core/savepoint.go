@@ -51,7 +51,7 @@ func inSavepoint(ctx context.Context, outer *scope, fn func(context.Context) err
 	return errors.Join(err, overErr)
 }
 
-// release keeps what was done behind the savepoint.
+// release keeps the changes made since the savepoint.
 func (s *scope) release(ctx context.Context, name string) error {
 	if _, err := s.tx.q.Exec(ctx, "release savepoint "+name); err != nil {
 		return fmt.Errorf("release savepoint: %w", err)
@@ -62,7 +62,8 @@ func (s *scope) release(ctx context.Context, name string) error {
 	return nil
 }
 
-// undo rolls back to the savepoint, and releases it as well, or it would be kept until the end of the transaction.
+// undo rolls back to the savepoint and releases it, because it would otherwise be kept until the end of the
+// transaction.
 func (s *scope) undo(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drive.RollbackTimeout)
 	defer cancel()

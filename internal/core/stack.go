@@ -9,16 +9,16 @@ import (
 )
 
 // errElsewhere is for an InTx that another goroutine calls with the context of a transaction. In-process Pub/Subs pass
-// contexts on, so it may be a loop that handles messages, which would join the transaction of the publishing code, and
-// lose its work with that one's rollback.
+// contexts on, so the caller may be a loop that handles messages. It would join the publisher's transaction, and lose
+// its work if that is rolled back.
 var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in another goroutine than the function whose "+
 	"transaction is in the context: "+
 	"if the context came with a message, pass outbox.OutsideTx(msg.Context()); else call it in the function's goroutine")
 
-// inTxFrame ends the name of InTx in a stack.
+// inTxFrame is the suffix of InTx's name in a stack.
 const inTxFrame = "/internal/core.InTx"
 
-// frames shows what has called its caller, from the inside out, until see returns false.
+// frames calls see for each stack frame above its caller, innermost first, until see returns false.
 func frames(see func(runtime.Frame) bool) {
 	var pcs [64]uintptr
 	for skip := 3; ; skip += len(pcs) {
@@ -41,7 +41,7 @@ func frames(see func(runtime.Frame) bool) {
 	}
 }
 
-// here says whether this goroutine is in an InTx.
+// here reports whether this goroutine is in an InTx.
 func here() (found bool) {
 	frames(func(f runtime.Frame) bool {
 		found = strings.HasSuffix(f.Function, inTxFrame)
@@ -50,7 +50,7 @@ func here() (found bool) {
 	return found
 }
 
-// unsafeWithin are Watermill's middlewares that do harm within a transaction, by the end of the name of their file.
+// unsafeWithin are Watermill middlewares that do harm within a transaction, by the suffix of their file name.
 var unsafeWithin = map[string]string{
 	"/message/router/middleware/retry.go":         "Retry",
 	"/message/router/middleware/poison.go":        "PoisonQueue",
@@ -66,8 +66,8 @@ func unsafeFile(file string) string {
 	return ""
 }
 
-// UnsafeBetween returns the name of a middleware of Watermill's that is between the InTx around the caller and the
-// caller, and does harm there. Known is false if the caller is in no InTx, but in another goroutine.
+// UnsafeBetween returns the name of a harmful Watermill middleware between the surrounding InTx and the caller. Known
+// is false if the caller is not in an InTx, but in another goroutine.
 func UnsafeBetween() (name string, known bool) {
 	frames(func(f runtime.Frame) bool {
 		known = strings.HasSuffix(f.Function, inTxFrame)
@@ -79,8 +79,7 @@ func UnsafeBetween() (name string, known bool) {
 	return name, known
 }
 
-// UnsafeFunc returns the name of the middleware of Watermill's that has made a function, if it is one that does harm
-// within a transaction.
+// UnsafeFunc returns the name of the Watermill middleware that made a function, if it does harm within a transaction.
 func UnsafeFunc(fn any) string {
 	v := reflect.ValueOf(fn)
 	if v.Kind() != reflect.Func || v.IsNil() {

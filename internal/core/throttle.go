@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Throttle slows down repeated failures. Brokers redeliver a failed message at once, so without a pause a programming
-// error would become a hot loop of error lines. It is safe for concurrent use.
+// Throttle slows down repeated failures. Brokers redeliver a failed message immediately, so without a pause a
+// programming error would become a hot loop of error lines. It is safe for concurrent use.
 type Throttle struct{ times atomic.Int64 }
 
 // Pause waits for 100 ms at first, doubling up to a second, or until ctx is done. It is short because a transaction may
@@ -19,7 +19,7 @@ func (b *Throttle) Pause(ctx context.Context) {
 // Reset makes the next Pause short again.
 func (b *Throttle) Reset() { b.times.Store(0) }
 
-// Pause waits until the time is over or ctx is done.
+// Pause waits until the time has passed or ctx is done.
 func Pause(ctx context.Context, wait time.Duration) {
 	if wait <= 0 {
 		return
@@ -34,8 +34,7 @@ func Pause(ctx context.Context, wait time.Duration) {
 
 type throttledKey struct{}
 
-// MarkThrottled marks ctx: the code that marks it pauses before a message is nacked, so the code that it calls need
-// not.
+// MarkThrottled marks ctx: its caller pauses before it nacks a message, so the code that it calls need not pause.
 func MarkThrottled(ctx context.Context) context.Context {
 	ctx, tree := TreeOf(ctx)
 	return context.WithValue(ctx, throttledKey{}, tree)

@@ -8,9 +8,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Tree is the call tree that a context belongs to: one delivery of a message by a Router, or all that goes on outside
-// of Routers. An in-process Pub/Sub can hand a context on with a message, so what is found in a context may have been
-// put there by another call tree, which works in another goroutine.
+// Tree is the call tree that a context belongs to: one delivery of a message by a Router, or everything outside
+// Routers. An in-process Pub/Sub can pass a context on with a message, so values in a context may have been put there
+// by another call tree, which works in another goroutine.
 type Tree struct{ handler string }
 
 type treeKey struct{}
@@ -18,8 +18,8 @@ type treeKey struct{}
 // TreeOf returns the call tree of ctx, and a context that is marked with it.
 //
 // A Router puts the name of the handler into the context of each message that it delivers. The mark is a copy of that
-// name, put over it: ctx yields this very copy until a Router delivers a message with it, to another handler or to
-// the same.
+// name, put over it: ctx yields this very copy until a Router delivers a message with it, to another handler or to the
+// same one.
 func TreeOf(ctx context.Context) (context.Context, Tree) {
 	if t, ok := ctx.Value(treeKey{}).(Tree); ok && t.Has(ctx) {
 		return ctx, t
@@ -32,7 +32,7 @@ func TreeOf(ctx context.Context) (context.Context, Tree) {
 	return context.WithValue(ctx, treeKey{}, t), t
 }
 
-// Has says whether ctx belongs to the call tree.
+// Has reports whether ctx belongs to the call tree.
 func (t Tree) Has(ctx context.Context) bool {
 	name := message.HandlerNameFromCtx(ctx)
 	if name == "" || t.handler == "" {
@@ -47,7 +47,7 @@ var handlerNameKey = func() (key any) {
 	return key
 }()
 
-// keyOf notes which value it is asked for.
+// keyOf records which key Value is called with.
 type keyOf struct {
 	context.Context
 	key *any

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Package outbox exports these and says what they mean.
+// Package outbox exports and documents these.
 var (
 	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler " +
 		"or call inside outbox.InTx, " +
@@ -28,7 +28,7 @@ var (
 	ErrNacked     = errors.New("outbox: the message was nacked")
 )
 
-// errOver is for contexts that are used after their transaction, or nested InTx.
+// errOver is for contexts that are used after their transaction or nested InTx has ended.
 var errOver = text.Advise(errors.Join(ErrNoTx, drive.ErrTxEnded),
 	"outbox: the transaction of this context has ended, with the handler "+
 		"or the function of InTx that the context was for: use the context of the code that runs now, "+
@@ -56,17 +56,17 @@ type scope struct {
 	waiting      []write // for COMMIT
 }
 
-// tx is what all scopes of one transaction share.
+// tx is the state that all scopes of one transaction share.
 type tx struct {
 	db   *DB
 	q    drive.Tx
-	ours bool // else somebody else commits it
+	ours bool // false: other code commits it
 
 	mu        sync.Mutex
 	innermost *scope
 	broken    error // a savepoint could not be undone, so nothing may be committed
 	wrote     map[*DB]wrote
-	uses      int  // how often somebody has asked the context for the transaction
+	uses      int  // number of times that code took the transaction from the context
 	idle      bool // its only user so far has written nothing
 }
 
@@ -80,7 +80,7 @@ func scopeFrom(ctx context.Context) *scope {
 	return s
 }
 
-// use runs fn unless the scope, or one around it, has ended, and keeps them from ending meanwhile.
+// use runs fn unless the scope, or an outer one, has ended. Scopes cannot end while fn runs.
 func (s *scope) use(fn func() error) error {
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
@@ -94,7 +94,7 @@ func (s *scope) use(fn func() error) error {
 }
 
 // MarkReadOnly ends the transaction of ctx with ROLLBACK instead of COMMIT, and still reports success, provided that
-// the caller alone used it. COMMIT of a transaction that only locked a row would wait for the disk.
+// only the caller used it. COMMIT of a transaction that only locked a row would wait for the disk.
 func MarkReadOnly(ctx context.Context) {
 	s := scopeFrom(ctx)
 	if s == nil || !s.tx.ours || s.parent != nil {
@@ -105,8 +105,8 @@ func MarkReadOnly(ctx context.Context) {
 	s.tx.idle = s.tx.uses == 1
 }
 
-// end ends a scope whose function is done: nothing can use it any more. It says why the scope is to be undone although
-// its function returned nil, or returns nil.
+// end ends a scope after its function returned: nothing can use it any more. It returns the reason if the scope must be
+// rolled back although its function returned nil, or else nil.
 func (s *scope) end() error {
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
@@ -167,13 +167,13 @@ func InTx(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Conte
 	return nil
 }
 
-// InTxHere is InTx for code that is not ours, which may have got the context from another goroutine.
+// InTxHere is InTx for user code, which may have got the context from another goroutine.
 func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.Context) error) error {
 	if outer := scopeFrom(ctx); outer != nil {
 		if Elsewhere(ctx) {
 			return outer.use(func() error { return errElsewhere })
 		}
-		// Now, as the nested InTx would end the look at the stack.
+		// Now, because the nested InTx would hide the rest of the stack.
 		if err := outer.use(outer.watched); err != nil {
 			return err
 		}
@@ -181,8 +181,8 @@ func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	return InTx(ctx, db, opts, fn)
 }
 
-// Elsewhere says whether the transaction of ctx is that of an InTx in another goroutine: that goroutine may have
-// published, within the process, what is handled with ctx here.
+// Elsewhere reports whether the transaction of ctx belongs to an InTx in another goroutine: that goroutine may have
+// published, within the process, the message that is handled with ctx here.
 func Elsewhere(ctx context.Context) bool {
 	s := scopeFrom(ctx)
 	return s != nil && s.tx.ours && !here()
@@ -192,8 +192,8 @@ func Elsewhere(ctx context.Context) bool {
 // Cure: return an error instead.
 var errUnfinished = errors.New("outbox: the function that InTx runs panicked or called runtime.Goexit")
 
-// OnUnfinished has fn called if the function of the transaction, or savepoint, in ctx never returns, as it panics or
-// calls runtime.Goexit. The error wraps drive.ErrTxEnded if it had ended the transaction before.
+// OnUnfinished registers fn to be called if the function of the transaction, or savepoint, in ctx never returns because
+// it panics or calls runtime.Goexit. The error wraps drive.ErrTxEnded if the function had ended the transaction before.
 func OnUnfinished(ctx context.Context, fn func(err error)) {
 	if s := scopeFrom(ctx); s != nil {
 		s.tx.mu.Lock()
@@ -202,8 +202,8 @@ func OnUnfinished(ctx context.Context, fn func(err error)) {
 	}
 }
 
-// OnUse has fn called whenever code that is not ours asks for the transaction, or savepoint, in ctx by that context, or
-// for a savepoint in it. Its error is what that code gets. fn must not use the transaction.
+// OnUse registers fn to be called whenever user code takes the transaction, or savepoint, in ctx from that context, or
+// begins a savepoint in it. User code gets fn's error. fn must not use the transaction.
 func OnUse(ctx context.Context, fn func() error) {
 	if s := scopeFrom(ctx); s != nil {
 		s.tx.mu.Lock()
@@ -220,7 +220,7 @@ func (s *scope) watched() error {
 	return s.onUse()
 }
 
-// abandon is for a function that never returned: there is no caller to return the error to.
+// abandon handles a function that never returned: the error has no caller to go to.
 func (s *scope) abandon(err error) {
 	if errors.Is(err, drive.ErrTxEnded) {
 		// Cause: the function ended the transaction, then panicked or called runtime.Goexit.
@@ -234,7 +234,7 @@ func (s *scope) abandon(err error) {
 	s.failure = err
 }
 
-// observed runs the transaction and tells the observers how it ended, also if fn never returned.
+// observed runs the transaction and reports its outcome to the observers, even if fn never returned.
 func (s *scope) observed(ctx context.Context, opts TxOptions, fn func(context.Context) error) (err error) {
 	begun := time.Now()
 	ctx = s.tx.db.txStart(ctx)
@@ -276,7 +276,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 		return rollback(ctx, own, err)
 	}
 	if s.tx.idle && s.tx.uses == 1 { // no function has the transaction any more, so no lock is needed
-		_ = own.Rollback(ctx) // should it fail, the server does it
+		_ = own.Rollback(ctx) // if this fails, the server rolls back
 		return nil
 	}
 	for _, w := range s.waiting {
@@ -291,9 +291,9 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 	return nil
 }
 
-// rollback returns err, and what it found out beside it.
+// rollback returns err, joined with anything that it found out.
 func rollback(ctx context.Context, own drive.OwnTx, err error) error {
-	if !errors.Is(err, drive.ErrTxEnded) && own.Ended(ctx) { // what it had written may be committed
+	if !errors.Is(err, drive.ErrTxEnded) && own.Ended(ctx) { // its writes may be committed
 		err = errors.Join(err, drive.ErrTxEnded)
 	}
 	if rollbackErr := own.Rollback(ctx); rollbackErr != nil {
@@ -302,7 +302,7 @@ func rollback(ctx context.Context, own drive.OwnTx, err error) error {
 	return err
 }
 
-// Transact runs fn in a READ COMMITTED transaction of its own, which no context carries, and commits it if fn returns
+// Transact runs fn in a separate READ COMMITTED transaction, which no context carries, and commits it if fn returns
 // nil.
 func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error {
 	if err := db.Check(); err != nil {

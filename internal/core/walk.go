@@ -7,9 +7,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// Walk runs a query that looks at some rows in the order of an index and then stops, for counts and lists, and
-// calls scan for each row. It has a transaction of its own, so that it is planned as that whatever the planner thinks
-// of the table.
+// Walk runs a query that reads some rows in the order of an index and then stops, for counts and lists, and calls scan
+// for each row. It has its own transaction, in which the planner must choose that plan whatever it estimates for the
+// table.
 func (db *DB) Walk(ctx context.Context, scan func(drive.Rows) error, query string, args ...any) error {
 	return db.Transact(ctx, func(q drive.Querier) error {
 		if _, err := q.Exec(ctx, sqltext.WalkIndexes); err != nil {

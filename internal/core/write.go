@@ -12,7 +12,7 @@ import (
 
 // write is a call of Publish or Capture.
 type write struct {
-	ctx     context.Context // of the observers
+	ctx     context.Context // for the observers
 	db      *DB
 	topic   string
 	records []record
@@ -20,7 +20,7 @@ type write struct {
 
 func (w write) told(err error) { w.db.writeEnd(w.ctx, w.topic, w.records, 0, err) }
 
-// write writes records at once.
+// write writes records immediately.
 func (s *scope) write(w write) error {
 	begun := time.Now()
 	err := s.use(func() error {
@@ -63,10 +63,10 @@ func (t *tx) insertInto(db *DB) string {
 	return db.insert
 }
 
-// wrote is what a transaction has written to the tables of a handle.
+// wrote records a transaction's writes to the tables of a handle.
 type wrote struct {
 	tables   Notification
-	notified bool // COMMIT takes its notification along
+	notified bool // COMMIT carries its notification
 }
 
 func (t *tx) wroteTo(db *DB, n Notification) {
@@ -76,7 +76,7 @@ func (t *tx) wroteTo(db *DB, n Notification) {
 	t.wrote[db] = wrote{tables: t.wrote[db].tables.and(n)}
 }
 
-// notifications are what COMMIT takes along for other processes.
+// notifications returns the statements that COMMIT carries to notify other processes.
 func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 	if !own.Hints() {
 		return nil
@@ -92,8 +92,8 @@ func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 	return list
 }
 
-// statements are those that write what waited. Neighbours that go to one table are one, so that what a handler returned
-// is one statement even if it was captured in several calls.
+// statements returns the statements that write waiting messages. Neighbours for the same table share a statement, so
+// the messages that a handler returned need only one even if they were captured in several calls.
 func (t *tx) statements(waiting []write) []drive.Statement {
 	var list []drive.Statement
 	for len(waiting) > 0 {
