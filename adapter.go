@@ -45,8 +45,8 @@ type Publisher core.Publisher
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB or an error that names an invalid field. A nil
-// logger is the logger of db.
+// NewPublisher makes a Publisher. It does no I/O. It returns ErrNoDB or an error that names an invalid field. If logger
+// is nil, the logger of db is used.
 func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	p, err := core.NewPublisher((*core.DB)(db), cfg.core(), logger)
 	return (*Publisher)(p), err
@@ -57,7 +57,7 @@ func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (
 //
 // It is for publishers that are called inside handlers, such as a CQRS bus's. Messages that a handler returns are
 // published by the Router after every middleware, without a transaction in the context: use middleware.Outbox for them.
-// Close does not close the decorated publisher. Errors are those of NewPublisher.
+// Close does not close the decorated publisher. It returns the same errors as NewPublisher.
 func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (message.PublisherDecorator, error) {
 	decorate, err := core.Decorator((*core.DB)(db), cfg.core(), logger)
 	if err != nil {

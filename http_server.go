@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// httpCloseTimeout is how long HTTPServer waits for requests under way: less than two thirds of defaultCloseTimeout.
+// httpCloseTimeout is how long HTTPServer waits for requests in flight: less than two thirds of defaultCloseTimeout.
 const httpCloseTimeout = 15 * time.Second
 
 type httpServer struct {
@@ -69,8 +69,8 @@ func (s httpServer) serve() error {
 // readyTimeout bounds how long a probe waits for the database.
 const readyTimeout = 2 * time.Second
 
-// Live answers a liveness probe: the process serves HTTP. It does not ask the database, because a restart would not
-// cure it.
+// Live answers a liveness probe: the process serves HTTP. It does not query the database, because a restart would not
+// cure an outage.
 func Live() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probed(w, nil) })
 }

@@ -91,7 +91,7 @@ func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
 	return endAll(all, cfg.CloseTimeout)
 }
 
-// endAll ends runners one after another, and when time runs short all at once.
+// endAll ends runners one after another, or all together when time runs short.
 func endAll(all []*running, timeout time.Duration) error {
 	var short, over <-chan time.Time
 	if timeout > 0 {
