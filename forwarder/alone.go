@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// joinIdle is how long a forwarder may stand still between two statements while others wait to join. A machine that is
-	// busy takes a second or two.
+	// joinIdle bounds how long a forwarder may pause between two statements while others wait to join. A busy machine may
+	// take a second or two.
 	joinIdle = 5 * time.Second
-	// findHolder bounds the look for the session that has the lock.
+	// findHolder bounds the search for the session that has the lock.
 	findHolder = 2 * time.Second
 )
 
-// alone runs fn in a transaction in which no forwarder joins or is forgotten. One that vanishes meanwhile loses the
-// lock after half of the query timeout at most, and the others wait for it longer than that.
+// alone runs fn in a transaction during which no forwarder joins or is forgotten. If its process vanishes, the lock is
+// released after half of the query timeout at most; the others wait longer than that.
 func (e *engine) alone(ctx context.Context, fn func(ctx context.Context, q drive.Querier) error) error {
 	limited, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
@@ -39,12 +39,12 @@ func (e *engine) alone(ctx context.Context, fn func(ctx context.Context, q drive
 	return err
 }
 
-// blamed adds to an error of waiting for the lock which session has it.
+// blamed adds to an error of waiting for the lock the session that has it.
 func (e *engine) blamed(ctx context.Context, waiting error) error {
 	ctx, cancel := context.WithTimeout(ctx, findHolder)
 	defer cancel()
 	err := waiting
-	_ = drive.Collect(ctx, e.db, func(rows drive.Rows) error { // what cannot be found is left out
+	_ = drive.Collect(ctx, e.db, func(rows drive.Rows) error { // if this fails, the session is left out
 		var pid int64
 		var what string
 		var idle float64

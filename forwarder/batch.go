@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	lockedPause = 100 * time.Millisecond // before rows are tried again that were locked
+	lockedPause = 100 * time.Millisecond // before locked rows are tried again
 	alonePause  = 10 * time.Second       // before a row is tried again that cannot be settled even alone
 )
 
-// batch is results of one kind on their way into the database. After an error that one row may have caused the parts
-// are halved until that row stands alone.
+// batch is a queue of results of one kind to be written to the database. After an error that a single row may have
+// caused, parts are halved until that row is alone.
 type batch[T any] struct {
 	write   func(ctx context.Context, part []T, careful bool) (locked []T, err error)
-	alone   func(error) // told why a row cannot be settled even alone
+	alone   func(error) // called with the error of a row that cannot be settled even alone
 	rows    []T
 	most    int  // in a part
-	careful bool // pass by what is locked
-	later   []T  // locked, or not to be settled even alone
+	careful bool // skip locked rows
+	later   []T  // locked, or impossible to settle even alone
 	laterAt time.Time
 }
 
@@ -28,7 +28,7 @@ func newBatch[T any](write func(context.Context, []T, bool) ([]T, error), alone 
 	return batch[T]{write: write, alone: alone, most: maxSettle}
 }
 
-// add takes new results, and those whose pause is over.
+// add adds new results, and those whose pause is over.
 func (b *batch[T]) add(rows []T, now time.Time) {
 	b.rows = append(b.rows, rows...)
 	if len(b.later) > 0 && !now.Before(b.laterAt) {
@@ -36,7 +36,7 @@ func (b *batch[T]) add(rows []T, now time.Time) {
 	}
 }
 
-// pause returns how long to wait for those that are to be tried later.
+// pause returns how long to wait for the rows to be tried later.
 func (b *batch[T]) pause(now time.Time) time.Duration {
 	if len(b.later) == 0 {
 		return time.Hour
@@ -44,7 +44,7 @@ func (b *batch[T]) pause(now time.Time) time.Duration {
 	return max(0, b.laterAt.Sub(now))
 }
 
-// putOff tries rows again after a pause, and the others now.
+// putOff schedules rows to be tried again after a pause, and the others now.
 func (b *batch[T]) putOff(rows []T, at time.Time) {
 	if len(rows) > 0 {
 		if len(b.later) == 0 || at.Before(b.laterAt) {
@@ -54,7 +54,7 @@ func (b *batch[T]) putOff(rows []T, at time.Time) {
 	}
 }
 
-// part writes a part. It returns an error that no row of it is to blame for.
+// part writes a part. It returns an error only if no single row is to blame.
 func (b *batch[T]) part(ctx context.Context) error {
 	if len(b.rows) == 0 {
 		return nil
@@ -66,7 +66,7 @@ func (b *batch[T]) part(ctx context.Context) error {
 		b.rows, b.most = b.rows[n:], min(2*b.most, maxSettle)
 		b.putOff(locked, time.Now().Add(lockedPause))
 		if b.careful = b.careful && len(b.rows)+len(b.later) > 0; len(b.rows) == 0 {
-			b.rows = nil // let go of the array
+			b.rows = nil // free the array
 		}
 		return nil
 	case !rowsFault(err):
@@ -82,7 +82,7 @@ func (b *batch[T]) part(ctx context.Context) error {
 	return nil
 }
 
-// last tries all once more, in small parts, and returns what is left.
+// last tries everything once more, in small parts, and returns what is left.
 func (b *batch[T]) last(ctx context.Context) (left []T) {
 	rows := append(b.rows, b.later...)
 	for len(rows) > 0 {
@@ -99,8 +99,8 @@ func (b *batch[T]) last(ctx context.Context) (left []T) {
 	return left
 }
 
-// rowsFault says whether an error may be due to one of many rows: something about its data, or that a transaction has
-// it locked.
+// rowsFault reports whether an error may be caused by one of many rows: by its data, or because another transaction has
+// locked it.
 func rowsFault(err error) bool {
 	return timedOut(err) || text.SQLState(err) == text.LockNotAvailable || text.RefusesRow(err)
 }

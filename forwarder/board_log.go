@@ -9,11 +9,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// boardLog says what the board reports, to the log and to observers. It is the reporter's.
+// boardLog passes reports of the board to the log and the observers. It belongs to the reporter.
 type boardLog struct {
 	logger   watermill.LoggerAdapter
 	obs      *observers
-	since    map[string]time.Time // of topics that pause
+	since    map[string]time.Time // of paused topics
 	pausedBy map[string]time.Time // of topics that an operator has paused
 }
 
@@ -52,7 +52,7 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 	}
 }
 
-// operator says that a topic was paused or resumed by hand.
+// operator logs that a topic was paused or resumed by hand.
 func (l *boardLog) operator(now time.Time, r board.Report, fields watermill.LogFields) {
 	if r.Kind == board.TopicPaused {
 		l.logger.Info("topic paused by an operator: its messages stay pending", fields)
@@ -65,7 +65,7 @@ func (l *boardLog) operator(now time.Time, r board.Report, fields watermill.LogF
 	delete(l.pausedBy, r.Topic)
 }
 
-// begin returns since when a topic pauses.
+// begin returns when the topic's pause began.
 func (l *boardLog) begin(now time.Time, topic string) time.Time {
 	if _, ok := l.since[topic]; !ok {
 		l.since[topic] = now
@@ -73,7 +73,7 @@ func (l *boardLog) begin(now time.Time, topic string) time.Time {
 	return l.since[topic]
 }
 
-// paused logs the first failure as an error, and what repeats it each minute as well.
+// paused logs the first failure as an error, and its repetitions once a minute.
 func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFields) {
 	switch {
 	case r.Failures != 1 && !r.Repeated:
@@ -103,7 +103,7 @@ func (l *boardLog) jammed(now time.Time, r board.Report, fields watermill.LogFie
 	}
 }
 
-// rejected logs the first failure of a topic in a while as an error, and others at debug.
+// rejected logs the first failure of a topic in a minute as an error, and others at debug level.
 func (l *boardLog) rejected(r board.Report, fields watermill.LogFields) {
 	if r.Repeated {
 		l.logger.Debug("publish failed: retrying", fields.Add(watermill.LogFields{"err": r.Err.Error()}))

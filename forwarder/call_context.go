@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// callContext is the context of one Publish call. Most publishers never look whether it is over, so that only those
-// that do pay for what that takes.
+// callContext is the context of one Publish call. Most publishers never use its channel, so the channel is made only
+// when it is first needed.
 type callContext struct {
-	base context.Context // for its values; never over
+	base context.Context // for its values; never ends
 
 	mu    sync.Mutex
 	inner context.Context // made at the first call of Done
 	end   context.CancelCauseFunc
-	cause error         // why it is over
-	back  chan struct{} // made at the first call of recalled; closed = the message is to be taken back
-	asked bool          // to take it back
+	cause error         // why it ended
+	back  chan struct{} // made at the first call of recalled; closed = take the message back
+	asked bool          // the message is to be taken back
 }
 
-// Deadline is none: an in-process Pub/Sub may hand the context on, to handlers that have more time.
+// Deadline returns none: an in-process Pub/Sub may pass the context on to handlers that have more time.
 func (c *callContext) Deadline() (time.Time, bool) { return time.Time{}, false }
 
-// Done also makes what contexts that are derived from this one find by Value, so that they need no goroutine.
+// Done also makes the context that derived contexts find by Value, so that they need no goroutine.
 func (c *callContext) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -30,7 +30,7 @@ func (c *callContext) Done() <-chan struct{} {
 	return c.inner.Done()
 }
 
-// make is called under mu.
+// make must be called with mu held.
 func (c *callContext) make() {
 	if c.inner == nil {
 		c.inner, c.end = context.WithCancelCause(c.base)
@@ -62,7 +62,7 @@ func (c *callContext) Value(key any) any {
 	return c.base.Value(key)
 }
 
-// over ends the context; only the first call counts. A cause other than context.Canceled is what context.Cause returns.
+// over ends the context; only the first call counts. context.Cause returns the cause unless it is context.Canceled.
 func (c *callContext) over(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *callContext) over(cause error) {
 	}
 }
 
-// recalled is closed when a message that no handler has received yet is to be taken back.
+// recalled returns a channel that is closed when a message that no handler has received yet must be taken back.
 func (c *callContext) recalled() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,24 +15,23 @@ const (
 	firstCleanSpan = 1 << 16 // ids per statement
 	maxCleanSpan   = 1 << 40
 	quickClean     = 20 * time.Millisecond
-	// cleanAgain is how often what was passed by is looked at again: it was not published long enough then.
+	// cleanAgain is how often skipped rows, whose retention was not over, are checked again.
 	cleanAgain = time.Hour
-	// forgetAfter is for how long a forwarder must be dead to be forgotten.
+	// forgetAfter is how long a forwarder must be dead before its row is deleted.
 	forgetAfter = time.Hour
 )
 
-// cleaner is how far the deleting of published messages has come. It goes on where it stopped, because under a
-// transaction that is open for long what it deleted stays in the index, and would be walked each time.
+// cleaner remembers how far published messages have been deleted. It continues where it stopped, because under a
+// long-running transaction deleted rows stay in the index, and would be read again each time.
 type cleaner struct {
-	life  string    // in which the ids below mean something
-	low   int64     // there is nothing to delete up to here, whatever happens
-	next  int64     // where to go on
+	life  string    // the incarnation in which the ids below are valid
+	low   int64     // nothing is left to delete up to here
+	next  int64     // where to continue
 	again time.Time // when to start over, at low
 	span  int64
 }
 
-// clean walks the primary key upwards, deleting messages past the retention, until it comes to messages that are
-// younger.
+// clean follows the primary key upwards and deletes messages past the retention, until it reaches younger messages.
 func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	var life string
 	if e.step(func(_ time.Time, m *machine.Machine) { life, _ = m.Life() }); life == "" {
@@ -41,7 +40,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	if life != c.life {
 		*c = cleaner{life: life}
 	}
-	rising := false // all up to low was deleted
+	rising := false // everything up to low was deleted
 	if now := time.Now(); !now.Before(c.again) {
 		c.again, c.next, c.span, rising = now.Add(cleanAgain), c.low, firstCleanSpan, true
 	}
@@ -86,7 +85,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	}
 }
 
-// forgetForwarders deletes the traces of forwarders that are gone for long.
+// forgetForwarders deletes the rows of forwarders that have been dead for long.
 func (e *engine) forgetForwarders(ctx context.Context) error {
 	return e.alone(ctx, func(ctx context.Context, q drive.Querier) error {
 		_, err := q.Exec(ctx, e.sql.forget, forgetAfter.Seconds())

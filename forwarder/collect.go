@@ -17,19 +17,19 @@ import (
 // answer is the complete result of a read.
 type answer struct {
 	machine.ReadAnswer
-	at    time.Time // when it was asked for, on the database's clock
+	at    time.Time // when the read was sent, on the database's clock
 	large bool      // some rows came without their payload
 }
 
-// collector makes an answer of the results of a read.
+// collector builds an answer from the results of a read.
 type collector struct {
 	answer
 	window *window.Request
 	found  bool   // the header
-	life   string // that it names
+	life   string // from the header
 
 	lane int16
-	row  board.Row // one for all to be scanned into
+	row  board.Row // every row is scanned into this one
 	dest []any     // its fields
 	some []board.Row
 }
@@ -44,9 +44,9 @@ func newCollector(req *machine.ReadRequest, expected int) *collector {
 	return c
 }
 
-// collect takes the next result.
+// collect scans the next result.
 func (c *collector) collect(rows drive.Rows) error {
-	c.row.Payload, c.row.Metadata = nil, nil // their arrays belong to the row before
+	c.row.Payload, c.row.Metadata = nil, nil // the arrays belong to the previous row
 	if err := rows.Scan(c.dest...); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (c *collector) collect(rows drive.Rows) error {
 	return nil
 }
 
-// add takes a row that was read for one of the reasons that sqltext has.
+// add adds a row. sqltext defines the sources for which a row is read.
 func (c *collector) add(source, lane int16) {
 	row := c.keep()
 	row.Term = board.Term{Lane: lane, Epoch: c.window.Epochs[lane]}
@@ -89,14 +89,14 @@ func (c *collector) add(source, lane int16) {
 	}
 }
 
-// came notes what a row came to, once it has its payload.
+// came counts a row once its payload is known.
 func (a *answer) came(row *board.Row) {
 	row.Large, row.Generation = false, generationOf(row.Metadata)
 	a.Rows++
 	a.Bytes += int64(len(row.Payload) + len(row.Metadata))
 }
 
-// keep copies the row that was scanned. Rows are made some at a time, as there may be many.
+// keep copies the scanned row. Rows are allocated in blocks, because there may be many.
 func (c *collector) keep() *board.Row {
 	if len(c.some) == cap(c.some) {
 		c.some = make([]board.Row, 0, min(max(2*cap(c.some), 1), 64))
@@ -124,7 +124,7 @@ func (a *answer) header(row *board.Row) error {
 	return err
 }
 
-// generationOf finds what nearly no message has.
+// generationOf returns the generation, which hardly any message has.
 func generationOf(metadata []byte) string {
 	if !bytes.Contains(metadata, []byte(core.MetadataGeneration)) {
 		return ""
@@ -135,7 +135,7 @@ func generationOf(metadata []byte) string {
 	_ = json.Unmarshal(metadata, &found) // Postgres wrote it
 	var generation string
 	if err := json.Unmarshal(found.Generation, &generation); err != nil {
-		generation = string(found.Generation) // no text: as ->> says it
+		generation = string(found.Generation) // not a string: the same text as ->> returns
 	}
 	return generation
 }

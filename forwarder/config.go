@@ -88,8 +88,8 @@ type Config struct {
 	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration
 
-	tables sqltext.Tables                          // those of the handle
-	check  func(context.Context, *outbox.DB) error // schema.CheckOutbox, but where a test has no catalog
+	tables sqltext.Tables                          // of the handle
+	check  func(context.Context, *outbox.DB) error // schema.CheckOutbox, except in tests without a catalog
 }
 
 func (c *Config) setDefaults() {
@@ -108,7 +108,7 @@ func (c *Config) setDefaults() {
 	if c.Scope == "" {
 		c.Scope = "default"
 		if len(c.Topics) > 0 {
-			scope, _ := json.Marshal(c.Topics) // strings always have a JSON form
+			scope, _ := json.Marshal(c.Topics) // strings can always be encoded
 			c.Scope = string(scope)
 		}
 	}
@@ -136,7 +136,7 @@ func fill[T comparable](field *T, def T) {
 	}
 }
 
-// validate returns an error that names the fields at fault, of the Config or whatever it was made from.
+// validate returns an error that names the invalid fields. config is the name of the struct that the user set.
 func (c *Config) validate(config string) error {
 	var errs []error
 	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(config+"."+format, args...)) }
@@ -155,7 +155,7 @@ func (c *Config) validate(config string) error {
 	for _, d := range []struct {
 		field string
 		value time.Duration
-		off   bool // -1 switches it off
+		off   bool // -1 disables it
 	}{
 		{"PollInterval", c.PollInterval, false}, {"QueryTimeout", c.QueryTimeout, false},
 		{"LeaseTTL", c.LeaseTTL, false}, {"CloseTimeout", c.CloseTimeout, false},
@@ -195,7 +195,7 @@ func (c *Config) validate(config string) error {
 	return errors.Join(errs...)
 }
 
-// ready checks a backoff and asks its Func once and for all: the engine calls no code of the user's under its lock.
+// ready checks a backoff and calls its Func now for all later uses: the engine calls no user code under its lock.
 func ready(b *outbox.Backoff, field string) error {
 	asked, err := core.Backoff(*b).Asked(field)
 	*b = outbox.Backoff(asked)

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-// drain waits until a read that began after the call has found nothing left to do; others as for machine.DrainBegins.
+// drain waits until a read that began after the call has found no work left; others is as in machine.DrainBegins.
 func (e *engine) drain(ctx context.Context, others bool) error {
 	var id int64
 	done := make(chan error, 1)
@@ -31,7 +31,7 @@ func (e *engine) drain(ctx context.Context, others bool) error {
 	}
 }
 
-// errDrained is what a drain came to: nil, or which topics an operator has paused that messages wait for.
+// errDrained returns the error of a drain: nil, or one that names the paused topics for which messages wait.
 func errDrained(d machine.Drained) error {
 	switch {
 	case d.Closed:

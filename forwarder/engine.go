@@ -20,16 +20,16 @@ import (
 
 const (
 	readAheadBytes = 32 << 20    // the default
-	slowAfter      = time.Second // a call that takes longer gives up its place among Concurrency
+	slowAfter      = time.Second // a call that takes longer frees its slot among Concurrency
 )
 
-// engine reads the outbox, hands each message to send, and settles what became of it. Forwarder and
-// Subscriber are its two faces.
+// engine reads the outbox, passes each message to send, and writes the outcomes back. Forwarder and Subscriber are its
+// two public types.
 //
-// Its goroutines: the reader, the settler, the keeper of the lease, the timer, the reporter, the maintainer, one that
-// listens, and the workers. What they share is guarded by mu, which locked alone takes, on behalf of step.
+// Its goroutines: the reader, the settler, the keeper of the lease, the timer, the reporter, the maintainer, a
+// listener, and the workers. Their shared state is guarded by mu, which only locked takes, on behalf of step.
 type engine struct {
-	pooled       bool // one of many: it has no connection of its own
+	pooled       bool // one of a Group: it has no connection of its own
 	db           *core.DB
 	cfg          Config
 	send         send
@@ -45,14 +45,14 @@ type engine struct {
 
 	mu      sync.Locker
 	machine *machine.Machine
-	drains  map[int64]chan error // calls of drain that wait, each of capacity 1
+	drains  map[int64]chan error // waiting calls of drain, each channel of capacity 1
 
-	dirty     atomic.Bool        // there is something new to read
-	readNow   chan struct{}      // capacity 1, as the others: look whether to read
+	dirty     atomic.Bool        // there may be something new to read
+	readNow   chan struct{}      // capacity 1, like the others: check whether to read
 	settleNow chan struct{}      // there are results
-	leaseNow  chan struct{}      // lanes can be given back, or are to be taken anew
-	tickNow   chan struct{}      // the timer is to look sooner
-	tidyNow   chan chan struct{} // the maintainer is to work, and to close what it gets
+	leaseNow  chan struct{}      // lanes can be given back, or must be taken again
+	tickNow   chan struct{}      // the timer must wake earlier
+	tidyNow   chan chan struct{} // the maintainer must work, then close the channel that it receives
 	running   chan struct{}      // closed when lanes are owned
 
 	publishing sync.WaitGroup
@@ -115,15 +115,15 @@ func boardConfig(cfg Config, to *publishers) board.Config {
 	}
 }
 
-// step is the only place where the machine and what else mu guards are touched. event calls methods of the machine, and
-// nothing that may wait.
+// step is the only function that uses the machine and the rest of the state under mu. event may call only methods of
+// the machine, and nothing that can block.
 func (e *engine) step(event func(now time.Time, m *machine.Machine)) {
 	for _, call := range e.locked(event) {
-		contextOf(call).recall() // which has a lock of its own
+		contextOf(call).recall() // it has its own lock
 	}
 }
 
-// locked does what step does under mu, and returns the calls that are to be taken back.
+// locked is the part of step under mu. It returns the calls to be taken back.
 func (e *engine) locked(event func(now time.Time, m *machine.Machine)) (recalled []*board.Call) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -132,7 +132,7 @@ func (e *engine) locked(event func(now time.Time, m *machine.Machine)) (recalled
 	return e.carryOut(now, e.machine.Effects(now))
 }
 
-// carryOut does what came of an event: to queues, signals and new goroutines only.
+// carryOut carries out the effects of an event. It only writes to queues, signals, and starts goroutines.
 func (e *engine) carryOut(now time.Time, f machine.Effects) (recalled []*board.Call) {
 	if f.Start > 0 {
 		e.start(f.Start)
@@ -141,7 +141,7 @@ func (e *engine) carryOut(now time.Time, f machine.Effects) (recalled []*board.C
 		e.signal(f.Wake)
 	}
 	if len(f.Expired) > 0 {
-		e.publishing.Go(func() { e.expire(f.Expired) }) // their workers are still waited for, so this is in time
+		e.publishing.Go(func() { e.expire(f.Expired) }) // safe: the calls' workers keep publishing waited for
 	}
 	for _, d := range f.Drained {
 		e.drains[d.ID] <- errDrained(d)
@@ -166,7 +166,7 @@ func (e *engine) signal(whom machine.Wake) {
 	}
 }
 
-// wake says that there is something new to read.
+// wake signals that there may be something new to read.
 func (e *engine) wake() {
 	e.dirty.Store(true)
 	signal(e.readNow)

@@ -26,27 +26,27 @@ var (
 	// Cure: fix the publisher; the log has the stack.
 	ErrPublishPanic = errors.New("forwarder: publisher panicked")
 
-	// errBadMetadata: written by hand, since the write side stores what it can read back.
+	// errBadMetadata is for rows written by hand: the write side stores only metadata that can be read back.
 	// Cause: the row was written or changed by hand.
 	// Cure: correct the row's metadata; then requeue.
 	errBadMetadata = errors.New("forwarder: metadata is not a JSON object of strings")
 
-	// errStopped is why the contexts of calls end that are under way when Config.CloseTimeout is over.
+	// errStopped ends the contexts of calls that are still in flight after Config.CloseTimeout.
 	// Cause: publishes took longer than CloseTimeout.
 	// Cure: raise CloseTimeout above PublishTimeout.
 	errStopped = errors.New("forwarder: stopped")
 
-	// errGoexit is the error of code of the user's that called runtime.Goexit.
+	// errGoexit is the error of user code that called runtime.Goexit.
 	// Cause: the publisher ended its goroutine.
 	// Cure: return an error instead.
 	errGoexit = errors.New("the publisher called runtime.Goexit")
 
-	// errNoLife: no forwarder has read the outbox since the server crashed, or ever.
+	// errNoLife means that no forwarder has read the outbox since the server crashed, or ever.
 	// Cause: no forwarder has read the outbox since a crash.
 	// Cure: none is needed.
 	errNoLife = errors.New("identity of the server not recorded yet")
 
-	// errNewLife: what was read has become meaningless.
+	// errNewLife means that everything read before is void.
 	// Cause: the server was restarted, restored or replaced.
 	// Cure: none is needed.
 	errNewLife = errors.New("server or id sequence restarted, restored or replaced: reading starts over")

@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/facts"
 )
 
-// process tells the pools of this process from those of others.
+// process distinguishes the pools of this process from those of others.
 var process = uuid.NewString()
 
-// program is the package of the main function of this process, which the replicas of a service have in common.
+// program is the package of this process's main function, which all replicas of a service share.
 var program = sync.OnceValue(func() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" {
 		return info.Path
@@ -27,7 +27,7 @@ var program = sync.OnceValue(func() string {
 	return filepath.Base(os.Args[0])
 })
 
-// tell writes what the forwarder says of itself if it says something else than before.
+// tell writes the facts about this forwarder if they have changed.
 func (k *keeper) tell(ctx context.Context) error {
 	says := k.e.facts()
 	if says == k.told {
@@ -40,10 +40,10 @@ func (k *keeper) tell(ctx context.Context) error {
 	return nil
 }
 
-// ownTime lets the database note how far the two clocks are apart: the times in facts are by this one.
+// ownTime lets the database record the difference between the two clocks: times in facts are by this process's clock.
 func ownTime() float64 { return float64(time.Now().UnixMicro()) / 1e6 }
 
-// facts is what the forwarder says of itself for admin.Doctor, as JSON.
+// facts returns facts about this forwarder for admin.Doctor, as JSON.
 func (e *engine) facts() string {
 	conns, hung := e.db.Conns(), 0
 	e.step(func(_ time.Time, m *machine.Machine) { hung = m.Hung() })
@@ -61,6 +61,6 @@ func (e *engine) facts() string {
 	if e.pooled {
 		f.Beside = 0
 	}
-	b, _ := json.Marshal(f) // it always can be
+	b, _ := json.Marshal(f) // it can always be encoded
 	return string(b)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// fetch runs one of the statements that read. It must be a transaction of its own: the statement's answer about the
-// next transaction id is computed once per transaction.
+// fetch runs one of the reading statements. It must be its own transaction: Postgres computes the next transaction id
+// once per transaction.
 func (e *engine) fetch(
 	ctx context.Context, q drive.Querier, apart bool, req *machine.ReadRequest, expected int,
 ) (answer, error) {
@@ -24,7 +24,7 @@ func (e *engine) fetch(
 	err := drive.Collect(ctx, q, c.collect, query, args...)
 	switch {
 	case text.SQLState(err) == featureNotSupported && onStandby(ctx, q):
-		return c.answer, ErrStandby // which cannot look at what is unlogged
+		return c.answer, ErrStandby // unlogged tables cannot be read there
 	case err != nil:
 		return c.answer, err
 	case !c.found:
@@ -37,7 +37,7 @@ func (e *engine) fetch(
 	return c.answer, nil
 }
 
-// statement chooses the one that reads what is asked for and no more; apart is said of the connection.
+// statement chooses the statement that reads only what was requested. apart is true for a dedicated connection.
 func (e *engine) statement(req *machine.ReadRequest, apart bool) (query string, args []any) {
 	w := &req.Window
 	args = []any{
@@ -81,9 +81,10 @@ func topicsArg(topics []string) []string {
 	return topics
 }
 
-// rising returns ids as the statements want them that look ids up: those between the ends alone are found.
+// rising returns sorted ids, as the statements that look ids up need them: only ids between the first and the last are
+// found.
 func rising(ids []int64) []int64 {
-	ids = append([]int64{}, ids...) // which is not nil
+	ids = append([]int64{}, ids...) // not nil
 	slices.Sort(ids)
 	return ids
 }

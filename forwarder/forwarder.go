@@ -25,7 +25,7 @@ func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.Logg
 	return newForwarder(db, pub, cfg, false, logger)
 }
 
-// newForwarder makes one of a Group's, if it is pooled: it comes and goes, and has no connection of its own.
+// newForwarder makes a forwarder. A pooled one belongs to a Group: it is temporary and has no connection of its own.
 func newForwarder(
 	db *outbox.DB, pub message.Publisher, cfg Config, pooled bool, logger watermill.LoggerAdapter,
 ) (*Forwarder, error) {
@@ -54,8 +54,8 @@ func newForwarder(
 //
 // While other forwarders read some of the same topics under another scope, or other topics under the same scope, as in
 // a deployment that changes Config.Topics, Run publishes nothing and waits until they have stopped. It logs that
-// immediately and each minute, and sets waiting_since in its row of outbox_forwarders. Forwarders that start meanwhile
-// wait behind it.
+// immediately and once a minute, and sets waiting_since in its row of outbox_forwarders. Forwarders that start in the
+// meantime wait behind it.
 func (f *Forwarder) Run(ctx context.Context) error {
 	ctx, end, err := f.life.Begin(ctx)
 	if err != nil {
@@ -64,7 +64,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer end()
 	defer f.engine.reports.start(f.engine.cfg.CloseTimeout)()
 	if err := f.engine.prepare(ctx); err != nil {
-		if ctx.Err() == nil && !f.engine.pooled { // else its Group says so
+		if ctx.Err() == nil && !f.engine.pooled { // otherwise its Group logs it
 			// Cause: the database, its tables, settings or grants.
 			// Cure: do what the error says; outboxctl doctor lists all problems.
 			f.engine.logger.Error("forwarder could not start", err, nil)
@@ -86,15 +86,15 @@ func (f *Forwarder) Close() error {
 	return nil
 }
 
-// Drain publishes the ready messages in the forwarder's lanes and returns when none is left. It is for tests, jobs, and
-// before a shutdown. If Run is not running, it runs the forwarder for that time, after which it cannot be run again.
-// Other live forwarders publish the messages in their lanes; Drain takes over the lanes of killed forwarders, for which
-// it waits up to LeaseTTL.
+// Drain publishes the ready messages in the forwarder's lanes and returns when none are left. It is for tests and jobs,
+// and for use before a shutdown. If Run is not running, it runs the forwarder for that time, after which it cannot be
+// run again. Other live forwarders publish the messages in their lanes; Drain takes over the lanes of killed
+// forwarders, for which it waits up to LeaseTTL.
 //
 // Messages that are delayed or wait for another attempt, and messages behind these under the same key, are not ready.
 // It waits up to CloseTimeout for publishes that timed out: messages behind them are ready if they succeed. It waits
-// while a topic is unavailable. For a topic that an operator has paused it returns an error that names it when all else
-// is published. It also returns the error of ctx, the errors of Run's start, or outbox.ErrClosed.
+// while a topic is unavailable. If an operator has paused a topic, it publishes everything else and returns an error
+// that names the topic. It also returns the error of ctx, the errors of Run's start, or outbox.ErrClosed.
 func (f *Forwarder) Drain(ctx context.Context) error {
 	if f.life.Begun() {
 		return f.drainRunning(ctx)
@@ -120,7 +120,7 @@ func (f *Forwarder) Drain(ctx context.Context) error {
 	return err
 }
 
-// drainRunning is Drain while Run is under way. It does not wait for a Run that has ended, or could not start.
+// drainRunning is Drain while Run is running. It does not wait for a Run that has ended or could not start.
 func (f *Forwarder) drainRunning(ctx context.Context) error {
 	drainCtx, cancel := context.WithCancel(ctx)
 	defer cancel()

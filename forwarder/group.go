@@ -27,19 +27,19 @@ type Group struct {
 	logger  watermill.LoggerAdapter
 	running chan struct{}
 	life    *life.Life
-	now     chan struct{} // capacity 1: the scheduler is to look what there is to do
+	now     chan struct{} // capacity 1: the scheduler must check for work
 
-	work sync.WaitGroup // looks and forwarders
+	work sync.WaitGroup // polls and forwarders
 
 	mu      sync.Mutex
 	ended   bool
 	all     map[string]*database
 	servers map[any]*server // by pool
-	soonest servers         // to be looked at: those that are not being so
-	queue   []*database     // those that wait for their forwarder to start
+	soonest servers         // those to be polled that are not being polled now
+	queue   []*database     // databases that wait for their forwarder to start
 	active  map[*database]bool
-	looks   int // under way that are not slow
-	slow    int // and those that are
+	looks   int // in flight and not slow
+	slow    int // in flight and slow
 	begun   int64
 
 	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
@@ -93,7 +93,7 @@ func (g *Group) Run(ctx context.Context) error {
 	return nil
 }
 
-// end answers those that wait, and gives all handles back.
+// end answers waiting calls, and releases all handles.
 func (g *Group) end() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,7 +104,7 @@ func (g *Group) end() {
 	}
 }
 
-// Running returns a channel that is closed when the databases of the first discovery are watched.
+// Running returns a channel that is closed when the databases of the first discovery are being polled.
 func (g *Group) Running() <-chan struct{} { return g.running }
 
 // Close ends Run and waits for it to return. It may be called several times, concurrently, but not by a publisher or an
@@ -114,9 +114,9 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// Drain publishes the ready messages of all known databases and returns when none is left. If Run is not running, it
+// Drain publishes the ready messages of all known databases and returns when none are left. If Run is not running, it
 // runs the group for that time, after which it cannot be run again. Its error names the databases that could not be
-// drained; they do not keep others from being drained. It also returns the error of ctx, or outbox.ErrClosed.
+// drained; the others are drained all the same. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
 	return g.life.While(ctx, g.Run, g.running, func() error { return g.drainAll(ctx) })
 }

@@ -30,17 +30,17 @@ type GroupConfig struct {
 }
 
 const (
-	lookAllInterval = time.Minute      // between looks at everything
-	tidyRarely      = 60               // times CleanInterval between clean-ups of a database at rest
+	lookAllInterval = time.Minute      // between polls of everything
+	tidyRarely      = 60               // times CleanInterval, between clean-ups of a sleeping database
 	turn            = 10 * time.Second // of a forwarder while others wait,
-	rest            = checkInterval    // or until it has had nothing to do for as long
+	rest            = checkInterval    // or until it has been idle for this long
 	stuckForwarders = 4                // times MaxActive
-	failingFor      = 10 * time.Second // after which a forwarder that cannot read is stopped
+	failingFor      = 10 * time.Second // before a forwarder that cannot read is stopped
 	checkInterval   = 100 * time.Millisecond
 
 	looksAtOnce = 8
-	slowLook    = 250 * time.Millisecond // a look that takes longer leaves its place among looksAtOnce,
-	slowLooks   = 32                     // and is one of these
+	slowLook    = 250 * time.Millisecond // a poll that takes longer frees its slot among looksAtOnce,
+	slowLooks   = 32                     // and takes one of these
 	manyLooks   = 1000                   // sequences in a statement
 
 	groupRoom = 128 << 20 // bytes in memory, of all forwarders together
@@ -55,10 +55,10 @@ func (c *GroupConfig) setDefaults() {
 	fill(&c.Forwarder.ReadAheadBytes, min(readAheadBytes, max(1<<20, groupRoom/max(c.MaxActive, 1))))
 	scope := c.Forwarder.Scope
 	c.Forwarder.setDefaults()
-	c.Forwarder.Scope = scope // Configure may set other topics, which make another one
+	c.Forwarder.Scope = scope // Configure may set other topics, which need another scope
 }
 
-// validate returns an error that names the fields at fault.
+// validate returns an error that names the invalid fields.
 func (c *GroupConfig) validate() error {
 	var errs []error
 	for _, d := range []struct {

@@ -17,12 +17,12 @@ import (
 type databaseState int
 
 const (
-	asleep databaseState = iota // it is looked at
-	queued                      // its forwarder is to start
+	asleep databaseState = iota // it is polled
+	queued                      // its forwarder is about to start
 	awake                       // its forwarder runs
 )
 
-// database is a database of a Group. All but woken is guarded by Group.mu.
+// database is a database of a Group. All fields but woken are guarded by Group.mu.
 type database struct {
 	key    string
 	held   *fleet.Handle
@@ -33,44 +33,44 @@ type database struct {
 	woken  atomic.Bool // it is in Group.woken, or need not be
 
 	state   databaseState
-	leaving bool // it is gone from the fleet
+	leaving bool // it was removed from the fleet
 	nap     nap.Memory
 	breaker breaker.Breaker
-	lookAt  time.Time    // when to look, but for what its server says
-	allAt   time.Time    // when to look at everything
-	ofAll   machine.Pace // of looks at everything,
-	ofOne   machine.Pace // and of others
-	dueAt   time.Time    // when something falls due; zero = nothing
-	tidyAt  time.Time    // when to start it although there is nothing to do, to clean up
-	toTidy  bool         // it is started for that alone
-	topics  []string     // that its forwarder publishes
+	lookAt  time.Time    // next poll, unless its server delays it
+	allAt   time.Time    // next poll of everything
+	ofAll   machine.Pace // of polls of everything,
+	ofOne   machine.Pace // and of other polls
+	dueAt   time.Time    // when the next message is due; zero = none
+	tidyAt  time.Time    // when to start it for a clean-up, even without messages
+	toTidy  bool         // it was started only for a clean-up
+	topics  []string     // of its forwarder
 	drains  []wanted
 
 	// While it is awake.
 	engine  *engine // nil while it starts
 	started time.Time
-	stop    chan struct{} // closed when others want its place, or it is leaving
+	stop    chan struct{} // closed when others need its slot, or it is leaving
 	stopped bool
-	changed time.Time // when it was started, or stopped
+	changed time.Time // when it was started, or told to stop
 }
 
-// wanted is a call of Drain.
+// wanted is a waiting call of Drain.
 type wanted struct {
-	after int64 // a look that began later counts
+	after int64 // only polls that begin later count
 	done  chan error
 }
 
-// server is what the databases of one pool have in common: it is looked at for all of them at once.
+// server is the shared state of the databases of one pool: one poll serves all of them.
 type server struct {
 	databases map[*database]bool
-	looking   bool // and so not in Group.soonest
-	again     bool // it is to be looked at once more then
+	looking   bool // therefore not in Group.soonest
+	again     bool // poll it once more afterwards
 	lookAt    time.Time
 	breaker   breaker.Breaker
-	at        int // in Group.soonest
+	at        int // index in Group.soonest
 }
 
-// servers is a heap of those that are to be looked at, the soonest first.
+// servers is a heap of the servers to be polled, the soonest first.
 type servers []*server
 
 func (l servers) Len() int           { return len(l) }
@@ -93,7 +93,7 @@ func (l *servers) Pop() any {
 	return s
 }
 
-// lookAt says when a server is to be looked at, if that is sooner. It is called under mu.
+// lookAt schedules a poll of a server, unless one is scheduled earlier. mu must be held.
 func (g *Group) lookAt(s *server, at time.Time) {
 	switch {
 	case s.looking:
@@ -104,7 +104,7 @@ func (g *Group) lookAt(s *server, at time.Time) {
 	}
 }
 
-// sync makes the databases those of the fleet.
+// sync updates the databases to match the fleet.
 func (g *Group) sync() {
 	keys := g.fleet.Keys()
 	known := make(map[string]bool, len(keys))
@@ -129,14 +129,14 @@ func (g *Group) sync() {
 	}
 	for _, key := range keys {
 		if g.all[key] == nil {
-			if held, err := g.fleet.Acquire(key); err == nil { // else it has just gone
+			if held, err := g.fleet.Acquire(key); err == nil { // otherwise it was just removed
 				g.join(key, held)
 			}
 		}
 	}
 }
 
-// join is called under mu.
+// join must be called with mu held.
 func (g *Group) join(key string, held *fleet.Handle) {
 	d := &database{key: key, held: held, db: (*core.DB)(held.DB())}
 	d.logger = d.db.Logger(g.logger)
@@ -160,7 +160,7 @@ func (g *Group) join(key string, held *fleet.Handle) {
 	g.all[key] = d
 }
 
-// leave lets go of a database that is gone as soon as nothing of it is under way. It is called under mu.
+// leave releases a database that was removed from the fleet as soon as none of its work is in flight. mu must be held.
 func (g *Group) leave(d *database) {
 	switch d.state {
 	case asleep, queued:
@@ -171,7 +171,7 @@ func (g *Group) leave(d *database) {
 	}
 }
 
-// remove is called under mu.
+// remove must be called with mu held.
 func (g *Group) remove(d *database) {
 	if g.all[d.key] != d {
 		return
@@ -187,7 +187,7 @@ func (g *Group) remove(d *database) {
 	d.held.Release()
 }
 
-// end has its forwarder stop. It is called under mu.
+// end stops its forwarder. mu must be held.
 func (d *database) end() {
 	if !d.stopped {
 		d.stopped, d.changed = true, time.Now()
@@ -195,17 +195,17 @@ func (d *database) end() {
 	}
 }
 
-// drain is called under mu.
+// drain must be called with mu held.
 func (d *database) drain(begun int64) chan error {
 	w := wanted{begun, make(chan error, 1)}
 	d.drains = append(d.drains, w)
 	return w.done
 }
 
-// answer answers all calls of Drain. It is called under mu.
+// answer answers all calls of Drain. mu must be held.
 func (d *database) answer(err error) { d.answerBefore(1<<62, err) }
 
-// answerBefore answers those that were made before a look began. It is called under mu.
+// answerBefore answers the calls that were made before a poll began. mu must be held.
 func (d *database) answerBefore(look int64, err error) {
 	left := d.drains[:0]
 	for _, w := range d.drains {

@@ -15,15 +15,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// asked is a database that is looked at.
+// asked is a database in a poll.
 type asked struct {
 	d      *database
 	number int64
-	all    bool // look at everything
+	all    bool // poll everything
 	topics []string
 }
 
-// look looks at the databases of a server that are asleep.
+// look polls the sleeping databases of a server.
 func (g *Group) look(ctx context.Context, s *server, number int64, slow bool) {
 	hurry := time.AfterFunc(slowLook, func() {
 		g.mu.Lock()
@@ -50,7 +50,7 @@ func (g *Group) look(ctx context.Context, s *server, number int64, slow bool) {
 	} else {
 		g.looks--
 	}
-	slow = true // should hurry be late
+	slow = true // in case hurry is late
 	now := time.Now()
 	s.looking = false
 	s.lookAt = now.Add(jitter(g.cfg.LookInterval))
@@ -77,7 +77,7 @@ func (g *Group) look(ctx context.Context, s *server, number int64, slow bool) {
 	signal(g.now)
 }
 
-// names names one of the databases of a server. It is called under mu.
+// names returns the name of one of the server's databases. mu must be held.
 func names(s *server) string {
 	var first string
 	for d := range s.databases {
@@ -91,7 +91,7 @@ func names(s *server) string {
 	return first
 }
 
-// failed notes that a server could not be looked at, and returns how long to leave it alone. It is called under mu.
+// failed records that the poll of a server failed, and returns how long to wait before the next. mu must be held.
 func (g *Group) failed(s *server, list []asked, number int64, err error, now time.Time) time.Duration {
 	wait := s.breaker.Failed(now)
 	fields := watermill.LogFields{"db": names(s), "wait": wait.String(), "failures": s.breaker.Failures()}
@@ -116,7 +116,7 @@ func (g *Group) failed(s *server, list []asked, number int64, err error, now tim
 	return wait
 }
 
-// sleepers returns what is to be looked at, and has forwarders started for what fell due.
+// sleepers returns the databases to poll, and starts forwarders for those with a due message.
 func (g *Group) sleepers(s *server, now time.Time) (list []asked) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -136,7 +136,7 @@ func (g *Group) sleepers(s *server, now time.Time) (list []asked) {
 	return list
 }
 
-// lookMany takes those out of a list of which nothing new can be seen at one glance.
+// lookMany removes from a list the databases for which a single cheap statement shows nothing new.
 func (g *Group) lookMany(ctx context.Context, list []asked) error {
 	for len(list) > 1 {
 		some := list[:min(len(list), manyLooks)]
@@ -164,7 +164,7 @@ func (g *Group) lookMany(ctx context.Context, list []asked) error {
 	return nil
 }
 
-// lookOne looks at one database. It returns an error if that is one of the server's, and not of the database alone.
+// lookOne polls one database. It returns an error only if the whole server is affected, not the database alone.
 func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
 	d := a.d
 	begun := time.Now()
@@ -200,7 +200,7 @@ func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
 	return nil
 }
 
-// broken leaves a database alone for a while. It is called under mu.
+// broken skips a database for a while. mu must be held.
 func (g *Group) broken(d *database, err error, now time.Time) {
 	wait := d.breaker.Failed(now)
 	fields := watermill.LogFields{"wait": wait.String(), "failures": d.breaker.Failures()}
@@ -213,16 +213,16 @@ func (g *Group) broken(d *database, err error, now time.Time) {
 	}
 }
 
-// looked takes over what a look has found.
+// looked applies the result of a poll.
 func (g *Group) looked(a asked, l nap.Look, number int64, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d, now := a.d, time.Now()
 	if d.state != asleep {
-		return // it was woken meanwhile
+		return // it was woken in the meantime
 	}
 	work := d.nap.Looked(l)
-	var rest time.Duration // what takes long may use about a twentieth of the time
+	var rest time.Duration // slow polls may use about a twentieth of the time
 	if l.All {
 		rest = d.ofAll.Rest(took)
 		d.allAt = now.Add(max(jitter(lookAllInterval), rest))

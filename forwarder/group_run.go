@@ -15,7 +15,7 @@ import (
 // Cause: one outbox of the Group cannot be read.
 var errCannotRead = errors.New("reading failed for 10s: see the error logged before")
 
-// run runs the forwarder of a database until there is nothing to do any more, and has it looked at then.
+// run runs the forwarder of a database until it is idle, and then schedules a poll.
 func (g *Group) run(ctx context.Context, d *database) {
 	err := g.forward(ctx, d)
 	g.mu.Lock()
@@ -42,7 +42,7 @@ func (g *Group) run(ctx context.Context, d *database) {
 	signal(g.now)
 }
 
-// forward runs a forwarder. It returns why it did not do what it should.
+// forward runs a forwarder. It returns an error if the forwarder did not work as it should.
 func (g *Group) forward(ctx context.Context, d *database) error {
 	f, err := g.forwarder(ctx, d)
 	if err != nil {
@@ -63,13 +63,13 @@ func (g *Group) forward(ctx context.Context, d *database) error {
 	return errors.Join(failed, <-ended)
 }
 
-// watch returns when the forwarder of a database has ended, or is to end, with an error if that is because it fails.
-// Meanwhile it answers calls of Drain.
+// watch returns when the forwarder of a database has ended or must end, with an error if it is failing. Meanwhile it
+// answers calls of Drain.
 func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 	check := time.NewTicker(min(checkInterval, g.cfg.IdleAfter))
 	defer check.Stop()
 	drained := make(chan error, 1)
-	draining := 0 // calls that wait for it
+	draining := 0 // calls of Drain that wait for it
 	for {
 		select {
 		case <-ctx.Done():
@@ -101,8 +101,8 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 	}
 }
 
-// done says whether the forwarder of a database has had nothing to do for long enough. It has it clean up before, when
-// it is time.
+// done reports whether the forwarder of a database has been idle for long enough. If a clean-up is due, it is made
+// first.
 func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 	g.mu.Lock()
 	tidy, idleAfter := !time.Now().Before(d.tidyAt), g.cfg.IdleAfter
@@ -153,7 +153,7 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 	return newForwarder(d.held.DB(), pub, cfg, true, g.logger)
 }
 
-// tidy has the maintainer work at once. It returns when that is done, or when ctx or stop ends.
+// tidy makes the maintainer work immediately. It returns when that is done, or when ctx or stop ends.
 func (e *engine) tidy(ctx context.Context, stop <-chan struct{}) {
 	done := make(chan struct{})
 	for to := e.tidyNow; ; {
@@ -170,11 +170,11 @@ func (e *engine) tidy(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// mood is how an engine is doing.
+// mood is the state of health of an engine.
 type mood struct {
-	quiet   time.Duration // for how long there has been nothing to do; 0 = there is
-	failing time.Duration // for how long no read has worked; 0 = they do
-	stuck   bool          // the database does not answer, or not soon
+	quiet   time.Duration // how long there has been nothing to do; 0 = there is work
+	failing time.Duration // how long no read has worked; 0 = reads work
+	stuck   bool          // the database does not answer, or only slowly
 }
 
 const stuckAfter = time.Second
@@ -185,10 +185,10 @@ func (e *engine) mood() mood {
 	return mood{quiet: m.Quiet, failing: m.Failing, stuck: m.Asking > stuckAfter || m.Failing > 0}
 }
 
-// stuck says whether the forwarder of a database waits for the database. It is called under mu.
+// stuck reports whether the forwarder of a database is waiting for the database. mu must be held.
 func (d *database) stuck(now time.Time) bool {
 	if d.engine == nil || d.stopped {
-		return now.Sub(d.changed) > stuckAfter // since it was started, or is to stop
+		return now.Sub(d.changed) > stuckAfter // since it was started, or told to stop
 	}
 	select {
 	case <-d.engine.running:

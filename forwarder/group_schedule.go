@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// jitter spreads what would happen at once: d, more or less by a fifth.
+// jitter spreads events that would otherwise coincide: it returns d, varied by up to a fifth.
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// schedule is the goroutine that decides what is looked at and which forwarders run, until ctx is over.
+// schedule is the goroutine that decides which databases are polled and which forwarders run, until ctx ends.
 func (g *Group) schedule(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -32,7 +32,7 @@ func (g *Group) schedule(ctx context.Context) {
 	}
 }
 
-// pass starts what there is to start, and returns how long nothing else will be without a signal.
+// pass starts everything that is due, and returns how long to sleep unless a signal arrives.
 func (g *Group) pass(ctx context.Context, now time.Time) time.Duration {
 	g.wokenMu.Lock()
 	woken := g.woken
@@ -41,7 +41,7 @@ func (g *Group) pass(ctx context.Context, now time.Time) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, d := range woken {
-		if d.state == asleep { // else it stays woken, so that commits do not signal, until it is asleep
+		if d.state == asleep { // otherwise it stays woken until it is asleep, so that commits do not signal
 			d.woken.Store(false)
 			g.rouse(d, now)
 		}
@@ -61,7 +61,7 @@ func (g *Group) pass(ctx context.Context, now time.Time) time.Duration {
 	return wait
 }
 
-// startLooks starts the looks that are due, as far as there are places for them. It is called under mu.
+// startLooks starts the due polls for which there are slots. mu must be held.
 func (g *Group) startLooks(ctx context.Context, now time.Time) (wait time.Duration) {
 	for len(g.soonest) > 0 {
 		s := g.soonest[0]
@@ -77,7 +77,7 @@ func (g *Group) startLooks(ctx context.Context, now time.Time) (wait time.Durati
 		case suspect:
 			g.slow++
 		case g.looks >= looksAtOnce:
-			return time.Hour // the end of one signals
+			return time.Hour // the end of a poll signals
 		default:
 			g.looks++
 		}
@@ -90,8 +90,7 @@ func (g *Group) startLooks(ctx context.Context, now time.Time) (wait time.Durati
 	return time.Hour
 }
 
-// places returns how many forwarders may be started. Those that wait for their databases leave their places to others.
-// It is called under mu.
+// places returns how many forwarders may be started. Those that wait for their databases use no slot. mu must be held.
 func (g *Group) places(now time.Time) int {
 	if len(g.queue) == 0 {
 		return 0
@@ -105,16 +104,16 @@ func (g *Group) places(now time.Time) int {
 	return min(places, stuckForwarders*g.cfg.MaxActive-len(g.active))
 }
 
-// rouse has the forwarder of a database start, when there is room. It is called under mu.
+// rouse starts the forwarder of a database when there is a free slot. mu must be held.
 func (g *Group) rouse(d *database, now time.Time) {
 	if d.state != asleep || d.leaving || g.all[d.key] != d || d.breaker.Open(now) && len(d.drains) == 0 {
-		return // looks find what is left
+		return // polls find the rest
 	}
 	d.state = queued
 	g.queue = append(g.queue, d)
 }
 
-// start is called under mu.
+// start must be called with mu held.
 func (g *Group) start(ctx context.Context, d *database, now time.Time) {
 	d.state, d.started, d.changed = awake, now, now
 	d.stop, d.stopped = make(chan struct{}), false
@@ -122,8 +121,8 @@ func (g *Group) start(ctx context.Context, d *database, now time.Time) {
 	g.work.Go(func() { g.run(ctx, d) })
 }
 
-// makeRoom stops as many forwarders as are waited for: those that have nothing to do, then those that have had their
-// turn. It is called under mu.
+// makeRoom stops as many forwarders as others wait for: first the idle ones, then those that have had their turn. mu
+// must be held.
 func (g *Group) makeRoom(now time.Time) {
 	type candidate struct {
 		d     *database
@@ -134,7 +133,7 @@ func (g *Group) makeRoom(now time.Time) {
 	for d := range g.active {
 		switch {
 		case d.stopped:
-			if !d.stuck(now) { // else it has left its place before, and will leave no other
+			if !d.stuck(now) { // otherwise its slot is already free
 				wanted--
 			}
 		case d.engine != nil && len(d.drains) == 0:

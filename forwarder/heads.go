@@ -15,16 +15,16 @@ import (
 // headsPerPage is how many blocked keys one statement loads.
 const headsPerPage = 5000
 
-// loading is a lane that was taken, with the part of its blocked keys that is loaded.
+// loading is a lane that was taken, with the blocked keys that are loaded so far.
 type loading struct {
 	term  board.Term
-	life  string // of the server, in which they were loaded
+	life  string // server incarnation in which they were loaded
 	heads []board.Head
 }
 
-// loadHeads loads a page of the messages that block keys in lanes that were taken, and starts those that are done. It
-// is called by the reading goroutine, so its statement begins after the taking committed and ends before the first
-// read. Lanes with few go first, and what they have is published while the others still load.
+// loadHeads loads a page of the messages that block keys in newly taken lanes, and starts the lanes that are complete.
+// The reading goroutine calls it, so its statement begins after the taking committed and ends before the first read.
+// Lanes with few blocked keys go first, so that their messages are published while the others still load.
 func (r *reader) loadHeads(ctx context.Context, load []board.Term) error {
 	e, old := r.e, r.loading
 	if len(load)+len(old) == 0 {
@@ -54,20 +54,20 @@ func (r *reader) loadHeads(ctx context.Context, load []board.Term) error {
 	}
 	for n, l := range r.loading {
 		if l.life = cmp.Or(l.life, life); l.life != life {
-			r.loading = nil // what was loaded before the server crashed may be lost: from the first page on
+			r.loading = nil // rows loaded before a crash of the server may be lost: start again from the first page
 			return errNewLife
 		}
 		if l.heads = append(l.heads, pages[n]...); len(pages[n]) == limit {
 			continue
 		}
 		delete(r.loading, n)
-		lane := board.NewTaken(time.Now(), l.term, l.heads) // others need not wait for that
+		lane := board.NewTaken(time.Now(), l.term, l.heads) // the others need not wait for this
 		e.step(func(now time.Time, m *machine.Machine) { m.LaneLoaded(now, l.term, l.life, lane) })
 	}
 	return nil
 }
 
-// heads reads a page of the messages that block keys, above a cursor in each lane, and in which life of the server.
+// heads reads a page of the messages that block keys, above a cursor in each lane, and the incarnation of the server.
 func (e *engine) heads(
 	ctx context.Context, q drive.Querier, lanes, cursors []int64, limit int,
 ) (pages map[int16][]board.Head, life string, err error) {

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// waitReportInterval is how often a forwarder says that it waits for others to leave.
+// waitReportInterval is how often a forwarder logs that it waits for others to leave.
 const waitReportInterval = time.Minute
 
-// waitReport is what was last said about forwarders that this one waits for.
+// waitReport records what was last logged about the forwarders that this one waits for.
 type waitReport struct {
-	since, said time.Time // zero = it does not wait
+	since, said time.Time // zero = it is not waiting
 }
 
 // register writes the heartbeat row, and joins the forwarders of the scope unless others must leave first: those that
@@ -62,7 +62,7 @@ func (k *keeper) register(ctx context.Context) error {
 	return nil
 }
 
-// sayWaiting logs what the forwarder waits for, at once and then each minute.
+// sayWaiting logs which forwarders this one waits for, immediately and then once a minute.
 func (k *keeper) sayWaiting(ahead []string) {
 	w, now := &k.waits, time.Now()
 	switch {

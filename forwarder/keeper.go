@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// leaveTimeout bounds giving the lanes back; if it fails the lease runs out by itself.
+	// leaveTimeout bounds the release of the lanes; if it fails, the lease expires on its own.
 	leaveTimeout = 5 * time.Second
-	// waitInterval is how often one that waits for others to leave looks whether they have.
+	// waitInterval is how often a forwarder that waits for others to leave checks whether they have.
 	waitInterval = time.Second
 )
 
-// keeper is the goroutine that keeps the lease, and takes and gives lanes so that each live forwarder has its share.
-// Only it writes lanes in the database, and only it touches these fields.
+// keeper is the goroutine that renews the lease, and takes and releases lanes so that each live forwarder has its
+// share. Only it writes lanes in the database, and only it uses these fields.
 type keeper struct {
 	e      *engine
 	q      drive.Querier // a connection that handlers cannot starve
 	joined bool          // no other scope may read our topics
-	unsure bool          // the lease ran out since lanes were last read: others may have taken some of ours
+	unsure bool          // the lease expired since lanes were last read: others may have taken some of ours
 	waits  waitReport
-	short  int             // plans in a row that found lanes missing to our share
-	owned  int             // lanes, as it was last reported
+	short  int             // consecutive plans in which lanes were missing from our share
+	owned  int             // number of lanes last reported
 	had    map[int16]int64 // the highest epoch of each lane that was ours
-	seen   sightings       // of the leases of others
-	told   string          // of itself
-	facts  trouble.Log     // of telling it
+	seen   sightings       // leases of other forwarders
+	told   string          // facts last written
+	facts  trouble.Log     // failures to write them
 }
 
 func (k *keeper) keep(ctx context.Context) {
@@ -50,7 +50,7 @@ func (k *keeper) keep(ctx context.Context) {
 		case <-timer.C:
 		case <-k.e.leaseNow:
 		}
-		// Not cut off at the end: a cancellation that comes late may hit the statement that gives everything back.
+		// Not cancelled at the end: a late cancellation could hit the statement that releases everything.
 		wait, err := k.balance(context.WithoutCancel(ctx))
 		if ctx.Err() != nil {
 			return
@@ -63,8 +63,8 @@ func (k *keeper) keep(ctx context.Context) {
 	}
 }
 
-// balance renews the lease, gives back what is free, carries out the plan for the others, and writes what the forwarder
-// says of itself. It returns when to look again.
+// balance renews the lease, releases free lanes, carries out the plan for the others, and writes the facts about this
+// forwarder. It returns when to run again.
 func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	e := k.e
 	stopping := false
@@ -76,7 +76,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := k.soonDone(ctx)
 	defer cancel()
 	if !k.joined {
-		if _, err := k.members(ctx); err != nil { // one that is dead may be in our way
+		if _, err := k.members(ctx); err != nil { // a dead one may be in our way
 			return 0, err
 		}
 		return min(e.cfg.LeaseTTL/3, waitInterval), k.stepAside(ctx)
@@ -97,7 +97,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	}
 	var p lease.Plan
 	e.step(func(_ time.Time, m *machine.Machine) { p = m.Viewed(members, list, k.short) })
-	if k.unsure { // not before the lanes are forgotten that others took meanwhile
+	if k.unsure { // only after lanes that others took meanwhile are dropped
 		k.unsure = false
 		e.recall()
 		e.extend(begun)
@@ -106,22 +106,22 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	err = k.tell(ctx) // last, as no lane is to wait for it
+	err = k.tell(ctx) // last, because no lane may wait for it
 	if k.facts.Tell(err); err != nil {
 		next = min(next, k.soon())
 	}
-	return min(next, max(0, e.cfg.LeaseTTL/3-time.Since(begun))), nil // a database that is slow shortens no lease
+	return min(next, max(0, e.cfg.LeaseTTL/3-time.Since(begun))), nil // a slow database shortens no lease
 }
 
-// renew renews the lease, or joins anew if it has run out, which takes the time that it takes: there is nothing to
-// lose. It says when the lease began that there is now.
+// renew renews the lease. If it has expired it joins again, with no time limit, because there is nothing left to lose.
+// It returns when the current lease began.
 func (k *keeper) renew(ctx context.Context, stopping bool) (begun time.Time, err error) {
 	begun, renewed, err := k.heartbeat(ctx, stopping)
 	if err != nil {
 		return begun, err
 	}
 	if !renewed {
-		k.joined = false // whatever becomes of joining anew: the answer to it may be lost, and it may be to wait
+		k.joined = false // even if joining again fails: its answer may be lost, or it may have to wait
 	}
 	if k.joined {
 		return begun, nil
@@ -130,7 +130,7 @@ func (k *keeper) renew(ctx context.Context, stopping bool) (begun time.Time, err
 	if err := k.register(ctx); err != nil || !k.joined {
 		return begun, err
 	}
-	begun, renewed, err = k.heartbeat(ctx, stopping) // most of the lease may be over
+	begun, renewed, err = k.heartbeat(ctx, stopping) // most of the lease may have passed
 	if err == nil && !renewed {
 		k.joined = false
 		err = fmt.Errorf("the lease of %s expired while the forwarder joined: the database answers slowly: raise LeaseTTL",
@@ -139,7 +139,7 @@ func (k *keeper) renew(ctx context.Context, stopping bool) (begun time.Time, err
 	return begun, err
 }
 
-// heartbeat renews the lease unless it has run out.
+// heartbeat renews the lease unless it has expired.
 func (k *keeper) heartbeat(ctx context.Context, stopping bool) (begun time.Time, renewed bool, err error) {
 	ctx, cancel := k.soonDone(ctx)
 	defer cancel()
@@ -151,8 +151,8 @@ func (k *keeper) heartbeat(ctx context.Context, stopping bool) (begun time.Time,
 	return begun, n > 0, nil
 }
 
-// soonDone bounds what must not keep the lease from being renewed. While there is none there is more time: what is cut
-// off takes the connection with it, and a new one is slower than any.
+// soonDone bounds work that must not delay the renewal of the lease. Without a lease the limit is longer: a timeout
+// closes the connection, and opening a new one is slower than any statement.
 func (k *keeper) soonDone(ctx context.Context) (context.Context, context.CancelFunc) {
 	most := max(k.e.cfg.LeaseTTL/3, time.Second)
 	k.e.step(func(now time.Time, m *machine.Machine) {
@@ -163,10 +163,10 @@ func (k *keeper) soonDone(ctx context.Context) (context.Context, context.CancelF
 	return context.WithTimeout(ctx, most)
 }
 
-// soon is when to try again what failed.
+// soon returns when to retry after a failure.
 func (k *keeper) soon() time.Duration { return min(k.e.cfg.LeaseTTL/10, time.Second) }
 
-// take takes what the plan says.
+// take takes the lanes of the plan.
 func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, err error) {
 	e := k.e
 	k.short, next = p.Short, p.Next
@@ -190,12 +190,12 @@ func (k *keeper) take(ctx context.Context, p lease.Plan) (next time.Duration, er
 	return next, nil
 }
 
-// owns says how many lanes are owned now.
+// owns reports the number of lanes owned now.
 func (k *keeper) owns(lanes int) {
 	if lanes != k.owned {
 		k.owned = lanes
 		say := k.e.logger.Info
-		if k.e.pooled { // it comes and goes
+		if k.e.pooled { // it is temporary
 			say = k.e.logger.Debug
 		}
 		say("lanes owned", watermill.LogFields{"lanes": lanes})
@@ -203,17 +203,17 @@ func (k *keeper) owns(lanes int) {
 	}
 }
 
-// lookAgain is when to look again after others took what we wanted to.
+// lookAgain is when to check again after others took lanes that we wanted.
 const lookAgain = 50 * time.Millisecond
 
-// giveBack releases the lanes of which nothing is under way any more.
+// giveBack releases the lanes that have nothing in flight any more.
 func (k *keeper) giveBack(ctx context.Context) error {
 	var free []board.Term
 	k.e.step(func(_ time.Time, m *machine.Machine) { free = m.Free() })
 	return k.release(ctx, free)
 }
 
-// stepAside drops the lanes of a forwarder that came back late and must wait for others now.
+// stepAside drops the lanes of a forwarder that came back late and now has to wait for others.
 func (k *keeper) stepAside(ctx context.Context) error {
 	var list []board.Term
 	k.e.step(func(_ time.Time, m *machine.Machine) { list = m.SteppedAside() })
@@ -221,7 +221,7 @@ func (k *keeper) stepAside(ctx context.Context) error {
 	return k.release(ctx, list)
 }
 
-// leave gives everything back at once, so that no other has to wait for the lease to run out.
+// leave releases everything immediately, so that no other forwarder has to wait for the lease to expire.
 func (k *keeper) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
@@ -241,13 +241,13 @@ func (k *keeper) leave() {
 	}
 }
 
-// extend allows publishing for another lease time after the renewal began.
+// extend allows publishing for another lease period, counted from when the renewal began.
 func (e *engine) extend(begun time.Time) {
 	e.step(func(_ time.Time, m *machine.Machine) { m.Renewed(begun) })
 	e.lapse.Reset(time.Until(begun.Add(e.cfg.LeaseTTL)))
 }
 
-// recall takes back what no handler has received yet, as the lease is over: others deliver it.
+// recall takes back messages that no handler has received yet, because the lease is over: others deliver them.
 func (e *engine) recall() {
 	var calls []*board.Call
 	e.step(func(_ time.Time, m *machine.Machine) { calls = m.UnderWay() })

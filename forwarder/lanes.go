@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// takeLanes writes that lanes are ours, as far as no other forwarder was faster.
+// takeLanes records lanes as ours, except those that another forwarder took first.
 func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term) error {
 	if len(list) == 0 {
 		return nil
@@ -39,7 +39,7 @@ func (k *keeper) takeLanes(ctx context.Context, query string, list []lease.Term)
 	return nil
 }
 
-// release writes that lanes are free.
+// release records lanes as free.
 func (k *keeper) release(ctx context.Context, list []board.Term) error {
 	if len(list) == 0 {
 		return nil
@@ -53,7 +53,7 @@ func (k *keeper) release(ctx context.Context, list []board.Term) error {
 	return nil
 }
 
-// allLanes reads the lanes, and makes those anew that were deleted.
+// allLanes reads the lanes, and recreates any that were deleted.
 func (k *keeper) allLanes(ctx context.Context) ([]lease.Lane, error) {
 	list, err := k.lanes(ctx)
 	if err != nil || len(list) == lease.Lanes {
@@ -80,7 +80,7 @@ func (k *keeper) lanes(ctx context.Context) (list []lease.Lane, err error) {
 	return list, nil
 }
 
-// columns makes arguments of terms.
+// columns converts terms to arguments.
 func columns(list []board.Term) (lanes, epochs []int64) {
 	for _, term := range list {
 		lanes, epochs = append(lanes, int64(term.Lane)), append(epochs, term.Epoch)

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// prepareSettling returns an error if dead letters are to be written that the role of the connection may not write:
-// each death would fail, again and again.
+// prepareSettling returns an error if dead letters must be written and the connection's role may not write them: every
+// death would fail, again and again.
 func (e *engine) prepareSettling(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

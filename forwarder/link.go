@@ -2,11 +2,11 @@ package forwarder
 
 import "github.com/ThreeDotsLabs/watermill/message"
 
-// link is what a publisher has that can say whether it has a connection, as those of watermill-amqp can.
+// link is implemented by publishers that know whether they are connected, such as those of watermill-amqp.
 type link interface{ IsConnected() bool }
 
-// linkOf returns the link of a publisher, and nil if it has none. It looks behind no decorator but WithVerdicts: one
-// may hold another publisher by the time that it is asked.
+// linkOf returns the link of a publisher, or nil if it has none. WithVerdicts is the only decorator that it looks
+// behind, because others may replace the publisher that they wrap.
 func linkOf(pub message.Publisher) link {
 	if c, ok := pub.(*classified); ok {
 		return linkOf(c.Publisher)

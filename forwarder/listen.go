@@ -13,15 +13,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// heard is told of a commit.
+// heard handles the notification of a commit.
 func (e *engine) heard(n core.Notification) {
 	if n.Outbox {
 		e.wake()
 	}
 }
 
-// listen is the goroutine that hears of commits in other processes. What it misses while the connection is
-// down is found by polling.
+// listen is the goroutine that receives notifications of commits in other processes. Those that it misses while the
+// connection is down are found by polling.
 func (e *engine) listen(ctx context.Context) {
 	// Cause: the LISTEN connection broke, or the pool is full.
 	// Cure: check the size of the pool; until it works, forwarders poll.

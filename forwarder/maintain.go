@@ -13,11 +13,11 @@ import (
 
 const (
 	sweepBatch = 1000    // ids per lane and statement
-	sweepSpan  = 1 << 18 // how far a statement looks
+	sweepSpan  = 1 << 18 // ids that a statement covers
 )
 
-// maintain is the goroutine for what is in no hurry: the sweep, a second look at what keys wait for, writing down which
-// topics are paused, saying which no forwarder reads, and deleting what was published long ago.
+// maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, recording
+// paused topics, reporting topics that no forwarder reads, and deleting old published messages.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: until it works, rows changed by hand are not noticed.
@@ -86,15 +86,15 @@ func (e *engine) maintain(ctx context.Context) {
 	}
 }
 
-// positions returns the start of each lane that is read, in their order.
+// positions returns the start of each lane that is being read, by lane number.
 func (e *engine) positions() (at []machine.Position) {
 	e.step(func(_ time.Time, m *machine.Machine) { at = m.Positions() })
 	return at
 }
 
-// sweepLanes looks once through all that is pending below the marks for rows that the board does not know, using about
-// a twentieth of the time. What it finds is read by id after the next ordinary read: a row of a transaction that has
-// just committed is known by then, in its proper place.
+// sweepLanes checks all pending rows below the cursors once for rows that the board does not know, using about a
+// twentieth of the time. The rows that it finds are read by id after the next ordinary read: by then a row of a
+// transaction that has just committed is already known, in its proper place.
 func (e *engine) sweepLanes(ctx context.Context, pace *machine.Pace) error {
 	for at := e.positions(); ; {
 		begun := time.Now()
@@ -108,7 +108,7 @@ func (e *engine) sweepLanes(ctx context.Context, pace *machine.Pace) error {
 	}
 }
 
-// sleep waits, and says whether ctx was not over before.
+// sleep waits, and reports whether the full time passed before ctx ended.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -120,7 +120,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sweepOnce makes one step of the sweep, and returns where that stands; nothing is left if it is done.
+// sweepOnce makes one step of the sweep and returns the positions that remain; none are left when it is done.
 func (e *engine) sweepOnce(ctx context.Context, at []machine.Position) ([]machine.Position, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

@@ -9,18 +9,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// sightings are the leases of others, by the forwarder's id. A lease that was not renewed for as long as it lasts is
-// over, whatever the clock of the database says: it may have been set back since the lease was written.
+// sightings are the leases of other forwarders, by id. A lease that stays unchanged for its full duration has expired,
+// whatever the clock of the database shows: it may have been set back since the lease was written.
 type sightings map[string]sighting
 
 type sighting struct {
-	expiry  int64     // as it is written
-	since   time.Time // when it was read first
-	renewed bool      // it was another before
+	expiry  int64     // as written in the row
+	since   time.Time // when this expiry was first read
+	renewed bool      // an earlier expiry was seen before
 }
 
-// over says whether a lease that a read returned was the same for as long as it lasts. The read began and ended at
-// these times: the lease was renewed before the end of the one that returned it first.
+// over reports whether a lease that was just read has stayed the same for its full duration. The read began and ended
+// at the given times: the lease was renewed before the end of the read that first returned it.
 func (s sightings) over(id string, expiry int64, lasts time.Duration, began, ended time.Time) bool {
 	last, ok := s[id]
 	if !ok || last.expiry != expiry {
@@ -30,7 +30,7 @@ func (s sightings) over(id string, expiry int64, lasts time.Duration, began, end
 	return began.Sub(last.since) > lasts
 }
 
-// keep forgets all but some.
+// keep drops all other sightings.
 func (s sightings) keep(ids map[string]bool) {
 	for id := range s {
 		if !ids[id] {
@@ -39,7 +39,7 @@ func (s sightings) keep(ids map[string]bool) {
 	}
 }
 
-// members returns the live forwarders of the scope that are to have lanes, and ends the leases of those that are dead.
+// members returns the live forwarders of the scope that should have lanes, and ends the leases of dead ones.
 func (k *keeper) members(ctx context.Context) (list []lease.Member, err error) {
 	type lastly struct {
 		id     string

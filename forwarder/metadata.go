@@ -6,8 +6,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// decodeMetadata reads a JSON object of strings. Nearly all are plain, and read in a quarter of the time that package
-// json takes; that has the last word about all others.
+// decodeMetadata reads a JSON object of strings. Nearly all are plain, and are read four times as fast as with package
+// json, which decides about all others.
 func decodeMetadata(text []byte) (m message.Metadata, err error) {
 	if m, ok := plainMetadata(string(text)); ok {
 		return m, nil
@@ -18,7 +18,7 @@ func decodeMetadata(text []byte) (m message.Metadata, err error) {
 	return m, err
 }
 
-// plainMetadata reads an object whose strings are of ASCII characters that stand for themselves.
+// plainMetadata reads an object whose strings contain only unescaped ASCII characters.
 func plainMetadata(text string) (m message.Metadata, ok bool) {
 	p := plainJSON{text}
 	if !p.next('{') {
@@ -44,10 +44,10 @@ func plainMetadata(text string) (m message.Metadata, ok bool) {
 	}
 }
 
-// plainJSON is what is left to read.
+// plainJSON is the text that is left to read.
 type plainJSON struct{ text string }
 
-// next passes by spaces and one character, if that comes next.
+// next skips spaces and one character, if it is next.
 func (p *plainJSON) next(c byte) bool {
 	for i := range len(p.text) {
 		if p.text[i] == c {

@@ -14,18 +14,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// observers are those of the handle. Workers call the ones of publishes, the reporter all others: their methods here
-// only queue.
+// observers are the observers of the handle. Workers call those of publishes, the reporter all others: the methods for
+// those only queue.
 type observers struct {
 	db, scope string
 	ctx       context.Context
 	reports   *reporter
-	logger    watermill.LoggerAdapter // never waits
+	logger    watermill.LoggerAdapter // never blocks
 	publishes []observe.PublishObserver
 	deaths    []observe.DeadObserver
 	topics    []observe.TopicObserver
 	engines   []observe.EngineObserver
-	ahead     atomic.Int64 // how far the database's clock is ahead of this one, in nanoseconds
+	ahead     atomic.Int64 // nanoseconds by which the database's clock is ahead of this one
 }
 
 func newObservers(
@@ -38,7 +38,7 @@ func newObservers(
 	}
 }
 
-// only returns the observers that are a T.
+// only returns the observers that implement T.
 func only[T any](list []observe.Observer) (of []T) {
 	for _, o := range list {
 		if t, ok := o.(T); ok {
@@ -48,11 +48,11 @@ func only[T any](list []observe.Observer) (of []T) {
 	return of
 }
 
-// clock compares what the database's clock said in an answer with the time at which it was asked for. It is off by less
-// than the way there takes.
+// clock compares the database's time in an answer with the time at which the query was sent. The error is at most the
+// network latency there.
 func (o *observers) clock(said, asked time.Time) { o.ahead.Store(int64(said.Sub(asked))) }
 
-// publishStart sets the context of the message, and returns it.
+// publishStart sets and returns the context of the message.
 func (o *observers) publishStart(msg *message.Message, c *board.Call) context.Context {
 	ctx := msg.Context()
 	if len(o.publishes) == 0 {
@@ -143,7 +143,7 @@ func (o *observers) owned(lanes int) {
 	tell(o, o.engines, func(to observe.EngineObserver) { to.LanesOwned(o.ctx, own) })
 }
 
-// tell queues a report for each of them, so that one that fails keeps none from being told.
+// tell queues a separate report for each observer, so that one that fails does not stop the others.
 func tell[T any](o *observers, to []T, fn func(T)) {
 	for _, one := range to {
 		o.reports.post(func() { fn(one) })

@@ -10,11 +10,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// operatorInterval is how often a forwarder looks which topics an operator has paused.
+// operatorInterval is how often a forwarder reads which topics an operator has paused.
 const operatorInterval = time.Second
 
-// obey is the goroutine that looks which topics an operator has paused. It is one of its own because an operator who
-// pauses a topic must not wait for a sweep.
+// obey is the goroutine that polls for topics that an operator has paused. It is separate because an operator who
+// pauses a topic must not have to wait for a sweep.
 func (e *engine) obey(ctx context.Context) {
 	// Cause: the database.
 	// Cure: until it works, pauses by operators are not noticed.
@@ -31,7 +31,7 @@ func (e *engine) obey(ctx context.Context) {
 	}
 }
 
-// readOperatorPauses has the board pause the topics that an operator has paused.
+// readOperatorPauses pauses the topics on the board that an operator has paused.
 func (e *engine) readOperatorPauses(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

@@ -10,14 +10,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// maxDecorators is how many decorators are looked behind.
+// maxDecorators is how many nested decorators are unwrapped.
 const maxDecorators = 16
 
-// refuseOwn returns ErrOwnPublisher if a publisher writes to the outbox that the forwarder reads: each message would go
-// round for ever.
+// refuseOwn returns ErrOwnPublisher if a publisher writes to the outbox that the forwarder reads: each message would
+// loop forever.
 func refuseOwn(db *outbox.DB, cfg Config, pub message.Publisher) error {
 	if (*core.DB)(db).Check() != nil {
-		return nil // which newEngine reports
+		return nil // newEngine reports it
 	}
 	name := (*core.DB)(db).Tables().OutboxName()
 	check := func(what string, pub message.Publisher) error {
@@ -51,7 +51,7 @@ func writer(v reflect.Value, depth int) (found *outbox.Publisher) {
 	return found
 }
 
-// decorated shows a publisher, and those that it decorates, which it holds in a field, until one was the one.
+// decorated calls isIt for a publisher and for those that it decorates, found in its fields, until isIt returns true.
 func decorated(v reflect.Value, depth int, isIt func(reflect.Value) bool) bool {
 	for v.Kind() == reflect.Interface && !v.IsNil() {
 		v = v.Elem()

@@ -12,19 +12,19 @@ import (
 )
 
 const (
-	// pauseInterval is how often paused topics are written to the database if there are others than before.
+	// pauseInterval is how often paused topics are written to the database if they have changed.
 	pauseInterval = time.Second
-	// pauseAgain is how often what has become of them is.
+	// pauseAgain is how often their details are written.
 	pauseAgain = time.Minute
 )
 
-// pauses keeps the paused topics in the database, so that SQL sees them. It is of the maintaining goroutine.
+// pauses keeps the paused topics in the database, so that SQL sees them. It belongs to the maintaining goroutine.
 type pauses struct {
-	told []string // the topics that the database has
+	told []string // topics that the database has
 	at   time.Time
 }
 
-// tell writes the paused topics if they have changed, and each minute what has become of them.
+// tell writes the paused topics if they have changed, and their details once a minute.
 func (p *pauses) tell(ctx context.Context, e *engine) error {
 	var paused map[string]machine.Pause
 	e.step(func(_ time.Time, m *machine.Machine) { paused = m.Paused() })

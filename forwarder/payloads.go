@@ -10,18 +10,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// mostTardy is how often the time for payloads is doubled at most.
+// mostTardy is how often the time for payloads can be doubled.
 const mostTardy = 6
 
-// payloads reads what the answer to a read leaves out, as far as there is room, and takes out of it the rows that there
-// is no room for. After an error what has come until then counts: it is returned only if that is nothing.
+// payloads reads the payloads that the answer to a read left out, as far as there is room, and removes the other rows
+// from the answer. After an error the payloads read so far count: the error is returned only if there are none.
 func (r *reader) payloads(ctx context.Context, req *machine.ReadRequest, ans *answer) error {
 	var wanted []*board.Row
 	r.e.step(func(_ time.Time, m *machine.Machine) { wanted = m.Wanted(req, &ans.ReadAnswer) })
 	if len(wanted) == 0 {
 		return nil
 	}
-	rows := make(map[int64][]*board.Row, len(wanted)) // one may be wanted for two reasons
+	rows := make(map[int64][]*board.Row, len(wanted)) // one id may be wanted for two reasons
 	ids := make([]int64, 0, len(wanted))
 	for _, row := range wanted {
 		if rows[row.ID] == nil {
@@ -32,7 +32,7 @@ func (r *reader) payloads(ctx context.Context, req *machine.ReadRequest, ans *an
 	came, late, err := r.fetchPayloads(ctx, ids, max(0, req.Window.Bytes-ans.Bytes))
 	for _, p := range came {
 		for _, row := range rows[p.id] {
-			if row.UUID == p.uuid { // else it is another message, in another life
+			if row.UUID == p.uuid { // otherwise it is another message, of another incarnation
 				row.Payload, row.Metadata = p.payload, p.metadata
 				ans.came(row)
 			}
@@ -50,16 +50,16 @@ func (r *reader) payloads(ctx context.Context, req *machine.ReadRequest, ans *an
 	return err
 }
 
-// payload is what was left out of a row.
+// payload is the part that was left out of a row.
 type payload struct {
 	id                int64
 	uuid              string
 	payload, metadata []byte
 }
 
-// fetchPayloads reads those of some ids, as far as there is room. late are the ids of which nothing is known to be
-// wrong but that theirs did not come. A message that takes longer alone than a statement may is given more time
-// whenever it is tried.
+// fetchPayloads reads the payloads of some ids, as far as there is room. late are the ids whose payload did not come,
+// without any other sign of a fault. A message that alone takes longer than a statement may is given more time on each
+// try.
 func (r *reader) fetchPayloads(
 	ctx context.Context, ids []int64, room int64,
 ) (came []payload, late map[int64]bool, err error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// raise looks which of the long transactions have not written to the outbox, so that their end does not
-// make us read again all that has been written since they began.
+// raise finds the long transactions that have not written to the outbox, so that their end does not make us read again
+// everything written since they began.
 func (r *reader) raise(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
 	defer cancel()

@@ -14,19 +14,19 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-const rowsPerStep = 1024 // that are taken over before others have their turn: a millisecond or two
+const rowsPerStep = 1024 // that are added before others get the lock: a millisecond or two
 
-// reader is the goroutine that does all reads. Only it touches these fields.
+// reader is the goroutine that does all reads. Only it uses these fields.
 type reader struct {
 	e       *engine
 	q       drive.Querier // nil = not connected
-	close   func()        // nil = it is the pool
+	close   func()        // nil = q is the pool
 	loading map[int16]*loading
 	rows    int // that the last read returned
-	tardy   int // how often the time for payloads was doubled, as the first of them did not come in it
+	tardy   int // how often the time for payloads was doubled because the first of them did not arrive in time
 }
 
-// read reads until ctx is over.
+// read reads until ctx ends.
 func (e *engine) read(ctx context.Context) {
 	r := &reader{e: e, loading: map[int16]*loading{}}
 	retry := backoff.NewExponentialBackOff()
@@ -88,14 +88,14 @@ func (r *reader) disconnect() {
 	r.q, r.close = nil, nil
 }
 
-// plan says whether to read.
+// plan returns whether and what to read.
 func (r *reader) plan() (p machine.ReadPlan) {
 	r.e.step(func(now time.Time, m *machine.Machine) { p = m.PlanRead(now, r.e.dirty.Load()) })
 	return p
 }
 
-// once loads some blocked keys of lanes that were taken, if there are any, and does one read. After an error it returns
-// the request that is to be taken back, if there is one.
+// once loads some blocked keys of newly taken lanes, if there are any, and does one read. After an error it returns the
+// request to be taken back, if there is one.
 func (r *reader) once(ctx context.Context, plan machine.ReadPlan) (*machine.ReadRequest, error) {
 	if err := r.connect(ctx); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (r *reader) once(ctx context.Context, plan machine.ReadPlan) (*machine.Read
 	return nil, fmt.Errorf("read large messages: %w", late)
 }
 
-// beginLife gives a life its name.
+// beginLife creates the identity of a new incarnation.
 func (r *reader) beginLife(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
 	defer cancel()
@@ -141,9 +141,9 @@ func (r *reader) beginLife(ctx context.Context) error {
 	return err
 }
 
-// begin says what to read, if there is anything to read from.
+// begin returns the read request, if there is a lane to read from.
 func (r *reader) begin() (req machine.ReadRequest, ok bool) {
-	ranges := r.close != nil // a plan that is made anew each time may take another index for one
+	ranges := r.close != nil // a plan that is made again for each statement may choose another index for a range
 	r.e.step(func(now time.Time, m *machine.Machine) {
 		if req, ok = m.ReadBegins(now, ranges); ok {
 			r.e.dirty.Store(false)
@@ -152,7 +152,7 @@ func (r *reader) begin() (req machine.ReadRequest, ok bool) {
 	return req, ok
 }
 
-// end takes over a complete answer, or none of it. A large one is several steps, as workers wait for each of them.
+// end applies a complete answer, or none of it. A large one takes several steps, because workers wait for each of them.
 func (r *reader) end(req machine.ReadRequest, ans machine.ReadAnswer, begun time.Time) (err error) {
 	e := r.e
 	over, added := time.Now(), 0

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// recheckHeads compares the keys that are held with the rows that hold them, which an operator may have
-// settled, requeued or deleted.
+// recheckHeads compares the blocked keys with the rows that block them, which an operator may have settled, requeued or
+// deleted.
 func (e *engine) recheckHeads(ctx context.Context, pace *machine.Pace) error {
 	for at := e.positions(); len(at) > 0; {
 		begun := time.Now()
@@ -32,8 +32,8 @@ func (e *engine) recheckHeads(ctx context.Context, pace *machine.Pace) error {
 	return nil
 }
 
-// recheckFirsts looks whether what keys wait for is still pending that wait for a paused topic: when an operator has
-// settled or deleted it, the rest of the key may go on, on other topics.
+// recheckFirsts checks whether the first rows of keys that wait for a paused topic are still pending: if an operator
+// has settled or deleted such a row, the rest of its key may continue, on other topics.
 func (e *engine) recheckFirsts(ctx context.Context, pace *machine.Pace) error {
 	for _, p := range e.positions() {
 		var firsts []int64
@@ -54,7 +54,7 @@ func (e *engine) recheckFirsts(ctx context.Context, pace *machine.Pace) error {
 	return nil
 }
 
-// pending says which of some ids are those of pending messages.
+// pending returns which ids belong to pending messages.
 func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

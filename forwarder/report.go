@@ -12,11 +12,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// maxReports is how many reports may wait; more are counted, and not waited for.
+// maxReports is how many reports may wait; further ones are counted and dropped.
 const maxReports = 1024
 
-// reporter calls the logger and the observers in a goroutine of its own. They are code of the user's: they may take
-// their time, hang or panic, and that must stop nothing else.
+// reporter calls the logger and the observers in its own goroutine. They are user code: they may be slow, hang or
+// panic, and that must not stop anything else.
 type reporter struct {
 	queue   chan func()
 	dropped atomic.Int64
@@ -33,7 +33,7 @@ func newReporter(logger watermill.LoggerAdapter) *reporter {
 	}
 }
 
-// post queues a report. It never waits.
+// post queues a report. It never blocks.
 func (r *reporter) post(report func()) {
 	select {
 	case r.queue <- report:
@@ -42,7 +42,7 @@ func (r *reporter) post(report func()) {
 	}
 }
 
-// run reports until it is to stop and nothing waits. A report that ends this goroutine gets it a successor.
+// run reports until it is stopped and the queue is empty. If a report ends this goroutine, a new one takes over.
 func (r *reporter) run() {
 	pprof.SetGoroutineLabels(r.labels)
 	ended := true
@@ -74,7 +74,7 @@ func (r *reporter) run() {
 
 func (r *reporter) call(report func()) {
 	guard(report, func(err error) {
-		// The logger itself may be what panics.
+		// The logger itself may be the one that panics.
 		stack := watermill.LogFields{"stack": string(debug.Stack())}
 		// Cause: a bug of the logger or observer; see the field stack.
 		// Cure: fix it; publishing goes on.
@@ -89,7 +89,7 @@ func (r *reporter) call(report func()) {
 	}
 }
 
-// start begins to report. The function returned waits until everything is reported, but not for ever.
+// start starts reporting. The returned function waits until everything is reported, up to atMost.
 func (r *reporter) start(atMost time.Duration) (end func()) {
 	go r.run()
 	return func() {
@@ -103,8 +103,8 @@ func (r *reporter) start(atMost time.Duration) (end func()) {
 	}
 }
 
-// guard runs code of the user's, and calls failed if that panics, which ends nothing else, or ends its goroutine, which
-// the caller's own deferred functions must expect.
+// guard runs user code. If it panics, failed is called and the panic goes no further; the same happens if it ends its
+// goroutine, for which the caller's own deferred functions must be prepared.
 func guard(fn func(), failed func(error)) {
 	returned := false
 	defer func() {
@@ -121,7 +121,7 @@ func guard(fn func(), failed func(error)) {
 	returned = true
 }
 
-// queuedLogger is a logger that never waits.
+// queuedLogger is a logger that never blocks.
 type queuedLogger struct {
 	to      watermill.LoggerAdapter
 	reports *reporter

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-// prepare checks the schema and registers the forwarder. Nothing has to be undone if it fails.
+// prepare checks the schema and registers the forwarder. If it fails, nothing has to be undone.
 func (e *engine) prepare(ctx context.Context) error {
 	checkCtx, cancel := context.WithTimeout(ctx, 3*e.cfg.QueryTimeout) // for several statements
 	defer cancel()
@@ -28,8 +28,8 @@ func (e *engine) prepare(ctx context.Context) error {
 	return e.keeper.register(ctx)
 }
 
-// run works until ctx is over, then stops in order: nothing new is read or sent, what is under way is
-// waited for and settled, and the lanes are given back.
+// run works until ctx ends, then stops in order: it reads and sends nothing new, waits for publishes in flight and
+// settles them, and releases the lanes.
 func (e *engine) run(ctx context.Context) error {
 	e.keeper.q = e.db
 	if !e.pooled {
@@ -67,7 +67,7 @@ func (e *engine) run(ctx context.Context) error {
 	signal(e.leaseNow)
 	left := e.waitForPublishes()
 	stopSettling()
-	settler.Wait() // it settles what is left before it returns
+	settler.Wait() // it settles the remaining results before it returns
 	stopBackground()
 	back.Wait()
 	e.keeper.leave()
@@ -97,7 +97,7 @@ func (e *engine) waitForPublishes() int {
 	return e.giveUp()
 }
 
-// tick is the goroutine with the one timer of all calls.
+// tick is the goroutine of the single timer for all calls.
 func (e *engine) tick(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

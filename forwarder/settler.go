@@ -20,18 +20,18 @@ import (
 
 const (
 	maxSettle  = 10000 // rows per statement
-	lastSettle = 500   // rows per statement when it is the last try
+	lastSettle = 500   // rows per statement in the last try
 )
 
-// settler is the goroutine that writes results back, all that have come together since its last statement at once. What
-// fails is repeated: settling twice changes nothing. Only it touches these fields.
+// settler is the goroutine that writes results back, each time all that arrived since its last statement. Failed writes
+// are repeated: settling twice changes nothing. Only it uses these fields.
 type settler struct {
 	e         *engine
 	published batch[*board.Row]
 	failed    batch[board.Failure]
 }
 
-// settle works until ctx is over and nothing is left that can be settled.
+// runSettler works until ctx has ended and nothing is left that can be settled.
 func (e *engine) runSettler(ctx context.Context) {
 	s := &settler{e: e}
 	// Cause: the database, or another transaction has locked the rows.
@@ -69,7 +69,7 @@ func (e *engine) runSettler(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			over = true
-			s.published.careful = true // or it would wait for what is locked
+			s.published.careful = true // otherwise it would wait for locked rows
 		case <-timer.C:
 		case <-news:
 		}
@@ -77,7 +77,7 @@ func (e *engine) runSettler(ctx context.Context) {
 	s.giveUp(context.WithoutCancel(ctx))
 }
 
-// collect takes new results, and those whose pause is over.
+// collect adds new results, and those whose pause is over.
 func (s *settler) collect(now time.Time) {
 	var published []*board.Row
 	var failed []board.Failure
@@ -88,7 +88,7 @@ func (s *settler) collect(now time.Time) {
 	s.failed.add(failed, now)
 }
 
-// giveUp tries once more, around what is locked and in small parts, and says how much is left.
+// giveUp tries once more, skipping locked rows and in small parts, and logs how much is left.
 func (s *settler) giveUp(ctx context.Context) {
 	published, failed := s.published.last(ctx), s.failed.last(ctx)
 	left := len(published) + len(failed)
@@ -102,8 +102,8 @@ func (s *settler) giveUp(ctx context.Context) {
 		watermill.LogFields{"messages": left})
 }
 
-// writePublished returns the rows that it could not settle because they are locked, if it is careful;
-// else it waits for them.
+// writePublished returns the rows that it could not settle because they are locked, if it is careful; otherwise it
+// waits for them.
 func (s *settler) writePublished(
 	ctx context.Context, rows []*board.Row, careful bool,
 ) (locked []*board.Row, err error) {
@@ -125,8 +125,8 @@ func (s *settler) writePublished(
 	return locked, nil
 }
 
-// writeAll settles rows. Those of the span are settled a second time if some were not found as they had been read, in
-// another life for one, or sent again by an operator.
+// writeAll settles rows. Rows of the span are settled again, one by one, if some were not found as they had been read,
+// for example in another incarnation, or because an operator requeued them.
 func (s *settler) writeAll(ctx context.Context, rows []*board.Row) error {
 	e := s.e
 	life, seq := e.lifeOf(rows)
@@ -149,7 +149,7 @@ func (s *settler) writeAll(ctx context.Context, rows []*board.Row) error {
 	return err
 }
 
-// writeUnlocked settles rows that no transaction has locked.
+// writeUnlocked settles rows that no other transaction has locked.
 func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, locked []*board.Row, err error) {
 	ids, uuids := identities(rows)
 	passed := map[int64]bool{}
@@ -169,7 +169,7 @@ func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, l
 	return done, locked, err
 }
 
-// identities are those of rows, by rising id.
+// identities returns the ids and identities of rows, by rising id.
 func identities(rows []*board.Row) (ids []int64, uuids []string) {
 	rows = slices.Clone(rows)
 	sortRows(rows)
@@ -180,7 +180,7 @@ func identities(rows []*board.Row) (ids []int64, uuids []string) {
 	return ids, uuids
 }
 
-// identity is what tells a message from others of its id: its uuid, and its generation if it has one.
+// identity distinguishes a message from others with the same id: its uuid, and its generation if it has one.
 func identity(r *board.Row) string {
 	if r.Generation == "" {
 		return r.UUID
@@ -188,8 +188,8 @@ func identity(r *board.Row) string {
 	return r.UUID + "/" + r.Generation
 }
 
-// lifeOf returns the life that all rows were read in, as the server names it, and the sequence as of a read in it; "" =
-// it is over, or they differ.
+// lifeOf returns the incarnation in which all rows were read, as the server names it, and the sequence as of a read in
+// it; "" = it is over, or they differ.
 func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
 	e.step(func(_ time.Time, m *machine.Machine) { life, seq = m.Life() })
 	for _, r := range rows {
@@ -200,7 +200,7 @@ func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
 	return window.ServersLife(life), seq
 }
 
-// settled tells what is in the database.
+// settled reports results that are in the database.
 func (e *engine) settled(published []*board.Row, failed []board.Outcome) {
 	e.step(func(now time.Time, m *machine.Machine) { m.Settled(now, published, failed) })
 }

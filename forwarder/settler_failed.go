@@ -38,7 +38,7 @@ func (s *settler) writeFailed(ctx context.Context, failed []board.Failure, _ boo
 	return locked, nil
 }
 
-// failedArgs are the arguments of the statement that settles failures.
+// failedArgs returns the arguments of the statement that settles failures.
 func (e *engine) failedArgs(failed []board.Failure) []any {
 	n := len(failed)
 	ids, lanes, epochs, attempts := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
@@ -59,14 +59,14 @@ func (e *engine) failedArgs(failed []board.Failure) []any {
 	return args
 }
 
-// outcomesOf says what the database's answers mean: what became of failures, those whose rows are locked, and how many
-// messages are dead now.
+// outcomesOf interprets the database's answers: the outcomes of failures, the failures whose rows are locked, and how
+// many messages are now dead.
 func outcomesOf(
 	failed []board.Failure, answers map[int64]string,
 ) (outcomes []board.Outcome, locked []board.Failure, dead int) {
 	outcomes = make([]board.Outcome, 0, len(failed))
 	for _, f := range failed {
-		o := board.Outcome{Failure: f, Kind: board.Gone} // there is no answer if another has settled it
+		o := board.Outcome{Failure: f, Kind: board.Gone} // no answer means that another settled it
 		switch answers[f.Row.ID] {
 		case "waiting":
 			o.Kind = board.Waiting

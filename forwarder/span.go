@@ -8,22 +8,22 @@ import (
 )
 
 const (
-	leastSpan = 64 // rows, or it is not worth a statement of its own
+	leastSpan = 64 // rows; fewer are not worth a separate statement
 	widestGap = 16 // ids between two rows of a span
-	manyRows  = 16 // rows for each id that is left out, at least
+	manyRows  = 16 // minimum number of rows for each id that is left out
 )
 
-// span is a stretch of ids of which all are settled but those that are named: to walk it costs a half or a third of
-// what looking each id up does. Ids that no read has seen yet may lie in it, of transactions that commit later, so each
-// id between the ends is either one of a row of ours, or left out.
+// span is a range of ids that are all settled, except the listed ones: scanning it costs a half or a third of looking
+// up each id. It may contain ids that no read has seen yet, of transactions that commit later, so each id between the
+// ends either belongs to one of our rows or is left out.
 type span struct {
 	lo, hi int64
 	out    []int64
 	rows   int64
 }
 
-// spanOf finds the longest span in rows that were published in one life, and returns those outside of it. What an
-// operator had sent again is in none.
+// spanOf finds the longest span in rows that were published in one incarnation, and returns the rows outside it.
+// Requeued rows are never in a span.
 func spanOf(all []*board.Row) (s span, rest []*board.Row) {
 	var rows, again []*board.Row
 	for _, r := range all {

@@ -11,28 +11,28 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-// State is a snapshot of a forwarder, for one that does not do what you expect. For the tables use admin.Stats and
-// admin.Doctor.
+// State is a snapshot of a forwarder, for finding out why it does not do what you expect. For the tables use
+// admin.Stats and admin.Doctor.
 type State struct {
-	Lanes    []Lane        // that it owns, by number; nil before Run and after it
-	Share    int           // how many of 64 it is to own, as it last counted the forwarders; -1 before that
-	Lease    time.Duration // publishes may start for so long without another renewal; 0 = none may
+	Lanes    []Lane        // owned lanes, by number; nil before Run and after it
+	Share    int           // how many of the 64 lanes it should own, as it last counted the forwarders; -1 before that
+	Lease    time.Duration // how long publishes may start without another renewal; 0 = none may
 	Stopping bool          // Run is ending
 
-	Messages     int      // in memory, with those being published; at most Config.ReadAhead, but for a few
+	Messages     int      // in memory, including those being published; slightly above Config.ReadAhead at most
 	Bytes        int64    // of their payloads and metadata
-	Publishing   int      // calls of the publisher under way, without Hung
+	Publishing   int      // calls of the publisher in flight, without Hung
 	Hung         int      // calls that exceeded Config.PublishTimeout and have not returned
-	Unsettled    int      // results that are not written to the database yet
-	WaitingKeys  int      // keys with a message on a topic that is not published to now
+	Unsettled    int      // results not yet written to the database
+	WaitingKeys  int      // keys with a message on a topic that is not being published to
 	BlockedKeys  int      // keys whose head waits for another attempt, or is dead
-	ClosedTopics []string // that are not published to now, sorted: unavailable, paused by an operator, slow or hung
+	ClosedTopics []string // topics not being published to, sorted: unavailable, paused by an operator, slow or hung
 
-	Drains          int           // calls of Drain that wait
-	LagIDs          int64         // ids that are read again until a transaction ends that may have written before them
-	QuietFor        time.Duration // for how long there has been nothing to do; 0 = there is
-	ReadsFailingFor time.Duration // for how long no read has worked; 0 = they work
-	ReadingFor      time.Duration // for how long a read has been under way; 0 = none is
+	Drains          int           // waiting calls of Drain
+	LagIDs          int64         // ids that are read again until open transactions end that may precede them
+	QuietFor        time.Duration // how long there has been nothing to do; 0 = there is work
+	ReadsFailingFor time.Duration // how long no read has worked; 0 = reads work
+	ReadingFor      time.Duration // how long a read has been in flight; 0 = none is
 }
 
 // Lane is a lane that a forwarder owns.
@@ -49,7 +49,7 @@ type LaneState string
 const (
 	LaneTaken     LaneState = "taken"     // its blocked keys are being loaded
 	LaneReading   LaneState = "reading"   // its messages are published
-	LaneReleasing LaneState = "releasing" // another forwarder is to have it once nothing of it is under way
+	LaneReleasing LaneState = "releasing" // another forwarder gets it once nothing of it is in flight
 )
 
 // State returns a snapshot of the forwarder's memory, in a few microseconds and without the database. It may be called
@@ -81,7 +81,7 @@ func stateOf(s machine.State) State {
 	return is
 }
 
-// String returns one line without the zero values: the number of lanes that are read, and the other lanes by number.
+// String returns one line without zero values: the number of lanes that are read, and the other lanes by number.
 func (s State) String() string {
 	reading, others := 0, []string(nil)
 	for _, l := range s.Lanes {

@@ -18,7 +18,7 @@ import (
 // Subscriber delivers committed messages of the outbox as a message.Subscriber, so that a Router and its middlewares
 // can stand between the outbox and a broker. An ack marks the message published. A nack counts as a failed attempt,
 // with backoff, blocked key and death as in SubscriberConfig. The next message of a key is delivered after the ack of
-// the one before.
+// the previous one.
 //
 // Subscribers of a topic share its messages. Each subscription has a forwarder's connections: one for its lease, and
 // with FromPgx one to read and one to listen. It is safe for concurrent use.
@@ -101,14 +101,14 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
-// delivery hands messages to a channel.
+// delivery sends messages to a channel.
 type delivery struct {
 	ctx      context.Context // of the subscription
 	relay    bool
 	messages chan<- *message.Message
 }
 
-// errNotDelivered: no handler received the message before the subscription ended.
+// errNotDelivered means that no handler received the message before the subscription ended.
 // Cause: the subscription ended first.
 // Cure: none is needed.
 var errNotDelivered = errors.New("forwarder: message not delivered")
@@ -120,7 +120,7 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	defer stop()
 	msgCtx = core.WithDelivery(msgCtx, msg, row, d.relay)
 	msg.SetContext(msgCtx)
-	select { // what is taken back is delivered no more, though the handler is ready
+	select { // a recalled message is not delivered, even if the handler is ready
 	case <-call.recalled():
 		return errNotDelivered
 	default:
@@ -144,7 +144,7 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	}
 }
 
-// nacked is the error of a message that is to wait as long as its handler asked for.
+// nacked is the error of a message whose handler requested a wait.
 type nacked struct {
 	error
 	wait time.Duration
@@ -152,7 +152,7 @@ type nacked struct {
 
 func (n *nacked) Unwrap() error { return n.error }
 
-// nackedError has of a cause its text alone: it decides nothing here.
+// nackedError keeps only the text of a cause: the cause itself must not affect the verdict.
 func nackedError(wait time.Duration, cause error) error {
 	err := outbox.ErrNacked
 	if cause != nil {

@@ -40,7 +40,7 @@ type SubscriberConfig struct {
 	CleanInterval  time.Duration
 }
 
-// config is that of the engine, with its defaults.
+// config returns the engine's configuration, with its defaults.
 func (c SubscriberConfig) config() (Config, error) {
 	cfg := Config{
 		Concurrency: c.Concurrency, CloseTimeout: c.CloseTimeout, Backoff: c.Backoff, DeadLetterTopic: c.DeadLetterTopic,

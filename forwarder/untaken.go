@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	untakenInterval = time.Minute      // between two looks for topics without a forwarder
+	untakenInterval = time.Minute      // between two checks for topics without a forwarder
 	untakenAge      = 30 * time.Second // of a message before it counts
 	untakenPerLane  = 200              // messages
 )
@@ -22,11 +22,11 @@ const (
 var errUntaken = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
 	"and that its forwarder runs")
 
-// untaken is the look for topics without a forwarder, such as one that is mistyped in Config.Topics. It is of the
+// untaken checks for topics without a forwarder, such as one that is misspelt in Config.Topics. It belongs to the
 // maintaining goroutine.
 type untaken struct{ at time.Time }
 
-// look says at most once a minute what no forwarder reads. A forwarder of all topics has nothing to look for.
+// look logs, at most once a minute, topics that no forwarder reads. If a forwarder reads all topics, there are none.
 func (u *untaken) look(ctx context.Context, e *engine) error {
 	if len(e.cfg.Topics) == 0 || time.Since(u.at) < untakenInterval {
 		return nil

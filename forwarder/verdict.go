@@ -40,8 +40,8 @@ func (v Verdict) String() string {
 	return "unknown"
 }
 
-// PublishError is an error of Publish with a verdict. The publishers of packages kafka, nats and amqp return it, and so
-// may yours.
+// PublishError is an error of Publish with a verdict. The publishers of packages kafka, nats and amqp return it, and
+// yours may too.
 //
 // The forwarder finds it as errors.As does, through decorators and wrapped errors. A verdict of Unknown does not hide a
 // wrapped one. Of joined errors Unavailable counts before Retry, and Retry before Permanent.
@@ -69,8 +69,8 @@ func (e *PublishError) Unwrap() error {
 	return e.Err
 }
 
-// verdictIn returns the verdict that an error carries: the outermost, and of errors that were joined the mildest. said
-// is false if it carries none.
+// verdictIn returns the verdict that an error carries: the outermost, and of joined errors the mildest. said is false
+// if it carries none.
 func verdictIn(err error) (v Verdict, said bool) {
 	if e, ok := err.(*PublishError); ok && e != nil {
 		if e.Verdict != Unknown {
@@ -103,22 +103,21 @@ func verdictIn(err error) (v Verdict, said bool) {
 	return v, said
 }
 
-// milder says whether a verdict does less that is hard to take back than another one: a message that is dead although
-// only a broker was away, say.
+// milder reports whether a verdict's effect is easier to undo than another's. For example, a message must not be dead
+// because a broker was away.
 func milder(a, b Verdict) bool {
 	rank := map[Verdict]int{Unavailable: 3, Retry: 2, Permanent: 1}
 	return rank[a] > rank[b]
 }
 
-// publishers are those that messages go to, by topic. It is safe for concurrent use; nil stands for the receiver of a
-// Subscriber.
+// publishers maps topics to publishers. It is safe for concurrent use; nil stands for the receiver of a Subscriber.
 type publishers struct {
 	classify func(error) Verdict // Config.Classify; may be nil
-	routes   map[string]int      // the numbers of those of Config.Routes; that of New is 0
+	routes   map[string]int      // index of each publisher of Config.Routes; 0 is the publisher of New
 	all      []message.Publisher
-	links    []link        // by number: what says whether it is connected; nil if nothing does
-	knows    []atomic.Bool // by number: it has returned an error with a verdict
-	blind    atomic.Bool   // one of them has returned an error without any, and has no link
+	links    []link        // by index: whether it is connected; nil if it cannot report that
+	knows    []atomic.Bool // by index: it has returned an error with a verdict
+	blind    atomic.Bool   // one of them has returned an error without a verdict, and has no link
 }
 
 func newPublishers(pub message.Publisher, cfg Config) *publishers {
@@ -133,7 +132,7 @@ func newPublishers(pub message.Publisher, cfg Config) *publishers {
 	return p
 }
 
-// numberOf numbers a publisher.
+// numberOf returns the index of a publisher, adding it if it is new.
 func (p *publishers) numberOf(pub message.Publisher) int {
 	for i, known := range p.all {
 		if samePublisher(known, pub) {
@@ -144,13 +143,13 @@ func (p *publishers) numberOf(pub message.Publisher) int {
 	return len(p.all) - 1
 }
 
-// samePublisher says whether two are the same value, as far as that can be compared.
+// samePublisher reports whether two publishers are the same value, if they can be compared.
 func samePublisher(a, b message.Publisher) bool {
 	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
 	return va.IsValid() && vb.IsValid() && va.Comparable() && vb.Comparable() && a == b
 }
 
-// number returns which publisher a topic goes to.
+// number returns the index of a topic's publisher.
 func (p *publishers) number(topic string) int {
 	if p == nil {
 		return 0
@@ -158,9 +157,9 @@ func (p *publishers) number(topic string) int {
 	return p.routes[topic]
 }
 
-// publish sends a message of a topic. What fails while the publisher is not connected was never sent, so its broker is
-// to blame. That is asked before and not after: a message that the broker refuses by closing the connection is at fault
-// itself.
+// publish sends a message of a topic. If the publisher is not connected, a failed message was never sent, so its broker
+// is to blame. The connection is checked before the call and not after: a message is at fault itself if the broker
+// refuses it by closing the connection.
 func (p *publishers) publish(topic string, msg *message.Message) error {
 	n := p.number(topic)
 	link := p.links[n]
@@ -171,16 +170,16 @@ func (p *publishers) publish(topic string, msg *message.Message) error {
 	}
 	switch _, said := verdictIn(err); {
 	case said:
-		p.knows[n].Store(true) // also if it comes too late to count
+		p.knows[n].Store(true) // even if it comes too late to count
 	case apart:
 		err = &PublishError{Unavailable, err}
 	}
 	return err
 }
 
-// judge gives the verdict on an error of a topic's publisher. A time-out is not an error of the publisher's: a
-// publisher that says whose fault its errors are does not blame messages for what it has not answered. What receives
-// from a Subscriber nacks a message for its own sake.
+// judge returns the verdict on an error of a topic's publisher. A timeout is not the publisher's error: a publisher
+// that gives verdicts does not blame messages for a missing answer. The receiver of a Subscriber's message nacks it
+// because of the message itself.
 func (p *publishers) judge(topic string, err error) Verdict {
 	if p == nil {
 		return Retry

@@ -3,7 +3,7 @@ package forwarder
 import "github.com/ThreeDotsLabs/watermill/message"
 
 // WithVerdicts returns a publisher whose errors carry the verdict of classify, for a publisher whose own errors carry
-// none. Unlike Config.Classify it concerns this publisher alone, and not others of Config.Routes. For Unknown the
+// none. Unlike Config.Classify it affects only this publisher, and not others of Config.Routes. For Unknown the
 // publisher's error is returned unchanged.
 //
 //	pub := forwarder.WithVerdicts(redisPublisher, redis.Classify)

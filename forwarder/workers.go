@@ -16,23 +16,23 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// send hands one message to its publisher and returns when that has answered. The call ends when the forwarder
-// gives up waiting.
+// send passes one message to its publisher and returns when the publisher has answered. The call's context ends when
+// the forwarder stops waiting.
 type send func(call *callContext, d core.Delivery, msg *message.Message) error
 
-// errEnded is what became of a publish that ended its goroutine.
+// errEnded is the result of a publish that ended its goroutine.
 var errEnded = fmt.Errorf("%w: %w", ErrPublishPanic, errGoexit)
 
-// worker is a goroutine that publishes until there is nothing to publish now. Only it touches these fields.
+// worker is a goroutine that publishes until there is nothing to publish. Only it uses these fields.
 type worker struct {
 	e       *engine
-	started bool         // it has looked for a call
-	call    *board.Call  // under way; its context is its Tag
+	started bool         // it has asked for a call
+	call    *board.Call  // in flight; its context is its Tag
 	next    *callContext // of the next call
 	result  board.Result // of the call
 }
 
-// start starts workers. It is called under e.mu.
+// start starts workers. e.mu must be held.
 func (e *engine) start(workers int) {
 	for range workers {
 		e.publishing.Add(1)
@@ -53,9 +53,9 @@ func (w *worker) work() {
 	}
 }
 
-// turn tells what became of a call, if there was one, and takes the next.
+// turn reports the result of a call, if there was one, and takes the next.
 func (w *worker) turn() {
-	w.next = &callContext{base: w.e.values} // made here, as all workers wait for the lock
+	w.next = &callContext{base: w.e.values} // made here, because all workers wait for the lock
 	w.e.step(w.locked)
 	w.started = true
 }
@@ -64,17 +64,17 @@ func (w *worker) locked(now time.Time, m *machine.Machine) {
 	w.call = m.Turn(now, w.call, w.result, w.next, !w.started)
 }
 
-// contextOf returns the context of a call under way.
+// contextOf returns the context of a call in flight.
 func contextOf(c *board.Call) *callContext { return c.Tag.(*callContext) }
 
-// publish sends one message and finds the verdict on what came of it. All that it calls may be the user's code.
+// publish sends one message and determines the verdict on the result. Everything that it calls may be user code.
 func (w *worker) publish() {
 	e, r, call := w.e, w.call.Row, w.next
-	w.result = board.Result{Verdict: board.Unknown, Err: errEnded} // unless it gets to the end
+	w.result = board.Result{Verdict: board.Unknown, Err: errEnded} // replaced at the end
 	msg, bad := newMessage(r)
 	msg.SetContext(call)
 	ctx := e.obs.publishStart(msg, w.call)
-	defer func() { e.obs.publishEnd(ctx, w.call, w.result) }() // also if the publisher ends this goroutine
+	defer func() { e.obs.publishEnd(ctx, w.call, w.result) }() // even if the publisher ends this goroutine
 	err := bad
 	if bad == nil {
 		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
@@ -93,7 +93,7 @@ func (w *worker) publish() {
 	case bad != nil:
 		w.result = board.Result{Verdict: board.Permanent, Err: err}
 	default:
-		if context.Cause(call) == ErrPublishTimeout { // the waiting goroutine may be here before expire has told of it
+		if context.Cause(call) == ErrPublishTimeout { // this may run before expire has reported the timeout
 			err = e.timeout()
 		}
 		w.result = board.Result{Verdict: e.verdict(call, r.Topic, err), Err: err}
@@ -103,7 +103,7 @@ func (w *worker) publish() {
 	}
 }
 
-// newMessage makes the message of a row, also if its metadata are none.
+// newMessage makes the message of a row, even if its metadata is invalid.
 func newMessage(r *board.Row) (*message.Message, error) {
 	msg := message.NewMessage(r.UUID, r.Payload)
 	var err error
@@ -115,8 +115,8 @@ func newMessage(r *board.Row) (*message.Message, error) {
 	return msg, nil
 }
 
-// saySince adds to a delay from the insert on when that is over. Code that copies the metadata of the message, a
-// handler or a requeuer, would delay the copy by as much again.
+// saySince adds to a delay that counts from the insert the time at which it ends. Code that copies the message's
+// metadata, such as a handler or a requeuer, would otherwise delay the copy again by the same time.
 func saySince(msg *message.Message, createdAt time.Time) {
 	delayed := msg.Metadata[delay.DelayedForKey]
 	if delayed == "" || msg.Metadata[delay.DelayedUntilKey] != "" {
@@ -127,7 +127,7 @@ func saySince(msg *message.Message, createdAt time.Time) {
 	}
 }
 
-// verdict says what becomes of a message whose publish failed.
+// verdict returns the verdict on a message whose publish failed.
 func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Verdict) {
 	if err == errNotDelivered || context.Cause(ctx) == errStopped {
 		return board.Aborted
@@ -150,10 +150,10 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 	return v
 }
 
-// expire ends calls that take too long. What the publisher returns later only counts if it is a success.
+// expire ends calls that take too long. The publisher's later result counts only if it is a success.
 func (e *engine) expire(calls []*board.Call) {
 	e.step(func(_ time.Time, m *machine.Machine) { calls = m.Expiring(calls) })
-	for _, c := range calls { // before Classify is asked, which may take its time
+	for _, c := range calls { // before Classify is called, which may be slow
 		contextOf(c).over(ErrPublishTimeout)
 	}
 	for _, c := range calls {
@@ -163,12 +163,12 @@ func (e *engine) expire(calls []*board.Call) {
 	}
 }
 
-// timeout is the error of a call whose context has ended for its time-out, whatever the publisher makes of that.
+// timeout returns the error of a call whose context ended by its timeout, whatever error the publisher returns.
 func (e *engine) timeout() error {
 	return fmt.Errorf("%w after %s", ErrPublishTimeout, e.cfg.PublishTimeout)
 }
 
-// giveUp ends the contexts of all calls that are under way, and returns how many those are.
+// giveUp ends the contexts of all calls in flight, and returns how many there are.
 func (e *engine) giveUp() int {
 	var calls []*board.Call
 	e.step(func(_ time.Time, m *machine.Machine) { calls = m.UnderWay() })
