@@ -2,13 +2,13 @@ package board
 
 import "time"
 
-// newHeads takes what an operator had sent again, before other heads of the same keys that were asked for have their
-// turn: they may be behind it.
+// newHeads handles requeued rows before the other heads of the same keys that were asked for, because they may belong
+// before those.
 func (b *Board) newHeads(due []*Row) {
 	for _, r := range due {
 		l := b.open(r.Term)
-		// One that was deferred blocks its key as well, or a later one of the same act would go before it. So does one that is
-		// under way, or was published, and sent again before that was settled.
+		// A deferred row blocks its key as well, or a later one of the same act would go before it. So does one that is in
+		// flight, or that was published and then requeued before that was settled.
 		if l != nil && r.Key != "" && r.Attempts > 0 && l.heads[r.ID] == nil {
 			if known := l.known[r.ID]; known == nil || known.Generation != r.Generation {
 				b.sentAgain(l, r)
@@ -19,17 +19,17 @@ func (b *Board) newHeads(due []*Row) {
 		}
 		h, known := l.heads[r.ID], l.known[r.ID]
 		if known != nil && known.Generation != r.Generation && known.call.state == pending {
-			b.withdraw(l, known) // or it would be published for the attempt from before, and once more
+			b.withdraw(l, known) // or it would be published for the previous attempt, and then again
 			b.schedule(l, h, b.now)
 			if h.key != nil {
 				b.advance(h.key)
 			}
 		}
-		h.act = r.Generation // what is due together comes in order
+		h.act = r.Generation // rows that are due together come in order
 	}
 }
 
-// sentAgain makes a head of a row that an operator had sent again, instead of what waits of it in memory.
+// sentAgain makes a requeued row a head, in place of its earlier copy in memory.
 func (b *Board) sentAgain(l *lane, r *Row) {
 	if known := l.known[r.ID]; known != nil {
 		b.withdraw(l, known)
@@ -38,11 +38,11 @@ func (b *Board) sentAgain(l *lane, r *Row) {
 	l.heads[r.ID].act = unknownAct
 }
 
-// unknownAct is that of a head of which no read has looked what was sent again with it.
+// unknownAct is the act of a head for which no read has looked up the rows that were requeued with it.
 const unknownAct = "?"
 
-// sentAgainSince says whether a message was sent again after a row of it was read: the answer to that one says nothing
-// of it, and the message is tried once more.
+// sentAgainSince reports whether a message was requeued after r was read: the result of r's call then means nothing for
+// it, and the message is tried once more.
 func (l *lane) sentAgainSince(r *Row) bool {
 	h := l.heads[r.ID]
 	if h == nil || h.key == nil || h.act == r.Generation {
@@ -51,7 +51,7 @@ func (l *lane) sentAgainSince(r *Row) bool {
 	return true
 }
 
-// triesAgain has a message tried that was sent again while a row of it was under way.
+// triesAgain schedules a message that was requeued while an earlier row of it was in flight.
 func (b *Board) triesAgain(l *lane, r *Row) {
 	if h := l.heads[r.ID]; h != nil && h.key != nil && h.place < 0 && l.known[r.ID] == r {
 		b.schedule(l, h, b.now)
@@ -61,43 +61,43 @@ func (b *Board) triesAgain(l *lane, r *Row) {
 	}
 }
 
-// sentAgainAfter says whether a row was read of a message that an operator had sent again after an earlier row of it.
+// sentAgainAfter reports whether a row was read after an operator had requeued the message of an earlier row.
 func (r *Row) sentAgainAfter(earlier *Row) bool {
 	return r != nil && r.Generation != earlier.Generation &&
 		(r.call.Started.IsZero() || r.call.Started.After(earlier.call.Started))
 }
 
-// hasLower says that a key has rows with lower ids than a head: they were committed late, or an operator had the head
-// sent again before its turn. Then there may also be some that are deferred, or not read yet.
+// hasLower reports whether a key has rows with lower ids than a head: they were committed late, or an operator requeued
+// the head before its turn. Other such rows may then be deferred, or not read yet.
 func (l *lane) hasLower(h *head) bool {
 	k, d := h.key, l.waits[h.key.name]
 	return k.n > 0 || h.act != "" &&
 		(k.low != 0 && k.low < h.id || d.low != 0 && d.low < h.id || l.mark < h.id)
 }
 
-// waitForLower has a head wait for them. It looks again, should nothing of its key change until then.
+// waitForLower makes a head wait for them. It checks again later, in case nothing of its key changes.
 func (b *Board) waitForLower(l *lane, h *head) {
 	again := b.now.Add(b.cfg.SlowAfter)
 	if l.mark < h.id {
-		again = b.now.Add(lookAgain) // a lane that was just taken is soon read
+		again = b.now.Add(lookAgain) // a newly taken lane is read soon
 	}
 	if d := l.waits[h.key.name]; d.low != 0 && d.low < h.id {
-		b.schedule(l, h, again) // it is not late, as it waits for another topic
+		b.schedule(l, h, again) // it is not late, because it waits for another topic
 	} else {
 		b.later(l, h, again)
 	}
 	h.lower = true
 }
 
-// endWait has a head go on that waits for rows with lower ids no more.
+// endWait lets a head continue once it no longer waits for rows with lower ids.
 func (b *Board) endWait(l *lane, h *head) {
 	if h.lower && !l.hasLower(h) && h.key.under == nil {
 		b.schedule(l, h, b.now)
 	}
 }
 
-// sawDue notes what a read saw of what fell due, and returns the lanes of which it saw all, but for what Asks.Closed
-// leaves out.
+// sawDue records what a read saw of the due rows, and returns the lanes of which it saw all due rows, except those that
+// Asks.Closed excludes.
 func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
 	b.sawTopics = r.DueRead && len(a.Closed) == 0
 	b.wantTopics = b.wantTopics && !b.sawTopics
@@ -118,8 +118,8 @@ func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
 	return lanes
 }
 
-// lookForAct has the next read look for all that fell due, and returns when a head is to be asked for again that may
-// have unknown companions. A read that looked, and had too little room, is followed by others.
+// lookForAct makes the next read look for all due rows, and returns when to ask again for a head that may have unknown
+// companions. A read that looked but had too little room is followed by others.
 func (b *Board) lookForAct() time.Time {
 	if b.sawTopics {
 		return b.now.Add(lookAgain)

@@ -11,15 +11,15 @@ type ask struct {
 	term  Term
 	id    int64
 	head  *head  // retry
-	name  string // trial: of its key
-	topic *topic // whose trial it is to be
+	name  string // trial: the name of its key
+	topic *topic // topic that the row is to be a trial of
 }
 
 type purpose uint8
 
 const (
 	forRetry purpose = iota // it failed, and another attempt is due
-	forTrial                // it tries whether its topic works again
+	forTrial                // it tests whether its topic works again
 	forStray                // it is pending, and unknown to the board
 )
 
@@ -28,17 +28,18 @@ func (a *Asks) add(ask ask) {
 	a.IDs = append(a.IDs, ask.id)
 }
 
-const mostStrays = 1000 // that wait for a read
+const mostStrays = 1000 // waiting for a read
 
-// wantsTrial says that a topic is to be tried when its pause is over.
+// wantsTrial reports whether a topic must be tested when its pause is over.
 func (t *topic) wantsTrial() bool { return t.paused && !t.byOperator && t.trial == nil && !t.asked }
 
-// mayTry says whether a trial of a paused topic may be asked for, or none is needed, as nothing waits for the topic.
+// mayTry reports whether a trial of a paused topic may be asked for, or none is needed because nothing waits for the
+// topic.
 func (b *Board) mayTry(t *topic) bool {
 	return t.wantsTrial() && !b.now.Before(t.until) && (b.hasPlace(t) || !b.isWaitedFor(t))
 }
 
-// isWaitedFor says that keys wait for a topic, or heads that are late.
+// isWaitedFor reports whether keys or late heads wait for a topic.
 func (b *Board) isWaitedFor(t *topic) bool { return t.lanes != 0 || b.hasLate(t) }
 
 func (b *Board) askTrials(a *Asks) {
@@ -55,13 +56,13 @@ func (b *Board) askTrials(a *Asks) {
 	}
 }
 
-// Stray is a row that the sweep found pending below the mark.
+// Stray is a row that the sweep found pending below the cursor.
 type Stray struct {
 	ID         int64
 	Key, Topic string
 }
 
-// Strays takes what the sweep found. What is unknown is read by id.
+// Strays receives the rows that the sweep found. Unknown rows are read by id.
 func (b *Board) Strays(t Term, rows []Stray) {
 	l := b.open(t)
 	if l == nil {
@@ -75,13 +76,13 @@ func (b *Board) Strays(t Term, rows []Stray) {
 	}
 }
 
-// isDeferred says that a row will be read again.
+// isDeferred reports whether a row will be read again.
 func (b *Board) isDeferred(l *lane, id int64, key, topic string) bool {
 	t := b.topics[topic]
 	return t != nil && t.isDeferred(l, id) || key != "" && l.covers(key, id)
 }
 
-// stray is a row that is pending, and unknown to the board.
+// stray is a row that is pending and unknown to the board.
 type stray struct {
 	term Term
 	id   int64
@@ -94,7 +95,7 @@ func (b *Board) askStrays(a *Asks) {
 	b.strays = b.strays[:0]
 }
 
-// answered takes a row that was asked for, or hears that it is gone. looked says that what was sent again is known.
+// answered handles a row that was asked for, or its absence. looked means that requeued rows are known.
 func (b *Board) answered(a ask, r Read, looked bool) {
 	l := b.open(a.term)
 	if l == nil {
@@ -107,21 +108,21 @@ func (b *Board) answered(a ask, r Read, looked bool) {
 	}
 }
 
-// tried takes the message that is to try whether a topic works again.
+// tried handles the message that is to test whether a topic works again.
 func (b *Board) tried(l *lane, a ask, f Found, found, looked bool) {
 	t, r := a.topic, f.Row
 	switch {
-	case l.knows(a.id): // it went on meanwhile
+	case l.knows(a.id): // it continued in the meantime
 	case !found, r.Topic != t.name:
 		t.probes = slices.DeleteFunc(t.probes, func(p probe) bool { return p.id == a.id })
 		b.goesOn(l, a.name)
-	case f.Dead: // an operator gave it up while it waited; now it blocks its key
+	case f.Dead: // an operator marked it dead while it waited; now it blocks its key
 		if a.name != "" {
 			b.addHead(l, a.name, a.id, t.name, b.now.Add(never))
 		}
-	case a.name != "" && r.Attempts > 0: // an operator sent it again while it waited, perhaps with lower ones
+	case a.name != "" && r.Attempts > 0: // an operator requeued it while it waited, perhaps with lower ones
 		b.sentAgain(l, r)
-	case !looked: // a message that was sent again may be before it: the next read sees more
+	case !looked: // a requeued message may come before it: the next read sees more
 		b.wantDue = true
 	case !t.paused || t.byOperator || t.trial != nil || !b.hasPlace(t) || !b.mayBeTrial(t, probe{a.term, a.id, a.name}):
 	case a.name == "":
@@ -131,14 +132,15 @@ func (b *Board) tried(l *lane, a ask, f Found, found, looked bool) {
 	}
 }
 
-// strayed takes a row that was unknown, unless it is known by now: a read may have brought it before it was asked for.
+// strayed accepts an unknown row, unless it has become known: a read may have returned it before it was asked for.
 func (b *Board) strayed(l *lane, r *Row) {
 	if !l.knows(r.ID) && b.accept(l, r, false) {
 		b.report(r.about(StrayFound))
 	}
 }
 
-// Due returns when Tick is wanted next, and when a read is, unasked; zero = not. Either may have passed.
+// Due returns when Tick must be called next, and when to read without other reason; zero = never. Both may be in the
+// past.
 func (b *Board) Due() (tick, read time.Time) {
 	sooner := func(at *time.Time, t time.Time) {
 		if at.IsZero() || t.Before(*at) {

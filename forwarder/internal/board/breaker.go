@@ -10,7 +10,7 @@ const breakAfter = 5
 // failures counts the messages that have failed for an unknown reason since the last success. A message that fails
 // several times in a row counts once.
 type failures struct {
-	last string // the uuid of the latest: an id may be another message's after a crash
+	last string // the uuid of the latest: after a crash an id may belong to another message
 	n    int
 }
 
@@ -35,8 +35,8 @@ func (b *Board) publisherOf(topic string) *publisher {
 	return b.publishers[n]
 }
 
-// failedUnknown handles a message that failed for an unknown reason. A trial is charged if its topic was paused for an
-// error with a verdict: the broker answers again.
+// failedUnknown handles a message that failed for an unknown reason. A trial is charged if its topic was paused because
+// of an error with a verdict: the broker is answering again.
 func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 	t := c.topic
 	trial := t.trial == c.Row
@@ -58,7 +58,7 @@ func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 	}
 }
 
-// works closes the breaker of a topic of which something was published.
+// works closes the breaker of a topic after a successful publish.
 func (b *Board) works(c *Call) {
 	t := c.topic
 	t.unknown, t.publisher.failures = failures{}, failures{}
@@ -67,7 +67,7 @@ func (b *Board) works(c *Call) {
 	}
 }
 
-// bringHeads makes the late heads of a topic due now. It walks all heads of the lanes that have any.
+// bringHeads makes the late heads of a topic due now. It visits all heads of the lanes that have late ones.
 func (b *Board) bringHeads(t *topic) {
 	for _, l := range b.lanes {
 		if l == nil || l.late[t.name] == 0 {

@@ -2,25 +2,25 @@ package board
 
 import "time"
 
-// callState is what is known of a call, or of the row that it is to be of.
+// callState is the state of a call, or of a row before its call.
 type callState uint8
 
 const (
 	idle     callState = iota // the row waits in its chain
 	pending                   // on a queue of its topic
-	young                     // under way
+	young                     // in flight
 	slow                      // for longer than SlowAfter
-	expired                   // for longer than PublishTimeout: TimedOut is expected
-	hung                      // timed out, but not returned
+	expired                   // for longer than PublishTimeout: TimedOut must follow
+	hung                      // timed out, but has not returned
 	returned                  //
 	dropped                   // the row was put back, or its term is over
 )
 
-// manyCalls is how many times Concurrency the calls of any age may be.
+// manyCalls times Concurrency is the limit for calls of any age.
 const manyCalls = 8
 
-// Next starts a call, or returns nil if none may start now. The caller publishes the row and tells Returned. The call
-// keeps the tag.
+// Next starts a call, or returns nil if none may start now. The caller publishes the row and then calls Returned. tag
+// is stored in the call.
 func (b *Board) Next(now time.Time, tag any) *Call {
 	b.now = now
 	t := b.turns.front
@@ -52,12 +52,12 @@ func (b *Board) Next(now time.Time, tag any) *Call {
 	return c
 }
 
-// places is how many more calls may start.
+// places returns how many more calls may start.
 func (b *Board) places() int {
 	return max(0, min(b.cfg.Concurrency-b.young.n, manyCalls*b.cfg.Concurrency-b.calls))
 }
 
-// Returned takes the result of a call, also a late one. A call that returned before counts once.
+// Returned handles the result of a call, even a late one. Further results of the same call are ignored.
 func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	b.now = now
 	t := c.topic
@@ -81,7 +81,7 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	c.state = returned
 	b.calls--
 	t.calls--
-	if t.calls == b.cfg.Concurrency-1 && t.wantsTrial() { // there is a place for it now
+	if t.calls == b.cfg.Concurrency-1 && t.wantsTrial() { // there is a slot for it now
 		b.bringHeads(t)
 	}
 	if t.jammed && t.hung < b.cfg.Concurrency {
@@ -98,15 +98,15 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	case !late:
 		b.judge(c, r)
 	case r.Verdict == OK:
-		b.succeeded(c, true) // the failure was charged already
+		b.succeeded(c, true) // the failure was already charged
 	}
 	b.forgetTopic(t)
 }
 
-// Expired says whether TimedOut is still expected of a call.
+// Expired reports whether TimedOut must still be called for a call.
 func (c *Call) Expired() bool { return c.state == expired }
 
-// UnderWay returns all calls that have not returned, hung ones too.
+// UnderWay returns all calls that have not returned, including hung ones.
 func (b *Board) UnderWay() []*Call {
 	list := make([]*Call, 0, b.calls)
 	for _, first := range []*Call{b.young.front, b.slow.front, b.old.front} {
@@ -117,8 +117,8 @@ func (b *Board) UnderWay() []*Call {
 	return list
 }
 
-// TimedOut takes the result of a call that Effects.Expired named. It is ignored if the call returned meanwhile; else
-// the call is hung.
+// TimedOut handles the result of a call that Effects.Expired listed. It is ignored if the call returned in the
+// meantime; otherwise the call is hung.
 func (b *Board) TimedOut(now time.Time, c *Call, r Result) {
 	b.now = now
 	if c.state != expired {
@@ -135,7 +135,7 @@ func (b *Board) TimedOut(now time.Time, c *Call, r Result) {
 	b.judge(c, r)
 }
 
-// leave takes a row out of memory whose call is over, or hung.
+// leave removes a row from memory whose call is over, or hung.
 func (b *Board) leave(c *Call) {
 	b.rows--
 	b.bytes -= c.Row.size()
@@ -147,7 +147,7 @@ func (b *Board) leave(c *Call) {
 	}
 }
 
-// Tick lets calls grow slow and expire, defers what closed topics have in memory, a little at a time, and repeats
+// Tick marks calls as slow or expired, defers the rows that closed topics have in memory, a few at a time, and repeats
 // reports.
 func (b *Board) Tick(now time.Time) {
 	b.now = now

@@ -1,14 +1,14 @@
 package board
 
-// Counts is what the board's counters say.
+// Counts are the board's counters.
 type Counts struct {
-	Rows               int // in memory, with those under way
+	Rows               int // in memory, including those in flight
 	Bytes              int64
-	Young, Slow, Hung  int // calls under way; Slow with the expired
+	Young, Slow, Hung  int // calls in flight; Slow includes the expired
 	Waiting, Unsettled int // keys that wait for topics; results
 }
 
-// Counts looks how much of everything there is.
+// Counts returns the current counters.
 func (b *Board) Counts() Counts {
 	c := Counts{Rows: b.rows, Bytes: b.bytes, Young: b.young.n, Waiting: b.waiting, Unsettled: b.unsettled}
 	for _, t := range b.topics {
@@ -18,7 +18,7 @@ func (b *Board) Counts() Counts {
 	return c
 }
 
-// BlockedKeys looks how many messages wait for another attempt, or are dead, and block their keys.
+// BlockedKeys returns the number of messages that block their keys because they wait for another attempt or are dead.
 func (b *Board) BlockedKeys() (n int) {
 	for _, l := range b.lanes {
 		if l != nil {
@@ -28,7 +28,7 @@ func (b *Board) BlockedKeys() (n int) {
 	return n - b.loose
 }
 
-// Closed looks which topics are not published to now: paused, paused by an operator, slow or jammed.
+// Closed returns the topics that are not published to now: paused, paused by an operator, slow or jammed.
 func (b *Board) Closed() (names []string) {
 	for _, t := range b.troubled {
 		if t.closed {

@@ -5,29 +5,29 @@ import (
 	"slices"
 )
 
-// What was read and cannot be kept yet is dropped: it is deferred, and read again when it may go on. Of that the board
-// knows no ids, but the lowest one from which on it is to be read again: of a key that is blocked, or has enough in
-// memory (key.low), and of a topic that is closed (topic.low, in each lane). A key that has a row on a closed topic
-// waits for it, with all that follows on any topic (lane.waits).
+// Rows that were read and cannot be kept yet are dropped: they are deferred, and read again when they may continue. The
+// board does not remember their ids, only the lowest id from which to read again: of a key that is blocked, or has
+// enough rows in memory (key.low), and of a topic that is closed (topic.low, in each lane). A key that has a row on a
+// closed topic waits for it, with all later rows on any topic (lane.waits).
 //
-// Each read catches up with some of them: in lanes and from the lowest ids on it also brings the rows of such keys, or
-// all rows for the sake of topics that are open again, in the same snapshot as what is new. How far it came all that
-// was deferred has been seen; what could still not be kept was deferred again.
+// Each read catches up with some of them: in some lanes, starting at the lowest ids, it also returns the rows of such
+// keys, or all rows for topics that are open again, in the same snapshot as the new rows. Up to the point that it
+// reached, all deferred rows have been seen; those that could still not be kept were deferred again.
 
-// deferral says what a key waits for, and the lowest id of it that was dropped.
+// deferral is what a key waits for, and the lowest of its ids that was dropped.
 type deferral struct {
 	topic *topic
 	low   int64
 }
 
-// Catch is what a read is to catch up with.
+// Catch describes what a read should catch up with.
 type Catch struct {
 	From, Limits [Lanes]int64 // by lane; limit 0 = nothing
-	All          uint64       // lanes of which all rows are wanted
-	Keys         []string     // and of the others the rows of these keys
+	All          uint64       // lanes in which all rows are wanted
+	Keys         []string     // in the other lanes the rows of these keys
 
 	Upto  [Lanes]int64 // filled in by the user of the board: how far each lane is read,
-	Short uint64       // and in which that is not up to its mark
+	Short uint64       // the lanes in which that is below the cursor
 
 	keys   []*key
 	topics []topicIn
@@ -38,15 +38,15 @@ type topicIn struct {
 	term  Term
 }
 
-// None says that there is nothing to catch up with.
+// None reports whether there is nothing to catch up with.
 func (c *Catch) None() bool { return c.Limits == [Lanes]int64{} }
 
 const (
-	mostKeys   = 1024 // that one read catches up with
-	fewestRows = 8    // that it may bring of each, on average
+	mostKeys   = 1024 // keys that one read catches up with
+	fewestRows = 8    // rows that it may return for each key, on average
 )
 
-// lowIn returns from where on a topic is to be caught up in a lane, 0 = it is not.
+// lowIn returns the id from which a topic must be caught up in a lane, or 0.
 func (t *topic) lowIn(l *lane) int64 {
 	if t.low == nil {
 		return 0
@@ -66,12 +66,12 @@ func (t *topic) setLow(l *lane, id int64) {
 	}
 }
 
-// mayGo says that nothing of a topic is deferred, or unseen, that would have to go before a row.
+// mayGo reports that no deferred or unseen row of a topic has to go before a row.
 func (l *lane) mayGo(t *topic, id int64) bool {
 	return !t.closed && t.unseen>>l.term.Lane&1 == 0 && !t.isDeferred(l, id)
 }
 
-// deferFrom defers what a key has from an id on.
+// deferFrom defers the rows of a key from an id on.
 func (k *key) deferFrom(id int64) {
 	if k.low == 0 {
 		k.lane.lows++
@@ -80,7 +80,8 @@ func (k *key) deferFrom(id int64) {
 	k.low = min(k.low, id)
 }
 
-// covers says that a row of a key will be read again: it is deferred with the key, or with the topic that this waits for.
+// covers reports whether a row of a key will be read again: it is deferred with the key, or with the topic that the key
+// waits for.
 func (l *lane) covers(name string, id int64) bool {
 	if k := l.keys[name]; k != nil && k.low != 0 && k.low <= id {
 		return true
@@ -88,29 +89,29 @@ func (l *lane) covers(name string, id int64) bool {
 	return l.waits[name].covers(l, id)
 }
 
-// covers says that a row of a key that waits will be read again with what else was deferred for the topic's sake.
+// covers reports whether a row of a waiting key will be read again together with the other rows deferred for the topic.
 func (d deferral) covers(l *lane, id int64) bool {
 	return d.topic != nil && d.low <= id && d.topic.isDeferred(l, id)
 }
 
-// isDeferred says that all of a topic in a lane is deferred from some id on that is not above this one.
+// isDeferred reports whether everything of a topic in a lane is deferred from this id or a lower one.
 func (t *topic) isDeferred(l *lane, id int64) bool {
 	low := t.lowIn(l)
 	return low != 0 && low <= id
 }
 
-// postpone defers a row of a key that is dropped.
+// postpone defers a dropped row of a key.
 func (b *Board) postpone(k *key, r *Row) {
 	if l := k.lane; !r.call.due && !l.covers(k.name, r.ID) {
 		k.deferFrom(r.ID)
 	}
 }
 
-// deferFor defers a row whose topic is closed, or is being caught up; its key waits for the topic. If too many keys wait
-// this one does not, and may go on with what it has on other topics. again says that the row was handed out.
+// deferFor defers a row whose topic is closed, or is being caught up; its key waits for the topic. If too many keys
+// wait, this one does not, and its rows on other topics may continue. again means that the row was handed out.
 func (b *Board) deferFor(l *lane, t *topic, r *Row, again bool) {
 	if r.call.due {
-		return // it comes again
+		return // it is read again
 	}
 	if low := t.lowIn(l); low == 0 || r.ID < low {
 		t.setLow(l, r.ID)
@@ -143,8 +144,8 @@ func (b *Board) deferFor(l *lane, t *topic, r *Row, again bool) {
 	t.mayTry(first, again)
 }
 
-// goesOn has a key caught up although it waits for a closed topic: its first row is out of the way, and what comes next
-// may be on another topic.
+// goesOn makes a key catch up although it waits for a closed topic: its first row is out of the way, and the next may
+// be on another topic.
 func (b *Board) goesOn(l *lane, name string) {
 	if d, waits := l.waits[name]; waits {
 		delete(l.waits, name)
@@ -155,7 +156,7 @@ func (b *Board) goesOn(l *lane, name string) {
 	}
 }
 
-// passed goes on with a key when a row of it is out of the way.
+// passed continues with a key when a row of it is out of the way.
 func (b *Board) passed(k *key, id int64) {
 	if d, waits := k.lane.waits[k.name]; waits && d.low <= id && d.topic.closed && k.isIdle(d.low) {
 		b.goesOn(k.lane, k.name)
@@ -164,8 +165,8 @@ func (b *Board) passed(k *key, id int64) {
 	}
 }
 
-// askCatch says what to catch up with, with room for so many rows, and returns how many it may bring: a half is for
-// keys, and most of what they leave for topics that are open again.
+// askCatch adds to a what to catch up with, within a room of that many rows, and returns how many rows it may bring:
+// half are for keys, and most of the rest for topics that are open again.
 func (b *Board) askCatch(a *Asks, room int) (most int) {
 	c := &a.Catch
 	from := func(l *lane, id int64) {
@@ -215,7 +216,7 @@ func (b *Board) askCatch(a *Asks, room int) (most int) {
 	return most
 }
 
-// count counts what a read has caught up with, and what fell due, before any of it is taken out.
+// count counts caught-up rows and due rows, before any of them are removed.
 func (r *Read) count() {
 	if r.counted {
 		return
@@ -231,10 +232,10 @@ func (r *Read) count() {
 	}
 }
 
-// toItsMark reports that a lane was caught up completely.
+// toItsMark means that a lane was caught up completely.
 const toItsMark = 1<<63 - 1
 
-// reached returns up to which id a read has caught up in each lane.
+// reached returns the id up to which a read has caught up in each lane.
 func (a *Asks) reached(r *Read) (to [Lanes]int64) {
 	r.count()
 	for n, limit := range a.Catch.Limits {
@@ -252,7 +253,7 @@ func (a *Asks) reached(r *Read) (to [Lanes]int64) {
 	return to
 }
 
-// caughtUp takes what a read has caught up with.
+// caughtUp handles the rows with which a read has caught up.
 func (b *Board) caughtUp(a Asks, r Read) {
 	c := &a.Catch
 	if c.None() {
@@ -261,7 +262,7 @@ func (b *Board) caughtUp(a Asks, r Read) {
 	to := a.reached(&r)
 	next := func(l *lane, low int64) int64 {
 		switch n := l.term.Lane; {
-		case low == 0 || low < c.From[n]: // something below was deferred meanwhile
+		case low == 0 || low < c.From[n]: // a lower row was deferred in the meantime
 			return low
 		case to[n] == toItsMark:
 			return 0
@@ -300,8 +301,8 @@ func (b *Board) caughtUp(a Asks, r Read) {
 	b.endCatch(a)
 }
 
-// deadNext looks for rows of keys that were asked for and declared dead after they were deferred. Such a row blocks its key
-// as soon as no lower one is pending. Until then the key is deferred from it on: these are returned.
+// deadNext looks for rows of keys that were asked for and declared dead after they were deferred. Such a row blocks its
+// key as soon as no lower one is pending. Until then the key stays deferred from that row on: these ids are returned.
 func (b *Board) deadNext(a Asks, r Read, to [Lanes]int64) (from map[*key]int64) {
 	lowest := map[string]*Row{}
 	for id, f := range r.ByID {
@@ -327,7 +328,7 @@ func (b *Board) deadNext(a Asks, r Read, to [Lanes]int64) (from map[*key]int64) 
 	return from
 }
 
-// endCatch ends the catching up with keys.
+// endCatch ends catching up with keys.
 func (b *Board) endCatch(a Asks) {
 	for _, k := range a.Catch.keys {
 		if k.asked && b.open(k.lane.term) == k.lane {
@@ -353,7 +354,7 @@ func (b *Board) forgetWaits(t *topic, l *lane) {
 	}
 }
 
-// forgetBack forgets what was handed out before and sent back, of lanes in which nothing is deferred.
+// forgetBack forgets which rows were handed out and sent back, in lanes in which nothing is deferred.
 func (b *Board) forgetBack() {
 	var lanes uint64
 	for _, t := range b.troubled {

@@ -2,14 +2,14 @@ package board
 
 import "time"
 
-// Effects is what came of the events since it was asked for last.
+// Effects are the consequences of the events since the last call of Board.Effects.
 type Effects struct {
-	Publish int      // so many workers beside those with a call under way are of use, as of now
+	Publish int      // how many more workers could publish now, besides those with a call in flight
 	Settle  bool     // there are results
-	Read    bool     // something is to be asked for, or there is room again
+	Read    bool     // there is something to ask for, or there is room again
 	Free    []Term   // may be given back to the database
-	Recall  []*Call  // their lane is handed back: take back what no handler has received yet, and answer Aborted
-	Expired []*Call  // end their contexts, find the verdict, tell TimedOut
+	Recall  []*Call  // their lane is handed back: take back undelivered messages, with the result Aborted
+	Expired []*Call  // end their contexts, find the verdict, call TimedOut
 	Reports []Report // in order
 }
 
@@ -21,7 +21,7 @@ type Report struct {
 	UUID       string
 	Key        string
 	Lane       int16
-	Attempts   int           // Retry, Dead: with this one
+	Attempts   int           // Retry, Dead: including this one
 	Failures   int           // TopicPaused: in a row. TopicJammed: hung calls
 	Wait       time.Duration // TopicPaused, Retry: until the next attempt
 	Guessed    bool          // TopicPaused: everything fails, for an unknown reason
@@ -31,20 +31,20 @@ type Report struct {
 	Err      error
 }
 
-// ReportKind says what a Report is about.
+// ReportKind is the subject of a Report.
 type ReportKind uint8
 
 const (
 	TopicPaused  ReportKind = iota // its broker cannot be reached
-	TopicResumed                   // it is neither paused nor jammed any more
-	TopicJammed                    // as many calls of it hang as may be under way
+	TopicResumed                   // it is no longer paused or jammed
+	TopicJammed                    // all of its slots are used by hung calls
 	RowRejected                    // a message failed and will be tried again
 	RowDead                        // a message will not be tried again
 	StrayFound                     // the sweep found a message that was unknown
 	TooManyWait                    // more keys have rows on closed topics than may wait for them
 )
 
-// Effects returns what came of the events since the last call.
+// Effects returns the consequences of the events since the last call.
 func (b *Board) Effects() Effects {
 	e := b.effects
 	b.effects = Effects{}
@@ -59,7 +59,7 @@ func (b *Board) Effects() Effects {
 	return e
 }
 
-// about makes a report about a row.
+// about returns a report about a row.
 func (r *Row) about(kind ReportKind) Report {
 	return Report{Kind: kind, Topic: r.Topic, ID: r.ID, UUID: r.UUID, Key: r.Key, Lane: r.Term.Lane}
 }

@@ -1,28 +1,28 @@
 package board
 
-// key is an ordering key of a lane with rows in memory, or heads, or of which something is deferred. Its rows leave one
-// after another: first the one under way, then the chain, then what is deferred. While it is blocked, or its chain is
-// full, the rows read for it are deferred, except for ids that belong inside the chain.
+// key is an ordering key of a lane that has rows in memory, heads, or deferred rows. Its rows leave one after another:
+// first the one in flight, then the chain, then the deferred rows. While it is blocked, or its chain is full, the rows
+// read for it are deferred, except for ids that belong inside the chain.
 type key struct {
 	lane        *lane
 	name        string
-	under       *Row // under way, or about to be with a pass
+	under       *Row // in flight, or about to be with a pass
 	first, last *Row // the chain
 	n           int32
 	listed      bool  // on the lane's list
-	asked       bool  // a read under way catches up with it
-	deadNext    bool  // the row at low is dead, and blocks the key when it is its turn
-	moreDue     bool  // something of it fell due and was not kept
-	top         int64 // no id in the chain is higher
+	asked       bool  // a read in flight catches up with it
+	deadNext    bool  // the row at low is dead, and will block the key
+	moreDue     bool  // a due row of it was not kept
+	top         int64 // the highest id in the chain
 	heads       ids   // rows that wait for another attempt: they block the key, and the lowest is tried before the others
-	low         int64 // what it has from this id on is deferred; 0 = nothing
+	low         int64 // rows from this id on are deferred; 0 = none
 	links[key]        // on the lane's list of those to be caught up
 }
 
-// blocked says that a row of a key waits for another attempt, its own or that of one before it.
+// blocked reports whether a row of a key waits for another attempt, its own or that of an earlier row.
 func (k *key) blocked(id int64) bool { return k.heads.len() > 0 && k.heads.lowest() <= id }
 
-// stuck says that the first row of the chain is kept from going: it is one of the few of a slow topic in memory.
+// stuck reports whether the first row of the chain must wait: it is one of the few rows of a slow topic in memory.
 func (k *key) stuck() bool { return k.first != nil && k.first.call.topic.closed }
 
 func (l *lane) keyOf(name string) *key {
@@ -34,8 +34,8 @@ func (l *lane) keyOf(name string) *key {
 	return k
 }
 
-// join puts a row into its key's chain: at the end, which is its place if it fell due, or before those with higher ids,
-// which were committed earlier. With that row its topic may have enough in memory: then it is deferred.
+// join puts a row into its key's chain: at the end if it fell due, or before rows with higher ids, which were committed
+// earlier. If the topic has enough rows in memory with this one, the row is deferred.
 func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
 	b.keep(k.lane, r)
 	r.call.key = k
@@ -69,7 +69,7 @@ func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
 	return r.call.state != dropped
 }
 
-// joinsBefore says that a row that did not fall due comes before others of its key's chain.
+// joinsBefore reports whether a row that did not fall due comes before others of its key's chain.
 func (k *key) joinsBefore(id int64) bool {
 	if id > k.top {
 		return false
@@ -82,8 +82,8 @@ func (k *key) joinsBefore(id int64) bool {
 	return false
 }
 
-// queueFirst queues the first row of the chain, unless another one is under way. If its topic is closed the key waits
-// for that.
+// queueFirst queues the first row of the chain, unless another one is in flight. If its topic is closed, the key waits
+// for the topic.
 func (b *Board) queueFirst(k *key) {
 	r := k.first
 	if r == nil || k.under != nil || r.call.state == pending || k.blocked(r.ID) {
@@ -116,7 +116,7 @@ func (b *Board) putBack(k *key) {
 	}
 }
 
-// withdraw takes a row out of memory, unless it is under way.
+// withdraw removes a row from memory, unless it is in flight.
 func (b *Board) withdraw(l *lane, r *Row) {
 	c := &r.call
 	if c.state != idle && c.state != pending {
@@ -142,8 +142,8 @@ func (b *Board) withdraw(l *lane, r *Row) {
 	}
 }
 
-// advance goes on with a key after something of it changed: it queues the next row, catches up with what is deferred, or
-// forgets the key.
+// advance continues with a key after a change: it queues the next row, catches up with deferred rows, or forgets the
+// key.
 func (b *Board) advance(k *key) {
 	b.queueFirst(k)
 	few := int(k.n) <= b.cfg.Chain/4 && (!k.deadNext || k.isIdle(k.low))
@@ -161,7 +161,7 @@ func (b *Board) advance(k *key) {
 	b.tidy(k)
 }
 
-// tidy forgets a key of which nothing is left.
+// tidy forgets a key that has nothing left.
 func (b *Board) tidy(k *key) {
 	if k.under != nil || k.n > 0 || k.heads.len() > 0 || k.low != 0 || k.asked {
 		return

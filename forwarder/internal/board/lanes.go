@@ -9,30 +9,30 @@ import (
 type lane struct {
 	term       Term
 	keys       map[string]*key
-	known      map[int64]*Row // in memory, and those whose settling a read may not have seen yet
+	known      map[int64]*Row // in memory, and settled rows that the last read may still have seen as pending
 	heads      map[int64]*head
 	back       map[int64]struct{} // deferred rows that were handed out before; nil = none
 	retries    retries
-	late       map[string]int      // of each topic, heads whose time has come, and that are put off
+	late       map[string]int      // per topic, the number of late heads: their time has come, and they are postponed
 	waits      map[string]deferral // keys that wait for topics
 	catching   list[key, *key]     // keys to be caught up
-	lows       int                 // keys of which something is deferred
-	away       int                 // about how many rows are deferred
-	over       int64               // the lowest id that was deferred and whose key does not wait, as too many do; 0 = none
-	overflowed time.Time           // when that was reported last
+	lows       int                 // keys with deferred rows
+	away       int                 // approximate number of deferred rows
+	over       int64               // the lowest deferred id whose key does not wait, because too many do; 0 = none
+	overflowed time.Time           // when that was last reported
 	top        int64               // the highest id that was read
-	mark       int64               // up to which id all was read
+	mark       int64               // up to this id all was read
 
-	rows      int // in memory and not under way
+	rows      int // in memory and not in flight
 	bytes     int64
-	underWay  int // calls, but for hung ones
+	underWay  int // calls, without hung ones
 	loose     int // heads without a key
 	unsettled int
 
-	dueAgain int  // how many rows the last read of what fell due may return again
+	dueAgain int  // how many rows the last read of due rows may return again
 	manyDue  bool // it hit its limit
-	handing  bool // it is handed back: no more work is done on it, and what waited is forgotten
-	free     bool // so it was reported
+	handing  bool // it is being handed back: no more work is done on it, and waiting rows are forgotten
+	free     bool // it was reported as free
 }
 
 // lane returns the lane of a term, or nil if the term is over.
@@ -43,7 +43,7 @@ func (b *Board) lane(t Term) *lane {
 	return nil
 }
 
-// open returns the lane of a term unless that is over or handed back.
+// open returns the lane of a term, or nil if the term is over or the lane is being handed back.
 func (b *Board) open(t Term) *lane {
 	if l := b.lane(t); l != nil && !l.handing {
 		return l
@@ -51,7 +51,7 @@ func (b *Board) open(t Term) *lane {
 	return nil
 }
 
-// inTurn goes through the lanes, another one first at each read.
+// inTurn iterates over the lanes, starting with another one at each read.
 func (b *Board) inTurn(yield func(*lane) bool) {
 	for i := range Lanes {
 		if l := b.lanes[(b.turn+i)%Lanes]; l != nil && !yield(l) {
@@ -60,11 +60,11 @@ func (b *Board) inTurn(yield func(*lane) bool) {
 	}
 }
 
-// Taken is a lane that was taken, with all its heads: loaded after the lane was taken and before its first read. It is
-// made without a board, which is not to wait for a great many heads.
+// Taken is a newly taken lane with all its heads: loaded after the lane was taken and before its first read. It is made
+// without the board, which must not wait for very many heads.
 type Taken struct{ lane *lane }
 
-// NewTaken makes a lane of its heads, which all have keys.
+// NewTaken makes a lane from its heads, which all have keys.
 func NewTaken(now time.Time, t Term, heads []Head) Taken {
 	b := New(Config{})
 	b.now = now
@@ -81,7 +81,7 @@ func NewTaken(now time.Time, t Term, heads []Head) Taken {
 	return Taken{l}
 }
 
-// LaneTaken starts a term. Not to be called during a read.
+// LaneTaken starts a term. It must not be called during a read.
 func (b *Board) LaneTaken(now time.Time, taken Taken) {
 	b.now = now
 	l := taken.lane
@@ -97,8 +97,8 @@ func (b *Board) LaneTaken(now time.Time, taken Taken) {
 	b.effects.Read = true
 }
 
-// LanesLost ends terms: another forwarder has the lanes, or they were given back. What is under way counts only if it
-// succeeds.
+// LanesLost ends terms: another forwarder has the lanes, or they were released. Calls in flight count only if they
+// succeed.
 func (b *Board) LanesLost(terms ...Term) {
 	for _, t := range terms {
 		if l := b.lane(t); l != nil {
@@ -108,8 +108,8 @@ func (b *Board) LanesLost(terms ...Term) {
 	}
 }
 
-// HandBack stops work on terms. Effects.Free names each once nothing of it is under way or unsettled; LanesLost
-// ends it when the database has the lane back.
+// HandBack stops work on terms. Effects.Free lists each once nothing of it is in flight or unsettled; LanesLost ends it
+// when the lane is free in the database.
 func (b *Board) HandBack(terms ...Term) {
 	for _, t := range terms {
 		if l := b.open(t); l != nil {
@@ -142,7 +142,7 @@ func (b *Board) Stop() {
 	}
 }
 
-// freeIfDone reports a lane that is handed back once nothing of it is under way or unsettled.
+// freeIfDone reports a lane as free that is being handed back, once nothing of it is in flight or unsettled.
 func (b *Board) freeIfDone(l *lane) {
 	if l.handing && !l.free && l.underWay == 0 && l.unsettled == 0 {
 		l.free = true
@@ -150,8 +150,8 @@ func (b *Board) freeIfDone(l *lane) {
 	}
 }
 
-// forgetLane forgets all that waits in a lane, in memory or deferred: the next owner of the lane reads it again. It
-// walks its rows in memory.
+// forgetLane forgets everything that waits in a lane, in memory or deferred: the next owner of the lane reads it again.
+// It visits the lane's rows in memory.
 func (b *Board) forgetLane(l *lane) {
 	rows, bytes := l.rows, l.bytes
 	for _, r := range l.known {
@@ -166,7 +166,7 @@ func (b *Board) forgetLane(l *lane) {
 	}
 	for _, t := range b.topics {
 		if t.trial != nil && t.trial.Term == l.term {
-			t.trial = nil // its answer counts for itself alone
+			t.trial = nil // its result counts only for itself
 		}
 		if t.lowIn(l) != 0 {
 			t.setLow(l, 0)
@@ -185,18 +185,18 @@ func (b *Board) forgetLane(l *lane) {
 	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })
 }
 
-// knows says whether an id needs no second look: its row is in memory, or was settled since the last read began, or it
-// is a head.
+// knows reports whether an id can be ignored when it is read: its row is in memory, or was settled since the last read
+// began, or it is a head.
 func (l *lane) knows(id int64) bool { return l.known[id] != nil || l.heads[id] != nil }
 
-// Known counts the rows of a term that a read may return and that are in memory or deferred: those above the mark (or
-// some more), and all.
+// Known counts the rows of a term that a read may return although they are in memory or deferred: those above the mark
+// (or slightly more), and all.
 func (b *Board) Known(t Term, mark int64) (above, all int) {
 	l := b.open(t)
 	if l == nil {
 		return 0, 0
 	}
-	if mark < l.top { // it went back
+	if mark < l.top { // the cursor went back
 		for id := range l.known {
 			if id > mark {
 				above++

@@ -1,8 +1,8 @@
 package board
 
-// Wanted returns the rows of a read that came without their payload and are of use, in the order in which they are
-// wanted: those that were asked for by id, what was deferred, the new ones, the oldest first, then what fell due. What does not come
-// into memory needs no payload, and leaves the room to others.
+// Wanted returns the useful rows of a read that came without their payload, in the order in which the payloads are
+// needed: rows asked for by id, deferred rows, new rows, the oldest first, then due rows. Rows that will not be kept in
+// memory need no payload, and leave the room to others.
 func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	for _, ask := range a.asks {
 		if f, found := r.ByID[ask.id]; found && f.Row.Large && !f.Dead {
@@ -19,9 +19,9 @@ func (b *Board) Wanted(a Asks, r *Read) (wanted []*Row) {
 	return wanted
 }
 
-// mayKeep says whether a row that was read comes into memory, as it seems: what is known or deferred, or waits for
-// another attempt, does not. If that has changed when the row is accepted, it is deferred, or what fell due looked for
-// again. caught says that the read has caught up with it, due that it fell due.
+// mayKeep reports whether a row will probably be kept in memory: rows that are known, deferred, or wait for another
+// attempt will not. If that has changed when the row is accepted, it is deferred, or due rows are looked for again.
+// caught means that the read caught up with it, due that it fell due.
 func (b *Board) mayKeep(l *lane, r *Row, caught, due bool) bool {
 	t, k := b.topics[r.Topic], l.keys[r.Key]
 	switch {
@@ -37,9 +37,9 @@ func (b *Board) mayKeep(l *lane, r *Row, caught, due bool) bool {
 	return k == nil || !b.defers(k, r.ID) || k.joinsBefore(r.ID)
 }
 
-// Leave takes rows out of a read that have no payload: those that there was no room for, late, and those that are gone.
-// What follows a late one in its lane is taken out with it, since a lane is read in order, but for rows that block their
-// keys: cut has the id of the first new one.
+// Leave removes rows without a payload from a read: late ones, for which there was no room, and those that are gone.
+// Rows after a late one in its lane are removed as well, because a lane is read in order, except rows that block their
+// keys. cut has the id of the first new one.
 func (r *Read) Leave(late, gone map[int64]bool) (cut [Lanes]int64) {
 	r.count()
 	for id, f := range r.ByID {
@@ -70,7 +70,7 @@ func leave(rows []*Row, late, gone map[int64]bool) (kept []*Row, cut [Lanes]int6
 		if row.Large && late[row.ID] && *at == 0 {
 			*at = row.ID
 		}
-		blocks := row.Key != "" && row.Attempts > 0 // its key, also without payload
+		blocks := row.Key != "" && row.Attempts > 0 // it blocks its key, even without payload
 		if blocks || *at == 0 && !(row.Large && gone[row.ID]) {
 			kept = append(kept, row)
 		}

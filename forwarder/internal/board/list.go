@@ -1,7 +1,7 @@
 package board
 
-// list is a doubly linked list whose links are in its elements, so that one can be taken out of the middle and none is
-// allocated. An element is on one list at a time.
+// list is a doubly linked list whose links are in its elements, so that elements can be removed from the middle without
+// allocations. An element is on one list at a time.
 type list[T any, L linked[T]] struct {
 	front, back *T
 	n           int

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// trouble puts a topic on the list of those that are paused or slow or have keys that wait for them.
+// trouble adds a topic to the list of topics that are paused, slow, or have waiting keys.
 func (b *Board) trouble(t *topic) {
 	if !t.troubled {
 		t.troubled = true
@@ -13,7 +13,7 @@ func (b *Board) trouble(t *topic) {
 	}
 }
 
-// forgetTroubles takes topics off that list which are open again and miss nothing any more.
+// forgetTroubles removes topics from that list that are open again with nothing left to catch up.
 func (b *Board) forgetTroubles() {
 	kept := b.troubled[:0]
 	owned := uint64(0)
@@ -24,7 +24,7 @@ func (b *Board) forgetTroubles() {
 	}
 	for _, t := range b.troubled {
 		if !t.paused && !t.byOperator {
-			t.unseen &= owned // others load what was sent again when they take a lane
+			t.unseen &= owned // others load requeued rows when they take a lane
 		}
 		if t.paused || t.byOperator || t.slow || t.jammed || t.lanes != 0 || t.unseen != 0 {
 			kept = append(kept, t)
@@ -37,11 +37,11 @@ func (b *Board) forgetTroubles() {
 	b.troubled = kept
 }
 
-// mostFirsts is how many ids Firsts returns of a lane, but for a few.
+// mostFirsts is the approximate number of ids that Firsts returns for a lane.
 const mostFirsts = 4096
 
-// Firsts returns, of keys of a lane that wait for a closed or slow topic, the id of the first message: what else the key
-// has, perhaps on other topics, waits for it.
+// Firsts returns the ids of the first messages of the lane's keys that wait for a closed or slow topic: the other rows
+// of the key, perhaps on other topics, wait for them.
 func (b *Board) Firsts(t Term) (ids []int64) {
 	l := b.open(t)
 	if l == nil {
@@ -65,11 +65,11 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 	return ids
 }
 
-// isIdle says that nothing of a key is in memory, and nothing up to an id waits for another attempt.
+// isIdle reports whether no row of a key is in memory, and no row up to an id waits for another attempt.
 func (k *key) isIdle(id int64) bool { return k.under == nil && k.n == 0 && !k.blocked(id) }
 
-// FirstsGone names those of them that are not pending any more, as another has settled or deleted them. What their keys
-// have next is read.
+// FirstsGone handles those of these ids that are no longer pending, because another settled or deleted them. The next
+// rows of their keys are read.
 func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 	b.now = now
 	l := b.open(t)
@@ -123,8 +123,8 @@ func (b *Board) pause(r *Row, err error, guessed bool) {
 	})
 }
 
-// PauseByOperator takes which topics an operator has paused, all of them each time. Nothing of them is published, not
-// even a trial, until they are let go.
+// PauseByOperator receives all topics that are currently paused by an operator. Nothing of them is published, not even
+// a trial, until they are no longer listed.
 func (b *Board) PauseByOperator(now time.Time, topics []string) {
 	b.now = now
 	for _, name := range topics {
@@ -145,7 +145,7 @@ func (b *Board) PauseByOperator(now time.Time, topics []string) {
 	}
 }
 
-// reopen ends the pause of a topic. What was deferred for its sake is caught up as there is room.
+// reopen ends the pause of a topic. Its deferred rows are caught up as there is room.
 func (b *Board) reopen(t *topic) {
 	trial := t.trial
 	t.trial, t.paused, t.guessed, t.failures, t.err = nil, false, false, 0, nil
@@ -159,7 +159,7 @@ func (b *Board) reopen(t *topic) {
 	}
 }
 
-// hasLane says whether there is any lane that is not handed back.
+// hasLane reports whether there is a lane that is not being handed back.
 func (b *Board) hasLane() bool {
 	return slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && !l.handing })
 }
@@ -173,7 +173,7 @@ func (b *Board) reopenIdle() {
 	}
 }
 
-// probe is a row that may try whether a topic works again.
+// probe is a row that may test whether a topic works again.
 type probe struct {
 	term Term
 	id   int64
@@ -182,7 +182,7 @@ type probe struct {
 
 const mostProbes = 64 // of a topic
 
-// mayTry notes a row that may try whether a topic works again. Those that were handed out come last.
+// mayTry records a row that may test whether a topic works again. Rows that were handed out before come last.
 func (t *topic) mayTry(p probe, again bool) {
 	switch n := len(t.probes); {
 	case !t.closed && t.unseen == 0:
@@ -197,9 +197,9 @@ func (t *topic) mayTry(p probe, again bool) {
 	}
 }
 
-// trialOf picks the message that is to try whether a topic works again: the one that was deferred last, and another one
-// each time: if messages fail by their own fault, one that does not is found soon. Without any, or if all have failed
-// for an unknown reason, the topic is opened: the next message that comes is the trial.
+// trialOf picks the message that tests whether a topic works again: the last deferred one, and a different one each
+// time: if some messages fail by their own fault, a good one is soon found. If there is none, or if all have failed for
+// an unknown reason, the topic is opened: the next message is the trial.
 func (b *Board) trialOf(t *topic) (probe, bool) {
 	for n := len(t.probes); n > 0 && !(t.guessed && t.failures > n); n = len(t.probes) {
 		p := t.probes[n-1]
@@ -212,7 +212,7 @@ func (b *Board) trialOf(t *topic) (probe, bool) {
 	return probe{}, false
 }
 
-// mayBeTrial says that a row waits for a topic, and that nothing of its key is to go before it.
+// mayBeTrial reports whether a row waits for a topic, and no other row of its key has to go before it.
 func (b *Board) mayBeTrial(t *topic, p probe) bool {
 	l := b.open(p.term)
 	if l == nil || p.id == 0 || l.knows(p.id) {

@@ -10,40 +10,40 @@ import (
 // Room is how much more a read may bring into memory.
 type Room = lanes.Room
 
-// Asks is what the board wants of a read.
+// Asks is what the board requests from a read.
 type Asks struct {
 	IDs     []int64      // rows to read by id, pending or dead
-	Catch   Catch        // what was deferred and may go on
-	Due     [Lanes]int64 // at most so many of a lane that fell due, if this read looks for them,
+	Catch   Catch        // deferred rows that may continue
+	Due     [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them,
 	WantDue bool         // it is to look for them
-	Closed  []string     // and none of these topics: what there is no room for of them would hide that of others
+	Closed  []string     // except of these topics: rows that there is no room for would hide others
 	Room    Room
 
 	terms []Term
 	asks  []ask
-	looks []*topic // that were closed, and of which it looks what was sent again
+	looks []*topic // topics that were closed and whose requeued rows it looks for
 }
 
-// Read is the complete answer to a read.
+// Read is the complete result of a read.
 type Read struct {
-	Terms []TermRead // the terms that were read and are still ours; others of the board's are over
-	// ByID is what Asks.IDs found pending, or dead where the dead block their keys; others are gone. It also has the dead
-	// rows of the keys of Asks.Catch.
+	Terms []TermRead // terms that were read and are still ours; the board's other terms are over
+	// ByID has the rows of Asks.IDs that are pending, or dead if the dead block their keys; others are gone. It also has
+	// the dead rows of the keys of Asks.Catch.
 	ByID    map[int64]Found
-	Caught  []*Row // what Asks.Catch brought, those of a lane in order of id
-	Ready   []*Row // those of a lane in order of id
-	Due     []*Row // what fell due, if DueRead
+	Caught  []*Row // rows of Asks.Catch, in order of id for each lane
+	Ready   []*Row // in order of id for each lane
+	Due     []*Row // due rows, if DueRead
 	DueRead bool
-	Late    map[int64]bool // what Asks.IDs found and there was no room for
-	DueLate bool           // there was no room for all of Due
+	Late    map[int64]bool // rows of Asks.IDs for which there was no room
+	DueLate bool           // there was not enough room for Due
 
-	CaughtCut [Lanes]int64 // the lowest id of Caught that there was no room for; 0 = there was
+	CaughtCut [Lanes]int64 // the lowest id of Caught for which there was no room; 0 = there was room
 	counted   bool
 	caught    [Lanes]struct{ rows, last int64 }
 	fellDue   [Lanes]int64
 }
 
-// TermRead is a term that was read, and the mark of its lane after this read.
+// TermRead is a term that was read, and the cursor of its lane after this read.
 type TermRead struct {
 	Term Term
 	Mark int64
@@ -55,15 +55,15 @@ type Found struct {
 	Dead bool
 }
 
-// Progress is what a read came to.
+// Progress is the result of a read.
 type Progress struct {
-	Added   int  // rows that are new in memory
-	More    bool // there is something to ask for at once
-	ManyDue bool // there may be more that fell due
-	Hidden  bool // and the next read sees more of it
+	Added   int  // new rows in memory
+	More    bool // there is something to ask for immediately
+	ManyDue bool // there may be more due rows
+	Hidden  bool // and the next read sees more of them
 }
 
-// ReadBegins forgets what was settled, and says what to read. One read at a time; RowsRead or ReadFailed ends it.
+// ReadBegins forgets settled rows, and returns what to read. One read at a time; RowsRead or ReadFailed ends it.
 func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	b.now = now
 	b.forget()
@@ -81,10 +81,10 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 		return a
 	}
 	b.turn = (b.turn + 1) % Lanes
-	// A little there is room for always: the rows in memory may all wait behind a few whose publish hangs.
+	// A little room is always available: the rows in memory may all wait behind a few hung calls.
 	some := b.hasSomeRoom()
 	if some {
-		b.askRetries(&a, b.cfg.Rows/4+1) // first: a message that is due anyway is its topic's trial
+		b.askRetries(&a, b.cfg.Rows/4+1) // first: a message that is due anyway serves as its topic's trial
 	}
 	b.askTrials(&a)
 	if some {
@@ -109,18 +109,18 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	return a
 }
 
-// hasSomeRoom says whether anything but trials may be read. Slow topics may have a row each.
+// hasSomeRoom reports whether anything but trials may be read. Slow topics may have one row each.
 func (b *Board) hasSomeRoom() bool {
 	return b.rows < 2*b.cfg.Rows+manyCalls && b.bytes < 2*b.cfg.Bytes
 }
 
-// HasRoom says whether reading on is worth it: at least half of the room is free, and settling keeps up.
+// HasRoom reports whether it is worth reading more: at least half of the room is free, and settling keeps up.
 func (b *Board) HasRoom() bool {
 	return b.rows <= b.cfg.Rows/2 && b.bytes <= b.cfg.Bytes/2 && b.unsettled <= 2*b.cfg.Rows
 }
 
-// limitDue shares the room among the lanes for what fell due: half for all alike, half for those that have more. What
-// the last read returned and did not bring into memory comes again.
+// limitDue shares the room for due rows among the lanes: half equally, half for those that have more. Rows that the
+// last read returned but that were not brought into memory come again.
 func (b *Board) limitDue(a *Asks) {
 	many := 0
 	for _, t := range a.terms {
@@ -138,7 +138,7 @@ func (b *Board) limitDue(a *Asks) {
 	}
 }
 
-// mostAgain is how many rows of a lane that fell due may come again and again.
+// mostAgain returns how many due rows of a lane may come again and again.
 func (b *Board) mostAgain() int { return max(16, b.cfg.Deferred/Lanes) }
 
 // forget drops settled rows from what is known. It must happen before a read begins, never during one: a read whose
@@ -153,8 +153,8 @@ func (b *Board) forget() {
 	b.settled = b.settled[:0]
 }
 
-// RowsRead takes over a complete read. What waited for its turn comes before what was read for the first time, and
-// strays come last: what was read in the proper way is known by then.
+// RowsRead applies a complete read. Rows that had waited come before rows that were read for the first time, and strays
+// come last: by then, rows that were read in the ordinary way are known.
 func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	b.now = now
 	var ours [Lanes]TermRead
@@ -171,7 +171,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	b.newHeads(r.Due)
 	for _, ask := range a.asks {
 		looked := saw>>ask.term.Lane&1 != 0 && b.sawTopics
-		if ask.why == forTrial { // without room for anything else there is no look
+		if ask.why == forTrial { // without room for anything else, requeued rows are not looked for
 			looked = saw>>ask.term.Lane&1 != 0 || !slices.Contains(a.looks, ask.topic)
 		}
 		if ask.why != forStray && !r.Late[ask.id] {
@@ -187,7 +187,7 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	}
 	for _, ask := range a.asks {
 		f, found := r.ByID[ask.id]
-		// One above the mark is read in its order.
+		// A row above the cursor is read in its order.
 		if l := b.open(ask.term); ask.why == forStray && l != nil && found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {
 			b.strayed(l, f.Row)
 		}
@@ -201,8 +201,8 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	return p
 }
 
-// PartRead takes over the first of what a read found ready, if it has asked for nothing by id; RowsRead takes the rest.
-// Other events may come in between, as they may between the read and RowsRead.
+// PartRead applies the first ready rows of a read, if it asked for nothing by id; RowsRead applies the rest. Other
+// events may come in between, as they may between the read and RowsRead.
 func (b *Board) PartRead(now time.Time, ready []*Row) (added int) {
 	b.now = now
 	before := b.rows
@@ -218,8 +218,7 @@ func (b *Board) takeReady(rows []*Row) {
 	}
 }
 
-// fellDue takes rows that were read because they fell due. A lane hides others if it returned as many as it may, and
-// may return more next time.
+// fellDue applies due rows. A lane hides more rows if it returned as many as it may, and may return more next time.
 func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
 	var counts, added [Lanes]int
 	for _, row := range rows {
@@ -243,7 +242,7 @@ func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
 	return many, hidden
 }
 
-// ReadFailed takes back what a read was asked for, so that the next one asks again.
+// ReadFailed takes back the requests of a read, so that the next one repeats them.
 func (b *Board) ReadFailed(now time.Time, a Asks) {
 	b.now = now
 	b.asked(a, func(ask) bool { return true })
@@ -251,7 +250,7 @@ func (b *Board) ReadFailed(now time.Time, a Asks) {
 	b.wantDue = b.wantDue || a.WantDue
 }
 
-// asked ends what was asked for; what failed is asked for again.
+// asked ends requests; failed ones are repeated.
 func (b *Board) asked(a Asks, fails func(ask) bool) {
 	for _, ask := range a.asks {
 		failed := fails(ask)
@@ -272,7 +271,7 @@ func (b *Board) asked(a Asks, fails func(ask) bool) {
 	}
 }
 
-// wants says whether there is something to ask for at once.
+// wants reports whether there is something to ask for immediately.
 func (b *Board) wants() bool {
 	if b.stopped {
 		return false

@@ -2,16 +2,16 @@ package board
 
 import "time"
 
-// Failure is a failed attempt on its way into the database.
+// Failure is a failed attempt that must be written to the database.
 type Failure struct {
 	Row       *Row
 	Err       error
-	Attempts  int           // with this one
+	Attempts  int           // including this one
 	Delay     time.Duration // until the next attempt
 	Permanent bool
 }
 
-// Outcome is what the database made of a failure.
+// Outcome is the database's answer to a failure.
 type Outcome struct {
 	Failure
 	Kind OutcomeKind
@@ -24,16 +24,16 @@ const (
 	Waiting OutcomeKind = iota // recorded; another attempt is due after the delay
 	Dead                       // recorded; there will be no other attempt
 	Gone                       // another settled or deleted the message
-	Fenced                     // the lane is another forwarder's
-	Locked                     // not recorded: a transaction has locked the row
+	Fenced                     // the lane belongs to another forwarder
+	Locked                     // not recorded: another transaction has locked the row
 )
 
-// judge does what the result of a call asks for.
+// judge acts on the result of a call.
 func (b *Board) judge(c *Call, r Result) {
 	l := b.lane(c.Row.Term)
 	if r.Verdict == OK {
 		b.succeeded(c, false)
-	} else if l != nil { // else another forwarder judges it
+	} else if l != nil { // otherwise another forwarder judges it
 		switch b.concludeTrial(l, c, r); {
 		case l.published(c.Row.ID): // an earlier attempt succeeded late
 			if c.key != nil {
@@ -52,13 +52,13 @@ func (b *Board) judge(c *Call, r Result) {
 	}
 }
 
-// published says whether a row was published and is not forgotten yet.
+// published reports whether a row was published and is not forgotten yet.
 func (l *lane) published(id int64) bool {
 	r := l.known[id]
 	return r != nil && r.call.published
 }
 
-// concludeTrial does what a failure means to the topic.
+// concludeTrial applies a failure to the topic.
 func (b *Board) concludeTrial(l *lane, c *Call, r Result) {
 	t := c.topic
 	switch {
@@ -66,14 +66,14 @@ func (b *Board) concludeTrial(l *lane, c *Call, r Result) {
 		b.pause(c.Row, r.Err, false)
 	case t.trial != c.Row, r.Verdict == Unknown && !l.published(c.Row.ID): // see failedUnknown
 	case r.Verdict == Aborted, r.Verdict == Unknown:
-		t.trial = nil // it says nothing; another one follows
+		t.trial = nil // it is inconclusive; another one follows
 		b.update(t)
 	default:
 		b.reopen(t) // the broker answered
 	}
 }
 
-// succeeded takes a message that was published, also if another owns its lane now.
+// succeeded handles a published message, even if its lane now has another owner.
 func (b *Board) succeeded(c *Call, late bool) {
 	r := c.Row
 	r.Payload, r.Metadata = nil, nil // settling needs neither
@@ -91,7 +91,7 @@ func (b *Board) succeeded(c *Call, late bool) {
 	if late {
 		b.forgetCopies(l, r)
 	}
-	l.known[r.ID] = r // or it was another attempt, or forgotten with one
+	l.known[r.ID] = r // in case it was replaced by another attempt, or forgotten with one
 	if h := l.heads[r.ID]; h != nil {
 		b.removeHead(l, h)
 	} else if c.key != nil && !late {
@@ -99,8 +99,8 @@ func (b *Board) succeeded(c *Call, late bool) {
 	}
 }
 
-// forgetCopies forgets what waits of a row that was published after it had timed out. One that is under way already is
-// a repetition.
+// forgetCopies forgets waiting copies of a row that was published after it had timed out. A copy already in flight is a
+// repetition.
 func (b *Board) forgetCopies(l *lane, r *Row) {
 	if copy := l.known[r.ID]; copy != nil {
 		b.withdraw(l, copy)
@@ -112,7 +112,7 @@ func (b *Board) forgetCopies(l *lane, r *Row) {
 	}
 }
 
-// rejected takes a message that failed by itself.
+// rejected handles a message that failed through its own fault.
 func (b *Board) rejected(l *lane, c *Call, res Result) {
 	b.block(l, c)
 	b.charge(c, res)
@@ -132,7 +132,7 @@ func (b *Board) block(l *lane, c *Call) {
 	}
 }
 
-// charge has a failure written.
+// charge queues a failure to be written.
 func (b *Board) charge(c *Call, res Result) {
 	r, t := c.Row, c.topic
 	f := Failure{Row: r, Err: res.Err, Attempts: r.Attempts + 1, Permanent: res.Verdict == Permanent}
@@ -141,7 +141,7 @@ func (b *Board) charge(c *Call, res Result) {
 	}
 	b.failed = append(b.failed, f)
 	b.effects.Settle = true
-	if !f.Permanent { // that is reported as dead
+	if !f.Permanent { // a permanent one is reported as dead
 		again := b.now.Sub(t.rejected) < repeatEvery
 		if !again {
 			t.rejected = b.now
@@ -152,8 +152,8 @@ func (b *Board) charge(c *Call, res Result) {
 	}
 }
 
-// sendBack defers a row that is not in memory any more, as it could not be sent. again says that it was handed out. c
-// does not note that: the worker that has it reads it without a lock.
+// sendBack defers a row that is no longer in memory, because it could not be sent. again means that it was handed out.
+// It is not recorded in c, which the worker reads without a lock.
 func (b *Board) sendBack(l *lane, c *Call, again bool) {
 	r, t := c.Row, c.topic
 	if l.handing {
@@ -183,7 +183,7 @@ func (b *Board) sendBack(l *lane, c *Call, again bool) {
 	}
 }
 
-// unsettledOf counts a result that is to be settled, and returns its lane unless its term is over.
+// unsettledOf counts a result to be settled, and returns its lane, or nil if its term is over.
 func (b *Board) unsettledOf(c *Call) *lane {
 	c.results++
 	b.unsettled++
@@ -195,8 +195,8 @@ func (b *Board) unsettledOf(c *Call) *lane {
 	return l
 }
 
-// Results hands out what is to be settled, at most so many of each kind, oldest first. The caller has them until it
-// tells Settled or Unsettled.
+// Results returns results to be settled, limited for each kind, oldest first. The caller keeps them until it calls
+// Settled or Unsettled.
 func (b *Board) Results(most int) (published []*Row, failed []Failure) {
 	published, b.published = split(b.published, most)
 	failed, b.failed = split(b.failed, most)
@@ -210,7 +210,7 @@ func split[T any](list []T, most int) (taken, left []T) {
 	return list[:most:most], list[most:]
 }
 
-// Settled takes the database's answers. A locked failure is handed out again.
+// Settled applies the database's answers. A locked failure is handed out again.
 func (b *Board) Settled(now time.Time, published []*Row, failed []Outcome) {
 	b.now = now
 	for _, r := range published {
@@ -221,7 +221,7 @@ func (b *Board) Settled(now time.Time, published []*Row, failed []Outcome) {
 	}
 }
 
-// countSettled counts a result that was settled.
+// countSettled counts a settled result.
 func (b *Board) countSettled(r *Row) {
 	r.call.results--
 	b.unsettled--
@@ -232,7 +232,7 @@ func (b *Board) countSettled(r *Row) {
 	}
 }
 
-// settledAs takes the outcome of a failure.
+// settledAs applies the outcome of a failure.
 func (b *Board) settledAs(o Outcome) {
 	r := o.Row
 	if o.Kind == Locked {
@@ -267,7 +267,7 @@ func (b *Board) settledAs(o Outcome) {
 	}
 }
 
-// Unsettled takes results that were given up at a stop: their messages will be sent again.
+// Unsettled drops results that were given up at a stop: their messages will be sent again.
 func (b *Board) Unsettled(published []*Row, failed []Failure) {
 	for _, r := range published {
 		b.countSettled(r)

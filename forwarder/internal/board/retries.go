@@ -7,29 +7,30 @@ import (
 	"time"
 )
 
-// never is when a head is due that is dead, or not the first of its key. A read of what falls due sees that somebody
-// requeued the one, HeadsSeen that it is gone; the other's turn comes with the end of those before it.
+// never is the due time of a head that is dead, or not the first of its key. A read of due rows sees when a dead one
+// was requeued, and HeadsSeen when it is gone; the other's turn comes when those before it are finished.
 const never = 10000 * time.Hour
 
-// head is a row that waits for another attempt. One with a key blocks it. One without may be forgotten: it is read
-// again when it falls due.
+// head is a row that waits for another attempt. A head with a key blocks it. A head without a key may be forgotten: it
+// is read again when it falls due.
 type head struct {
 	id      int64
-	key     *key // nil without one
+	key     *key // nil without a key
 	topic   string
-	act     string // of an operator: lower messages of the key that were sent again in it are heads too
+	act     string // the operator's act: lower messages of the key that were requeued in it are heads too
 	due     time.Time
 	changed time.Time
-	place   int  // in its lane's heap; -1 = its attempt, or the settling of that, is under way
+	place   int  // index in its lane's heap; -1 = its attempt, or the settling of that, is in flight
 	behind  bool // its time has come, and it waits for the lower heads of its key
-	late    bool // its time has come, and it is put off
+	late    bool // its time has come, and it is postponed
 	lower   bool // its time has come, and it waits for rows of its key that have lower ids
 }
 
-// retryIsDue says whether the next read is to ask for a head of a lane: the last one may have begun before its time.
+// retryIsDue reports whether the next read should ask for a head of a lane: the last one may have begun before its
+// time.
 func (b *Board) retryIsDue(l *lane) bool { return len(l.retries) > 0 && !l.retries[0].due.After(b.now) }
 
-// addHead notes a row that waits for another attempt; its key is blocked from now on.
+// addHead records a row that waits for another attempt; its key is blocked from now on.
 func (b *Board) addHead(l *lane, name string, id int64, topic string, due time.Time) {
 	h := b.newHead(l, name, id, topic)
 	if name == "" && b.loose > b.cfg.Deferred {
@@ -55,12 +56,12 @@ func (b *Board) newHead(l *lane, name string, id int64, topic string) *head {
 		}
 	}
 	if h.changed = b.now; h.key != nil {
-		b.advance(h.key) // what has lower ids goes on
+		b.advance(h.key) // rows with lower ids continue
 	}
 	return h
 }
 
-// removeHead lets go of a head that is settled for good.
+// removeHead removes a head that is settled for good.
 func (b *Board) removeHead(l *lane, h *head) {
 	b.unschedule(l, h)
 	delete(l.heads, h.id)
@@ -79,24 +80,24 @@ func (b *Board) removeHead(l *lane, h *head) {
 	b.passed(k, h.id)
 }
 
-// sooner retries a head that was to wait longer than the database says: an operator has asked for it.
+// sooner retries a head earlier than planned because the database has an earlier time: an operator asked for it.
 func (b *Board) sooner(l *lane, h *head, due time.Time) {
 	if h.place >= 0 && h.due.After(due) && !(h.behind && !h.isFirst()) {
 		b.schedule(l, h, due)
 	}
 }
 
-// isFirst says that no lower head of its key waits.
+// isFirst reports whether no lower head of its key waits.
 func (h *head) isFirst() bool { return h.key == nil || h.key.heads.lowest() == h.id }
 
-// waitBehind has a head wait for the lower ones of its key.
+// waitBehind makes a head wait for the lower ones of its key.
 func (b *Board) waitBehind(l *lane, h *head) {
 	h.behind = true
 	b.schedule(l, h, b.now.Add(never))
 }
 
-// HeadsSeen compares the heads of a term with those that the database has: all of ids above from and up to to. It
-// leaves alone what changed since began.
+// HeadsSeen compares the heads of a term with those in the database: all of them with ids above from, up to to. It
+// ignores those that changed since began.
 func (b *Board) HeadsSeen(now, began time.Time, t Term, from, to int64, heads []Head) {
 	b.now = now
 	l := b.open(t)
@@ -124,7 +125,7 @@ func (b *Board) HeadsSeen(now, began time.Time, t Term, from, to int64, heads []
 	}
 }
 
-// askRetries asks for heads whose time has come, at most so many; lanes take turns.
+// askRetries asks for heads whose time has come, up to a limit; lanes take turns.
 func (b *Board) askRetries(a *Asks, most int) {
 	for l := range b.inTurn {
 		for len(l.retries) > 0 && !l.retries[0].due.After(b.now) {
@@ -156,7 +157,7 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 			b.putOff(l, h, t)
 			return
 		}
-		if t.lanes != 0 && t.failures%2 == 1 { // a key's turn, which may not have failed before
+		if t.lanes != 0 && t.failures%2 == 1 { // the turn of a waiting key, which may not have failed before
 			b.later(l, h, b.now.Add(lookAgain))
 			return
 		}
@@ -167,25 +168,25 @@ func (b *Board) askRetry(a *Asks, l *lane, h *head) {
 	a.add(ask)
 }
 
-// putOff looks at a head again when its topic may be open.
+// putOff postpones a head until its topic may be open.
 func (b *Board) putOff(l *lane, h *head, t *topic) {
 	at := b.now.Add(lookAgain)
 	switch {
 	case t.byOperator:
-		at = b.now.Add(never) // the end of that brings it
+		at = b.now.Add(never) // the end of the pause makes it due
 	case t.paused && t.until.After(b.now):
-		at = t.until // not later: it may be the only one that can try the topic
+		at = t.until // not later: it may be the only row that can test the topic
 	case t.closed && (!t.paused || !b.hasPlace(t)):
 		at = b.now.Add(b.cfg.SlowAfter)
 	}
 	b.later(l, h, at)
 }
 
-// retried takes a head that was read for its next attempt. looked says that what was sent again with it is known.
+// retried handles a head that was read for its next attempt. looked means that the rows requeued with it are known.
 func (b *Board) retried(l *lane, a ask, f Found, found, looked bool) {
 	h := a.head
 	switch {
-	case l.heads[a.id] != h || h.place >= 0: // settled meanwhile
+	case l.heads[a.id] != h || h.place >= 0: // settled in the meantime
 		return
 	case !found: // published by another, or changed by an operator
 		b.removeHead(l, h)
@@ -203,13 +204,13 @@ func (b *Board) retried(l *lane, a ask, f Found, found, looked bool) {
 	}
 	t := b.topicOf(r.Topic)
 	switch {
-	case !h.isFirst(): // a lower one has come meanwhile
+	case !h.isFirst(): // a lower one has come in the meantime
 		b.waitBehind(l, h)
 	case h.key.under != nil:
 		b.later(l, h, b.now.Add(lookAgain))
 	case t.paused && (a.topic != t || t.trial != nil || !b.hasPlace(t)), t.closed && !t.paused, t.byOperator:
 		b.putOff(l, h, t)
-	case h.act != r.Generation && !looked: // lower ones that were sent again with it may not be known
+	case h.act != r.Generation && !looked: // lower ones that were requeued with it may be unknown
 		b.later(l, h, b.lookForAct())
 	default:
 		if h.act = r.Generation; l.hasLower(h) {
@@ -236,7 +237,7 @@ func (b *Board) letPass(l *lane, k *key, r *Row, t *topic) {
 	b.update(t)
 }
 
-// schedule says when a head is due for another attempt.
+// schedule sets when a head is due for another attempt.
 func (b *Board) schedule(l *lane, h *head, due time.Time) {
 	l.inTime(h)
 	h.lower = false
@@ -249,7 +250,7 @@ func (b *Board) schedule(l *lane, h *head, due time.Time) {
 	}
 }
 
-// later says when to look again at a head whose time has come, and that cannot go now.
+// later sets when to check a head again whose time has come, and that cannot go now.
 func (b *Board) later(l *lane, h *head, at time.Time) {
 	b.schedule(l, h, at)
 	if l.late == nil {
@@ -259,7 +260,7 @@ func (b *Board) later(l *lane, h *head, at time.Time) {
 	l.late[h.topic]++
 }
 
-// inTime counts a head as late no more.
+// inTime no longer counts a head as late.
 func (l *lane) inTime(h *head) {
 	if !h.late {
 		return
@@ -270,7 +271,7 @@ func (l *lane) inTime(h *head) {
 	}
 }
 
-// unschedule takes a head out of its lane's heap.
+// unschedule removes a head from its lane's heap.
 func (b *Board) unschedule(l *lane, h *head) {
 	if h.place >= 0 {
 		l.inTime(h)
@@ -280,13 +281,13 @@ func (b *Board) unschedule(l *lane, h *head) {
 	}
 }
 
-// retries are heads that wait: a heap, the one that is due first in front.
+// retries is a heap of waiting heads, the earliest due first.
 type retries []*head
 
 func (q retries) Len() int { return len(q) }
 func (q retries) Less(i, j int) bool {
 	c := q[i].due.Compare(q[j].due)
-	return c < 0 || c == 0 && q[i].id < q[j].id // so that a schedule can be repeated
+	return c < 0 || c == 0 && q[i].id < q[j].id // so that schedules can be repeated
 }
 
 func (q retries) Swap(i, j int) {

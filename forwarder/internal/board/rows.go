@@ -15,7 +15,7 @@ func (b *Board) keep(l *lane, r *Row) {
 	b.bytes += r.size()
 }
 
-// moves counts a row that comes into memory, or one that leaves it or is under way from now on.
+// moves counts a row that comes into memory, or one that leaves it or is now in flight.
 func (l *lane) moves(r *Row, n int) {
 	t, size := r.call.topic, int64(n)*r.size()
 	l.rows += n
@@ -24,7 +24,7 @@ func (l *lane) moves(r *Row, n int) {
 	t.bytes += size
 }
 
-// drop takes a row out of memory that waited there.
+// drop removes a waiting row from memory.
 func (b *Board) drop(l *lane, r *Row) {
 	if r.call.state == pending {
 		b.unqueue(&r.call)
@@ -39,7 +39,7 @@ func (b *Board) drop(l *lane, r *Row) {
 
 func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
 
-// putsBack remembers of a row that leaves memory, as it is deferred, whether it was handed out.
+// putsBack records whether a deferred row that leaves memory was handed out.
 func (l *lane) putsBack(r *Row, again bool) {
 	l.away++
 	if again && r.Attempts == 0 {
@@ -50,9 +50,9 @@ func (l *lane) putsBack(r *Row, again bool) {
 	}
 }
 
-// accept takes a row that was read for the first time, or again: into memory, in its place in its key's chain, or not
-// at all. due says that it was read because it fell due: then nothing waits for it, and if it is not kept it comes again
-// with what falls due. All others that are not kept are deferred.
+// accept handles a row that was read for the first time, or again: it puts it into memory, in its place in its key's
+// chain, or not at all. due means that it was read because it fell due: then nothing waits for it, and if it is not
+// kept it returns with the next due rows. All other rows that are not kept are deferred.
 func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	if l.known[r.ID] != nil {
 		return false
@@ -89,7 +89,7 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 		return false
 	}
 	if r.Attempts > 0 {
-		// It waits for another attempt and so blocks its key, though we were not told: an operator asked for it again.
+		// It waits for another attempt and so blocks its key, although we did not know: an operator requeued it.
 		b.sentAgain(l, r)
 		return false
 	}
@@ -99,10 +99,10 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	k := l.keyOf(r.Key)
 	switch before := !due && k.joinsBefore(r.ID); {
 	case due && (t.closed || !b.keepsDue(l, r.Key)):
-		k.moreDue = !t.closed // else it is not read
+		k.moreDue = !t.closed // otherwise it is not read
 		b.tidy(k)
 		return false
-	case due && r.Large: // its payload was not wanted, and would be now
+	case due && r.Large: // its payload was not wanted before, and would be now
 		b.wantDue = true
 		b.tidy(k)
 		return false
@@ -124,13 +124,13 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	return false
 }
 
-// keepsDue says whether a row of a key that fell due is kept: nothing of the key is to be read before it.
+// keepsDue reports whether a due row of a key is kept: no other row of the key has to be read before it.
 func (b *Board) keepsDue(l *lane, name string) bool {
 	k := l.keys[name]
 	return l.waits[name].topic == nil && (k == nil || k.low == 0 && k.heads.len() == 0 && !b.defers(k, 0))
 }
 
-// defers says that a row of a key that is read is not kept.
+// defers reports whether a row of a key that is read is deferred instead of kept.
 func (b *Board) defers(k *key, id int64) bool {
 	return k.blocked(id) || k.stuck() || int(k.n) >= b.cfg.Chain
 }

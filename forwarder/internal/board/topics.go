@@ -3,29 +3,29 @@ package board
 import "time"
 
 // topic is a topic with rows that may be published, calls or trouble. It is paused when its broker could not be
-// reached: when the pause is over one trial message is sent; if the broker answers it the topic is open again, if not
-// the next pause is longer. An operator may pause it as well: then there are no trials. It is slow when slow and hung
-// calls have taken most of its places: then only some of its rows are kept in memory, or they would fill the room.
-// While it is closed for any of these reasons the keys whose next row is on it wait for it, and other topics go on.
+// reached: when the pause is over, one trial message is sent; if the broker accepts it, the topic is open again, if
+// not, the next pause is longer. An operator may pause it as well: then there are no trials. It is slow when slow and
+// hung calls use most of its slots: then only some of its rows are kept in memory, or they would fill the room. While
+// it is closed for any of these reasons, the keys whose next row is on it wait for it, and other topics continue.
 type topic struct {
 	name          string
-	fresh, waited list[Call, *Call] // rows that may be published, but for the trial
-	turn          bool              // of the two
-	rows          int               // in memory and not under way
+	fresh, waited list[Call, *Call] // rows that may be published, without the trial
+	turn          bool              // alternates between the two
+	rows          int               // in memory and not in flight
 	bytes         int64             //
-	ready         int               // how many of them may go now
-	links[topic]                    // among those with any
+	ready         int               // number of them that may go now
+	links[topic]                    // among the topics with any
 
-	calls, old, hung int // under way, with hung ones; of these slow or hung; hung
+	calls, old, hung int // in flight, including hung ones; slow or hung ones of these; hung ones
 
 	paused, slow, jammed bool
 	byOperator           bool      // an operator has paused it
 	closed               bool      // for one of these reasons
 	until                time.Time // of the pause
-	failures             int       // in a row
+	failures             int       // consecutive
 	err                  error     // the last one
-	repeat               time.Time // when the trouble is reported again
-	trial                *Row      // queued or under way
+	repeat               time.Time // when the trouble is next reported
+	trial                *Row      // queued or in flight
 	asked                bool      // a trial is being read
 	probes               []probe   // rows that may be its trial, the next one last
 	guessed              bool      // paused because everything fails, for an unknown reason
@@ -33,22 +33,22 @@ type topic struct {
 	publisher *publisher
 	unknown   failures // of this topic
 
-	unseen   uint64        // lanes in which it is unknown what an operator had sent again while it was paused
-	lanes    uint64        // in which something was deferred for its sake,
-	low      *[Lanes]int64 // and from which id on: all of it is deferred from there
+	unseen   uint64        // lanes in which rows requeued while it was paused are unknown
+	lanes    uint64        // in which rows were deferred for it,
+	low      *[Lanes]int64 // and from which id on: all of its rows are deferred from there
 	troubled bool          // on the board's list
 
-	rejected time.Time // when a rejection was reported last
+	rejected time.Time // when a rejection was last reported
 }
 
 const (
-	// lookAgain is the pause before something is looked at again that should have changed by then.
+	// lookAgain is the pause before checking something again that should have changed by then.
 	lookAgain = 50 * time.Millisecond
 	// repeatEvery is how often trouble is reported again.
 	repeatEvery = time.Minute
-	// mostTopics is how many topics are remembered that are idle.
+	// mostTopics is how many idle topics are remembered.
 	mostTopics = 1024
-	// mostSteps is how many keys or rows one event walks for a topic.
+	// mostSteps is how many keys or rows one event visits for a topic.
 	mostSteps = 256
 )
 
@@ -61,14 +61,14 @@ func (b *Board) topicOf(name string) *topic {
 	return t
 }
 
-// forgetTopic forgets a topic that is idle, if there are many.
+// forgetTopic forgets an idle topic, if there are many.
 func (b *Board) forgetTopic(t *topic) {
 	if len(b.topics) > mostTopics && t.calls == 0 && t.rows == 0 && t.trial == nil && !t.asked && !t.troubled {
 		delete(b.topics, t.name)
 	}
 }
 
-// update sees what a change of calls, queues or pauses means for a topic.
+// update applies a change of calls, queues or pauses to a topic.
 func (b *Board) update(t *topic) {
 	places := b.cfg.Concurrency
 	switch {
@@ -82,7 +82,7 @@ func (b *Board) update(t *topic) {
 	closed := t.paused || t.byOperator || t.slow &&
 		(t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
 	if t.paused && !t.guessed || t.byOperator {
-		t.unseen = ^uint64(0) // until it is open, and a read has looked
+		t.unseen = ^uint64(0) // until it is open and a read has looked
 	}
 	if t.closed && !closed && t.lanes|t.unseen != 0 {
 		b.asksMore = true
@@ -109,16 +109,17 @@ func (b *Board) update(t *topic) {
 	t.ready = ready
 }
 
-// quota is how much of a slow topic may be in memory: there may be manyCalls of them.
+// quota returns how much of a slow topic may be in memory: there may be manyCalls of them.
 func (b *Board) quota() (rows int, bytes int64) {
 	return max(1, b.cfg.Rows/(2*manyCalls)), max(1, b.cfg.Bytes/(2*manyCalls))
 }
 
-// hasPlace says that another call of a topic may start, as far as the topic is concerned.
+// hasPlace reports whether the topic's own limit allows another call.
 func (b *Board) hasPlace(t *topic) bool { return t.calls < b.cfg.Concurrency }
 
-// excess returns what is to be deferred of a closed topic, the last of its queue: a slow one keeps the first, with what
-// is behind it. A trial of what an operator has paused is deferred, too: nothing of its key may go while it is in memory.
+// excess returns the next row to defer of a closed topic, the last of its queue: a slow topic keeps the first, with the
+// rows behind it. A trial is deferred too if an operator paused the topic: no row of its key may go while it is in
+// memory.
 func (b *Board) excess(t *topic) *Call {
 	rows, bytes := b.quota()
 	switch {
@@ -157,7 +158,7 @@ func (b *Board) deferExcess() {
 	}
 }
 
-// enqueue lets a row be published when it is its topic's turn.
+// enqueue queues a row to be published when its topic has its turn.
 func (b *Board) enqueue(r *Row) {
 	c := &r.call
 	t := c.topic
@@ -170,7 +171,7 @@ func (b *Board) enqueue(r *Row) {
 	b.update(t)
 }
 
-// unqueue takes a row off its topic's queue.
+// unqueue removes a row from its topic's queue.
 func (b *Board) unqueue(c *Call) {
 	t := c.topic
 	switch {
@@ -184,8 +185,8 @@ func (b *Board) unqueue(c *Call) {
 	b.update(t)
 }
 
-// first takes the next row off a topic's queues. Those that waited take turns with the others, so that many keys that
-// recover at once do not make healthy ones wait for all of them.
+// first removes the next row from a topic's queues. Rows that waited take turns with the others, so that many keys that
+// recover together do not delay all healthy ones.
 func (t *topic) first() *Call {
 	if t.paused {
 		return &t.trial.call
