@@ -1,5 +1,5 @@
-// Package lease decides which lanes a forwarder takes and which it gives back, so that all members of a scope have
-// the same number of them. It is pure: it sees what the database says and what is in memory, and returns a plan.
+// Package lease decides which lanes a forwarder takes and which it releases, so that all members of a scope have the
+// same number of them. It is pure: its input is the state of the database and of memory, its result a plan.
 package lease
 
 import (
@@ -9,62 +9,62 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 )
 
-// Lanes is how many lanes a scope has.
+// Lanes is the number of lanes of a scope.
 const Lanes = lanes.Count
 
 const (
-	// firstShortfall is when to look again for lanes that are ours to have; then it doubles.
+	// firstShortfall is when to check again for lanes missing from our share; then it doubles.
 	firstShortfall = 50 * time.Millisecond
-	// afterExpiry is how long after a lease has expired its lanes are looked for.
+	// afterExpiry is how long after the expiry of a lease its lanes are checked.
 	afterExpiry = 20 * time.Millisecond
 )
 
-// Term is one time of owning a lane.
+// Term is one period of owning a lane.
 type Term = lanes.Term
 
-// Member is a live forwarder of the scope that is to have lanes.
+// Member is a live forwarder of the scope that should have lanes.
 type Member struct {
 	ID     string
 	Left   time.Duration // of its lease
-	Silent bool          // it has not renewed its lease since it was seen first: it may be dead
+	Silent bool          // it has not renewed its lease since it was first seen: it may be dead
 }
 
-// Lane is a lane as the database has it.
+// Lane is a lane as stored in the database.
 type Lane struct {
 	Term
-	Owner string // "" = none
-	Alive bool   // so is its owner
+	Owner string // "" = free
+	Alive bool   // its owner is alive
 }
 
-// View is what there is to decide on.
+// View is the input of a decision.
 type View struct {
 	Me       string
-	Members  []Member // by ID; the one that is me may be missing
+	Members  []Member // by ID; our own may be missing
 	Lanes    []Lane
-	Held     map[int16]Held // what of it is in memory
+	Held     map[int16]Held // lanes in memory
 	Stopping bool
 	TTL      time.Duration
-	Short    int // how many plans in a row found lanes missing to our share
+	Short    int // consecutive plans in which lanes were missing from our share
 }
 
 // Held is a lane that is in memory.
 type Held struct {
 	Epoch   int64
-	Handing bool // it is to be given back
+	Handing bool // it is being handed back
 }
 
 // Plan is what to do, each part in this order.
 type Plan struct {
 	Lost     []Term // no longer ours: forget them
-	HandBack []Term // too many: give them back once nothing of them is under way
-	Retake   []Term // ours, but not in memory: raise their epochs, as it is unknown what was done under these
+	HandBack []Term // too many: release them once nothing of them is in flight
+	Retake   []Term // ours, but not in memory: raise their epochs, because work under the old ones is unknown
 	Take     []Term // free, with the epochs to compare
-	Share    int    // how many lanes are ours to have
+	Share    int    // how many lanes we should have
 	Short    int    // for the next View
 	Next     time.Duration
 }
 
-// Plan compares what is with what should be.
+// Plan compares the actual state with the desired one.
 func (v View) Plan() Plan {
 	p := Plan{Share: v.share()}
 	var mine, free []Term
@@ -79,7 +79,7 @@ func (v View) Plan() Plan {
 			if !l.Alive {
 				free = append(free, l.Term)
 			}
-		case !have && v.Stopping: // one that leaves gives back all its lanes
+		case !have && v.Stopping: // a leaving forwarder releases all its lanes
 		case !have:
 			p.Retake = append(p.Retake, l.Term)
 		case !held.Handing:
@@ -96,10 +96,10 @@ func (v View) Plan() Plan {
 	return p
 }
 
-// share is the same number for all members, and one more for the first of them if that does not come out even.
+// share returns the same number for all members, plus one for the first of them if it does not divide evenly.
 func (v View) share() int {
 	if v.Stopping {
-		return 0 // the others need not wait for what is still under way in other lanes
+		return 0 // the others need not wait for work in flight in other lanes
 	}
 	n := max(len(v.Members), 1)
 	share := Lanes / n
@@ -109,17 +109,17 @@ func (v View) share() int {
 	return share
 }
 
-// next says when to look again.
+// next returns when to check again.
 func (v View) next(short bool) (time.Duration, int) {
 	next := v.TTL / 3
 	for _, m := range v.Members {
-		if m.ID != v.Me { // be there when its lease runs out; if it is alive it has renewed it by then
+		if m.ID != v.Me { // check when its lease expires; if it is alive it has renewed it by then
 			next = min(next, m.Left+afterExpiry)
 		}
 	}
 	if !short {
 		return next, 0
 	}
-	// A forwarder is about to give lanes back, or cannot for long.
+	// Another forwarder is about to release lanes, or has been unable to for long.
 	return min(next, firstShortfall<<min(v.Short, 20)), v.Short + 1
 }

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// drain is a call of Drain that waits.
+// drain is a waiting call of Drain.
 type drain struct {
 	id     int64
-	after  int64     // a read that began later counts
+	after  int64     // only reads that begin later count
 	others bool      // see DrainBegins
-	until  time.Time // until then it waits for calls that timed out, once all else is done; zero = there was none
+	until  time.Time // how long it waits for calls that timed out, once all else is done; zero = there were none
 }
 
-// Drained is a call of Drain that is over.
+// Drained is the result of a call of Drain.
 type Drained struct {
 	ID     int64
-	Paused []string // topics that an operator has paused, and that messages wait for
+	Paused []string // topics that are paused by an operator, with waiting messages
 	Closed bool     // the forwarder stops
 }
 
-// DrainBegins waits for a read that begins from now on and finds nothing left to do: then Effects.Drained has its id.
-// With others it also waits while another member may be dead, whose lanes are ours once its lease is over. It waits
-// Config.CloseTimeout for calls that timed out: what follows their messages goes on if they succeed.
+// DrainBegins waits for a read that begins from now on and finds no work left: then Effects.Drained has its id. With
+// others it also waits while another member may be dead, whose lanes are ours once its lease has expired. It waits
+// Config.CloseTimeout for calls that timed out: the messages behind theirs continue if they succeed.
 func (m *Machine) DrainBegins(others bool) (id int64) {
 	m.drainIDs++
 	m.drains = append(m.drains, drain{id: m.drainIDs, after: m.reads.begun, others: others})
@@ -32,12 +32,12 @@ func (m *Machine) DrainBegins(others bool) (id int64) {
 	return m.drainIDs
 }
 
-// DrainEnds forgets one that nobody waits for any more.
+// DrainEnds removes a drain for which nobody waits any more.
 func (m *Machine) DrainEnds(id int64) {
 	m.drains = slices.DeleteFunc(m.drains, func(d drain) bool { return d.id == id })
 }
 
-// endDrains answers those that began before a read.
+// endDrains answers the drains that began before a read.
 func (m *Machine) endDrains(now time.Time, read int64, with Drained) {
 	left := m.drains[:0]
 	for _, d := range m.drains {
@@ -51,7 +51,7 @@ func (m *Machine) endDrains(now time.Time, read int64, with Drained) {
 	m.drains = left
 }
 
-// waitsForHung says whether a drain waits for calls that timed out, once all else is done.
+// waitsForHung reports whether a drain waits for calls that timed out, once all else is done.
 func (m *Machine) waitsForHung(now time.Time, d *drain) bool {
 	if m.Hung() == 0 {
 		return false
@@ -62,14 +62,14 @@ func (m *Machine) waitsForHung(now time.Time, d *drain) bool {
 	return now.Before(d.until)
 }
 
-// Mood is how a forwarder is doing: for how long that has been so, 0 = it is not.
+// Mood is the state of health of a forwarder: how long each condition has lasted, 0 = it does not hold.
 type Mood struct {
 	Quiet   time.Duration // there is nothing to do
 	Failing time.Duration // no read has worked
-	Asking  time.Duration // a read is under way
+	Asking  time.Duration // a read is in flight
 }
 
-// Mood looks how the forwarder is doing.
+// Mood returns the state of health of the forwarder.
 func (m *Machine) Mood(now time.Time) Mood {
 	since := func(t time.Time) time.Duration {
 		if t.IsZero() {

@@ -8,25 +8,25 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// Lane is a lane that is ours in the database. Its zero value is one that is not.
+// Lane is a lane that is ours in the database. The zero value is a lane that is not ours.
 type Lane struct {
 	Epoch int64
 	State LaneState
 }
 
-// LaneState is how far a lane that is ours has come.
+// LaneState is the state of a lane that is ours.
 type LaneState uint8
 
 const (
 	Taken   LaneState = iota // its blocked keys are not loaded yet
 	Reading                  // board and window have it
-	Handing                  // it is to be given back once it is free
+	Handing                  // it will be released once it is free
 )
 
-// Lane looks what a lane is to us.
+// Lane returns our state of a lane.
 func (m *Machine) Lane(n int16) Lane { return m.lanes[n] }
 
-// All looks which lanes are ours.
+// All returns the lanes that are ours.
 func (m *Machine) All() (all []lanes.Term) {
 	for n, l := range m.lanes {
 		if l.Epoch != 0 {
@@ -36,16 +36,16 @@ func (m *Machine) All() (all []lanes.Term) {
 	return all
 }
 
-// Free looks which lanes can be given back: nothing of them is under way or unsettled.
+// Free returns the lanes that can be released: nothing of them is in flight or unsettled.
 func (m *Machine) Free() []lanes.Term { return m.free }
 
-// Stopping looks whether Stop was called.
+// Stopping reports whether Stop was called.
 func (m *Machine) Stopping() bool { return m.stopping }
 
-// Leased looks whether publishes may start.
+// Leased reports whether publishes may start.
 func (m *Machine) Leased(now time.Time) bool { return now.Before(m.leaseUntil) }
 
-// Owned looks how many lanes are ours to work on, and whether that is less than our share.
+// Owned returns how many lanes are ours to work on, and whether that is less than our share.
 func (m *Machine) Owned() (owned int, missing bool) {
 	for _, l := range m.lanes {
 		if l.Epoch != 0 && l.State != Handing {
@@ -55,11 +55,11 @@ func (m *Machine) Owned() (owned int, missing bool) {
 	return owned, owned < m.share
 }
 
-// Renewed allows publishing for a lease time after its renewal began.
+// Renewed allows publishing for a lease period that began with the renewal.
 func (m *Machine) Renewed(begun time.Time) { m.leaseUntil = begun.Add(m.cfg.LeaseTTL) }
 
-// Viewed takes what the database says of members and lanes. It forgets the lanes that are another's, stops work on
-// those that are too many, and says what to take. short is Plan.Short of the Viewed before.
+// Viewed applies the members and lanes read from the database. It forgets the lanes that belong to others, stops work
+// on surplus lanes, and returns which lanes to take. short is Plan.Short of the previous call.
 func (m *Machine) Viewed(members []lease.Member, list []lease.Lane, short int) lease.Plan {
 	v := lease.View{
 		Me: m.cfg.Me, TTL: m.cfg.LeaseTTL, Members: members, Lanes: list, Held: make(map[int16]lease.Held, lanes.Count),
@@ -74,7 +74,7 @@ func (m *Machine) Viewed(members []lease.Member, list []lease.Lane, short int) l
 	m.share = p.Share
 	silent := slices.ContainsFunc(members, func(o lease.Member) bool { return o.Silent })
 	if m.silent && !silent && len(m.drains) > 0 {
-		m.reads.asked = true // it answers them
+		m.reads.asked = true // the next read answers them
 		m.effects.Wake |= WakeReader
 	}
 	m.silent = silent
@@ -83,8 +83,8 @@ func (m *Machine) Viewed(members []lease.Member, list []lease.Lane, short int) l
 	return p
 }
 
-// Took takes lanes that are ours in the database from now on. If a Stop came before the answer, the next Viewed hands
-// them back.
+// Took adds lanes that are now ours in the database. If Stop was called before the answer, the next Viewed hands them
+// back.
 func (m *Machine) Took(got []lanes.Term) {
 	for _, t := range got {
 		m.lanes[t.Lane] = Lane{Epoch: t.Epoch}
@@ -92,10 +92,10 @@ func (m *Machine) Took(got []lanes.Term) {
 	m.effects.Wake |= WakeReader
 }
 
-// Released forgets lanes that are nobody's in the database from now on.
+// Released forgets lanes that are now free in the database.
 func (m *Machine) Released(list []lanes.Term) {
 	m.lose(list)
-	left := make([]lanes.Term, 0, len(m.free)) // who asked for Free has the old one
+	left := make([]lanes.Term, 0, len(m.free)) // the caller of Free has the old one
 	for _, t := range m.free {
 		if m.lanes[t.Lane].Epoch == t.Epoch {
 			left = append(left, t)
@@ -104,7 +104,7 @@ func (m *Machine) Released(list []lanes.Term) {
 	m.free = left
 }
 
-// SteppedAside forgets all lanes, as others must leave first, and forbids publishing. It says which they were.
+// SteppedAside forgets all lanes, because others must leave first, and forbids publishing. It returns those lanes.
 func (m *Machine) SteppedAside() (list []lanes.Term) {
 	m.leaseUntil, m.share = time.Time{}, -1
 	list = m.All()
@@ -112,7 +112,7 @@ func (m *Machine) SteppedAside() (list []lanes.Term) {
 	return list
 }
 
-// lose forgets terms that are over, or were given back.
+// lose forgets terms that are over or were released.
 func (m *Machine) lose(list []lanes.Term) {
 	for _, t := range list {
 		if m.lanes[t.Lane].Epoch == t.Epoch {
@@ -130,7 +130,7 @@ func (m *Machine) handBack(list []lanes.Term) {
 	for _, t := range list {
 		switch l := m.lanes[t.Lane]; {
 		case l.Epoch != t.Epoch || l.State == Handing:
-		case l.State == Taken: // the board has never heard of it
+		case l.State == Taken: // the board does not have it yet
 			m.lanes[t.Lane].State = Handing
 			m.free = append(m.free, t)
 			m.effects.Wake |= WakeKeeper
@@ -142,7 +142,7 @@ func (m *Machine) handBack(list []lanes.Term) {
 	}
 }
 
-// complete says whether all lanes that are ours to have are being read.
+// complete reports whether all lanes of our share are being read.
 func (m *Machine) complete() bool {
 	ours := 0
 	for _, l := range m.lanes {

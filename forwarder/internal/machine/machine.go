@@ -8,33 +8,33 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
 )
 
-// Config is what decisions need to know.
+// Config is the configuration that decisions need.
 type Config struct {
 	Me           string // the forwarder's id in the database
 	LeaseTTL     time.Duration
 	PollInterval time.Duration
-	CloseTimeout time.Duration // Drain waits as long for calls that timed out, as a stop does
+	CloseTimeout time.Duration // Drain waits this long for calls that timed out, as a stop does
 }
 
-// Machine is what the goroutines of a forwarder share. It is not safe for concurrent use. Events are methods, and now
-// is not to go back between them.
+// Machine is the shared state of a forwarder's goroutines. It is not safe for concurrent use. Events are methods, and
+// now must not go back between them.
 type Machine struct {
 	cfg    Config
 	board  *board.Board
 	window *window.Window
 
 	lanes      [lanes.Count]Lane
-	free       []lanes.Term // to be given back to the database
-	share      int          // lanes that are ours to have, by the last count; -1 before the first
+	free       []lanes.Term // to be released in the database
+	share      int          // how many lanes we should have, by the last count; -1 before the first
 	leaseUntil time.Time    // no publish starts then or later
 	stopping   bool
 
 	starting int       // workers that have not taken a call yet
-	tickAt   time.Time // when the timer looks
+	tickAt   time.Time // when the timer fires
 	reads    reads
 	silent   bool      // a member may be dead
-	quiet    time.Time // since when there is nothing to do; zero = there is
-	failing  time.Time // since when no read works; zero = they do
+	quiet    time.Time // since when there has been nothing to do; zero = there is work
+	failing  time.Time // since when no read has worked; zero = reads work
 	paused   map[string]Pause
 	drains   []drain
 	drainIDs int64
@@ -47,12 +47,12 @@ func New(cfg Config, b *board.Board, w *window.Window) *Machine {
 	return &Machine{cfg: cfg, board: b, window: w, share: -1, paused: map[string]Pause{}}
 }
 
-// Effects is what came of an event.
+// Effects are the consequences of an event.
 type Effects struct {
-	Start   int            // so many workers are to be started; each begins with a first Turn
-	Wake    Wake           // whom to signal
-	Recall  []*board.Call  // take back what no handler has received yet, and answer Aborted
-	Expired []*board.Call  // of those that are still Expiring end the contexts, find the verdict, tell TimedOut
+	Start   int            // number of workers to start; each begins with a first Turn
+	Wake    Wake           // goroutines to signal
+	Recall  []*board.Call  // take back messages that no handler has received yet, with the result Aborted
+	Expired []*board.Call  // for those still Expiring: end the contexts, find the verdict, call TimedOut
 	Drained []Drained      // answer these
 	Reports []board.Report // for the log and observers, in order
 }
@@ -61,13 +61,13 @@ type Effects struct {
 type Wake uint8
 
 const (
-	WakeReader  Wake = 1 << iota // look whether to read
+	WakeReader  Wake = 1 << iota // check whether to read
 	WakeSettler                  // there are results
-	WakeKeeper                   // lanes can be given back, or are to be taken anew
-	WakeTimer                    // tick sooner
+	WakeKeeper                   // lanes can be released, or must be taken again
+	WakeTimer                    // tick earlier
 )
 
-// Effects returns what came of the events since the last call. It is to be called after each.
+// Effects returns the consequences of the events since the last call. It must be called after each event.
 func (m *Machine) Effects(now time.Time) Effects {
 	e, f := m.effects, m.board.Effects()
 	m.effects = Effects{}
@@ -97,7 +97,7 @@ func (m *Machine) Effects(now time.Time) Effects {
 	return e
 }
 
-// Stop begins the end: nothing is read or published any more, all lanes are handed back, and drains are answered.
+// Stop begins the end: nothing more is read or published, all lanes are handed back, and drains are answered.
 func (m *Machine) Stop(now time.Time) {
 	m.stopping = true
 	m.board.Stop()

@@ -7,18 +7,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 )
 
-// Pause is what the board reported of a paused topic.
+// Pause is the board's report of a paused topic.
 type Pause struct {
 	Since    time.Time // the first failure
 	Failures int
 	Err      error // the last
 }
 
-// notePauses remembers what reports say of paused topics.
+// notePauses remembers what reports contain about paused topics.
 func (m *Machine) notePauses(now time.Time, reports []board.Report) {
 	for _, r := range reports {
 		if r.ByOperator {
-			continue // that is in the database
+			continue // that is already in the database
 		}
 		switch r.Kind {
 		case board.TopicPaused:
@@ -34,8 +34,8 @@ func (m *Machine) notePauses(now time.Time, reports []board.Report) {
 	}
 }
 
-// Paused looks which topics are paused, but for those that only an operator has paused.
+// Paused returns the paused topics, without those that only an operator has paused.
 func (m *Machine) Paused() map[string]Pause { return maps.Clone(m.paused) }
 
-// Hold takes which topics an operator has paused.
+// Hold applies the list of topics that an operator has paused.
 func (m *Machine) Hold(now time.Time, topics []string) { m.board.PauseByOperator(now, topics) }

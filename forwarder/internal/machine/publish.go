@@ -6,9 +6,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 )
 
-// Turn is a worker's: it tells what became of its call, if it had one, and returns the next, with tag as its Tag; nil
-// if none may start now, and the worker ends. first says that the worker was just started. It happens once for each
-// message.
+// Turn is called by a worker for each message: it reports the result of its call, if it had one, and returns the next,
+// with tag as its Tag; nil if none may start now, and the worker ends. first means that the worker was just started.
 func (m *Machine) Turn(now time.Time, done *board.Call, r board.Result, tag any, first bool) *board.Call {
 	if first {
 		m.starting--
@@ -22,12 +21,12 @@ func (m *Machine) Turn(now time.Time, done *board.Call, r board.Result, tag any,
 	return m.board.Next(now, tag)
 }
 
-// WorkerEnded tells what became of the call of a worker whose goroutine was ended by somebody's code.
+// WorkerEnded reports the result of the call of a worker whose goroutine was ended by user code.
 func (m *Machine) WorkerEnded(now time.Time, done *board.Call, r board.Result) {
 	m.board.Returned(now, done, r)
 }
 
-// Expiring looks which calls that Effects.Expired named have not returned meanwhile.
+// Expiring returns those calls of Effects.Expired that have not returned in the meantime.
 func (m *Machine) Expiring(calls []*board.Call) (still []*board.Call) {
 	for _, c := range calls {
 		if c.Expired() {
@@ -37,14 +36,14 @@ func (m *Machine) Expiring(calls []*board.Call) (still []*board.Call) {
 	return still
 }
 
-// UnderWay looks which calls have not returned, hung ones too.
+// UnderWay returns the calls that have not returned, including hung ones.
 func (m *Machine) UnderWay() []*board.Call { return m.board.UnderWay() }
 
-// TimedOut takes the verdict on a call that Effects.Expired named. It counts for nothing if the call has returned
-// meanwhile.
+// TimedOut applies the verdict on a call that Effects.Expired listed. It is ignored if the call has returned in the
+// meantime.
 func (m *Machine) TimedOut(now time.Time, c *board.Call, r board.Result) { m.board.TimedOut(now, c, r) }
 
-// Tick is the timer's, and says for how long it is to rest.
+// Tick is called by the timer, and returns how long the timer sleeps.
 func (m *Machine) Tick(now time.Time) (rest time.Duration) {
 	m.board.Tick(now)
 	m.tickAt = now.Add(time.Hour)

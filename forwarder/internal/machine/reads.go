@@ -10,42 +10,42 @@ import (
 )
 
 const (
-	restAtMost    = 20 * time.Millisecond // between reads that commits ask for
-	longLag       = 1000                  // ids to read again that make a look at the locks worth its cost
+	restAtMost    = 20 * time.Millisecond // between reads that commits trigger
+	longLag       = 1000                  // ids to read again that make inspecting the locks worth its cost
 	raiseInterval = 500 * time.Millisecond
 )
 
-// reads is when to read, and what is under way.
+// reads is when to read, and the read in flight.
 type reads struct {
-	begun   int64     // how many
-	at      time.Time // when the reader looks
+	begun   int64     // number of reads begun
+	at      time.Time // when the reader wakes
 	asked   bool      // the board wants a read
 	dirty   bool      // there is something new to read
 	more    bool      // the last read did not reach the end
-	poll    time.Time // when to read unasked
+	poll    time.Time // when to read without other reason
 	dueAt   time.Time // when to look for delayed messages
-	manyDue bool      // the last look had no room for all: the next is made on time, and not with the next read
+	manyDue bool      // the last search for due rows lacked room: the next is on schedule, not with the next read
 	ofDue   Pace
-	raiseAt time.Time // when to look which long transactions have not written
+	raiseAt time.Time // when to check which long transactions have not written
 	nextTry time.Time // after an error
-	asking  time.Time // since when a read is under way; zero = none is
+	asking  time.Time // since when a read has been in flight; zero = none is
 	ended   time.Time
 	took    time.Duration // without payloads that were read afterwards
 }
 
-// ReadPlan is what the reader is to do.
+// ReadPlan is what the reader should do.
 type ReadPlan struct {
 	Wait    time.Duration // until the next read; 0 = read now
 	Load    []lanes.Term  // load the blocked keys of these now, even if there is nothing to read
-	Writers bool          // look first which long transactions have written
+	Writers bool          // first check which long transactions have written
 }
 
-// ReadRequest is what a read asks for.
+// ReadRequest is the request of a read.
 type ReadRequest struct {
 	Number int64
 	Asks   board.Asks
 	Window window.Request
-	Due    bool // also what fell due
+	Due    bool // also due rows
 	Begun  time.Time
 }
 
@@ -56,8 +56,8 @@ type ReadAnswer struct {
 	added int // by PartRead
 }
 
-// PlanRead looks whether to read, and notes when the reader will look again. dirty says that there is something new to
-// read.
+// PlanRead returns whether to read, and records when the reader will wake again. dirty means that there is something
+// new to read.
 func (m *Machine) PlanRead(now time.Time, dirty bool) (p ReadPlan) {
 	m.reads.dirty = m.reads.dirty || dirty
 	at := m.nextRead(now)
@@ -81,10 +81,10 @@ func (m *Machine) PlanRead(now time.Time, dirty bool) (p ReadPlan) {
 	return p
 }
 
-// nextRead says when to read, but for what must be waited for after an error.
+// nextRead returns when to read, ignoring the pause after an error.
 func (m *Machine) nextRead(now time.Time) time.Time {
 	if !m.isReading() {
-		return now.Add(time.Hour) // lanes that are taken wake the reader
+		return now.Add(time.Hour) // newly taken lanes wake the reader
 	}
 	next := m.reads.poll
 	sooner := func(t time.Time) {
@@ -118,13 +118,13 @@ func (m *Machine) nextRead(now time.Time) time.Time {
 	return next
 }
 
-// readsSooner says whether what falls due has the reader look before the time that it has noted. In a pause after an
-// error it does not: the reader would be woken by each of its own looks until the pause is over.
+// readsSooner reports whether a message that falls due must wake the reader before its recorded time. In a pause after
+// an error it must not: each of the reader's own checks would wake it again until the pause is over.
 func (m *Machine) readsSooner(due time.Time) bool {
 	return !due.IsZero() && due.Before(m.reads.at) && m.reads.nextTry.Before(m.reads.at) && m.isReading()
 }
 
-// isReading says whether there is a lane to read.
+// isReading reports whether there is a lane to read.
 func (m *Machine) isReading() bool {
 	for _, l := range m.lanes {
 		if l.Epoch != 0 && l.State == Reading {
@@ -134,7 +134,7 @@ func (m *Machine) isReading() bool {
 	return false
 }
 
-// LaneLoaded starts a lane whose heads were loaded in a life of the server, unless it was lost meanwhile.
+// LaneLoaded starts a lane whose heads were loaded in an incarnation of the server, unless it was lost in the meantime.
 func (m *Machine) LaneLoaded(now time.Time, t lanes.Term, life string, lane board.Taken) {
 	if m.lanes[t.Lane] != (Lane{Epoch: t.Epoch, State: Taken}) {
 		return
@@ -144,12 +144,12 @@ func (m *Machine) LaneLoaded(now time.Time, t lanes.Term, life string, lane boar
 	m.window.Take(t.Lane, t.Epoch, life)
 }
 
-// WritersSeen takes which transactions may have written to the outbox, found out after the last complete read and
+// WritersSeen applies which transactions may have written to the outbox, determined after the last complete read and
 // before the next request.
 func (m *Machine) WritersSeen(writers map[uint32]bool) { m.window.Raise(writers) }
 
-// ReadBegins says what to read, if there is anything to read from. ranges says that it may be a single range of ids.
-// The next event of the reader is ReadAnswered or ReadFailed.
+// ReadBegins returns what to read, if there is a lane to read. ranges means that it may be a single range of ids. The
+// next event of the reader is ReadAnswered or ReadFailed.
 func (m *Machine) ReadBegins(now time.Time, ranges bool) (r ReadRequest, ok bool) {
 	if !m.isReading() {
 		return r, false
@@ -168,7 +168,7 @@ func (m *Machine) ReadBegins(now time.Time, ranges bool) (r ReadRequest, ok bool
 	return r, true
 }
 
-// catch says how far what was deferred is caught up in each lane: up to its mark, unless that is a long way.
+// catch sets how far deferred rows are caught up in each lane: up to its cursor, unless that is far away.
 func (r *ReadRequest) catch() {
 	c, w := &r.Asks.Catch, &r.Window
 	for n, limit := range c.Limits {
@@ -188,21 +188,21 @@ func (m *Machine) known(lane int16, mark int64) (above, all int) {
 	return m.board.Known(lanes.Term{Lane: lane, Epoch: m.lanes[lane].Epoch}, mark)
 }
 
-// Wanted looks which rows of an answer need what was left out of them.
+// Wanted returns the rows of an answer that need the payloads left out of them.
 func (m *Machine) Wanted(r *ReadRequest, a *ReadAnswer) []*board.Row {
 	return m.board.Wanted(r.Asks, &a.Read)
 }
 
-// ReadAnswered takes a complete answer: it moves the marks, and PartRead and ReadEnds take the rows. In a new life of
-// the server it forgets all lanes and takes the request back, because ids may mean other messages now. What is being
-// published is so under its old ids, and settled only where they mean the same message.
+// ReadAnswered applies a complete answer: it moves the cursors, and PartRead and ReadEnds apply the rows. In a new
+// incarnation of the server it forgets all lanes and takes the request back, because ids may now mean other messages.
+// Messages that are being published keep their old ids, and are settled only if those still mean the same message.
 func (m *Machine) ReadAnswered(now time.Time, r *ReadRequest, a *ReadAnswer) (newLife bool) {
 	m.readOver(now, a.Took)
 	p := m.window.Complete(r.Window, a.Answer)
 	if p.Life == window.Changed {
 		m.window.Reset()
 		m.lose(m.All())
-		m.effects.Wake |= WakeKeeper // which takes the lanes anew
+		m.effects.Wake |= WakeKeeper // the keeper takes the lanes again
 		m.board.ReadFailed(now, r.Asks)
 		return true
 	}
@@ -214,31 +214,31 @@ func (m *Machine) readOver(now time.Time, took time.Duration) {
 	m.reads.ended, m.reads.took, m.reads.poll = now, took, now.Add(m.cfg.PollInterval)
 }
 
-// HasPart says whether an answer is so large that its first rows are taken over by PartRead.
+// HasPart reports whether an answer is so large that its first rows should be applied by PartRead.
 func (a *ReadAnswer) HasPart(r *ReadRequest, rows int) bool {
 	return len(r.Asks.IDs) == 0 && r.Asks.Catch.None() && len(a.Read.Ready) > rows
 }
 
-// PartRead takes over the first rows of an answer that has them. Workers wait for each event.
+// PartRead applies the first rows of a large answer. Workers wait for each event.
 func (m *Machine) PartRead(now time.Time, a *ReadAnswer, rows int) {
 	a.added += m.board.PartRead(now, a.Read.Ready[:rows])
 	a.Read.Ready = a.Read.Ready[rows:]
 }
 
-// ReadEnd is what a read came to.
+// ReadEnd is the result of a read.
 type ReadEnd struct {
-	Added int  // rows that were new
+	Added int  // new rows
 	More  bool // there may be more to read
 }
 
-// ReadEnds takes over the rest of an answer.
+// ReadEnds applies the rest of an answer.
 func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd {
 	m.addTerms(r, a)
 	b := m.board.RowsRead(now, r.Asks, a.Read)
 	added := a.added + b.Added
 	m.reads.more = m.reads.more || b.More
 	if r.Due {
-		// Looking for what fell due walks what is delayed; it may use about a twentieth of the time.
+		// Looking for due rows scans the delayed ones; it may use about a twentieth of the time.
 		m.reads.dueAt = r.Begun.Add(max(m.cfg.PollInterval, m.reads.ofDue.Rest(a.Took)))
 		if m.reads.manyDue = b.ManyDue; b.ManyDue { // all that it found is new, or nearly
 			m.reads.dueAt = r.Begun.Add(2 * a.Took)
@@ -249,7 +249,7 @@ func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd
 	return ReadEnd{Added: added, More: m.reads.more}
 }
 
-// addTerms tells the board of each lane that was asked for whether it is still ours, and how far it was read.
+// addTerms tells the board, for each lane that was asked for, whether it is still ours and how far it was read.
 func (m *Machine) addTerms(r *ReadRequest, a *ReadAnswer) {
 	for n, epoch := range r.Window.Epochs {
 		t := lanes.Term{Lane: int16(n), Epoch: epoch}
@@ -265,11 +265,11 @@ func (m *Machine) addTerms(r *ReadRequest, a *ReadAnswer) {
 	}
 }
 
-// findQuiet finds out whether a read has found nothing left to do, and answers drains.
+// findQuiet determines whether a read has found no work left, and answers drains.
 func (m *Machine) findQuiet(now time.Time, r *ReadRequest, p board.Progress, added int) {
 	quiet, paused := m.board.QuietButPaused()
 	quiet = quiet && added == 0 && !m.reads.more && m.complete()
-	if quiet && r.Due && (p.Hidden || m.reopened(r.Asks.Closed)) { // another read sees what of it fell due
+	if quiet && r.Due && (p.Hidden || m.reopened(r.Asks.Closed)) { // another read sees the due rows
 		quiet, m.reads.asked, m.reads.dueAt = false, true, now
 	}
 	switch {
@@ -283,7 +283,7 @@ func (m *Machine) findQuiet(now time.Time, r *ReadRequest, p board.Progress, add
 	}
 }
 
-// reopened says whether any of the topics that a read left out is open by now.
+// reopened reports whether any of the topics that a read left out is now open.
 func (m *Machine) reopened(leftOut []string) bool {
 	if len(leftOut) == 0 {
 		return false
@@ -292,7 +292,7 @@ func (m *Machine) reopened(leftOut []string) bool {
 	return slices.ContainsFunc(leftOut, func(t string) bool { return !slices.Contains(closed, t) })
 }
 
-// ReadFailed takes a request back, nil = none was made or it is over, and does not read for a pause.
+// ReadFailed takes back a request (nil = none was made, or it is over), and pauses reading.
 func (m *Machine) ReadFailed(now time.Time, r *ReadRequest, timedOut bool, pause time.Duration) {
 	if r != nil {
 		m.readOver(now, now.Sub(r.Begun))

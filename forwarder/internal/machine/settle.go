@@ -6,15 +6,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 )
 
-// Results hands out what is to be settled, at most so many; each is handed out once.
+// Results returns results to be settled, up to a limit; each is handed out once.
 func (m *Machine) Results(most int) (published []*board.Row, failed []board.Failure) {
 	return m.board.Results(most)
 }
 
-// Life looks in which life of the server and the sequence the last read was, and how far the sequence was then.
+// Life returns the incarnation of server and sequence of the last read, and the value of the sequence then.
 func (m *Machine) Life() (life string, seq int64) { return m.window.Life() }
 
-// Settled takes what is in the database now. A failure that was fenced ends its term: the lane is another's.
+// Settled applies results that are now in the database. A failure that was fenced ends its term: the lane has another
+// owner.
 func (m *Machine) Settled(now time.Time, published []*board.Row, failed []board.Outcome) {
 	m.board.Settled(now, published, failed)
 	for _, o := range failed {
@@ -29,7 +30,7 @@ func (m *Machine) Settled(now time.Time, published []*board.Row, failed []board.
 	}
 }
 
-// Unsettled takes results that were given up at the end.
+// Unsettled drops results that were given up at the end.
 func (m *Machine) Unsettled(published []*board.Row, failed []board.Failure) {
 	m.board.Unsettled(published, failed)
 }

@@ -2,21 +2,21 @@ package machine
 
 import "time"
 
-// State is what a Machine knows, for people to read. Nothing decides by it.
+// State is the state of a Machine, for people to read. No code decides by it.
 type State struct {
-	Lanes    []LaneIs      // those that are ours, by their number
-	Share    int           // how many are ours to have, by the last count; -1 before the first
-	Lease    time.Duration // publishes may start for so long; 0 = none may
+	Lanes    []LaneIs      // our lanes, by number
+	Share    int           // how many lanes we should have, by the last count; -1 before the first
+	Lease    time.Duration // how long publishes may still start; 0 = none may
 	Stopping bool
 	Mood     Mood
 
-	Rows               int // in memory, with those under way
+	Rows               int // in memory, including those in flight
 	Bytes              int64
-	Young, Slow, Hung  int // calls under way
+	Young, Slow, Hung  int // calls in flight
 	Waiting, Unsettled int // keys that wait for topics; results
 	BlockedKeys        int
 	Closed             []string // topics that are not published to now
-	Drains             int      // calls of Drain that wait
+	Drains             int      // waiting calls of Drain
 	Lag                int64    // ids that are read again until a long transaction ends
 }
 
@@ -27,7 +27,7 @@ type LaneIs struct {
 	Mark   int64 // read up to this id; 0 unless it is being read
 }
 
-// State looks at everything. It takes about as long as a message.
+// State collects the state. It takes about as long as handling a message.
 func (m *Machine) State(now time.Time) State {
 	c := m.board.Counts()
 	s := State{
@@ -51,5 +51,5 @@ func (m *Machine) State(now time.Time) State {
 	return s
 }
 
-// Hung looks how many calls have timed out and not returned.
+// Hung returns how many calls have timed out and not returned.
 func (m *Machine) Hung() int { return m.board.Counts().Hung }

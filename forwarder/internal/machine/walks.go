@@ -8,14 +8,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 )
 
-// Position is where a walk through a lane stands.
+// Position is how far a scan of a lane has come.
 type Position struct {
 	Term   lanes.Term
 	Cursor int64 // seen up to here
-	Upto   int64 // what to look at now
+	Upto   int64 // end of the current step
 }
 
-// Positions looks where a walk through the lanes that are read begins, in their order.
+// Positions returns where a scan of the lanes that are read begins, by lane number.
 func (m *Machine) Positions() (at []Position) {
 	for n, l := range m.lanes {
 		if l.Epoch != 0 && l.State == Reading {
@@ -25,8 +25,8 @@ func (m *Machine) Positions() (at []Position) {
 	return at
 }
 
-// Marks looks how far a sweep may go: up to the mark, and at most span ids at once. It leaves out lanes that are swept,
-// or not read any more.
+// Marks sets how far a sweep may go: up to the cursor, and at most span ids at a time. It leaves out lanes that are
+// done, or no longer read.
 func (m *Machine) Marks(at []Position, span int64) (left []Position) {
 	for _, p := range at {
 		if mark, epoch := m.window.Mark(p.Term.Lane); epoch == p.Term.Epoch && p.Cursor < mark {
@@ -37,8 +37,8 @@ func (m *Machine) Marks(at []Position, span int64) (left []Position) {
 	return left
 }
 
-// Swept takes rows that are pending between the cursors and Upto, by lane and ascending, and moves the cursors. limit
-// is how many of a lane there are at most.
+// Swept applies rows that are pending between the cursors and Upto, by lane and ascending, and moves the cursors. limit
+// is the maximum number of rows of a lane.
 func (m *Machine) Swept(at []Position, found map[int16][]board.Stray, limit int) {
 	for i := range at {
 		p := &at[i]
@@ -50,8 +50,8 @@ func (m *Machine) Swept(at []Position, found map[int16][]board.Stray, limit int)
 	}
 }
 
-// HeadsSeen compares the keys that are blocked with pages of the rows that block them, read from begun on and above the
-// cursors. limit is how many of a lane there are at most. It returns the lanes that are not done.
+// HeadsSeen compares the blocked keys with pages of the rows that block them, read from begun on and above the cursors.
+// limit is the maximum number of rows of a lane. It returns the lanes that are not done.
 func (m *Machine) HeadsSeen(
 	now, begun time.Time, at []Position, pages map[int16][]board.Head, limit int,
 ) (left []Position) {
@@ -68,10 +68,10 @@ func (m *Machine) HeadsSeen(
 	return left
 }
 
-// Firsts looks what keys of a lane wait for that wait for a paused topic.
+// Firsts returns the rows behind which keys of a lane wait for a paused topic.
 func (m *Machine) Firsts(t lanes.Term) []int64 { return m.board.Firsts(t) }
 
-// FirstsGone takes those of them that are not pending any more.
+// FirstsGone handles those of these rows that are no longer pending.
 func (m *Machine) FirstsGone(now time.Time, t lanes.Term, gone []int64) {
 	m.board.FirstsGone(now, t, gone)
 }

@@ -1,43 +1,43 @@
-// Package nap remembers of an outbox that no forwarder reads whether something may have been written since the last
-// read. It is pure.
+// Package nap remembers, for an outbox that no forwarder is reading, whether something may have been written since the
+// last poll. It is pure.
 //
-// The number up to which ids were handed out moves before their rows are visible, and a row appears when its
-// transaction commits, without the number moving again. So a number is remembered only after a look that began when
-// every transaction had ended that may have taken an id up to it: each takes its transaction id before its row ids, so
-// they are those below the next transaction id of when the number was read. The highest id that has completed would not
-// do: a transaction above it may be in progress and have taken a row id already.
+// The number up to which ids were assigned moves before their rows are visible, and a row appears when its transaction
+// commits, without the number moving again. So a number is remembered only after a poll that began when every
+// transaction had ended that may have taken an id up to it: each takes its transaction id before its row ids, so those
+// are the transactions below the next transaction id at the time when the number was read. The highest completed id
+// would not suffice: a transaction above it may be in progress and may already have taken a row id.
 package nap
 
 import "time"
 
-// Look is what a look found.
+// Look is the result of a poll.
 type Look struct {
-	Number int64         // up to which ids are handed out
+	Number int64         // ids up to here were assigned
 	Oldest int64         // the lowest transaction id in progress
-	Next   int64         // the next one to be assigned, read after Number
-	Ready  bool          // there is something above Memory.Number, or at all if everything was looked at
-	Due    time.Duration // until something falls due; negative = nothing waits
-	All    bool          // everything was looked at
+	Next   int64         // the next transaction id to be assigned, read after Number
+	Ready  bool          // there is something above Memory.Number, or at all if everything was polled
+	Due    time.Duration // until the next message is due; negative = nothing waits
+	All    bool          // everything was polled
 }
 
-// Memory is what is remembered. The zero value knows nothing.
+// Memory is the memory of earlier polls. The zero value is empty.
 type Memory struct {
 	known  bool
-	number int64 // nothing up to it is ready, as far as looks can tell
-	// The number to be remembered next, and the transaction id that all must have reached for that.
+	number int64 // nothing up to it is ready, as far as polls can see
+	// The next number to remember, and the transaction id that all transactions must have reached first.
 	waits      bool
 	next, till int64
 }
 
-// Number returns the number that is remembered, if one is.
+// Number returns the remembered number, if there is one.
 func (m *Memory) Number() (number int64, known bool) { return m.number, m.known }
 
-// Looked takes over a look that was asked with Number, and says whether there is work.
+// Looked applies a poll that was made with Number, and reports whether there is work.
 func (m *Memory) Looked(l Look) (work bool) {
-	if m.known && l.Number < m.number { // another life of the sequence
+	if m.known && l.Number < m.number { // another incarnation of the sequence
 		*m = Memory{}
 		if !l.All {
-			return false // and the next look is at everything
+			return false // the next poll is of everything
 		}
 	}
 	if l.Ready || l.Due == 0 {
@@ -51,7 +51,7 @@ func (m *Memory) Looked(l Look) (work bool) {
 	}
 	switch {
 	case m.known && l.Number == m.number:
-	case l.Oldest >= l.Next: // nothing is in progress
+	case l.Oldest >= l.Next: // no transaction is in progress
 		m.known, m.number, m.waits = true, l.Number, false
 	case !m.waits:
 		m.waits, m.next, m.till = true, l.Number, l.Next

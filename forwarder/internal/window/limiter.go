@@ -13,15 +13,15 @@ const (
 	maxStretch      = 1 << 40
 	guessedRowBytes = 512 << 10 // before any row was seen
 	maxCut          = 16
-	leastWhole      = 1 << 10   // bytes: rows of less always come as a whole,
+	leastWhole      = 1 << 10   // bytes: smaller rows always come whole,
 	mostWhole       = 256 << 10 // and larger ones never do
 )
 
 // Room is how much more memory takes.
 type Room = lanes.Room
 
-// limiter keeps reads short enough to stay clear of their time-out and to let others in between, and long enough
-// to pass a clean index in no time.
+// limiter keeps reads short enough to avoid their timeout and to let others in between, and long enough to skip over a
+// clean index quickly.
 type limiter struct {
 	stretch  int64
 	rowBytes int64 // moving average
@@ -30,8 +30,8 @@ type limiter struct {
 
 func newLimiter() limiter { return limiter{stretch: firstStretch, rowBytes: guessedRowBytes} }
 
-// adapt learns from a complete read. Long transactions that end one after another must not send the marks back faster
-// than they move on, so a read that was sent back makes the next one longer, however slow it was.
+// adapt learns from a complete read. Long transactions that end one after another must not move the cursors back faster
+// than they advance, so a read that was moved back makes the next one longer, however slow it was.
 func (l *limiter) adapt(p Progress, took time.Duration) {
 	switch {
 	case !p.Short:
@@ -43,7 +43,7 @@ func (l *limiter) adapt(p Progress, took time.Duration) {
 	}
 }
 
-// measure learns from a complete read how large rows are.
+// measure updates the average row size from a complete read.
 func (l *limiter) measure(a *Answer) {
 	switch {
 	case a.TimedOut:
@@ -61,17 +61,17 @@ func (l *limiter) timedOut() {
 	l.cut = min(l.cut+1, maxCut)
 }
 
-// rows returns how many rows of the size seen so far there is room for.
+// rows returns how many rows of the average size there is room for.
 func (l *limiter) rows(room Room) int64 {
 	return max(0, min(int64(room.Rows), room.Bytes/l.rowBytes)) >> l.cut
 }
 
-// knownBytes bounds what is read again of rows that are known.
+// knownBytes bounds the known rows that are read again.
 const knownBytes = 32 << 20
 
-// setLimits says how many rows of each lane to read: half of the room is for all lanes alike, half for those that have
-// more. What is known comes on top, or a read of a lane where much waits would find nothing new: it returns how many
-// rows that are.
+// setLimits sets how many rows of each lane to read: half of the room is shared equally, half goes to lanes that have
+// more. Known rows are added on top, or a read of a lane where many rows wait would find nothing new: it returns how
+// many rows were added.
 func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark int64) (above, all int)) (again int64) {
 	if room.Rows <= 0 {
 		return 0
@@ -97,7 +97,7 @@ func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark in
 		if l.epoch == 0 {
 			continue
 		}
-		if inAll > most { // of each its part
+		if inAll > most { // each gets its part
 			above[n], below[n] = above[n]*most/inAll, below[n]*most/inAll
 		}
 		r.Limits[n] = share(rows, lanes, full, l.full) + above[n]
@@ -107,8 +107,8 @@ func (w *Window) setLimits(r *Request, room Room, known func(lane int16, mark in
 	return again
 }
 
-// setSizes bounds the bytes that a read brings. Rows that are much larger than it has room for, taken on average, come
-// without what makes them large, and that is read afterwards as far as there is room: at most Bytes, or one row alone.
+// setSizes bounds the bytes that a read returns. Rows much larger than the room for an average row come without their
+// payloads, which are read afterwards as far as there is room: at most Bytes, or one row alone.
 func (w *Window) setSizes(r *Request, room Room, again int64) {
 	r.Bytes = max(0, room.Bytes>>w.limiter.cut)
 	rows := int64(0)

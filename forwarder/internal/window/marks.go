@@ -1,15 +1,15 @@
 package window
 
 const (
-	// singleStretch is how many ids one range of the primary key is read over at rest: it also holds what was published,
-	// so it costs a look at each.
+	// singleStretch is how many ids one range of the primary key covers at rest: the range also contains published rows,
+	// each of which costs a lookup.
 	singleStretch = 1024
-	// sparse is how many ids there may be for each row before reading by lane, which passes by what is not for us, is the
-	// cheaper: a row costs half as much again there.
+	// sparse is the number of ids per row above which reading by lane, which skips rows that are not for us, is cheaper:
+	// there a row costs half as much again.
 	sparse = 3
 )
 
-// start returns where a lane is read from, given what its answer says about tracked transactions.
+// start returns where a lane is read from, given what its answer reports about tracked transactions.
 func start(mark, rewind int64) int64 {
 	if rewind >= 0 {
 		return min(mark, rewind)
@@ -17,7 +17,7 @@ func start(mark, rewind int64) int64 {
 	return mark
 }
 
-// limit returns how many rows of a lane a read from start on may have returned.
+// limit returns how many rows of a lane a read from start may have returned.
 func (r *Request) limit(n int, start int64) int64 {
 	if start < r.Marks[n] {
 		return r.Limits[n] + r.Rewound[n]
@@ -25,8 +25,8 @@ func (r *Request) limit(n int, start int64) int64 {
 	return r.Limits[n]
 }
 
-// trySingle makes the read one of a single range where that is the cheaper, and all lanes were read up to the same id:
-// at rest, when not much is new at a time, and in a backlog of which most is for us.
+// trySingle makes the read one of a single range if that is cheaper and all lanes were read up to the same id: at rest,
+// when there is little new at a time, and in a backlog that is mostly for us.
 func (w *Window) trySingle(r *Request) {
 	if !r.ranges || !w.resting && !w.dense {
 		return
@@ -51,7 +51,7 @@ func (w *Window) trySingle(r *Request) {
 	}
 }
 
-// move sets the marks as a read answered. Only lanes count that are still in the term that the request was made for.
+// move sets the cursors from an answer. Only lanes count that are still in the term for which the request was made.
 func (w *Window) move(r *Request, a *Answer) (p Progress) {
 	filled, filledTo := r.filled(a)
 	far := int64(0)
@@ -82,8 +82,8 @@ func (w *Window) move(r *Request, a *Answer) (p Progress) {
 			l.mark, p.More = to, true // even if that is a step back
 			continue
 		}
-		// Everything visible past the start was returned, as far as the read went. A row up to the sequence's
-		// value that was not belongs to a transaction that is tracked, and comes back with it.
+		// Everything visible past the start was returned, as far as the read went. A row up to the sequence's value that was
+		// not returned belongs to a tracked transaction, and comes back with it.
 		end := max(r.Marks[n], a.Snapshot.Seq)
 		if end-from > r.Stretch {
 			end, p.More, p.Short = from+r.Stretch, true, true
@@ -91,14 +91,14 @@ func (w *Window) move(r *Request, a *Answer) (p Progress) {
 		l.mark, far = end, max(far, end-from)
 	}
 	w.resting = !p.More && far <= singleStretch/2
-	w.dense = a.Cut == [Lanes]int64{} && w.isDense(a) // what waits for room is no reason to read the others again
+	w.dense = a.Cut == [Lanes]int64{} && w.isDense(a) // rows that wait for room are no reason to read the others again
 	if w.dense && p.More && r.ranges {
 		w.align()
 	}
 	return p
 }
 
-// isDense says whether most of what was read over was rows for us.
+// isDense reports whether most of the ids that were read over were rows for us.
 func (w *Window) isDense(a *Answer) bool {
 	last, rows := int64(0), int64(0)
 	for n := range a.Counts {
@@ -107,7 +107,7 @@ func (w *Window) isDense(a *Answer) bool {
 	return rows > 0 && last-min(a.First-1, w.lowest()) <= sparse*rows
 }
 
-// lowest returns the lowest mark.
+// lowest returns the lowest cursor.
 func (w *Window) lowest() int64 {
 	lowest := int64(1<<63 - 1)
 	for _, l := range w.lanes {
@@ -118,8 +118,8 @@ func (w *Window) lowest() int64 {
 	return lowest
 }
 
-// align has all lanes go on from the lowest mark, so that they can be read as a single range. What was read above it is
-// known to the board by now, and is read again once.
+// align makes all lanes continue from the lowest cursor, so that they can be read as a single range. Rows above it that
+// were already read are known to the board, and are read again once.
 func (w *Window) align() {
 	lowest := w.lowest()
 	for n := range w.lanes {
@@ -129,7 +129,7 @@ func (w *Window) align() {
 	}
 }
 
-// filled says whether a read of a single range hit its limit, and at which id.
+// filled reports whether a read of a single range hit its limit, and at which id.
 func (r *Request) filled(a *Answer) (filled bool, last int64) {
 	if !r.Single {
 		return false, 0

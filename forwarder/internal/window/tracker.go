@@ -19,17 +19,17 @@ type tracker struct {
 	xids     map[int64]int64 // in progress, by transaction id, to bound
 	segments []segment       // ids that were at or above the snapshot's xmax, ascending
 	seq      int64           // the sequence as of the last complete read; 0 = nothing read yet
-	raised   map[int64]int64 // higher bounds that hold if the next read still shows the transaction in progress
+	raised   map[int64]int64 // higher bounds that hold if the transaction is still in progress in the next read
 }
 
-// segment is a stretch of transaction ids [lo, hi) of one bound.
+// segment is a range of transaction ids [lo, hi) with one bound.
 type segment struct{ lo, hi, bound int64 }
 
-// Snapshot is what one read reported about the transactions of its moment.
+// Snapshot is what one read reported about the transactions at that moment.
 type Snapshot struct {
 	Xmax       int64   // the first id that had not completed
 	InProgress []int64 // below Xmax and not completed
-	NextXid    int64   // the next id that will be handed out
+	NextXid    int64   // the next id to be assigned
 	Seq        int64   // the sequence, read before NextXid
 }
 
@@ -70,9 +70,9 @@ func (t *tracker) args() (xids, bounds, los, segmentBounds []int64) {
 	return
 }
 
-// observe takes over a complete read. A transaction that was tracked before keeps its bound. One that is
-// new got its id after the previous read had fixed its nextXid, and that came after it had read the
-// sequence: all its rows are above the sequence of the previous read.
+// observe applies a complete read. A transaction that was already tracked keeps its bound. A new one got its id after
+// the previous read had fixed its nextXid, which it did after reading the sequence: all its rows are above the sequence
+// of the previous read.
 func (t *tracker) observe(s Snapshot) {
 	xids := make(map[int64]int64, len(s.InProgress))
 	for _, xid := range s.InProgress {
@@ -94,7 +94,7 @@ func (t *tracker) observe(s Snapshot) {
 	t.xids, t.segments, t.seq = xids, mergeSegments(segments), s.Seq
 }
 
-// lag is how far the lowest bound of a transaction in progress lies behind what was read.
+// lag returns how far the lowest bound of a transaction in progress is behind the ids that were read.
 func (t *tracker) lag() int64 {
 	lag := int64(0)
 	for _, bound := range t.xids {
@@ -103,10 +103,10 @@ func (t *tracker) lag() int64 {
 	return lag
 }
 
-// raise takes the transactions that may have written to the outbox, found out after the last read. Another
-// one that is still in progress at the next read cannot have written before: its rows will be above
-// what had been read. One that is not may have written and committed since, so the next read itself
-// still goes by the old bound.
+// raise applies which transactions may have written to the outbox, determined after the last read. Any other
+// transaction that is still in progress at the next read cannot have written before: its rows will be above the ids
+// already read. One that is no longer in progress may have written and committed since, so the next read itself still
+// uses the old bound.
 func (t *tracker) raise(writers map[uint32]bool) {
 	t.raised = map[int64]int64{}
 	for xid := range t.xids {

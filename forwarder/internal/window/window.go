@@ -1,8 +1,8 @@
-// Package window decides which ids the forwarder reads next, so that rows are found in an order that respects
-// commits although ids are not handed out in that order. Package forwarder explains the protocol.
+// Package window decides which ids the forwarder reads next, so that rows are found in an order that respects commits
+// although ids are not assigned in that order. Package forwarder explains the protocol.
 //
-// It is pure: it knows no clock, no database and no row, only what each read answered. One goroutine drives
-// it: Next, then Complete or Failed, and between two reads whatever else there is to say.
+// It is pure: it has no clock, no database and no rows, only the answers of reads. One goroutine drives it: Next, then
+// Complete or Failed, and other events only between two reads.
 package window
 
 import (
@@ -14,87 +14,87 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
 )
 
-// Lanes is how many lanes there are. Everything by lane is an array that the lane's number is the index of.
+// Lanes is the number of lanes. Data by lane is an array indexed by the lane's number.
 const Lanes = lanes.Count
 
-// Window knows how far each lane was read and which transactions may still commit rows below that.
+// Window tracks how far each lane was read and which transactions may still commit rows below that.
 type Window struct {
 	lanes   [Lanes]lane
 	tracker tracker
 	limiter limiter
 	life    string // of the last complete read, as the server names it; "" = none yet
-	loaded  string // the life in which it was learned what blocks keys in the lanes
+	loaded  string // the incarnation in which the blocked keys of the lanes were loaded
 	resets  int
-	resting bool // that read reached the end and had not far to go
-	dense   bool // most of the ids that read went over were rows for us
+	resting bool // that read reached the end and did not have far to go
+	dense   bool // most of the ids that the read covered were rows for us
 }
 
-// lane is one that is read. Its zero value is one that is not.
+// lane is a lane that is read. The zero value is a lane that is not.
 type lane struct {
 	epoch int64
-	mark  int64 // all ids up to here were read, but for what the tracker brings back
+	mark  int64 // all ids up to here were read, except those that the tracker brings back
 	full  bool  // the last read hit its limit, so there is more
 }
 
-// Request is what one read asks for. It is a value: what happens to the window meanwhile changes nothing in it.
+// Request is the request of one read. It is a value: later changes of the window do not affect it.
 type Request struct {
-	Xids, Bounds       []int64      // tracked transactions, each with the id that all its rows are above
-	Los, SegmentBounds []int64      // the same for stretches of transaction ids, by their lower ends
+	Xids, Bounds       []int64      // tracked transactions, each with the bound that all its rows are above
+	Los, SegmentBounds []int64      // the same for ranges of transaction ids, by their lower ends
 	Epochs             [Lanes]int64 // 0 = not read
 	Marks              [Lanes]int64
-	Limits             [Lanes]int64 // rows; 0 = there is no room
-	Rewound            [Lanes]int64 // how many more if the read starts below the mark, where known rows come again
+	Limits             [Lanes]int64 // rows; 0 = no room
+	Rewound            [Lanes]int64 // how many more if the read starts below the cursor, where known rows come again
 	Stretch            int64        // how many ids past its start a lane is read,
-	Again              int64        // and one range of them that is read again
-	Whole              int64        // how large a row may be to come with its payload
-	Bytes              int64        // how large the payloads may be together that are read afterwards, but for the first
-	// Single says that all lanes are to be read as one range of ids: they start at one place, and most of what is there is
-	// theirs. One limit then holds for all of them together: the sum of theirs.
+	Again              int64        // and how many ids of one range are read again
+	Whole              int64        // the largest row that comes with its payload
+	Bytes              int64        // limit for all payloads that are read afterwards, except the first
+	// Single means that all lanes are to be read as one range of ids: they start at one id, and most of the rows there are
+	// theirs. One limit then applies to all of them together: the sum of theirs.
 	Single bool
 	ranges bool // the next request may be single
 	resets int
 }
 
-// Answer is what a complete read found.
+// Answer is the result of a complete read.
 type Answer struct {
-	Life     string // how the server names one life of its own and of the sequence's file
+	Life     string // the server's name for its own incarnation and that of the sequence's file
 	Snapshot Snapshot
 	Rewind   int64 // the lowest bound of a tracked transaction that is no longer in progress; -1 = none
 	Owned    [Lanes]bool
 	Counts   [Lanes]int64 // rows past the start of the lane
-	Last     [Lanes]int64 // the highest id of them
-	Cut      [Lanes]int64 // the lowest id of them that there was no room for: the lane was read up to there; 0 = there was
-	First    int64        // the lowest id of those of all lanes
-	Rows     int          // of all kinds, that came with their payloads
+	Last     [Lanes]int64 // the highest id of these rows
+	Cut      [Lanes]int64 // the lowest id without room: the lane was read up to there; 0 = there was room
+	First    int64        // the lowest id in all lanes
+	Rows     int          // of all kinds, with their payloads
 	Bytes    int64        // of these
 	Took     time.Duration
-	TimedOut bool // not all payloads came that there was room for
+	TimedOut bool // some payloads for which there was room did not arrive
 }
 
-// Progress is what a read came to.
+// Progress is the result of a read.
 type Progress struct {
 	More    bool // there may be more to read
-	Short   bool // the stretch did not reach the end of a lane
-	Rewound bool // a lane was read from below its mark on
+	Short   bool // the range of ids did not reach the end of a lane
+	Rewound bool // a lane was read from below its cursor
 	Life    Life
 }
 
-// Life says whether ids still mean what they meant at the read before.
+// Life tells whether ids still have the same meaning as in the previous read.
 type Life int
 
 const (
-	// Same is the answer of the same server and sequence, or the first of all.
+	// Same means the same server and sequence, or the first read of all.
 	Same Life = iota
-	// Changed is that of another one, or of one that lost what it had. Nothing of it was taken over: the answer is to be
-	// thrown away, and so are all lanes: see Reset.
+	// Changed means another server or sequence, or one that lost data. Nothing was applied: discard the answer and all
+	// lanes, see Reset.
 	Changed
 )
 
 // New makes a Window that reads no lane.
 func New() *Window { return &Window{limiter: newLimiter()} }
 
-// Take starts a lane from its first id on. What blocks keys in it was learned in a life of the server, and means
-// nothing if the first read is of another one.
+// Take starts a lane from its first id. Its blocked keys were loaded in an incarnation of the server, and mean nothing
+// if the first read is of another one.
 func (w *Window) Take(number int16, epoch int64, life string) {
 	w.lanes[number] = lane{epoch: epoch, full: true}
 	w.loaded = cmp.Or(w.loaded, life)
@@ -108,8 +108,8 @@ func (w *Window) Mark(number int16) (mark, epoch int64) {
 	return w.lanes[number].mark, w.lanes[number].epoch
 }
 
-// Life names the life of the last complete read, with how far the sequence was then; "" before the first. A Reset
-// begins another one also if the server has the same name for it, because its sequence was set back.
+// Life returns the name of the incarnation of the last complete read, and the value of the sequence then; "" before the
+// first. A Reset begins another one even if the server's name for it is the same, because its sequence was set back.
 func (w *Window) Life() (name string, seq int64) {
 	if w.life == "" {
 		return "", 0
@@ -117,26 +117,26 @@ func (w *Window) Life() (name string, seq int64) {
 	return nameLife(w.resets, w.life), w.tracker.seq
 }
 
-// Life names the life of what an answer to the request holds.
+// Life returns the name of the incarnation that an answer to the request belongs to.
 func (r *Request) Life(a *Answer) string { return nameLife(r.resets, a.Life) }
 
 func nameLife(resets int, server string) string { return strconv.Itoa(resets) + " " + server }
 
-// ServersLife returns how the server names a life.
+// ServersLife returns the server's own name for an incarnation.
 func ServersLife(name string) string {
 	_, server, _ := strings.Cut(name, " ")
 	return server
 }
 
-// Reset forgets all that was read: in a new life of the server ids mean other messages, and what is known of
-// transactions means nothing.
+// Reset forgets everything that was read: in a new incarnation of the server ids mean other messages, and knowledge of
+// transactions is void.
 func (w *Window) Reset() {
 	*w = Window{limiter: w.limiter, resets: w.resets + 1}
 }
 
-// Next makes the request for the next read. ranges says that it may be a single range of ids. known returns how many
-// rows of a lane need no second look, above the mark and in all: a read returns them again, so its limit must leave
-// room for them.
+// Next makes the request for the next read. ranges means that it may be a single range of ids. known returns how many
+// known rows of a lane need not be read again, above the cursor and in total: a read returns them nevertheless, so its
+// limit must leave room for them.
 func (w *Window) Next(room Room, ranges bool, known func(lane int16, mark int64) (above, all int)) Request {
 	r := Request{Stretch: w.limiter.stretch, Again: w.limiter.stretch, ranges: ranges, resets: w.resets}
 	r.Xids, r.Bounds, r.Los, r.SegmentBounds = w.tracker.args()
@@ -149,7 +149,7 @@ func (w *Window) Next(room Room, ranges bool, known func(lane int16, mark int64)
 	return r
 }
 
-// Complete takes over the answer to a request.
+// Complete applies the answer to a request.
 func (w *Window) Complete(r Request, a Answer) Progress {
 	if life := cmp.Or(w.life, w.loaded); life != "" && (a.Life != life || a.Snapshot.Seq < w.tracker.seq) {
 		return Progress{More: true, Life: Changed}
@@ -164,7 +164,7 @@ func (w *Window) Complete(r Request, a Answer) Progress {
 	return p
 }
 
-// Failed notes that a read came to nothing. Nothing moves.
+// Failed records that a read failed. Nothing moves.
 func (w *Window) Failed(_ Request, timedOut bool) {
 	if timedOut {
 		w.dense = false
@@ -172,9 +172,9 @@ func (w *Window) Failed(_ Request, timedOut bool) {
 	}
 }
 
-// Raise takes which transactions may have written to the outbox, found out after the last complete read and before
+// Raise applies which transactions may have written to the outbox, determined after the last complete read and before
 // the next request.
 func (w *Window) Raise(writers map[uint32]bool) { w.tracker.raise(writers) }
 
-// Lag returns how many ids the lowest bound of a transaction in progress lies behind what was read.
+// Lag returns how many ids the lowest bound of a transaction in progress is behind the ids that were read.
 func (w *Window) Lag() int64 { return w.tracker.lag() }
