@@ -19,7 +19,7 @@ type acker struct {
 	batcher *batcher[*claimed]
 }
 
-// newAcker makes an acker whose add waits while room messages are not acked, so that no more are claimed than can be.
+// newAcker makes an acker whose add blocks while room messages are unacked, so that claims do not outrun acks.
 func newAcker(ctx context.Context, l *loop, room int) *acker {
 	// Cause: the database.
 	// Cure: messages whose leases expire first are redelivered.
@@ -28,7 +28,7 @@ func newAcker(ctx context.Context, l *loop, room int) *acker {
 	return a
 }
 
-// ack repeats what fails until ctx is over. Leases are renewed meanwhile.
+// ack repeats failed acks until ctx ends. Leases are renewed meanwhile.
 func (a *acker) ack(batch []*claimed) {
 	byID := make(map[ID]*claimed, len(batch))
 	for _, c := range batch {
@@ -55,7 +55,7 @@ func (a *acker) ack(batch []*claimed) {
 	a.loop.step(func() { a.loop.forget(slices.Collect(maps.Values(byID))...) })
 }
 
-// later acks a message again after a wait that the database has refused to mark done: its handler has returned and must
+// later acks a message again after a wait, if the database refused to mark it done: its handler has returned and must
 // not be called again. Meanwhile its lease is renewed. It returns false if nothing will ack it.
 func (a *acker) later(c *claimed, err error) bool {
 	wait, ok := a.loop.store.refused("ack", queueRow{ID: c.ID, topic: c.Topic}, err)

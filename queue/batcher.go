@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// batchSize is how many items are written at once.
+// batchSize is the number of items that are written together.
 const batchSize = 1000
 
-// batcher has items written that come at once: all that have come together since the last batch. It has a goroutine
-// while it writes.
+// batcher writes concurrent items together: each batch has the items that arrived since the previous one. It has a
+// goroutine only while it writes.
 type batcher[T comparable] struct {
 	write func(batch []T)
 	room  int // how many may wait; 0 = any number
@@ -28,7 +28,7 @@ func newBatcher[T comparable](room int, write func([]T)) *batcher[T] {
 	return b
 }
 
-// add waits while there is no room. It does nothing after close.
+// add blocks while there is no room. It does nothing after close.
 func (b *batcher[T]) add(item T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +44,7 @@ func (b *batcher[T]) add(item T) {
 	}
 }
 
-// remove takes an item back, unless it is being written or was.
+// remove takes an item back, unless it is being written or was already.
 func (b *batcher[T]) remove(item T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,7 +70,7 @@ func (b *batcher[T]) next() []T {
 	return batch
 }
 
-// close returns when all has been written that was added.
+// close returns when everything that was added has been written.
 func (b *batcher[T]) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,17 +21,17 @@ var (
 )
 
 const (
-	// buryAgain is how long a message waits whose OnDead failed.
+	// buryAgain is how long a message waits after its OnDead failed.
 	buryAgain = time.Minute
-	// buryCrashes is how many processes may die of a message that has used up its attempts, before it is taken for OnDead
-	// that kills them. Where attempts have no limit the default one counts.
+	// buryCrashes is how many processes may die with a message that has used up its attempts, before OnDead is assumed to
+	// kill them. If attempts are unlimited, the default number of attempts counts.
 	buryCrashes = 3
 )
 
-// bury calls OnDead and marks a message dead, both or neither. Charge says whether this attempt counts.
+// bury calls OnDead and marks a message dead, both or neither. Charge reports whether this attempt counts.
 //
-// OnDead comes first, which may take long: a call that stores a copy of a message waits for a transaction that has
-// given it up, and those that are stored together with the copy wait as well.
+// OnDead comes first, because it may take long: a call that stores a copy of a message waits for a transaction that has
+// marked it dead, and so do the calls whose items are stored together with the copy.
 func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome {
 	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))
 	defer cancel()
@@ -56,7 +56,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 			return err
 		}
 		n, err := d.store.fail(ctx, Fail{Owner: c.loop.owner, Reason: text.OfError(cause)}, charge, c.ID)
-		if err == nil && n == 0 && d.cfg.OnDead == nil { // else OnDead has settled it in another way
+		if err == nil && n == 0 && d.cfg.OnDead == nil { // otherwise OnDead has settled it in another way
 			err = ErrLeaseLost
 		}
 		return err
@@ -73,8 +73,8 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	return observe.Failed
 }
 
-// onDead calls DispatcherConfig.OnDead while no other process can do so for the message. Its context ends with those of
-// handlers.
+// onDead calls DispatcherConfig.OnDead while no other process can do so for the message. Its context ends with the
+// contexts of handlers.
 func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error {
 	if d.cfg.OnDead == nil {
 		return nil
@@ -100,16 +100,16 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 	return nil
 }
 
-// buryUnhandled is bury for a message whose handler is not called. Observers are told of it as of one that failed.
+// buryUnhandled is bury for a message whose handler is not called. Observers see it as a failed message.
 func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
 	_, ended := d.store.started(c.loop.work, d.cfg.Service, &c.Message)
 	outcome := observe.Failed
-	defer func() { ended(outcome, 0, cause) }() // also if OnDead ends the goroutine
+	defer func() { ended(outcome, 0, cause) }() // even if OnDead ends the goroutine
 	outcome = d.bury(c, cause, charge)
 }
 
-// buryExpired has messages buried whose time is over, as many as there are slots for, and says whether there may
-// be more: it used all slots, or all were taken.
+// buryExpired buries expired messages, as many as there are slots for, and reports whether there may be more: it used
+// all slots, or all were taken.
 func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	l.claiming.Lock()
@@ -134,7 +134,7 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 				continue
 			}
 			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
-				continue // and is buried later, should its handler not settle it
+				continue // and is buried later, if its handler does not settle it
 			}
 			l.start(&claimed{Message: msg, loop: l, expired: true}, begun.Add(l.cfg.lease))
 		}

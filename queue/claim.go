@@ -18,18 +18,18 @@ import (
 const (
 	minLease = time.Second
 	maxClaim = 10_000
-	// usualClaim is for how many rows there is room at once.
+	// usualClaim is the number of rows to allocate space for.
 	usualClaim = 256
 
 	defaultMaxBytes = 64 << 20 // of payloads
 
-	// While there is enough that is ready, what fell due is asked for no more often than this, and suspects.
+	// While enough messages are ready, due messages and suspects are claimed no more often than this.
 	dueInterval     = 50 * time.Millisecond
 	suspectInterval = time.Second
-	// reapInterval is how often a Claim reaps first, and reapShare the part of the time that it may take.
+	// reapInterval is how often a Claim first reaps, and reapShare the part of the time that this may take.
 	reapInterval = time.Second
 	reapShare    = 20
-	// maxClaimers is for how many sets of topics marks are kept.
+	// maxClaimers is the number of topic sets for which cursors are kept.
 	maxClaimers = 1000
 )
 
@@ -37,10 +37,10 @@ const (
 // No messages is not an error. It returns ErrInvalid for a zero Owner, a lease of less than a second, a limit outside 1
 // to 10,000, or a negative MaxBytes.
 //
-// Messages whose lease has ended are given back first, as by ReapExpired, about once a second. After an error, messages
-// that were claimed all the same are retried when the lease ends, with a charge. A message whose update the database
-// refuses, because of a constraint or trigger on the table, is left out with an error line, and tried again after a
-// growing wait; in a transaction of the caller's Claim returns the error instead.
+// Messages whose lease has ended are given back first, as by ReapExpired, about once a second. If an error is returned
+// after messages were claimed, they are retried when the lease ends, with a charge. If the database refuses the update
+// of a message because of a constraint or trigger on the table, the message is left out with an error line, and tried
+// again after a growing wait; in a transaction of the caller Claim returns the error instead.
 //
 // Order is not promised. Concurrent claims take different messages.
 func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
@@ -71,11 +71,11 @@ func (c Claim) check() error {
 	return nil
 }
 
-// ask is what a claim is to bring.
+// ask is what a claim should bring.
 type ask struct {
-	limits   []room // of topics that have a limit of their own, sorted by topic
-	suspects bool   // one message may come whose owner let its lease run out
-	whole    bool   // a claim that finds nothing goes on behind the page that it has looked at
+	limits   []room // of topics with their own limit, sorted by topic
+	suspects bool   // it may bring one message whose owner let its lease expire
+	whole    bool   // a claim that finds nothing continues after the page that it has read
 }
 
 // room is how many messages of a topic there is room for.
@@ -84,26 +84,26 @@ type room struct {
 	n     int
 }
 
-// claims are what a claim brought.
+// claims is the result of a claim.
 type claims struct {
 	msgs    []Message
 	full    bool // there may be more that there is room for
-	empty   bool // there is nothing
-	suspect bool // the first of them is a suspect
-	paged   bool // a page was looked at, and there may be more behind it
-	// behind says of topics with a limit whether messages of theirs may have been passed. What is not in it has not
-	// changed.
+	empty   bool // no messages
+	suspect bool // the first message is a suspect
+	paged   bool // a page was read, and there may be more after it
+	// behind reports, for topics with a limit, whether messages of theirs may have been skipped. Topics that are not in it
+	// have not changed.
 	behind map[string]bool
 }
 
-// claim is Claim without reaping. What it has claimed when a statement fails is brought beside the error, unless the
-// caller's transaction is lost with it. Calls for topics with limits must not overlap.
+// claim is Claim without reaping. If a statement fails, the messages claimed before are returned together with the
+// error, unless the caller's transaction is lost with it. Calls for topics with limits must not overlap.
 func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found claims, err error) {
 	if err := c.check(); err != nil {
 		return claims{}, err
 	}
 	if len(c.Topics) == 0 {
-		c.Topics = nil // all: an empty list would be none in SQL
+		c.Topics = nil // all: in SQL an empty list would mean none
 	}
 	q, joined, err := s.onKept(ctx)
 	if err != nil {
@@ -130,13 +130,13 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	return t.found, err
 }
 
-// many claims by the statements for many messages.
+// many claims with the statements for many messages.
 func (t *taking) many(ctx context.Context) (err error) {
 	limit := t.claim.Limit
 	if len(t.found.msgs) == 0 && t.claimer.hurries(t.ask, time.Now()) {
 		err = t.ready(ctx, limit)
 	}
-	// Half of them may be of those that fell due, and then there is more of these if the others were few.
+	// Half of them may be due ones, and if there were few others, there is more room for these.
 	for again := len(t.found.msgs) < limit && t.room > 0; again && err == nil; again = again &&
 		len(t.ask.limits) == 0 && t.room > 0 {
 		again, err = t.topics(ctx, limit-len(t.found.msgs))
@@ -147,7 +147,7 @@ func (t *taking) many(ctx context.Context) (err error) {
 	return err
 }
 
-// limit returns the limit of a topic that has one of its own.
+// limit returns the limit of a topic that has its own.
 func (t *taking) limit(topic string) *room {
 	i := slices.IndexFunc(t.ask.limits, func(l room) bool { return l.topic == topic })
 	if i < 0 {
@@ -156,7 +156,7 @@ func (t *taking) limit(topic string) *room {
 	return &t.ask.limits[i]
 }
 
-// fits says whether there is room for a message that was left out before, or is tried alone.
+// fits reports whether there is room for a message that was left out before, or is tried alone.
 func (t *taking) fits(row queueRow) bool {
 	limit := t.limit(row.topic)
 	return len(t.found.msgs) < t.claim.Limit && (limit == nil || limit.n > 0) && (!row.suspect || t.ask.suspects) &&
@@ -204,7 +204,7 @@ func (t *taking) noRoom() (topics []string) {
 	return topics
 }
 
-// claimExpired takes messages that were not handled in time, and says whether there may be more.
+// claimExpired takes messages that were not handled in time, and reports whether there may be more.
 func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more bool, err error) {
 	if err := c.check(); err != nil {
 		return nil, false, err
@@ -248,19 +248,19 @@ type taking struct {
 	ask     ask
 	claimer *claimer
 	found   claims
-	room    int64 // for payloads; 0 = some were left for want of it
+	room    int64 // for payloads; 0 = some messages were left because there was none
 }
 
-// answer is what a statement brought.
+// answer is the result of a statement.
 type answer struct {
 	rows       []*row
-	over       []*row                    // of topics that there is no room for
+	over       []*row                    // of topics without room
 	cut        bool                      // there was no room for the payloads of more
-	pages      map[key]progress.Position // where parts stopped that looked at a whole page
+	pages      map[key]progress.Position // where parts stopped that read a whole page
 	ready, due progress.Result
 }
 
-// ready takes what was never claimed, for as long as there is much of it. It is the cheapest statement.
+// ready takes messages that were never claimed, as long as there are many. It is the cheapest statement.
 func (t *taking) ready(ctx context.Context, limit int) error {
 	began := time.Now()
 	look := t.claimer.lookReady(began)
@@ -273,11 +273,11 @@ func (t *taking) ready(ctx context.Context, limit int) error {
 	t.found.full = found.cut || len(found.rows) == limit
 	t.claimer.tookReady(began, look, found, t.found.full)
 	t.took(found)
-	t.found.full = t.found.full || t.room == 0 // nothing else is asked for
+	t.found.full = t.found.full || t.room == 0 // no other kind is claimed
 	return nil
 }
 
-// topics takes what there is of all kinds, and says whether another statement would bring more at once.
+// topics takes messages of all kinds, and reports whether another statement would bring more immediately.
 func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) {
 	began := time.Now()
 	p := t.claimer.plan(began, limit, t.ask, t.s.lowest())
@@ -352,7 +352,7 @@ func (t *taking) run(ctx context.Context, statement string, args ...any) (a answ
 	return a, nil
 }
 
-// header reads what a claim says of its snapshot.
+// header reads the snapshot columns of a claim.
 func (a *answer) header(r *row) (err error) {
 	a.ready.Drawn, a.cut = progress.Position{ID: r.id}, r.Key == "cut"
 	if a.ready.Xmin, err = strconv.ParseInt(r.Source, 10, 64); err == nil {

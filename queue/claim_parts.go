@@ -10,35 +10,35 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// claimer is how far claims have come, which pass each row once. Those in a transaction of the caller's leave it alone,
-// because they may be rolled back.
+// claimer remembers, per set of topics, how far claims have come; they pass each row once. Claims in a transaction of
+// the caller do not change it, because they may be rolled back.
 //
-// Topics that have a limit are gone through together, as those are that have none, but apart from them: they do not
-// wait behind a backlog of others. When such a topic has no room its rows are passed, and it is behind from then on: it
-// has marks of its own, copies of those of the many, from before its rows were passed. It is claimed beside the others
-// where it was left, in the same statement, until it has nothing left that was passed.
+// Topics with a limit are claimed together, as are the topics without one, but separately from them: they do not wait
+// behind a backlog of the others. If such a topic has no room, its rows are skipped, and from then on it is behind: it
+// has its own cursors, copies of the common ones from before its rows were skipped. It is claimed from there, together
+// with the others in the same statement, until none of its skipped rows are left.
 type claimer struct {
-	joined bool // of one call in a transaction of the caller's: it knows nothing, and nothing is kept
+	joined bool // of one call in a transaction of the caller: it starts empty, and nothing is kept
 
 	mu       sync.Mutex
-	all      line // of the topics that have no limit
-	limited  line // of those that have, but for those that are behind
+	all      line // topics without a limit
+	limited  line // topics with a limit, except those that are behind
 	behind   map[string]*line
 	suspects progress.Mark
 
-	dueAt, suspectsAt time.Time // when to ask for them although enough is ready
-	dueFirst          bool      // they had their turn
-	limitedFirst      bool      // likewise
-	backlog           bool      // the last look left something ready
-	limits            bool      // there are topics that have one
-	served            int64     // looks so far
-	fullAt            time.Time // when one that is behind may be looked through from the beginning
+	dueAt, suspectsAt time.Time // when to claim them although enough is ready
+	dueFirst          bool      // the others had their turn
+	limitedFirst      bool      // the same
+	backlog           bool      // the last poll left ready messages
+	limits            bool      // some topics have a limit
+	served            int64     // polls so far
+	fullAt            time.Time // when a topic that is behind may be read from the beginning
 }
 
 // line is how far the claims of some topics have come.
 type line struct {
 	ready, due progress.Mark
-	served     int64 // the last look that brought something
+	served     int64 // the last poll that brought something
 }
 
 // The kinds of rows, as sqltext.ClaimTopics numbers them.
@@ -48,7 +48,7 @@ const (
 	suspect
 )
 
-// The kinds of parts, likewise.
+// The kinds of parts, numbered as there.
 const (
 	unlimited = iota
 	manyLimited
@@ -63,7 +63,7 @@ func newClaimer() *claimer {
 	}
 }
 
-// claimer is that of the calls of Claim for some topics.
+// claimer returns the claimer for calls of Claim with these topics.
 func (s *Store) claimer(topics []string) *claimer {
 	key := strings.Join(topics, "\x00")
 	s.mu.Lock()
@@ -74,7 +74,7 @@ func (s *Store) claimer(topics []string) *claimer {
 			s.claimers = map[string]*claimer{}
 		}
 		if len(s.claimers) >= maxClaimers {
-			for other := range s.claimers { // whichever: it begins anew
+			for other := range s.claimers { // any of them: it starts over
 				delete(s.claimers, other)
 				break
 			}
@@ -85,7 +85,7 @@ func (s *Store) claimer(topics []string) *claimer {
 	return c
 }
 
-// hurries says whether there is so much that is ready that nothing else need be asked for.
+// hurries reports whether so much is ready that nothing else need be claimed.
 func (c *claimer) hurries(a ask, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +94,7 @@ func (c *claimer) hurries(a ask, now time.Time) bool {
 		!c.all.ready.Next(now, true).Pages()
 }
 
-// settled says whether all that was stored under ids up to a number has been claimed.
+// settled reports whether all messages with ids up to a number have been claimed.
 func (c *claimer) settled(number int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -108,7 +108,7 @@ func (c *claimer) lookReady(now time.Time) progress.Look {
 	return c.all.ready.Next(now, false)
 }
 
-// tookReady takes what came of a look at what is ready alone.
+// tookReady records the result of a poll for ready messages only.
 func (c *claimer) tookReady(began time.Time, look progress.Look, a answer, full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +117,7 @@ func (c *claimer) tookReady(began time.Time, look progress.Look, a answer, full 
 	done(&c.all.ready, now, began, look, a.ready, a.rows, full, progress.Position{})
 }
 
-// failedReady takes that such a look failed.
+// failedReady records the failure of such a poll.
 func (c *claimer) failedReady(began time.Time, look progress.Look) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -125,7 +125,7 @@ func (c *claimer) failedReady(began time.Time, look progress.Look) {
 	c.all.ready.Failed(now, now.Sub(began), look)
 }
 
-// done takes what came of a look, which ended at a page's last row if page is one.
+// done records the result of a poll, which ended at the last row of a page if page is set.
 func done(
 	m *progress.Mark, now, began time.Time, look progress.Look, r progress.Result, rows []*row, limited bool,
 	page progress.Position,
@@ -147,26 +147,26 @@ type plan struct {
 	limit     int
 	parts     []part
 	limits    []room
-	here      []bool // whether they are in the part of many
+	here      []bool // whether these topics are in the common part
 	dueFirst  int
 	dueLast   int
 	suspects  int
 	ofSuspect progress.Look
 	newly     map[string]*line // topics that are behind from now on
-	pages     bool             // no part passes more rows than a page has
+	pages     bool             // no part reads more rows than a page has
 }
 
-// part is one of its parts.
+// part is a part of the statement.
 type part struct {
 	what       int
 	topic      string
 	room       int
 	line       *line
-	before     line // a copy of what it was
+	before     line // a copy from before the poll
 	ready, due progress.Look
 }
 
-// plan says what to ask for next. Low is where the first messages are.
+// plan returns the next statement. low is where the first messages are.
 func (c *claimer) plan(now time.Time, limit int, a ask, low lowest) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -181,7 +181,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask, low lowest) *plan {
 		case own == nil && l.n > 0:
 			p.here[i] = true
 			many++
-		case own == nil: // it is passed by now
+		case own == nil: // it was skipped earlier
 			own := c.limited
 			p.newly[l.topic] = &own
 		}
@@ -189,7 +189,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask, low lowest) *plan {
 	if many > 0 {
 		parts = append(parts, part{what: manyLimited, room: limit, line: &c.limited})
 	}
-	// The first may take all the room that there is, so the topic that had some last comes last.
+	// The first part may take all the room, so the topic that last had some comes last.
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.line.served, b.line.served) })
 	all := part{what: unlimited, room: limit, line: &c.all}
 	if c.limitedFirst {
@@ -217,7 +217,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask, low lowest) *plan {
 	c.dueFirst = p.dueFirst > 0
 	c.suspects.Low = low.due
 	p.ofSuspect = c.suspects.Next(now, true)
-	// a caller's transaction has but this statement to find something
+	// a claim in a caller's transaction has only this statement to find something
 	p.pages = (p.pages || p.ofSuspect.Pages()) && !c.joined
 	if a.suspects {
 		p.suspects = 1
@@ -226,7 +226,7 @@ func (c *claimer) plan(now time.Time, limit int, a ask, low lowest) *plan {
 	return p
 }
 
-// args are those of sqltext.ClaimTopics but for the first two.
+// args returns the arguments of sqltext.ClaimTopics except the first two.
 func (p *plan) args(only []string) []any {
 	n := len(p.parts)
 	what, topics, rooms, marks := make([]int64, n), make([]string, n), make([]int64, n), make([]int64, n)
@@ -250,18 +250,18 @@ func dueFrom(p progress.Position) string {
 	return time.UnixMicro(p.At).UTC().Format(time.RFC3339Nano)
 }
 
-// key is of the rows of a part.
+// key selects rows by part and kind.
 type key struct{ part, kind int }
 
-// outcome is what came of a plan.
+// outcome is the result of a plan.
 type outcome struct {
 	full, empty, suspect bool
-	dueLeft              bool // of what fell due there may be more, which the limit does not forbid
-	paged                bool // a part went to the end of a page, and there may be more behind it
+	dueLeft              bool // there may be more due messages, which the limit does not forbid
+	paged                bool // a part reached the end of a page, and there may be more after it
 	behind               map[string]bool
 }
 
-// took takes the answer to a plan.
+// took applies the answer to a plan.
 func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -298,7 +298,7 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 		limited := [2]bool{cut, dueCut}
 		for kind, m := range []*progress.Mark{&l.line.ready, &l.line.due} {
 			rows := seen[key{i + 1, kind}]
-			if l.what == oneBehind && over[l.topic] { // its marks pass nothing that it has no room for
+			if l.what == oneBehind && over[l.topic] { // its cursors skip no row for which it has no room
 				limited[kind] = true
 				rows = slices.DeleteFunc(rows, func(r *row) bool { return r.State == "over" })
 			}
@@ -307,10 +307,10 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 				look, result = l.due, a.due
 			}
 			page := a.pages[key{i + 1, kind}]
-			if page != (progress.Position{}) && !over[l.topic] { // it looked at the whole page
+			if page != (progress.Position{}) && !over[l.topic] { // it read the whole page
 				limited[kind] = false
 			}
-			if len(rows) > 0 || !limited[kind] { // else it may not have come to this part
+			if len(rows) > 0 || !limited[kind] { // otherwise it may not have reached this part
 				limited[kind] = limited[kind] || len(rows) >= l.room
 				done(m, now, began, look, result, rows, limited[kind], page)
 				if !limited[kind] && page != (progress.Position{}) {
@@ -349,8 +349,8 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 	return o
 }
 
-// failed takes that the statement of a plan failed: none of its looks begins at the beginning again for a while, since
-// any of them may be what cannot be done in the time that there is.
+// failed records that the statement of a plan failed: none of its polls starts at the beginning again for a while,
+// because any of them may be the one that cannot finish in time.
 func (c *claimer) failed(began time.Time, p *plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -366,7 +366,7 @@ func (c *claimer) failed(began time.Time, p *plan) {
 	c.suspects.Failed(now, took, p.ofSuspect)
 }
 
-// leftBehind is the line of a topic of the many for which there was no room for more than some rows.
+// leftBehind returns the line of a topic from the common part that had no room for all of its rows.
 func (c *claimer) leftBehind(began, now time.Time, p *plan, a answer, rows []*row) *line {
 	i := slices.IndexFunc(p.parts, func(l part) bool { return l.what == manyLimited })
 	of := p.parts[i]

@@ -28,26 +28,26 @@ var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 type claimed struct {
 	Message
 	loop    *loop
-	suspect bool // its owner died, or let the lease run out, before
-	expired bool // it is only to be buried
+	suspect bool // an earlier owner died, or let the lease expire
+	expired bool // it only has to be buried
 
-	acking  bool        // its ack is under way after the handler; guarded by loop.mu
-	locked  atomic.Bool // it was acked in a transaction: the handler that acks it there learns whether it was lost
+	acking  bool        // its ack after the handler is in flight; guarded by loop.mu
+	locked  atomic.Bool // it was acked in a transaction: the handler that acks it there finds out whether it was lost
 	acked   atomic.Bool // that transaction has committed
-	ackNote int64       // tells the ack in a transaction from others
-	// it was claimed here once more before its handler had returned, as its lease ran out or it was just given back
+	ackNote int64       // distinguishes the ack in a transaction from others
+	// it was claimed again here before its handler returned, because its lease expired or it was just given back
 	again atomic.Bool
 
 	mu     sync.Mutex
-	until  time.Time               // when the lease may be over
-	cancel context.CancelCauseFunc // of its context; nil before
+	until  time.Time               // when the lease may end
+	cancel context.CancelCauseFunc // of its context; nil before there is one
 	timer  *time.Timer             // ends it with the lease
 	note   error
 }
 
 var _ core.Work = (*claimed)(nil)
 
-// copy is what user code gets, which may change it.
+// copy returns a copy for user code, which may change it.
 func (m Message) copy() *Message {
 	m.Payload, m.Metadata, m.Hash = slices.Clone(m.Payload), maps.Clone(m.Metadata), slices.Clone(m.Hash)
 	return &m
@@ -63,7 +63,7 @@ func (c *claimed) context() context.Context {
 	return ctx
 }
 
-// expire ends the context if the lease is over and nothing else keeps the message.
+// expire ends the context if the lease is over and nothing else protects the message.
 func (c *claimed) expire() {
 	if !c.locked.Load() {
 		c.end(ErrLeaseLost)
@@ -80,7 +80,7 @@ func (c *claimed) end(cause error) {
 	}
 }
 
-// extend says that the lease was renewed.
+// extend records that the lease was renewed.
 func (c *claimed) extend(until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,19 +92,19 @@ func (c *claimed) extend(until time.Time) {
 // Failed reports whether an attempt failed before.
 func (c *claimed) Failed() bool { return c.Attempt > 0 }
 
-// Last says whether a failure uses up the last attempt.
+// Last reports whether a failure uses up the last attempt.
 func (c *claimed) Last() bool {
 	most := c.loop.store.cfg.MaxAttempts
 	return most > 0 && c.Attempt+1 >= most
 }
 
-// exhausted says whether no attempt is left, because processes died in them.
+// exhausted reports whether no attempt is left, because processes died in them.
 func (c *claimed) exhausted() bool {
 	most := c.loop.store.cfg.MaxAttempts
 	return most > 0 && c.Attempt >= most
 }
 
-// mostCrashes is how many processes may have died with the message before OnDead is not called for it.
+// mostCrashes is how many processes may have died with the message before OnDead is no longer called for it.
 func (c *claimed) mostCrashes() int {
 	most := c.loop.store.cfg.MaxAttempts
 	switch {
@@ -116,7 +116,7 @@ func (c *claimed) mostCrashes() int {
 	return math.MaxInt
 }
 
-// Note keeps why an attempt failed.
+// Note records why an attempt failed.
 func (c *claimed) Note(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,7 +131,7 @@ func (c *claimed) noted() error {
 
 // Ack marks the message done in the transaction of ctx.
 func (c *claimed) Ack(ctx context.Context) (bool, error) {
-	c.locked.Store(true) // before it is, or the lease could run out in between
+	c.locked.Store(true) // before the ack, or the lease could expire in between
 	s := c.loop.store
 	n, err := orAgain(1, func() (n int, err error) {
 		err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
@@ -147,7 +147,7 @@ func (c *claimed) Ack(ctx context.Context) (bool, error) {
 		c.unlock()
 		return false, err
 	}
-	// Without a hook, in a transaction of WithPgxTx for one, the message is acked once more, which changes nothing.
+	// Without a hook, for example in a transaction of WithPgxTx, the message is acked again, which changes nothing.
 	_ = core.AfterCommit(ctx, func(context.Context) { c.acked.Store(true) })
 	return true, nil
 }
@@ -161,7 +161,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 			of[o.ID] = o
 		}
 	}
-	ids := slices.SortedFunc(maps.Keys(of), ID.compare) // as all rows are locked
+	ids := slices.SortedFunc(maps.Keys(of), ID.compare) // the order in which all rows are locked
 	sources, messageIDs := make([]string, len(ids)), make([]string, len(ids))
 	for i, id := range ids {
 		sources[i], messageIDs[i] = id.Source, id.MessageID
@@ -202,7 +202,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 	return acked, nil
 }
 
-// unlock has the lease count again, which may be over by now.
+// unlock makes the lease count again, which may be over by now.
 func (c *claimed) unlock() {
 	c.locked.Store(false)
 	c.mu.Lock()
@@ -213,7 +213,7 @@ func (c *claimed) unlock() {
 	}
 }
 
-// Unack makes a message that is done ours again.
+// Unack reverts the ack of a message: it is ours again.
 func (c *claimed) Unack(ctx context.Context) error {
 	s := c.loop.store
 	metadata, err := encode(c.Metadata)
@@ -232,26 +232,26 @@ func (c *claimed) Dead(ctx context.Context, reason string) (bool, error) {
 	return n == 1, err
 }
 
-// fields are what a log line says of the message.
+// fields returns the log fields of the message.
 func (c *claimed) fields() watermill.LogFields {
 	return c.Message.fields().Add(watermill.LogFields{"attempt": c.Attempt + 1})
 }
 
-// ack has the message acked with others.
+// ack queues the message to be acked with others.
 func (c *claimed) ack() {
 	c.loop.step(func() { c.acking = true })
 	c.loop.acks.batcher.add(c)
 }
 
-// abandon charges the attempt, unless another charge was faster: when the lease ran out, or by this very statement,
-// whose answer did not come. It returns how many messages it charged.
+// abandon charges the attempt, unless it was already charged: when the lease expired, or by this very statement if its
+// answer was lost. It returns how many messages it charged.
 func (c *claimed) abandon(err error) int {
 	return c.insist("abandon", func(ctx context.Context) (int, error) {
 		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempt, c.ID)
 	})
 }
 
-// diedOf says whether it was this charge that made the message dead, whose answer did not come.
+// diedOf reports whether this charge made the message dead although its answer was lost.
 func (c *claimed) diedOf(err error) bool {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
@@ -266,8 +266,8 @@ func (c *claimed) release(delay time.Duration, why string) {
 	})
 }
 
-// insist runs a statement until it succeeds or the lease is over: then the message is free, or another owner has it.
-// It returns how many messages the statement changed.
+// insist runs a statement until it succeeds or the lease is over: then the message is free, or another owner has it. It
+// returns how many messages the statement changed.
 func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error)) int {
 	c.mu.Lock()
 	until := c.until
@@ -294,12 +294,12 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	return n
 }
 
-// errGoexit is the error of code of the user's that called runtime.Goexit.
+// errGoexit is the error of user code that called runtime.Goexit.
 // Cause: the handler ended its goroutine.
 // Cure: return an error instead.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// suspects is the one slot in this process for a message that may have killed a process before: two of them at once
+// suspects is the single slot in this process for messages that may have killed a process: two of them at the same time
 // would share the blame.
 var suspects = make(slot, 1)
 

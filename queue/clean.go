@@ -13,16 +13,16 @@ import (
 // cleanTimeout bounds the deletion of one batch.
 const cleanTimeout = 30 * time.Second
 
-// Clean deletes messages that have been done for longer than StoreConfig.Retention, and those that AlreadyProcessed saw
-// last before that and nobody worked on. It returns their number, also with an error. It works in batches, each a
-// transaction of its own, and pauses between them. A Dispatcher calls it.
+// Clean deletes messages that have been done for longer than StoreConfig.Retention, and those that AlreadyProcessed
+// last saw before that and that nobody worked on. It returns their number, even with an error. It works in batches,
+// each in its own transaction, and pauses between them. A Dispatcher calls it.
 func (s *Store) Clean(ctx context.Context) (int64, error) {
 	total, _, err := s.clean(ctx, 0)
 	return total, err
 }
 
-// clean is Clean for as long as share, which is not interrupted; 0 = to the end. More says whether there may be more.
-// Each statement has its own time, so that a connection without an answer delays none for ever.
+// clean is Clean for the time of share, uninterrupted; 0 = to the end. More reports whether there may be more. Each
+// statement has its own timeout, so that a dead connection does not block forever.
 func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, more bool, err error) {
 	if s.cfg.Retention < 0 {
 		return 0, false, nil

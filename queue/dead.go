@@ -10,14 +10,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// teller says in whose name deaths are told.
+// teller is how deaths are reported: the logger and the service.
 type teller struct {
 	service string // for observers
 	logger  watermill.LoggerAdapter
 }
 
-// died tells that a message is dead which no handler's transaction has buried: a line of log, and the observers, as of
-// a message that failed without a call of its handler. In a transaction of the caller's it waits for the commit.
+// died reports a message that died outside a handler's transaction: a log line, and the observers, as for a message
+// that failed without a call of its handler. In a transaction of the caller it waits for the commit.
 func (s *Store) died(ctx context.Context, by teller, msg *Message, cause error) {
 	outside := core.OutsideTx(context.WithoutCancel(ctx))
 	tell := func(context.Context) {
@@ -25,17 +25,17 @@ func (s *Store) died(ctx context.Context, by teller, msg *Message, cause error) 
 		_, ended := s.started(outside, by.service, msg)
 		ended(observe.Dead, 0, cause)
 	}
-	if core.AfterCommit(ctx, tell) != nil { // there is no commit to wait for, or none that is heard of
+	if core.AfterCommit(ctx, tell) != nil { // no commit to wait for, or we would not learn of it
 		tell(outside)
 	}
 }
 
-// fields are what a log line says of a message.
+// fields returns the log fields of a message.
 func (m *Message) fields() watermill.LogFields {
 	return watermill.LogFields{"topic": m.Topic, "source": m.Source, "message_id": m.MessageID}
 }
 
-// started tells the observers of an attempt, and returns how they are told of its end.
+// started reports an attempt to the observers, and returns a function that reports its end.
 func (s *Store) started(
 	ctx context.Context, service string, m *Message,
 ) (context.Context, func(observe.Outcome, int, error)) {

@@ -27,8 +27,8 @@ type Dispatcher struct {
 }
 
 // NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a nil store, or an error that names
-// every invalid field. Failed handlers and dead messages are logged as errors, attempts at info level. A nil logger is
-// the handle's.
+// every invalid field. Failed handlers and dead messages are logged as errors, attempts at info level. If logger is
+// nil, the logger of the handle is used.
 func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAdapter) (*Dispatcher, error) {
 	cfg.setDefaults()
 	if store == nil {
@@ -51,9 +51,9 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 	return d, nil
 }
 
-// Run handles messages until ctx ends or Close is called, and returns nil when everything that it started has ended. It
-// then claims nothing more, gives back messages that are not begun without a charge, and waits for handlers. After
-// DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
+// Run handles messages until ctx ends or Close is called, and returns nil when everything that it started has ended.
+// Once ended, it claims nothing more, gives back messages that have not begun without a charge, and waits for handlers.
+// After DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
 //
 // It returns an error before it handles anything if the database does not answer or has no table; outbox.ErrRunning and
 // outbox.ErrClosed. Errors after the start are logged and retried.
@@ -94,11 +94,11 @@ func (d *Dispatcher) Close() error {
 	return nil
 }
 
-// Drain handles the ready messages and returns when none is left. It is for tests, jobs, and before a shutdown. If Run
-// is not running, it runs the dispatcher for that time, after which it cannot be run again. Messages that are delayed
-// or wait for another attempt are not ready, nor are those that a constraint or trigger on the table refuses to claim.
-// Drain waits for messages whose ack is refused. It returns the error of ctx, the errors of Run's start, or
-// outbox.ErrClosed.
+// Drain handles the ready messages and returns when none are left. It is for tests and jobs, and for use before a
+// shutdown. If Run is not running, it runs the dispatcher for that time, after which it cannot be run again. Messages
+// that are delayed or wait for another attempt are not ready, nor are those that a constraint or trigger on the table
+// refuses to claim. Drain waits for messages whose ack is refused. It returns the error of ctx, the errors of Run's
+// start, or outbox.ErrClosed.
 func (d *Dispatcher) Drain(ctx context.Context) error {
 	if d.life.Begun() {
 		return d.loop.drain(ctx)
@@ -131,7 +131,7 @@ func (d *Dispatcher) maintainer() *maintainer {
 	return m
 }
 
-// handle does what is to be done with a message, which has a slot and a goroutine of its own.
+// handle processes a message, which has its own slot and goroutine.
 func (d *Dispatcher) handle(c *claimed) {
 	h, known := d.cfg.handler(c.Topic)
 	switch {
@@ -151,7 +151,7 @@ func (d *Dispatcher) handle(c *claimed) {
 var errNoHandler = errors.New("no handler for the topic")
 
 // putOff keeps a message of a topic without a handler, for another service or release that has one. While those may be
-// about to claim it, it is given back at once, and the topic is passed by.
+// about to claim it, it is given back immediately, and the topic is skipped.
 func (d *Dispatcher) putOff(c *claimed) {
 	now := time.Now()
 	ready := now.Sub(later(c.FirstSeenAt, c.DueAt))

@@ -82,7 +82,7 @@ func (c *DispatcherConfig) handler(topic string) (h Handler, known bool) {
 	return h, known
 }
 
-// fill sets what is not set.
+// fill sets a field that has its zero value.
 func fill[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {

@@ -1,4 +1,4 @@
-// Package queue stores messages first and has them processed later, once each: a durable queue in Postgres.
+// Package queue stores messages first and processes them later, once each: a durable queue in Postgres.
 //
 //	store, err := queue.NewStore(db, queue.StoreConfig{}, logger)
 //	_, err = store.Enqueue(ctx, queue.Item{ID: id, Topic: "invoice.paid", Payload: payload})

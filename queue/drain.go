@@ -7,7 +7,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// drain is a call of Drain that waits.
+// drain is a waiting call of Drain.
 type drain struct {
 	done chan error // capacity 1
 }
@@ -19,7 +19,7 @@ func (d *drain) end(err error) {
 	}
 }
 
-// drain waits until nothing is left to handle: a look that began after the call, while nothing was being handled, found
+// drain waits until nothing is left to handle: a poll that began after the call, while nothing was being handled, found
 // nothing.
 func (l *loop) drain(ctx context.Context) error {
 	d := &drain{done: make(chan error, 1)}
@@ -39,7 +39,7 @@ func (l *loop) drain(ctx context.Context) error {
 	}
 }
 
-// drained tells drains that a look counts for what came of it. It is called under mu.
+// drained reports the result of a poll to the drains for which it counts. mu must be held.
 func (l *loop) drained(counts []*drain, empty bool) {
 	for _, d := range counts {
 		if empty {

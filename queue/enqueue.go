@@ -26,13 +26,13 @@ const (
 	maxTopicChars = 255
 	chunkRows     = 1000
 	chunkBytes    = 4 << 20
-	// enqueueTries is how often a message is stored that is claimed at that moment, and a call that met a deadlock.
+	// enqueueTries is the number of tries for a message that is being claimed, and for a call that met a deadlock.
 	enqueueTries = 3
 )
 
 // Enqueue stores messages, all or none, and returns the outcome of each in the order of the call. A known message that
 // was not handled yet gets the new content and due time. A message that was handled or is being handled is not changed,
-// and a dead one stays dead. If an ID is in the call twice, the later item counts. No items are not an error.
+// and a dead one stays dead. If an ID occurs twice in the call, the later item counts. An empty call is not an error.
 //
 // It waits for transactions that store or change the same messages, and then counts as later, but not for a handler
 // that has acked a message in its transaction: the result is Busy. Several calls in one transaction can deadlock
@@ -80,14 +80,14 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, er
 
 // record is an item that was checked and is ready to be written.
 type record struct {
-	at             []int // positions in the call, the one that counts last
+	at             []int // positions in the call, the effective one last
 	metadata       string
 	hash           []byte
 	dueAt, expires string
 	bytes          int
 }
 
-// records checks items and brings them into the order of their IDs.
+// records checks items and sorts them by ID.
 func (s *Store) records(items []Item) ([]record, error) {
 	known := make(map[ID]int, len(items))
 	records := make([]record, 0, len(items))
@@ -177,8 +177,8 @@ func moment(field string, at time.Time) (string, error) {
 	return at.Format(time.RFC3339Nano), nil
 }
 
-// compare gives the order in which all rows are locked that are waited for: two calls that wait for each other in two
-// places would be a deadlock.
+// compare gives the order in which all waiting row locks are taken: two calls that wait for each other in two places
+// would deadlock.
 func (id ID) compare(other ID) int {
 	return cmp.Or(strings.Compare(id.Source, other.Source), strings.Compare(id.MessageID, other.MessageID))
 }
@@ -197,7 +197,7 @@ func (id ID) check() error {
 	return nil
 }
 
-// chunks cuts records into statements that are not too large for one round trip.
+// chunks splits records into statements that are small enough for one round trip.
 func chunks(records []record) (list [][]record) {
 	for len(records) > 0 {
 		n, bytes := 0, 0
@@ -210,8 +210,8 @@ func chunks(records []record) (list [][]record) {
 	return list
 }
 
-// enqueue stores records until there is an answer for each. There is none for a message that was claimed while
-// the statement waited for its row. One that is taken each time is busy.
+// enqueue stores records until each has an answer. A message that was claimed while the statement waited for its row
+// has no answer. A message that is claimed on each try is busy.
 func (s *Store) enqueue(ctx context.Context, items []Item, records []record, stored []EnqueueResult) error {
 	for try := 0; try < enqueueTries && len(records) > 0; try++ {
 		unanswered, err := s.enqueueOnce(ctx, items, records, stored)
@@ -244,7 +244,7 @@ func (s *Store) enqueue(ctx context.Context, items []Item, records []record, sto
 	return err
 }
 
-// enqueueOnce returns the records that it has no answer for.
+// enqueueOnce returns the records for which it has no answer.
 func (s *Store) enqueueOnce(
 	ctx context.Context, items []Item, records []record, stored []EnqueueResult,
 ) (unanswered []record, err error) {

@@ -34,20 +34,20 @@ type Group struct {
 	ended       bool
 	databases   map[string]*database // by key
 	pools       map[any]*pool        // by connection pool
-	workers     []*worker            // of the databases that are awake, sorted by key
+	workers     []*worker            // of awake databases, sorted by key
 	slots       slots
-	polls       int          // that are not slow
-	slow        int          // polls and maintenance that are
+	polls       int          // not slow
+	slow        int          // slow polls and slow maintenance
 	maintaining int          // maintenance that is not slow
-	passed      time.Time    // since when the Selection has waited for a database; zero = it does not
-	last        fleet.Status // of the poll that has ended last
+	passed      time.Time    // since when the Selection has been waiting for a database; zero = it is not
+	last        fleet.Status // of the poll that ended last
 
 	wokenMu sync.Mutex // taken under locks of handles, so nothing is called under it
 	woken   []*database
 }
 
-// NewGroup makes a Group. It does no I/O. It returns an error for nil stores, or one that names every invalid field. A
-// nil logger is each handle's.
+// NewGroup makes a Group. It does no I/O. It returns an error for nil stores, or one that names every invalid field. If
+// logger is nil, the logger of each handle is used.
 func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (*Group, error) {
 	cfg.setDefaults()
 	if stores == nil {
@@ -91,7 +91,7 @@ func (g *Group) Run(ctx context.Context) error {
 	return nil
 }
 
-// Running returns a channel that is closed when the databases of the first discovery are watched.
+// Running returns a channel that is closed when the databases of the first discovery are being polled.
 func (g *Group) Running() <-chan struct{} { return g.running }
 
 // Close ends Run and waits for it to return. It may be called several times, concurrently, but not by a handler.
@@ -100,9 +100,9 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// Drain handles the ready messages of all known databases and returns when none is left. If Run is not running, it runs
-// the group for that time, after which the group cannot be run again. Its error names the databases that could not be
-// drained; they do not keep others from being drained. It also returns the error of ctx, or outbox.ErrClosed.
+// Drain handles the ready messages of all known databases and returns when none are left. If Run is not running, it
+// runs the group for that time, after which the group cannot be run again. Its error names the databases that could not
+// be drained; the others are drained all the same. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error {
 	return g.life.While(ctx, g.Run, g.running, func() error { return g.drainAll(ctx) })
 }
@@ -124,14 +124,14 @@ func (g *Group) drainAll(ctx context.Context) error {
 	return errors.Join(append(errs, ctx.Err())...)
 }
 
-// drainOne waits until a database has nothing left, which is awake for that long.
+// drainOne keeps a database awake and waits until it has nothing left.
 func (g *Group) drainOne(ctx context.Context, key string) error {
 	for {
 		g.mu.Lock()
 		t := g.databases[key]
 		if t == nil || g.ended {
 			g.mu.Unlock()
-			return nil // it is gone
+			return nil // it was removed
 		}
 		g.wake(g.ctx, t)
 		m := t.awake
@@ -144,11 +144,11 @@ func (g *Group) drainOne(ctx context.Context, key string) error {
 		if !errors.Is(err, outbox.ErrClosed) || g.ctx.Err() != nil || ctx.Err() != nil {
 			return err
 		}
-		<-m.over // it went to sleep just before
+		<-m.over // it fell asleep just before
 	}
 }
 
-// choose is the goroutine that chooses whose turn it is, until ctx is over.
+// choose is the goroutine that chooses whose turn it is, until ctx ends.
 func (g *Group) choose(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -167,11 +167,11 @@ func (g *Group) choose(ctx context.Context) {
 	}
 }
 
-// startPolls starts what there is room for, and returns how long nothing else will be without a signal.
+// startPolls starts the polls for which there is room, and returns how long to sleep unless a signal arrives.
 func (g *Group) startPolls(ctx context.Context) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now() // not before the end of the turns that are over: theirs may be next again
+	now := time.Now() // only after ended turns are recorded: those databases may be next again
 	g.wakeThose(ctx)
 	wait := min(g.startLooks(ctx, now), g.startMaintenance(now))
 	for {
@@ -196,8 +196,8 @@ func (g *Group) startPolls(ctx context.Context) time.Duration {
 	}
 }
 
-// candidates are the turns that may begin now, and those of databases that have no room for one at the moment although
-// they may have messages, unless all are of that kind. In is how long to wait if there are none. It is called under mu.
+// candidates returns the turns that may begin now, and those of databases that may have messages but no room for a turn
+// at the moment, unless all are of that kind. In is how long to wait if there are none. mu must be held.
 func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in time.Duration) {
 	most := g.cfg.Dispatcher.Concurrency
 	if len(g.databases) > 1 {
@@ -207,7 +207,7 @@ func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in
 	for _, m := range g.workers {
 		suspect := m.suspect()
 		if m.leaving || m.polling && (m.slow || suspect) {
-			continue // its end signals
+			continue // the end of its turn signals
 		}
 		t := turn{m: m, busy: true}
 		if !m.polling {
@@ -233,7 +233,7 @@ func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in
 	return ready, list, in
 }
 
-// next asks the Selection.
+// next calls the Selection.
 func (g *Group) next(list []fleet.Status) (i int) {
 	err := guarded(func() error {
 		i = g.cfg.Selection.Next(list, g.last)
@@ -245,5 +245,5 @@ func (g *Group) next(list []fleet.Status) (i int) {
 	return i
 }
 
-// longestAgo is the one whose turn is the longest ago, of those that are not Busy.
+// longestAgo returns the database that is not Busy and whose last turn is the longest ago.
 func longestAgo(list []fleet.Status) int { return fleet.RoundRobin().Next(list, fleet.Status{}) }

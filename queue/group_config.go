@@ -22,10 +22,10 @@ type GroupConfig struct {
 
 const (
 	slowPoll  = 250 * time.Millisecond
-	slowPolls = 32               // at most that have left their slots
-	syncEvery = time.Second      // between looks which databases there are
-	rareClean = 60               // times CleanInterval between clean-ups where nothing happens
-	noWait    = 10 * time.Minute // there is nothing to do before something signals
+	slowPolls = 32               // that have left their slots, at most
+	syncEvery = time.Second      // between checks of the fleet's databases
+	rareClean = 60               // times CleanInterval, between clean-ups of an idle database
+	noWait    = 10 * time.Minute // nothing to do until a signal arrives
 )
 
 func (c *GroupConfig) setDefaults() {

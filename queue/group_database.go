@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// database is a database of a Group. One with nothing to do is asleep: it has no Dispatcher and no goroutine, and is
-// looked at together with the others of its pool. All but woken is guarded by Group.mu.
+// database is a database of a Group. An idle one is asleep: it has no Dispatcher and no goroutine, and is polled
+// together with the others of its pool. All fields but woken are guarded by Group.mu.
 type database struct {
 	key    string
 	held   *fleet.Handle
@@ -22,30 +22,29 @@ type database struct {
 	unhook func()
 	woken  atomic.Bool // it is in Group.woken
 
-	awake   *worker   // nil while it is asleep
+	awake   *worker   // nil while asleep
 	cleanAt time.Time // when to clean it up
 
 	// While it is asleep.
-	number  int64     // up to it all ids are settled
-	updates int64     // of rows, as counted at the last look; -1 = not known
-	dueAt   time.Time // when something falls due; zero = nothing waits
-	checkAt time.Time // when to look for what changed without a trace
+	number  int64     // all ids up to it are settled
+	updates int64     // of rows, as counted at the last poll; -1 = unknown
+	dueAt   time.Time // when the next message is due; zero = none waits
+	checkAt time.Time // when to check for changes that polls do not see
 }
 
-// pool is shared by the databases with one connection pool: those of them that are asleep are looked at in one
-// statement.
+// pool is shared by the databases with one connection pool: one statement polls all of them that are asleep.
 type pool struct {
 	databases map[*database]bool
-	slots     slots // for messages at work at once, for the connections that their handlers keep
+	slots     slots // for messages at work, because their handlers use connections
 	looking   bool
-	scanAt    time.Time // nothing is to be done for any of them before
+	scanAt    time.Time // no poll before this time
 	lookAt    time.Time
-	wait      time.Duration // between looks, before jitter
+	wait      time.Duration // between polls, before jitter
 	breaker   breaker.Breaker
 }
 
-// room is for how many more messages one look may keep slots: half of what is free is left to other databases, so that
-// one that hangs does not have all of it before it is known to be slow.
+// room returns for how many more messages one poll may reserve slots: half of the free ones are left to other
+// databases, so that a database that hangs does not take all of them before it is known to be slow.
 func (s *pool) room() int {
 	free := max(0, s.slots.free())
 	if s.slots.most == noLimit || len(s.databases) < 2 {
@@ -56,12 +55,12 @@ func (s *pool) room() int {
 
 const (
 	noLimit = 1 << 30
-	// spareConns of a pool are left to claims, renewals and acks, and to the forwarder that drains the same databases.
+	// spareConns of a pool are left for claims, renewals and acks, and for a forwarder that drains the same databases.
 	spareConns = 2
 )
 
-// mostOf is how many messages may be at work at once in databases whose pool has some connections: handlers in
-// transactions keep one each, and if they had all of them no lease would be renewed.
+// mostOf is how many messages may be at work concurrently in databases that share a pool with conns connections:
+// handlers in transactions use one each, and if they used all of them no lease would be renewed.
 func (c *DispatcherConfig) mostOf(conns int) int {
 	inTx := c.DefaultHandler.Handle != nil && !c.DefaultHandler.Detached
 	for _, h := range c.Handlers {
@@ -73,7 +72,7 @@ func (c *DispatcherConfig) mostOf(conns int) int {
 	return max(1, conns-spareConns)
 }
 
-// sync makes the databases those of the fleet.
+// sync updates the databases to match the fleet.
 func (g *Group) sync(ctx context.Context) {
 	keys := g.stores.fleet.Keys()
 	g.mu.Lock()
@@ -95,11 +94,11 @@ func (g *Group) sync(ctx context.Context) {
 	}
 }
 
-// add is called under mu.
+// add must be called with mu held.
 func (g *Group) add(ctx context.Context, key string) {
 	held, err := g.stores.fleet.Acquire(key)
 	if err != nil {
-		return // it has just gone
+		return // it was just removed
 	}
 	store, err := g.stores.of(key, held.DB())
 	if err != nil {
@@ -125,7 +124,7 @@ func (g *Group) add(ctx context.Context, key string) {
 	g.wake(ctx, t)
 }
 
-// remove lets go of a database as soon as nothing of it is under way. It is called under mu.
+// remove releases a database as soon as none of its work is in flight. mu must be held.
 func (g *Group) remove(t *database) {
 	delete(g.databases, t.key)
 	t.unhook()
@@ -143,14 +142,14 @@ func (g *Group) remove(t *database) {
 	})
 }
 
-// wake has a database claim for itself. It is called under mu.
+// wake makes a database claim for itself. mu must be held.
 func (g *Group) wake(ctx context.Context, t *database) {
 	if t.awake != nil || g.databases[t.key] != t || ctx.Err() != nil {
 		return
 	}
 	m, err := g.newWorker(ctx, t)
 	if err != nil {
-		return // the configuration was checked
+		return // cannot happen: the configuration was checked
 	}
 	t.awake = m
 	i, _ := slices.BinarySearchFunc(g.workers, m, func(a, b *worker) int {
@@ -159,7 +158,7 @@ func (g *Group) wake(ctx context.Context, t *database) {
 	g.workers = slices.Insert(g.workers, i, m)
 }
 
-// sleep is called under mu.
+// sleep must be called with mu held.
 func (g *Group) sleep(t *database) {
 	m := t.awake
 	if m == nil {
@@ -174,7 +173,7 @@ func (g *Group) sleep(t *database) {
 	g.workers = slices.DeleteFunc(g.workers, func(other *worker) bool { return other == m })
 }
 
-// wakeThose wakes what was written to in this process. It is called under mu.
+// wakeThose wakes the databases that were written to in this process. mu must be held.
 func (g *Group) wakeThose(ctx context.Context) {
 	g.wokenMu.Lock()
 	woken := g.woken

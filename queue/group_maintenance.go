@@ -4,16 +4,16 @@ import (
 	"time"
 )
 
-// maxMaintained is how many databases have maintenance at once, next to slow ones.
+// maxMaintained is how many databases have maintenance concurrently, not counting slow ones.
 const maxMaintained = 2
 
 // startMaintenance starts the maintenance of databases that answer and are due. Claims do not wait for it. It returns
-// how long nothing else is due. It is called under mu.
+// the time until the next one is due. mu must be held.
 func (g *Group) startMaintenance(now time.Time) time.Duration {
 	wait := noWait
 	for _, m := range g.workers {
 		if m.maintaining || m.leaving || m.breaker.Failures() > 0 {
-			continue // its end, or a turn that works, signals
+			continue // its end, or a successful turn, signals
 		}
 		if in := m.maintainAt.Sub(now); in > 0 {
 			wait = min(wait, in)
@@ -27,7 +27,7 @@ func (g *Group) startMaintenance(now time.Time) time.Duration {
 	return wait
 }
 
-// maintain is called under mu.
+// maintain must be called with mu held.
 func (g *Group) maintain(m *worker) {
 	m.maintaining = true
 	g.maintaining++

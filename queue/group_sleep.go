@@ -14,21 +14,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// What a Group does about databases with nothing to do: it puts them to sleep, looks at those of a pool in one
-// statement, and wakes those in which something has happened.
+// How a Group treats idle databases: it puts them to sleep, polls those of a pool in one statement, and wakes those in
+// which something has happened.
 
 const (
 	manyLooks  = 1000        // databases in a statement
-	checkEvery = time.Minute // a database that is asleep is looked at by itself
-	sleepAfter = 4           // times PollInterval between looks that find nothing
+	checkEvery = time.Minute // between separate checks of a sleeping database
+	sleepAfter = 4           // times PollInterval, between polls that find nothing
 )
 
 func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// rest puts a database to sleep that has had nothing to do for a while. It is called by its poll, which has found
-// nothing.
+// rest puts a database to sleep that has been idle for a while. Its poll calls it after finding nothing.
 func (g *Group) rest(m *worker) error {
 	l := m.d.loop
 	idle := func() (is bool) {
@@ -62,11 +61,11 @@ func (g *Group) rest(m *worker) error {
 	return nil
 }
 
-// left is what a table holds that no handler works on.
+// left is what is left in a table that no handler works on.
 type left struct {
-	number    int64     // up to which ids are handed out
+	number    int64     // ids up to here were assigned
 	something bool      // a message is not done, and does not wait
-	dueAt     time.Time // when the next one falls due; zero = none waits
+	dueAt     time.Time // when the next message is due; zero = none waits
 }
 
 func (s *Store) rest(ctx context.Context) (l left, err error) {
@@ -83,8 +82,8 @@ func (s *Store) rest(ctx context.Context) (l left, err error) {
 	return l, err
 }
 
-// startLooks wakes what fell due, and looks at pools whose time it is. It returns how long neither will be. It is
-// called under mu.
+// startLooks wakes databases with due messages, and polls the pools whose time has come. It returns the time until the
+// next of either. mu must be held.
 func (g *Group) startLooks(ctx context.Context, now time.Time) time.Duration {
 	wait := noWait
 	for _, s := range g.pools {
@@ -99,7 +98,7 @@ func (g *Group) startLooks(ctx context.Context, now time.Time) time.Duration {
 		case look > 0:
 			in = min(in, look)
 		case suspect && g.slow >= slowPolls || !suspect && g.polls >= g.cfg.MaxPolls:
-			continue // the end of one signals
+			continue // the end of a poll signals
 		default:
 			g.look(ctx, s)
 		}
@@ -109,8 +108,8 @@ func (g *Group) startLooks(ctx context.Context, now time.Time) time.Duration {
 	return wait
 }
 
-// wakeDue wakes those of a pool that are due, and says whether others are asleep and how long those are not due. It
-// is called under mu.
+// wakeDue wakes the databases of a pool that are due, and reports whether others are asleep and the time until they are
+// due. mu must be held.
 func (g *Group) wakeDue(ctx context.Context, s *pool, now time.Time) (asleep bool, in time.Duration) {
 	in = noWait
 	for t := range s.databases {
@@ -132,7 +131,7 @@ func (g *Group) cleanDue(t *database, now time.Time) bool {
 	return g.cfg.Dispatcher.CleanInterval > 0 && !now.Before(t.cleanAt)
 }
 
-// look looks at the databases of a pool that are asleep. It is called under mu.
+// look polls the sleeping databases of a pool. mu must be held.
 func (g *Group) look(ctx context.Context, s *pool) {
 	var list []*database
 	for t := range s.databases {
@@ -171,7 +170,7 @@ func (g *Group) look(ctx context.Context, s *pool) {
 	})
 }
 
-// names names one of many.
+// names returns the name of one of the databases.
 func names(list []*database) string {
 	first := slices.MinFunc(list, func(a, b *database) int { return strings.Compare(a.key, b.key) }).key
 	if len(list) > 1 {
@@ -180,7 +179,7 @@ func names(list []*database) string {
 	return first
 }
 
-// lookAll wakes those in which something has happened.
+// lookAll wakes the databases in which something has happened.
 func (g *Group) lookAll(ctx context.Context, list []*database) error {
 	for some := range slices.Chunk(list, manyLooks) {
 		sequences, tables := make([]string, len(some)), make([]string, len(some))
@@ -215,8 +214,8 @@ func (g *Group) lookAll(ctx context.Context, list []*database) error {
 	return nil
 }
 
-// check looks at a database by itself, when it is time. One that cannot be looked at is woken: its own breaker has it
-// from then on, and says why.
+// check polls a single database when it is time. A database that cannot be polled is woken: from then on its own
+// breaker handles and reports it.
 func (g *Group) check(ctx context.Context, t *database) {
 	now := time.Now()
 	g.mu.Lock()

@@ -1,13 +1,13 @@
 package queue
 
 // slots are the concurrency limit of a Group, and of the connections of a pool. A claim reserves one for each message
-// that it asks for, so that no more messages are claimed than can be handled. A claim that takes long keeps at most one,
-// and few claims do, so that databases that do not answer leave nearly all slots to the others. It is guarded by
+// that it requests, so that no more messages are claimed than can be handled. A slow claim keeps at most one, and only
+// a few claims may, so that databases that do not answer leave nearly all slots to the others. It is guarded by
 // Group.mu.
 type slots struct {
 	most  int
 	taken int // by messages and claims
-	slow  int // of these by claims that take long
+	slow  int // of these, used by slow claims
 }
 
 // slowShare is the part of the slots that slow claims may keep: at least one, but never all.
@@ -17,7 +17,7 @@ func newSlots(most int) slots { return slots{most: most} }
 
 func (p *slots) free() int { return p.most - p.taken }
 
-// reserve reserves slots for a claim that begins.
+// reserve reserves slots for a claim that is about to begin.
 func (p *slots) reserve(n int) reservation {
 	p.taken += n
 	return reservation{slots: p, n: n}
@@ -26,14 +26,14 @@ func (p *slots) reserve(n int) reservation {
 // release frees the slot of a message.
 func (p *slots) release() { p.taken-- }
 
-// reservation is the slots of a claim that has not ended.
+// reservation is the slots of a claim in flight.
 type reservation struct {
 	slots *slots
 	n     int
 	slow  bool // one of them counts as slow
 }
 
-// slowed is called when the claim takes long.
+// slowed must be called when the claim is slow.
 func (k *reservation) slowed() {
 	p, keep := k.slots, 0
 	if k.n > 0 && p.slow < min(max(1, p.most/slowShare), p.most-1) {
@@ -60,10 +60,10 @@ func (k *reservation) confirm(n int) int {
 	return n
 }
 
-// reservations are slots of a Group and as many of a pool.
+// reservations are slots of a Group and the same number of a pool.
 type reservations struct{ group, pool reservation }
 
-// reserve reserves slots of both for a claim that begins.
+// reserve reserves slots of both for a claim that is about to begin.
 func (s *pool) reserve(group *slots, n int) reservations {
 	return reservations{group.reserve(n), s.slots.reserve(n)}
 }

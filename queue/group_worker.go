@@ -12,40 +12,40 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/breaker"
 )
 
-// worker is the Dispatcher of a database that is awake. What changes is guarded by Group.mu.
+// worker is the Dispatcher of a database that is awake. Group.mu guards the mutable fields.
 type worker struct {
 	db    *database
 	d     *Dispatcher
 	over  chan struct{}   // closed when it has ended
-	ctx   context.Context // ends when it is to leave
+	ctx   context.Context // ends when the worker must leave
 	end   context.CancelFunc
 	polls sync.WaitGroup
 
 	status      fleet.Status
 	breaker     breaker.Breaker
 	polling     bool
-	slow        bool // the poll takes long
-	answered    bool // although what it did last failed
+	slow        bool // the poll is slow
+	answered    bool // although its last turn failed
 	leaving     bool // gets no more polls
-	handled     bool // something since the last clean-up
-	maintaining bool // its maintenance is under way
+	handled     bool // a message since the last clean-up
+	maintaining bool // its maintenance is in flight
 
-	maintainer *maintainer // not while maintaining
+	maintainer *maintainer // must not be used while maintaining
 	maintainAt time.Time
 }
 
-// turn is what a worker would do if it had its turn.
+// turn is what a worker would do in its turn.
 type turn struct {
 	m    *worker
-	n    int  // messages to claim at most; 0 = only to see whether the database answers
-	busy bool // it has its turn already, or all the slots that it may have: choosing it waits for it
+	n    int  // maximum number of messages to claim; 0 = only check whether the database answers
+	busy bool // it already has its turn, or all its allowed slots: choosing it means waiting for it
 }
 
-// suspect says whether its last turn failed and it has not answered since. It is called under mu.
+// suspect reports whether its last turn failed and the database has not answered since. mu must be held.
 func (m *worker) suspect() bool { return m.breaker.Failures() > 0 && !m.answered }
 
-// turn returns the worker's turn, or how long it has none: free slots are left, and it may have no more than most. A
-// suspect claims nothing before the database has answered, so it needs no slot. It is called under mu.
+// turn returns the worker's turn, or how long it has none: free slots are left, and it may use no more than most. A
+// suspect claims nothing until the database has answered, so it needs no slot. mu must be held.
 func (m *worker) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {
@@ -70,7 +70,7 @@ func (m *worker) turn(now time.Time, free, most int) (t turn, in time.Duration) 
 	return t, in
 }
 
-// newWorker starts the Dispatcher of a database. It is called under mu.
+// newWorker starts the Dispatcher of a database. mu must be held.
 func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 	d, err := NewDispatcher(t.store, g.cfg.Dispatcher, g.logger)
 	if err != nil {
@@ -98,7 +98,8 @@ func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 	return m, nil
 }
 
-// freed is called when a handler has returned. Its caller signals. Burials have slots of their own database alone.
+// freed must be called when a handler has returned; the caller then signals. Burials use only slots of their own
+// database.
 func (g *Group) freed(c *claimed, s *pool) {
 	if c.expired {
 		return
@@ -116,7 +117,7 @@ func (g *Group) signal() {
 	}
 }
 
-// pollSlot is a slot for a look, among MaxPolls or among those that are slow.
+// pollSlot is a slot for a poll, among MaxPolls or among the slow ones.
 type pollSlot struct {
 	g     *Group
 	slow  bool
@@ -124,8 +125,8 @@ type pollSlot struct {
 	hurry *time.Timer
 }
 
-// pollSlot takes one. When the look takes long it goes over to the slow ones, and slowed is called. It is called under
-// mu.
+// pollSlot takes a slot. When the poll turns out to be slow, it moves to the slow ones, and slowed is called. mu must
+// be held.
 func (g *Group) pollSlot(slow bool, slowed func()) *pollSlot {
 	s := &pollSlot{g: g, slow: slow}
 	if slow {
@@ -152,7 +153,7 @@ func (g *Group) pollSlot(slow bool, slowed func()) *pollSlot {
 	return s
 }
 
-// leave is called under mu.
+// leave must be called with mu held.
 func (s *pollSlot) leave() {
 	s.hurry.Stop()
 	if s.over = true; s.slow {
@@ -162,7 +163,7 @@ func (s *pollSlot) leave() {
 	}
 }
 
-// poll gives a worker its turn. It is called under mu.
+// poll gives a worker its turn. mu must be held.
 func (g *Group) poll(t turn, now time.Time) {
 	m := t.m
 	suspect := t.n == 0
@@ -196,7 +197,7 @@ func (g *Group) poll(t turn, now time.Time) {
 		defer g.mu.Unlock()
 		slot.leave()
 		m.polling, m.slow = false, false
-		reservation.release(admitted - got) // handlers had some already
+		reservation.release(admitted - got) // handlers already had some
 		if m.answered = suspect && err == nil; !m.answered {
 			g.polled(m, got, full, err)
 		}
@@ -204,7 +205,7 @@ func (g *Group) poll(t turn, now time.Time) {
 	})
 }
 
-// answers says whether the database of a suspect works again.
+// answers returns nil if the database of a suspect works again.
 func (m *worker) answers() error {
 	ctx, cancel := context.WithTimeout(m.ctx, queryTimeout)
 	defer cancel()
@@ -214,7 +215,7 @@ func (m *worker) answers() error {
 	return nil
 }
 
-// polled takes what came of a turn. It is called under mu.
+// polled applies the result of a turn. mu must be held.
 func (g *Group) polled(m *worker, got int, full bool, err error) {
 	m.status.Handled, m.status.Full, m.status.LastError = got, full, err
 	m.handled = m.handled || got > 0
@@ -242,7 +243,7 @@ func (g *Group) polled(m *worker, got int, full bool, err error) {
 	case m.breaker.Worked():
 		m.d.logger.Info("claiming works again", nil)
 	}
-	if got > 0 && !full { // there may be more: whether it is empty is known only after a turn that brings nothing
+	if got > 0 && !full { // there may be more: only a turn that brings nothing shows that the database is empty
 		l.step(func() { l.schedule.woke(time.Now()) })
 	}
 }

@@ -40,7 +40,7 @@ type Handler struct {
 
 const (
 	defaultHandlerTimeout = 30 * time.Second
-	// maxRepeats is how often a transaction that failed for no fault of its own is repeated at once.
+	// maxRepeats is how often a transaction that failed through no fault of its own is repeated immediately.
 	maxRepeats = 3
 )
 
@@ -69,7 +69,7 @@ func (h Handler) validate(field string) error {
 func (d *Dispatcher) process(c *claimed, h Handler) {
 	ctx, ended := d.store.started(c.context(), d.cfg.Service, &c.Message)
 	attempts, begun, err := 0, true, errGoexit
-	defer func() { // also if the handler ends the goroutine
+	defer func() { // even if the handler ends the goroutine
 		if err != nil && context.Cause(ctx) == ErrLeaseLost {
 			err = lostError{err}
 		}
@@ -86,16 +86,16 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 		if h.Detached {
 			err = d.call(ctx, c, h)
 		} else {
-			begun = true // should the handler never return
+			begun = true // in case the handler never returns
 			begun, err = d.inTx(ctx, c, h, func(unfinished error) { err = fmt.Errorf("%w: %w", errGoexit, unfinished) })
 		}
 		again = attempts <= maxRepeats && !h.Detached && repeatable(err) && ctx.Err() == nil
 	}
 }
 
-// inTx acks the message, which keeps it from everybody else until the transaction ends, and calls the handler. Of a
-// handler that never returns, unfinished learns how it left the transaction. Begun is false if there was none for it,
-// or no answer in it: then it was not called, and that is no fault of the message.
+// inTx acks the message, which keeps it from others until the transaction ends, and calls the handler. If the handler
+// never returns, unfinished is called with the state in which it left the transaction. Begun is false if there was no
+// transaction, or no answer in it: then the handler was not called, and the message is not at fault.
 func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) (begun bool, err error) {
 	opts := core.TxOptions(d.cfg.Tx)
 	opts.OnBegin = nil
@@ -129,7 +129,7 @@ func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
 	return guarded(func() error { return h.Handle(ctx, c.copy()) })
 }
 
-// lostError is the error of a handler whose lease was lost meanwhile.
+// lostError is the error of a handler whose lease was lost in the meantime.
 type lostError struct{ handler error }
 
 func (e lostError) Error() string   { return ErrLeaseLost.Error() + ": " + e.handler.Error() }
@@ -143,7 +143,7 @@ type panicError struct {
 
 func (e panicError) Unwrap() error { return e.error }
 
-// guarded makes an error of a panic, also of one of the error that the function returns.
+// guarded converts a panic into an error, even a panic of the Error method of the error that fn returns.
 func guarded(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -153,7 +153,7 @@ func guarded(fn func() error) (err error) {
 	return text.SafeError(fn())
 }
 
-// repeatable says whether a transaction failed for no fault of its own: a serialization failure or a deadlock.
+// repeatable reports whether a transaction failed through no fault of its own: a serialization failure or a deadlock.
 func repeatable(err error) bool {
 	later := new(outbox.RetryAfterError)
 	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||
@@ -164,10 +164,10 @@ func repeatable(err error) bool {
 	return state == "40001" || state == "40P01"
 }
 
-// conclude has the database know what became of an attempt.
+// conclude writes the outcome of an attempt to the database.
 func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) observe.Outcome {
 	if errors.Is(err, outbox.ErrTxEnded) {
-		d.unack(c) // before all else: while it is done nothing gives it back
+		d.unack(c) // first: while it is done, nothing gives it back
 	}
 	fields := c.fields()
 	var panicked panicError
@@ -229,11 +229,11 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 	return observe.Failed
 }
 
-// miswiredWait is how long a message waits whose handler cannot work as it is wired.
+// miswiredWait is how long a message waits whose handler is wired wrongly.
 const miswiredWait = 30 * time.Second
 
-// uncharged says whether an error is no failure of the message, and how long it is to wait: its handler asked for that,
-// or only a change of the program helps.
+// uncharged reports whether an error does not count against the message, and how long the message should wait: its
+// handler asked for a later retry, or only a change of the program helps.
 func (s *Store) uncharged(err error) (_ bool, wait time.Duration) {
 	later := new(outbox.RetryAfterError)
 	switch {
@@ -270,7 +270,7 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 	return outcome
 }
 
-// unack takes the ack back that the handler committed when it ended the transaction.
+// unack reverts the ack that the handler committed when it ended the transaction.
 func (d *Dispatcher) unack(c *claimed) {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
@@ -297,7 +297,7 @@ func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
 	return decision
 }
 
-// toMessage is what of a stored message goes into one of Watermill's.
+// toMessage converts a stored message to one of Watermill's.
 func toMessage(m *Message) *message.Message {
 	msg := message.NewMessage(m.MessageID, m.Payload)
 	for k, v := range m.Metadata {

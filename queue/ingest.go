@@ -38,7 +38,8 @@ type IngestConfig struct {
 // outbox.ErrPoison: Outcomes writes its dead letter; without Outcomes it is redelivered each time. An error is returned
 // after a wait of 100 ms, doubling to a second, so that the Router does not spin.
 //
-// Ingest returns outbox.ErrNoDB for a nil store, or an error that names an invalid field. A nil logger is the handle's.
+// Ingest returns outbox.ErrNoDB for a nil store, or an error that names an invalid field. If logger is nil, the logger
+// of the handle is used.
 func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (message.NoPublishHandlerFunc, error) {
 	switch {
 	case store == nil:
@@ -52,7 +53,7 @@ func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (mes
 	}
 	b := newIngester(store)
 	return func(msg *message.Message) error {
-		core.DropHeaders(msg) // what comes from outside commands no broker
+		core.DropHeaders(msg) // a message from outside must not command a broker
 		err := b.ingest(msg, cfg.Item)
 		if err == nil {
 			b.throttle.Reset()
@@ -76,10 +77,10 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 	}, nil
 }
 
-// ingester stores items that come at once in one statement.
+// ingester stores concurrent items in one statement.
 type ingester struct {
 	store    *Store
-	throttle core.Throttle // of failures in a row
+	throttle core.Throttle // for consecutive failures
 	batcher  *batcher[*waitingItem]
 }
 
@@ -127,14 +128,15 @@ func (b *ingester) put(ctx context.Context, item Item) error {
 	case err := <-mine.done:
 		return err
 	case <-ctx.Done():
-		// It may be stored all the same, and a copy of it is known then. Written with another call's much later, it would
-		// overwrite what is newer.
+		// It may have been stored after all, and then a copy of it is known. If it were written later with another call's
+		// items, it would overwrite newer content.
 		b.batcher.remove(mine)
 		return ctx.Err()
 	}
 }
 
-// write stores a batch. If it fails for a reason that may lie in some of them, the halves are stored apart, and so on.
+// write stores a batch. If it fails for a reason that only some items may cause, its halves are stored separately, and
+// so on.
 func (b *ingester) write(batch []*waitingItem) {
 	stored, err := b.enqueue(batch)
 	if half := len(batch) / 2; half > 0 && (errors.Is(err, ErrInvalid) || text.RefusesRow(err)) {
@@ -161,7 +163,7 @@ func (b *ingester) enqueue(batch []*waitingItem) ([]EnqueueResult, error) {
 	return b.store.Enqueue(ctx, items...)
 }
 
-// poisoned marks an error that lies in the message.
+// poisoned marks an error that the message itself causes.
 func poisoned(err error) error {
 	if dataError(err) {
 		return outbox.Poison(err)
@@ -169,7 +171,7 @@ func poisoned(err error) error {
 	return err
 }
 
-// dataError says whether Postgres refused what was to be stored: for its size, or as invalid.
+// dataError reports whether Postgres refused the data, for its size or as invalid.
 func dataError(err error) bool {
 	state := text.SQLState(err)
 	if ofSession(state) {
@@ -179,5 +181,5 @@ func dataError(err error) bool {
 		strings.HasPrefix(state, "54")
 }
 
-// ofSession says whether a statement of ours refused the settings of its session: no message is at fault.
+// ofSession reports whether one of our statements refused the settings of its session: no message is at fault.
 func ofSession(state string) bool { return state == text.NotUTF8 || state == text.NotReadCommitted }

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// Renew renews leases from now on, and returns the messages that are still the owner's. Missing messages are or will be
-// another owner's, and may be handled twice; or a handler has acked them in its transaction. It returns ErrInvalid for
-// a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on the table refuses some
-// messages, the others are renewed and returned, with an error that names a refused one.
+// Renew renews leases from now on, and returns the messages that are still the owner's. Missing messages have or will
+// have another owner, and may be handled twice; or a handler has acked them in its transaction. It returns ErrInvalid
+// for a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on the table refuses
+// some messages, the others are renewed and returned, with an error that names a refused one.
 func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 	if r.LeaseTTL < minLease {
 		return nil, fmt.Errorf("%w: Renew.LeaseTTL is %s: it must be at least %s", ErrInvalid, r.LeaseTTL, minLease)
@@ -46,11 +46,11 @@ func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 		}
 		return err
 	})
-	slices.SortFunc(ours, ID.compare) // what was renewed with others that were refused was renewed once more
+	slices.SortFunc(ours, ID.compare) // messages renewed together with refused ones were renewed twice
 	return slices.Compact(ours), err
 }
 
-// split checks which owner settles what, and brings it into the order of IDs.
+// split checks the arguments of a settling statement, and sorts the IDs.
 func split(what string, owner Owner, ids []ID) (sources, messageIDs []string, err error) {
 	if owner == (Owner{}) {
 		return nil, nil, fmt.Errorf("%w: the Owner of %s is zero: use the owner that claimed", ErrInvalid, what)

@@ -14,56 +14,55 @@ import (
 )
 
 const (
-	// queryTimeout bounds every statement of ours that is outside of a handler's transaction.
+	// queryTimeout bounds each of our statements outside a handler's transaction.
 	queryTimeout = 10 * time.Second
-	// lastWait is how long handlers have to return after their contexts have ended.
+	// lastWait is how long handlers may take to return after their contexts have ended.
 	lastWait = 5 * time.Second
 )
 
-// errStopped is why the contexts of handlers end that are still running when CloseTimeout is over.
+// errStopped ends the contexts of handlers that are still running after CloseTimeout.
 // Cause: handlers took longer than CloseTimeout.
 // Cure: raise CloseTimeout, or return when the context ends.
 var errStopped = errors.New("queue: stopped")
 
-// loopConfig is what a Dispatcher and a subscription set differently.
+// loopConfig is the configuration in which a Dispatcher and a subscription differ.
 type loopConfig struct {
 	only         []string       // topics; nil = all
-	limits       map[string]int // of topics that have one of their own
+	limits       map[string]int // of topics with their own limit
 	slots, batch int
 	room         int // for payloads, in bytes
 	lease, poll  time.Duration
 	closeTimeout time.Duration
 }
 
-// loop claims messages and has each handled in a goroutine of its own. One goroutine claims, one renews leases, one
-// acks.
+// loop claims messages and handles each in its own goroutine. One goroutine claims, one renews leases, one acks.
 //
-// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look asks a
-// Group for slots under claiming, a Group looks at the schedules of its loops under its own mu, and nothing under a
-// loop's mu asks its Group.
+// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look requests
+// slots from a Group under claiming, a Group reads the schedules of its loops under its own mu, and nothing under a
+// loop's mu calls its Group.
 type loop struct {
 	store  *Store
 	cfg    loopConfig
 	owner  Owner
 	logger watermill.LoggerAdapter
-	handle func(c *claimed) // settles the message, or has it settled; it may end its goroutine
-	freed  func(c *claimed) // nil, or is called when the slot of a message is free, before anybody is told
+	handle func(c *claimed) // settles the message, or arranges for it; it may end its goroutine
+	freed  func(c *claimed) // nil, or called when the slot of a message is free, before anybody is notified
 
-	base    context.Context // for its values; never over. Set by begin, as the next two
-	work    context.Context // what handlers' contexts are made of
+	base    context.Context // for its values; never ends. Set by begin, as are the next two
+	work    context.Context // parent of the handlers' contexts
 	giveUp  context.CancelCauseFunc
 	news    chan struct{} // capacity 1: there may be messages, or a slot is free
-	running chan struct{} // closed when it has begun to look
+	running chan struct{} // closed when it has begun to poll
 	acks    *acker
 
 	handlers sync.WaitGroup
 
-	claiming sync.Mutex // held from a claim until claimed has what it brought; taken before mu
+	claiming sync.Mutex // held from a claim until claimed has its messages; taken before mu
 	claimer  *claimer   // guarded by claiming
 
 	mu       sync.Mutex
 	schedule schedule
-	claimed  map[ID]*claimed // also those whose ack is under way
+	claimed  map[ID]*claimed // including those whose ack is in flight
 	strays   strays
 	stopping bool
 	drains   []*drain
@@ -79,17 +78,17 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 	return l
 }
 
-// begin comes before all else. The caller calls end when run has returned, or was not called.
+// begin must be called first. The caller calls end when run has returned, or was not called.
 func (l *loop) begin(ctx context.Context) (end func()) {
 	l.base = core.OutsideTx(context.WithoutCancel(ctx))
 	l.work, l.giveUp = context.WithCancelCause(l.base)
 	return func() { l.giveUp(nil) }
 }
 
-// run claims until ctx is over, and returns when all that it has begun has ended, or could not be made to.
+// run claims until ctx ends, and returns when everything that it started has ended, or could not be stopped.
 func (l *loop) run(ctx context.Context) { l.serve(ctx, l.claim) }
 
-// serve is run with the claiming of another, which returns when ctx is over.
+// serve is run with another claim function, which returns when ctx ends.
 func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	defer l.store.db.OnCommit(l.heard)()
 	var helpers sync.WaitGroup
@@ -108,14 +107,14 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	l.endStrays()
 }
 
-// heard is called after a commit.
+// heard must be called after a commit.
 func (l *loop) heard(n core.Notification) {
 	if n.Concerns(l.cfg.only) {
 		l.wake()
 	}
 }
 
-// wake has the loop look for messages now. It never blocks.
+// wake makes the loop poll now. It never blocks.
 func (l *loop) wake() {
 	l.step(func() { l.schedule.woke(time.Now()) })
 	l.signal()
@@ -159,7 +158,7 @@ func (l *loop) claim(ctx context.Context) {
 }
 
 // look claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if
-// it is not nil, is told how many came and says how many of them have slots; what has none is given back.
+// not nil, is called with the number claimed and returns how many of them have slots; the others are given back.
 func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
@@ -174,7 +173,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 		}
 	})
 	begun := time.Now()
-	// ctx must not interrupt a claim: whether it succeeded would be unknown
+	// ctx must not interrupt a claim: its outcome would be unknown
 	queryCtx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	found, err := l.store.claim(queryCtx, Claim{
@@ -190,7 +189,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 		l.logger.Error("messages claimed by a statement whose reply was lost: could not look for them: retrying", unable, nil)
 	}
 	if found.suspect && !suspects.take() {
-		// not taken during the claim: a database that hangs must not keep others' from being handled
+		// not held during the claim: a database that hangs must not delay messages of others
 		l.giveBack(claims{msgs: found.msgs[:1]})
 		found.msgs, found.suspect = found.msgs[1:], false
 	}
@@ -221,7 +220,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	return started, found.full && err == nil, err
 }
 
-// admitted gives back what has no slot. It is called under claiming.
+// admitted gives back messages without slots. claiming must be held.
 func (l *loop) admitted(found claims, admit func(n int) int) claims {
 	n := admit(len(found.msgs))
 	if n == len(found.msgs) {
@@ -232,7 +231,7 @@ func (l *loop) admitted(found claims, admit func(n int) int) claims {
 	return found
 }
 
-// giveBack returns what no handler has begun. It is called under claiming.
+// giveBack returns messages that no handler has begun. claiming must be held.
 func (l *loop) giveBack(found claims) {
 	if found.suspect {
 		suspects.release()
@@ -248,8 +247,8 @@ func (l *loop) giveBack(found claims) {
 	}
 }
 
-// runs says whether a message that was claimed is with a handler here: its lease ran out, or it was given back, and the
-// handler has not returned yet. It has the new lease then. It is called under mu.
+// runs reports whether a claimed message is still with a handler here: its lease expired, or it was given back, and the
+// handler has not returned yet. If so, that handler gets the new lease. mu must be held.
 func (l *loop) runs(id ID, until time.Time) bool {
 	c := l.claimed[id]
 	if c == nil {
@@ -260,7 +259,7 @@ func (l *loop) runs(id ID, until time.Time) bool {
 	return true
 }
 
-// start has a message handled, in a slot of its topic. It is called under mu.
+// start handles a message, in a slot of its topic. mu must be held.
 func (l *loop) start(c *claimed, until time.Time) {
 	l.schedule.take(c.Topic, len(c.Payload), c.expired)
 	c.until = until
@@ -294,11 +293,11 @@ func (l *loop) returned(c *claimed) {
 	l.signal()
 }
 
-// forget drops messages that are settled. It is called under mu.
+// forget drops settled messages. mu must be held.
 func (l *loop) forget(settled ...*claimed) {
 	for _, c := range settled {
 		delete(l.claimed, c.ID)
-		if c.again.Load() { // perhaps after it was settled
+		if c.again.Load() { // possibly after it was settled
 			l.strays.perhaps = append(l.strays.perhaps, c.ID)
 		}
 	}
@@ -308,7 +307,7 @@ func (l *loop) forget(settled ...*claimed) {
 	}
 }
 
-// refuse says that nothing is handled any more.
+// refuse stops the handling of messages.
 func (l *loop) refuse() {
 	l.step(func() {
 		l.stopping = true
@@ -318,7 +317,7 @@ func (l *loop) refuse() {
 	})
 }
 
-// stop waits for the handlers, ends their contexts when CloseTimeout is over, and waits a little more.
+// stop waits for the handlers, ends their contexts after CloseTimeout, and waits a little longer.
 func (l *loop) stop() {
 	l.refuse()
 	done := make(chan struct{})

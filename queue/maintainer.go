@@ -14,24 +14,24 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// cleanShare is for how long old messages are deleted before messages of dead processes, and other databases, have their
+// cleanShare is how long old messages are deleted before messages of dead processes, and other databases, have their
 // turn.
 const cleanShare = time.Second
 
-// maintainer does the work that is not urgent: it gives back messages of dead processes, and deletes old messages that
-// are done. It is used by one goroutine at a time.
+// maintainer does work that is not urgent: it gives back messages of dead processes, and deletes old done messages.
+// Only one goroutine at a time may use it.
 type maintainer struct {
 	store  *Store
 	logger watermill.LoggerAdapter
 	lease  time.Duration
 	clean  time.Duration // -1 = never
-	// bury has messages buried whose time is over, and says whether there may be more. Nil = reaping makes them dead.
+	// bury buries expired messages, and reports whether there may be more. Nil = reaping makes them dead.
 	bury    func(ctx context.Context) (more bool, err error)
-	service string // that observers are told of with what reaping makes dead
+	service string // for observers of messages that reaping makes dead
 
 	reapAt time.Time // when to reap again
-	place  reapPlace // and where
-	more   bool      // there may be more to bury before that
+	place  reapPlace // and from where
+	more   bool      // there may be more to bury before then
 
 	cleanAt           time.Time // when to delete again
 	reaping, cleaning trouble.Log
@@ -49,10 +49,10 @@ func newMaintainer(s *Store, logger watermill.LoggerAdapter, lease, clean time.D
 	}
 }
 
-// buryInterval is how soon burying goes on that had no slots for all.
+// buryInterval is the wait before burying continues after slots ran out.
 const buryInterval = 50 * time.Millisecond
 
-// once does what is due. At first that is all: a missing table, or database, shows here.
+// once does the work that is due. At first that is everything: a missing table or database shows here.
 func (m *maintainer) once(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -76,8 +76,8 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 	return err
 }
 
-// turn does what is due, and logs errors. Handled says whether messages were handled since the last clean-up; where none
-// were, the next one may be late. It returns whether old messages were deleted, as far as there were any.
+// turn does the work that is due, and logs errors. Handled reports whether messages were handled since the last
+// clean-up; if not, the next one may be late. It returns whether old messages were deleted, if there were any.
 func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 	err := m.once(ctx)
 	if ctx.Err() == nil {
@@ -98,7 +98,7 @@ func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 	return true
 }
 
-// cleanWait is how long old messages are not deleted again. It is not the same for all databases, which begin together.
+// cleanWait returns the time until the next clean-up. It differs between databases, which begin together.
 func (m *maintainer) cleanWait(handled, more bool) time.Duration {
 	switch {
 	case more:
@@ -111,7 +111,7 @@ func (m *maintainer) cleanWait(handled, more bool) time.Duration {
 
 func (m *maintainer) cleanDue(now time.Time) bool { return m.clean > 0 && !now.Before(m.cleanAt) }
 
-// wait is for how long nothing is due.
+// wait returns the time until the next work is due.
 func (m *maintainer) wait() (wait time.Duration) {
 	switch {
 	case m.more:
@@ -127,7 +127,7 @@ func (m *maintainer) wait() (wait time.Duration) {
 	return wait
 }
 
-// pause is how long to wait before reaping again, not the same in all processes.
+// pause returns how long to wait before reaping again. It differs between processes.
 func (m *maintainer) pause() time.Duration {
 	every := m.lease / 2
 	if m.clean > 0 {
@@ -136,7 +136,7 @@ func (m *maintainer) pause() time.Duration {
 	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
 }
 
-// run goes on after once.
+// run continues after once.
 func (m *maintainer) run(ctx context.Context) {
 	m.cleanAt = time.Now().Add(m.clean)
 	for pause(ctx, m.wait()) {
@@ -144,7 +144,8 @@ func (m *maintainer) run(ctx context.Context) {
 	}
 }
 
-// listen is the goroutine that hears of commits in other processes. What it misses is found by polling.
+// listen is the goroutine that receives notifications of commits in other processes. Those that it misses are found by
+// polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.Notification)) {
 	// Cause: the LISTEN connection broke, or the pool is full.
 	// Cure: check the size of the pool; until it works, dispatchers poll.

@@ -80,8 +80,8 @@ type EnqueueResult struct {
 	Mismatch bool
 }
 
-// notStored is an error for a message whose new content was thrown away although it was not handled: the sender, if it
-// sends it is to repeat it.
+// notStored returns an error for a message whose new content was discarded although it was not handled: its sender
+// should repeat it.
 func (r EnqueueResult) notStored() error {
 	if r.Result == Busy && r.Mismatch {
 		return fmt.Errorf("store message %q from %q: %w", r.ID.MessageID, r.ID.Source, errOtherContent)

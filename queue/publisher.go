@@ -21,8 +21,8 @@ type PublisherConfig struct {
 	WithoutTx outbox.WithoutTx
 }
 
-// Publisher stores what is published in the queue, so that services that share Postgres need no broker. It is safe for
-// concurrent use. Order is not kept: that of the queue is by due time.
+// Publisher stores published messages in the queue, so that services that share Postgres need no broker. It is safe for
+// concurrent use. Order is not kept: the queue is ordered by due time.
 type Publisher struct {
 	ingester *ingester
 	cfg      PublisherConfig
@@ -37,8 +37,8 @@ var _ message.Publisher = (*Publisher)(nil)
 // outbox.AggregateKey is its key, and a delay (outbox.SetDelay, outbox.SetDueAt) its Item.DueAt; payload and metadata are
 // stored as they are.
 //
-// A nil logger is that of the database's handle. NewPublisher returns outbox.ErrNoDB for a store that is nil, or an
-// error that names the field at fault.
+// If logger is nil, the logger of the database's handle is used. NewPublisher returns outbox.ErrNoDB for a nil store,
+// or an error that names the invalid field.
 func NewPublisher(store *Store, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	switch {
 	case store == nil:
@@ -59,8 +59,8 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return p.PublishContext(ctx, topic, msgs...)
 }
 
-// PublishContext stores messages, all or none, in the transaction of ctx. Without a transaction, and with
-// outbox.OwnTx, calls with one message each that run concurrently are committed together.
+// PublishContext stores messages, all or none, in the transaction of ctx. Without a transaction, and with outbox.OwnTx,
+// concurrent calls with one message each are committed together.
 //
 // A message that cannot be stored is outbox.ErrPoison, around ErrInvalid: a forwarder makes it dead immediately.
 // PublishContext also returns outbox.ErrNoTx, and outbox.ErrOtherDB for a transaction of another database.

@@ -16,13 +16,13 @@ import (
 
 const (
 	reapBatch = 250
-	// reapPage is how many rows a statement looks at, with an owner or without.
+	// reapPage is how many rows a statement reads, with an owner or without.
 	reapPage = 10_000
-	// wholeShare is for how many times as long as it took no walk begins at the beginning again after one that did.
+	// wholeShare times the duration of a scan from the beginning must pass before the next one.
 	wholeShare = 100
 )
 
-// reapPlace is how far reaping has come, in what was never claimed and in what has a due time.
+// reapPlace is how far reaping has come, among messages that were never claimed and among those with a due time.
 type reapPlace struct {
 	id    int64
 	dueAt string
@@ -31,22 +31,22 @@ type reapPlace struct {
 
 var reapFirst, reapEnd = reapPlace{math.MinInt64, "-infinity", "0"}, reapPlace{math.MaxInt64, "infinity", "0"}
 
-// reaping is how reap goes about it. The zero value looks at all messages once, and leaves alive what has used up its
-// attempts and what expired.
+// reaping are the options of reap. The zero value reads all messages once, and leaves messages alive that have expired
+// or used up their attempts.
 type reaping struct {
 	kill  bool
-	by    teller        // of what dies
-	from  reapPlace     // where to go on behind the first page, which is looked at each time; zero = there
-	share time.Duration // after which it stops, to go on another time; 0 = none, and nothing is passed
+	by    teller        // for messages that die
+	from  reapPlace     // where to continue after the first page, which is read each time; zero = there
+	share time.Duration // time after which it stops, to continue later; 0 = no limit, and nothing is skipped
 }
 
-// lowest is where the first messages were that are not done: walks begin there. What comes before is dead, and while
-// vacuum may not clean it each walk from the beginning goes through all of it. Now and then one does, for a row that
-// committed late, or was changed by hand.
+// lowest is where the first messages were that are not done: scans begin there. The entries before it are dead, and
+// while vacuum cannot remove them, each scan from the beginning reads all of them. Now and then one does, to find a row
+// that committed late or was changed by hand.
 type lowest struct {
 	ready, due progress.Position // exclusive; zero = the beginning
-	wholeAt    time.Time         // when a walk is to begin at the beginning again
-	took       time.Duration     // that of the last one that did
+	wholeAt    time.Time         // when to scan from the beginning again
+	took       time.Duration     // duration of the last scan from the beginning
 }
 
 func (l lowest) place() reapPlace {
@@ -66,16 +66,16 @@ func (s *Store) lowest() lowest {
 	return s.low
 }
 
-// raise takes what a walk found that began there, or at the beginning. Where nothing is left it stays where it was.
+// raise applies the result of a scan that began there, or at the beginning. If nothing is left, it stays where it was.
 func (l *lowest) raise(now time.Time, whole bool, took time.Duration, found lowest) {
 	l.ready, l.due = cmp.Or(found.ready, l.ready), cmp.Or(found.due, l.due)
 	if whole {
-		// slow once, it may have met a machine that stood still
+		// a single slow scan may have met a machine that stood still
 		l.wholeAt, l.took = now.Add(wholeShare*min(took, cmp.Or(l.took, took))), took
 	}
 }
 
-// orFirst is the place, or that of the first messages where it is the beginning of an index.
+// orFirst returns the place, or that of the first messages if it is the beginning of an index.
 func (p reapPlace) orFirst(first reapPlace) reapPlace {
 	if p.id == reapFirst.id {
 		p.id = first.id
@@ -87,13 +87,13 @@ func (p reapPlace) orFirst(first reapPlace) reapPlace {
 }
 
 // ReapExpired gives back messages whose lease has ended, with the charge and the wait of Abandon, and marks messages
-// dead whose ExpiresAt has passed and that have no owner. It returns the number of messages, also with an error.
+// dead that have expired and have no owner. It returns the number of messages, even with an error.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
 	_, n, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}})
 	return n, err
 }
 
-// reap returns where to go on another time.
+// reap returns where to continue next time.
 func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int, err error) {
 	defer func() {
 		if total > 0 {
@@ -116,7 +116,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	for at, done, freshEnded, dueEnded := reapFirst, false, false, false; !done; {
 		place := at.orFirst(first)
 		var n int
-		next := reapEnd // if the statement is not run, because too many rows are refused
+		next := reapEnd // in case the statement is not run, because too many rows are refused
 		var low lowest
 		again, err := s.choose(ctx, choice{what: reapRows, many: func() (err error) {
 			n, next, low, err = s.reapBatch(ctx, r.by, "reap leases", errExhausted, sqltext.ReapLeases,
@@ -147,7 +147,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		case n == reapBatch: // the page may have more
 		case jump:
 			at, jump = r.from, false
-		default: // each index comes round by itself
+		default: // each index comes round on its own
 			at = next
 			if at.id == reapEnd.id {
 				at.id, freshEnded = reapFirst.id, true
@@ -177,7 +177,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	return goOn, total, err
 }
 
-// reapBatch runs one statement, and returns how many messages it changed and what its header says, if it has one.
+// reapBatch runs one statement, and returns how many messages it changed and the contents of its header, if it has one.
 func (s *Store) reapBatch(
 	ctx context.Context, by teller, what string, cause error, statement string, args ...any,
 ) (n int, next reapPlace, low lowest, err error) {
@@ -208,7 +208,7 @@ func (s *Store) reapBatch(
 	return n, next, low, nil
 }
 
-// lowestOf reads what the header of a page says of its first rows.
+// lowestOf reads the first rows from the header of a page.
 func lowestOf(r *row) (l lowest) {
 	if id, err := strconv.ParseInt(r.Topic, 10, 64); err == nil {
 		l.ready = progress.Position{ID: id - 1}
@@ -219,7 +219,7 @@ func lowestOf(r *row) (l lowest) {
 	return l
 }
 
-// reapSometimes is for programs that claim without a Dispatcher.
+// reapSometimes reaps for programs that claim without a Dispatcher.
 func (s *Store) reapSometimes(ctx context.Context) (err error) {
 	began := time.Now()
 	s.mu.Lock()
@@ -230,12 +230,12 @@ func (s *Store) reapSometimes(ctx context.Context) (err error) {
 	if wait {
 		return nil
 	}
-	defer func() { // also if an observer panics
+	defer func() { // even if an observer panics
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		took := time.Since(began)
 		s.reaping, s.reapFrom = false, goOn
-		// slow once, it may have met a machine that stood still
+		// a single slow run may have met a machine that stood still
 		s.reapAt = time.Now().Add(max(reapInterval, reapShare*min(took, s.reapTook)))
 		s.reapTook = took
 	}()

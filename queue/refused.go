@@ -17,30 +17,30 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// A constraint or trigger that somebody has put on the table may refuse the update of some rows, and with them the
-// statement for many rows that they are in. Such a statement is repeated for fewer rows, down to one. A row that is
+// A constraint or trigger that users have put on the table may refuse the update of some rows, and with them the
+// statement for many rows that includes them. Such a statement is repeated for fewer rows, down to one. A row that is
 // refused alone is left out of the statements for many, and tried alone after a growing wait. A trigger that returns
-// NULL refuses a row too: the statement succeeds, and the row stays as it was.
+// NULL refuses a row too: the statement succeeds, and the row is unchanged.
 
 const (
 	minRefusedWait = time.Second
 	maxRefusedWait = 5 * time.Minute
 	// maxLeftOut is how many rows a statement for many leaves out. If more are refused, messages are handled one by one.
 	maxLeftOut = 1000
-	// maxRefused is how many refused rows a Store remembers. Others are tried alone again and again.
+	// maxRefused is how many refused rows a Store remembers. Further ones are tried alone again and again.
 	maxRefused = 20_000
-	// maxAlone is how many rows one call tries alone, of maxListed in either index, and maxDue how many of these were
+	// maxAlone is how many rows one call tries alone, from maxListed in either index, and maxDue how many of these were
 	// refused before.
 	maxAlone  = 200
 	maxListed = 10_000
 	maxDue    = 10
-	// triggersInterval is how often a Store looks for triggers that may return NULL, and unchangedInterval how often it
-	// looks for rows that they kept as they were.
+	// triggersInterval is how often a Store checks for triggers that may return NULL, and unchangedInterval how often it
+	// checks for rows that such triggers left unchanged.
 	triggersInterval  = time.Minute
 	unchangedInterval = time.Second
 )
 
-// The statements that choose their rows, as sqltext.ListMessages names them.
+// The statements that choose their own rows, as sqltext.ListMessages names them.
 const (
 	claimRows  = "claim"
 	buryRows   = "bury"
@@ -48,7 +48,7 @@ const (
 	reapRows   = "reap"
 )
 
-// unchanged is the state of a row that says that a statement left a message as it was.
+// unchanged is the state of a row that means that a statement left a message unchanged.
 const unchanged State = "unchanged"
 
 // errUnchanged is the error of a statement that locked a row and did not change it.
@@ -56,13 +56,13 @@ const unchanged State = "unchanged"
 // Cure: RETURN NEW, or drop the trigger.
 var errUnchanged = errors.New("the row stayed as it was: a BEFORE UPDATE trigger on the table returned NULL")
 
-// refusesRow reports whether an error may be about some rows of a statement and not about others.
+// refusesRow reports whether an error may be caused by some rows of a statement and not by others.
 func refusesRow(err error) bool { return errors.Is(err, errUnchanged) || text.RefusesRow(err) }
 
-// queueRow is what is known of a row before it is changed.
+// queueRow is the known data of a row before it is changed.
 type queueRow struct {
 	ID
-	id      int64 // 0 = unknown: the row is not one that a statement chooses
+	id      int64 // 0 = unknown: the row was named by its ID, not chosen by a statement
 	topic   string
 	suspect bool
 	size    int
@@ -86,7 +86,7 @@ type refusedRow struct {
 	at   time.Time // when to try again
 }
 
-// add remembers a row that was refused, and returns how long to leave it alone; ok is false if there are too many.
+// add records a row that was refused, and returns how long to skip it; ok is false if there are too many.
 func (r *refusals) add(what string, row queueRow, now time.Time) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -115,7 +115,7 @@ func (r *refusals) add(what string, row queueRow, now time.Time) (wait time.Dura
 	return old.wait, true
 }
 
-// forget is called when a statement has succeeded for rows.
+// forget must be called when a statement has succeeded for rows.
 func (r *refusals) forget(what string, ids ...ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,14 +133,15 @@ func (r *refusals) len() int {
 	return len(r.rows)
 }
 
-// leftOut are the ids of the rows that statements leave out which choose their rows: all, or the first maxLeftOut.
+// leftOut returns the ids of the rows to leave out of statements that choose their own rows: all, or the first
+// maxLeftOut.
 func (r *refusals) leftOut() []int64 {
 	ids := r.ids()
 	slices.Sort(ids)
 	return ids[:min(len(ids), maxLeftOut)]
 }
 
-// topics are those of the rows that were refused.
+// topics returns the topics of the refused rows.
 func (r *refusals) topics() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,7 +164,7 @@ func (r *refusals) ids() []int64 {
 	return ids
 }
 
-// due returns the rows to try again with a statement, those first that have waited longest.
+// due returns the rows to try again with a statement, those that have waited longest first.
 func (r *refusals) due(what string, now time.Time) (rows []queueRow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -180,7 +181,7 @@ func (r *refusals) due(what string, now time.Time) (rows []queueRow) {
 	return rows
 }
 
-// waits reports whether a row is not to be tried yet.
+// waits reports whether a row must not be tried yet.
 func (r *refusals) waits(what string, id ID, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -188,8 +189,8 @@ func (r *refusals) waits(what string, id ID, now time.Time) bool {
 	return row != nil && now.Before(row.at)
 }
 
-// refused remembers a row that the database refused to update alone, logs it once a minute for each cause, and returns
-// how long to leave it alone; ok is false if there are too many of them.
+// refused records a row that the database refused to update alone, logs it once a minute for each cause, and returns
+// how long to skip it; ok is false if there are too many of them.
 func (s *Store) refused(what string, row queueRow, err error) (wait time.Duration, ok bool) {
 	wait, ok = s.refusals.add(what, row, time.Now())
 	state, constraint := text.SQLState(err), text.Constraint(err)
@@ -205,21 +206,21 @@ func (s *Store) refused(what string, row queueRow, err error) (wait time.Duratio
 	return wait, ok
 }
 
-// choice is a statement that chooses its rows, and its counterpart for one row.
+// choice is a statement that chooses its own rows, and its counterpart for one row.
 type choice struct {
 	what   string
 	topics []string // nil = all
 	many   func() error
-	fits   func(queueRow) bool // nil, or whether there is room for the row
+	fits   func(queueRow) bool // nil, or reports whether there is room for the row
 	// unwanted is nil, or returns topics without room, and whether suspects have to wait.
 	unwanted func() (topics []string, suspects bool)
 	one      func(queueRow) (changed bool, err error)
 }
 
-// choose runs the statement for many rows. First it tries some of those alone that were refused before and are due, and
-// if the statement fails because of a row, or a trigger may have kept one as it was, some of those that it may have
-// chosen. Again says that this has made a difference: the statement may succeed now. In a transaction of the caller's,
-// which the error has ended, nothing is tried alone.
+// choose runs the statement for many rows. First it tries alone some of the refused rows that are due, and, if the
+// statement fails because of a row, or a trigger may have left one unchanged, some of the rows that it may have chosen.
+// Again reports that this made a difference: the statement may succeed now. In a transaction of the caller, which the
+// error has ended, nothing is tried alone.
 func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	_, joined, err := s.on(ctx)
 	if err != nil {
@@ -252,7 +253,7 @@ func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	return true, nil
 }
 
-// alone tries rows one by one, and says whether one was changed, or refused. It returns other errors.
+// alone tries rows one by one, and reports whether one was changed or refused. It returns other errors.
 func (s *Store) alone(c choice, rows []queueRow) (progress bool, err error) {
 	for _, row := range rows {
 		if c.topics != nil && !slices.Contains(c.topics, row.topic) || c.fits != nil && !c.fits(row) {
@@ -276,8 +277,8 @@ func (s *Store) alone(c choice, rows []queueRow) (progress bool, err error) {
 	return progress, nil
 }
 
-// mayHaveLeft reports whether a statement that succeeded may have left rows as they were because a trigger returned
-// NULL, and it is time to look for them.
+// mayHaveLeft reports whether a successful statement may have left rows unchanged because a trigger returned NULL, and
+// it is time to check for them.
 func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
 	now := time.Now()
 	s.mu.Lock()
@@ -328,7 +329,7 @@ func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error)
 type refusedError struct {
 	ids   []ID
 	first error
-	other error // nil, or what kept the rest from being done
+	other error // nil, or the error that stopped the rest
 }
 
 func (e *refusedError) Error() string {
@@ -338,7 +339,7 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.first }
 
-// refusedOf splits an error of eachOf into the messages that were refused, perhaps none, and another error.
+// refusedOf splits an error of eachOf into the refused messages, perhaps none, and another error.
 func refusedOf(err error) (refused refusedError, other error) {
 	var r *refusedError
 	if errors.As(err, &r) {
@@ -347,8 +348,8 @@ func refusedOf(err error) (refused refusedError, other error) {
 	return refusedError{}, err
 }
 
-// eachOf runs a statement for messages by their IDs. If the database refuses that because of one, it runs the statement
-// for each half of them, until those stand alone that are refused. It returns a refusedError for these.
+// eachOf runs a statement for messages by their IDs. If the database refuses it because of one message, it runs the
+// statement for each half, until the refused messages are alone. It returns a refusedError for these.
 func (s *Store) eachOf(ctx context.Context, ids []ID, statement func(ctx context.Context, ids ...ID) error) error {
 	err := statement(ctx, ids...)
 	if !refusesRow(err) {

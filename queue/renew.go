@@ -7,8 +7,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// renew keeps the leases of what is being handled, until ctx is over. What was acked in its handler's transaction is
-// locked and passed by, but asked for: if that is rolled back, what repeats the handler may wait before the next one.
+// renew renews the leases of messages that are being handled, until ctx ends. Rows that were acked in a handler's
+// transaction are locked and skipped, but still requested: if that is rolled back, the repetition may wait before the
+// next renewal.
 func (l *loop) renew(ctx context.Context) {
 	// Cause: the database.
 	// Cure: messages whose leases expire are delivered to others.
@@ -44,7 +45,7 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	defer cancel()
 	ours, err := l.store.Renew(ctx, Renew{Owner: l.owner, LeaseTTL: l.cfg.lease}, ids...)
 	refused, err := refusedOf(err)
-	for _, id := range refused.ids { // its lease ends when it ends
+	for _, id := range refused.ids { // its lease simply ends
 		l.store.refused("renew", queueRow{ID: id, topic: held[id].Topic}, refused.first)
 		delete(held, id)
 	}
@@ -62,7 +63,7 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	return nil
 }
 
-// lost ends the context of a message that was not renewed, unless it was settled meanwhile or is locked in a
+// lost ends the context of a message that was not renewed, unless it was settled in the meantime or is locked in a
 // transaction.
 func (l *loop) lost(c *claimed) {
 	acking := false

@@ -14,8 +14,8 @@ func newBackOff(first, most time.Duration) *backoff.ExponentialBackOff {
 	return b
 }
 
-// retry calls fn until it succeeds, its error is backoff.Permanent, or ctx is over. It calls failed, if that is not nil,
-// with each error that fn is called again after, unless ctx is over.
+// retry calls fn until it succeeds, its error is backoff.Permanent, or ctx ends. If failed is not nil, it is called
+// with each error after which fn is called again, unless ctx has ended.
 func retry(ctx context.Context, wait backoff.BackOff, failed func(error), fn func(ctx context.Context) error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, fn(ctx) },
 		backoff.WithBackOff(wait), backoff.WithMaxElapsedTime(0), backoff.WithNotify(func(err error, _ time.Duration) {
@@ -26,8 +26,8 @@ func retry(ctx context.Context, wait backoff.BackOff, failed func(error), fn fun
 	return err
 }
 
-// retryStatement runs a statement until it succeeds, the database refuses a row of it, or ctx is over. Each try takes at
-// most queryTimeout.
+// retryStatement runs a statement until it succeeds, the database refuses one of its rows, or ctx ends. Each try takes
+// at most queryTimeout.
 func retryStatement(ctx context.Context, statement func(ctx context.Context) error) error {
 	return retry(ctx, newBackOff(50*time.Millisecond, 2*time.Second), nil, func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -40,7 +40,7 @@ func retryStatement(ctx context.Context, statement func(ctx context.Context) err
 	})
 }
 
-// pause waits, and returns whether ctx is not over.
+// pause waits, and reports whether ctx has not ended.
 func pause(ctx context.Context, wait time.Duration) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// row is a message with what only the store knows of it.
+// row is a message with data that only the store uses.
 type row struct {
 	Message
 	id         int64
 	part, kind int // of ClaimTopics and ClaimPages
 }
 
-// position is where it comes in the order of claims.
+// position is its place in the order of claims.
 func (r *row) position() progress.Position {
 	if r.DueAt.IsZero() {
 		return progress.Position{ID: r.id}
@@ -29,8 +29,8 @@ func (r *row) compare(other *row) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.ID, b.ID))
 }
 
-// scanner reads the columns that all statements name which return messages, and those that come behind. What it scans
-// into is there once for all rows of a statement.
+// scanner reads the columns that all statements that return messages have, and any further ones. Its scan targets are
+// shared by all rows of a statement.
 type scanner struct {
 	row              row
 	state            string

@@ -8,43 +8,43 @@ import (
 )
 
 const (
-	// pollGrowth is how many times longer the wait between looks gets while there is nothing to do.
+	// pollGrowth is the factor by which the wait between polls grows while there is nothing to do.
 	pollGrowth = 10
-	// wokenPause is the shortest time between two looks that find nothing, however often it is woken.
+	// wokenPause is the shortest time between two polls that find nothing, however often it is woken.
 	wokenPause = 10 * time.Millisecond
-	// maxPassed is how many topics are passed by, since each claim names them.
+	// maxPassed is how many topics can be skipped, since each claim lists them.
 	maxPassed = 100
 )
 
-// schedule says when to look for messages and how many to take: never more than there are free slots, for what waits
-// in memory could be handled elsewhere, and of a topic with a limit of its own no more than that. One look is for all
-// topics. It has no clock and no lock; its owner brings both.
+// schedule decides when to poll for messages and how many to take: never more than there are free slots, because
+// messages that wait in memory could be handled elsewhere, and of a topic with its own limit no more than that. One
+// poll is for all topics. It has no clock and no lock; its owner provides both.
 type schedule struct {
-	slots  int // how many messages may be here at once
-	room   int // how large their payloads may be together, but for the last of them
-	batch  int // how many one look may take
+	slots  int // maximum number of messages here
+	room   int // maximum size of all their payloads, except the last one
+	batch  int // maximum number of messages per poll
 	poll   time.Duration
 	jitter func() float64 // 0 to 1
 
 	taken  int           // slots
 	bytes  int           // of payloads
-	topics []*topicSlots // that have a limit, sorted
+	topics []*topicSlots // with a limit, sorted
 	of     map[string]*topicSlots
-	behind map[*topicSlots]bool // of which messages may have been passed, because there was no room
-	passed int                  // topics that have no other limit than to be passed by now and then
+	behind map[*topicSlots]bool // topics of which messages may have been skipped, because there was no room
+	passed int                  // topics whose only limit is that they are skipped at times
 
-	wait      time.Duration // after a look that found nothing, before jitter; 0 = the last one found something
-	next      time.Time     // when to look unless woken
-	notBefore time.Time     // whatever happens
-	few       time.Time     // not before, unless enough slots are free
-	woken     bool          // since the last look began, which may have been too early to see why
+	wait      time.Duration // after a poll that found nothing, before jitter; 0 = the last one found something
+	next      time.Time     // when to poll unless woken
+	notBefore time.Time     // in any case
+	few       time.Time     // no poll before, unless enough slots are free
+	woken     bool          // since the last poll began, which may have been too early to see the reason
 }
 
-// topicSlots are the slots of a topic that has a limit, or is passed by.
+// topicSlots are the slots of a topic that has a limit, or is skipped.
 type topicSlots struct {
 	topic        string
 	limit, taken int
-	passed       time.Time // until then it has no room
+	passed       time.Time // it has no room until then
 }
 
 func (t *topicSlots) room(now time.Time) int {
@@ -74,7 +74,7 @@ func (s *schedule) limit(topic string, limit int) *topicSlots {
 	return t
 }
 
-// pass has a topic passed by for a while, unless so many are. It returns whether it does.
+// pass skips a topic for a while, unless too many are skipped. It reports whether it does.
 func (s *schedule) pass(topic string, until time.Time) bool {
 	t := s.of[topic]
 	if t == nil && s.passed < maxPassed {
@@ -88,15 +88,15 @@ func (s *schedule) pass(topic string, until time.Time) bool {
 	return true
 }
 
-// free is how many slots a look may use.
+// free returns how many slots a poll may use.
 func (s *schedule) free() int {
 	if s.taken > 0 && s.bytes >= s.room {
-		return 0 // until one is done
+		return 0 // until a message is done
 	}
 	return max(0, min(s.slots-s.taken, s.batch))
 }
 
-// bytesFree is how large the payloads may be together that a look brings.
+// bytesFree returns the maximum total size of the payloads that a poll may bring.
 func (s *schedule) bytesFree() int { return max(1, s.room-s.bytes) }
 
 // look returns how many messages to take now, or 0 and how long to wait unless something happens.
@@ -128,7 +128,7 @@ func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
 	return n, 0
 }
 
-// began says that a look begins, and what room topics with a limit have.
+// began records the beginning of a poll, and returns the room of topics with a limit.
 func (s *schedule) began(now time.Time) []room {
 	s.woken = false
 	rooms := make([]room, len(s.topics))
@@ -138,8 +138,8 @@ func (s *schedule) began(now time.Time) []room {
 	return rooms
 }
 
-// looked takes what came of a look, and whether there may be more of topics that have room. Behind are topics of which
-// there may be messages that were passed, and such of which there is none.
+// looked applies the result of a poll, and whether there may be more of topics that have room. behind has the topics of
+// which messages may have been skipped (true), and those of which there are none (false).
 func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[string]bool) {
 	for topic, is := range behind {
 		if t := s.of[topic]; is {
@@ -152,7 +152,7 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 	s.notBefore = now
 	switch {
 	case more:
-		// A slot that becomes free is worth no look of its own: looks may take half of the time.
+		// A slot that becomes free does not justify a poll of its own: polls may take half of the time.
 		s.wait, s.next, s.few = 0, now, now.Add(took)
 		return
 	case got > 0:
@@ -168,8 +168,8 @@ func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[s
 	}
 }
 
-// take gives a message of a topic and a size a slot, and done takes it back. One that is only to be buried does not
-// count for its topic.
+// take gives a slot to a message of a topic and a size, and done takes it back. A message that only has to be buried
+// does not count for its topic.
 func (s *schedule) take(topic string, size int, buried bool) {
 	s.taken++
 	s.bytes += size
@@ -182,11 +182,11 @@ func (s *schedule) done(topic string, size int, buried bool) {
 	s.taken--
 	s.bytes -= size
 	if t := s.of[topic]; t != nil && !buried {
-		t.taken = max(0, t.taken-1) // it may have had no limit when this one was taken
+		t.taken = max(0, t.taken-1) // it may have had no limit when this message was taken
 	}
 }
 
-// woke has the table looked at.
+// woke makes the next poll happen soon.
 func (s *schedule) woke(now time.Time) {
 	s.woken = true
 	if now.Before(s.next) {

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Ack marks messages done and returns how many of them were the owner's. Messages of another owner, and unknown or
-// settled messages, are left alone and not counted. No IDs are not an error. It returns ErrInvalid for a zero Owner or
-// an invalid ID. If a constraint or trigger on the table refuses some messages, the others are settled and counted, and
-// the error names a refused one.
+// Ack marks messages done and returns how many of them belonged to the owner. Messages of another owner, and unknown or
+// settled messages, are ignored and not counted. An empty call is not an error. It returns ErrInvalid for a zero Owner
+// or an invalid ID. If a constraint or trigger on the table refuses some messages, the others are settled and counted,
+// and the error names a refused one.
 func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, nil, s.cfg.KeepPayload)
 }
@@ -26,7 +26,7 @@ func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) 
 	return s.abandon(ctx, a, nil, ids...)
 }
 
-// abandon charges only what has so many failed attempts; nil = any number.
+// abandon charges only messages with this number of failed attempts; nil = any number.
 func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID) (int, error) {
 	if a.Delay < 0 {
 		return 0, fmt.Errorf("%w: Abandon.Delay is %s: use 0 for StoreConfig.Backoff", ErrInvalid, a.Delay)
@@ -44,7 +44,7 @@ func (s *Store) Fail(ctx context.Context, f Fail, ids ...ID) (int, error) {
 	return s.fail(ctx, f, true, ids...)
 }
 
-// fail may leave the attempts as they are.
+// fail may leave the attempts unchanged.
 func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, error) {
 	attempts := 0
 	if charge {
@@ -53,8 +53,8 @@ func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, 
 	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, nil, reason(f.Reason), attempts)
 }
 
-// hold keeps a message from everybody else until the transaction of ctx ends, and says whether it is still the owner's,
-// and how many of its owners died, or let the lease run out.
+// hold keeps a message from all others until the transaction of ctx ends. It reports whether the message still belongs
+// to the owner, and how many of its owners died or let the lease expire.
 func (s *Store) hold(ctx context.Context, owner Owner, id ID) (ours bool, crashes int, err error) {
 	err = s.collect(ctx, "hold message", func(rows drive.Rows) error {
 		ours = true
@@ -73,7 +73,7 @@ func (s *Store) postpone(ctx context.Context, owner Owner, delay time.Duration, 
 	return s.settle(ctx, "Release", sqltext.ReleaseMessages, owner, ids, nil, reason(why), delay.Seconds())
 }
 
-// settle settles those that have so many failed attempts; nil = any number.
+// settle settles messages with this number of failed attempts; nil = any number.
 func (s *Store) settle(
 	ctx context.Context, what, statement string, owner Owner, ids []ID, attempts any, args ...any,
 ) (n int, err error) {
@@ -95,8 +95,8 @@ func (s *Store) settle(
 	return n, err
 }
 
-// ifHeld returns errUnchanged if any of an owner's messages are still its own after a statement that settled fewer than
-// it was to.
+// ifHeld returns errUnchanged if any messages still belong to an owner after a statement that settled fewer than it
+// should.
 func (s *Store) ifHeld(
 	ctx context.Context, what string, owner Owner, sources, messageIDs []string, attempts any,
 ) error {
@@ -109,8 +109,8 @@ func (s *Store) ifHeld(
 	return err
 }
 
-// orAgain runs a statement that settles messages, and once more if it changed fewer of them: a row whose lease was
-// renewed while the statement ran has moved, and may have been passed by.
+// orAgain runs a statement that settles messages, and once more if it changed too few of them: a row whose lease was
+// renewed while the statement ran has moved, and may have been skipped.
 func orAgain(messages int, statement func() (int, error)) (int, error) {
 	n, err := statement()
 	if err != nil || n >= messages {
@@ -120,7 +120,7 @@ func orAgain(messages int, statement func() (int, error)) (int, error) {
 	return n + moved, err
 }
 
-// delays are the waits after each failure, for the database to choose from.
+// delays returns the waits after each failure, for the database to choose from.
 func (s *Store) delays() []float64 {
 	delays := make([]float64, 64)
 	for i := range delays {

@@ -58,7 +58,7 @@ func (c StoreConfig) validate() error {
 	return core.Backoff(c.Backoff).Validate("StoreConfig.Backoff")
 }
 
-// Store is the table of stored messages. It is safe for concurrent use and owns nothing.
+// Store is the table of stored messages. It is safe for concurrent use and owns no resources.
 //
 // Every method joins the transaction in its context, of outbox.InTx, WithPgxTx or WithSQLTx; otherwise it runs its own.
 // All return outbox.ErrOtherDB for a transaction of another database, outbox.ErrNoTx if it has ended, and errors of the
@@ -74,11 +74,11 @@ type Store struct {
 
 	mu       sync.Mutex
 	claimers map[string]*claimer // by topics
-	reapAt   time.Time           // when a Claim is to reap again
-	reaping  bool                // one does
-	reapFrom reapPlace           // and where to go on
-	reapTook time.Duration       // how long the last time took
-	// whether a trigger may keep rows as they are, when to look for one again, and for such rows of a statement
+	reapAt   time.Time           // when a Claim must reap again
+	reaping  bool                // a Claim is reaping now
+	reapFrom reapPlace           // where to continue
+	reapTook time.Duration       // how long the last reaping took
+	// whether a trigger may leave rows unchanged, when to check for one again, and for such rows of a statement
 	triggers    bool
 	triggersAt  time.Time
 	unchangedAt map[string]time.Time
@@ -86,8 +86,8 @@ type Store struct {
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate creates. It does no I/O. It logs calls at
-// debug level, stored messages at info level, and content that differs under the same ID as an error. A nil logger is
-// the logger of db. It returns outbox.ErrNoDB or an error that names an invalid field.
+// debug level, stored messages at info level, and content that differs under the same ID as an error. If logger is nil,
+// the logger of db is used. It returns outbox.ErrNoDB or an error that names an invalid field.
 func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*Store, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
@@ -103,7 +103,7 @@ func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*
 // DBName returns the name of the database.
 func (s *Store) DBName() string { return s.db.Name() }
 
-// on returns what statements are run on: the transaction of ctx, or else the pool.
+// on returns the connection for statements: the transaction of ctx, or else the pool.
 func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	q, err = s.db.Tx(ctx)
 	switch {
@@ -115,8 +115,7 @@ func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error
 	return nil, false, err
 }
 
-// onKept is on for the statements that are run for each message, or batch of them: outside of a transaction their plans
-// are kept.
+// onKept is on for statements that are run for each message or batch: outside a transaction their plans are cached.
 func (s *Store) onKept(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	if q, joined, err = s.on(ctx); err == nil && !joined {
 		q = s.db.PlanCached()

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// maxStale is for how many databases that are gone a store may be kept.
+// maxStale is how many stores of removed databases may be kept.
 const maxStale = 100
 
 // Stores are the stores of many databases, one for each. It is safe for concurrent use.
@@ -24,7 +24,7 @@ type Stores struct {
 }
 
 // NewStores makes the stores of a fleet, each on first use. It does no I/O. It returns an error for a nil fleet, or one
-// that names an invalid field. A nil logger is each handle's.
+// that names an invalid field. If logger is nil, the logger of each handle is used.
 func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerAdapter) (*Stores, error) {
 	if databases == nil {
 		return nil, errors.New("queue: no databases: pass what fleet.New made")

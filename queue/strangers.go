@@ -5,14 +5,14 @@ import (
 )
 
 const (
-	// strangerGrace is how long a message is left to those who have a handler for its topic, and how long the topic is
-	// passed by: more than they take between two looks.
+	// strangerGrace is how long a message is left to processes that have a handler for its topic, and how long the topic
+	// is skipped: longer than the time between two of their polls.
 	strangerGrace = 10 * time.Second
-	// strangerWarning is how often a topic without a handler is warned of.
+	// strangerWarning is how often a warning is logged about a topic without a handler.
 	strangerWarning = time.Minute
-	// strangerWait is the longest that a message of such a topic waits until it is looked at again, in the first hour:
-	// while a new release is rolled out, the old one sees what is meant for the new one. Later it waits a share of the
-	// time that it is there, and its topic has been coming by, up to maxStrangerWait.
+	// strangerWait is the longest wait of a message of such a topic until its next poll, in the first hour: while a new
+	// release is rolled out, the old one sees messages that are meant for the new one. Later it waits a share of its age,
+	// or of the time since its topic was first seen if that is less, up to maxStrangerWait.
 	strangerWait    = time.Minute
 	strangerShare   = 60
 	maxStrangerWait = time.Hour
@@ -20,12 +20,12 @@ const (
 	maxStrangers = 10_000
 )
 
-// strangers are the topics without a handler that came by.
+// strangers are the topics without a handler that were seen.
 type strangers map[string]*stranger
 
 type stranger struct{ first, last, warned time.Time }
 
-// met says what to do about a message of the topic, first seen so long ago: whether to warn, and how long it waits.
+// met returns how to treat a message of the topic, first seen age ago: whether to warn, and how long it waits.
 func (s strangers) met(topic string, now time.Time, age time.Duration) (warn bool, wait time.Duration) {
 	t := s[topic]
 	if t == nil || now.Sub(t.last) >= 2*maxStrangerWait {
@@ -39,6 +39,6 @@ func (s strangers) met(topic string, now time.Time, age time.Duration) (warn boo
 	if warn = now.Sub(t.warned) >= strangerWarning; warn {
 		t.warned = now
 	}
-	known := min(now.Sub(t.first), age) // others may handle the topic, and be late with this one
+	known := min(now.Sub(t.first), age) // other processes may handle the topic, and be late with this message
 	return warn, min(max(known, time.Second), max(strangerWait, known/strangerShare), maxStrangerWait)
 }

@@ -9,35 +9,36 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// strays are messages that are ours without our knowing. They are given back before the next claim. It is guarded by
+// strays are messages that are ours without our knowledge. They are given back before the next claim. It is guarded by
 // loop.mu.
 //
-// What a claim took whose answer never came must be looked for. The server may commit such a claim late, so it is
-// looked for again, until what was taken has lost its lease.
+// If the answer of a claim was lost, its messages must be searched for. The server may commit such a claim late, so
+// they are searched for again, until their lease has expired.
 type strays struct {
-	perhaps      []ID      // were claimed here while they were being settled
+	perhaps      []ID      // may have been claimed here while they were being settled
 	since, until time.Time // of the last claim that failed; until is zero if it was long ago
-	next         time.Time // when to look
-	unsure       bool      // they have not been looked for since
+	next         time.Time // when to search
+	unsure       bool      // they have not been searched for since
 }
 
 const (
-	// strayInterval is how long to wait before they are looked for once more; longer each time.
+	// strayInterval is how long to wait before searching again; longer each time.
 	strayInterval = time.Second
-	// strayTimeout bounds the search, because claims wait for it, and strayRows how deep it goes in each of two indexes.
+	// strayTimeout bounds the search, because claims wait for it, and strayRows how many rows it reads in each of two
+	// indexes.
 	strayTimeout = 2 * time.Second
 	strayRows    = 100_000
 )
 
-// feared says that a claim failed, or that what it took could not be given back.
+// feared records that a claim failed, or that its messages could not be given back.
 func (s *strays) feared(now time.Time, lease time.Duration) {
 	s.since, s.until, s.next, s.unsure = now, now.Add(lease), now, true
 }
 
-// due says whether to look for them.
+// due reports whether to search.
 func (s *strays) due(now time.Time) bool { return !s.until.IsZero() && !now.Before(s.next) }
 
-// looked says that they were looked for, and whether what there was is given back.
+// looked records a search, and whether all that it found were given back.
 func (s *strays) looked(began, now time.Time, ok bool) {
 	if s.unsure = s.unsure && !ok; began.After(s.until) {
 		s.until, s.unsure = time.Time{}, false
@@ -46,8 +47,8 @@ func (s *strays) looked(began, now time.Time, ok bool) {
 	s.next = now.Add(max(strayInterval, now.Sub(s.since)))
 }
 
-// giveBackStrays releases what is ours and not known to be. An error keeps no claim from being made. It is called under
-// claiming.
+// giveBackStrays releases messages that are ours and not known to be. An error does not prevent the next claim.
+// claiming must be held.
 func (l *loop) giveBackStrays() error {
 	ctx, cancel := context.WithTimeout(l.base, strayTimeout)
 	defer cancel()
@@ -84,7 +85,7 @@ func (l *loop) giveBackStrays() error {
 	return err
 }
 
-// endStrays is the last look for them.
+// endStrays is the last search.
 func (l *loop) endStrays() {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()

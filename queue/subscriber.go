@@ -87,7 +87,7 @@ type Subscriber struct {
 var _ message.Subscriber = (*Subscriber)(nil)
 
 // NewSubscriber makes a Subscriber. It does no I/O. It returns outbox.ErrNoDB for a nil store, or an error that names
-// every invalid field. A nil logger is the handle's.
+// every invalid field. If logger is nil, the logger of the handle is used.
 func NewSubscriber(store *Store, cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
 	if store == nil {
@@ -139,7 +139,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return sub.messages, nil
 }
 
-// keep starts what all subscriptions share. It is called under mu.
+// maintain starts the work that all subscriptions share. mu must be held.
 func (s *Subscriber) maintain(m *maintainer) {
 	if s.maintained {
 		return
@@ -151,7 +151,7 @@ func (s *Subscriber) maintain(m *maintainer) {
 	}
 }
 
-// heard is told of a commit in another process.
+// heard handles the notification of a commit in another process.
 func (s *Subscriber) heard(n core.Notification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
-// subscription hands messages to a channel.
+// subscription sends messages to a channel.
 type subscription struct {
 	ctx      context.Context
 	cfg      SubscriberConfig
@@ -224,8 +224,8 @@ func (s *subscription) deliver(c *claimed) {
 	}
 }
 
-// nacked charges the attempt, unless there was no connection for the handler's transaction, the message has a letter to
-// wait for, or its handler asked for a later retry. It changes nothing if the message is done, or has another owner.
+// nacked charges the attempt, unless there was no connection for the handler's transaction, the dead letter could not
+// be written, or the handler asked for a later retry. It changes nothing if the message is done, or has another owner.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
 	switch {
@@ -245,7 +245,7 @@ func (s *subscription) nacked(c *claimed) {
 	}
 }
 
-// failed charges the attempt, and tells if that was the last one.
+// failed charges the attempt, and reports the message as dead if that was the last one.
 func (s *subscription) failed(c *claimed, err error) {
 	msg := c.Message
 	msg.Attempt++

@@ -54,22 +54,22 @@ func (c WebhookConfig) validate() error {
 	return nil
 }
 
-// HeaderResult is the header of a webhook's answer that says what became of the message: StoreResult.String, or
+// HeaderResult is the header of a webhook's response with the outcome for the message: StoreResult.String, or
 // "ignored".
 const HeaderResult = "Queue-Result"
 
-// defaultRetryAfter is when a sender is asked to try again while the database is away.
+// defaultRetryAfter is when a sender should try again during an outage of the database.
 const defaultRetryAfter = 5 * time.Second
 
-// NewWebhook returns a handler that stores posted messages. It answers 200 when the message is committed, also for a
-// known message. Other answers are 405 for anything but POST, 408 for a slow body, 413 for a large body or payload,
+// NewWebhook returns a handler that stores posted messages. It answers 200 when the message is committed, even if it
+// was already known. Other answers are 405 for anything but POST, 408 for a slow body, 413 for a large body or payload,
 // 401, 404, 400 and 409 as in WebhookConfig, 400 for a message that cannot be stored, and 503 with Retry-After if a
-// function asks for it, the database does not answer, or the message is being handled with another hash. A client that
-// goes away interrupts nothing.
+// function returns outbox.RetryAfter, the database does not answer, or the message is being handled with another hash.
+// A client that disconnects interrupts nothing.
 //
 // Refusals are logged at info level, errors of the database as errors, and bodies never: quotations and numbers are
-// removed from errors of Verify and Item. A nil logger is the handle's. NewWebhook returns outbox.ErrNoDB for a nil
-// store without WebhookConfig.Store, or an error that names an invalid field.
+// removed from errors of Verify and Item. If logger is nil, the logger of the handle is used. NewWebhook returns
+// outbox.ErrNoDB for a nil store without WebhookConfig.Store, or an error that names an invalid field.
 func NewWebhook(store *Store, cfg WebhookConfig, logger watermill.LoggerAdapter) (http.Handler, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -88,12 +88,12 @@ func NewWebhook(store *Store, cfg WebhookConfig, logger watermill.LoggerAdapter)
 type webhook struct {
 	cfg    WebhookConfig
 	store  *Store                  // nil = WebhookConfig.Store chooses
-	logger watermill.LoggerAdapter // nil = those of the databases' handles
+	logger watermill.LoggerAdapter // nil = the loggers of the databases' handles
 
-	unbounded sync.Once // a warning that bodies have no deadline
+	unbounded sync.Once // for a warning that bodies have no deadline
 }
 
-// loggerOf names the store's database in each line. Without a store there is none yet.
+// loggerOf returns a logger that names the store's database in each line. Without a store there is no name yet.
 func (h *webhook) loggerOf(store *Store) watermill.LoggerAdapter {
 	if store != nil {
 		return store.db.Logger(h.logger)
@@ -101,7 +101,7 @@ func (h *webhook) loggerOf(store *Store) watermill.LoggerAdapter {
 	return core.RedactingLogger(h.logger)
 }
 
-// refusal is an error with the status that answers it.
+// refusal is an error with the HTTP status to answer with.
 type refusal struct {
 	status int
 	error
@@ -120,7 +120,7 @@ func refused(status int, err error) error {
 	return refusal{status, err}
 }
 
-// retryAfter is when a sender is asked to try again, in seconds.
+// retryAfter returns when the sender should try again, in seconds.
 func retryAfter(err error) string {
 	wait := defaultRetryAfter
 	if later := new(outbox.RetryAfterError); errors.As(err, &later) && later.Wait > 0 {
@@ -129,7 +129,7 @@ func retryAfter(err error) string {
 	return strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10)
 }
 
-// quoteless is an error of code that has seen the body. Those of decoders quote it.
+// quoteless removes quotations from an error of code that has seen the body. Errors of decoders quote it.
 func quoteless(what string, err error) error {
 	var p panicError
 	if errors.As(err, &p) {
@@ -171,13 +171,13 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case http.StatusServiceUnavailable:
 		w.Header().Set("Retry-After", retryAfter(err))
 	}
-	http.Error(w, http.StatusText(no.status), no.status) // the reason is for the log alone
+	http.Error(w, http.StatusText(no.status), no.status) // the reason is only logged
 }
 
-// ignored is what HeaderResult says of ErrIgnore.
+// ignored is the HeaderResult for ErrIgnore.
 const ignored = "ignored"
 
-// take returns what HeaderResult says of a request that is answered with 200, and the store, as far as it is known.
+// take returns the HeaderResult of a request that is answered with 200, and the store, if it is known.
 func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, store *Store, err error) {
 	store = h.store
 	body, err := h.read(w, r)
@@ -212,10 +212,10 @@ func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, s
 	return stored.String(), store, err
 }
 
-// read reads the body, which must come in time.
+// read reads the body, which must arrive in time.
 func (h *webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	// What is left of a body is read by the server, even behind a refusal: so the deadline is for all requests, and ends
-	// only with the body.
+	// The server reads the rest of a body even after a refusal: so the deadline applies to all requests, and ends only
+	// with the body.
 	bounded := h.bound(w, r)
 	if r.Method != http.MethodPost {
 		return nil, refused(http.StatusMethodNotAllowed, fmt.Errorf("method %s", r.Method))
@@ -231,13 +231,13 @@ func (h *webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, refused(http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
 	}
 	if bounded {
-		// it could be set, and the connection is the sender's to use again
+		// it could be set, and the sender may use the connection again
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	return body, nil
 }
 
-// bound sets a deadline for reading the body, and says whether it did.
+// bound sets a deadline for reading the body, and reports whether it did.
 func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 	server, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if h.cfg.ReadTimeout < 0 || server != nil && server.ReadTimeout > 0 && server.ReadTimeout <= h.cfg.ReadTimeout {
@@ -258,7 +258,7 @@ func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 // Cure: the sender must use another ID.
 var errConflict = errors.New("message ID reused with other content")
 
-// put returns when the message is committed. The client's patience does not count.
+// put returns when the message is committed, even if the client has gone.
 func (h *webhook) put(ctx context.Context, store *Store, item Item) (result StoreResult, err error) {
 	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(ctx)), queryTimeout)
 	defer cancel()
