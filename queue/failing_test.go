@@ -119,3 +119,11 @@ func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 	g.mu.Unlock()
 	g.work.Wait()
 }
+
+// TestAckBeforeTheLoopServes: a Group's claim may be faster than the goroutine that serves.
+func TestAckBeforeTheLoopServes(t *testing.T) {
+	s := fakeStore(t, func(string) ([][]any, error) { return nil, nil })
+	l := newLoop(s, loopConfig{slots: 1, lease: time.Minute}, watermill.NopLogger{}, nil)
+	defer l.begin(t.Context())()
+	(&claimed{loop: l}).ack()
+}

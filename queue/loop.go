@@ -48,12 +48,13 @@ type loop struct {
 	handle func(c *claimed) // settles the message, or arranges for it; it may end its goroutine
 	freed  func(c *claimed) // nil, or called when the slot of a message is free, before anybody is notified
 
-	base    context.Context // for its values; never ends. Set by begin, as are the next two
+	base    context.Context // for its values; never ends. Set by begin, as are the next four
 	work    context.Context // parent of the handlers' contexts
 	giveUp  context.CancelCauseFunc
-	news    chan struct{} // capacity 1: there may be messages, or a slot is free
-	running chan struct{} // closed when it has begun to poll
 	acks    *acker
+	endAcks context.CancelFunc // ends their retries
+	news    chan struct{}      // capacity 1: there may be messages, or a slot is free
+	running chan struct{}      // closed when it has begun to poll
 
 	handlers sync.WaitGroup
 
@@ -62,7 +63,7 @@ type loop struct {
 
 	mu       sync.Mutex
 	schedule schedule
-	claimed  map[ID]*claimed // including those whose ack is in flight
+	claimed  map[ID]*claimed // including those whose ack is in flight, or waits after it was refused
 	strays   strays
 	stopping bool
 	drains   []*drain
@@ -82,7 +83,12 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 func (l *loop) begin(ctx context.Context) (end func()) {
 	l.base = core.OutsideTx(context.WithoutCancel(ctx))
 	l.work, l.giveUp = context.WithCancelCause(l.base)
-	return func() { l.giveUp(nil) }
+	acking, endAcks := context.WithCancel(l.base)
+	l.acks, l.endAcks = newAcker(acking, l, max(batchSize, 2*l.cfg.slots)), endAcks
+	return func() {
+		endAcks()
+		l.giveUp(nil)
+	}
 }
 
 // run claims until ctx ends, and returns when everything that it started has ended, or could not be stopped.
@@ -94,14 +100,12 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	var helpers sync.WaitGroup
 	over, end := context.WithCancel(l.base)
 	helpers.Go(func() { l.renew(over) })
-	acking, giveUp := context.WithCancel(l.base)
-	defer giveUp()
-	l.acks = newAcker(acking, l, max(batchSize, 2*l.cfg.slots))
+	defer l.endAcks()
 	close(l.running)
 	claim(ctx)
 	l.stop()
 	end()
-	defer time.AfterFunc(queryTimeout, giveUp).Stop()
+	defer time.AfterFunc(queryTimeout, l.endAcks).Stop()
 	l.acks.batcher.close()
 	helpers.Wait()
 	l.endStrays()
