@@ -127,3 +127,13 @@ func TestAckBeforeTheLoopServes(t *testing.T) {
 	defer l.begin(t.Context())()
 	(&claimed{loop: l}).ack()
 }
+
+// TestCleanAfterFailedReaping: old messages are deleted whatever keeps reaping from its work.
+func TestCleanAfterFailedReaping(t *testing.T) {
+	s := fakeStore(t, func(string) ([][]any, error) { return nil, errors.New("broken") })
+	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Minute, "")
+	m.turn(t.Context(), true)
+	if m.cleanAt.IsZero() {
+		t.Error("nothing was deleted")
+	}
+}

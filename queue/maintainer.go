@@ -80,10 +80,11 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 // clean-up; if not, the next one may be late. It returns whether old messages were deleted, if there were any.
 func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 	err := m.once(ctx)
-	if ctx.Err() == nil {
-		m.reaping.Tell(err)
+	if ctx.Err() != nil {
+		return false
 	}
-	if err != nil || !m.cleanDue(time.Now()) {
+	m.reaping.Tell(err)
+	if !m.cleanDue(time.Now()) { // also after an error, which may be one of reaping alone
 		return false
 	}
 	_, more, err := m.store.clean(ctx, cleanShare)
