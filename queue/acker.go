@@ -36,7 +36,11 @@ func (a *acker) ack(batch []*claimed) {
 	}
 	_ = retryStatement(a.ctx, func(ctx context.Context) error {
 		ids := slices.Collect(maps.Keys(byID))
-		n, err := a.loop.store.Ack(ctx, a.loop.owner, ids...)
+		n := 0
+		err := guarded(func() (err error) { // a logger, or a tracer of pgx, may panic
+			n, err = a.loop.store.Ack(ctx, a.loop.owner, ids...)
+			return err
+		})
 		refused, err := refusedOf(err)
 		for _, id := range refused.ids {
 			if a.later(byID[id], refused.first) {

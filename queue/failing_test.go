@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -135,5 +136,21 @@ func TestCleanAfterFailedReaping(t *testing.T) {
 	m.turn(t.Context(), true)
 	if m.cleanAt.IsZero() {
 		t.Error("nothing was deleted")
+	}
+}
+
+// TestPanicBelowIngest: code of the user's below Enqueue, such as a logger or a tracer of pgx, panics.
+func TestPanicBelowIngest(t *testing.T) {
+	s := fakeStore(t, func(string) ([][]any, error) { panic("tracer") })
+	s.cfg.setDefaults()
+	item := func(*message.Message) (Item, error) {
+		return Item{ID: ID{Source: "s", MessageID: "1"}, Topic: "t"}, nil
+	}
+	ingest, err := Ingest(s, IngestConfig{Item: item}, nil)
+	if err == nil {
+		err = ingest(message.NewMessage("1", nil))
+	}
+	if err == nil || !strings.Contains(err.Error(), "tracer") {
+		t.Errorf("error %v", err)
 	}
 }

@@ -153,14 +153,19 @@ func (b *ingester) write(batch []*waitingItem) {
 	}
 }
 
-func (b *ingester) enqueue(batch []*waitingItem) ([]EnqueueResult, error) {
+// enqueue returns a panic of code of the user's as an error: it has a goroutine that no Router guards.
+func (b *ingester) enqueue(batch []*waitingItem) (stored []EnqueueResult, err error) {
 	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(batch[0].ctx)), queryTimeout)
 	defer cancel()
 	items := make([]Item, len(batch))
 	for i, w := range batch {
 		items[i] = w.item
 	}
-	return b.store.Enqueue(ctx, items...)
+	err = guarded(func() (err error) {
+		stored, err = b.store.Enqueue(ctx, items...)
+		return err
+	})
+	return stored, err
 }
 
 // poisoned marks an error that the message itself causes.

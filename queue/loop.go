@@ -35,7 +35,8 @@ type loopConfig struct {
 	closeTimeout time.Duration
 }
 
-// loop claims messages and handles each in its own goroutine. One goroutine claims, one renews leases, one acks.
+// loop claims messages and handles each in its own goroutine. One goroutine claims, one renews leases, and one acks
+// while there is anything to ack.
 //
 // The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look requests
 // slots from a Group under claiming, a Group reads the schedules of its loops under its own mu, and nothing under a
