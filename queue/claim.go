@@ -117,8 +117,9 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	again, err := s.choose(ctx, choice{
 		what: claimRows, topics: c.Topics,
 		many: func() error { return t.many(ctx) }, fits: t.fits,
-		unwanted: func() ([]string, bool) { return t.noRoom(), !t.ask.suspects },
-		one:      func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
+		one:  func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
+		list: sqltext.ListClaimable, listArgs: func() []any { return []any{c.Topics, t.noRoom(), !t.ask.suspects} },
+		nothing: func() { t.found.empty = len(t.found.msgs)+len(t.noRoom()) == 0 && t.ask.suspects },
 	})
 	if again {
 		t.found.full, t.found.empty = true, false
@@ -195,7 +196,8 @@ func (t *taking) one(ctx context.Context, row queueRow, expired bool) (claimed b
 }
 
 // noRoom returns the topics whose limits are reached.
-func (t *taking) noRoom() (topics []string) {
+func (t *taking) noRoom() []string {
+	topics := []string{}
 	for _, l := range t.ask.limits {
 		if l.n <= 0 {
 			topics = append(topics, l.topic)
@@ -231,7 +233,8 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 			}
 			return err
 		},
-		one: func(row queueRow) (bool, error) { return t.one(ctx, row, true) },
+		one:  func(row queueRow) (bool, error) { return t.one(ctx, row, true) },
+		list: sqltext.ListExpired, listArgs: func() []any { return []any{false} },
 	})
 	if msgs = t.found.msgs; err != nil && len(msgs) == 0 {
 		return nil, false, err

@@ -123,6 +123,8 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 				reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage, s.refusals.leftOut())
 			total += n
 			return err
+		}, list: sqltext.ListLeased, listArgs: func() []any {
+			return []any{place.id, place.dueAt, place.dueID}
 		}, one: func(row queueRow) (bool, error) {
 			n, _, _, err := s.reapBatch(ctx, r.by, "reap leases", errExhausted, sqltext.ReapMessage,
 				row.Source, s.delays(), maxAttempts, row.MessageID)
@@ -159,12 +161,13 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		}
 	}
 	for n, again := reapBatch, false; (again || n >= reapBatch) && r.kill; {
+		n = 0 // if the statement is not run
 		again, err = s.choose(ctx, choice{what: expireRows, many: func() (err error) {
 			n, _, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch,
 				s.refusals.leftOut())
 			total += n
 			return err
-		}, one: func(row queueRow) (bool, error) {
+		}, list: sqltext.ListExpired, listArgs: func() []any { return []any{true} }, one: func(row queueRow) (bool, error) {
 			n, _, _, err := s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessage, row.Source,
 				row.MessageID)
 			total += n

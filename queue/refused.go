@@ -29,18 +29,20 @@ const (
 	maxLeftOut = 1000
 	// maxRefused is how many refused rows a Store remembers. Further ones are tried alone again and again.
 	maxRefused = 20_000
-	// maxAlone is how many rows one call tries alone, from maxListed in either index, and maxDue how many of these were
-	// refused before.
+	// maxAlone is how many rows one call tries alone, from maxListed in either index. maxDue is how many refused rows it
+	// tries again first: twice as many after each call that changed all of them, up to maxAlone.
 	maxAlone  = 200
-	maxListed = 10_000
+	maxListed = reapPage
 	maxDue    = 10
+	// maxSame is how many rows may fail alone with the same SQLSTATE, and none succeed, before the error is the table's.
+	maxSame = 20
 	// triggersInterval is how often a Store checks for triggers that may return NULL, and unchangedInterval how often it
 	// checks for rows that such triggers left unchanged.
 	triggersInterval  = time.Minute
 	unchangedInterval = time.Second
 )
 
-// The statements that choose their own rows, as sqltext.ListMessages names them.
+// The statements that choose their own rows.
 const (
 	claimRows  = "claim"
 	buryRows   = "bury"
@@ -72,6 +74,7 @@ type queueRow struct {
 type refusals struct {
 	mu      sync.Mutex
 	rows    map[refusalKey]*refusedRow
+	retries map[string]int // of a statement, how many rows to try again at once; 0 = maxDue
 	pruneAt time.Time
 }
 
@@ -82,12 +85,13 @@ type refusalKey struct {
 
 type refusedRow struct {
 	queueRow
-	wait time.Duration
-	at   time.Time // when to try again
+	cause string
+	wait  time.Duration
+	at    time.Time // when to try again
 }
 
 // add records a row that was refused, and returns how long to skip it; ok is false if there are too many.
-func (r *refusals) add(what string, row queueRow, now time.Time) (wait time.Duration, ok bool) {
+func (r *refusals) add(what string, row queueRow, now time.Time, cause string) (wait time.Duration, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !now.Before(r.pruneAt) {
@@ -110,7 +114,7 @@ func (r *refusals) add(what string, row queueRow, now time.Time) (wait time.Dura
 		old = &refusedRow{wait: minRefusedWait / 2}
 		r.rows[key] = old
 	}
-	old.queueRow, old.wait = row, min(2*old.wait, maxRefusedWait)
+	old.queueRow, old.cause, old.wait = row, cause, min(2*old.wait, maxRefusedWait)
 	old.at = now.Add(old.wait)
 	return old.wait, true
 }
@@ -165,20 +169,49 @@ func (r *refusals) ids() []int64 {
 }
 
 // due returns the rows to try again with a statement, those that have waited longest first.
-func (r *refusals) due(what string, now time.Time) (rows []queueRow) {
+func (r *refusals) due(c choice, now time.Time) (rows []queueRow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var due []*refusedRow
 	for key, row := range r.rows {
-		if key.what == what && !now.Before(row.at) {
+		if key.what == c.what && !now.Before(row.at) && c.takes(row.queueRow) {
 			due = append(due, row)
 		}
 	}
 	slices.SortFunc(due, func(a, b *refusedRow) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.id, b.id)) })
-	for _, row := range due[:min(len(due), maxDue)] {
+	for _, row := range due[:min(len(due), cmp.Or(r.retries[c.what], maxDue))] {
 		rows = append(rows, row.queueRow)
 	}
 	return rows
+}
+
+// retried records the result of a retry. If rows were changed, all that were refused for the same causes are due now.
+func (r *refusals) retried(what string, changed []queueRow, refused int, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(changed) == 0 {
+		delete(r.retries, what)
+		return
+	}
+	if r.retries == nil {
+		r.retries = map[string]int{}
+	}
+	if refused == 0 {
+		r.retries[what] = min(2*cmp.Or(r.retries[what], maxDue), maxAlone)
+	}
+	causes := map[string]bool{}
+	for _, row := range changed {
+		key := refusalKey{what, row.ID}
+		if old := r.rows[key]; old != nil {
+			causes[old.cause] = true
+			delete(r.rows, key)
+		}
+	}
+	for key, row := range r.rows {
+		if key.what == what && causes[row.cause] && now.Before(row.at) {
+			row.at = now
+		}
+	}
 }
 
 // waits reports whether a row must not be tried yet.
@@ -192,18 +225,26 @@ func (r *refusals) waits(what string, id ID, now time.Time) bool {
 // refused records a row that the database refused to update alone, logs it once a minute for each cause, and returns
 // how long to skip it; ok is false if there are too many of them.
 func (s *Store) refused(what string, row queueRow, err error) (wait time.Duration, ok bool) {
-	wait, ok = s.refusals.add(what, row, time.Now())
-	state, constraint := text.SQLState(err), text.Constraint(err)
-	if s.lines.Due("refused " + what + " " + state + " " + constraint + " " + row.topic) {
+	wait, ok = s.refusals.add(what, row, time.Now(), causeOf(what, row, err))
+	s.logRefused(what, row, wait, err)
+	return wait, ok
+}
+
+func causeOf(what string, row queueRow, err error) string {
+	return what + " " + text.SQLState(err) + " " + text.Constraint(err) + " " + row.topic
+}
+
+func (s *Store) logRefused(what string, row queueRow, wait time.Duration, err error) {
+	if s.lines.Due("refused " + causeOf(what, row, err)) {
 		// Cause: a CHECK added NOT VALID, a policy, or a trigger that raises or returns NULL, refuses the update of this row.
-		// Cure: the message is tried again on its own, at most 5 min after the last time.
+		// Cure: the message is tried again alone, usually at most 5 min after the last time.
 		s.logger.Error("message refused by the database: the others go on, and it is tried again alone: "+
 			"drop or mend the constraint or trigger on the table, or correct the row", err, watermill.LogFields{
-			"topic": row.topic, "source": row.Source, "message_id": row.MessageID, "statement": what, "sqlstate": state,
-			"constraint": constraint, "table": s.db.Tables().Queue, "wait": wait.String(), "refused_messages": s.refusals.len(),
+			"topic": row.topic, "source": row.Source, "message_id": row.MessageID, "statement": what,
+			"sqlstate": text.SQLState(err), "constraint": text.Constraint(err), "table": s.db.Tables().Queue,
+			"wait": wait.String(), "refused_messages": s.refusals.len(),
 		})
 	}
-	return wait, ok
 }
 
 // choice is a statement that chooses its own rows, and its counterpart for one row.
@@ -212,15 +253,23 @@ type choice struct {
 	topics []string // nil = all
 	many   func() error
 	fits   func(queueRow) bool // nil, or reports whether there is room for the row
-	// unwanted is nil, or returns topics without room, and whether suspects have to wait.
-	unwanted func() (topics []string, suspects bool)
-	one      func(queueRow) (changed bool, err error)
+	one    func(queueRow) (changed bool, err error)
+	// list is the statement that lists rows that many may have chosen, and listArgs returns its own arguments.
+	list     string
+	listArgs func() []any
+	// nothing is nil, or called instead of many if all rows are refused.
+	nothing func()
+}
+
+// takes reports whether the statement may choose a row.
+func (c choice) takes(row queueRow) bool {
+	return (c.topics == nil || slices.Contains(c.topics, row.topic)) && (c.fits == nil || c.fits(row))
 }
 
 // choose runs the statement for many rows. First it tries alone some of the refused rows that are due, and, if the
 // statement fails because of a row, or a trigger may have left one unchanged, some of the rows that it may have chosen.
-// Again reports that this made a difference: the statement may succeed now. In a transaction of the caller, which the
-// error has ended, nothing is tried alone.
+// Again reports that this made a difference: the statement may succeed now, or bring more. In a transaction of the
+// caller, which the error has ended, nothing is tried alone.
 func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	_, joined, err := s.on(ctx)
 	if err != nil {
@@ -229,52 +278,97 @@ func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	if joined {
 		return false, c.many()
 	}
-	if _, err := s.alone(c, s.refusals.due(c.what, time.Now())); err != nil {
+	cured, err := s.retryDue(c)
+	if err != nil {
 		return false, err
 	}
 	if len(s.refusals.ids()) > maxLeftOut {
 		rows, err := s.list(ctx, c)
-		if err == nil {
-			again, err = s.alone(c, rows)
+		if err != nil {
+			return false, err
 		}
-		return again, err
+		if len(rows) == 0 && c.nothing != nil {
+			c.nothing()
+		}
+		changed, refused, err := s.alone(c, rows, true)
+		return err == nil && (cured || len(changed)+refused > 0), err
 	}
 	failed := c.many()
 	if failed != nil && !refusesRow(failed) || failed == nil && !s.mayHaveLeft(ctx, c.what) {
-		return false, failed
+		return cured && failed == nil, failed
 	}
 	rows, err := s.list(ctx, c)
-	if err == nil {
-		again, err = s.alone(c, rows)
-	}
-	if err != nil || !again {
+	if err != nil {
+		if failed == nil { // what the statement did is done
+			s.logger.Debug("could not look for messages that a trigger kept as they were",
+				watermill.LogFields{"statement": c.what, "err": err.Error()})
+			return cured, nil
+		}
 		return false, errors.Join(failed, err)
+	}
+	changed, refused, err := s.alone(c, rows, failed != nil)
+	switch {
+	case err != nil:
+		return false, err
+	case !cured && len(changed)+refused == 0:
+		return false, failed
 	}
 	return true, nil
 }
 
-// alone tries rows one by one, and reports whether one was changed or refused. It returns other errors.
-func (s *Store) alone(c choice, rows []queueRow) (progress bool, err error) {
+// retryDue tries rows again that were refused before, and reports whether one was changed.
+func (s *Store) retryDue(c choice) (cured bool, err error) {
+	rows := s.refusals.due(c, time.Now())
+	if len(rows) == 0 {
+		return false, nil
+	}
+	changed, refused, err := s.alone(c, rows, false)
+	s.refusals.retried(c.what, changed, refused, time.Now())
+	return len(changed) > 0, err
+}
+
+// alone tries rows one by one, and returns which were changed and how many were refused. It returns other errors. Failed
+// means that the statement for many failed, or was not run: then an error of all rows is returned too.
+func (s *Store) alone(c choice, rows []queueRow, failed bool) (changed []queueRow, refused int, err error) {
+	var log []func()
+	defer func() {
+		for _, line := range log {
+			line()
+		}
+	}()
+	state, same := "", 0
 	for _, row := range rows {
-		if c.topics != nil && !slices.Contains(c.topics, row.topic) || c.fits != nil && !c.fits(row) {
+		if !c.takes(row) {
 			continue
 		}
-		changed, err := c.one(row)
+		did, err := c.one(row)
 		if errors.Is(err, errUnchanged) { // or it moved while it was locked
-			changed, err = c.one(row)
+			did, err = c.one(row)
 		}
 		switch {
+		case err == nil && did:
+			changed = append(changed, row)
 		case err == nil:
 			s.refusals.forget(c.what, row.ID)
-			progress = progress || changed
 		case !refusesRow(err):
-			return progress, err
+			return changed, refused, err
 		default:
-			_, ok := s.refused(c.what, row, err)
-			progress = progress || ok
+			wait, ok := s.refusals.add(c.what, row, time.Now(), causeOf(c.what, row, err))
+			if ok {
+				refused++
+			}
+			log = append(log, func() { s.logRefused(c.what, row, wait, err) })
+			if now := text.SQLState(err); same == 0 || now == state {
+				state, same = now, same+1
+			}
+			if failed && state != "" && len(changed) == 0 && same == maxSame && len(log) == maxSame {
+				log = nil
+				return nil, refused, fmt.Errorf("the first %d messages were refused one by one too: "+
+					"drop or mend what refuses all: %w", maxSame, err)
+			}
 		}
 	}
-	return progress, nil
+	return changed, refused, nil
 }
 
 // mayHaveLeft reports whether a successful statement may have left rows unchanged because a trigger returned NULL, and
@@ -299,7 +393,7 @@ func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.triggers || !due {
+	if !s.triggers || !due && what != reapRows { // reaping pauses itself, and each call is for another page
 		return false
 	}
 	if s.unchangedAt == nil {
@@ -310,18 +404,16 @@ func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
 }
 
 func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error) {
-	full, suspects := []string{}, false
-	if c.unwanted != nil {
-		topics, wait := c.unwanted()
-		full, suspects = append(full, topics...), wait
+	args := []any{s.refusals.ids(), s.refusals.topics(), maxAlone, maxListed}
+	if c.listArgs != nil {
+		args = append(args, c.listArgs()...)
 	}
 	err = s.collect(ctx, "list messages", func(found drive.Rows) error {
 		var r queueRow
 		err := found.Scan(&r.id, &r.Source, &r.MessageID, &r.topic, &r.suspect, &r.size)
 		rows = append(rows, r)
 		return err
-	}, sqltext.ListMessages, c.what, maxListed, s.refusals.ids(), c.topics, full, suspects,
-		maxAlone, s.refusals.topics())
+	}, c.list, args...)
 	return rows, err
 }
 

@@ -28,7 +28,8 @@ func TestEveryStatementHasAnOperation(t *testing.T) {
 		"Notify":       true,                        // to other processes
 		"InboxHandled": true,                        // only over pgx, whose connection is asked before BEGIN
 		"InboxKnown":   true, "KnownMessages": true, // only where a trigger keeps an insert from the table
-		"ListMessages": true, "ClaimMessage": true, "ReapMessage": true, "ExpireMessage": true, // where one refuses updates
+		"ListClaimable": true, "ListExpired": true, "ListLeased": true, // where a constraint or trigger refuses updates
+		"ClaimMessage": true, "ReapMessage": true, "ExpireMessage": true,
 		"RestOfQueue": true, "LookAtQueues": true, // for a Group, whose databases a fleet opens by a DSN
 		"WalkIndexes": true,                    // for those who count and list, which takes SQL
 		"ParkSeen":    true, "AnyParked": true, // for subscriptions of package kafka, whose messages come from a broker

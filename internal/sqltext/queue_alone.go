@@ -3,33 +3,54 @@ package sqltext
 // The statements for single messages. They are run after one for many was refused: a constraint or trigger that
 // somebody has put on the table refuses the update of some rows, and with them the whole statement.
 const (
-	// ListMessages lists the messages that such a statement may have chosen.
+	// ListClaimable lists messages that a claim may have chosen.
 	//
-	// It picks some of them at random, of the given topics last: where many are refused, others do not wait for these.
+	// Each list picks some of them at random, of the given topics last: where many are refused, others do not wait for
+	// these.
 	//
-	// Arguments: what the statement does ('claim', 'bury', 'expire' or 'reap'), how many rows of each index to look at, ids
-	// to leave out, topics (NULL = all), topics to leave out, whether to leave out messages that were being handled when a
-	// process died, how many to list, topics that come last.
-	ListMessages = `SELECT q.id, q.source, q.message_id, q.topic, q.crashes > 0, coalesce(octet_length(q.payload), 0)
+	// Arguments: ids to leave out, topics that come last, how many to list, how many rows of each index to list them of,
+	// topics (NULL = all), topics to leave out, whether to leave out messages that were being handled when a process died.
+	ListClaimable = listedColumns + `
   FROM ((SELECT q.* FROM {queue} q
-          WHERE q.state = 'processing' AND q.due_at IS NULL AND ` + listed + ` ORDER BY q.id LIMIT $2::int)
+          WHERE q.state = 'processing' AND q.due_at IS NULL AND ` + claimable + ` ORDER BY q.id LIMIT $4::int)
         UNION ALL
         (SELECT q.* FROM {queue} q
-          WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND ` + listed + `
-          ORDER BY q.due_at, q.id LIMIT $2::int)
-        UNION ALL
-        (SELECT q.* FROM {queue} q
-          WHERE $1::text = 'expire' AND q.expires_at <= statement_timestamp() AND q.state = 'processing'
-            AND q.expires_at IS NOT NULL AND q.due_at > statement_timestamp() AND ` + listed + `
-          ORDER BY q.expires_at LIMIT $2::int)) q
- ORDER BY q.topic = ANY ($8::text[]), random() LIMIT $7::int`
+          WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND ` + claimable + `
+          ORDER BY q.due_at, q.id LIMIT $4::int)) q
+ ` + someListed
 
-	listed = `NOT q.id IN (SELECT l.id FROM unnest($3::bigint[]) AS l(id)) AND ($4::text[] IS NULL OR q.topic = ANY ($4::text[])) AND q.topic <> ALL ($5::text[])
-              AND NOT ($6::bool AND q.crashes > 0) AND CASE $1::text
-              WHEN 'reap' THEN ` + leaseOver + `
-              WHEN 'claim' THEN q.owner IS NULL AND ` + notPaused + `
-                   AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())
-              ELSE q.owner IS NULL AND q.expires_at <= statement_timestamp() END`
+	// ListExpired lists messages without an owner that were not handled in time.
+	//
+	// Arguments: as the first of ListClaimable, whether to list messages too that are not due.
+	ListExpired = listedColumns + `
+  FROM (SELECT q.* FROM {queue} q
+         WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
+           AND q.owner IS NULL AND ($5::bool OR q.due_at IS NULL OR q.due_at <= statement_timestamp()) AND ` + notListed + `
+         ORDER BY q.expires_at LIMIT $4::int) q
+ ` + someListed
+
+	// ListLeased lists messages whose lease has ended, of a page of ReapLeases: all others there are read once, however
+	// many are ready behind it.
+	//
+	// Arguments: as the first of ListClaimable, id, due time and id after which to begin.
+	ListLeased = listedColumns + `
+  FROM ((SELECT q.* FROM {queue} q
+          WHERE q.id > $5::bigint AND q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $4::int)
+        UNION ALL
+        (SELECT q.* FROM {queue} q
+          WHERE (q.due_at, q.id) > ($6::timestamptz, $7::bigint) AND q.due_at <= statement_timestamp()
+            AND q.state = 'processing' AND q.due_at IS NOT NULL
+          ORDER BY q.due_at, q.id LIMIT $4::int)) q
+ WHERE ` + leaseOver + ` AND ` + notListed + `
+ ` + someListed
+
+	listedColumns = `SELECT q.id, q.source, q.message_id, q.topic, q.crashes > 0, coalesce(octet_length(q.payload), 0)`
+	someListed    = `ORDER BY q.topic = ANY ($2::text[]), random() LIMIT $3::int`
+	notListed     = `NOT q.id IN (SELECT l.id FROM unnest($1::bigint[]) AS l(id))`
+	claimable     = notListed + `
+            AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[])) AND q.topic <> ALL ($6::text[])
+            AND NOT ($7::bool AND q.crashes > 0) AND q.owner IS NULL AND ` + notPaused + `
+            AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
 
 	// ClaimMessage is ClaimReady, ClaimTopics or ClaimExpired of one message.
 	//

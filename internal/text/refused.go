@@ -17,6 +17,9 @@ func RefusesRow(err error) bool {
 	if routine := field(err, 'R'); routine == "exec_stmt_raise" || routine == "ExecWithCheckOptions" {
 		return true // RAISE of PL/pgSQL, with whatever code; a policy
 	}
+	if state == "XX000" { // internal errors; XX001 and XX002 are damaged rows and indexes
+		return false
+	}
 	switch state[:2] {
 	case "08", "28", "3D", "40", "53", "57", "58":
 		return false
