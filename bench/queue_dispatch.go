@@ -47,7 +47,7 @@ func (b *bench) queueGroup() group {
 				{name: "ingest", run: b.delivering(deliveries, func(s *queue.Store) (func(context.Context, int) error, error) {
 					ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 						return queueItem(indexOf(msg.UUID)), nil
-					}}, nil)
+					}})
 					return func(_ context.Context, i int) error { return ingest(message.NewMessage(uuidOf(i), payload)) }, err
 				})},
 				{name: "enqueue_each", rounds: b.slowRounds(), note: number(float64(slow)) +

@@ -95,7 +95,7 @@ func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
 		return queue.Item{
 			ID: queue.ID{Source: itemID("orders", 0).Source, MessageID: msg.UUID}, Topic: "others", Payload: msg.Payload,
 		}, nil
-	}}, nil)
+	}})
 	require.NoError(t, err)
 	require.NoError(t, ingest(message.NewMessage("orders-0", []byte("a copy"))))
 	require.NoError(t, ingest(message.NewMessage("another", nil)))

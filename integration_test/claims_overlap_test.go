@@ -294,7 +294,7 @@ func TestOtherContentOfABusyMessageIsRefused(t *testing.T) {
 	w := webhookOn(t, s, nil)
 	ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 		return queue.Item{ID: queue.ID{Source: "shop", MessageID: msg.UUID}, Topic: "orders", Payload: msg.Payload}, nil
-	}}, nil)
+	}})
 	require.NoError(t, err)
 	require.Equal(t, 200, answer(w, post("one", "payload")).StatusCode)
 	require.Len(t, claimed(t, s, queue.NewOwner(), 1), 1)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -99,7 +98,7 @@ func TestIngestForgetsWhoLeft(t *testing.T) {
 	s := storeOn(t, h, quickStore())
 	ingest, err := queue.Ingest(s, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 		return queue.Item{ID: queue.ID{Source: "broker", MessageID: msg.UUID}, Topic: "orders"}, nil
-	}}, watermill.NopLogger{})
+	}})
 	require.NoError(t, err)
 	deliver := func(ctx context.Context, id string) error {
 		msg := message.NewMessage(id, nil)

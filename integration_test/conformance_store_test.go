@@ -196,7 +196,7 @@ var promisesOfStores = []promise{
 		store := s.store(t, queue.StoreConfig{HashContent: true})
 		ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 			return queue.Item{ID: queue.ID{Source: "broker", MessageID: msg.UUID}, Topic: "stored", Payload: msg.Payload}, nil
-		}}, nil)
+		}})
 		require.NoError(t, err)
 		msg := newMessage("a")
 		for range 2 {

@@ -42,7 +42,7 @@ func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
 					came.Add(1)
 					return queue.Item{ID: queue.ID{Source: "kafka", MessageID: msg.UUID}, Topic: "orders"}, nil
 				},
-			}, nil)
+			})
 			require.NoError(t, err)
 			lock, err := h.pool.Begin(t.Context())
 			require.NoError(t, err)

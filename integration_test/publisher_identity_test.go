@@ -213,7 +213,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 				Key: core.ConsumedKey(msg), Payload: msg.Payload, Metadata: msg.Metadata,
 			}, nil
 		},
-	}, nil)
+	})
 	require.NoError(t, err)
 	router.AddConsumerHandler("ingest", b.subscribed, b.subscriber("ingest"), ingest)
 	past := consumed("passed through")

@@ -17,7 +17,7 @@ import (
 
 func newQueuePublisher(t testing.TB, s *queue.Store, without outbox.WithoutTx) *queue.Publisher {
 	t.Helper()
-	pub, err := queue.NewPublisher(s, queue.PublisherConfig{WithoutTx: without}, newLogCapture(t))
+	pub, err := queue.NewPublisher(s, queue.PublisherConfig{WithoutTx: without})
 	require.NoError(t, err)
 	return pub
 }

@@ -247,7 +247,7 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 	cfg := quickStore()
 	cfg.MaxPayloadBytes = 100
 	s := storeOn(t, h, cfg)
-	ingest, err := queue.Ingest(s, queue.IngestConfig{Source: "kafka"}, nil)
+	ingest, err := queue.Ingest(s, queue.IngestConfig{Source: "kafka"})
 	require.NoError(t, err)
 	f := newFeed()
 	poisoned := make(chan error, 10)
@@ -291,7 +291,7 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 // unless Outcomes is around it, which puts such a message aside.
 func TestIngestFailsSlowly(t *testing.T) {
 	h := onPgx(t)
-	ingest, err := queue.Ingest(storeOn(t, h, quickStore()), queue.IngestConfig{Source: "kafka"}, nil)
+	ingest, err := queue.Ingest(storeOn(t, h, quickStore()), queue.IngestConfig{Source: "kafka"})
 	require.NoError(t, err)
 	nameless := func() *message.Message { return message.NewMessage("", []byte("payload")) }
 	begun := time.Now()
@@ -329,7 +329,7 @@ func TestIngestGathers(t *testing.T) {
 			return queue.Item{}, fmt.Errorf("of a type without a handler: %w", queue.ErrIgnore)
 		}
 		return queue.Item{ID: queue.ID{Source: "kafka", MessageID: msg.UUID}, Topic: "orders", Payload: msg.Payload}, nil
-	}}, nil)
+	}})
 	require.NoError(t, err)
 	// The first statement waits for this lock, and all others gather behind it.
 	lock, err := h.pool.Begin(t.Context())

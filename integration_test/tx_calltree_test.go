@@ -254,7 +254,7 @@ func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
 		store := newStore(t, h, queue.StoreConfig{})
 		ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
 			return item("loop", msg.UUID), nil
-		}}, nil)
+		}})
 		require.NoError(t, err)
 		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
 		messages, err := pubsub.Subscribe(t.Context(), "events")

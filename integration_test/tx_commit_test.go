@@ -451,7 +451,7 @@ func TestAnErrorThatPanicsEndsNoProcess(t *testing.T) {
 	for name, err := range unsound() {
 		ingest, failed := queue.Ingest(s, queue.IngestConfig{
 			Item: func(*message.Message) (queue.Item, error) { return queue.Item{}, err },
-		}, nil)
+		})
 		require.NoError(t, failed)
 		require.ErrorContains(t, ingest(newMessage("")), "return nil instead of a nil pointer", "%s, ingested", name)
 	}

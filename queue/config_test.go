@@ -45,10 +45,10 @@ func TestBadConfiguration(t *testing.T) {
 	}
 	subscriber := func(s *Store, cfg SubscriberConfig) error { _, err := NewSubscriber(s, cfg, nil); return err }
 	webhook := func(s *Store, cfg WebhookConfig) error { _, err := NewWebhook(s, cfg, nil); return err }
-	ingest := func(s *Store, cfg IngestConfig) error { _, err := Ingest(s, cfg, nil); return err }
+	ingest := func(s *Store, cfg IngestConfig) error { _, err := Ingest(s, cfg); return err }
 	verify := func(*http.Request, []byte) error { return nil }
 	item := func(*http.Request, []byte) (Item, error) { return Item{}, nil }
-	publisher := func(cfg PublisherConfig) error { _, err := NewPublisher(s, cfg, nil); return err }
+	publisher := func(cfg PublisherConfig) error { _, err := NewPublisher(s, cfg); return err }
 	for want, err := range map[string]error{
 		"PublisherConfig.WithoutTx is 2": publisher(PublisherConfig{WithoutTx: outbox.PassThrough}),
 		"DispatcherConfig.Handlers is empty": dispatcher(s,

@@ -146,7 +146,7 @@ func TestPanicBelowIngest(t *testing.T) {
 	item := func(*message.Message) (Item, error) {
 		return Item{ID: ID{Source: "s", MessageID: "1"}, Topic: "t"}, nil
 	}
-	ingest, err := Ingest(s, IngestConfig{Item: item}, nil)
+	ingest, err := Ingest(s, IngestConfig{Item: item})
 	if err == nil {
 		err = ingest(message.NewMessage("1", nil))
 	}

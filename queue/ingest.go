@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -38,9 +37,8 @@ type IngestConfig struct {
 // outbox.ErrPoison: Outcomes writes its dead letter; without Outcomes it is redelivered each time. An error is returned
 // after a wait of 100 ms, doubling to a second, so that the Router does not spin.
 //
-// Ingest returns outbox.ErrNoDB for a nil store, or an error that names an invalid field. If logger is nil, the logger
-// of the handle is used.
-func Ingest(store *Store, cfg IngestConfig, logger watermill.LoggerAdapter) (message.NoPublishHandlerFunc, error) {
+// Ingest returns outbox.ErrNoDB for a nil store, or an error that names an invalid field.
+func Ingest(store *Store, cfg IngestConfig) (message.NoPublishHandlerFunc, error) {
 	switch {
 	case store == nil:
 		return nil, outbox.ErrNoDB

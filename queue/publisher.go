@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -37,9 +36,8 @@ var _ message.Publisher = (*Publisher)(nil)
 // outbox.AggregateKey is its key, and a delay (outbox.SetDelay, outbox.SetDueAt) its Item.DueAt; payload and metadata are
 // stored as they are.
 //
-// If logger is nil, the logger of the database's handle is used. NewPublisher returns outbox.ErrNoDB for a nil store,
-// or an error that names the invalid field.
-func NewPublisher(store *Store, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
+// NewPublisher returns outbox.ErrNoDB for a nil store, or an error that names the invalid field.
+func NewPublisher(store *Store, cfg PublisherConfig) (*Publisher, error) {
 	switch {
 	case store == nil:
 		return nil, outbox.ErrNoDB

@@ -69,7 +69,7 @@ func run(ctx context.Context, databaseURL string, send func(string) (int, error)
 	if err != nil {
 		return err
 	}
-	jobs, err := queue.NewPublisher(store, queue.PublisherConfig{}, logger)
+	jobs, err := queue.NewPublisher(store, queue.PublisherConfig{})
 	if err != nil {
 		return err
 	}
