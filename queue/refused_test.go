@@ -67,10 +67,13 @@ func TestCuredRowsReturnImmediately(t *testing.T) {
 	changed, calls := 0, 0
 	for again := true; again; calls++ {
 		var err error
-		again, err = s.choose(t.Context(), choice{what: claimRows, list: "random()", many: succeeds, one: func(queueRow) (bool, error) {
-			changed++
-			return true, nil
-		}})
+		again, err = s.choose(t.Context(), choice{
+			what: claimRows, list: "random()", many: succeeds,
+			one: func(queueRow) (bool, error) {
+				changed++
+				return true, nil
+			},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -15,7 +15,8 @@ const (
           WHERE q.state = 'processing' AND q.due_at IS NULL AND ` + claimable + ` ORDER BY q.id LIMIT $4::int)
         UNION ALL
         (SELECT q.* FROM {queue} q
-          WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND ` + claimable + `
+          WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
+            AND ` + claimable + `
           ORDER BY q.due_at, q.id LIMIT $4::int)) q
  ` + someListed
 
@@ -25,7 +26,8 @@ const (
 	ListExpired = listedColumns + `
   FROM (SELECT q.* FROM {queue} q
          WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
-           AND q.owner IS NULL AND ($5::bool OR q.due_at IS NULL OR q.due_at <= statement_timestamp()) AND ` + notListed + `
+           AND q.owner IS NULL AND ($5::bool OR q.due_at IS NULL OR q.due_at <= statement_timestamp())
+           AND ` + notListed + `
          ORDER BY q.expires_at LIMIT $4::int) q
  ` + someListed
 

@@ -9,7 +9,8 @@ import (
 
 func TestRefusesRow(t *testing.T) {
 	for state, want := range map[string]bool{
-		"23514": true, "P0001": true, "22001": true, "54000": true, "XX001": true, "XX002": true, "XX000": false, "23": false, "": false,
+		"23514": true, "P0001": true, "22001": true, "54000": true, "XX001": true, "XX002": true, "XX000": false, "23": false,
+		"":      false,
 		"57014": false, "40001": false, "40P01": false, "08006": false, "42501": false, LockNotAvailable: false,
 		ReadOnlyServer: false, NotUTF8: false, NotReadCommitted: false,
 	} {
