@@ -1,11 +1,6 @@
 package amqp
 
 import (
-	"fmt"
-	"maps"
-	"strings"
-	"time"
-
 	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -40,17 +35,6 @@ func (c CloudEvents) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 
 // Unmarshal makes the id the UUID, and returns messages that are not CloudEvents as Marshaler does.
 func (c CloudEvents) Unmarshal(in amqp091.Delivery) (*message.Message, error) {
-	headers := maps.Clone(in.Headers)
-	for name, value := range headers { // AMQP 1.0 clients send typed attributes; watermill-amqp reads strings
-		switch at, isTime := value.(time.Time); {
-		case !strings.HasPrefix(name, "cloudEvents"):
-		case isTime:
-			headers[name] = at.UTC().Format(time.RFC3339Nano)
-		default:
-			headers[name] = fmt.Sprint(value)
-		}
-	}
-	in.Headers = headers
 	msg, err := Marshaler{}.Unmarshal(in)
 	if err != nil {
 		return nil, err

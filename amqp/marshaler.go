@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"fmt"
+	"time"
 
 	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -50,15 +51,38 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return out, nil
 }
 
-// Unmarshal returns the wrapped marshaler's message with the metadata under their own names.
+// Unmarshal returns the wrapped marshaler's message with the metadata under their own names. DefaultMarshaler refuses
+// headers that are not strings, so it gets numbers, booleans, times and bytes as text, and no tables, lists and nulls.
 func (m Marshaler) Unmarshal(in amqp091.Delivery) (*message.Message, error) {
-	msg, err := m.inner().Unmarshal(in)
+	inner := m.inner()
+	if _, ok := inner.(wmamqp.DefaultMarshaler); ok {
+		in.Headers = asText(in.Headers)
+	}
+	msg, err := inner.Unmarshal(in)
 	if err != nil {
 		return nil, err
 	}
 	header.Decode(msg.Metadata)
 	delete(msg.Metadata, outbox.MetadataHeaders)
 	return msg, nil
+}
+
+func asText(headers amqp091.Table) amqp091.Table {
+	texts := make(amqp091.Table, len(headers))
+	for name, value := range headers {
+		switch value := value.(type) {
+		case nil, amqp091.Table, []any: // such as x-death, which RabbitMQ adds to dead letters
+		case []byte:
+			texts[name] = string(value)
+		case time.Time:
+			texts[name] = value.UTC().Format(time.RFC3339Nano)
+		case amqp091.Decimal:
+			texts[name] = fmt.Sprintf("%de-%d", value.Value, value.Scale)
+		default:
+			texts[name] = fmt.Sprint(value)
+		}
+	}
+	return texts
 }
 
 func (m Marshaler) inner() wmamqp.Marshaler {
