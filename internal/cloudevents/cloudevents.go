@@ -2,8 +2,10 @@
 package cloudevents
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -35,14 +37,8 @@ func Encode(msg *message.Message, source, contentType string, prefixes ...string
 	}
 	out := message.NewMessage(msg.UUID, msg.Payload)
 	out.SetContext(msg.Context())
-	attributes := map[string]string{}
-	for key, value := range msg.Metadata {
-		if name := attribute(key, append([]string{inMetadata}, prefixes...)); name != "" {
-			attributes[name] = value
-		} else {
-			out.Metadata[key] = value
-		}
-	}
+	attributes, rest := split(msg.Metadata, append([]string{inMetadata}, prefixes...))
+	out.Metadata = rest
 	attributes["specversion"], attributes["source"] = "1.0", source
 	attributes["id"], attributes["type"] = msg.UUID, msg.Metadata[outbox.MetadataEventType]
 	delete(attributes, "time")
@@ -74,19 +70,14 @@ func Encode(msg *message.Message, source, contentType string, prefixes ...string
 // Decode gives a message that was received as a CloudEvent its UUID and metadata: event type, time, and what else there
 // is as "ce_" and the name. Other messages stay as they are.
 func Decode(msg *message.Message, prefixes ...string) {
-	attributes, rest := map[string]string{}, message.Metadata{}
-	for key, value := range msg.Metadata {
-		if name := attribute(key, prefixes); name != "" {
-			attributes[name] = value
-		} else {
-			rest[key] = value
-		}
-	}
+	attributes, rest := split(msg.Metadata, prefixes)
 	if attributes["specversion"] != "1.0" || attributes["id"] == "" {
 		return
 	}
 	msg.UUID, msg.Metadata = attributes["id"], rest
-	rest[outbox.MetadataEventType] = attributes["type"]
+	if event := attributes["type"]; event != "" {
+		rest[outbox.MetadataEventType] = event
+	}
 	if at := attributes["time"]; at != "" {
 		rest[outbox.MetadataOccurredAt] = at
 	}
@@ -99,6 +90,32 @@ func Decode(msg *message.Message, prefixes ...string) {
 			rest[inMetadata+name] = value
 		}
 	}
+}
+
+// split returns the attributes among metadata, and the rest. Of two keys for one attribute it takes the exact spelling,
+// with an earlier prefix if both are exact, or else the first in the order of bytes. Empty values count as absent.
+func split(metadata message.Metadata, prefixes []string) (attributes map[string]string, rest message.Metadata) {
+	attributes, rest = map[string]string{}, message.Metadata{}
+	from := map[string]string{} // the key of each attribute
+	rank := func(key, name string) int {
+		if i := slices.IndexFunc(prefixes, func(prefix string) bool { return key == prefix+name }); i >= 0 {
+			return i
+		}
+		return len(prefixes)
+	}
+	for key, value := range metadata {
+		name := attribute(key, prefixes)
+		if name == "" {
+			rest[key] = value
+			continue
+		}
+		other, found := from[name]
+		if value == "" || found && cmp.Or(rank(key, name)-rank(other, name), strings.Compare(key, other)) > 0 {
+			continue
+		}
+		from[name], attributes[name] = key, value
+	}
+	return attributes, rest
 }
 
 // attribute returns the name of the attribute that a key stands for, or "". The case of a key does not matter, as it
