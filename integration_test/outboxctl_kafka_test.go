@@ -71,7 +71,8 @@ func TestOutboxctlOnRabbitMQ(t *testing.T) {
 	}
 	assert.Equal(t, column[string](t, h, "SELECT uuid FROM outbox ORDER BY id"), slices.Compact(sent))
 
-	assert.Equal(t, 2, c.run("forward", "--drain", "--nats", "nats://localhost:1").code, "two brokers")
+	assert.Equal(t, 2, c.run("forward", "--drain", "--amqp", server.URL(), "--nats", "nats://localhost:1").code,
+		"two brokers")
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', $1, '')", queue)
 	c.env = []string{"OUTBOX_AMQP=amqp://ann:canary@127.0.0.1:1/"}
 	var log watched

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/IBM/sarama"
@@ -34,9 +35,12 @@ type brokerFlags struct {
 	both bool // Kafka and NATS may be given at once
 }
 
-var brokerFlagNames = []string{
-	"kafka", "kafka-user", "kafka-mechanism", "nats", "nats-creds", "broker-tls", "broker-ca", "broker-cert", "broker-key",
-}
+var (
+	brokerFlagNames = []string{"kafka", "nats", "amqp"}
+	loginFlagNames  = []string{
+		"kafka-user", "kafka-mechanism", "nats-creds", "broker-tls", "broker-ca", "broker-cert", "broker-key",
+	}
+)
 
 func (b *brokerFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -56,9 +60,18 @@ func (b *brokerFlags) bind(cmd *cobra.Command) {
 			cobra.ShellCompDirectiveNoFileComp))
 }
 
-// read takes what was not given from the environment.
+// read takes what was not given from the environment. Where there may be only one broker, one on the command line
+// replaces those in the environment.
 func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
-	if err := a.fromEnv(cmd.Flags(), brokerFlagNames...); err != nil {
+	flags, names := cmd.Flags(), slices.Clone(loginFlagNames)
+	if b.both || !slices.ContainsFunc(brokerFlagNames, flags.Changed) {
+		for _, name := range brokerFlagNames {
+			if flags.Lookup(name) != nil { // only forward has --amqp
+				names = append(names, name)
+			}
+		}
+	}
+	if err := a.fromEnv(flags, names...); err != nil {
 		return err
 	}
 	b.kafkaPassword = a.getenv("OUTBOX_KAFKA_PASSWORD")
@@ -208,7 +221,7 @@ func (b *brokerFlags) checkers() (all []broker.Checker, closeAll func(), err err
 	}
 	one := *b
 	for _, given := range []brokerFlags{{nats: b.nats}, {kafka: b.kafka}} {
-		if one.nats, one.kafka = given.nats, given.kafka; !one.given() {
+		if one.nats, one.kafka, one.amqp = given.nats, given.kafka, ""; !one.given() {
 			continue
 		}
 		log, err := one.log()

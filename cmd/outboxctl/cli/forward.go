@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,7 +27,8 @@ func (a *app) forward() *cobra.Command {
 		Long: `Publish the messages of the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C,
 SIGTERM). With RabbitMQ each topic goes to the durable queue of its name, which must exist.
 Run any number of these processes; they share the work. Every flag can be set in the environment
-instead, such as --lease-ttl in OUTBOX_LEASE_TTL. For health checks use outboxctl check.`,
+instead, such as --lease-ttl in OUTBOX_LEASE_TTL; a broker on the command line replaces one in the
+environment. For health checks use outboxctl check.`,
 		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats " +
 			"nats://localhost:4222 --drain\n  outboxctl forward --amqp amqp://localhost:5672/",
 	}
@@ -61,7 +63,11 @@ instead, such as --lease-ttl in OUTBOX_LEASE_TTL. For health checks use outboxct
 	retention.none, inboxRetention.none = true, true
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var names []string
-		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+			if !slices.Contains(brokerFlagNames, f.Name) { // broker.read takes them
+				names = append(names, f.Name)
+			}
+		})
 		if err := errors.Join(a.fromEnv(flags, names...), broker.read(a, cmd), broker.missing()); err != nil {
 			return err
 		}
