@@ -53,6 +53,7 @@ func TestPublishersConform(t *testing.T) {
 			rows = append(rows, conformanceRow(t, c.name, *kills, *points))
 		}
 	}
+	require.NotEmpty(t, rows, "-only %q names no publisher", *only)
 	fmt.Println("\n" + conformanceHeader() + strings.Join(rows, ""))
 	if *write {
 		writeRows(t, rows)
