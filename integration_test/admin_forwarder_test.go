@@ -116,6 +116,12 @@ func TestReplayedMessagesLeaveOnce(t *testing.T) {
 		again = append(again, m.payload)
 	}
 	assert.ElementsMatch(t, []string{"1", "2", "3"}, again)
+	list, err := newAdmin(t, h).List(t.Context(), admin.Filter{Key: "k", States: []admin.State{admin.Done}}, admin.Page{})
+	require.NoError(t, err)
+	require.Len(t, list.Messages, 3)
+	for _, m := range list.Messages {
+		assert.Zero(t, m.Attempts, "it never failed")
+	}
 }
 
 // pauseLog remembers which topics were told as paused and resumed.

@@ -76,6 +76,10 @@ func TestTimeline(t *testing.T) {
 	w.arrives(t, "bad")
 	published := func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 }
 	eventually(t, published, "it is published, and its letter")
+	done, err := a.Get(t.Context(), admin.Outbox, id)
+	require.NoError(t, err)
+	assert.Equal(t, admin.Done, done.State)
+	assert.Empty(t, done.LastError+done.ErrorGroup, "the timeline has it")
 	_, err = a.Replay(t.Context(), admin.Act{Filter: admin.Filter{IDs: []string{id}}, Reason: "lost"})
 	require.NoError(t, err)
 	eventually(t, published, "it is published again")

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -39,6 +40,28 @@ func syncsDuring(t *testing.T, url string, fn func(h handle)) int {
 	after := value[int](t, reader, query)
 	reader.pool.Close()
 	return after - before
+}
+
+// TestASkippedMessageIsLogged at debug level, with the consumer and the key that was known.
+func TestASkippedMessageIsLogged(t *testing.T) {
+	h := onPgx(t)
+	newEffects(t, h)
+	log := watermill.NewCaptureLogger()
+	handler := chain(bookSilently(h), stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
+		Inbox: middleware.InboxConfig{Consumer: "test"},
+	}, log)...)
+	msg := newMessage("")
+	for range 3 {
+		_, err := handler(msg.Copy())
+		require.NoError(t, err)
+	}
+	var keys []any
+	for _, line := range log.Captured()[watermill.DebugLogLevel] {
+		if line.Msg == "skipping a message that was handled before" {
+			keys = append(keys, line.Fields["inbox_key"])
+		}
+	}
+	assert.Equal(t, []any{msg.UUID, msg.UUID}, keys)
 }
 
 // TestADuplicateWaitsForNoDisk: the statement that finds a message handled locks its row and so takes a transaction id,

@@ -73,8 +73,8 @@ func somethingOfEverything(t testing.TB, h handle) {
 	t.Helper()
 	h.exec(t, `insert into outbox (uuid, topic, key, payload, created_at, due_at, attempts, last_error, published_at, dead_at)
 		select i, 'orders', '', '\x00', now() - interval '1 minute',
-		       case when i in (4, 5) then now() + interval '1 hour' end, case when i in (5, 6, 7) then 1 else 0 end,
-		       case when i in (5, 6, 7) then 'broken' end,
+		       case when i in (4, 5) then now() + interval '1 hour' when i = 3 then now() - interval '1 second' end,
+		       case when i in (5, 6, 7) then 1 else 0 end, case when i in (5, 6, 7) then 'broken' end,
 		       case when i = 8 then now() end, case when i in (6, 7) then now() end
 		  from generate_series(1, 8) i`)
 	h.exec(t, `insert into inbox (consumer, message_id, attempts, received_at, processed_at, dead_at)
