@@ -25,14 +25,15 @@ func (e *doctorRun) checkPartitions(ctx context.Context) error {
 	e.partitionsAhead(p)
 	e.partitionsKept(p)
 	if n := len(p.Partitions); n > manyPartitions {
-		e.find("partitions_many", Warning, fmt.Sprintf("table %s has %d partitions: each statement that is planned over all "+
-			"of them gets slower", e.db.Render("{outbox}"), n), "make larger ones from now on, by the command that "+
-			"runs every hour"+e.maintain(p, "--partition-size", fmt.Sprint(max(1, p.Size())*int64(n)/8)))
+		evidence := fmt.Sprintf("table %s has %d partitions: each statement that is planned over all of them gets slower",
+			e.db.Render("{outbox}"), n)
+		e.find("partitions_many", Warning, evidence, "make larger ones from now on, by the command that runs every hour"+
+			e.maintain(p, "--partition-size", fmt.Sprint(max(1, p.Size())*int64(n)/8)))
 	}
 	return nil
 }
 
-// partitionsAhead finds that there will be no partition for the next ids, and what the default partition has.
+// partitionsAhead reports that there will be no partition for the next ids.
 func (e *doctorRun) partitionsAhead(p partitioned) {
 	if !p.Known {
 		ids := e.db.Render("{outbox_id_seq}")
@@ -53,7 +54,8 @@ func (e *doctorRun) partitionsAhead(p partitioned) {
 	} else {
 		evidence += ": the default partition takes the messages"
 	}
-	e.find("partitions_ahead", s, evidence+p.lastError(), "as "+p.Owner+", make partitions, and do so every hour"+e.maintain(p))
+	e.find("partitions_ahead", s, evidence+p.lastError(),
+		"as "+p.Owner+", make partitions, and do so every hour"+e.maintain(p))
 }
 
 // partitionsKept finds old partitions that are not dropped, and what holds them.

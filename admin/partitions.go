@@ -22,7 +22,7 @@ type Partition struct {
 	// From is the lowest id, and To the first one above it; 0 = no bound.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
-	// Bytes is its size on disk, with its indexes and what is stored out of line; 0 also while another session holds an
+	// Bytes is its size on disk, with indexes and TOAST; 0 also while another session holds an
 	// exclusive lock on it, or waits for one.
 	Bytes int64 `json:"bytes"`
 	// Oldest is the age of its first message; 0 = it has none.
@@ -57,7 +57,7 @@ func (a *Admin) Partitions(ctx context.Context) ([]Partition, error) {
 	return p.list, nil
 }
 
-// partitionsForStats leaves out what cannot be read: Doctor reports it.
+// partitionsForStats returns none if they cannot be read: Doctor reports that.
 func (a *Admin) partitionsForStats(ctx context.Context) ([]Partition, error) {
 	list, err := a.Partitions(ctx)
 	if err != nil && ctx.Err() == nil {
@@ -146,7 +146,7 @@ func (a *Admin) partitions(ctx context.Context) (p partitioned, err error) {
 	return p, err
 }
 
-// holds fills in what was read of a partition.
+// holds sets the fields that depend on the messages of a partition.
 func (s *Partition) holds(oldest *float64, young bool, pending, dead int64) {
 	if oldest != nil {
 		s.Oldest = seconds(*oldest)
@@ -166,7 +166,7 @@ func (s *Partition) holds(oldest *float64, young bool, pending, dead int64) {
 	}
 }
 
-// describe is what is known of a partition without reading it.
+// describe returns the fields of a partition that need no reading of its messages.
 func (p partitioned) describe(one partitions.Partition) Partition {
 	s := Partition{Name: one.Name, Bytes: one.Total, State: PartitionDue}
 	if one.From > math.MinInt64 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
@@ -158,12 +159,12 @@ func (p *bubblePool) ask(
 		return none, fmt.Errorf("%w: %w", errLater, ctx.Err())
 	case slow:
 		a, err := do(ctx)
-		if !sleep(ctx, slowAnswer) {
+		if !core.Pause(ctx, slowAnswer) {
 			return none, ctx.Err()
 		}
 		return a, err
 	}
-	if !sleep(ctx, roundTrip) {
+	if !core.Pause(ctx, roundTrip) {
 		return none, ctx.Err()
 	}
 	return do(ctx)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -79,7 +80,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		} else if took > 4*quickClean {
 			c.span = max(c.span/2, cleanBatch)
 		}
-		if !sleep(ctx, took) { // leave half of the time to others
+		if !core.Pause(ctx, took) { // leave half of the time to others
 			return nil
 		}
 	}

@@ -202,7 +202,7 @@ func (d *database) drain(begun int64) chan error {
 	return w.done
 }
 
-// answer answers all calls of Drain. mu must be held.
+// answer ends all calls of Drain. mu must be held.
 func (d *database) answer(err error) { d.answerBefore(1<<62, err) }
 
 // answerBefore answers the calls that were made before a poll began. mu must be held.

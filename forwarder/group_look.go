@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// asked is a database in a poll.
+// asked is a database to poll, and which of its topics.
 type asked struct {
 	d      *database
 	number int64

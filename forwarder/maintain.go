@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -102,21 +103,9 @@ func (e *engine) sweepLanes(ctx context.Context, pace *machine.Pace) error {
 		if at, err = e.sweepOnce(ctx, at); err != nil || len(at) == 0 {
 			return err
 		}
-		if !sleep(ctx, pace.Rest(time.Since(begun))) {
+		if !core.Pause(ctx, pace.Rest(time.Since(begun))) {
 			return nil
 		}
-	}
-}
-
-// sleep waits, and reports whether the full time passed before ctx ended.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
@@ -25,7 +26,7 @@ func (e *engine) recheckHeads(ctx context.Context, pace *machine.Pace) error {
 			return err
 		}
 		e.step(func(now time.Time, m *machine.Machine) { at = m.HeadsSeen(now, begun, at, pages, limit) })
-		if !sleep(ctx, pace.Rest(time.Since(begun))) {
+		if !core.Pause(ctx, pace.Rest(time.Since(begun))) {
 			return nil
 		}
 	}
@@ -46,7 +47,7 @@ func (e *engine) recheckFirsts(ctx context.Context, pace *machine.Pace) error {
 			}
 			gone := slices.DeleteFunc(page, func(id int64) bool { return pending[id] })
 			e.step(func(now time.Time, m *machine.Machine) { m.FirstsGone(now, p.Term, gone) })
-			if !sleep(ctx, pace.Rest(time.Since(begun))) {
+			if !core.Pause(ctx, pace.Rest(time.Since(begun))) {
 				return nil
 			}
 		}

@@ -74,7 +74,7 @@ func (r *reporter) run() {
 
 func (r *reporter) call(report func()) {
 	guard(report, func(err error) {
-		// The logger itself may be the one that panics.
+		// It may be the logger that panics.
 		stack := watermill.LogFields{"stack": string(debug.Stack())}
 		// Cause: a bug of the logger or observer; see the field stack.
 		// Cure: fix it; publishing goes on.

@@ -27,6 +27,19 @@ func newAdmin(t testing.TB, h handle) *admin.Admin {
 	return a
 }
 
+// listed returns all messages of a filter, read in pages of so many.
+func listed(t testing.TB, a *admin.Admin, f admin.Filter, limit int) (all []admin.Message) {
+	t.Helper()
+	for p := (admin.Page{Limit: limit}); ; {
+		l, err := a.List(t.Context(), f, p)
+		require.NoError(t, err)
+		all = append(all, l.Messages...)
+		if p.After = l.Next; p.After == "" {
+			return all
+		}
+	}
+}
+
 // fillOutbox writes n messages of all states, topics and keys.
 func fillOutbox(t testing.TB, h handle, n int) {
 	t.Helper()
@@ -118,17 +131,10 @@ func TestListPages(t *testing.T) {
 					continue
 				}
 				var got []int64
-				for p := (admin.Page{Limit: limit}); ; {
-					l, err := a.List(t.Context(), c.filter, p)
+				for _, m := range listed(t, a, c.filter, limit) {
+					id, err := strconv.ParseInt(m.ID, 10, 64)
 					require.NoError(t, err)
-					for _, m := range l.Messages {
-						id, err := strconv.ParseInt(m.ID, 10, 64)
-						require.NoError(t, err)
-						got = append(got, id)
-					}
-					if p.After = l.Next; p.After == "" {
-						break
-					}
+					got = append(got, id)
 				}
 				require.True(t, slices.Equal(want, got), "limit %d: %d instead of %d", limit, len(got), len(want))
 			}
@@ -294,15 +300,8 @@ func TestInboxLists(t *testing.T) {
 			require.NotEmpty(t, want)
 			c.filter.In = admin.Inbox
 			var got []string
-			for p := (admin.Page{Limit: 70}); ; {
-				l, err := a.List(t.Context(), c.filter, p)
-				require.NoError(t, err)
-				for _, m := range l.Messages {
-					got = append(got, m.Consumer+m.UUID)
-				}
-				if p.After = l.Next; p.After == "" {
-					break
-				}
+			for _, m := range listed(t, a, c.filter, 70) {
+				got = append(got, m.Consumer+m.UUID)
 			}
 			assert.Equal(t, want, got)
 		})
@@ -387,15 +386,8 @@ func TestQueueLists(t *testing.T) {
 			require.NotEmpty(t, want)
 			c.filter.In = admin.Queue
 			var got []string
-			for p := (admin.Page{Limit: 90}); ; {
-				l, err := a.List(t.Context(), c.filter, p)
-				require.NoError(t, err)
-				for _, m := range l.Messages {
-					got = append(got, m.Consumer+m.UUID)
-				}
-				if p.After = l.Next; p.After == "" {
-					break
-				}
+			for _, m := range listed(t, a, c.filter, 90) {
+				got = append(got, m.Consumer+m.UUID)
 			}
 			assert.Equal(t, want, got)
 		})

@@ -402,8 +402,8 @@ func TestHintsFollowCommit(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatPanicsEndsItsTransaction: what is returned as an error may be a nil pointer that panics when it is
-// asked whether it is another one. It is a failure like others, and its connection goes back to the pool.
+// TestAnErrorThatPanicsEndsItsTransaction: a handler may return an error that is a nil pointer and panics in errors.Is.
+// It counts as a failure like any other, and the connection goes back to the pool.
 func TestAnErrorThatPanicsEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	h := pgxHandle(t, "one connection", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })

@@ -17,9 +17,9 @@ import (
 
 // SchemaAdapterConfig configures NewSchemaAdapter. The zero value is ready for use.
 type SchemaAdapterConfig struct {
-	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder publisher, if one wraps the messages: what is
-	// published to this topic is taken out of its envelope and stored under its own topic. Default "forwarder_topic",
-	// as Watermill's is.
+	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder publisher, if you use one. Messages published to
+	// this topic are taken out of their envelopes and stored under their own topics; default "forwarder_topic", as in
+	// Watermill.
 	ForwarderTopic string
 	// Marshaler is the marshaler of the envelopes; default JSON.
 	Marshaler wforwarder.Marshaler

@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 )
 
-// TestBatcher: what is added while a batch is written comes with the next one, without what was taken back. Add waits
-// while there is no room, and close until all is written.
+// TestBatcher: items added during a write go into the next batch, except those that were removed. Add waits while there
+// is no room, and close waits until everything is written.
 func TestBatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		written, goOn := make(chan []int), make(chan bool)

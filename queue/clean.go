@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/clean"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
@@ -35,7 +36,7 @@ func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, mo
 			return total, true, err
 		}
 		if more = n == clean.Batch; more {
-			if !pause(ctx, time.Since(began)) {
+			if !core.Pause(ctx, time.Since(began)) {
 				return total, true, ctx.Err()
 			}
 		}

@@ -140,7 +140,7 @@ func (m *maintainer) pause() time.Duration {
 // run continues after once.
 func (m *maintainer) run(ctx context.Context) {
 	m.cleanAt = time.Now().Add(m.clean)
-	for pause(ctx, m.wait()) {
+	for core.Pause(ctx, m.wait()) {
 		m.turn(ctx, true)
 	}
 }

@@ -39,15 +39,3 @@ func retryStatement(ctx context.Context, statement func(ctx context.Context) err
 		return err
 	})
 }
-
-// pause waits, and reports whether ctx has not ended.
-func pause(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}

@@ -93,7 +93,7 @@ type webhook struct {
 	unbounded sync.Once // for a warning that bodies have no deadline
 }
 
-// loggerOf returns a logger that names the store's database in each line. Without a store there is no name yet.
+// loggerOf returns a logger that adds the name of the store's database to each line, if the store is known.
 func (h *webhook) loggerOf(store *Store) watermill.LoggerAdapter {
 	if store != nil {
 		return store.db.Logger(h.logger)

@@ -234,7 +234,7 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 	return row
 }
 
-// partitionsShown picks the partitions that there is room for, by their ids: the current one, the default and those that
+// partitionsShown picks the partitions that the page has room for: the current one, the default and those that
 // are held or due before the others, and of these the newest.
 func partitionsShown(all []admin.Partition) []admin.Partition {
 	old := func(p admin.Partition) bool { return p.State == admin.PartitionHeld || p.State == admin.PartitionDue }

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { demotest.Services(m, main) }
 // TestService sends orders, each twice, and one that is not JSON, to the service.
 func TestService(t *testing.T) {
 	if testing.Short() {
-		t.Skip("RabbitMQ takes 15 s to start")
+		t.Skip("make test-all has it: RabbitMQ takes 15 s to start")
 	}
 	broker, err := services.StartRabbitMQ(t.Context(), services.Options{Log: io.Discard})
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {

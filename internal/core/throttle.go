@@ -19,17 +19,17 @@ func (b *Throttle) Pause(ctx context.Context) {
 // Reset makes the next Pause short again.
 func (b *Throttle) Reset() { b.times.Store(0) }
 
-// Pause waits until the time has passed or ctx is done.
-func Pause(ctx context.Context, wait time.Duration) {
-	if wait <= 0 {
-		return
+// Pause waits until the time has passed or ctx is done, and reports whether ctx is not done.
+func Pause(ctx context.Context, wait time.Duration) bool {
+	if wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+		}
 	}
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	return ctx.Err() == nil
 }
 
 type throttledKey struct{}

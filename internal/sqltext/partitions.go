@@ -12,7 +12,8 @@ const (
 	// Partitions lists the partitions of the outbox: name, as SQL, bounds as CREATE TABLE writes them, whether another
 	// session or a prepared transaction holds an ACCESS EXCLUSIVE lock on it or a part of it, or waits for one, so that
 	// others wait behind it; unless that is so, bytes of its rows and with its indexes; storage options with | between
-	// them, whether it has partitions itself, and statements that make it survive a crash of the server ('' = it does). It waits for no lock, unless one is taken in the very moment in which it asks for sizes.
+	// them, whether it has partitions itself, and statements that make it survive a crash of the server ('' = it does). It
+	// leaves out those that are being detached. It waits for a lock only if one is taken just when it asks for sizes.
 	Partitions = `WITH RECURSIVE held AS MATERIALIZED (SELECT k.relation FROM pg_locks k
     WHERE k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock' AND k.pid IS DISTINCT FROM pg_backend_pid()
       AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),

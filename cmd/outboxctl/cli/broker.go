@@ -60,7 +60,7 @@ func (b *brokerFlags) bind(cmd *cobra.Command) {
 			cobra.ShellCompDirectiveNoFileComp))
 }
 
-// read takes what was not given from the environment. Where there may be only one broker, one on the command line
+// read sets the flags that were not given from the environment. If only one broker is allowed, one on the command line
 // replaces those in the environment.
 func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	flags, names := cmd.Flags(), slices.Clone(loginFlagNames)
@@ -93,7 +93,8 @@ func (b *brokerFlags) given() bool { return len(b.kafka) > 0 || b.nats+b.amqp !=
 // missing returns an error if no broker is given.
 func (b *brokerFlags) missing() error {
 	if !b.given() {
-		return usagef("no broker given: use --kafka host:9092 or --nats nats://host:4222, or set OUTBOX_KAFKA or OUTBOX_NATS; " +
+		return usagef("no broker given: use --kafka host:9092 or --nats nats://host:4222, " +
+			"or set OUTBOX_KAFKA or OUTBOX_NATS; " +
 			"outboxctl forward also takes --amqp amqp://host:5672/ and OUTBOX_AMQP")
 	}
 	return nil

@@ -143,7 +143,7 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
-// cure says what to use instead of arguments that c does not know: commands of that name elsewhere, or of c with almost
+// cure returns the hint for arguments that c does not know: commands of that name elsewhere, or of c with almost
 // that name, else the help of c.
 func cure(c *cobra.Command, args []string) string {
 	help := "see " + c.CommandPath() + " --help"

@@ -2,8 +2,8 @@ package board
 
 import "time"
 
-// newHeads handles requeued rows before the other heads of the same keys that were asked for, because they may belong
-// before those.
+// newHeads makes heads of requeued rows. It runs before the other heads of the same keys that were fetched, because
+// requeued rows may have to go first.
 func (b *Board) newHeads(due []*Row) {
 	for _, r := range due {
 		l := b.open(r.Term)

@@ -318,7 +318,9 @@ func (b *Board) deadNext(a Asks, r Read, to [Lanes]int64) (from map[*key]int64) 
 		row, l := lowest[k.name], b.open(k.lane.term)
 		switch {
 		case row == nil || l != k.lane || l.knows(row.ID):
-		case k.isIdle(row.ID) && !slices.ContainsFunc(r.Caught, func(o *Row) bool { return o.Key == k.name && o.ID < row.ID }):
+		case k.isIdle(row.ID) && !slices.ContainsFunc(r.Caught, func(o *Row) bool {
+			return o.Key == k.name && o.ID < row.ID
+		}):
 			b.addHead(l, k.name, row.ID, row.Topic, b.now.Add(never))
 		default:
 			k.deferFrom(row.ID)

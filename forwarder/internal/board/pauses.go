@@ -223,5 +223,6 @@ func (b *Board) mayBeTrial(t *topic, p probe) bool {
 	}
 	d, waits := l.waits[p.name]
 	k := l.keys[p.name]
-	return (l.over == 0 || p.id < l.over) && waits && d.topic == t && d.low == p.id && (k == nil || k.isIdle(p.id) && (k.low == 0 || k.low > p.id))
+	return (l.over == 0 || p.id < l.over) && waits && d.topic == t && d.low == p.id &&
+		(k == nil || k.isIdle(p.id) && (k.low == 0 || k.low > p.id))
 }

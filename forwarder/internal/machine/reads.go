@@ -265,7 +265,7 @@ func (m *Machine) addTerms(r *ReadRequest, a *ReadAnswer) {
 	}
 }
 
-// findQuiet determines whether a read has found no work left, and answers drains.
+// findQuiet ends drains once a read has found no work left.
 func (m *Machine) findQuiet(now time.Time, r *ReadRequest, p board.Progress, added int) {
 	quiet, paused := m.board.QuietButPaused()
 	quiet = quiet && added == 0 && !m.reads.more && m.complete()

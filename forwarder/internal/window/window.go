@@ -79,14 +79,14 @@ type Progress struct {
 	Life    Life
 }
 
-// Life tells whether ids still have the same meaning as in the previous read.
+// Life reports whether ids still have the same meaning as in the previous read.
 type Life int
 
 const (
 	// Same means the same server and sequence, or the first read of all.
 	Same Life = iota
-	// Changed means another server or sequence, or one that lost data. Nothing was applied: discard the answer and all
-	// lanes, see Reset.
+	// Changed means another server or sequence, or one that lost data. The answer was not applied: discard it and all
+	// lanes (see Reset).
 	Changed
 )
 

@@ -101,7 +101,7 @@ var adminMutants = []Mutant{
 		New:    "discarded = `due_at = clock_timestamp(), dead_at",
 	},
 	{
-		Name: "A21", File: "admin/partitions_maintain.go", In: "integration_test", Test: "TestChangesBetweenLookAndLock",
+		Name: "A21", File: "admin/partitions_drop.go", In: "integration_test", Test: "TestChangesBetweenLookAndLock",
 		Breaks: "a partition is dropped with a message that became pending after it was read",
 		Old:    "	if *why, err = m.held(ctx, q, p); err != nil || *why != \"\" {\n\t\treturn err\n\t}\n",
 		New:    "",

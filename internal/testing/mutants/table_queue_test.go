@@ -27,7 +27,7 @@ var queueMutants = []Mutant{
 		New:    "  THEN q.first_seen_at ELSE q.first_seen_at END, timestamptz",
 	},
 	{
-		Name: "Q5", File: "queue/refused.go", In: "integration_test", Test: "TestRefusedMessagesStopNoOther",
+		Name: "Q5", File: "queue/one_by_one.go", In: "integration_test", Test: "TestRefusedMessagesStopNoOther",
 		Breaks: "a message that the database refuses stops all others",
 		Old:    "	if failed != nil && !refusesRow(failed) ||",
 		New:    "	if failed != nil ||",
