@@ -24,8 +24,8 @@ const (
 
 // PublisherConfig configures a Publisher. The zero value is ready for use.
 type PublisherConfig struct {
-	// WithoutTx decides what Publish does without a transaction in the context: RequireTx (default) refuses, OwnTx
-	// begins one, PassThrough publishes directly, for the time of a migration.
+	// WithoutTx decides what Publish does without a transaction: RequireTx (default) refuses, OwnTx begins one,
+	// PassThrough publishes directly, during a migration.
 	WithoutTx WithoutTx
 	// Key returns the ordering key of messages without MetadataKey; "" means no order, an error refuses the message.
 	// Default AggregateKey. Messages with the same key on two topics are one sequence.

@@ -21,14 +21,13 @@ type DB core.DB
 type DBConfig struct {
 	// Name is the database's name in logs and metrics; default: its real name with FromPgx, "postgres" with FromSQL.
 	Name string
-	// Tables are the names of the tables; default: outbox and its companions in the search path. Set Tables.Outbox for
-	// a second outbox in the same schema.
+	// Tables are the names of the tables; default: outbox and others in the search path. Set Tables.Outbox for a second
+	// outbox in the same schema.
 	Tables Tables
-	// Observers watch everything done through the handle, for metrics and traces; default none. Each implements
-	// interfaces of package observe.
+	// Observers watch what is done through the handle; default none. Each implements interfaces of package observe.
 	Observers []observe.Observer
-	// DisableNotify stops commits from notifying other processes, which then find messages at their next poll; default
-	// off. Set it if commits wait for each other in NOTIFY.
+	// DisableNotify stops commits from notifying other processes; default off. They find messages at their next poll.
+	// Set it if commits wait for each other in NOTIFY.
 	DisableNotify bool
 }
 

@@ -15,7 +15,7 @@ var (
 
 	// ErrBadName is returned for an invalid table or schema name.
 	//
-	// Cure: use at most 40 ASCII letters, digits, _, $ and -, and begin with a letter or _.
+	// Cure: use at most 40 ASCII letters, digits, _, $ and -; a letter or _ first.
 	ErrBadName = sqltext.ErrBadName // bad table name
 
 	// ErrTxKind is returned by PgxTx and SQLTx if the transaction in the context is not of their type.
@@ -68,7 +68,7 @@ var (
 	// ErrNacked is the error of a message that was nacked without an error. middleware.Tx returns it if the handler nacked
 	// and returned nil, and a Subscriber records it.
 	//
-	// Cure: return an error that says why, instead of the nack.
+	// Cure: return an error instead.
 	ErrNacked = core.ErrNacked // outbox: the message was nacked
 
 	// ErrRolledBack is returned by InTx if its function returned nil after SetRollbackOnly.

@@ -18,9 +18,8 @@ type Runner interface {
 
 // RunConfig configures RunWith.
 type RunConfig struct {
-	// CloseTimeout is how long all runners together may take to end; default 25 s, below the 30 s of Kubernetes; -1 no
-	// limit. After two thirds of it the remaining runners are ended concurrently. Raise terminationGracePeriodSeconds
-	// with it.
+	// CloseTimeout is how long all runners may take to end; default 25 s, -1 no limit. Kubernetes waits for 30 s. After
+	// two thirds of it the remaining runners are ended concurrently. Raise terminationGracePeriodSeconds with it.
 	CloseTimeout time.Duration
 }
 

@@ -18,12 +18,12 @@ import (
 type TxOptions struct {
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
-	// ReadOnly makes the transaction refuse writes, also to inbox and outbox; default off.
+	// ReadOnly refuses writes, also to inbox and outbox; default off.
 	ReadOnly bool
 	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit.
 	Timeout time.Duration
-	// OnBegin runs first in the transaction, for SET LOCAL, the tenant's search_path or role; default none. An error
-	// ends the transaction.
+	// OnBegin runs first in the transaction, for SET LOCAL or a tenant's search_path; default none. An error ends the
+	// transaction.
 	OnBegin func(ctx context.Context) error
 }
 

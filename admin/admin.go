@@ -15,7 +15,7 @@ import (
 var (
 	// ErrNotFound is returned by Get for an unknown message.
 	//
-	// Cure: none: done messages are deleted after their retention.
+	// Cure: done messages are deleted after their retention.
 	ErrNotFound = errors.New("admin: message not found")
 
 	// ErrUnbound is returned by an act with an empty filter.

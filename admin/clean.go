@@ -14,8 +14,8 @@ import (
 
 // CleanConfig configures Clean, for jobs that clean in place of forwarders and dispatchers.
 type CleanConfig struct {
-	// OutboxRetention, InboxRetention and QueueRetention are how long done rows of each table are kept; default 0, which
-	// deletes nothing in that table.
+	// OutboxRetention, InboxRetention and QueueRetention are how long done rows of each table are kept; default 0,
+	// which deletes nothing.
 	OutboxRetention, InboxRetention, QueueRetention time.Duration
 	// Idempotency deletes expired HTTP requests of package idempotency; default off.
 	Idempotency bool

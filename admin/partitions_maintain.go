@@ -73,7 +73,7 @@ const (
 
 // ErrNotPartitioned is returned by MaintainPartitions for an outbox that is one table.
 //
-// Cure: none: forwarders delete old rows.
+// Cure: forwarders delete old rows.
 var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
 
 // MaintainPartitions maintains an outbox in partitions. It makes partitions until eight are ahead of the last id. It

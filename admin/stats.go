@@ -17,8 +17,8 @@ import (
 
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
-	// Exact counts every message, which takes seconds for millions; default off: the outbox is counted for a second,
-	// the other tables up to 10,000 of a kind, and Count.About marks estimates.
+	// Exact counts every message, which takes seconds for millions; default off. Otherwise the outbox is counted for a
+	// second, the other tables up to 10,000 of a kind, and Count.About marks estimates.
 	Exact bool
 }
 

@@ -17,12 +17,12 @@ var (
 	// ErrNotConnected is returned while no connection can be made.
 	//
 	// Cause: the broker is down, or the URI, user or password is wrong.
-	// Cure: start the broker, or correct Config.Connection.
+	// Cure: start it, or correct Config.Connection.
 	ErrNotConnected = errors.New("not connected to RabbitMQ")
 	// ErrNoConfirm is returned for messages that were in flight when the connection was lost or given up. They may have
 	// arrived.
 	//
-	// Cause: the broker stopped, is frozen, or has a memory or disk alarm.
+	// Cause: the broker stopped, is frozen, or has an alarm.
 	// Cure: check the broker; the messages are published again.
 	ErrNoConfirm = errors.New("no confirm from the broker")
 	// ErrNack is returned if the broker could not take the message: its queue is full, or failed.

@@ -113,7 +113,7 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 // giveUp closes the channel of a topic whose queue does not confirm, which fails all messages in flight on it. If the
 // broker does not respond to that either, giveUp closes the connection.
 func (p *Publisher) giveUp(topic string, ch *channel) {
-	// Cause: the broker is overloaded or frozen, has an alarm, or a quorum queue has no leader.
+	// Cause: the broker is overloaded, frozen or has an alarm, or a quorum queue has no leader.
 	// Cure: check the broker and the queues of the topic.
 	p.logger.Error("no confirm in time: messages in flight are published again", ErrNoConfirm,
 		watermill.LogFields{"topic": topic})

@@ -32,8 +32,8 @@ type source struct {
 }
 
 // errNoPlace is why a connection was not dialled at all.
-// Cause: MaxConns connections are in use; the error lists the databases.
-// Cure: raise Config.MaxConns, or lower concurrency.
+// Cause: MaxConns connections are in use, by the databases in the error.
+// Cure: raise it, or lower concurrency.
 var errNoPlace = errors.New("fleet: no connection available")
 
 // budget is the places for the connections of all pools. nil has no limit.

@@ -22,10 +22,9 @@ type Config struct {
 	MaxConnsPerDSN int
 	// Observers are passed to every handle, as outbox.DBConfig.Observers; default none.
 	Observers []observe.Observer
-	// Open opens a handle instead of a pgx pool on the DSN, for changing credentials or another driver; default nil. It
-	// is called concurrently, and must return when its context ends, after 10 s. It sets DBConfig.Name and Observers
-	// itself. The returned function closes the handle; nil if there is nothing to close. MaxConns does not count its
-	// connections.
+	// Open opens a handle, for changing credentials or another driver; default: a pgx pool on the DSN. It is called
+	// concurrently, and must return when its context ends, after 10 s. It sets DBConfig.Name and Observers itself. The
+	// returned function closes the handle; nil if there is nothing to close. MaxConns does not count its connections.
 	Open func(ctx context.Context, t Target) (db *outbox.DB, close func(), err error)
 }
 

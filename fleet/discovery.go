@@ -53,7 +53,7 @@ const (
 const minEmpty = 3
 
 // Cause: the discovery returned an empty list.
-// Cure: correct the discovery; after three empty lists the databases are removed.
+// Cure: after three of them the databases are removed.
 var errNoTargets = errors.New("discovery returned no database: the known ones are kept for now")
 
 // refresh asks the discovery until ctx is over.
@@ -91,7 +91,7 @@ func (f *Fleet) refresh(ctx context.Context) {
 				f.logger.Debug("discovering databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 			} else {
 				// Cause: the discovery failed, returned nothing, or took over 30 s.
-				// Cure: fix the discovery; until then new databases are not served.
+				// Cure: new databases are not served.
 				f.logger.Error("discovering databases failed: keeping the known ones: retrying", err, fields)
 			}
 		default:
@@ -208,7 +208,7 @@ func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad ma
 	}
 	for key, err := range bad {
 		if old := said[key]; old == nil || old.Error() != err.Error() {
-			// Cause: the new target is invalid, for example its DSN.
+			// Cause: the new target is invalid, such as its DSN.
 			// Cure: correct the target.
 			f.logger.Error("discovered database cannot be used: an older handle is kept", err, watermill.LogFields{"db": key})
 		}

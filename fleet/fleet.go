@@ -15,7 +15,7 @@ import (
 
 // ErrUnknownDatabase is returned for a key that the last discovery did not return, or not in a usable form.
 //
-// Cure: add the database, and wait for Config.RefreshInterval.
+// Cure: add it, and wait for Config.RefreshInterval.
 var ErrUnknownDatabase = errors.New("fleet: unknown database")
 
 // closeTimeout is how long Run waits for handles that are still in use.
@@ -108,8 +108,8 @@ func (f *Fleet) end() {
 			keys = append(keys, t.Key)
 		}
 		f.mu.Unlock()
-		// Cause: Fleet.Run ended before the handles in in_use were released.
-		// Cure: call Release before the context of Run ends.
+		// Cause: Fleet.Run ended first.
+		// Cure: call Release before.
 		f.logger.Error("fleet ended while handles are in use: their connections stay open until Release",
 			context.DeadlineExceeded,
 			watermill.LogFields{"in_use": some(keys)})

@@ -109,7 +109,7 @@ func (f *Fleet) let(o *opened) {
 		defer f.background.Done()
 		if err := shielded(o.close); err != nil {
 			// Cause: the close function of Config.Open failed.
-			// Cure: fix what the error names; connections may stay open until the process ends.
+			// Cure: connections may stay open until the process ends.
 			f.logger.Error("closing a handle failed", err, watermill.LogFields{"db": o.target.Key})
 		}
 	}()

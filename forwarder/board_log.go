@@ -38,8 +38,8 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 				"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts, "wait": r.Wait.String(),
 			}))
 		case board.RowDead:
-			// Cause: MaxAttempts and MinDeadAge are exceeded, or the error is permanent.
-			// Cure: outboxctl errors; then outbox requeue, or discard.
+			// Cause: MaxAttempts and MinDeadAge are over, or a permanent error.
+			// Cure: see outboxctl errors; then outbox requeue or discard.
 			l.logger.Error("message died: fix the cause, then requeue it", r.Err,
 				fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts}))
 			l.obs.dead(observe.MessageDead{Topic: r.Topic, UUID: r.UUID, ID: r.ID, Attempts: r.Attempts, Err: r.Err})
@@ -79,13 +79,13 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 	case r.Failures != 1 && !r.Repeated:
 		l.logger.Debug("topic still unavailable", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
 	case r.Guessed:
-		// Cause: five messages in a row failed with unknown errors.
+		// Cause: five messages in a row failed.
 		// Cure: check the broker; use package kafka, nats or amqp, or set Config.Classify.
 		l.logger.Error("topic unavailable: all its publishes fail, with errors that are not classified: "+
 			"paused, no attempt is charged", r.Err, fields)
 	default:
-		// Cause: the broker cannot be reached, or the topic does not exist.
-		// Cure: fix what the error names; the topic resumes on its own.
+		// Cause: the broker is not reached, or lacks the topic.
+		// Cure: the topic resumes on its own.
 		l.logger.Error("topic unavailable: paused, no attempt is charged", r.Err, fields)
 	}
 	if l.begin(now, r.Topic); !r.Repeated {
@@ -94,7 +94,7 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 }
 
 func (l *boardLog) jammed(now time.Time, r board.Report, fields watermill.LogFields) {
-	// Cause: Concurrency publishes exceeded PublishTimeout and have not returned.
+	// Cause: Concurrency publishes took longer than PublishTimeout.
 	// Cure: check the broker; restart the process if they never return.
 	l.logger.Error("all publish slots of the topic are hung: no publish of it starts until some return",
 		ErrPublishTimeout, fields)
@@ -108,8 +108,8 @@ func (l *boardLog) rejected(r board.Report, fields watermill.LogFields) {
 	if r.Repeated {
 		l.logger.Debug("publish failed: retrying", fields.Add(watermill.LogFields{"err": r.Err.Error()}))
 	} else {
-		// Cause: the broker refused the message, or the publisher failed.
-		// Cure: fix what the error names; the key is blocked until the message is published or dead.
+		// Cause: the broker or the publisher refused the message.
+		// Cure: its key is blocked until it is published or dead.
 		l.logger.Error("publish failed: retrying: more of the topic are logged at debug level for a minute", r.Err, fields)
 	}
 }

@@ -30,16 +30,15 @@ type Config struct {
 	// Routes sends topics to other publishers than the publisher of New. The forwarder closes none.
 	Routes map[string]message.Publisher
 
-	// Concurrency is the number of messages that are published concurrently, each in a call of its own; default 64.
-	// Raise it if the broker is slow and the backlog grows.
+	// Concurrency is the number of concurrent publishes, each of one message; default 64. Raise it if the broker is
+	// slow and the backlog grows.
 	Concurrency int
 	// ReadAhead is the number of messages in memory; default 8192, fewer if they are large.
 	ReadAhead int
 	// ReadAheadBytes bounds payload and metadata in memory; default 32 MiB. At most twice that and one message are
 	// kept. Lower it in a small container.
 	ReadAheadBytes int
-	// PollInterval is the delay of messages of other processes, and of due ones, without a notification; default 500
-	// ms.
+	// PollInterval is the delay without a notification; default 500 ms.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection of its own; default off. Behind a transaction pooler and
 	// with FromSQL the forwarder polls anyway.
@@ -71,9 +70,9 @@ type Config struct {
 	// MinDeadAge is the age below which failed attempts do not make a message dead; default 1 h, -1 no minimum. Set it
 	// above the longest outage.
 	MinDeadAge time.Duration
-	// DeadLetterTopic gets a copy of each message that dies, written in the transaction in which it dies; default none.
-	// The copy has a UUID of its own and the metadata of package middleware's dead letters. It is published with the key
-	// of the message, in no order. A forwarder must publish this topic, and the role needs a writer's grants.
+	// DeadLetterTopic gets a copy of each message that dies, in the same transaction; default none. The copy has a UUID
+	// of its own and the metadata of package middleware's dead letters. It is published with the key of the message, in
+	// no order. A forwarder must publish this topic, and the role needs a writer's grants.
 	DeadLetterTopic string
 	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded; default
 	// off.

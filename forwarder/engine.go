@@ -97,7 +97,7 @@ func newEngine(
 	e.keeper = keeper{
 		e: e, had: map[int16]int64{},
 		// Cause: the database.
-		// Cure: until it works, doctor sees old settings.
+		// Cure: doctor sees old settings.
 		facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"},
 	}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)

@@ -23,12 +23,12 @@ var (
 
 	// ErrPublishPanic is the error of a publisher that panicked. It is classified and recorded like ErrPublishTimeout.
 	//
-	// Cure: fix the publisher; the log has the stack.
+	// Cure: fix the publisher: the log has the stack.
 	ErrPublishPanic = errors.New("forwarder: publisher panicked")
 
 	// errBadMetadata is for rows written by hand: the write side stores only metadata that can be read back.
-	// Cause: the row was written or changed by hand.
-	// Cure: correct the row's metadata; then requeue.
+	// Cause: the row was written by hand.
+	// Cure: correct it; then requeue.
 	errBadMetadata = errors.New("forwarder: metadata is not a JSON object of strings")
 
 	// errStopped ends the contexts of calls that are still in flight after Config.CloseTimeout.
@@ -51,7 +51,7 @@ var (
 	// Cure: none is needed.
 	errNewLife = errors.New("server or id sequence restarted, restored or replaced: reading starts over")
 
-	// Cause: the logger or an observer is slower than publishing.
+	// Cause: they are slower than publishing.
 	// Cure: make them faster.
 	errTooSlow = errors.New("forwarder: too many reports are queued")
 

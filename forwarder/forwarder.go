@@ -66,7 +66,7 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	if err := f.engine.prepare(ctx); err != nil {
 		if ctx.Err() == nil && !f.engine.pooled { // otherwise its Group logs it
 			// Cause: the database, its tables, settings or grants.
-			// Cure: do what the error says; outboxctl doctor lists all problems.
+			// Cure: run outboxctl doctor for all problems.
 			f.engine.logger.Error("forwarder could not start", err, nil)
 		}
 		return err

@@ -97,7 +97,7 @@ func (g *Group) failed(s *server, list []asked, number int64, err error, now tim
 	fields := watermill.LogFields{"db": names(s), "wait": wait.String(), "failures": s.breaker.Failures()}
 	if s.breaker.Failures() == 1 {
 		// Cause: the database.
-		// Cure: check that database; the Group retries.
+		// Cure: the Group retries it.
 		g.logger.Error("looking at a database failed: it is skipped, for longer each time", err, fields)
 	} else {
 		g.logger.Debug("looking at a database still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
@@ -206,7 +206,7 @@ func (g *Group) broken(d *database, err error, now time.Time) {
 	fields := watermill.LogFields{"wait": wait.String(), "failures": d.breaker.Failures()}
 	if d.breaker.Failures() == 1 {
 		// Cause: one outbox of the Group cannot be read.
-		// Cure: check that database; the Group retries.
+		// Cure: the Group retries it.
 		d.logger.Error("draining the outbox failed: the database is skipped, for longer each time", err, fields)
 	} else {
 		d.logger.Debug("draining the outbox still fails", fields.Add(watermill.LogFields{"err": err.Error()}))

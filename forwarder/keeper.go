@@ -39,7 +39,7 @@ type keeper struct {
 
 func (k *keeper) keep(ctx context.Context) {
 	// Cause: the database.
-	// Cure: if statements are slow, raise LeaseTTL; when the lease ends, other forwarders take the lanes.
+	// Cure: raise LeaseTTL if statements are slow; when it is over, other forwarders take the lanes.
 	report := trouble.Log{Logger: k.e.logger, What: "renewing the lease"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -235,7 +235,7 @@ func (k *keeper) leave() {
 	}
 	if err != nil {
 		// Cause: the database.
-		// Cure: none: other forwarders take the lanes after LeaseTTL.
+		// Cure: other forwarders take the lanes after LeaseTTL.
 		e.logger.Error("could not release lanes: they are free when the lease expires", err,
 			watermill.LogFields{"lease": e.cfg.LeaseTTL.String()})
 	}

@@ -23,8 +23,8 @@ func (e *engine) heard(n core.Notification) {
 // listen is the goroutine that receives notifications of commits in other processes. Those that it misses while the
 // connection is down are found by polling.
 func (e *engine) listen(ctx context.Context) {
-	// Cause: the LISTEN connection broke, or the pool is full.
-	// Cure: check the size of the pool; until it works, forwarders poll.
+	// Cause: its connection broke, or the pool is full.
+	// Cure: until it works they are polled for.
 	report := trouble.Log{Logger: e.logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second

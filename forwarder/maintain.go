@@ -21,31 +21,31 @@ const (
 // paused topics, reporting topics that no forwarder reads, and deleting old published messages.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
-	// Cure: until it works, rows changed by hand are not noticed.
+	// Cure: rows changed by hand are not noticed.
 	sweep := trouble.Log{Logger: e.logger, What: "sweeping the outbox"}
 	// Cause: the database.
-	// Cure: until it works, keys unblocked by an operator stay blocked.
+	// Cure: keys unblocked by an operator stay blocked.
 	heads := trouble.Log{Logger: e.logger, What: "checking blocked keys"}
 	// Cause: the database.
-	// Cure: until it works, keys of paused topics stay blocked.
+	// Cure: keys of paused topics stay blocked.
 	firsts := trouble.Log{Logger: e.logger, What: "checking keys that wait for a topic"}
-	// Cause: the database, or no grant to delete.
-	// Cure: grant what schema.Roles prints; the table grows until it works.
+	// Cause: the database.
+	// Cure: the table grows.
 	clean := trouble.Log{Logger: e.logger, What: "deleting published messages"}
-	// Cause: the database, or no grant to delete.
-	// Cure: grant what schema.Roles prints, or set InboxRetention to -1.
+	// Cause: the database.
+	// Cure: the inbox grows; without the grant, set InboxRetention to -1.
 	inbox := trouble.Log{Logger: e.logger, What: "deleting old rows of the inbox"}
-	// Cause: the database, or no grant to delete.
-	// Cure: grant what schema.Roles prints; the table grows until it works.
+	// Cause: the database.
+	// Cure: the table grows.
 	keys := trouble.Log{Logger: e.logger, What: "deleting expired idempotency keys"}
 	// Cause: the database.
 	// Cure: nothing else depends on it.
 	forget := trouble.Log{Logger: e.logger, What: "deleting rows of stopped forwarders"}
 	// Cause: the database.
-	// Cure: until it works, unread topics are not reported.
+	// Cure: unread topics are not reported.
 	lonely := trouble.Log{Logger: e.logger, What: "looking for topics without a forwarder"}
 	// Cause: the database.
-	// Cure: until it works, outboxctl and the page show no paused topics.
+	// Cure: no paused topics are shown.
 	told := trouble.Log{Logger: e.logger, What: "writing paused topics"}
 	var published cleaner
 	var paused pauses

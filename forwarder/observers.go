@@ -100,7 +100,7 @@ func (o *observers) publishEnd(ctx context.Context, c *board.Call, res board.Res
 func (o *observers) failed(one observe.Observer) func(error) {
 	return func(err error) {
 		// Cause: a bug of an observer; see the field stack.
-		// Cure: fix it; publishing goes on.
+		// Cure: publishing goes on.
 		o.logger.Error("observer panicked", err, watermill.LogFields{
 			"observer": fmt.Sprintf("%T", one), "stack": string(debug.Stack()),
 		})

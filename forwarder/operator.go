@@ -17,7 +17,7 @@ const operatorInterval = time.Second
 // pauses a topic must not have to wait for a sweep.
 func (e *engine) obey(ctx context.Context) {
 	// Cause: the database.
-	// Cure: until it works, pauses by operators are not noticed.
+	// Cure: pauses by operators are not noticed.
 	reading := trouble.Log{Logger: e.logger, What: "reading which topics are paused"}
 	tick := time.NewTicker(operatorInterval)
 	defer tick.Stop()

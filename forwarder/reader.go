@@ -32,7 +32,7 @@ func (e *engine) read(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	// Cause: the database.
-	// Cure: nothing is published until it works.
+	// Cure: nothing is published.
 	report := trouble.Log{Logger: e.logger, What: "reading the outbox"}
 	defer r.disconnect()
 	timer := time.NewTimer(0)

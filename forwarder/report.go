@@ -77,13 +77,13 @@ func (r *reporter) call(report func()) {
 		// It may be the logger that panics.
 		stack := watermill.LogFields{"stack": string(debug.Stack())}
 		// Cause: a bug of the logger or observer; see the field stack.
-		// Cure: fix it; publishing goes on.
+		// Cure: publishing goes on.
 		guard(func() { r.logger.Error("logger or observer panicked", err, stack) }, func(error) {})
 	})
 	if n := r.dropped.Swap(0); n > 0 {
 		guard(func() {
-			// Cause: the logger or an observer is slower than publishing.
-			// Cure: make it faster; until then counts are too low.
+			// Cause: they are slower than publishing.
+			// Cure: until they are faster, counts are too low.
 			r.logger.Error("logger or observer too slow: reports dropped", errTooSlow, watermill.LogFields{"reports": n})
 		}, func(error) {})
 	}

@@ -34,11 +34,11 @@ type settler struct {
 // runSettler works until ctx has ended and nothing is left that can be settled.
 func (e *engine) runSettler(ctx context.Context) {
 	s := &settler{e: e}
-	// Cause: the database, or another transaction has locked the rows.
-	// Cure: outboxctl doctor names the session; if the process ends now, messages are published again.
+	// Cause: the database, or locked rows.
+	// Cure: run outboxctl doctor for the session; if the process ends now, messages are published again.
 	report := trouble.Log{Logger: e.logger, What: "settling messages"}
-	// Cause: some rows are locked, or refused by a constraint or trigger.
-	// Cure: outboxctl doctor names the session; if the process ends now, messages are published again.
+	// Cause: rows are locked, or refused by a constraint or trigger.
+	// Cure: run outboxctl doctor for the session; if the process ends now, messages are published again.
 	alone := trouble.Log{Logger: e.logger, What: "settling messages one by one"}
 	s.published, s.failed = newBatch(s.writePublished, alone.Tell), newBatch(s.writeFailed, alone.Tell)
 	retry := backoff.NewExponentialBackOff()
@@ -96,8 +96,8 @@ func (s *settler) giveUp(ctx context.Context) {
 		return
 	}
 	s.e.step(func(_ time.Time, m *machine.Machine) { m.Unsettled(published, failed) })
-	// Cause: the database, at shutdown.
-	// Cure: none: inboxes skip the copies.
+	// Cause: the database.
+	// Cure: inboxes skip the copies.
 	s.e.logger.Error("stopped before all results were written: those messages are published again", errStopped,
 		watermill.LogFields{"messages": left})
 }

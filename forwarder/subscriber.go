@@ -85,7 +85,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		defer stop()
 		if err := e.run(ctx); err != nil {
 			// Cause: reading failed for good.
-			// Cure: fix what the error names; subscribe again.
+			// Cure: subscribe again.
 			e.logger.Error("subscription ended", err, nil)
 		}
 	})

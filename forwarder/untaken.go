@@ -17,8 +17,8 @@ const (
 	untakenPerLane  = 200              // messages
 )
 
-// Cause: a misspelt topic, a new one that Config.Topics lacks, or a forwarder that has stopped.
-// Cure: add it there; discard the messages if it is misspelt.
+// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
+// Cure: add it, or discard the messages.
 var errUntaken = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
 	"and that its forwarder runs")
 
@@ -41,8 +41,8 @@ func (u *untaken) look(ctx context.Context, e *engine) error {
 		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
 			return err
 		}
-		// Cause: a misspelt topic, a new one that Config.Topics lacks, or a forwarder that has stopped.
-		// Cure: add it there; discard the messages if it is misspelt.
+		// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
+		// Cure: add it, or discard the messages.
 		e.logger.Error("no forwarder publishes this topic: its messages stay pending", errUntaken, watermill.LogFields{
 			"topic": topic, "messages_at_least": messages,
 			"oldest":     time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),

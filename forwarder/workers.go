@@ -81,7 +81,7 @@ func (w *worker) publish() {
 		guard(func() { err = e.send(call, d, msg) }, func(failed error) {
 			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
 			// Cause: a bug of the publisher; see the field stack.
-			// Cure: fix it; an attempt is charged and the message retried.
+			// Cure: an attempt is charged and the message retried.
 			e.logger.Error("publisher panicked", err, watermill.LogFields{
 				"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack()),
 			})
@@ -144,7 +144,7 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v board.Ver
 		}
 	}, func(failed error) {
 		// Cause: a bug of Config.Classify.
-		// Cure: fix it; until then only the circuit breaker notices outages.
+		// Cure: only the circuit breaker notices outages.
 		e.logger.Error("panic in Classify: the error counts as not classified", failed, nil)
 	})
 	return v

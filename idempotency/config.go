@@ -15,8 +15,8 @@ import (
 
 // Config configures New. Tenant is required.
 type Config struct {
-	// Tenant returns on whose behalf a request is, as found by authentication, in at most 255 bytes. Required. An error
-	// is answered with 401. A service with one client returns "".
+	// Tenant returns the authenticated client of a request, in at most 255 bytes. Required. An error is answered with
+	// 401. A service with one client returns "".
 	Tenant func(r *http.Request) (string, error)
 	// Route names the requested resource, in at most 1 KiB; default: the path as seen here, without a host or a
 	// stripped prefix. The same key on another route is another request.
@@ -26,8 +26,8 @@ type Config struct {
 	// Required refuses a request without an Idempotency-Key with 400. Default: it is carried out each time, in a
 	// transaction.
 	Required bool
-	// Retention is how long a response is repeated, counted from the start of the request, at least Timeout; default
-	// 24 h. Forwarders delete expired rows.
+	// Retention is how long a response is repeated, from the start of the request; default 24 h, at least Timeout.
+	// Forwarders delete expired rows.
 	Retention time.Duration
 	// MaxBody is the largest body of a request, in bytes; default 1 MiB. A larger one is answered with 413.
 	MaxBody int64
@@ -50,7 +50,7 @@ type Config struct {
 	MaxRetries int
 	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
-	// OnBegin runs first in each transaction, for SET LOCAL, a tenant's search_path or role; default none. An error is
+	// OnBegin runs first in each transaction, for SET LOCAL or a tenant's search_path; default none. An error is
 	// answered with 503.
 	OnBegin func(ctx context.Context, r *http.Request) error
 }

@@ -42,15 +42,15 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	switch {
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		// Cause: the connection broke during COMMIT.
-		// Cure: none: the client repeats the request.
+		// Cure: the client repeats the request.
 		h.logger.Error("outcome of COMMIT is unknown: the repetition of the request finds out", err, fields)
 	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errDead):
-		// Cause: the handler ended its transaction; the answer is lost.
-		// Cure: do not end it; look at what was done, and delete the request's row to allow a repetition.
+		// Cause: the handler ended its transaction.
+		// Cure: check the effects; delete the request's row to allow a repetition.
 		h.logger.Error("request failed: its handler may have committed", err, fields)
 	default:
-		// Cause: the handler failed, the answer is too large, or the database.
-		// Cure: fix what the error names; the client may repeat the request.
+		// Cause: the handler failed, its answer is too large, or the database.
+		// Cure: the client may repeat the request.
 		h.logger.Error("request failed: nothing was committed", err, fields)
 	}
 }

@@ -53,7 +53,7 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 	return out, nil
 }
 
-// Cause: a Marshaler sets a record key; the forwarder sends such messages concurrently.
+// Cause: a Marshaler sets a record key.
 // Cure: also remove the Marshaler's key until the waiting messages are published.
 var errUnorderedKey = errors.New("kafka: the Marshaler sets a record key, and the outbox has stored the message without " +
 	"a key, in no order: set outbox.PublisherConfig.Key to the same key")

@@ -48,12 +48,12 @@ func (s *subscription) tell(err error) {
 	switch {
 	case errors.Is(err, sarama.ErrOffsetOutOfRange):
 		// Cause: the topic's retention is shorter than the backlog.
-		// Cure: raise retention.ms or retention.bytes; only the producer has the deleted messages.
+		// Cure: raise retention.ms or retention.bytes; only the producer has the messages.
 		s.logger.Error("messages were deleted before they were read: the partition is read on from "+
 			"Consumer.Offsets.Initial: raise the retention of the topic", err, nil)
 	case s.lines.Due("sarama"):
-		// Cause: a broker cannot be reached, or refuses a request.
-		// Cure: fix what the error names; the client rejoins the group.
+		// Cause: a broker is not reached, or refuses a request.
+		// Cure: the client rejoins the group.
 		s.logger.Error("kafka client reports an error: it is retried until it works", err, nil)
 	default:
 		s.logger.Debug("kafka client reports an error", watermill.LogFields{"err": err.Error()})

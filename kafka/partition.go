@@ -105,8 +105,8 @@ func (p *partition) run() {
 			closing = nil
 			p.stop()
 		case <-p.grace:
-			// Cause: handlers were slower than a rebalance or the end of the subscription.
-			// Cure: none behind an inbox, which skips the copies.
+			// Cause: handlers were too slow.
+			// Cure: an inbox skips the copies.
 			p.logger.Error("handlers did not end in time: their messages are delivered again: "+
 				"raise RevokeTimeout or CloseTimeout, or make them faster", context.DeadlineExceeded,
 				watermill.LogFields{"handlers": p.running})
@@ -250,7 +250,7 @@ func (p *partition) beginning() {
 	case err != nil:
 		p.logger.Debug("could not ask for the committed offset", watermill.LogFields{"err": text.OfError(err)})
 	case offset >= 0:
-		// Cause: the group was away longer than the topic's retention, or the topic was recreated.
+		// Cause: the group was away longer than the topic's retention.
 		// Cure: raise the retention; have missing messages sent again.
 		p.logger.Error("committed offset is out of range: messages were deleted before they were handled, "+
 			"or the topic was recreated: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,

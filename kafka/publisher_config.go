@@ -22,8 +22,8 @@ type PublisherConfig struct {
 	// Marshaler: a record key that yours sets is kept, else the ordering key is used.
 	Marshaler wmkafka.Marshaler
 
-	// Configure changes the settings of DefaultSaramaPublisherConfig: TLS, SASL, compression, version, limits; default
-	// none. Settings that could lose or reorder messages are refused.
+	// Configure changes DefaultSaramaPublisherConfig: TLS, SASL, compression, version, limits; default none. Settings
+	// that could lose or reorder messages are refused.
 	Configure func(*sarama.Config) error
 
 	// OTELEnabled traces every message, as watermill-kafka does; default off. observe/otel has a span for each publish

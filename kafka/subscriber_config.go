@@ -27,20 +27,20 @@ type SubscriberConfig struct {
 	// is DefaultSaramaSubscriberConfig by default. NackResendSleep and ReconnectRetrySleep are not used.
 	wmkafka.SubscriberConfig
 
-	// Concurrency is the number of messages of a subscription that are delivered and not acked; default 16. Messages
-	// that failed before use at most half of it. Each handler in middleware.Tx needs a connection.
+	// Concurrency is the number of delivered messages without an ack; default 16. Messages that failed before use at
+	// most half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
 	// Key returns the key by which messages of a partition keep their order; default: the Kafka key. Messages without a
 	// key wait for no other. It must be safe for concurrent use, and must not hang.
 	Key func(*sarama.ConsumerMessage) []byte
 
-	// MaxAhead is the number of messages that are read beyond the oldest unfinished one of a partition; default 10,000.
-	// Then the partition pauses. Up to this number is delivered again after a crash or rebalance.
+	// MaxAhead limits the messages read beyond the oldest unfinished one of a partition; default 10,000. Then the
+	// partition pauses. Up to this number is delivered again after a crash or rebalance.
 	MaxAhead int
 
-	// MaxBytes is the size of unfinished messages of a subscription above which partitions pause; default 64 MiB.
-	// Fetched batches and a copy of each delivered message come on top.
+	// MaxBytes limits the size of unfinished messages; default 64 MiB. Above it, partitions pause. Fetched batches and
+	// a copy of each delivered message come on top.
 	MaxBytes int
 
 	// Backoff is the wait of a key after a nack; default 100 ms doubling to 10 s. outbox.RetryAfter overrides it.

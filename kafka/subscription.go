@@ -61,8 +61,8 @@ func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.outlet.Close()
 	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.stay) {
-		// Cause: the broker does not answer, or the group rebalances.
-		// Cure: none: messages are delivered again, and the inbox skips them.
+		// Cause: the broker does not answer, or a rebalance.
+		// Cure: the inbox skips the copies.
 		s.logger.Error("kafka did not answer at the end of the subscription: "+
 			"the group gives its partitions away only after Consumer.Group.Session.Timeout", context.DeadlineExceeded, nil)
 	}
@@ -71,7 +71,7 @@ func (s *subscription) run() {
 // stay joins the group again and again.
 func (s *subscription) stay() {
 	wait := core.Backoff{Initial: time.Second, Max: 30 * time.Second}
-	// Cause: Kafka cannot be reached, refuses the login, or lacks the topic.
+	// Cause: Kafka is not reached, refuses the login, or lacks the topic.
 	// Cure: fix what the error names.
 	told := trouble.Log{Logger: s.logger, What: "reading from kafka"}
 	for failures := 1; s.ctx.Err() == nil; failures++ {

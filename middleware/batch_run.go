@@ -401,8 +401,8 @@ func (b *batcher) takeBack(batch []*batched) {
 			_, err = b.db.Exec(ctx, b.db.Render(sqltext.UnclaimInbox), one.claim.consumer, one.claim.key, one.claim.note)
 		}
 		if err != nil {
-			// Cause: the function of Batch committed on its own, then failed, and its inbox rows could not be removed.
-			// Cure: leave COMMIT and ROLLBACK to the middleware; look at the effects by hand.
+			// Cause: the function of Batch committed, then failed.
+			// Cure: leave COMMIT to the middleware; check the effects.
 			b.logger.Error("batch ended its transaction: its mark in the inbox could not be removed", err, fieldsOf(one.ctx, one.msg))
 		}
 	}

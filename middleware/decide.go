@@ -35,7 +35,7 @@ func (o *outcomes) classify(err error) (decision outbox.Decision) {
 	defer func() {
 		if p := recover(); p != nil {
 			// Cause: a bug of OutcomesConfig.Classify.
-			// Cure: fix it; the message is retried as for Nack.
+			// Cure: as for Nack.
 			o.logger.Error("panic in Classify: the message is retried", core.Panicked(p), nil)
 			decision = outbox.Nack
 		}
@@ -47,7 +47,7 @@ func (o *outcomes) classify(err error) (decision outbox.Decision) {
 // stack.
 func (o *outcomes) tellPanic(ctx context.Context, msg *message.Message, p any) {
 	// Cause: a bug of the handler or a callback; see the field stack.
-	// Cure: fix it; the message is dead, or was a copy.
+	// Cure: the message is dead, or was a copy.
 	o.logger.Error("handler panicked: its message is acked: fix what the stack names", core.Panicked(p),
 		fieldsOf(ctx, msg).Add(watermill.LogFields{"stack": string(debug.Stack())}))
 }

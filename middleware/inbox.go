@@ -34,7 +34,7 @@ type InboxConfig struct {
 	// Key identifies the message; default: its UUID. An empty key, or one over 1 KiB, makes the message poison; an
 	// error fails it.
 	Key func(msg *message.Message) (string, error)
-	// CheckContent compares the SHA-256 of a copy's payload with the handled one's; default off. A different copy is
+	// CheckContent compares a copy's payload with the handled one's, by SHA-256; default off. A different copy is
 	// acked, logged as an error, reported as observe.Mismatch and passed to OnMismatch. It costs a round trip for each
 	// copy.
 	CheckContent bool
@@ -226,8 +226,8 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 		return nil
 	}
 	err = errors.New("skipped: its key was handled before with other content")
-	// Cause: two messages with one ID have different content; the second was skipped.
-	// Cure: the sender must use another ID; handle the second in InboxConfig.OnMismatch.
+	// Cause: the second message with the ID was skipped.
+	// Cure: correct the sender, or handle it in InboxConfig.OnMismatch.
 	i.logger.Error("message ID reused with other content", err, fields)
 	ended(ctx, i.db, i.cfg.Service, msg, h, observe.Mismatch, err)
 	if i.cfg.OnMismatch == nil {

@@ -229,8 +229,8 @@ func (o *outcomes) conclude(
 	decision := o.decide(h, err)
 	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
 		decision = outbox.Nack
-		// Cause: the handler cannot read this letter, or what it calls is down.
-		// Cure: fix the handler; the letter is redelivered.
+		// Cause: the handler of the dead-letter topic failed.
+		// Cure: the letter is redelivered.
 		o.logger.Error("dead letter failed: it gets no letter of its own, and is nacked: fix its handler",
 			err, fieldsOf(ctx, msg))
 	}
@@ -250,11 +250,11 @@ func (o *outcomes) conclude(
 			return observe.Duplicate, 0, nil
 		}
 		if o.isLetter(ctx) {
-			// Cause: a handler of the dead-letter topic gave up.
-			// Cure: fix the handler; outboxctl inbox list --state dead.
+			// Cause: a handler of the dead-letter topic failed too often.
+			// Cure: see outboxctl inbox list --state dead.
 			o.logger.Error("dead letter died: it gets no letter of its own", err, fieldsOf(ctx, msg))
 		} else {
-			// Cause: MaxAttempts and MinDeadAge are exceeded, or the handler returned Poison.
+			// Cause: MaxAttempts and MinDeadAge are over, or Poison.
 			// Cure: fix the handler; then outboxctl inbox redrive.
 			o.logger.Error("message died: dead letter written", err, fieldsOf(ctx, msg).Add(watermill.LogFields{
 				"dead_letter_topic": o.cfg.DeadLetterTopic,
@@ -297,7 +297,7 @@ func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handli
 	case h.acked:
 		if err := h.work.Unack(ctx); err != nil {
 			// Cause: the handler committed, then failed.
-			// Cure: do not end the transaction; check the effects, since the message counts as handled.
+			// Cure: leave COMMIT to the middleware; check the effects: the message counts as handled.
 			o.logger.Error("handler ended its transaction: the ack could not be undone", err, fieldsOf(ctx, msg))
 		}
 	case h.claim != nil:
@@ -312,7 +312,7 @@ func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, s
 	}
 	if _, err := o.db.Exec(ctx, o.db.Render(statement), c.consumer, c.key, arg); err != nil {
 		// Cause: the database.
-		// Cure: none: the message is redelivered, and the attempt not counted.
+		// Cure: the message is redelivered, the attempt not counted.
 		o.logger.Error("could not record the outcome in the inbox", err, fieldsOf(ctx, msg))
 	}
 }

@@ -37,8 +37,8 @@ type TxConfig struct {
 	MaxRetries int
 	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
-	// OnBegin runs first in each transaction, for SET LOCAL, a tenant's search_path or role; default none. An error, or
-	// a failed statement, fails the message.
+	// OnBegin runs first in each transaction, for SET LOCAL or a tenant's search_path; default none. An error, or a
+	// failed statement, fails the message.
 	OnBegin func(ctx context.Context, msg *message.Message) error
 	// JoinContext joins a transaction in the message's context, behind a savepoint and without retries; default off.
 	// Set it only if the code that began the transaction waits for the handler.

@@ -79,8 +79,8 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 	}
 	wait := backoff.Delay(failures)
 	if o.lines.Due("miswired " + name) {
-		// Cause: a middleware is missing or misplaced, or the handler lacks a publish topic.
-		// Cure: do what the error says, and deploy.
+		// Cause: a middleware is missing or misplaced, the handle is wrong, or there is no publish topic.
+		// Cure: the error says which.
 		o.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",
 			err, fieldsOf(ctx, msg).Add(watermill.LogFields{"wait": wait}))
 	}
@@ -164,7 +164,7 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 	}, o.db.Render(sqltext.InboxFailures), c.consumer, c.key, c.hash)
 	if err != nil {
 		// Cause: the database.
-		// Cure: none: the message is redelivered.
+		// Cure: the message is redelivered.
 		o.logger.Error("could not read from the inbox how often a message failed", err, fieldsOf(ctx, msg))
 		return nil
 	}

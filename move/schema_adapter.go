@@ -17,9 +17,9 @@ import (
 
 // SchemaAdapterConfig configures NewSchemaAdapter. The zero value is ready for use.
 type SchemaAdapterConfig struct {
-	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder publisher, if you use one. Messages published to
-	// this topic are taken out of their envelopes and stored under their own topics; default "forwarder_topic", as in
-	// Watermill.
+	// ForwarderTopic is the ForwarderTopic of Watermill's forwarder publisher, if you use one; default
+	// "forwarder_topic". Messages published to this topic are taken out of their envelopes and stored under their own
+	// topics.
 	ForwarderTopic string
 	// Marshaler is the marshaler of the envelopes; default JSON.
 	Marshaler wforwarder.Marshaler
@@ -109,6 +109,6 @@ func (s *SchemaAdapter) UnmarshalMessage(wsql.Scanner) (wsql.Row, error) {
 // SubscribeIsolationLevel returns the default level.
 func (s *SchemaAdapter) SubscribeIsolationLevel() stdsql.IsolationLevel { return stdsql.LevelDefault }
 
-// Cause: a SchemaAdapter was passed to a watermill-sql subscriber.
+// Cause: a SchemaAdapter was passed to it.
 // Cure: read the outbox with forwarder.Subscriber.
 var errWriteOnly = errors.New("a watermill-sql subscriber cannot read the outbox: use forwarder.Subscriber")

@@ -30,8 +30,8 @@ type WatermillConfig struct {
 	ConsumerGroup string
 	// Marshaler is the marshaler of the envelopes; default JSON.
 	Marshaler wforwarder.Marshaler
-	// BuryUnreadable stores rows without a valid envelope as dead messages under the forwarder's topic, with the
-	// reason; default off: such a row ends the move. Invalid metadata characters become U+FFFD.
+	// BuryUnreadable stores rows without a valid envelope as dead messages, with the reason; default off: such a row
+	// ends the move. Their topic is the forwarder's. Invalid metadata characters become U+FFFD.
 	BuryUnreadable bool
 
 	// BatchSize is the number of messages in one transaction and in memory; default 500.

@@ -96,7 +96,7 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 var errTooOld = errors.New("the server pins no client: run nats-server 2.11 or later")
 
 // Cause: another program or other settings created it.
-// Cure: or delete it; then the stream is read from its beginning.
+// Cure: or delete it: the stream is then read from its beginning.
 var errOtherConsumer = errors.New("the consumer was made for something else: " +
 	"use another name in SubscriberConfig.Consumer")
 

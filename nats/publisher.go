@@ -146,7 +146,7 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		natsgo.DisconnectErrHandler(func(_ *natsgo.Conn, err error) {
 			if err != nil {
 				// Cause: the server stopped, or the network broke.
-				// Cure: none if "NATS connection is back" follows.
+				// Cure: wait for "NATS connection is back".
 				logger.Error("NATS connection lost: reconnecting", err, nil)
 			}
 		}),
@@ -179,8 +179,8 @@ func (a *attempts) tell(_ *natsgo.Conn, err error) {
 		return
 	}
 	a.said = time.Now()
-	// Cause: no server can be reached, or TLS or the login is refused.
-	// Cure: check PublisherConfig.URL, network and credentials.
+	// Cause: no server is reached, or it refuses TLS or the login.
+	// Cure: check URL, network and credentials.
 	a.logger.Error("connecting to NATS failed: retrying", err, nil)
 }
 

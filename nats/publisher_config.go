@@ -35,7 +35,7 @@ type PublisherConfig struct {
 	// PublishOptions. Disabled and TrackMsgId must stay false.
 	JetStream wmnats.JetStreamConfig
 
-	// AckTimeout is how long a message waits for JetStream's acknowledgement; default 5 s. Keep it below
+	// AckTimeout is how long a message waits for its acknowledgement; default 5 s. Keep it below
 	// forwarder.Config.PublishTimeout.
 	AckTimeout time.Duration
 }

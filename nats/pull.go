@@ -90,7 +90,7 @@ func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
 func delivered(msg *natsgo.Msg) bool { return strings.HasPrefix(msg.Reply, "$JS.ACK.") }
 
 // Cause: another leader, a deleted consumer, or a limit.
-// Cure: none, unless a line says that pulls fail.
+// Cure: retried.
 var errRefused = errors.New("a pull was refused by JetStream")
 
 // status says whether a pull is over, and whether it went wrong.

@@ -99,8 +99,8 @@ func (r *reader) run() error {
 			r.grace = time.After(r.cfg.CloseTimeout)
 		case <-r.grace:
 			if r.term != nil && r.term.running > 0 {
-				// Cause: handlers were slower than CloseTimeout.
-				// Cure: none behind an inbox, which skips the copies.
+				// Cause: handlers were too slow.
+				// Cure: an inbox skips the copies.
 				r.logger.Error("handlers did not end in time: their messages are delivered again: "+
 					"raise CloseTimeout, or make them faster", context.DeadlineExceeded,
 					watermill.LogFields{"handlers": r.term.running})
@@ -192,8 +192,8 @@ func (r *reader) failed(p pull) {
 	if time.Since(r.refused) < r.cfg.AckWait || !r.lines.Due("pull") {
 		return
 	}
-	// Cause: pulls exceed a limit such as MaxWaiting, or the server does not answer.
-	// Cure: raise the limit that the error names (nats consumer edit), or check the server.
+	// Cause: a limit such as MaxWaiting, or the server does not answer.
+	// Cure: nats consumer edit raises the limit.
 	r.logger.Error("pulls from the consumer fail, and nothing is read: raise the limit of the consumer that the error "+
 		"names, or check the server", p.err, watermill.LogFields{"failing_since": r.refused})
 }

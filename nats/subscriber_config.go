@@ -36,8 +36,8 @@ type SubscriberConfig struct {
 	// Publisher.
 	Unmarshaler wmnats.Unmarshaler
 
-	// Concurrency is the number of messages of a subscription that are delivered and not acked; default 16. Messages
-	// that failed before use at most half of it. Each handler in middleware.Tx needs a connection.
+	// Concurrency is the number of delivered messages without an ack; default 16. Messages that failed before use at
+	// most half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
 	// Key returns the key by which messages keep their order; default: the header "outbox_key". Messages without a key
@@ -48,7 +48,7 @@ type SubscriberConfig struct {
 	// the consumer pauses.
 	MaxAhead int
 
-	// MaxBytes is the size of unfinished messages above which the consumer pauses; default 64 MiB. One pull of up to
+	// MaxBytes limits the size of unfinished messages; default 64 MiB. Above it, the consumer pauses. One pull of up to
 	// 256 messages comes on top.
 	MaxBytes int
 

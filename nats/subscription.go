@@ -38,7 +38,7 @@ func newSubscription(
 	s := &subscription{
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
 		reports: inbound.NewReports(cfg.Observers, logger),
-		// Cause: NATS cannot be reached, refuses the login, has no stream for the subject, or an unfit consumer.
+		// Cause: NATS is not reached, refuses the login, or lacks a stream or a fit consumer.
 		// Cure: fix what the error names.
 		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
 	}

@@ -12,11 +12,11 @@ import (
 )
 
 var (
-	// Cause: ExpiresAt passed before the message was handled.
-	// Cure: set a later ExpiresAt, or handle messages sooner.
+	// Cause: ExpiresAt passed first.
+	// Cure: set a later time, or handle messages sooner.
 	errExpired = errors.New("expired")
 	// Cause: the process died or lost its lease.
-	// Cure: find in the logs what ended it; then requeue.
+	// Cure: the logs show why; then requeue.
 	errExhausted = errors.New("the process died in the last attempt")
 )
 
@@ -39,8 +39,8 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	defer func() { // OnDead may end the goroutine
 		if err != nil && !errors.Is(err, ErrLeaseLost) {
 			if c.loop.work.Err() != nil {
-				// Cause: OnDead took longer than CloseTimeout.
-				// Cure: raise CloseTimeout, or shorten OnDead.
+				// Cause: OnDead took longer.
+				// Cure: raise it.
 				d.logger.Error("message not marked dead at the end of CloseTimeout: it is released", err, c.fields())
 				c.release(0, text.OfError(err))
 				return
@@ -63,8 +63,8 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	})
 	switch {
 	case err == nil:
-		// Cause: MaxAttempts is reached, it expired, or the handler returned Poison.
-		// Cure: outboxctl errors --in queue; then queue requeue, or discard.
+		// Cause: MaxAttempts is reached, it expired, or Poison.
+		// Cure: see outboxctl errors --in queue; then queue requeue or discard.
 		d.logger.Error("message died", cause, c.fields())
 		return observe.Dead
 	case errors.Is(err, ErrLeaseLost):
@@ -86,8 +86,8 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 	case !ours:
 		return ErrLeaseLost
 	case crashes >= c.mostCrashes():
-		// Cause: OnDead exits, panics outside its goroutine, or needs too much memory.
-		// Cure: find in the logs what ended them; fix OnDead.
+		// Cause: OnDead exits, panics in another goroutine, or needs too much memory.
+		// Cure: the logs show what ended them.
 		d.logger.Error("gave up OnDead: processes died of it: the message is marked dead without it", cause, c.fields())
 		return nil
 	}

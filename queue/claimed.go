@@ -284,7 +284,7 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	case len(refused.ids) > 0: // its lease ends, and reaping gives it back, or is refused as well
 		c.loop.store.refused(what, queueRow{ID: c.ID, topic: c.Topic}, refused.first)
 	case err != nil:
-		// Cause: the database, until the lease expired.
+		// Cause: the database.
 		// Cure: effects outside the transaction are repeated.
 		c.loop.logger.Error("could not record the result of a message: it is redelivered when its lease expires", err,
 			c.fields().Add(watermill.LogFields{"what": what}))

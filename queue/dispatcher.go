@@ -71,7 +71,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 			return nil
 		}
 		// Cause: the database, or the queue's table is missing.
-		// Cure: do what the error says; outboxctl doctor lists all problems.
+		// Cure: run outboxctl doctor for all problems.
 		d.logger.Error("dispatcher could not start", err, nil)
 		return err
 	}
@@ -146,8 +146,8 @@ func (d *Dispatcher) handle(c *claimed) {
 	}
 }
 
-// Cause: no handler of this process has the topic.
-// Cure: add a handler, or set DefaultHandler.
+// Cause: no handler of this process has it.
+// Cure: add one, or set DefaultHandler.
 var errNoHandler = errors.New("no handler for the topic")
 
 // putOff keeps a message of a topic without a handler, for another service or release that has one. While those may be
@@ -167,7 +167,7 @@ func (d *Dispatcher) putOff(c *claimed) {
 	}
 	fields := c.fields().Add(watermill.LogFields{"wait": wait.String()})
 	if warn {
-		// Cause: no handler of this process has the topic.
+		// Cause: no handler of this process has it.
 		d.logger.Info("warning: no handler for the topic: its messages stay, and are charged no attempt: "+
 			"add it to DispatcherConfig.Handlers, or set DefaultHandler", fields)
 	} else {

@@ -18,8 +18,8 @@ type DispatcherConfig struct {
 	// DefaultHandler handles all other topics; its Concurrency must be 0. Default none: their messages are left to
 	// other processes, wait without a charged attempt, and cause a warning a minute for each topic.
 	DefaultHandler Handler
-	// Concurrency is the number of messages that are claimed and handled concurrently; default 16. A handler in a
-	// transaction needs a connection; the dispatcher two or three more.
+	// Concurrency is the number of messages handled concurrently; default 16. A handler in a transaction needs a
+	// connection; the dispatcher two or three more.
 	Concurrency int
 	// MaxBytes bounds the payloads that are being handled; default 64 MiB. Memory is at most twice that and one
 	// message. In a Group it applies to each database.
@@ -27,11 +27,11 @@ type DispatcherConfig struct {
 	// BatchSize is the number of messages of one claim; default 50, at most 10,000. Raise it for short handlers with a
 	// high Concurrency.
 	BatchSize int
-	// LeaseTTL is how long messages of a dead process are kept from others; default 30 s, at least 1 s. It is renewed
-	// while a handler runs.
+	// LeaseTTL is how long messages of a dead process wait; default 30 s, at least 1 s. It is renewed while a handler
+	// runs.
 	LeaseTTL time.Duration
-	// PollInterval is the delay of messages of other processes without a notification; default 500 ms. It grows tenfold
-	// while there is nothing to do, which is how late a delayed message may be.
+	// PollInterval is the delay without a notification; default 500 ms. It grows tenfold while there is nothing to do,
+	// which is how late a delayed message may be.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection of its own; default off. Set it behind a transaction
 	// pooler.
@@ -46,9 +46,9 @@ type DispatcherConfig struct {
 	// Classify returns outbox.DeadLetter, outbox.Ack or outbox.Nack for errors that wrap neither outbox.ErrPoison nor
 	// outbox.ErrAlreadyProcessed; default: Nack.
 	Classify func(err error) outbox.Decision
-	// OnDead is called in the transaction that marks a message dead, to publish a dead letter for example; default
-	// none. Its context ends after 30 s. If it fails, the message is retried after a minute; if processes die of it
-	// three times, the message is marked dead without it. Store.Fail and MarkDead do not call it.
+	// OnDead is called in the transaction that marks a message dead; default none. It can publish a dead letter. Its
+	// context ends after 30 s. If it fails, the message is retried after a minute; if processes die of it three times,
+	// the message is marked dead without it. Store.Fail and MarkDead do not call it.
 	OnDead func(ctx context.Context, msg *Message, err error) error
 }
 

@@ -157,8 +157,8 @@ func (g *Group) look(ctx context.Context, s *pool) {
 			s.lookAt = now.Add(wait)
 			fields := watermill.LogFields{"db": names(list), "wait": wait.String(), "failures": s.breaker.Failures()}
 			if s.breaker.Failures() == 1 {
-				// Cause: the databases.
-				// Cure: check these databases; the Group retries.
+				// Cause: the database.
+				// Cure: the Group retries them.
 				list[0].store.logger.Error("looking at databases failed: they are skipped, for longer each time", err, fields)
 			} else {
 				list[0].store.logger.Debug("looking at databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))

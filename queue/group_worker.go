@@ -229,8 +229,8 @@ func (g *Group) polled(m *worker, got int, full bool, err error) {
 		wait := m.breaker.Failed(time.Now())
 		fields := watermill.LogFields{"wait": wait.String(), "failures": m.breaker.Failures()}
 		if m.breaker.Failures() == 1 {
-			// Cause: one queue of the Group cannot be read.
-			// Cure: check that database; the Group retries.
+			// Cause: the database.
+			// Cure: the Group retries it.
 			m.d.logger.Error("claiming failed: the database is skipped, for longer each time", err, fields)
 		} else {
 			m.d.logger.Debug("claiming still fails", fields.Add(watermill.LogFields{"err": err.Error()}))

@@ -185,7 +185,7 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		c.ack()
 		return observe.RolledBack
 	case errors.As(err, &lost):
-		// Cause: the lease could not be renewed: the process paused, or the database.
+		// Cause: the process paused, or the database.
 		// Cure: raise LeaseTTL; return when the context ends.
 		d.logger.Error("handler failed after its lease was lost: the message is delivered to another", lost.handler, fields)
 		return observe.Duplicate
@@ -193,8 +193,8 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 		d.logger.Info("lease lost before the handler was called: the message is delivered to another", fields)
 		return observe.Duplicate
 	case context.Cause(c.loop.work) == errStopped:
-		// Cause: the handler took longer than CloseTimeout.
-		// Cure: raise CloseTimeout, or shorten handlers.
+		// Cause: it took longer than CloseTimeout.
+		// Cure: raise it, or shorten handlers.
 		d.logger.Error("handler interrupted at the end of CloseTimeout: the message is released, and charged no attempt",
 			err, fields)
 		c.release(0, "")
@@ -215,8 +215,8 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 	if later, wait := d.store.uncharged(err); later {
 		return d.postpone(c, err, wait)
 	}
-	// Cause: the handler returned an error or panicked.
-	// Cure: fix what the error names; it is retried until MaxAttempts.
+	// Cause: it returned an error or panicked.
+	// Cure: it is retried until MaxAttempts.
 	d.logger.Error("handler failed", err, fields)
 	switch decision := d.decide(err); {
 	case decision == outbox.Ack:
@@ -257,8 +257,8 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 	if miswired(err) {
 		outcome = observe.Failed
 		if d.store.lines.Due("miswired " + c.Topic) {
-			// Cause: a middleware is missing or misplaced, or the handle is wrong.
-			// Cure: do what the error says, and deploy.
+			// Cause: a middleware is missing or misplaced, the handle is wrong, or there is no publish topic.
+			// Cure: the error says which.
 			d.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",
 				err, fields)
 		}
@@ -276,7 +276,7 @@ func (d *Dispatcher) unack(c *claimed) {
 	defer cancel()
 	if err := c.Unack(ctx); err != nil {
 		// Cause: the handler committed, then failed.
-		// Cure: do not end the transaction; check the effects, since the message counts as done.
+		// Cure: leave COMMIT to the middleware; check the effects: the message counts as handled.
 		d.logger.Error("handler ended its transaction: the ack could not be undone", err, c.fields())
 	}
 }
@@ -290,7 +290,7 @@ func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
 	}
 	if failed := guarded(func() error { decision = d.cfg.Classify(err); return nil }); failed != nil {
 		// Cause: a bug of DispatcherConfig.Classify.
-		// Cure: fix it; the message is retried as for Nack.
+		// Cure: as for Nack.
 		d.logger.Error("panic in Classify: the message is retried", failed, nil)
 		return outbox.Nack
 	}

@@ -22,7 +22,7 @@ const (
 
 // errStopped ends the contexts of handlers that are still running after CloseTimeout.
 // Cause: handlers took longer than CloseTimeout.
-// Cure: raise CloseTimeout, or return when the context ends.
+// Cure: raise it, or return when the context ends.
 var errStopped = errors.New("queue: stopped")
 
 // loopConfig is the configuration in which a Dispatcher and a subscription differ.
@@ -140,7 +140,7 @@ func (l *loop) step(fn func()) {
 
 func (l *loop) claim(ctx context.Context) {
 	// Cause: the database.
-	// Cure: no message is handled until it works.
+	// Cure: no message is handled.
 	report := trouble.Log{Logger: l.logger, What: "claiming messages"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -189,8 +189,8 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	case err != nil:
 		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
 	case unable != nil:
-		// Cause: the connection broke during a claim.
-		// Cure: none: the messages are redelivered when their leases expire.
+		// Cause: the connection broke.
+		// Cure: they are redelivered when their leases expire.
 		l.logger.Error("messages claimed by a statement whose reply was lost: could not look for them: retrying", unable, nil)
 	}
 	if found.suspect && !suspects.take() {
@@ -335,7 +335,7 @@ func (l *loop) stop() {
 	}
 	l.giveUp(errStopped)
 	if !within(done, lastWait) {
-		// Cause: a call without a context, a lock, or a wait that takes no context.
+		// Cause: a call, lock or wait without the context.
 		// Cure: return when the context ends.
 		l.logger.Error("stopped while handlers were running: they ignore their contexts: their messages are redelivered "+
 			"when the leases expire",

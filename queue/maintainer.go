@@ -41,10 +41,10 @@ func newMaintainer(s *Store, logger watermill.LoggerAdapter, lease, clean time.D
 	return &maintainer{
 		store: s, logger: logger, lease: lease, clean: clean, service: service,
 		// Cause: the database.
-		// Cure: until it works, messages of dead processes wait.
+		// Cure: messages of dead processes wait.
 		reaping: trouble.Log{Logger: logger, What: "reaping expired leases"},
-		// Cause: the database, or no grant to delete.
-		// Cure: grant what schema.Roles prints; the table grows until it works.
+		// Cause: the database.
+		// Cure: the table grows.
 		cleaning: trouble.Log{Logger: logger, What: "deleting done messages past their retention"},
 	}
 }
@@ -148,8 +148,8 @@ func (m *maintainer) run(ctx context.Context) {
 // listen is the goroutine that receives notifications of commits in other processes. Those that it misses are found by
 // polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.Notification)) {
-	// Cause: the LISTEN connection broke, or the pool is full.
-	// Cure: check the size of the pool; until it works, dispatchers poll.
+	// Cause: its connection broke, or the pool is full.
+	// Cure: until it works they are polled for.
 	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
 	wait := newBackOff(100*time.Millisecond, 30*time.Second)
 	err := retry(ctx, wait, report.Tell, func(ctx context.Context) error {

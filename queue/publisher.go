@@ -15,8 +15,8 @@ import (
 
 // PublisherConfig configures NewPublisher. The zero value is ready for use.
 type PublisherConfig struct {
-	// WithoutTx is what Publish does if the context carries no transaction. Default outbox.RequireTx: it returns
-	// outbox.ErrNoTx. Set outbox.OwnTx for the publisher of a forwarder; outbox.PassThrough is refused.
+	// WithoutTx is what Publish does without a transaction; default outbox.RequireTx: it returns outbox.ErrNoTx. Set
+	// outbox.OwnTx for the publisher of a forwarder; outbox.PassThrough is refused.
 	WithoutTx outbox.WithoutTx
 }
 

@@ -50,7 +50,7 @@ const (
 const unchanged State = "unchanged"
 
 // errUnchanged is the error of a statement that locked a row and did not change it.
-// Cause: its function ends with RETURN NULL, as one of an AFTER trigger may.
+// Cause: its function ends with RETURN NULL.
 // Cure: RETURN NEW, or drop the trigger.
 var errUnchanged = errors.New("the row stayed as it was: a BEFORE UPDATE trigger on the table returned NULL")
 
@@ -232,8 +232,8 @@ func causeOf(what string, row queueRow, err error) string {
 
 func (s *Store) logRefused(what string, row queueRow, wait time.Duration, err error) {
 	if s.lines.Due("refused " + causeOf(what, row, err)) {
-		// Cause: a CHECK added NOT VALID, a policy, or a trigger that raises or returns NULL, refuses the update of this row.
-		// Cure: the message is tried again alone, usually at most 5 min after the last time.
+		// Cause: a CHECK added NOT VALID, a policy, or a trigger that raises or returns NULL.
+		// Cure: it is tried again every 5 min.
 		s.logger.Error("message refused by the database: the others go on, and it is tried again alone: "+
 			"drop or mend the constraint or trigger on the table, or correct the row", err, watermill.LogFields{
 			"topic": row.topic, "source": row.Source, "message_id": row.MessageID, "statement": what,

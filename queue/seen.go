@@ -36,7 +36,7 @@ func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool,
 
 func (s *Store) mismatch(id ID) {
 	// Cause: two messages with one ID have different hashes.
-	// Cure: the sender must use another ID, or hash the payload.
+	// Cure: correct the sender.
 	s.logger.Error("message ID reused with other content: the sender reuses IDs, or the hash is not of the payload",
 		errors.New("hash differs from the stored one"),
 		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})

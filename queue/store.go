@@ -31,8 +31,8 @@ type StoreConfig struct {
 	Backoff outbox.Backoff
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 unlimited.
 	MaxAttempts int
-	// Retention is how long messages that are done, or were only seen, are kept; default 30 days, -1 forever. A copy that
-	// arrives later is handled again.
+	// Retention is how long done messages are kept; default 30 days, -1 forever. It is also that of messages that were
+	// only seen. A copy that arrives later is handled again.
 	Retention time.Duration
 }
 

@@ -91,8 +91,8 @@ func (l *loop) endStrays() {
 	defer l.claiming.Unlock()
 	l.step(func() { l.strays.next = time.Time{} })
 	if err := l.giveBackStrays(); err != nil {
-		// Cause: the connection broke during a claim.
-		// Cure: none.
+		// Cause: the connection broke.
+		// Cure: none is needed.
 		l.logger.Error("messages may have been claimed by a statement whose reply was lost: they are redelivered "+
 			"when their leases expire", err, nil)
 	}

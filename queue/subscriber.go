@@ -19,7 +19,7 @@ import (
 type SubscriberConfig struct {
 	// Service names the service to observers; default none.
 	Service string
-	// Concurrency is the number of messages that are claimed and delivered before they are acked; default 16.
+	// Concurrency is the number of delivered messages without an ack; default 16.
 	Concurrency int
 	// MaxBytes bounds their payloads; default 64 MiB.
 	MaxBytes int
@@ -29,9 +29,9 @@ type SubscriberConfig struct {
 	// without a charge.
 	CloseTimeout time.Duration
 
-	// LeaseTTL is how long messages of a dead process are kept from others; default 30 s, at least 1 s.
+	// LeaseTTL is how long messages of a dead process wait; default 30 s, at least 1 s.
 	LeaseTTL time.Duration
-	// PollInterval is the delay without a notification; default 500 ms, growing tenfold while there is nothing to do.
+	// PollInterval is the delay without a notification; default 500 ms. It grows tenfold while there is nothing to do.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection; default off.
 	DisableListen bool
@@ -187,8 +187,8 @@ func MessageFromContext(ctx context.Context) (Message, bool) {
 	return *stored.copy(), true
 }
 
-// Cause: the receiver neither acked nor nacked.
-// Cure: raise AckTimeout, or ack sooner.
+// Cause: the receiver did neither.
+// Cure: raise it, or ack sooner.
 var errAckTimeout = errors.New("no ack within SubscriberConfig.AckTimeout")
 
 // deliver returns when the message is settled.

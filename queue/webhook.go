@@ -31,8 +31,8 @@ type WebhookConfig struct {
 	// answers 200 and stores nothing: return it for event types without a handler. outbox.RetryAfter, here and in
 	// Verify and Store, answers 503 with Retry-After; any other error 400.
 	Item func(r *http.Request, body []byte) (Item, error)
-	// Store chooses the store of a request, such as the tenant's, after Verify; default: the store of NewWebhook. An
-	// error is answered with 404.
+	// Store chooses the store of a request after Verify, such as the tenant's; default: that of NewWebhook. An error is
+	// answered with 404.
 	Store func(r *http.Request) (*Store, error)
 	// ConflictOnChange answers 409 to a known message with other content. Default off: it replaces the content unless
 	// the message was handled, and the difference is logged.
@@ -157,12 +157,12 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.As(err, &panicked):
 		no.status = http.StatusInternalServerError
 		// Cause: a bug of Verify, Item or Store; see the field stack.
-		// Cure: fix it; the sender repeats it.
+		// Cure: the sender repeats it.
 		logger.Error("webhook panicked", err, watermill.LogFields{"path": path, "stack": panicked.stack})
 	default:
 		no.status = http.StatusServiceUnavailable
 		// Cause: the database, or the message cannot be stored.
-		// Cure: fix what the error names; the sender repeats it.
+		// Cure: the sender repeats it.
 		logger.Error("webhook not stored: the sender is told to repeat it", err, watermill.LogFields{"path": path})
 	}
 	switch no.status {
@@ -255,7 +255,7 @@ func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 }
 
 // Cause: the ID is known, and ConflictOnChange is set.
-// Cure: the sender must use another ID.
+// Cure: correct the sender.
 var errConflict = errors.New("message ID reused with other content")
 
 // put returns when the message is committed, even if the client has gone.

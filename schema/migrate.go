@@ -14,7 +14,7 @@ import (
 // ErrSchemaChanged is returned by Migrate if an applied version differs from this build's, and by Check, within a
 // *CheckError, for each finding.
 //
-// Cure: outboxctl migrate up, or do what the error lists.
+// Cure: run outboxctl migrate up, or do what the error lists.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")
 
 // MigrateConfig configures Migrate. The zero value runs all that is missing.

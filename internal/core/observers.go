@@ -39,7 +39,7 @@ func (db *DB) guard(what string, fn func()) {
 	defer func() {
 		if p := recover(); p != nil {
 			// Cause: a bug of the function; see the field stack.
-			// Cure: fix it; the transaction is not affected.
+			// Cure: the transaction is not affected.
 			db.logger.Error("observer or AfterCommit function panicked", Panicked(p), watermill.LogFields{
 				"what": what, "db": db.name, "stack": string(debug.Stack())})
 		}

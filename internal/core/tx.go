@@ -223,8 +223,8 @@ func (s *scope) watched() error {
 // abandon handles a function that never returned: the error has no caller to go to.
 func (s *scope) abandon(err error) {
 	if errors.Is(err, drive.ErrTxEnded) {
-		// Cause: the function ended the transaction, then panicked or called runtime.Goexit.
-		// Cure: leave COMMIT and ROLLBACK to InTx.
+		// Cause: the function ended the transaction, then panicked or called Goexit.
+		// Cure: leave COMMIT to InTx.
 		s.tx.db.logger.Error("function of InTx ended its transaction and then did not return", err,
 			watermill.LogFields{"db": s.tx.db.name})
 	}

@@ -16,8 +16,8 @@ var ErrLeaseLost = errors.New("queue: lease lost: the message is delivered to an
 var ErrNotBegun = errors.New("no transaction for the handler")
 
 // ErrNoLetter means that a dying message stays alive because its dead letter could not be written.
-// Cause: the letter of a dying message was not written.
-// Cure: check the database, and the grant to insert into the outbox.
+// Cause: the database, or no grant to insert into the outbox.
+// Cure: the message is retried.
 var ErrNoLetter = errors.New("dead letter not written")
 
 // Work is a message that was claimed from the durable queue. The middleware that opens the transaction of its handler

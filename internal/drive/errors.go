@@ -27,11 +27,11 @@ var (
 	// ErrNoListen is returned where notifications do not arrive: database/sql has none, and behind a pooler such as
 	// PgBouncer sessions are not tied to a connection.
 	// Cause: the handle is of database/sql, or behind a pooler.
-	// Cure: for less delay, connect with pgx and without a pooler.
+	// Cure: for less delay, use pgx without a pooler.
 	ErrNoListen = errors.New("outbox: no notifications on this connection: forwarders poll")
 
 	// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
-	// Cause: a statement failed, which aborts the transaction, and the function went on.
+	// Cause: a failed statement aborts the transaction.
 	// Cure: return the statement's error.
 	errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w",
 		pgx.ErrTxCommitRollback)

@@ -40,12 +40,12 @@ func Reason[T any](p Pause, w *keyed.Window[T], full bool) observe.PauseReason {
 
 // ErrHung is what the line of a source whose handlers hang says.
 //
-// Cause: handlers occupy all slots and do not return.
-// Cure: bound their waits by the message's context.
+// Cause: handlers do not return.
+// Cure: wait with the message's context.
 var ErrHung = errors.New("handlers hang")
 
-// Cause: a handler nacked without middleware.Outcomes.
-// Cure: add middleware.Stack or Outcomes.
+// Cause: a handler nacked.
+// Cure: add it, or middleware.Stack.
 var errNackedUnknown = errors.New("the error is not known, as the handler has no middleware.Outcomes")
 
 // lastFailure is why a source waits for a message.
@@ -77,13 +77,13 @@ func Describe[T any](
 	case !blocked && !hung, !lines.Due(fmt.Sprint("paused ", state.Partition)):
 	case blocked:
 		oldest := w.Oldest()
-		// Cure: its last error is in the inbox (outboxctl inbox list --state failing).
+		// Cure: see outboxctl inbox list --state failing.
 		logger.Error("reading is paused: MaxAhead messages or MaxBytes are read beyond a message that keeps failing: "+
 			"fix its handler, or let it declare the message poison", lastFailure(oldest.Failures, cause(oldest.Value)),
 			watermill.LogFields{position: oldest.Pos, "failing_since": since, "waiting": w.Undone()})
 	case hung:
-		// Cause: handlers wait without a timeout and occupy all slots.
-		// Cure: see a goroutine dump; bound the wait by the message's context.
+		// Cause: handlers wait without a timeout.
+		// Cure: a goroutine dump shows where; wait with the message's context.
 		logger.Error("reading is paused, and no handler has returned for five minutes: "+
 			"bound what handlers wait for, and restart the process", ErrHung, watermill.LogFields{
 			"handlers": running, "paused_since": p.Since, "waiting": w.Undone(),

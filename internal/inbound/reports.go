@@ -71,7 +71,7 @@ func (r *Reports) tell(state observe.PartitionState) {
 			defer func() {
 				if p := recover(); p != nil {
 					// Cause: a bug of an observer.
-					// Cure: fix it; see the field stack.
+					// Cure: reading goes on.
 					r.logger.Error("observer panicked", core.Panicked(p), watermill.LogFields{
 						"observer": fmt.Sprintf("%T", to), "stack": string(debug.Stack()),
 					})

@@ -17,8 +17,7 @@ const scope = "github.com/millrace-go/watermill-outbox/observe/otel"
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// TracerProvider and MeterProvider make spans and instruments; default: the global ones. A noop provider switches
-	// one of them off.
+	// TracerProvider and MeterProvider; default: the global ones. A noop provider switches one of them off.
 	TracerProvider trace.TracerProvider
 	MeterProvider  metric.MeterProvider
 	// Propagator carries the span context in metadata; default: the global one, or W3C Trace Context if none is set.

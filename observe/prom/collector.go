@@ -105,8 +105,8 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 func (c *Collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:
-		// Cause: the database, or no grant to read.
-		// Cure: grant what schema.Roles prints for a reader.
+		// Cause: the database.
+		// Cure: figures are missing.
 		c.logger.Error("reading the tables for metrics failed: retrying: logged once until it works", err, nil)
 	case err == nil && c.failing:
 		c.logger.Info("reading the tables for metrics works again", nil)

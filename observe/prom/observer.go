@@ -18,8 +18,8 @@ type ObserverConfig struct {
 	Namespace string
 	// Buckets are the upper bounds of all histograms, in seconds; default: 17 from 1 ms to 1 h.
 	Buckets []float64
-	// DBs and Topics are handle names and topics whose series start with zero, so that rate() sees the first event;
-	// default none. Topics need DBs.
+	// DBs and Topics are handle names and topics whose series start with zero; default none. Then rate() sees the first
+	// event. Topics need DBs.
 	DBs, Topics []string
 }
 

@@ -17,11 +17,11 @@ func (a *app) clean() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Delete old rows: published, processed or discarded",
 		Long: `Delete rows that were published, processed or discarded longer ago than the flags say, in short
-statements. Dead messages are never deleted, and neither are pending messages of the outbox and the
-queue. In the inbox it also deletes messages that first failed longer ago and were not handled since,
-in the queue also those that were only looked up.
+statements. Dead messages stay, and pending ones of the outbox and the queue. In the inbox, messages
+that first failed longer ago and were not handled since are deleted too; in the queue, those that were
+only looked up.
 
-Forwarders and dispatchers clean on their own; use this command if you switched that off.`,
+Forwarders and dispatchers clean on their own: this is for when you switched that off.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
 	act.bind(a, cmd)

@@ -50,9 +50,10 @@ func document(t *testing.T) string {
 	groups := []flagGroup{
 		{"changes", []string{"actor", "dry-run", "reason", "yes"}, pflag.NewFlagSet("", pflag.ContinueOnError)},
 		{
-			"selection", []string{"after", "all", "before", "error", "group", "key", "limit", "source", "topic"},
+			"selection", []string{"after", "all", "before", "consumer", "error", "group", "key", "limit", "source", "topic"},
 			pflag.NewFlagSet("", pflag.ContinueOnError),
 		},
+		{"lists", []string{"limit", "page"}, pflag.NewFlagSet("", pflag.ContinueOnError)},
 		{
 			"broker", []string{
 				"broker-ca", "broker-cert", "broker-key", "broker-tls", "kafka", "kafka-mechanism", "kafka-user", "nats", "nats-creds",
@@ -73,20 +74,21 @@ func document(t *testing.T) string {
 		}
 	}
 	all(root)
-	for _, name := range []string{"outbox requeue", "queue requeue", "reconcile"} { // they have all of the common flags
+	for _, name := range []string{"reconcile", "inbox requeue", "queue requeue", "outbox list"} { // they have all of the common flags
 		cmd, _, err := root.Find(strings.Fields(name))
 		if err != nil {
 			t.Fatal(err)
 		}
+		list := name == "outbox list" // its limit is of what it prints
 		for _, g := range groups {
 			cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-				if slices.Contains(g.names, f.Name) && g.flags.Lookup(f.Name) == nil {
+				if slices.Contains(g.names, f.Name) && g.flags.Lookup(f.Name) == nil && (f.Name != "limit" || list == (g.name == "lists")) {
 					g.flags.AddFlag(f)
 				}
 			})
 		}
 	}
-	doc.WriteString("\n## Common flags\n")
+	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have.\n")
 	for _, g := range groups {
 		fmt.Fprintf(doc, "\nFor %s:\n\n```text\n%s```\n", g.name, g.flags.FlagUsages())
 	}
@@ -109,13 +111,13 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 	fmt.Fprintf(doc, "\n## %s\n\n```text\n%s\n", cmd.CommandPath(), text)
 	if cmd == cmd.Root() {
 		usage := cmd.UsageString()
-		_, usage, _ = strings.Cut(usage, "Inspect:\n")
+		_, usage, _ = strings.Cut(usage, "\nFlags:\n") // the list of commands is the rest of the page
 		usage, _, _ = strings.Cut(usage, "Use \"outboxctl")
-		fmt.Fprintf(doc, "\nInspect:\n%s\n```\n", strings.TrimRight(usage, "\n"))
+		fmt.Fprintf(doc, "\n%s\n```\n", strings.TrimRight(usage, "\n"))
 		return
 	}
-	if cmd.Runnable() && !cmd.HasSubCommands() {
-		fmt.Fprintf(doc, "\n  %s\n", strings.TrimSuffix(cmd.UseLine(), " [flags]"))
+	if use := strings.TrimSuffix(cmd.UseLine(), " [flags]"); use != cmd.CommandPath() {
+		fmt.Fprintf(doc, "\n  %s\n", use)
 	}
 	if cmd.Example != "" {
 		fmt.Fprintf(doc, "\n%s\n", strings.TrimRight(cmd.Example, "\n"))
@@ -142,7 +144,7 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 		}
 	}
 	if len(names) > 0 {
-		fmt.Fprintf(doc, "\n  common flags: %s\n", strings.Join(names, ", "))
+		fmt.Fprintf(doc, "\n  flags for %s\n", strings.Join(names, ", "))
 	}
 	doc.WriteString("```\n")
 }

@@ -31,7 +31,7 @@ func (f *filterFlags) bind(cmd *cobra.Command, in admin.Table) {
 	}
 	switch in {
 	case admin.Inbox:
-		flags.StringVar(&f.filter.Consumer, "consumer", "", "only this consumer: the service, a slash, and the handler")
+		flags.StringVar(&f.filter.Consumer, "consumer", "", "only this consumer: service/handler")
 	case admin.Queue:
 		flags.StringVar(&f.filter.Consumer, "source", "", "only this source")
 	}
@@ -55,14 +55,14 @@ func (f *filterFlags) bindStates(cmd *cobra.Command, may []admin.State, standard
 	if i := slices.Index(may, standard); i >= 0 {
 		names[i] += " (default)"
 	}
-	cmd.Flags().StringSliceVar(&f.states, "state", nil, "only these `states`, separated by commas: "+
+	cmd.Flags().StringSliceVar(&f.states, "state", nil, "`states`, separated by commas: "+
 		strings.Join(names, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("state", completions) // it fails for a flag that there is not
 }
 
 func (f *filterFlags) bindErrors(flags *pflag.FlagSet) {
-	flags.StringVar(&f.filter.ErrorGroup, "group", "", "only this error group, as listed by outboxctl errors")
-	flags.StringVar(&f.filter.ErrorContains, "error", "", "only errors that contain this `text`, ignoring case")
+	flags.StringVar(&f.filter.ErrorGroup, "group", "", "only this group of outboxctl errors")
+	flags.StringVar(&f.filter.ErrorContains, "error", "", "only errors with this `text`, in upper or lower case")
 }
 
 // get returns the filter that the flags and the ids mean.

@@ -16,17 +16,17 @@ func (a *app) find() *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{
 		Use: "find UUID", Short: "Find a message by UUID, id or key in the outbox, the inbox and the queue",
-		Long: `Find a message in the outbox, the inbox and the queue by its UUID, its id as printed by list, or its
-ordering key. For a UUID it also finds the dead letter in the outbox.
+		Long: `Find a message in the outbox, the inbox and the queue by UUID, id or ordering key, and by UUID its dead
+letter too.
 
-The outbox has no index by UUID and is searched, newest first: millions of messages in a few seconds.
-The search stops at the first matches. Ctrl-C prints the messages found so far. The exit code is 1 if
-nothing was found.`,
+The outbox has no index by UUID: it is searched, newest first, up to the first matches, which takes
+seconds for millions of messages. Ctrl-C prints what was found so far. If nothing is found, the exit
+code is 1.`,
 		Example: "  outboxctl find 0197a3c2-6f2e-7d61-9f0a-3c1f6f3a2b11",
 		Args:    one("message", "its UUID, its id, or its key"),
 	}
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of messages")
-	cmd.Flags().StringVar(&page.After, "page", "", "continue a search with the token that it ended with")
+	cmd.Flags().StringVar(&page.After, "page", "", "continue a list with the token that it ended with")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if page.Limit < 1 {
 			return usagef("--limit is %d: use 1 or more", page.Limit)

@@ -24,11 +24,10 @@ func (a *app) forward() *cobra.Command {
 	var retention, inboxRetention days
 	cmd := &cobra.Command{
 		Use: "forward", Short: "Publish what is in the outbox to Kafka, NATS JetStream or RabbitMQ",
-		Long: `Publish the messages of the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C,
-SIGTERM). With RabbitMQ each topic goes to the durable queue of its name, which must exist.
-Run any number of these processes; they share the work. Every flag can be set in the environment
-instead, such as --lease-ttl in OUTBOX_LEASE_TTL; a broker on the command line replaces one in the
-environment. For health checks use outboxctl check.`,
+		Long: `Publish the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C, SIGTERM). With
+RabbitMQ each topic goes to the durable queue of its name, which must exist. Any number of processes
+share the work. Flags can be set in the environment, such as --lease-ttl in OUTBOX_LEASE_TTL; a broker
+on the command line replaces one in the environment. For health checks use outboxctl check.`,
 		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats " +
 			"nats://localhost:4222 --drain\n  outboxctl forward --amqp amqp://localhost:5672/",
 	}

@@ -22,10 +22,8 @@ func (a *app) blockedKeys() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "blocked", Short: "List keys whose first message failed and waits for another attempt",
 		Long: `List keys whose first message failed and waits for another attempt, oldest message first. Later
-messages of the key wait behind it.
-
-With --dead it lists keys whose first message is dead, where forwarders keep a key blocked behind a
-dead message (forwarder.Config.BlockKeyOnDead).`,
+messages of the key wait behind it. With --dead: keys blocked by a dead message, if forwarders have
+BlockKeyOnDead.`,
 	}
 	f.bind(cmd, admin.Outbox)
 	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by dead messages instead")

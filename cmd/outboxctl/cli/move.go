@@ -42,15 +42,13 @@ func (f *moveFlags) bind(a *app, cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.cfg.Topic, "topic", "", "`topic` of Watermill's forwarder (default: forwarder_topic)")
 	flags.StringVar(&f.cfg.MessagesTable, "messages-table", "",
-		"`table` of its messages, written as in SQL (default: watermill_ and the topic)")
+		"`table` of its messages, in SQL (default: watermill_ and the topic)")
 	bindMove(a, cmd, &f.act, &f.cfg.BatchSize)
 }
 
 func bindMove(a *app, cmd *cobra.Command, act *actFlags, batchSize *int) {
 	act.bind(a, cmd)
-	flags := cmd.Flags()
-	flags.IntVar(batchSize, "batch", 500, "messages per transaction")
-	flags.Lookup("dry-run").Usage = "preview: read and check everything, and change nothing"
+	cmd.Flags().IntVar(batchSize, "batch", 500, "messages per transaction")
 }
 
 func (a *app) importWatermill() *cobra.Command {
@@ -59,18 +57,18 @@ func (a *app) importWatermill() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move pending messages of Watermill's forwarder into the outbox",
 		Long: `Move the pending messages of Watermill's forwarder from a table of watermill-sql v3 or v4 into the
-outbox. You can interrupt it at any time and run it again. Messages written meanwhile are moved too.
-The forwarder may keep running; stop it if it is stuck, since it keeps a lock while its broker refuses
-a message. docs/guides/moving.md has the steps and the role. For non-JSON envelopes use package move.`,
+outbox. You can interrupt it and run it again. Messages written meanwhile are moved too. The forwarder
+may keep running, unless it is stuck: it keeps a lock while its broker refuses a message. The steps and
+the role: docs/guides/moving.md. For envelopes other than JSON use package move.`,
 		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
 	}
 	f.bind(a, cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&f.cfg.OffsetsTable, "offsets-table", "",
-		"`table` of its offsets, written as in SQL (default: watermill_offsets_ and the topic)")
+		"`table` of its offsets, in SQL (default: watermill_offsets_ and the topic)")
 	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "consumer group of Watermill's forwarder, if it has one")
 	flags.BoolVar(&f.cfg.BuryUnreadable, "bury-unreadable", false,
-		"store unreadable messages as dead instead of stopping at them")
+		"store unreadable messages as dead instead of stopping")
 	flags.StringVar(&key, "key", "", "ordering key: `metadata:NAME`, or topic for one key per topic (default: "+
 		"the key that the message carries)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

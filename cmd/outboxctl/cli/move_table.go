@@ -13,10 +13,10 @@ func (a *app) importTable() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "table TABLE", Short: "Move pending rows of a home-made outbox table into the outbox",
 		Long: `Move the pending rows of your own outbox table into the outbox, in the order of their ids. Stop its
-relay first. You can interrupt it at any time and run it again. docs/guides/moving.md has the steps.
+relay first. You can interrupt it and run it again. The steps: docs/guides/moving.md.
 
-The flags are SQL over the columns of that table, usually a column's name. If a column has the name of
-a flag, write m. in front of it.`,
+The flags are SQL over the columns of that table, usually a column's name. If a column is named like a
+flag, write m. in front of it.`,
 		Example: "  outboxctl import table events --pending 'sent_at IS NULL' --done 'sent_at = now()' --topic type --key " +
 			"customer --payload body --dry-run",
 		Args: cobra.ExactArgs(1),

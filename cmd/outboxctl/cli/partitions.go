@@ -37,12 +37,10 @@ func (a *app) partitionsMaintain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "maintain", Short: "Make partitions ahead, and drop settled ones",
 		Long: `Make partitions until eight are ahead of the last id, and drop each partition behind it in which
-everything was published or discarded longer ago than --retention. A partition with pending or dead
-messages stays.
+everything was published or discarded longer ago than --retention.
 
-Run it every hour as the owner of the table, with a shorter retention than the forwarders'. It waits
-for locks briefly: partitions in use are left for the next run. It exits with 1 if no partition is
-ahead of the ids.`,
+Run it every hour as the owner of the table, with a shorter retention than the forwarders'. Partitions
+in use are left for the next run. The exit code is 1 if no partition is ahead of the ids.`,
 		Example: "  outboxctl partitions maintain --retention 7d --yes --actor cron",
 	}
 	act.bind(a, cmd)

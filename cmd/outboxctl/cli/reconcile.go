@@ -14,14 +14,12 @@ func (a *app) reconcile() *cobra.Command {
 	v := verb{
 		Verb: admin.Verb{
 			Past: "Requeued", States: map[admin.Table][]admin.State{admin.Outbox: {admin.Done}},
-			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with those that the broker has, by UUID, and
-publish again what the broker has lost. A broker that acknowledges before it syncs to disk, or whose
-log was truncated, does not report the loss. Count the lost messages with --dry-run. Name topics that
-go to this broker; its clock and the database's must agree within ten minutes.
+			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with the broker's, by UUID, and publish again
+what the broker has lost, such as by a power failure before it synced to disk. Name topics that go to
+this broker; its clock and the database's must agree within ten minutes.
 
-It refuses topics and streams that delete messages by age, by compaction, on consumption, or by
-limits on messages or bytes: what is missing there may not be lost. Then give --after a time since
-which nothing was deleted.`},
+If a topic or stream deletes messages by age, size, number, compaction or consumption, give --after a
+time since which nothing was deleted; otherwise it is refused.`},
 		},
 		name: "reconcile", short: "Publish again what the broker has lost", example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
 		do: func(ad *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {

@@ -24,22 +24,18 @@ func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outboxctl",
 		Short: "Operate the tables of an outbox, an inbox and a queue",
-		Long: `Operate the tables of an outbox, an inbox and a queue: create them, look into them, repair what is in
-them, and publish messages to a broker.
+		Long: `Create, inspect and repair the tables of an outbox, an inbox and a queue, and publish messages.
 
   outbox  messages to publish
   inbox   remembers which messages the handlers of a Router have handled
   queue   messages that package queue stores first and processes later
 
-Something is wrong and you do not know what: outboxctl doctor reports problems, each with the command,
-the SQL statement (run it with psql) or the setting that cures it.
+If something is wrong, begin with outboxctl doctor: it reports problems and their cures.
 
-The database is that of --dsn, else of OUTBOX_DSN, else of PGHOST, PGDATABASE, PGUSER, PGPASSWORD,
-PGSERVICE and the like.
+The database is that of --dsn, else of OUTBOX_DSN, else of PGHOST, PGDATABASE, PGSERVICE and the like.
 
 Commands that change messages count them first, then ask for confirmation: at a terminal by a
-question, in scripts by --yes. --dry-run stops after counting. Each change is an entry of the audit
-log, with --actor (default: USER, else the user of the system) and --reason.
+question, in scripts by --yes. --dry-run stops after counting. Changes are entries of the audit log.
 
 Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments, or not confirmed;
 130 interrupted. Changes made before an interrupt stay, and are printed.`,

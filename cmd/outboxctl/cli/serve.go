@@ -24,18 +24,16 @@ func (a *app) serve() *cobra.Command {
 	brokers := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Serve the admin page",
-		Long: `Serve the admin page at / of --listen. It is read-only by default: --act allows changes, --payloads
-shows payloads.
+		Long: `Serve the admin page, read-only by default.
 
-The page has no login. On an address that others can reach, put a proxy with a login in front of it,
-and name the header in which the proxy passes on the user: --actor-header. Requests without that
-header are refused, and changes are recorded under that user. The proxy must remove the header from
-incoming requests.
+The page has no login. Where others can reach it, put a proxy with a login in front, and name the header
+in which it passes on the user: --actor-header. Requests without the header are refused. The proxy must
+remove it from incoming requests.
 
 On a loopback address the page answers only to localhost, loopback addresses and the names of --host
-(against DNS rebinding). With a proxy on this machine, set --host to the name that browsers use.
+(against DNS rebinding): with a proxy on this machine, set --host to the name that browsers use.
 
-With --kafka, --nats or both the page also shows what outboxctl doctor finds at the broker.`,
+With --kafka or --nats the page also shows the findings of outboxctl doctor at the broker.`,
 		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
 			"  outboxctl serve --actor-header X-Forwarded-User --host outbox.example.com",
 	}

@@ -20,6 +20,7 @@ import (
 type printed struct {
 	dir, name, level  string // name is that of the variable, level that of the line
 	text, cause, cure string
+	advice            []string
 }
 
 // errorsAndLogs lists the texts that do not say their cause and cure themselves, with what the code says of them.
@@ -27,61 +28,75 @@ func errorsAndLogs(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Errors and log lines
 
-For a text that the program printed: its cause, and what to do. Written by ` + "`make reference`" + ` from the code.
+Cause and cure of texts that the program prints. Search for the beginning of a text, up to the first value in it. Texts
+that say themselves what to do are not listed. Written by ` + "`make reference`" + ` from the code.
 
-- [Failures and warnings in the log](#failures-and-warnings-in-the-log). The fields of a line show the topic, database
-  or message, and ` + "`err`" + ` is the error.
-- [Errors to compare with](#errors-to-compare-with) by ` + "`errors.Is`" + `.
-- [Other errors](#other-errors), in the field ` + "`err`" + ` of a line and in ` + "`last_error`" + ` of a message.
-
-Sorted by text: search for its beginning, up to the first value in it. A text that is not listed, such as an error of a
-configuration, says itself what to do; so does a text with an empty cell. Where the cause is "the database", it does not
-answer in time, or the role lacks a grant: run ` + "`outboxctl doctor`" + ` as that role.
+The fields of a log line show the topic, database or message; ` + "`err`" + ` is the error, which names what is to be fixed.
+Errors are also in ` + "`last_error`" + ` of a message.
 `)
 	exported, others := allErrors(t)
-	lines := logLines(t)
-	table := func(heading string, list []printed) {
-		fmt.Fprintf(&b, "\n## %s\n\n| text | cause | cure |\n|---|---|---|\n", heading)
+	list := func(heading, about string, list []printed, only func(printed) bool) []printed {
+		fmt.Fprintf(&b, "\n## %s\n\n", heading)
+		if about != "" {
+			b.WriteString(about + "\n\n")
+		}
 		var rows []string
 		for _, p := range list {
-			text := cell(p.text)
+			if !only(p) {
+				continue
+			}
+			text := "`" + p.text + "`"
 			if ast.IsExported(p.name) && p.name != "" {
 				text += fmt.Sprintf(" (`%s.%s`)", importName(p.dir), p.name)
 			}
-			rows = append(rows, fmt.Sprintf("| %s | %s | %s |\n", text, cell(p.cause), cell(p.cure)))
+			rows = append(rows, fmt.Sprintf("- %s: %s\n", text, strings.Join(p.advice, ": ")))
 		}
 		slices.SortFunc(rows, func(a, b string) int { return cmp.Compare(strings.ToLower(a), strings.ToLower(b)) })
 		b.WriteString(strings.Join(slices.Compact(rows), ""))
+		return slices.DeleteFunc(list, only)
 	}
-	table("Failures and warnings in the log", slices.DeleteFunc(addsToText(lines), func(p printed) bool {
+	rest := addsToText(slices.DeleteFunc(logLines(t), func(p printed) bool {
 		return p.level != "Error" && !strings.HasPrefix(p.text, "warning: ")
 	}))
-	table("Errors to compare with", addsToText(exported))
-	table("Other errors", addsToText(others))
+	rest = list("The database fails", "PostgreSQL does not answer in time, or the role lacks a grant: run `outboxctl doctor` as that "+
+		"role;\n`outboxctl migrate roles` prints the grants. Until a retry works:", rest,
+		func(p printed) bool { return p.cause == theDatabase })
+	rest = list("Panics", "Bugs of the function that the text names; the field `stack` shows where. Until it is fixed:", rest,
+		func(p printed) bool { return isPanic(p.text) })
+	all := func(printed) bool { return true }
+	list("Other failures and warnings in the log", "", rest, all)
+	list("Errors to compare with", "By `errors.Is`.", addsToText(exported), all)
+	list("Other errors", "", addsToText(others), all)
 	return b.String()
 }
 
-// addsToText leaves out causes and cures that are in the text, the texts that need no more, and errors that
-// stay within the module.
+// theDatabase is a cause that has a section of its own.
+const theDatabase = "the database"
+
+func isPanic(text string) bool {
+	return strings.Contains(text, "panicked") || strings.HasPrefix(text, "panic in ")
+}
+
+// addsToText makes the advice of texts, of what is not in them. It leaves out the texts that say what to do, and those
+// about which nothing is to be done.
 func addsToText(list []printed) (rest []printed) {
 	for _, p := range list {
 		p.cause, p.cure = strings.TrimSuffix(p.cause, "."), strings.TrimSuffix(p.cure, ".")
-		if strings.Contains(p.text, p.cause) {
-			p.cause = ""
+		if p.cure == "none is needed" || strings.Contains(p.text, p.cure) {
+			continue
 		}
-		if strings.Contains(p.text, p.cure) {
-			p.cure = ""
+		if p.cause != theDatabase && !isPanic(p.text) && !strings.Contains(p.text, p.cause) {
+			p.advice = append(p.advice, p.cause)
 		}
-		own := p.cure == "none is needed" && p.level == "" && !ast.IsExported(p.name)
-		inGodoc := p.cure == "" && strings.HasPrefix(p.cause, "returned ")
-		if !own && !inGodoc && (p.cause != "" || p.cure != "") {
+		if p.cure != "fix what the error names" {
+			p.advice = append(p.advice, p.cure)
+		}
+		if len(p.advice) > 0 {
 			rest = append(rest, p)
 		}
 	}
 	return rest
 }
-
-func cell(text string) string { return strings.ReplaceAll(strings.TrimSuffix(text, "."), "|", `\|`) }
 
 // sorted puts texts in order and makes one of those that are printed at several places.
 func sorted(list []printed) []printed {

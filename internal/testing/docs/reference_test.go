@@ -78,10 +78,10 @@ func configuration(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-The fields of all configurations, written by ` + "`make reference`" + ` from the comments in the code. Zero values are good
-defaults; -1 switches off where that makes sense. A Backoff has the fields Initial and Max. Fields of
-` + "`forwarder.SubscriberConfig`" + ` that are not listed are those of ` + "`forwarder.Config`" + `; those of
-` + "`middleware.StackConfig`" + ` are the configurations of its parts.
+Every field with its default, written by ` + "`make reference`" + `. The
+[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more. Zero values are good defaults; -1
+switches off where that makes sense. Fields that ` + "`forwarder.SubscriberConfig`" + ` shares with ` + "`forwarder.Config`" + `, and
+those of the parts of ` + "`middleware.StackConfig`" + `, are listed once.
 `)
 	for _, dir := range apiPackages(t) {
 		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, _ *ast.CommentGroup) {
@@ -101,7 +101,7 @@ defaults; -1 switches off where that makes sense. A Backoff has the fields Initi
 					names = append(names, "`"+embedded(field.Type)+"`")
 				}
 				if text := onOneLine(field.Doc, field.Comment); len(names) > 0 && text != "" {
-					fmt.Fprintf(&b, "- %s: %s\n", strings.Join(names, ", "), withoutName(text, strings.Trim(names[0], "`")))
+					fmt.Fprintf(&b, "- %s: %s\n", strings.Join(names, ", "), inShort(withoutNames(text, names)))
 				}
 			}
 		})
@@ -109,10 +109,29 @@ defaults; -1 switches off where that makes sense. A Backoff has the fields Initi
 	return b.String()
 }
 
-// withoutName cuts the name with which a comment begins.
-func withoutName(text, name string) string {
-	if rest, ok := strings.CutPrefix(text, name+" "); ok {
-		return strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
+// inShort keeps the first sentence of a comment, and the sentences that say what is required or the default.
+func inShort(text string) string {
+	sentences := strings.SplitAfter(text, ". ")
+	short := sentences[:1]
+	for _, s := range sentences[1:] {
+		if strings.HasPrefix(s, "Required") || strings.HasPrefix(s, "Default") {
+			short = append(short, s)
+		}
+	}
+	return strings.TrimSpace(strings.Join(short, ""))
+}
+
+// withoutNames cuts the names with which a comment begins.
+func withoutNames(text string, names []string) string {
+	list := strings.Join(names, ", ")
+	if n := len(names) - 1; n > 0 {
+		list = strings.Join(names[:n], ", ") + " and " + names[n]
+	}
+	for _, begin := range []string{list, names[0]} {
+		if rest, ok := strings.CutPrefix(text, strings.ReplaceAll(begin, "`", "")+" "); ok {
+			rest = strings.TrimPrefix(strings.TrimPrefix(rest, "is "), "are ")
+			return strings.TrimPrefix(rest, "the number of ")
+		}
 	}
 	return text
 }
