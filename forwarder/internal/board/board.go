@@ -104,7 +104,7 @@ type Board struct {
 	lanes      [Lanes]*lane
 	turn       int // index of the lane that is served first
 	topics     map[string]*topic
-	publishers map[int]*publisher
+	publishers map[int]*failures
 	turns      list[topic, *topic] // topics with rows that may be published now, in round-robin order
 	ready      int                 // number of such rows
 	troubled   []*topic            // paused or slow topics, and those with keys that still wait for them
@@ -151,7 +151,7 @@ func New(cfg Config) *Board {
 	if cfg.SlowAfter <= 0 {
 		cfg.SlowAfter = time.Second
 	}
-	return &Board{cfg: cfg, topics: map[string]*topic{}, publishers: map[int]*publisher{}}
+	return &Board{cfg: cfg, topics: map[string]*topic{}, publishers: map[int]*failures{}}
 }
 
 // Quiet reports whether nothing is in memory, unsettled, to be asked for, or late. The last read may have skipped rows

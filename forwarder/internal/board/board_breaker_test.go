@@ -94,6 +94,27 @@ func TestFewFailuresAreCharged(t *testing.T) {
 	d.want(d.drain(), 2)
 }
 
+// Four messages without a success are charged however often they fail, and a fifth one pauses the topic.
+func TestFourMessagesThatFailInTurnsAreCharged(t *testing.T) {
+	d := newDesk(t, board.Config{})
+	for id := range int64(4) {
+		d.put(0, fmt.Sprint(id), "a", id+1)
+	}
+	for range 5 {
+		d.tick(time.Minute)
+		d.read()
+		var calls []*board.Call
+		for id := range int64(4) {
+			calls = append(calls, d.next(id+1))
+		}
+		for _, c := range calls {
+			d.returned(c, board.Unknown)
+		}
+		d.want(d.charged(), 1, 2, 3, 4)
+	}
+	d.want(d.breaks("a", 5, 1))
+}
+
 // breaks has messages of a topic fail, one of each key, and returns which were charged.
 func (d *desk) breaks(topic string, first, n int64) (charged []int64) {
 	d.t.Helper()

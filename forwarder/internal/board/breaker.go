@@ -1,36 +1,33 @@
 package board
 
-// An error without a verdict may be the fault of its message or of the broker. A circuit breaker decides: the first four
-// messages that fail in a row are charged an attempt each; the fifth opens the breaker of its topic, which is paused.
-// While it is open one message at a time probes the topic, and nothing is charged.
+import "slices"
 
-// breakAfter is the number of messages that must fail in a row, without a success, for their topic to be paused.
+// An error without a verdict may be the fault of its message or of the broker. A circuit breaker decides: while fewer
+// than five different messages have failed without a success, each failure is charged; the fifth message opens the
+// breaker of its topic, which is paused. While it is open one message at a time probes the topic, and nothing is
+// charged.
+
+// breakAfter is the number of different messages that must fail without a success for their topic to be paused.
 const breakAfter = 5
 
-// failures counts the messages that have failed for an unknown reason since the last success. A message that fails
-// several times in a row counts once.
-type failures struct {
-	last string // the uuid of the latest: after a crash an id may belong to another message
-	n    int
-}
+// failures has the messages that have failed for an unknown reason since the last success, up to breakAfter of them, by
+// uuid: after a crash an id may belong to another message.
+type failures []string
 
 func (f *failures) add(uuid string) {
-	if f.last != uuid {
-		f.last = uuid
-		f.n++
+	if len(*f) < breakAfter && !slices.Contains(*f, uuid) {
+		*f = append(*f, uuid)
 	}
 }
 
-// publisher counts the failures of all topics that go to the same publisher.
-type publisher struct{ failures }
-
-func (b *Board) publisherOf(topic string) *publisher {
+// publisherOf returns the failures of all topics that go to the same publisher.
+func (b *Board) publisherOf(topic string) *failures {
 	n := 0
 	if b.cfg.Broker != nil {
 		n = b.cfg.Broker(topic)
 	}
 	if b.publishers[n] == nil {
-		b.publishers[n] = &publisher{}
+		b.publishers[n] = &failures{}
 	}
 	return b.publishers[n]
 }
@@ -47,7 +44,7 @@ func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 	switch {
 	case l.handing || t.paused && !trial: // it was sent before the pause
 		b.sendBack(l, c, true)
-	case trial && t.guessed || max(t.unknown.n, t.publisher.n) >= breakAfter:
+	case trial && t.guessed || max(len(*t.unknown), len(*t.publisher)) >= breakAfter:
 		b.pause(c.Row, res.Err, true)
 		b.sendBack(l, c, true)
 	case trial:
@@ -61,7 +58,7 @@ func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 // works closes the breaker of a topic after a successful publish.
 func (b *Board) works(c *Call) {
 	t := c.topic
-	t.unknown, t.publisher.failures = failures{}, failures{}
+	*t.unknown, *t.publisher = nil, nil
 	if t.trial == c.Row || t.paused && t.guessed {
 		b.reopen(t)
 	}

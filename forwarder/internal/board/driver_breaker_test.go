@@ -30,20 +30,22 @@ func (f *forwarder) answered(c *call, res board.Result, late bool) int {
 	return len(f.answers) - 1
 }
 
-// mayCharge says whether few messages had failed in a row of the topic, and none was published in between.
+// mayCharge says whether few messages of the topic had failed, and none was published in between.
 func (f *forwarder) mayCharge(at int) bool {
 	if at < 0 {
 		return at == repeated
 	}
-	n, last := 0, ""
-	for i := at; i >= 0 && n < 5; i-- {
+	failed := map[string]bool{}
+	for i := at; i >= 0; i-- {
 		switch b := f.answers[i]; {
-		case b.topic != f.answers[at].topic || !b.ok && (b.known || b.uuid == last):
+		case b.topic != f.answers[at].topic:
 		case b.ok:
 			return true
-		default:
-			n, last = n+1, b.uuid
+		case !b.known:
+			if failed[b.uuid] = true; len(failed) == 5 {
+				return false
+			}
 		}
 	}
-	return n < 5
+	return true
 }

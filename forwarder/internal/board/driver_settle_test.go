@@ -66,7 +66,7 @@ func (f *forwarder) results(most int) (published []*board.Row, failures []board.
 			continue
 		}
 		if !t.failed && !f.mayCharge(t.at) {
-			f.m.failf("forwarder %d: row %d is charged, though five had failed in a row", f.id, r.Row.ID)
+			f.m.failf("forwarder %d: row %d is charged, though five different ones had failed", f.id, r.Row.ID)
 		}
 		t.failedTaken = true
 	}

@@ -30,8 +30,7 @@ type topic struct {
 	probes               []probe   // rows that may be its trial, the next one last
 	guessed              bool      // paused because everything fails, for an unknown reason
 
-	publisher *publisher
-	unknown   failures // of this topic
+	unknown, publisher *failures // of this topic, and of all topics of its publisher
 
 	unseen   uint64        // lanes in which rows requeued while it was paused are unknown
 	lanes    uint64        // in which rows were deferred for it,
@@ -55,7 +54,7 @@ const (
 func (b *Board) topicOf(name string) *topic {
 	t := b.topics[name]
 	if t == nil {
-		t = &topic{name: name, publisher: b.publisherOf(name)}
+		t = &topic{name: name, unknown: &failures{}, publisher: b.publisherOf(name)}
 		b.topics[name] = t
 	}
 	return t
