@@ -21,6 +21,7 @@ type bubbleServer struct {
 	joining *bubbleTx            // the transaction in which a forwarder joins
 	ended   chan struct{}        // closed when a transaction ends that others may wait for
 	heard   map[chan struct{}]bool
+	ofDue   int // reads that looked for due messages
 }
 
 func newBubbleServer() *bubbleServer {
@@ -131,6 +132,13 @@ func laneOf(key string) int16 {
 	h := fnv.New32a()
 	h.Write([]byte(key))
 	return int16(h.Sum32() % modeldb.Lanes)
+}
+
+// readsOfDue returns how many reads have looked for due messages.
+func (s *bubbleServer) readsOfDue() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ofDue
 }
 
 // pending is how many messages are not published.

@@ -57,6 +57,30 @@ func TestRequeuedWhileItsTopicIsClosed(t *testing.T) {
 	}
 }
 
+// A poll sees what an operator requeues while a topic is paused for unknown errors: what was written since goes behind.
+func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 8})
+	for id := range int64(5) {
+		d.put(0, fmt.Sprint("k", id), "a", id+1)
+		d.table[id+1].dead = true
+	}
+	d.breaks("a", 11, 5)
+	d.sendAgain(ids(1, 5)...)
+	d.read()
+	d.rarely = true
+	for id := range int64(5) {
+		d.put(0, fmt.Sprint("k", id), "a", id+21)
+	}
+	d.read()
+	d.tick(time.Minute)
+	sent := d.drain()
+	for id := range int64(5) {
+		if first, second := slices.Index(sent, id+1), slices.Index(sent, id+21); first < 0 || second < first {
+			t.Fatalf("published %v", sent)
+		}
+	}
+}
+
 // What is written after the topic was resumed, and before what was requeued is known, waits for that, too.
 func TestRequeuedBeforeItsTopicWasResumed(t *testing.T) {
 	d := newDesk(t, board.Config{Rows: 8})

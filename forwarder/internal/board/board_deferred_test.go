@@ -78,3 +78,32 @@ func TestKeysBeyondTheBound(t *testing.T) {
 		t.Fatalf("published %v, %+v", sent, d.b.Counts())
 	}
 }
+
+// Delayed rows of a blocked key that fill a read are not read again at once, nor when the key goes on.
+func TestDelayedRowsOfABlockedKey(t *testing.T) {
+	d := newDesk(t, board.Config{Rows: 8, Deferred: 64})
+	d.put(0, "x", "a", ids(1, 60)...)
+	for id := range d.table {
+		if id > 1 {
+			d.table[id].due = d.now
+		}
+	}
+	d.rarely = true
+	d.read()
+	d.returned(d.next(1), board.Retry)
+	d.settle()
+	d.rarely = false
+	for i := range 10 {
+		if p := d.read(); i > 5 && (p.ManyDue || p.More) {
+			t.Fatalf("read %d: %+v", i, p)
+		}
+	}
+	d.tick(time.Second)
+	d.rarely = true
+	d.read()
+	d.returned(d.next(1), board.OK)
+	d.settle()
+	if a := d.begin(); a.WantDue {
+		t.Fatal("due rows are looked for")
+	}
+}

@@ -92,9 +92,9 @@
 //	due rows that are not kept           Return with the next read of due rows, which leaves out closed topics, unless a
 //	                                     head may have unknown companions of its act: these come first. Before a paused
 //	                                     topic is tested, or reopens, a read looks for requeued rows: until it has seen
-//	                                     all due rows in a lane, new rows there wait (topic.unseen). This does not apply
-//	                                     while errors are unknown: messages that always fail open and close the topic
-//	                                     again and again, and good messages must pass between them.
+//	                                     all due rows in a lane, new rows there wait (topic.unseen). While errors are
+//	                                     unknown no row waits for that, because messages that always fail open and close
+//	                                     the topic again and again; instead each poll reads its due rows too.
 //	heads                                No bound for those with a key: each blocked key must be known. About 300 bytes
 //	                                     each. Without a key, Config.Deferred; the others are read when they fall due.
 //	strays that wait for a read          1,000. The next sweep finds the others.

@@ -12,7 +12,7 @@ type key struct {
 	listed      bool  // on the lane's list
 	asked       bool  // a read in flight catches up with it
 	deadNext    bool  // the row at low is dead, and will block the key
-	moreDue     bool  // a due row of it was not kept
+	moreDue     bool  // a due row of it was not kept, although it is not blocked
 	top         int64 // the highest id in the chain
 	heads       ids   // rows that wait for another attempt: they block the key, and the lowest is tried before the others
 	low         int64 // rows from this id on are deferred; 0 = none

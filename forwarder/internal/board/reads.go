@@ -102,7 +102,7 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 		case looks: // before its trial, or the rest of it, goes
 			a.WantDue = true
 			a.looks = append(a.looks, t)
-		case t.closed && !b.wantTopics:
+		case t.closed && !b.wantTopics && !(t.guessed && !t.byOperator):
 			a.Closed = append(a.Closed, t.name)
 		}
 	}
@@ -218,7 +218,8 @@ func (b *Board) takeReady(rows []*Row) {
 	}
 }
 
-// fellDue applies due rows. A lane hides more rows if it returned as many as it may, and may return more next time.
+// fellDue applies due rows. A lane hides more rows if it returned as many as it may, and may return more next time. If
+// not, and nothing was new, it is not worth reading again soon.
 func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
 	var counts, added [Lanes]int
 	for _, row := range rows {
@@ -233,10 +234,10 @@ func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
 		if l := b.open(t); l != nil {
 			n, limit := counts[t.Lane], int(a.Due[t.Lane])
 			l.manyDue = n >= limit
-			hidden = hidden || l.manyDue && l.dueAgain < b.mostAgain()
+			more := l.manyDue && l.dueAgain < b.mostAgain()
+			hidden, many = hidden || more, many || more || l.manyDue && added[t.Lane] > 0
 			share := max(1, limit-l.dueAgain)
 			l.dueAgain = n - added[t.Lane] + min(added[t.Lane], share)
-			many = many || l.manyDue
 		}
 	}
 	return many, hidden

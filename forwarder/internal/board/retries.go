@@ -82,6 +82,10 @@ func (b *Board) removeHead(l *lane, h *head) {
 
 // sooner retries a head earlier than planned because the database has an earlier time: an operator asked for it.
 func (b *Board) sooner(l *lane, h *head, due time.Time) {
+	t := b.topics[h.topic]
+	if h.late && t != nil && t.closed {
+		return // it is postponed because of that
+	}
 	if h.place >= 0 && h.due.After(due) && !(h.behind && !h.isFirst()) {
 		b.schedule(l, h, due)
 	}

@@ -99,7 +99,8 @@ func (b *Board) accept(l *lane, r *Row, due bool) (kept bool) {
 	k := l.keyOf(r.Key)
 	switch before := !due && k.joinsBefore(r.ID); {
 	case due && (t.closed || !b.keepsDue(l, r.Key)):
-		k.moreDue = !t.closed // otherwise it is not read
+		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds.
+		k.moreDue = !t.closed && k.heads.len() == 0
 		b.tidy(k)
 		return false
 	case due && r.Large: // its payload was not wanted before, and would be now

@@ -248,6 +248,24 @@ var boardMutants = []Mutant{
 		New:    `b.wantDue = b.wantDue && true`,
 	},
 	{
+		Name: "B63", File: "board/rows.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKey",
+		Breaks: "all delayed rows are read each time that a failed message of a key is published",
+		Old:    `k.moreDue = !t.closed && k.heads.len() == 0`,
+		New:    `k.moreDue = !t.closed`,
+	},
+	{
+		Name: "B64", File: "board/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKey",
+		Breaks: "delayed rows that fill a read and are not kept are read again at once",
+		Old:    `many || more || l.manyDue && added[t.Lane] > 0`,
+		New:    `many || l.manyDue`,
+	},
+	{
+		Name: "B65", File: "board/reads.go", Trouble: "whatever", Test: "TestRequeuedWhileTheBreakerIsOpen",
+		Breaks: "rows that are requeued while the breaker is open are overtaken",
+		Old:    `case t.closed && !b.wantTopics && !(t.guessed && !t.byOperator):`,
+		New:    `case t.closed && !b.wantTopics:`,
+	},
+	{
 		Name: "B20", File: "board/retries.go", Trouble: "whatever", First: 0,
 		Breaks: "a head goes that is not the first of its key",
 		Old: `	case !h.isFirst():
@@ -352,15 +370,15 @@ var boardMutants = []Mutant{
 		New:    "if h == nil || true {",
 	},
 	{
-		Name: "B45", File: "board/breaker.go", Trouble: "blindness", Test: "TestAMessageThatFailsAloneIsCharged",
-		Breaks: "a message that fails several times in a row opens the breaker",
-		Old:    "	if f.last != uuid {",
-		New:    "	if true {",
+		Name: "B45", File: "board/breaker.go", Trouble: "blindness", Test: "TestFourMessagesThatFailInTurnsAreCharged",
+		Breaks: "messages that fail several times open the breaker",
+		Old:    "len(*f) < breakAfter && !slices.Contains(*f, uuid) {",
+		New:    "len(*f) < breakAfter && (len(*f) == 0 || !slices.Contains((*f)[len(*f)-1:], uuid)) {",
 	},
 	{
 		Name: "B48", File: "board/breaker.go", Trouble: "blindness", Test: "TestASuccessStartsTheCountAgain",
 		Breaks: "a success does not start the count of failures again",
-		Old:    "	t.unknown, t.publisher.failures = failures{}, failures{}\n",
+		Old:    "	*t.unknown, *t.publisher = nil, nil\n",
 		New:    "",
 	},
 	{
