@@ -262,6 +262,30 @@ func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
 	suspects.await(t)
 }
 
+// TestASuspectOfABusyTopicHoldsUpNoOther: a message that may have killed a process is handled alone in this process, so one
+// that has to wait for a slot of its topic must not be the one that the others wait for.
+func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
+	noLeaks(t)
+	h := onPgx(t)
+	s := storeOn(t, h, quickStore())
+	busy, quiet := newBarrier(t), newBarrier(t)
+	quiet.open()
+	storeAll(t, s, items("busy", 1)...)
+	dispatching(t, s, quickDispatcher(map[string]queue.Handler{
+		"busy":  {Detached: true, Timeout: -1, Concurrency: 1, Handle: busy.handle},
+		"quiet": {Detached: true, Handle: quiet.handle},
+	}))
+	busy.await(t)
+	storeAll(t, s, items("later", 3)...) // which nobody handles
+	h.exec(t, `update inbox_queue set crashes = 1, attempts = 1, due_at = clock_timestamp() - (4 - id) * interval '1 minute',
+		topic = case id when 2 then 'busy' else 'quiet' end where topic = 'later'`)
+	quiet.await(t)
+	quiet.await(t)
+	assert.Empty(t, busy.came)
+	busy.open()
+	busy.await(t)
+}
+
 // TestLostMessageEndsItsHandlersContextSoon: the next renewal finds that the message is somebody else's, long before
 // the lease would be over.
 func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
