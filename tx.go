@@ -97,14 +97,10 @@ func native[T any](ctx context.Context) (T, error) {
 	if tx, ok := tx.(T); ok {
 		return tx, nil
 	}
-	switch any(tx).(type) {
-	case *sql.Tx:
+	if _, ok := any(tx).(*sql.Tx); ok {
 		return none, fmt.Errorf("%w: it is a *sql.Tx, because its handle was made with FromSQL: use SQLTx", ErrTxKind)
-	case pgx.Tx:
-		return none, fmt.Errorf("%w: it is a pgx.Tx, because its handle was made with FromPgx: use PgxTx", ErrTxKind)
 	}
-	return none, fmt.Errorf("%w: it is a fake, because its handle was made with outboxtest.NewDB, and runs no SQL: "+
-		"have the handler write through an interface that the test fakes as well, or test it with a real Postgres", ErrTxKind)
+	return none, fmt.Errorf("%w: it is a pgx.Tx, because its handle was made with FromPgx: use PgxTx", ErrTxKind)
 }
 
 // OutsideTx returns ctx without its transaction. Writes with the new context are independent of the transaction's

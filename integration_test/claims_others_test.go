@@ -263,10 +263,11 @@ func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
 }
 
 // TestASuspectOfABusyTopicHoldsUpNoOther: a message that may have killed a process is handled alone in this process, so one
-// that has to wait for a slot of its topic must not be the one that the others wait for.
+// that waits for a slot of its topic must not be the one that the others wait for. That one is the process's, so no other
+// test may run beside this one.
 func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 	noLeaks(t)
-	h := onPgx(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := storeOn(t, h, quickStore())
 	busy, quiet := newBarrier(t), newBarrier(t)
 	quiet.open()

@@ -26,7 +26,6 @@ type overlap struct {
 	act               func(ctx context.Context, x ibx, id string) error
 	committed, undone queue.StoreResult
 	state             queue.State // if it was committed
-	sql               bool
 }
 
 func isStored(t *testing.T, x ibx, id string)  { x.put(t, x.item(id)) }
@@ -132,11 +131,11 @@ var overlaps = []overlap{
 	}},
 	{
 		name: "requeue", before: isDead, act: operate(sqltext.Queue.Act["requeue"], "dead"), committed: queue.Updated,
-		undone: queue.Updated, state: queue.Processing, sql: true,
+		undone: queue.Updated, state: queue.Processing,
 	},
 	{
 		name: "discard", before: isStored, act: operate(sqltext.Queue.Act["discard"], "ready"), committed: queue.AlreadyDone,
-		undone: queue.Updated, state: queue.Done, sql: true,
+		undone: queue.Updated, state: queue.Done,
 	},
 }
 
@@ -154,24 +153,9 @@ func TestEnqueueBesideAChangeOfItsRow(t *testing.T) {
 	})
 }
 
-// TestEnqueueBesideAChangeInMemory needs no Postgres.
-func TestEnqueueBesideAChangeInMemory(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	enqueuesBeside(t, newMemoryHandle(t), func(returned func() bool) {
-		for began := time.Now(); !returned() && time.Since(began) < 10*time.Millisecond; {
-			// whether it waits is not to be seen
-			time.Sleep(time.Millisecond)
-		}
-	})
-}
-
 func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bool)) {
 	for _, o := range overlaps {
 		for _, commit := range []bool{true, false} {
-			if o.sql && h.isMemory() {
-				continue
-			}
 			name := fmt.Sprintf("%s, %s", o.name, map[bool]string{true: "committed", false: "rolled back"}[commit])
 			t.Run(name, func(t *testing.T) {
 				x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: name, owner: queue.NewOwner()}

@@ -16,7 +16,6 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
-	"github.com/millrace-go/watermill-outbox/outboxtest"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -218,9 +217,9 @@ func TestDispatcherLogsErrorsWithoutConsequence(t *testing.T) {
 
 // TestDispatcherLogsClaimsForBurial as it does those for handlers.
 func TestDispatcherLogsClaimsForBurial(t *testing.T) {
-	t.Parallel()
+	h := onPgx(t)
 	log := &lineLogger{}
-	s, err := queue.NewStore(outboxtest.NewDB(t), quickStore(), log)
+	s, err := queue.NewStore(h.db, quickStore(), log)
 	require.NoError(t, err)
 	late := items("orders", 1)[0]
 	late.ExpiresAt = time.Now().Add(-time.Second)

@@ -60,7 +60,6 @@
 // What is said about it:
 //
 //   - documents_: commands, programs, figures and statements in the documents work as printed
-//   - conformance_: the database in memory of package outboxtest answers as PostgreSQL does
 //
 // And no promise:
 //

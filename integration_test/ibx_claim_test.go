@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/internal/memory"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -47,7 +46,7 @@ var ibxClaiming = []requirement{
 	}},
 	{number: 31, text: "Claim takes only what is processing", verdict: held, test: func(t *testing.T, x ibx) {
 		x.processed(t, "seen", nil)
-		x.change(t, "seen", func(q *memory.Queued) { q.Topic = x.name })
+		x.change(t, "seen", func(q *ibxRow) { q.Topic = x.name })
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
 	{number: 32, text: "Claim takes only what is due", verdict: held, test: func(t *testing.T, x ibx) {

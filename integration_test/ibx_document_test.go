@@ -46,8 +46,7 @@ const ibxIntroduction = `# The durable queue, requirement by requirement
 For contributors to package ` + "`queue`" + `. Afterwards you know which requirement it holds, and by which test.
 It follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
 This page says of each of its requirements how it is held here, and which tests show it, or show what can be shown of it. Those of ` + "`TestIBX`" + `
-run over pgx, as ` + "`TestIBXOverDatabaseSQL`" + ` over database/sql and, but for what is Postgres' own, as ` + "`TestIBXInMemory`" + ` over the database in memory that users test with
-(package ` + "`outboxtest`" + `). The others run over pgx, or over what they are about.
+run over pgx, and as ` + "`TestIBXOverDatabaseSQL`" + ` over database/sql. The others run over pgx, or over what they are about.
 
 "Held" is what the test shows, for a message that is stored here and handled by a Dispatcher. "In other words" is held with the difference
 that is named.

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/internal/memory"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/queue"
 	"github.com/millrace-go/watermill-outbox/schema"
@@ -18,7 +17,7 @@ var ibxCleanup = []requirement{
 	{number: 98, text: "messages that were done long ago are deleted", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "old")))
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "new")))
-		x.change(t, "old", func(q *memory.Queued) { q.DoneAt = q.DoneAt.Add(-31 * 24 * time.Hour) })
+		x.change(t, "old", func(q *ibxRow) { q.DoneAt = q.DoneAt.Add(-31 * 24 * time.Hour) })
 		_, err := x.store.Clean(t.Context())
 		require.NoError(t, err)
 		_, err = x.store.Get(t.Context(), x.id("old"))
@@ -31,7 +30,7 @@ var ibxCleanup = []requirement{
 	},
 	{number: 100, text: "the retention is configurable", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
-		x.change(t, "a", func(q *memory.Queued) { q.DoneAt = q.DoneAt.Add(-time.Hour) })
+		x.change(t, "a", func(q *ibxRow) { q.DoneAt = q.DoneAt.Add(-time.Hour) })
 		for _, retention := range []time.Duration{2 * time.Hour, -1} {
 			_, err := x.with(t, queue.StoreConfig{Retention: retention}).Clean(t.Context())
 			require.NoError(t, err)
@@ -52,7 +51,7 @@ var ibxConcurrency = []requirement{
 			"transactions of their own, and so are the statements of Claim, which reaps first, and of Ack, Abandon, " +
 			"Fail and Release, which look once more for rows " +
 			"that a renewal has moved: what one of them changed is changed, whatever becomes of the next.",
-		sql: true, test: func(t *testing.T, x ibx) {
+		test: func(t *testing.T, x ibx) {
 			all := make([]queue.Item, 1001) // two statements
 			for i := range all {
 				all[i] = x.item(string(rune(i + 0x4e00)))
@@ -136,7 +135,7 @@ var ibxSchema = []requirement{
 		number: 114, text: "the schema is made if that is switched on", verdict: inOtherWords, why: noDeployment,
 		shownBy: "TestMigrateIsIdempotent",
 	},
-	{number: 115, text: "else the schema is assumed to exist", verdict: held, sql: true, test: func(t *testing.T, x ibx) {
+	{number: 115, text: "else the schema is assumed to exist", verdict: held, test: func(t *testing.T, x ibx) {
 		h := x.handle.with(t, sqltext.Tables{Queue: "nowhere"})
 		store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 		require.NoError(t, err)
@@ -145,7 +144,7 @@ var ibxSchema = []requirement{
 		assert.Zero(t, x.count(t, "select count(*) from pg_class where relname = 'nowhere'"))
 	}},
 	{number: 116, text: "deploying the schema twice is no error", verdict: held, shownBy: "TestMigrateIsIdempotent"},
-	{number: 117, text: "the schema has the table and its indexes", verdict: held, sql: true, test: func(
+	{number: 117, text: "the schema has the table and its indexes", verdict: held, test: func(
 		t *testing.T, x ibx,
 	) {
 		require.NoError(t, schema.Check(t.Context(), x.db))

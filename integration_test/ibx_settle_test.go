@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/memory"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -174,7 +173,7 @@ var ibxReaping = []requirement{
 	{number: 71, text: "ReapExpired leaves alone what is done or dead", verdict: held, test: func(t *testing.T, x ibx) {
 		for _, id := range []string{"done", "dead"} {
 			x.has(t, id)
-			x.change(t, id, func(q *memory.Queued) { q.State, q.LockedUntil = id, x.now(t).Add(-time.Hour) })
+			x.change(t, id, func(q *ibxRow) { q.State, q.LockedUntil = id, x.now(t).Add(-time.Hour) })
 			before := x.row(t, id)
 			x.reap(t)
 			assert.Equal(t, before, x.row(t, id))
@@ -217,7 +216,7 @@ var ibxRetries = []requirement{
 			assert.Equal(t, queue.Dead, x.get(t, "a").State)
 
 			x.has(t, "b")
-			x.change(t, "b", func(q *memory.Queued) { q.Attempts = 1 })
+			x.change(t, "b", func(q *ibxRow) { q.Attempts = 1 })
 			x.lapse(t, "b")
 			_, err := store.ReapExpired(t.Context())
 			require.NoError(t, err)
@@ -229,14 +228,14 @@ var ibxRetries = []requirement{
 	) {
 		x.has(t, "a")
 		x.has(t, "b")
-		x.change(t, "a", func(q *memory.Queued) { q.Attempts = 8 })
+		x.change(t, "a", func(q *ibxRow) { q.Attempts = 8 })
 		for _, alive := range []queue.State{queue.Processing, queue.Dead} {
 			settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
 			assert.Equal(t, alive, x.get(t, "a").State)
 			x.due(t, "a")
 			x.claim(t, x.owner, 1)
 		}
-		x.change(t, "b", func(q *memory.Queued) { q.Attempts = 1_000_000 })
+		x.change(t, "b", func(q *ibxRow) { q.Attempts = 1_000_000 })
 		settles(t, 1)(x.with(t, queue.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), queue.Abandon{Owner: x.owner},
 			x.id("b")))
 		assert.Equal(t, queue.Processing, x.get(t, "b").State)

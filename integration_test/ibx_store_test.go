@@ -167,10 +167,8 @@ var ibxEnqueuing = []requirement{
 		it.Payload = []byte{0, 255, '\\', '\''}
 		x.put(t, it)
 		assert.Equal(t, it, x.get(t, "a").Item)
-		if !x.isMemory() {
-			assert.Equal(t, "p", value[string](t, x.handle, "select relpersistence::text from pg_class "+
-				"where relname = 'inbox_queue'"))
-		}
+		assert.Equal(t, "p", value[string](t, x.handle, "select relpersistence::text from pg_class "+
+			"where relname = 'inbox_queue'"))
 	}},
 	{number: 14, text: "copies are stored once", verdict: held, test: func(t *testing.T, x ibx) {
 		errs := make(chan error, 8)

@@ -14,13 +14,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/memory"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
 // TestIBX shows the requirements of the queue's specification, one by one and by their numbers, over pgx and
-// database/sql, and TestIBXInMemory over the database in memory of package outboxtest. Those of a section are in a file
-// of its own, ibx_*_test.go; ibx.md is written from them by make ibx.
+// database/sql. Those of a section are in a file of its own, ibx_*_test.go; ibx.md is written from them by make ibx.
 
 // verdict is the outcome of a requirement.
 type verdict string
@@ -38,7 +36,6 @@ type requirement struct {
 	text    string
 	verdict verdict
 	why     string                    // in other words, or not applicable: why
-	sql     bool                      // it is one of Postgres' own, which a fake has not
 	test    func(t *testing.T, x ibx) // or
 	shownBy string                    // another test of this package
 }
@@ -87,17 +84,10 @@ func TestIBXOverDatabaseSQL(t *testing.T) {
 	testIBX(t, newSQLHandle(t, "pgx", newMigratedDatabase(t)))
 }
 
-// TestIBXInMemory needs no Postgres.
-func TestIBXInMemory(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	testIBX(t, newMemoryHandle(t))
-}
-
 func testIBX(t *testing.T, h handle) {
 	for _, section := range ibxSections {
 		for _, r := range section.requirements {
-			if r.test == nil || r.sql && h.isMemory() {
+			if r.test == nil {
 				continue
 			}
 			name := fmt.Sprintf("IBX-%03d", r.number)
@@ -171,13 +161,13 @@ func (x ibx) column(t testing.TB, id, expression string) string {
 // lapse has the lease of a message run out.
 func (x ibx) lapse(t testing.TB, id string) {
 	t.Helper()
-	x.change(t, id, func(q *memory.Queued) { q.LockedUntil = x.now(t).Add(-time.Second) })
+	x.change(t, id, func(q *ibxRow) { q.LockedUntil = x.now(t).Add(-time.Second) })
 }
 
 // due ends the wait of a message.
 func (x ibx) due(t testing.TB, id string) {
 	t.Helper()
-	x.change(t, id, func(q *memory.Queued) { q.DueAt = x.now(t) })
+	x.change(t, id, func(q *ibxRow) { q.DueAt = x.now(t) })
 }
 
 // settles says how many messages a call changed.

@@ -148,8 +148,7 @@ func TestWebhookAnswers(t *testing.T) {
 // TestWebhookWaitsForNoSlowBody: senders that trickle their bodies keep neither a connection nor a Shutdown for longer
 // than ReadTimeout.
 func TestWebhookWaitsForNoSlowBody(t *testing.T) {
-	t.Parallel()
-	s := storeOn(t, newMemoryHandle(t), quickStore())
+	s := storeOn(t, onPgx(t), quickStore())
 	const patient = 200 * time.Millisecond
 	server := httptest.NewServer(webhookOn(t, s, func(cfg *queue.WebhookConfig) { cfg.ReadTimeout = patient }))
 	t.Cleanup(server.Close)
@@ -207,8 +206,7 @@ func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 
 // TestWebhookLogsNoBody, not in the text of an error either: those of decoders quote what they could not read.
 func TestWebhookLogsNoBody(t *testing.T) {
-	t.Parallel()
-	s := storeOn(t, newMemoryHandle(t), quickStore())
+	s := storeOn(t, onPgx(t), quickStore())
 	log := &lineLogger{}
 	decode := func(body []byte) error {
 		var to struct{ Amount int8 }

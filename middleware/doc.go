@@ -33,4 +33,6 @@
 // its partition until it succeeds or is dead.
 //
 // docs/guides/how-it-works.md has the rules for each of Watermill's middlewares.
+//
+// The examples are compiled and not run: they need tables on PostgreSQL.
 package middleware

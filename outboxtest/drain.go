@@ -8,24 +8,20 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/internal/memory"
 )
 
-// drainTimeout is how long Drain may take on a real database.
+// drainTimeout is how long Drain may take.
 const drainTimeout = time.Minute
 
 // Drain returns the messages that a forwarder would publish now, in order, and marks them published. Messages that are
 // not committed or not due stay.
 //
-// On a real database it runs a forwarder, which needs the tables of schema.Migrate. It ends the test after a minute,
-// for example because a topic is paused.
+// It runs a forwarder, which needs the tables of schema.Migrate, and ends the test if that takes a minute, for example
+// because a topic is paused.
 func Drain(t testing.TB, db *outbox.DB) []Message {
 	t.Helper()
 	if err := (*core.DB)(db).Check(); err != nil {
 		t.Fatalf("outboxtest.Drain: %v", err)
-	}
-	if pool, ok := (*core.DB)(db).Pool().(*memory.Database); ok {
-		return messages(t, pool.Drain())
 	}
 	var pub Publisher
 	// With one publish at a time what was recorded is in the order of the forwarder.

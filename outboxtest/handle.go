@@ -9,7 +9,6 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/memory"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
@@ -71,11 +70,11 @@ func last(t testing.TB, db *outbox.DB) (id int64) {
 func past(t testing.TB, db *outbox.DB, id int64) (list []Message) {
 	t.Helper()
 	collect(t, db, func(rows drive.Rows) error {
-		var o memory.Outboxed
-		if err := rows.Scan(&o.UUID, &o.Topic, &o.Key, &o.Payload, &o.Metadata); err != nil {
+		var r row
+		if err := rows.Scan(&r.uuid, &r.topic, &r.key, &r.payload, &r.metadata); err != nil {
 			return err
 		}
-		list = append(list, newMessage(t, o))
+		list = append(list, r.message(t))
 		return nil
 	}, sqltext.MessagesPast, id)
 	return list

@@ -36,4 +36,6 @@
 // both places. Dispatchers find the message at their next poll.
 //
 // docs/reference/architecture.md has the states of a row.
+//
+// The examples are compiled and not run: they need tables on PostgreSQL.
 package queue

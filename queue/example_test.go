@@ -4,24 +4,28 @@ import (
 	"context"
 	"fmt"
 	"log"
-	"testing"
 
-	"github.com/millrace-go/watermill-outbox/outboxtest"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-var t = new(testing.T) // yours, in a test
+var pool *pgxpool.Pool // yours
 
 // A message is stored when it comes in and handled later, once, however often its sender repeats it.
 func Example() {
 	ctx := context.Background()
-	db := outboxtest.NewDB(t) // in a program: outbox.FromPgx(pool, outbox.DBConfig{}, logger)
+	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
 	store, err := queue.NewStore(db, queue.StoreConfig{}, nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	paid := func(_ context.Context, msg *queue.Message) error {
-		fmt.Printf("%s paid %s\n", msg.MessageID, msg.Payload) // in a program: SQL, in outbox.PgxTx(ctx)
+		fmt.Printf("%s paid %s\n", msg.MessageID, msg.Payload) // SQL, in outbox.PgxTx(ctx)
 		return nil
 	}
 	dispatcher, err := queue.NewDispatcher(store, queue.DispatcherConfig{
@@ -46,11 +50,11 @@ func Example() {
 	}
 	enqueue()
 	enqueue()
-	if err := dispatcher.Drain(ctx); err != nil { // in a program: Run
+	if err := dispatcher.Drain(ctx); err != nil { // or Run, which returns when ctx ends
 		log.Fatal(err)
 	}
 	enqueue()
-	// Output:
+	// It prints:
 	// new
 	// updated
 	// invoice-4711 paid 10 EUR

@@ -153,7 +153,7 @@ func everyPackage(t *testing.T, each func(dir string, files []*ast.File)) {
 	skipped := slices.DeleteFunc(slices.Clone(notPublic), func(name string) bool {
 		return name == "internal" || name == "cmd"
 	})
-	skipped = append(skipped, "services", "uitest", "pictures", "release", "outboxtest", "memory")
+	skipped = append(skipped, "services", "uitest", "pictures", "release", "outboxtest")
 	err := filepath.WalkDir(".", func(dir string, e fs.DirEntry, err error) error {
 		switch {
 		case err != nil || !e.IsDir():

@@ -29,7 +29,7 @@ var parts = []struct {
 	{"queue and fleets", []string{"queue", "fleet", "internal/keyed"}},
 	{"operators", []string{"admin", "cmd", "move", "internal/partitions", "internal/clean", "internal/words"}},
 	{"brokers", []string{"amqp", "broker", "kafka", "nats"}},
-	{"observe, idempotency, outboxtest", []string{"observe", "idempotency", "outboxtest", "internal/memory"}},
+	{"observe, idempotency, outboxtest", []string{"observe", "idempotency", "outboxtest"}},
 	{"tests and tools, not counted", []string{"bench", "examples", "integration_test", "internal/testing", "tools"}},
 }
 

@@ -1,6 +1,7 @@
-package idempotency_test
+package integration_test
 
 import (
+	"crypto/rand"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,13 +10,12 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/idempotency"
-	"github.com/millrace-go/watermill-outbox/outboxtest"
 )
 
 // served asks a server whose handler is behind the middleware, and again with the same key, what it answers to a POST.
-func served(t *testing.T, handler http.HandlerFunc) (first, second *http.Response) {
+func served(t *testing.T, h handle, handler http.HandlerFunc) (first, second *http.Response) {
 	t.Helper()
-	once, err := idempotency.New(outboxtest.NewDB(t), idempotency.Config{
+	once, err := idempotency.New(h.db, idempotency.Config{
 		Tenant: func(*http.Request) (string, error) { return "ann", nil },
 	}, nil)
 	if err != nil {
@@ -23,12 +23,13 @@ func served(t *testing.T, handler http.HandlerFunc) (first, second *http.Respons
 	}
 	server := httptest.NewServer(once(handler))
 	defer server.Close()
+	key := rand.Text()
 	ask := func() *http.Response {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, strings.NewReader("x"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Header.Set("Idempotency-Key", "k1")
+		r.Header.Set("Idempotency-Key", key)
 		answer, err := server.Client().Do(r)
 		if err != nil {
 			t.Fatal(err)
@@ -48,12 +49,13 @@ func served(t *testing.T, handler http.HandlerFunc) (first, second *http.Respons
 
 // TestContentTypeIsReplayed: the one that net/http guesses, and none where the handler wants none.
 func TestContentTypeIsReplayed(t *testing.T) {
+	h := onPgx(t)
 	for name, set := range map[string]func(http.Header){
 		"guessed": func(http.Header) {},
 		"none":    func(h http.Header) { h["Content-Type"] = nil },
 		"said":    func(h http.Header) { h.Set("Content-Type", "application/json") },
 	} {
-		first, second := served(t, func(w http.ResponseWriter, _ *http.Request) {
+		first, second := served(t, h, func(w http.ResponseWriter, _ *http.Request) {
 			set(w.Header())
 			_, _ = io.WriteString(w, "<html>")
 		})
@@ -69,7 +71,8 @@ func TestContentTypeIsReplayed(t *testing.T) {
 
 // TestSecretsAreNotStored: a token of the answer reaches the client once, and no table keeps it for a day.
 func TestSecretsAreNotStored(t *testing.T) {
-	first, second := served(t, func(w http.ResponseWriter, _ *http.Request) {
+	h := onPgx(t)
+	first, second := served(t, h, func(w http.ResponseWriter, _ *http.Request) {
 		for _, name := range []string{"X-Auth-Token", "x-access-token", "Authorization", "X-Api-Key", "X-Csrf-Token"} {
 			w.Header().Set(name, "s3cr3t")
 		}
@@ -87,7 +90,8 @@ func TestSecretsAreNotStored(t *testing.T) {
 
 // TestWriteDeadline: a handler that takes longer than the server gives it may ask for more.
 func TestWriteDeadline(t *testing.T) {
-	served(t, func(w http.ResponseWriter, _ *http.Request) {
+	h := onPgx(t)
+	served(t, h, func(w http.ResponseWriter, _ *http.Request) {
 		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Hour)); err != nil {
 			t.Error(err)
 		}
@@ -96,7 +100,8 @@ func TestWriteDeadline(t *testing.T) {
 
 // TestTrailersAreNotAnnounced, as they are not sent: the length of the answer is known.
 func TestTrailersAreNotAnnounced(t *testing.T) {
-	first, second := served(t, func(w http.ResponseWriter, _ *http.Request) {
+	h := onPgx(t)
+	first, second := served(t, h, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Trailer", "X-Sum")
 		_, _ = io.WriteString(w, "x")
 		w.Header().Set("X-Sum", "1")
