@@ -56,6 +56,7 @@ var checks = []struct {
 	{"failing", (*doctorRun).checkFailing},
 	{"failing", (*doctorRun).checkIncoming},
 	{"dead", (*doctorRun).checkDead},
+	{"dead_discarded", (*doctorRun).checkDiscarded},
 	{"queue", (*doctorRun).checkQueue},
 	{"partition_blocked", (*doctorRun).checkBlocked},
 	{"vacuum", (*doctorRun).checkVacuum},

@@ -277,3 +277,23 @@ func (e *doctorRun) checkDead(ctx context.Context) error {
 	}
 	return nil
 }
+
+// checkDiscarded reports how many messages DeadRetention has discarded in the last day.
+func (e *doctorRun) checkDiscarded(ctx context.Context) error {
+	var table string
+	var n int
+	return e.rows(ctx, []any{&table, &n}, func() {
+		var in Table
+		if in.UnmarshalText([]byte(table)) != nil {
+			return
+		}
+		state := Discarded
+		if in == Queue {
+			state = Done
+		}
+		e.findOf(in, "", "dead_discarded", Info, fmt.Sprintf("%s of the %s discarded by DeadRetention in the last 24 hours",
+			count(n, "message"), in),
+			"see their errors"+e.command(commands[in], "list --state", string(state))+
+				"; fix the cause and requeue dead messages before they are that old")
+	}, sqltext.DoctorDiscarded, sqltext.DeadRetention)
+}

@@ -60,7 +60,7 @@ const (
 	Dead      State = "dead"      // gave up: not retried until it is requeued
 	Done      State = "done"      // published, or processed
 	Seen      State = "seen"      // in the queue: known, and no work
-	Discarded State = "discarded" // settled by an operator without that; deleted like what is done
+	Discarded State = "discarded" // settled without that, by an operator or DeadRetention; deleted like what is done
 )
 
 // Filter selects the messages that fit all of its fields. The zero value selects all messages of the outbox in a list.

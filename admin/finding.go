@@ -111,6 +111,7 @@ var kinds = map[string]kind{
 		alerts: []string{"OutboxMessagesFailing", "InboxMessagesFailing", "QueueMessagesFailing"}},
 	"dead": {title: "messages are dead",
 		alerts: []string{"OutboxMessagesDead", "InboxMessagesDead", "QueueMessagesDead"}},
+	"dead_discarded":    {title: "dead messages were discarded for their age"},
 	"queue_abandoned":   {title: "messages of the queue were abandoned"},
 	"queue_waits":       {title: "messages of the queue are handled late", alerts: []string{"QueueMessagesLate"}},
 	"queue_unhandled":   {title: "no handler for a topic of the queue", alerts: []string{"QueueTopicUnhandled"}},

@@ -84,6 +84,11 @@ type Config struct {
 	// later is handled again: keep it above the broker's retention and your longest delay. Messages that first failed
 	// longer ago and were not handled since are forgotten too; dead ones stay.
 	InboxRetention time.Duration
+	// DeadRetention is how long dead messages of the outbox and the inbox are kept before they are discarded, as an
+	// operator does: with an entry in the audit log, and then deleted after Retention or InboxRetention. A key that is
+	// blocked by BlockKeyOnDead goes on. Default 0, forever. They are looked for once an hour. The role needs an admin's
+	// grants.
+	DeadRetention time.Duration
 	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration
 
@@ -165,6 +170,9 @@ func (c *Config) validate(config string) error {
 		if d.value < 0 && !(d.off && d.value == -1) {
 			bad("%s is %s: use a positive duration", d.field, d.value)
 		}
+	}
+	if c.DeadRetention < 0 {
+		bad("DeadRetention is %s: use a positive duration, or 0 to keep dead messages", c.DeadRetention)
 	}
 	if c.LeaseTTL > 0 && c.LeaseTTL < 500*time.Millisecond {
 		bad("LeaseTTL is %s: use at least 500ms", c.LeaseTTL)

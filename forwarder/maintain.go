@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -31,10 +32,13 @@ func (e *engine) maintain(ctx context.Context) {
 	firsts := trouble.Log{Logger: e.logger, What: "checking keys that wait for a topic"}
 	// Cause: the database.
 	// Cure: the table grows.
-	clean := trouble.Log{Logger: e.logger, What: "deleting published messages"}
+	deleting := trouble.Log{Logger: e.logger, What: "deleting published messages"}
 	// Cause: the database.
 	// Cure: the inbox grows; without the grant, set InboxRetention to -1.
 	inbox := trouble.Log{Logger: e.logger, What: "deleting old rows of the inbox"}
+	// Cause: the database.
+	// Cure: dead messages stay; without the grant, leave DeadRetention at 0.
+	dead := trouble.Log{Logger: e.logger, What: "discarding dead messages past DeadRetention"}
 	// Cause: the database.
 	// Cure: the table grows.
 	keys := trouble.Log{Logger: e.logger, What: "deleting expired idempotency keys"}
@@ -48,6 +52,7 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: no paused topics are shown.
 	told := trouble.Log{Logger: e.logger, What: "writing paused topics"}
 	var published cleaner
+	var deadAt time.Time // when to look for dead messages again
 	var paused pauses
 	var unread untaken
 	var ofHeads, ofFirsts, ofSweep machine.Pace
@@ -59,8 +64,15 @@ func (e *engine) maintain(ctx context.Context) {
 			return
 		}
 		lonely.Tell(unread.look(ctx, e))
-		if e.cfg.Retention > 0 {
-			clean.Tell(published.clean(ctx, e))
+		if now := time.Now(); e.cfg.DeadRetention > 0 && !now.Before(deadAt) {
+			err := e.discardDead(ctx)
+			if err == nil {
+				deadAt = now.Add(clean.DeadInterval)
+			}
+			dead.Tell(err)
+		}
+		if e.cfg.Retention > 0 || e.cfg.DeadRetention > 0 { // with -1 only discarded messages are left to delete
+			deleting.Tell(published.clean(ctx, e))
 		}
 		if e.cfg.InboxRetention > 0 {
 			inbox.Tell(e.cleanInbox(ctx))

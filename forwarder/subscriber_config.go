@@ -37,6 +37,7 @@ type SubscriberConfig struct {
 	BlockKeyOnDead bool
 	Retention      time.Duration
 	InboxRetention time.Duration
+	DeadRetention  time.Duration
 	CleanInterval  time.Duration
 }
 
@@ -47,7 +48,7 @@ func (c SubscriberConfig) config() (Config, error) {
 		Name: c.Name, ReadAhead: c.ReadAhead, ReadAheadBytes: c.ReadAheadBytes, PollInterval: c.PollInterval,
 		DisableListen: c.DisableListen,
 		QueryTimeout:  c.QueryTimeout, LeaseTTL: c.LeaseTTL, MaxAttempts: c.MaxAttempts, MinDeadAge: c.MinDeadAge,
-		BlockKeyOnDead: c.BlockKeyOnDead, Retention: c.Retention, InboxRetention: c.InboxRetention,
+		BlockKeyOnDead: c.BlockKeyOnDead, Retention: c.Retention, InboxRetention: c.InboxRetention, DeadRetention: c.DeadRetention,
 		CleanInterval:  c.CleanInterval,
 		PublishTimeout: c.AckTimeout,
 	}

@@ -34,6 +34,10 @@ type StoreConfig struct {
 	// Retention is how long done messages are kept; default 30 days, -1 forever. It is also that of messages that were
 	// only seen. A copy that arrives later is handled again.
 	Retention time.Duration
+	// DeadRetention is how long dead messages are kept before they are discarded, as an operator does: with an entry in
+	// the audit log, and then deleted after Retention. Default 0, forever. A Dispatcher looks for them once an hour. The
+	// role needs an admin's grants.
+	DeadRetention time.Duration
 }
 
 func (c *StoreConfig) setDefaults() {
@@ -52,6 +56,8 @@ func (c StoreConfig) validate() error {
 		return fmt.Errorf("StoreConfig.MaxPayloadBytes is %d: use 0 for no limit", c.MaxPayloadBytes)
 	case c.MaxAttempts < -1:
 		return fmt.Errorf("StoreConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
+	case c.DeadRetention < 0:
+		return fmt.Errorf("StoreConfig.DeadRetention is %s: use a positive duration, or 0 to keep dead messages", c.DeadRetention)
 	case c.Retention < -1:
 		return fmt.Errorf("StoreConfig.Retention is %s: use -1 to remember messages forever", c.Retention)
 	}
@@ -77,6 +83,7 @@ type Store struct {
 	reapAt   time.Time           // when a Claim must reap again
 	reaping  bool                // a Claim is reaping now
 	reapFrom reapPlace           // where to continue
+	deadAt   time.Time           // when to look for dead messages past DeadRetention again
 	reapTook time.Duration       // how long the last reaping took
 	// whether a trigger may leave rows unchanged, when to check for one again, and for such rows of a statement
 	triggers    bool

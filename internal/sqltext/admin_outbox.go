@@ -32,6 +32,9 @@ const (
 
 // The audit log.
 const (
+	// DeadRetention is the actor of automatic discards.
+	DeadRetention = "DeadRetention"
+
 	// BeginAct writes the entry of an act before it changes anything.
 	//
 	// Arguments: actor, action, reason, filter (JSON text).

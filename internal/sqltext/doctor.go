@@ -50,6 +50,15 @@ const (
  WHERE a.datname = current_database() AND a.wait_event = 'SyncRep'
    AND a.query_start < clock_timestamp() - $1::float8 * interval '1 second'`
 
+	// DoctorDiscarded counts the messages of each table that DeadRetention discarded in the last day. It writes at most 72
+	// entries a day for each forwarder scope and dispatcher.
+	//
+	// Arguments: actor.
+	DoctorDiscarded = `SELECT a.filter->>'in', sum(a.touched)::bigint
+  FROM (SELECT a.* FROM {audit} a ORDER BY a.id DESC LIMIT 10000) a
+ WHERE a.actor = $1::text AND a.action = 'discard' AND a.at > statement_timestamp() - interval '1 day'
+ GROUP BY 1 HAVING sum(a.touched) > 0 ORDER BY 1`
+
 	// DoctorObstacles lists what operators have put at the tables that may swallow, refuse or hide rows: what it is, on
 	// which table, its name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect says which
 	// swallow inserts. unique: an index that refuses rows ours do not. child: a table that inherits. detached: a table

@@ -15,6 +15,7 @@ type Store struct {
 	Show        string            // describes rows, in the order in which they are named
 	Payload     string
 	History     string
+	OldDead     string // finds messages that have been dead for long, as Act takes them
 }
 
 // columns are SQL expressions for what a message has.
@@ -23,6 +24,7 @@ type columns struct {
 	owner, name, id, uuid, topic, key, about     string
 	version                                      string // another one if the content was replaced
 	state, attempts, crashes, created, due, dead string
+	died                                         string // when a dead message died; NULL = unknown
 	settled, error, metadata, payload            string
 	match                                        string // finds a row by $17
 	all                                          string // columns that scans read, so without the payload
@@ -83,6 +85,11 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
 	payloadTemplate = `SELECT {payload} FROM (SELECT $1::text AS owner, $2::text AS name) w JOIN {from} ON {named}`
 	historyTemplate = `SELECT coalesce({alias}.history, '[]')::text FROM (SELECT $1::text AS owner, $2::text AS name) w
   JOIN {from} ON {named}`
+
+	// Arguments: retention in seconds, rows, topics (empty = all).
+	oldDeadTemplate = `SELECT {owner}, {name}, {version} FROM {from}
+ WHERE {index}{free} AND {died} < statement_timestamp() - $1::float8 * interval '1 second'
+   AND ($3::text[] = '{}' OR {topic} = ANY ($3::text[])) ORDER BY {order} LIMIT $2::bigint`
 
 	// What another session has locked is skipped, and counted.
 	//
@@ -159,6 +166,7 @@ func newStore(c columns) *Store {
 	for name, by := range c.groups {
 		s.Group[name] = scanned(groupTemplate, by)
 	}
+	s.OldDead = fill(oldDeadTemplate, "{index}", c.groups["dead"].index, "{order}", c.scans["dead"].order, "{died}", c.died)
 	for verb, set := range c.acts {
 		s.Act[verb] = fill(actTemplate, "{set}", set)
 	}

@@ -21,7 +21,7 @@ func (a *app) forward() *cobra.Command {
 	var cfg forwarder.Config
 	var drain, debug bool
 	var format string
-	var retention, inboxRetention days
+	var retention, inboxRetention, deadRetention days
 	cmd := &cobra.Command{
 		Use: "forward", Short: "Publish what is in the outbox to Kafka, NATS JetStream or RabbitMQ",
 		Long: `Publish the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C, SIGTERM). With
@@ -55,6 +55,8 @@ on the command line replaces one in the environment. For health checks use outbo
 	flags.Var(&retention, "retention", "how long published messages are kept; none = delete on publish (default: 7d)")
 	flags.Var(&inboxRetention, "inbox-retention",
 		"how long inbox rows are kept; none = leave the inbox alone (default: 30d)")
+	flags.Var(&deadRetention, "dead-retention",
+		"how long dead messages are kept before they are discarded (default: forever)")
 	flags.BoolVar(&drain, "drain", false, "publish all ready messages, but for those of other live forwarders, "+
 		"then exit")
 	flags.StringVar(&format, "log", "text", "`format` of the log: text or json")
@@ -70,7 +72,7 @@ on the command line replaces one in the environment. For health checks use outbo
 		if err := errors.Join(a.fromEnv(flags, names...), broker.read(a, cmd), broker.missing()); err != nil {
 			return err
 		}
-		cfg.Retention, cfg.InboxRetention = retention.of, inboxRetention.of
+		cfg.Retention, cfg.InboxRetention, cfg.DeadRetention = retention.of, inboxRetention.of, deadRetention.of
 		if a.global.timeout > 0 {
 			cfg.QueryTimeout = a.global.timeout
 		}
