@@ -11,7 +11,7 @@ import (
 // CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode: the Marshaler of Config. The headers are
 // those of the Go SDK, which RabbitMQ gives AMQP 1.0 clients as application properties: cloudEvents:id is the UUID,
 // cloudEvents:type the event type, cloudEvents:time when it occurred (outbox.SetEvent). Metadata are sent as without
-// it; a metadata key "ce_subject" is the attribute subject. See docs/guides/cloudevents.md.
+// it; a metadata key "ce_subject" is the attribute subject. See docs/reference/identity.md.
 type CloudEvents struct {
 	// Source is the service that publishes, as a URI or a path such as /orders; required to publish.
 	Source string

@@ -26,7 +26,7 @@
 // messages that fail in a row is charged an attempt, the fifth pauses the topic.
 //
 // Publish must not return nil before the broker has the message, and must send a key to the same partition or queue
-// each time. Packages kafka, nats and amqp do so, watermill-amqp does not: docs/start/other-brokers.md. WithVerdicts
+// each time. Packages kafka, nats and amqp do so, watermill-amqp does not: docs/start/rabbitmq.md. WithVerdicts
 // gives verdicts to the errors of a publisher that has none.
 //
 // docs/reference/architecture.md has the protocol.

@@ -20,7 +20,7 @@ import (
 const (
 	conformanceArgs  = "OUTBOX_CONFORMANCE"    // of make conformance
 	conformanceChild = "OUTBOX_CONFORMANCE_OF" // the publisher, in a process of its own, since it may hang or fail
-	conformancePage  = "../docs/start/other-brokers.md"
+	conformancePage  = "publishers.md"
 )
 
 // TestPublishersConform is make conformance: it runs outboxtest.TestPublisher on each publisher and prints the results.
@@ -43,7 +43,7 @@ func TestPublishersConform(t *testing.T) {
 	kills := flags.Int("kills", 10, "how often each server is killed under load")
 	only := flags.String("only", "", "regular expression for the names of publishers")
 	points := flags.String("points", "", "regular expression for the names of points")
-	write := flags.Bool("write", false, "replace the rows in docs/start/other-brokers.md")
+	write := flags.Bool("write", false, "replace the rows in integration_test/publishers.md")
 	require.NoError(t, flags.Parse(strings.Fields(args)))
 	pattern, err := regexp.Compile(*only)
 	require.NoError(t, err)

@@ -10,7 +10,7 @@ import (
 
 // CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode: Marshaler of PublisherConfig, Unmarshaler
 // of SubscriberConfig. ce-id is the UUID, ce-type the event type, ce-time when it occurred (outbox.SetEvent). Metadata
-// are sent as without it; a metadata key "ce_subject" is the attribute subject. See docs/guides/cloudevents.md.
+// are sent as without it; a metadata key "ce_subject" is the attribute subject. See docs/reference/identity.md.
 type CloudEvents struct {
 	// Source is ce-source, the service that publishes, as a URI or a path such as /orders; required to publish.
 	Source string

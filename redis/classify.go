@@ -3,7 +3,7 @@
 //	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: client}, logger)
 //	fwd, err := forwarder.New(db, forwarder.WithVerdicts(pub, redis.Classify), forwarder.Config{}, logger)
 //
-// It does not import a Redis client. docs/start/other-brokers.md has the settings of Redis under which a published
+// It does not import a Redis client. docs/start/rabbitmq.md has the settings of Redis under which a published
 // message is safe.
 package redis
 
