@@ -84,10 +84,10 @@ type Config struct {
 	// later is handled again: keep it above the broker's retention and your longest delay. Messages that first failed
 	// longer ago and were not handled since are forgotten too; dead ones stay.
 	InboxRetention time.Duration
-	// DeadRetention is how long dead messages of the outbox and the inbox are kept before they are discarded, as an
-	// operator does: with an entry in the audit log, and then deleted after Retention or InboxRetention. A key that is
-	// blocked by BlockKeyOnDead goes on. Default 0, forever. They are looked for once an hour. The role needs an admin's
-	// grants.
+	// DeadRetention is how long dead messages of the outbox and the inbox are kept before they are discarded. Default
+	// 0, forever. That is as an operator does: with an entry in the audit log, and deleted after Retention or
+	// InboxRetention. A key that is blocked by BlockKeyOnDead goes on. They are looked for once an hour. The role needs
+	// an admin's grants.
 	DeadRetention time.Duration
 	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration

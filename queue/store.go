@@ -34,9 +34,9 @@ type StoreConfig struct {
 	// Retention is how long done messages are kept; default 30 days, -1 forever. It is also that of messages that were
 	// only seen. A copy that arrives later is handled again.
 	Retention time.Duration
-	// DeadRetention is how long dead messages are kept before they are discarded, as an operator does: with an entry in
-	// the audit log, and then deleted after Retention. Default 0, forever. A Dispatcher looks for them once an hour. The
-	// role needs an admin's grants.
+	// DeadRetention is how long dead messages are kept before they are discarded. Default 0, forever. That is as an
+	// operator does: with an entry in the audit log, and deleted after Retention. A Dispatcher looks for them once an
+	// hour. The role needs an admin's grants.
 	DeadRetention time.Duration
 }
 

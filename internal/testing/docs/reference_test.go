@@ -79,8 +79,8 @@ func configuration(t *testing.T) string {
 	b.WriteString(`# Configuration
 
 Every field with its default, written by ` + "`make reference`" + `. The
-[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more. Zero values are good defaults; -1
-switches off where that makes sense. Fields that ` + "`forwarder.SubscriberConfig`" + ` shares with ` + "`forwarder.Config`" + `, and
+[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more. A default that is not
+named is none, or off; -1 switches off where that makes sense. Fields that ` + "`forwarder.SubscriberConfig`" + ` shares with ` + "`forwarder.Config`" + `, and
 those of the parts of ` + "`middleware.StackConfig`" + `, are listed once.
 `)
 	for _, dir := range apiPackages(t) {
@@ -118,7 +118,8 @@ func inShort(text string) string {
 			short = append(short, s)
 		}
 	}
-	return strings.TrimSpace(strings.Join(short, ""))
+	text = strings.TrimSpace(strings.Join(short, ""))
+	return strings.NewReplacer("; default none.", ".", "; default off.", ".").Replace(text) // as the page says at its beginning
 }
 
 // withoutNames cuts the names with which a comment begins.
