@@ -25,7 +25,7 @@ func ExampleSetKey() {
 	// Output:
 	// saga-7
 	// order/42 <nil>
-	// outbox: invalid message: it has half an aggregate, aggregate_type "" and aggregate_id "42", and so no key and no order: set both, or metadata outbox_key, which may be empty
+	// outbox: invalid message: it has half an aggregate (aggregate_type "", aggregate_id "42"), so no key and no order: set both, or set metadata outbox_key, which may be empty
 }
 
 func ExampleTables_Validate() {

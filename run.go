@@ -57,7 +57,7 @@ func RunWith(ctx context.Context, cfg RunConfig, runners ...Runner) error {
 	case cfg.CloseTimeout == 0:
 		cfg.CloseTimeout = defaultCloseTimeout
 	case cfg.CloseTimeout < -1:
-		return fmt.Errorf("outbox: RunConfig.CloseTimeout is %s: use how long to wait, 0 for %s, or -1 for no limit",
+		return fmt.Errorf("outbox: RunConfig.CloseTimeout is %s: use a positive duration, 0 for %s, or -1 for no limit",
 			cfg.CloseTimeout, defaultCloseTimeout)
 	}
 	for i, r := range runners {

@@ -28,8 +28,8 @@ var (
 	//
 	// Cause: the letter was deleted after the retention of the outbox.
 	// Cure: or requeue the message and have it sent again.
-	ErrNoLetter = errors.New("admin: the dead letters are not in the outbox any more: " +
-		"publish them again from the dead-letter topic of the broker")
+	ErrNoLetter = errors.New("admin: the dead letters are no longer in the outbox: publish them again from the " +
+		"dead-letter topic of the broker")
 
 	// ErrInvalid is wrapped by errors about a field of a filter, page or act. The fault is the caller's.
 	//

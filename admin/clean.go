@@ -58,7 +58,8 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		"OutboxRetention": cfg.OutboxRetention, "InboxRetention": cfg.InboxRetention, "QueueRetention": cfg.QueueRetention,
 	} {
 		if d < 0 {
-			return r, invalid("admin: CleanConfig.%s is %s: use how long to keep, or 0 to leave the table alone", field, d)
+			return r, invalid("admin: CleanConfig.%s is %s: use a positive duration, or 0 to leave the table "+
+				"alone", field, d)
 		}
 	}
 	now, err := a.now(ctx)

@@ -37,7 +37,7 @@ func (e *doctorRun) checkPartitions(ctx context.Context) error {
 func (e *doctorRun) partitionsAhead(p partitioned) {
 	if !p.Known {
 		ids := e.db.Render("{outbox_id_seq}")
-		e.find("partitions_ahead", Warning, fmt.Sprintf("it could not be checked whether partitions are ahead of the ids: "+
+		e.find("partitions_ahead", Warning, fmt.Sprintf("could not check whether partitions are ahead of the ids: "+
 			"role %s may not read sequence %s", p.Role, ids), "GRANT SELECT ON SEQUENCE "+ids+" TO "+p.Role)
 		return
 	}

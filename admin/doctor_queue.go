@@ -25,7 +25,7 @@ func (e *doctorRun) checkQueue(ctx context.Context) error {
 			"charged no attempt"
 		if len(refusing) > 0 {
 			evidence += "; the database may refuse to update them, because of " + strings.Join(refusing, ", ")
-			cure = "look for \"message refused by the database\" in the log of a dispatcher, and drop or mend what it " +
+			cure = "look for \"message refused by the database\" in the log of a dispatcher, and fix or drop what it " +
 				"names. If there is no such line, " + cure
 		}
 		e.findOf(Queue, topic, "queue_unhandled", max(Warning, byAge(seconds(oldest))), evidence, cure)

@@ -150,8 +150,8 @@ func (e *doctorRun) backlog(ctx context.Context, t, ready TopicStats) error {
 	}
 	if obstacles := e.obstaclesOn("{outbox}"); t.Rate == 0 && len(obstacles) > 0 {
 		evidence += "; forwarders may not see or settle them, because of " + strings.Join(obstacles, ", ")
-		cure = "look for the error in the log of a forwarder: give its role a policy or BYPASSRLS, or mend the trigger, " +
-			"rule or constraint"
+		cure = "look for the error in the log of a forwarder: give its role a policy or BYPASSRLS, or fix the " +
+			"trigger, rule or constraint"
 	}
 	if t.Failing.N > 0 || t.Dead.N > 0 {
 		evidence += "; some may wait behind a failing message of their key"

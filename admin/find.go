@@ -25,7 +25,7 @@ func (a *Admin) Find(ctx context.Context, what string, p Page) (*List, error) {
 		p.Limit = defaultPage
 	}
 	if what == "" || len(what) > maxFind || !text.Storable(what) {
-		return nil, invalid("admin: what Find looks for must be UTF-8 without NUL, of 1 to %d bytes", maxFind)
+		return nil, invalid("admin: the text to find must be UTF-8 without NUL, of 1 to %d bytes", maxFind)
 	}
 	at, err := parseCursor(p.After)
 	if err != nil {

@@ -117,7 +117,7 @@ var kinds = map[string]kind{
 	"queue_unhandled":   {title: "no handler for a topic of the queue", alerts: []string{"QueueTopicUnhandled"}},
 	"queue_crashes":     {title: "a message may crash its handler's process"},
 	"partition_blocked": {title: "a partition is blocked by a message", alerts: []string{"PartitionBlocked"}},
-	"inbox_retention":   {title: "the inbox forgets before the broker does"},
+	"inbox_retention":   {title: "the inbox keeps less than the broker"},
 	"handler_pool":      {title: "handlers wait for connections"},
 	"vacuum":            {title: "dead rows are not removed"},
 	"statement_timeout": {title: "a role has a short statement_timeout"},

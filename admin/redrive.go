@@ -14,9 +14,9 @@ import (
 
 var redrive = Verb{
 	Name: "redrive", Past: "Redriven", States: map[Table][]State{Inbox: {Dead}}, Does: map[Table]string{
-		Inbox: "They are published again from their dead letters, to the topics that they came from, and handled once. " +
-			"Other consumers of these topics receive them too; their inboxes skip what they have handled. " +
-			"Those whose letter is not in the outbox any more stay dead.",
+		Inbox: "They are published again from their dead letters, to the topics that they came from, and handled " +
+			"once. Other consumers of these topics receive them too; their inboxes skip what they have handled. " +
+			"Those whose dead letter is no longer in the outbox stay dead.",
 	},
 }
 

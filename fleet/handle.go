@@ -21,7 +21,7 @@ const (
 
 // Cause: Config.Open ignores its context.
 // Cure: return when the context ends.
-var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again before it does",
+var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again until it does",
 	openTimeout)
 
 // opened is a handle that is open. It outlives its place in the fleet for as long as it is held.

@@ -27,8 +27,8 @@ type pool struct {
 // Cause: the DSN of a database is invalid.
 // Cure: write special characters of a password in a URL as %XX.
 var errBadDSN = errors.New(
-	"DSN cannot be parsed: it is not shown, as it may hold a password: see pgxpool.ParseConfig " +
-		"for the two forms that it may have, and write special characters in the password of a URL as %xx")
+	"DSN cannot be parsed: it is not shown, as it may contain a password: pgxpool.ParseConfig documents its two " +
+		"forms; write special characters in the password of a URL as %xx")
 
 // openDSN makes a handle on the pool of a DSN, which connects when it is used.
 func (f *Fleet) openDSN(t Target) (*outbox.DB, func(), error) {

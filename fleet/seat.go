@@ -73,7 +73,7 @@ func (s *seat) take(ctx context.Context) error {
 			s.suspect = true
 			s.mu.Unlock()
 		case <-ctx.Done():
-			return fmt.Errorf("%w for %q, to which connecting failed before: %d attempts are in progress: %w",
+			return fmt.Errorf("%w for %q: earlier attempts to connect failed, and %d are in progress: %w",
 				errNoPlace, s.source.name, cap(b.suspects), ctx.Err())
 		}
 	}

@@ -46,7 +46,7 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 		case board.StrayFound:
 			l.logger.Info("message became pending again: its row was changed by hand", watermill.LogFields{"id": r.ID})
 		case board.TooManyWait:
-			l.logger.Info("too many ordering keys wait for paused topics: others are not held back on other topics",
+			l.logger.Info("too many ordering keys wait for paused topics: further keys are not blocked on other topics",
 				watermill.LogFields{"lane": r.Lane})
 		}
 	}
@@ -81,8 +81,8 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 	case r.Guessed:
 		// Cause: five messages in a row failed.
 		// Cure: check the broker; use package kafka, nats or amqp, or set Config.Classify.
-		l.logger.Error("topic unavailable: all its publishes fail, with errors that are not classified: "+
-			"paused, no attempt is charged", r.Err, fields)
+		l.logger.Error("topic unavailable: all its publishes fail, with unclassified errors: paused, no attempt is "+
+			"charged", r.Err, fields)
 	default:
 		// Cause: the broker is not reached, or lacks the topic.
 		// Cure: the topic resumes on its own.
@@ -96,7 +96,7 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 func (l *boardLog) jammed(now time.Time, r board.Report, fields watermill.LogFields) {
 	// Cause: Concurrency publishes took longer than PublishTimeout.
 	// Cure: check the broker; restart the process if they never return.
-	l.logger.Error("all publish slots of the topic are hung: no publish of it starts until some return",
+	l.logger.Error("all publish slots of the topic hang: nothing more is published to it until some return",
 		ErrPublishTimeout, fields)
 	if l.begin(now, r.Topic); !r.Repeated {
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, Failures: r.Failures, Err: ErrPublishTimeout})
@@ -110,6 +110,7 @@ func (l *boardLog) rejected(r board.Report, fields watermill.LogFields) {
 	} else {
 		// Cause: the broker or the publisher refused the message.
 		// Cure: its key is blocked until it is published or dead.
-		l.logger.Error("publish failed: retrying: more of the topic are logged at debug level for a minute", r.Err, fields)
+		l.logger.Error("publish failed: retrying: more failures of the topic are logged at debug level for a "+
+			"minute", r.Err, fields)
 	}
 }

@@ -54,7 +54,7 @@ func NewGroup(
 ) (*Group, error) {
 	switch {
 	case databases == nil:
-		return nil, errors.New("forwarder: no databases: pass what fleet.New made")
+		return nil, errors.New("forwarder: no databases: pass the result of fleet.New")
 	case pub == nil && cfg.Configure == nil:
 		return nil, ErrNoPublisher
 	}

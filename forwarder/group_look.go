@@ -60,7 +60,7 @@ func (g *Group) look(ctx context.Context, s *server, number int64, slow bool) {
 		s.lookAt = now.Add(g.failed(s, list, number, err, now))
 	default:
 		if s.breaker.Worked() {
-			g.logger.Info("looking at a database works again", watermill.LogFields{"db": names(s)})
+			g.logger.Info("polling a database works again", watermill.LogFields{"db": names(s)})
 		}
 		for d := range s.databases {
 			if !d.dueAt.IsZero() && d.dueAt.Before(s.lookAt) {
@@ -98,9 +98,9 @@ func (g *Group) failed(s *server, list []asked, number int64, err error, now tim
 	if s.breaker.Failures() == 1 {
 		// Cause: the database.
 		// Cure: the Group retries it.
-		g.logger.Error("looking at a database failed: it is skipped, for longer each time", err, fields)
+		g.logger.Error("polling a database failed: it is skipped, for longer each time", err, fields)
 	} else {
-		g.logger.Debug("looking at a database still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
+		g.logger.Debug("polling a database still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 	}
 	if errors.Is(err, ErrStandby) { // other connections may lead to the primary
 		for d := range s.databases {
@@ -158,7 +158,7 @@ func (g *Group) lookMany(ctx context.Context, list []asked) error {
 		}, sqltext.LookMany, names)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("look at %d outboxes: %w", len(some), err)
+			return fmt.Errorf("poll %d outboxes: %w", len(some), err)
 		}
 	}
 	return nil
@@ -190,11 +190,11 @@ func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
 		g.looked(a, l, number, time.Since(begun))
 		return nil
 	case text.SQLState(err) == "" || timedOut(err) || errors.Is(err, ErrStandby):
-		return fmt.Errorf("look at the outbox: %w", err)
+		return fmt.Errorf("poll the outbox: %w", err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err = fmt.Errorf("look at the outbox: %w", text.Explain(err))
+	err = fmt.Errorf("poll the outbox: %w", text.Explain(err))
 	g.broken(d, err, time.Now())
 	d.answerBefore(number, err)
 	return nil

@@ -133,7 +133,8 @@ func (k *keeper) renew(ctx context.Context, stopping bool) (begun time.Time, err
 	begun, renewed, err = k.heartbeat(ctx, stopping) // most of the lease may have passed
 	if err == nil && !renewed {
 		k.joined = false
-		err = fmt.Errorf("the lease of %s expired while the forwarder joined: the database answers slowly: raise LeaseTTL",
+		err = fmt.Errorf("the lease of %s expired while the forwarder joined: the database responds slowly: raise "+
+			"LeaseTTL",
 			k.e.cfg.LeaseTTL)
 	}
 	return begun, err

@@ -47,7 +47,7 @@ func (k *keeper) release(ctx context.Context, list []board.Term) error {
 	e := k.e
 	lanes, epochs := columns(list)
 	if _, err := k.q.Exec(ctx, e.sql.release, e.cfg.Scope, e.owner, lanes, epochs); err != nil {
-		return fmt.Errorf("give lanes back: %w", err)
+		return fmt.Errorf("release lanes: %w", err)
 	}
 	e.step(func(_ time.Time, m *machine.Machine) { m.Released(list) })
 	return nil
@@ -61,7 +61,7 @@ func (k *keeper) allLanes(ctx context.Context) ([]lease.Lane, error) {
 	}
 	made, err := k.q.Exec(ctx, k.e.sql.createLanes, k.e.cfg.Scope)
 	if err != nil {
-		return nil, fmt.Errorf("make lanes: %w", err)
+		return nil, fmt.Errorf("create lanes: %w", err)
 	}
 	k.e.logger.Info("rows of the lanes table were missing: created again", watermill.LogFields{"lanes": made})
 	return k.lanes(ctx)

@@ -47,7 +47,7 @@ func (e *engine) maintain(ctx context.Context) {
 	forget := trouble.Log{Logger: e.logger, What: "deleting rows of stopped forwarders"}
 	// Cause: the database.
 	// Cure: unread topics are not reported.
-	lonely := trouble.Log{Logger: e.logger, What: "looking for topics without a forwarder"}
+	lonely := trouble.Log{Logger: e.logger, What: "checking for topics without a forwarder"}
 	// Cause: the database.
 	// Cure: no paused topics are shown.
 	told := trouble.Log{Logger: e.logger, What: "writing paused topics"}

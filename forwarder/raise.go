@@ -23,7 +23,8 @@ func (r *reader) raise(ctx context.Context) {
 		return err
 	}, r.e.sql.writers)
 	if err != nil {
-		r.e.logger.Debug("could not look for long transactions: reading continues", watermill.LogFields{"err": err.Error()})
+		r.e.logger.Debug("could not check for long transactions: reading "+
+			"continues", watermill.LogFields{"err": err.Error()})
 		return
 	}
 	r.e.step(func(_ time.Time, m *machine.Machine) { m.WritersSeen(writers) })

@@ -67,7 +67,7 @@ func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, erro
 		return err
 	}, e.sql.pending, rising(ids))
 	if err != nil {
-		return nil, fmt.Errorf("look which messages are pending: %w", err)
+		return nil, fmt.Errorf("check which messages are pending: %w", err)
 	}
 	return pending, nil
 }

@@ -120,7 +120,7 @@ func (s State) String() string {
 		parts = append(parts, fmt.Sprintf("topics not published to %q", s.ClosedTopics))
 	}
 	count("lag %d ids", int(s.LagIDs))
-	count("%d calls of Drain that wait", s.Drains)
+	count("%d waiting calls of Drain", s.Drains)
 	since("quiet for %s", s.QuietFor)
 	since("reads fail for %s", s.ReadsFailingFor)
 	since("reading for %s", s.ReadingFor)

@@ -51,7 +51,7 @@ func (u *untaken) look(ctx context.Context, e *engine) error {
 		return nil
 	}, e.sql.untaken, int64(untakenPerLane), untakenAge.Seconds())
 	if err != nil {
-		return fmt.Errorf("look for topics without a forwarder: %w", err)
+		return fmt.Errorf("check for topics without a forwarder: %w", err)
 	}
 	return nil
 }

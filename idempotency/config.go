@@ -98,12 +98,12 @@ func (c Config) validate() error {
 	switch {
 	case c.Tenant == nil:
 		return errors.New("Config.Tenant is required: without it a client that guesses a key would get another one's " +
-			"answer; in a service with one client let it return an empty text")
+			"answer; in a service with one client let it return an empty string")
 	case c.Retention < time.Second:
 		return fmt.Errorf("Config.Retention is %s: use 1s or more, or 0 for 24 h", c.Retention)
 	case c.Retention < c.Timeout:
-		return fmt.Errorf("Config.Retention is %s: it counts from when a request was begun, and is less than "+
-			"Config.Timeout, %s, so that a request that waited for a slow one would be carried out again: use more",
+		return fmt.Errorf("Config.Retention is %s, less than Config.Timeout, %s: it counts from the start of a "+
+			"request, so a request that waited for a slow one would be carried out again: use more",
 			c.Retention, c.Timeout)
 	case c.MaxBody < 0:
 		return fmt.Errorf("Config.MaxBody is %d: use 0 for 1 MiB, or more", c.MaxBody)

@@ -43,7 +43,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	case errors.Is(err, outbox.ErrCommitUnknown):
 		// Cause: the connection broke during COMMIT.
 		// Cure: the client repeats the request.
-		h.logger.Error("outcome of COMMIT is unknown: the repetition of the request finds out", err, fields)
+		h.logger.Error("outcome of COMMIT is unknown: a repeat of the request finds out", err, fields)
 	case errors.Is(err, outbox.ErrTxEnded), errors.Is(err, errDead):
 		// Cause: the handler ended its transaction.
 		// Cure: check the effects; delete the request's row to allow a repetition.

@@ -14,8 +14,8 @@ const maxKeyBytes = 255
 
 var (
 	errManyKeys = errors.New("idempotency key not valid: there is more than one header: send one")
-	errBadKey   = errors.New(`idempotency key not valid: it is no key: send 1 to 255 visible ASCII characters without ` +
-		`space, comma, quote and backslash, or a quoted string as in RFC 8941, as "8e03978e-40d5-43e8-bc93-6894a57f9324"`)
+	errBadKey   = errors.New(`idempotency key not valid: send 1 to 255 visible ASCII characters without ` +
+		`space, comma, quote and backslash, or a quoted string as in RFC 8941, such as "8e03978e-40d5-43e8-bc93-6894a57f9324"`)
 )
 
 // keyOf returns the key of a request, "" for none. It takes a string as the draft of the header wants it, quoted, and

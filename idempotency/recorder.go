@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	errStreaming = fmt.Errorf("idempotency: no streaming: the answer is sent when its transaction is committed: "+
-		"answer streams outside of this middleware: %w", http.ErrNotSupported)
-	errTooLarge = errors.New("answer larger than Config.MaxAnswer: nothing was committed: " +
-		"answer with a link to what is large, or raise it")
+	errStreaming = fmt.Errorf("idempotency: streaming is not supported: the answer is sent when its transaction is "+
+		"committed: serve streams outside this middleware: %w", http.ErrNotSupported)
+	errTooLarge = errors.New("answer larger than Config.MaxAnswer: nothing was committed: answer with a link to the " +
+		"large content, or raise it")
 )
 
 // recorder is the http.ResponseWriter of one call of the handler. It keeps the answer in memory. What is sent before

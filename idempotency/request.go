@@ -57,7 +57,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) (*request, error)
 		return nil, refusal{http.StatusRequestEntityTooLarge, "",
 			fmt.Errorf("the body has more than %d bytes", h.cfg.MaxBody)}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, refusal{http.StatusRequestTimeout, "", errors.New("the body did not come in time")}
+		return nil, refusal{http.StatusRequestTimeout, "", errors.New("the body did not arrive in time")}
 	case err != nil:
 		return nil, refusal{http.StatusBadRequest, "", errors.New("the body could not be read")}
 	case int64(len(q.body)) < r.ContentLength || r.MultipartForm != nil || len(r.PostForm) > 0:
@@ -73,8 +73,8 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) (*request, error)
 // wiringError is a fault of the program around the middleware.
 type wiringError struct{ error }
 
-var errBodyRead = wiringError{errors.New("the body was read before: " +
-	"put package idempotency outside of what reads it, such as ParseForm")}
+var errBodyRead = wiringError{errors.New("the body was read before: put package idempotency outside the code that " +
+	"reads it, such as ParseForm")}
 
 // identify fills in whose request it is, and for what.
 func (h *handler) identify(q *request) (err error) {

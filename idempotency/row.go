@@ -21,11 +21,11 @@ var (
 	errOtherRequest = refusal{http.StatusUnprocessableEntity, "Idempotency-Key is already used",
 		errors.New("the Idempotency-Key was sent before with another path, query, content type or body: " +
 			"use a new one for a new request")}
-	errDead = errors.New("answer lost: the handler of the first request ended its transaction, so its work " +
-		"may be done: leave COMMIT and ROLLBACK to the middleware; see what was done, and delete the row to have the " +
-		"request carried out again")
-	errGone = errors.New("stored answer gone: its row was deleted between two statements: " +
-		"have the client repeat the request")
+	errDead = errors.New("answer lost: the handler of the first request ended its transaction, so its work may be " +
+		"done: leave COMMIT and ROLLBACK to the middleware; check its effects, and delete the row so that the " +
+		"request is carried out again")
+	errGone = errors.New("stored answer gone: its row was deleted between two statements: let the client repeat the " +
+		"request")
 )
 
 // claim begins a request in the transaction of ctx, or returns the answer that it was given before.

@@ -183,7 +183,7 @@ func TestRedriveWithoutALetter(t *testing.T) {
 	c := ctl{t: t, url: h.url}
 	r := c.run("inbox", "redrive", "shop/book:key "+gone.UUID, "--yes")
 	assert.Equal(t, 1, r.code)
-	assert.Contains(t, r.err, "the dead letters are not in the outbox any more")
+	assert.Contains(t, r.err, "the dead letters are no longer in the outbox")
 	r = c.run("inbox", "redrive", "--all", "--yes")
 	assert.Zero(t, r.code, r.err)
 	assert.Contains(t, r.out, "Redriven 1 message")

@@ -189,7 +189,7 @@ func TestNoLetterOfALetter(t *testing.T) {
 	uuids, _ := p.letters()
 	assert.Len(t, uuids, 1)
 	assert.Equal(t, 1, outboxed(t, h), "the letter of the order")
-	assert.Positive(t, log.count("dead letter failed: it gets no letter of its own"))
+	assert.Positive(t, log.count("handling a dead letter failed: no dead letter is written for it"))
 	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/letters' AND dead_at IS NULL "+
 		"AND attempts > 0 AND last_error LIKE '%'||$1||'%'", errHandler.Error()),
 		"an operator sees it fail")

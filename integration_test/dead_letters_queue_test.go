@@ -201,7 +201,7 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 		all = append(all, id)
 	}
 	assert.Equal(t, []string{"orders-0"}, all)
-	assert.True(t, log.has("ERROR", "gave up OnDead", "message_id:orders-1"))
+	assert.True(t, log.has("ERROR", "gave up on OnDead", "message_id:orders-1"))
 }
 
 // TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit of attempts: a handler that calls its message poison would end a
@@ -229,7 +229,7 @@ func TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit(t *testing.T) {
 		all = append(all, id)
 	}
 	assert.Equal(t, []string{"orders-0"}, all)
-	assert.True(t, log.has("ERROR", "gave up OnDead", "message_id:orders-1"))
+	assert.True(t, log.has("ERROR", "gave up on OnDead", "message_id:orders-1"))
 	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where state = 'dead'"))
 }
 

@@ -151,7 +151,7 @@ func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
 	runGroup(t, f, newFakeBroker(), quickGroup(), log)
 	skipped := func() bool { return log.count("draining the outbox failed") > 0 }
 	eventually(t, skipped, "the database is skipped")
-	assert.Positive(t, log.count("draining the outbox failed: the database is skipped, for longer each time: look at "+
+	assert.Positive(t, log.count("draining the outbox failed: the database is skipped, for longer each time: poll "+
 		"the outbox: ERROR: relation \"outbox_id_seq\" does not exist (SQLSTATE 42P01) (run schema.Migrate "))
 }
 

@@ -210,7 +210,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	require.Positive(t, most)
 	assert.LessOrEqual(t, most, maxConns)
 	eventually(t, func() bool {
-		return log.count("looking at a database failed") > 0
+		return log.count("polling a database failed") > 0
 	}, "the log says what cannot be reached")
 	printLooks(t, shared)
 }

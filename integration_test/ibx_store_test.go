@@ -114,7 +114,7 @@ var ibxDeduplication = []requirement{
 		x.processed(t, "a", []byte("one"))
 		assert.False(t, x.logs.has("ERROR"))
 		assert.False(t, x.processed(t, "a", []byte("two")))
-		assert.True(t, x.logs.has("ERROR", "other content", x.name))
+		assert.True(t, x.logs.has("ERROR", "different content", x.name))
 		assert.Equal(t, []byte("one"), x.get(t, "a").Hash)
 	}},
 	{number: 9, text: "AlreadyProcessed refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(

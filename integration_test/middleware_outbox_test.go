@@ -125,7 +125,7 @@ func TestStackTwice(t *testing.T) {
 		msg := newMessage("")
 		mws := stack(t, h, middleware.StackConfig{})
 		_, err := chain(book(h), append(mws, mws...)...)(msg)
-		require.ErrorContains(t, err, "outside of Tx")
+		require.ErrorContains(t, err, "before Tx")
 		assert.Zero(t, effects(t, h, msg)+outboxed(t, h))
 	})
 }

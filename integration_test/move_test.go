@@ -477,15 +477,15 @@ func TestMoveRefuses(t *testing.T) {
 
 	// A table that was restored from another server has transaction ids that are yet to come.
 	h.exec(t, `update watermill_forwarder_topic set transaction_id = '1000000000'`)
-	refused(move.WatermillConfig{}, "restored here")
+	refused(move.WatermillConfig{}, "restored from another server")
 	assert.Empty(t, waiting(t, h))
 
 	// So may its position have, when what it held is gone: nothing that is written here would be delivered.
 	h.exec(t, `update watermill_forwarder_topic set transaction_id = '3'`)
 	h.exec(t, `update watermill_offsets_forwarder_topic set last_processed_transaction_id = '1000000000'`)
-	refused(move.WatermillConfig{}, "restored here")
+	refused(move.WatermillConfig{}, "restored from another server")
 	_, err = move.ToWatermill(t.Context(), h.db, move.WatermillConfig{})
-	require.ErrorContains(t, err, "restored here")
+	require.ErrorContains(t, err, "restored from another server")
 
 	// A group that nobody has read with yet begins at the beginning.
 	h.exec(t, `delete from watermill_offsets_forwarder_topic`)

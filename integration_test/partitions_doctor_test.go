@@ -140,5 +140,5 @@ func TestPartitionsAreReadThroughTheOutbox(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, admin.PartitionUnknown, list[1].State, "which id is the last is not known")
 	require.Equal(t, []string{"warning partitions_ahead"}, foundOfPartitions(t, reader))
-	require.Contains(t, findings(t, reader)["partitions_ahead"].Evidence, "could not be checked")
+	require.Contains(t, findings(t, reader)["partitions_ahead"].Evidence, "could not check")
 }

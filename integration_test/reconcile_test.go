@@ -265,7 +265,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 			require.ErrorContains(t, err, "has retention.bytes, and partition 0 begins with offset 2")
 			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 6}))
 			err = log.Each(t.Context(), topic, hourAgo, nothing)
-			require.ErrorContains(t, err, "all that partition 0 held was deleted, up to offset 6", "some of it is as new")
+			require.ErrorContains(t, err, "everything in partition 0 up to offset 6 was deleted", "some of it is as new")
 		}
 	})
 }
@@ -348,7 +348,7 @@ func TestReconcileJetStream(t *testing.T) {
 		configure func(*natsgo.StreamConfig)
 		want      string
 	}{
-		"work queue": {func(c *natsgo.StreamConfig) { c.Retention = natsgo.WorkQueuePolicy }, "messages that were consumed"},
+		"work queue": {func(c *natsgo.StreamConfig) { c.Retention = natsgo.WorkQueuePolicy }, "deletes consumed messages"},
 		"short":      {func(c *natsgo.StreamConfig) { c.MaxAge = time.Hour }, "deletes messages after 1h0m0s"},
 	} {
 		_, _, prefix := natsStream(t, server.URL(), c.configure)

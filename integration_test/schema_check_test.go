@@ -189,7 +189,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			others: more,
 		},
 		"migrations changed": {
-			sql: `update outbox_migrations set checksum = 'x'`, object: `migration`, found: "other contents", cure: "find out",
+			sql: `update outbox_migrations set checksum = 'x'`, object: `migration`, found: "different contents", cure: "find out",
 			others: more,
 		},
 		"nothing there": {sql: dropTables, object: `table "outbox"`, found: "do not exist", cure: "schema.Migrate"},

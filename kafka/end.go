@@ -34,7 +34,7 @@ func (p *partition) ask() {
 	p.asking.Go(func() {
 		offset, err := p.newest(p.claim.Topic(), p.claim.Partition(), sarama.OffsetNewest)
 		if err != nil {
-			p.logger.Debug("could not ask for the end of the partition", watermill.LogFields{"err": text.OfError(err)})
+			p.logger.Debug("could not read the end of the partition", watermill.LogFields{"err": text.OfError(err)})
 			offset = 0
 		}
 		e.answers <- offset // there is room
@@ -57,7 +57,8 @@ func (p *partition) askMarkers() {
 	p.asking.Go(func() {
 		offset, err := p.markers(ctx, p.claim.Topic(), p.claim.Partition(), at)
 		if err != nil {
-			p.logger.Debug("could not ask what follows the last message", watermill.LogFields{"err": text.OfError(err)})
+			p.logger.Debug("could not read the offset that follows the last "+
+				"message", watermill.LogFields{"err": text.OfError(err)})
 		}
 		e.past <- offset // there is room
 	})

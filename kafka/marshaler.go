@@ -55,8 +55,8 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 
 // Cause: a Marshaler sets a record key.
 // Cure: also remove the Marshaler's key until the waiting messages are published.
-var errUnorderedKey = errors.New("kafka: the Marshaler sets a record key, and the outbox has stored the message without " +
-	"a key, in no order: set outbox.PublisherConfig.Key to the same key")
+var errUnorderedKey = errors.New("kafka: the Marshaler sets a record key, but the outbox stored the message without " +
+	"a key, so its order is not kept: set outbox.PublisherConfig.Key to the same key")
 
 // carrying is the name of the header that carries a metadata key. Of the headers of outbox.MetadataHeaders Kafka knows
 // none.

@@ -49,7 +49,7 @@ func (s *subscription) tell(err error) {
 	case errors.Is(err, sarama.ErrOffsetOutOfRange):
 		// Cause: the topic's retention is shorter than the backlog.
 		// Cure: raise retention.ms or retention.bytes; only the producer has the messages.
-		s.logger.Error("messages were deleted before they were read: the partition is read on from "+
+		s.logger.Error("messages were deleted before they were read: reading continues from "+
 			"Consumer.Offsets.Initial: raise the retention of the topic", err, nil)
 	case s.lines.Due("sarama"):
 		// Cause: a broker is not reached, or refuses a request.

@@ -248,7 +248,7 @@ func (p *partition) beginning() {
 	offset, err := p.committed(p.claim.Topic(), p.claim.Partition())
 	switch {
 	case err != nil:
-		p.logger.Debug("could not ask for the committed offset", watermill.LogFields{"err": text.OfError(err)})
+		p.logger.Debug("could not read the committed offset", watermill.LogFields{"err": text.OfError(err)})
 	case offset >= 0:
 		// Cause: the group was away longer than the topic's retention.
 		// Cure: raise the retention; have missing messages sent again.

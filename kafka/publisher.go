@@ -96,9 +96,8 @@ func judged(err error) error { return &forwarder.PublishError{Verdict: Classify(
 // explain adds the cure where there is one topic to name.
 func explain(topic string, err error) error {
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
-		return fmt.Errorf("kafka: topic %q does not exist, and the broker creates none: create it "+
-			"and all others that are published to, "+
-			"the dead-letter topic too: %w", topic, err)
+		return fmt.Errorf("kafka: topic %q does not exist, and the broker does not create topics: create it and "+
+			"all other topics that are published to, including the dead-letter topic: %w", topic, err)
 	}
 	return err
 }

@@ -117,7 +117,7 @@ func ValidateSarama(c *sarama.Config) error {
 		return unsafe("Producer.Partitioner", "set", "the key must choose the partition")
 	case !keepsKeyTogether(c.Producer.Partitioner("")):
 		return unsafe("Producer.Partitioner", "a partitioner that always sends a key to the same partition",
-			"else messages of a key lose their order")
+			"otherwise messages of a key lose their order")
 	}
 	if err := c.Validate(); err != nil {
 		return fmt.Errorf("kafka: validate sarama config: %w", err)

@@ -106,7 +106,7 @@ func (c SubscriberConfig) validate() error {
 	}
 	if c.ConsumerGroup == "" {
 		errs = append(errs, errors.New("kafka: SubscriberConfig.ConsumerGroup is empty: "+
-			"the group keeps which messages are done: name the service and the handler"))
+			"the group records which messages are done: name the service and the handler"))
 	}
 	errs = append(errs,
 		inbound.Positive("kafka: SubscriberConfig.Concurrency", c.Concurrency),
@@ -120,7 +120,7 @@ func (c SubscriberConfig) validate() error {
 	if limit := settings.Consumer.Group.Rebalance.Timeout; c.RevokeTimeout >= limit {
 		errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.RevokeTimeout is %s: "+
 			"it must be less than Consumer.Group.Rebalance.Timeout, %s: "+
-			"Kafka takes a member that needs longer out of the group", c.RevokeTimeout, limit))
+			"Kafka removes a member that takes longer from the group", c.RevokeTimeout, limit))
 	}
 	if err := settings.Validate(); err != nil {
 		errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.OverwriteSaramaConfig: %w", err))

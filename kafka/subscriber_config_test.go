@@ -146,7 +146,7 @@ func TestATopicIsSubscribedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = s.Subscribe(t.Context(), "topic")
-	if err == nil || !strings.Contains(err.Error(), "ConsumerGroup of its own") {
+	if err == nil || !strings.Contains(err.Error(), "its own ConsumerGroup") {
 		t.Errorf("subscribed twice: %v", err)
 	}
 	if _, err := s.Subscribe(t.Context(), ""); err == nil {

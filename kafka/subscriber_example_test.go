@@ -47,5 +47,5 @@ func ExampleNewSubscriber_mistake() {
 		},
 	}, nil)
 	fmt.Println(err)
-	// Output: kafka: SubscriberConfig.ConsumerGroup is empty: the group keeps which messages are done: name the service and the handler
+	// Output: kafka: SubscriberConfig.ConsumerGroup is empty: the group records which messages are done: name the service and the handler
 }

@@ -63,8 +63,8 @@ func (s *subscription) run() {
 	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.stay) {
 		// Cause: the broker does not answer, or a rebalance.
 		// Cure: the inbox skips the copies.
-		s.logger.Error("kafka did not answer at the end of the subscription: "+
-			"the group gives its partitions away only after Consumer.Group.Session.Timeout", context.DeadlineExceeded, nil)
+		s.logger.Error("kafka did not respond at the end of the subscription: its partitions are reassigned only "+
+			"after Consumer.Group.Session.Timeout", context.DeadlineExceeded, nil)
 	}
 }
 
@@ -114,7 +114,7 @@ func (s *subscription) join(joined func()) error {
 	})
 	defer func() {
 		if err := group.Close(); err != nil {
-			s.logger.Debug("the consumer group was left with an error", watermill.LogFields{"err": err.Error()})
+			s.logger.Debug("leaving the consumer group failed", watermill.LogFields{"err": err.Error()})
 		}
 		told.Wait()
 	}()

@@ -101,12 +101,12 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broke
 			})
 		}
 		if replicas == 1 {
-			warn("has one replica, which writes to disk when its system decides: the last acknowledged "+
-				"messages are lost with it",
+			warn("has one replica, which syncs to disk when its operating system decides: if it crashes, the last "+
+				"acknowledged messages are lost",
 				"raise its replication factor to 3 (kafka-reassign-partitions), and set min.insync.replicas=2")
 		} else if s.minInSync < 2 {
-			warn(fmt.Sprintf("has %d replicas, and min.insync.replicas=%d: while the others are down, one acknowledges "+
-				"alone, and its messages are lost with it", replicas, s.minInSync),
+			warn(fmt.Sprintf("has %d replicas, and min.insync.replicas=%d: while the others are down, one "+
+				"acknowledges alone, and if it crashes its messages are lost", replicas, s.minInSync),
 				l.alter(topic, "min.insync.replicas=2"))
 		}
 		if s.unclean {

@@ -187,11 +187,11 @@ func (r *partitionReader) whole(ctx context.Context, after time.Time) error {
 	case oldest == 0, r.from > oldest, r.from < 0 && oldest < r.end:
 		return nil
 	case r.from < 0:
-		return fmt.Errorf("kafka: topic %q has retention.bytes, and all that partition %d held was deleted, up to offset "+
-			"%d: what is missing may have been deleted so; "+
-			"once the partition holds messages again, compare later ones alone (Filter.After)", r.topic, r.partition, oldest)
+		return fmt.Errorf("kafka: topic %q has retention.bytes, and everything in partition %d up to offset %d was "+
+			"deleted: missing messages may have been deleted this way; once the partition has messages again, "+
+			"compare only later ones (Filter.After)", r.topic, r.partition, oldest)
 	}
 	return fmt.Errorf("kafka: topic %q has retention.bytes, and partition %d begins with offset %d, later than %s: "+
-		"what is missing may have been deleted so; "+
-		"compare later messages alone (Filter.After)", r.topic, r.partition, oldest, after.UTC().Format(time.RFC3339))
+		"missing messages may have been deleted this way; compare only later messages "+
+		"(Filter.After)", r.topic, r.partition, oldest, after.UTC().Format(time.RFC3339))
 }

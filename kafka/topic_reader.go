@@ -108,11 +108,12 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	}
 	if s.compacted {
 		return fmt.Errorf(
-			"kafka: topic %q is compacted: what is missing may have been replaced by a later message of its key", topic)
+			"kafka: topic %q is compacted: a missing message may have been replaced by a later one with the same "+
+				"key", topic)
 	}
 	if s.keeps >= 0 && after.Before(time.Now().Add(-s.keeps)) {
-		return fmt.Errorf("kafka: topic %q deletes messages after %s, and %s is longer ago: what is missing may have been "+
-			"deleted so; compare later messages alone (Filter.After)",
+		return fmt.Errorf("kafka: topic %q deletes messages after %s, and %s is longer ago: missing messages may "+
+			"have been deleted this way; compare only later messages (Filter.After)",
 			topic, s.keeps, after.UTC().Format(time.RFC3339))
 	}
 	for _, p := range partitions {

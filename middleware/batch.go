@@ -119,8 +119,8 @@ func (b *batcher) handle(msg *message.Message) error {
 	outside := msg.Context()
 	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
-		return &wiringError{text: "middleware.Batch is inside of middleware.Stack, and has its own: " +
-			"name its handler in StackConfig.Except"}
+		return &wiringError{text: "middleware.Batch is inside middleware.Stack, and has its own: name its handler in " +
+			"StackConfig.Except"}
 	}
 	one := &batched{msg: msg, ctx: ctx, h: h, done: make(chan result, 1), began: time.Now()}
 	if one.claim = b.identify(ctx, msg, h); one.claim != nil {

@@ -403,7 +403,8 @@ func (b *batcher) takeBack(batch []*batched) {
 		if err != nil {
 			// Cause: the function of Batch committed, then failed.
 			// Cure: leave COMMIT to the middleware; check the effects.
-			b.logger.Error("batch ended its transaction: its mark in the inbox could not be removed", err, fieldsOf(one.ctx, one.msg))
+			b.logger.Error("batch ended its transaction: its rows in the inbox could not be "+
+				"removed", err, fieldsOf(one.ctx, one.msg))
 		}
 	}
 }

@@ -37,7 +37,7 @@ func consumerOf(service, name string) (string, error) {
 			"set InboxConfig.Consumer to a shorter name",
 			len(consumer), maxConsumerBytes)
 	case !text.Storable(name):
-		return "", errors.New("the name of the consumer is invalid UTF-8 or holds a NUL: set InboxConfig.Consumer")
+		return "", errors.New("the name of the consumer is invalid UTF-8 or contains a NUL: set InboxConfig.Consumer")
 	}
 	return consumer, nil
 }

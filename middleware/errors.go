@@ -13,13 +13,13 @@ import (
 var (
 	// ErrUncaptured is returned by Inbox if the handler returned messages and there is no Outbox.
 	// Nothing of the attempt was committed.
-	ErrUncaptured = errors.New("the handler returned messages that would be published after the commit, " +
-		"where a failure could not be repeated: add middleware.Outbox inside of middleware.Inbox")
+	ErrUncaptured = errors.New("the handler returned messages that would be published after the commit, where a " +
+		"failure could not be retried: add middleware.Outbox inside middleware.Inbox")
 
 	// ErrRelayed is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by its
 	// UUID. Written to the outbox again, the message could loop forever.
-	ErrRelayed = errors.New("the handler returned the message that it was delivered from the outbox: " +
-		"set forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
+	ErrRelayed = errors.New("the handler returned the message that was delivered to it from the outbox: set " +
+		"forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
 )
 
 // wiringError is an error with advice on middlewares that are missing or in the wrong place. It may wrap a sentinel.
@@ -44,7 +44,8 @@ func checkTx(err error, name string) error {
 	case errors.Is(err, outbox.ErrNoTx):
 		return &wiringError{
 			"middleware." + name + " has no transaction around it: add middleware.Tx before middleware." + name +
-				", as Router.AddMiddleware makes the first the outermost, or take middleware.Stack, which has all in their order",
+				", as Router.AddMiddleware makes the first the outermost, or use middleware.Stack, which has all in " +
+				"order",
 			outbox.ErrNoTx,
 		}
 	case errors.Is(err, outbox.ErrOtherDB):
@@ -62,11 +63,9 @@ func unsafeWithin(name string) error {
 		return nil
 	}
 	return &wiringError{
-		text: "Watermill's " + name + " is inside of middleware.Tx, where it hides " +
-			"from the transaction that the handler failed, " +
-			"or calls it twice: add it before middleware.Stack, so that it is outside (a handler's own AddMiddleware lands " +
-			"inside of the Router's); " +
-			"middleware.Inbox is the deduplicator",
+		text: "Watermill's " + name + " is inside middleware.Tx, where it hides from the transaction that the " +
+			"handler failed, or calls it twice: add it before middleware.Stack, so that it is outside (a handler's " +
+			"own AddMiddleware lands inside the Router's); middleware.Inbox is the deduplicator",
 	}
 }
 

@@ -51,8 +51,8 @@ func (c *InboxConfig) setDefaults() {
 
 func uuidOf(msg *message.Message) (string, error) {
 	if msg.UUID == "" {
-		return "", outbox.Poison(errors.New("the message has no UUID, as those have that no Watermill publisher sent: " +
-			"have the subscriber's Unmarshaler set one, or find what identifies the message by InboxConfig.Key"))
+		return "", outbox.Poison(errors.New("the message has no UUID, so no Watermill publisher sent it: let the " +
+			"subscriber's Unmarshaler set one, or return what identifies the message from InboxConfig.Key"))
 	}
 	return msg.UUID, nil
 }
@@ -178,9 +178,8 @@ func (i *inbox) handleOnce(next message.HandlerFunc, msg *message.Message, who s
 }
 
 var errTwice = &wiringError{
-	text: "inbox: the message passed middleware.Inbox twice in one transaction, " +
-		"and would be skipped as its own duplicate: " +
-		"add middleware.Inbox once, and Watermill's Retry outside of middleware.Tx",
+	text: "inbox: the message passed middleware.Inbox twice in one transaction, and would be skipped as its own " +
+		"duplicate: add middleware.Inbox once, and Watermill's Retry outside middleware.Tx",
 }
 
 // ack marks a message of queue.Subscriber done in the transaction; nothing else needs to be recorded. It returns false
@@ -225,10 +224,10 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 	if known == nil || bytes.Equal(known, c.hash) {
 		return nil
 	}
-	err = errors.New("skipped: its key was handled before with other content")
+	err = errors.New("skipped: its key was handled before with different content")
 	// Cause: the second message with the ID was skipped.
 	// Cure: correct the sender, or handle it in InboxConfig.OnMismatch.
-	i.logger.Error("message ID reused with other content", err, fields)
+	i.logger.Error("message ID reused with different content", err, fields)
 	ended(ctx, i.db, i.cfg.Service, msg, h, observe.Mismatch, err)
 	if i.cfg.OnMismatch == nil {
 		return nil

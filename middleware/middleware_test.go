@@ -106,7 +106,7 @@ func TestBadWiringFailsEveryMessage(t *testing.T) {
 	}{
 		"Inbox without Tx":   {ready(Inbox(db, InboxConfig{Service: "s", Consumer: "c"}, nil)), "add middleware.Tx"},
 		"Outbox without Tx":  {ready(Outbox(pub, OutboxConfig{}, nil)), "add middleware.Tx"},
-		"Outcomes inside Tx": {insideTx(ready(Outcomes(db, OutcomesConfig{Service: "s"}, nil))), "outside of Tx"},
+		"Outcomes inside Tx": {insideTx(ready(Outcomes(db, OutcomesConfig{Service: "s"}, nil))), "before Tx"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := test.mw(func(*message.Message) ([]*message.Message, error) {

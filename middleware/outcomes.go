@@ -149,7 +149,7 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 	}
 }
 
-// tooEarly waits with a message whose handler asked for a later retry, and returns the reason if the time has not come
+// tooEarly waits with a message whose handler requested a later retry, and returns the reason if the time has not come
 // even then: the message must be nacked.
 func (o *outcomes) tooEarly(msg *message.Message) error {
 	if !o.recall.some.Load() {
@@ -173,8 +173,8 @@ func (o *outcomes) once(
 	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
 		return nil, false, &wiringError{
-			text: "middleware.Outcomes is inside of middleware.Tx or of another Outcomes: add it once, outside of Tx, " +
-				"or take middleware.Stack in its order: Router.AddMiddleware makes the first the outermost",
+			text: "middleware.Outcomes is inside middleware.Tx or another Outcomes: add it once, before Tx, since " +
+				"Router.AddMiddleware makes the first the outermost, or use middleware.Stack in its order",
 		}
 	}
 	ctx = core.MarkThrottled(started(ctx, o.db, o.cfg.Service, msg))
@@ -231,7 +231,8 @@ func (o *outcomes) conclude(
 		decision = outbox.Nack
 		// Cause: the handler of the dead-letter topic failed.
 		// Cure: the letter is redelivered.
-		o.logger.Error("dead letter failed: it gets no letter of its own, and is nacked: fix its handler",
+		o.logger.Error("handling a dead letter failed: no dead letter is written for it, and it is nacked: fix its "+
+			"handler",
 			err, fieldsOf(ctx, msg))
 	}
 	switch decision {
@@ -252,7 +253,7 @@ func (o *outcomes) conclude(
 		if o.isLetter(ctx) {
 			// Cause: a handler of the dead-letter topic failed too often.
 			// Cure: see outboxctl inbox list --state dead.
-			o.logger.Error("dead letter died: it gets no letter of its own", err, fieldsOf(ctx, msg))
+			o.logger.Error("dead letter died: no dead letter is written for it", err, fieldsOf(ctx, msg))
 		} else {
 			// Cause: MaxAttempts and MinDeadAge are over, or Poison.
 			// Cure: fix the handler; then outboxctl inbox redrive.

@@ -14,7 +14,7 @@ import (
 const maxRecalled = 1000
 
 // recall is this process's memory of messages that have no row in a table: they failed before the inbox looked them up,
-// or their handler asked for a later retry. The zero value is ready for use, and it is safe for concurrent use.
+// or their handler requested a later retry. The zero value is ready for use, and it is safe for concurrent use.
 type recall struct {
 	some  atomic.Bool // not empty
 	mu    sync.Mutex

@@ -19,7 +19,7 @@ import (
 // miswiredWait is how long a message of the queue waits if its handler is miswired and there is no Outcomes.
 const miswiredWait = 10 * time.Second
 
-// uncharged reports whether an error does not count against the message: its handler asked for a later retry, or only a
+// uncharged reports whether an error does not count against the message: its handler requested a later retry, or only a
 // change of the program helps.
 func uncharged(err error) bool {
 	switch {
@@ -41,7 +41,7 @@ func (o *outcomes) retryLater(
 	} else {
 		errors.As(err, &later)
 		wait = core.Backoff(o.cfg.Backoff).Later(later.Wait)
-		o.logger.Debug("handler asked for a later retry", fieldsOf(ctx, msg).Add(watermill.LogFields{
+		o.logger.Debug("handler requested a later retry", fieldsOf(ctx, msg).Add(watermill.LogFields{
 			"err": text.OfError(later.Err), "wait": wait,
 		}))
 	}
@@ -165,7 +165,7 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 	if err != nil {
 		// Cause: the database.
 		// Cure: the message is redelivered.
-		o.logger.Error("could not read from the inbox how often a message failed", err, fieldsOf(ctx, msg))
+		o.logger.Error("could not read the failure count of a message from the inbox", err, fieldsOf(ctx, msg))
 		return nil
 	}
 	return c

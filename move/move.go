@@ -174,5 +174,5 @@ func intoOutbox(pub *core.Publisher, o options) func(ctx context.Context, r *Res
 
 // errNoPublisher: see outbox.NewPublisher.
 // Cause: the publisher that was passed is nil.
-var errNoPublisher = errors.New("move: the publisher is nil: make one with outbox.NewPublisher, " +
-	"whose PublisherConfig.Key says which messages keep their order")
+var errNoPublisher = errors.New("move: the publisher is nil: make one with outbox.NewPublisher, whose " +
+	"PublisherConfig.Key decides which messages keep their order")

@@ -96,7 +96,7 @@ func (c *TableConfig) validate() error {
 	var errs []error
 	for _, f := range []struct{ field, value, why string }{
 		{"Table", c.Table, "the table"}, {"Pending", c.Pending, `a condition such as "sent_at IS NULL"`},
-		{"Done", c.Done, `what marks a row as sent, such as "sent_at = now()", or "DELETE"`},
+		{"Done", c.Done, `the assignment that marks a row as sent, such as "sent_at = now()", or "DELETE"`},
 		{"Columns.Topic", c.Columns.Topic, "the column of the topic, or a constant such as \"'orders'\""},
 		{"Columns.Payload", c.Columns.Payload, "the column of the payload"},
 	} {

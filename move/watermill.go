@@ -143,8 +143,8 @@ func (c *WatermillConfig) look(ctx context.Context, db *core.DB) (t watermillTab
 	} else {
 		offsets, _, err := describe(ctx, db, c.OffsetsTable)
 		if err != nil {
-			return t, fmt.Errorf("WatermillConfig.OffsetsTable: %w: it says what is pending; where none ever subscribed, "+
-				"start Watermill's forwarder once", err)
+			return t, fmt.Errorf("WatermillConfig.OffsetsTable: %w: it records what is pending; if nothing ever "+
+				"subscribed, start Watermill's forwarder once", err)
 		}
 		t.offsets = offsets
 		names = append(names, "{offsets}", offsets)
@@ -204,6 +204,5 @@ func bury(ctx context.Context, db *core.DB, o options, it item, why error) error
 }
 
 // Cause: a dump or logical replication brought the ids along.
-var errForeign = errors.New("the table holds transaction ids that this server has not handed out yet, " +
-	"so it was restored here from another " +
-	"server, and watermill-sql delivers nothing of it: see docs/guides/moving.md, \"After a restore\"")
+var errForeign = errors.New("the table has transaction ids that this server has not assigned yet, so it was restored " +
+	"from another server, and watermill-sql delivers nothing from it: see docs/guides/moving.md, \"After a restore\"")

@@ -104,7 +104,7 @@ var errOtherConsumer = errors.New("the consumer was made for something else: " +
 func usable(have, want jetstream.ConsumerConfig) error {
 	switch {
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:
-		return fmt.Errorf("%w: its filter is another subject", errOtherConsumer)
+		return fmt.Errorf("%w: it filters another subject", errOtherConsumer)
 	case have.AckPolicy != want.AckPolicy:
 		return fmt.Errorf("%w: its AckPolicy is not explicit", errOtherConsumer)
 	case have.PriorityPolicy != want.PriorityPolicy || len(have.PriorityGroups) != 1 || have.PriorityGroups[0] != group:

@@ -101,13 +101,14 @@ func judged(err error, msgs []*message.Message) error {
 func explain(topic string, err error) error {
 	switch {
 	case isAny(err, noStream):
-		return fmt.Errorf("nats: no JetStream stream answers for topic %q: create a stream with this subject, "+
+		return fmt.Errorf("nats: no JetStream stream responded for topic %q: create a stream with this subject, "+
 			"or check that JetStream is running: %w", topic, err)
 	case errors.Is(err, natsgo.ErrHeadersNotSupported): // what a client takes for granted that has met no server yet
 		return fmt.Errorf(
-			"nats: publish to %q: not connected to NATS yet, trying to; or the server has no_header_support: %w", topic, err)
+			"nats: publish to %q: not connected to NATS yet (connecting), or the server has no_header_support: "+
+				"%w", topic, err)
 	case isAny(err, noConnection):
-		return fmt.Errorf("nats: publish to %q: not connected to NATS, trying to reconnect: %w", topic, err)
+		return fmt.Errorf("nats: publish to %q: not connected to NATS (reconnecting): %w", topic, err)
 	default:
 		return fmt.Errorf("nats: publish to %q: %w", topic, err)
 	}

@@ -99,7 +99,8 @@ func checkURL(config, urls string) error {
 		}
 		u, err := url.Parse(s)
 		if err != nil || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
-			return fmt.Errorf("nats: %s.URL: server %d cannot be understood; it is not shown because it may hold a password: "+
+			return fmt.Errorf("nats: %s.URL: server %d cannot be parsed; it is not shown because it may contain a "+
+				"password: "+
 				"write special characters of the "+
 				"password as %%XX, a slash as %%2F", config, i+1)
 		}

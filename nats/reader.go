@@ -137,7 +137,7 @@ func (r *reader) pull() {
 func (r *reader) take(a arrival) {
 	meta, err := a.msg.Metadata()
 	if err != nil {
-		r.logger.Debug("a message without a position", watermill.LogFields{"err": err.Error()})
+		r.logger.Debug("message without JetStream metadata", watermill.LogFields{"err": err.Error()})
 		return
 	}
 	// The server adds its pin behind those that a producer has set. A message with a malformed header has none.
@@ -257,7 +257,7 @@ func (r *reader) lose() {
 	if r.term == nil {
 		return
 	}
-	r.logger.Info("consumer is not owned any more: what is in memory is left to the next owner",
+	r.logger.Info("the consumer is no longer owned by this process: messages in memory are left to the next owner",
 		watermill.LogFields{"messages": len(r.term.held)})
 	close(r.term.abandoned)
 	r.term = nil

@@ -40,7 +40,7 @@ func (s *silence) heard(begun time.Time, err error) {
 		return
 	}
 	s.lasts.TriedAnother()
-	s.logger.Info("NATS does not answer: trying another server", watermill.LogFields{
+	s.logger.Info("NATS does not respond: trying another server", watermill.LogFields{
 		"url": address(s.conn), "silent": silent,
 	})
 	_ = s.conn.ForceReconnect() // it fails if it is closed

@@ -91,7 +91,7 @@ func (c SubscriberConfig) validate() error {
 	errs := []error{checkURL("SubscriberConfig", c.URL)}
 	if c.Consumer == "" || strings.ContainsAny(c.Consumer, " .*>/\\\t\r\n") {
 		errs = append(errs, errors.New("nats: SubscriberConfig.Consumer is empty, or has spaces or one of .*>/\\: "+
-			"the consumer keeps which messages are done: name the service and the handler"))
+			"the consumer records which messages are done: name the service and the handler"))
 	}
 	if c.AckWait < minAckWait {
 		errs = append(errs, fmt.Errorf("nats: SubscriberConfig.AckWait is %s: it must be at least %s", c.AckWait, minAckWait))

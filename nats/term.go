@@ -122,7 +122,7 @@ func (t *term) compare(info *jetstream.ConsumerInfo) {
 		}
 	}
 	if t.whole = info.NumAckPending <= held; t.whole {
-		t.logger.Debug("all that the owner before had in hand was delivered again",
+		t.logger.Debug("everything that the previous owner had in flight was delivered again",
 			watermill.LogFields{"messages": len(t.held)})
 	}
 }

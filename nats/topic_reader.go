@@ -147,7 +147,8 @@ func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 	switch {
 	case c.Storage == natsgo.MemoryStorage:
 		say(broker.Critical, "is in memory: a restart of its servers loses acknowledged messages",
-			"its storage cannot be changed: when all of it is consumed, delete it, and create it with file storage")
+			"its storage cannot be changed: when everything in it is consumed, delete it, and create it with file "+
+				"storage")
 	case c.Replicas < 2:
 		say(broker.Warning, "has one replica: a power cut loses messages that its server acknowledged since its last sync "+
 			"to disk, by default two minutes",
@@ -181,12 +182,12 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	}
 	name, keeps := info.Config.Name, info.Config.MaxAge
 	if info.Config.Retention != natsgo.LimitsPolicy {
-		return fmt.Errorf("nats: stream %q deletes messages that were consumed (%s): they cannot be told from lost ones",
+		return fmt.Errorf("nats: stream %q deletes consumed messages (%s), which cannot be told from lost ones",
 			name, info.Config.Retention)
 	}
 	if keeps > 0 && after.Before(time.Now().Add(-keeps)) {
-		return fmt.Errorf("nats: stream %q deletes messages after %s, and %s is longer ago: what is missing may have been "+
-			"deleted so; compare later messages alone (Filter.After)",
+		return fmt.Errorf("nats: stream %q deletes messages after %s, and %s is longer ago: missing messages may "+
+			"have been deleted this way; compare only later messages (Filter.After)",
 			name, keeps, after.UTC().Format(time.RFC3339))
 	}
 	last, err := newest(asked, js, name, topic)
@@ -242,8 +243,8 @@ func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, 
 	default:
 		return nil
 	}
-	return fmt.Errorf("nats: stream %q has %s than %s: what is missing may have been deleted so; "+
-		"compare later messages alone (Filter.After)",
+	return fmt.Errorf("nats: stream %q has %s than %s: missing messages may have been deleted this way; compare "+
+		"only later messages (Filter.After)",
 		name, limit, after.UTC().Format(time.RFC3339))
 }
 

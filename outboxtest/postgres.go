@@ -57,7 +57,8 @@ func dropSchema(t testing.TB, cfg *pgx.ConnConfig, pool *pgxpool.Pool, name stri
 	select {
 	case <-closed:
 	case <-ctx.Done():
-		t.Error("outboxtest.NewPostgres: a connection of the pool was never released: end what uses it before the test ends")
+		t.Error("outboxtest.NewPostgres: a connection of the pool was never released: stop the code that uses it " +
+			"before the test ends")
 		return
 	}
 	conn, err := pgx.ConnectConfig(ctx, cfg)

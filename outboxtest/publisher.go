@@ -26,7 +26,7 @@ type Publisher struct {
 var (
 	_ message.Publisher = (*Publisher)(nil)
 
-	errFailed = errors.New("outboxtest: this publisher fails, because the test said so")
+	errFailed = errors.New("outboxtest: the publisher fails, as the test configured it")
 )
 
 // Publish records copies of the messages, all or none. It returns the error of Fail, outbox.ErrClosed after Close, and

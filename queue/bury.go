@@ -88,7 +88,8 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 	case crashes >= c.mostCrashes():
 		// Cause: OnDead exits, panics in another goroutine, or needs too much memory.
 		// Cure: the logs show what ended them.
-		d.logger.Error("gave up OnDead: processes died of it: the message is marked dead without it", cause, c.fields())
+		d.logger.Error("gave up on OnDead: it crashed its processes: the message is marked dead without "+
+			"it", cause, c.fields())
 		return nil
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -90,7 +90,7 @@ func TestBadConfiguration(t *testing.T) {
 		"WebhookConfig.MaxBytes is -1": webhook(s, WebhookConfig{
 			MaxBytes: -1, Verify: verify, Item: item,
 		}),
-		"IngestConfig.Source is required: with the UUID": ingest(s, IngestConfig{}),
+		"IngestConfig.Source is required: together with the UUID": ingest(s, IngestConfig{}),
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want an error with %q", err, want)

@@ -115,16 +115,16 @@ func (s *Store) record(item Item) (record, error) {
 	}
 	switch limit := s.cfg.MaxPayloadBytes; {
 	case item.Topic == "":
-		return record{}, fmt.Errorf("its topic is empty: it says which handler the message is for")
+		return record{}, fmt.Errorf("its topic is empty: the topic selects the handler")
 	case utf8.RuneCountInString(item.Topic) > maxTopicChars:
 		return record{}, fmt.Errorf("its topic has %d characters, the limit is %d", utf8.RuneCountInString(item.Topic),
 			maxTopicChars)
 	case !text.Storable(item.Topic):
-		return record{}, fmt.Errorf("its topic is invalid UTF-8 or holds a NUL")
+		return record{}, fmt.Errorf("its topic is invalid UTF-8 or contains a NUL")
 	case len(item.Key) > outbox.MaxKeyBytes:
 		return record{}, fmt.Errorf("its key has %d bytes, the limit is %d: hash it", len(item.Key), outbox.MaxKeyBytes)
 	case !text.Storable(item.Key):
-		return record{}, fmt.Errorf("its key is invalid UTF-8 or holds a NUL")
+		return record{}, fmt.Errorf("its key is invalid UTF-8 or contains a NUL")
 	case limit > 0 && len(item.Payload) > limit:
 		return record{}, fmt.Errorf("its payload has %d bytes, StoreConfig.MaxPayloadBytes is %d", len(item.Payload), limit)
 	}
@@ -153,7 +153,7 @@ func encode(metadata message.Metadata) (string, error) {
 	}
 	for k, v := range metadata {
 		if !text.Storable(k) || !text.Storable(v) {
-			return "", fmt.Errorf("its metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in",
+			return "", fmt.Errorf("its metadata %q is invalid UTF-8 or contains a NUL, and would be altered in storage",
 				text.Valid(k))
 		}
 	}
@@ -172,7 +172,7 @@ func moment(field string, at time.Time) (string, error) {
 		return "", nil
 	}
 	if at = at.UTC(); at.Year() < 1 || at.Year() > 9999 {
-		return "", fmt.Errorf("its %s is in the year %d, which has no place in RFC 3339", field, at.Year())
+		return "", fmt.Errorf("its %s is in the year %d, which RFC 3339 cannot represent", field, at.Year())
 	}
 	return at.Format(time.RFC3339Nano), nil
 }
@@ -191,7 +191,7 @@ func (id ID) check() error {
 		case n > maxIDChars:
 			return fmt.Errorf("its %s has %d characters, the limit is %d: hash it", part.name, n, maxIDChars)
 		case !text.Storable(part.value):
-			return fmt.Errorf("its %s is invalid UTF-8 or holds a NUL", part.name)
+			return fmt.Errorf("its %s is invalid UTF-8 or contains a NUL", part.name)
 		}
 	}
 	return nil

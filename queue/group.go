@@ -51,7 +51,7 @@ type Group struct {
 func NewGroup(stores *Stores, cfg GroupConfig, logger watermill.LoggerAdapter) (*Group, error) {
 	cfg.setDefaults()
 	if stores == nil {
-		return nil, errors.Join(errors.New("queue: no stores: pass what NewStores made"), cfg.validate())
+		return nil, errors.Join(errors.New("queue: no stores: pass the result of NewStores"), cfg.validate())
 	}
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -159,12 +159,14 @@ func (g *Group) look(ctx context.Context, s *pool) {
 			if s.breaker.Failures() == 1 {
 				// Cause: the database.
 				// Cure: the Group retries them.
-				list[0].store.logger.Error("looking at databases failed: they are skipped, for longer each time", err, fields)
+				list[0].store.logger.Error("polling databases failed: they are skipped, for longer each "+
+					"time", err, fields)
 			} else {
-				list[0].store.logger.Debug("looking at databases still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
+				list[0].store.logger.Debug("polling databases still "+
+					"fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 			}
 		case s.breaker.Worked():
-			list[0].store.logger.Info("looking at databases works again", watermill.LogFields{"db": names(list)})
+			list[0].store.logger.Info("polling databases works again", watermill.LogFields{"db": names(list)})
 		}
 		g.signal()
 	})
@@ -197,7 +199,7 @@ func (g *Group) lookAll(ctx context.Context, list []*database) error {
 		}, sqltext.LookAtQueues, sequences, tables)
 		cancel()
 		if err != nil {
-			return fmt.Errorf("look at %d queues: %w", len(some), err)
+			return fmt.Errorf("poll %d queues: %w", len(some), err)
 		}
 		g.mu.Lock()
 		for i, t := range some {

@@ -233,7 +233,7 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 const miswiredWait = 30 * time.Second
 
 // uncharged reports whether an error does not count against the message, and how long the message should wait: its
-// handler asked for a later retry, or only a change of the program helps.
+// handler requested a later retry, or only a change of the program helps.
 func (s *Store) uncharged(err error) (_ bool, wait time.Duration) {
 	later := new(outbox.RetryAfterError)
 	switch {
@@ -264,7 +264,7 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 		}
 	} else {
 		fields["err"] = text.OfError(err)
-		d.logger.Info("handler asked for a later retry", fields)
+		d.logger.Info("handler requested a later retry", fields)
 	}
 	c.release(wait, text.OfError(err))
 	return outcome

@@ -43,8 +43,8 @@ func Ingest(store *Store, cfg IngestConfig) (message.NoPublishHandlerFunc, error
 	case store == nil:
 		return nil, outbox.ErrNoDB
 	case cfg.Source == "" && cfg.Item == nil:
-		return nil, errors.New("IngestConfig.Source is required: with the UUID it makes the ID of a message: " +
-			"or set IngestConfig.Item")
+		return nil, errors.New("IngestConfig.Source is required: together with the UUID it identifies a message: or " +
+			"set IngestConfig.Item")
 	}
 	if cfg.Item == nil {
 		cfg.Item = cfg.item

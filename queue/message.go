@@ -91,8 +91,8 @@ func (r EnqueueResult) notStored() error {
 
 // Cause: a handler has the message.
 // Cure: send it again later.
-var errOtherContent = errors.New("it is being handled with other content: the new content is not stored: " +
-	"send it again later")
+var errOtherContent = errors.New("it is being handled with different content: the new content is not stored: send it " +
+	"again later")
 
 // StoreResult is the outcome of storing an Item.
 type StoreResult int

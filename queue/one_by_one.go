@@ -67,7 +67,7 @@ func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	rows, err := s.list(ctx, c)
 	if err != nil {
 		if failed == nil { // what the statement did is done
-			s.logger.Debug("could not look for messages that a trigger kept as they were",
+			s.logger.Debug("could not check for messages that a trigger left unchanged",
 				watermill.LogFields{"statement": c.what, "err": err.Error()})
 			return cured, nil
 		}
@@ -130,8 +130,8 @@ func (s *Store) alone(c choice, rows []queueRow, failed bool) (changed []queueRo
 			}
 			if failed && state != "" && len(changed) == 0 && same == maxSame && len(log) == maxSame {
 				log = nil
-				return nil, refused, fmt.Errorf("the first %d messages were refused one by one too: "+
-					"drop or mend what refuses all: %w", maxSame, err)
+				return nil, refused, fmt.Errorf("the first %d messages were refused one by one too: fix or drop "+
+					"the constraint or trigger that refuses all: %w", maxSame, err)
 			}
 		}
 	}

@@ -52,7 +52,7 @@ const unchanged State = "unchanged"
 // errUnchanged is the error of a statement that locked a row and did not change it.
 // Cause: its function ends with RETURN NULL.
 // Cure: RETURN NEW, or drop the trigger.
-var errUnchanged = errors.New("the row stayed as it was: a BEFORE UPDATE trigger on the table returned NULL")
+var errUnchanged = errors.New("the row was left unchanged: a BEFORE UPDATE trigger on the table returned NULL")
 
 // refusesRow reports whether an error may be caused by some rows of a statement and not by others.
 func refusesRow(err error) bool { return errors.Is(err, errUnchanged) || text.RefusesRow(err) }
@@ -234,8 +234,8 @@ func (s *Store) logRefused(what string, row queueRow, wait time.Duration, err er
 	if s.lines.Due("refused " + causeOf(what, row, err)) {
 		// Cause: a CHECK added NOT VALID, a policy, or a trigger that raises or returns NULL.
 		// Cure: it is tried again every 5 min.
-		s.logger.Error("message refused by the database: the others go on, and it is tried again alone: "+
-			"drop or mend the constraint or trigger on the table, or correct the row", err, watermill.LogFields{
+		s.logger.Error("message refused by the database: the others continue, and it is retried on its own: fix or "+
+			"drop the constraint or trigger on the table, or correct the row", err, watermill.LogFields{
 			"topic": row.topic, "source": row.Source, "message_id": row.MessageID, "statement": what,
 			"sqlstate": text.SQLState(err), "constraint": text.Constraint(err), "table": s.db.Tables().Queue,
 			"wait": wait.String(), "refused_messages": s.refusals.len(),

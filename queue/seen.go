@@ -37,7 +37,8 @@ func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool,
 func (s *Store) mismatch(id ID) {
 	// Cause: two messages with one ID have different hashes.
 	// Cure: correct the sender.
-	s.logger.Error("message ID reused with other content: the sender reuses IDs, or the hash is not of the payload",
+	s.logger.Error("message ID reused with different content: the sender reuses IDs, or the hash is not that of "+
+		"the payload",
 		errors.New("hash differs from the stored one"),
 		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})
 }

@@ -27,7 +27,7 @@ type Stores struct {
 // that names an invalid field. If logger is nil, the logger of each handle is used.
 func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerAdapter) (*Stores, error) {
 	if databases == nil {
-		return nil, errors.New("queue: no databases: pass what fleet.New made")
+		return nil, errors.New("queue: no databases: pass the result of fleet.New")
 	}
 	checked := cfg
 	checked.setDefaults()

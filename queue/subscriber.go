@@ -225,7 +225,7 @@ func (s *subscription) deliver(c *claimed) {
 }
 
 // nacked charges the attempt, unless there was no connection for the handler's transaction, the dead letter could not
-// be written, or the handler asked for a later retry. It changes nothing if the message is done, or has another owner.
+// be written, or the handler requested a later retry. It changes nothing if the message is done, or has another owner.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
 	switch {

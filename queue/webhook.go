@@ -46,8 +46,8 @@ func (c WebhookConfig) validate() error {
 	case c.ReadTimeout < -1:
 		return fmt.Errorf("WebhookConfig.ReadTimeout is %s: use -1 for none", c.ReadTimeout)
 	case c.Verify == nil:
-		return errors.New("WebhookConfig.Verify is required: without it anybody could store messages here; " +
-			"if something before it verifies requests, let it return nil")
+		return errors.New("WebhookConfig.Verify is required: without it anybody could store messages here; if " +
+			"requests are verified before they get here, let it return nil")
 	case c.Item == nil:
 		return errors.New("WebhookConfig.Item is required: it makes the ID by which repeated requests are recognized")
 	}
@@ -163,7 +163,8 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		no.status = http.StatusServiceUnavailable
 		// Cause: the database, or the message cannot be stored.
 		// Cure: the sender repeats it.
-		logger.Error("webhook not stored: the sender is told to repeat it", err, watermill.LogFields{"path": path})
+		logger.Error("webhook not stored: the response asks the sender to repeat "+
+			"it", err, watermill.LogFields{"path": path})
 	}
 	switch no.status {
 	case http.StatusMethodNotAllowed:
@@ -246,9 +247,9 @@ func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 	err := http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.cfg.ReadTimeout))
 	if err != nil {
 		h.unbounded.Do(func() {
-			h.loggerOf(h.store).Info("warning: no deadline for the bodies of webhooks: the http.ResponseWriter "+
-				"does not support one: "+
-				"give what wraps it an Unwrap method, and set http.Server.ReadTimeout", watermill.LogFields{"err": err.Error()})
+			h.loggerOf(h.store).Info("warning: no read deadline for webhook bodies: the http.ResponseWriter does "+
+				"not support one: give its wrapper an Unwrap method, and set "+
+				"http.Server.ReadTimeout", watermill.LogFields{"err": err.Error()})
 		})
 	}
 	return err == nil
@@ -256,7 +257,7 @@ func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 
 // Cause: the ID is known, and ConflictOnChange is set.
 // Cure: correct the sender.
-var errConflict = errors.New("message ID reused with other content")
+var errConflict = errors.New("message ID reused with different content")
 
 // put returns when the message is committed, even if the client has gone.
 func (h *webhook) put(ctx context.Context, store *Store, item Item) (result StoreResult, err error) {

@@ -126,7 +126,7 @@ func (c *inspection) relation(want fact) {
 	case got.state == want.state:
 	case want.state == "unlogged":
 		c.problem(object, alter+" SET UNLOGGED",
-			"is logged: a crash of the server, after which ids may mean other messages, would not be noticed")
+			"is logged: a crash of the server would go unnoticed, though ids may stand for other messages after it")
 	default:
 		table, _ := c.fact(strings.Replace(want.relation, "_id_seq", "", 1), "table", "")
 		if want.kind == "table" || table.state == "logged" { // else one statement cures both
@@ -135,7 +135,7 @@ func (c *inspection) relation(want fact) {
 	}
 	if want.kind == "sequence" {
 		if is, must := got.typ+" "+got.text, want.typ+" "+want.text; is != must {
-			c.problem(object, alter+" AS "+must, "is %s, not %s: ids must be drawn one by one, upwards, or the order breaks",
+			c.problem(object, alter+" AS "+must, "is %s, not %s: ids must ascend one by one, or the order breaks",
 				is, must)
 		}
 		return
@@ -241,12 +241,12 @@ func (c *inspection) index(want fact) {
 		if f.kind != "index" || sqltext.Quote(f.name) != name {
 			continue
 		}
-		cure = "drop it, then create it again, each by itself and in no transaction: DROP INDEX CONCURRENTLY " +
+		cure = "drop it, then create it again, each on its own and outside a transaction: DROP INDEX CONCURRENTLY " +
 			c.names.InSchema(want.name) + "; " + cure
 		switch f.state {
 		case "building": // to drop it would end the build, after a wait that stops all writers
-			found, cure = "is being built, or a build of it failed before the one that runs",
-				"wait for that one (pg_stat_progress_create_index), then look again"
+			found, cure = "is being built, or an earlier build of it failed",
+				"wait for the running build (pg_stat_progress_create_index), then check again"
 		case "invalid":
 			found = "is invalid, as a failed CREATE INDEX CONCURRENTLY leaves it"
 		default:
@@ -273,7 +273,7 @@ func (c *inspection) autovacuum(object, name string, options []string) {
 	case !has("autovacuum_vacuum_scale_factor="):
 		c.warning(object, "ALTER TABLE "+name+
 			" SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000)",
-			"has no autovacuum settings of its own: the defaults come too late for a queue")
+			"has no autovacuum settings of its own: the defaults vacuum a queue too late")
 	}
 }
 

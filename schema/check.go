@@ -207,7 +207,7 @@ func (c *inspection) anything(ctx context.Context) error {
 		cure += "; or, if the one in schema " + strings.Join(elsewhere, ", ") +
 			" is meant, set Tables.Schema, and GRANT USAGE ON SCHEMA to role " + sqltext.Quote(c.role)
 	}
-	c.problem("table "+c.names.OutboxName(), cure, "and all others of its set do not exist")
+	c.problem("table "+c.names.OutboxName(), cure, "and the other tables of its set do not exist")
 	return err
 }
 
@@ -253,7 +253,8 @@ func (c *inspection) migrations(ctx context.Context) error {
 		case a.version > len(c.all):
 			c.warning("migration", "upgrade the library", "%04d_%s was applied by a newer version", a.version, a.name)
 		case a.version < 1 || a.checksum != c.all[a.version-1].Checksum():
-			c.problem("migration", "find out what applied it", "%04d_%s was applied with other contents", a.version, a.name)
+			c.problem("migration", "find out what applied it", "%04d_%s was applied with different "+
+				"contents", a.version, a.name)
 		}
 	}
 	defer func() { c.notForOutbox = false }()

@@ -40,9 +40,8 @@ func (c *inspection) server(ctx context.Context) error {
 
 // Cause: another product that speaks PostgreSQL's protocol.
 // Cure: use PostgreSQL.
-var errOtherProduct = errors.New("is not PostgreSQL, though it speaks its protocol: " +
-	"pg_current_snapshot does not list the " +
-	"transactions in progress there, on which it rests that no message is lost or overtaken")
+var errOtherProduct = errors.New("is not PostgreSQL, though it speaks its protocol: pg_current_snapshot does not " +
+	"list the transactions in progress there, so messages could be lost or overtaken")
 
 // genuine returns errOtherProduct if the server only speaks PostgreSQL's protocol.
 func genuine(ctx context.Context, q drive.Querier) error {

@@ -66,7 +66,8 @@ func (h history) compare(all []migrations.Migration) error {
 			return fmt.Errorf("%w: version %d was applied, but version %d (%s) was not", ErrSchemaChanged, last,
 				m.Version, m.Name)
 		case a.version != 0 && a.checksum != m.Checksum():
-			return fmt.Errorf("%w: version %d (%s) was applied with other contents", ErrSchemaChanged, a.version, a.name)
+			return fmt.Errorf("%w: version %d (%s) was applied with different "+
+				"contents", ErrSchemaChanged, a.version, a.name)
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 )
 
 // Cause: MigrateConfig.PartitionSize is set, and the tables are there.
-var errOneTable = errors.New("the outbox is one table: MigrateConfig.PartitionSize only counts when it is created: " +
+var errOneTable = errors.New("the outbox is one table: MigrateConfig.PartitionSize only applies when it is created: " +
 	"set it to 0, or use new table names, as docs/run/partitions.md shows")
 
 // partitioned returns errOneTable if the outbox was made, and not in partitions as it should be.

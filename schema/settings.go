@@ -29,8 +29,8 @@ var judged = []struct {
 	{"client_encoding", "UTF8", func(c *inspection, v string) bool { return v != c.encoding }, true,
 		"the server would alter topics, keys and metadata"},
 	{"default_transaction_isolation", "read committed", always, true,
-		"reads that wait for a lock would publish messages out of order, so they are refused, and other statements fail " +
-			"with 40001 when two meet"},
+		"reads that wait for a lock would publish messages out of order, so they are refused, and other statements " +
+			"fail with 40001 when two conflict"},
 	{"datestyle", "ISO, MDY", func(_ *inspection, v string) bool { return !strings.HasPrefix(v, "ISO") }, true,
 		"times that come as text cannot be read"},
 	{"bytea_output", "hex", always, true,
@@ -51,7 +51,7 @@ var judged = []struct {
 	{"jit_above_cost", "100000", func(_ *inspection, v string) bool {
 		cost, err := strconv.ParseFloat(v, 64)
 		return err == nil && cost >= 0 && cost < 100_000
-	}, false, "cheap statements are compiled, which takes longer than to run them"},
+	}, false, "cheap statements are compiled, which takes longer than running them"},
 	{"plan_cache_mode", "auto", func(_ *inspection, v string) bool { return v == "force_generic_plan" }, false,
 		"plans made without arguments may read whole tables"},
 }

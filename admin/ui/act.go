@@ -41,7 +41,7 @@ type question struct {
 func (rq *request) act() error {
 	if !rq.access.Act {
 		return &problem{
-			http.StatusForbidden, "Read only", "You may look, but change nothing. Ask the operators of this service.",
+			http.StatusForbidden, "Read only", "You have read-only access. Ask the operators of this service for more.",
 		}
 	}
 	q := rq.r.URL.Query()

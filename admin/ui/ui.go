@@ -80,7 +80,8 @@ func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, 
 		return nil, errors.New("ui: New needs an admin.Admin")
 	}
 	if cfg.SampleInterval < 0 {
-		return nil, fmt.Errorf("ui: Config.SampleInterval is %s: use how often to look, or 0 for 10 s", cfg.SampleInterval)
+		return nil, fmt.Errorf("ui: Config.SampleInterval is %s: use the time between samples, or 0 for 10 "+
+			"s", cfg.SampleInterval)
 	}
 	logger = core.RedactingLogger(logger)
 	cfg.setDefaults()

@@ -34,14 +34,14 @@ func (d *day) breakBroker(ctx context.Context, outage time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("stop the broker: %w", err)
 	}
-	d.screen.say("BROKER IS DOWN: until it is back no order arrives and no event is published")
+	d.screen.say("BROKER IS DOWN: no order arrives and no event is published until it is back")
 	if err := pause(ctx, outage); err != nil {
 		return err
 	}
 	if err := d.broker.BringBack(ctx); err != nil {
 		return fmt.Errorf("start the broker: %w", err)
 	}
-	d.screen.say("broker is back; the clients continue when they have noticed")
+	d.screen.say("broker is back; the clients resume when they notice")
 	return nil
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // ErrNoDB is outbox.ErrNoDB.
-var ErrNoDB = errors.New("outbox: no database: pass a handle that FromPgx or FromSQL made of a pool that is not nil")
+var ErrNoDB = errors.New("outbox: no database: pass a handle from FromPgx or FromSQL, made from a pool that is not nil")
 
 // DB is outbox.DB: a handle on a database and one set of tables. Its fields never change; those with inner state guard
 // themselves.

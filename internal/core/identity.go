@@ -57,8 +57,8 @@ func AggregateKey(_ string, msg *message.Message) (string, error) {
 	case kind == "" && id == "":
 		return "", nil
 	case kind == "" || id == "":
-		return "", fmt.Errorf("%w: it has half an aggregate, %s %q and %s %q, and so no key and no order: set both, "+
-			"or metadata %s, which may be empty",
+		return "", fmt.Errorf("%w: it has half an aggregate (%s %q, %s %q), so no key and no order: set both, or "+
+			"set metadata %s, which may be empty",
 			ErrInvalidMessage, MetadataAggregateType, kind, MetadataAggregateID, id, MetadataKey)
 	}
 	return kind + "/" + id, nil

@@ -52,21 +52,21 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 		return record{}, fmt.Errorf("%w: its UUID has %d bytes, the limit is %d", ErrInvalidMessage, len(msg.UUID),
 			MaxUUIDBytes)
 	case !text.Storable(msg.UUID):
-		return record{}, fmt.Errorf("%w: its UUID is invalid UTF-8 or holds a NUL", ErrInvalidMessage)
+		return record{}, fmt.Errorf("%w: its UUID is invalid UTF-8 or contains a NUL", ErrInvalidMessage)
 	case len(key) > MaxKeyBytes:
 		return fail("its key has %d bytes, the limit is %d: hash it", len(key), MaxKeyBytes)
 	case !text.Storable(key):
-		return fail("its key is invalid UTF-8 or holds a NUL")
+		return fail("its key is invalid UTF-8 or contains a NUL")
 	case maxPayload > 0 && len(msg.Payload) > maxPayload:
 		return fail("its payload has %d bytes, MaxPayloadBytes is %d", len(msg.Payload), maxPayload)
 	}
 	r := record{uuid: msg.UUID, topic: topic, key: key, payload: msg.Payload, delay: noDelay}
 	for k, v := range msg.Metadata {
 		if meant := Mistyped(k); meant != "" {
-			return fail("metadata %q is not read: it is spelt %q, or rename it if it is your own", k, meant)
+			return fail("metadata %q is ignored: the name is spelled %q: rename it if it is your own", k, meant)
 		}
 		if !text.Storable(k) || !text.Storable(v) {
-			return fail("metadata %q is invalid UTF-8 or holds a NUL, which would not come out as it went in",
+			return fail("metadata %q is invalid UTF-8 or contains a NUL, and would be altered in storage",
 				strings.ToValidUTF8(k, "?"))
 		}
 	}
@@ -83,7 +83,7 @@ func newRecord(topic string, msg *message.Message, key string, maxPayload int) (
 	if until := msg.Metadata[delay.DelayedUntilKey]; until != "" {
 		at, err := time.Parse(time.RFC3339, until)
 		if at = at.UTC(); err != nil || at.Year() < 1 {
-			return fail("metadata %s is not a time of RFC 3339 from the year 1 on", delay.DelayedUntilKey)
+			return fail("metadata %s is not an RFC 3339 time in the year 1 or later", delay.DelayedUntilKey)
 		}
 		r.due = at.Format(time.RFC3339Nano)
 	} else if d := msg.Metadata[delay.DelayedForKey]; d != "" {
@@ -115,7 +115,7 @@ func checkTopic(topic string) error {
 	case len(topic) > MaxTopicBytes:
 		return fmt.Errorf("%w: the topic has %d bytes, the limit is %d", ErrInvalidMessage, len(topic), MaxTopicBytes)
 	case !text.Storable(topic):
-		return fmt.Errorf("%w: the topic is invalid UTF-8 or holds a NUL", ErrInvalidMessage)
+		return fmt.Errorf("%w: the topic is invalid UTF-8 or contains a NUL", ErrInvalidMessage)
 	}
 	return nil
 }

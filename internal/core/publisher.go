@@ -174,8 +174,8 @@ func (p *Publisher) publish(ctx context.Context, topic string, msgs []*message.M
 	}
 	if handler := message.HandlerNameFromCtx(ctx); handler != "" {
 		bare = text.Advise(ErrNoTx, "outbox: handler %q publishes without a transaction: add middleware.Stack to its "+
-			"Router, which also writes what the "+
-			"handler returns, and make it the outermost but for Watermill's Retry and PoisonQueue; or publish inside "+
+			"Router, which also writes the messages that the handler returns, and make it the outermost except for "+
+			"Watermill's Retry and PoisonQueue; or publish inside "+
 			"outbox.InTx, or set PublisherConfig.WithoutTx", handler)
 		p.throttle.Pause(ctx)
 	}

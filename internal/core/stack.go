@@ -11,8 +11,8 @@ import (
 // errElsewhere is for an InTx that another goroutine calls with the context of a transaction. In-process Pub/Subs pass
 // contexts on, so the caller may be a loop that handles messages. It would join the publisher's transaction, and lose
 // its work if that is rolled back.
-var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in another goroutine than the function whose "+
-	"transaction is in the context: "+
+var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in a different goroutine from the function "+
+	"whose transaction is in the context: "+
 	"if the context came with a message, pass outbox.OutsideTx(msg.Context()); else call it in the function's goroutine")
 
 // inTxFrame is the suffix of InTx's name in a stack.

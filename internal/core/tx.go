@@ -19,20 +19,18 @@ var (
 	ErrNoTx = errors.New("outbox: no transaction in the context: put middleware.Tx around the handler " +
 		"or call inside outbox.InTx, " +
 		"and pass that context on (PublishContext, or SetContext of the message); or set PublisherConfig.WithoutTx")
-	ErrOtherDB = errors.New("outbox: the transaction in the context belongs to another database: " +
-		"its handle was made of another pool")
-	ErrTxBusy = errors.New("outbox: a nested InTx is running in this transaction: " +
-		"pass on the context that its function got, " +
-		"and run nested ones one after another, or outside of the transaction (OutsideTx)")
+	ErrOtherDB = errors.New("outbox: the transaction in the context belongs to another database: its handle was made " +
+		"from another pool")
+	ErrTxBusy = errors.New("outbox: a nested InTx is running in this transaction: use the context passed to its " +
+		"function, and run nested calls one after another, or outside the transaction (OutsideTx)")
 	ErrRolledBack = errors.New("outbox: rolled back on request")
 	ErrNacked     = errors.New("outbox: the message was nacked")
 )
 
 // errOver is for contexts that are used after their transaction or nested InTx has ended.
 var errOver = text.Advise(errors.Join(ErrNoTx, drive.ErrTxEnded),
-	"outbox: the transaction of this context has ended, with the handler "+
-		"or the function of InTx that the context was for: use the context of the code that runs now, "+
-		"or outbox.OutsideTx(ctx)")
+	"outbox: the transaction of this context has ended, because the handler or the function of InTx has returned: "+
+		"use the context of the code that runs now, or outbox.OutsideTx(ctx)")
 
 // TxOptions is outbox.TxOptions.
 type TxOptions struct {

@@ -11,7 +11,6 @@ func explainPool(err error, inUse, most int) error {
 	if !errors.Is(err, context.DeadlineExceeded) || most == 0 || inUse < most {
 		return err
 	}
-	return fmt.Errorf("%w: all %d connections of the pool are in use; a forwarder needs one, better three, "+
-		"beside those that "+
-		"handlers use, and with database/sql one more: raise the size of the pool", err, most)
+	return fmt.Errorf("%w: all %d connections of the pool are in use; a forwarder needs one, preferably three, "+
+		"besides those that handlers use, and one more with database/sql: raise the size of the pool", err, most)
 }

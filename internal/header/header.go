@@ -77,7 +77,7 @@ func Take(msg *message.Message) (asked map[string]string, without *message.Messa
 		return nil, msg, nil
 	}
 	if asked, err = parse(text); err != nil {
-		return nil, nil, fmt.Errorf("%w: metadata %s is not a JSON object of texts: set it with nats.SetHeader",
+		return nil, nil, fmt.Errorf("%w: metadata %s is not a JSON object of strings: set it with nats.SetHeader",
 			core.ErrInvalidMessage, core.MetadataHeaders)
 	}
 	return asked, Rename(msg, func(key string) string {

@@ -84,7 +84,7 @@ func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
 		o.unreadable(d, "message", err, func(err error, fields watermill.LogFields) {
 			// Cause: another producer, or another format.
 			d.Logger.Error("message could not be unmarshalled: its key is blocked and it is retried: "+
-				"fix the Unmarshaler, or let it return what the handler can declare poison", err, fields)
+				"fix the Unmarshaler, or let it return a message that the handler can declare poison", err, fields)
 		})
 		return Outcome{Verdict: Nacked, Cause: err}
 	}

@@ -43,8 +43,9 @@ func (t *Topics) Start(ctx context.Context, topic string, begin func(context.Con
 		return outbox.ErrClosed
 	}
 	if other := t.topics[topic]; other != nil && other.Err() == nil {
-		return fmt.Errorf("%s: topic %q is subscribed already: to handle more concurrently raise SubscriberConfig.Concurrency, "+
-			"and for another handler make another Subscriber with a %s of its own", t.broker, topic, t.identity)
+		return fmt.Errorf("%s: topic %q already has a subscription: for more concurrency raise "+
+			"SubscriberConfig.Concurrency; for another handler make another Subscriber with its own "+
+			"%s", t.broker, topic, t.identity)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	run, err := begin(ctx)

@@ -40,7 +40,7 @@ func Explain(err error) error {
 			"client_encoding of the session is not UTF8, so the server would alter topics, keys and metadata: "+
 				"ALTER ROLE ... RESET client_encoding, or add client_encoding=UTF8 to the connection string: %w", err)
 	case NotReadCommitted:
-		err = fmt.Errorf("a statement was not run as READ COMMITTED, on which the order of messages rests: "+
+		err = fmt.Errorf("a statement did not run as READ COMMITTED, which the order of messages depends on: "+
 			"ALTER ROLE ... RESET default_transaction_isolation: %w", err)
 	default:
 		err = fmt.Errorf("%w (run schema.Migrate with the same Tables, or check them and the search_path)", err)

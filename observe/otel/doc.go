@@ -33,7 +33,7 @@
 // Instruments and attributes are those of the conventions too: messaging.client.sent.messages,
 // messaging.client.operation.duration (for create and send), messaging.client.consumed.messages and
 // messaging.process.duration. Beside them are outbox.message.lag, how long messages were in the outbox until they were
-// published, on the database's clock and without those that were delayed on purpose, and outbox.dead.messages.
+// published, on the database's clock and without messages delayed on purpose, and outbox.dead.messages.
 // How many messages are pending only a query can tell: package observe/prom has a collector for that.
 //
 // # What it costs

@@ -43,7 +43,7 @@ func newMetrics(meter metric.Meter) (m metrics, err error) {
 	m.consumed, errs[2] = messagingconv.NewClientConsumedMessages(meter)
 	m.handling, errs[3] = messagingconv.NewProcessDuration(meter, seconds)
 	m.lag, errs[4] = meter.Float64Histogram("outbox.message.lag", metric.WithUnit("s"), seconds,
-		metric.WithDescription("Time of published messages in the outbox, without those that were delayed on purpose."))
+		metric.WithDescription("Time of published messages in the outbox, without messages delayed on purpose."))
 	m.dead, errs[5] = meter.Int64Counter("outbox.dead.messages", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages of the outbox that died: no forwarder retries them."))
 	return m, errors.Join(errs[:]...)

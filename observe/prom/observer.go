@@ -42,11 +42,11 @@ func (c ObserverConfig) validate() error {
 	}
 	for i := range c.Buckets {
 		if i > 0 && !(c.Buckets[i] > c.Buckets[i-1]) {
-			return fmt.Errorf("ObserverConfig.Buckets: %g follows %g: they must rise", c.Buckets[i], c.Buckets[i-1])
+			return fmt.Errorf("ObserverConfig.Buckets: %g follows %g: they must ascend", c.Buckets[i], c.Buckets[i-1])
 		}
 	}
 	if len(c.Topics) > 0 && len(c.DBs) == 0 {
-		return fmt.Errorf("ObserverConfig.Topics needs ObserverConfig.DBs: name the handles that the topics are of")
+		return fmt.Errorf("ObserverConfig.Topics needs ObserverConfig.DBs: name the handles of these topics")
 	}
 	return nil
 }

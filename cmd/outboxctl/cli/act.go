@@ -53,7 +53,8 @@ func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 	case f.yes:
 		return nil
 	case !a.world.Ask || a.isJSON():
-		return usagef("not confirmed: %s no terminal to ask at: use --yes, or --dry-run for a preview", question)
+		return usagef("not confirmed: %s there is no terminal to confirm on: use --yes, or --dry-run for a "+
+			"preview", question)
 	}
 	if _, err := fmt.Fprintf(a.err, "%s [y/N] ", clean(question)); err != nil {
 		return err
