@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Act selects the messages of an act, and has its actor and reason.
+// Act selects the messages to act on, and names the actor and the reason.
 type Act struct {
 	Filter Filter
 	// Limit is the largest number of messages to change; default: all that the filter selects.
@@ -41,8 +41,8 @@ type Result struct {
 	// Skipped is the number of messages that another session had locked or changed. Requeue, Replay and Reconcile also
 	// skip the messages behind or before them under the same key. Act again to change them.
 	Skipped int64 `json:"skipped"`
-	// Preview identifies the messages that a dry run has counted, for Act.Preview, so that the act changes only these.
-	// If there were more than it counts, it stands for the messages written before it. It has up to 220 kB.
+	// Preview identifies the messages that a dry run counted, for Act.Preview, so that the act changes only these. If
+	// there were more than it counts, Preview means the messages written before it. It has up to 220 kB.
 	Preview string `json:"-"`
 	// NoLetter is the number of messages that Redrive skipped because their dead letter is no longer in the outbox.
 	NoLetter int64 `json:"no_letter,omitempty"`
@@ -52,11 +52,11 @@ type Result struct {
 	AuditID int64 `json:"audit_id,omitempty"`
 }
 
-// dryCount is how far a dry run counts.
+// dryCount is the largest number that a dry run counts.
 const dryCount = 10_000
 
-// run does an act: first the entry in the audit log, then one batch after another, oldest messages first, each counted
-// in that entry by the statement that changes it.
+// run performs an act: it first writes the entry in the audit log, then changes one batch after another, oldest
+// messages first. The statement that changes a batch also counts it in that entry.
 func (a *Admin) run(ctx context.Context, v Verb, act Act) (r Result, err error) {
 	defer func() {
 		if err != nil {
@@ -88,7 +88,7 @@ func (a *Admin) run(ctx context.Context, v Verb, act Act) (r Result, err error) 
 	return r, a.end(ctx, r.AuditID, nil)
 }
 
-// check refuses acts that are not meant, and returns the states that the act is for.
+// check refuses acts that are incomplete, and returns the states to act on.
 func (a *Admin) check(v Verb, act *Act) (store, []State, error) {
 	f := act.Filter
 	s, _, err := a.prepare(f)
@@ -155,7 +155,7 @@ func (a *Admin) begin(ctx context.Context, action string, act Act) (id int64, er
 // endTimeout is for the end of an act whose context is over.
 const endTimeout = 5 * time.Second
 
-// end notes in the entry that the act has ended, by err if that is not nil, and returns what is wrong.
+// end records in the entry that the act has ended, with err if it is not nil, and returns the error to report.
 func (a *Admin) end(ctx context.Context, audit int64, err error) error {
 	if err == nil {
 		return a.exec(ctx, sqltext.EndAct, audit, "")
@@ -166,11 +166,11 @@ func (a *Admin) end(ctx context.Context, audit int64, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	_ = a.exec(ctx, sqltext.EndAct, audit, outcome) // then it is open, as that of a process that was killed
+	_ = a.exec(ctx, sqltext.EndAct, audit, outcome) // else the entry stays open, as if the process was killed
 	return err
 }
 
-// doing is one act while it is done.
+// doing is an act in progress.
 type doing struct {
 	*Admin
 	verb   Verb
@@ -178,15 +178,15 @@ type doing struct {
 	source store
 	result *Result
 	asked  asked
-	keys   map[string]int64 // the first message of each key that was met, if that alone is meant
+	keys   map[string]int64 // the first message of each key met so far, for acts on first messages only
 	left   int64            // how many may still be changed
 
-	letters map[digest]int64 // of messages that were met: the ids of their dead letters
+	letters map[digest]int64 // dead letter ids of the messages met so far
 
 	skipped []string // keys of which a message was skipped, whose order must not be broken; never nil
 }
 
-// doing begins an act that was checked.
+// doing begins an act that check accepted.
 func (a *Admin) doing(ctx context.Context, v Verb, act Act, s store, r *Result) (d *doing, err error) {
 	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit), skipped: []string{}}
 	if act.Limit == 0 {
@@ -203,10 +203,10 @@ func (a *Admin) doing(ctx context.Context, v Verb, act Act, s store, r *Result) 
 	return d, err
 }
 
-// walk goes through the messages among which those are that the act means.
+// walk iterates over candidates for the act in one state.
 func (d *doing) walk(state State) *walk {
 	f := d.act.Filter
-	if d.verb.Heads { // what does not fit may be first of its key
+	if d.verb.Heads { // a message that does not match may be the first of its key
 		f = Filter{In: f.In, Key: f.Key}
 	}
 	if at := d.asked.at; f.Before.IsZero() || !at.IsZero() && at.Before(f.Before) {
@@ -251,7 +251,7 @@ func (d *doing) change(ctx context.Context, states []State, batch []place) error
 	return nil
 }
 
-// next returns the next messages to change. There may be none, with more to come.
+// next returns the next messages to change. The list may be empty although more follow.
 func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	if d.verb.Heads {
 		found, err := t.next(ctx, d.source, d.cfg.BatchSize)
@@ -270,7 +270,7 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		}
 		return meant, err
 	}
-	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount { // few letters take as long to find as many
+	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount { // a few letters take as long as many
 		var more []found
 		more, err = t.next(ctx, d.source, dryCount-len(list))
 		list = append(list, more...)
@@ -281,7 +281,7 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	return d.withLetters(ctx, d.asked.of(placesOf(list)))
 }
 
-// count counts what an act would change, and notes which messages these are.
+// count counts the messages that an act would change, and records which they are.
 func (d *doing) count(ctx context.Context, states []State) error {
 	counted, most := []place{}, min(d.left, dryCount)
 	for _, t := range d.together(states) {
@@ -303,7 +303,7 @@ func (d *doing) count(ctx context.Context, states []State) error {
 	return nil
 }
 
-// tried says which messages a dry run has counted.
+// tried sets Result.Preview to the counted messages.
 func (d *doing) tried(counted []place) {
 	d.asked.only = make(map[digest]bool, len(counted))
 	for _, p := range counted {
@@ -312,7 +312,7 @@ func (d *doing) tried(counted []place) {
 	d.result.Preview = d.asked.tried(d.act.Filter.In)
 }
 
-// note is the error text that the act leaves with a message; "" = it leaves that as it is.
+// note is the error text that the act stores with a message; "" keeps the present text.
 func (d *doing) note() string {
 	if d.verb.Stored == "" {
 		return ""

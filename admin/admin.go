@@ -24,10 +24,10 @@ var (
 	// ErrNoActor is returned by an act without an actor.
 	ErrNoActor = errors.New("admin: no actor for the audit log: set Config.Actor or the Actor of the act")
 
-	// ErrNoLetter is returned by Redrive if no message that was meant has its dead letter in the outbox.
+	// ErrNoLetter is returned by Redrive if none of the selected messages has its dead letter in the outbox.
 	//
-	// Cause: the letter was deleted after the retention of the outbox.
-	// Cure: or requeue the message and have it sent again.
+	// Cause: the letter was deleted after the retention of the outbox. Cure: or requeue the message and have it sent
+	// again.
 	ErrNoLetter = errors.New("admin: the dead letters are no longer in the outbox: publish them again from the " +
 		"dead-letter topic of the broker")
 
@@ -37,12 +37,12 @@ var (
 	ErrInvalid = errors.New("admin: invalid")
 )
 
-// invalidError says what is at fault.
+// invalidError describes the invalid field.
 type invalidError string
 
 func (e invalidError) Error() string { return string(e) }
 
-// Is finds ErrInvalid, whose text would say less.
+// Is matches ErrInvalid, whose text adds nothing.
 func (invalidError) Is(target error) bool { return target == ErrInvalid }
 
 func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }

@@ -18,7 +18,7 @@ import (
 type AuditEntry struct {
 	ID    int64     `json:"id"`
 	At    time.Time `json:"at"`
-	Role  string    `json:"role"`  // of the database, that was logged in
+	Role  string    `json:"role"`  // the database role that was logged in
 	Actor string    `json:"actor"` // the name that the caller gave
 	// requeue, redrive, discard, skip_head, replay, retry_now, pause, resume, clean, reconcile, partitions; of
 	// package move: import, export
@@ -58,7 +58,7 @@ func (a *Admin) Audit(ctx context.Context, p Page) ([]AuditEntry, string, error)
 		err := rows.Scan(&e.ID, &e.At, &e.Role, &e.Actor, &e.Action, &e.Reason, &filter,
 			&e.Result.Matched.N, &e.Result.Touched, &e.Result.Skipped, &e.Result.Compared, &ended,
 			&e.Outcome)
-		_ = json.Unmarshal([]byte(filter), &e.Filter) // written by hand, it may be anything
+		_ = json.Unmarshal([]byte(filter), &e.Filter) // rows written by hand may hold anything
 		e.Result.AuditID, e.EndedAt = e.ID, ended.Time
 		list = append(list, e)
 		return err

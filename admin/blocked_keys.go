@@ -20,7 +20,7 @@ func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Me
 		return nil, false, invalid("admin: the limit is %d: use 1 to %d", limit, maxPage)
 	}
 	f.All = true
-	act := Act{Filter: f, DryRun: true, Actor: "nobody"} // it is not written down
+	act := Act{Filter: f, DryRun: true, Actor: "nobody"} // it is not recorded
 	s, states, err := a.check(skip, &act)
 	if err != nil {
 		return nil, false, err
@@ -41,12 +41,11 @@ func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Me
 	return list, more, err
 }
 
-// heads are those of some messages, which a walk has found in the order of their ids, that are first of their keys and
-// fit the filter.
+// heads returns those of the messages found by a walk, in id order, that come first in their keys and match the filter.
 func (d *doing) heads(ctx context.Context, w *walk, all []found) ([]place, error) {
 	if d.keys == nil {
 		d.keys = map[string]int64{}
-		if w.state == Dead { // one that fails and is older goes first
+		if w.state == Dead { // an older failing message comes first
 			if err := d.noteFailing(ctx, w.upto); err != nil {
 				return nil, err
 			}
@@ -76,7 +75,7 @@ func (d *doing) heads(ctx context.Context, w *walk, all []found) ([]place, error
 	return placesOf(fit), err
 }
 
-// noteFailing notes the first message of each key that fails.
+// noteFailing records the first failing message of each key.
 func (d *doing) noteFailing(ctx context.Context, upto int64) error {
 	w := newWalk(Filter{Key: d.act.Filter.Key}, Failing)
 	w.upto = upto

@@ -30,17 +30,17 @@ type CleanConfig struct {
 
 // CleanResult is the number of deleted rows, or in a dry run of rows to delete.
 type CleanResult struct {
-	At     time.Time `json:"at"` // when the retentions were counted back from
+	At     time.Time `json:"at"` // the time from which retentions count back
 	Outbox Count     `json:"outbox"`
 	Inbox  Count     `json:"inbox"`
 	Queue  Count     `json:"queue"`
-	// Idempotency is of HTTP requests with their answers.
+	// Idempotency counts HTTP requests, with their answers.
 	Idempotency Count `json:"idempotency"`
 }
 
 const (
-	cleanRows = 1000           // at most in one statement
-	cleanSpan = int64(1 << 16) // ids that it looks at
+	cleanRows = 1000           // the most in one statement
+	cleanSpan = int64(1 << 16) // ids that one statement covers
 )
 
 // Clean deletes messages that were done or discarded before the retention, in short statements with pauses. Dead
@@ -104,7 +104,7 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 	return r, nil
 }
 
-// cleanTable cleans one table, with an entry of its own in the audit log.
+// cleanTable cleans one table, with its own entry in the audit log.
 func (a *Admin) cleanTable(ctx context.Context, act Act, at time.Time, retention time.Duration,
 	do func(context.Context, time.Duration, string) (int64, error)) (n int64, err error) {
 	act.Filter.Before = at.Add(-retention)
@@ -113,7 +113,7 @@ func (a *Admin) cleanTable(ctx context.Context, act Act, at time.Time, retention
 		return 0, err
 	}
 	n, err = do(ctx, retention, stamp(at))
-	// also what was deleted before it was cut off
+	// count rows deleted before an interruption, too
 	err = errors.Join(err, a.exec(context.WithoutCancel(ctx), sqltext.CountClean, audit, n))
 	return n, a.end(ctx, audit, err)
 }
@@ -155,7 +155,7 @@ func (a *Admin) cleanIDs(ctx context.Context, first, upto int64, retention time.
 ) (rows int64, err error) {
 	for at, end := first, false; err == nil && !end && at < upto; {
 		begun, span := time.Now(), cleanSpan
-		if left := upto - at; left > 0 { // or it overflows
+		if left := upto - at; left > 0 { // avoids overflow
 			span = min(span, left)
 		}
 		var kept, n int64

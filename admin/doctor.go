@@ -39,8 +39,8 @@ func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Findin
 	return e.found, nil
 }
 
-// checks are in an order in which those that explain others come first. A name is that of findings, too, unless the
-// check makes several kinds.
+// checks run in this order: those that explain others come first. A check's name is also the name of its findings,
+// unless it makes several kinds.
 var checks = []struct {
 	name  string
 	check func(*doctorRun, context.Context) error
@@ -73,22 +73,23 @@ type doctorRun struct {
 	*Admin
 	brokers []broker.Checker
 	found   []Finding
-	damaged bool // the tables are not as the statements need them, so that these fail
-	over    bool // no more can be looked at
+	damaged bool // the tables do not match the statements, which fail
+	over    bool // the remaining checks cannot run
 
-	role, database string // who asks, and where
+	role, database string // of this connection
 
-	brokerDown  bool     // a forwarder says so
+	brokerDown  bool     // reported by a forwarder
 	commitsWait bool     // for a synchronous standby
-	obstacles   []string // that may refuse or hide rows from forwarders
+	obstacles   []string // triggers, rules and policies that may refuse rows or hide them from forwarders
 
 	forwarderMissing bool     // messages have been waiting for a minute, and no forwarder is alive
-	counted          bool     // members are all that there are
+	counted          bool     // members is complete
 	members          []member // forwarders that have a row
 	stats            *Stats
 }
 
-// run runs a check. On damaged tables it may read whole tables, so its time is limited: the damage is found already.
+// run runs a check. On damaged tables a check may read whole tables, so its time is limited: the damage is already a
+// finding.
 func (e *doctorRun) run(ctx context.Context, check func(*doctorRun, context.Context) error) error {
 	if e.damaged {
 		var cancel context.CancelFunc
@@ -98,14 +99,14 @@ func (e *doctorRun) run(ctx context.Context, check func(*doctorRun, context.Cont
 	return check(e, ctx)
 }
 
-// damagedTimeout is how long a check may take of tables that lack an index, or a column.
+// damagedTimeout limits a check of tables that lack an index or a column.
 const damagedTimeout = time.Second
 
 func (e *doctorRun) find(check string, s Severity, evidence, cure string) {
 	e.findOf(Outbox, "", check, s, evidence, cure)
 }
 
-// findOf finds something about messages of a table, or about a topic, a consumer or a forwarder.
+// findOf adds a finding about messages of a table, or about a topic, a consumer or a forwarder.
 func (e *doctorRun) findOf(in Table, subject, check string, s Severity, evidence, cure string) {
 	k := kinds[check]
 	e.found = append(e.found, Finding{
@@ -125,7 +126,7 @@ func (e *doctorRun) rows(ctx context.Context, columns []any, fn func(), statemen
 	}, statement, args...)
 }
 
-// byAge is how bad it is what should be over soon.
+// byAge is the severity of a condition that should end soon.
 func byAge(age time.Duration) Severity {
 	switch {
 	case age >= 10*time.Minute:
@@ -136,13 +137,13 @@ func byAge(age time.Duration) Severity {
 	return Info
 }
 
-// brief is how long others may take without being mentioned.
+// brief is how long a transaction of another session may last without being reported.
 const brief = 5 * time.Second
 
 // span writes a duration for people.
 func span(d time.Duration) string { return words.Age(d) }
 
-// count writes how many there are of something.
+// count writes a number of things, such as "2 partitions".
 func count(n int, of string) string {
 	if n == 1 {
 		return "1 " + of
@@ -150,7 +151,7 @@ func count(n int, of string) string {
 	return fmt.Sprintf("%d %ss", n, of)
 }
 
-// messages writes how many messages there are, and what they do: the verb for one, and for more.
+// messages writes a number of messages and a verb: one for a single message, more for several.
 func messages(c Count, of, one, more string) string {
 	if c.N == 1 && !c.More {
 		return fmt.Sprintf("1 message %s %s", of, one)

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// longBlocked is how long a partition may be paused behind a failing message before nothing but an operator is likely
-// to help. The alert PartitionBlocked waits as long.
+// longBlocked is how long a partition may be paused behind a failing message before only an operator is likely to help.
+// The alert PartitionBlocked uses the same time.
 const longBlocked = 5 * time.Minute
 
-// checkBlocked looks at the partitions that subscribers read no further, because a message keeps failing or handlers do
-// not return. Forwarders tell of those of their own processes, whose handlers use the same handle. For how long is by
-// the database's clock: each of them notes how far its own is ahead.
+// checkBlocked reports partitions that subscribers have stopped reading because a message keeps failing or handlers do
+// not return. Forwarders report the subscribers of their own process, whose handlers use the same handle. Ages are on
+// the database's clock: each forwarder records how far ahead its own clock is.
 func (e *doctorRun) checkBlocked(ctx context.Context) error {
 	type id struct {
 		group, topic string
@@ -30,7 +30,7 @@ func (e *doctorRun) checkBlocked(ctx context.Context) error {
 				continue
 			}
 			seen[of] = true
-			there := now.Add(seconds(m.says.ClockAhead)) // the time by its clock
+			there := now.Add(seconds(m.says.ClockAhead)) // the time on its clock
 			paused := there.Sub(p.Since)
 			severity := Warning
 			if paused >= longBlocked {

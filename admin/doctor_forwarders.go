@@ -16,26 +16,26 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// member is a forwarder that has a row, with what it says of itself.
+// member is a forwarder with a row, and the facts that it wrote about itself.
 type member struct {
 	id, name, scope string
 	topics          []string
-	left            time.Duration // of its lease
-	waits           time.Duration // for others to leave
+	left            time.Duration // until its lease expires
+	waits           time.Duration // for others to stop
 	lanes           int
 	says            facts.Forwarder
 }
 
 func (m member) alive() bool { return m.left > 0 }
 
-// reads says whether it is alive and takes messages of a topic.
+// reads reports whether the forwarder is alive and publishes a topic.
 func (m member) reads(topic string) bool {
 	return m.alive() && (len(m.topics) == 0 || slices.Contains(m.topics, topic))
 }
 
 func (m member) String() string { return fmt.Sprintf("forwarder %q (scope %s)", m.name, m.scope) }
 
-// checkForwarders looks at each forwarder, and how it is set up.
+// checkForwarders checks the state and settings of each forwarder.
 func (e *doctorRun) checkForwarders(ctx context.Context) error {
 	var m member
 	var topics, says string
@@ -46,7 +46,7 @@ func (e *doctorRun) checkForwarders(ctx context.Context) error {
 		if err := json.Unmarshal([]byte(topics), &m.topics); err != nil {
 			failed = err
 		}
-		_ = json.Unmarshal([]byte(says), &m.says) // of another version it may be other
+		_ = json.Unmarshal([]byte(says), &m.says) // another version may write other facts
 		e.members = append(e.members, m)
 	}, sqltext.DoctorForwarders)
 	if err != nil || failed != nil {
@@ -85,8 +85,7 @@ func (e *doctorRun) checkForwarders(ctx context.Context) error {
 	return nil
 }
 
-// consumers looks for services that use one name for what each of them is to handle: each message is handled by one of
-// them alone.
+// consumers reports services that use the same consumer name, so that each message is handled by only one of them.
 func (e *doctorRun) consumers() {
 	type use struct{ programs, topics []string }
 	uses := map[string]*use{}
@@ -123,7 +122,7 @@ func (e *doctorRun) consumers() {
 	}
 }
 
-// ahead names those for which a forwarder waits.
+// ahead names the forwarders that a forwarder waits for.
 func (e *doctorRun) ahead(m member) string {
 	var names []string
 	for _, o := range e.members {
@@ -134,7 +133,7 @@ func (e *doctorRun) ahead(m member) string {
 	return strings.Join(names, ", ")
 }
 
-// grants looks for what a forwarder's role may not do. It need not be the role that asks.
+// grants reports the privileges that a forwarder's role lacks. It need not be the role of this connection.
 func (e *doctorRun) grants(ctx context.Context, m member) error {
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
@@ -148,7 +147,7 @@ func (e *doctorRun) grants(ctx context.Context, m member) error {
 	return err
 }
 
-// setUp looks at the settings of a forwarder.
+// setUp checks the settings of a forwarder.
 func (e *doctorRun) setUp(m member) {
 	f := m.says
 	if f.Blind {
@@ -158,7 +157,7 @@ func (e *doctorRun) setUp(m member) {
 				"forwarder.PublishError from the publisher")
 	}
 	need := f.PoolNeeds
-	if len(f.Consumers) > 0 { // handlers share the pool; of others that do nothing is known
+	if len(f.Consumers) > 0 { // handlers share the pool; other users of the pool are unknown
 		need++
 	}
 	if f.PoolConns > 0 && f.PoolConns < need {

@@ -2,7 +2,7 @@ package admin
 
 import "fmt"
 
-// handlers looks at those that share the pool of a forwarder, each of which needs a connection for its transaction.
+// handlers checks the handlers that share the pool of a forwarder: each needs a connection for its transaction.
 func (e *doctorRun) handlers(m member) {
 	if f := m.says; f.PoolConns > 0 && f.Handlers > f.PoolConns {
 		e.find("handler_pool", Info,

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/broker"
 )
 
-// checkInboxRetention looks for topics that their broker keeps for longer than the inbox remembers what was handled. A
-// broker that does not answer is found by checkBroker.
+// checkInboxRetention reports topics that the broker keeps for longer than the inbox keeps its rows. checkBroker
+// reports a broker that does not respond.
 func (e *doctorRun) checkInboxRetention(ctx context.Context) error {
 	shortest := map[string]time.Duration{} // by topic
 	for _, m := range e.members {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// checkTopics looks at what is ready and is not published.
+// checkTopics reports messages that are ready and not published.
 func (e *doctorRun) checkTopics(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil && e.forwarderMissing && !slices.ContainsFunc(e.members, member.alive) {
@@ -42,7 +42,7 @@ func (e *doctorRun) checkTopics(ctx context.Context) (err error) {
 	}
 	switch {
 	case !e.counted && !e.forwarderMissing:
-		return nil // which forwarder reads which topic is not known
+		return nil // it is unknown which forwarder reads which topic
 	case !slices.ContainsFunc(e.members, member.alive):
 		e.noForwarder(ready)
 		return nil
@@ -65,7 +65,7 @@ func (e *doctorRun) checkTopics(ctx context.Context) (err error) {
 	return nil
 }
 
-// noForwarderCritical is how long messages may be ready without any forwarder before that is critical.
+// noForwarderCritical is how long messages may be ready without any forwarder before the finding is critical.
 const noForwarderCritical = 2 * time.Minute
 
 // noForwarder adds the finding that no forwarder is running.
@@ -95,8 +95,8 @@ func (e *doctorRun) noForwarder(ready map[string]TopicStats) {
 			"its log says why it did not start")
 }
 
-// checkFailing looks at messages that have failed several times. Those that fail for one reason are one finding,
-// whatever their topics are.
+// checkFailing reports messages that have failed several times. Messages that fail for the same reason are one finding,
+// whatever their topics.
 func (e *doctorRun) checkFailing(ctx context.Context) error {
 	type trouble struct {
 		first           int64
@@ -154,13 +154,13 @@ func (e *doctorRun) checkFailing(ctx context.Context) error {
 	return err
 }
 
-// checkIncoming looks at messages that came in and have been failing for a while.
+// checkIncoming reports messages of the inbox and the queue that have been failing for a while.
 func (e *doctorRun) checkIncoming(ctx context.Context) error {
 	for _, in := range []Table{Inbox, Queue} {
 		owner, since, b := "topic", "written %s ago", brisk
 		cure := "fix what the error names; they are retried until they are handled or dead"
 		b.attempts = often
-		if in == Inbox { // a row is there since the first failure, or since it was revived and has not failed again
+		if in == Inbox { // the row dates from the first failure, or from a revival without a failure since
 			owner, since, b.attempts = "consumer", "for %s", 1
 			cure += "; one that its broker does not redeliver stays failing until you discard it"
 		}
@@ -184,8 +184,8 @@ func (e *doctorRun) checkIncoming(ctx context.Context) error {
 	return nil
 }
 
-// command is what to type for an act, in brackets. It is left out if a word of it is empty: no flag names the group of
-// messages that have no error.
+// command is the outboxctl command for an act, in parentheses. It is empty if a word of it is empty: no flag selects
+// the group of messages without an error.
 func (e *doctorRun) command(words ...string) string {
 	if slices.Contains(words, "") {
 		return ""
@@ -210,12 +210,12 @@ func (e *doctorRun) command(words ...string) string {
 	return " (outboxctl " + strings.Join(words, " ") + ")"
 }
 
-// commands are what follows outboxctl for a table.
+// commands are the outboxctl subcommands by table.
 var commands = map[Table]string{Outbox: "outbox", Inbox: "inbox", Queue: "queue"}
 
 func ofTopic(topic string) string { return fmt.Sprintf("of topic %q", topic) }
 
-// ofTopics names a few.
+// ofTopics names the first few topics.
 func ofTopics(topics []string) string {
 	const most = 5
 	switch n := len(topics); {
@@ -236,13 +236,13 @@ func inQuotes(names []string) []string {
 }
 
 const (
-	slow       = time.Minute // to leave
+	slow       = time.Minute // time in which a ready message should be published
 	sampleSize = 1000        // failing messages
 	often      = 3           // attempts
 	mostGroups = 10
 )
 
-// checkDead looks at dead messages.
+// checkDead reports dead messages.
 func (e *doctorRun) checkDead(ctx context.Context) error {
 	now, err := e.now(ctx)
 	if err != nil {

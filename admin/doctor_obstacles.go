@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// checkCommits looks for commits that wait for a synchronous standby. To end such a session commits without the
-// standby, so the checks of sessions and forwarders leave them alone.
+// checkCommits reports commits that wait for a synchronous standby. Ending such a session commits without the standby,
+// so the checks of sessions and forwarders do not suggest it.
 func (e *doctorRun) checkCommits(ctx context.Context) error {
 	var n int64
 	var longest float64
@@ -49,14 +49,14 @@ func (e *doctorRun) obstaclesOn(placeholder string) (list []string) {
 	return list
 }
 
-// checkObstacles looks at what was added to the tables, and at ids that run out.
+// checkObstacles reports objects that users added to the tables, and ids that run out.
 func (e *doctorRun) checkObstacles(ctx context.Context) error {
 	var what, table, name string
 	err := e.rows(ctx, []any{&what, &table, &name}, func() {
 		add := func(kind string) { e.obstacles = append(e.obstacles, strings.TrimSpace(kind+" "+name)+" on "+table) }
 		switch what {
 		case "trigger":
-			add("trigger") // those of inserts are said with the tables
+			add("trigger") // the check of the tables reports triggers on INSERT
 		case "rule":
 			add("rule")
 		case "check":
@@ -95,7 +95,7 @@ func (e *doctorRun) checkObstacles(ctx context.Context) error {
 	return e.elsewhere(ctx)
 }
 
-// elsewhere looks at outboxes of the same name in other schemas, where a wrong search_path writes to.
+// elsewhere reports outboxes of the same name in other schemas, to which a wrong search_path writes.
 func (e *doctorRun) elsewhere(ctx context.Context) error {
 	names := e.db.Tables().WithDefaults()
 	var others []string
@@ -123,7 +123,7 @@ func (e *doctorRun) elsewhere(ctx context.Context) error {
 				"find out which writers have another search_path, or set DBConfig.Tables.Schema of writers and forwarders; or run "+
 					"a forwarder on it")
 		case err != nil && state == "":
-			return err // others are not ours: what cannot be read there is no finding
+			return err // the others are not ours: a failure to read them is not a finding
 		}
 	}
 	return nil

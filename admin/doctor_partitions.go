@@ -8,15 +8,15 @@ import (
 )
 
 const (
-	fewAhead       = 2  // partitions; with fewer there is little time left
-	manyPartitions = 32 // each statement that is planned over all of them pays for each
-	manyKept       = 8  // partitions with so many more than are needed
-	manyDue        = 3  // partitions, if they were maintained a short time ago: then each run finds them in use
+	fewAhead       = 2  // partitions; with fewer, little time is left
+	manyPartitions = 32 // statements planned over all partitions pay for each one
+	manyKept       = 8  // partitions beyond the needed ones
+	manyDue        = 3  // partitions, if maintenance ran recently: it then finds them in use each time
 	keptNamed      = 5
 	runLate        = 2 * time.Hour
 )
 
-// checkPartitions looks at an outbox in partitions, and whether they are maintained.
+// checkPartitions checks a partitioned outbox, and whether its partitions are maintained.
 func (e *doctorRun) checkPartitions(ctx context.Context) error {
 	p, err := e.partitions(ctx)
 	if err != nil || !p.Partitioned {
@@ -58,7 +58,7 @@ func (e *doctorRun) partitionsAhead(p partitioned) {
 		"as "+p.Owner+", make partitions, and do so every hour"+e.maintain(p))
 }
 
-// partitionsKept finds old partitions that are not dropped, and what holds them.
+// partitionsKept reports old partitions that are not dropped, and why.
 func (e *doctorRun) partitionsKept(p partitioned) {
 	var held, due []string
 	for _, one := range p.list {
@@ -90,7 +90,7 @@ func (e *doctorRun) partitionsKept(p partitioned) {
 		"; if it finds them in use, end the transaction that uses the outbox for so long"+e.maintain(p))
 }
 
-// some lists the first of many.
+// some lists the first items of a long list.
 func some(list []string) string {
 	if more := len(list) - keptNamed; more > 0 {
 		list = append(list[:keptNamed:keptNamed], fmt.Sprintf("%d more", more))
@@ -106,7 +106,7 @@ func (p partitioned) lastError() string {
 	return "; the last run failed: " + p.runs[0].outcome
 }
 
-// maintain is the command, with the retention that was used, if one was.
+// maintain is the maintenance command, with the retention of the last run if it had one.
 func (e *doctorRun) maintain(p partitioned, words ...string) string {
 	if p.kept {
 		words = append(words, "--retention", p.keep.String())

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// checkQueue looks at what dispatchers leave behind in the queue: they have no rows of their own that would tell which
-// one is alive, and for how long each may handle a message.
+// checkQueue reports messages that dispatchers leave behind in the queue. Dispatchers have no rows that would show
+// which of them are alive and how long each may handle a message.
 func (e *doctorRun) checkQueue(ctx context.Context) error {
 	var topic string
 	unhandled := map[string]bool{}
@@ -40,14 +40,14 @@ func (e *doctorRun) checkQueue(ctx context.Context) error {
 	return e.rows(ctx, []any{&topic, &waiting, &waits, &abandoned, &since, &crashed, &crashes, &source, &id}, func() {
 		switch waited, left := seconds(waits), seconds(since); {
 		case abandoned > 0:
-			// The row of a handler's transaction is locked, so that no dispatcher renews its lease or takes it back: no harm,
-			// however long.
+			// The row of a handler's transaction is locked, so no dispatcher renews its lease or takes it back. That is
+			// harmless, however long it lasts.
 			e.findOf(Queue, topic, "queue_abandoned", Warning,
 				fmt.Sprintf("%s an owner whose lease expired, the first %s ago: no dispatcher is running, "+
 					"or its handler has kept a transaction open since", inQueue(abandoned, topic, "has", "have"), span(left)),
 				"if none is running, start a queue.Dispatcher, Subscriber or Group on these tables, which takes over abandoned "+
 					"messages; if one is running, find out what its handler waits for")
-		case e.pausedInQueue(topic) || unhandled[topic]: // it is said of the topic
+		case e.pausedInQueue(topic) || unhandled[topic]: // the finding about the topic covers it
 		case waiting > 0 && waited > slow:
 			e.findOf(Queue, topic, "queue_waits", byAge(waited),
 				fmt.Sprintf("%s due, the oldest for %s", inQueue(waiting, topic, "is", "are"), span(waited)),
@@ -66,7 +66,7 @@ func (e *doctorRun) checkQueue(ctx context.Context) error {
 	}, sqltext.DoctorQueue, int64(sampleSize), leftFor.Seconds())
 }
 
-// pausedInQueue says whether an operator has paused a topic of the queue.
+// pausedInQueue reports whether an operator has paused a topic of the queue.
 func (e *doctorRun) pausedInQueue(topic string) bool {
 	return e.stats != nil && slices.ContainsFunc(e.stats.Queue, func(t TopicStats) bool {
 		return t.Topic == topic && t.Paused
@@ -77,6 +77,6 @@ func inQueue(n int64, topic, one, more string) string {
 	return messages(Count{N: n}, ofTopic(topic)+" in the queue", one, more)
 }
 
-// leftFor is how long ago a lease must have expired before its message counts as abandoned: dispatchers look each
+// leftFor is how long ago a lease must have expired before its message counts as abandoned: dispatchers check every
 // second.
 const leftFor = 30 * time.Second

@@ -11,11 +11,11 @@ import (
 
 const shortTimeout = 10 * time.Second
 
-// checkRoles looks at the statement_timeout of the roles of forwarders.
+// checkRoles checks the statement_timeout of the forwarders' roles.
 func (e *doctorRun) checkRoles(ctx context.Context) error {
 	var roles []string
 	for _, m := range e.members {
-		if m.says.Role != "" && m.says.Role != e.role && !slices.Contains(roles, m.says.Role) { // of its own, the check of the schema says so
+		if m.says.Role != "" && m.says.Role != e.role && !slices.Contains(roles, m.says.Role) { // checkSchema covers e.role
 			roles = append(roles, m.says.Role)
 		}
 	}

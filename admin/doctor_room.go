@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	defaultRetention = 7 * 24 * time.Hour // as forwarder.Config has it
+	defaultRetention = 7 * 24 * time.Hour // the default of forwarder.Config
 	cleanLate        = time.Hour
 )
 
-// checkRetention looks whether old messages are deleted.
+// checkRetention reports old messages that are not deleted.
 func (e *doctorRun) checkRetention(ctx context.Context) error {
 	if !e.counted {
-		return nil // for how long it is to be kept is not known
+		return nil // the intended retention is unknown
 	}
 	var oldest float64
 	if err := e.rows(ctx, []any{&oldest}, func() {}, sqltext.DoctorOldest, int64(sampleSize)); err != nil {
 		return err
 	}
 	keep, alive := time.Duration(0), slices.ContainsFunc(e.members, member.alive)
-	for _, m := range e.members { // also one that is not alive says what was meant, if none is
+	for _, m := range e.members { // a forwarder that is not alive also shows the intended retention, if no other does
 		if m.alive() || !alive {
 			keep = max(keep, cmp.Or(m.says.Retention, defaultRetention))
 		}
@@ -54,7 +54,7 @@ func (e *doctorRun) checkRetention(ctx context.Context) error {
 	return nil
 }
 
-// checkBroker asks the brokers, and whether there is anything to send again of what they may lose.
+// checkBroker runs the checks of the brokers, and reports whether messages that they may lose could be published again.
 func (e *doctorRun) checkBroker(ctx context.Context) error {
 	if e.stats == nil || len(e.brokers) == 0 {
 		return nil
@@ -83,9 +83,9 @@ func (e *doctorRun) checkBroker(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return err
 			}
-			clear(nowhere) // it may have them
+			clear(nowhere) // the broker that failed may have them
 			if e.brokerDown {
-				continue // of which forwarders know
+				continue // forwarders have reported it
 			}
 			e.find("broker", Critical, "could not check the broker: "+err.Error(),
 				"fix what the error names; until then messages stay pending, and are charged no attempt if the publisher "+

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// checkSchema looks at the server, the tables, their indexes and their settings.
+// checkSchema checks the server, the tables, their indexes and their settings.
 func (e *doctorRun) checkSchema(ctx context.Context) error {
 	ctx, cancel := e.bound(ctx)
 	defer cancel()
@@ -24,7 +24,7 @@ func (e *doctorRun) checkSchema(ctx context.Context) error {
 	}
 	for _, p := range problems {
 		if slices.Contains(own, p) {
-			continue // an operator's role is not that of a forwarder
+			continue // the role of an operator need not have a forwarder's settings
 		}
 		if p.Found == sqltext.NoForwarder {
 			e.forwarderMissing = true
@@ -42,8 +42,7 @@ func (e *doctorRun) checkSchema(ctx context.Context) error {
 	return nil
 }
 
-// checkPrivileges looks for what writers and readers lack. What forwarders lack is looked for
-// with them.
+// checkPrivileges reports privileges that writers and readers lack. grants does so for forwarders.
 func (e *doctorRun) checkPrivileges(ctx context.Context) error {
 	var sees bool
 	err := e.rows(ctx, []any{&e.role, &sees, &e.database}, func() {

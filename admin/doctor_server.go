@@ -9,8 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// hearing is how long a notification may take, connecting included: one that does not come is waited for, whatever
-// QueryTimeout says.
+// hearing limits how long a notification may take, including the time to connect. It replaces QueryTimeout.
 const hearing = 5 * time.Second
 
 // checkListen sends a notification and waits for it.
@@ -34,5 +33,5 @@ func (e *doctorRun) checkListen(ctx context.Context) error {
 	return err
 }
 
-// literal writes text as SQL.
+// literal quotes text as an SQL literal.
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }

@@ -8,12 +8,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// session is another one, as pg_stat_activity has it.
+// session is another session, from pg_stat_activity.
 type session struct {
 	pid                      int64
 	user, application, state string
-	seconds                  float64 // since its transaction began
-	address                  string  // "" = it came by a socket, or may not be seen
+	seconds                  float64 // age of its transaction
+	address                  string  // "" = Unix socket, or not visible
 }
 
 func (s *session) columns() []any {
@@ -41,7 +41,7 @@ func (s session) whoAndWhere() string {
 
 func (s session) end() string { return fmt.Sprintf("SELECT pg_terminate_backend(%d)", s.pid) }
 
-// checkSessions looks at transactions that hold locks on our tables.
+// checkSessions reports transactions that hold locks on our tables.
 func (e *doctorRun) checkSessions(ctx context.Context) error {
 	var s session
 	var table, modes string
@@ -73,7 +73,7 @@ func (e *doctorRun) checkSessions(ctx context.Context) error {
 		"{outbox_topics}", "{outbox_life}"), brief.Seconds())
 }
 
-// checkPrepared looks for transactions that were prepared and forgotten.
+// checkPrepared reports prepared transactions that were never ended.
 func (e *doctorRun) checkPrepared(ctx context.Context) error {
 	var gid, owner string
 	var age float64
@@ -90,7 +90,7 @@ func endPrepared(gid string) string {
 		"ROLLBACK PREPARED " + literal(gid)
 }
 
-// tables are names as they are written in SQL.
+// tables returns table names as SQL.
 func (e *doctorRun) tables(placeholders ...string) []string {
 	names := make([]string, len(placeholders))
 	for i, p := range placeholders {

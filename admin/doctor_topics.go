@@ -10,14 +10,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// How old a pause may be.
+// Ages from which a pause is reported.
 const (
 	outageLong     = 5 * time.Minute // by forwarders
 	pauseLong      = 4 * time.Hour
 	pauseForgotten = 24 * time.Hour // if messages wait
 )
 
-// pauses tells of topics that are paused: what an operator did topic by topic, what has one cause at once.
+// pauses reports paused topics: a finding for each topic that an operator paused, and one for each outage, which may
+// concern many topics.
 func (e *doctorRun) pauses() {
 	outages := map[string]*outage{}
 	var order []string
@@ -42,7 +43,7 @@ func (e *doctorRun) pauses() {
 	}
 }
 
-// outage is a broker that cannot be reached, as forwarders have it for one reason.
+// outage is a broker that forwarders cannot reach, all with the same error.
 type outage struct {
 	since      time.Time
 	by, reason string
@@ -84,7 +85,7 @@ func (e *doctorRun) unavailable(o *outage) {
 		"fix what the error names; the forwarder then resumes the topic on its own, and charges no attempt")
 }
 
-// pausedByOperator grades a pause by its age, and by what waits behind it.
+// pausedByOperator grades a pause by its age, and by the messages that wait.
 func (e *doctorRun) pausedByOperator(t TopicStats, p Pause) {
 	age, waits := e.stats.At.Sub(p.Since), Count{N: t.Ready.N + t.Failing.N, More: t.Ready.More || t.Failing.More}
 	for _, q := range e.stats.Queue {
@@ -113,11 +114,11 @@ func (e *doctorRun) pausedByOperator(t TopicStats, p Pause) {
 			" WHERE forwarder = '00000000-0000-0000-0000-000000000000' AND topic = "+literal(t.Topic))
 }
 
-// manyOfKey is how many messages of one key make the key the reason of a backlog, if they are a fifth of what is next.
-// All of its lane that was sampled may be of it.
+// manyOfKey is the number of messages of one key that makes the key the reason for a backlog, if they are also a fifth
+// of the next messages. A sample of a lane may consist of one key.
 const manyOfKey = 100
 
-// backlog tells of messages that are ready for long though a forwarder reads them.
+// backlog reports messages that stay ready for long although a forwarder reads them.
 func (e *doctorRun) backlog(ctx context.Context, t, ready TopicStats) error {
 	if ready.Oldest < slow {
 		return nil
@@ -126,7 +127,7 @@ func (e *doctorRun) backlog(ctx context.Context, t, ready TopicStats) error {
 	var key string
 	err := e.rows(ctx, []any{&next, &most, &key, &behind}, func() {}, sqltext.DoctorKeys, t.Topic, int64(sampleSize))
 	if err != nil || next > 0 && behind == next && t.Failing.N > 0 {
-		return err // they wait behind failing messages of their keys, which is said of those
+		return err // they wait behind failing messages of their keys, which have their own finding
 	}
 	var written float64
 	err = e.rows(ctx, []any{&written}, func() {}, sqltext.DoctorWritten, t.Topic, int64(rateSample))

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	manyDead = 20_000 // rows; so many wake autovacuum
+	manyDead = 20_000 // rows; this many trigger autovacuum
 	manyXIDs = 10_000 // transactions since a snapshot
 )
 
-// holder keeps dead rows from being removed.
+// holder is a session, slot or prepared transaction that keeps dead rows from being removed.
 type holder struct {
-	kind, name string // name is that of a slot or of a prepared transaction
+	kind, name string // name of a slot or of a prepared transaction
 	xids       int64  // since its snapshot
 	session    session
 }
@@ -42,7 +42,7 @@ func (h holder) String() string {
 func (h holder) cure() string {
 	switch h.kind {
 	case "standby":
-		// a connection that is ended comes back with the same snapshot, and a slot that is in use cannot be dropped
+		// after its connection is ended it reconnects with the same snapshot, and a slot in use cannot be dropped
 		return "on that standby, end the oldest transaction (pg_stat_activity, by xact_start), or set hot_standby_feedback " +
 			"= off; ending its connection here does not help"
 	case "slot":
@@ -57,7 +57,7 @@ func (h holder) cure() string {
 	return "wait if it is a planned backup or report, or end it: " + h.session.end()
 }
 
-// checkVacuum looks at dead rows, and at the sessions that keep them.
+// checkVacuum reports dead rows that vacuum does not remove, and the sessions that keep them.
 func (e *doctorRun) checkVacuum(ctx context.Context) error {
 	var holders []holder
 	var h holder

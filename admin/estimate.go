@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// countFor is how long Stats may go on counting what it has not counted to its end.
+	// countFor is how long Stats may continue counts that stopped at their bounds.
 	countFor = 250 * time.Millisecond
-	// countStep is by how much more it then counts.
+	// countStep is the factor by which each round raises the bounds.
 	countStep = 8
-	// samplePages is at how many pages of a table an estimate looks: some 25 MB.
+	// samplePages is the number of pages that an estimate reads: some 25 MB.
 	samplePages = 3000
-	// enough is how many messages of a topic a sample must have met.
+	// enough is the number of messages of a topic that a sample must contain.
 	enough = 30
 )
 
-// farther calls count with bounds that grow until it has counted all, or the next round would take too long.
+// farther calls count with growing bounds until everything is counted, or the next round would take too long.
 func (b bounds) farther(count func(bounds) (more bool, err error)) error {
 	for begun := time.Now(); ; {
 		round := time.Now()
@@ -31,8 +31,8 @@ func (b bounds) farther(count func(bounds) (more bool, err error)) error {
 	}
 }
 
-// estimate replaces what was not counted to its end by an estimate from a sample of the table's pages. It needs no
-// statistics, which may be old, and no even spread over lanes and keys; rows in progress or dead do not mislead it.
+// estimate replaces incomplete counts by estimates from a sample of the table's pages. It needs neither statistics,
+// which may be old, nor an even spread over lanes and keys; rows in progress or dead do not distort it.
 func (a *Admin) estimate(ctx context.Context, t topicSet, size, sample string) error {
 	var pages int64
 	err := a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&pages) }, size)
@@ -54,7 +54,7 @@ func (a *Admin) estimate(ctx context.Context, t topicSet, size, sample string) e
 	}, sample, percent)
 }
 
-// count is that of a state; nil for those that have none.
+// count is the field for a state; nil if it has none.
 func (t *TopicStats) count(s State) *Count {
 	switch s {
 	case Ready:

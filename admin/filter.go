@@ -18,7 +18,7 @@ const (
 	Inbox               // which messages the Router's handlers have handled
 	Queue               // messages that queue.Store keeps until they are processed
 
-	idempotency // HTTP requests and their answers, of package idempotency: they are no messages, and only Clean knows them
+	idempotency // HTTP requests and their answers, of package idempotency; only Clean uses it
 )
 
 var tableNames = []string{"outbox", "inbox", "queue", "idempotency"}
@@ -54,7 +54,7 @@ type State string
 
 // The states. A message in the inbox is never Delayed; one in the queue is never Discarded.
 const (
-	Ready     State = "ready"     // leaves, or is processed, at once; in the inbox: requeued, and not delivered since
+	Ready     State = "ready"     // published or processed now; in the inbox: requeued, not yet redelivered
 	Delayed   State = "delayed"   // waits for a time that its sender chose; then it is Ready
 	Failing   State = "failing"   // failed and waits for another attempt
 	Dead      State = "dead"      // gave up: not retried until it is requeued
@@ -88,7 +88,7 @@ type Filter struct {
 	// All allows an act on all messages.
 	All bool `json:"all,omitempty"`
 
-	find string // of Find: a UUID or a key
+	find string // set by Find: a UUID or a key
 }
 
 // Words describes the filter, field by field.
@@ -118,23 +118,22 @@ func (f Filter) Words() (list [][2]string) {
 
 // Page is a page of a list.
 type Page struct {
-	Limit int    // how many at most; default 50, at most 1,000
-	After string // Next of the page before; "" = from the start
+	Limit int    // default 50, at most 1,000
+	After string // Next of the previous page; "" = from the start
 }
 
 // Count is a number that was counted, perhaps up to a limit, or estimated.
 type Count struct {
 	N    int64 `json:"n"`
-	More bool  `json:"more,omitempty"` // there are N or more
+	More bool  `json:"more,omitempty"` // N or more
 	// About is set if N is an estimate.
 	About bool `json:"about,omitempty"`
 }
 
-// maxIDs is how many messages can be named at once.
+// maxIDs is the largest number of ids in a filter.
 const maxIDs = 10_000
 
-// prepare checks a filter, and returns where to look and for which states, one after another: "" = all of them
-// together.
+// prepare checks a filter, and returns its table and the states to search one after another: "" = all of them at once.
 func (a *Admin) prepare(f Filter) (store, []State, error) {
 	s, err := a.store(f.In)
 	if err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// maxFind is the length of what Find looks for: the longest name that a message has, and room for its consumer.
+// maxFind is the largest size of the text that Find takes: the longest name of a message, and its consumer.
 const maxFind = 4096
 
 // Find searches all tables for messages with a UUID, an id (Message.ID) or an ordering key. For a UUID it also finds
 // the dead letter in the outbox. It searches inbox and queue by index first, then the outbox, newest first.
 //
-// The outbox has no index by UUID. So Find searches for about a second and returns the messages found, how far it came
-// (List.Progress), and where to continue (List.Next).
+// The outbox has no index by UUID. So Find searches for about a second and returns the messages found, how far the
+// search got (List.Progress), and where to continue (List.Next).
 func (a *Admin) Find(ctx context.Context, what string, p Page) (*List, error) {
 	if p.Limit < 0 || p.Limit > maxPage {
 		return nil, invalid("admin: Page.Limit is %d: use 1 to %d, or 0 for %d", p.Limit, maxPage, defaultPage)
@@ -59,7 +59,7 @@ func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*L
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range messages { // the id of one may be the key of another
+		for _, m := range messages { // the id of one message may be the key of another
 			if !slices.ContainsFunc(l.Messages, func(known Message) bool { return known.In == m.In && known.ID == m.ID }) {
 				l.Messages = append(l.Messages, m)
 			}

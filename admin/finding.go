@@ -10,7 +10,7 @@ import (
 // Severity is how bad a Finding is.
 type Severity = broker.Severity
 
-// The severities, which package broker explains.
+// The severities, as package broker defines them.
 const (
 	Info     = broker.Info
 	Warning  = broker.Warning
@@ -19,9 +19,9 @@ const (
 
 // Finding is a problem that Doctor found.
 type Finding struct {
-	Check    string   `json:"check"` // what was looked at, as a stable name in lower case
+	Check    string   `json:"check"` // stable name of the check, in lower case
 	Severity Severity `json:"severity"`
-	Title    string   `json:"title"` // the same for all of a Check: what is the case, in short
+	Title    string   `json:"title"` // short description, the same for all findings of a Check
 	Evidence string   `json:"evidence"`
 	// what to do; commands are in parentheses, and a statement that does it comes last, after a colon
 	Cure string `json:"cure"`
@@ -40,8 +40,8 @@ func (f Finding) String() string {
 
 // Health is the summary of findings, for the page's heading, the exit code of outboxctl check and health probes.
 type Health struct {
-	Severity Severity  // of the worst; Info if nothing has to be done
-	Problems []Finding // those that are worse than Info, the worst first
+	Severity Severity  // of the worst problem; Info if there is none
+	Problems []Finding // findings worse than Info, worst first
 }
 
 // Judge summarises the findings of Doctor.
@@ -74,13 +74,13 @@ func sortFindings(list []Finding) {
 	slices.SortStableFunc(list, func(x, y Finding) int { return int(y.Severity - x.Severity) })
 }
 
-// kind is what is the same for all findings of one name.
+// kind holds what all findings of one name share.
 type kind struct {
 	title  string
 	alerts []string
 }
 
-// kinds are all findings that there are. Each has a row in docs/run/runbook.md.
+// kinds lists all findings by name. Each has a row in docs/run/runbook.md.
 var kinds = map[string]kind{
 	"schema":                {title: "the tables are not as the code needs them"},
 	"privileges":            {title: "a role lacks a right"},
@@ -130,7 +130,7 @@ var kinds = map[string]kind{
 	"partitions_due":  {title: "nothing drops old partitions"},
 	"partitions_many": {title: "the outbox has too many partitions"},
 
-	// these alone say that a check could not be made
+	// these exist only for checks that failed
 	"partitions": {title: "partitions could not be checked"},
 	"obstacles":  {title: "obstacles could not be checked"},
 	"sessions":   {title: "sessions could not be checked"},

@@ -13,7 +13,7 @@ import (
 const (
 	defaultPage = 50
 	maxPage     = 1000
-	// lookFor is how long a call goes on looking for messages that fit before it returns what it has.
+	// lookFor is how long a call searches for matching messages before it returns those it has.
 	lookFor = time.Second
 )
 
@@ -56,7 +56,7 @@ func (a *Admin) List(ctx context.Context, f Filter, p Page) (*List, error) {
 	return l, nil
 }
 
-// progress says how far a walk has come.
+// progress returns how far a walk has come.
 func (a *Admin) progress(ctx context.Context, in Table, state State, at *place) (l Progress, err error) {
 	if *at == (place{}) {
 		return l, nil
@@ -80,11 +80,11 @@ func (a *Admin) progress(ctx context.Context, in Table, state State, at *place) 
 	return l, err
 }
 
-// look returns what is on a page, and where the next one starts; nil at the end.
+// look returns the messages of a page, and the start of the next page; nil at the end.
 func (a *Admin) look(
 	ctx context.Context, s store, f Filter, states []State, at cursor, limit int, until time.Time,
 ) (list []place, more *cursor, err error) {
-	stepped := false // once at least, so that each call comes further
+	stepped := false // at least one step, so that each call makes progress
 	for ; at.Done < len(states); at = (cursor{Done: at.Done + 1}) {
 		w := newWalk(f, states[at.Done])
 		w.newest = true

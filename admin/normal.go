@@ -8,11 +8,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// maxNormal is how much of an error tells its group.
+// maxNormal is the length of the part of an error that determines its group.
 const maxNormal = 512
 
-// groupID names the group of an error: the same for errors that differ in numbers, ids and quoted text alone. It is the
-// same in every process and version, so that it can be noted down.
+// groupID returns the id of an error's group: the same for errors that differ only in numbers, ids and quoted text. It
+// is the same in every process and version, so that people can write it down.
 func groupID(err string) string {
 	if err == "" {
 		return ""
@@ -25,8 +25,8 @@ func idOf(normal string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// normal replaces what differs from one occurrence of an error to the next. It is written by hand because it runs over
-// every error in a batch, and regular expressions take twenty times as long.
+// normal replaces the parts of an error that vary between occurrences. It is written by hand because it runs over every
+// error in a batch, and regular expressions take twenty times as long.
 func normal(err string) string {
 	var out strings.Builder
 	space := false
@@ -50,7 +50,7 @@ func normal(err string) string {
 	return strings.ToValidUTF8(out.String(), "")
 }
 
-// variable says how many bytes from i on differ from one occurrence to the next, and what stands for them.
+// variable returns how many bytes from i on vary between occurrences, and their placeholder.
 func variable(s string, i int) (n int, placeholder string) {
 	if n := quoted(s, i); n > 0 {
 		return n, s[i:i+1] + "…" + s[i:i+1]
@@ -70,13 +70,13 @@ func variable(s string, i int) (n int, placeholder string) {
 			digits++
 		}
 		if end-start == 0 && start > i {
-			digits++ // 0xff is hex without any digit
+			digits++ // 0xff is hex even without digits
 		}
 	}
 	whole := end == len(s) || !isWord(s[end])
 	if before := i > 0 && isWord(s[i-1]); !before && whole && digits > 0 && end-i > digits &&
 		(end-i >= 8 || s[i] == '0' && end-i > 2 && s[i+1] == 'x') {
-		return end - i, "<n>" // as one that happens to have digits only
+		return end - i, "<n>" // hex that consists of digits only is a number
 	}
 	if !isDigit(s[i]) {
 		return 0, ""
@@ -87,7 +87,7 @@ func variable(s string, i int) (n int, placeholder string) {
 	return end - i, "<n>"
 }
 
-// quoted is the length of quoted text that begins at i; an apostrophe within a word begins none.
+// quoted returns the length of quoted text that begins at i; an apostrophe within a word does not begin any.
 func quoted(s string, i int) int {
 	quote := s[i]
 	if quote != '"' && quote != '\'' && quote != '`' || quote == '\'' && i > 0 && isWord(s[i-1]) {

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// asked is what there was when an act began, or when the dry run counted that it is bound to: what came later is not
-// meant. There is no time that says since when a message is failing, or dead in the queue. So a dry run notes each
-// message that it counted, up to dryCount, and an act that is bound to it changes no other.
+// asked bounds an act to the messages that existed when it began, or that its dry run counted. No column shows since
+// when a message has been failing, or dead in the queue, so a dry run records each message that it counted, up to
+// dryCount, and an act with that preview changes no other.
 type asked struct {
-	upto int64           // in the outbox: the largest id
-	at   time.Time       // in the others: the time, by the database's clock
-	only map[digest]bool // the messages; nil = all that the filter means
+	upto int64           // outbox: the largest id
+	at   time.Time       // other tables: the time on the database's clock
+	only map[digest]bool // the messages; nil = all that match the filter
 }
 
-// digest stands for a message, or its UUID, which may be long.
+// digest is a short hash of a message or of its UUID, which may be long.
 type digest [8]byte
 
 func digestOf(name string) digest {
@@ -27,19 +27,19 @@ func digestOf(name string) digest {
 	return digest(sum[:8])
 }
 
-// digest has the version too: a message of the queue may have been enqueued again since, with other content.
+// digest includes the version: a message of the queue may since have been enqueued again with different content.
 func (p place) digest() digest {
 	return digestOf(strconv.FormatInt(p.version, 10) + " " + p.id())
 }
 
-// of returns the places of those messages that are meant.
+// of returns the places that the act may change.
 func (q asked) of(all []place) []place {
 	return slices.DeleteFunc(all, func(p place) bool { return q.only != nil && !q.only[p.digest()] })
 }
 
-const uncounted = "more" // in the place of the messages
+const uncounted = "more" // instead of the list of messages
 
-// tried writes it for Result.Preview.
+// tried encodes it as a Result.Preview.
 func (q asked) tried(in Table) string {
 	only := uncounted
 	if q.only != nil {
@@ -52,7 +52,7 @@ func (q asked) tried(in Table) string {
 	return fmt.Sprintf("%s.%d.%d.%s", in, q.upto, q.at.UnixMicro(), only)
 }
 
-// parsePreview reads it again.
+// parsePreview decodes a Result.Preview.
 func parsePreview(in Table, s string) (q asked, err error) {
 	wrong := invalid("admin: Act.Preview is not the Result.Preview of a dry run in the %s", in)
 	parts := strings.Split(s, ".")
@@ -70,7 +70,7 @@ func parsePreview(in Table, s string) (q asked, err error) {
 		q.at = time.Time{}
 	}
 	if parts[3] == uncounted {
-		if q.upto == 0 && q.at.IsZero() { // nothing would bound the act
+		if q.upto == 0 && q.at.IsZero() { // the act would be unbounded
 			return q, wrong
 		}
 		return q, nil

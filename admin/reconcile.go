@@ -17,9 +17,9 @@ import (
 )
 
 const (
-	// windowSize is how many messages are compared at once, which bounds the memory: some 10 MB.
+	// windowSize is the number of messages compared at a time, which bounds the memory to some 10 MB.
 	windowSize = 100_000
-	// skew is by how much the clocks of broker, forwarders and database may differ.
+	// skew is the largest allowed difference between the clocks of broker, forwarders and database.
 	skew = 10 * time.Minute
 )
 
@@ -50,7 +50,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 	if err != nil {
 		return r, err
 	}
-	var lost []place // what a dry run has found, or more of it than is noted
+	var lost []place // found by a dry run; may be more than it records
 	w := d.walk(Done)
 	if !act.DryRun {
 		if r.AuditID, err = a.begin(ctx, reconcile.Name, act); err != nil {
@@ -105,19 +105,19 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 	return r, a.end(ctx, r.AuditID, nil)
 }
 
-// keptMessages are published messages of one topic. What is published was acknowledged, so it is in a log that is read
-// later.
+// keptMessages are published messages of one topic. Published messages were acknowledged, so a log that is read later
+// contains them.
 type keptMessages struct {
-	rows  int64            // how many they are
-	first time.Time        // when the first of them was written
-	id    map[digest]int64 // of those that the log was not seen to have
+	rows  int64            // their number
+	first time.Time        // when the first was written
+	id    map[digest]int64 // of messages not yet found in the log
 }
 
 // kept reads the next messages, by topic.
 func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, error) {
 	topics := map[string]*keptMessages{}
 	for n := 0; w.from != nil && n < windowSize; {
-		w.look, w.want = maxLook, maxLook // however busy the machine is: no page waits for it
+		w.look, w.want = maxLook, maxLook // regardless of load: no page waits for it
 		found, err := w.next(ctx, d.source)
 		if err != nil {
 			return nil, err
@@ -145,7 +145,7 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 				k.first = at
 			}
 			k.rows++
-			if d := digestOf(uuid); k.id[d] == 0 { // written twice under one UUID, it is one message
+			if d := digestOf(uuid); k.id[d] == 0 { // two rows with one UUID are one message
 				k.id[d] = id
 			}
 			n++
@@ -162,7 +162,7 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 // Cure: none is needed.
 var errNoneLeft = errors.New("all messages were found")
 
-// strike forgets those that the log has.
+// strike removes the messages that the log contains.
 func (k *keptMessages) strike(ctx context.Context, log broker.TopicReader, topic string) error {
 	err := log.Each(ctx, topic, k.first.Add(-skew), func(uuid string) error {
 		delete(k.id, digestOf(uuid))
@@ -177,7 +177,7 @@ func (k *keptMessages) strike(ctx context.Context, log broker.TopicReader, topic
 	return err
 }
 
-// compared counts messages that were looked for.
+// compared counts compared messages.
 func (d *doing) compared(ctx context.Context, n int64) error {
 	d.result.Compared += n
 	if d.act.DryRun {
@@ -186,7 +186,7 @@ func (d *doing) compared(ctx context.Context, n int64) error {
 	return d.exec(ctx, sqltext.CountCompared, d.result.AuditID, n)
 }
 
-// sendAgain makes messages pending, or counts them. It returns those that are meant.
+// sendAgain makes messages pending, or counts them. It returns those that match the act.
 func (d *doing) sendAgain(ctx context.Context, missing []place) ([]place, error) {
 	missing = d.asked.of(missing)
 	missing = missing[:min(int64(len(missing)), d.left)]

@@ -35,16 +35,16 @@ func (a *Admin) Redrive(ctx context.Context, act Act) (Result, error) {
 	return r, err
 }
 
-// withLetters returns those messages of the inbox whose letters are in the outbox, and notes these.
+// withLetters returns the messages of the inbox whose letters are in the outbox, and records the letters.
 func (d *doing) withLetters(ctx context.Context, places []place) (with []place, err error) {
 	list, err := d.source.show(ctx, places)
 	if err != nil {
 		return nil, err
 	}
-	list = slices.DeleteFunc(list, func(m Message) bool { return m.DeadAt.IsZero() }) // revived meanwhile
+	list = slices.DeleteFunc(list, func(m Message) bool { return m.DeadAt.IsZero() }) // requeued meanwhile
 	d.letters = map[digest]int64{}
 	slices.SortFunc(list, func(x, y Message) int { return x.DeadAt.Compare(y.DeadAt) })
-	for from := 0; from < len(list); { // those that died together are looked for together
+	for from := 0; from < len(list); { // messages that died close together share a search
 		to := from + 1
 		for to < len(list) && list[to].DeadAt.Sub(list[to-1].DeadAt) < letterWithin {
 			to++
@@ -67,7 +67,7 @@ func (d *doing) withLetters(ctx context.Context, places []place) (with []place, 
 	return with, nil
 }
 
-// notPattern returns an error if one of the messages of the outbox was redriven to a topic that is a pattern.
+// notPattern returns an error if one of the redriven messages goes to a topic that is a pattern.
 func (d *doing) notPattern(ctx context.Context, places []place) (err error) {
 	_, ids := arrays(places)
 	found := d.collect(ctx, func(rows drive.Rows) error {
@@ -85,8 +85,7 @@ func isPattern(which, topic string) error {
 		"filter, or discard it and publish its payload to the topic that it was for", which, topic)
 }
 
-// findLetters looks for letters among what was written from shortly before the first death until shortly after the
-// last.
+// findLetters searches for letters written between shortly before the first death and shortly after the last.
 func (d *doing) findLetters(ctx context.Context, dead []Message) error {
 	from, err := d.writtenFrom(ctx, dead[0].DeadAt.Add(-letterWithin))
 	if err != nil {
@@ -108,7 +107,7 @@ func (d *doing) findLetters(ctx context.Context, dead []Message) error {
 			var written time.Time
 			var topic string
 			err := rows.Scan(&id, &p.Owner, &p.Name, &written, &topic)
-			// It may have died before, and have been revived.
+			// The message may have died earlier, too, and been requeued.
 			if off := written.Sub(died[p.digest()]); err == nil && off.Abs() < letterWithin {
 				d.letters[p.digest()] = id
 				if core.IsPattern(topic) {

@@ -22,14 +22,14 @@ type StatsConfig struct {
 	Exact bool
 }
 
-// Stats is the state of the tables at one time.
+// Stats describes the tables at one time.
 type Stats struct {
 	At time.Time `json:"at"`
 	// of the outbox, those with something unsettled, paused or published lately, sorted
 	Topics     []TopicStats     `json:"topics"`
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
 	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
-	// Unread are scopes with lanes that no running forwarder owns: what is in them is not published. Sorted.
+	// Unread lists scopes with lanes that no running forwarder owns, sorted: their messages are not published.
 	Unread     []UnreadLanes   `json:"unread"`
 	Inbox      []ConsumerStats `json:"inbox"`      // of consumers that have failing or dead messages, sorted
 	Partitions []Partition     `json:"partitions"` // as Admin.Partitions lists them
@@ -47,19 +47,19 @@ type TopicStats struct {
 	Topic   string `json:"topic"`
 	Ready   Count  `json:"ready"`
 	Failing Count  `json:"failing"`
-	// FailingOften are those of Failing that failed more than three times.
+	// FailingOften counts those of Failing that failed more than three times.
 	FailingOften Count `json:"failing_often"`
 	Delayed      Count `json:"delayed"`
 	Dead         Count `json:"dead"`
-	// Oldest is the age of the oldest message that is ready or failing and not being handled; of a delayed message
-	// since it was due.
+	// Oldest is the age of the oldest message that is ready or failing and not being handled. The age of a delayed
+	// message counts from its due time.
 	Oldest time.Duration `json:"oldest"`
 	// Rate is the number of messages published or processed per second in the last minute. For a large table it is an
 	// estimate.
 	Rate float64 `json:"rate"`
 	// Paused is set if an operator has paused the topic, or if a running forwarder cannot reach its broker.
 	Paused bool `json:"paused"`
-	// PausedBy are the reasons: the operator's, and those of forwarders.
+	// PausedBy lists the reasons: the operator's and those of forwarders.
 	PausedBy []Pause `json:"paused_by,omitempty"`
 }
 
@@ -79,7 +79,7 @@ type ForwarderStats struct {
 	Topics []string `json:"topics"` // empty = all
 	Lanes  int      `json:"lanes"`  // of 64
 	Alive  bool     `json:"alive"`
-	// LeaseLeft is the rest of its lease; negative after its end: the forwarder vanished.
+	// LeaseLeft is the time until its lease expires; negative after that: the forwarder vanished.
 	LeaseLeft time.Duration `json:"lease_left"`
 	// WaitingSince is when it began to wait for forwarders with other topics.
 	WaitingSince time.Time `json:"waiting_since,omitzero"`
@@ -88,34 +88,34 @@ type ForwarderStats struct {
 // ConsumerStats describes a consumer of the inbox.
 type ConsumerStats struct {
 	Consumer string `json:"consumer"`
-	Failing  Count  `json:"failing"` // failed, or revived, and not handled since
-	// FailingOften are those of Failing that failed more than three times.
+	Failing  Count  `json:"failing"` // failed, or requeued, and not handled since
+	// FailingOften counts those of Failing that failed more than three times.
 	FailingOften Count `json:"failing_often"`
 	Dead         Count `json:"dead"`
 	// Oldest is the age of the oldest message that is failing.
 	Oldest time.Duration `json:"oldest"`
 }
 
-// bounds are how far a look goes.
+// bounds limit what a query counts.
 type bounds struct {
 	each int64 // messages of a topic or consumer
-	all  int64 // of all together
+	all  int64 // of all topics or consumers together
 	lane int64 // ready or delayed messages of a lane
 
-	budget time.Duration // for counting more than that, and then it is estimated; 0 = neither
+	budget time.Duration // time to count beyond the bounds, and then to estimate; 0 = neither
 
-	attempts int64 // that failing messages of the inbox and the queue must have had
+	attempts int64 // smallest number of attempts of the failing messages to count, in inbox and queue
 }
 
 var (
 	usual   = bounds{each: 10_000, all: 20_000, lane: 100, budget: countFor}
-	brisk   = bounds{each: 1000, all: 5000, lane: 64} // for Doctor, which looks at everything
+	brisk   = bounds{each: 1000, all: 5000, lane: 64} // for Doctor, which reads everything
 	unbound = bounds{each: 1 << 62, all: 1 << 62}
 )
 
 const rateSample = 10_000
 
-// Stats returns counts, ages and rates of topics, forwarders, inbox and queue. The figures are not of one moment.
+// Stats returns counts, ages and rates of topics, forwarders, inbox and queue. The figures are not a snapshot.
 func (a *Admin) Stats(ctx context.Context, cfg StatsConfig) (*Stats, error) {
 	if cfg.Exact {
 		return a.stats(ctx, unbound)
@@ -144,7 +144,7 @@ func (a *Admin) stats(ctx context.Context, b bounds) (*Stats, error) {
 	}
 	s.Topics = t.sorted()
 	for i, q := range s.Queue {
-		// what an operator has paused rests there as well; an outage of the broker concerns no handler
+		// An operator's pause also stops the topic in the queue; an outage of the broker does not affect handlers.
 		if paused := t[q.Topic]; paused != nil {
 			byOperator := slices.DeleteFunc(slices.Clone(paused.PausedBy), func(p Pause) bool { return p.By != byOperator })
 			s.Queue[i].Paused, s.Queue[i].PausedBy = len(byOperator) > 0, byOperator
@@ -171,7 +171,7 @@ func (t topicSet) sorted() []TopicStats {
 	return list
 }
 
-// partly says whether something was not counted to its end.
+// partly reports whether a count is incomplete.
 func (t topicSet) partly() bool {
 	for _, s := range t {
 		if s.Dead.More || s.Failing.More || s.Ready.More || s.Delayed.More {
@@ -181,13 +181,13 @@ func (t topicSet) partly() bool {
 	return false
 }
 
-// note adds what was counted of a topic.
+// note adds a count of a topic.
 func (t topicSet) note(state State, topic string, c Count, oldest float64, often int64) {
 	s := t.of(topic)
 	switch state {
-	case Ready: // in two parts: never delayed, and delayed until now
+	case Ready: // two counts: never delayed, and delayed until now
 		s.Ready = Count{N: s.Ready.N + c.N, More: s.Ready.More || c.More}
-	case Failing: // of the queue they may be counted in two parts
+	case Failing: // in the queue there may be two counts
 		s.Failing = Count{N: s.Failing.N + c.N, More: s.Failing.More || c.More}
 		s.FailingOften = Count{N: s.FailingOften.N + often, More: s.Failing.More}
 	case Delayed:
@@ -230,7 +230,7 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 		return err
 	}
 	for _, l := range counts {
-		if l.state != Failing { // those were counted above
+		if l.state != Failing { // failing messages are counted above
 			t.note(l.state, l.topic, l.c, l.oldest, 0)
 		}
 	}
@@ -240,10 +240,10 @@ func (a *Admin) countTopics(ctx context.Context, t topicSet, b bounds) error {
 	return a.estimate(ctx, t, sqltext.OutboxPages, sqltext.SampleOutbox)
 }
 
-// countByTopic counts what an index has by topic.
+// countByTopic counts by an index on topics.
 func (a *Admin) countByTopic(ctx context.Context, t topicSet, state State, statement string, b bounds) (bool, error) {
 	more := false
-	for _, s := range t { // counted again
+	for _, s := range t { // start again from zero
 		if state == Failing {
 			s.Failing, s.FailingOften = Count{}, Count{}
 		}
@@ -261,7 +261,7 @@ func (a *Admin) countByTopic(ctx context.Context, t topicSet, state State, state
 	return more, err
 }
 
-// laneCount is what indexes by lane have of a topic.
+// laneCount is a count of a topic from an index on lanes.
 type laneCount struct {
 	topic  string
 	state  State
@@ -269,7 +269,7 @@ type laneCount struct {
 	oldest float64
 }
 
-// countByLane counts what indexes have by lane.
+// countByLane counts by the indexes on lanes.
 func (a *Admin) countByLane(ctx context.Context, b bounds) (counts []laneCount, err error) {
 	for _, statement := range []string{sqltext.CountReady, sqltext.CountDelayed} {
 		err := a.collect(ctx, func(rows drive.Rows) error {

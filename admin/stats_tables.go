@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// consumers counts what consumers have that is dead or failing.
+// consumers counts the dead and failing messages of consumers.
 func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error) {
 	byName := map[string]*ConsumerStats{}
 	for _, state := range []State{Dead, Failing} {
@@ -47,7 +47,7 @@ func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error
 	return list, nil
 }
 
-// queue counts what is in the queue.
+// queue counts the messages of the queue.
 func (a *Admin) queue(ctx context.Context, b bounds) ([]TopicStats, error) {
 	t := topicSet{}
 	err := a.collect(ctx, func(rows drive.Rows) error {
@@ -60,7 +60,7 @@ func (a *Admin) queue(ctx context.Context, b bounds) ([]TopicStats, error) {
 		t.note(state, topic, c, oldest, often)
 		return err
 	}, sqltext.CountQueue, b.each)
-	if text.SQLState(err) == text.UndefinedTable { // the database is at an older migration, and has an outbox all the same
+	if text.SQLState(err) == text.UndefinedTable { // the database is at an older migration, without this table
 		return t.sorted(), nil
 	}
 	if err == nil && t.partly() && b.budget > 0 {

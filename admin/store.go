@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// store is one of the tables of messages: what it has, and the statements that work with it.
+// store is a table of messages: its columns, and the statements for it.
 type store struct {
 	*Admin
 	in Table
@@ -41,7 +41,7 @@ func (a *Admin) store(t Table) (store, error) {
 	return store{a, t, s}, nil
 }
 
-// validate refuses parts of a filter that mean nothing in this table.
+// validate refuses fields of a filter that do not apply to this table.
 func (s store) validate(f Filter) error {
 	switch {
 	case s.in == Outbox && f.Consumer != "":
@@ -54,7 +54,7 @@ func (s store) validate(f Filter) error {
 	return err
 }
 
-// places reads Message.ID.
+// places parses Message.ID values.
 func (s store) places(ids []string) ([]place, error) {
 	list := make([]place, len(ids))
 	for i, id := range ids {
@@ -77,7 +77,7 @@ func (s store) places(ids []string) ([]place, error) {
 
 func numbered(id int64) place { return place{Name: strconv.FormatInt(id, 10), ID: id} }
 
-// id is Message.ID.
+// id returns the Message.ID.
 func (p place) id() string {
 	if p.Owner == "" {
 		return p.Name
@@ -89,7 +89,7 @@ func joinID(owner, name string) string {
 	return strings.NewReplacer("%", "%25", ":", "%3A").Replace(owner) + ":" + name
 }
 
-// arrays are places as statements take them.
+// arrays returns places as arguments of statements.
 func arrays(places []place) (owners, names []string) {
 	owners, names = make([]string, len(places)), make([]string, len(places))
 	for i, p := range places {
@@ -98,7 +98,7 @@ func arrays(places []place) (owners, names []string) {
 	return owners, names
 }
 
-// versions are those of places, as statements take them.
+// versions returns the versions of places as an argument of statements.
 func versions(places []place) []int64 {
 	list := make([]int64, len(places))
 	for i, p := range places {
@@ -107,9 +107,9 @@ func versions(places []place) []int64 {
 	return list
 }
 
-// args are those of a scan.
+// args returns the arguments of a scan.
 func (s store) args(f Filter, states []State, look int64, want int, upto int64, from place, all, attempts int64) []any {
-	places, _ := s.places(f.IDs) // which validate has read
+	places, _ := s.places(f.IDs) // validate has checked them
 	owners, ids := arrays(places)
 	return []any{
 		f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), names(states), look, int64(want), upto,
@@ -117,7 +117,7 @@ func (s store) args(f Filter, states []State, look int64, want int, upto int64, 
 	}
 }
 
-// step returns the messages that fit, and where the next step goes on; nil at the end.
+// step returns matching messages, and where the next step continues; nil at the end.
 func (s store) step(ctx context.Context, w *walk) (list []found, next *place, err error) {
 	by, from, states := w.scan(s), *w.from, []State{}
 	if w.state != "" {
@@ -145,7 +145,7 @@ func (s store) step(ctx context.Context, w *walk) (list []found, next *place, er
 	return list, next, err
 }
 
-// scan is the name of the scan that finds what a walk is for.
+// scan returns the name of the scan for a walk.
 func (w *walk) scan(s store) string {
 	by := string(w.state)
 	switch {
@@ -162,7 +162,7 @@ func (w *walk) scan(s store) string {
 	return by
 }
 
-// show describes messages in the order given. Those that are gone are left out.
+// show reads messages in the given order. Deleted messages are left out.
 func (s store) show(ctx context.Context, places []place) ([]Message, error) {
 	list := make([]Message, 0, len(places))
 	owners, ids := arrays(places)
@@ -178,10 +178,10 @@ func (s store) show(ctx context.Context, places []place) ([]Message, error) {
 			m.Metadata = core.ReadMetadata([]byte(metadata))
 		}
 		if s.in == Outbox && m.Attempts == 1 && m.LastError == "" {
-			m.Attempts = 0 // it was sent again by an operator, and did not fail since
+			m.Attempts = 0 // requeued by an operator, with no failure since
 		}
 		if m.State == Done && !strings.HasPrefix(m.LastError, discard.Stored+" by ") {
-			m.LastError, m.ErrorGroup = "", "" // it is over; the timeline has it
+			m.LastError, m.ErrorGroup = "", "" // it is over; the timeline keeps it
 		}
 		list = append(list, m)
 		return err
@@ -189,7 +189,7 @@ func (s store) show(ctx context.Context, places []place) ([]Message, error) {
 	return list, err
 }
 
-// payload reads what show leaves out.
+// payload reads the payload, which show does not.
 func (s store) payload(ctx context.Context, p place) (payload []byte, err error) {
 	err = s.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&payload) }, s.sql.Payload, p.Owner, p.Name)
 	if text.SQLState(err) == text.InsufficientPrivilege {
@@ -198,7 +198,7 @@ func (s store) payload(ctx context.Context, p place) (payload []byte, err error)
 	return payload, err
 }
 
-// end is what there is now, for an act that begins.
+// end returns the bound for an act that begins now.
 func (s store) end(ctx context.Context) (q asked, err error) {
 	if s.in == Outbox {
 		q.upto, err = s.number(ctx, sqltext.LastOutboxID)
@@ -209,7 +209,7 @@ func (s store) end(ctx context.Context) (q asked, err error) {
 	return q, err
 }
 
-// change does a batch of an act to messages that are still in one of the states, and returns to how many.
+// change applies an act to a batch of messages that are still in one of the states, and returns their number.
 func (s store) change(ctx context.Context, d *doing, states []State, batch []place) (changed int64, err error) {
 	statement, argument := s.sql.Act[d.verb.Name], any(d.note())
 	switch {
@@ -219,7 +219,7 @@ func (s store) change(ctx context.Context, d *doing, states []State, batch []pla
 			letters[i] = d.letters[p.digest()]
 		}
 		statement, argument = sqltext.RedriveInbox, letters
-	case statement == "": // requeue, replay and reconcile
+	case statement == "": // for requeue, replay and reconcile
 		statement, argument = sqltext.Requeue, d.skipped
 	}
 	owners, ids := arrays(batch)
@@ -239,7 +239,7 @@ func (s store) change(ctx context.Context, d *doing, states []State, batch []pla
 	return changed, err
 }
 
-// group counts dead or failing messages by what they are about and their error.
+// group counts dead or failing messages by topic or consumer and error.
 func (s store) group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error {
 	return s.collect(ctx, func(rows drive.Rows) error {
 		var e errorText
@@ -250,11 +250,11 @@ func (s store) group(ctx context.Context, f Filter, state State, b bounds, add f
 		s.args(f, []State{state}, b.each, maxTexts, math.MaxInt64, place{ID: math.MaxInt64}, b.all, b.attempts)...)
 }
 
-// findSteps are all places where Find looks, those first where the answer is quick.
+// findSteps returns the searches of Find, fastest first.
 func (a *Admin) findSteps(what string) (steps []Filter) {
 	for _, in := range []Table{Outbox, Inbox, Queue} {
 		s, _ := a.store(in)
-		if _, err := s.places([]string{what}); err == nil { // it can be an id there
+		if _, err := s.places([]string{what}); err == nil { // it may be an id in this table
 			steps = append(steps, Filter{In: in, IDs: []string{what}})
 		}
 	}

@@ -23,18 +23,18 @@ type Event struct {
 	// What is written (in the inbox: first delivered), delayed, failed, published, processed, died, letter, due, or an
 	// act's AuditEntry.Action.
 	What    string `json:"what"`
-	Attempt int    `json:"attempt,omitempty"` // of failed: its number
+	Attempt int    `json:"attempt,omitempty"` // for failed: its number
 	// Error is the error of failed, or in the queue of died: its first 256 characters, and all of the last one.
 	Error   string `json:"error,omitempty"`
-	By      string `json:"by,omitempty"`     // of failed: the forwarder; of an act: the actor; of a letter: who wrote it
-	Reason  string `json:"reason,omitempty"` // of an act
+	By      string `json:"by,omitempty"`     // failed: the forwarder; act: the actor; letter: its writer
+	Reason  string `json:"reason,omitempty"` // for an act
 	AuditID int64  `json:"audit_id,omitempty"`
 	// Until is when a delayed message or a retry is due.
 	Until   time.Time `json:"until,omitzero"`
-	Letter  string    `json:"letter,omitempty"`   // of a letter: its id in the outbox
-	TraceID string    `json:"trace_id,omitempty"` // of written: that of the W3C trace context in the metadata
+	Letter  string    `json:"letter,omitempty"`   // for a letter: its id in the outbox
+	TraceID string    `json:"trace_id,omitempty"` // for written: the trace ID of the W3C trace context in the metadata
 
-	guessed bool // At is its place in the order, and no more
+	guessed bool // At only places the event in the order
 }
 
 // Timeline returns the events of a message, oldest first. Each table keeps the last 20 failed attempts and acts of a
@@ -85,7 +85,7 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 		if notes[i].What == "failed" {
 			noted, last = notes[i].Attempt, i
 		}
-		// The attempt that it died of was to be followed by no other.
+		// No attempt was to follow the one that it died of.
 		switch {
 		case notes[i].What == "died" && i > 0:
 			notes[i-1].Until = time.Time{}
@@ -93,11 +93,11 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 			notes[i].Until = time.Time{}
 		}
 	}
-	if last >= 0 && strings.HasPrefix(m.LastError, notes[last].Error) { // acts, and what is released, leave another one
+	if last >= 0 && strings.HasPrefix(m.LastError, notes[last].Error) { // acts and releases leave another text
 		notes[last].Error = m.LastError
 	}
 	events = append(events, notes...)
-	if m.Attempts > noted && noted == 0 && m.LastError != "" { // it says no more, and not when
+	if m.Attempts > noted && noted == 0 && m.LastError != "" { // only the text is known, not the time
 		at := m.DeadAt
 		if at.IsZero() {
 			at = m.CreatedAt
@@ -107,7 +107,7 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 		})
 	}
 	if !m.DeadAt.IsZero() && (m.State != Discarded || len(notes) == 0 || notes[len(notes)-1].AuditID == 0) {
-		events = append(events, Event{At: m.DeadAt, What: "died"}) // an act that discards notes when it died before
+		events = append(events, Event{At: m.DeadAt, What: "died"}) // discarding records the earlier death
 	}
 	letters, err := s.lettersOf(ctx, m.UUID, events)
 	if err != nil {
@@ -138,10 +138,10 @@ type note struct {
 	Audit     int64     `json:"audit"`
 	Published time.Time `json:"published"`
 	Died      time.Time `json:"died"`
-	Received  time.Time `json:"received"` // before an act in the inbox: its row may say from then on when it was revived
+	Received  time.Time `json:"received"` // set by the first act in the inbox
 }
 
-// failed is an attempt that failed, the death of it, or, without an attempt, that alone.
+// failed returns the events of a failed attempt: the failure and possibly the death, or a death without an attempt.
 func (n note) failed() (events []Event) {
 	e := Event{At: n.At, What: "failed", Attempt: n.Attempt, Error: n.Error, By: n.By}
 	if n.Died.IsZero() && n.Delay > 0 {
@@ -157,15 +157,15 @@ func (n note) failed() (events []Event) {
 	return events
 }
 
-// notes reads the history of a message, with who did the acts in it.
+// notes reads the history of a message, with the actors of its acts.
 func (s store) notes(ctx context.Context, p place) (events []Event, err error) {
 	var history []byte
 	err = s.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&history) }, s.sql.History, p.Owner, p.Name)
 	if state := text.SQLState(err); state == text.UndefinedColumn || state == text.InsufficientPrivilege {
-		return nil, nil // a database, or a role, of an older migration
+		return nil, nil // the database, or the role, is at an older migration
 	}
 	var notes []note
-	if err != nil || json.Unmarshal(history, &notes) != nil { // written by hand, it may be anything
+	if err != nil || json.Unmarshal(history, &notes) != nil { // rows written by hand may hold anything
 		return nil, err
 	}
 	var acts []int64
@@ -202,7 +202,7 @@ func (s store) notes(ctx context.Context, p place) (events []Event, err error) {
 	return events, err
 }
 
-// traceOf is the id in a W3C trace context; "" = there is none.
+// traceOf returns the trace ID of a W3C traceparent; "" if it has none.
 func traceOf(parent string) string {
 	if parts := strings.Split(parent, "-"); len(parts) >= 4 && len(parts[1]) == 32 {
 		return parts[1]
@@ -210,11 +210,11 @@ func traceOf(parent string) string {
 	return ""
 }
 
-// letterWithin is by how much the times of a death and of its letter may differ, which one transaction has written.
+// letterWithin is the largest difference between the times of a death and of its letter, which one transaction writes.
 const letterWithin = 10 * time.Second
 
-// lettersOf finds the dead letters of each death among the events of a message. Deaths may be so close that both find
-// the same.
+// lettersOf finds the dead letters of each death among the events of a message. Two deaths may be so close that both
+// find the same letters.
 func (s store) lettersOf(ctx context.Context, uuid string, events []Event) (letters []Event, err error) {
 	for _, e := range events {
 		if e.What != "died" {
@@ -233,7 +233,7 @@ func (s store) lettersOf(ctx context.Context, uuid string, events []Event) (lett
 	return letters, nil
 }
 
-// letters finds the letters that were written in the outbox when their messages died.
+// letters finds the letters written to the outbox when their messages died.
 func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (events []Event, err error) {
 	from, err := a.writtenFrom(ctx, died.Add(-letterWithin))
 	if err != nil {
@@ -255,7 +255,7 @@ func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (ev
 	return events, err
 }
 
-// writtenFrom is about the first id that was written at or after a time.
+// writtenFrom returns approximately the first id written at or after a time.
 func (a *Admin) writtenFrom(ctx context.Context, at time.Time) (first int64, err error) {
 	var low, high int64
 	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&low, &first, &high) }, sqltext.TrendBounds,

@@ -6,16 +6,16 @@ import (
 	"slices"
 )
 
-// together goes through messages of some states. In the outbox that is in the order of their ids: messages of one key
-// that come back by one act must fall due in that order, whatever their states were.
+// together iterates over messages of several states. In the outbox it goes by id: messages of one key that one act
+// requeues must fall due in that order, whatever their states were.
 type together struct {
 	states []State
 	walks  []*walk   // by state
-	found  [][]found // by state: what was found, and not returned yet
+	found  [][]found // by state: found and not yet returned
 }
 
-// together returns what to go through, one after another. What is delayed is found in the order of its times, so it
-// goes alone, and so does what is due.
+// together returns the iterations to run one after another. Delayed and due messages are found in order of their times,
+// so each has an iteration of its own.
 func (d *doing) together(states []State) (list []*together) {
 	merge := func(s State) bool { return d.act.Filter.In == Outbox && s != Delayed && s != due }
 	var merged *together
@@ -33,15 +33,15 @@ func (d *doing) together(states []State) (list []*together) {
 	return list
 }
 
-// ended says that there are no more.
+// ended reports that no messages are left.
 func (t *together) ended() bool {
 	return !slices.ContainsFunc(t.walks, func(w *walk) bool { return w.from != nil }) &&
 		!slices.ContainsFunc(t.found, func(f []found) bool { return len(f) > 0 })
 }
 
-// next returns at most so many messages. There may be none, with more to come.
+// next returns at most want messages. The list may be empty although more follow.
 func (t *together) next(ctx context.Context, s stepper, want int) (list []found, err error) {
-	horizon := int64(math.MaxInt64) // up to which all walks have looked
+	horizon := int64(math.MaxInt64) // id up to which all walks have read
 	for i, w := range t.walks {
 		if len(t.found[i]) == 0 && w.from != nil {
 			w.want = want

@@ -15,9 +15,9 @@ const (
 	trendSteps  = 60
 	defaultOver = time.Hour
 	maxOver     = 7 * 24 * time.Hour
-	trendRecent = 8000 // ids of the time that is asked for
-	trendOlder  = 4000 // and of before: what was published later
-	// trendNow is how many of the last steps say how it goes at present.
+	trendRecent = 8000 // ids within the requested time
+	trendOlder  = 4000 // older ids, for messages published later
+	// trendNow is the number of latest steps that give the present rate.
 	trendNow = 5
 )
 
@@ -43,16 +43,16 @@ type Trend struct {
 
 // TrendPoint is one step.
 type TrendPoint struct {
-	At        time.Time `json:"at"`        // its begin
-	Written   float64   `json:"written"`   // messages a second
-	Published float64   `json:"published"` // messages a second
+	At        time.Time `json:"at"`        // start of the step
+	Written   float64   `json:"written"`   // messages per second
+	Published float64   `json:"published"` // messages per second
 }
 
 // TopicTrend is the present rate of a topic.
 type TopicTrend struct {
 	Topic     string  `json:"topic"`
-	Written   float64 `json:"written"`   // messages a second
-	Published float64 `json:"published"` // messages a second
+	Written   float64 `json:"written"`   // messages per second
+	Published float64 `json:"published"` // messages per second
 }
 
 // Now returns how many messages a second were written and published in the last five steps.
@@ -104,7 +104,7 @@ func (a *Admin) Trend(ctx context.Context, cfg TrendConfig) (*Trend, error) {
 	return t, nil
 }
 
-// sample adds what rows with ids from first to last say.
+// sample adds the rates of rows with ids from first to last.
 func (a *Admin) sample(
 	ctx context.Context, cfg TrendConfig, t *Trend, topics map[string]*TopicTrend, first, last, ids int64,
 ) error {
@@ -112,7 +112,7 @@ func (a *Admin) sample(
 	if all <= 0 {
 		return nil
 	}
-	of := max(1, float64(all)/float64(ids)) / t.Step.Seconds() // what one row adds to a rate
+	of := max(1, float64(all)/float64(ids)) / t.Step.Seconds() // the share of a rate that one row represents
 	t.About = t.About || all > ids
 	return a.collect(ctx, func(rows drive.Rows) error {
 		var topic string

@@ -8,10 +8,10 @@ import (
 type Verb struct {
 	Name   string            // as in the audit log
 	Past   string            // "Requeued"
-	Does   map[Table]string  // what becomes of the messages, by the tables that it is for
-	States map[Table][]State // that it may change, its default first
-	Stored string            // how the error text begins that it leaves, which then needs a reason; "" = it leaves none
-	Danger bool              // it does not come back by itself
+	Does   map[Table]string  // effect on the messages, by table; other tables do not have the verb
+	States map[Table][]State // that it may change, defaults first
+	Stored string            // prefix of the error text that it stores, for which it needs a reason; "" = stores none
+	Danger bool              // cannot be undone
 	Heads  bool              // only the first message of each key
 }
 

@@ -15,14 +15,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// place is where in the order of a walk a message is, and names it.
+// place identifies a message and is its position in a walk.
 type place struct {
 	Owner string `json:"o,omitempty"` // consumer or source
-	At    string `json:"a,omitempty"` // time, as Postgres writes it
-	Name  string `json:"m,omitempty"` // the message's id there
+	At    string `json:"a,omitempty"` // time in Postgres format
+	Name  string `json:"m,omitempty"` // the message's id in its table
 	ID    int64  `json:"i,omitempty"` // in the outbox
 
-	version int64 // another one if the content was replaced
+	version int64 // changes when the content is replaced
 }
 
 // found is a message that a walk has found.
@@ -31,29 +31,29 @@ type found struct {
 	key, err string
 }
 
-// walk goes through messages of one state.
+// walk iterates over the messages of one state.
 type walk struct {
 	filter Filter
 	state  State // "" = all of Filter.States, or all
-	newest bool  // first, where there is the choice: for viewers
+	newest bool  // newest first, where possible: for viewers
 	from   *place
-	upto   int64 // in the outbox: the largest id that is meant
-	look   int64 // at how many rows of each topic, lane or consumer the next step looks
-	first  int64 // at how many it has looked at first
-	most   int64 // at how many it looks at most
-	want   int   // how many messages the next step returns at most
+	upto   int64 // outbox: the largest id to include
+	look   int64 // rows of each topic, lane or consumer to read in the next step
+	first  int64 // initial value of look
+	most   int64 // upper limit of look
+	want   int   // largest number of messages from the next step
 }
 
 const (
 	firstLook = 256
-	laneLook  = 32 // in the place of firstLook, if 64 lanes are looked at
+	laneLook  = 32 // instead of firstLook when reading 64 lanes
 	maxLook   = 1 << 14
-	rowsLook  = 1 << 16 // in the place of maxLook, if only those are read that fit
+	rowsLook  = 1 << 16 // instead of maxLook when reading only matching rows
 	quickLook = 10 * time.Millisecond
 )
 
-// next makes one step, and has the one after look at more rows if there is time for that. With an error group, the text
-// of each error is looked at here, as SQL cannot tell its group.
+// next makes one step, and lets the following step read more rows if there is time. For an error group it compares the
+// text of each error here, since SQL cannot compute the group.
 func (w *walk) next(ctx context.Context, s stepper) ([]found, error) {
 	begun := time.Now()
 	all, to, err := s.step(ctx, w)
@@ -95,14 +95,14 @@ func newWalk(f Filter, state State) *walk {
 	return w
 }
 
-// cursor is what List.Next says: how many of the filter's states are done, and where in the next one to go on.
+// cursor is the content of List.Next: the number of finished states of the filter, and the position in the next one.
 type cursor struct {
 	Done int    `json:"s,omitempty"`
 	From *place `json:"p,omitempty"`
 }
 
 func (c cursor) String() string {
-	b, _ := json.Marshal(c) // it always can be
+	b, _ := json.Marshal(c) // cannot fail
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
@@ -125,7 +125,7 @@ func parseCursor(s string) (c cursor, err error) {
 
 var errCursor = invalid("admin: Page.After is not the Next of a page before")
 
-// collect runs a statement that reads within Config.QueryTimeout.
+// collect runs a read-only statement within Config.QueryTimeout.
 func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
@@ -139,20 +139,20 @@ func (a *Admin) exec(ctx context.Context, statement string, args ...any) error {
 	return explain(err)
 }
 
-// fetch runs a statement that may change something, or that any plan is good for.
+// fetch runs a statement that may change rows, or that is fast under any plan.
 func (a *Admin) fetch(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {
 	ctx, cancel := a.bound(ctx)
 	defer cancel()
 	return explain(drive.Collect(ctx, a.db, scan, a.db.Render(statement), args...))
 }
 
-// number runs such a statement that returns one number.
+// number runs fetch for a statement that returns one number.
 func (a *Admin) number(ctx context.Context, statement string, args ...any) (n int64, err error) {
 	err = a.fetch(ctx, func(rows drive.Rows) error { return rows.Scan(&n) }, statement, args...)
 	return n, err
 }
 
-// now is the time by the database's clock.
+// now is the time on the database's clock.
 func (a *Admin) now(ctx context.Context) (now time.Time, err error) {
 	err = a.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&now) }, sqltext.Now)
 	return now, err
@@ -172,10 +172,10 @@ func explain(err error) error {
 	return text.Explain(err)
 }
 
-// due is what is Ready and has a time, which has come: another index has it.
+// due means Ready with a time in the past: another index holds these rows.
 const due State = "due"
 
-// parts are the states, one after another, as indexes have them.
+// parts splits states as the indexes have them, in order.
 func (f Filter) parts(states []State) []State {
 	if i := slices.Index(states, Ready); i >= 0 && f.In != Inbox && len(f.IDs) == 0 {
 		return slices.Insert(slices.Clone(states), i, due)
@@ -183,7 +183,7 @@ func (f Filter) parts(states []State) []State {
 	return states
 }
 
-// names are states as statements have them.
+// names returns states for statements.
 func names(states []State) []string {
 	list := make([]string, len(states))
 	for i, s := range states {
@@ -194,7 +194,7 @@ func names(states []State) []string {
 	return list
 }
 
-// stamp writes a time for a statement; empty = none.
+// stamp formats a time for statements; "" = none.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
