@@ -17,8 +17,8 @@ type Config struct {
 	// MaxConns is the limit of open connections of all pools together; default 50, -1 no limit. With fewer than there
 	// are databases, connections are opened and closed all the time.
 	MaxConns int
-	// MaxConnsPerDSN is the limit of the pool of one DSN; default: its pool_max_conns, else 4 or the number of CPUs,
-	// whichever is greater.
+	// MaxConnsPerDSN limits the pool of one DSN; default: its pool_max_conns, else 4 or the number of CPUs, whichever
+	// is greater.
 	MaxConnsPerDSN int
 	// Observers are passed to every handle, as outbox.DBConfig.Observers; default none.
 	Observers []observe.Observer

@@ -11,8 +11,8 @@ import (
 // SubscriberConfig configures a Subscriber. Fields without a comment are as in Config.
 type SubscriberConfig struct {
 	// Relay is for handlers that pass messages on to a broker: middleware.Outbox lets the returned messages through,
-	// and middleware.Inbox does not record the message. Default off: a handler that returns the message itself fails
-	// with middleware.ErrRelayed.
+	// and middleware.Inbox does not record the message. It is off by default: a handler that returns the message itself
+	// fails with middleware.ErrRelayed.
 	Relay bool
 	// AckTimeout bounds a delivery; then its context ends and the message has failed. Default -1, no limit.
 	AckTimeout time.Duration

@@ -18,13 +18,13 @@ type Config struct {
 	// Tenant returns the authenticated client of a request, in at most 255 bytes. Required. An error is answered with
 	// 401. A service with one client returns "".
 	Tenant func(r *http.Request) (string, error)
-	// Route names the requested resource, in at most 1 KiB; default: the path as seen here, without a host or a
-	// stripped prefix. The same key on another route is another request.
+	// Route names the requested resource, in at most 1 KiB; default: the path. The path is as seen here, without a host
+	// or a stripped prefix. The same key on another route is another request.
 	Route func(r *http.Request) string
 	// Methods are the methods with keys; default POST and PATCH. Others are passed on without a transaction.
 	Methods []string
-	// Required refuses a request without an Idempotency-Key with 400. Default: it is carried out each time, in a
-	// transaction.
+	// Required refuses a request without an Idempotency-Key with 400. Without it, the request is carried out each time,
+	// in a transaction.
 	Required bool
 	// Retention is how long a response is repeated, from the start of the request; default 24 h, at least Timeout.
 	// Forwarders delete expired rows.
@@ -33,7 +33,7 @@ type Config struct {
 	MaxBody int64
 	// MaxAnswer is the largest answer, in bytes; default 1 MiB. A larger one is rolled back and answered with 500.
 	MaxAnswer int
-	// Wait is how long a repetition waits for a request in progress before it gets 409; default 5 s, -1 not at all.
+	// Wait is how long a repetition waits for the first request before it gets 409; default 5 s, -1 not at all.
 	Wait time.Duration
 	// HelpURL is the address of your page about keys, linked in error answers; default none.
 	HelpURL string

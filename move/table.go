@@ -27,8 +27,7 @@ type TableConfig struct {
 	ID string
 	// Pending is the condition of unsent rows, such as "sent_at IS NULL". Required.
 	Pending string
-	// Done makes a row sent, so that Pending no longer holds: assignments such as "sent_at = now()", or "DELETE".
-	// Required.
+	// Done makes a row sent: assignments such as "sent_at = now()", or "DELETE". Required. Pending must no longer hold.
 	Done    string
 	Columns Columns
 

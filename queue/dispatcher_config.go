@@ -15,8 +15,8 @@ type DispatcherConfig struct {
 	Service string
 	// Handlers are the handlers by topic. Required, unless DefaultHandler is set.
 	Handlers map[string]Handler
-	// DefaultHandler handles all other topics; its Concurrency must be 0. Default none: their messages are left to
-	// other processes, wait without a charged attempt, and cause a warning a minute for each topic.
+	// DefaultHandler handles all other topics; its Concurrency must be 0. Without it their messages are left to other
+	// processes, wait without a charged attempt, and cause a warning a minute for each topic.
 	DefaultHandler Handler
 	// Concurrency is the number of messages handled concurrently; default 16. A handler in a transaction needs a
 	// connection; the dispatcher two or three more.

@@ -34,7 +34,7 @@ type WebhookConfig struct {
 	// Store chooses the store of a request after Verify, such as the tenant's; default: that of NewWebhook. An error is
 	// answered with 404.
 	Store func(r *http.Request) (*Store, error)
-	// ConflictOnChange answers 409 to a known message with other content. Default off: it replaces the content unless
+	// ConflictOnChange answers 409 to a known message with other content. Without it, the content is replaced unless
 	// the message was handled, and the difference is logged.
 	ConflictOnChange bool
 }

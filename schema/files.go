@@ -25,8 +25,8 @@ type FilesConfig struct {
 	Format Format
 	// Tables are the names of the tables, as in outbox.DBConfig.
 	Tables outbox.Tables
-	// StartAt is the number of the first returned file, for a folder with files of your own; default: numbers as if all
-	// files were in the folder, from 1.
+	// StartAt is the number of the first returned file; default: as if all files were in the folder, from 1. Set it for
+	// a folder with files of your own.
 	StartAt int64
 	// From is the first version to return, for an upgrade; default 1.
 	From int
