@@ -227,10 +227,15 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 		}
 		assert.EqualValues(t, 1, calls.Load())
 		count := map[observe.Outcome]int{}
-		for _, o := range obs.outcomes() {
-			count[o]++
+		inCalls := 0
+		for _, end := range obs.ends() {
+			count[end.Outcome]++
+			if end.Duration > 0 { // told once for a call
+				inCalls += end.Batch
+			}
 		}
 		assert.Equal(t, map[observe.Outcome]int{observe.Processed: 20, observe.Duplicate: 60}, count)
+		assert.Equal(t, 80, inCalls, "each call is told with its size, once")
 	})
 }
 

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -143,11 +144,14 @@ func (s *seen) HandleEnd(_ context.Context, end observe.HandleEnd) {
 	s.all = append(s.all, end)
 }
 
-func (s *seen) outcomes() []observe.Outcome {
+func (s *seen) ends() []observe.HandleEnd {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []observe.Outcome
-	for _, end := range s.all {
+	return slices.Clone(s.all)
+}
+
+func (s *seen) outcomes() (all []observe.Outcome) {
+	for _, end := range s.ends() {
 		all = append(all, end.Outcome)
 	}
 	return all

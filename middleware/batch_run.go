@@ -209,13 +209,21 @@ func (b *batcher) run(batch []*batched, h *halving) {
 		report(goesAlone)
 		return
 	}
+	began := time.Now()
 	err := b.attempts(batch)
+	took := time.Since(began)
 	if err != nil {
 		h.tries--
 	}
 	switch half := len(batch) / 2; {
 	case err == nil:
-		report(b.conclude)
+		end := observe.HandleEnd{Service: b.cfg.Service, Duration: took}
+		for _, one := range batch {
+			if one.state != unclaimed {
+				end.Batch++
+			}
+		}
+		report(func(one *batched) result { return b.conclude(one, began, &end) })
 	case uncharged(err):
 		report(func(*batched) result { return result{alone: true, cause: err} })
 	case half > 0 && !ofAll(err):
@@ -238,8 +246,9 @@ func ofAll(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) // each half could take as long again
 }
 
-// conclude returns the result of a message whose batch was committed.
-func (b *batcher) conclude(one *batched) result {
+// conclude returns the result of a message whose batch was committed. End is what observers get of the batch: the first
+// message takes its duration.
+func (b *batcher) conclude(one *batched, began time.Time, end *observe.HandleEnd) result {
 	outcome := observe.Processed
 	switch one.state {
 	case unclaimed:
@@ -250,8 +259,9 @@ func (b *batcher) conclude(one *batched) result {
 	}
 	b.outcomes.forget(one.ctx, one.msg)
 	if len(b.db.Observers()) > 0 {
-		ctx := started(one.ctx, b.db, b.cfg.Service, one.msg)
-		ended(ctx, b.db, b.cfg.Service, one.msg, one.h, outcome, nil)
+		end.UUID, end.Outcome, end.Attempts = one.msg.UUID, outcome, max(one.h.attempts, 1)
+		tellEnd(started(one.ctx, b.db, b.cfg.Service, one.msg, began), b.db, *end)
+		end.Duration = 0
 	}
 	return result{}
 }

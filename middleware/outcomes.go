@@ -177,7 +177,7 @@ func (o *outcomes) once(
 				"Router.AddMiddleware makes the first the outermost, or use middleware.Stack in its order",
 		}
 	}
-	ctx = core.MarkThrottled(started(ctx, o.db, o.cfg.Service, msg))
+	ctx = core.MarkThrottled(started(ctx, o.db, o.cfg.Service, msg, time.Time{}))
 	msg.SetContext(ctx)
 	finished := false
 	defer func() {

@@ -143,7 +143,7 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 	if !outermost {
 		return t.attempts(ctx, next, msg, h)
 	}
-	ctx = started(ctx, t.db, "", msg)
+	ctx = started(ctx, t.db, "", msg, time.Time{})
 	finished := false
 	defer func() {
 		cause := err

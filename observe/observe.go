@@ -66,6 +66,8 @@ type HandleObserver interface {
 type HandleStart struct {
 	DB, Service, Handler, Topic string // topic that it was consumed from
 	Message                     *message.Message
+	// Began is when the transaction of middleware.Batch began; zero for a message that is handled alone, from now on
+	Began time.Time
 }
 
 // HandleEnd is the outcome of a delivery.
@@ -74,6 +76,9 @@ type HandleEnd struct {
 	Outcome                           Outcome
 	// how often the handler was called for this delivery; 0 = a stored message died without it
 	Attempts int
+	// Batch is the number of messages in the same transaction of middleware.Batch; 0 = it was handled alone
+	Batch int
+	// Duration of a batch is with one of its messages, and zero with the others
 	Duration time.Duration
 	Err      error // of the handler or a middleware, also when the message was acked
 }

@@ -62,9 +62,12 @@ func (m *metrics) late(ctx context.Context, set attribute.Set, age time.Duration
 	m.lag.Record(ctx, age.Seconds(), metric.WithAttributeSet(set))
 }
 
-func (m *metrics) processed(ctx context.Context, set attribute.Set, took time.Duration) {
+// processed counts a message. A batch has its duration once.
+func (m *metrics) processed(ctx context.Context, set attribute.Set, batch int, took time.Duration) {
 	m.consumed.AddSet(ctx, 1, set)
-	m.handling.RecordSet(ctx, took.Seconds(), set)
+	if batch == 0 || took > 0 {
+		m.handling.RecordSet(ctx, took.Seconds(), set)
+	}
 }
 
 func (m *metrics) died(ctx context.Context, set attribute.Set) {

@@ -122,6 +122,9 @@ func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) c
 		o.common(process, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID),
 			semconv.MessagingMessageBodySize(len(start.Message.Payload)),
 			semconv.MessagingConsumerGroupName(start.Service), attribute.String("outbox.handler", start.Handler))}
+	if !start.Began.IsZero() {
+		opts = append(opts, trace.WithTimestamp(start.Began))
+	}
 	parent, created := o.stored(ctx, start.Message)
 	if trace.SpanContextFromContext(ctx).IsValid() { // the delivery is being traced already
 		parent = ctx
@@ -148,6 +151,9 @@ func (o *Observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 	}
 	if ok {
 		span.SetAttributes(attrOutcome.String(end.Outcome.String()), attrAttempt.Int(end.Attempts))
+		if end.Batch > 0 {
+			span.SetAttributes(semconv.MessagingBatchMessageCount(end.Batch))
+		}
 		if failure != "" {
 			fail(span, end.Err, failure)
 		}
@@ -155,7 +161,7 @@ func (o *Observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 	}
 	o.metrics.processed(ctx,
 		o.sets.of(o.cfg.System, series{op: process, db: end.DB, topic: end.Topic, service: end.Service, failure: failure}),
-		end.Duration)
+		end.Batch, end.Duration)
 }
 
 // MessageDead is part of observe.DeadObserver.

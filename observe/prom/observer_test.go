@@ -57,6 +57,12 @@ func all(o *Observer) {
 			DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Message: msg,
 		}), handled)
 	}
+	for i := range 3 { // of one call
+		o.HandleEnd(ctx, observe.HandleEnd{
+			DB: "shop", Service: "totals", Handler: "project", Topic: "orders", Outcome: observe.Processed, Batch: 3,
+			Duration: []time.Duration{time.Millisecond, 0, 0}[i],
+		})
+	}
 	o.TopicPaused(ctx, observe.TopicPaused{DB: "shop", Scope: "default", Topic: "orders", Failures: 1, Err: failed})
 	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Rows: 3, Duration: time.Millisecond})
 	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Err: failed})
@@ -112,6 +118,14 @@ handled_messages_total{db="shop",handler="book",outcome="postponed",service="boo
 handled_messages_total{db="shop",handler="book",outcome="processed",service="booking",topic="orders"} 1
 handled_messages_total{db="shop",handler="book",outcome="rolled_back",service="booking",topic="orders"} 1
 handle_duration_seconds{db="shop",handler="book",service="booking",topic="orders"} 4
+handled_messages_total{db="shop",handler="project",outcome="dead",service="totals",topic="orders"} 0
+handled_messages_total{db="shop",handler="project",outcome="duplicate",service="totals",topic="orders"} 0
+handled_messages_total{db="shop",handler="project",outcome="failed",service="totals",topic="orders"} 0
+handled_messages_total{db="shop",handler="project",outcome="mismatch",service="totals",topic="orders"} 0
+handled_messages_total{db="shop",handler="project",outcome="postponed",service="totals",topic="orders"} 0
+handled_messages_total{db="shop",handler="project",outcome="processed",service="totals",topic="orders"} 3
+handled_messages_total{db="shop",handler="project",outcome="rolled_back",service="totals",topic="orders"} 0
+handle_duration_seconds{db="shop",handler="project",service="totals",topic="orders"} 1
 partition_lag_messages{group="booking",partition="3",topic="orders"} 100
 partition_pending_messages{group="booking",partition="3",topic="orders"} 50
 partition_blocked_keys{group="booking",partition="3",topic="orders"} 2
