@@ -131,9 +131,7 @@ type PublishStart struct {
 	DB, Scope, Topic string
 	Message          *message.Message // made anew each time
 	// 1 until one fails by the message's fault: while a broker is unavailable none is charged
-	Attempt int
-	// it was handed over before: Attempt is above 1, or this forwarder has, to a broker that was unavailable
-	Again      bool
+	Attempt    int
 	EnqueuedAt time.Time // when it was written, on the database's clock
 }
 

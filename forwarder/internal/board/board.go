@@ -44,7 +44,6 @@ type Call struct {
 	Row     *Row
 	Attempt int // counting from 1
 	Started time.Time
-	Again   bool // the row was handed out before: an attempt was charged, or it was sent back in this term
 	Tag     any  // the argument of Next: the board never uses it
 
 	key         *key // nil without a key

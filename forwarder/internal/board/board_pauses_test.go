@@ -16,9 +16,6 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.put(0, "", "down", 5)
 	d.read()
 	c1, c3 := d.next(1), d.next(4)
-	if c1.Again {
-		t.Fatal("it was not handed out before")
-	}
 	d.returned(c1, board.Unavailable)
 	d.told(board.TopicPaused)
 	d.returned(c3, board.OK)
@@ -49,8 +46,8 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.tick(100 * time.Millisecond)
 	d.read()
 	trial = d.next()
-	if trial.Attempt != 1 || trial.Again {
-		t.Fatalf("attempt %d, again %v: it is another key's turn", trial.Attempt, trial.Again)
+	if trial.Attempt != 1 {
+		t.Fatalf("attempt %d", trial.Attempt)
 	}
 	d.returned(trial, board.OK)
 	d.told(board.TopicResumed)
@@ -63,52 +60,6 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.read()
 	if s := d.b.Sizes(); s != (board.Sizes{Topics: 2}) || !d.b.Quiet() {
 		t.Fatalf("%+v", s)
-	}
-}
-
-// Of the rows of a topic that cannot be reached, those that were handed out are marked until they come again, and those
-// that were only read ahead are not. A call that was handed out is a worker's to read: nobody writes to it.
-func TestOnlyWhatWasHandedOutComesAgain(t *testing.T) {
-	d := newDesk(t, board.Config{PublishTimeout: time.Second})
-	d.put(0, "x", "down", 1, 2)
-	d.put(0, "", "down", 3, 4, 5)
-	d.read()
-	failed, late := d.next(1), d.next(3)
-	d.returned(failed, board.Unavailable)
-	d.tick(time.Second) // what was only queued is deferred
-	d.timesOut(board.Unavailable)
-	if failed.Again || late.Again {
-		t.Fatal("a call was changed that had been handed out")
-	}
-	if s := d.b.Sizes(); s.Back != 2 {
-		t.Fatalf("%d rows are marked, and 2 were handed out", s.Back)
-	}
-
-	d.tick(time.Minute)
-	d.read()
-	trial := d.next(4)
-	if trial.Again {
-		t.Fatal("the trial was not handed out before")
-	}
-	d.returned(trial, board.OK)
-	d.read()
-	d.b.PauseByOperator(d.now, []string{"down"}) // what was queued is deferred once more
-	d.tick(0)
-	if c, s := d.b.Counts(), d.b.Sizes(); c.Rows != 0 || s.Back != 2 {
-		t.Fatalf("%+v, %d rows are marked, and rows 1 and 3 were handed out", c, s.Back)
-	}
-	d.b.PauseByOperator(d.now, nil)
-	d.tick(0)
-	d.read()
-	for c := d.next(); c != nil; c = d.next() {
-		if c.Again != (c.Row.ID == 1 || c.Row.ID == 3) {
-			t.Errorf("row %d comes again: %v", c.Row.ID, c.Again)
-		}
-		d.returned(c, board.OK)
-	}
-	d.settle()
-	if len(d.table) != 0 {
-		t.Errorf("%d rows are left", len(d.table))
 	}
 }
 

@@ -141,7 +141,7 @@ func (f *forwarder) checkEnd() {
 	if f.machine.Stopping() {
 		s.Troubled = 0 // a topic that was paused stays so: nothing is tried any more
 	}
-	if s.Troubled+s.Keys+s.Heads-s.Loose+s.Lows+s.Back > 0 {
+	if s.Troubled+s.Keys+s.Heads-s.Loose+s.Lows > 0 {
 		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)
 	}
 	for r, t := range f.told {

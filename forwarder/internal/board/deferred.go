@@ -356,15 +356,15 @@ func (b *Board) forgetWaits(t *topic, l *lane) {
 	}
 }
 
-// forgetBack forgets which rows were handed out and sent back, in lanes in which nothing is deferred.
-func (b *Board) forgetBack() {
+// forgetAway corrects the number of deferred rows in lanes in which nothing is deferred.
+func (b *Board) forgetAway() {
 	var lanes uint64
 	for _, t := range b.troubled {
 		lanes |= t.lanes
 	}
 	for n, l := range b.lanes {
 		if l != nil && l.lows == 0 && lanes>>n&1 == 0 {
-			l.away, l.back = 0, nil
+			l.away = 0
 		}
 	}
 }

@@ -110,11 +110,6 @@ func (f *forwarder) started(c *board.Call) {
 	if f.success[of(r)] && !msg.replayed && r.Key != "" {
 		f.m.failf("row %d (%s) is published again after its success was told", r.ID, r.UUID)
 	}
-	was := of(r)
-	if c.Again && r.Attempts == 0 && !f.handedOut[was] {
-		f.m.failf("row %d (%s) is said to come again, and was never handed out", r.ID, r.UUID)
-	}
-	f.handedOut[was] = true
 	o := c.Tag.(*call)
 	o.Call, o.msg = c, msg
 	f.calls = append(f.calls, o)

@@ -59,7 +59,6 @@ type forwarder struct {
 	told      map[*board.Row]*telling // what each row's call came to
 	success   map[rowOf]bool          // told, in this term
 	unsettled map[*board.Row]bool     // of those
-	handedOut map[rowOf]bool          // rows, in this term
 	answers   []said
 }
 
@@ -71,7 +70,7 @@ func newForwarder(m *model) *forwarder {
 	f := &forwarder{m: m, id: m.forwarderIDs, board: board.New(m.cfg), window: window.New(),
 		freed: map[lease.Term]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
 		told: map[*board.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*board.Row]bool{},
-		handedOut: map[rowOf]bool{}, drains: map[int64]draining{}, seen: map[string]sighting{},
+		drains: map[int64]draining{}, seen: map[string]sighting{},
 		due: map[string]time.Time{}}
 	f.machine = machine.New(machine.Config{
 		Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval, CloseTimeout: 5 * time.Millisecond,

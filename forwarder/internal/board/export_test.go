@@ -2,7 +2,7 @@ package board
 
 // Sizes is what is remembered.
 // Heads with the Loose ones, that have no key
-type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Lows, Back int }
+type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Lows int }
 
 func (b *Board) Sizes() Sizes {
 	s := Sizes{Topics: len(b.topics), Troubled: len(b.troubled), Loose: b.loose}
@@ -11,7 +11,6 @@ func (b *Board) Sizes() Sizes {
 			s.Keys += len(l.keys)
 			s.Known += len(l.known)
 			s.Heads += len(l.heads)
-			s.Back += len(l.back)
 			s.Lows += l.lows
 		}
 	}

@@ -62,7 +62,7 @@ func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
 	k.top = max(k.top, r.ID)
 	if last := k.last; int(k.n) > b.cfg.Chain {
 		b.withdraw(k.lane, last)
-		k.lane.putsBack(last, last.call.Again)
+		k.lane.away++
 		b.postpone(k, last)
 	}
 	b.advance(k)
@@ -98,7 +98,7 @@ func (b *Board) queueFirst(k *key) {
 
 // putBackFor defers the chain of a key whose first row is on a closed topic.
 func (b *Board) putBackFor(k *key, t *topic) {
-	b.deferFor(k.lane, t, k.first, k.first.call.Again)
+	b.deferFor(k.lane, t, k.first, false)
 	b.putBack(k)
 }
 
@@ -110,7 +110,7 @@ func (b *Board) putBack(k *key) {
 		behind := r.call.behind
 		r.call.behind = nil
 		b.drop(k.lane, r)
-		k.lane.putsBack(r, r.call.Again)
+		k.lane.away++
 		b.postpone(k, r)
 		r = behind
 	}

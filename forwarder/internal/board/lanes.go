@@ -11,7 +11,6 @@ type lane struct {
 	keys       map[string]*key
 	known      map[int64]*Row // in memory, and settled rows that the last read may still have seen as pending
 	heads      map[int64]*head
-	back       map[int64]struct{} // deferred rows that were handed out before; nil = none
 	retries    retries
 	late       map[string]int      // per topic, the number of late heads: their time has come, and they are postponed
 	waits      map[string]deferral // keys that wait for topics
@@ -179,7 +178,7 @@ func (b *Board) forgetLane(l *lane) {
 	b.waiting -= len(l.waits)
 	b.loose -= l.loose
 	l.loose = 0
-	l.keys, l.known, l.back, l.heads, l.retries, l.waits = nil, nil, nil, nil, nil, nil
+	l.keys, l.known, l.heads, l.retries, l.waits = nil, nil, nil, nil, nil
 	l.catching, l.late, l.lows, l.away, l.over = list[key, *key]{}, nil, 0, 0, 0
 	b.retryMoved = true
 	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })

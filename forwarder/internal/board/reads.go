@@ -68,7 +68,7 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	b.now = now
 	b.forget()
 	b.forgetTroubles()
-	b.forgetBack()
+	b.forgetAway()
 	if b.stopped {
 		return a
 	}

@@ -160,7 +160,7 @@ func (b *Board) sendBack(l *lane, c *Call, again bool) {
 		return
 	}
 	delete(l.known, r.ID)
-	l.putsBack(r, again)
+	l.away++
 	h := l.heads[r.ID]
 	switch k := c.key; {
 	case h != nil:

@@ -4,10 +4,6 @@ package board
 func (b *Board) keep(l *lane, r *Row) {
 	c := &r.call
 	c.Row, c.Attempt, c.topic = r, r.Attempts+1, b.topicOf(r.Topic)
-	_, back := l.back[r.ID]
-	if delete(l.back, r.ID); back || r.Attempts > 0 {
-		c.Again = true
-	}
 	l.known[r.ID] = r
 	l.top = max(l.top, r.ID)
 	l.moves(r, 1)
@@ -38,17 +34,6 @@ func (b *Board) drop(l *lane, r *Row) {
 }
 
 func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
-
-// putsBack records whether a deferred row that leaves memory was handed out.
-func (l *lane) putsBack(r *Row, again bool) {
-	l.away++
-	if again && r.Attempts == 0 {
-		if l.back == nil {
-			l.back = map[int64]struct{}{}
-		}
-		l.back[r.ID] = struct{}{}
-	}
-}
 
 // accept handles a row that was read for the first time, or again: it puts it into memory, in its place in its key's
 // chain, or not at all. due means that it was read because it fell due: then nothing waits for it, and if it is not

@@ -152,7 +152,7 @@ func (b *Board) deferExcess() {
 			if k != nil {
 				k.under = nil
 			}
-			b.sendBack(l, c, c.Again)
+			b.sendBack(l, c, false)
 		}
 	}
 }
