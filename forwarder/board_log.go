@@ -43,7 +43,7 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 			l.logger.Error("message died: fix the cause, then requeue it", r.Err,
 				fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts}))
 			l.obs.dead(observe.MessageDead{Topic: r.Topic, UUID: r.UUID, ID: r.ID, Attempts: r.Attempts, Err: r.Err})
-		case board.StrayFound:
+		case board.OrphanFound:
 			l.logger.Info("message became pending again: its row was changed by hand", watermill.LogFields{"id": r.ID})
 		case board.TooManyWait:
 			l.logger.Info("too many ordering keys wait for paused topics: further keys are not blocked on other topics",

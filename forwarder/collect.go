@@ -37,7 +37,7 @@ type collector struct {
 func newCollector(req *machine.ReadRequest, expected int) *collector {
 	c := &collector{window: &req.Window}
 	c.Read = board.Read{
-		ByID: make(map[int64]board.Found, len(req.Asks.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.Due,
+		ByID: make(map[int64]board.Found, len(req.Board.IDs)), Ready: make([]*board.Row, 0, expected), DueRead: req.Due,
 	}
 	f := &c.row
 	c.dest = []any{&c.lane, &f.ID, &f.UUID, &f.Topic, &f.Key, &f.Payload, &f.Metadata, &f.CreatedAt, &f.Attempts}

@@ -51,19 +51,19 @@ func (e *engine) statement(req *machine.ReadRequest, apart bool) (query string, 
 	if w.Single {
 		query, more = e.sql.fetchRange, e.sql.fetchRangeMore
 	}
-	catch := &req.Asks.Catch
-	if !req.Due && len(req.Asks.IDs) == 0 && catch.None() {
+	catch := &req.Board.Catch
+	if !req.Due && len(req.Board.IDs) == 0 && catch.None() {
 		return query, args
 	}
 	due := []int64{}
 	if req.Due {
-		due = req.Asks.Due[:]
+		due = req.Board.Due[:]
 	}
 	limits := []int64{}
 	if !catch.None() {
 		limits = catch.Limits[:]
 	}
-	return more, append(args, rising(req.Asks.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Asks.Closed),
+	return more, append(args, rising(req.Board.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Board.Closed),
 		catch.From[:], catch.Upto[:], limits, int64(catch.All), topicsArg(catch.Keys))
 }
 

@@ -251,7 +251,7 @@ func (e *engine) extend(begun time.Time) {
 // recall takes back messages that no handler has received yet, because the lease is over: others deliver them.
 func (e *engine) recall() {
 	var calls []*board.Call
-	e.step(func(_ time.Time, m *machine.Machine) { calls = m.UnderWay() })
+	e.step(func(_ time.Time, m *machine.Machine) { calls = m.InFlight() })
 	for _, c := range calls {
 		contextOf(c).recall()
 	}

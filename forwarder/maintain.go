@@ -133,10 +133,10 @@ func (e *engine) sweepOnce(ctx context.Context, at []machine.Position) ([]machin
 	for _, p := range at {
 		lanes, cursors, upto = append(lanes, int64(p.Term.Lane)), append(cursors, p.Cursor), append(upto, p.Upto)
 	}
-	found := map[int16][]board.Stray{}
+	found := map[int16][]board.Orphan{}
 	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
 		var lane int16
-		var row board.Stray
+		var row board.Orphan
 		err := rows.Scan(&lane, &row.ID, &row.Key, &row.Topic)
 		found[lane] = append(found[lane], row)
 		return err

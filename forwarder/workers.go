@@ -171,7 +171,7 @@ func (e *engine) timeout() error {
 // giveUp ends the contexts of all calls in flight, and returns how many there are.
 func (e *engine) giveUp() int {
 	var calls []*board.Call
-	e.step(func(_ time.Time, m *machine.Machine) { calls = m.UnderWay() })
+	e.step(func(_ time.Time, m *machine.Machine) { calls = m.InFlight() })
 	for _, c := range calls {
 		contextOf(c).over(errStopped)
 	}

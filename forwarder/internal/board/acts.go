@@ -53,7 +53,7 @@ func (l *lane) sentAgainSince(r *Row) bool {
 
 // triesAgain schedules a message that was requeued while an earlier row of it was in flight.
 func (b *Board) triesAgain(l *lane, r *Row) {
-	if h := l.heads[r.ID]; h != nil && h.key != nil && h.place < 0 && l.known[r.ID] == r {
+	if h := l.heads[r.ID]; h != nil && h.key != nil && h.index < 0 && l.known[r.ID] == r {
 		b.schedule(l, h, b.now)
 	}
 	if k := l.keys[r.Key]; k != nil {
@@ -79,26 +79,26 @@ func (l *lane) hasLower(h *head) bool {
 func (b *Board) waitForLower(l *lane, h *head) {
 	again := b.now.Add(b.cfg.SlowAfter)
 	if l.mark < h.id {
-		again = b.now.Add(lookAgain) // a newly taken lane is read soon
+		again = b.now.Add(recheckAfter) // a newly taken lane is read soon
 	}
 	if d := l.waits[h.key.name]; d.low != 0 && d.low < h.id {
 		b.schedule(l, h, again) // it is not late, because it waits for another topic
 	} else {
 		b.later(l, h, again)
 	}
-	h.lower = true
+	h.behindRows = true
 }
 
 // endWait lets a head continue once it no longer waits for rows with lower ids.
 func (b *Board) endWait(l *lane, h *head) {
-	if h.lower && !l.hasLower(h) && h.key.under == nil {
+	if h.behindRows && !l.hasLower(h) && h.key.inFlight == nil {
 		b.schedule(l, h, b.now)
 	}
 }
 
 // sawDue records what a read saw of the due rows, and returns the lanes of which it saw all due rows, except those that
-// Asks.Closed excludes.
-func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
+// Request.Closed excludes.
+func (b *Board) sawDue(a Request, r Read) (lanes uint64) {
 	b.sawTopics = r.DueRead && len(a.Closed) == 0
 	b.wantTopics = b.wantTopics && !b.sawTopics
 	if !r.DueRead {
@@ -110,7 +110,7 @@ func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
 			lanes |= 1 << n
 		}
 	}
-	for _, t := range a.looks {
+	for _, t := range a.reopening {
 		if !t.closed {
 			t.unseen &^= lanes
 		}
@@ -118,11 +118,11 @@ func (b *Board) sawDue(a Asks, r Read) (lanes uint64) {
 	return lanes
 }
 
-// lookForAct makes the next read look for all due rows, and returns when to ask again for a head that may have unknown
-// companions. A read that looked but had too little room is followed by others.
-func (b *Board) lookForAct() time.Time {
+// readDueForAct makes the next read look for all due rows, and returns when to ask again for a head that may have
+// unknown companions. A read that looked but had too little room is followed by others.
+func (b *Board) readDueForAct() time.Time {
 	if b.sawTopics {
-		return b.now.Add(lookAgain)
+		return b.now.Add(recheckAfter)
 	}
 	b.wantDue, b.wantTopics = true, true
 	return b.now

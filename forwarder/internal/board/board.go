@@ -44,15 +44,15 @@ type Call struct {
 	Row     *Row
 	Attempt int // counting from 1
 	Started time.Time
-	Tag     any  // the argument of Next: the board never uses it
+	Tag     any // the argument of Next: the board never uses it
 
 	key         *key // nil without a key
 	due         bool // it was read because it fell due, and is read again if it is not kept
 	topic       *topic
 	links[Call]      // on a queue of its topic, or among the young, the slow or the old calls
-	behind      *Row // the next row of its key's chain
+	nextOfKey   *Row // the next row of its key's chain
 	state       callState
-	pass        bool // it may go although its key is blocked: the next attempt of a head, or the trial of a topic
+	pass        bool // it may go although its key is blocked: the next attempt of a head, or the probe of a topic
 	waited      bool // for its key, its topic or its next attempt
 	published   bool
 	results     uint8 // not yet settled: two, if it timed out and succeeded late
@@ -106,12 +106,12 @@ type Board struct {
 	publishers map[int]*failures
 	turns      list[topic, *topic] // topics with rows that may be published now, in round-robin order
 	ready      int                 // number of such rows
-	troubled   []*topic            // paused or slow topics, and those with keys that still wait for them
+	degraded   []*topic            // paused or slow topics, and those with keys that still wait for them
 
 	rows      int // in memory, including those in flight
 	bytes     int64
 	waiting   int // keys that wait for topics
-	loose     int // heads without a key
+	keyless   int // heads without a key
 	unsettled int // results
 
 	young, slow list[Call, *Call] // calls, the oldest first
@@ -121,16 +121,16 @@ type Board struct {
 	published []*Row // for the settler
 	failed    []Failure
 	settled   []*Row // but not forgotten yet
-	strays    []stray
+	orphans   []orphan
 	wantDue   bool // the next read must look for due rows
 
 	wantTopics, sawTopics bool // that read must not leave out closed topics; the last one did not
 
-	nextRetry  time.Time // the earliest of all lanes, unless it is
-	retryMoved bool      // out of date
-	hadRoom    bool
-	asksMore   bool // more is left to catch up with
-	effects    Effects
+	nextRetry   time.Time // the earliest of all lanes, unless it is
+	retryMoved  bool      // out of date
+	hadRoom     bool
+	moreToCatch bool // more is left to catch up with
+	effects     Effects
 }
 
 // New makes an empty board.
@@ -162,7 +162,7 @@ func (b *Board) Quiet() bool {
 
 // QuietButPaused is Quiet without the rows that wait for topics paused by an operator. It returns those topics.
 func (b *Board) QuietButPaused() (quiet bool, paused []string) {
-	if b.rows > 0 || b.unsettled > 0 || len(b.strays) > 0 {
+	if b.rows > 0 || b.unsettled > 0 || len(b.orphans) > 0 {
 		return false, nil
 	}
 	for _, l := range b.lanes {
@@ -173,11 +173,11 @@ func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 	if !b.hasLane() {
 		return true, nil
 	}
-	if len(b.settled) > 0 || b.wantDue || b.isLate() {
+	if len(b.settled) > 0 || b.wantDue || b.hasOverdue() {
 		return false, nil
 	}
-	for _, t := range b.troubled {
-		switch waits := t.paused || t.lanes != 0 || !t.closed && t.unseen != 0 || b.hasLate(t); {
+	for _, t := range b.degraded {
+		switch waits := t.paused || t.lanes != 0 || !t.closed && t.unseen != 0 || b.isOverdue(t); {
 		case waits && t.byOperator:
 			paused = append(paused, t.name)
 		case waits:
@@ -187,13 +187,13 @@ func (b *Board) QuietButPaused() (quiet bool, paused []string) {
 	return true, paused
 }
 
-// isLate reports whether a head is late for another reason than an operator's pause of its topic.
-func (b *Board) isLate() bool {
+// hasOverdue reports whether a head is late for another reason than an operator's pause of its topic.
+func (b *Board) hasOverdue() bool {
 	for _, l := range b.lanes {
 		if l == nil {
 			continue
 		}
-		for name := range l.late {
+		for name := range l.overdue {
 			if t := b.topics[name]; t == nil || !t.byOperator {
 				return true
 			}
@@ -202,7 +202,7 @@ func (b *Board) isLate() bool {
 	return false
 }
 
-// hasLate reports whether a head of a topic is late.
-func (b *Board) hasLate(t *topic) bool {
-	return slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && l.late[t.name] > 0 })
+// isOverdue reports whether a head of a topic is late.
+func (b *Board) isOverdue(t *topic) bool {
+	return slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && l.overdue[t.name] > 0 })
 }

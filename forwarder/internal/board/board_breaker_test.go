@@ -38,7 +38,7 @@ func TestAMessageThatFailsAloneIsCharged(t *testing.T) {
 	}
 }
 
-// tried waits for a trial.
+// tried waits for a probe.
 func (d *desk) tried() *board.Call {
 	d.t.Helper()
 	for range 100 {
@@ -147,7 +147,7 @@ func TestTheFifthFailureInARowPausesTheTopic(t *testing.T) {
 	if c := d.b.Counts(); paused != 1 || c.Waiting != 60 {
 		t.Fatalf("paused %d times, %+v", paused, c)
 	}
-	for range 5 { // the trials are not charged
+	for range 5 { // the probes are not charged
 		d.tick(time.Minute)
 		d.read()
 		d.returned(d.next(), board.Unknown)

@@ -29,7 +29,7 @@ func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
 }
 
 // A row of a key that found no place to wait does not try a topic: another one of its key may be there, before it.
-func TestKeyWithoutAPlaceIsNoTrial(t *testing.T) {
+func TestKeyWithoutAPlaceIsNoProbe(t *testing.T) {
 	d := newDesk(t, board.Config{Deferred: 1})
 	d.put(0, "x", "down", 1)
 	d.read()

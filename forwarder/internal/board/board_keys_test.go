@@ -230,13 +230,13 @@ func TestRequeuedHeadIsTriedAtOnce(t *testing.T) {
 	d.want(d.drain(), 2, 4)
 }
 
-func TestStrays(t *testing.T) {
+func TestOrphans(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "k", "a", 1, 5)
 	d.read()
 	d.put(0, "k", "a", 3)
 	d.put(0, "x", "a", 4, 9)
-	d.b.Strays(d.terms[0], strays(1, 3, 4, 5, 9))
+	d.b.Orphans(d.terms[0], orphans(1, 3, 4, 5, 9))
 	d.after()
 	if !d.last.Read || d.b.Quiet() {
 		t.Fatal("nobody is to read them")
@@ -252,7 +252,7 @@ func TestStrays(t *testing.T) {
 	r.Ready = nil
 	r.Terms[0].Mark = 5 // 9 lies above
 	d.finish(a, r)
-	d.told(board.StrayFound, board.StrayFound)
+	d.told(board.OrphanFound, board.OrphanFound)
 	d.next(1)
 	d.next(4)
 	d.none()

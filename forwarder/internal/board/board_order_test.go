@@ -53,8 +53,8 @@ func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
 	}
 }
 
-// A trial that may not go waits outside of memory: what has a lower id, or comes when the trial is gone, goes on.
-func TestTrialsThatMayNotGo(t *testing.T) {
+// A probe that may not go waits outside of memory: what has a lower id, or comes when the probe is gone, goes on.
+func TestProbesThatMayNotGo(t *testing.T) {
 	t.Run("an operator pauses the topic", func(t *testing.T) {
 		d := newDesk(t, board.Config{})
 		d.put(0, "x", "down", 1)
@@ -62,7 +62,7 @@ func TestTrialsThatMayNotGo(t *testing.T) {
 		d.read()
 		d.returned(d.next(1), board.Unavailable)
 		d.tick(time.Second)
-		d.read() // the trial comes into memory
+		d.read() // the probe comes into memory
 		d.pause("down")
 		d.tick(0)
 		delete(d.table, 1)
@@ -76,10 +76,10 @@ func TestTrialsThatMayNotGo(t *testing.T) {
 		d.read()
 		c := d.next(1)
 		d.tick(time.Second)
-		d.timesOut(board.Unavailable) // it is paused, and has no place for a trial
+		d.timesOut(board.Unavailable) // it is paused, and has no place for a probe
 		d.tick(time.Minute)
 		if _, read := d.b.Due(); !read.IsZero() {
-			t.Fatal("a read is wanted for the trial")
+			t.Fatal("a read is wanted for the probe")
 		}
 		d.read()
 		d.put(0, "x", "up", 2)
@@ -87,12 +87,12 @@ func TestTrialsThatMayNotGo(t *testing.T) {
 		d.want(d.drain(), 2)
 		d.returned(c, board.Unavailable) // late
 		if _, read := d.b.Due(); read.IsZero() {
-			t.Fatal("no read is wanted for the trial")
+			t.Fatal("no read is wanted for the probe")
 		}
 		d.read()
-		trial := d.next()
-		if trial == nil || trial.Row.Topic != "down" {
-			t.Fatalf("%+v is tried", trial)
+		probe := d.next()
+		if probe == nil || probe.Row.Topic != "down" {
+			t.Fatalf("%+v is tried", probe)
 		}
 	})
 	t.Run("a message that failed before", func(t *testing.T) {

@@ -34,24 +34,24 @@ func TestUnavailableTopicPauses(t *testing.T) {
 
 	d.tick(time.Second)
 	if _, read := d.b.Due(); read.After(d.now) {
-		t.Fatal("nobody reads the trial")
+		t.Fatal("nobody reads the probe")
 	}
 	d.read()
-	trial := d.next()
+	probe := d.next()
 	d.none()
-	d.returned(trial, board.Unavailable) // no attempt is charged
+	d.returned(probe, board.Unavailable) // no attempt is charged
 	d.told(board.TopicPaused)
 	d.tick(1900 * time.Millisecond)
 	d.want(d.drain()) // it is paused for two seconds now
 	d.tick(100 * time.Millisecond)
 	d.read()
-	trial = d.next()
-	if trial.Attempt != 1 {
-		t.Fatalf("attempt %d", trial.Attempt)
+	probe = d.next()
+	if probe.Attempt != 1 {
+		t.Fatalf("attempt %d", probe.Attempt)
 	}
-	d.returned(trial, board.OK)
+	d.returned(probe, board.OK)
 	d.told(board.TopicResumed)
-	got := append([]int64{trial.Row.ID}, d.drain()...)
+	got := append([]int64{probe.Row.ID}, d.drain()...)
 	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
 		t.Fatalf("published %v", got)
 	}
@@ -95,7 +95,7 @@ func TestRejectedTrialOpensTheTopic(t *testing.T) {
 	}
 }
 
-// A head's next attempt is its topic's trial, in turn with other keys, and keeps its head whatever comes of it.
+// A head's next attempt is its topic's probe, in turn with other keys, and keeps its head whatever comes of it.
 func TestHeadOnAPausedTopic(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "x", "down", 1, 2)
@@ -121,7 +121,7 @@ func TestHeadOnAPausedTopic(t *testing.T) {
 	}
 }
 
-// The trial of a topic is the first message that is not settled of its key.
+// The probe of a topic is the first message that is not settled of its key.
 func TestTrialIsTheFirstOfItsKey(t *testing.T) {
 	d := newDesk(t, board.Config{Chain: 1})
 	d.put(0, "x", "down", ids(1, 9)...)
@@ -215,7 +215,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d.reports = nil
 	d.pause()
 	d.told(board.TopicResumed)
-	got := d.drain() // the trial, and then the others
+	got := d.drain() // the probe, and then the others
 	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
 		t.Fatalf("published %v", got)
 	}
@@ -223,19 +223,19 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d.want(got, 1, 2, 3)
 }
 
-// What a sweep found while a read was about to bring it is no stray: it waits for its retry as any other.
+// What a sweep found while a read was about to bring it is no orphan: it waits for its retry as any other.
 func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "", "a", 1)
 	a := d.begin()
-	d.b.Strays(d.terms[0], strays(1))
+	d.b.Orphans(d.terms[0], orphans(1))
 	d.finish(a, d.answer(a))
 	d.returned(d.next(1), board.Retry)
 	d.settle()
 	d.read()
 	d.none()
-	if i := slices.IndexFunc(d.reports, func(r board.Report) bool { return r.Kind == board.StrayFound }); i >= 0 {
-		t.Fatalf("a stray was reported: %+v", d.reports[i])
+	if i := slices.IndexFunc(d.reports, func(r board.Report) bool { return r.Kind == board.OrphanFound }); i >= 0 {
+		t.Fatalf("a orphan was reported: %+v", d.reports[i])
 	}
 	d.tick(time.Second)
 	d.read()

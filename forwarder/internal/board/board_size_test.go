@@ -102,7 +102,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	var marks [lanes]int64
 	done, left := make([]bool, keys+2), keys+1
 	read := func() (more bool) {
-		var a board.Asks
+		var a board.Request
 		s.step(func() { a = b.ReadBegins(now) })
 		answer := board.Read{ByID: map[int64]board.Found{}, DueRead: a.WantDue}
 		for lane := range int64(lanes) {

@@ -117,7 +117,7 @@ func (d *desk) row(m *message) *board.Row {
 	}
 }
 
-func (d *desk) begin() board.Asks {
+func (d *desk) begin() board.Request {
 	d.t.Helper()
 	a := d.b.ReadBegins(d.now)
 	for lane, mark := range d.marks {
@@ -127,7 +127,7 @@ func (d *desk) begin() board.Asks {
 	return a
 }
 
-func (d *desk) answer(a board.Asks) board.Read {
+func (d *desk) answer(a board.Request) board.Read {
 	r := board.Read{ByID: map[int64]board.Found{}, DueRead: !d.rarely || a.WantDue}
 	room := a.Room.Rows
 	ids := slices.Sorted(maps.Keys(d.table))
@@ -189,7 +189,7 @@ func (d *desk) read() board.Progress {
 	return d.finish(a, d.answer(a))
 }
 
-func (d *desk) finish(a board.Asks, r board.Read) board.Progress {
+func (d *desk) finish(a board.Request, r board.Read) board.Progress {
 	d.t.Helper()
 	p := d.b.RowsRead(d.now, a, r)
 	d.after()
@@ -379,10 +379,10 @@ func ids(from, to int64) (list []int64) {
 	return list
 }
 
-// strays is what a sweep finds.
-func strays(ids ...int64) (rows []board.Stray) {
+// orphans is what a sweep finds.
+func orphans(ids ...int64) (rows []board.Orphan) {
 	for _, id := range ids {
-		rows = append(rows, board.Stray{ID: id, Topic: "a"})
+		rows = append(rows, board.Orphan{ID: id, Topic: "a"})
 	}
 	return rows
 }

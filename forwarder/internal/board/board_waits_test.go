@@ -90,7 +90,7 @@ func TestKeyWhoseFirstMessageIsGoneGoesOn(t *testing.T) {
 	d.want(d.drain(), 2, 3, 4)
 }
 
-// So it is when the trial of the topic finds the message gone, before anybody else has looked, and others wait for the
+// So it is when the probe of the topic finds the message gone, before anybody else has looked, and others wait for the
 // topic.
 func TestKeyWhoseTrialIsGoneGoesOn(t *testing.T) {
 	d := newDesk(t, board.Config{Chain: 1})
@@ -125,7 +125,7 @@ func (d *desk) outage() []int64 {
 
 // So it is when an operator has sent the message again, which blocks the key, and then deletes it.
 func TestKeyWhoseRetryIsGoneGoesOn(t *testing.T) {
-	for _, others := range [][]string{{"y"}, {"y", "z"}} { // of two keys the one with the head is never chosen for a trial
+	for _, others := range [][]string{{"y"}, {"y", "z"}} { // of two keys the one with the head is never chosen for a probe
 		d := newDesk(t, board.Config{Chain: 1})
 		d.put(0, "x", "down", 1)
 		d.put(0, "x", "up", 2)
@@ -148,7 +148,7 @@ func TestKeyWhoseRetryIsGoneGoesOn(t *testing.T) {
 	}
 }
 
-// The trial that is published, while an operator pauses its topic, lets what is behind it go on when the topic is open.
+// The probe that is published, while an operator pauses its topic, lets what is behind it go on when the topic is open.
 func TestKeyWhoseTrialIsPublishedGoesOn(t *testing.T) {
 	d := newDesk(t, board.Config{Chain: 1})
 	d.put(0, "x", "down", 1)

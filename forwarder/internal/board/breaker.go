@@ -32,22 +32,22 @@ func (b *Board) publisherOf(topic string) *failures {
 	return b.publishers[n]
 }
 
-// failedUnknown handles a message that failed for an unknown reason. A trial is charged if its topic was paused because
+// failedUnknown handles a message that failed for an unknown reason. A probe is charged if its topic was paused because
 // of an error with a verdict: the broker is answering again.
 func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 	t := c.topic
-	trial := t.trial == c.Row
+	probe := t.probe == c.Row
 	t.unknown.add(c.Row.UUID)
 	if !t.paused { // failures of a paused topic show nothing about the others
 		t.publisher.add(c.Row.UUID)
 	}
 	switch {
-	case l.handing || t.paused && !trial: // it was sent before the pause
+	case l.handing || t.paused && !probe: // it was sent before the pause
 		b.sendBack(l, c, true)
-	case trial && t.guessed || max(len(*t.unknown), len(*t.publisher)) >= breakAfter:
+	case probe && t.guessed || max(len(*t.unknown), len(*t.publisher)) >= breakAfter:
 		b.pause(c.Row, res.Err, true)
 		b.sendBack(l, c, true)
-	case trial:
+	case probe:
 		b.reopen(t)
 		b.rejected(l, c, res)
 	default:
@@ -59,20 +59,20 @@ func (b *Board) failedUnknown(l *lane, c *Call, res Result) {
 func (b *Board) works(c *Call) {
 	t := c.topic
 	*t.unknown, *t.publisher = nil, nil
-	if t.trial == c.Row || t.paused && t.guessed {
+	if t.probe == c.Row || t.paused && t.guessed {
 		b.reopen(t)
 	}
 }
 
-// bringHeads makes the late heads of a topic due now. It visits all heads of the lanes that have late ones.
-func (b *Board) bringHeads(t *topic) {
+// retryOverdue makes the overdue heads of a topic due now. It visits all heads of the lanes that have overdue ones.
+func (b *Board) retryOverdue(t *topic) {
 	for _, l := range b.lanes {
-		if l == nil || l.late[t.name] == 0 {
+		if l == nil || l.overdue[t.name] == 0 {
 			continue
 		}
 		var sooner []*head
 		for _, h := range l.retries {
-			if h.late && h.topic == t.name && h.due.After(b.now) {
+			if h.overdue && h.topic == t.name && h.due.After(b.now) {
 				sooner = append(sooner, h)
 			}
 		}

@@ -24,7 +24,7 @@ const manyCalls = 8
 func (b *Board) Next(now time.Time, tag any) *Call {
 	b.now = now
 	t := b.turns.front
-	if t == nil || b.stopped || b.places() == 0 {
+	if t == nil || b.stopped || b.freeSlots() == 0 {
 		return nil
 	}
 	c := t.first()
@@ -35,25 +35,25 @@ func (b *Board) Next(now time.Time, tag any) *Call {
 	l := b.lanes[c.Row.Term.Lane]
 	if k := c.key; k != nil {
 		if !c.pass {
-			k.first, c.behind = c.behind, nil
+			k.first, c.nextOfKey = c.nextOfKey, nil
 			if k.n--; k.n == 0 {
 				k.last = nil
 			}
 		}
-		k.under = c.Row
+		k.inFlight = c.Row
 	}
 	c.state, c.Started, c.Tag = young, now, tag
 	b.young.push(c)
 	b.calls++
 	t.calls++
-	l.underWay++
+	l.inFlight++
 	l.moves(c.Row, -1)
 	b.update(t)
 	return c
 }
 
-// places returns how many more calls may start.
-func (b *Board) places() int {
+// freeSlots returns how many more calls may start.
+func (b *Board) freeSlots() int {
 	return max(0, min(b.cfg.Concurrency-b.young.n, manyCalls*b.cfg.Concurrency-b.calls))
 }
 
@@ -81,8 +81,8 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 	c.state = returned
 	b.calls--
 	t.calls--
-	if t.calls == b.cfg.Concurrency-1 && t.wantsTrial() { // there is a slot for it now
-		b.bringHeads(t)
+	if t.calls == b.cfg.Concurrency-1 && t.wantsProbe() { // there is a slot for it now
+		b.retryOverdue(t)
 	}
 	if t.jammed && t.hung < b.cfg.Concurrency {
 		t.jammed = false
@@ -106,8 +106,8 @@ func (b *Board) Returned(now time.Time, c *Call, r Result) {
 // Expired reports whether TimedOut must still be called for a call.
 func (c *Call) Expired() bool { return c.state == expired }
 
-// UnderWay returns all calls that have not returned, including hung ones.
-func (b *Board) UnderWay() []*Call {
+// InFlight returns all calls that have not returned, including hung ones.
+func (b *Board) InFlight() []*Call {
 	list := make([]*Call, 0, b.calls)
 	for _, first := range []*Call{b.young.front, b.slow.front, b.old.front} {
 		for c := first; c != nil; c = c.next {
@@ -128,7 +128,7 @@ func (b *Board) TimedOut(now time.Time, c *Call, r Result) {
 	t := c.topic
 	if t.hung++; t.hung == b.cfg.Concurrency {
 		t.jammed, t.repeat = true, now.Add(repeatEvery)
-		b.trouble(t)
+		b.degrade(t)
 		b.report(Report{Kind: TopicJammed, Topic: t.name, Failures: t.hung, Err: r.Err})
 	}
 	b.leave(c)
@@ -140,10 +140,10 @@ func (b *Board) leave(c *Call) {
 	b.rows--
 	b.bytes -= c.Row.size()
 	if l := b.lane(c.Row.Term); l != nil {
-		l.underWay--
+		l.inFlight--
 	}
-	if c.key != nil && c.key.under == c.Row {
-		c.key.under = nil
+	if c.key != nil && c.key.inFlight == c.Row {
+		c.key.inFlight = nil
 	}
 }
 
@@ -173,7 +173,7 @@ func (b *Board) Tick(now time.Time) {
 	}
 	b.deferExcess()
 	b.reopenIdle()
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		if (t.paused || t.jammed) && !now.Before(t.repeat) {
 			t.repeat = now.Add(repeatEvery)
 			if t.paused {

@@ -36,7 +36,7 @@ func (f *forwarder) check(thoroughly bool) {
 		}
 	}
 	if thoroughly {
-		if n := len(f.machine.UnderWay()); n != len(calls) {
+		if n := len(f.machine.InFlight()); n != len(calls) {
 			f.m.failf("forwarder %d says that %d calls are under way, and %d are", f.id, n, len(calls))
 		}
 		if problem := f.board.Check(calls); problem != "" {
@@ -136,12 +136,12 @@ func (f *forwarder) checkEnd() {
 	f.m.db.now = f.m.db.now.Add(time.Hour)
 	f.board.Tick(f.m.db.now)
 	f.board.ReadBegins(f.m.db.now) // forgets
-	f.board.ReadFailed(f.m.db.now, board.Asks{})
+	f.board.ReadFailed(f.m.db.now, board.Request{})
 	s := f.board.Sizes()
 	if f.machine.Stopping() {
-		s.Troubled = 0 // a topic that was paused stays so: nothing is tried any more
+		s.Degraded = 0 // a topic that was paused stays so: nothing is tried any more
 	}
-	if s.Troubled+s.Keys+s.Heads-s.Loose+s.Lows > 0 {
+	if s.Degraded+s.Keys+s.Heads-s.Keyless+s.Lows > 0 {
 		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)
 	}
 	for r, t := range f.told {

@@ -25,12 +25,12 @@ func (b *Board) BlockedKeys() (n int) {
 			n += len(l.heads)
 		}
 	}
-	return n - b.loose
+	return n - b.keyless
 }
 
 // Closed returns the topics that are not published to now: paused, paused by an operator, slow or jammed.
 func (b *Board) Closed() (names []string) {
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		if t.closed {
 			names = append(names, t.name)
 		}

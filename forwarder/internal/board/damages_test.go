@@ -27,14 +27,14 @@ func (b *Board) ForgetLows() {
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(l.keys)) {
-			if k := l.keys[name]; k.low != 0 && !k.asked {
+			if k := l.keys[name]; k.low != 0 && !k.inRead {
 				k.low = 0
 				l.lows--
 				b.unlist(k)
 				b.tidy(k)
 			}
 		}
-		for _, t := range b.troubled {
+		for _, t := range b.degraded {
 			if t.lowIn(l) != 0 {
 				t.setLow(l, 0)
 				b.forgetWaits(t, l)
@@ -50,11 +50,11 @@ func (b *Board) RaiseLows() {
 			continue
 		}
 		for _, k := range l.keys {
-			if k.low != 0 && !k.asked {
+			if k.low != 0 && !k.inRead {
 				k.low++
 			}
 		}
-		for _, t := range b.troubled {
+		for _, t := range b.degraded {
 			if low := t.lowIn(l); low != 0 {
 				t.setLow(l, low+1)
 			}
@@ -65,7 +65,7 @@ func (b *Board) RaiseLows() {
 // HasLows says whether anything is deferred in the lane of a term.
 func (b *Board) HasLows(t Term) bool {
 	l := b.lane(t)
-	return l != nil && (l.lows > 0 || slices.ContainsFunc(b.troubled, func(t *topic) bool { return t.lowIn(l) != 0 }))
+	return l != nil && (l.lows > 0 || slices.ContainsFunc(b.degraded, func(t *topic) bool { return t.lowIn(l) != 0 }))
 }
 
 // ForgetHeads lets go of heads whose failure is not settled yet.
@@ -73,7 +73,7 @@ func (b *Board) ForgetHeads() {
 	for _, l := range b.lanes {
 		if l != nil {
 			for _, id := range slices.Sorted(maps.Keys(l.heads)) {
-				if h := l.heads[id]; h != nil && h.place < 0 && h.key != nil && h.key.under == nil {
+				if h := l.heads[id]; h != nil && h.index < 0 && h.key != nil && h.key.inFlight == nil {
 					b.removeHead(l, h)
 				}
 			}
@@ -81,26 +81,27 @@ func (b *Board) ForgetHeads() {
 	}
 }
 
-// AskOther changes which rows are to be the trials of their topics. To be called after ReadBegins, and TakeAnyway before
-// RowsRead.
-func (a *Asks) AskOther(other func(key string, id int64) int64) {
-	for i, ask := range a.asks {
-		if ask.why == forTrial && ask.name != "" {
-			a.asks[i].id = other(ask.name, ask.id)
-			a.IDs[i] = a.asks[i].id
+// AskOther changes which rows are to be the probes of their topics. To be called after ReadBegins, and TakeAnyway
+// before RowsRead.
+func (a *Request) AskOther(other func(key string, id int64) int64) {
+	for i, fetch := range a.fetches {
+		if fetch.why == forProbe && fetch.name != "" {
+			a.fetches[i].id = other(fetch.name, fetch.id)
+			a.IDs[i] = a.fetches[i].id
 		}
 	}
 }
 
-// TakeAnyway takes a trial although it is not the first of its key.
-func (b *Board) TakeAnyway(a Asks, r Read) {
-	for _, ask := range a.asks {
-		f, found := r.ByID[ask.id]
-		l, t := b.open(ask.term), ask.topic
-		if l == nil || ask.why != forTrial || ask.name == "" || !found || f.Dead || l.knows(ask.id) || f.Row.Topic != t.name {
+// TakeAnyway takes a probe although it is not the first of its key.
+func (b *Board) TakeAnyway(a Request, r Read) {
+	for _, fetch := range a.fetches {
+		f, found := r.ByID[fetch.id]
+		l, t := b.open(fetch.term), fetch.topic
+		if l == nil || fetch.why != forProbe || fetch.name == "" || !found || f.Dead || l.knows(fetch.id) ||
+			f.Row.Topic != t.name {
 			continue
 		}
-		if k := l.keyOf(ask.name); k.isIdle(ask.id) && t.paused && t.trial == nil && !t.byOperator && b.hasPlace(t) {
+		if k := l.keyOf(fetch.name); k.isIdle(fetch.id) && t.paused && t.probe == nil && !t.byOperator && b.hasSlot(t) {
 			b.letPass(l, k, f.Row, t)
 		} else {
 			b.tidy(k)

@@ -201,11 +201,11 @@ func (d *database) lastOf(key string, id int64) int64 {
 }
 
 // sweep lists pending rows of a lane in a range.
-func (d *database) sweep(lane int16, from, to int64) []board.Stray {
-	var rows []board.Stray
+func (d *database) sweep(lane int16, from, to int64) []board.Orphan {
+	var rows []board.Orphan
 	for _, m := range d.table {
 		if m.lane == lane && m.id > from && m.id <= to && m.pending() && m.due.IsZero() {
-			rows = append(rows, board.Stray{ID: m.id, Key: m.key, Topic: m.topic})
+			rows = append(rows, board.Orphan{ID: m.id, Key: m.key, Topic: m.topic})
 		}
 	}
 	return rows

@@ -116,10 +116,10 @@ func (b *Board) deferFor(l *lane, t *topic, r *Row, again bool) {
 	if low := t.lowIn(l); low == 0 || r.ID < low {
 		t.setLow(l, r.ID)
 	}
-	b.trouble(t)
-	first := probe{l.term, r.ID, r.Key}
+	b.degrade(t)
+	first := candidate{l.term, r.ID, r.Key}
 	if r.Key == "" {
-		t.mayTry(first, again)
+		t.addCandidate(first, again)
 		return
 	}
 	switch d, waits := l.waits[r.Key]; {
@@ -141,12 +141,12 @@ func (b *Board) deferFor(l *lane, t *topic, r *Row, again bool) {
 		}
 	}
 	l.waits[r.Key] = deferral{t, r.ID}
-	t.mayTry(first, again)
+	t.addCandidate(first, again)
 }
 
-// goesOn makes a key catch up although it waits for a closed topic: its first row is out of the way, and the next may
+// unblock makes a key catch up although it waits for a closed topic: its first row is out of the way, and the next may
 // be on another topic.
-func (b *Board) goesOn(l *lane, name string) {
+func (b *Board) unblock(l *lane, name string) {
 	if d, waits := l.waits[name]; waits {
 		delete(l.waits, name)
 		b.waiting--
@@ -156,18 +156,18 @@ func (b *Board) goesOn(l *lane, name string) {
 	}
 }
 
-// passed continues with a key when a row of it is out of the way.
-func (b *Board) passed(k *key, id int64) {
+// rowDone continues with a key when a row of it is out of the way.
+func (b *Board) rowDone(k *key, id int64) {
 	if d, waits := k.lane.waits[k.name]; waits && d.low <= id && d.topic.closed && k.isIdle(d.low) {
-		b.goesOn(k.lane, k.name)
+		b.unblock(k.lane, k.name)
 	} else {
 		b.advance(k)
 	}
 }
 
-// askCatch adds to a what to catch up with, within a room of that many rows, and returns how many rows it may bring:
-// half are for keys, and most of the rest for topics that are open again.
-func (b *Board) askCatch(a *Asks, room int) (most int) {
+// requestCatchUp adds to a what to catch up with, within a room of that many rows, and returns how many rows it may
+// bring: half are for keys, and most of the rest for topics that are open again.
+func (b *Board) requestCatchUp(a *Request, room int) (most int) {
 	c := &a.Catch
 	from := func(l *lane, id int64) {
 		if at := &c.From[l.term.Lane]; *at == 0 || id < *at {
@@ -184,18 +184,18 @@ func (b *Board) askCatch(a *Asks, room int) (most int) {
 		for left > 0 && len(c.keys) < mostKeys && l.catching.front != nil {
 			k := l.catching.front
 			b.unlist(k)
-			if k.low == 0 || k.blocked(k.low) || k.stuck() || k.asked {
+			if k.low == 0 || k.blocked(k.low) || k.stuck() || k.inRead {
 				continue // it is listed again when that has changed
 			}
 			n := min(max(1, b.cfg.Chain-int(k.n)), share, left)
 			left -= n
-			k.asked, k.deadNext = true, false
+			k.inRead, k.deadNext = true, false
 			c.keys, c.Keys = append(c.keys, k), append(c.Keys, k.name)
 			c.Limits[l.term.Lane] += int64(n)
 			from(l, k.low)
 		}
 	}
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		if t.closed {
 			continue
 		}
@@ -236,7 +236,7 @@ func (r *Read) count() {
 const toItsMark = 1<<63 - 1
 
 // reached returns the id up to which a read has caught up in each lane.
-func (a *Asks) reached(r *Read) (to [Lanes]int64) {
+func (a *Request) reached(r *Read) (to [Lanes]int64) {
 	r.count()
 	for n, limit := range a.Catch.Limits {
 		switch cut := r.CaughtCut[n]; {
@@ -254,7 +254,7 @@ func (a *Asks) reached(r *Read) (to [Lanes]int64) {
 }
 
 // caughtUp handles the rows with which a read has caught up.
-func (b *Board) caughtUp(a Asks, r Read) {
+func (b *Board) caughtUp(a Request, r Read) {
 	c := &a.Catch
 	if c.None() {
 		return
@@ -303,7 +303,7 @@ func (b *Board) caughtUp(a Asks, r Read) {
 
 // deadNext looks for rows of keys that were asked for and declared dead after they were deferred. Such a row blocks its
 // key as soon as no lower one is pending. Until then the key stays deferred from that row on: these ids are returned.
-func (b *Board) deadNext(a Asks, r Read, to [Lanes]int64) (from map[*key]int64) {
+func (b *Board) deadNext(a Request, r Read, to [Lanes]int64) (from map[*key]int64) {
 	lowest := map[string]*Row{}
 	for id, f := range r.ByID {
 		if is := lowest[f.Row.Key]; f.Dead && id <= to[f.Row.Term.Lane] && (is == nil || id < is.ID) {
@@ -331,10 +331,10 @@ func (b *Board) deadNext(a Asks, r Read, to [Lanes]int64) (from map[*key]int64) 
 }
 
 // endCatch ends catching up with keys.
-func (b *Board) endCatch(a Asks) {
+func (b *Board) endCatch(a Request) {
 	for _, k := range a.Catch.keys {
-		if k.asked && b.open(k.lane.term) == k.lane {
-			k.asked = false
+		if k.inRead && b.open(k.lane.term) == k.lane {
+			k.inRead = false
 			b.advance(k)
 		}
 	}
@@ -342,7 +342,7 @@ func (b *Board) endCatch(a Asks) {
 
 // forgetWaits forgets which keys of a lane wait for a topic.
 func (b *Board) forgetWaits(t *topic, l *lane) {
-	others := slices.ContainsFunc(b.troubled, func(o *topic) bool { return o != t && o.lowIn(l) != 0 })
+	others := slices.ContainsFunc(b.degraded, func(o *topic) bool { return o != t && o.lowIn(l) != 0 })
 	if !others {
 		b.waiting -= len(l.waits)
 		l.waits, l.over = nil, 0
@@ -359,7 +359,7 @@ func (b *Board) forgetWaits(t *topic, l *lane) {
 // forgetAway corrects the number of deferred rows in lanes in which nothing is deferred.
 func (b *Board) forgetAway() {
 	var lanes uint64
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		lanes |= t.lanes
 	}
 	for n, l := range b.lanes {

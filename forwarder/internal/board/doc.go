@@ -11,7 +11,7 @@
 //   - An id is known if its row is in memory, or was settled since the last read began, or waits for another attempt: a
 //     read that returns it brings nothing new.
 //   - A head is a row that waits for another attempt. It blocks its key: no row of the key with a higher id is
-//     published. It is late if its time has come and it is postponed.
+//     published. It is overdue if its time has come and it is postponed.
 //   - A topic is paused when its broker cannot be reached, or by an operator; slow when slow and hung calls use most of
 //     its slots; jammed when all of its slots are used by hung calls. While it is paused, or slow with enough rows in
 //     memory, it is closed.
@@ -19,9 +19,9 @@
 //     remembers the lowest id from which to read again, its low. A key that waits has a deferred row on a closed topic:
 //     its rows on other topics are deferred too.
 //   - To catch up is to read deferred rows again that may now continue: see Catch. It is part of an ordinary read.
-//   - An ask is a row to read by id, with the reason: retry, trial, or stray (pending, and unknown to the board).
-//   - A trial is the message that probes whether a paused topic works again; it is asked for when there is a slot for
-//     its call. A pass lets a head or a trial go although its key is blocked.
+//   - A fetch is a row to read by id, with the reason: retry, probe, or orphan (pending, and unknown to the board).
+//   - A probe is the message that tests whether a paused topic works again; it is fetched when there is a slot for its
+//     call. A pass lets a head or a probe go although its key is blocked.
 //   - A call is one Publish in flight: young, then slow, expired at its timeout, and hung once that was charged and it
 //     still has not returned.
 //   - To settle is to write results to the database; the database's answer to a failure is an outcome.
@@ -29,7 +29,7 @@
 //
 // # The states of a row
 //
-//	RowsRead -> in its chain -> queued -> under way -> published ------------------> settled -> forgotten
+//	RowsRead -> in its chain -> queued -> in flight -> published ------------------> settled -> forgotten
 //	   |            ^   |                     |
 //	   |            |   v                     +-> rejected, permanent: a head, and a failure to settle
 //	   +------> deferred, caught up           |     outcome Waiting: asked for when due, goes with a pass
@@ -43,7 +43,7 @@
 //	                                          If an operator had the message sent again, and that was read since, no
 //	                                          answer says anything of it: its head stays
 //
-//	topic: open -> paused -> trial asked for -> trial under way -> open, or paused for longer
+//	topic: open -> paused -> probe fetched -> probe in flight -> open, or paused for longer
 //	       open -> slow -> jammed -> open; other topics go on
 //	lane:  LaneTaken -> read -> HandBack -> free -> LanesLost, or LanesLost at any time
 //
@@ -78,7 +78,7 @@
 //
 //	rows in memory, and their bytes      Beyond Config.Rows or Bytes a read returns only the rows asked for by id, and a
 //	                                     few others, because all rows in memory may wait behind a few hung calls. At
-//	                                     twice as much: trials only. Large rows come without payload; a read keeps those
+//	                                     twice as much: probes only. Large rows come without payload; a read keeps those
 //	                                     that there is room for, and always one.
 //	calls                                Concurrency young calls, and as many of one topic, of any age; 8 times as many
 //	                                     in total. A topic whose calls hang stops itself and is reported as jammed; eight
@@ -97,7 +97,7 @@
 //	                                     the topic again and again; instead each poll reads its due rows too.
 //	heads                                No bound for those with a key: each blocked key must be known. About 300 bytes
 //	                                     each. Without a key, Config.Deferred; the others are read when they fall due.
-//	strays that wait for a read          1,000. The next sweep finds the others.
+//	orphans that wait for a read         1,000. The next sweep finds the others.
 //	idle topics                          1,024; the others are forgotten.
 //	unsettled results                    Beyond twice Config.Rows nothing more is read.
 //
@@ -106,16 +106,16 @@
 // same reads also return other committed rows.
 //
 // No event visits more than a few hundred keys or rows, except: those that get rows as an argument (RowsRead, Settled);
-// the end of a pause, which visits all heads if some are late; the end of catching up with a topic, which visits the
+// the end of a pause, which visits all heads if some are overdue; the end of catching up with a topic, which visits the
 // waiting keys of a lane; HeadsSeen and Firsts, which visit the heads and the waiting keys of a lane; and forgetting a
 // lane, which visits its rows in memory. The heads of a newly taken lane, which may be very many, are sorted outside
 // the board (NewTaken).
 //
 // # Files
 //
-// lanes.go terms, handing back, forgetting; reads.go and asks.go the requests and results of reads; large.go rows that
+// lanes.go terms, handing back, forgetting; reads.go and fetches.go requests and results of reads; large.go rows that
 // came without payload; rows.go into memory and out of it; keys.go chains; deferred.go deferred rows, and catching up;
-// topics.go queues, slots, slow topics; pauses.go closed topics and their trials; breaker.go unrecognised errors;
+// topics.go queues, slots, slow topics; pauses.go closed topics and their probes; breaker.go unrecognised errors;
 // calls.go from Next to Returned; retries.go heads; acts.go rows that an operator requeued in one act; results.go
 // results of calls, and their settling; effects.go what others must do about it; ids.go; list.go.
 package board

@@ -93,7 +93,7 @@ func (f *forwarder) sweep(t board.Term) {
 	if len(ids) > 0 {
 		f.logf("sweeps lane %d: %v", t.Lane, ids)
 	}
-	f.machine.Swept(at, map[int16][]board.Stray{t.Lane: ids}, limit)
+	f.machine.Swept(at, map[int16][]board.Orphan{t.Lane: ids}, limit)
 	f.take()
 	f.sweeping[t.Lane] = at[0].Cursor
 }

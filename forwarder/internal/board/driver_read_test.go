@@ -155,12 +155,12 @@ func (f *forwarder) beginRead() {
 		return
 	}
 	if f.m.variant.triesFromTheTop {
-		r.req.Asks.AskOther(f.m.db.lastOf)
+		r.req.Board.AskOther(f.m.db.lastOf)
 	}
 	f.take()
 	w := &r.req.Window
 	w.Stretch = min(w.Stretch, f.m.stretch())
-	c := &r.req.Asks.Catch
+	c := &r.req.Board.Catch
 	for n, limit := range c.Limits {
 		if most := f.m.stretch(); limit > 0 && c.From[n]+most < c.Upto[n] {
 			c.Upto[n] = c.From[n] + most
@@ -173,7 +173,7 @@ func (f *forwarder) beginRead() {
 	f.reading, f.dirty, f.read, f.more = r, false, false, false
 	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 {
 		return w.Limits[n]
-	}), w.Stretch, r.req.Asks.IDs)
+	}), w.Stretch, r.req.Board.IDs)
 	if !c.None() {
 		f.logf("catches up from %v, to %v, limits %v, all of %b, keys %q", f.used(func(n int16) int64 { return c.From[n] }),
 			f.used(func(n int16) int64 { return c.Upto[n] }), f.used(func(n int16) int64 { return c.Limits[n] }), c.All, c.Keys)
@@ -200,9 +200,9 @@ func (f *forwarder) evaluate(r *reading) {
 	}
 	w := &r.req.Window
 	q := query{owner: f.id, xids: w.Xids, bounds: w.Bounds, los: w.Los, segmentBounds: w.SegmentBounds,
-		stretch: w.Stretch, ids: r.req.Asks.IDs, due: r.req.Due, single: w.Single}
+		stretch: w.Stretch, ids: r.req.Board.IDs, due: r.req.Due, single: w.Single}
 	if f.m.leavesOut {
-		q.closed = r.req.Asks.Closed
+		q.closed = r.req.Board.Closed
 	}
 	for n, epoch := range w.Epochs {
 		if epoch == 0 {
@@ -210,8 +210,8 @@ func (f *forwarder) evaluate(r *reading) {
 		}
 		l := laneQuery{
 			lane: int16(n), epoch: epoch, mark: w.Marks[n], rows: w.Limits[n], rewound: w.Rewound[n],
-			due:   int64(r.req.Asks.Due[n]),
-			catch: f.m.variant.catchOf(&r.req.Asks.Catch, n),
+			due:   int64(r.req.Board.Due[n]),
+			catch: f.m.variant.catchOf(&r.req.Board.Catch, n),
 		}
 		q.lanes = append(q.lanes, l)
 	}
@@ -299,11 +299,11 @@ func (f *forwarder) endRead(r *reading) {
 	case v.waitsIgnored:
 		f.board.ForgetWaits()
 	case v.limitIgnored:
-		for n := range r.req.Asks.Catch.Limits {
-			r.req.Asks.Catch.Limits[n] *= 1000
+		for n := range r.req.Board.Catch.Limits {
+			r.req.Board.Catch.Limits[n] *= 1000
 		}
 	case v.triesFromTheTop:
-		f.board.TakeAnyway(r.req.Asks, a.Read)
+		f.board.TakeAnyway(r.req.Board, a.Read)
 	}
 	if a.HasPart(&r.req, 1) && f.m.chance(30) {
 		f.machine.PartRead(f.m.db.now, &a, 1+f.m.rng.IntN(len(a.Read.Ready)-1))

@@ -114,7 +114,7 @@ func (f *forwarder) take() {
 	for _, r := range e.Reports {
 		f.logf("reports %+v", r)
 		f.m.overflowed = f.m.overflowed || r.Kind == board.TooManyWait
-		if r.Kind == board.StrayFound && !f.m.operators {
+		if r.Kind == board.OrphanFound && !f.m.operators {
 			f.m.failf("forwarder %d: the sweep found row %d, which nobody knew of", f.id, r.ID)
 		}
 	}

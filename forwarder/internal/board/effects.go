@@ -40,7 +40,7 @@ const (
 	TopicJammed                    // all of its slots are used by hung calls
 	RowRejected                    // a message failed and will be tried again
 	RowDead                        // a message will not be tried again
-	StrayFound                     // the sweep found a message that was unknown
+	OrphanFound                    // the sweep found a message that was unknown
 	TooManyWait                    // more keys have rows on closed topics than may wait for them
 )
 
@@ -49,10 +49,10 @@ func (b *Board) Effects() Effects {
 	e := b.effects
 	b.effects = Effects{}
 	if !b.stopped {
-		e.Publish = min(b.ready, b.places())
+		e.Publish = min(b.ready, b.freeSlots())
 		room := b.HasRoom()
-		if room && (b.asksMore || !b.hadRoom) {
-			e.Read, b.asksMore = true, false
+		if room && (b.moreToCatch || !b.hadRoom) {
+			e.Read, b.moreToCatch = true, false
 		}
 		b.hadRoom = room
 	}

@@ -1,11 +1,11 @@
 package board
 
 // Sizes is what is remembered.
-// Heads with the Loose ones, that have no key
-type Sizes struct{ Topics, Troubled, Keys, Known, Heads, Loose, Lows int }
+// Heads with the Keyless ones, that have no key
+type Sizes struct{ Topics, Degraded, Keys, Known, Heads, Keyless, Lows int }
 
 func (b *Board) Sizes() Sizes {
-	s := Sizes{Topics: len(b.topics), Troubled: len(b.troubled), Loose: b.loose}
+	s := Sizes{Topics: len(b.topics), Degraded: len(b.degraded), Keyless: b.keyless}
 	for _, l := range b.lanes {
 		if l != nil {
 			s.Keys += len(l.keys)

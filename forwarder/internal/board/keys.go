@@ -6,11 +6,11 @@ package board
 type key struct {
 	lane        *lane
 	name        string
-	under       *Row // in flight, or about to be with a pass
+	inFlight    *Row // in flight, or about to be with a pass
 	first, last *Row // the chain
 	n           int32
 	listed      bool  // on the lane's list
-	asked       bool  // a read in flight catches up with it
+	inRead      bool  // a read in flight catches up with it
 	deadNext    bool  // the row at low is dead, and will block the key
 	moreDue     bool  // a due row of it was not kept, although it is not blocked
 	top         int64 // the highest id in the chain
@@ -43,7 +43,7 @@ func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
 	switch {
 	case due || !k.joinsBefore(r.ID):
 		if k.last != nil {
-			at = &k.last.call.behind
+			at = &k.last.call.nextOfKey
 		}
 		k.last = r
 	default:
@@ -52,10 +52,10 @@ func (b *Board) join(k *key, r *Row, due bool) (kept bool) {
 			first.call.state = idle
 		}
 		for (*at).ID < r.ID {
-			at = &(*at).call.behind
+			at = &(*at).call.nextOfKey
 		}
 	}
-	r.call.behind, *at = *at, r
+	r.call.nextOfKey, *at = *at, r
 	if k.n++; k.n == 1 {
 		k.top = 0
 	}
@@ -74,7 +74,7 @@ func (k *key) joinsBefore(id int64) bool {
 	if id > k.top {
 		return false
 	}
-	for r := k.first; r != nil; r = r.call.behind {
+	for r := k.first; r != nil; r = r.call.nextOfKey {
 		if r.ID > id {
 			return true
 		}
@@ -86,7 +86,7 @@ func (k *key) joinsBefore(id int64) bool {
 // for the topic.
 func (b *Board) queueFirst(k *key) {
 	r := k.first
-	if r == nil || k.under != nil || r.call.state == pending || k.blocked(r.ID) {
+	if r == nil || k.inFlight != nil || r.call.state == pending || k.blocked(r.ID) {
 		return
 	}
 	if t := r.call.topic; t.closed {
@@ -107,8 +107,8 @@ func (b *Board) putBack(k *key) {
 	r := k.first
 	k.first, k.last, k.n = nil, nil, 0
 	for r != nil {
-		behind := r.call.behind
-		r.call.behind = nil
+		behind := r.call.nextOfKey
+		r.call.nextOfKey = nil
 		b.drop(k.lane, r)
 		k.lane.away++
 		b.postpone(k, r)
@@ -126,18 +126,18 @@ func (b *Board) withdraw(l *lane, r *Row) {
 	switch k := c.key; {
 	case k == nil:
 	case c.pass:
-		k.under = nil
+		k.inFlight = nil
 	default:
 		var before *Row
 		at := &k.first
 		for *at != r {
-			before, at = *at, &(*at).call.behind
+			before, at = *at, &(*at).call.nextOfKey
 		}
-		*at = c.behind
+		*at = c.nextOfKey
 		if k.last == r {
 			k.last = before
 		}
-		c.behind = nil
+		c.nextOfKey = nil
 		k.n--
 	}
 }
@@ -147,13 +147,13 @@ func (b *Board) withdraw(l *lane, r *Row) {
 func (b *Board) advance(k *key) {
 	b.queueFirst(k)
 	few := int(k.n) <= b.cfg.Chain/4 && (!k.deadNext || k.isIdle(k.low))
-	if k.low != 0 && !k.blocked(k.low) && !k.asked && !k.listed && !k.stuck() && few {
+	if k.low != 0 && !k.blocked(k.low) && !k.inRead && !k.listed && !k.stuck() && few {
 		k.listed = true
 		k.lane.catching.push(k)
-		b.asksMore = true
+		b.moreToCatch = true
 	}
 	if k.moreDue && k.heads.len() == 0 && !k.stuck() && k.low == 0 && int(k.n) <= b.cfg.Chain/4 {
-		k.moreDue, b.wantDue, b.asksMore = false, true, true
+		k.moreDue, b.wantDue, b.moreToCatch = false, true, true
 	}
 	if k.heads.len() > 0 {
 		b.endWait(k.lane, k.lane.heads[k.heads.lowest()])
@@ -163,7 +163,7 @@ func (b *Board) advance(k *key) {
 
 // tidy forgets a key that has nothing left.
 func (b *Board) tidy(k *key) {
-	if k.under != nil || k.n > 0 || k.heads.len() > 0 || k.low != 0 || k.asked {
+	if k.inFlight != nil || k.n > 0 || k.heads.len() > 0 || k.low != 0 || k.inRead {
 		return
 	}
 	b.unlist(k)

@@ -12,7 +12,7 @@ type lane struct {
 	known      map[int64]*Row // in memory, and settled rows that the last read may still have seen as pending
 	heads      map[int64]*head
 	retries    retries
-	late       map[string]int      // per topic, the number of late heads: their time has come, and they are postponed
+	overdue    map[string]int      // per topic, the number of overdue heads: their time has come, and they are postponed
 	waits      map[string]deferral // keys that wait for topics
 	catching   list[key, *key]     // keys to be caught up
 	lows       int                 // keys with deferred rows
@@ -24,8 +24,8 @@ type lane struct {
 
 	rows      int // in memory and not in flight
 	bytes     int64
-	underWay  int // calls, without hung ones
-	loose     int // heads without a key
+	inFlight  int // calls, without hung ones
+	keyless   int // heads without a key
 	unsettled int
 
 	dueAgain int  // how many rows the last read of due rows may return again
@@ -133,7 +133,7 @@ func (b *Board) handBack(l *lane) {
 // Stop hands back all lanes. From now on nothing is asked for and Next returns nil.
 func (b *Board) Stop() {
 	b.stopped = true
-	b.strays = nil
+	b.orphans = nil
 	for _, l := range b.lanes {
 		if l != nil && !l.handing {
 			b.handBack(l)
@@ -143,7 +143,7 @@ func (b *Board) Stop() {
 
 // freeIfDone reports a lane as free that is being handed back, once nothing of it is in flight or unsettled.
 func (b *Board) freeIfDone(l *lane) {
-	if l.handing && !l.free && l.underWay == 0 && l.unsettled == 0 {
+	if l.handing && !l.free && l.inFlight == 0 && l.unsettled == 0 {
 		l.free = true
 		b.effects.Free = append(b.effects.Free, l.term)
 	}
@@ -164,8 +164,8 @@ func (b *Board) forgetLane(l *lane) {
 		l.moves(r, -1)
 	}
 	for _, t := range b.topics {
-		if t.trial != nil && t.trial.Term == l.term {
-			t.trial = nil // its result counts only for itself
+		if t.probe != nil && t.probe.Term == l.term {
+			t.probe = nil // its result counts only for itself
 		}
 		if t.lowIn(l) != 0 {
 			t.setLow(l, 0)
@@ -176,12 +176,12 @@ func (b *Board) forgetLane(l *lane) {
 	b.rows -= rows
 	b.bytes -= bytes
 	b.waiting -= len(l.waits)
-	b.loose -= l.loose
-	l.loose = 0
+	b.keyless -= l.keyless
+	l.keyless = 0
 	l.keys, l.known, l.heads, l.retries, l.waits = nil, nil, nil, nil, nil
-	l.catching, l.late, l.lows, l.away, l.over = list[key, *key]{}, nil, 0, 0, 0
+	l.catching, l.overdue, l.lows, l.away, l.over = list[key, *key]{}, nil, 0, 0, 0
 	b.retryMoved = true
-	b.strays = slices.DeleteFunc(b.strays, func(s stray) bool { return s.term == l.term })
+	b.orphans = slices.DeleteFunc(b.orphans, func(s orphan) bool { return s.term == l.term })
 }
 
 // knows reports whether an id can be ignored when it is read: its row is in memory, or was settled since the last read

@@ -165,7 +165,7 @@ func (m *model) allQuiet() bool {
 		if life, _ := f.window.Life(); len(f.machine.All()) > 0 && window.ServersLife(life) != m.db.lifeName() {
 			return false // it has not noticed yet what became of the server
 		}
-		if s := f.board.Sizes(); s.Heads > s.Loose {
+		if s := f.board.Sizes(); s.Heads > s.Keyless {
 			return false // the recheck has not noticed yet what became of their rows
 		}
 		if f.reading != nil || f.settling != nil || f.more || len(f.calls) > 0 || !f.board.Quiet() {

@@ -5,24 +5,24 @@ import (
 	"time"
 )
 
-// trouble adds a topic to the list of topics that are paused, slow, or have waiting keys.
-func (b *Board) trouble(t *topic) {
-	if !t.troubled {
-		t.troubled = true
-		b.troubled = append(b.troubled, t)
+// degrade adds a topic to the list of topics that are paused, slow, or have waiting keys.
+func (b *Board) degrade(t *topic) {
+	if !t.degraded {
+		t.degraded = true
+		b.degraded = append(b.degraded, t)
 	}
 }
 
-// forgetTroubles removes topics from that list that are open again with nothing left to catch up.
-func (b *Board) forgetTroubles() {
-	kept := b.troubled[:0]
+// forgetDegraded removes topics from that list that are open again with nothing left to catch up.
+func (b *Board) forgetDegraded() {
+	kept := b.degraded[:0]
 	owned := uint64(0)
 	for n, l := range b.lanes {
 		if l != nil && !l.handing {
 			owned |= 1 << n
 		}
 	}
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		if !t.paused && !t.byOperator {
 			t.unseen &= owned // others load requeued rows when they take a lane
 		}
@@ -30,11 +30,11 @@ func (b *Board) forgetTroubles() {
 			kept = append(kept, t)
 			continue
 		}
-		t.troubled, t.low, t.probes = false, nil, nil
+		t.degraded, t.low, t.candidates = false, nil, nil
 		b.forgetTopic(t)
 	}
-	clear(b.troubled[len(kept):])
-	b.troubled = kept
+	clear(b.degraded[len(kept):])
+	b.degraded = kept
 }
 
 // mostFirsts is the approximate number of ids that Firsts returns for a lane.
@@ -53,7 +53,7 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 		}
 	}
 	slices.Sort(ids)
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		for _, queue := range []*list[Call, *Call]{&t.fresh, &t.waited} {
 			for c := queue.front; t.slow && c != nil; c = c.next {
 				if c.key != nil && c.key.lane == l {
@@ -66,7 +66,7 @@ func (b *Board) Firsts(t Term) (ids []int64) {
 }
 
 // isIdle reports whether no row of a key is in memory, and no row up to an id waits for another attempt.
-func (k *key) isIdle(id int64) bool { return k.under == nil && k.n == 0 && !k.blocked(id) }
+func (k *key) isIdle(id int64) bool { return k.inFlight == nil && k.n == 0 && !k.blocked(id) }
 
 // FirstsGone handles those of these ids that are no longer pending, because another settled or deleted them. The next
 // rows of their keys are read.
@@ -102,21 +102,21 @@ func (b *Board) FirstsGone(now time.Time, t Term, ids []int64) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		b.goesOn(l, name)
+		b.unblock(l, name)
 	}
 }
 
-// pause closes the topic of a row that could not be sent, or closes it for longer if the row was its trial. Rows that
+// pause closes the topic of a row that could not be sent, or closes it for longer if the row was its probe. Rows that
 // were sent before the topic was paused change nothing.
 func (b *Board) pause(r *Row, err error, guessed bool) {
 	t := b.topicOf(r.Topic)
-	if t.paused && t.trial != r {
+	if t.paused && t.probe != r {
 		return
 	}
-	t.trial, t.paused, t.guessed, t.err = nil, true, guessed, err
+	t.probe, t.paused, t.guessed, t.err = nil, true, guessed, err
 	t.failures++
 	t.until, t.repeat = b.now.Add(b.cfg.OutageBackoff(t.failures)), b.now.Add(repeatEvery)
-	b.trouble(t)
+	b.degrade(t)
 	b.update(t)
 	b.report(Report{
 		Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: t.until.Sub(b.now), Guessed: guessed, Err: err,
@@ -124,22 +124,22 @@ func (b *Board) pause(r *Row, err error, guessed bool) {
 }
 
 // PauseByOperator receives all topics that are currently paused by an operator. Nothing of them is published, not even
-// a trial, until they are no longer listed.
+// a probe, until they are no longer listed.
 func (b *Board) PauseByOperator(now time.Time, topics []string) {
 	b.now = now
 	for _, name := range topics {
 		if t := b.topicOf(name); !t.byOperator {
 			t.byOperator = true
-			b.trouble(t)
+			b.degrade(t)
 			b.update(t)
 			b.report(Report{Kind: TopicPaused, Topic: name, ByOperator: true})
 		}
 	}
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		if t.byOperator && !slices.Contains(topics, t.name) {
 			t.byOperator = false
 			b.update(t)
-			b.bringHeads(t)
+			b.retryOverdue(t)
 			b.report(Report{Kind: TopicResumed, Topic: t.name, ByOperator: true})
 		}
 	}
@@ -147,11 +147,11 @@ func (b *Board) PauseByOperator(now time.Time, topics []string) {
 
 // reopen ends the pause of a topic. Its deferred rows are caught up as there is room.
 func (b *Board) reopen(t *topic) {
-	trial := t.trial
-	t.trial, t.paused, t.guessed, t.failures, t.err = nil, false, false, 0, nil
-	b.bringHeads(t)
-	if trial != nil && trial.call.state == pending {
-		b.enqueue(trial)
+	probe := t.probe
+	t.probe, t.paused, t.guessed, t.failures, t.err = nil, false, false, 0, nil
+	b.retryOverdue(t)
+	if probe != nil && probe.call.state == pending {
+		b.enqueue(probe)
 	}
 	b.update(t)
 	if !t.jammed {
@@ -164,56 +164,56 @@ func (b *Board) hasLane() bool {
 	return slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && !l.handing })
 }
 
-// reopenIdle ends pauses if there is no lane to send a trial from.
+// reopenIdle ends pauses if there is no lane to send a probe from.
 func (b *Board) reopenIdle() {
-	for _, t := range b.troubled {
-		if !b.stopped && t.wantsTrial() && !b.now.Before(t.until) && !b.hasLane() {
+	for _, t := range b.degraded {
+		if !b.stopped && t.wantsProbe() && !b.now.Before(t.until) && !b.hasLane() {
 			b.reopen(t)
 		}
 	}
 }
 
-// probe is a row that may test whether a topic works again.
-type probe struct {
+// candidate is a row that may test whether a topic works again.
+type candidate struct {
 	term Term
 	id   int64
 	name string // of its key
 }
 
-const mostProbes = 64 // of a topic
+const mostCandidates = 64 // of a topic
 
-// mayTry records a row that may test whether a topic works again. Rows that were handed out before come last.
-func (t *topic) mayTry(p probe, again bool) {
-	switch n := len(t.probes); {
+// addCandidate records a row that may test whether a topic works again. Rows that were handed out before come last.
+func (t *topic) addCandidate(p candidate, again bool) {
+	switch n := len(t.candidates); {
 	case !t.closed && t.unseen == 0:
 	case again:
-		if !slices.Contains(t.probes, p) {
-			t.probes = slices.Insert(t.probes, 0, p)
+		if !slices.Contains(t.candidates, p) {
+			t.candidates = slices.Insert(t.candidates, 0, p)
 		}
-	case n < mostProbes:
-		t.probes = append(t.probes, p)
+	case n < mostCandidates:
+		t.candidates = append(t.candidates, p)
 	default:
-		t.probes[n-1] = p
+		t.candidates[n-1] = p
 	}
 }
 
-// trialOf picks the message that tests whether a topic works again: the last deferred one, and a different one each
+// nextProbe picks the message that tests whether a topic works again: the last deferred one, and a different one each
 // time: if some messages fail by their own fault, a good one is soon found. If there is none, or if all have failed for
-// an unknown reason, the topic is opened: the next message is the trial.
-func (b *Board) trialOf(t *topic) (probe, bool) {
-	for n := len(t.probes); n > 0 && !(t.guessed && t.failures > n); n = len(t.probes) {
-		p := t.probes[n-1]
-		copy(t.probes[1:], t.probes)
-		if t.probes[0] = p; b.mayBeTrial(t, p) {
+// an unknown reason, the topic is opened: the next message is the probe.
+func (b *Board) nextProbe(t *topic) (candidate, bool) {
+	for n := len(t.candidates); n > 0 && !(t.guessed && t.failures > n); n = len(t.candidates) {
+		p := t.candidates[n-1]
+		copy(t.candidates[1:], t.candidates)
+		if t.candidates[0] = p; b.mayProbe(t, p) {
 			return p, true
 		}
-		t.probes = t.probes[1:]
+		t.candidates = t.candidates[1:]
 	}
-	return probe{}, false
+	return candidate{}, false
 }
 
-// mayBeTrial reports whether a row waits for a topic, and no other row of its key has to go before it.
-func (b *Board) mayBeTrial(t *topic, p probe) bool {
+// mayProbe reports whether a row waits for a topic, and no other row of its key has to go before it.
+func (b *Board) mayProbe(t *topic, p candidate) bool {
 	l := b.open(p.term)
 	if l == nil || p.id == 0 || l.knows(p.id) {
 		return false

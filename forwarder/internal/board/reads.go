@@ -10,8 +10,8 @@ import (
 // Room is how much more a read may bring into memory.
 type Room = lanes.Room
 
-// Asks is what the board requests from a read.
-type Asks struct {
+// Request is what the board requests from a read.
+type Request struct {
 	IDs     []int64      // rows to read by id, pending or dead
 	Catch   Catch        // deferred rows that may continue
 	Due     [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them,
@@ -19,22 +19,22 @@ type Asks struct {
 	Closed  []string     // except of these topics: rows that there is no room for would hide others
 	Room    Room
 
-	terms []Term
-	asks  []ask
-	looks []*topic // topics that were closed and whose requeued rows it looks for
+	terms     []Term
+	fetches   []fetch
+	reopening []*topic // topics that were closed and whose requeued rows it looks for
 }
 
 // Read is the complete result of a read.
 type Read struct {
 	Terms []TermRead // terms that were read and are still ours; the board's other terms are over
-	// ByID has the rows of Asks.IDs that are pending, or dead if the dead block their keys; others are gone. It also has
-	// the dead rows of the keys of Asks.Catch.
+	// ByID has the rows of Request.IDs that are pending, or dead if the dead block their keys; others are gone. It also
+	// has the dead rows of the keys of Request.Catch.
 	ByID    map[int64]Found
-	Caught  []*Row // rows of Asks.Catch, in order of id for each lane
+	Caught  []*Row // rows of Request.Catch, in order of id for each lane
 	Ready   []*Row // in order of id for each lane
 	Due     []*Row // due rows, if DueRead
 	DueRead bool
-	Late    map[int64]bool // rows of Asks.IDs for which there was no room
+	Late    map[int64]bool // rows of Request.IDs for which there was no room
 	DueLate bool           // there was not enough room for Due
 
 	CaughtCut [Lanes]int64 // the lowest id of Caught for which there was no room; 0 = there was room
@@ -64,10 +64,10 @@ type Progress struct {
 }
 
 // ReadBegins forgets settled rows, and returns what to read. One read at a time; RowsRead or ReadFailed ends it.
-func (b *Board) ReadBegins(now time.Time) (a Asks) {
+func (b *Board) ReadBegins(now time.Time) (a Request) {
 	b.now = now
 	b.forget()
-	b.forgetTroubles()
+	b.forgetDegraded()
 	b.forgetAway()
 	if b.stopped {
 		return a
@@ -84,24 +84,24 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	// A little room is always available: the rows in memory may all wait behind a few hung calls.
 	some := b.hasSomeRoom()
 	if some {
-		b.askRetries(&a, b.cfg.Rows/4+1) // first: a message that is due anyway serves as its topic's trial
+		b.fetchRetries(&a, b.cfg.Rows/4+1) // first: a message that is due anyway serves as its topic's probe
 	}
-	b.askTrials(&a)
+	b.fetchProbes(&a)
 	if some {
-		caught := b.askCatch(&a, max(b.cfg.Rows/8+1, b.cfg.Rows-b.rows-len(a.IDs)))
+		caught := b.requestCatchUp(&a, max(b.cfg.Rows/8+1, b.cfg.Rows-b.rows-len(a.IDs)))
 		a.Room.Rows = max(b.cfg.Rows-b.rows-len(a.IDs)-caught, len(a.terms))
 		a.Room.Others = caught
 		a.Room.Bytes = max(b.cfg.Bytes-b.bytes, 1)
-		b.askStrays(&a)
+		b.fetchOrphans(&a)
 		b.limitDue(&a)
 		a.WantDue, b.wantDue = b.wantDue, false
 	}
 	a.Room.Others += len(a.IDs)
-	for _, t := range b.troubled {
-		switch looks := some && t.unseen != 0 && (t.asked || !t.closed); {
-		case looks: // before its trial, or the rest of it, goes
+	for _, t := range b.degraded {
+		switch looks := some && t.unseen != 0 && (t.probeInRead || !t.closed); {
+		case looks: // before its probe, or the rest of it, goes
 			a.WantDue = true
-			a.looks = append(a.looks, t)
+			a.reopening = append(a.reopening, t)
 		case t.closed && !b.wantTopics && !(t.guessed && !t.byOperator):
 			a.Closed = append(a.Closed, t.name)
 		}
@@ -109,7 +109,7 @@ func (b *Board) ReadBegins(now time.Time) (a Asks) {
 	return a
 }
 
-// hasSomeRoom reports whether anything but trials may be read. Slow topics may have one row each.
+// hasSomeRoom reports whether anything but probes may be read. Slow topics may have one row each.
 func (b *Board) hasSomeRoom() bool {
 	return b.rows < 2*b.cfg.Rows+manyCalls && b.bytes < 2*b.cfg.Bytes
 }
@@ -121,7 +121,7 @@ func (b *Board) HasRoom() bool {
 
 // limitDue shares the room for due rows among the lanes: half equally, half for those that have more. Rows that the
 // last read returned but that were not brought into memory come again.
-func (b *Board) limitDue(a *Asks) {
+func (b *Board) limitDue(a *Request) {
 	many := 0
 	for _, t := range a.terms {
 		if b.lanes[t.Lane].manyDue {
@@ -153,9 +153,9 @@ func (b *Board) forget() {
 	b.settled = b.settled[:0]
 }
 
-// RowsRead applies a complete read. Rows that had waited come before rows that were read for the first time, and strays
-// come last: by then, rows that were read in the ordinary way are known.
-func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
+// RowsRead applies a complete read. Rows that had waited come before rows that were read for the first time, and
+// orphans come last: by then, rows that were read in the ordinary way are known.
+func (b *Board) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 	b.now = now
 	var ours [Lanes]TermRead
 	for _, t := range r.Terms {
@@ -169,27 +169,28 @@ func (b *Board) RowsRead(now time.Time, a Asks, r Read) (p Progress) {
 	before := b.rows
 	saw := b.sawDue(a, r)
 	b.newHeads(r.Due)
-	for _, ask := range a.asks {
-		looked := saw>>ask.term.Lane&1 != 0 && b.sawTopics
-		if ask.why == forTrial { // without room for anything else, requeued rows are not looked for
-			looked = saw>>ask.term.Lane&1 != 0 || !slices.Contains(a.looks, ask.topic)
+	for _, fetch := range a.fetches {
+		looked := saw>>fetch.term.Lane&1 != 0 && b.sawTopics
+		if fetch.why == forProbe { // without room for anything else, requeued rows are not looked for
+			looked = saw>>fetch.term.Lane&1 != 0 || !slices.Contains(a.reopening, fetch.topic)
 		}
-		if ask.why != forStray && !r.Late[ask.id] {
-			b.answered(ask, r, looked)
+		if fetch.why != forOrphan && !r.Late[fetch.id] {
+			b.fetched(fetch, r, looked)
 		}
 	}
-	b.asked(a, func(ask ask) bool { return r.Late[ask.id] })
+	b.endFetches(a, func(f fetch) bool { return r.Late[f.id] })
 	b.caughtUp(a, r)
 	b.takeReady(r.Ready)
 	if r.DueRead {
 		p.ManyDue, p.Hidden = b.fellDue(a, r.Due)
 		p.ManyDue = p.ManyDue || r.DueLate
 	}
-	for _, ask := range a.asks {
-		f, found := r.ByID[ask.id]
+	for _, fetch := range a.fetches {
+		f, found := r.ByID[fetch.id]
 		// A row above the cursor is read in its order.
-		if l := b.open(ask.term); ask.why == forStray && l != nil && found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {
-			b.strayed(l, f.Row)
+		if l := b.open(fetch.term); fetch.why == forOrphan && l != nil &&
+			found && !f.Dead && fetch.id <= ours[fetch.term.Lane].Mark {
+			b.addOrphan(l, f.Row)
 		}
 	}
 	for _, t := range r.Terms {
@@ -220,7 +221,7 @@ func (b *Board) takeReady(rows []*Row) {
 
 // fellDue applies due rows. A lane hides more rows if it returned as many as it may, and may return more next time. If
 // not, and nothing was new, it is not worth reading again soon.
-func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
+func (b *Board) fellDue(a Request, rows []*Row) (many, hidden bool) {
 	var counts, added [Lanes]int
 	for _, row := range rows {
 		if l := b.open(row.Term); l != nil {
@@ -244,30 +245,30 @@ func (b *Board) fellDue(a Asks, rows []*Row) (many, hidden bool) {
 }
 
 // ReadFailed takes back the requests of a read, so that the next one repeats them.
-func (b *Board) ReadFailed(now time.Time, a Asks) {
+func (b *Board) ReadFailed(now time.Time, a Request) {
 	b.now = now
-	b.asked(a, func(ask) bool { return true })
+	b.endFetches(a, func(fetch) bool { return true })
 	b.endCatch(a)
 	b.wantDue = b.wantDue || a.WantDue
 }
 
-// asked ends requests; failed ones are repeated.
-func (b *Board) asked(a Asks, fails func(ask) bool) {
-	for _, ask := range a.asks {
-		failed := fails(ask)
-		if ask.topic != nil {
-			ask.topic.asked = false
-			b.update(ask.topic)
+// endFetches ends requests; failed ones are repeated.
+func (b *Board) endFetches(a Request, fails func(fetch) bool) {
+	for _, fetch := range a.fetches {
+		failed := fails(fetch)
+		if fetch.topic != nil {
+			fetch.topic.probeInRead = false
+			b.update(fetch.topic)
 		}
-		l := b.open(ask.term)
+		l := b.open(fetch.term)
 		if l == nil {
 			continue
 		}
 		switch {
-		case ask.why == forRetry && failed && l.heads[ask.id] == ask.head && ask.head.place < 0:
-			b.schedule(l, ask.head, b.now)
-		case ask.why == forStray && failed:
-			b.strays = append(b.strays, stray{ask.term, ask.id})
+		case fetch.why == forRetry && failed && l.heads[fetch.id] == fetch.head && fetch.head.index < 0:
+			b.schedule(l, fetch.head, b.now)
+		case fetch.why == forOrphan && failed:
+			b.orphans = append(b.orphans, orphan{fetch.term, fetch.id})
 		}
 	}
 }
@@ -277,14 +278,14 @@ func (b *Board) wants() bool {
 	if b.stopped {
 		return false
 	}
-	if len(b.strays) > 0 {
+	if len(b.orphans) > 0 {
 		return true
 	}
 	if b.HasRoom() {
 		if slices.ContainsFunc(b.lanes[:], func(l *lane) bool { return l != nil && l.catching.front != nil }) {
 			return true
 		}
-		return slices.ContainsFunc(b.troubled, func(t *topic) bool { return !t.closed && t.lanes != 0 })
+		return slices.ContainsFunc(b.degraded, func(t *topic) bool { return !t.closed && t.lanes != 0 })
 	}
 	return false
 }

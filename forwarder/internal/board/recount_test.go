@@ -13,10 +13,10 @@ type recount struct {
 	b       *Board
 	problem string
 
-	rows, waiting, ready, loose int
-	bytes                       int64
-	topics                      map[*topic]*counted
-	underWay                    [Lanes]int
+	rows, waiting, ready, keyless int
+	bytes                         int64
+	topics                        map[*topic]*counted
+	inFlight                      [Lanes]int
 }
 
 // counted is what is counted of a topic.
@@ -46,14 +46,14 @@ func (b *Board) Check(calls []*Call) string {
 	for t := b.turns.front; t != nil; t = t.next {
 		n.want(t.ready > 0, "topic %v is to have its turn, and nothing is ready", t)
 	}
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		n.want(n.topics[t] != nil, "topic %v has trouble and is forgotten", t)
 	}
 	n.want(n.ready == b.ready, "ready: %d, counted %d", b.ready, n.ready)
 	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
 	n.want(n.bytes == b.bytes, "bytes: %d, counted %d", b.bytes, n.bytes)
 	n.want(n.waiting == b.waiting, "waiting: %d, counted %d", b.waiting, n.waiting)
-	n.want(n.loose == b.loose, "loose: %d, counted %d", b.loose, n.loose)
+	n.want(n.keyless == b.keyless, "keyless: %d, counted %d", b.keyless, n.keyless)
 	return n.problem
 }
 
@@ -86,7 +86,7 @@ func (n *recount) countCalls(calls []*Call) {
 		}
 		n.inMemory(c.Row)
 		if n.b.lane(c.Row.Term) != nil {
-			n.underWay[c.Row.Term.Lane]++
+			n.inFlight[c.Row.Term.Lane]++
 		}
 	}
 	n.want(counts[young] == n.b.young.n, "young: %d, counted %d", n.b.young.n, counts[young])
@@ -103,12 +103,12 @@ func (n *recount) topic(t *topic, c *counted) {
 	n.want(c.rows == t.rows && c.bytes == t.bytes, "topic %v: %d rows of %d bytes, counted %d, %d", t, t.rows, t.bytes,
 		c.rows, c.bytes)
 	queued := n.queue(t, &t.fresh) + n.queue(t, &t.waited)
-	trial := t.trial != nil && t.trial.call.state == pending
-	if n.want(t.trial == nil || t.paused, "topic %v is open and has a trial", t); trial {
-		n.inMemory(t.trial)
+	probe := t.probe != nil && t.probe.call.state == pending
+	if n.want(t.probe == nil || t.paused, "topic %v is open and has a probe", t); probe {
+		n.inMemory(t.probe)
 	}
 	switch {
-	case t.byOperator, t.calls >= n.b.cfg.Concurrency, t.paused && !trial:
+	case t.byOperator, t.calls >= n.b.cfg.Concurrency, t.paused && !probe:
 		queued = 0
 	case t.paused:
 		queued = 1
@@ -116,8 +116,8 @@ func (n *recount) topic(t *topic, c *counted) {
 	n.want(t.ready == queued, "topic %v: %d ready, counted %d", t, t.ready, queued)
 	n.ready += queued
 	n.lows(t)
-	n.want(t.troubled == slices.Contains(n.b.troubled, t), "topic %v: troubled %v", t, t.troubled)
-	n.want(t.troubled || !t.paused && !t.byOperator && !t.slow && t.lanes == 0,
+	n.want(t.degraded == slices.Contains(n.b.degraded, t), "topic %v: degraded %v", t, t.degraded)
+	n.want(t.degraded || !t.paused && !t.byOperator && !t.slow && t.lanes == 0,
 		"topic %v: has trouble and is not listed", t)
 }
 
@@ -154,8 +154,8 @@ func (n *recount) lows(t *topic) {
 }
 
 func (n *recount) lane(l *lane) {
-	n.want(l.underWay == n.underWay[l.term.Lane], "lane %d: %d under way, counted %d", l.term.Lane, l.underWay,
-		n.underWay[l.term.Lane])
+	n.want(l.inFlight == n.inFlight[l.term.Lane], "lane %d: %d under way, counted %d", l.term.Lane, l.inFlight,
+		n.inFlight[l.term.Lane])
 	if l.handing {
 		n.want(l.rows == 0 && l.bytes == 0, "lane %d is handed back and has %d rows", l.term.Lane, l.rows)
 		return
@@ -194,52 +194,52 @@ func (n *recount) heads(l *lane) {
 	held, late := map[*key]int32{}, map[string]int{}
 	for id, h := range l.heads {
 		n.want(h.id == id, "head %d is listed as %d", h.id, id)
-		n.want(h.place < 0 || l.retries[h.place] == h, "head %d is not at its place", id)
-		if h.late {
+		n.want(h.index < 0 || l.retries[h.index] == h, "head %d is not at its place", id)
+		if h.overdue {
 			late[h.topic]++
-			n.want(h.place >= 0, "head %d is late, and its attempt is under way", id)
+			n.want(h.index >= 0, "head %d is late, and its attempt is under way", id)
 		}
 		if h.key == nil {
-			n.loose++
+			n.keyless++
 			continue
 		}
 		held[h.key]++
 		n.want(l.keys[h.key.name] == h.key, "head %d: its key is forgotten", id)
 	}
-	n.want(maps.Equal(late, l.late), "lane %d: late heads %v, counted %v", l.term.Lane, l.late, late)
+	n.want(maps.Equal(late, l.overdue), "lane %d: overdue heads %v, counted %v", l.term.Lane, l.overdue, late)
 	for _, k := range l.keys {
 		n.want(k.heads.len() == int(held[k]), "key %v: %d heads, counted %d", k, k.heads.len(), held[k])
 	}
 	for i, h := range l.retries {
-		n.want(h.place == i && l.heads[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)),
+		n.want(h.index == i && l.heads[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)),
 			"lane %d: heap broken at %d", l.term.Lane, i)
 	}
 }
 
 func (n *recount) key(l *lane, k *key) {
-	n.want(k.under != nil || k.n > 0 || k.heads.len() > 0 || k.low != 0 || k.asked, "key %v is empty", k)
+	n.want(k.inFlight != nil || k.n > 0 || k.heads.len() > 0 || k.low != 0 || k.inRead, "key %v is empty", k)
 	chain := int32(0)
-	for r := k.first; r != nil; r = r.call.behind {
+	for r := k.first; r != nil; r = r.call.nextOfKey {
 		chain++
 		n.inMemory(r)
 		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID,
 			r.call.state)
-		n.want(r.call.behind != nil || k.last == r, "key %v: the last is not the last", k)
+		n.want(r.call.nextOfKey != nil || k.last == r, "key %v: the last is not the last", k)
 		n.want(!k.blocked(r.ID), "key %v: row %d is in memory, and blocked", k, r.ID)
 		n.want(r.ID <= k.top, "key %v: row %d is above the top of the chain, %d", k, r.ID, k.top)
 	}
 	n.want(chain == k.n && int(k.n) <= n.b.cfg.Chain, "key %v: chain of %d, counted %d", k, k.n, chain)
-	n.want(k.n == 0 || k.under != nil || k.first.call.state == pending,
+	n.want(k.n == 0 || k.inFlight != nil || k.first.call.state == pending,
 		"key %v: its first is neither queued nor is another one under way", k)
-	if r := k.under; r != nil {
+	if r := k.inFlight; r != nil {
 		s := r.call.state
 		n.want(s == young || s == slow || s == expired || s == pending && r.call.pass,
 			"key %v: row %d is under way in state %d", k, r.ID, s)
 		n.want(k.first == nil || k.first.call.state == idle, "key %v has two calls", k)
 	}
-	for r := k.first; r != nil; r = r.call.behind {
+	for r := k.first; r != nil; r = r.call.nextOfKey {
 		n.want(k.low == 0 || r.ID < k.low || r.call.due, "key %v: row %d is in memory and deferred from %d on", k, r.ID, k.low)
 	}
-	n.want(k.low == 0 || k.blocked(k.low) || k.under != nil || k.n > 0 || k.asked || k.listed,
+	n.want(k.low == 0 || k.blocked(k.low) || k.inFlight != nil || k.n > 0 || k.inRead || k.listed,
 		"key %v: nobody catches up with what is deferred", k)
 }

@@ -34,10 +34,10 @@ func (b *Board) judge(c *Call, r Result) {
 	if r.Verdict == OK {
 		b.succeeded(c, false)
 	} else if l != nil { // otherwise another forwarder judges it
-		switch b.concludeTrial(l, c, r); {
+		switch b.concludeProbe(l, c, r); {
 		case l.published(c.Row.ID): // an earlier attempt succeeded late
 			if c.key != nil {
-				b.passed(c.key, c.Row.ID)
+				b.rowDone(c.key, c.Row.ID)
 			}
 		case r.Verdict == Unknown:
 			b.failedUnknown(l, c, r)
@@ -58,15 +58,15 @@ func (l *lane) published(id int64) bool {
 	return r != nil && r.call.published
 }
 
-// concludeTrial applies a failure to the topic.
-func (b *Board) concludeTrial(l *lane, c *Call, r Result) {
+// concludeProbe applies a failure to the topic.
+func (b *Board) concludeProbe(l *lane, c *Call, r Result) {
 	t := c.topic
 	switch {
 	case r.Verdict == Unavailable:
 		b.pause(c.Row, r.Err, false)
-	case t.trial != c.Row, r.Verdict == Unknown && !l.published(c.Row.ID): // see failedUnknown
+	case t.probe != c.Row, r.Verdict == Unknown && !l.published(c.Row.ID): // see failedUnknown
 	case r.Verdict == Aborted, r.Verdict == Unknown:
-		t.trial = nil // it is inconclusive; another one follows
+		t.probe = nil // it is inconclusive; another one follows
 		b.update(t)
 	default:
 		b.reopen(t) // the broker answered
@@ -95,7 +95,7 @@ func (b *Board) succeeded(c *Call, late bool) {
 	if h := l.heads[r.ID]; h != nil {
 		b.removeHead(l, h)
 	} else if c.key != nil && !late {
-		b.passed(c.key, r.ID)
+		b.rowDone(c.key, r.ID)
 	}
 }
 
@@ -106,9 +106,9 @@ func (b *Board) forgetCopies(l *lane, r *Row) {
 		b.withdraw(l, copy)
 	}
 	if k := l.keys[r.Key]; k != nil {
-		b.passed(k, r.ID)
+		b.rowDone(k, r.ID)
 	} else if d, waits := l.waits[r.Key]; waits && d.low == r.ID && d.topic.closed {
-		b.goesOn(l, r.Key)
+		b.unblock(l, r.Key)
 	}
 }
 
@@ -164,7 +164,7 @@ func (b *Board) sendBack(l *lane, c *Call, again bool) {
 	h := l.heads[r.ID]
 	switch k := c.key; {
 	case h != nil:
-		if h.place < 0 {
+		if h.index < 0 {
 			b.putOff(l, h, t)
 		}
 		if k != nil {
@@ -257,7 +257,7 @@ func (b *Board) settledAs(o Outcome) {
 	switch {
 	case r.Key == "" && o.Kind == Waiting:
 		b.addHead(l, "", r.ID, r.Topic, b.now.Add(o.Delay))
-	case h == nil || h.place >= 0: // it was published after all
+	case h == nil || h.index >= 0: // it was published after all
 	case o.Kind == Waiting:
 		b.schedule(l, h, b.now.Add(o.Delay))
 	case o.Kind == Dead && b.cfg.BlockKeyOnDead:

@@ -169,8 +169,8 @@ func (d *desk) answers(args []string, v board.Verdict) {
 	d.t.Helper()
 	var calls []*board.Call
 	for _, id := range d.ids(args) {
-		underWay := func(c *board.Call) bool { return c.Row.ID == id && !slices.Contains(d.hung, c) }
-		if i := slices.IndexFunc(d.calls, underWay); i >= 0 {
+		inFlight := func(c *board.Call) bool { return c.Row.ID == id && !slices.Contains(d.hung, c) }
+		if i := slices.IndexFunc(d.calls, inFlight); i >= 0 {
 			calls = append(calls, d.calls[i])
 		} else {
 			calls = append(calls, d.next(id))

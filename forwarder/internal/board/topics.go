@@ -3,13 +3,13 @@ package board
 import "time"
 
 // topic is a topic with rows that may be published, calls or trouble. It is paused when its broker could not be
-// reached: when the pause is over, one trial message is sent; if the broker accepts it, the topic is open again, if
-// not, the next pause is longer. An operator may pause it as well: then there are no trials. It is slow when slow and
+// reached: when the pause is over, one probe message is sent; if the broker accepts it, the topic is open again, if
+// not, the next pause is longer. An operator may pause it as well: then there are no probes. It is slow when slow and
 // hung calls use most of its slots: then only some of its rows are kept in memory, or they would fill the room. While
 // it is closed for any of these reasons, the keys whose next row is on it wait for it, and other topics continue.
 type topic struct {
 	name          string
-	fresh, waited list[Call, *Call] // rows that may be published, without the trial
+	fresh, waited list[Call, *Call] // rows that may be published, without the probe
 	turn          bool              // alternates between the two
 	rows          int               // in memory and not in flight
 	bytes         int64             //
@@ -19,30 +19,30 @@ type topic struct {
 	calls, old, hung int // in flight, including hung ones; slow or hung ones of these; hung ones
 
 	paused, slow, jammed bool
-	byOperator           bool      // an operator has paused it
-	closed               bool      // for one of these reasons
-	until                time.Time // of the pause
-	failures             int       // consecutive
-	err                  error     // the last one
-	repeat               time.Time // when the trouble is next reported
-	trial                *Row      // queued or in flight
-	asked                bool      // a trial is being read
-	probes               []probe   // rows that may be its trial, the next one last
-	guessed              bool      // paused because everything fails, for an unknown reason
+	byOperator           bool        // an operator has paused it
+	closed               bool        // for one of these reasons
+	until                time.Time   // of the pause
+	failures             int         // consecutive
+	err                  error       // the last one
+	repeat               time.Time   // when the trouble is next reported
+	probe                *Row        // queued or in flight
+	probeInRead          bool        // a probe is being read
+	candidates           []candidate // rows that may be its probe, the next one last
+	guessed              bool        // paused because everything fails, for an unknown reason
 
 	unknown, publisher *failures // of this topic, and of all topics of its publisher
 
 	unseen   uint64        // lanes in which rows requeued while it was paused are unknown
 	lanes    uint64        // in which rows were deferred for it,
 	low      *[Lanes]int64 // and from which id on: all of its rows are deferred from there
-	troubled bool          // on the board's list
+	degraded bool          // on the board's list
 
 	rejected time.Time // when a rejection was last reported
 }
 
 const (
-	// lookAgain is the pause before checking something again that should have changed by then.
-	lookAgain = 50 * time.Millisecond
+	// recheckAfter is the pause before checking something again that should have changed by then.
+	recheckAfter = 50 * time.Millisecond
 	// repeatEvery is how often trouble is reported again.
 	repeatEvery = time.Minute
 	// mostTopics is how many idle topics are remembered.
@@ -62,19 +62,19 @@ func (b *Board) topicOf(name string) *topic {
 
 // forgetTopic forgets an idle topic, if there are many.
 func (b *Board) forgetTopic(t *topic) {
-	if len(b.topics) > mostTopics && t.calls == 0 && t.rows == 0 && t.trial == nil && !t.asked && !t.troubled {
+	if len(b.topics) > mostTopics && t.calls == 0 && t.rows == 0 && t.probe == nil && !t.probeInRead && !t.degraded {
 		delete(b.topics, t.name)
 	}
 }
 
 // update applies a change of calls, queues or pauses to a topic.
 func (b *Board) update(t *topic) {
-	places := b.cfg.Concurrency
+	slots := b.cfg.Concurrency
 	switch {
-	case !t.slow && t.calls >= places && 2*t.old >= places:
+	case !t.slow && t.calls >= slots && 2*t.old >= slots:
 		t.slow = true
-		b.trouble(t)
-	case t.slow && 4*t.old < places:
+		b.degrade(t)
+	case t.slow && 4*t.old < slots:
 		t.slow = false
 	}
 	rows, bytes := b.quota()
@@ -84,18 +84,18 @@ func (b *Board) update(t *topic) {
 		t.unseen = ^uint64(0) // until it is open and a read has looked
 	}
 	if t.closed && !closed && t.lanes|t.unseen != 0 {
-		b.asksMore = true
+		b.moreToCatch = true
 	}
 	t.closed = closed
 
 	ready := t.fresh.n + t.waited.n
 	if t.paused {
 		ready = 0
-		if t.trial != nil && t.trial.call.state == pending {
+		if t.probe != nil && t.probe.call.state == pending {
 			ready = 1
 		}
 	}
-	if t.byOperator || t.calls >= places {
+	if t.byOperator || t.calls >= slots {
 		ready = 0
 	}
 	switch {
@@ -113,18 +113,18 @@ func (b *Board) quota() (rows int, bytes int64) {
 	return max(1, b.cfg.Rows/(2*manyCalls)), max(1, b.cfg.Bytes/(2*manyCalls))
 }
 
-// hasPlace reports whether the topic's own limit allows another call.
-func (b *Board) hasPlace(t *topic) bool { return t.calls < b.cfg.Concurrency }
+// hasSlot reports whether the topic's own limit allows another call.
+func (b *Board) hasSlot(t *topic) bool { return t.calls < b.cfg.Concurrency }
 
 // excess returns the next row to defer of a closed topic, the last of its queue: a slow topic keeps the first, with the
-// rows behind it. A trial is deferred too if an operator paused the topic: no row of its key may go while it is in
+// rows behind it. A probe is deferred too if an operator paused the topic: no row of its key may go while it is in
 // memory.
 func (b *Board) excess(t *topic) *Call {
 	rows, bytes := b.quota()
 	switch {
 	case t.paused || t.byOperator:
-		if t.byOperator && t.trial != nil && t.trial.call.state == pending {
-			return &t.trial.call
+		if t.byOperator && t.probe != nil && t.probe.call.state == pending {
+			return &t.probe.call
 		}
 	case !t.slow || t.fresh.n+t.waited.n <= 1 || t.rows <= rows && t.bytes <= bytes:
 		return nil
@@ -138,7 +138,7 @@ func (b *Board) excess(t *topic) *Call {
 // deferExcess defers rows that were in memory when their topic was closed.
 func (b *Board) deferExcess() {
 	left := mostSteps
-	for _, t := range b.troubled {
+	for _, t := range b.degraded {
 		for c := b.excess(t); c != nil && left > 0; c = b.excess(t) {
 			left--
 			l, k := b.lanes[c.Row.Term.Lane], c.key
@@ -150,7 +150,7 @@ func (b *Board) deferExcess() {
 			}
 			b.drop(l, c.Row)
 			if k != nil {
-				k.under = nil
+				k.inFlight = nil
 			}
 			b.sendBack(l, c, false)
 		}
@@ -174,8 +174,8 @@ func (b *Board) enqueue(r *Row) {
 func (b *Board) unqueue(c *Call) {
 	t := c.topic
 	switch {
-	case t.trial == c.Row:
-		t.trial = nil
+	case t.probe == c.Row:
+		t.probe = nil
 	case c.waited:
 		t.waited.remove(c)
 	default:
@@ -188,7 +188,7 @@ func (b *Board) unqueue(c *Call) {
 // recover together do not delay all healthy ones.
 func (t *topic) first() *Call {
 	if t.paused {
-		return &t.trial.call
+		return &t.probe.call
 	}
 	queue, other := &t.fresh, &t.waited
 	if t.turn = !t.turn; t.turn {

@@ -32,7 +32,7 @@ type variant struct {
 	heldOnceSettled bool // a key is blocked from the settling of the failure on
 	noRecheck       bool
 	limitIgnored    bool // what there was too much of to catch up with is taken for caught up
-	triesFromTheTop bool // with a trial that is not the first of its key
+	triesFromTheTop bool // with a probe that is not the first of its key
 	waitsIgnored    bool // what waits for a topic does not stop later rows of its keys
 	lowsTooHigh     bool
 
@@ -154,7 +154,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"failure not fenced", 32, variant{trouble: theft, database: faults{unfenced: true}}},
 		{"settled by id in a new life", 113, variant{trouble: crashes, database: faults{settleByID: true}}},
 		{"too much to catch up with", 2, variant{limitIgnored: true}},
-		{"trial not the first of its key", 10, variant{triesFromTheTop: true}},
+		{"probe not the first of its key", 10, variant{triesFromTheTop: true}},
 		{"row kept although its key waits", 0, variant{waitsIgnored: true}},
 		{"deferred and never caught up", 0, variant{noCatch: true}},
 		{"lowest id of what is deferred too high", 0, variant{lowsTooHigh: true}},

@@ -77,11 +77,11 @@ func TestWalksGoOnBehindAFullPage(t *testing.T) {
 	if len(at) != 1 || at[0].Upto != 60 {
 		t.Fatalf("%+v", at)
 	}
-	d.Swept(at, map[int16][]board.Stray{3: {{ID: 5}, {ID: 6}}}, 2)
+	d.Swept(at, map[int16][]board.Orphan{3: {{ID: 5}, {ID: 6}}}, 2)
 	if at[0].Cursor != 6 {
 		t.Errorf("a full page ends at %d", at[0].Cursor)
 	}
-	d.Swept(at, map[int16][]board.Stray{3: {{ID: 7}}}, 2)
+	d.Swept(at, map[int16][]board.Orphan{3: {{ID: 7}}}, 2)
 	if at[0].Cursor != 60 {
 		t.Errorf("a page that is not full ends at %d", at[0].Cursor)
 	}

@@ -325,7 +325,7 @@ func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
 	d.took, d.now = 10*time.Second, d.now.Add(2*time.Second)
 	req := d.begin()
 	var due []*board.Row
-	for id := range req.Asks.Due[3] {
+	for id := range req.Board.Due[3] {
 		due = append(due, &board.Row{ID: id + 1, Topic: "orders", Attempts: 1})
 	}
 	d.endDue(req, due)

@@ -36,8 +36,8 @@ func (m *Machine) Expiring(calls []*board.Call) (still []*board.Call) {
 	return still
 }
 
-// UnderWay returns the calls that have not returned, including hung ones.
-func (m *Machine) UnderWay() []*board.Call { return m.board.UnderWay() }
+// InFlight returns the calls that have not returned, including hung ones.
+func (m *Machine) InFlight() []*board.Call { return m.board.InFlight() }
 
 // TimedOut applies the verdict on a call that Effects.Expired listed. It is ignored if the call has returned in the
 // meantime.

@@ -43,7 +43,7 @@ type ReadPlan struct {
 // ReadRequest is the request of a read.
 type ReadRequest struct {
 	Number int64
-	Asks   board.Asks
+	Board  board.Request
 	Window window.Request
 	Due    bool // also due rows
 	Begun  time.Time
@@ -157,20 +157,20 @@ func (m *Machine) ReadBegins(now time.Time, ranges bool) (r ReadRequest, ok bool
 	m.reads.dirty, m.reads.asked, m.reads.asking = false, false, now
 	m.reads.begun++
 	r.Number, r.Begun = m.reads.begun, now
-	r.Asks = m.board.ReadBegins(now)
-	if r.Due = !now.Before(m.reads.dueAt) || len(m.drains) > 0 || r.Asks.WantDue; r.Due {
-		for _, n := range r.Asks.Due {
-			r.Asks.Room.Others += int(n)
+	r.Board = m.board.ReadBegins(now)
+	if r.Due = !now.Before(m.reads.dueAt) || len(m.drains) > 0 || r.Board.WantDue; r.Due {
+		for _, n := range r.Board.Due {
+			r.Board.Room.Others += int(n)
 		}
 	}
-	r.Window = m.window.Next(r.Asks.Room, ranges, m.known)
+	r.Window = m.window.Next(r.Board.Room, ranges, m.known)
 	r.catch()
 	return r, true
 }
 
 // catch sets how far deferred rows are caught up in each lane: up to its cursor, unless that is far away.
 func (r *ReadRequest) catch() {
-	c, w := &r.Asks.Catch, &r.Window
+	c, w := &r.Board.Catch, &r.Window
 	for n, limit := range c.Limits {
 		switch {
 		case limit == 0 || w.Epochs[n] == 0:
@@ -190,7 +190,7 @@ func (m *Machine) known(lane int16, mark int64) (above, all int) {
 
 // Wanted returns the rows of an answer that need the payloads left out of them.
 func (m *Machine) Wanted(r *ReadRequest, a *ReadAnswer) []*board.Row {
-	return m.board.Wanted(r.Asks, &a.Read)
+	return m.board.Wanted(r.Board, &a.Read)
 }
 
 // ReadAnswered applies a complete answer: it moves the cursors, and PartRead and ReadEnds apply the rows. In a new
@@ -203,7 +203,7 @@ func (m *Machine) ReadAnswered(now time.Time, r *ReadRequest, a *ReadAnswer) (ne
 		m.window.Reset()
 		m.lose(m.All())
 		m.effects.Wake |= WakeKeeper // the keeper takes the lanes again
-		m.board.ReadFailed(now, r.Asks)
+		m.board.ReadFailed(now, r.Board)
 		return true
 	}
 	m.reads.more = p.More
@@ -216,7 +216,7 @@ func (m *Machine) readOver(now time.Time, took time.Duration) {
 
 // HasPart reports whether an answer is so large that its first rows should be applied by PartRead.
 func (a *ReadAnswer) HasPart(r *ReadRequest, rows int) bool {
-	return len(r.Asks.IDs) == 0 && r.Asks.Catch.None() && len(a.Read.Ready) > rows
+	return len(r.Board.IDs) == 0 && r.Board.Catch.None() && len(a.Read.Ready) > rows
 }
 
 // PartRead applies the first rows of a large answer. Workers wait for each event.
@@ -234,7 +234,7 @@ type ReadEnd struct {
 // ReadEnds applies the rest of an answer.
 func (m *Machine) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) ReadEnd {
 	m.addTerms(r, a)
-	b := m.board.RowsRead(now, r.Asks, a.Read)
+	b := m.board.RowsRead(now, r.Board, a.Read)
 	added := a.added + b.Added
 	m.reads.more = m.reads.more || b.More
 	if r.Due {
@@ -269,7 +269,7 @@ func (m *Machine) addTerms(r *ReadRequest, a *ReadAnswer) {
 func (m *Machine) findQuiet(now time.Time, r *ReadRequest, p board.Progress, added int) {
 	quiet, paused := m.board.QuietButPaused()
 	quiet = quiet && added == 0 && !m.reads.more && m.complete()
-	if quiet && r.Due && (p.Hidden || m.reopened(r.Asks.Closed)) { // another read sees the due rows
+	if quiet && r.Due && (p.Hidden || m.reopened(r.Board.Closed)) { // another read sees the due rows
 		quiet, m.reads.asked, m.reads.dueAt = false, true, now
 	}
 	switch {
@@ -298,7 +298,7 @@ func (m *Machine) ReadFailed(now time.Time, r *ReadRequest, timedOut bool, pause
 		m.readOver(now, now.Sub(r.Begun))
 		m.reads.more = true
 		m.window.Failed(r.Window, timedOut)
-		m.board.ReadFailed(now, r.Asks)
+		m.board.ReadFailed(now, r.Board)
 	}
 	m.reads.nextTry = now.Add(pause)
 	if m.quiet, m.reads.asking = (time.Time{}), (time.Time{}); m.failing.IsZero() {

@@ -39,14 +39,14 @@ func (m *Machine) Marks(at []Position, span int64) (left []Position) {
 
 // Swept applies rows that are pending between the cursors and Upto, by lane and ascending, and moves the cursors. limit
 // is the maximum number of rows of a lane.
-func (m *Machine) Swept(at []Position, found map[int16][]board.Stray, limit int) {
+func (m *Machine) Swept(at []Position, found map[int16][]board.Orphan, limit int) {
 	for i := range at {
 		p := &at[i]
 		rows := found[p.Term.Lane]
 		if p.Cursor = p.Upto; len(rows) == limit {
 			p.Cursor = rows[limit-1].ID
 		}
-		m.board.Strays(p.Term, rows)
+		m.board.Orphans(p.Term, rows)
 	}
 }
 

@@ -84,13 +84,13 @@ var boardMutants = []Mutant{
 	},
 	{
 		Name: "D10", File: "board/pauses.go", Trouble: "outage", First: 0,
-		Breaks: "a trial goes although its key has something to go before it",
+		Breaks: "a probe goes although its key has something to go before it",
 		Old:    `k.isIdle(p.id) && (k.low == 0 || k.low > p.id)`,
 		New:    `true`,
 	},
 	{
-		Name: "D11", File: "board/pauses.go", Trouble: "whatever", Test: "TestKeyWithoutAPlaceIsNoTrial",
-		Breaks: "a trial goes whose key may have had no place to wait",
+		Name: "D11", File: "board/pauses.go", Trouble: "whatever", Test: "TestKeyWithoutAPlaceIsNoProbe",
+		Breaks: "a probe goes whose key may have had no place to wait",
 		Old:    `(l.over == 0 || p.id < l.over) && waits`,
 		New:    `waits`,
 	},
@@ -172,13 +172,13 @@ var boardMutants = []Mutant{
 	{
 		Name: "B12", File: "board/lanes.go", Trouble: "whatever", First: 0,
 		Breaks: "a lane is free with results unsettled",
-		Old:    " && l.underWay == 0 && l.unsettled == 0 {",
-		New:    " && l.underWay == 0 {",
+		Old:    " && l.inFlight == 0 && l.unsettled == 0 {",
+		New:    " && l.inFlight == 0 {",
 	},
 	{
-		Name: "B14", File: "board/reads.go", Trouble: "operators", Test: "TestStrays",
-		Breaks: "a stray above the mark is taken before its turn",
-		Old:    "found && !f.Dead && ask.id <= ours[ask.term.Lane].Mark {",
+		Name: "B14", File: "board/reads.go", Trouble: "operators", Test: "TestOrphans",
+		Breaks: "a orphan above the mark is taken before its turn",
+		Old:    "found && !f.Dead && fetch.id <= ours[fetch.term.Lane].Mark {",
 		New:    "found && !f.Dead {",
 	},
 	{
@@ -201,13 +201,13 @@ var boardMutants = []Mutant{
 	{
 		Name: "B17", File: "board/lanes.go", Trouble: "whatever", First: 0,
 		Breaks: "a lane is free with calls under way",
-		Old:    "!l.free && l.underWay == 0 && l.unsettled == 0",
+		Old:    "!l.free && l.inFlight == 0 && l.unsettled == 0",
 		New:    "!l.free && l.unsettled == 0",
 	},
 	{
 		Name: "B18", File: "board/keys.go", Trouble: "whatever", First: 2,
 		Breaks: "a key's row goes while another one of it is under way",
-		Old:    "if r == nil || k.under != nil || r.call.state == pending || k.blocked(r.ID) {",
+		Old:    "if r == nil || k.inFlight != nil || r.call.state == pending || k.blocked(r.ID) {",
 		New:    "if r == nil || r.call.state == pending || k.blocked(r.ID) {",
 	},
 	{
@@ -230,8 +230,8 @@ var boardMutants = []Mutant{
 		New:    `!t.closed &&`,
 	},
 	{
-		Name: "B60", File: "board/asks.go", Trouble: "whatever", Test: "TestRequeuedWhileItsTopicIsClosed/unreachable",
-		Breaks: "a trial goes before it is known what was sent again",
+		Name: "B60", File: "board/fetches.go", Trouble: "whatever", Test: "TestRequeuedWhileItsTopicIsClosed/unreachable",
+		Breaks: "a probe goes before it is known what was sent again",
 		Old:    `case !looked:`,
 		New:    `case false:`,
 	},
@@ -307,8 +307,8 @@ var boardMutants = []Mutant{
 	{
 		Name: "B25", File: "board/reads.go", Trouble: "whatever", First: 58,
 		Breaks: "what there was no room for is taken for gone",
-		Old:    "if ask.why != forStray && !r.Late[ask.id] {",
-		New:    "if ask.why != forStray {",
+		Old:    "if fetch.why != forOrphan && !r.Late[fetch.id] {",
+		New:    "if fetch.why != forOrphan {",
 	},
 	{
 		Name: "B26", File: "board/results.go", Trouble: "blindness", First: 0,
@@ -321,27 +321,27 @@ var boardMutants = []Mutant{
 	{
 		Name: "B27", File: "board/reads.go", Trouble: "whatever", First: 15,
 		Breaks: "a failed read is not asked for again",
-		Old:    "case ask.why == forRetry && failed &&",
+		Old:    "case fetch.why == forRetry && failed &&",
 		New:    "case false &&",
 	},
 	{
-		Name: "B29", File: "board/asks.go", Trouble: "outage", First: 0,
+		Name: "B29", File: "board/fetches.go", Trouble: "outage", First: 0,
 		Breaks: "a topic that an operator has paused is tried",
-		Old:    "return t.paused && !t.byOperator && t.trial == nil",
-		New:    "return t.paused && t.trial == nil",
-		Strike: "the row that a trial was asked for is looked at again: it costs a read",
+		Old:    "return t.paused && !t.byOperator && t.probe == nil",
+		New:    "return t.paused && t.probe == nil",
+		Strike: "the row that a probe was asked for is looked at again: it costs a read",
 	},
 	{
 		Name: "B31", File: "board/topics.go", Trouble: "whatever", First: 2,
 		Breaks: "a topic may have more calls than Concurrency",
-		Old:    "if t.byOperator || t.calls >= places {",
+		Old:    "if t.byOperator || t.calls >= slots {",
 		New:    "if t.byOperator {",
 	},
 	{
 		Name: "B33", File: "board/lanes.go", Trouble: "whatever", First: 0,
 		Breaks: "a lane is free again and again",
-		Old:    "if l.handing && !l.free && l.underWay",
-		New:    "if l.handing && l.underWay",
+		Old:    "if l.handing && !l.free && l.inFlight",
+		New:    "if l.handing && l.inFlight",
 		Strike: "the keeper gives it back once",
 	},
 	{
@@ -389,21 +389,21 @@ var boardMutants = []Mutant{
 	},
 	{
 		Name: "B46", File: "board/results.go", Trouble: "blindness", Test: "TestScripts/outage-late",
-		Breaks: "the failure of a trial whose message was published late ends no trial",
+		Breaks: "the failure of a probe whose message was published late ends no probe",
 		Old:    "r.Verdict == Unknown && !l.published(c.Row.ID):",
 		New:    "r.Verdict == Unknown:",
 	},
 	{
 		Name: "B49", File: "board/board.go", Trouble: "whatever", Test: "TestNotQuietWhileAHeadWasPutOff",
 		Breaks: "it is quiet while a head is late",
-		Old:    "len(b.settled) > 0 || b.wantDue || b.isLate() {",
+		Old:    "len(b.settled) > 0 || b.wantDue || b.hasOverdue() {",
 		New:    "len(b.settled) > 0 || b.wantDue {",
 	},
 	{
 		Name: "B50", File: "board/board.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
 		Breaks: "it is quiet though a read took what came again for what was settled during it",
-		Old:    "len(b.settled) > 0 || b.wantDue || b.isLate() {",
-		New:    "b.wantDue || b.isLate() {",
+		Old:    "len(b.settled) > 0 || b.wantDue || b.hasOverdue() {",
+		New:    "b.wantDue || b.hasOverdue() {",
 	},
 	{
 		Name: "B51", File: "board/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
@@ -418,15 +418,15 @@ var boardMutants = []Mutant{
 		New:    "case !k.joinsBefore(r.ID):",
 	},
 	{
-		Name: "B52", File: "board/topics.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
-		Breaks: "the trial of a topic that an operator has paused stays in memory",
-		Old:    "if t.byOperator && t.trial != nil && t.trial.call.state == pending {",
+		Name: "B52", File: "board/topics.go", Trouble: "outage", Test: "TestProbesThatMayNotGo",
+		Breaks: "the probe of a topic that an operator has paused stays in memory",
+		Old:    "if t.byOperator && t.probe != nil && t.probe.call.state == pending {",
 		New:    "if false {",
 	},
 	{
-		Name: "B53", File: "board/asks.go", Trouble: "outage", Test: "TestTrialsThatMayNotGo",
+		Name: "B53", File: "board/fetches.go", Trouble: "outage", Test: "TestProbesThatMayNotGo",
 		Breaks: "a topic is tried that has no place for a call",
-		Old:    "(b.hasPlace(t) || !b.isWaitedFor(t))\n",
+		Old:    "(b.hasSlot(t) || !b.isWaitedFor(t))\n",
 		New:    "true\n",
 	},
 	{

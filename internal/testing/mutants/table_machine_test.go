@@ -93,7 +93,7 @@ var machineMutants = []Mutant{
 	{
 		Name: "M6", File: "machine/reads.go", Trouble: "crashes", First: 122,
 		Breaks: "an answer of a new life is taken over",
-		Old: `		m.board.ReadFailed(now, r.Asks)
+		Old: `		m.board.ReadFailed(now, r.Board)
 		return true`,
 		New:    `		return false`,
 		Strike: "all lanes are lost then, and the board takes no row of a lane that was lost",
@@ -240,7 +240,7 @@ var machineMutants = []Mutant{
 	{
 		Name: "M30", File: "machine/reads.go", Trouble: "crashes", First: 25,
 		Breaks: "what was asked of a read in a new life stays asked for",
-		Old: `		m.board.ReadFailed(now, r.Asks)
+		Old: `		m.board.ReadFailed(now, r.Board)
 		return true`,
 		New: `		return true`,
 	},
@@ -275,7 +275,7 @@ var machineMutants = []Mutant{
 		Breaks: "a sweep goes beyond the mark",
 		Old:    "p.Upto = min(mark, p.Cursor+span)",
 		New:    "p.Upto = p.Cursor + span",
-		Strike: "the board takes no stray above the mark: B14",
+		Strike: "the board takes no orphan above the mark: B14",
 	},
 	{
 		Name: "S9", File: "machine/walks.go", Trouble: "outage", First: 43,
