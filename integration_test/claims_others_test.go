@@ -269,18 +269,23 @@ func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	s := storeOn(t, h, quickStore())
-	busy, quiet := newBarrier(t), newBarrier(t)
-	quiet.open()
+	busy, quiet, plain := newBarrier(t), newBarrier(t), newBarrier(t)
+	plain.open()
 	storeAll(t, s, items("busy", 1)...)
 	dispatching(t, s, quickDispatcher(map[string]queue.Handler{
 		"busy":  {Detached: true, Timeout: -1, Concurrency: 1, Handle: busy.handle},
-		"quiet": {Detached: true, Handle: quiet.handle},
+		"quiet": {Detached: true, Timeout: -1, Handle: quiet.handle},
+		"plain": {Detached: true, Handle: plain.handle},
 	}))
 	busy.await(t)
 	storeAll(t, s, items("later", 3)...) // which nobody handles
 	h.exec(t, `update inbox_queue set crashes = 1, attempts = 1, due_at = clock_timestamp() - (4 - id) * interval '1 minute',
 		topic = case id when 2 then 'busy' else 'quiet' end where topic = 'later'`)
 	quiet.await(t)
+	storeAll(t, s, items("plain", 1)...)
+	plain.await(t)
+	assert.Empty(t, quiet.came, "another suspect at the same time")
+	quiet.open()
 	quiet.await(t)
 	assert.Empty(t, busy.came)
 	busy.open()
