@@ -140,7 +140,7 @@ func TestStraysAreOnlyWhatNobodyKnowsOf(t *testing.T) {
 		}
 		known, unknown, others := claimed(t, store, mine, 2), claimed(t, store, mine, 2), claimed(t, store, other, 2)
 		ids := []string{known[0].MessageID, known[1].MessageID}
-		n := h.exec(t, sqltext.Tables{}.Render(sqltext.ReleaseStrays), mine.String(), []string{"shop", "shop"}, ids, 1000)
+		n := h.exec(t, sqltext.Tables{}.Render(sqltext.ReleaseLostClaims), mine.String(), []string{"shop", "shop"}, ids, 1000)
 		assert.EqualValues(t, 2, n)
 		settles(t, 0)(store.Ack(t.Context(), mine, idsOf(unknown)...))
 		settles(t, 2)(store.Ack(t.Context(), mine, idsOf(known)...))

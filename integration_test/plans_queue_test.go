@@ -61,7 +61,7 @@ func queueStatements() []planned {
 			name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200, int64(64 << 20), left},
 			indexes: []string{"inbox_queue_expiring", ""},
 		},
-		{name: "ReleaseStrays", sql: sqltext.ReleaseStrays, args: with(1000), indexes: both},
+		{name: "ReleaseLostClaims", sql: sqltext.ReleaseLostClaims, args: with(1000), indexes: both},
 		{
 			name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10, int64(0), "-infinity", "0", 1000, left},
 			indexes: both,

@@ -126,12 +126,12 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	})
 	l.step(func() {
 		if err != nil {
-			l.strays.feared(time.Now(), l.cfg.lease)
+			l.lostClaims.mayExist(time.Now(), l.cfg.lease)
 			return
 		}
 		for _, msg := range msgs {
 			if l.stopping {
-				l.strays.perhaps = append(l.strays.perhaps, msg.ID)
+				l.lostClaims.maybeOurs = append(l.lostClaims.maybeOurs, msg.ID)
 				continue
 			}
 			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {

@@ -29,8 +29,8 @@ const (
 	// reapInterval is how often a Claim first reaps, and reapShare the part of the time that this may take.
 	reapInterval = time.Second
 	reapShare    = 20
-	// maxClaimers is the number of topic sets for which cursors are kept.
-	maxClaimers = 1000
+	// maxClaimCursors is the number of topic sets for which cursors are kept.
+	maxClaimCursors = 1000
 )
 
 // Claim takes messages for an owner, until the lease ends or the owner settles them with Ack, Abandon, Fail or Release.
@@ -50,7 +50,7 @@ func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
 	if err := s.reapSometimes(ctx); err != nil {
 		return nil, err
 	}
-	found, err := s.claim(ctx, c, ask{suspects: true, whole: true}, s.claimer(c.Topics))
+	found, err := s.claim(ctx, c, claimRequest{suspects: true, whole: true}, s.claimCursor(c.Topics))
 	if len(found.msgs) > 0 {
 		err = nil
 	}
@@ -71,8 +71,8 @@ func (c Claim) check() error {
 	return nil
 }
 
-// ask is what a claim should bring.
-type ask struct {
+// claimRequest is what a claim should bring.
+type claimRequest struct {
 	limits   []room // of topics with their own limit, sorted by topic
 	suspects bool   // it may bring one message whose owner let its lease expire
 	whole    bool   // a claim that finds nothing continues after the page that it has read
@@ -98,7 +98,7 @@ type claims struct {
 
 // claim is Claim without reaping. If a statement fails, the messages claimed before are returned together with the
 // error, unless the caller's transaction is lost with it. Calls for topics with limits must not overlap.
-func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found claims, err error) {
+func (s *Store) claim(ctx context.Context, c Claim, a claimRequest, from *claimCursor) (found claims, err error) {
 	if err := c.check(); err != nil {
 		return claims{}, err
 	}
@@ -109,17 +109,17 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 	if err != nil {
 		return claims{}, fmt.Errorf("claim messages: %w", err)
 	}
-	t := &taking{s: s, q: q, claim: c, ask: a, claimer: from, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
+	t := &claimAttempt{s: s, q: q, claim: c, request: a, cursor: from, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
 	if joined {
-		t.claimer = &claimer{joined: true}
+		t.cursor = &claimCursor{joined: true}
 	}
-	t.ask.limits = slices.Clone(a.limits)
+	t.request.limits = slices.Clone(a.limits)
 	again, err := s.choose(ctx, choice{
 		what: claimRows, topics: c.Topics,
 		many: func() error { return t.many(ctx) }, fits: t.fits,
 		one:  func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
-		list: sqltext.ListClaimable, listArgs: func() []any { return []any{c.Topics, t.noRoom(), !t.ask.suspects} },
-		nothing: func() { t.found.empty = len(t.found.msgs)+len(t.noRoom()) == 0 && t.ask.suspects },
+		list: sqltext.ListClaimable, listArgs: func() []any { return []any{c.Topics, t.noRoom(), !t.request.suspects} },
+		nothing: func() { t.found.empty = len(t.found.msgs)+len(t.noRoom()) == 0 && t.request.suspects },
 	})
 	if again {
 		t.found.full, t.found.empty = true, false
@@ -132,40 +132,40 @@ func (s *Store) claim(ctx context.Context, c Claim, a ask, from *claimer) (found
 }
 
 // many claims with the statements for many messages.
-func (t *taking) many(ctx context.Context) (err error) {
+func (t *claimAttempt) many(ctx context.Context) (err error) {
 	limit := t.claim.Limit
-	if len(t.found.msgs) == 0 && t.claimer.hurries(t.ask, time.Now()) {
+	if len(t.found.msgs) == 0 && t.cursor.onlyReady(t.request, time.Now()) {
 		err = t.ready(ctx, limit)
 	}
 	// Half of them may be due ones, and if there were few others, there is more room for these.
 	for again := len(t.found.msgs) < limit && t.room > 0; again && err == nil; again = again &&
-		len(t.ask.limits) == 0 && t.room > 0 {
+		len(t.request.limits) == 0 && t.room > 0 {
 		again, err = t.topics(ctx, limit-len(t.found.msgs))
 	}
-	for t.ask.whole && t.found.paged && len(t.found.msgs) == 0 && err == nil {
+	for t.request.whole && t.found.paged && len(t.found.msgs) == 0 && err == nil {
 		_, err = t.topics(ctx, limit)
 	}
 	return err
 }
 
 // limit returns the limit of a topic that has its own.
-func (t *taking) limit(topic string) *room {
-	i := slices.IndexFunc(t.ask.limits, func(l room) bool { return l.topic == topic })
+func (t *claimAttempt) limit(topic string) *room {
+	i := slices.IndexFunc(t.request.limits, func(l room) bool { return l.topic == topic })
 	if i < 0 {
 		return nil
 	}
-	return &t.ask.limits[i]
+	return &t.request.limits[i]
 }
 
 // fits reports whether there is room for a message that was left out before, or is tried alone.
-func (t *taking) fits(row queueRow) bool {
+func (t *claimAttempt) fits(row queueRow) bool {
 	limit := t.limit(row.topic)
-	return len(t.found.msgs) < t.claim.Limit && (limit == nil || limit.n > 0) && (!row.suspect || t.ask.suspects) &&
+	return len(t.found.msgs) < t.claim.Limit && (limit == nil || limit.n > 0) && (!row.suspect || t.request.suspects) &&
 		(len(t.found.msgs) == 0 || int64(row.size) <= t.room)
 }
 
 // one claims one message.
-func (t *taking) one(ctx context.Context, row queueRow, expired bool) (claimed bool, err error) {
+func (t *claimAttempt) one(ctx context.Context, row queueRow, expired bool) (claimed bool, err error) {
 	scanner := t.s.scanner()
 	var msgs []Message
 	err = t.s.collectOn(ctx, t.s.onKept, "claim message", func(rows drive.Rows) error {
@@ -188,7 +188,7 @@ func (t *taking) one(ctx context.Context, row queueRow, expired bool) (claimed b
 	}
 	if row.suspect && !expired {
 		t.found.msgs, t.found.suspect = slices.Insert(t.found.msgs, 0, msgs...), true
-		t.ask.suspects = false
+		t.request.suspects = false
 	} else {
 		t.found.msgs = append(t.found.msgs, msgs...)
 	}
@@ -196,9 +196,9 @@ func (t *taking) one(ctx context.Context, row queueRow, expired bool) (claimed b
 }
 
 // noRoom returns the topics whose limits are reached.
-func (t *taking) noRoom() []string {
+func (t *claimAttempt) noRoom() []string {
 	topics := []string{}
-	for _, l := range t.ask.limits {
+	for _, l := range t.request.limits {
 		if l.n <= 0 {
 			topics = append(topics, l.topic)
 		}
@@ -211,7 +211,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 	if err := c.check(); err != nil {
 		return nil, false, err
 	}
-	t := &taking{s: s, claim: c, ask: ask{suspects: true}, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
+	t := &claimAttempt{s: s, claim: c, request: claimRequest{suspects: true}, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
 	again, err := s.choose(ctx, choice{
 		what: buryRows, fits: t.fits,
 		many: func() error {
@@ -243,19 +243,19 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 	return msgs, more || again || len(msgs) == c.Limit, nil
 }
 
-// taking is one call of claim.
-type taking struct {
+// claimAttempt is one call of claim.
+type claimAttempt struct {
 	s       *Store
 	q       drive.Querier
 	claim   Claim
-	ask     ask
-	claimer *claimer
+	request claimRequest
+	cursor  *claimCursor
 	found   claims
 	room    int64 // for payloads; 0 = some messages were left because there was none
 }
 
-// answer is the result of a statement.
-type answer struct {
+// claimedRows is the result of a statement.
+type claimedRows struct {
 	rows       []*row
 	over       []*row                    // of topics without room
 	cut        bool                      // there was no room for the payloads of more
@@ -264,26 +264,26 @@ type answer struct {
 }
 
 // ready takes messages that were never claimed, as long as there are many. It is the cheapest statement.
-func (t *taking) ready(ctx context.Context, limit int) error {
+func (t *claimAttempt) ready(ctx context.Context, limit int) error {
 	began := time.Now()
-	look := t.claimer.lookReady(began)
-	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, look.From.ID,
+	scan := t.cursor.nextReady(began)
+	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, scan.From.ID,
 		t.claim.Topics, t.room, t.s.refusals.leftOut())
 	if err != nil {
-		t.claimer.failedReady(began, look)
+		t.cursor.failedReady(began, scan)
 		return err
 	}
 	t.found.full = found.cut || len(found.rows) == limit
-	t.claimer.tookReady(began, look, found, t.found.full)
-	t.took(found)
+	t.cursor.claimedReady(began, scan, found, t.found.full)
+	t.add(found)
 	t.found.full = t.found.full || t.room == 0 // no other kind is claimed
 	return nil
 }
 
 // topics takes messages of all kinds, and reports whether another statement would bring more immediately.
-func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) {
+func (t *claimAttempt) topics(ctx context.Context, limit int) (again bool, err error) {
 	began := time.Now()
-	p := t.claimer.plan(began, limit, t.ask, t.s.lowest())
+	p := t.cursor.plan(began, limit, t.request, t.s.lowest())
 	statement := sqltext.ClaimTopics
 	if p.pages {
 		statement = sqltext.ClaimPages
@@ -292,19 +292,19 @@ func (t *taking) topics(ctx context.Context, limit int) (again bool, err error) 
 		append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room,
 			t.s.refusals.leftOut())...)...)
 	if err != nil {
-		t.claimer.failed(began, p)
+		t.cursor.failed(began, p)
 		return false, err
 	}
-	over := t.claimer.took(began, p, found)
-	t.took(found)
+	over := t.cursor.claimed(began, p, found)
+	t.add(found)
 	t.found.suspect = t.found.suspect || over.suspect
 	t.found.paged = over.paged
 	t.found.full, t.found.empty, t.found.behind = over.full, over.empty && len(t.found.msgs) == 0, over.behind
-	t.ask.suspects = t.ask.suspects && !over.suspect
+	t.request.suspects = t.request.suspects && !over.suspect
 	return over.dueLeft, nil
 }
 
-func (t *taking) took(found answer) {
+func (t *claimAttempt) add(found claimedRows) {
 	if !slices.IsSortedFunc(found.rows, (*row).compare) {
 		slices.SortStableFunc(found.rows, (*row).compare)
 	}
@@ -323,7 +323,7 @@ func (t *taking) took(found answer) {
 }
 
 // run runs a statement whose first row is a header.
-func (t *taking) run(ctx context.Context, statement string, args ...any) (a answer, err error) {
+func (t *claimAttempt) run(ctx context.Context, statement string, args ...any) (a claimedRows, err error) {
 	scanner := t.s.scanner()
 	if statement != sqltext.ClaimReady {
 		scanner.dest = append(scanner.dest, &scanner.row.part, &scanner.row.kind)
@@ -350,13 +350,13 @@ func (t *taking) run(ctx context.Context, statement string, args ...any) (a answ
 		return a.header(r)
 	}, t.s.db.Render(statement), args...)
 	if err != nil {
-		return answer{}, t.s.failed("claim messages", err)
+		return claimedRows{}, t.s.failed("claim messages", err)
 	}
 	return a, nil
 }
 
 // header reads the snapshot columns of a claim.
-func (a *answer) header(r *row) (err error) {
+func (a *claimedRows) header(r *row) (err error) {
 	a.ready.Drawn, a.cut = progress.Position{ID: r.id}, r.Key == "cut"
 	if a.ready.Xmin, err = strconv.ParseInt(r.Source, 10, 64); err == nil {
 		a.ready.Number, err = strconv.ParseInt(r.MessageID, 10, 64)

@@ -10,20 +10,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// claimer remembers, per set of topics, how far claims have come; they pass each row once. Claims in a transaction of
+// claimCursor remembers, per set of topics, how far claims have come; they pass each row once. Claims in a transaction of
 // the caller do not change it, because they may be rolled back.
 //
 // Topics with a limit are claimed together, as are the topics without one, but separately from them: they do not wait
 // behind a backlog of the others. If such a topic has no room, its rows are skipped, and from then on it is behind: it
 // has its own cursors, copies of the common ones from before its rows were skipped. It is claimed from there, together
 // with the others in the same statement, until none of its skipped rows are left.
-type claimer struct {
+type claimCursor struct {
 	joined bool // of one call in a transaction of the caller: it starts empty, and nothing is kept
 
 	mu       sync.Mutex
-	all      line // topics without a limit
-	limited  line // topics with a limit, except those that are behind
-	behind   map[string]*line
+	all      bounds // topics without a limit
+	limited  bounds // topics with a limit, except those that are behind
+	behind   map[string]*bounds
 	suspects progress.Mark
 
 	dueAt, suspectsAt time.Time // when to claim them although enough is ready
@@ -35,8 +35,8 @@ type claimer struct {
 	fullAt            time.Time // when a topic that is behind may be read from the beginning
 }
 
-// line is how far the claims of some topics have come.
-type line struct {
+// bounds is how far the claims of some topics have come.
+type bounds struct {
 	ready, due progress.Mark
 	served     int64 // the last poll that brought something
 }
@@ -55,38 +55,38 @@ const (
 	oneBehind
 )
 
-func newClaimer() *claimer {
+func newClaimCursor() *claimCursor {
 	overlap := progress.Position{At: time.Second.Microseconds()}
-	many := line{ready: progress.Mark{Overlap: progress.Position{ID: 1024}}, due: progress.Mark{Overlap: overlap}}
-	return &claimer{
-		all: many, limited: many, behind: map[string]*line{}, suspects: progress.Mark{Overlap: overlap}, limitedFirst: true,
+	many := bounds{ready: progress.Mark{Overlap: progress.Position{ID: 1024}}, due: progress.Mark{Overlap: overlap}}
+	return &claimCursor{
+		all: many, limited: many, behind: map[string]*bounds{}, suspects: progress.Mark{Overlap: overlap}, limitedFirst: true,
 	}
 }
 
-// claimer returns the claimer for calls of Claim with these topics.
-func (s *Store) claimer(topics []string) *claimer {
+// claimCursor returns the cursor for calls of Claim with these topics.
+func (s *Store) claimCursor(topics []string) *claimCursor {
 	key := strings.Join(topics, "\x00")
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := s.claimers[key]
+	c := s.cursors[key]
 	if c == nil {
-		if s.claimers == nil {
-			s.claimers = map[string]*claimer{}
+		if s.cursors == nil {
+			s.cursors = map[string]*claimCursor{}
 		}
-		if len(s.claimers) >= maxClaimers {
-			for other := range s.claimers { // any of them: it starts over
-				delete(s.claimers, other)
+		if len(s.cursors) >= maxClaimCursors {
+			for other := range s.cursors { // any of them: it starts over
+				delete(s.cursors, other)
 				break
 			}
 		}
-		c = newClaimer()
-		s.claimers[key] = c
+		c = newClaimCursor()
+		s.cursors[key] = c
 	}
 	return c
 }
 
-// hurries reports whether so much is ready that nothing else need be claimed.
-func (c *claimer) hurries(a ask, now time.Time) bool {
+// onlyReady reports whether so much is ready that nothing else need be claimed.
+func (c *claimCursor) onlyReady(a claimRequest, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !c.joined && c.backlog && len(a.limits) == 0 && now.Before(c.dueAt) &&
@@ -95,39 +95,39 @@ func (c *claimer) hurries(a ask, now time.Time) bool {
 }
 
 // settled reports whether all messages with ids up to a number have been claimed.
-func (c *claimer) settled(number int64) bool {
+func (c *claimCursor) settled(number int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := progress.Position{ID: number}
 	return len(c.behind) == 0 && c.all.ready.Settled(at) && (!c.limits || c.limited.ready.Settled(at))
 }
 
-func (c *claimer) lookReady(now time.Time) progress.Look {
+func (c *claimCursor) nextReady(now time.Time) progress.Scan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.all.ready.Next(now, false)
 }
 
-// tookReady records the result of a poll for ready messages only.
-func (c *claimer) tookReady(began time.Time, look progress.Look, a answer, full bool) {
+// claimedReady records the result of a poll for ready messages only.
+func (c *claimCursor) claimedReady(began time.Time, scan progress.Scan, a claimedRows, full bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
 	c.backlog = full
-	done(&c.all.ready, now, began, look, a.ready, a.rows, full, progress.Position{})
+	done(&c.all.ready, now, began, scan, a.ready, a.rows, full, progress.Position{})
 }
 
 // failedReady records the failure of such a poll.
-func (c *claimer) failedReady(began time.Time, look progress.Look) {
+func (c *claimCursor) failedReady(began time.Time, scan progress.Scan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	c.all.ready.Failed(now, now.Sub(began), look)
+	c.all.ready.Failed(now, now.Sub(began), scan)
 }
 
 // done records the result of a poll, which ended at the last row of a page if page is set.
 func done(
-	m *progress.Mark, now, began time.Time, look progress.Look, r progress.Result, rows []*row, limited bool,
+	m *progress.Mark, now, began time.Time, scan progress.Scan, r progress.Result, rows []*row, limited bool,
 	page progress.Position,
 ) {
 	r.Limited = limited
@@ -139,7 +139,7 @@ func done(
 			r.Reached = at
 		}
 	}
-	m.Done(now, now.Sub(began), look, r)
+	m.Done(now, now.Sub(began), scan, r)
 }
 
 // plan is one statement.
@@ -151,9 +151,9 @@ type plan struct {
 	dueFirst  int
 	dueLast   int
 	suspects  int
-	ofSuspect progress.Look
-	newly     map[string]*line // topics that are behind from now on
-	pages     bool             // no part reads more rows than a page has
+	ofSuspect progress.Scan
+	newly     map[string]*bounds // topics that are behind from now on
+	pages     bool               // no part reads more rows than a page has
 }
 
 // part is a part of the statement.
@@ -161,17 +161,17 @@ type part struct {
 	what       int
 	topic      string
 	room       int
-	line       *line
-	before     line // a copy from before the poll
-	ready, due progress.Look
+	line       *bounds
+	before     bounds // a copy from before the poll
+	ready, due progress.Scan
 }
 
 // plan returns the next statement. low is where the first messages are.
-func (c *claimer) plan(now time.Time, limit int, a ask, low lowest) *plan {
+func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limits = len(a.limits) > 0
-	p := &plan{limit: limit, limits: a.limits, here: make([]bool, len(a.limits)), newly: map[string]*line{}}
+	p := &plan{limit: limit, limits: a.limits, here: make([]bool, len(a.limits)), newly: map[string]*bounds{}}
 	var parts []part
 	many := 0
 	for i, l := range a.limits {
@@ -253,16 +253,16 @@ func dueFrom(p progress.Position) string {
 // key selects rows by part and kind.
 type key struct{ part, kind int }
 
-// outcome is the result of a plan.
-type outcome struct {
+// claimResult is the result of a plan.
+type claimResult struct {
 	full, empty, suspect bool
 	dueLeft              bool // there may be more due messages, which the limit does not forbid
 	paged                bool // a part reached the end of a page, and there may be more after it
 	behind               map[string]bool
 }
 
-// took applies the answer to a plan.
-func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
+// claimed applies the rows of a statement to a plan.
+func (c *claimCursor) claimed(began time.Time, p *plan, a claimedRows) (o claimResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -302,9 +302,9 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 				limited[kind] = true
 				rows = slices.DeleteFunc(rows, func(r *row) bool { return r.State == "over" })
 			}
-			look, result := l.ready, a.ready
+			scan, result := l.ready, a.ready
 			if kind == due {
-				look, result = l.due, a.due
+				scan, result = l.due, a.due
 			}
 			page := a.pages[key{i + 1, kind}]
 			if page != (progress.Position{}) && !over[l.topic] { // it read the whole page
@@ -312,7 +312,7 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 			}
 			if len(rows) > 0 || !limited[kind] { // otherwise it may not have reached this part
 				limited[kind] = limited[kind] || len(rows) >= l.room
-				done(m, now, began, look, result, rows, limited[kind], page)
+				done(m, now, began, scan, result, rows, limited[kind], page)
 				if !limited[kind] && page != (progress.Position{}) {
 					limited[kind], o.paged = true, true
 				}
@@ -351,7 +351,7 @@ func (c *claimer) took(began time.Time, p *plan, a answer) (o outcome) {
 
 // failed records that the statement of a plan failed: none of its polls starts at the beginning again for a while,
 // because any of them may be the one that cannot finish in time.
-func (c *claimer) failed(began time.Time, p *plan) {
+func (c *claimCursor) failed(began time.Time, p *plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
@@ -367,18 +367,18 @@ func (c *claimer) failed(began time.Time, p *plan) {
 }
 
 // leftBehind returns the line of a topic from the common part that had no room for all of its rows.
-func (c *claimer) leftBehind(began, now time.Time, p *plan, a answer, rows []*row) *line {
+func (c *claimCursor) leftBehind(began, now time.Time, p *plan, a claimedRows, rows []*row) *bounds {
 	i := slices.IndexFunc(p.parts, func(l part) bool { return l.what == manyLimited })
 	of := p.parts[i]
 	own := of.before
 	own.served = c.served
 	for kind, m := range []*progress.Mark{&own.ready, &own.due} {
-		look, result := of.ready, a.ready
+		scan, result := of.ready, a.ready
 		if kind == due {
-			look, result = of.due, a.due
+			scan, result = of.due, a.due
 		}
 		if mine := slices.DeleteFunc(slices.Clone(rows), func(r *row) bool { return r.kind != kind }); len(mine) > 0 {
-			done(m, now, began, look, result, mine, true, progress.Position{})
+			done(m, now, began, scan, result, mine, true, progress.Position{})
 		}
 	}
 	return &own

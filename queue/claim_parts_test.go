@@ -67,14 +67,14 @@ func (w *world) done(all bool) {
 }
 
 // claim is one statement.
-func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
-	a := ask{suspects: true}
+func (w *world) claim(c *claimCursor, limit int) (got []*stored, o claimResult) {
+	a := claimRequest{suspects: true}
 	for topic := range w.limit {
 		a.limits = append(a.limits, room{topic, w.limit[topic] - w.taken[topic]})
 	}
 	slices.SortFunc(a.limits, func(a, b room) int { return cmp.Compare(a.topic, b.topic) })
 	p := c.plan(time.Now(), limit, a, lowest{})
-	var found answer
+	var found claimedRows
 	found.ready = progress.Result{Xmin: w.xid + 1, Number: w.xid + 1, Drawn: progress.Position{ID: w.id}}
 	for xid := range w.open {
 		found.ready.Xmin = min(found.ready.Xmin, xid)
@@ -88,7 +88,7 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 	if w.rand.IntN(2) == 0 {
 		fit = 1 + w.rand.IntN(6)
 	}
-	look := func(i, kind, most int) (n int) {
+	scan := func(i, kind, most int) (n int) {
 		l := p.parts[i]
 		rows := slices.Clone(w.ready)
 		slices.SortFunc(rows, func(a, b *stored) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
@@ -134,12 +134,12 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 	}
 	dues := func(most int) {
 		for i := range p.parts {
-			most -= look(i, due, most)
+			most -= scan(i, due, most)
 		}
 	}
 	dues(p.dueFirst)
 	for i := range p.parts {
-		look(i, ready, p.limit)
+		scan(i, ready, p.limit)
 	}
 	dues(p.dueLast)
 	w.ready = slices.DeleteFunc(w.ready, func(m *stored) bool { return m.claimed })
@@ -148,11 +148,11 @@ func (w *world) claim(c *claimer, limit int) (got []*stored, o outcome) {
 			w.taken[m.topic]++
 		}
 	}
-	return got, c.took(time.Now(), p, found)
+	return got, c.claimed(time.Now(), p, found)
 }
 
 // TestTopicsThatAreBehindPassNothing: whatever the order in which transactions end and places become free, all messages
-// are claimed once, by looks of which none but the first begins at the beginning, and no topic gets more than it has
+// are claimed once, by scans of which none but the first begins at the beginning, and no topic gets more than it has
 // room for.
 func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 	wasBehind, cameBack := 0, 0
@@ -161,9 +161,9 @@ func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 			rand: rand.New(rand.NewPCG(seed, 3)), clock: 1e9, open: map[int64][]*stored{},
 			limit: map[string]int{"0": 1, "1": 2, "2": 5, "3": 1}, taken: map[string]int{},
 		}
-		c := newClaimer()
+		c := newClaimCursor()
 		claimed := map[int64]bool{}
-		claim := func() outcome {
+		claim := func() claimResult {
 			before := len(c.behind)
 			got, o := w.claim(c, 1+w.rand.IntN(8))
 			for _, m := range got {
@@ -211,12 +211,12 @@ func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 	}
 }
 
-// TestNothingIsBehindAtRest: once all is handled one look is for all topics, of which there is one part for each kind.
+// TestNothingIsBehindAtRest: once all is handled one scan is for all topics, of which there is one part for each kind.
 func TestNothingIsBehindAtRest(t *testing.T) {
 	w := &world{
 		rand: rand.New(rand.NewPCG(1, 3)), clock: 1e9, limit: map[string]int{"0": 1, "1": 1}, taken: map[string]int{},
 	}
-	c := newClaimer()
+	c := newClaimCursor()
 	for id := range int64(20) {
 		w.id++
 		w.ready = append(w.ready, &stored{id: id + 1, topic: fmt.Sprint(id % 2)})
@@ -236,42 +236,42 @@ func TestNothingIsBehindAtRest(t *testing.T) {
 // one, and not all.
 func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
 	s := &Store{}
-	all := map[string]*claimer{}
-	for i := range maxClaimers + 10 {
+	all := map[string]*claimCursor{}
+	for i := range maxClaimCursors + 10 {
 		topic := fmt.Sprint(i)
-		all[topic] = s.claimer([]string{topic})
+		all[topic] = s.claimCursor([]string{topic})
 	}
 	kept := 0
 	for topic, c := range all {
-		if s.claimers[topic] == c {
+		if s.cursors[topic] == c {
 			kept++
 		}
 	}
-	if kept != maxClaimers || len(s.claimers) != maxClaimers {
-		t.Errorf("%d of %d are kept", kept, len(s.claimers))
+	if kept != maxClaimCursors || len(s.cursors) != maxClaimCursors {
+		t.Errorf("%d of %d are kept", kept, len(s.cursors))
 	}
 }
 
-// TestClaimsGoOnAfterOneThatFailed from their marks: what makes a look from the beginning fail is not met soon.
+// TestClaimsGoOnAfterOneThatFailed from their marks: what makes a scan from the beginning fail is not met soon.
 func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
-	c := newClaimer()
+	c := newClaimCursor()
 	began := time.Now().Add(-2 * progress.FullInterval)
 	drawn := progress.Position{At: 10_000_000, ID: 10_000}
 	full := func(p *plan) (n int) {
 		for _, l := range append(p.parts, part{ready: p.ofSuspect}) {
-			for _, look := range []progress.Look{l.ready, l.due} {
-				if look.Full() {
+			for _, scan := range []progress.Scan{l.ready, l.due} {
+				if scan.Full() {
 					n++
 				}
 			}
 		}
 		return n
 	}
-	a := ask{suspects: true}
+	a := claimRequest{suspects: true}
 	for range 3 {
 		p := c.plan(began, 10, a, lowest{})
 		nothing := progress.Result{Xmin: 9, Number: 9, Drawn: drawn}
-		c.took(began, p, answer{ready: nothing, due: nothing})
+		c.claimed(began, p, claimedRows{ready: nothing, due: nothing})
 	}
 	later := time.Now().Add(10 * time.Minute)
 	p := c.plan(later, 10, a, lowest{})
@@ -282,7 +282,7 @@ func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	if n := full(c.plan(later, 10, a, lowest{})); n != 0 {
 		t.Errorf("after one that failed %d looks begin at the beginning again", n)
 	}
-	if look := c.lookReady(later); look.Full() {
+	if scan := c.nextReady(later); scan.Full() {
 		t.Error("so does one at what is ready alone")
 	}
 }

@@ -22,8 +22,8 @@ type Dispatcher struct {
 	loop   *loop
 	life   *life.Life
 
-	strangersMu sync.Mutex
-	strangers   strangers
+	unknownTopicsMu sync.Mutex
+	unknownTopics   unknownTopics
 }
 
 // NewDispatcher makes a Dispatcher. It does no I/O. It returns outbox.ErrNoDB for a nil store, or an error that names
@@ -37,7 +37,7 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{store: store, cfg: cfg, logger: store.db.Logger(logger), strangers: strangers{}, life: life.New()}
+	d := &Dispatcher{store: store, cfg: cfg, logger: store.db.Logger(logger), unknownTopics: unknownTopics{}, life: life.New()}
 	limits := map[string]int{}
 	for topic, h := range cfg.Handlers {
 		if h.Concurrency < cfg.Concurrency {
@@ -155,12 +155,12 @@ var errNoHandler = errors.New("no handler for the topic")
 func (d *Dispatcher) putOff(c *claimed) {
 	now := time.Now()
 	ready := now.Sub(later(c.FirstSeenAt, c.DueAt))
-	d.strangersMu.Lock()
-	warn, wait := d.strangers.met(c.Topic, now, now.Sub(c.FirstSeenAt))
-	d.strangersMu.Unlock()
-	if ready < strangerGrace {
+	d.unknownTopicsMu.Lock()
+	warn, wait := d.unknownTopics.seen(c.Topic, now, now.Sub(c.FirstSeenAt))
+	d.unknownTopicsMu.Unlock()
+	if ready < unknownTopicGrace {
 		d.loop.step(func() {
-			if d.loop.schedule.pass(c.Topic, now.Add(strangerGrace)) {
+			if d.loop.schedule.pass(c.Topic, now.Add(unknownTopicGrace)) {
 				wait = 0
 			}
 		})

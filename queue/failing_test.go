@@ -100,7 +100,7 @@ func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 		list = append(list, g.databases[key])
 	}
 	now := time.Now()
-	if err := g.lookAll(ctx, list); err != nil {
+	if err := g.checkAll(ctx, list); err != nil {
 		t.Errorf("its pool is said to fail: %v", err)
 	}
 	g.mu.Lock()

@@ -172,8 +172,8 @@ func (g *Group) startPolls(ctx context.Context) time.Duration {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now() // only after ended turns are recorded: those databases may be next again
-	g.wakeThose(ctx)
-	wait := min(g.startLooks(ctx, now), g.startMaintenance(now))
+	g.wakeSignalled(ctx)
+	wait := min(g.startChecks(ctx, now), g.startMaintenance(now))
 	for {
 		ready, list, in := g.candidates(now)
 		wait = min(wait, in)

@@ -36,9 +36,9 @@ type database struct {
 type pool struct {
 	databases map[*database]bool
 	slots     slots // for messages at work, because their handlers use connections
-	looking   bool
+	checking  bool
 	scanAt    time.Time // no poll before this time
-	lookAt    time.Time
+	checkAt   time.Time
 	wait      time.Duration // between polls, before jitter
 	breaker   breaker.Breaker
 }
@@ -173,8 +173,8 @@ func (g *Group) sleep(t *database) {
 	g.workers = slices.DeleteFunc(g.workers, func(other *worker) bool { return other == m })
 }
 
-// wakeThose wakes the databases that were written to in this process. mu must be held.
-func (g *Group) wakeThose(ctx context.Context) {
+// wakeSignalled wakes the databases that were written to in this process. mu must be held.
+func (g *Group) wakeSignalled(ctx context.Context) {
 	g.wokenMu.Lock()
 	woken := g.woken
 	g.woken = nil

@@ -27,22 +27,22 @@ func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
-// rest puts a database to sleep that has been idle for a while. Its poll calls it after finding nothing.
-func (g *Group) rest(m *worker) error {
+// goIdle puts a database to sleep that has been idle for a while. Its poll calls it after finding nothing.
+func (g *Group) goIdle(m *worker) error {
 	l := m.d.loop
 	idle := func() (is bool) {
 		l.step(func() {
 			is = len(l.claimed) == 0 && len(l.drains) == 0 && !l.schedule.woken &&
 				l.schedule.wait >= sleepAfter*l.schedule.poll &&
-				len(l.strays.perhaps) == 0 && l.strays.until.IsZero()
+				len(l.lostClaims.maybeOurs) == 0 && l.lostClaims.until.IsZero()
 		})
 		return is
 	}
 	if !idle() {
 		return nil
 	}
-	left, err := m.db.store.rest(m.ctx)
-	if err != nil || left.something || !l.claimer.settled(left.number) {
+	left, err := m.db.store.remaining(m.ctx)
+	if err != nil || left.something || !l.cursor.settled(left.number) {
 		return err
 	}
 	g.mu.Lock()
@@ -51,10 +51,10 @@ func (g *Group) rest(m *worker) error {
 		now := time.Now()
 		t.number, t.updates, t.dueAt, t.checkAt = left.number, -1, left.dueAt, now.Add(jitter(checkEvery))
 		g.sleep(t)
-		if s := t.pool; !s.looking {
+		if s := t.pool; !s.checking {
 			s.wait = g.cfg.Dispatcher.PollInterval
-			if at := now.Add(jitter(s.wait)); s.lookAt.IsZero() || at.Before(s.lookAt) {
-				s.lookAt = at
+			if at := now.Add(jitter(s.wait)); s.checkAt.IsZero() || at.Before(s.checkAt) {
+				s.checkAt = at
 			}
 		}
 	}
@@ -68,7 +68,7 @@ type left struct {
 	dueAt     time.Time // when the next message is due; zero = none waits
 }
 
-func (s *Store) rest(ctx context.Context) (l left, err error) {
+func (s *Store) remaining(ctx context.Context) (l left, err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
 	err = s.collect(ctx, "look for messages", func(rows drive.Rows) error {
@@ -84,7 +84,7 @@ func (s *Store) rest(ctx context.Context) (l left, err error) {
 
 // startLooks wakes databases with due messages, and polls the pools whose time has come. It returns the time until the
 // next of either. mu must be held.
-func (g *Group) startLooks(ctx context.Context, now time.Time) time.Duration {
+func (g *Group) startChecks(ctx context.Context, now time.Time) time.Duration {
 	wait := noWait
 	for _, s := range g.pools {
 		if now.Before(s.scanAt) {
@@ -93,14 +93,14 @@ func (g *Group) startLooks(ctx context.Context, now time.Time) time.Duration {
 		}
 		asleep, in := g.wakeDue(ctx, s, now)
 		suspect := s.breaker.Failures() > 0
-		switch look := s.lookAt.Sub(now); {
-		case !asleep || s.looking:
-		case look > 0:
-			in = min(in, look)
+		switch scan := s.checkAt.Sub(now); {
+		case !asleep || s.checking:
+		case scan > 0:
+			in = min(in, scan)
 		case suspect && g.slow >= slowPolls || !suspect && g.polls >= g.cfg.MaxPolls:
 			continue // the end of a poll signals
 		default:
-			g.look(ctx, s)
+			g.checkPool(ctx, s)
 		}
 		s.scanAt = now.Add(in)
 		wait = min(wait, in)
@@ -131,30 +131,30 @@ func (g *Group) cleanDue(t *database, now time.Time) bool {
 	return g.cfg.Dispatcher.CleanInterval > 0 && !now.Before(t.cleanAt)
 }
 
-// look polls the sleeping databases of a pool. mu must be held.
-func (g *Group) look(ctx context.Context, s *pool) {
+// checkPool polls the sleeping databases of a pool. mu must be held.
+func (g *Group) checkPool(ctx context.Context, s *pool) {
 	var list []*database
 	for t := range s.databases {
 		if t.awake == nil {
 			list = append(list, t)
 		}
 	}
-	s.looking = true
+	s.checking = true
 	slot := g.pollSlot(s.breaker.Failures() > 0, nil)
 	g.work.Go(func() {
-		err := g.lookAll(ctx, list)
+		err := g.checkAll(ctx, list)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		slot.leave()
 		now := time.Now()
-		s.looking, s.scanAt = false, time.Time{}
+		s.checking, s.scanAt = false, time.Time{}
 		s.wait = min(max(2*s.wait, g.cfg.Dispatcher.PollInterval), pollGrowth*g.cfg.Dispatcher.PollInterval)
-		s.lookAt = now.Add(jitter(s.wait))
+		s.checkAt = now.Add(jitter(s.wait))
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
 			wait := s.breaker.Failed(now)
-			s.lookAt = now.Add(wait)
+			s.checkAt = now.Add(wait)
 			fields := watermill.LogFields{"db": names(list), "wait": wait.String(), "failures": s.breaker.Failures()}
 			if s.breaker.Failures() == 1 {
 				// Cause: the database.
@@ -181,8 +181,8 @@ func names(list []*database) string {
 	return first
 }
 
-// lookAll wakes the databases in which something has happened.
-func (g *Group) lookAll(ctx context.Context, list []*database) error {
+// checkAll wakes the databases in which something has happened.
+func (g *Group) checkAll(ctx context.Context, list []*database) error {
 	for some := range slices.Chunk(list, manyLooks) {
 		sequences, tables := make([]string, len(some)), make([]string, len(some))
 		for i, t := range some {
@@ -226,7 +226,7 @@ func (g *Group) check(ctx context.Context, t *database) {
 	if !due {
 		return
 	}
-	left, err := t.store.rest(ctx)
+	left, err := t.store.remaining(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t.checkAt = now.Add(jitter(checkEvery)); err != nil || left.something || left.number != t.number {

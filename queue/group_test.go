@@ -70,7 +70,7 @@ func TestGroupHearsOfSlotsThatAreFree(t *testing.T) {
 	l, taken := m.d.loop, -1
 	l.freed = func(*claimed) { l.step(func() { taken = l.schedule.taken }) }
 	l.step(func() {
-		l.schedule.looked(time.Now(), time.Now(), 1, false, nil)
+		l.schedule.claimed(time.Now(), time.Now(), 1, false, nil)
 		l.start(&claimed{loop: l}, time.Now())
 	})
 	l.handlers.Wait()

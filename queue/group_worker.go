@@ -55,7 +55,7 @@ func (m *worker) turn(now time.Time, free, most int) (t turn, in time.Duration) 
 			}
 			return
 		}
-		n, wait := l.schedule.look(now)
+		n, wait := l.schedule.nextClaim(now)
 		switch room := min(free, most-l.schedule.taken); {
 		case n == 0 && wait < l.schedule.poll/2 && l.schedule.taken > 0:
 			t, in = turn{m: m, busy: true}, wait
@@ -183,7 +183,7 @@ func (g *Group) poll(t turn, now time.Time) {
 		if suspect {
 			err = m.answers()
 		} else {
-			got, full, err = m.d.loop.look(m.ctx, t.n, func(n int) int {
+			got, full, err = m.d.loop.claimBatch(m.ctx, t.n, func(n int) int {
 				g.mu.Lock()
 				defer g.mu.Unlock()
 				admitted = reservation.confirm(n)
@@ -191,7 +191,7 @@ func (g *Group) poll(t turn, now time.Time) {
 			})
 		}
 		if err == nil && !suspect && got == 0 && !full {
-			err = g.rest(m)
+			err = g.goIdle(m)
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()

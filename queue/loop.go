@@ -38,7 +38,7 @@ type loopConfig struct {
 // loop claims messages and handles each in its own goroutine. One goroutine claims, one renews leases, and one acks
 // while there is anything to ack.
 //
-// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. look requests
+// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. claimBatch requests
 // slots from a Group under claiming, a Group reads the schedules of its loops under its own mu, and nothing under a
 // loop's mu calls its Group.
 type loop struct {
@@ -59,22 +59,22 @@ type loop struct {
 
 	handlers sync.WaitGroup
 
-	claiming sync.Mutex // held from a claim until claimed has its messages; taken before mu
-	claimer  *claimer   // guarded by claiming
+	claiming sync.Mutex   // held from a claim until claimed has its messages; taken before mu
+	cursor   *claimCursor // guarded by claiming
 
-	mu       sync.Mutex
-	schedule schedule
-	claimed  map[ID]*claimed // including those whose ack is in flight, or waits after it was refused
-	strays   strays
-	stopping bool
-	drains   []*drain
+	mu         sync.Mutex
+	schedule   schedule
+	claimed    map[ID]*claimed // including those whose ack is in flight, or waits after it was refused
+	lostClaims lostClaims
+	stopping   bool
+	drains     []*drain
 }
 
 func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle func(*claimed)) *loop {
 	l := &loop{
 		store: s, cfg: cfg, owner: NewOwner(), logger: logger, handle: handle,
 		news: make(chan struct{}, 1), running: make(chan struct{}),
-		claimer: newClaimer(), schedule: newSchedule(cfg.slots, cfg.batch, cfg.room, cfg.poll, cfg.limits),
+		cursor: newClaimCursor(), schedule: newSchedule(cfg.slots, cfg.batch, cfg.room, cfg.poll, cfg.limits),
 		claimed: map[ID]*claimed{},
 	}
 	return l
@@ -109,7 +109,7 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	defer time.AfterFunc(queryTimeout, l.endAcks).Stop()
 	l.acks.batcher.close()
 	helpers.Wait()
-	l.endStrays()
+	l.releaseLastLostClaims()
 }
 
 // heard must be called after a commit.
@@ -147,9 +147,9 @@ func (l *loop) claim(ctx context.Context) {
 	for ctx.Err() == nil {
 		var n int
 		var wait time.Duration
-		l.step(func() { n, wait = l.schedule.look(time.Now()) })
+		l.step(func() { n, wait = l.schedule.nextClaim(time.Now()) })
 		if n > 0 {
-			_, _, err := l.look(ctx, n, nil)
+			_, _, err := l.claimBatch(ctx, n, nil)
 			report.Tell(err)
 			continue
 		}
@@ -162,18 +162,18 @@ func (l *loop) claim(ctx context.Context) {
 	}
 }
 
-// look claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if
+// claimBatch claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if
 // not nil, is called with the number claimed and returns how many of them have slots; the others are given back.
-func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
+func (l *loop) claimBatch(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
-	unable := l.giveBackStrays()
+	unable := l.releaseLostClaims()
 	var counts []*drain
 	var limits []room
 	var bytes int
 	l.step(func() {
 		limits, bytes = l.schedule.began(time.Now()), l.schedule.bytesFree()
-		if len(l.claimed) == 0 && !l.strays.unsure {
+		if len(l.claimed) == 0 && !l.lostClaims.unsure {
 			counts = append(counts, l.drains...)
 		}
 	})
@@ -184,10 +184,10 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 	found, err := l.store.claim(queryCtx, Claim{
 		Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: n, Topics: l.cfg.only, MaxBytes: bytes,
 	},
-		ask{limits: limits, suspects: suspects.free()}, l.claimer)
+		claimRequest{limits: limits, suspects: suspects.free()}, l.cursor)
 	switch {
 	case err != nil:
-		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
+		l.step(func() { l.lostClaims.mayExist(time.Now(), l.cfg.lease) })
 	case unable != nil:
 		// Cause: the connection broke.
 		// Cure: they are redelivered when their leases expire.
@@ -219,7 +219,7 @@ func (l *loop) look(ctx context.Context, n int, admit func(n int) int) (started 
 			l.start(&claimed{Message: msg, loop: l, suspect: i == 0 && found.suspect}, begun.Add(l.cfg.lease))
 			started++
 		}
-		l.schedule.looked(begun, time.Now(), started, found.full && err == nil, found.behind)
+		l.schedule.claimed(begun, time.Now(), started, found.full && err == nil, found.behind)
 		l.drained(counts, err == nil && found.empty)
 	})
 	return started, found.full && err == nil, err
@@ -248,7 +248,7 @@ func (l *loop) giveBack(found claims) {
 	ctx, cancel := context.WithTimeout(l.base, queryTimeout)
 	defer cancel()
 	if _, err := l.store.Release(ctx, l.owner, ids...); err != nil {
-		l.step(func() { l.strays.feared(time.Now(), l.cfg.lease) })
+		l.step(func() { l.lostClaims.mayExist(time.Now(), l.cfg.lease) })
 	}
 }
 
@@ -303,7 +303,7 @@ func (l *loop) forget(settled ...*claimed) {
 	for _, c := range settled {
 		delete(l.claimed, c.ID)
 		if c.again.Load() { // possibly after it was settled
-			l.strays.perhaps = append(l.strays.perhaps, c.ID)
+			l.lostClaims.maybeOurs = append(l.lostClaims.maybeOurs, c.ID)
 		}
 	}
 	if len(l.drains) > 0 && len(l.claimed) == 0 {

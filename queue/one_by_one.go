@@ -143,12 +143,12 @@ func (s *Store) alone(c choice, rows []queueRow, failed bool) (changed []queueRo
 func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
 	now := time.Now()
 	s.mu.Lock()
-	look, due := now.After(s.triggersAt), now.After(s.unchangedAt[what])
-	if look {
+	scan, due := now.After(s.triggersAt), now.After(s.unchangedAt[what])
+	if scan {
 		s.triggersAt = now.Add(triggersInterval)
 	}
 	s.mu.Unlock()
-	if look {
+	if scan {
 		triggers := false
 		err := s.collect(ctx, "list triggers", func(rows drive.Rows) error { return rows.Scan(&triggers) },
 			sqltext.RowTriggers)

@@ -135,7 +135,7 @@ func TestClaimThatIsRefusedAllRows(t *testing.T) {
 		s := refusingStore(t, listed, nil)
 		refuseAll(s, "orders", maxLeftOut+1, 0)
 		c := Claim{Owner: NewOwner(), LeaseTTL: time.Minute, Limit: 10}
-		found, err := s.claim(t.Context(), c, ask{suspects: true}, newClaimer())
+		found, err := s.claim(t.Context(), c, claimRequest{suspects: true}, newClaimCursor())
 		if err != nil || found.empty != empty {
 			t.Errorf("%d rows besides the refused ones: empty: %t, error %v", listed, found.empty, err)
 		}

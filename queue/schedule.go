@@ -99,8 +99,8 @@ func (s *schedule) free() int {
 // bytesFree returns the maximum total size of the payloads that a poll may bring.
 func (s *schedule) bytesFree() int { return max(1, s.room-s.bytes) }
 
-// look returns how many messages to take now, or 0 and how long to wait unless something happens.
-func (s *schedule) look(now time.Time) (n int, wait time.Duration) {
+// nextClaim returns how many messages to take now, or 0 and how long to wait unless something happens.
+func (s *schedule) nextClaim(now time.Time) (n int, wait time.Duration) {
 	n = s.free()
 	if n == 0 {
 		return 0, time.Hour
@@ -138,9 +138,9 @@ func (s *schedule) began(now time.Time) []room {
 	return rooms
 }
 
-// looked applies the result of a poll, and whether there may be more of topics that have room. behind has the topics of
+// claimed applies the result of a poll, and whether there may be more of topics that have room. behind has the topics of
 // which messages may have been skipped (true), and those of which there are none (false).
-func (s *schedule) looked(begun, now time.Time, got int, more bool, behind map[string]bool) {
+func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[string]bool) {
 	for topic, is := range behind {
 		if t := s.of[topic]; is {
 			s.behind[t] = true

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// got is a look that brings messages of one topic.
+// got is a scan that brings messages of one topic.
 func (s *schedule) got(begun, now time.Time, n int, more bool) {
 	for range n {
 		s.take("", 1, false)
 	}
-	s.looked(begun, now, n, more, nil)
+	s.claimed(begun, now, n, more, nil)
 }
 
 // clock is a time that a test moves.
@@ -30,7 +30,7 @@ func newTestSchedule(slots, batch int, limits map[string]int) (*schedule, *clock
 func TestScheduleTakesNoMoreThanThereIsRoom(t *testing.T) {
 	s, c := newTestSchedule(8, 5, nil)
 	for i, want := range []int{5, 3, 0} {
-		n, _ := s.look(c.now())
+		n, _ := s.nextClaim(c.now())
 		if n != want {
 			t.Fatalf("look %d takes %d, not %d", i, n, want)
 		}
@@ -39,7 +39,7 @@ func TestScheduleTakesNoMoreThanThereIsRoom(t *testing.T) {
 		}
 	}
 	s.done("", 1, false)
-	if n, _ := s.look(c.now()); n != 1 {
+	if n, _ := s.nextClaim(c.now()); n != 1 {
 		t.Errorf("a free slot brings %d", n)
 	}
 }
@@ -47,62 +47,62 @@ func TestScheduleTakesNoMoreThanThereIsRoom(t *testing.T) {
 func TestScheduleWaitsLongerWhileThereIsNothing(t *testing.T) {
 	s, c := newTestSchedule(8, 8, nil)
 	for _, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
-		if n, _ := s.look(c.now()); n == 0 {
+		if n, _ := s.nextClaim(c.now()); n == 0 {
 			t.Fatal("it does not look")
 		}
 		s.got(c.now(), c.now(), 0, false)
-		if _, wait := s.look(c.now()); wait != want*time.Second {
+		if _, wait := s.nextClaim(c.now()); wait != want*time.Second {
 			t.Fatalf("it waits %s, not %s", wait, want*time.Second)
 		}
 		c.sleep(want * time.Second)
 	}
-	n, _ := s.look(c.now())
+	n, _ := s.nextClaim(c.now())
 	s.got(c.now(), c.now(), n-1, false)
-	if _, wait := s.look(c.now()); wait != time.Second {
+	if _, wait := s.nextClaim(c.now()); wait != time.Second {
 		t.Errorf("after a find it waits %s", wait)
 	}
 	s.jitter = func() float64 { return 1 }
 	c.sleep(time.Second)
 	s.got(c.now(), c.now(), 0, false)
-	if _, wait := s.look(c.now()); wait != 2400*time.Millisecond {
+	if _, wait := s.nextClaim(c.now()); wait != 2400*time.Millisecond {
 		t.Errorf("with the largest jitter it waits %s", wait)
 	}
 }
 
 func TestScheduleIsWoken(t *testing.T) {
 	s, c := newTestSchedule(8, 8, nil)
-	s.look(c.now())
+	s.nextClaim(c.now())
 	s.got(c.now(), c.now(), 0, false)
 	s.woke(c.now())
-	if n, wait := s.look(c.now()); n != 0 || wait != wokenPause {
+	if n, wait := s.nextClaim(c.now()); n != 0 || wait != wokenPause {
 		t.Errorf("it looks again at once, after %s", wait)
 	}
 	c.sleep(wokenPause)
-	if n, _ := s.look(c.now()); n == 0 {
+	if n, _ := s.nextClaim(c.now()); n == 0 {
 		t.Error("it was not woken")
 	}
 	s.got(c.now(), c.now(), 3, false)
 	s.woke(c.now())
-	if n, _ := s.look(c.now()); n == 0 {
+	if n, _ := s.nextClaim(c.now()); n == 0 {
 		t.Error("after a find it is woken at once")
 	}
 }
 
-// TestScheduleWaitsForSeveralSlots: while there is more to take, a look for one slot only comes as often as looks may.
+// TestScheduleWaitsForSeveralSlots: while there is more to take, a scan for one slot only comes as often as scans may.
 func TestScheduleWaitsForSeveralSlots(t *testing.T) {
 	s, c := newTestSchedule(16, 50, nil)
-	n, _ := s.look(c.now())
+	n, _ := s.nextClaim(c.now())
 	begun := c.now()
 	c.sleep(time.Millisecond)
 	s.got(begun, c.now(), n, true)
 	s.done("", 1, false)
-	if n, wait := s.look(c.now()); n != 0 || wait != time.Millisecond {
+	if n, wait := s.nextClaim(c.now()); n != 0 || wait != time.Millisecond {
 		t.Errorf("it looks for one slot, wait %s", wait)
 	}
 	for range 3 {
 		s.done("", 1, false)
 	}
-	if n, _ := s.look(c.now()); n != 4 {
+	if n, _ := s.nextClaim(c.now()); n != 4 {
 		t.Errorf("a quarter of the slots is free, and it takes %d", n)
 	}
 }
@@ -111,27 +111,27 @@ func TestScheduleWaitsForSeveralSlots(t *testing.T) {
 // passed, and else not before it is time.
 func TestScheduleOfATopicWithALimit(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2, "many": 20})
-	s.look(c.now())
+	s.nextClaim(c.now())
 	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"many", 8}) || rooms[1] != (room{"slow", 2}) {
 		t.Errorf("there is room for %v", rooms)
 	}
 	for range 2 {
 		s.take("slow", 1, false)
 	}
-	s.looked(c.now(), c.now(), 2, false, map[string]bool{"slow": true})
-	if n, wait := s.look(c.now()); n != 0 || wait != time.Second {
+	s.claimed(c.now(), c.now(), 2, false, map[string]bool{"slow": true})
+	if n, wait := s.nextClaim(c.now()); n != 0 || wait != time.Second {
 		t.Errorf("it looks for %d, after %s, although there is no room", n, wait)
 	}
 	if rooms := s.began(c.now()); rooms[1].n != 0 {
 		t.Errorf("there is room for %v", rooms)
 	}
 	s.done("slow", 1, false)
-	if n, wait := s.look(c.now()); n != 7 {
+	if n, wait := s.nextClaim(c.now()); n != 7 {
 		t.Errorf("it looks for %d, after %s, although there is room", n, wait)
 	}
-	s.looked(c.now(), c.now(), 0, false, map[string]bool{"slow": false})
+	s.claimed(c.now(), c.now(), 0, false, map[string]bool{"slow": false})
 	c.sleep(wokenPause)
-	if n, wait := s.look(c.now()); n != 0 || wait < time.Second {
+	if n, wait := s.nextClaim(c.now()); n != 0 || wait < time.Second {
 		t.Errorf("it looks for %d, after %s, although nothing was passed", n, wait)
 	}
 	s.take("slow", 1, true)
@@ -146,7 +146,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 // TestScheduleOfATopicThatIsPassedBy: it has no room for a while, and all of it afterwards.
 func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2})
-	s.look(c.now())
+	s.nextClaim(c.now())
 	s.take("passed", 1, false)
 	if !s.pass("passed", c.now().Add(time.Minute)) {
 		t.Fatal("it is not passed by")
@@ -155,13 +155,13 @@ func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"passed", 0}) || rooms[1] != (room{"slow", 2}) {
 		t.Errorf("there is room for %v", rooms)
 	}
-	s.looked(c.now(), c.now(), 0, false, map[string]bool{"passed": true})
+	s.claimed(c.now(), c.now(), 0, false, map[string]bool{"passed": true})
 	c.sleep(wokenPause)
-	if n, _ := s.look(c.now()); n != 0 {
+	if n, _ := s.nextClaim(c.now()); n != 0 {
 		t.Error("it looks for what is passed by")
 	}
 	c.sleep(time.Minute)
-	if n, _ := s.look(c.now()); n != 8 || s.began(c.now())[0].n != 8 {
+	if n, _ := s.nextClaim(c.now()); n != 8 || s.began(c.now())[0].n != 8 {
 		t.Errorf("it looks for %d, with room for %v", n, s.began(c.now()))
 	}
 	for i := range maxPassed {
@@ -174,27 +174,27 @@ func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	}
 }
 
-// TestWokenDuringALook: the look may have begun too early to see what woke it, so another one follows it.
-func TestWokenDuringALook(t *testing.T) {
+// TestWokenDuringAScan: the scan may have begun too early to see what woke it, so another one follows it.
+func TestWokenDuringAScan(t *testing.T) {
 	for _, got := range []int{0, 1} {
 		s := newSchedule(10, 10, 1000, time.Hour, nil)
 		now := time.Unix(1e9, 0)
-		if n, _ := s.look(now); n == 0 {
+		if n, _ := s.nextClaim(now); n == 0 {
 			t.Fatal("it does not look")
 		}
 		s.began(now)
 		s.woke(now)
 		s.got(now, now, got, false)
-		if _, wait := s.look(now); wait > wokenPause {
+		if _, wait := s.nextClaim(now); wait > wokenPause {
 			t.Errorf("after a look that brought %d it waits %s", got, wait)
 		}
 		now = now.Add(wokenPause)
-		if n, wait := s.look(now); n == 0 {
+		if n, wait := s.nextClaim(now); n == 0 {
 			t.Errorf("after a look that brought %d it waits %s", got, wait)
 		}
 		s.began(now)
 		s.got(now, now, 0, false)
-		if n, wait := s.look(now.Add(wokenPause)); n != 0 || wait < time.Minute {
+		if n, wait := s.nextClaim(now.Add(wokenPause)); n != 0 || wait < time.Minute {
 			t.Errorf("it looks once more, after %s", wait)
 		}
 	}
@@ -207,19 +207,19 @@ func TestScheduleHasRoomForPayloads(t *testing.T) {
 		t.Errorf("at first there is room for %d", free)
 	}
 	s.take("", 600, false)
-	if n, _ := s.look(c.now()); n != 7 || s.bytesFree() != 400 {
+	if n, _ := s.nextClaim(c.now()); n != 7 || s.bytesFree() != 400 {
 		t.Errorf("%d slots, with room for %d", n, s.bytesFree())
 	}
 	s.take("", 5000, false)
-	if n, wait := s.look(c.now()); n != 0 || wait < time.Minute {
+	if n, wait := s.nextClaim(c.now()); n != 0 || wait < time.Minute {
 		t.Errorf("%d slots after %s, and no room", n, wait)
 	}
 	s.done("", 600, false)
-	if n, _ := s.look(c.now()); n != 0 {
+	if n, _ := s.nextClaim(c.now()); n != 0 {
 		t.Errorf("%d slots behind a large message", n)
 	}
 	s.done("", 5000, false)
-	if n, _ := s.look(c.now()); n != 8 || s.bytesFree() != 1000 {
+	if n, _ := s.nextClaim(c.now()); n != 8 || s.bytesFree() != 1000 {
 		t.Errorf("%d slots, with room for %d", n, s.bytesFree())
 	}
 }

@@ -79,12 +79,12 @@ type Store struct {
 	logger  watermill.LoggerAdapter
 
 	mu       sync.Mutex
-	claimers map[string]*claimer // by topics
-	reapAt   time.Time           // when a Claim must reap again
-	reaping  bool                // a Claim is reaping now
-	reapFrom reapPlace           // where to continue
-	deadAt   time.Time           // when to look for dead messages past DeadRetention again
-	reapTook time.Duration       // how long the last reaping took
+	cursors  map[string]*claimCursor // by topics
+	reapAt   time.Time               // when a Claim must reap again
+	reaping  bool                    // a Claim is reaping now
+	reapFrom reapPlace               // where to continue
+	deadAt   time.Time               // when to look for dead messages past DeadRetention again
+	reapTook time.Duration           // how long the last reaping took
 	// whether a trigger may leave rows unchanged, when to check for one again, and for such rows of a statement
 	triggers    bool
 	triggersAt  time.Time

@@ -10,11 +10,11 @@ const (
 	HoldFor = time.Second
 	// FullInterval is how often all is looked through.
 	FullInterval = time.Second
-	// FullShare is for how many times as long as it takes longer than others no full look is due after one: they take that
+	// FullShare is for how many times as long as it takes longer than others no full scan is due after one: they take that
 	// part of the time.
 	FullShare   = 20
 	failedShare = 2 // after one that failed they wait for this many times as long as it took
-	// WholeShare is the same for full looks that begin at the beginning although Mark.Low is known.
+	// WholeShare is the same for full scans that begin at the beginning although Mark.Low is known.
 	WholeShare = 100
 )
 
@@ -47,46 +47,46 @@ func earlier(p, q Position) Position {
 // last is a position after all others.
 var last = Position{At: math.MaxInt64, ID: math.MaxInt64}
 
-// Mark is how far a claimer has come. It is not safe for concurrent use, but looks may overlap. The zero
+// Mark is how far claims have come. It is not safe for concurrent use, but scans may overlap. The zero
 // value is the beginning.
 type Mark struct {
-	// Overlap is how far behind what was claimed looks start while the mark is held.
+	// Overlap is how far behind what was claimed scans start while the mark is held.
 	Overlap Position
-	// Low is where full looks start, but for few: a place where there was nothing before it but what is dead. The zero
+	// Low is where full scans start, but for few: a place where there was nothing before it but what is dead. The zero
 	// Position is the beginning.
 	Low Position
 
 	exact Position // there is nothing up to here, but for rows that were given up while they were passed
-	fast  Position // where looks start: exact, or beyond it while that is held
-	drawn Position // positions up to here had been handed out when the last look ended
+	fast  Position // where scans start: exact, or beyond it while that is held
+	drawn Position // positions up to here had been handed out when the last scan ended
 	xmin  int64    // the highest of a snapshot so far
 
 	next   Position // what becomes exact once all below number have ended; the zero Position = none
 	number int64
 	since  time.Time
 
-	walk walk // a look that goes on where its last page ended
-	tail bool // the next look is at the mark, between two pages of a full one
+	walk walk // a scan that goes on where its last page ended
+	tail bool // the next scan is at the mark, between two pages of a full one
 
-	fullAt time.Time     // when the next full look is due
-	usual  time.Duration // what a look takes that is not full
+	fullAt time.Time     // when the next full scan is due
+	usual  time.Duration // what a scan takes that is not full
 	excess time.Duration // what a full one takes more
 
-	wholeAt time.Time     // when a full look is to start at the beginning
+	wholeAt time.Time     // when a full scan is to start at the beginning
 	whole   time.Duration // what the last of these took more
 }
 
-// walk is a look in several statements, which counts as one: it began when the first of them did.
+// walk is a scan in several statements, which counts as one: it began when the first of them did.
 type walk struct {
 	on   bool
 	at   Position // the end of the last page
-	of   Look     // the first page
+	of   Scan     // the first page
 	xmin int64    // likewise
 	took time.Duration
 }
 
-// Look is one statement that claims.
-type Look struct {
+// Scan is one statement that claims.
+type Scan struct {
 	From  Position // exclusive
 	full  bool
 	whole bool // full, from the beginning although there is a Low
@@ -95,27 +95,27 @@ type Look struct {
 	drawn Position
 }
 
-// Result is what a look found.
+// Result is what a scan found.
 type Result struct {
 	Xmin    int64    // of its snapshot
 	Number  int64    // the next transaction's, read after the snapshot
-	Drawn   Position // positions up to here had been handed out when the look ended
+	Drawn   Position // positions up to here had been handed out when the scan ended
 	Reached Position // of the last row that it claimed, if any
 	Limited bool     // it claimed as many as it might, of all kinds, so there may be more
 	Paged   bool     // it looked at as many rows as it might, of which Reached is the last, and claimed all that it could
 }
 
-// Full says whether the look is one from the beginning, or from Mark.Low.
-func (l Look) Full() bool { return l.full }
+// Full says whether the scan is one from the beginning, or from Mark.Low.
+func (l Scan) Full() bool { return l.full }
 
-// Pages says whether a look may pass many rows, so that its statement should look at a page of them, and no more.
-func (l Look) Pages() bool { return l.pages }
+// Pages says whether a scan may pass many rows, so that its statement should look at a page of them, and no more.
+func (l Scan) Pages() bool { return l.pages }
 
-// Reaches says, after a look of m that found all that there was, whether what m is the mark of may be looked for
-// together with what other is the mark of from now on, provided that the last look of that was the same statement:
-// there is nothing left of it where other has been. What is not seen yet is seen by looks that begin at the exact mark
+// Reaches says, after a scan of m that found all that there was, whether what m is the mark of may be looked for
+// together with what other is the mark of from now on, provided that the last scan of that was the same statement:
+// there is nothing left of it where other has been. What is not seen yet is seen by scans that begin at the exact mark
 // of other.
-func (m *Mark) Reaches(l Look, other *Mark) bool {
+func (m *Mark) Reaches(l Scan, other *Mark) bool {
 	return l.full && !l.page || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
 }
 
@@ -124,11 +124,11 @@ func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 
 // Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has
 // committed, Failed if it has not, or it is unknown.
-func (m *Mark) Next(now time.Time, full bool) Look {
+func (m *Mark) Next(now time.Time, full bool) Scan {
 	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
-		return Look{From: w.at, full: w.of.full, whole: w.of.whole, page: true, pages: true, drawn: w.of.drawn}
+		return Scan{From: w.at, full: w.of.full, whole: w.of.whole, page: true, pages: true, drawn: w.of.drawn}
 	}
-	l := Look{From: m.fast, drawn: m.drawn}
+	l := Scan{From: m.fast, drawn: m.drawn}
 	switch ahead := m.exact.Before(m.fast); {
 	case ahead && m.next != Position{} && m.xmin >= m.number: // no transaction holds it any more
 		l.From, l.pages = m.exact, true
@@ -142,9 +142,9 @@ func (m *Mark) Next(now time.Time, full bool) Look {
 	return l
 }
 
-// Failed says that a look failed after some time. A full one is not due again at once: looks from the mark on may be
+// Failed says that a scan failed after some time. A full one is not due again at once: scans from the mark on may be
 // what works. It need not be its length that made it fail, so it is due sooner than after one that was slow.
-func (m *Mark) Failed(now time.Time, took time.Duration, l Look) {
+func (m *Mark) Failed(now time.Time, took time.Duration, l Scan) {
 	if l.full {
 		m.fullAt, m.walk = now.Add(AfterFailure(took)), walk{}
 	}
@@ -153,11 +153,11 @@ func (m *Mark) Failed(now time.Time, took time.Duration, l Look) {
 	}
 }
 
-// AfterFailure is how long no full look is due after one that failed.
+// AfterFailure is how long no full scan is due after one that failed.
 func AfterFailure(took time.Duration) time.Duration { return max(FullInterval, failedShare*took) }
 
-// Done says what a look found and how long it took.
-func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
+// Done says what a scan found and how long it took.
+func (m *Mark) Done(now time.Time, took time.Duration, l Scan, r Result) {
 	m.tail = l.full
 	xmin := r.Xmin
 	if r.Limited && r.Reached == (Position{}) { // rows of other kinds used up the limit: it says nothing of these
@@ -175,7 +175,7 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Look, r Result) {
 		took, r.Xmin, l = m.walk.took+took, m.walk.xmin, m.walk.of
 		m.walk = walk{}
 	}
-	if l.full && r.Paged && !r.Reached.Before(m.fast) { // looks from the mark on do the rest
+	if l.full && r.Paged && !r.Reached.Before(m.fast) { // scans from the mark on do the rest
 		r.Paged, r.Limited = false, true
 	}
 	if r.Paged && !r.Drawn.Before(l.drawn) {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// world is a database in which transactions insert rows, and what claimers see of it.
+// world is a database in which transactions insert rows, and what claims see of it.
 type world struct {
 	rand    *rand.Rand
 	now     time.Time
@@ -70,7 +70,7 @@ func (w *world) end(number int64) {
 }
 
 // claim is one statement. What begins while it runs it does not see.
-func (w *world) claim(l Look, limit int) (r Result) {
+func (w *world) claim(l Scan, limit int) (r Result) {
 	from := l.From
 	xmax := w.ended + 1
 	r.Xmin = xmax
@@ -155,7 +155,7 @@ func (w *world) passed(m *Mark) (int64, bool) {
 	return 0, false
 }
 
-// run drives a mark through a random schedule, with several looks at a time.
+// run drives a mark through a random schedule, with several scans at a time.
 func run(seed uint64, long int, pages, wrongNumber bool) error {
 	w := &world{
 		rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), long: long, wrongNumber: wrongNumber,
@@ -165,22 +165,22 @@ func run(seed uint64, long int, pages, wrongNumber bool) error {
 		w.passes = map[int64]bool{}
 	}
 	m := &Mark{Overlap: Position{ID: 8}}
-	type look struct {
-		Look
+	type scan struct {
+		Scan
 		Result
 	}
-	var running []look
+	var running []scan
 	claim := func() {
 		if seed%2 > 0 && w.rand.IntN(4) == 0 { // somebody else walks the index
 			m.Low = w.lowest()
 		}
 		l := m.Next(w.now, true)
-		running = append(running, look{l, w.claim(l, w.rand.IntN(9))}) // 0: others used up the limit
+		running = append(running, scan{l, w.claim(l, w.rand.IntN(9))}) // 0: others used up the limit
 	}
 	done := func() {
 		l := running[0]
 		running = running[1:]
-		m.Done(w.now, time.Duration(w.rand.IntN(int(time.Millisecond))), l.Look, l.Result)
+		m.Done(w.now, time.Duration(w.rand.IntN(int(time.Millisecond))), l.Scan, l.Result)
 	}
 	moved := false
 	for range 1500 {
@@ -219,7 +219,7 @@ func run(seed uint64, long int, pages, wrongNumber bool) error {
 	return nil
 }
 
-// TestMarkPassesNothing: whatever the order in which transactions take numbers and ids and end, and looks overlap.
+// TestMarkPassesNothing: whatever the order in which transactions take numbers and ids and end, and scans overlap.
 func TestMarkPassesNothing(t *testing.T) {
 	pass := func(t *testing.T, from, to uint64) {
 		for seed := from; seed < to; seed++ {
@@ -344,8 +344,8 @@ func TestFullLooksGoOnAfterAStall(t *testing.T) {
 	}
 }
 
-// TestFullLooksThatFail, as those do that take too long, do not keep looks from the mark on from their turn.
-func TestFullLooksThatFail(t *testing.T) {
+// TestFullScansThatFail, as those do that take too long, do not keep scans from the mark on from their turn.
+func TestFullScansThatFail(t *testing.T) {
 	const timeout = 10 * time.Second
 	m := &Mark{}
 	now, full, others := time.Unix(1e9, 0), 0, 0
@@ -364,7 +364,7 @@ func TestFullLooksThatFail(t *testing.T) {
 	if others < 4*failedShare*int(timeout/time.Second) {
 		t.Errorf("beside %d full looks that fail there are %d others", full, others)
 	}
-	l := Look{From: Position{ID: 1}}
+	l := Scan{From: Position{ID: 1}}
 	at := m.fullAt
 	if m.Failed(now, timeout, l); m.fullAt != at {
 		t.Error("a look from the mark on that fails delays full ones")
@@ -386,7 +386,7 @@ func TestMarkFollowsABacklog(t *testing.T) {
 	}
 }
 
-// TestMarkGoesBack to where a full look found more than it could take.
+// TestMarkGoesBack to where a full scan found more than it could take.
 func TestMarkGoesBack(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)
@@ -418,13 +418,13 @@ func TestALookWithoutRoomChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAFullLookGoesOnInPages: it comes to its end however many pages that takes, looks at the mark have every second
+// TestAFullScanGoesOnInPages: it comes to its end however many pages that takes, scans at the mark have every second
 // turn meanwhile, and the next one waits for a share of the time that all pages took.
-func TestAFullLookGoesOnInPages(t *testing.T) {
+func TestAFullScanGoesOnInPages(t *testing.T) {
 	const last, page, took = 1000, 10, 50 * time.Millisecond
 	m := &Mark{}
 	now, pages, others := time.Unix(1e9, 0), 0, 0
-	look := func() Look {
+	scan := func() Scan {
 		l := m.Next(now, true)
 		r := Result{
 			Xmin: 100, Number: 100, Drawn: Position{ID: last}, Reached: Position{ID: min(last, l.From.ID+page)}, Limited: true,
@@ -437,18 +437,18 @@ func TestAFullLookGoesOnInPages(t *testing.T) {
 		m.Done(now, took, l, r)
 		return l
 	}
-	for at := int64(0); at < last; at += page { // the first look does so, too
-		if l := look(); l.From.ID != at || l.full {
+	for at := int64(0); at < last; at += page { // the first scan does so, too
+		if l := scan(); l.From.ID != at || l.full {
 			t.Fatalf("the first look goes on at %d, not at %d", l.From.ID, at)
 		}
 	}
 	for m.exact.ID < last { // a second one says that all of it has ended
-		look()
+		scan()
 	}
 	const fulls = 10
 	for full := range fulls {
 		for begun := false; !begun || m.walk.on; {
-			l := look()
+			l := scan()
 			switch {
 			case l.full:
 				if pages++; begun && l.From.ID == 0 {

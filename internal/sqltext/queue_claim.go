@@ -13,7 +13,7 @@ const (
 	//     the snapshot's xmax to it, and is exact in a transaction that does nothing else).
 	//
 	// What was locked is updated by its place in the table (the statements that settle say more about plans). A row that
-	// changed between the snapshot and the lock has another place, and is left to the next full look.
+	// changed between the snapshot and the lock has another place, and is left to the next full scan.
 	//
 	// The times compare with statement_timestamp(), because a volatile one is no condition for an index.
 	//
@@ -133,7 +133,7 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 
 	leftOut = ` AND q.id <> ALL ($20::bigint[])`
 
-	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a look from the
+	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a scan from the
 	// beginning when that is over. The CASE keeps the planner from a guess: it would take nearly all rows for paused, and
 	// read and sort the table.
 	notPaused = `CASE WHEN q.topic = ANY (ARRAY(SELECT t.topic FROM {outbox_topics} t
@@ -174,12 +174,12 @@ RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weigh
 	noContent = `''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
 		`NULL::timestamptz, 0, ''`
 
-	// ReleaseStrays gives back, without a charge, what an owner has beside the messages that it knows of: what a claim
+	// ReleaseLostClaims gives back, without a charge, what an owner has beside the messages that it knows of: what a claim
 	// took whose answer never came. It looks at the beginning of either index, and waits for no lock, because claims wait
 	// for it.
 	//
 	// Arguments: owner, sources and message ids of what it knows, how many rows of either index to look at.
-	ReleaseStrays = `WITH fresh AS MATERIALIZED (
+	ReleaseLostClaims = `WITH fresh AS MATERIALIZED (
     SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS stray FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $4::int
 ), due AS MATERIALIZED (

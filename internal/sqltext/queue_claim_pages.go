@@ -2,7 +2,7 @@ package sqltext
 
 const (
 	// ClaimPages is ClaimTopics that looks at one page of rows of each part and kind, and no more, whatever of them
-	// may be claimed: most may be of topics that are paused, or not asked for. It is for looks that may pass many
+	// may be claimed: most may be of topics that are paused, or not asked for. It is for scans that may pass many
 	// rows, those from the beginning for one. What is on a page is joined by its place, so that only rows that may be
 	// claimed are locked.
 	//

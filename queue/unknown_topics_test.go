@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// TestStrangersWaitLongerAndLonger and are warned of once a minute.
-func TestStrangersWaitLongerAndLonger(t *testing.T) {
+// TestUnknownTopicsWaitLongerAndLonger and are warned of once a minute.
+func TestUnknownTopicsWaitLongerAndLonger(t *testing.T) {
 	const always = 10 * 365 * 24 * time.Hour // the messages are there
-	s, now := strangers{}, time.Now()
+	s, now := unknownTopics{}, time.Now()
 	for _, step := range []struct {
 		after time.Duration
 		warn  bool
@@ -20,34 +20,34 @@ func TestStrangersWaitLongerAndLonger(t *testing.T) {
 		{40 * time.Second, true, time.Minute},
 		{58 * time.Minute, true, time.Minute},
 		{time.Minute, true, time.Minute},
-		{time.Second, false, time.Minute + time.Second/strangerShare},
-		{time.Hour, true, 2*time.Minute + time.Second/strangerShare},
-		{time.Hour, true, 3*time.Minute + time.Second/strangerShare},
+		{time.Second, false, time.Minute + time.Second/unknownTopicShare},
+		{time.Hour, true, 2*time.Minute + time.Second/unknownTopicShare},
+		{time.Hour, true, 3*time.Minute + time.Second/unknownTopicShare},
 		{2 * time.Hour, true, time.Second}, // it is another story by now
 	} {
 		now = now.Add(step.after)
-		warn, wait := s.met("topic", now, always)
+		warn, wait := s.seen("topic", now, always)
 		if warn != step.warn || wait != step.wait {
 			t.Errorf("after %s: warn %v, wait %s", step.after, warn, wait)
 		}
 	}
 	for range 100 {
 		now = now.Add(time.Hour)
-		_, wait := s.met("topic", now, always)
-		if wait > maxStrangerWait {
+		_, wait := s.seen("topic", now, always)
+		if wait > maxUnknownTopicWait {
 			t.Fatalf("it waits %s", wait)
 		}
 	}
-	if _, wait := s.met("topic", now, 2*time.Hour); wait != 2*time.Minute {
+	if _, wait := s.seen("topic", now, 2*time.Hour); wait != 2*time.Minute {
 		t.Errorf("one that is new waits %s", wait)
 	}
-	if warn, wait := s.met("other", now, always); !warn || wait != time.Second {
+	if warn, wait := s.seen("other", now, always); !warn || wait != time.Second {
 		t.Error("topics have nothing to do with each other")
 	}
-	for i := range 2 * maxStrangers {
-		s.met(strconv.Itoa(i), now, always)
+	for i := range 2 * maxUnknownTopics {
+		s.seen(strconv.Itoa(i), now, always)
 	}
-	if len(s) > maxStrangers {
+	if len(s) > maxUnknownTopics {
 		t.Errorf("%d topics are remembered", len(s))
 	}
 }
