@@ -38,7 +38,7 @@ func (l *boardLog) report(now time.Time, list []board.Report) {
 				"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts, "wait": r.Wait.String(),
 			}))
 		case board.RowDead:
-			// Cause: MaxAttempts and MinDeadAge are over, or a permanent error.
+			// Cause: MaxAttempts and MinDeadAge are reached, or the error is permanent.
 			// Cure: see outboxctl errors; then outbox requeue or discard.
 			l.logger.Error("message died: fix the cause, then requeue it", r.Err,
 				fields.Add(watermill.LogFields{"id": r.ID, "uuid": r.UUID, "attempts": r.Attempts}))

@@ -18,7 +18,7 @@ import (
 // ErrRefused wraps the broker's error for a message that was refused even when it was sent alone. Classify calls it
 // Permanent.
 //
-// Cure: such as by raising max.message.bytes; then requeue.
+// Cure: do what the broker's error says; then requeue.
 var ErrRefused = errors.New("kafka: message refused by the broker")
 
 // Publisher publishes to Kafka what watermill-kafka's subscriber reads. It is safe for concurrent use, Close included.

@@ -255,7 +255,7 @@ func (o *outcomes) conclude(
 			// Cure: see outboxctl inbox list --state dead.
 			o.logger.Error("dead letter died: no dead letter is written for it", err, fieldsOf(ctx, msg))
 		} else {
-			// Cause: MaxAttempts and MinDeadAge are over, or Poison.
+			// Cause: MaxAttempts and MinDeadAge are reached, or the handler returned Poison.
 			// Cure: fix the handler; then outboxctl inbox redrive.
 			o.logger.Error("message died: dead letter written", err, fieldsOf(ctx, msg).Add(watermill.LogFields{
 				"dead_letter_topic": o.cfg.DeadLetterTopic,

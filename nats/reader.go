@@ -193,7 +193,7 @@ func (r *reader) failed(p pull) {
 		return
 	}
 	// Cause: a limit such as MaxWaiting, or the server does not answer.
-	// Cure: nats consumer edit raises the limit.
+	// Cure: raise it with nats consumer edit.
 	r.logger.Error("pulls from the consumer fail, and nothing is read: raise the limit of the consumer that the error "+
 		"names, or check the server", p.err, watermill.LogFields{"failing_since": r.refused})
 }

@@ -63,7 +63,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 	})
 	switch {
 	case err == nil:
-		// Cause: MaxAttempts is reached, it expired, or Poison.
+		// Cause: MaxAttempts is reached, it expired, or the handler returned Poison.
 		// Cure: see outboxctl errors --in queue; then queue requeue or discard.
 		d.logger.Error("message died", cause, c.fields())
 		return observe.Dead

@@ -233,7 +233,7 @@ func causeOf(what string, row queueRow, err error) string {
 func (s *Store) logRefused(what string, row queueRow, wait time.Duration, err error) {
 	if s.lines.Due("refused " + causeOf(what, row, err)) {
 		// Cause: a CHECK added NOT VALID, a policy, or a trigger that raises or returns NULL.
-		// Cure: it is tried again every 5 min.
+		// Cure: it is tried again, usually within 5 min.
 		s.logger.Error("message refused by the database: the others continue, and it is retried on its own: fix or "+
 			"drop the constraint or trigger on the table, or correct the row", err, watermill.LogFields{
 			"topic": row.topic, "source": row.Source, "message_id": row.MessageID, "statement": what,

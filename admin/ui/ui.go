@@ -203,7 +203,7 @@ func (rq *request) show(status int, name string, data any) error {
 	})
 	if err != nil {
 		// Cause: a bug of the page itself.
-		// Cure: report it; outboxctl shows the same.
+		// Cure: report it, and use outboxctl meanwhile.
 		rq.logger.Error("page could not be rendered", err, watermill.LogFields{"page": name})
 		return &problem{
 			http.StatusInternalServerError, "The page could not be rendered", "This is a fault of the page itself. See the log.",

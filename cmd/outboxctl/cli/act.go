@@ -86,10 +86,16 @@ type verb struct {
 // verbOf is the command of a verb for a table.
 func verbOf(v admin.Verb, in admin.Table, name, example string) verb {
 	short, _, _ := strings.Cut(v.Does[in], ". ")
-	return verb{v, name, title(name) + " messages. " + strings.TrimSuffix(short, "."), example,
+	return verb{v, name, sentence(name) + strings.TrimSuffix(short, "."), example,
 		func(a *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
 			return a.Do(ctx, v.Name, act)
 		}}
+}
+
+// sentence is the first sentence of the help of an act: Retry messages now.
+func sentence(name string) string {
+	verb, how, _ := strings.Cut(name, "-")
+	return strings.TrimSpace(title(verb)+" messages "+how) + ". "
 }
 
 // table returns the commands on the messages of a table.
@@ -121,7 +127,7 @@ func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 	var f filterFlags
 	var act actFlags
 	var limit int
-	cmd := &cobra.Command{Use: v.name + args, Short: v.short, Long: title(v.name) + " messages. " + v.Does[in], Example: v.example, Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: v.name + args, Short: v.short, Long: sentence(v.name) + v.Does[in], Example: v.example, Args: cobra.ArbitraryArgs}
 	f.bind(cmd, in)
 	f.bindStates(cmd, v.States[in], v.States[in][0])
 	act.bind(a, cmd)

@@ -74,7 +74,8 @@ func document(t *testing.T) string {
 		}
 	}
 	all(root)
-	for _, name := range []string{"reconcile", "inbox requeue", "queue requeue", "outbox list"} { // they have all of the common flags
+	// Together they have all of the common flags.
+	for _, name := range []string{"reconcile", "inbox requeue", "queue requeue", "outbox list"} {
 		cmd, _, err := root.Find(strings.Fields(name))
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +83,8 @@ func document(t *testing.T) string {
 		list := name == "outbox list" // its limit is of what it prints
 		for _, g := range groups {
 			cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-				if slices.Contains(g.names, f.Name) && g.flags.Lookup(f.Name) == nil && (f.Name != "limit" || list == (g.name == "lists")) {
+				ofGroup := f.Name != "limit" || list == (g.name == "lists")
+				if ofGroup && slices.Contains(g.names, f.Name) && g.flags.Lookup(f.Name) == nil {
 					g.flags.AddFlag(f)
 				}
 			})

@@ -14,9 +14,9 @@ func (a *app) reconcile() *cobra.Command {
 	v := verb{
 		Verb: admin.Verb{
 			Past: "Requeued", States: map[admin.Table][]admin.State{admin.Outbox: {admin.Done}},
-			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with the broker's, by UUID, and publish again
-what the broker has lost, such as by a power failure before it synced to disk. Name topics that go to
-this broker; its clock and the database's must agree within ten minutes.
+			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with the broker's, by UUID, and publish again what
+the broker has lost, such as by a power failure before it synced to disk. Name topics that go to this
+broker; its clock and the database's must agree within ten minutes.
 
 If a topic or stream deletes messages by age, size, number, compaction or consumption, give --after a
 time since which nothing was deleted; otherwise it is refused.`},
@@ -27,6 +27,7 @@ time since which nothing was deleted; otherwise it is refused.`},
 		},
 	}
 	cmd := a.act(admin.Outbox, v, " [ID...]")
+	cmd.Long = v.Does[admin.Outbox]
 	broker.bind(cmd)
 	act := cmd.RunE
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {

@@ -34,7 +34,7 @@ On a loopback address the page answers only to localhost, loopback addresses and
 (against DNS rebinding): with a proxy on this machine, set --host to the name that browsers use.
 
 With --kafka or --nats the page also shows the findings of outboxctl doctor at the broker.`,
-		Example: "  outboxctl serve\n  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
+		Example: "  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
 			"  outboxctl serve --actor-header X-Forwarded-User --host outbox.example.com",
 	}
 	flags := cmd.Flags()

@@ -49,7 +49,7 @@ Errors are also in ` + "`last_error`" + ` of a message.
 			if ast.IsExported(p.name) && p.name != "" {
 				text += fmt.Sprintf(" (`%s.%s`)", importName(p.dir), p.name)
 			}
-			rows = append(rows, fmt.Sprintf("- %s: %s\n", text, strings.Join(p.advice, ": ")))
+			rows = append(rows, fmt.Sprintf("- %s: %s.\n", text, strings.Join(p.advice, ". ")))
 		}
 		slices.SortFunc(rows, func(a, b string) int { return cmp.Compare(strings.ToLower(a), strings.ToLower(b)) })
 		b.WriteString(strings.Join(slices.Compact(rows), ""))
@@ -89,6 +89,9 @@ func addsToText(list []printed) (rest []printed) {
 			p.advice = append(p.advice, p.cause)
 		}
 		if p.cure != "fix what the error names" {
+			if len(p.advice) > 0 {
+				p.cure = strings.ToUpper(p.cure[:1]) + p.cure[1:]
+			}
 			p.advice = append(p.advice, p.cure)
 		}
 		if len(p.advice) > 0 {
