@@ -30,8 +30,8 @@ type AuditEntry struct {
 	Result Result `json:"result"`
 	// EndedAt is when the act ended; zero while it runs, or if its process or the database died.
 	EndedAt time.Time `json:"ended_at,omitzero"`
-	// Outcome is the interrupt or error that ended the act early; empty otherwise. Result has the changes made until
-	// then.
+	// Outcome is the interrupt or error that ended the act early, or what MaintainPartitions found in use; empty
+	// otherwise. Result has the changes made until then.
 	Outcome string `json:"outcome,omitempty"`
 }
 

@@ -27,7 +27,17 @@ func (e *doctorRun) checkPartitions(ctx context.Context) error {
 	if n := len(p.Partitions); n > manyPartitions {
 		evidence := fmt.Sprintf("table %s has %d partitions: each statement that is planned over all of them gets slower",
 			e.db.Render("{outbox}"), n)
-		e.find("partitions_many", Warning, evidence, "make larger ones from now on, by the command that runs every hour"+
+		cure, empty := "", 0
+		for _, one := range p.list {
+			if one.State == PartitionEmpty && !one.Default {
+				empty++
+			}
+		}
+		if empty > 0 {
+			evidence += fmt.Sprintf("; %d of them are empty", empty)
+			cure = "run it in a quiet hour, since the empty ones are dropped only while no transaction writes for long; "
+		}
+		e.find("partitions_many", Warning, evidence, cure+"make larger ones from now on, by the command that runs every hour"+
 			e.maintain(p, "--partition-size", fmt.Sprint(max(1, p.Size())*int64(n)/8)))
 	}
 	return nil
@@ -48,6 +58,14 @@ func (e *doctorRun) partitionsAhead(p partitioned) {
 	s, evidence := Warning, fmt.Sprintf("1 partition is ahead of the last id, %d", p.Last)
 	if ahead == 0 {
 		s, evidence = Critical, fmt.Sprintf("no partition is ahead of the last id, %d", p.Last)
+	}
+	if above := p.Above(); ahead == 0 && len(above) > 0 { // as after the sequence was set back
+		next := above[0].From
+		e.find("partitions_ahead", s, fmt.Sprintf("the next partition begins at id %d, far above the last id, %d: the default "+
+			"partition takes the messages", next, p.Last), fmt.Sprintf("if the sequence was set back, set it past all ids: "+
+			"SELECT setval('%s', (SELECT greatest(%d, max(id)) FROM %s))", e.db.Render("{outbox_id_seq}"), next-1,
+			e.db.Render("{outbox}")))
+		return
 	}
 	if end := p.End(); end > p.Last {
 		evidence += fmt.Sprintf(": %d ids are left, then the default partition takes the messages", end-p.Last)
@@ -98,10 +116,13 @@ func some(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// lastError is the error of the last run, for the end of a sentence.
+// lastError is the error of the last run, or what it found in use, for the end of a sentence.
 func (p partitioned) lastError() string {
 	if len(p.runs) == 0 || p.runs[0].outcome == "" {
 		return ""
+	}
+	if used, is := strings.CutPrefix(p.runs[0].outcome, foundInUse); is {
+		return "; the last run found in use: " + used
 	}
 	return "; the last run failed: " + p.runs[0].outcome
 }

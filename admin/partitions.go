@@ -42,7 +42,7 @@ const (
 	PartitionRetained PartitionState = "retained" // behind it; messages are younger than the retention of the last run
 	PartitionHeld     PartitionState = "held"     // behind it, and old; pending or dead messages keep it
 	PartitionDue      PartitionState = "due"      // behind it, settled and old: the next run drops it
-	PartitionEmpty    PartitionState = "empty"    // the default has no message
+	PartitionEmpty    PartitionState = "empty"    // the default, or one behind the last id, has no message
 	PartitionFilled   PartitionState = "filled"   // the default has messages
 	PartitionUnknown  PartitionState = "unknown"  // the role may not read the sequence of the ids
 )
@@ -155,6 +155,8 @@ func (s *Partition) holds(oldest *float64, young bool, pending, dead int64) {
 	case s.Default && oldest != nil:
 		s.State = PartitionFilled
 	case s.State != PartitionDue:
+	case oldest == nil:
+		s.State = PartitionEmpty
 	default:
 		s.Pending = Count{N: min(pending, mostHeld), More: pending > mostHeld}
 		s.Dead = Count{N: min(dead, mostHeld), More: dead > mostHeld}

@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -11,33 +13,56 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// drop drops a partition if all in it is settled and old.
-func (m *maintenance) drop(ctx context.Context, p partitions.Partition) error {
+// removeOld empties the partitions in which everything is settled and old, each under a lock of its own, and drops the
+// empty ones together, which needs a lock on the outbox.
+func (m *maintenance) removeOld(ctx context.Context) (err error) {
+	var empty []partitions.Partition
+	for i, p := range m.set.Behind() {
+		if ctx.Err() != nil {
+			return err
+		}
+		if i == len(m.set.Partitions)-1 && len(m.out.Made) == 0 { // it shows the size and options of those to come
+			m.keep(p, "the newest partition")
+			continue
+		}
+		is, failed := m.empty(ctx, p)
+		if failed != nil {
+			m.keep(p, text.OfError(failed))
+			err = errors.Join(err, fmt.Errorf("empty partition %s: %w", p.SQL, failed))
+		} else if is {
+			empty = append(empty, p)
+		}
+	}
+	if len(empty) == 0 {
+		return err
+	}
+	return errors.Join(err, m.drop(ctx, empty))
+}
+
+// empty empties a partition if all in it is settled and old, and reports whether it is empty.
+func (m *maintenance) empty(ctx context.Context, p partitions.Partition) (bool, error) {
 	settled, why, err := m.settled(ctx, p)
 	if text.SQLState(err) == lockNotAvailable {
 		why, err = inUse, nil
 	}
-	if err == nil && why == "" && !m.cfg.DryRun {
+	if err == nil && why == "" && settled > 0 && !m.cfg.DryRun {
 		var had bool
-		had, err = m.locked(ctx, func(q drive.Querier) error { return m.dropLocked(ctx, q, p, &why) })
+		had, err = m.locked(ctx, func(q drive.Querier) error { return m.emptyLocked(ctx, q, p, &settled, &why) })
 		if err == nil && !had {
 			why = inUse
 		}
 	}
 	switch {
 	case text.SQLState(err) == text.UndefinedTable: // another run dropped it
-		return nil
+		return false, nil
 	case err != nil:
-		return err
+		return false, err
 	case why != "":
 		m.keep(p, why)
-		return nil
+		return false, nil
 	}
-	m.out.Dropped = append(m.out.Dropped, p.Name)
-	if m.out.Removed += settled; !m.cfg.DryRun {
-		return m.exec(context.WithoutCancel(ctx), sqltext.CountClean, m.out.AuditID, settled)
-	}
-	return nil
+	m.out.Removed += settled
+	return true, nil
 }
 
 // settled counts the messages of a partition, or returns why it stays.
@@ -51,14 +76,12 @@ func (m *maintenance) settled(ctx context.Context, p partitions.Partition) (n in
 				return err
 			}
 		}
-		if why, err = m.held(ctx, q, p); err != nil || why != "" {
+		if why, err = m.holds(ctx, q, p); err != nil || why != "" {
 			return err
 		}
-		isYoung, err := m.tailIsYoung(ctx, q, p)
-		if err == nil && !isYoung {
-			err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&n, &isYoung) },
-				sqltext.OfPartition(sqltext.PartitionSettled, p.SQL), stamp(m.before))
-		}
+		isYoung := false
+		err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&n, &isYoung) },
+			sqltext.OfPartition(sqltext.PartitionSettled, p.SQL), stamp(m.before))
 		if isYoung {
 			why = young
 		}
@@ -67,53 +90,131 @@ func (m *maintenance) settled(ctx context.Context, p partitions.Partition) (n in
 	return n, why, err
 }
 
-// tailIsYoung reports whether one of the last messages of a partition is younger than the retention.
-func (m *maintenance) tailIsYoung(ctx context.Context, q drive.Querier, p partitions.Partition) (is bool, err error) {
-	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&is) },
-		sqltext.OfPartition(sqltext.PartitionTail, p.SQL), stamp(m.before))
-	return is, err
-}
-
-// held returns which messages keep a partition; "" = none.
-func (m *maintenance) held(ctx context.Context, q drive.Querier, p partitions.Partition) (why string, err error) {
+// holds returns why a partition may not be emptied, as far as indexes and its last rows show; "" = nothing.
+func (m *maintenance) holds(ctx context.Context, q drive.Querier, p partitions.Partition) (why string, err error) {
 	var s Partition
 	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&s.Pending.N, &s.Dead.N) },
 		sqltext.OfPartition(sqltext.PartitionHolds, p.SQL))
 	s.Pending.More, s.Dead.More = s.Pending.N >= mostHeld, s.Dead.N >= mostHeld
-	return s.HeldBy(), err
+	if why = s.HeldBy(); err != nil || why != "" {
+		return why, err
+	}
+	isYoung := false
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&isYoung) },
+		sqltext.OfPartition(sqltext.PartitionTail, p.SQL), stamp(m.before))
+	if isYoung {
+		why = young
+	}
+	return why, err
 }
 
-// dropLocked drops a partition unless it has pending, dead or young messages by now, or is no longer the partition that
-// was looked at. The locks are taken in the order in which others take them: the outbox, the default partition, the
-// partition.
-func (m *maintenance) dropLocked(ctx context.Context, q drive.Querier, p partitions.Partition, why *string) error {
-	locks := []string{m.db.Render(sqltext.PartitionLockDrop)}
-	if d := m.set.Default; d != nil {
-		locks = append(locks, sqltext.OfPartition(sqltext.PartitionLock, d.SQL))
+// emptyLocked empties a partition unless it has pending, dead or young messages by now, or is no longer the partition
+// that was read.
+func (m *maintenance) emptyLocked(ctx context.Context, q drive.Querier, p partitions.Partition, settled *int64,
+	why *string,
+) error {
+	if _, err := q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionReserve, p.SQL)); err != nil {
+		return err
 	}
-	locks = append(locks, sqltext.OfPartition(sqltext.PartitionLock, p.SQL))
-	if _, err := q.Exec(ctx, strings.Join(locks, "; ")); err != nil {
+	lock := sqltext.PartitionBriefly + "; " + sqltext.OfPartition(sqltext.PartitionLock, p.SQL)
+	if _, err := q.Exec(ctx, lock); err != nil {
 		return err
 	}
 	now, err := partitions.Read(ctx, q, m.db.Tables())
 	if err != nil {
 		return err
 	}
-	same := func(o partitions.Partition) bool { return o.SQL == p.SQL && o.Range == p.Range }
-	if !slices.ContainsFunc(now.Behind(), same) {
+	if !slices.ContainsFunc(now.Behind(), p.Is) {
 		*why = "no longer this partition of the outbox"
 		return nil
 	}
-	if *why, err = m.held(ctx, q, p); err != nil || *why != "" {
+	if *why, err = m.holds(ctx, q, p); err != nil || *why != "" {
 		return err
 	}
-	switch isYoung, err := m.tailIsYoung(ctx, q, p); {
-	case err != nil:
+	has, err := hasRows(ctx, q, p)
+	if err != nil || !has { // another run has emptied it
+		*settled = 0
 		return err
-	case isYoung:
-		*why = young
-		return nil
 	}
-	_, err = q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionDrop, p.SQL))
+	if _, err = q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionTruncate, p.SQL)); err != nil {
+		return err
+	}
+	_, err = q.Exec(ctx, m.db.Render(sqltext.CountClean), m.out.AuditID, *settled)
 	return err
+}
+
+func hasRows(ctx context.Context, q drive.Querier, p partitions.Partition) (has bool, err error) {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&has) },
+		sqltext.OfPartition(sqltext.PartitionHasRows, p.SQL))
+	return has, err
+}
+
+// drop drops empty partitions, all in one transaction.
+func (m *maintenance) drop(ctx context.Context, empty []partitions.Partition) error {
+	var kept, dropped []partitions.Partition
+	had, why, err := m.cfg.DryRun, "", error(nil)
+	if had {
+		dropped = empty
+	} else {
+		had, err = m.locked(ctx, func(q drive.Querier) (err error) {
+			dropped, kept, err = m.dropLocked(ctx, q, empty)
+			return err
+		})
+		why = filledAgain
+	}
+	switch {
+	case err != nil:
+		dropped, kept, why = nil, empty, text.OfError(err)
+		err = fmt.Errorf("drop partitions: %w", err)
+	case !had:
+		dropped, kept, why = nil, empty, emptyInUse
+	}
+	for _, p := range dropped {
+		m.out.Dropped = append(m.out.Dropped, p.Name)
+	}
+	for _, p := range kept {
+		m.keep(p, why)
+	}
+	return err
+}
+
+// dropLocked drops partitions, except those that have messages again by now and those that another run has dropped. The
+// locks are taken in the order in which others take them: the outbox, the default partition, the partitions.
+func (m *maintenance) dropLocked(ctx context.Context, q drive.Querier, empty []partitions.Partition) (
+	dropped, kept []partitions.Partition, err error,
+) {
+	if m.set, err = m.reserve(ctx, q); err != nil {
+		return nil, nil, err
+	}
+	empty = slices.DeleteFunc(slices.Clone(empty), func(p partitions.Partition) bool {
+		return !slices.ContainsFunc(m.set.Behind(), p.Is)
+	})
+	reserve, lock := []string{}, []string{sqltext.PartitionBriefly, m.db.Render(sqltext.PartitionLockOutbox)}
+	if d := m.set.Default; d != nil {
+		lock = append(lock, sqltext.OfPartition(sqltext.PartitionLock, d.SQL))
+	}
+	for _, p := range empty {
+		reserve = append(reserve, sqltext.OfPartition(sqltext.PartitionReserve, p.SQL))
+		lock = append(lock, sqltext.OfPartition(sqltext.PartitionLock, p.SQL))
+	}
+	for _, statements := range [][]string{reserve, lock} {
+		if _, err = q.Exec(ctx, strings.Join(statements, "; ")); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, p := range empty {
+		has, err := hasRows(ctx, q, p)
+		if err != nil {
+			return nil, nil, err
+		}
+		if has {
+			kept = append(kept, p)
+			continue
+		}
+		if _, err = q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionDrop, p.SQL)); err != nil {
+			return nil, nil, err
+		}
+		dropped = append(dropped, p)
+	}
+	return dropped, kept, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -42,7 +43,7 @@ type PartitionsResult struct {
 	Ahead int `json:"ahead"`
 	// NotMade is why partitions that were needed were not made; "" = none is missing.
 	NotMade string `json:"not_made,omitempty"`
-	// Removed is the number of messages in the dropped partitions.
+	// Removed is the number of messages in the emptied partitions, those that were dropped among them.
 	Removed int64 `json:"removed"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`
@@ -57,11 +58,14 @@ type KeptPartition struct {
 const (
 	partitionsAction = "partitions" // in the audit log
 
-	lockTries = 20
-	lockPause = 400 * time.Millisecond // others have the table for four times as long as one waits for it
+	lockPatience = 10 * time.Second
+	lockPause    = 400 * time.Millisecond // others have the table for four times as long as one waits for it
 
-	inUse = "in use: the next run tries again"
-	young = "messages are younger than the retention"
+	inUse       = "in use: the next run tries again"
+	foundInUse  = "in use: " // begins the outcome in the audit log
+	emptyInUse  = "emptied, and the outbox is in use: the next run drops it"
+	filledAgain = "emptied, and has messages again: the next run tries again"
+	young       = "messages are younger than the retention"
 
 	mostIDs = 1 << 50 // beyond any size of a partition
 
@@ -77,18 +81,19 @@ const (
 var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
 
 // MaintainPartitions maintains an outbox in partitions. It makes partitions until eight are ahead of the last id. It
-// drops each partition behind the last id in which every message was published or discarded longer ago than the
-// retention. Partitions with pending or dead messages stay, and the result says what holds them. Whether messages are
-// pending or dead is checked while the partition is locked, so none is lost.
+// empties each partition behind the last id in which every message was published or discarded longer ago than the
+// retention, then drops the empty ones. Partitions with pending or dead messages stay, and the result says what holds
+// them. Whether messages are pending or dead is checked while the partition is locked, so none is lost.
 //
-// It waits for a lock for at most 100 ms at a time, and tries for about ten seconds. Partitions in use are left for the
-// next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
+// Writers and readers wait for its locks for at most 100 ms at a time, and it tries for about ten seconds. Emptying
+// waits for transactions that used the partition, dropping for all that wrote to the outbox. Partitions in use are left
+// for the next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
 //
 // It returns its result also with an error: ErrNotPartitioned, ErrNoActor, an error that names an invalid field or the
 // owner of the table, or an error of the database or the context.
 func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_ PartitionsResult, err error) {
-	m := &maintenance{Admin: a, cfg: cfg, tries: lockTries, out: PartitionsResult{Made: []string{}, Dropped: []string{},
-		Kept: []KeptPartition{}}}
+	m := &maintenance{Admin: a, cfg: cfg, patience: lockPatience,
+		out: PartitionsResult{Made: []string{}, Dropped: []string{}, Kept: []KeptPartition{}}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("maintain partitions: %w", err)
@@ -117,7 +122,23 @@ func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_
 		"actor": m.cfg.Actor, "made": len(m.out.Made), "dropped": len(m.out.Dropped), "kept": len(m.out.Kept),
 		"removed": m.out.Removed, "audit_id": m.out.AuditID,
 	})
+	if used := m.used(); err == nil && len(used) > 0 {
+		return m.out, a.exec(ctx, sqltext.EndAct, m.out.AuditID, foundInUse+strings.Join(used, ", "))
+	}
 	return m.out, a.end(ctx, m.out.AuditID, err)
+}
+
+// used names what the run found in use.
+func (m *maintenance) used() (list []string) {
+	if d := m.set.Default; d != nil && m.out.NotMade == inUse {
+		list = append(list, d.Name)
+	}
+	for _, k := range m.out.Kept {
+		if k.Why == inUse || k.Why == emptyInUse {
+			list = append(list, k.Name)
+		}
+	}
+	return list
 }
 
 // maintenance is one call of MaintainPartitions.
@@ -126,8 +147,9 @@ type maintenance struct {
 	cfg    PartitionsConfig
 	before time.Time // rows settled before then are old
 	set    partitions.Set
-	tries  int // for locks
 	out    PartitionsResult
+
+	patience time.Duration // for locks
 }
 
 // check refuses an invalid configuration, and an outbox that is one table.
@@ -176,25 +198,28 @@ func (m *maintenance) refusal() error {
 func (m *maintenance) run(ctx context.Context) (err error) {
 	err = m.makeAhead(ctx)
 	if m.cfg.Retention > 0 {
-		for i, p := range m.set.Behind() {
-			if ctx.Err() != nil {
-				break
-			}
-			if i == len(m.set.Partitions)-1 && len(m.out.Made) == 0 { // it shows the size and options of those to come
-				m.keep(p, "the newest partition")
-				continue
-			}
-			if failed := m.drop(ctx, p); failed != nil {
-				m.keep(p, text.OfError(failed))
-				err = errors.Join(err, fmt.Errorf("drop partition %s: %w", p.SQL, failed))
-			}
-		}
+		err = errors.Join(err, m.removeOld(ctx))
 	}
 	if err = errors.Join(err, ctx.Err()); err == nil && !m.cfg.DryRun {
 		m.set, err = m.partitionSet(ctx)
 		m.out.Ahead = m.set.Ahead()
+		if above := m.set.Above(); m.out.Ahead == 0 && len(above) > 0 {
+			m.out.NotMade = fmt.Sprintf("the next partition begins at id %d, far above the last id, %d", above[0].From,
+				m.set.Last)
+		}
 	}
 	return err
+}
+
+// reserve excludes other runs, VACUUM on the default partition, and changes of either, and reads the partitions.
+func (m *maintenance) reserve(ctx context.Context, q drive.Querier) (set partitions.Set, err error) {
+	if _, err = q.Exec(ctx, m.db.Render(sqltext.PartitionReserveOutbox)); err != nil {
+		return set, err
+	}
+	if set, err = partitions.Read(ctx, q, m.db.Tables()); err == nil && set.Default != nil {
+		_, err = q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionReserve, set.Default.SQL))
+	}
+	return set, err
 }
 
 func (m *maintenance) keep(p partitions.Partition, why string) {
@@ -204,14 +229,7 @@ func (m *maintenance) keep(p partitions.Partition, why string) {
 // locked runs fn in a transaction that waits for locks briefly, again and again; false = in vain. Then later calls try
 // once.
 func (m *maintenance) locked(ctx context.Context, fn func(q drive.Querier) error) (bool, error) {
-	for try := range m.tries {
-		if try > 0 {
-			select {
-			case <-ctx.Done():
-				return false, ctx.Err()
-			case <-time.After(lockPause):
-			}
-		}
+	for begun := time.Now(); ; {
 		err := m.db.Transact(ctx, func(q drive.Querier) error {
 			if err := drive.Collect(ctx, q, func(drive.Rows) error { return nil }, sqltext.PartitionTx); err != nil {
 				return err
@@ -221,7 +239,14 @@ func (m *maintenance) locked(ctx context.Context, fn func(q drive.Querier) error
 		if state := text.SQLState(err); state != lockNotAvailable && state != deadlockDetected {
 			return err == nil, explain(err)
 		}
+		if time.Since(begun) > m.patience {
+			m.patience = 0 // who uses the outbox for long keeps the others too
+			return false, nil
+		}
+		select {
+		case <-ctx.Done():
+			return false, ctx.Err()
+		case <-time.After(lockPause):
+		}
 	}
-	m.tries = 1 // who uses the outbox for long keeps the others too
-	return false, nil
 }

@@ -55,7 +55,7 @@ func (m *maintenance) makeAhead(ctx context.Context) error {
 
 // missing is how many partitions are to be made.
 func (m *maintenance) missing(size int64) int {
-	if n := migrations.Ahead - m.set.Ahead(); n > 0 && size < (math.MaxInt64-m.above(size))/(migrations.Ahead+1) {
+	if n := migrations.Ahead - len(m.set.Above()); n > 0 && size < (math.MaxInt64-m.above(size))/(migrations.Ahead+1) {
 		return n
 	}
 	return 0
@@ -87,10 +87,7 @@ func (m *maintenance) names(n int) (list []string) {
 
 // makeLocked makes the missing partitions in a transaction.
 func (m *maintenance) makeLocked(ctx context.Context, q drive.Querier, size int64, taken int) (made []string, err error) {
-	if _, err = q.Exec(ctx, m.db.Render(sqltext.PartitionLockOutbox)); err != nil {
-		return nil, err
-	}
-	if m.set, err = partitions.Read(ctx, q, m.db.Tables()); err != nil {
+	if m.set, err = m.reserve(ctx, q); err != nil {
 		return nil, err
 	}
 	n := m.missing(size)
@@ -127,7 +124,7 @@ func (m *maintenance) makeLocked(ctx context.Context, q drive.Querier, size int6
 	all.To = all.From + int64(n)*size
 	var attach []string
 	if d := m.set.Default; d != nil {
-		lock := sqltext.OfPartition(sqltext.PartitionLock, d.SQL)
+		lock := sqltext.PartitionBriefly + "; " + sqltext.OfPartition(sqltext.PartitionLock, d.SQL)
 		if _, err = q.Exec(ctx, lock); err != nil {
 			return nil, err
 		}

@@ -39,7 +39,6 @@ type orderRun struct {
 	single   bool            // one forwarder all the time
 	started  func(w handle)  // called when the forwarders run
 	until    <-chan struct{} // ends the run early
-	gate     *sync.RWMutex   // no writer has a transaction while it is locked; nil = none
 }
 
 // startDurable starts a server that syncs to disk as in production: commits take their time, as they do there.
@@ -136,9 +135,6 @@ func (run orderRun) write(t *testing.T, writer, reader handle, l *ledger) {
 	t.Helper()
 	w := newOrderWriters(t, writer, l, 1000)
 	w.prepared = run.prepared
-	if run.gate != nil {
-		w.gate = run.gate
-	}
 	ctx, stop := context.WithCancel(context.Background())
 	var forwarders sync.WaitGroup
 	t.Cleanup(func() {

@@ -35,7 +35,6 @@ type orderWriters struct {
 	ledger    *ledger
 	publisher *outbox.Publisher
 	prepared  bool // some transactions are committed in two phases; pgx only
-	gate      *sync.RWMutex
 
 	free chan string // keys that nobody writes
 	next map[string]*int
@@ -48,8 +47,7 @@ type orderWriters struct {
 func newOrderWriters(t *testing.T, h handle, l *ledger, keys int) *orderWriters {
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{}, nil)
 	require.NoError(t, err)
-	w := &orderWriters{t: t, h: h, ledger: l, publisher: pub, free: make(chan string, keys), next: map[string]*int{},
-		gate: new(sync.RWMutex)}
+	w := &orderWriters{t: t, h: h, ledger: l, publisher: pub, free: make(chan string, keys), next: map[string]*int{}}
 	w.kind.count = map[string]int{}
 	for i := range keys {
 		key := fmt.Sprintf("key-%d", i)
@@ -103,8 +101,6 @@ func (w *orderWriters) stint(ctx context.Context, rng *rand.Rand) {
 type orderRow struct{ key, payload string }
 
 func (w *orderWriters) transaction(rng *rand.Rand, keys []string) {
-	w.gate.RLock()
-	defer w.gate.RUnlock()
 	counts := map[string]int{}
 	var rows []orderRow
 	for _, key := range keys {
@@ -292,7 +288,6 @@ func (w *orderWriters) inTwoPhases(rng *rand.Rand, rows []orderRow, abort bool) 
 // long writes transactions that last seconds; one kind writes its message first, the other last.
 func (w *orderWriters) long(ctx context.Context, key string, first bool) {
 	for n := 1; ctx.Err() == nil; n++ {
-		w.gate.RLock()
 		err := outbox.InTx(context.WithoutCancel(ctx), w.h.db, func(tx context.Context) error {
 			message := func() error { return w.h.execTx(tx, insertPlain, watermill.NewUUID(), "orders", key, strconv.Itoa(n)) }
 			if first {
@@ -311,7 +306,6 @@ func (w *orderWriters) long(ctx context.Context, key string, first bool) {
 			}
 			return nil
 		})
-		w.gate.RUnlock()
 		if assert.NoError(w.t, err) {
 			w.ledger.commit(key, n)
 		}

@@ -1,6 +1,7 @@
 package integration_test
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -19,6 +20,8 @@ func foundOfPartitions(t testing.TB, h handle) (list []string) {
 	}
 	return list
 }
+
+var sqlOf = regexp.MustCompile(`(SELECT setval.*\))$`)
 
 // maintainAs gives the command that a finding names.
 func maintainAs(t testing.TB, h handle, f admin.Finding) {
@@ -66,6 +69,36 @@ func TestDoctorOfPartitions(t *testing.T) {
 		maintainAs(t, h, find(t, h, "partitions_ahead", admin.Critical, "the default partition takes the messages"))
 		cured(t, h, "partitions_ahead")
 	})
+	t.Run("set back", func(t *testing.T) {
+		t.Parallel()
+		h := maintained(t)
+		h.exec(t, `SELECT setval('outbox_id_seq', 450)`)
+		h.exec(t, `UPDATE outbox SET `+settledLongAgo)
+		require.Len(t, h.maintain(t).Dropped, 4)
+		h.exec(t, `SELECT setval('outbox_id_seq', 50)`)
+		h.writeRows(t, 3, "")
+		require.Equal(t, 3, h.count(t, `SELECT count(*) FROM outbox_default`))
+		r := h.maintain(t)
+		require.Zero(t, r.Ahead)
+		require.Equal(t, "the next partition begins at id 400, far above the last id, 53", r.NotMade)
+		f := find(t, h, "partitions_ahead", admin.Critical, "the next partition begins at id 400, far above the last id, 53: "+
+			"the default partition takes the messages")
+		execScript(t, h, sqlOf.FindStringSubmatch(f.Cure)[1])
+		h.writeRows(t, 1, "")
+		require.Equal(t, []int64{400}, h.ids(t, "outbox_p4"))
+		cured(t, h, "partitions_ahead")
+	})
+	t.Run("in use", func(t *testing.T) {
+		t.Parallel()
+		h := maintained(t)
+		h.writeRows(t, 300, settledLongAgo)
+		end := h.open(t, `SELECT count(*) FROM outbox`)
+		h.maintain(t)
+		find(t, h, "partitions_due", admin.Warning, "; the last run found in use: outbox_default, outbox_p0, outbox_p1, outbox_p2")
+		end()
+		require.Len(t, h.maintain(t).Dropped, 3)
+		cured(t, h, "partitions_due")
+	})
 	t.Run("due", func(t *testing.T) {
 		t.Parallel()
 		h := maintained(t)
@@ -112,6 +145,10 @@ func TestDoctorOfPartitions(t *testing.T) {
 		require.Contains(t, f.Cure, "outboxctl partitions maintain --partition-size 50")
 		maintainAs(t, h, f)
 		require.Contains(t, h.bounds(t), "400-450")
+		end := h.open(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`)
+		require.Equal(t, int64(359), h.maintain(t).Removed)
+		find(t, h, "partitions_many", admin.Warning, "gets slower; 36 of them are empty")
+		end()
 		h.maintain(t)
 		cured(t, h, "partitions_many")
 	})

@@ -30,6 +30,71 @@ func (h handle) open(t testing.TB, statement string) (end func()) {
 	return end
 }
 
+const emptied = "emptied, and the outbox is in use: the next run drops it"
+
+// TestSpaceIsFreedWhileWritersOverlap: transactions that write to the outbox and take long overlap all the time, so the
+// outbox is never free. Old partitions are emptied nevertheless, and dropped once it is.
+func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	h := newPartitioned(t, 50, 100, 1_000_000)
+	h.writeRows(t, 120, settledLongAgo)
+	busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 16 })
+	var writing sync.WaitGroup
+	var stop atomic.Bool
+	var committed, slowest atomic.Int64
+	defer writing.Wait()
+	defer stop.Store(true)
+	for range 16 {
+		writing.Go(func() {
+			for !stop.Load() {
+				assert.NoError(t, pgx.BeginFunc(context.Background(), busy.pool, func(tx pgx.Tx) error {
+					begun := time.Now()
+					_, err := tx.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`)
+					slowest.Store(max(slowest.Load(), int64(time.Since(begun))))
+					if err == nil {
+						_, err = tx.Exec(context.Background(), `SELECT pg_sleep(0.5)`) // its work
+					}
+					return err
+				}))
+				committed.Add(1)
+			}
+		})
+	}
+	eventually(t, func() bool { return committed.Load() > 32 }, "the transactions overlap")
+	slowest.Store(0)
+	r := h.maintain(t)
+	t.Logf("the slowest insert took %s, in %d transactions", time.Duration(slowest.Load()), committed.Load())
+	assert.Less(t, time.Duration(slowest.Load()), time.Second)
+	require.Equal(t, int64(99), r.Removed)
+	require.Zero(t, h.count(t, `SELECT count(*) FROM outbox WHERE id < 100`))
+	stop.Store(true)
+	writing.Wait()
+	again := h.maintain(t)
+	require.Equal(t, []string{"outbox_p0", "outbox_p1"}, append(r.Dropped, again.Dropped...))
+	require.Zero(t, again.Removed)
+	require.Equal(t, 99, h.count(t, `SELECT sum(touched) FROM outbox_audit`))
+}
+
+// TestAutovacuumGivesWay: autovacuum that takes minutes for the default partition does not keep a run from making and
+// dropping partitions. It gives way only to a lock that has waited for deadlock_timeout, and no writer waits that long.
+func TestAutovacuumGivesWay(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	_, h := ownMigratedServer(t, "autovacuum_naptime=1s", "autovacuum_max_workers=1")
+	intoPartitions(t, h, 50, 100)
+	h.writeRows(t, 5000, settledLongAgo)
+	h.exec(t, `UPDATE outbox SET attempts = 1`) // dead rows
+	h.exec(t, `ALTER TABLE outbox_default SET (autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0,
+		autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)`)
+	const vacuuming = `SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'outbox_default'::regclass`
+	eventually(t, func() bool { return h.count(t, vacuuming) == 1 }, "autovacuum works on the default partition")
+	r := h.maintain(t)
+	require.Empty(t, r.NotMade)
+	require.Len(t, r.Made, 8)
+	require.Equal(t, []string{"outbox_p0", "outbox_p1"}, r.Dropped)
+}
+
 // TestMaintenanceWaitsForNobody has transactions that stay open use the outbox, while others write. The run keeps what
 // is in use, and nobody waits for it longer than for the lock that it waits for briefly.
 func TestMaintenanceWaitsForNobody(t *testing.T) {
@@ -37,7 +102,7 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	const inUse = "in use: the next run tries again"
 	for _, c := range []struct{ name, holds, notMade, kept string }{
-		{"writer", `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`, "", inUse},
+		{"writer", `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`, "", emptied},
 		{"reader of all", `SELECT count(*) FROM outbox`, inUse, inUse},
 		{"rewrite of a partition", `LOCK TABLE outbox_p0 IN ACCESS EXCLUSIVE MODE`, "", inUse},
 		{"nobody", `SELECT 1`, "", ""},
@@ -79,6 +144,16 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 			}
 			if c.kept != "" {
 				assert.Equal(t, []admin.KeptPartition{{Name: "outbox_p0", Why: c.kept}}, r.Kept)
+				if c.notMade != "" || c.kept == inUse {
+					assert.Equal(t, "in use: outbox_p0", value[string](t, h, `SELECT replace(outcome, 'outbox_default, ', '')
+						FROM outbox_audit WHERE action = 'partitions' AND ended_at IS NOT NULL`))
+				}
+				if c.kept == emptied {
+					assert.Equal(t, int64(49), r.Removed)
+					list, err := newAdmin(t, h).Partitions(t.Context())
+					require.NoError(t, err)
+					assert.Equal(t, admin.PartitionEmpty, list[0].State)
+				}
 				end()
 				r = h.maintain(t)
 			}
@@ -89,34 +164,37 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 }
 
 // TestChangesBetweenLookAndLock: a message that becomes pending after a partition was read, and before it is locked, is
-// not dropped with it. Neither is one of a transaction that was in progress, one that was published in between, or a
-// partition that an operator has detached.
+// not removed with it. Neither is one of a transaction that was in progress, one that was published in between, one
+// that comes before the emptied partition is dropped, or a partition that an operator has detached.
 func TestChangesBetweenLookAndLock(t *testing.T) {
 	t.Parallel()
-	for change, why := range map[string]string{
-		`UPDATE outbox SET published_at = NULL WHERE id = 8`:                                                "1 pending",
-		`UPDATE outbox SET published_at = NULL, due_at = now() + interval '1 h', attempts = 1 WHERE id = 8`: "1 pending",
-		`UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id = 8`:                               "1 dead",
-		`INSERT INTO outbox (id, uuid, topic, payload) VALUES (0, 'late', 't', 'p')`:                        "1 pending",
-		`UPDATE outbox SET published_at = now() WHERE id = 8`:                                               "messages are younger than the retention",
-		`ALTER TABLE outbox DETACH PARTITION outbox_p0`:                                                     "no longer this partition of the outbox",
+	const reserve, lock, drop = "outbox_p0 IN SHARE UPDATE", "outbox_p0 IN ACCESS EXCLUSIVE", `"outbox" IN ACCESS EXCLUSIVE`
+	const late = `INSERT INTO outbox (id, uuid, topic, payload) VALUES (0, 'late', 't', 'p')`
+	for _, c := range []struct{ before, change, why string }{
+		{lock, `UPDATE outbox SET published_at = NULL WHERE id = 8`, "1 pending"},
+		{lock, `UPDATE outbox SET published_at = NULL, due_at = now() + interval '1 h', attempts = 1 WHERE id = 8`, "1 pending"},
+		{lock, `UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id = 8`, "1 dead"},
+		{lock, late, "1 pending"},
+		{drop, late, "emptied, and has messages again: the next run tries again"},
+		{lock, `UPDATE outbox SET published_at = now() WHERE id = 8`, "messages are younger than the retention"},
+		{reserve, `ALTER TABLE outbox DETACH PARTITION outbox_p0`, "no longer this partition of the outbox"},
 	} {
-		name, _, _ := strings.Cut(change, " WHERE")
+		name, _, _ := strings.Cut(c.before+" "+c.change, " WHERE")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newPartitioned(t, nine(100)...)
 			h.writeRows(t, 120, settledLongAgo)
 			acted := false
 			r := watchedHandle(t, h, func(statement string, sent bool) bool {
-				if !sent && !acted && strings.Contains(statement, `public.outbox_p0 IN ACCESS EXCLUSIVE`) {
+				if !sent && !acted && strings.Contains(statement, c.before) {
 					acted = true
-					h.exec(t, change)
+					h.exec(t, c.change)
 				}
 				return true
 			}).maintain(t)
 			require.True(t, acted)
 			require.Empty(t, r.Dropped)
-			require.Equal(t, []admin.KeptPartition{{Name: "outbox_p0", Why: why}}, r.Kept)
+			require.Equal(t, []admin.KeptPartition{{Name: "outbox_p0", Why: c.why}}, r.Kept)
 			require.NotZero(t, h.count(t, `SELECT count(*) FROM outbox_p0`))
 		})
 	}

@@ -38,7 +38,8 @@ var postgresReleases = []string{"13.23.0", "14.24.0", "15.19.0", "16.15.0", "17.
 const compatible = `^(TestMigrateIsIdempotent|TestStoreJoinsTransactions|TestFirstMessageOfADatabase|TestTxIsolationAndOnBegin|` +
 	`TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|` +
 	`TestMaintainPartitions|TestTransactionAcrossMaintenance|TestPartitionsAreRead|TestCheckOfPartitions|` +
-	`TestMaintainPartitionsWhileTheDefaultHasMessages|TestLockedPartition)$`
+	`TestMaintainPartitionsWhileTheDefaultHasMessages|TestLockedPartition|TestSpaceIsFreedWhileWritersOverlap|` +
+	`TestAutovacuumGivesWay)$`
 
 // TestOldestAndNewestPostgres runs some tests again, each time on another release, in a process of its own.
 func TestOldestAndNewestPostgres(t *testing.T) {

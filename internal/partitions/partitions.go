@@ -25,6 +25,9 @@ type Partition struct {
 	Logging   string   // statements that make it survive a crash of the server; "" = it does
 }
 
+// Is reports whether two have the same name and range.
+func (p Partition) Is(o Partition) bool { return o.SQL == p.SQL && o.Range == p.Range }
+
 // Range is the ids from From on, below To.
 type Range struct {
 	From, To int64 // math.MinInt64 and math.MaxInt64 = no bound
@@ -125,14 +128,24 @@ func (s Set) Behind() []Partition {
 	return s.Partitions[:n]
 }
 
-// Ahead is how many partitions are wholly above the last id.
-func (s Set) Ahead() (n int) {
-	for _, p := range s.Partitions {
-		if p.From > s.Last {
-			n++
-		}
+// Above are the partitions wholly above the last id.
+func (s Set) Above() []Partition {
+	n := slices.IndexFunc(s.Partitions, func(p Partition) bool { return p.From > s.Last })
+	if n < 0 {
+		return nil
 	}
-	return n
+	return s.Partitions[n:]
+}
+
+// Ahead is the number of partitions above the last id, or 0 if the default takes more ids than one of them has before
+// the first is reached, as after the sequence was set back.
+func (s Set) Ahead() int {
+	above, next := s.Above(), s.Last+1
+	has := func(p Partition) bool { return p.From <= next && next < p.To }
+	if len(above) > 0 && above[0].From-next > s.Size() && !slices.ContainsFunc(s.Partitions, has) {
+		return 0
+	}
+	return len(above)
 }
 
 // End is the first id above all partitions; 0 if there is none.

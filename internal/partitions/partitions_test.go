@@ -38,6 +38,12 @@ func TestSet(t *testing.T) {
 			t.Errorf("last id %d: %v, want %v", last, got, want)
 		}
 	}
+	for last, want := range map[int64]int{198: 2, 199: 0, 248: 0, 249: 2, 299: 2, 300: 1} {
+		s := Set{Last: last, Partitions: []Partition{of(math.MinInt64, 200), of(300, 350), of(350, 400)}}
+		if got := s.Ahead(); got != want {
+			t.Errorf("last id %d: %d ahead, want %d", last, got, want)
+		}
+	}
 	for _, c := range []struct {
 		partitions []Partition
 		size       int64

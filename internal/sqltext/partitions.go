@@ -64,15 +64,15 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
   FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(first, below, n)`
 
 	// PartitionRuns lists the last times that the partitions were maintained, the newest first: how many seconds ago, the
-	// retention in seconds (0 = none), whether it went to its end, and the error that ended it.
+	// retention in seconds (0 = none), whether it went to its end, and the error that ended it, or what it found in use.
 	PartitionRuns = `SELECT extract(epoch FROM clock_timestamp() - a.at)::float8,
        CASE WHEN a.filter->>'before' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
             THEN extract(epoch FROM a.at - (a.filter->>'before')::timestamptz) ELSE 0 END::float8,
-       a.ended_at IS NOT NULL AND a.outcome = '', a.outcome
+       a.ended_at IS NOT NULL AND (a.outcome = '' OR a.outcome LIKE 'in use: %'), a.outcome
   FROM (SELECT * FROM {audit} ORDER BY id DESC LIMIT 10000) a
  WHERE a.action = 'partitions' ORDER BY a.id DESC LIMIT 100`
 
-	// PartitionHolds counts the pending and the dead rows of a partition, up to 1,000 of each index. With it the drop makes
+	// PartitionHolds counts the pending and the dead rows of a partition, up to 1,000 of each index. With it a run makes
 	// sure, under the lock, that there are none.
 	PartitionHolds = `SELECT (SELECT count(*) FROM (SELECT FROM {partition} o
           WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL LIMIT 1000) c) +
@@ -93,19 +93,28 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 	// Arguments: time (RFC 3339 text).
 	PartitionSettled = `SELECT count(*), coalesce(bool_or(o.published_at >= $1::text::timestamptz), false) FROM {partition} o`
 
-	// PartitionTx is the first statement of a transaction that locks the outbox or its partitions. Others queue up behind a lock that waits,
-	// so it waits briefly. Whatever happens to the program, the locks are gone soon. It does not wait for a standby while
-	// it has them: what a failover would lose is done again. It fails instead of reading what policies leave over.
-	PartitionTx = `SELECT set_config('lock_timeout', '100ms', true), set_config('statement_timeout', '5s', true),
+	// PartitionTx is the first statement of a transaction that locks the outbox or its partitions. Whatever happens to the
+	// program, the locks are gone soon. It does not wait for a standby while it has them: what a failover would lose is
+	// done again. It fails instead of reading what policies leave over.
+	//
+	// Its lock timeout is for locks that nobody but VACUUM, ANALYZE and changes of a table wait for. Autovacuum gives way
+	// to such a lock once it has waited for deadlock_timeout.
+	PartitionTx = `SELECT set_config('lock_timeout', (SELECT least(s.setting::int + 1000, 4000) || 'ms' FROM pg_settings s
+         WHERE s.name = 'deadlock_timeout'), true), set_config('statement_timeout', '5s', true),
        set_config('idle_in_transaction_session_timeout', '5s', true), set_config('synchronous_commit', 'local', true),
        set_config('enable_seqscan', 'off', true), set_config('row_security', 'off', true), set_config('jit', 'off', true),
        set_config('default_table_access_method', 'heap', true), set_config('default_tablespace', '', true)`
 
+	// PartitionBriefly is for locks that readers and writers wait for: they also queue behind a lock that waits.
+	PartitionBriefly = `SET LOCAL lock_timeout = '100ms'`
+
 	// PartitionPatience bounds the wait for a lock of what reads all of a partition.
 	PartitionPatience = `SELECT set_config('lock_timeout', '1s', true)`
 
-	// PartitionLockOutbox excludes other runs, and nobody else but ANALYZE and changes of the table.
-	PartitionLockOutbox = `LOCK TABLE ONLY {outbox} IN SHARE UPDATE EXCLUSIVE MODE`
+	// PartitionReserveOutbox and PartitionReserve exclude other runs, VACUUM, ANALYZE and changes of the table, and no
+	// reader or writer.
+	PartitionReserveOutbox = `LOCK TABLE ONLY {outbox} IN SHARE UPDATE EXCLUSIVE MODE`
+	PartitionReserve       = `LOCK TABLE {partition} IN SHARE UPDATE EXCLUSIVE MODE`
 
 	// PartitionFar is the highest id in the default partition from one id on and below another; 0 = none.
 	//
@@ -131,8 +140,14 @@ ALTER TABLE {partition} OWNER TO {owner}`
 
 	PartitionAttach = `ALTER TABLE {outbox} ATTACH PARTITION {partition} FOR VALUES FROM ({from}) TO ({to})`
 
-	// PartitionLockDrop locks what a DROP locks, in the order in which others lock it.
-	PartitionLockDrop = `LOCK TABLE ONLY {outbox} IN ACCESS EXCLUSIVE MODE`
-	PartitionLock     = `LOCK TABLE {partition} IN ACCESS EXCLUSIVE MODE`
+	// PartitionLockOutbox waits for every transaction that has written to the outbox, PartitionLock only for those that
+	// have used the partition: INSERT locks the one that it writes to.
+	PartitionLockOutbox = `LOCK TABLE ONLY {outbox} IN ACCESS EXCLUSIVE MODE`
+	PartitionLock       = `LOCK TABLE {partition} IN ACCESS EXCLUSIVE MODE`
+
+	// PartitionHasRows says whether a partition has a row.
+	PartitionHasRows = `SELECT EXISTS (SELECT FROM {partition})`
+
+	PartitionTruncate = `TRUNCATE {partition}`
 	PartitionDrop     = `DROP TABLE {partition}`
 )
