@@ -9,7 +9,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// maxInFlight is how many messages of a topic wait for their confirms at once.
+// maxInFlight is the number of messages of a topic that wait for confirms concurrently.
 const maxInFlight = 1024
 
 // channel is an AMQP channel in confirm mode. It is safe for concurrent use.
@@ -43,7 +43,7 @@ func openChannel(conn *amqp091.Connection) (*channel, error) {
 	}, nil
 }
 
-// publish waits for the confirm of a message, and returns an error if the broker refused or returned the message.
+// publish sends a message and waits for its confirm. It returns an error if the broker refused or returned the message.
 func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp091.Publishing) error {
 	if size, frame := headerSize(msg), c.conn.Config.FrameSize; frame > 0 && size > frame {
 		return fmt.Errorf("%w: headers of %d bytes: they must fit into a frame of %d", outbox.ErrInvalidMessage, size, frame)
@@ -102,7 +102,7 @@ func (c *channel) closedBy() error {
 	return fmt.Errorf("%w: connection lost", ErrNoConfirm)
 }
 
-// unroutable returns an error if the message was returned. The broker sends that before the confirm.
+// unroutable returns an error if the message was returned. The broker sends a return before the confirm.
 func (c *channel) unroutable(id string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -31,7 +31,7 @@ var (
 	ErrUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
 )
 
-// unavailable are reply codes that blame no message.
+// unavailable are reply codes that do not blame a message.
 var unavailable = map[int]bool{
 	amqp091.ConnectionForced: true, amqp091.InvalidPath: true, amqp091.AccessRefused: true, amqp091.NotFound: true,
 	amqp091.ResourceLocked: true, amqp091.ResourceError: true, amqp091.NotAllowed: true, amqp091.InternalError: true,
@@ -50,7 +50,7 @@ func Classify(err error) forwarder.Verdict {
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
 		return forwarder.Unavailable
-	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // the client's own are of lost connections
+	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // the client's own: lost connections
 		return forwarder.Unavailable
 	}
 	return forwarder.Unknown

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 )
 
-// budget is how many bytes all partitions of a subscription may hold together. It is safe for concurrent use.
+// budget limits the bytes that all partitions of a subscription may hold together. It is safe for concurrent use.
 type budget struct {
 	limit int64
 	used  atomic.Int64

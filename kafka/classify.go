@@ -25,7 +25,7 @@ var unavailable = []error{
 	sarama.ErrClosedClient, sarama.ErrShuttingDown, sarama.ErrControllerNotAvailable,
 	sarama.ErrIncompleteResponse, sarama.ErrProducerRetryBufferOverflow,
 
-	// The cluster is in motion, overloaded or broken.
+	// The cluster is changing, overloaded or broken.
 	sarama.ErrUnknownTopicOrPartition, sarama.ErrLeaderNotAvailable, sarama.ErrNotLeaderForPartition,
 	sarama.ErrRequestTimedOut, sarama.ErrBrokerNotAvailable, sarama.ErrReplicaNotAvailable,
 	sarama.ErrNetworkException, sarama.ErrNotEnoughReplicas, sarama.ErrNotEnoughReplicasAfterAppend,
@@ -34,9 +34,9 @@ var unavailable = []error{
 	sarama.ErrStaleControllerEpochCode, sarama.ErrOffsetNotAvailable, sarama.ErrOperationNotAttempted,
 	sarama.ErrPreferredLeaderNotAvailable, sarama.ErrEligibleLeadersNotAvailable, sarama.ErrThrottlingQuotaExceeded,
 	sarama.ErrConsumerCoordinatorNotAvailable, sarama.ErrOffsetsLoadInProgress, sarama.ErrNotCoordinatorForConsumer,
-	sarama.ErrInvalidReplicationFactor, // a topic that is made by its first message, while too few brokers live
+	sarama.ErrInvalidReplicationFactor, // a topic that its first message creates, while too few brokers are alive
 
-	// Authentication, and what we may do.
+	// Authentication and permissions.
 	sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrGroupAuthorizationFailed,
 	sarama.ErrTransactionalIDAuthorizationFailed, sarama.ErrSASLAuthenticationFailed,
 	sarama.ErrUnsupportedSASLMechanism, sarama.ErrIllegalSASLState, sarama.ErrSecurityDisabled,
@@ -44,11 +44,11 @@ var unavailable = []error{
 	sarama.ErrDelegationTokenRequestNotAllowed, sarama.ErrDelegationTokenAuthorizationFailed,
 	sarama.ErrDelegationTokenExpired,
 
-	// The settings do not fit the broker, whatever the message.
+	// The settings do not suit the broker, whatever the message.
 	sarama.ErrUnsupportedVersion, sarama.ErrUnsupportedCompressionType, sarama.ErrInvalidRequiredAcks,
 
-	// The broker cannot match a message with those before it, as after a failed batch. sarama starts a new
-	// epoch, and the next try succeeds.
+	// The broker cannot order a message after those before it, for example after a failed batch. sarama starts a new
+	// epoch, and the next attempt succeeds.
 	sarama.ErrOutOfOrderSequenceNumber, sarama.ErrDuplicateSequenceNumber, sarama.ErrUnknownProducerID,
 	sarama.ErrInvalidProducerEpoch, sarama.ErrInvalidProducerIDMapping, sarama.ErrProducerFenced,
 	sarama.ErrConcurrentTransactions, sarama.ErrTransactionCoordinatorFenced,
@@ -56,7 +56,7 @@ var unavailable = []error{
 
 var permanent = []error{ErrRefused, outbox.ErrInvalidMessage, sarama.ErrInvalidTopic}
 
-// refusals are given to a whole batch for what may be the fault of one of its messages.
+// refusals are returned for a whole batch, though one of its messages may be at fault.
 var refusals = []error{
 	sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge,
 	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
@@ -82,7 +82,7 @@ func Classify(err error) forwarder.Verdict {
 	switch {
 	case isAny(err, unavailable), errors.As(err, &netErr), errors.As(err, &certErr):
 		return forwarder.Unavailable
-	case errors.Is(err, errUnorderedKey): // of all such messages: none is at fault
+	case errors.Is(err, errUnorderedKey): // every such message fails: none is at fault
 		return forwarder.Unavailable
 	case isAny(err, permanent), isClientOversize(err):
 		return forwarder.Permanent
@@ -90,8 +90,8 @@ func Classify(err error) forwarder.Verdict {
 	return forwarder.Unknown
 }
 
-// isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. It has no type of
-// its own, and other configuration errors hit every message alike: those must not kill any.
+// isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. The error has no type of its
+// own, and other configuration errors fail every message: those must not make messages dead.
 func isClientOversize(err error) bool {
 	var ce sarama.ConfigurationError
 	return errors.As(err, &ce) && strings.Contains(string(ce), "Producer.MaxMessageBytes")

@@ -7,7 +7,7 @@ import (
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 )
 
-// watermill-kafka does not export the keys of its values, but its functions ask a context for them.
+// watermill-kafka does not export the keys of its values, but its functions look them up in a context.
 var (
 	partitionKey = asked(func(ctx context.Context) { wmkafka.MessagePartitionFromCtx(ctx) })
 	offsetKey    = asked(func(ctx context.Context) { wmkafka.MessagePartitionOffsetFromCtx(ctx) })
@@ -15,7 +15,7 @@ var (
 	keyKey       = asked(func(ctx context.Context) { wmkafka.MessageKeyFromCtx(ctx) })
 )
 
-// spy is a context that records which values are read.
+// spy is a context that records which values are requested.
 type spy struct {
 	context.Context
 	key any

@@ -27,7 +27,7 @@ func (p *partition) deliver(it *item, rec record, again bool) {
 	}
 }
 
-// free gives a place back, and the permit of a message that failed before.
+// free releases a slot, and the permit of a message that failed before.
 func (p *partition) free(again bool) {
 	<-p.places
 	if again {

@@ -1,9 +1,9 @@
-// Package kafka publishes to Kafka what an outbox holds, and reads Kafka by key, for Watermill.
+// Package kafka publishes an outbox to Kafka, and reads Kafka by key, for Watermill.
 //
 //	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, logger)
 //	sub, err := kafka.NewSubscriber(kafka.SubscriberConfig{SubscriberConfig: cfg}, logger) // cfg is watermill-kafka's
 //
-// [TopicReader] reads what a cluster holds, for packages admin and outboxctl.
+// [TopicReader] reads the contents of a cluster, for packages admin and outboxctl.
 //
 // # Publisher
 //
@@ -20,13 +20,13 @@
 // # Subscriber
 //
 // Messages of a partition are handled concurrently; messages with the same key are delivered one after another, each
-// after the ack of the one before. A failing message blocks its key and nothing else, and is delivered again after
-// SubscriberConfig.Backoff. Delivery is at least once: middleware.Inbox makes it once.
+// after the previous ack. A failing message blocks only its key, and is delivered again after SubscriberConfig.Backoff.
+// Delivery is at least once: middleware.Inbox makes it once.
 //
 // The committed offset is the offset of the oldest unfinished message. After a crash or a rebalance up to MaxAhead
 // messages of a partition are delivered again. Leave retries to Backoff: Watermill's Retry keeps a slot while it waits.
 // A message that can never succeed must be acked: middleware.Outcomes does so with a dead letter.
 //
-// docs/start/kafka.md has the settings and verdicts; docs/guides/inbound.md compares the
-// subscriber with watermill-kafka's.
+// docs/start/kafka.md has the settings and verdicts; docs/guides/inbound.md compares the subscriber with
+// watermill-kafka's.
 package kafka

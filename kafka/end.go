@@ -9,21 +9,21 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// askEnd is how often Kafka is asked where a partition ends that is paused.
+// askEnd is the interval at which the end of a paused partition is read.
 const askEnd = 5 * time.Second
 
-// end is where a partition ends. The goroutine of the partition owns it.
+// end tracks the end of a partition. The goroutine of the partition owns it.
 type end struct {
 	known   int64 // as Kafka last said when it was asked
 	answers chan int64
 	asked   time.Time
 	asking  bool
 
-	past chan int64 // where messages may follow, behind what a transaction left
+	past chan int64 // offsets after the markers of a transaction, at which messages may follow
 	idle int64      // the watermark of the last tick
 }
 
-// ask has Kafka asked where a partition ends that is paused: sarama learns it only from what it fetches.
+// ask requests the end of a paused partition: sarama learns it only from fetches.
 func (p *partition) ask() {
 	e := &p.end
 	p.askMarkers()
@@ -37,13 +37,13 @@ func (p *partition) ask() {
 			p.logger.Debug("could not read the end of the partition", watermill.LogFields{"err": text.OfError(err)})
 			offset = 0
 		}
-		e.answers <- offset // there is room
+		e.answers <- offset // the channel has room
 	})
 }
 
-// askMarkers has Kafka asked what follows the last message, if nothing comes of what is there: the markers with which
-// transactions end have offsets and are no messages, nor is what was aborted. The offset behind them is committed, or
-// the lag would stay, and once retention deletes the markers the group would seem to have missed messages.
+// askMarkers requests the offset after the last message if the existing offsets hold no message: the markers that end
+// transactions have offsets but are not messages, and aborted messages are skipped. The offset after them is committed;
+// otherwise the lag would stay, and once retention deletes the markers the group would seem to have missed messages.
 func (p *partition) askMarkers() {
 	e := &p.end
 	at := p.behind()
@@ -60,11 +60,11 @@ func (p *partition) askMarkers() {
 			p.logger.Debug("could not read the offset that follows the last "+
 				"message", watermill.LogFields{"err": text.OfError(err)})
 		}
-		e.past <- offset // there is room
+		e.past <- offset // the channel has room
 	})
 }
 
-// skipped marks what askMarkers found: there is no message before it that was not handled.
+// skipped marks the offset that askMarkers found: no unhandled message lies before it.
 func (p *partition) skipped(offset int64) {
 	p.end.asking = false
 	if offset > p.marked {
@@ -73,7 +73,7 @@ func (p *partition) skipped(offset int64) {
 	}
 }
 
-// behind is the offset of the oldest message that is not done, or where one may follow.
+// behind is the offset of the oldest unfinished message, or at which the next one may follow.
 func (p *partition) behind() int64 {
 	if p.window.Undone() > 0 {
 		return p.window.Watermark()
@@ -81,12 +81,12 @@ func (p *partition) behind() int64 {
 	return max(p.window.Watermark(), p.marked)
 }
 
-// answered takes what Kafka said; 0 = it did not answer.
+// answered records the end that Kafka reported; 0 = no reply.
 func (e *end) answered(offset int64) {
 	e.asking, e.known = false, max(e.known, offset)
 }
 
-// lag is how many offsets lie between the oldest message that is not done and the end.
+// lag is the number of offsets between the oldest unfinished message and the end.
 func (p *partition) lag() int64 {
 	return max(0, max(p.claim.HighWaterMarkOffset(), p.end.known)-max(p.behind(), 0))
 }

@@ -58,8 +58,7 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 var errUnorderedKey = errors.New("kafka: the Marshaler sets a record key, but the outbox stored the message without " +
 	"a key, so its order is not kept: set outbox.PublisherConfig.Key to the same key")
 
-// carrying is the name of the header that carries a metadata key. Of the headers of outbox.MetadataHeaders Kafka knows
-// none.
+// carrying is the name of the header for a metadata key. Kafka itself has no meaning for outbox.MetadataHeaders.
 func carrying(key string) string {
 	switch {
 	case key == outbox.MetadataHeaders:
@@ -92,7 +91,7 @@ func (u Unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, e
 		return nil, err
 	}
 	header.Decode(out.Metadata)
-	delete(out.Metadata, outbox.MetadataHeaders) // however it was spelt
+	delete(out.Metadata, outbox.MetadataHeaders) // in any spelling
 	if len(msg.Key) > 0 {
 		if out.Metadata == nil {
 			out.Metadata = message.Metadata{}

@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 )
 
-// pauser is what a partition needs of a sarama.ConsumerGroup.
+// pauser is the part of sarama.ConsumerGroup that a partition needs.
 type pauser interface {
 	Pause(partitions map[string][]int32)
 	Resume(partitions map[string][]int32)
@@ -21,8 +21,8 @@ type member struct {
 	group     pauser
 	joined    func()
 	committed func(topic string, partition int32) (int64, error)
-	newest    func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = is not asked
-	// markers returns the first offset from one on at which there may be a message; nil = is not asked.
+	newest    func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = not requested
+	// markers returns the first offset from one on at which there may be a message; nil = never requested.
 	markers func(ctx context.Context, topic string, partition int32, from int64) (int64, error)
 	asking  sync.WaitGroup
 }
@@ -36,14 +36,14 @@ func (m *member) Setup(sarama.ConsumerGroupSession) error {
 // Cleanup is part of sarama.ConsumerGroupHandler.
 func (m *member) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 
-// ConsumeClaim is part of sarama.ConsumerGroupHandler. It returns only when the partition is taken away or the session
-// is over, as otherwise it would end the session.
+// ConsumeClaim is part of sarama.ConsumerGroupHandler. It returns only when the partition is revoked or the session
+// ends; returning earlier would end the session.
 func (m *member) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	newPartition(m, sess, claim).run()
 	return nil
 }
 
-// tell logs what sarama reports: once a minute, as of a broker that is down it reports many errors a second.
+// tell logs errors from sarama once a minute: while a broker is down it reports many a second.
 func (s *subscription) tell(err error) {
 	switch {
 	case errors.Is(err, sarama.ErrOffsetOutOfRange):
@@ -60,7 +60,7 @@ func (s *subscription) tell(err error) {
 	}
 }
 
-// committedOffset returns how to ask for the offset that the group has committed; -1 = none.
+// committedOffset returns a function that reads the offset that the group has committed; -1 = none.
 func committedOffset(client sarama.Client, group string) func(string, int32) (int64, error) {
 	return func(topic string, partition int32) (int64, error) {
 		broker, err := client.Coordinator(group)

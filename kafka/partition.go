@@ -26,15 +26,15 @@ type partition struct {
 	window  *keyed.Window[record]
 	results chan result
 	running int   // deliveries
-	marked  int64 // the last watermark that sarama was told
-	first   bool  // nothing is marked before the first message: there is no offset to begin from
-	retry   bool  // it has one of subscription.retries that no delivery has
+	marked  int64 // the last watermark marked with sarama
+	first   bool  // nothing is marked before the first message: the first offset is unknown
+	retry   bool  // it holds a permit of subscription.retries for its next delivery
 	pause   inbound.Pause
 	freed   chan struct{}
 	end     end
 
-	stopping  chan struct{} // closed: nothing is handed out any more
-	abandoned chan struct{} // closed: acks are not awaited any more
+	stopping  chan struct{} // closed: nothing more is handed out
+	abandoned chan struct{} // closed: acks are no longer awaited
 	stopped   bool
 	grace     <-chan time.Time
 	graceEnd  time.Time
@@ -55,7 +55,7 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 	}
 }
 
-// run returns when the partition is taken away, and its deliveries have ended or are abandoned.
+// run returns when the partition is revoked, and its deliveries have ended or are abandoned.
 func (p *partition) run() {
 	p.group.Resume(p.here) // sarama remembers a pause over rebalances
 	if p.first && p.committed != nil {
@@ -115,7 +115,7 @@ func (p *partition) run() {
 	}
 }
 
-// wants returns where to get a place, and where the permit of a message that failed before, if they are needed.
+// wants returns the channels to get a slot from, and the permit of a message that failed before, if they are needed.
 func (p *partition) wants() (place, retry chan<- struct{}) {
 	if p.stopped {
 		return nil, nil
@@ -135,12 +135,11 @@ func (p *partition) wants() (place, retry chan<- struct{}) {
 	return place, retry
 }
 
-// add takes a message. It is taken also if there is no room, as the partition must be read on: only so is it seen that
-// it was taken away.
+// add takes a message, even without room: the partition must be read to notice that it was revoked.
 func (p *partition) add(msg *sarama.ConsumerMessage) {
 	if p.first {
 		p.first = false
-		// What is handled before this one, after a crash, is this one again. A reset, because sarama ignores marks below the
+		// After a crash, handling continues with this message. It takes a reset, because sarama ignores marks below the
 		// old offset.
 		p.sess.ResetOffset(msg.Topic, msg.Partition, msg.Offset, "")
 		p.sess.MarkOffset(msg.Topic, msg.Partition, msg.Offset, "")
@@ -162,7 +161,7 @@ func (p *partition) add(msg *sarama.ConsumerMessage) {
 	p.regulate()
 }
 
-// start delivers the oldest message that is ready, for which it has a place.
+// start delivers the oldest ready message in the slot obtained.
 func (p *partition) start() {
 	it := p.window.Start(p.retry)
 	again := it.Failures > 0
@@ -212,8 +211,8 @@ func (p *partition) mark() {
 	}
 }
 
-// stop starts nothing more, and gives time to what runs. The end of the subscription may come while a partition that
-// was taken away has more.
+// stop starts no more deliveries, and gives running ones time. The subscription may end while a revoked partition has
+// more time left.
 func (p *partition) stop() {
 	wait := p.cfg.RevokeTimeout
 	if p.subscription.ctx.Err() != nil {
@@ -228,7 +227,7 @@ func (p *partition) stop() {
 	}
 }
 
-// leave gives the partition away.
+// leave gives up the partition.
 func (p *partition) leave() {
 	close(p.abandoned)
 	if p.retry {
@@ -237,13 +236,13 @@ func (p *partition) leave() {
 	p.budget.leave(p.freed)
 	p.budget.give(p.window.Bytes())
 	p.report(false)
-	go func() { // tracers wait until the last message was read
+	go func() { // tracers wait until the last message is read
 		for range p.claim.Messages() {
 		}
 	}()
 }
 
-// beginning tells if the group has an offset from which it cannot read on.
+// beginning logs that the group has an offset from which it cannot continue.
 func (p *partition) beginning() {
 	offset, err := p.committed(p.claim.Topic(), p.claim.Partition())
 	switch {

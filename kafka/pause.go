@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// regulate pauses the partition when enough is in memory, and resumes it when half of that is done. The bytes are
-// those of all partitions together. A partition that has nothing in memory is always read, so that none starves.
+// regulate pauses the partition when enough is in memory, and resumes it when half of that is done. The bytes count for
+// all partitions together. A partition with nothing in memory is always read, so that none starves.
 func (p *partition) regulate() {
 	switch {
 	case p.stopped:
@@ -21,7 +21,7 @@ func (p *partition) regulate() {
 	}
 }
 
-// report tells observers how the partition is.
+// report passes the state of the partition to observers.
 func (p *partition) report(owned bool) {
 	state := observe.PartitionState{
 		Group: p.cfg.ConsumerGroup, Topic: p.claim.Topic(), Partition: p.claim.Partition(), Owned: owned,

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// connectPause is how long a failed attempt to connect fails later calls too.
+// connectPause is how long calls fail after a failed attempt to connect.
 const connectPause = time.Second
 
 // producer is a sarama producer that connects when it is first used: sarama's constructors fail while Kafka is down.

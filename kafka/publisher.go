@@ -33,7 +33,7 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// turns of one topic: many calls side by side, or one alone.
+// turns of one topic: many concurrent calls, or one alone.
 type turns struct {
 	sync.RWMutex
 	warnOnce sync.Once
@@ -58,8 +58,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 }
 
 // Wrap makes a Publisher of a watermill-kafka publisher that you built yourself, so that a message does not fail
-// because of another one in its batch, and Close may be called during publishes. Do not use pub directly any more. It
-// returns an error if pub is nil. A nil logger logs nothing.
+// because of another one in its batch, and Close may be called during publishes. Do not use pub directly after that.
+// Wrap returns an error if pub is nil. A nil logger logs nothing.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
 		return nil, errors.New("kafka: the publisher to wrap is nil")
@@ -68,10 +68,10 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 	return &Publisher{inner: pub, logger: logger}, nil
 }
 
-// Publish sends the messages one after another and returns when all replicas in sync have them. It stops at the first
+// Publish sends the messages one after another and returns when all in-sync replicas have them. It stops at the first
 // error, a forwarder.PublishError with the verdict of Classify; the messages before it have been sent. An error does
 // not mean that the message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a
-// nil message or one that no Kafka message can be made of.
+// nil message or one that cannot be converted to a Kafka message.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
@@ -90,10 +90,10 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return nil
 }
 
-// judged says whose fault an error is.
+// judged adds the verdict to an error.
 func judged(err error) error { return &forwarder.PublishError{Verdict: Classify(err), Err: err} }
 
-// explain adds the cure where there is one topic to name.
+// explain adds the cure if the error concerns a topic.
 func explain(topic string, err error) error {
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
 		return fmt.Errorf("kafka: topic %q does not exist, and the broker does not create topics: create it and "+
@@ -135,7 +135,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 }
 
 // Close waits for calls of Publish in flight, or for the attempt to connect, and closes the wrapped publisher. That
-// takes up to half a minute if a broker accepts connections and never answers. Later calls return nil.
+// takes up to half a minute if a broker accepts connections and never responds. Later calls return nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()
 	defer p.open.Unlock()
@@ -146,7 +146,7 @@ func (p *Publisher) Close() error {
 	return p.inner.Close()
 }
 
-// isRefusal is true for errors that sarama gives to every message of a batch for what may be the fault of one.
+// isRefusal is true for errors that sarama returns for every message of a batch, though one message may be at fault.
 func isRefusal(err error) bool {
 	var encoding sarama.PacketEncodingError
 	return isAny(err, refusals) || errors.As(err, &encoding)

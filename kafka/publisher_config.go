@@ -44,7 +44,7 @@ func (c PublisherConfig) validate(config string) error {
 		return fmt.Errorf("kafka: %s.Brokers is empty: name at least one host:port", config)
 	}
 	for i, broker := range c.Brokers {
-		if strings.Contains(broker, "@") { // which would be quoted, also by what cannot connect to it
+		if strings.Contains(broker, "@") { // errors would quote it
 			return fmt.Errorf("kafka: %s.Brokers: address %d is not shown because it may hold a password: "+
 				"name host:port alone, and log in by Configure (Net.SASL)", config, i+1)
 		}
@@ -60,7 +60,7 @@ func (c PublisherConfig) validate(config string) error {
 	return nil
 }
 
-// sarama returns the settings as Configure has changed them.
+// sarama returns the settings after Configure has changed them.
 func (c PublisherConfig) sarama() (*sarama.Config, error) {
 	sc := DefaultSaramaPublisherConfig()
 	if c.Configure != nil {
@@ -79,13 +79,13 @@ func DefaultSaramaPublisherConfig() *sarama.Config {
 
 	c.Producer.RequiredAcks = sarama.WaitForAll
 	c.Producer.Idempotent = true
-	c.Net.MaxOpenRequests = 1 // sarama's condition for it
+	c.Net.MaxOpenRequests = 1 // required by sarama
 	c.Producer.Return.Successes = true
 	c.Producer.Return.Errors = true
 
 	c.Producer.Retry.Max = 1
 	c.Producer.Retry.Backoff = 250 * time.Millisecond
-	c.Producer.Transaction.Retry.Max = 1 // of the request for a producer id
+	c.Producer.Transaction.Retry.Max = 1 // for the request of a producer id
 	c.Producer.Timeout = 4 * time.Second
 	c.Net.DialTimeout = 3 * time.Second
 	c.Net.ReadTimeout = 5 * time.Second

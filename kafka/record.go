@@ -2,18 +2,18 @@ package kafka
 
 import "github.com/IBM/sarama"
 
-// record is what a window holds of a message.
+// record is a message in a window.
 type record struct {
 	msg     *sarama.ConsumerMessage
-	own     bool // its bytes are a copy, and not a part of the fetched batch
+	own     bool // its bytes are a copy, not part of the fetched batch
 	cause   error
-	unkeyed bool // Key panicked, so it is unknown what it must not overtake
+	unkeyed bool // Key panicked, so its order is unknown
 }
 
-// lastError is why it failed last; nil = not known.
+// lastError is the error of the last attempt; nil = unknown.
 func (r record) lastError() error { return r.cause }
 
-// sizeOf counts what a record keeps in memory.
+// sizeOf returns the memory that a record needs.
 func sizeOf(msg *sarama.ConsumerMessage) int {
 	n := len(msg.Key) + len(msg.Value)
 	for _, h := range msg.Headers {
@@ -24,16 +24,16 @@ func sizeOf(msg *sarama.ConsumerMessage) int {
 	return n
 }
 
-// keep has a record that waits for long hold its own bytes alone: as a part of what was fetched it would keep all of
-// that in memory.
+// keep copies the bytes of a record that waits for long: as part of a fetched batch it would keep the whole batch in
+// memory.
 func (r *record) keep() {
 	if !r.own {
 		r.msg, r.own = cloned(r.msg), true
 	}
 }
 
-// cloned returns a message that shares no bytes with another: what sarama fetched is one slice, where an append to a
-// value writes over the headers and the next message.
+// cloned returns a message that shares no bytes with others: what sarama fetched is one slice, in which an append to a
+// value overwrites the headers and the next message.
 func cloned(msg *sarama.ConsumerMessage) *sarama.ConsumerMessage {
 	c := *msg
 	all := make([]byte, 0, sizeOf(msg))

@@ -49,11 +49,11 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 	}, nil
 }
 
-// Subscribe delivers the messages of a topic until ctx is over or Close is called; then the contexts of its messages
-// end, and when they are acked, or CloseTimeout is over, the channel is closed. It connects in the background and does
-// not fail while Kafka is down: error lines tell of that. It returns outbox.ErrClosed after Close, and an error while
-// there is another subscription of the topic: two handlers would share its partitions, and after a rebalance one of
-// them would get what the other one has handled.
+// Subscribe delivers the messages of a topic until ctx ends or Close is called; then the contexts of its messages end,
+// and when they are acked, or after CloseTimeout, the channel is closed. It connects in the background: while Kafka is
+// down it logs errors and does not fail. It returns outbox.ErrClosed after Close, and an error if the topic already has
+// a subscription: two handlers would share its partitions, and after a rebalance one of them would get messages that
+// the other has handled.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	var messages <-chan *message.Message
 	err := s.topics.Start(ctx, topic, func(ctx context.Context) (func(), error) {
@@ -68,19 +68,19 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return messages, err
 }
 
-// SubscribeInitialize creates the topic as InitializeTopicDetails says, as watermill-kafka's subscriber does.
+// SubscribeInitialize creates the topic with InitializeTopicDetails, as watermill-kafka's subscriber does.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return s.inner.SubscribeInitialize(topic)
 }
 
-// PartitionOffset returns the offsets of the next messages that are written to a topic, as watermill-kafka's subscriber
+// PartitionOffset returns the offsets of the next messages to be written to a topic, as watermill-kafka's subscriber
 // does.
 func (s *Subscriber) PartitionOffset(topic string) (wmkafka.PartitionOffset, error) {
 	return s.inner.PartitionOffset(topic)
 }
 
-// Close ends all subscriptions, commits what was acked, and leaves the group. It waits for that, where Kafka does not
-// answer five seconds longer than CloseTimeout, and five more for observers that hang. It may be called several times.
+// Close ends all subscriptions, commits the acked messages, and leaves the group. It waits for that; if Kafka does not
+// respond, five seconds longer than CloseTimeout, and five more if observers hang. It may be called several times.
 func (s *Subscriber) Close() error {
 	s.topics.Close()
 	return s.inner.Close()

@@ -88,7 +88,7 @@ func (c *SubscriberConfig) setDefaults() {
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(100*time.Millisecond, 10*time.Second))
 }
 
-// validate names every field at fault.
+// validate names every invalid field.
 func (c SubscriberConfig) validate() error {
 	var errs []error
 	if len(c.Brokers) == 0 {
@@ -128,7 +128,7 @@ func (c SubscriberConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// tellUnused logs which fields of watermill-kafka's config are set and do nothing here.
+// tellUnused logs fields of watermill-kafka's config that are set and have no effect here.
 func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
 	var unused []string
 	if c.NackResendSleep != 0 {

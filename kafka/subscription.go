@@ -15,14 +15,15 @@ import (
 )
 
 const (
-	// leaveTimeout is how long the end of a subscription waits for Kafka, to commit and to leave the group, once its
+	// leaveTimeout is how long the end of a subscription waits for Kafka to commit and to leave the group, once its
 	// handlers are done.
 	leaveTimeout = 5 * time.Second
-	// briefSession is one so short that the next one waits: a partition that cannot be read ends one after the other.
+	// briefSession is the length below which the next session is delayed: an unreadable partition ends one after
+	// another.
 	briefSession = time.Second
 )
 
-// subscription is one topic of a Subscriber: what its partitions share.
+// subscription is one topic of a Subscriber: the state shared by its partitions.
 type subscription struct {
 	cfg      *SubscriberConfig
 	settings *sarama.Config
@@ -31,8 +32,8 @@ type subscription struct {
 	ctx      context.Context // of its messages
 	outlet   *inbound.Outlet[*sarama.ConsumerMessage]
 
-	places  chan struct{} // one for each message that is delivered and not acked
-	retries chan struct{} // those of them that failed before
+	places  chan struct{} // one slot per message that is delivered and not acked
+	retries chan struct{} // permits for those of them that failed before
 	budget  *budget
 	reports *inbound.Reports
 	lines   trouble.Seldom
@@ -48,15 +49,15 @@ func newSubscription(
 		budget: newBudget(cfg.MaxBytes), reports: inbound.NewReports(cfg.Observers, logger),
 	}
 	unmarshaler := cfg.Unmarshaler
-	if _, ours := unmarshaler.(Unmarshaler); !ours { // which must decode once only
+	if _, ours := unmarshaler.(Unmarshaler); !ours { // it must decode only once
 		unmarshaler = Unmarshaler{Unmarshaler: unmarshaler}
 	}
 	s.outlet = inbound.NewOutlet(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, unmarshaler.Unmarshal)
 	return s
 }
 
-// run reads until the context is over, and closes the channel. If Kafka does not answer then, what is left of the
-// client ends by itself.
+// run reads until the context ends, and closes the channel. If Kafka does not respond then, the rest of the client ends
+// on its own.
 func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.outlet.Close()
@@ -68,7 +69,7 @@ func (s *subscription) run() {
 	}
 }
 
-// stay joins the group again and again.
+// stay joins the group again whenever it has left it.
 func (s *subscription) stay() {
 	wait := core.Backoff{Initial: time.Second, Max: 30 * time.Second}
 	// Cause: Kafka is not reached, refuses the login, or lacks the topic.
@@ -87,7 +88,7 @@ func (s *subscription) stay() {
 	}
 }
 
-// join is a member of the group until the context is over or there is an error. It calls joined at each session.
+// join is a member of the group until the context ends or an error occurs. It calls joined at each session.
 func (s *subscription) join(joined func()) error {
 	client, err := sarama.NewClient(s.cfg.Brokers, s.settings)
 	if err != nil {
@@ -101,7 +102,7 @@ func (s *subscription) join(joined func()) error {
 		return r.afterMarkers(ctx, from, s.settings.Consumer.IsolationLevel)
 	}
 	defer m.asking.Wait()
-	defer func() { _ = client.Close() }() // answers that are awaited end with an error
+	defer func() { _ = client.Close() }() // pending requests end with an error
 	group, err := sarama.NewConsumerGroupFromClient(s.cfg.ConsumerGroup, client)
 	if err != nil {
 		return err

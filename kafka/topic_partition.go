@@ -11,12 +11,12 @@ import (
 
 const (
 	fetchBytes = 1 << 20
-	maxFetch   = 256 << 20 // larger than a message may be
+	maxFetch   = 256 << 20 // exceeds the largest message
 	fetchTries = 10
 	fetchPause = 250 * time.Millisecond
 )
 
-// partitionReader reads a partition up to where it ends now. sarama's consumers do not report their position: if a log
+// partitionReader reads a partition up to its present end. sarama's consumers do not report their position: if a log
 // ends with a transaction marker, they would wait forever.
 type partitionReader struct {
 	client    sarama.Client
@@ -26,7 +26,7 @@ type partitionReader struct {
 	from, end int64 // offsets; from is below 0 if no message is new enough
 }
 
-// read calls fn with the records that are as new as after.
+// read calls fn with the records written at or after a time.
 func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sarama.ConsumerMessage) error) error {
 	first := sarama.OffsetOldest
 	if ms := after.UnixMilli(); ms > 0 {
@@ -85,8 +85,8 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sa
 	return nil
 }
 
-// afterMarkers returns the first offset, from one on, at which there is a message, or where the partition ends: what
-// lies before it are the markers of transactions and, if only committed messages are read, messages that were aborted.
+// afterMarkers returns the first offset, from one on, that has a message, or the end of the partition: before it are
+// only transaction markers and, if only committed messages are read, aborted messages.
 func (r *partitionReader) afterMarkers(
 	ctx context.Context, from int64, isolation sarama.IsolationLevel,
 ) (next int64, err error) {
@@ -115,8 +115,8 @@ func (r *partitionReader) afterMarkers(
 	}
 }
 
-// isAborted says whether a batch belongs to a transaction of those that the response says were aborted. One producer
-// has one transaction at a time, and its marker ends it.
+// isAborted reports whether a batch belongs to a transaction that the response lists as aborted. A producer has one
+// transaction at a time, which its marker ends.
 func isAborted(block *sarama.FetchResponseBlock, batch *sarama.RecordBatch) bool {
 	aborted := false
 	for _, txn := range block.AbortedTransactions {
@@ -142,7 +142,7 @@ func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.Isola
 	request.AddBlock(r.topic, r.partition, offset, size, epoch)
 	response, err := leader.Fetch(request)
 	if err != nil {
-		_ = leader.Close() // it opens again
+		_ = leader.Close() // it reopens
 		return nil, err
 	}
 	block := response.GetBlock(r.topic, r.partition)
@@ -155,7 +155,7 @@ func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.Isola
 	return block, nil
 }
 
-// retry asks again, as the partition may have another leader.
+// retry repeats a request, since the partition may have a new leader.
 func (r *partitionReader) retry(ctx context.Context, ask func() error) error {
 	for tries := 1; ; tries++ {
 		if ctx.Err() != nil {
@@ -174,7 +174,7 @@ func (r *partitionReader) retry(ctx context.Context, ask func() error) error {
 	}
 }
 
-// whole fails if retention.bytes may have deleted messages that are as new as after.
+// whole fails if retention.bytes may have deleted messages written at or after a time.
 func (r *partitionReader) whole(ctx context.Context, after time.Time) error {
 	var oldest int64
 	err := r.retry(ctx, func() (err error) {

@@ -27,14 +27,15 @@ type TopicReaderConfig struct {
 	Unmarshaler wmkafka.Unmarshaler
 }
 
-// TopicReader reads what a Kafka cluster holds, for admin.Reconcile, and what it may lose, for admin.Doctor. It needs
-// the rights to read topics and describe their settings. It connects on first use and is safe for concurrent use.
+// TopicReader reads the contents of a Kafka cluster for admin.Reconcile, and its durability settings for admin.Doctor.
+// It needs the rights to read topics and describe their settings. It connects on first use and is safe for concurrent
+// use.
 type TopicReader struct {
 	cfg      TopicReaderConfig
 	settings *sarama.Config
 
 	mu     sync.Mutex
-	client sarama.Client // nil until it is used; guarded by mu
+	client sarama.Client // nil until first use; guarded by mu
 	closed bool          // guarded by mu
 }
 

@@ -16,12 +16,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// What a client is told where no stream has the subject; a server without JetStream says the same.
+// Errors of the client if no stream has the subject, or if the server has no JetStream.
 var noStream = []error{
 	natsgo.ErrNoResponders, natsgo.ErrNoStreamResponse, natsgo.ErrNoMatchingStream, jetstream.ErrNoStreamResponse,
 }
 
-// What a client says while it has no connection, in words about something else: its buffer, which has no room.
+// An error of the client without a connection, worded as one about its buffer.
 var noConnection = []error{natsgo.ErrReconnectBufExceeded}
 
 var unavailable = []error{
@@ -33,7 +33,7 @@ var unavailable = []error{
 	natsgo.ErrReconnectBufExceeded, natsgo.ErrStaleConnection, natsgo.ErrTimeout,
 	natsgo.ErrMaxConnectionsExceeded, natsgo.ErrMaxAccountConnectionsExceeded,
 
-	// Before the first connection the client knows no server and takes headers for unsupported.
+	// Before the first connection the client assumes that headers are unsupported.
 	natsgo.ErrHeadersNotSupported,
 
 	natsgo.ErrAuthorization, natsgo.ErrAuthExpired, natsgo.ErrAuthRevoked, natsgo.ErrAccountAuthExpired,
@@ -44,7 +44,7 @@ var unavailable = []error{
 	jetstream.ErrNoStreamResponse, jetstream.ErrInvalidJSAck, jetstream.ErrAsyncPublishTimeout,
 	jetstream.ErrTooManyStalledMsgs,
 
-	// AutoProvision makes the stream's name of the topic.
+	// AutoProvision derives the stream's name from the topic.
 	natsgo.ErrInvalidStreamName,
 }
 
@@ -52,7 +52,7 @@ var permanent = []error{
 	outbox.ErrInvalidMessage, natsgo.ErrMaxPayload, natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg,
 }
 
-// Codes of nats-server's errors.json. Of those below 500, which blame the request, these do not blame the message.
+// Codes of nats-server's errors.json below 500, which blame the request, that do not blame the message.
 var unavailableCodes = []int{
 	10002, // resource limits exceeded for account
 	10027, // maximum number of streams reached
@@ -71,14 +71,14 @@ var permanentCodes = []int{
 	10165, // invalid per-message TTL
 }
 
-// retryCodes are given to a message with an expectation that is not met now, and may be later.
+// retryCodes mean that an expectation of the message is not met now, but may be later.
 var retryCodes = []int{
 	10070, // wrong last message id
 	10071, // wrong last sequence
-	10164, // likewise
+	10164, // wrong last sequence
 }
 
-// otherStream is given where the header Nats-Expected-Stream names another one.
+// otherStream means that the header Nats-Expected-Stream names another stream.
 const otherStream = 10060
 
 const tooManyRequests = 429
@@ -107,9 +107,9 @@ func Classify(err error) forwarder.Verdict {
 	return forwarder.Unknown
 }
 
-// wantsOtherStream says whether an error is that of a message which names another stream than its subject belongs to,
-// by SetHeader or, with a marshaler that is not ours, in its metadata. If the publisher names it for all of its
-// messages, none of them is at fault.
+// wantsOtherStream reports whether the error concerns a message that names another stream than that of its subject, by
+// SetHeader or, with another marshaler, in its metadata. If the publisher names that stream for all of its messages,
+// none of them is at fault.
 func wantsOtherStream(err error, msgs []*message.Message) bool {
 	if _, code := apiError(err); code != otherStream {
 		return false

@@ -11,9 +11,9 @@ import (
 )
 
 const (
-	// group is the priority group in which the consumer pins one process.
+	// group is the priority group in which the server pins one process.
 	group = "owner"
-	// consumerTimeout is how long an answer of the server is waited for.
+	// consumerTimeout is how long a request waits for the server's reply.
 	consumerTimeout = 5 * time.Second
 	// leaveTimeout is how long the end of a subscription waits for NATS once its handlers are done.
 	leaveTimeout = consumerTimeout + time.Second
@@ -28,12 +28,12 @@ type source struct {
 	want     jetstream.ConsumerConfig
 	next     string // subject of pulls
 
-	// The consumer's limits for a pull, its own or its server's; they may change.
+	// The limits for a pull of the consumer or its server; they may change.
 	batch   int
 	expires time.Duration
 }
 
-// bound takes the limits of pulls from the consumer.
+// bound applies the consumer's limits to pulls.
 func (s *source) bound(c jetstream.ConsumerConfig, wait time.Duration) {
 	s.batch, s.expires = min(maxPull, s.want.MaxAckPending), wait
 	if c.MaxRequestBatch > 0 {
@@ -78,7 +78,7 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 		return nil, fmt.Errorf("consumer %s: %w", s.durable, err)
 	}
 	if consumer.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
-		_ = stream.DeleteConsumer(ctx, s.durable) // it was made just now, and after an upgrade it would be refused
+		_ = stream.DeleteConsumer(ctx, s.durable) // it is new, and would be refused after an upgrade
 		return nil, errTooOld
 	}
 	api := "$JS.API."
@@ -100,7 +100,7 @@ var errTooOld = errors.New("the server pins no client: run nats-server 2.11 or l
 var errOtherConsumer = errors.New("the consumer was made for something else: " +
 	"use another name in SubscriberConfig.Consumer")
 
-// usable says whether a consumer that is there keeps the order and loses nothing.
+// usable checks that an existing consumer keeps the order and loses nothing.
 func usable(have, want jetstream.ConsumerConfig) error {
 	switch {
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:

@@ -1,9 +1,9 @@
-// Package nats publishes to NATS JetStream what an outbox holds, and reads JetStream by key, for Watermill.
+// Package nats publishes an outbox to NATS JetStream, and reads JetStream by key, for Watermill.
 //
 //	pub, err := nats.NewPublisher(nats.PublisherConfig{URL: url}, logger)
 //	sub, err := nats.NewSubscriber(nats.SubscriberConfig{URL: url, Consumer: "booking"}, logger)
 //
-// [TopicReader] reads what the streams hold, for packages admin and outboxctl.
+// [TopicReader] reads the contents of streams, for packages admin and outboxctl.
 //
 // # Publisher
 //
@@ -24,7 +24,7 @@
 // # Subscriber
 //
 // [Subscriber] creates a durable pull consumer. Messages with the same key are handled one after another; a failing
-// message blocks its key and nothing else. Delivery is at least once: middleware.Inbox makes it once.
+// message blocks only its key. Delivery is at least once: middleware.Inbox makes it once.
 //
 // docs/start/nats.md has the settings, the rules of headers and the verdicts.
 package nats

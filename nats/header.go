@@ -42,6 +42,6 @@ func (u Unmarshaler) Unmarshal(msg *natsgo.Msg) (*message.Message, error) {
 		out.UUID = id
 		delete(out.Metadata, uuidHeader)
 	}
-	delete(out.Metadata, core.MetadataHeaders) // however it was spelt
+	delete(out.Metadata, core.MetadataHeaders) // in any spelling
 	return out, nil
 }

@@ -24,7 +24,7 @@ type Marshaler struct {
 	// name and value are data.
 	Marshaler wmnats.Marshaler
 
-	quoted func(key string) // told of metadata that would have commanded the server; nil = none
+	quoted func(key string) // called for metadata that would have commanded the server; nil = none
 }
 
 var _ wmnats.Marshaler = Marshaler{}
@@ -63,7 +63,7 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, err
 		}
 		out.Header.Set(name, value)
 	}
-	if key != "" && !carriesKey(out.Header) { // which a Marshaler may have put elsewhere
+	if key != "" && !carriesKey(out.Header) { // a Marshaler may have put it elsewhere
 		name, value := headerOf(outbox.MetadataKey, key)
 		out.Header.Set(name, value)
 	}
@@ -75,15 +75,16 @@ func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, err
 	return out, nil
 }
 
-// uuidHeader has a UUID that the header of watermill-nats would alter. No metadata have this name: see header.Encode.
+// uuidHeader holds a UUID that the header of watermill-nats would alter. Metadata cannot have this name: see
+// header.Encode.
 const uuidHeader = "%*uuid"
 
-// travels says whether a value arrives as the value of a header: nats.go trims it and replaces line breaks.
+// travels reports whether a header keeps a value unchanged: nats.go trims it and replaces line breaks.
 func travels(value string) bool {
 	return !strings.ContainsAny(value, "\r\n") && textproto.TrimString(value) == value
 }
 
-// headerOf returns the name and the value of the header for one of the metadata that is a valid name.
+// headerOf returns the header for a metadata entry whose key is a valid name.
 func headerOf(key, value string) (string, string) {
 	if travels(value) {
 		return key, value
@@ -91,7 +92,7 @@ func headerOf(key, value string) (string, string) {
 	return header.EncodeValue(key, value)
 }
 
-// keyIn returns the ordering key that a message has in its headers.
+// keyIn returns the ordering key in the headers of a message.
 func keyIn(h natsgo.Header) string {
 	if key, err := url.QueryUnescape(h.Get(encodedKeyHeader)); err == nil && key != "" {
 		return key
@@ -115,7 +116,7 @@ func escapeUUID(id string) string {
 	return id
 }
 
-// quote gives other names to headers that are copies of metadata and must not go by their own.
+// quote renames headers that are copies of metadata and must not take effect.
 func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 	var quoted map[string]string
 	for key, value := range msg.Metadata {
@@ -124,7 +125,7 @@ func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 			continue
 		}
 		if copied := out.Header[key]; len(copied) != 1 || copied[0] != value {
-			continue // the marshaler carries it elsewhere, or has set this header itself
+			continue // the marshaler sends it elsewhere, or set this header itself
 		}
 		if out.Header.Del(key); key == wmnats.WatermillUUIDHdr {
 			out.Header.Set(key, msg.UUID)
@@ -140,13 +141,13 @@ func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 			m.quoted(key)
 		}
 	}
-	for name, value := range quoted { // which may be the key of another
+	for name, value := range quoted { // its name may be the key of another entry
 		out.Header.Set(name, value)
 	}
 }
 
-// carry says whether a metadata key can be a header, and whether that would command the server or a client. Of a
-// message without a payload, a client takes a Status for a word of the server's, not for a message.
+// carry reports whether a metadata key can be a header, and whether that would command the server or a client. In a
+// message without a payload, a client takes Status for a status of the server.
 func carry(key string, empty bool) (carried, commands bool) {
 	const own = "Nats-"
 	switch {
@@ -168,7 +169,7 @@ func isHeader(name string) bool {
 	return name != ""
 }
 
-// msgID separates by spaces, which neither a topic nor a generation can contain, so no two messages share one.
+// msgID separates by spaces, which neither a topic nor a generation can contain, so the ids of two messages differ.
 func msgID(topic string, msg *message.Message, own string) string {
 	id := own
 	if id == "" {
@@ -178,7 +179,7 @@ func msgID(topic string, msg *message.Message, own string) string {
 		id += " " + generation
 	}
 	if retries := msg.Metadata.Get(requeuer.RetriesKey); retries != "" {
-		// Watermill's requeuer sends a message again under its UUID
+		// Watermill's requeuer sends a message again with the same UUID
 		id += " retry " + retries
 	}
 	return id

@@ -23,7 +23,7 @@ import (
 // Close included.
 type Publisher struct {
 	inner   message.Publisher
-	silence *silence // nil for one that was built elsewhere
+	silence *silence // nil if the publisher was built by the user
 
 	open   sync.RWMutex
 	closed bool
@@ -55,8 +55,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 }
 
 // Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors carry verdicts and
-// Close may be called during publishes. Do not use pub directly any more. Build it with PublishConfig: with
-// watermill-nats's own marshalers, metadata with the names of JetStream's headers command the server. It returns an
+// Close may be called during publishes. Do not use pub directly after that. Build it with PublishConfig: with
+// watermill-nats's own marshalers, metadata with the names of JetStream's headers command the server. Wrap returns an
 // error if pub is nil.
 func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if pub == nil {
@@ -68,7 +68,7 @@ func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, er
 // Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first error,
 // a forwarder.PublishError that names the topic, with the verdict of Classify; the messages before it have been sent.
 // An error does not mean that the message did not arrive, except for outbox.ErrClosed after Close, and
-// outbox.ErrInvalidMessage for a nil message or one that no NATS message can be made of.
+// outbox.ErrInvalidMessage for a nil message or one that cannot be converted to a NATS message.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
@@ -87,7 +87,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	return nil
 }
 
-// judged says whose fault an error is.
+// judged adds the verdict to an error.
 func judged(err error, msgs []*message.Message) error {
 	verdict := Classify(err)
 	if wantsOtherStream(err, msgs) {
@@ -96,14 +96,14 @@ func judged(err error, msgs []*message.Message) error {
 	return &forwarder.PublishError{Verdict: verdict, Err: err}
 }
 
-// explain says which topic failed, and the cause or the cure where nats.go does not. It also keeps the stack of
-// watermill-nats's errors out of logs that print them with %+v, such as slog's text handler.
+// explain adds the topic, and the cause or the cure where nats.go does not. It also keeps the stack of watermill-nats's
+// errors out of logs that print them with %+v, such as slog's text handler.
 func explain(topic string, err error) error {
 	switch {
 	case isAny(err, noStream):
 		return fmt.Errorf("nats: no JetStream stream responded for topic %q: create a stream with this subject, "+
 			"or check that JetStream is running: %w", topic, err)
-	case errors.Is(err, natsgo.ErrHeadersNotSupported): // what a client takes for granted that has met no server yet
+	case errors.Is(err, natsgo.ErrHeadersNotSupported): // the client assumes this before its first connection
 		return fmt.Errorf(
 			"nats: publish to %q: not connected to NATS yet (connecting), or the server has no_header_support: "+
 				"%w", topic, err)
@@ -126,7 +126,7 @@ func (p *Publisher) Close() error {
 	return p.inner.Close()
 }
 
-// quoting says once that metadata are not taken for commands, in case they were meant so.
+// quoting logs once that metadata are not sent as commands, in case they were meant as such.
 func quoting(logger watermill.LoggerAdapter) func(key string) {
 	var once sync.Once
 	return func(key string) {
@@ -164,12 +164,12 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 	}
 }
 
-// remindAfter is how often it is logged that a connection cannot be made. Each attempt may have another error, as there
-// may be several servers, and a port of its own.
+// remindAfter is the interval at which failures to connect are logged. Each attempt may have another error, as there
+// may be several servers, each with its own port.
 const remindAfter = 30 * time.Second
 
-// attempts logs why a connection cannot be made. The client calls its handlers one at a time, this one for the first
-// attempt that fails and for those that reach no server.
+// attempts logs why connecting fails. The client calls its handlers one at a time, this one for the first failed
+// attempt and for attempts that reach no server.
 type attempts struct {
 	logger watermill.LoggerAdapter
 	said   time.Time
@@ -185,5 +185,5 @@ func (a *attempts) tell(_ *natsgo.Conn, err error) {
 	a.logger.Error("connecting to NATS failed: retrying", err, nil)
 }
 
-// over says that there is a connection: the next failure is news.
+// over records that there is a connection: the next failure is logged.
 func (a *attempts) over() { a.said = time.Time{} }

@@ -90,8 +90,8 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// checkURL refuses what nats.go cannot parse, or takes for another host, because of a password that is not escaped:
-// errors that say so quote the URL. This one does not.
+// checkURL refuses URLs that nats.go cannot parse, or takes for another host, because the password is not escaped. The
+// errors of nats.go quote the URL. This one does not.
 func checkURL(config, urls string) error {
 	for i, s := range strings.Split(urls, ",") {
 		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {
@@ -108,8 +108,8 @@ func checkURL(config, urls string) error {
 	return nil
 }
 
-// address is the address of the connected server, or "" without a connection. Its URL may hold a password, or
-// a token as the user.
+// address returns the address of the connected server, or "" without a connection. The URL may hold a password, or a
+// token as the user.
 func address(c *natsgo.Conn) string {
 	u, err := url.Parse(c.ConnectedUrl())
 	if err != nil || u.Host == "" {

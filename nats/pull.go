@@ -16,28 +16,28 @@ import (
 
 const (
 	maxPull = 256
-	// afterError keeps a pull that fails at once from being repeated in a tight loop.
+	// afterError keeps a pull that fails immediately from being repeated in a tight loop.
 	afterError = 200 * time.Millisecond
 )
 
 // pull is one request for messages.
 type pull struct {
-	sent time.Time // before that the server has not got it
-	err  error     // at its end
-	keep bool      // it asked for nothing, and only says that the owner lives
+	sent time.Time // the server cannot have received it before
+	err  error     // set at its end
+	keep bool      // it requests no message, and only shows that the owner is alive
 }
 
-// lateAnswer is how long after its time a pull is given up whose end the server did not tell.
+// lateAnswer is how long after its expiry a pull without a reply is given up.
 const lateAnswer = time.Second
 
-// pullMessages sends the reader what one pull brings, and then the pull itself.
+// pullMessages sends the messages of one pull to the reader, and then the pull itself.
 func (r *reader) pullMessages(batch int, wait time.Duration, pin string) {
 	p := pull{sent: time.Now()}
 	r.endPull(p, r.fetch(p, batch, wait, pin))
 }
 
-// fetch is not that of nats.go: it would take a message for an answer of the server, or another process for the owner,
-// if a producer sets the headers in which the server says so.
+// fetch replaces that of nats.go, which takes a message for a status of the server, or another process for the owner,
+// if a producer sets the headers that the server uses for this.
 func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error {
 	ctx, cancel := context.WithTimeout(r.life, wait+lateAnswer)
 	defer cancel()
@@ -76,7 +76,7 @@ func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error 
 
 // request is the body of a pull. Without a pin the server sends nothing while there is another owner.
 func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
-	made, _ := json.Marshal(struct { // it has nothing that could fail
+	made, _ := json.Marshal(struct { // cannot fail
 		Batch    int    `json:"batch"`
 		MaxBytes int    `json:"max_bytes,omitempty"`
 		Expires  int64  `json:"expires"`
@@ -86,14 +86,14 @@ func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
 	return made
 }
 
-// delivered says whether it is a message of the stream: only the server can say where its ack goes.
+// delivered reports whether it is a message of the stream: only the server can set the subject of its ack.
 func delivered(msg *natsgo.Msg) bool { return strings.HasPrefix(msg.Reply, "$JS.ACK.") }
 
 // Cause: another leader, a deleted consumer, or a limit.
 // Cure: retried.
 var errRefused = errors.New("a pull was refused by JetStream")
 
-// status says whether a pull is over, and whether it went wrong.
+// status reports whether a pull has ended, and its error.
 func status(msg *natsgo.Msg) (over bool, err error) {
 	switch code, why := msg.Header.Get("Status"), msg.Header.Get("Description"); {
 	case code == "100":
@@ -107,7 +107,7 @@ func status(msg *natsgo.Msg) (over bool, err error) {
 	}
 }
 
-// keepAlive is a pull of the owner's that brings no message, as none is smaller than a byte.
+// keepAlive is a pull by the owner that returns no message, since no message is smaller than a byte.
 func (r *reader) keepAlive(wait time.Duration, pin string) {
 	p := pull{sent: time.Now(), keep: true}
 	ctx, cancel := context.WithTimeout(r.life, wait+consumerTimeout)
@@ -115,7 +115,7 @@ func (r *reader) keepAlive(wait time.Duration, pin string) {
 	answer, err := r.conn.RequestWithContext(ctx, r.from.next, request(1, 1, wait, pin))
 	if err == nil {
 		if _, err = status(answer); err == nil {
-			core.Pause(r.life, time.Until(p.sent.Add(wait))) // that a message is too large is said at once
+			core.Pause(r.life, time.Until(p.sent.Add(wait))) // that a message is too large is reported at once
 		}
 	}
 	r.endPull(p, err)
@@ -131,15 +131,15 @@ func (r *reader) endPull(p pull, err error) {
 	}
 }
 
-// answer is what the server says of the consumer.
+// answer is the server's description of the consumer.
 type answer struct {
 	asked time.Time
 	info  *jetstream.ConsumerInfo
 	err   error
-	idle  bool // no pull was under way then
+	idle  bool // no pull was in flight
 }
 
-// ask asks about the consumer, unless that is under way.
+// ask requests the description of the consumer, unless a request is in flight.
 func (r *reader) ask() {
 	if r.asked {
 		return

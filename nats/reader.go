@@ -26,27 +26,27 @@ type reader struct {
 	conn *natsgo.Conn
 	from *source
 
-	term   *term // nil = another process is the owner, or there was no message yet
-	gone   error // the consumer is not there any more
+	term   *term // nil = another process is the owner, or no message has arrived
+	gone   error // set when the consumer no longer exists
 	in     chan arrival
 	pulled chan pull
-	// answers has one answer at a time.
+	// answers holds one answer at a time.
 	answers chan answer
 	results chan result
 
 	pulling, keeping, asked bool
-	check                   bool // nothing is pulled before the consumer was asked
+	check                   bool // no pulls until the consumer has been described
 	asking                  sync.WaitGroup
-	life                    context.Context // of what is asked
+	life                    context.Context // of requests
 	end                     context.CancelFunc
 
-	stopping chan struct{} // closed: nothing is handed out any more
+	stopping chan struct{} // closed: nothing more is handed out
 	stopped  bool
 	grace    <-chan time.Time
 	reported time.Time
-	refused  time.Time // since when each pull has failed; zero = the last one has not
-	answered time.Time // when it was last asked about the consumer, and that was over
-	behind   uint64    // messages that are not delivered or not acked, as of the last answer
+	refused  time.Time // since when every pull has failed; zero = the last one succeeded
+	answered time.Time // end of the last request for the consumer's description
+	behind   uint64    // messages not delivered or not acked, as of the last answer
 }
 
 func newReader(s *subscription, conn *natsgo.Conn, from *source) *reader {
@@ -59,7 +59,7 @@ func newReader(s *subscription, conn *natsgo.Conn, from *source) *reader {
 	return r
 }
 
-// run returns when the context is over and handlers have ended, or when the consumer is gone.
+// run returns when the context is over and handlers have ended, or when the consumer no longer exists.
 func (r *reader) run() error {
 	defer r.asking.Wait()
 	defer r.end()
@@ -111,7 +111,7 @@ func (r *reader) run() error {
 	return r.gone
 }
 
-// pull asks for messages, or, while there is no room for any, says that the owner lives.
+// pull requests messages, or, without room for any, shows that the owner is alive.
 func (r *reader) pull() {
 	if r.pulling || r.keeping || r.check {
 		return
@@ -133,14 +133,14 @@ func (r *reader) pull() {
 	}
 }
 
-// take is for a message that has come: the first one of a pin makes this process the owner.
+// take handles an arrived message: the first one of a pin makes this process the owner.
 func (r *reader) take(a arrival) {
 	meta, err := a.msg.Metadata()
 	if err != nil {
 		r.logger.Debug("message without JetStream metadata", watermill.LogFields{"err": err.Error()})
 		return
 	}
-	// The server adds its pin behind those that a producer has set. A message with a malformed header has none.
+	// The server adds its pin after those set by a producer. A message with a malformed header has none.
 	pin := ""
 	if pins := a.msg.Header.Values(pinHeader); len(pins) > 0 {
 		pin = pins[len(pins)-1]
@@ -159,7 +159,7 @@ func (r *reader) take(a arrival) {
 	}
 }
 
-// ended is for a pull that has ended. One that ended well has reached the server, which counts from then on.
+// ended handles the end of a pull. A pull without error has reached the server, and its time counts from then on.
 func (r *reader) ended(p pull) {
 	if p.keep {
 		r.keeping = false
@@ -172,7 +172,7 @@ func (r *reader) ended(p pull) {
 	case p.err != nil && !r.stopped:
 		r.logger.Debug("a pull failed", watermill.LogFields{"err": text.OfError(p.err)})
 		r.failed(p)
-		r.ask() // it may be gone, or have other limits
+		r.ask() // the consumer may have been deleted, or have other limits
 	case p.err == nil:
 		if r.refused = (time.Time{}); r.term != nil {
 			r.term.renew(p.sent)
@@ -198,7 +198,7 @@ func (r *reader) failed(p pull) {
 		"names, or check the server", p.err, watermill.LogFields{"failing_since": r.refused})
 }
 
-// learn is for an answer about the consumer.
+// learn handles a description of the consumer.
 func (r *reader) learn(a answer) {
 	r.asked, r.answered = false, time.Now()
 	r.silence.heard(a.asked, a.err)
@@ -240,7 +240,7 @@ func (r *reader) tend() {
 		}
 	}
 	now := time.Now()
-	if now.Sub(r.answered) >= r.cfg.AckWait/2 { // an operator may have changed it
+	if now.Sub(r.answered) >= r.cfg.AckWait/2 { // an operator may have changed the consumer
 		r.ask()
 	}
 	if now.Sub(r.reported) >= time.Second {
@@ -252,7 +252,7 @@ func (r *reader) tend() {
 	}
 }
 
-// lose forgets all that is in memory, as the consumer has, or may have, another owner, which gets it.
+// lose discards everything in memory: the consumer has, or may have, another owner, which gets the messages.
 func (r *reader) lose() {
 	if r.term == nil {
 		return
@@ -265,7 +265,8 @@ func (r *reader) lose() {
 	r.reportGone()
 }
 
-// leave hands back what was not started, has the server confirm the acks, and lets a standby take over at once.
+// leave returns messages that were not started, waits for the server to confirm the acks, and lets a standby take over
+// immediately.
 func (r *reader) leave() {
 	t := r.term
 	if t == nil {
@@ -294,7 +295,7 @@ func (r *reader) leave() {
 	}
 }
 
-// pinned returns the id of the owner.
+// pinned returns the owner's id.
 func pinned(info *jetstream.ConsumerInfo) string {
 	for _, g := range info.PriorityGroups {
 		if g.Group == group {

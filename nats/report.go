@@ -11,10 +11,10 @@ func (r *reader) state() observe.PartitionState {
 	return observe.PartitionState{Group: r.durable, Topic: r.topic}
 }
 
-// reportGone tells that another process owns the consumer, or none.
+// reportGone reports that another process owns the consumer, or none.
 func (r *reader) reportGone() { r.reports.Post(r.state()) }
 
-// report tells how the consumer is, if this process owns it.
+// report passes the state of the consumer to observers, if this process owns it.
 func (r *reader) report() {
 	t := r.term
 	if t == nil {
@@ -26,7 +26,7 @@ func (r *reader) report() {
 	r.reports.Post(inbound.Describe(state, t.window, record.lastError, t.running, t.pause, full, "stream_seq", &t.lines, t.logger))
 }
 
-// regulate notes since when nothing is read. By count it is the server that pauses.
+// regulate records since when nothing is read. The server enforces the limit on messages.
 func (t *term) regulate() {
 	limit := int64(t.cfg.MaxBytes)
 	if t.spent {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// silence has the client try another server of a cluster when nothing is answered any more.
+// silence makes the client try another server of a cluster when requests get no reply.
 type silence struct {
 	conn   *natsgo.Conn
 	logger watermill.LoggerAdapter
@@ -21,7 +21,7 @@ type silence struct {
 	lasts trouble.Silence
 }
 
-// heard is told how a request ended that began at a time. Without a receiver it does nothing.
+// heard records the result of a request that began at a time. With a nil receiver it does nothing.
 func (s *silence) heard(begun time.Time, err error) {
 	if s == nil {
 		return
@@ -32,7 +32,7 @@ func (s *silence) heard(begun time.Time, err error) {
 	case err == nil, code != 0 && code != notAvailable:
 		s.lasts.Answered()
 		return
-	case !cutOff(err): // the client's own
+	case !cutOff(err): // an error of the client itself
 		return
 	}
 	silent, over := s.lasts.Unanswered(time.Now(), begun)
@@ -43,13 +43,13 @@ func (s *silence) heard(begun time.Time, err error) {
 	s.logger.Info("NATS does not respond: trying another server", watermill.LogFields{
 		"url": address(s.conn), "silent": silent,
 	})
-	_ = s.conn.ForceReconnect() // it fails if it is closed
+	_ = s.conn.ForceReconnect() // fails only if the connection is closed
 }
 
-// notAvailable is what a server answers that knows of no leader.
+// notAvailable is the code of a server without a known leader.
 const notAvailable = 10008
 
-// cutOff says whether a server that reaches no other one may have given this error.
+// cutOff reports whether the error may come from a server that cannot reach the others.
 func cutOff(err error) bool {
 	_, code := apiError(err)
 	return code == notAvailable || errors.Is(err, natsgo.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) ||

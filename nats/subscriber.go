@@ -38,7 +38,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 // Subscribe delivers the messages of a topic, a subject that may have wildcards, until ctx ends or Close is called.
 // Then the contexts of its messages end, and the channel is closed when they are acked or CloseTimeout is over. It
 // connects in the background: while NATS is down it logs errors and does not fail. It returns outbox.ErrClosed after
-// Close, and an error if there is a subscription of the topic, because another would only be a standby.
+// Close, and an error if the topic already has a subscription, because another would only be a standby.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	var messages <-chan *message.Message
 	err := s.topics.Start(ctx, topic, func(ctx context.Context) (func(), error) {
@@ -49,8 +49,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return messages, err
 }
 
-// Close ends all subscriptions, has the server confirm the acks, and hands back the rest. If NATS does not answer, that
-// takes six seconds longer than CloseTimeout, and five more for observers that hang. It may be called several times.
+// Close ends all subscriptions, waits for the server to confirm the acks, and returns the other messages. If NATS does
+// not respond, that takes six seconds longer than CloseTimeout, and five more if observers hang. It may be called
+// several times.
 func (s *Subscriber) Close() error {
 	s.topics.Close()
 	return nil

@@ -86,7 +86,7 @@ func (c *SubscriberConfig) setDefaults() {
 // minAckWait leaves time for a few pulls.
 const minAckWait = 2 * time.Second
 
-// validate names every field at fault.
+// validate names every invalid field.
 func (c SubscriberConfig) validate() error {
 	errs := []error{checkURL("SubscriberConfig", c.URL)}
 	if c.Consumer == "" || strings.ContainsAny(c.Consumer, " .*>/\\\t\r\n") {
@@ -125,8 +125,8 @@ func (c SubscriberConfig) validate() error {
 
 func (c SubscriberConfig) connect() []natsgo.Option { return slices.Concat(Options(), c.Options) }
 
-// pinnedTTL is after which the consumer gives another process the messages, if the owner does not pull. It is longer
-// than AckWait, so that what the owner had in hand comes first.
+// pinnedTTL is the time without a pull after which the consumer switches to another process. It is longer than AckWait,
+// so that messages in flight with the owner are redelivered first.
 func (c SubscriberConfig) pinnedTTL() time.Duration { return c.AckWait + c.AckWait/3 }
 
 // pullWait is how long a pull waits for messages.

@@ -46,8 +46,8 @@ func newSubscription(
 	return s
 }
 
-// run reads until the context is over, and closes the channel. If NATS does not answer then, or Key hangs, what is left
-// of the reader ends by itself.
+// run reads until the context ends, and closes the channel. If NATS does not respond then, or Key hangs, the rest of
+// the reader ends on its own.
 func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.outlet.Close()
@@ -59,7 +59,7 @@ func (s *subscription) run() {
 	}
 }
 
-// connect tries again and again to stay.
+// connect repeats stay until it succeeds.
 func (s *subscription) connect() {
 	wait := core.Backoff{Initial: 200 * time.Millisecond, Max: 10 * time.Second}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
@@ -75,14 +75,14 @@ func (s *subscription) connect() {
 	}
 }
 
-// stay has a connection until the context is over. It calls found each time that there is a consumer to read.
+// stay keeps a connection until the context ends. It calls found each time that there is a consumer to read.
 func (s *subscription) stay(found func()) error {
 	conn, err := natsgo.Connect(s.cfg.URL, slices.Concat(logging(s.logger), s.cfg.connect())...)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
-	// AckWait: a little longer, and another process owns the consumer.
+	// AckWait: soon after that, another process owns the consumer.
 	s.silence = &silence{conn: conn, logger: s.logger, lasts: trouble.Silence{Limit: s.cfg.AckWait}}
 	var js jetstream.JetStream
 	if s.cfg.Domain == "" {

@@ -15,13 +15,13 @@ import (
 
 const pinHeader = "Nats-Pin-Id"
 
-// record is what a window holds of a message.
+// record is a message in a window.
 type record struct {
 	msg     *natsgo.Msg
 	in      *natsgo.Msg
-	touched time.Time // when JetStream was told that it is in hand
-	cause   error     // why it failed last; nil = not known
-	unkeyed bool      // Key panicked, so it is unknown what it must not overtake
+	touched time.Time // when JetStream was last told that it is in progress
+	cause   error     // error of the last attempt; nil = unknown
+	unkeyed bool      // Key panicked, so its order is unknown
 	out     bool      // it is being delivered
 }
 
@@ -33,20 +33,20 @@ type item = keyed.Item[record]
 type term struct {
 	*reader
 	pin     string
-	lease   time.Time // until then no other process can be the owner
+	lease   time.Time // no other process can be the owner before
 	window  *keyed.Window[record]
-	held    map[int64]*item // all that is not done
-	unacked []*natsgo.Msg   // done, but the connection was lost
+	held    map[int64]*item // all unfinished messages
+	unacked []*natsgo.Msg   // done, but the connection was lost before the ack
 
-	// last is the consumer's count of the last delivery. whole says that all messages that JetStream waits for are held
-	// here: before that a message may be missing that is older than one of its key.
+	// last is the consumer's count of the last delivery. whole means that all messages that JetStream waits for are
+	// held here: before that, an older message of a key may be missing.
 	last  uint64
 	whole bool
 
 	running, again int // deliveries, and those of them that failed before
 	pause          inbound.Pause
-	spent          bool          // MaxBytes are in memory: nothing is pulled until half of them is done
-	abandoned      chan struct{} // closed: acks are not awaited any more
+	spent          bool          // MaxBytes are in memory: no pulls until half of them are done
+	abandoned      chan struct{} // closed: acks are no longer awaited
 }
 
 func newTerm(r *reader, pin string) *term {
@@ -56,7 +56,8 @@ func newTerm(r *reader, pin string) *term {
 	}
 }
 
-// renew is for a pull that the server has got. The end of the lease leaves time to get from here to the server.
+// renew extends the lease for a pull that reached the server. The end of the lease leaves time for a request to the
+// server.
 func (t *term) renew(sent time.Time) {
 	if end := sent.Add(t.cfg.pinnedTTL() - t.cfg.pullWait()); end.After(t.lease) {
 		t.lease = end
@@ -65,8 +66,8 @@ func (t *term) renew(sent time.Time) {
 
 func (t *term) valid() bool { return time.Now().Before(t.lease) }
 
-// owns says whether a message belongs to this term. A pin is empty if it is not known; no other process has had one if
-// no message was delivered in between.
+// owns reports whether a message belongs to this term. An empty pin is unknown; if no message was delivered in between,
+// no other process has had one.
 func (t *term) owns(pin string, meta *natsgo.MsgMetadata) bool {
 	if t.pin == "" && meta.Sequence.Consumer == t.last+1 {
 		t.pin = pin
@@ -74,13 +75,13 @@ func (t *term) owns(pin string, meta *natsgo.MsgMetadata) bool {
 	return pin == "" || pin == t.pin
 }
 
-// take holds a message. A gap in the count of deliveries means that one was lost on its way, and comes again.
+// take holds a message. A gap in the count of deliveries means that one was lost in transit and will be redelivered.
 func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 	if t.last != 0 && meta.Sequence.Consumer != t.last+1 {
 		t.whole = false
 	}
 	t.last = meta.Sequence.Consumer
-	if len(in.Header.Values(pinHeader)) == 0 { // the server does not say that this process is the owner
+	if len(in.Header.Values(pinHeader)) == 0 { // the server does not confirm that this process is the owner
 		t.whole = false
 	}
 	pos := int64(meta.Sequence.Stream) //nolint:gosec // a stream has fewer
@@ -101,15 +102,15 @@ func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 	t.regulate()
 }
 
-// compare says that nothing is missing if JetStream waits for no more messages than are held, and has delivered none
-// that is still on its way.
+// compare sets whole if JetStream waits for no more messages than are held, and has delivered none that is still in
+// transit.
 func (t *term) compare(info *jetstream.ConsumerInfo) {
 	if info.Delivered.Consumer != t.last {
 		return
 	}
 	pin := pinned(info)
 	if t.pin == "" {
-		t.pin = pin // a new owner is made by a delivery
+		t.pin = pin // a delivery makes a new owner
 	}
 	if pin == "" || pin != t.pin {
 		t.lose()
@@ -127,7 +128,7 @@ func (t *term) compare(info *jetstream.ConsumerInfo) {
 	}
 }
 
-// start delivers the oldest messages that are ready, as long as there are places.
+// start delivers the oldest ready messages while there are free slots.
 func (t *term) start() {
 	t.window.Wake(time.Now())
 	if t.stopped || !t.whole || !t.valid() {
@@ -172,7 +173,7 @@ func (t *term) settle(r result) {
 	}
 }
 
-// ack is sent only by the owner: the next one counts on what JetStream waits for.
+// ack is sent only by the owner: the next owner relies on the messages that JetStream waits for.
 func (t *term) ack(in *natsgo.Msg) {
 	if !t.valid() || in.Ack() != nil {
 		t.unacked = append(t.unacked, in)
@@ -190,7 +191,7 @@ func (t *term) ackAgain() {
 	}
 }
 
-// touch extends the ack wait of messages in hand, so that JetStream does not redeliver them.
+// touch extends the ack wait of unfinished messages, so that JetStream does not redeliver them.
 func (t *term) touch() {
 	if !t.valid() {
 		return
@@ -203,7 +204,7 @@ func (t *term) touch() {
 	}
 }
 
-// handBack has JetStream deliver what is not with a handler at once, to the next owner, oldest first.
+// handBack makes JetStream redeliver messages without a handler to the next owner immediately, oldest first.
 func (t *term) handBack() {
 	var back []*item
 	for _, it := range t.held {
@@ -213,6 +214,6 @@ func (t *term) handBack() {
 	}
 	slices.SortFunc(back, func(a, b *item) int { return int(a.Pos - b.Pos) })
 	for _, it := range back {
-		_ = it.Value.in.Nak() // without it the message comes after AckWait
+		_ = it.Value.in.Nak() // otherwise the message is redelivered after AckWait
 	}
 }

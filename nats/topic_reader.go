@@ -29,14 +29,14 @@ type TopicReaderConfig struct {
 	JetStream []natsgo.JSOpt
 }
 
-// TopicReader reads what streams of JetStream hold, for admin.Reconcile, and what they may lose, for admin.Doctor. It
-// connects on first use and is safe for concurrent use.
+// TopicReader reads the contents of JetStream streams for admin.Reconcile, and their durability settings for
+// admin.Doctor. It connects on first use and is safe for concurrent use.
 type TopicReader struct {
 	cfg    TopicReaderConfig
 	logger watermill.LoggerAdapter
 
 	mu     sync.Mutex
-	conn   *natsgo.Conn // nil until it is used; guarded by mu
+	conn   *natsgo.Conn // nil until first use; guarded by mu
 	closed bool         // guarded by mu
 }
 
@@ -45,7 +45,7 @@ var (
 	_ broker.Keeper      = (*TopicReader)(nil)
 )
 
-// answerTimeout bounds each request, and how long the next message of a stream may take to come.
+// answerTimeout bounds each request, and the wait for the next message of a stream.
 const answerTimeout = 30 * time.Second
 
 const connectTimeout = 5 * time.Second
@@ -73,7 +73,7 @@ func (l *TopicReader) Close() error {
 	return nil
 }
 
-// connect waits for connectTimeout a server, whatever ctx of the call says: the client's Connect takes none.
+// connect waits up to connectTimeout for a server, regardless of ctx: the client's Connect does not take one.
 func (l *TopicReader) connect(ctx context.Context) (natsgo.JetStreamContext, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *TopicReader) connect(ctx context.Context) (natsgo.JetStreamContext, err
 	return js, nil
 }
 
-// stream is the stream that has a topic.
+// stream returns the stream of a topic.
 func stream(ctx context.Context, js natsgo.JetStreamContext, topic string) (*natsgo.StreamInfo, error) {
 	name, err := js.StreamNameBySubject(topic, natsgo.Context(ctx))
 	if err != nil {
@@ -138,7 +138,7 @@ func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broke
 }
 
 func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
-	name := "'" + strings.ReplaceAll(c.Name, "'", `'\''`) + "'" // as a shell takes it
+	name := "'" + strings.ReplaceAll(c.Name, "'", `'\''`) + "'" // quoted for a shell
 	say := func(s broker.Severity, evidence, cure string) {
 		risks = append(risks, broker.Risk{
 			Severity: s, Evidence: fmt.Sprintf("JetStream stream %q %s", c.Name, evidence), Cure: cure,
@@ -162,10 +162,10 @@ func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 	return risks
 }
 
-// Each calls fn with the UUID of each message of a topic that its stream has stored at or after a time, by the server's
-// clock, and still holds. Messages without a UUID are skipped. It ends with fn's error. It returns an error if the
-// topic has no stream, or if missing messages may have been deleted on purpose: by consumption, age or limits; for
-// limits only after fn was called with all messages. Payloads are not read.
+// Each calls fn with the UUID of each message of a topic that its stream stored at or after a time, by the server's
+// clock, and still holds. Messages without a UUID are skipped. It returns fn's error. It returns an error if the topic
+// has no stream, or if missing messages may have been deleted on purpose: by consumption, age or limits; for limits
+// only after fn was called with all messages. Payloads are not read.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	js, err := l.connect(ctx)
 	if err != nil {
@@ -209,7 +209,7 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	return whole(ctx, js, name, topic, after, n)
 }
 
-// newest is the last message of a topic, as the stream's leader knows it; without a sequence if there is none.
+// newest returns the last message of a topic from the stream's leader; without a sequence if the topic is empty.
 func newest(ctx context.Context, js natsgo.JetStreamContext, name, topic string) (*natsgo.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -223,11 +223,11 @@ func newest(ctx context.Context, js natsgo.JetStreamContext, name, topic string)
 	return last, nil
 }
 
-// whole fails if the limits of a stream may have deleted messages of a topic that are as new as the n that were read.
+// whole fails if the limits of a stream may have deleted messages of a topic as new as the n messages read.
 func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, n int64) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // as it is now: it may have deleted some meanwhile
+	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // current state: messages may have been deleted meanwhile
 	if err != nil {
 		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
 	}
@@ -248,7 +248,7 @@ func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, 
 		name, limit, after.UTC().Format(time.RFC3339))
 }
 
-// read reads up to the message that was the last one, and counts.
+// read reads up to the message that was the last at the start, and counts.
 func (l *TopicReader) read(
 	ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64,
 	fn func(natsgo.Header) error,
@@ -274,7 +274,7 @@ func (l *TopicReader) read(
 		}
 		at := meta.Sequence.Stream
 		if at < last && meta.NumPending == 0 {
-			// A replica that is behind knows of no more, its leader does. The last message may have been deleted since.
+			// A replica may lag behind, its leader does not. The last message may have been deleted since.
 			now, err := newest(ctx, js, name, topic)
 			if err != nil {
 				return n, err
@@ -293,7 +293,7 @@ func next(ctx context.Context, sub *natsgo.Subscription) (*natsgo.Msg, error) {
 	return sub.NextMsgWithContext(ctx)
 }
 
-// uuidOf finds the UUID: in its header, or where a marshaler has none in the Nats-Msg-Id that ours gives.
+// uuidOf finds the UUID: in its header or, if a marshaler sets none, in the Nats-Msg-Id that ours sets.
 func uuidOf(h natsgo.Header) string {
 	if uuid, err := url.QueryUnescape(h.Get(uuidHeader)); err == nil && uuid != "" {
 		return uuid

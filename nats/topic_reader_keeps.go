@@ -10,7 +10,7 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 )
 
-// Keeps returns max_age of the stream of a topic, which may have wildcards. It is not known for a stream that deletes
+// Keeps returns max_age of the stream of a topic, which may have wildcards. It is unknown for a stream that deletes
 // consumed messages.
 func (l *TopicReader) Keeps(ctx context.Context, topic string) (retention time.Duration, known bool, err error) {
 	js, err := l.connect(ctx)

@@ -26,8 +26,7 @@ type TxStart struct {
 type TxEnd struct {
 	DB       string
 	Duration time.Duration // from before BEGIN to the end
-	// nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and others as InTx returns
-	// them
+	// nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and other errors of InTx
 	Err error
 }
 
@@ -35,8 +34,8 @@ type TxEnd struct {
 type WriteObserver interface {
 	// WriteStart may set metadata of the messages, which are not checked yet.
 	WriteStart(ctx context.Context, start WriteStart) context.Context
-	// WriteEnd is called when the messages were written, or refused: for those that wait for COMMIT, after the
-	// transaction. A message that was written counts for nothing if the transaction is rolled back later.
+	// WriteEnd is called when the messages were written or refused; for messages that wait for COMMIT, after the
+	// transaction. A rollback later discards written messages.
 	WriteEnd(ctx context.Context, end WriteEnd)
 }
 
@@ -49,9 +48,9 @@ type WriteStart struct {
 // WriteEnd is the result of a write.
 type WriteEnd struct {
 	DB, Topic string
-	Messages  int           // how many
+	Messages  int           // number of messages
 	Bytes     int           // sum of their payloads
-	Duration  time.Duration // of the statements; zero for those that travelled with COMMIT
+	Duration  time.Duration // of the statements; zero for messages sent with COMMIT
 	Err       error         // as Publish returns it
 }
 
@@ -74,7 +73,7 @@ type HandleStart struct {
 type HandleEnd struct {
 	DB, Service, Handler, Topic, UUID string
 	Outcome                           Outcome
-	// how often the handler was called for this delivery; 0 = a stored message died without it
+	// number of calls of the handler for this delivery; 0 = a stored message died without a call
 	Attempts int
 	// Batch is the number of messages in the same transaction of middleware.Batch; 0 = it was handled alone
 	Batch int
@@ -90,7 +89,7 @@ const (
 	Failed     Outcome = iota // rolled back and nacked
 	Processed                 // committed and acked
 	Duplicate                 // handled before, or dead: nothing was done, acked
-	Mismatch                  // told besides Duplicate: its content differs from that of the message that was processed
+	Mismatch                  // reported besides Duplicate: its content differs from that of the processed message
 	RolledBack                // rolled back on request (outbox.SetRollbackOnly) and acked
 	Dead                      // rolled back, a dead letter written, and acked
 	Postponed                 // rolled back, and delivered again later without a charge (outbox.RetryAfter)
@@ -142,7 +141,7 @@ type PublishEnd struct {
 	ID                     int64 // of the row
 	Attempt                int   // as in PublishStart
 	EnqueuedAt             time.Time
-	Age                    time.Duration // since it was written, on the database's clock
+	Age                    time.Duration // since INSERT, on the database's clock
 	Duration               time.Duration
 	Err                    error
 	// Verdict on Err is "retry", "unavailable", "permanent" or "unknown"; for "unknown" the circuit breaker decides. It
@@ -156,18 +155,18 @@ type DeadObserver interface {
 	MessageDead(ctx context.Context, dead MessageDead)
 }
 
-// MessageDead is a message that is dead until an operator requeues it.
+// MessageDead is a message that stays dead until an operator requeues it.
 type MessageDead struct {
 	DB, Scope, Topic, UUID string
 	ID                     int64 // of the row
 	Attempts               int
-	Err                    error // of the last one
+	Err                    error // of the last attempt
 }
 
 // TopicObserver observes topics that pause because they are unavailable, because too many of their publishes hang, or
 // by an operator.
 type TopicObserver interface {
-	// TopicPaused is called again after each trial that failed.
+	// TopicPaused is called again after each failed probe.
 	TopicPaused(ctx context.Context, paused TopicPaused)
 	TopicResumed(ctx context.Context, resumed TopicResumed)
 }
@@ -175,8 +174,8 @@ type TopicObserver interface {
 // TopicPaused is a topic that pauses, or stays paused after a failed probe.
 type TopicPaused struct {
 	DB, Scope, Topic string
-	Failures         int           // in a row; of publishes that hang: how many
-	Wait             time.Duration // until the next trial; 0 = until publishes return, or the operator says so
+	Failures         int           // in a row; for publishes that hang: their number
+	Wait             time.Duration // until the next probe; 0 = until publishes return, or until an operator resumes it
 	ByOperator       bool
 	Err              error // nil if an operator paused it
 }
@@ -184,13 +183,13 @@ type TopicPaused struct {
 // TopicResumed is a topic that is no longer paused.
 type TopicResumed struct {
 	DB, Scope, Topic string
-	Duration         time.Duration // since it was first told as paused
-	ByOperator       bool          // as in TopicPaused: what else has paused it goes on
+	Duration         time.Duration // since the first TopicPaused
+	ByOperator       bool          // as in TopicPaused: other pauses of the topic continue
 }
 
 // PartitionObserver observes the partitions that a subscriber reads. A consumer of nats.Subscriber is partition 0.
 type PartitionObserver interface {
-	// PartitionState is called about once a second for each partition, and once more when it is taken away.
+	// PartitionState is called about once a second for each partition, and once more when it is revoked.
 	PartitionState(ctx context.Context, state PartitionState)
 }
 
@@ -198,13 +197,13 @@ type PartitionObserver interface {
 type PartitionState struct {
 	Group, Topic string
 	Partition    int32
-	Owned        bool // false: it was taken away, and the fields below are zero
+	Owned        bool // false: it was revoked, and the fields below are zero
 
 	// Lag is the number of offsets between the oldest unfinished message and the end of the partition, as of the last
 	// fetch, or of the last five seconds while the partition is paused.
 	Lag     int64
-	Ahead   int // messages that were read beyond the oldest one that is not done, done or not
-	Pending int // messages in memory that are not done
+	Ahead   int // messages read beyond the oldest unfinished one, finished or not
+	Pending int // unfinished messages in memory
 	Running int // those of them that are delivered and not acked
 
 	// BlockedKeys is the number of messages that failed and wait for another attempt, each blocking its key;
@@ -220,9 +219,9 @@ type PartitionState struct {
 type PauseReason string
 
 const (
-	PausedByBlockedKey PauseReason = "blocked key" // as much as may be is read beyond a message that keeps failing
-	PausedByHandlers   PauseReason = "handlers"    // as much as may be is read, and the handlers are at work
-	PausedByBytes      PauseReason = "bytes"       // what all partitions have in memory is as large as it may be
+	PausedByBlockedKey PauseReason = "blocked key" // MaxAhead or MaxBytes is read beyond a message that keeps failing
+	PausedByHandlers   PauseReason = "handlers"    // MaxAhead is read, and the handlers are at work
+	PausedByBytes      PauseReason = "bytes"       // all partitions together have MaxBytes in memory
 	// as PausedByHandlers or PausedByBytes, and no handler has returned for five minutes
 	PausedByHungHandlers PauseReason = "hung handlers"
 )
@@ -238,7 +237,7 @@ type EngineObserver interface {
 // ReadEnd is one read of the outbox.
 type ReadEnd struct {
 	DB, Scope string
-	Rows      int // that were not in memory before
+	Rows      int // not in memory before
 	Duration  time.Duration
 	Err       error // it will be retried
 }
@@ -246,7 +245,7 @@ type ReadEnd struct {
 // SettleEnd is one written batch of results.
 type SettleEnd struct {
 	DB, Scope          string
-	Done, Failed, Dead int // Dead: of those that failed
+	Done, Failed, Dead int // Dead counts among Failed
 	Duration           time.Duration
 	Err                error // all of it will be retried, and the counts are 0
 }

@@ -1,10 +1,10 @@
-// Package redis tells the forwarder whose fault an error of watermill-redisstream's publisher is.
+// Package redis classifies errors of watermill-redisstream's publisher for the forwarder.
 //
 //	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: client}, logger)
 //	fwd, err := forwarder.New(db, forwarder.WithVerdicts(pub, redis.Classify), forwarder.Config{}, logger)
 //
-// It does not import a Redis client. docs/start/rabbitmq.md has the settings of Redis under which a published
-// message is safe.
+// It does not import a Redis client. docs/start/rabbitmq.md has the settings of Redis under which a published message
+// is safe.
 package redis
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// unavailable are the codes with which a server refuses all messages alike: the first word of its error.
+// unavailable are the codes, the first word of an error, with which a server refuses every message.
 var unavailable = []string{
 	"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "OOM", "MISCONF", "BUSY",
 	"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE",

@@ -17,7 +17,7 @@ import (
 //go:embed catalog.txt
 var expected string
 
-// fact is one thing that the catalogs know of a relation: see sqltext.CheckCatalog.
+// fact is one property of a relation in the catalogs: see sqltext.CheckCatalog.
 type fact struct {
 	relation, kind, name string
 	typ, state, text     string
@@ -31,7 +31,7 @@ func expectedFacts() (list []fact) {
 	return list
 }
 
-// isRelation says whether the fact is that a table or a sequence exists.
+// isRelation reports whether the fact is the existence of a table or a sequence.
 func (f fact) isRelation() bool { return f.kind == "table" || f.kind == "sequence" }
 
 // readCatalog reads the facts of this database.
@@ -81,7 +81,7 @@ func (c *inspection) compare() {
 			continue
 		}
 		if table, _ := c.fact(want.relation, "table", ""); table.typ != "table" {
-			continue // which was reported
+			continue // reported before
 		}
 		if want.kind == "column" {
 			c.column(want)
@@ -129,7 +129,7 @@ func (c *inspection) relation(want fact) {
 			"is logged: a crash of the server would go unnoticed, though ids may stand for other messages after it")
 	default:
 		table, _ := c.fact(strings.Replace(want.relation, "_id_seq", "", 1), "table", "")
-		if want.kind == "table" || table.state == "logged" { // else one statement cures both
+		if want.kind == "table" || table.state == "logged" { // otherwise one statement cures both
 			c.problem(object, alter+" SET LOGGED", unlogged)
 		}
 	}
@@ -150,7 +150,7 @@ func (c *inspection) relation(want fact) {
 			if p.Logging != "" {
 				c.problem("table "+p.SQL, p.Logging, unlogged)
 			}
-			if !p.Split { // else it takes no such settings
+			if !p.Split { // otherwise it does not take these settings
 				c.autovacuum("table "+p.SQL, p.SQL, p.Options)
 			}
 		}
@@ -189,7 +189,7 @@ func (c *inspection) column(want fact) {
 	if strings.Contains(want.text, "pg_current_xact_id") {
 		why = ": the transaction id must be assigned before the row id, or messages are handled out of order, or late"
 	}
-	if want.text != "" || !strings.HasPrefix(got.text, "DEFAULT ") { // theirs, where we always give a value
+	if want.text != "" || !strings.HasPrefix(got.text, "DEFAULT ") { // their default, where we always write a value
 		c.problem(object, cure, "has %q, not %q%s", got.text, c.printed(want.text), why)
 	}
 }
@@ -219,7 +219,7 @@ func (c *inspection) unknownColumns() {
 	}
 }
 
-// same says whether an index does what another is for, whatever its name.
+// same reports whether an index does the work of another, whatever its name.
 func (f fact) same(want fact) bool {
 	return f.kind == "index" && f.typ == want.typ && (f.state == want.state || f.state == "unique" && want.state == "") &&
 		normalized(f.text) == normalized(want.text)
@@ -244,7 +244,7 @@ func (c *inspection) index(want fact) {
 		cure = "drop it, then create it again, each on its own and outside a transaction: DROP INDEX CONCURRENTLY " +
 			c.names.InSchema(want.name) + "; " + cure
 		switch f.state {
-		case "building": // to drop it would end the build, after a wait that stops all writers
+		case "building": // dropping it would end the build, after a wait that stops all writers
 			found, cure = "is being built, or an earlier build of it failed",
 				"wait for the running build (pg_stat_progress_create_index), then check again"
 		case "invalid":
@@ -253,7 +253,7 @@ func (c *inspection) index(want fact) {
 			found = fmt.Sprintf("is %s WHERE %s", f.typ, f.text)
 		}
 	}
-	if want.relation == "{outbox}" && len(c.partitions) > 0 { // whose indexes are not built or dropped concurrently
+	if want.relation == "{outbox}" && len(c.partitions) > 0 { // its indexes cannot be built or dropped concurrently
 		cure = strings.ReplaceAll(cure, " CONCURRENTLY", "")
 	}
 	if c.behind {
@@ -282,8 +282,8 @@ var sameExpression = strings.NewReplacer(
 	"::text", "", "::bigint", "", "::smallint", "", "::jsonb", "", "::regclass", "",
 )
 
-// normalized removes from an expression what releases of Postgres print differently: brackets, casts and qualification.
-// Ours have one operator or only ANDs, so that nothing else comes out alike.
+// normalized removes from an expression what releases of Postgres print differently: parentheses, casts and
+// qualification. Ours have one operator or only ANDs, so no two of them become equal.
 func normalized(expression string) string {
 	return strings.ToLower(sameExpression.Replace(expression))
 }

@@ -96,10 +96,11 @@ func inspectAll(ctx context.Context, db *outbox.DB) (*inspection, error) {
 	return c, err
 }
 
-// secondLooks is how often damage is looked for again: a partition may be dropped between two statements of one look.
+// secondLooks is the number of times that damage is checked again: a partition may be dropped between two statements of
+// a check.
 const secondLooks = 3
 
-// database is a *core.DB, or one of a test.
+// database is a *core.DB, or a test's.
 type database interface {
 	drive.Querier
 	Transact(ctx context.Context, fn func(drive.Querier) error) error
@@ -125,7 +126,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 	return c, nil
 }
 
-// steps takes one after another until one finds that the rest would mislead.
+// steps runs one check after another until one finds that the rest would mislead.
 func (c *inspection) steps(ctx context.Context, list ...func(context.Context) error) error {
 	for _, step := range list {
 		if err := step(ctx); err != nil || c.stop {
@@ -135,7 +136,7 @@ func (c *inspection) steps(ctx context.Context, list ...func(context.Context) er
 	return nil
 }
 
-// alive finds out why nothing is published: no forwarder runs.
+// alive reports that no forwarder runs.
 func (c *inspection) alive(ctx context.Context) error {
 	return drive.Collect(ctx, c.q, func(rows drive.Rows) error {
 		var lives, waits bool
@@ -156,19 +157,19 @@ type inspection struct {
 	all   []migrations.Migration
 	found []Problem
 
-	notForOutbox bool         // the objects that are checked now are not needed by the outbox itself
-	optional     map[int]bool // indexes in found of problems with such objects
+	notForOutbox bool         // the outbox itself does not need the objects being checked
+	optional     map[int]bool // indexes in found of problems with those objects
 
 	role                 string
 	standby              bool
 	encoding             string // of the database
-	unusualSettings      bool   // there are settings to look at
+	unusualSettings      bool   // some settings need a check
 	stop                 bool   // the rest would fail or mislead
-	damaged              bool   // something is not as the statements need it
+	damaged              bool   // the statements would fail
 	cannotReadMigrations bool
-	behind               bool              // Migrate has something to do
-	facts                map[string][]fact // of each relation that there is
-	// of the outbox; none if it is one table
+	behind               bool              // Migrate has migrations to run
+	facts                map[string][]fact // of each existing relation
+	// of the outbox; empty if it is one table
 	partitions []partitions.Partition
 }
 
@@ -177,7 +178,7 @@ func (c *inspection) problem(object, cure, found string, args ...any) {
 	c.denial(object, cure, found, args...)
 }
 
-// denial is a problem that leaves the tables as they should be.
+// denial reports a problem other than damage to the tables.
 func (c *inspection) denial(object, cure, found string, args ...any) {
 	if c.notForOutbox {
 		c.optional[len(c.found)] = true
@@ -189,7 +190,7 @@ func (c *inspection) warning(object, cure, found string, args ...any) {
 	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure, Warning: true})
 }
 
-// anything says it in one line if nothing is there.
+// anything reports it in one line if no table exists.
 func (c *inspection) anything(ctx context.Context) error {
 	if len(c.facts) > 0 {
 		return nil
@@ -240,7 +241,7 @@ func (c *inspection) migrations(ctx context.Context) error {
 	if _, ok := c.fact("{migrations}", "table", ""); ok {
 		for _, column := range []string{"version", "name", "checksum", "applied_at"} {
 			if _, ok := c.fact("{migrations}", "column", column); !ok {
-				return nil // which is reported with the columns
+				return nil // reported with the columns
 			}
 		}
 		var err error

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// soonAlive is alive, but waits for no lock for long: what holds it is a warning then.
+// soonAlive is alive with a short wait for locks: a lock is a warning then.
 func (c *inspection) soonAlive(ctx context.Context, db database) error {
 	err := db.Transact(ctx, func(q drive.Querier) error {
 		c.q = q
@@ -30,7 +30,7 @@ func (c *inspection) soonAlive(ctx context.Context, db database) error {
 	return err
 }
 
-// explainLocked has an error of a lock that could not be had say who has it.
+// explainLocked adds the holder of a lock to an error about that lock.
 func explainLocked(ctx context.Context, db database, names sqltext.Tables, err error) error {
 	if text.SQLState(err) != lockNotAvailable {
 		return err
@@ -42,7 +42,7 @@ func explainLocked(ctx context.Context, db database, names sqltext.Tables, err e
 	return fmt.Errorf("%s: %s: %w", found, cure, err)
 }
 
-// holder says who has a table of ours for itself, and what to do.
+// holder describes the session that has locked a table of ours, and the cure.
 func holder(ctx context.Context, db database, names sqltext.Tables) (found, cure string, err error) {
 	all := make([]string, len(tables))
 	for i, t := range tables {

@@ -1,4 +1,4 @@
-// Package schema makes and checks the tables of the outbox and the inbox that a handle works with.
+// Package schema creates and checks the tables of an outbox and an inbox.
 //
 //	applied, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
 //
@@ -20,9 +20,9 @@
 //
 // # Order
 //
-// The position of a message is its id, but ids are not commit order. Two facts make exact order possible, and Check
+// The position of a message is its id, but ids are not in commit order. Two facts make exact order possible, and Check
 // verifies both: the transaction id is assigned before the row id (by the column's default, so plain SQL and COPY obey
-// it too), and the sequence hands out ids one at a time, upwards.
+// it too), and the sequence assigns ids one at a time, in ascending order.
 //
 // A lane is a hash of the key, computed by the database in a generated column, so that writers cannot disagree.
 // Messages without a key are spread by UUID.

@@ -91,14 +91,14 @@ func Files(cfg FilesConfig) ([]File, error) {
 	return files, nil
 }
 
-// recorded is the statement that notes a migration as applied.
+// recorded is the statement that records a migration as applied.
 func recorded(m migrations.Migration, cfg FilesConfig) string {
 	return fmt.Sprintf(sqltext.Tables(cfg.Tables).Render(
 		"INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"), m.Version, m.Name, m.Checksum())
 }
 
-// plain writes booleans as true: Postgres takes on as well, and Atlas does not read it from the index that it makes.
-// The checksum stays the migration's.
+// plain writes booleans as true: Postgres also accepts on, but Atlas does not recognise it in an existing index. The
+// checksum stays the migration's.
 func plain(text string) string {
 	return strings.ReplaceAll(text, "autosummarize = on", "autosummarize = true")
 }

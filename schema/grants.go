@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// migrator describes the role that migrates, and where: role, database, schema of the tables, whether that exists, and
-// whether the role may use it and make tables in it.
+// migrator describes the migrating role and its target: role, database, schema of the tables, whether the schema
+// exists, and whether the role may use it and create tables in it.
 //
 // Arguments: schema (empty = the search path's).
 const migrator = `SELECT current_user::text, current_database()::text, w.name, n.oid IS NOT NULL,
@@ -22,7 +22,7 @@ const migrator = `SELECT current_user::text, current_database()::text, w.name, n
   FROM (SELECT coalesce(nullif($1::text, ''), current_schema()::text, 'public') AS name) w
   LEFT JOIN pg_namespace n ON n.nspname = w.name`
 
-// explainMigrate is Explain for the role that makes the tables.
+// explainMigrate is Explain for the role that creates the tables.
 func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, what string, err error) error {
 	if state := text.SQLState(err); state != text.InsufficientPrivilege && state != "3F000" {
 		return err
@@ -44,7 +44,7 @@ func explainMigrate(ctx context.Context, q drive.Querier, names sqltext.Tables, 
 	return fmt.Errorf("%w (%s as the role that owns the tables, not as %s)", err, what, sqltext.Quote(role))
 }
 
-// need is what the parts want to do with a relation.
+// need lists the privileges that the parts need on a relation.
 type need struct {
 	kind, relation               string
 	forwarder, publisher, others []string
@@ -72,8 +72,8 @@ func Privileges(ctx context.Context, db *outbox.DB, role string) ([]Problem, err
 	return c.found, nil
 }
 
-// grants finds what the role may not do. A forwarder needs nearly all of it, a publisher next to nothing; what only
-// some parts need is a warning.
+// grants reports the privileges that the role lacks. A forwarder needs nearly all of them, a publisher very few;
+// privileges that only some parts need are warnings.
 func (c *inspection) grants(ctx context.Context) error {
 	var needs []need
 	for _, t := range tables {

@@ -26,7 +26,7 @@ type MigrateConfig struct {
 	PartitionSize int64
 }
 
-// mostIDs is beyond any size of a partition.
+// mostIDs exceeds every possible size of a partition.
 const mostIDs = 1 << 50
 
 func checkPartitionSize(config string, size int64) error {

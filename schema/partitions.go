@@ -12,7 +12,7 @@ import (
 var errOneTable = errors.New("the outbox is one table: MigrateConfig.PartitionSize only applies when it is created: " +
 	"set it to 0, or use new table names, as docs/run/partitions.md shows")
 
-// partitioned returns errOneTable if the outbox was made, and not in partitions as it should be.
+// partitioned returns errOneTable if the outbox exists, and is not partitioned as configured.
 func (r *run) partitioned(ctx context.Context, q drive.Querier, done history) error {
 	if r.cfg.PartitionSize == 0 || !done.has(1) {
 		return nil

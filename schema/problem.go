@@ -7,7 +7,7 @@ type Problem struct {
 	Object  string // the object concerned, such as `index "outbox_ready"`
 	Found   string // the fault
 	Cure    string // what to do
-	Warning bool   // all works, but worse than it could, or not for long
+	Warning bool   // it works, but not well or not for long
 }
 
 // String returns the problem and its cure as one line, or more if the cure is a statement.

@@ -14,11 +14,11 @@ import (
 const (
 	createSchema = `CREATE SCHEMA IF NOT EXISTS `
 
-	// Asked first, because createSchema takes the right to make schemas even if there is nothing to make.
+	// Checked first, because createSchema needs the right to create schemas even if there is nothing to create.
 	schemaExists = `SELECT to_regnamespace($1::text) IS NOT NULL`
 
-	// relationsToBe lists those of some relations that are in the schema in which CREATE would make them. The search path
-	// may lead to others of the same name.
+	// relationsToBe lists those of some relations that exist in the schema in which CREATE would create them. The
+	// search path may lead to others of the same name.
 	//
 	// Arguments: names, schema ('' = the search path's).
 	relationsToBe = `SELECT n.name FROM unnest($1::text[]) AS n(name)
@@ -54,14 +54,14 @@ func foreign(names sqltext.Tables, placeholder string) error {
 		names.Render(placeholder), anotherName(placeholder), names.Render("{migrations}"))
 }
 
-// anotherName is the cure where a table of another program has the name of one of ours.
+// anotherName is the cure if a table of another program has the name of one of ours.
 func anotherName(placeholder string) string {
 	field, _, _ := strings.Cut(strings.Trim(placeholder, "{}"), "_") // outbox_life follows outbox
 	field = strings.ToUpper(field[:1]) + field[1:]
 	return fmt.Sprintf(`choose another name for ours, outbox.Tables{%s: "..."}`, field)
 }
 
-// relations returns those of some relations of ours that exist where CREATE would make them, as they are rendered.
+// relations returns those of some relations of ours that exist where CREATE would create them, by their rendered names.
 func relations(ctx context.Context, q drive.Querier, names sqltext.Tables, placeholders ...string) ([]string, error) {
 	rendered := make([]string, len(placeholders))
 	for i, p := range placeholders {

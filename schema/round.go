@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or says that another
-	// else has it. The lock belongs to the transaction, so it works behind PgBouncer and goes away with the process.
+	// tryLockMigrations takes the lock that lets one migration at a time run in the whole database, or reports that
+	// another session has it. The lock belongs to the transaction, so it works behind PgBouncer and ends with the
+	// process.
 	tryLockMigrations = `SELECT pg_try_advisory_xact_lock(hashtext('watermill-outbox migrations'))`
 
 	createMigrations = `CREATE TABLE IF NOT EXISTS {migrations} (
@@ -41,8 +42,8 @@ type run struct {
 	ran   []Migration
 }
 
-// round runs, under the lock, all migrations that are missing, in one transaction. It returns errLocked if another
-// session has the lock.
+// round runs all missing migrations in one transaction, under the lock. It returns errLocked if another session has the
+// lock.
 func (r *run) round(ctx context.Context) error {
 	var ran []Migration
 	err := r.db.Transact(ctx, func(q drive.Querier) error {
@@ -114,7 +115,7 @@ func (r *run) record(ctx context.Context, q drive.Querier, m migrations.Migratio
 	return at, err
 }
 
-// history makes the table of migrations if it is missing and reads it.
+// history creates the table of migrations if it is missing, and reads it.
 func (r *run) history(ctx context.Context, q drive.Querier) (history, error) {
 	there, err := relations(ctx, q, r.names, "{migrations}")
 	if err != nil {

@@ -16,12 +16,12 @@ type liveSetting struct {
 	role, database            string
 }
 
-// judged are the settings that Check looks at. docs/run/postgresql.md says of all others why they do not matter.
+// judged are the settings that Check examines. docs/run/postgresql.md explains why no others matter.
 var judged = []struct {
 	name     string
 	ordinary string // no fault
 	bad      func(c *inspection, value string) bool
-	problem  bool // else a warning
+	problem  bool // otherwise a warning
 	found    string
 }{
 	{"default_transaction_read_only", "off", func(c *inspection, v string) bool { return v == "on" && !c.standby }, true,
@@ -66,7 +66,7 @@ func judgedNames() []string {
 	return names
 }
 
-// hasUnusualSettings says whether one of the values, which are in the order of judgedNames, is another one than usual.
+// hasUnusualSettings reports whether a value, in the order of judgedNames, differs from the usual one.
 func hasUnusualSettings(values []string) bool {
 	for i, v := range values {
 		if i < len(judged) && v != judged[i].ordinary && v != "" {
@@ -76,7 +76,7 @@ func hasUnusualSettings(values []string) bool {
 	return false
 }
 
-// shorter finds a time-out in milliseconds below a bound; 0 is none.
+// shorter finds a timeout in milliseconds below a bound; 0 means none.
 func shorter(bound int) func(*inspection, string) bool {
 	return func(_ *inspection, v string) bool {
 		ms, err := strconv.Atoi(v)

@@ -26,7 +26,7 @@ var tables = []struct {
 
 var everything = []string{"SELECT", "INSERT", "UPDATE", "DELETE"}
 
-// ofForwarder says whether the outbox itself needs a table, or the sequence of one.
+// ofForwarder reports whether the outbox itself needs a table, or its sequence.
 func ofForwarder(relation string) bool {
 	relation = strings.Replace(relation, "_id_seq", "", 1)
 	for _, t := range tables {
@@ -37,7 +37,7 @@ func ofForwarder(relation string) bool {
 	return false
 }
 
-// ofOutbox says whether a migration is about what the outbox itself needs.
+// ofOutbox reports whether a migration concerns the outbox itself.
 func ofOutbox(m migrations.Migration) bool {
 	return slices.ContainsFunc(m.Statements(), func(s string) bool {
 		for _, t := range tables {
@@ -51,7 +51,7 @@ func ofOutbox(m migrations.Migration) bool {
 
 const runMigrate = "run schema.Migrate with the same handle (outboxctl migrate up)"
 
-// statement finds a statement of the migrations by a part of it.
+// statement finds a statement of the migrations by a fragment of it.
 func (c *inspection) statement(part string) string {
 	for _, m := range c.all {
 		for _, s := range m.Statements() {
@@ -63,7 +63,7 @@ func (c *inspection) statement(part string) string {
 	return ""
 }
 
-// create is the cure for a relation that is missing.
+// create is the cure for a missing relation.
 func (c *inspection) create(want fact) string {
 	name := c.names.Render(want.relation)
 	made := c.statement(" " + strings.ToUpper(want.kind) + " " + name + " ")
@@ -79,7 +79,7 @@ func (c *inspection) create(want fact) string {
 	return "create it again: " + made
 }
 
-// definition is the cure for a column that ALTER TABLE does not mend.
+// definition is the cure for a column that ALTER TABLE cannot fix.
 func (c *inspection) definition(want fact) string {
 	if c.behind {
 		return runMigrate

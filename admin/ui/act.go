@@ -18,7 +18,7 @@ const (
 	dryTimeout = 1500 * time.Millisecond // for counting what it would change
 )
 
-// question asks whether something should be done.
+// question asks for confirmation of an act.
 type question struct {
 	Verb    string
 	Title   string
@@ -31,13 +31,13 @@ type question struct {
 	Same    string // the filter, for the form
 	Back    string
 	Count   *admin.Count // nil for topics
-	Preview string       // what was counted: that is confirmed, and nothing else
-	Limit   string       // how many are changed at most, if there may be more
-	Found   string       // how many were found before the time for counting was over
+	Preview string       // the counted messages: the confirmation covers only these
+	Limit   string       // largest number of changes, if there may be more messages
+	Found   string       // number found before the time limit
 	Nothing bool
 }
 
-// act asks, or does.
+// act asks for confirmation, or acts.
 func (rq *request) act() error {
 	if !rq.access.Act {
 		return &problem{
@@ -60,7 +60,7 @@ func (rq *request) act() error {
 		return unclear(errors.New("topic is missing"))
 	}
 	from := q.Get("from")
-	if !slices.Contains([]string{"errors", "messages", "message"}, from) { // it goes back into a form
+	if !slices.Contains([]string{"errors", "messages", "message"}, from) { // it is echoed into a form
 		from = ""
 	}
 	if rq.r.Method == http.MethodPost && q.Get("sure") == "yes" {
@@ -73,7 +73,7 @@ func (rq *request) act() error {
 	return rq.ask(v, f, from)
 }
 
-// ask shows what would be done.
+// ask shows the effect of an act.
 func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	d := &question{
 		Verb: v.Name, Does: v.Does[f.In], Danger: v.Danger, Reason: v.Stored != "", Words: words(f), Back: back(from, f),
@@ -88,7 +88,7 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	r, err := rq.admin.Do(ctx, v.Name, admin.Act{Filter: f, DryRun: true, Actor: rq.access.Actor})
 	switch {
 	case err != nil && r.Preview != "" && ctx.Err() != nil && rq.r.Context().Err() == nil:
-		r.Matched.More = true // it was not counted to the end
+		r.Matched.More = true // the count is incomplete
 	case err != nil:
 		return err
 	}
@@ -103,10 +103,10 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	if d.Button = label(v.Name); r.Matched.N > 1 || r.Matched.More {
 		d.Button += " " + n
 	}
-	if r.Matched.More { // the number that is asked about is the one that it is bounded by
+	if r.Matched.More { // the question names the number that bounds the act
 		d.Limit = number(maxAct)
 		d.Title, d.Button = fmt.Sprintf("%s the oldest %s messages?", label(v.Name), d.Limit), label(v.Name)+" "+d.Limit
-		if r.Matched.N < maxAct { // the time was over before that many were found
+		if r.Matched.N < maxAct { // the time limit came first
 			d.Title, d.Button = fmt.Sprintf("%s up to %s messages?", label(v.Name), d.Limit), label(v.Name)+" up to "+d.Limit
 			d.Found = number(r.Matched.N)
 		}
@@ -114,8 +114,7 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	return rq.show(http.StatusOK, "act", d)
 }
 
-// do does it to the messages that were confirmed, whether or not the browser waits, and sends it back to where it came
-// from.
+// do acts on the confirmed messages, whether or not the browser waits, and redirects it to the page it came from.
 func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(rq.r.Context()), actTimeout)
 	defer cancel()
@@ -132,7 +131,7 @@ func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error
 		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {
 			return err
 		}
-		audit = r.AuditID // what was done before the time was over is in it
+		audit = r.AuditID // it has the changes made before the time limit
 	}
 	rq.watch.forget()
 	target, _ := url.Parse(back(from, f))
@@ -144,7 +143,7 @@ func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error
 	return nil
 }
 
-// latest finds the entry of what was done to a topic just now; 0 if others have done too much meanwhile.
+// latest finds the audit entry of the latest act on a topic; 0 if others have acted too often since.
 func (rq *request) latest(ctx context.Context, action, topic string) int64 {
 	list, _, _ := rq.admin.Audit(ctx, admin.Page{Limit: 10})
 	i := slices.IndexFunc(list, func(e admin.AuditEntry) bool { return e.Action == action && e.Filter.Topic == topic })
@@ -154,7 +153,7 @@ func (rq *request) latest(ctx context.Context, action, topic string) int64 {
 	return list[i].ID
 }
 
-// back is the page that an act came from: one of ours, whatever the form says.
+// back is the page that an act came from: always one of ours, whatever the form contains.
 func back(from string, f admin.Filter) string {
 	f.All = false
 	switch from {
@@ -169,8 +168,8 @@ func back(from string, f admin.Filter) string {
 	return "./"
 }
 
-// meant is the filter of an act: in a form it is one field, encoded as in an address, because browsers change the ends
-// of lines in fields. Of a list it means what is chosen there.
+// meant returns the filter of an act. In a form it is one field, URL-encoded, because browsers change line ends in
+// fields. On a list it selects the checked messages.
 func meant(q url.Values) (f admin.Filter, err error) {
 	from := q
 	if q.Has("filter") {

@@ -7,7 +7,7 @@ import (
 	"path"
 )
 
-// asset is a file that pages refer to by the hash of its content, so that it can be kept for ever.
+// asset is a file that pages refer to by the hash of its content, so that browsers can cache it forever.
 type asset struct {
 	name, hash, kind string
 	content          []byte
@@ -20,7 +20,7 @@ func loadAssets(names ...string) map[string]*asset {
 	for _, name := range names {
 		content, err := files.ReadFile("page/" + name)
 		if err != nil {
-			panic(err) // it was there when this was compiled
+			panic(err) // the file is embedded
 		}
 		sum := sha256.Sum256(content)
 		all[name] = &asset{name, hex.EncodeToString(sum[:8]), mimeTypes[path.Ext(name)], content}
@@ -32,7 +32,7 @@ var mimeTypes = map[string]string{
 	".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
 }
 
-// assetURL is how pages refer to an asset.
+// assetURL returns the URL of an asset.
 func assetURL(name string) string { return name + "?" + assets[name].hash }
 
 func (a *asset) answer(w http.ResponseWriter, r *http.Request) {

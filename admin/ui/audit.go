@@ -19,7 +19,7 @@ type entry struct {
 	admin.AuditEntry
 	Title string
 	Words []pair
-	Open  bool // it is under way, or its end could not be written
+	Open  bool // in progress, or its end could not be recorded
 }
 
 func (rq *request) audit() error {
@@ -54,13 +54,13 @@ func newEntry(e admin.AuditEntry) entry {
 	return own
 }
 
-// done is what an act has done, as the audit log has it.
+// done is the result of an act, from the audit log.
 type done struct {
 	entry
-	Again string // link to do the same once more, if there may be more
+	Again string // link that repeats the act, if messages may be left
 }
 
-// done says what the act did that has sent the browser here. It reads the log, since anybody can write into a query.
+// done describes the act that redirected the browser here. It reads the log, since anybody can forge a query.
 func (rq *request) done() (*done, error) {
 	id, err := strconv.ParseInt(rq.r.URL.Query().Get("done"), 10, 64)
 	if err != nil || id <= 0 {
@@ -77,7 +77,7 @@ func (rq *request) done() (*done, error) {
 	return d, nil
 }
 
-// entry reads one entry of the audit log; nil if there is none.
+// entry reads one entry of the audit log; nil if it does not exist.
 func (rq *request) entry(ctx context.Context, id int64) (*admin.AuditEntry, error) {
 	list, _, err := rq.admin.Audit(ctx, admin.Page{Limit: 1, After: strconv.FormatInt(id+1, 10)})
 	if err != nil || len(list) == 0 || list[0].ID != id {

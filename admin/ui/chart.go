@@ -11,19 +11,19 @@ const (
 	chartWidth  = 300
 	chartHeight = 60
 	chartTop    = 6                // room for the line's width
-	minGap      = 15 * time.Second // less than that is a busy machine, and no gap
+	minGap      = 15 * time.Second // shorter gaps come from a busy machine
 )
 
 // chart is a line over time, from zero up, as the paths of an SVG.
 type chart struct {
 	Line, Area string
-	Most, Last string // the largest value, and that of now
-	Since      string // how long ago it begins
-	Few        bool   // there is no line yet
+	Most, Last string // the largest and the latest value
+	Since      string // age of the first sample
+	Few        bool   // too few samples for a line
 	Slices     []slice
 }
 
-// draw makes a chart of what value finds in samples. While no sample was taken, the line has a gap.
+// draw makes a chart of a value of each sample. The line has a gap where samples are missing.
 func draw(samples []sample, every time.Duration, value func(sample) float64, write func(float64) string) chart {
 	if len(samples) < 2 {
 		return chart{Few: true}
@@ -62,10 +62,10 @@ func draw(samples []sample, every time.Duration, value func(sample) float64, wri
 	}
 }
 
-// mostSlices bounds how much of the page they are.
+// mostSlices bounds their share of the page.
 const mostSlices = 60
 
-// slicesOf divides a chart where it has samples; each slice shows the figure of the last one in it.
+// slicesOf divides a chart into slices where it has samples; each shows the figure of its last sample.
 func slicesOf(samples []sample, x func(sample) float64, text func(sample) string) (list []slice) {
 	step, from := max(chartWidth/float64(len(samples)), chartWidth/float64(mostSlices)), 0.0
 	for i, s := range samples {

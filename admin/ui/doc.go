@@ -5,44 +5,43 @@
 //	mux.Handle("/outbox/", page)
 //	err = outbox.Run(ctx, server, page) // page.Run samples the charts without an open browser
 //
-// # Where it is
+// # Paths
 //
-// A Handler works under any prefix, stripped or not, also behind a proxy that changes it: it looks at what is behind
-// the last slash of the path, and its links are relative. The prefix ends in a slash.
+// A Handler works under any prefix, stripped or not, also behind a proxy that changes it: it looks only at the path
+// after the last slash, and its links are relative. The prefix ends in a slash.
 //
-//	(nothing)   the overview: what needs attention, rate, lag and backlog, topics, forwarders
+//	(nothing)   the overview: findings, rate, lag and backlog, topics, forwarders
 //	errors      dead and failing messages in groups
 //	messages    lists with filters
 //	message     one message, with its payload if Access.Payloads
 //	find        messages of all tables by UUID, id or key
 //	audit       the acts: actor, change and reason
-//	act         a GET, or a POST without "sure", asks; a POST with it does
+//	act         a GET, or a POST without "sure", asks; a POST with it acts
 //	health      for monitoring: ok or warning with 200, critical or unavailable with 503, as Admin.Doctor judges
-//	ready       for probes: 200 if the database answers, else 503
+//	ready       for probes: 200 if the database responds, else 503
 //
-// The last two ask no Authorize, log nothing and tell nothing else.
+// health and ready do not call Authorize, log nothing and show nothing else.
 //
 // # Access
 //
-// Without Config.Authorize every client that reaches the Handler may look, and none may act or see payloads. Put it
-// behind what guards your other internal pages. Authorize is asked on each request but those for health, ready and the
-// style, script and icon, before anything else.
+// Without Config.Authorize every client that reaches the Handler has read access, without payloads and acts. Put it
+// behind the authentication of your other internal pages. Authorize is called first on each request, except for health,
+// ready, the style sheet, the script and the icon.
 //
-// A POST must come from the page itself: net/http.CrossOriginProtection looks at what the browser says of its origin,
-// and a token in the form must be that of a cookie which other sites can neither read nor send. There is no script and
-// no style but the two files that come from the Handler, and its Content-Security-Policy allows no other; pages are
-// never cached. Whatever comes from messages is escaped, and characters that show nothing or turn the text around are
-// shown by their numbers.
+// A POST must come from the page itself: net/http.CrossOriginProtection checks the browser's origin headers, and a
+// token in the form must match a cookie that other sites can neither read nor send. The page uses only its own script
+// and style sheet, and its Content-Security-Policy allows no other; pages are never cached. Message data is escaped,
+// and invisible and bidirectional control characters are shown as numbers.
 //
 // # How it works
 //
-// Pages are made on the server, and work without JavaScript. With it, the overview is refreshed every few seconds while
-// its tab is in front, and questions are asked in a dialog.
+// Pages are rendered on the server, and work without JavaScript. With it, the overview refreshes every few seconds
+// while its tab is in front, and confirmations open in a dialog.
 //
-// The heading and what is listed below it are what Admin.Doctor finds, at most 10 s ago; with critical findings health
-// is critical. outboxctl doctor and outboxctl check say the same. Figures are those of Admin.Stats, read at most once a
-// second for all viewers. What was written and published is drawn from the rows; the other charts are from what this
-// process has seen, an hour of it. An act changes the messages that were counted when it was asked for and that are
-// still there. Where there are more than 10,000, or counting took too long, it changes 10,000 of those that were
-// written before, and is done again.
+// The heading and the list below it are the findings of Admin.Doctor, at most 10 s old, as outboxctl doctor and
+// outboxctl check report them; critical findings make health critical. Figures come from Admin.Stats, read at most once
+// a second for all viewers. The chart of written and published messages is read from the tables; the other charts show
+// the last hour as this process sampled it. An act changes the messages that its question counted and that still match.
+// If there are more than 10,000, or counting took too long, it changes 10,000 of those written before, and can be
+// repeated.
 package ui

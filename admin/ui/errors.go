@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// errorPage is dead and failing messages by their errors.
+// errorPage lists dead and failing messages by error.
 type errorPage struct {
 	In     admin.Table
 	Tabs   []tab
@@ -25,11 +25,11 @@ type tab struct {
 	On         bool
 }
 
-// group is an error group and what can be done to it.
+// group is an error group and its acts.
 type group struct {
 	admin.ErrorGroup
 	Dead, Failing admin.Count
-	Share         int // of the largest group, in percent
+	Share         int // percentage of the largest group
 	Look          string
 	Acts          []offer
 }
@@ -72,7 +72,7 @@ func (rq *request) errors() error {
 	return rq.show(http.StatusOK, "errors", p)
 }
 
-// addGroup makes one group of those of dead and of failing messages.
+// addGroup merges the groups of dead and failing messages with the same error.
 func addGroup(byID map[string]*group, e admin.ErrorGroup, state admin.State) {
 	g := byID[e.ID]
 	if g == nil {

@@ -45,7 +45,7 @@ func parseTime(s string) (time.Time, error) {
 	return t, nil
 }
 
-// values is what parseFilter reads.
+// values is the inverse of parseFilter.
 func values(f admin.Filter) url.Values {
 	q := url.Values{}
 	set := func(name, value string) {
@@ -78,7 +78,7 @@ func values(f admin.Filter) url.Values {
 	return q
 }
 
-// field is a time as the browser's field wants it.
+// field formats a time for the browser's field.
 func field(t time.Time) string {
 	switch {
 	case t.IsZero():
@@ -89,7 +89,7 @@ func field(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04:05")
 }
 
-// link is a page with a filter.
+// link returns the URL of a page with a filter.
 func link(page string, f admin.Filter, more ...string) string {
 	q := values(f)
 	for i := 0; i+1 < len(more); i += 2 {
@@ -101,16 +101,16 @@ func link(page string, f admin.Filter, more ...string) string {
 	return page + "?" + q.Encode()
 }
 
-// to is a page with names and values in its query.
+// to returns the URL of a page with query parameters.
 func to(page string, more ...string) string { return link(page, admin.Filter{}, more...) }
 
-// narrow says whether a filter means less than all messages of its states.
+// narrow reports whether a filter excludes some messages of its states.
 func narrow(f admin.Filter) bool {
 	f.In, f.States, f.All = 0, nil, false
 	return len(values(f)) > 0
 }
 
-// words says what a filter means, line by line.
+// words describes a filter, line by line.
 func words(f admin.Filter) (list []pair) {
 	add := func(name, value string) {
 		if value != "" {
@@ -134,7 +134,7 @@ func words(f admin.Filter) (list []pair) {
 // pair is a name and its value.
 type pair struct{ Name, Value string }
 
-// ownerOf is what a message of a table belongs to beside its topic.
+// ownerOf names the column that messages of a table belong to besides their topic.
 func ownerOf(t admin.Table) string {
 	if t == admin.Inbox {
 		return "Consumer"

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// findPage is what a search has found so far.
+// findPage has the results of a search so far.
 type findPage struct {
 	What     string
 	List     []foundMessage
@@ -18,7 +18,7 @@ type findPage struct {
 type foundMessage struct {
 	admin.Message
 	Level, Table, Owner string
-	Letter              bool // it is the dead letter of what was looked for
+	Letter              bool // it is the dead letter of the message searched for
 }
 
 func (rq *request) find() error {
@@ -44,7 +44,7 @@ func (rq *request) find() error {
 	return rq.show(http.StatusOK, "find", p)
 }
 
-// findOf is what stands in the search field of a page.
+// findOf returns the text for the search field of a page.
 func findOf(data any) string {
 	if p, ok := data.(*findPage); ok {
 		return p.What

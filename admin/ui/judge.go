@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// issue is a finding as the page shows it.
+// issue is a finding on the page.
 type issue struct {
 	Level, Text, Detail, Cure string
 	Link, Label               string
@@ -19,8 +19,7 @@ type issue struct {
 // byOperator is how Pause.By names an operator.
 const byOperator = "operator"
 
-// issues are findings as the page shows them, the worst first. Of several alike it shows the first, and how many more
-// there are.
+// issues converts findings, worst first. Of similar findings it shows the first, and the number of others.
 func issues(findings []admin.Finding) (list []issue) {
 	type kind struct {
 		check string
@@ -56,7 +55,7 @@ func issues(findings []admin.Finding) (list []issue) {
 	return list
 }
 
-// lead links to where one sees it, or does something about it.
+// lead links to the page that shows the problem or fixes it.
 func (is *issue) lead(f admin.Finding) {
 	switch f.Check {
 	case "dead", "failing":
@@ -71,7 +70,7 @@ func (is *issue) lead(f admin.Finding) {
 
 var severities = map[admin.Severity]string{admin.Info: "idle", admin.Warning: "warn", admin.Critical: "bad"}
 
-// heading sums findings up.
+// heading summarises the findings.
 func heading(findings []admin.Finding) (level, text string) {
 	h := admin.Judge(findings)
 	if level = severities[h.Severity]; h.Severity == admin.Info {
@@ -80,7 +79,7 @@ func heading(findings []admin.Finding) (level, text string) {
 	return level, sentence(h.String())
 }
 
-// short leaves out a statement that is long: the page has the act itself.
+// short omits a long statement: the page offers the act itself.
 func short(cure string) string {
 	const most = 400
 	if len(cure) <= most {
@@ -92,7 +91,7 @@ func short(cure string) string {
 	return strings.ToValidUTF8(cure[:most], "") + "…"
 }
 
-// sentence begins with a capital.
+// sentence capitalises the first letter.
 func sentence(s string) string {
 	r, n := utf8.DecodeRuneInString(s)
 	return visible(string(unicode.ToUpper(r)) + s[n:])

@@ -25,7 +25,7 @@ type messagePage struct {
 	Done         *done
 }
 
-// pageOf is how many messages are on a page.
+// pageOf is the number of messages on a page.
 const pageOf = 50
 
 func (rq *request) messages() error {
@@ -76,8 +76,7 @@ var stateTitles = map[admin.State]string{
 	admin.Done: "Done", admin.Discarded: "Discarded", admin.Seen: "Seen",
 }
 
-// counts is how many messages there are of each state that is counted, if that was read lately: a list does not wait
-// for it.
+// counts returns the recently read number of messages by state: a list does not wait for a new count.
 func (rq *request) counts(in admin.Table) map[admin.State]admin.Count {
 	s := rq.watch.recent()
 	if s == nil {
@@ -114,9 +113,9 @@ type messageView struct {
 	Acts     []offer
 	Metadata []pair
 	Timeline []admin.Event
-	Since    string   // the act from which on attempts are counted; "" = all are
+	Since    string   // the act that restarted the count of attempts; "" = none
 	Payload  *preview // nil = not shown
-	Hidden   bool     // because it is not allowed
+	Hidden   bool     // the user has no access to payloads
 	Done     *done
 }
 
@@ -156,7 +155,7 @@ func (rq *request) message() error {
 	for _, e := range v.Timeline {
 		switch e.What {
 		case "written":
-			v.CreatedAt = e.At // an act that revives a message of the inbox sets the column again
+			v.CreatedAt = e.At // an act that requeues a message of the inbox resets the column
 		case "requeue", "redrive":
 			v.Since = e.What
 		}

@@ -16,7 +16,7 @@ var foreign = &problem{
 		"Cookies must be enabled, and a proxy must pass on the Host header.",
 }
 
-// checkOrigin refuses a POST that another site has made a user's browser send.
+// checkOrigin refuses a POST that another site made a user's browser send.
 func (rq *request) checkOrigin() error {
 	if rq.origins.Check(rq.r) != nil {
 		return foreign
@@ -35,8 +35,8 @@ func (rq *request) checkOrigin() error {
 	return nil
 }
 
-// token is what forms carry. It is in a cookie as well, so that any process that serves the page knows it. The cookie
-// has no path, which makes it that of the prefix, wherever a proxy has put it.
+// token returns the token of forms. It is also in a cookie, so that any process that serves the page can check it. The
+// cookie has no path, so it applies to the prefix, wherever a proxy has put it.
 func (rq *request) token() (string, error) {
 	if !rq.access.Act {
 		return "", nil

@@ -9,15 +9,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// overview is health at a glance.
+// overview shows the health at a glance.
 type overview struct {
 	Level, Heading string
-	Issues, Folded []issue // the worst, and the others
-	Partly         bool    // not all could be checked in time
-	Counted        bool    // what follows is known
+	Issues, Folded []issue // the worst, and the rest
+	Partly         bool    // some checks did not finish in time
+	Counted        bool    // the figures below are known
 	Tiles          []tile
 	Trend          *trendChart        // nil if it could not be read
-	WrittenBy      map[string]float64 // messages a second, by topic
+	WrittenBy      map[string]float64 // messages per second, by topic
 	Topics, Queue  topicTable
 	Inbox          []admin.ConsumerStats
 	Partitions     []partitionRow
@@ -28,16 +28,16 @@ type overview struct {
 	Done           *done
 }
 
-// unfolded is how many findings are seen at once; the figures below shall be too.
+// unfolded is the number of findings shown at first, so that the figures below them stay in view.
 const unfolded = 3
 
-// How many rows these tables have at most.
+// Largest numbers of rows in these tables.
 const (
 	mostTopics     = 100
 	mostPartitions = 16
 )
 
-// tile is one figure and how it came to be.
+// tile is one figure and its explanation.
 type tile struct {
 	Name, Value, Unit, Note string
 	Alarm                   bool
@@ -49,16 +49,16 @@ type topicRow struct {
 	Level, State string
 	ByOperator   bool
 	Look, Change string // links to messages, and to pause or resume
-	Trend        string // and to its chart
+	Trend        string // and to the chart
 }
 
-// topicTable has the topics that need attention most. More is how many others there are.
+// topicTable has the topics that need attention most. More is the number of others.
 type topicTable struct {
 	Rows []topicRow
 	More int64
 }
 
-// partitionRow is a partition of the outbox. Ids says which it has, Holds what keeps it.
+// partitionRow is a partition of the outbox: Ids is its range, Holds the messages that keep it.
 type partitionRow struct {
 	admin.Partition
 	Level, Ids, Holds string
@@ -69,8 +69,8 @@ type forwarderRow struct {
 	Level, State string
 }
 
-// judgeTimeout is how long the page and a probe wait for the judgement, and the page for the figures. It leaves out
-// what is late.
+// judgeTimeout is how long the page and a probe wait for the findings, and the page for the figures. Late results are
+// left out.
 const judgeTimeout = 10 * time.Second
 
 func (rq *request) overview() error {
@@ -117,7 +117,7 @@ func (rq *request) overview() error {
 	return rq.show(http.StatusOK, "overview", o)
 }
 
-// figures fills in what was counted.
+// figures fills in the counts.
 func (rq *request) figures(o *overview, s *admin.Stats) {
 	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
 	for _, p := range partitionsShown(s.Partitions) {
@@ -139,8 +139,8 @@ func (rq *request) figures(o *overview, s *admin.Stats) {
 	}
 }
 
-// tableOf lists all topics. If they are too many, it lists the one that was asked for and those in the worst state,
-// since a page of 20,000 topics has 27 MB.
+// tableOf lists the topics. If there are too many, it lists the requested one and those in the worst state: a page of
+// 20,000 topics has 27 MB.
 func tableOf(in admin.Table, topics []admin.TopicStats, asked string) (table topicTable) {
 	for _, t := range topics {
 		table.Rows = append(table.Rows, rowOf(in, t))
@@ -169,7 +169,7 @@ func tableOf(in admin.Table, topics []admin.TopicStats, asked string) (table top
 
 const backlogTile = 2
 
-// backlogOf is what is ready or failing.
+// backlogOf counts ready and failing messages.
 func backlogOf(t admin.TopicStats) admin.Count {
 	return admin.Count{
 		N: t.Ready.N + t.Failing.N, More: t.Ready.More || t.Failing.More, About: t.Ready.About || t.Failing.About,
@@ -234,8 +234,8 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 	return row
 }
 
-// partitionsShown picks the partitions that the page has room for: the current one, the default and those that
-// are held or due before the others, and of these the newest.
+// partitionsShown picks the partitions to show: the current one, the default, then those that are held or due, and of
+// these the newest.
 func partitionsShown(all []admin.Partition) []admin.Partition {
 	old := func(p admin.Partition) bool { return p.State == admin.PartitionHeld || p.State == admin.PartitionDue }
 	left := len(all) - mostPartitions

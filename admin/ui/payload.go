@@ -14,14 +14,14 @@ const (
 	maxHex  = 1 << 10
 )
 
-// preview is how a payload is shown.
+// preview is a payload as the page shows it.
 type preview struct {
 	Kind, Text string
 	Bytes      int64
-	Cut        int // of how many bytes it is the beginning; 0 = all
+	Cut        int // full size in bytes if only the beginning is shown; 0 = all is shown
 }
 
-// look makes a preview: JSON with indents, other text as it is, and all else as numbers.
+// look makes a preview: indented JSON, other text unchanged, and everything else as numbers.
 func look(payload []byte) preview {
 	switch {
 	case payload == nil:

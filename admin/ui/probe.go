@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// pulse asks the database at most once a second whether it is there, however many probes ask us.
+// pulse checks at most once a second whether the database responds, however many probes arrive.
 type pulse struct {
 	admin *admin.Admin
 	mu    sync.Mutex
@@ -19,7 +19,7 @@ type pulse struct {
 
 func newPulse(a *admin.Admin) *pulse { return &pulse{admin: a} }
 
-const probeTimeout = 5 * time.Second // of a probe that asks one thing
+const probeTimeout = 5 * time.Second // for a probe with one query
 
 func (p *pulse) beats(ctx context.Context) bool {
 	p.mu.Lock()
@@ -33,7 +33,7 @@ func (p *pulse) beats(ctx context.Context) bool {
 	return p.alive
 }
 
-// ready answers a probe whether the page has its database.
+// ready responds to a probe whether the page has its database.
 func (h *Handler) ready(w http.ResponseWriter, r *http.Request) {
 	if h.pulse.beats(context.WithoutCancel(r.Context())) {
 		answerProbe(w, http.StatusOK, "ok")
@@ -42,7 +42,7 @@ func (h *Handler) ready(w http.ResponseWriter, r *http.Request) {
 	answerProbe(w, http.StatusServiceUnavailable, unavailable)
 }
 
-// health answers a probe whether the outbox is healthy. It tells how bad it is, and not what.
+// health responds to a probe whether the outbox is healthy. It shows only the severity.
 func (h *Handler) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), judgeTimeout)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// problem is an answer that says what is wrong and what to do.
+// problem is a response that states the problem and the next step.
 type problem struct {
 	status          int
 	Heading, Advice string
@@ -19,12 +19,12 @@ type problem struct {
 
 func (p *problem) Error() string { return p.Heading }
 
-// unclear is what is wrong with what was asked.
+// unclear is the response to an invalid request.
 func unclear(err error) error {
 	return &problem{status: http.StatusBadRequest, Heading: "Invalid request", Advice: err.Error()}
 }
 
-// explain makes a problem of an error. That of a database is for the log alone.
+// explain makes a problem of an error. Errors of the database go only to the log.
 func explain(err error) *problem {
 	var p *problem
 	switch {
@@ -55,7 +55,7 @@ func explain(err error) *problem {
 	return nil
 }
 
-// fail answers with what is wrong.
+// fail responds with the problem.
 func (rq *request) fail(err error) {
 	p := explain(err)
 	if p == nil {
@@ -70,7 +70,7 @@ func (rq *request) fail(err error) {
 	}
 }
 
-// logFailure says why the database did not answer, to a client that still waits.
+// logFailure logs why the database did not respond, unless the client has gone.
 func (rq *request) logFailure(err error) {
 	if rq.r.Context().Err() == nil {
 		// Cause: the database, or the tables are not migrated.

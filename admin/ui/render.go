@@ -9,12 +9,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// view is what each template gets.
+// view is the data of each template.
 type view struct {
 	Title, Page string
 	Access      Access
 	Token       string
-	Find        string // what was looked for
+	Find        string // the search text
 	Now         time.Time
 	Data        any
 }

@@ -20,11 +20,11 @@ const (
 	day         = 24 * time.Hour
 )
 
-// trendChart is what was written and published over an hour or a day.
+// trendChart shows written and published messages over an hour or a day.
 type trendChart struct {
 	Written, Published string // paths
 	Most, Half         string // the scale
-	From, Middle       string // of the time
+	From, Middle       string // of the time axis
 	Now                string
 	About              bool
 	Slices             []slice
@@ -33,13 +33,13 @@ type trendChart struct {
 	Topic, Course      string // "" = all topics
 }
 
-// trendStep is a step as words.
+// trendStep is a step as text.
 type trendStep struct{ At, Written, Published string }
 
-// slice is a step of a chart, over which its figures are shown.
+// slice is a step of a chart, and the figures shown over it.
 type slice struct{ X, Width, Text string }
 
-// trend returns what was written and published, some seconds ago at most.
+// trend returns the rates of written and published messages, at most a few seconds old.
 func (w *watcher) trend(ctx context.Context, cfg admin.TrendConfig) (*admin.Trend, error) {
 	w.mu.Lock()
 	known := w.trends[cfg]
@@ -63,8 +63,7 @@ type trendAt struct {
 	at    time.Time
 }
 
-// trends fills in the chart of the topic and the range that were asked for, and says where the backlog goes by that of
-// an hour.
+// trends fills in the chart of the requested topic and range, and the course of the backlog over the last hour.
 func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) error {
 	hour, err := rq.watch.trend(ctx, admin.TrendConfig{Over: time.Hour})
 	if err != nil {
@@ -109,13 +108,13 @@ func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) erro
 	return nil
 }
 
-// known says whether there are, or were in the last hour, messages of a topic. There is a chart of no other.
+// known reports whether a topic has messages, or had some in the last hour. Other topics have no chart.
 func known(topic string, s *admin.Stats, hour *admin.Trend) bool {
 	return slices.ContainsFunc(s.Topics, func(t admin.TopicStats) bool { return t.Topic == topic }) ||
 		slices.ContainsFunc(hour.Topics, func(t admin.TopicTrend) bool { return t.Topic == topic })
 }
 
-// trendLink is the overview with the chart of a topic, or of all.
+// trendLink returns the URL of the overview with the chart of a topic, or of all.
 func trendLink(topic, over string) string {
 	query := url.Values{}
 	for name, value := range map[string]string{"topic": topic, "range": over} {
@@ -129,7 +128,7 @@ func trendLink(topic, over string) string {
 	return "./?" + query.Encode() + "#trend"
 }
 
-// course says whether a backlog grows or drains, and when it is gone.
+// course describes whether a backlog grows or drains, and when it will be empty.
 func course(t *admin.Trend, backlog admin.Count) string {
 	written, published := t.Now()
 	drains := published - written

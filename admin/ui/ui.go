@@ -33,7 +33,7 @@ type Config struct {
 	Brokers []broker.Checker
 }
 
-// Access is what a user may do beside looking. The zero value is nothing.
+// Access is what a user may do besides reading. The zero value allows nothing more.
 type Access struct {
 	// Actor is the user's name, for the audit log. Default: admin.Config.Actor.
 	Actor string

@@ -8,13 +8,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// verb is one of the things that can be done: to messages, or to a topic.
+// verb is an act: on messages, or on a topic.
 type verb struct {
 	admin.Verb
 	topic func(*admin.Admin, context.Context, admin.TopicAct) error
 }
 
-// verbOf finds a verb by its name; nil if there is none.
+// verbOf finds a verb by name; nil if it does not exist.
 func verbOf(name string) *verb {
 	for _, in := range []admin.Table{admin.Outbox, admin.Inbox} {
 		for _, v := range admin.Verbs(in) {
@@ -34,7 +34,7 @@ func verbOf(name string) *verb {
 	return nil
 }
 
-// label is that of a button: "Retry now".
+// label is the text of a button: "Retry now".
 func label(name string) string {
 	if name == "skip_head" {
 		return "Skip"
@@ -42,7 +42,7 @@ func label(name string) string {
 	return sentence(strings.ReplaceAll(name, "_", " "))
 }
 
-// offer is a verb for some messages.
+// offer is a verb that applies to some messages.
 type offer struct {
 	Name   string
 	Label  string
@@ -50,14 +50,14 @@ type offer struct {
 	Link   string // to the question
 }
 
-// offers are the verbs for messages of a filter's table and states. A verb that is not for all of them is for the
-// others.
+// offers returns the verbs for a filter's table and states. A verb that does not apply to all of the states applies to
+// the others.
 func offers(f admin.Filter, from string) (list []offer) {
 	for _, v := range admin.Verbs(f.In) {
 		of := f
 		of.States = nil
 		for _, s := range f.States {
-			if slices.Contains(v.States[f.In], s) && !(v.Heads && s != admin.Failing) { // discard is as good for dead ones
+			if slices.Contains(v.States[f.In], s) && !(v.Heads && s != admin.Failing) { // discard suits dead ones
 				of.States = append(of.States, s)
 			}
 		}
@@ -69,7 +69,7 @@ func offers(f admin.Filter, from string) (list []offer) {
 	return list
 }
 
-// actLink is where it is asked whether something should be done.
+// actLink returns the URL of the question for an act.
 func actLink(name string, f admin.Filter, more ...string) string {
 	return link("act", f, append(more, "verb", name)...)
 }

@@ -10,18 +10,18 @@ import (
 )
 
 const (
-	fresh      = time.Second // how long figures are taken for those of now
+	fresh      = time.Second // age up to which figures count as current
 	examined   = 10 * time.Second
 	maxSamples = 360
 )
 
-// sample is what charts show of one time.
+// sample holds the figures of the charts at one time.
 type sample struct {
 	at                       time.Time
 	rate, lag, backlog, dead float64
 }
 
-// watcher reads the figures for all viewers, and keeps what charts show.
+// watcher reads the figures for all viewers, and keeps samples for the charts.
 type watcher struct {
 	admin   *admin.Admin
 	brokers []broker.Checker
@@ -29,13 +29,13 @@ type watcher struct {
 	turn    chan struct{} // its holder reads
 
 	mu      sync.Mutex
-	acts    int // that were done; guarded by mu, as what follows
+	acts    int // number of acts; guarded by mu, like the following fields
 	latest  *admin.Stats
 	readAt  time.Time
 	samples []sample // oldest first
 	trends  map[admin.TrendConfig]*trendAt
 
-	examining  chan struct{} // its holder examines
+	examining  chan struct{} // its holder runs Doctor
 	findings   []admin.Finding
 	examinedAt time.Time
 }
@@ -48,7 +48,8 @@ func newWatcher(a *admin.Admin, cfg Config) *watcher {
 	}
 }
 
-// judge returns what Doctor found, some seconds ago at most. What was found before an error is returned with it.
+// judge returns the findings of Doctor, at most a few seconds old. On an error it also returns the findings made
+// before.
 func (w *watcher) judge(ctx context.Context) ([]admin.Finding, error) {
 	select {
 	case w.examining <- struct{}{}:
@@ -70,7 +71,7 @@ func (w *watcher) judge(ctx context.Context) ([]admin.Finding, error) {
 	return findings, err
 }
 
-// found keeps findings, unless something was done since they were looked for.
+// found keeps findings, unless an act has changed something since the check began.
 func (w *watcher) found(findings []admin.Finding, begun time.Time, acts int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -79,7 +80,7 @@ func (w *watcher) found(findings []admin.Finding, begun time.Time, acts int) {
 	}
 }
 
-// stats returns figures that are a second old at most.
+// stats returns figures that are at most a second old.
 func (w *watcher) stats(ctx context.Context) (*admin.Stats, error) {
 	select {
 	case w.turn <- struct{}{}:
@@ -101,7 +102,7 @@ func (w *watcher) stats(ctx context.Context) (*admin.Stats, error) {
 	return s, nil
 }
 
-// recent returns the figures that were read last, or nil if that was a while ago.
+// recent returns the last figures read, or nil if they are old.
 func (w *watcher) recent() *admin.Stats {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,8 +112,8 @@ func (w *watcher) recent() *admin.Stats {
 	return w.latest
 }
 
-// note keeps figures, for the charts alone if something was done since they were asked for. Those that come more often
-// than charts show are shown in the place of the last.
+// note keeps figures; only for the charts if an act has changed something since they were read. Figures that come more
+// often than the charts show replace the last sample.
 func (w *watcher) note(s *admin.Stats, now time.Time, acts int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,7 +137,7 @@ func (w *watcher) note(s *admin.Stats, now time.Time, acts int) {
 	w.samples = append(w.samples, next)
 }
 
-// forget has the next viewer see what was done meanwhile.
+// forget makes the next viewer see the changes of an act.
 func (w *watcher) forget() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -144,7 +145,7 @@ func (w *watcher) forget() {
 	w.latest, w.examinedAt = nil, time.Time{}
 }
 
-// history returns what charts show.
+// history returns the samples of the charts.
 func (w *watcher) history() []sample {
 	w.mu.Lock()
 	defer w.mu.Unlock()

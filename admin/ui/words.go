@@ -10,16 +10,16 @@ import (
 	words_ "github.com/millrace-go/watermill-outbox/internal/words"
 )
 
-// visible shows characters by their numbers that show nothing, or turn the text around: what comes from messages must
-// not look like something else.
+// visible shows invisible and bidirectional control characters as numbers, so that message data cannot pass for
+// something else.
 func visible(s string) string { return reveal(s, false) }
 
 func reveal(s string, lines bool) string { return words_.Clean(s, lines) }
 
-// number writes a number with its thousands apart.
+// number formats a number with thousands separators.
 func number(n int64) string { return words_.Number(n) }
 
-// count writes a number that was counted up to a limit.
+// count formats a count that may have stopped at a limit.
 func count(c admin.Count) string {
 	if c.About {
 		return "~" + roughly(c.N)
@@ -30,7 +30,7 @@ func count(c admin.Count) string {
 	return number(c.N)
 }
 
-// roughly writes a number with two digits that mean something.
+// roughly formats a number with two significant digits.
 func roughly(n int64) string {
 	unit := int64(1)
 	for n/unit >= 100 {
@@ -43,7 +43,7 @@ func roughly(n int64) string {
 	return strings.TrimSuffix(strconv.FormatFloat(float64(n)/1e6, 'f', 1, 64), ".0") + " million"
 }
 
-// rate writes how many there are a second.
+// rate formats a number per second.
 func rate(r float64) string {
 	switch {
 	case r > 0 && r < 0.05:
@@ -54,13 +54,13 @@ func rate(r float64) string {
 	return number(int64(r + 0.5))
 }
 
-// span writes how long something lasts.
+// span formats a duration.
 func span(d time.Duration) string { return words_.Age(d.Round(time.Second)) }
 
-// about is span in the largest unit alone.
+// about is span with only the largest unit.
 func about(d time.Duration) string { return regexp.MustCompile(`^\d+[a-z]`).FindString(span(d)) }
 
-// ago writes when something was, or will be, as seen from now.
+// ago formats a time relative to now.
 func ago(now, t time.Time) string {
 	switch d := now.Sub(t); {
 	case d < -time.Second:
@@ -72,10 +72,10 @@ func ago(now, t time.Time) string {
 	}
 }
 
-// stamp writes a time in full.
+// stamp formats a time in full.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-// happened is the word for an event of a message.
+// happened is the title of an event of a message.
 func happened(what string) string {
 	words := map[string]string{
 		"written": "Written", "delayed": "Delayed", "failed": "Failed", "published": "Published",

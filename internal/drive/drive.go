@@ -11,7 +11,7 @@ import (
 // float64, string, []byte, bool, nil, and slices of int64, float64, string, bool and []byte, which stand for
 // arrays.
 type Querier interface {
-	// Exec runs a statement and returns how many rows it touched.
+	// Exec runs a statement and returns the number of affected rows.
 	Exec(ctx context.Context, query string, args ...any) (int64, error)
 	// Query runs a statement and returns its rows, which the caller must close.
 	Query(ctx context.Context, query string, args ...any) (Rows, error)
@@ -34,7 +34,7 @@ func Collect(ctx context.Context, q Querier, scan func(Rows) error, query string
 	}
 	for rows.Next() {
 		if err := scan(rows); err != nil {
-			_ = rows.Close() // says the same again, as below
+			_ = rows.Close() // returns the same error, as below
 			return err
 		}
 	}
@@ -47,8 +47,7 @@ type Pool interface {
 	Querier
 	// Name is the name of the database, if the pool knows it.
 	Name() string
-	// ID is the same for all that are made of one pool, so that a transaction of one is one of the others. It is
-	// comparable.
+	// ID is the same for everything made from one pool, so that they can share transactions. It is comparable.
 	ID() any
 	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
 	// Dedicated opens a connection that handlers cannot starve by using the whole pool: with pgx a new one with the
@@ -63,11 +62,11 @@ type Pool interface {
 	// Where ReaderConn returns the pool, so does PlanCached.
 	PlanCached() Querier
 	// Listen calls fn with the payload of each notification of a channel, and once with "" when it has begun to listen,
-	// until ctx is over or the connection breaks. It opens a connection of its own, which is never in a transaction. It
-	// returns why it ended, or ErrNoListen.
+	// until ctx ends or the connection breaks. It opens its own connection, which is never in a transaction. It returns
+	// why it ended, or ErrNoListen.
 	Listen(ctx context.Context, channel string, fn func(payload string)) error
-	// Reset closes the connections once they are not in use, because they lead to a server that is no primary any
-	// more; new ones may find another. With database/sql it does nothing.
+	// Reset closes the connections once they are not in use, because their server is no longer a primary; new
+	// connections may reach another server. With database/sql it does nothing.
 	Reset()
 }
 
@@ -77,8 +76,8 @@ type Counted interface{ Conns() Conns }
 // Conns are the connections of a pool.
 type Conns struct {
 	Max    int // of the pool; 0 = no limit
-	Needs  int // of them, those that a forwarder uses at once
-	Beside int // that it opens beside the pool
+	Needs  int // of them, those that a forwarder uses concurrently
+	Beside int // that it opens outside the pool
 }
 
 // TxOptions are the settings of a transaction.
@@ -92,12 +91,12 @@ type Tx interface {
 	Querier
 	// HandOut returns the pgx.Tx or *sql.Tx, for code that is not ours.
 	HandOut(ctx context.Context) (any, error)
-	// Mark makes sure that Commit finds out if somebody ended the transaction by SQL. It is called before a savepoint is
-	// made, or the mark could be undone with it.
+	// Mark ensures that Commit detects a transaction that was ended by SQL. It is called before a savepoint is made, or
+	// a rollback could undo the mark.
 	Mark(ctx context.Context) error
-	// Marked says whether statements in the transaction may use sqltext.InsertMarked.
+	// Marked reports whether statements in the transaction may use sqltext.InsertMarked.
 	Marked() bool
-	// Later says whether messages may wait for Commit.
+	// Later reports whether messages may wait for Commit.
 	Later() bool
 }
 
@@ -111,23 +110,23 @@ type LazyTx interface {
 // OwnTx is a transaction that a Pool began. After Commit or Rollback returned, Rollback has no effect.
 type OwnTx interface {
 	Tx
-	// Commit runs the pending statements first and, once the transaction is committed, the hints, all in one round trip.
-	// The fate of a hint changes nothing and is not reported.
+	// Commit runs the pending statements first and, once the transaction is committed, the hints, all in one round
+	// trip. The results of hints are not reported.
 	Commit(ctx context.Context, pending, hints []Statement) error
-	// Hints says whether Commit takes hints.
+	// Hints reports whether Commit takes hints.
 	Hints() bool
 	Rollback(ctx context.Context) error
-	// Ended says before Rollback whether somebody has ended the transaction already, and so may have committed it, also if
-	// another was begun since. That is not known if a statement failed in that other one, nor with database/sql when ctx
-	// is over.
+	// Ended reports before Rollback whether the transaction was already ended, and so may have been committed, even if
+	// another was begun since. It cannot detect that if a statement failed in the other one, or with database/sql after
+	// ctx has ended.
 	Ended(ctx context.Context) bool
 }
 
-// Statement is one with its arguments.
+// Statement is a statement with its arguments.
 type Statement struct {
 	SQL  string
 	Args []any
 }
 
-// RollbackTimeout bounds the rollback of what belongs to a context that is over.
+// RollbackTimeout bounds the rollback for a context that has ended.
 const RollbackTimeout = 5 * time.Second

@@ -14,12 +14,12 @@ import (
 
 type pgxPool struct {
 	pool  *pgxpool.Pool
-	mode  []any         // how statements outside transactions are sent
+	mode  []any         // how to send statements outside transactions
 	whose *atomic.Int32 // its connections are
 }
 
-// planEachTime makes Postgres plan a statement whenever it runs. A plan that was kept from a time when the
-// outbox was empty scans all of it, and nothing but the next autovacuum would replace that plan.
+// planEachTime makes Postgres plan a statement whenever it runs. A plan kept from a time when the outbox was empty
+// scans the whole table, and only the next autovacuum would replace it.
 var planEachTime = []any{pgx.QueryExecModeCacheDescribe}
 
 // NewPgx makes a Pool of a pgx pool.
@@ -65,7 +65,7 @@ func (p pgxPool) Query(ctx context.Context, query string, args ...any) (Rows, er
 	return poolRows{pgxRows{rows}, p}, nil
 }
 
-// poolRows are those of a statement that may have found out where its connection leads.
+// poolRows are rows of a statement whose error may show that the connection leads to a standby.
 type poolRows struct {
 	pgxRows
 	pool pgxPool
@@ -77,7 +77,7 @@ func (r poolRows) Close() error {
 	return err
 }
 
-// notice replaces the connections when one of them turns out to lead to a server that cannot be written to.
+// notice replaces the connections when one of them turns out to lead to a read-only server.
 func (p pgxPool) notice(err error) {
 	if text.SQLState(err) == ReadOnlyServer {
 		p.Reset()
@@ -112,7 +112,7 @@ func (p pgxPool) Dedicated(ctx context.Context) (Querier, func(), error) {
 	return newPgxPool(pool), pool.Close, nil
 }
 
-// single makes a pool of one connection with the settings and hooks of the user's.
+// single makes a pool of one connection with the user's settings and hooks.
 func (p pgxPool) single(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg := p.pool.Config()
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
@@ -121,8 +121,7 @@ func (p pgxPool) single(ctx context.Context) (*pgxpool.Pool, error) {
 
 func (p pgxPool) Reset() { p.pool.Reset() }
 
-// keepIdle keeps the server from ending a session of ours that only listens. Before version 14 there is no such
-// setting.
+// keepIdle keeps the server from ending our session that only listens. The setting exists since version 14.
 const keepIdle = `select set_config('idle_session_timeout', '0', false) ` +
 	`where current_setting('idle_session_timeout', true) <> '0'`
 

@@ -36,7 +36,7 @@ type sentRows struct {
 func (r *sentRows) Next() bool {
 	more := r.Rows.Next()
 	if !more {
-		_ = r.Close() // Err says it
+		_ = r.Close() // Err returns it
 	}
 	return more
 }
@@ -57,7 +57,7 @@ func (r *sentRows) Close() error {
 	return r.err
 }
 
-// end reads the answer to COMMIT, cleans up after a failure, and gives the connection back.
+// end reads the reply to COMMIT, cleans up after a failure, and releases the connection.
 func (r *sentRows) end(ctx context.Context, err error) error {
 	if closeErr := r.results.Close(); err == nil {
 		err = closeErr

@@ -44,11 +44,11 @@ type pgxTx struct {
 	mode     []any // how statements outside transactions are sent
 	begun    bool
 	ended    bool
-	handed   bool  // to code that is not ours
+	handed   bool  // to the user's code
 	startErr error // why BEGIN failed
 
 	userSavepoints userSavepoints
-	large          pgx.Tx // what LargeObjects works on
+	large          pgx.Tx // the transaction for LargeObjects
 }
 
 func (t *pgxTx) start(ctx context.Context) error {
@@ -134,10 +134,10 @@ func (t *pgxTx) QueryBeforeBegin(ctx context.Context, query string, args ...any)
 	return pgxRows{found}, true, nil
 }
 
-// notBegun refuses all further use if the first statement was found wrong before BEGIN was run: whatever
-// came next would commit by itself.
+// notBegun refuses all further use if the first statement was rejected before BEGIN ran: later statements would commit
+// on their own.
 func (t *pgxTx) notBegun(err error, results pgx.BatchResults) error {
-	results.Close() // says the same again
+	results.Close() // returns the same error
 	if t.conn.Conn().PgConn().TxStatus() == 'I' {
 		t.startErr = err
 	}
@@ -174,8 +174,8 @@ func (t *pgxTx) Commit(ctx context.Context, pending, hints []Statement) error {
 	return t.pipelineCommit(ctx, pending, hints)
 }
 
-// checkOpen finds a handler that sent COMMIT or ROLLBACK as plain SQL, and one that went on after an
-// error: COMMIT would answer ROLLBACK.
+// checkOpen detects a handler that sent COMMIT or ROLLBACK as plain SQL, and one that continued after an error: COMMIT
+// would roll back.
 func (t *pgxTx) checkOpen() error {
 	conn := t.conn.Conn()
 	switch {
@@ -211,12 +211,12 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) 
 	results := t.conn.SendBatch(ctx, batch)
 	for range before {
 		if _, err := results.Exec(); err != nil {
-			results.Close() // says the same again
+			results.Close() // returns the same error
 			return errors.Join(commitError(Checked(ctx, err)), t.Rollback(ctx))
 		}
 	}
 	tag, err := results.Exec()
-	results.Close() // once the answer to COMMIT has come, nothing can change the outcome
+	results.Close() // after the reply to COMMIT nothing can change the outcome
 	if err != nil {
 		return errors.Join(commitError(err), t.Rollback(ctx))
 	}

@@ -9,15 +9,15 @@ import (
 // savepoints counts the savepoints of this process.
 var savepoints atomic.Int64
 
-// NextSavepoint returns a name of its own for each savepoint, because code that joined a native transaction knows
-// nothing of those around it.
+// NextSavepoint returns a unique name for each savepoint, because code that joined a native transaction does not know
+// the savepoints around it.
 func NextSavepoint() string { return fmt.Sprintf("outbox_%d", savepoints.Add(1)) }
 
-// userSavepoints knows of savepoints that the user's code makes. What is captured behind one must be undone with it,
-// and so cannot wait for COMMIT.
+// userSavepoints tracks savepoints that the user's code makes. Messages captured after one must be undone with it, so
+// they cannot wait for COMMIT.
 type userSavepoints struct {
 	open   int  // by Begin of a managedTx
-	unseen bool // by plain SQL, or by what we cannot see: how many are open is not known
+	unseen bool // by plain SQL, or otherwise out of sight: the number open is unknown
 }
 
 func (u *userSavepoints) maybe() bool { return u.unseen || u.open > 0 }

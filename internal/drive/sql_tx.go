@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that it was ended too
-// early can only be found afterwards.
+// sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that ending it too early can only be
+// detected afterwards.
 type sqlTx struct {
 	tx      *sql.Tx
 	hasMark bool
@@ -22,7 +22,7 @@ type sqlTx struct {
 
 func (t *sqlTx) HandOut(ctx context.Context) (any, error) { return t.tx, t.Mark(ctx) }
 
-// Mark is not made with BEGIN, because it is a round trip, and what is never handed out needs none.
+// Mark does not come with BEGIN, because it is a round trip, and a transaction that is never handed out needs none.
 func (t *sqlTx) Mark(ctx context.Context) error {
 	if t.hasMark {
 		return nil
@@ -34,7 +34,7 @@ func (t *sqlTx) Mark(ctx context.Context) error {
 
 func (t *sqlTx) Marked() bool { return t.hasMark }
 
-// Later: nothing is gained by waiting, and a savepoint of the user's could not be seen.
+// Later: waiting gains nothing, and a savepoint of the user's would be invisible.
 func (t *sqlTx) Later() bool { return false }
 
 func (t *sqlTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
@@ -49,12 +49,12 @@ func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 	return rows, explainBusy(err)
 }
 
-// Hints: database/sql takes the connection away with COMMIT.
+// Hints: database/sql returns the connection to the pool at COMMIT.
 func (t *sqlTx) Hints() bool { return false }
 
 func (t *sqlTx) Commit(ctx context.Context, _, _ []Statement) error { // nothing has waited
 	if err := t.checkOpen(ctx); err != nil {
-		_ = t.Rollback(ctx) // a driver may complain that there is none to roll back
+		_ = t.Rollback(ctx) // a driver may complain that there is no transaction
 		return err
 	}
 	return sqlCommitError(ctx, t.tx.Commit())
@@ -77,8 +77,8 @@ func sqlCommitError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
 
-// checkOpen finds a handler that ended the transaction, and one that went on after an error. Drivers differ in what
-// they make of either at COMMIT.
+// checkOpen detects a handler that ended the transaction, and one that continued after an error. Drivers differ in how
+// they report either at COMMIT.
 func (t *sqlTx) checkOpen(ctx context.Context) error {
 	check := sqltext.CheckTx
 	switch {

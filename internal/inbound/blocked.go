@@ -10,8 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// note remembers a partition that is paused behind a message which keeps failing, or by handlers that hang, until it is
-// not.
+// note remembers a partition while it is paused behind a message that keeps failing, or by handlers that hang.
 func (r *Reports) note(state observe.PartitionState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,7 +1,7 @@
-// Package inbound is what the subscribers that read a broker by key share: one subscription a topic (Topics), the
-// channel to the Router (Outlet), the user's code that makes a message of a record (Codec), and what observers are told
-// (Reports). Which message may be handed out is package keyed's business; what a broker is told of it is theirs.
+// Package inbound is shared by the subscribers that read a broker by key: one subscription per topic (Topics), the
+// channel to the Router (Outlet), the user's code that converts records to messages (Codec), and reports to observers
+// (Reports). Package keyed decides which message may be handed out; acks to the broker are up to the subscribers.
 //
-// None of it waits for the user's code at the end. An observer, a Key or an Unmarshaler that hangs keeps a goroutine,
-// and nothing else: Close returns, the channel is closed, and what that code returns later reaches no handler.
+// At the end nothing waits for the user's code. An observer, a Key or an Unmarshaler that hangs keeps only a goroutine:
+// Close returns, the channel is closed, and what that code returns later does not reach a handler.
 package inbound

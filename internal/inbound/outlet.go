@@ -15,11 +15,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// Verdict says how a delivery ended.
+// Verdict is how a delivery ended.
 type Verdict int
 
 const (
-	Withdrawn Verdict = iota // it was not handed out, or its ack is not awaited any more
+	Withdrawn Verdict = iota // it was not handed out, or its ack is no longer awaited
 	Acked
 	Nacked
 )
@@ -38,7 +38,7 @@ type Outlet[R any] struct {
 	offering sync.WaitGroup // senders to messages
 }
 
-// NewOutlet makes the channel of a subscription, which is over with ctx. Its messages name the source.
+// NewOutlet makes the channel of a subscription, which ends with ctx. Its messages carry the source.
 func NewOutlet[R any](
 	ctx context.Context, source *core.Source, key func(R) []byte, unmarshal func(R) (*message.Message, error),
 ) *Outlet[R] {
@@ -48,23 +48,23 @@ func NewOutlet[R any](
 // Messages is the channel.
 func (o *Outlet[R]) Messages() chan *message.Message { return o.messages }
 
-// Delivery is one of a record.
+// Delivery is a delivery of a record.
 type Delivery[R any] struct {
-	Record   R               // a copy of it, so that nothing which a handler does to it is delivered again
+	Record   R               // a copy, so that changes by a handler are not delivered again
 	Unkeyed  bool            // Key panicked
 	Context  context.Context // of the message
 	Logger   watermill.LoggerAdapter
 	From     core.Consumed
 	Position watermill.LogFields
-	// Stopping is closed when nothing is handed out any more, Abandoned when acks are not awaited any more. Nil is never.
+	// Stopping is closed when nothing more is handed out, Abandoned when acks are no longer awaited. Nil means never.
 	Stopping, Abandoned <-chan struct{}
 }
 
 // Outcome is the outcome of a delivery.
 type Outcome struct {
 	Verdict Verdict
-	Later   time.Duration // how long the handler wants its key to wait after a nack; 0 = it did not say
-	Cause   error         // of a nack, if it is known
+	Later   time.Duration // time for which the handler wants its key to wait after a nack; 0 = unspecified
+	Cause   error         // of a nack, if known
 }
 
 // Deliver hands a message out and waits for its ack.

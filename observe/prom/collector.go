@@ -42,7 +42,7 @@ func (c CollectorConfig) validate() error {
 	return checkNamespace("CollectorConfig", c.Namespace)
 }
 
-// Collector says what is in the tables of a handle. It owns nothing, and runs its statement when it is collected. It is
+// Collector exports the state of a handle's tables. It owns nothing, and runs its query when it is collected. It is
 // safe for concurrent use.
 type Collector struct {
 	db     *core.DB
@@ -101,7 +101,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstMetric(c.descs.seconds, prometheus.GaugeValue, took.Seconds())
 }
 
-// log says once that the tables cannot be read, and once that they can.
+// log logs once that the tables cannot be read, and once that they can be read again.
 func (c *Collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:

@@ -122,7 +122,7 @@ func (o *Observer) setPaused(db, scope, topic string, byOperator bool, to float6
 		who = pausers[1]
 	}
 	for _, by := range pausers {
-		g := o.metrics.paused.WithLabelValues(labels(db, scope, topic, by)...) // the other one begins at zero
+		g := o.metrics.paused.WithLabelValues(labels(db, scope, topic, by)...) // the other one is zero
 		if by == who {
 			g.Set(to)
 		}
@@ -162,7 +162,7 @@ func (o *Observer) CleanEnd(_ context.Context, end observe.CleanEnd) {
 	}
 }
 
-// Owned is part of observe.EngineObserver. What a forwarder that has stopped, or has nothing to do, has paused is over.
+// LanesOwned is part of observe.EngineObserver. A forwarder that has stopped, or has nothing to do, pauses no topics.
 func (o *Observer) LanesOwned(_ context.Context, owned observe.LanesOwned) {
 	o.scopes.of(scopeKey{owned.DB, owned.Scope}, o.newScope).lanes.Set(float64(owned.Lanes))
 	if owned.Lanes == 0 {

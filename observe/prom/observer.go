@@ -60,8 +60,7 @@ func checkNamespace(config, namespace string) error {
 	return nil
 }
 
-// Observer counts what is done through the handles that it is given to, any number of them. It is safe for concurrent
-// use.
+// Observer counts the events of the handles that it is passed to, any number of them. It is safe for concurrent use.
 type Observer struct {
 	cfg  ObserverConfig
 	list []prometheus.Collector // what to collect
@@ -88,7 +87,7 @@ var (
 	_ observe.PartitionObserver = (*Observer)(nil)
 )
 
-// NewObserver makes an Observer. It returns an error that names the field at fault. It registers nothing: it is a
+// NewObserver makes an Observer. It returns an error that names the invalid field. It registers nothing: it is a
 // prometheus.Collector, for any registry.
 func NewObserver(cfg ObserverConfig) (*Observer, error) {
 	cfg.setDefaults()
@@ -121,8 +120,8 @@ func (o *Observer) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// family is the series of each of many things, made when a thing is first heard of: all at once, so that they begin at
-// zero, and kept, because to find them again by their labels costs more than to count.
+// family holds the series of each item, such as a topic, made at its first event: all together, so that they begin at
+// zero, and kept, because looking them up by labels costs more than counting.
 type family[K comparable, S any] struct{ known sync.Map }
 
 func (f *family[K, S]) of(key K, series func(K) S) S {

@@ -10,12 +10,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// pauses are why a partition is not read on.
+// pauses are the reasons why a partition is not read.
 var pauses = []observe.PauseReason{
 	observe.PausedByBlockedKey, observe.PausedByHandlers, observe.PausedByBytes, observe.PausedByHungHandlers,
 }
 
-// partitionGauges are the gauges of the partitions that a subscriber of this process has.
+// partitionGauges are the gauges of the partitions of this process's subscribers.
 type partitionGauges struct {
 	lag, pending, blocked, oldest, paused *prometheus.GaugeVec
 }
@@ -37,7 +37,7 @@ func (o *Observer) definePartitions() {
 	}
 }
 
-// PartitionState is part of observe.PartitionObserver. The series of a partition that was taken away end.
+// PartitionState is part of observe.PartitionObserver. The series of a revoked partition end.
 func (o *Observer) PartitionState(_ context.Context, s observe.PartitionState) {
 	own := labels(s.Group, s.Topic, strconv.Itoa(int(s.Partition)))
 	p := &o.partitions

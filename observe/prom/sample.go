@@ -10,20 +10,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// How many messages are counted at most, as in package admin.
+// Limits of counts, as in package admin.
 const (
 	countEach = 10_000 // dead or failing, of a topic or consumer
-	countAll  = 20_000 // of all together, so that there is the same bound for each of several
+	countAll  = 20_000 // of all together, so that several share the bound
 	countLane = 100    // ready or delayed, of a lane
 )
 
-// cell names one count: of what, and in which state or by which pauser.
+// cell names one count: its topic or consumer, and its state or the pauser.
 type cell struct{ of, state string }
 
-// count is how many there are, and the age of the oldest in seconds.
+// counted is a number, and the age of the oldest in seconds.
 type counted struct{ n, oldest float64 }
 
-// sample is what one query found out.
+// sample is the result of one query.
 type sample struct {
 	outbox, inbox, queue, paused, forwarders, lanes map[cell]counted
 	reads, unhandled                                map[cell]counted // topics
@@ -48,7 +48,7 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		if err := rows.Scan(&part, &at.of, &at.state, &c.n, &more, &c.oldest); err != nil {
 			return err
 		}
-		was := (*parts[part])[at] // what is ready was delayed, or was not: two rows
+		was := (*parts[part])[at] // ready messages have two rows: once delayed, and never delayed
 		(*parts[part])[at] = counted{was.n + c.n, max(was.oldest, c.oldest)}
 		s.bounded = s.bounded || more
 		return nil
@@ -58,14 +58,14 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		switch {
 		case ctx.Err() != nil:
 			err = failed
-		case failed == nil && set.Partitioned: // else Doctor says why they cannot be read
+		case failed == nil && set.Partitioned: // Doctor reports why they cannot be read
 			s.partitions = &set
 		}
 	}
 	return s, text.Explain(err)
 }
 
-// unread is 1 if messages of a topic are ready, and the forwarders that run all have other topics.
+// unread is 1 if messages of a topic are ready, and no running forwarder has the topic.
 func (s sample) unread(topic string) float64 {
 	all, its := s.reads[cell{}], s.reads[cell{topic, ""}]
 	if s.outbox[cell{topic, "ready"}].n > 0 && len(s.reads) > 0 && all.n+its.n == 0 {
@@ -84,7 +84,7 @@ func (n *names) add(name string) {
 	(*n)[name] = true
 }
 
-// known is whatever was seen once: its series stay, with zeros.
+// known holds everything seen so far: its series stay, with zeros.
 type known struct {
 	topics, queues, consumers, scopes names
 }

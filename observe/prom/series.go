@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are all that an Observer shows.
+// metrics are all metrics of an Observer.
 type metrics struct {
 	txSeconds, publishSeconds, lag, readSeconds, settleSeconds, handleSeconds *prometheus.HistogramVec
 
@@ -17,7 +17,7 @@ type metrics struct {
 	lanes, paused *prometheus.GaugeVec
 }
 
-// The values of labels that are few.
+// The values of labels with few values.
 var (
 	txResults      = []string{"committed", "rolled_back", "failed", "unknown"}
 	publishResults = []string{"published", "retry", "unavailable", "permanent", "unknown", "stopped"}
@@ -85,7 +85,7 @@ func (o *Observer) define() {
 	}
 }
 
-// dbSeries are those of a handle.
+// dbSeries are the series of a handle.
 type dbSeries struct {
 	tx map[string]prometheus.Observer
 }
@@ -96,7 +96,7 @@ func (o *Observer) newDB(db string) *dbSeries {
 	})}
 }
 
-// topicSeries are those of a topic.
+// topicSeries are the series of a topic.
 type topicSeries struct {
 	written, writtenBytes, writeErrors, dead prometheus.Counter
 	published                                map[string]prometheus.Counter
@@ -117,7 +117,7 @@ func (o *Observer) newTopic(k topicKey) *topicSeries {
 	}
 }
 
-// scopeSeries are those of a forwarder's scope.
+// scopeSeries are the series of a forwarder's scope.
 type scopeSeries struct {
 	lanes                              prometheus.Gauge
 	readSeconds, settleSeconds         prometheus.Observer
@@ -140,7 +140,7 @@ func (o *Observer) newScope(k scopeKey) *scopeSeries {
 	}
 }
 
-// handlerSeries are those of a handler.
+// handlerSeries are the series of a handler.
 type handlerSeries struct {
 	handled map[string]prometheus.Counter
 	seconds prometheus.Observer

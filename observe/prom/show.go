@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// descs are all that a Collector shows.
+// descs describes all metrics of a Collector.
 type descs struct {
 	up, seconds, bounded       *prometheus.Desc
 	messages, oldest, paused   *prometheus.Desc
@@ -66,12 +66,12 @@ func (d descs) all() []*prometheus.Desc {
 	}
 }
 
-// show sends what was found, with zeros where nothing was.
+// show sends the results, with zeros for known names without rows.
 func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, value float64, of ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels(of...)...)
 	}
-	// Nothing was seen yet: a dashboard shows zeros all the same, of no topic.
+	// Nothing has been seen yet: a dashboard shows zeros, without a topic.
 	unnamed := func(all names) names {
 		if len(all) == 0 {
 			return names{"": true}
