@@ -20,8 +20,7 @@ func (a *app) find() *cobra.Command {
 letter too.
 
 The outbox has no index by UUID: it is searched, newest first, up to the first matches, which takes
-seconds for millions of messages. Ctrl-C prints what was found so far. If nothing is found, the exit
-code is 1.`,
+seconds for millions of messages. If nothing is found, the exit code is 1.`,
 		Example: "  outboxctl find 0197a3c2-6f2e-7d61-9f0a-3c1f6f3a2b11",
 		Args:    one("message", "its UUID, its id, or its key"),
 	}

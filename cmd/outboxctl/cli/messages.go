@@ -22,10 +22,10 @@ func (a *app) list(in admin.Table) *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{Use: "list", Short: "List messages",
 		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.
-Without --state it lists all states. Ctrl-C prints the messages found so far.`}
+Without --state it lists all states.`}
 	if in != admin.Outbox {
 		cmd.Long = "List messages without their payloads, by " + map[bool]string{true: "source", false: "consumer"}[in == admin.Queue] +
-			" and then oldest first.\nCtrl-C prints the messages found so far."
+			" and then oldest first."
 	}
 	f.bind(cmd, in)
 	f.bindStates(cmd, in.States(), "")

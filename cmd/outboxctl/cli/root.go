@@ -38,7 +38,7 @@ Commands that change messages count them first, then ask for confirmation: at a 
 question, in scripts by --yes. --dry-run stops after counting. Changes are entries of the audit log.
 
 Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments, or not confirmed;
-130 interrupted. Changes made before an interrupt stay, and are printed.`,
+130 interrupted (Ctrl-C). What was changed or found until then is printed.`,
 		Version:           version(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
