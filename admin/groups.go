@@ -35,13 +35,15 @@ func (a *Admin) groups(ctx context.Context, f Filter, b bounds) ([]ErrorGroup, e
 		if state != Dead && state != Failing {
 			return nil, invalid("admin: Filter.States has %q: only dead and failing messages have errors to group", state)
 		}
-		err := s.group(ctx, f, state, b, func(t errorText) {
-			if id := groupID(t.text); f.ErrorGroup == "" || f.ErrorGroup == id {
-				t.addTo(groups, id)
-			}
-		})
+		texts, err := s.errorTexts(ctx, f, state, b)
 		if err != nil {
 			return nil, fmt.Errorf("group errors: %w", err)
+		}
+		for _, t := range texts {
+			t.text = text.Redact(t.text)
+			if id := groupOfRedacted(t.text); f.ErrorGroup == "" || f.ErrorGroup == id {
+				t.addTo(groups, id)
+			}
 		}
 	}
 	list := make([]ErrorGroup, 0, len(groups))
@@ -62,8 +64,8 @@ type errorText struct {
 	first, last time.Time
 }
 
+// addTo counts the messages in their group. The text is redacted.
 func (t errorText) addTo(groups map[string]*ErrorGroup, id string) {
-	t.text = text.Redact(t.text)
 	g := groups[id]
 	if g == nil {
 		g = &ErrorGroup{ID: id, Text: normal(t.text), First: t.first}

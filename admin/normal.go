@@ -14,14 +14,14 @@ const maxNormal = 512
 // groupID returns the id of an error's group: the same for errors that differ only in numbers, ids and quoted text. It
 // is the same in every process and version, so that people can write it down.
 func groupID(err string) string {
+	return groupOfRedacted(text.Redact(err))
+}
+
+func groupOfRedacted(err string) string {
 	if err == "" {
 		return ""
 	}
-	return idOf(normal(text.Redact(err)))
-}
-
-func idOf(normal string) string {
-	sum := sha256.Sum256([]byte(normal))
+	sum := sha256.Sum256([]byte(normal(err)))
 	return hex.EncodeToString(sum[:8])
 }
 

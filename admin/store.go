@@ -239,15 +239,17 @@ func (s store) change(ctx context.Context, d *doing, states []State, batch []pla
 	return changed, err
 }
 
-// group counts dead or failing messages by topic or consumer and error.
-func (s store) group(ctx context.Context, f Filter, state State, b bounds, add func(errorText)) error {
-	return s.collect(ctx, func(rows drive.Rows) error {
+// errorTexts counts dead or failing messages by topic or consumer and error. It only reads: normalizing thousands of
+// errors takes longer than reading them, and Config.QueryTimeout limits the query.
+func (s store) errorTexts(ctx context.Context, f Filter, state State, b bounds) (all []errorText, err error) {
+	err = s.collect(ctx, func(rows drive.Rows) error {
 		var e errorText
 		err := rows.Scan(&e.owner, &e.text, &e.count.N, &e.first, &e.last, &e.count.More)
-		add(e)
+		all = append(all, e)
 		return err
 	}, s.sql.Group[string(state)],
 		s.args(f, []State{state}, b.each, maxTexts, math.MaxInt64, place{ID: math.MaxInt64}, b.all, b.attempts)...)
+	return all, err
 }
 
 // findSteps returns the searches of Find, fastest first.
