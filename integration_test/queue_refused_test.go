@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,24 +45,34 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 		install  string
 		prepare  string // what happens to the messages before
 		detached bool
-		slow     bool // until the cure handlers take longer than a lease
+		slow     bool // handlers wait until the leases of all others were renewed, those of refused messages for the cure
 		onDead   bool
 		left     string // the messages that are left before the cure
 		once     bool   // no handler is called twice
+		always   bool   // make test has it: one case for each statement, and each way to refuse
 	}{
 		"any change": {
 			install: `ALTER TABLE inbox_queue ADD CONSTRAINT no_sevens CHECK (message_id NOT LIKE '%7') NOT VALID`,
 			left:    `state = 'processing'`, once: true,
 		},
-		"claim":        {install: trigger(`NEW.owner IS NOT NULL`), left: `state = 'processing'`, once: true},
-		"ack":          {install: trigger(`NEW.state = 'done'`), left: `state = 'processing'`, once: true},
-		"ack detached": {install: trigger(`NEW.state = 'done'`), left: `state = 'processing'`, detached: true, once: true},
+		"claim": {
+			always: true, install: trigger(`NEW.owner IS NOT NULL`),
+			left: `state = 'processing'`, once: true,
+		},
+		"ack": {install: trigger(`NEW.state = 'done'`), left: `state = 'processing'`, once: true},
+		"ack detached": {
+			always: true, install: trigger(`NEW.state = 'done'`),
+			left: `state = 'processing'`, detached: true, once: true,
+		},
 		"renew": {
+			always:  true,
 			install: trigger(`NEW.owner = OLD.owner AND NEW.locked_until > OLD.locked_until`), detached: true, slow: true,
 			left: `state = 'processing'`,
 		},
 		"claim at commit": {
-			install: atCommit(`NEW.owner IS NOT NULL`), detached: true, left: `state = 'processing' AND owner IS NULL`, once: true,
+			always:  true,
+			install: atCommit(`NEW.owner IS NOT NULL`), detached: true,
+			left: `state = 'processing' AND owner IS NULL`, once: true,
 		},
 		"claim 42501": {install: raises("42501", `NEW.owner IS NOT NULL`), left: `state = 'processing'`, once: true},
 		"claim in a function": {
@@ -79,9 +88,18 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 			install: raises("53400", `NEW.state = 'dead'`), left: `state = 'processing'`,
 			prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`,
 		},
-		"claim swallowed":        {install: swallows(`NEW.owner IS NOT NULL`), left: `state = 'processing'`, once: true},
-		"ack swallowed":          {install: swallows(`NEW.state = 'done'`), left: `state = 'processing'`, once: true},
-		"ack swallowed detached": {install: swallows(`NEW.state = 'done'`), left: `state = 'processing'`, detached: true, once: true},
+		"claim swallowed": {
+			install: swallows(`NEW.owner IS NOT NULL`),
+			left:    `state = 'processing'`, once: true,
+		},
+		"ack swallowed": {
+			always: true, install: swallows(`NEW.state = 'done'`),
+			left: `state = 'processing'`, once: true,
+		},
+		"ack swallowed detached": {
+			install: swallows(`NEW.state = 'done'`),
+			left:    `state = 'processing'`, detached: true, once: true,
+		},
 		"renew swallowed": {
 			install: swallows(`NEW.owner = OLD.owner AND NEW.locked_until > OLD.locked_until`), detached: true, slow: true,
 			left: `state = 'processing'`,
@@ -104,20 +122,26 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 			left: `state = 'processing'`,
 		},
 		"reap": {
+			always:  true,
 			install: trigger(`OLD.owner IS NOT NULL AND NEW.owner IS NULL AND NEW.state = 'processing'`),
 			prepare: `UPDATE inbox_queue SET owner = gen_random_uuid(), locked_until = now() - interval '1 second'`,
 			left:    `state = 'processing'`, once: true,
 		},
 		"expire": {
+			always:  true,
 			install: trigger(`NEW.state = 'dead'`), prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`,
 			left: `state = 'processing'`,
 		},
 		"claim expired": {
+			always:  true,
 			install: trigger(`NEW.owner IS NOT NULL`), onDead: true,
 			prepare: `UPDATE inbox_queue SET expires_at = now() - interval '1 second'`, left: `state = 'processing'`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if !c.always {
+				extended(t)
+			}
 			t.Parallel()
 			h := newPgxHandle(t, newMigratedDatabase(t))
 			log := &lineLogger{}
@@ -133,7 +157,7 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 			refused := h.count(t, `SELECT count(*) FROM inbox_queue WHERE message_id LIKE '%7'`)
 			require.EqualValues(t, messages/10, refused)
 			var mu sync.Mutex
-			var cured atomic.Bool
+			renewed, cured := make(chan struct{}), make(chan struct{})
 			calls := map[queue.ID]int{}
 			cfg := quickDispatcher(map[string]queue.Handler{"orders": {
 				Detached: c.detached,
@@ -141,19 +165,26 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 					mu.Lock()
 					calls[msg.ID]++
 					mu.Unlock()
-					if c.slow && !cured.Load() {
-						select {
-						case <-ctx.Done():
-							return context.Cause(ctx)
-						case <-time.After(6 * time.Second):
-						}
+					if !c.slow {
+						return nil
 					}
-					return nil
+					goesOn := renewed
+					if strings.HasSuffix(msg.MessageID, "7") {
+						goesOn = cured
+					}
+					select {
+					case <-ctx.Done():
+						return context.Cause(ctx)
+					case <-goesOn:
+						return nil
+					}
 				},
 			}})
-			if cfg.LeaseTTL = 2 * time.Second; c.slow {
-				cfg.LeaseTTL = 5 * time.Second
+			switch cfg.LeaseTTL = 15 * time.Second; { // on any machine longer than a handler takes; renewed after a third
+			case c.slow:
 				cfg.Concurrency = 2 * messages
+			case !c.once: // expired messages are looked for twice in a lease
+				cfg.LeaseTTL = 2 * time.Second
 			}
 			if c.onDead {
 				cfg.OnDead = func(context.Context, *queue.Message, error) error { return nil }
@@ -172,6 +203,15 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 				return h.count(t, `SELECT count(*) FROM inbox_queue WHERE state IN ('done', 'dead') AND message_id `+where) ==
 					h.count(t, `SELECT count(*) FROM inbox_queue WHERE message_id `+where)
 			}
+			if c.slow {
+				const others = `SELECT count(*) FROM inbox_queue WHERE owner IS NOT NULL AND message_id NOT LIKE '%7'`
+				eventually(t, func() bool { return h.count(t, others) == messages-refused }, "all others are claimed")
+				claimed := value[time.Time](t, h, `SELECT max(locked_until) FROM inbox_queue`)
+				eventually(t, func() bool {
+					return h.count(t, others+` AND locked_until > $1`, claimed) == messages-refused
+				}, "the leases of all others are renewed")
+				close(renewed)
+			}
 			eventually(t, func() bool { return settled(`NOT LIKE '%7'`) }, "all others are handled")
 			t.Logf("the others were handled after %s", time.Since(begun))
 			if c.left != "" {
@@ -181,7 +221,7 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 					return log.has("ERROR", "message refused by the database", "topic:orders", "message_id:orders-", "sqlstate:")
 				}, "a line says why")
 			}
-			cured.Store(true)
+			close(cured)
 			h.exec(t, `DROP TRIGGER IF EXISTS refuses ON inbox_queue`)
 			h.exec(t, `ALTER TABLE inbox_queue DROP CONSTRAINT IF EXISTS no_sevens`)
 			eventually(t, func() bool { return settled(`LIKE '%7'`) }, "the rest too, once nothing refuses them")
