@@ -108,6 +108,7 @@ func kills() int {
 func TestKafkaPublisher(t *testing.T) { t.Parallel(); conformants[0].test(t, kills()) }
 func TestNATSPublisher(t *testing.T)  { t.Parallel(); conformants[1].test(t, kills()) }
 func TestRabbitMQPublisher(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	conformants[2].test(t, kills())
 }

@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { demotest.Services(m, main) }
 
 // TestService sends two orders, one of them twice, and one that is no order, to a service that is started twice.
 func TestService(t *testing.T) {
-	server, err := services.StartKafka(t.Context(), services.Options{Log: io.Discard})
+	server, err := services.StartKafka(t.Context(), services.Options{Log: io.Discard, QuickStart: true})
 	if err != nil {
 		t.Fatal(err)
 	}

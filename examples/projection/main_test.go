@@ -21,7 +21,10 @@ func TestMain(m *testing.M) { demotest.Services(m, main) }
 // TestProjection sends 1000 orders of 50 customers, some of them twice, and a message that is no order, to a service
 // that is started twice.
 func TestProjection(t *testing.T) {
-	server, err := services.StartKafka(t.Context(), services.Options{Log: io.Discard})
+	if testing.Short() {
+		t.Skip("make test-all has it")
+	}
+	server, err := services.StartKafka(t.Context(), services.Options{Log: io.Discard, QuickStart: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,8 +131,8 @@ func TestDashboardIsOne(t *testing.T) {
 	}
 }
 
-// TestAlerts has promtool check the alerts, and set off each of them. Where the machine has no promtool it skips,
-// except in CI.
+// TestAlerts has promtool check the alerts, and set off each of them, which takes seconds. Where the machine has no
+// promtool it skips, except in CI.
 func TestAlerts(t *testing.T) {
 	read := func(file, name string) []string {
 		content, err := os.ReadFile(filepath.Join(dashboards, file))
@@ -154,6 +154,9 @@ func TestAlerts(t *testing.T) {
 	if expected := read("alerts_test.yaml",
 		`- alertname: (\w+)\n        eval_time: \w+\n        exp_alerts:`); !slices.Equal(expected, alerts) {
 		t.Errorf("what is expected to go off is %v", expected)
+	}
+	if testing.Short() {
+		t.Skip("make test-all has it")
 	}
 	promtool, err := exec.LookPath("promtool")
 	if err != nil {

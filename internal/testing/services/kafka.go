@@ -46,7 +46,7 @@ func StartKafka(ctx context.Context, opts Options) (*Kafka, error) {
 func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafka, error) {
 	args := []string{"-Xmx512m"}
 	if opts.QuickStart {
-		args = append(args, "-XX:TieredStopAtLevel=1")
+		args = append(args, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 	}
 	n := &kafkaNode{
 		java: java, jars: jars, args: args, further: opts.KafkaSettings, cluster: newClusterID(), id: 1,
