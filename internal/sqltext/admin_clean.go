@@ -1,9 +1,9 @@
 package sqltext
 
-// The statements of a dry run of admin.Clean count what it would delete, and say whether there may be more.
+// The statements of a dry run of admin.Clean count the rows to delete, and report whether there may be more.
 //
-// Arguments of all of them but the last: retention in seconds, how many to count at most, from when the retention is
-// counted back (RFC 3339 text).
+// Arguments of all but the last: retention in seconds, largest count, time from which the retention counts back (RFC
+// 3339 text).
 const (
 	// CountOldOutbox counts among the oldest 100,000 rows.
 	CountOldOutbox = `SELECT count(*), count(*) >= $2::bigint
@@ -11,7 +11,7 @@ const (
     SELECT FROM (SELECT o.published_at FROM {outbox} o ORDER BY o.id LIMIT 100000) f
      WHERE f.published_at < $3::text::timestamptz - $1::float8 * interval '1 second' LIMIT $2::bigint) c`
 
-	// CountOldInbox counts what CleanInbox and CleanInboxFailed delete.
+	// CountOldInbox counts the rows that CleanInbox and CleanInboxFailed delete.
 	CountOldInbox = `SELECT count(*), count(*) >= $2::bigint FROM (
     (SELECT 1 FROM {inbox} i WHERE i.processed_at < $3::text::timestamptz - $1::float8 * interval '1 second'
       LIMIT $2::bigint)
@@ -20,7 +20,7 @@ const (
         AND i.processed_at IS NULL AND i.dead_at IS NULL LIMIT $2::bigint)
      LIMIT $2::bigint) c`
 
-	// CountOldQueue counts what CleanQueue deletes.
+	// CountOldQueue counts the rows that CleanQueue deletes.
 	CountOldQueue = `SELECT count(*), count(*) >= $2::bigint FROM (
     (SELECT 1 FROM {queue} q WHERE q.state = 'done'
         AND q.done_at < $3::text::timestamptz - $1::float8 * interval '1 second' ORDER BY q.done_at LIMIT $2::bigint)
@@ -30,9 +30,9 @@ const (
       ORDER BY q.last_seen_at LIMIT $2::bigint)
      LIMIT $2::bigint) c`
 
-	// CountExpiredKeys counts what CleanKeys deletes.
+	// CountExpiredKeys counts the rows that CleanKeys deletes.
 	//
-	// Arguments: how many to count at most, by when they must have expired (RFC 3339 text).
+	// Arguments: largest count, time by which they must have expired (RFC 3339 text).
 	CountExpiredKeys = `SELECT count(*), count(*) >= $1::bigint FROM (
     SELECT FROM {idempotency} i WHERE i.expires_at <= $2::text::timestamptz LIMIT $1::bigint) c`
 )

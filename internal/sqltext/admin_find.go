@@ -1,8 +1,8 @@
 package sqltext
 
 const (
-	// OutboxProgress says where an id is among all, and when the message was written that has it, or the next one if it is
-	// gone.
+	// OutboxProgress returns the smallest and largest id around an id, and when its message, or the next one if it was
+	// deleted, was written.
 	//
 	// Arguments: id.
 	OutboxProgress = `SELECT coalesce((SELECT min(o.id) FROM {outbox} o), 0), coalesce((SELECT max(o.id) FROM {outbox} o), 0),

@@ -4,7 +4,7 @@ package sqltext
 const (
 	// CountInboxDead counts dead messages by consumer, as CountDead does.
 	//
-	// Arguments: how many to count of each consumer at most, and of all together.
+	// Arguments: largest count per consumer, and of all together.
 	CountInboxDead = countConsumers + inboxDead + countNextConsumer + inboxDead + countedInbox + inboxDead +
 		countedInboxEnd
 

@@ -2,19 +2,19 @@ package sqltext
 
 // The statements by which package admin describes messages of the outbox, and changes them.
 const (
-	// PublishedMessages says of messages that are published what a broker knows of them.
+	// PublishedMessages returns what a broker also knows of published messages.
 	//
 	// Arguments: ids.
 	PublishedMessages = `SELECT o.id, o.uuid, o.topic, ` + createdAt + ` FROM {outbox} o
  WHERE o.id = ANY ($1::bigint[]) AND o.published_at IS NOT NULL AND o.dead_at IS NULL`
 
-	// LastOutboxID is the largest id, so that an act knows where to end.
+	// LastOutboxID is the largest id, which bounds an act.
 	LastOutboxID = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
 
-	// RequeueByHand is what Doctor names to operators without another tool: it does to a row what Requeue does, to
-	// the first thousand dead messages of some topics, which were dead at a time: what dies again is not met again. It
-	// waits for what is locked, or what follows it under its key would leave before it. DiscardByHand does to one row what
-	// an act does. {topics}, {time} and {id} are for Doctor to fill in.
+	// RequeueByHand is the statement that Doctor suggests to operators without another tool: it does what Requeue does,
+	// to the first thousand dead messages of some topics that were dead at a time, so that messages that die again are
+	// not requeued again. It waits for locked rows, or later rows of their keys would leave first. DiscardByHand
+	// discards one row. Doctor fills in {topics}, {time} and {id}.
 	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
 		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead +
 		` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE))`
@@ -41,18 +41,18 @@ const (
 	BeginAct = `INSERT INTO {audit} (actor, action, reason, filter) VALUES ($1::text, $2::text, $3::text, $4::jsonb) ` +
 		`RETURNING id`
 
-	// EndAct says that the act has ended, and what cut it off, if anything did. It waits for the batch that is under way,
+	// EndAct records the end of an act, and what interrupted it, if anything did. It waits for a batch in progress,
 	// whose reply the caller may not have seen.
 	//
-	// Arguments: entry, what cut it off.
+	// Arguments: entry, interruption.
 	EndAct = `UPDATE {audit} SET ended_at = clock_timestamp(), outcome = $2::text WHERE id = $1::bigint`
 
-	// CountClean notes what a clean-up deleted, or a move moved.
+	// CountClean adds the number of rows that a clean-up deleted, or a move moved.
 	//
 	// Arguments: entry, rows.
 	CountClean = `UPDATE {audit} SET matched = matched + $2::bigint, touched = touched + $2::bigint WHERE id = $1::bigint`
 
-	// CountCompared notes how many messages Reconcile has looked for.
+	// CountCompared adds the number of messages that Reconcile has compared.
 	//
 	// Arguments: entry, messages.
 	CountCompared = `UPDATE {audit} SET compared = compared + $2::bigint WHERE id = $1::bigint`
@@ -62,12 +62,12 @@ const (
 
 	// Audit reads a page of the log, newest first.
 	//
-	// Arguments: id before which to read, how many.
+	// Arguments: id before which to read, number of entries.
 	Audit = `SELECT a.id, a.at, a.role, a.actor, a.action, a.reason, a.filter::text, a.matched, a.touched, a.skipped,
        a.compared, a.ended_at, a.outcome
   FROM {audit} a WHERE a.id < $1::bigint ORDER BY a.id DESC LIMIT $2::bigint`
 
-	// PauseTopic notes that an operator has paused a topic. One that is paused keeps its time.
+	// PauseTopic records that an operator has paused a topic. A paused topic keeps its time.
 	//
 	// Arguments: topic, actor, reason.
 	PauseTopic = `WITH paused AS (
@@ -80,7 +80,7 @@ INSERT INTO {audit} (actor, action, reason, filter, touched, ended_at)
 SELECT $2::text, 'pause', $3::text, jsonb_build_object('in', 'outbox', 'topic', $1::text),
   (SELECT count(*) FROM paused), clock_timestamp()`
 
-	// ResumeTopic takes that back.
+	// ResumeTopic undoes PauseTopic.
 	//
 	// Arguments: topic, actor, reason.
 	ResumeTopic = `WITH resumed AS (

@@ -1,10 +1,10 @@
 package sqltext
 
 const (
-	// CountQueue counts messages by state and topic: how many, whether there may be more, the age of the oldest in
+	// CountQueue counts messages by state and topic: their number, whether there may be more, the age of the oldest in
 	// seconds, and how many of them failed more than three times.
 	//
-	// Arguments: how many messages to count of those that are dead, ready and waiting.
+	// Arguments: largest count of dead, ready and waiting messages.
 	CountQueue = `WITH dead AS MATERIALIZED (
     SELECT 'dead' AS state, q.topic, q.attempts, ` + queueSince + ` FROM {queue} q WHERE q.state = 'dead' ORDER BY q.id
   LIMIT $1::bigint
@@ -22,10 +22,10 @@ SELECT c.state, c.topic, count(*), bool_or(c.more),
         UNION ALL SELECT *, (SELECT count(*) >= $1::bigint FROM waiting) FROM waiting) c
  GROUP BY c.state, c.topic`
 
-	// QueueUnhandled lists topics of the queue that have had messages due for a minute, and of which no message is, or was
-	// lately, handled, with how many are due and since how many seconds the first is. Dispatchers have no rows that would
-	// tell what they handle: while one works, a topic counts only if it has met a message of it without a handler. Else
-	// its messages may just be waiting for a slot. What an operator has paused is left out.
+	// QueueUnhandled lists topics of the queue that have had messages due for a minute, none of which is, or was
+	// lately, handled: the number of due messages and the age of the first in seconds. Dispatchers have no rows that
+	// show which topics they handle: while one works, a topic counts only if a dispatcher has met a message of it
+	// without a handler, since messages may just wait for a slot. Topics paused by an operator are left out.
 	QueueUnhandled = `WITH seen AS MATERIALIZED (
     (SELECT q.topic, ` + unhandled + ` AS met, q.owner, q.locked_until, ` + queueSince + ` FROM {queue} q
       WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT 1000)
@@ -57,13 +57,14 @@ HAVING min(w.since) < clock_timestamp() - interval '1 minute' AND count(w.owner)
    AND (bool_or(w.met) OR NOT EXISTS (SELECT FROM lately UNION ALL SELECT FROM seen s
                                        WHERE s.owner IS NOT NULL AND s.locked_until > statement_timestamp()))`
 
-	// NoHandler is the error of a message that a dispatcher met and has no handler for. It waits then, and is due.
+	// NoHandler is the error of a message for which a dispatcher has no handler. The message waits, and is due.
 	NoHandler = `no handler for the topic`
 	unhandled = `(q.attempts = 0 AND coalesce(q.last_error, '') = '` + NoHandler + `')`
 
-	// QueueRates says how many messages a second were processed in the last minute, by topic, from the newest of them.
+	// QueueRates estimates, from the newest processed messages, the number processed per second in the last minute, by
+	// topic.
 	//
-	// Arguments: how many rows to look at.
+	// Arguments: rows to read.
 	QueueRates = `WITH looked AS (
     SELECT q.topic, q.done_at FROM {queue} q
      WHERE q.state = 'done' AND q.done_at > statement_timestamp() - interval '1 minute' ORDER BY q.done_at DESC

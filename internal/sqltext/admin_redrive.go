@@ -1,6 +1,6 @@
 package sqltext
 
-// The statements by which package admin publishes dead letters again, as the messages that they are letters of.
+// The statements with which package admin publishes the original messages of dead letters again.
 const (
 	// LettersOf finds the dead letters of messages of the inbox among the ids from one to another, oldest first.
 	//
@@ -13,15 +13,15 @@ const (
        IN (SELECT * FROM unnest($3::text[], $4::text[]))
  ORDER BY o.id`
 
-	// RedrivenPattern finds a redriven message whose topic is a subject with wildcards (core.IsPattern): its letter had
-	// the pattern of the subscription.
+	// RedrivenPattern finds a redriven message whose topic is a subject with wildcards (core.IsPattern), taken from the
+	// subscription's pattern in its letter.
 	//
 	// Arguments: ids.
 	RedrivenPattern = `SELECT o.id, o.topic FROM {outbox} o
  WHERE o.id = ANY ($1::text[]::bigint[]) AND o.topic ~ '(^|\.)[*>](\.|$)' AND o.metadata ? 'outbox_redriven' LIMIT 1`
 
 	// RedriveInbox revives dead messages as RequeueInbox does, and writes each to the outbox as it was before it died:
-	// both or neither. Whoever comes second finds that it is not dead any more.
+	// both or neither. A second caller finds that it is no longer dead.
 	//
 	// Arguments: consumers, messages, states in which the messages must still be, entry in the audit log, ids of their
 	// letters.
@@ -40,8 +40,8 @@ const (
     UPDATE {inbox} i SET ` + revived + NoteInboxAct + `
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]', NULL::bigint FROM changed`
 
-	// redriven are the metadata that the message had. The letter is its generation: to JetStream it is another message
-	// than the one that died, and the same as a copy that is redriven of one letter.
+	// redriven is the original metadata of a message. The letter is its generation: JetStream takes it for a different
+	// message than the one that died, but for the same as another redrive of that letter.
 	redriven = `m.metadata - ARRAY['reason_poisoned', 'topic_poisoned', 'handler_poisoned', 'subscriber_poisoned',
            'service_poisoned', 'uuid_poisoned', 'consumer_poisoned', 'inbox_key_poisoned'] ||
            jsonb_build_object('outbox_generation', m.letter, 'outbox_redriven', (` + redrives + ` + 1)::text)`

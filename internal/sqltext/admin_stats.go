@@ -1,35 +1,35 @@
 package sqltext
 
-// The statements of admin.Stats. What they count is bounded, and with many topics or consumers the bound of each is
-// lower: a page of figures must be there at once however much there is to count. Those called Exact have no bound.
+// The statements of admin.Stats. Their counts are bounded, with lower bounds per topic or consumer if there are many: a
+// page must load quickly however much there is to count. Statements called Exact have no bound.
 const (
-	// Now is the time by the database's clock.
+	// Now is the time on the database's clock.
 	Now = `SELECT clock_timestamp()`
 
-	// CountDead counts dead messages by topic: how many, whether there may be more, the age of the first in seconds, and
-	// how many of them failed more than three times.
+	// CountDead counts dead messages by topic: their number, whether there may be more, the age of the first in
+	// seconds, and how many of them failed more than three times.
 	//
-	// Arguments: how many to count of each topic at most, and of all together.
+	// Arguments: largest count per topic, and of all together.
 	CountDead = countTopics + isDead + countNext + isDead + counted + isDead + countedEnd
 
-	// CountFailing does the same to messages that failed and wait for another attempt.
+	// CountFailing counts failing messages, which wait for another attempt, in the same way.
 	//
 	// Arguments: those of CountDead.
 	CountFailing = countTopics + isFailing + countNext + isFailing + counted + isFailing + countedEnd
 
-	// CountReady counts messages that are ready by topic and state, the oldest of each lane: what is stuck is among them.
-	// No index has them by topic, which each writer would pay for.
+	// CountReady counts ready messages by topic and state, the oldest of each lane, which include stuck ones. There is
+	// no index by topic, for which every writer would pay.
 	//
-	// Arguments: how many to count of each lane.
+	// Arguments: largest count per lane.
 	CountReady = readyOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
-	// CountDelayed counts messages that wait for a time of their sender's choice, or did and are due, those that fall due
-	// first.
+	// CountDelayed counts messages with a time set by their sender, including those that are due, in order of that
+	// time.
 	//
 	// Arguments: those of CountReady.
 	CountDelayed = delayedOfLanes + `$1` + ofLanes + `$1` + countedLanes
 
-	// CountOutboxExact counts all that is not settled, by state and topic, and what of it failed more than three times.
+	// CountOutboxExact counts all unsettled messages by state and topic, and those that failed more than three times.
 	CountOutboxExact = `SELECT c.state, c.topic, count(*),
        coalesce(extract(epoch FROM clock_timestamp() - min(c.since)), 0)::float8,
        count(*) FILTER (WHERE c.attempts > 3)
@@ -42,11 +42,11 @@ const (
         SELECT 'dead', o.topic, o.attempts, ` + createdAt + ` FROM {outbox} o WHERE ` + isDead + `) c
  GROUP BY c.state, c.topic`
 
-	// Rates says how many messages a second were published in the last minute, by topic. It looks at the newest rows and,
-	// in case there is a backlog, at those before what is ready. Rows that do not reach back a minute stand for the time
-	// that they do.
+	// Rates estimates the number of messages published per second in the last minute, by topic. It reads the newest
+	// rows and, for a backlog, the rows before the ready ones. Rows that do not reach back a minute count for the time
+	// that they cover.
 	//
-	// Arguments: how many rows to look at in each place.
+	// Arguments: rows to read in each place.
 	Rates = `WITH place AS MATERIALIZED (
     SELECT percentile_disc(0.5) WITHIN GROUP (ORDER BY r.id) AS id
       FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
@@ -71,24 +71,23 @@ SELECT l.topic, sum(1 / p.seconds)::float8 FROM looked l JOIN part p ON p.part =
    AND (l.part = 1 OR l.id < coalesce((SELECT low FROM part WHERE part = 1), 0))
  GROUP BY l.topic`
 
-	// PublishedTopics are the topics of those of the newest messages that were published, each with the time of the last
-	// one.
+	// PublishedTopics lists the topics of the newest published messages, each with the time of its last publish.
 	PublishedTopics = `SELECT o.topic, max(o.published_at)
   FROM (SELECT topic, published_at, dead_at FROM {outbox} ORDER BY id DESC LIMIT 10000) o
  WHERE o.published_at IS NOT NULL AND o.dead_at IS NULL GROUP BY o.topic`
 
-	// Forwarders lists forwarders and how many lanes each owns.
+	// Forwarders lists forwarders and the number of lanes that each owns.
 	Forwarders = `SELECT f.name, f.scope, array_to_json(f.topics)::text, coalesce(l.lanes, 0),
        extract(epoch FROM f.expires_at - clock_timestamp())::float8, f.waiting_since
   FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id
  ORDER BY f.name, f.id`
 
-	// Unread counts the lanes of each scope that no forwarder owns which is alive.
+	// Unread counts the lanes of each scope that no live forwarder owns.
 	Unread = `SELECT l.scope, count(*) FROM {lanes} l
  WHERE NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
  GROUP BY l.scope ORDER BY l.scope`
 
-	// Pauses lists why topics are paused: by an operator, or by forwarders that are alive.
+	// Pauses lists why topics are paused: by an operator, or by live forwarders.
 	Pauses = pauses + ` ORDER BY t.topic, t.forwarder`
 
 	pauses = `SELECT t.topic, coalesce(f.name, 'operator'), ` + pausedAt + `, coalesce(t.reason, '')

@@ -1,21 +1,22 @@
 package sqltext
 
-// The statements of Check read the catalogs alone, so they answer at once however large the tables are.
-// They take names of relations as they are written in SQL, quoted and with the schema if there is one.
+// The statements of Check read only the catalogs, so they are fast however large the tables are. They take names of
+// relations as SQL, quoted and with the schema if there is one.
 const (
-	// CheckServer says what kind of server answers, and with which settings: their values one after the other, with |
-	// between them. One that the server does not know is empty.
+	// CheckServer returns the server's version and kind, and the values of settings, separated by |. The value of an
+	// unknown setting is empty.
 	//
 	// Arguments: names of settings.
 	CheckServer = `SELECT pg_catalog.current_setting('server_version_num')::bigint, pg_catalog.pg_is_in_recovery(),
        (SELECT string_agg(coalesce(pg_catalog.current_setting(n.name, true), ''), '|' ORDER BY n.at)
           FROM pg_catalog.unnest($1::text[]) WITH ORDINALITY AS n(name, at))`
 
-	// CheckProduct says what answers. It is asked first: what is no PostgreSQL may not know the functions of the others.
+	// CheckProduct returns the product. It runs first: a product other than PostgreSQL may lack the functions of the
+	// other statements.
 	CheckProduct = `SELECT version()`
 
-	// CheckRole names the role that asks, and whether it may use a schema, if it exists. It has the catalogs described in
-	// the words that are compared with, and bounds how long is waited for a lock, to the end of the transaction.
+	// CheckRole returns the current role, and whether it may use a schema, if it exists. To the end of the transaction
+	// it makes the catalogs print expressions in the form of the expected facts, and bounds the wait for locks.
 	//
 	// Arguments: schema.
 	CheckRole = `SELECT current_user::text,
@@ -25,11 +26,12 @@ const (
          || pg_catalog.set_config('standard_conforming_strings', 'on', true)
          || pg_catalog.set_config('lock_timeout', '5s', true)`
 
-	// CheckPatience bounds how long is waited for the locks of CheckAlive, to the end of the transaction.
+	// CheckPatience bounds the wait for the locks of CheckAlive, to the end of the transaction.
 	CheckPatience = `SELECT pg_catalog.set_config('lock_timeout', '2s', true)`
 
-	// CheckHolder says which session has one of some tables, or a partition of one, for itself, or waits for that, so that
-	// others wait behind it: the table, the pid, the role and the application, which are empty if this role may not know.
+	// CheckHolder returns the session that holds an exclusive lock on some tables or their partitions, or waits for
+	// one, so that others wait behind it: the table, the pid, the role and the application, empty if this role may not
+	// see them.
 	//
 	// Arguments: names.
 	CheckHolder = `WITH RECURSIVE parts(oid) AS (SELECT pg_catalog.to_regclass(n.name)::oid FROM pg_catalog.unnest($1::text[]) AS n(name)
@@ -44,15 +46,15 @@ SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.
    AND k.pid IS DISTINCT FROM pg_catalog.pg_backend_pid()
  ORDER BY k.granted DESC, c.relkind = 'p' DESC, k.pid LIMIT 1`
 
-	// CheckElsewhere lists the schemas that have a table of some name.
+	// CheckElsewhere lists the schemas that have a table with a name.
 	//
 	// Arguments: name, not quoted.
 	CheckElsewhere = `SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n
        ON n.oid = c.relnamespace
  WHERE c.relname = $1::text AND c.relkind IN ('r', 'p') ORDER BY 1`
 
-	// CheckPrivileges lists the privileges that a role lacks on relations that exist. One on a single column is enough to
-	// count as there.
+	// CheckPrivileges lists the privileges that a role lacks on existing relations. A privilege on a single column
+	// counts.
 	//
 	// Arguments: names, privileges, role.
 	CheckPrivileges = `SELECT n.name, n.privilege
@@ -63,9 +65,9 @@ SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.
                 WHEN n.privilege = 'DELETE' THEN pg_catalog.has_table_privilege(r.oid, c.oid, n.privilege)
                 ELSE pg_catalog.has_any_column_privilege(r.oid, c.oid, n.privilege) END`
 
-	// CheckCatalog says what the catalogs know of some relations, one fact a row: relation, kind of fact, name, type,
-	// state, text. schema/catalog.txt has the facts of a database that Migrate has made. A relation that is missing has
-	// none. A table in partitions has no rows of its own, so it counts as logged.
+	// CheckCatalog returns the facts of the catalogs about some relations, one per row: relation, kind of fact, name,
+	// type, state, text. schema/catalog.txt has the facts of a database that Migrate made. A missing relation has none.
+	// A partitioned table has no rows of its own, so it counts as logged.
 	//
 	// Arguments: names.
 	CheckCatalog = `WITH r AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relpersistence, c.reloptions
@@ -112,12 +114,12 @@ UNION ALL
 SELECT r.name, 'insert rule', pg_catalog.quote_ident(w.rulename), r.oid::pg_catalog.regclass::text, '', ''
   FROM r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.oid AND w.ev_type = '3' AND w.is_instead AND w.ev_enabled <> 'D'`
 
-	// NoForwarder is what schema.Inspect says if CheckAlive finds no forwarder, and a message that waits. admin.Doctor
-	// knows more of that.
+	// NoForwarder is the text of schema.Inspect if CheckAlive finds a waiting message and no forwarder. admin.Doctor
+	// reports more about that.
 	NoForwarder = "has no running forwarder, and messages have been ready for more than a minute"
 
-	// CheckAlive says whether a forwarder lives, and whether the first message that is ready has been for more than a
-	// minute.
+	// CheckAlive reports whether a forwarder is alive, and whether the first ready message has been ready for more than
+	// a minute.
 	CheckAlive = `SELECT EXISTS (SELECT FROM {forwarders} f WHERE f.expires_at > clock_timestamp()),
        coalesce((SELECT o.created_at < clock_timestamp() - interval '1 minute' FROM {outbox} o
                   WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL

@@ -1,16 +1,16 @@
 package sqltext
 
-// The statements of admin.Doctor. They read catalogs and the server's figures, and of our tables at most some thousand
-// rows.
+// The statements of admin.Doctor. They read catalogs and the server's statistics, and at most some thousand rows of our
+// tables.
 const (
-	// DoctorRole names the role that asks, whether it sees what the sessions of others do, and in which database.
+	// DoctorRole returns the current role, whether it sees the activity of other sessions, and the database.
 	DoctorRole = `SELECT current_user::text, pg_has_role('pg_read_all_stats', 'USAGE'), current_database()::text`
 
-	// DoctorSchema names the schema of the outbox.
+	// DoctorSchema returns the schema of the outbox.
 	DoctorSchema = `SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.oid = to_regclass({outbox_text})`
 
-	// DoctorWriters lists the roles that were granted to write messages and that may not take ids for them.
+	// DoctorWriters lists roles that may write messages but may not draw ids for them.
 	DoctorWriters = `SELECT DISTINCT r.rolname::text
   FROM pg_class c JOIN LATERAL (
        SELECT x.grantee FROM aclexplode(c.relacl) x WHERE x.privilege_type = 'INSERT'
@@ -21,9 +21,9 @@ const (
  WHERE c.oid = to_regclass({outbox_text}) AND NOT has_sequence_privilege(r.oid, to_regclass({outbox_id_seq_text}),
    'USAGE')`
 
-	// DoctorLocks lists sessions whose transactions have had locks on tables for some time, or wait for one of the whole
-	// table, with the modes, whether they lock the whole table, and whether they have them. Those of vacuum and analyze
-	// stop nothing: the one with which vacuum gives back the end of a table it gives up as soon as a session waits for it.
+	// DoctorLocks lists sessions whose transactions have held locks on tables for some time, or wait for a lock on the
+	// whole table: the modes, whether they lock the whole table, and whether they are granted. It leaves out vacuum and
+	// analyze, which block nothing: vacuum gives up its lock for truncating a table as soon as a session waits for it.
 	//
 	// Arguments: tables, seconds.
 	DoctorLocks = `SELECT ` + activity + `, l.name, l.modes, l.whole, l.granted
@@ -40,8 +40,8 @@ const (
    AND a.xact_start < clock_timestamp() - $2::float8 * interval '1 second'
  ORDER BY a.xact_start LIMIT 20`
 
-	// DoctorSyncRep says how many sessions of this database wait for a synchronous standby to confirm their commit, the
-	// longest for how many seconds, and which standbys are meant.
+	// DoctorSyncRep returns the number of sessions of this database that wait for a synchronous standby to confirm a
+	// commit, the longest wait in seconds, and the setting that names the standbys.
 	//
 	// Arguments: seconds.
 	DoctorSyncRep = `SELECT count(*), coalesce(max(extract(epoch FROM clock_timestamp() - a.state_change)), 0)::float8,
@@ -125,9 +125,9 @@ ORDER BY 1, 2, 3`
 
 	vacuums = `SELECT v.pid FROM pg_stat_progress_vacuum v`
 
-	// DoctorTables says of tables how many dead rows they have, how many seconds ago they were
-	// vacuumed, or the figures begun, and whether a vacuum is at it. A table in partitions has what they have together,
-	// and was vacuumed when that was which has most dead rows.
+	// DoctorTables returns for each table the number of dead rows, the seconds since its last vacuum or since the
+	// statistics began, and whether a vacuum is running. A partitioned table has the sum of its partitions, and the
+	// vacuum time of the partition with most dead rows.
 	//
 	// Arguments: tables.
 	DoctorTables = `SELECT n.name, sum(s.n_dead_tup)::bigint,
@@ -143,25 +143,26 @@ ORDER BY 1, 2, 3`
   LEFT JOIN pg_stat_database d ON d.datname = current_database()
  GROUP BY n.name, n.at ORDER BY n.at`
 
-	// A session whose state may not be seen has none.
+	// The state of a session is NULL if it may not be seen.
 	activity = `coalesce(a.pid, 0)::bigint, coalesce(a.usename, '')::text, coalesce(a.application_name, ''),
   coalesce(a.state, 'unseen'),
        coalesce(extract(epoch FROM clock_timestamp() - a.xact_start), 0)::float8, coalesce(host(a.client_addr), '')`
 )
 
-// What Doctor looks at in our tables.
+// The statements of Doctor on our own tables.
 const (
-	// DoctorForwarders lists forwarders with the seconds that are left of their leases, the seconds for which each waits
-	// for others, how many lanes it owns, and what it says of itself.
+	// DoctorForwarders lists forwarders with the seconds left of their leases, the seconds for which each has waited
+	// for others, the number of lanes that it owns, and the facts that it wrote about itself.
 	DoctorForwarders = `SELECT f.id::text, f.name, f.scope, array_to_json(f.topics)::text,
        extract(epoch FROM f.expires_at - clock_timestamp())::float8,
        coalesce(extract(epoch FROM clock_timestamp() - f.waiting_since), 0)::float8, coalesce(l.lanes, 0), f.facts::text
   FROM {forwarders} f LEFT JOIN (SELECT owner, count(*) AS lanes FROM {lanes} GROUP BY owner) l ON l.owner = f.id
  ORDER BY f.expires_at, f.id`
 
-	// DoctorWritten says how many messages a second of a topic were written in the last minute, of the newest rows.
+	// DoctorWritten estimates from the newest rows the number of messages of a topic written per second in the last
+	// minute.
 	//
-	// Arguments: topic, how many rows to look at.
+	// Arguments: topic, rows to read.
 	DoctorWritten = `WITH looked AS MATERIALIZED (
     SELECT o.topic, o.created_at FROM {outbox} o ORDER BY o.id DESC LIMIT $2::bigint
 )
@@ -172,21 +173,21 @@ SELECT (count(*) FILTER (WHERE l.topic = $1::text AND l.created_at > clock_times
                END)::float8
   FROM looked l`
 
-	// DoctorFailing lists messages that have failed so often.
+	// DoctorFailing lists messages that have failed at least this many times.
 	//
-	// Arguments: how many failing messages to look at, attempts.
+	// Arguments: failing messages to read, attempts.
 	DoctorFailing = `SELECT o.id, o.topic, o.key, o.attempts, coalesce(left(o.last_error, 1024), ''),
        extract(epoch FROM clock_timestamp() - o.created_at)::float8
   FROM (SELECT * FROM (SELECT o.id, o.topic, o.key, o.attempts, o.last_error, ` + createdAt + ` FROM {outbox} o
                         WHERE ` + isFailing + ` ORDER BY o.topic, o.id LIMIT $1::bigint) first
          WHERE first.attempts >= $2::bigint) o ORDER BY o.topic, o.id`
 
-	// DoctorQueue says by topic, of the messages in the queue that are ready first and those that are due for longest: how
-	// many are unclaimed and since how many seconds the first is due, how many have an owner whose lease ran out so
-	// long ago and since how many seconds the first, how many have lost an owner in that way, how often the one that did
-	// most, its source and its id. The topics with the worst trouble come first.
+	// DoctorQueue reads the queue's first ready messages and those due for longest, and returns by topic: the number of
+	// unclaimed ones and the seconds since the first was due; the number with an owner whose lease expired this long
+	// ago, and the seconds since the first; the number that lost an owner in that way, the most times one did, and its
+	// source and id. The topics with the worst trouble come first.
 	//
-	// Arguments: how many messages to look at in each place, seconds.
+	// Arguments: messages to read in each place, seconds.
 	DoctorQueue = `WITH looked AS MATERIALIZED (
     (SELECT q.topic, ` + firstSeenAt + `, q.due_at, q.owner, q.locked_until, q.crashes, q.source,
             q.message_id, false AS later
@@ -218,14 +219,15 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
        coalesce((array_agg(l.message_id ORDER BY l.crashes DESC))[1], '')
   FROM looked l GROUP BY l.topic ORDER BY 4 DESC, 6 DESC, 3 DESC, l.topic LIMIT 20`
 
-	// DoctorOldest says how many seconds ago the oldest message was published that is still there, of the rows with the
+	// DoctorOldest returns the age in seconds of the oldest published message that is kept, among the rows with the
 	// lowest ids.
 	//
-	// Arguments: how many rows to look at.
+	// Arguments: rows to read.
 	DoctorOldest = `SELECT coalesce(extract(epoch FROM clock_timestamp() - min(o.published_at)), 0)::float8
   FROM (SELECT o.published_at FROM {outbox} o ORDER BY o.id LIMIT $1::bigint) o`
 
-	// DoctorRoles says of roles the statement_timeout in seconds, 0 = none, and whether that is of this database alone.
+	// DoctorRoles returns the statement_timeout of roles in seconds, 0 = none, and whether it applies to this database
+	// only.
 	//
 	// Arguments: roles.
 	DoctorRoles = `SELECT r.rolname::text, coalesce(t.seconds, 0)::float8, coalesce(t.here, false)
@@ -239,10 +241,10 @@ SELECT l.topic, count(*) FILTER (WHERE l.owner IS NULL AND NOT l.later),
         ORDER BY s.setdatabase DESC LIMIT 1) t ON true
  WHERE r.rolname = ANY ($1::text[]) ORDER BY 1`
 
-	// DoctorKeys says of the messages of a topic that are ready for longest how many were looked at, how many of them have
-	// the key that most have, that key, and how many have a key that a failing message blocks.
+	// DoctorKeys reads the messages of a topic that have been ready for longest, and returns their number, the number
+	// with the most frequent key, that key, and the number whose key a failing message blocks.
 	//
-	// Arguments: topic, how many to look at in each lane.
+	// Arguments: topic, messages to read in each lane.
 	DoctorKeys = `WITH looked AS MATERIALIZED (
     SELECT r.key FROM generate_series(0, 63) AS s(lane) CROSS JOIN LATERAL (
            SELECT o.topic, o.key FROM {outbox} o

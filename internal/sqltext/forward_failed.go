@@ -1,27 +1,26 @@
 package sqltext
 
-// The statements that settle what failed.
+// The statements that settle failed messages.
 const (
 	// SettleFailed records failed attempts, each only while its lane still has the owner and the epoch under which the
-	// message was read: the lock keeps both as they are until this commits. It answers what became of each message, unless
-	// somebody else had settled it: fenced (the lane is somebody else's now), locked (by somebody else's transaction, and
-	// not recorded), waiting or dead. attempts is set, not incremented, so that repeating the statement after an unknown
-	// commit charges once; one that it had made dead is called dead again, and one that an operator had sent again since
-	// (another generation) is waiting, and is not charged. A message dies of attempts only at a minimum age.
+	// message was read: the lock keeps both until this commits. It returns an outcome for each message, unless it was
+	// settled elsewhere: fenced (the lane has another owner now), locked (by another transaction, and not recorded),
+	// waiting or dead. attempts is set, not incremented, so that repeating the statement after an unknown commit
+	// charges once; a message that it had made dead is returned as dead again, and one that an operator has requeued
+	// since (another generation) is waiting and not charged. A message dies of attempts only at a minimum age.
 	//
-	// The CASE hides two tests for NULL from the planner. In a backlog that was not analyzed yet it takes
-	// them for very selective, and then compares every pending message with every argument.
+	// The CASE hides two tests for NULL from the planner. In a backlog that was not yet analyzed it takes them for very
+	// selective, and then compares every pending message with every argument.
 	//
-	// Arguments: scope, owner, ids, lanes, epochs, attempts, delays in seconds, errors, permanent,
-	// most attempts, minimum age in seconds, uuids with their generations.
+	// Arguments: scope, owner, ids, lanes, epochs, attempts, delays in seconds, errors, permanent, most attempts,
+	// minimum age in seconds, uuids with their generations.
 	SettleFailed = settleFailed + failedAnswers
 
-	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, but for letters
-	// themselves. A letter has no key in its row, because BlockKeyOnDead may hold that of its message; it
-	// is published with it. It has a UUID of its own,
-	// because brokers and inboxes deduplicate by it. A delay and a generation were those of the message. What is no text
-	// in its metadata, which SQL may have written and no message can carry, is text in the letter's. What would command a
-	// broker has another name there.
+	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, except for dead
+	// letters themselves. A letter has no key in its row, because BlockKeyOnDead may block the key of its message; it
+	// is published with the key. It has a UUID of its own, because brokers and inboxes deduplicate by it. It does not
+	// inherit the delay and the generation of the message. Metadata values that are not text, which only SQL can have
+	// written and no message can carry, become text in the letter. Metadata that would command a broker are renamed.
 	//
 	// Arguments: those of SettleFailed; topic of the letters, name of the forwarder.
 	SettleFailedLetters = settleFailed + `, letters AS (
@@ -37,10 +36,10 @@ const (
      WHERE s.dead AND o.topic <> $13::text
 )` + failedAnswers
 
-	// Commands matches the keys of which core.Commands says that they may command a broker.
+	// Commands matches the keys that may command a broker according to core.Commands.
 	Commands = `^([Nn][Aa][Tt][Ss]-|(outbox_headers|_watermill_message_uuid|B?CC|x-delay)$)`
 
-	// MayWrite says whether the role of the connection may write messages.
+	// MayWrite reports whether the current role may write messages.
 	MayWrite = `SELECT has_any_column_privilege({outbox_text}::regclass, 'INSERT')
    AND has_sequence_privilege({outbox_id_seq_text}::regclass, 'USAGE')`
 

@@ -1,19 +1,19 @@
 package sqltext
 
-// What Fetch and FetchMore add to the lane of a row, to say why it was returned.
+// Constants that Fetch and FetchMore add to the lane of a row, to show why it was returned.
 const (
 	FromHeader   = 0
 	FromID       = 64
 	FromReady    = 128
 	FromDue      = 192
-	FromIDDead   = 256 // by its id or with its key, and it is dead
-	FromDeferred = 320 // it was deferred, and may go on
+	FromIDDead   = 256 // requested by id or by key, and dead
+	FromDeferred = 320 // deferred, and may continue
 
-	WithoutPayload = 512 // on top of the others: payload and metadata were left out, as they are large
+	WithoutPayload = 512 // added to the others: payload and metadata are large and were left out
 )
 
-// The statements by which the forwarder reads the outbox in an exact order. Package forwarder explains the protocol
-// that they implement, and those of the files forward_*.go.
+// The statements with which the forwarder reads the outbox in exact order. Package forwarder explains the protocol that
+// they implement, together with those of the files forward_*.go.
 const (
 	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
 	// with the snapshot and what follows from it; then come the rows past each lane's mark. Its first column is
@@ -48,16 +48,16 @@ const (
 	// itself large.
 	Fetch = fetchHeader + fetchReady
 
-	// FetchRange is Fetch for lanes that all start at one place, where most of what follows is theirs: it walks that range
-	// of the primary key once instead of the index of each lane, which costs a third less for each row, as the rows of a
-	// page are visited together. The limit is the sum of theirs.
+	// FetchRange is Fetch for lanes that all start in one place and own most of the rows that follow: it walks that
+	// range of the primary key once instead of the index of each lane, which costs a third less per row, as the rows of
+	// a page are visited together. The limit is the sum of theirs.
 	//
 	// Arguments: those of Fetch.
 	FetchRange = fetchHeader + fetchRange
 
-	// FetchApart is Fetch for the connection that only reads. It says of the ids by themselves what the comparison of rows
-	// says, so that it passes by all partitions of an outbox in partitions but those that are read. Elsewhere a planner
-	// that may sort takes a range for so few rows that it would rather sort what the primary key finds.
+	// FetchApart is Fetch for the connection that only reads. It compares ids on their own as well as in rows, so that
+	// it reads only the partitions that it needs. On other connections, where the planner may sort, it underestimates a
+	// range and would sort the rows of the primary key.
 	//
 	// Arguments: those of Fetch.
 	FetchApart = fetchHeader + fetchReadyApart
@@ -67,16 +67,16 @@ const (
 	// Arguments: those of FetchMore.
 	FetchMoreApart = fetchHeader + fetchReadyApart + fetchByID + fetchDue + fetchDeferredApart
 
-	// FetchMore is Fetch that also reads rows by id, rows that waited for their time, and rows that were deferred.
-	// Most reads need neither, and the statement is planned each time.
+	// FetchMore is Fetch that also reads rows by id, rows that fell due, and deferred rows. Most reads need neither,
+	// and the statement is planned each time.
 	//
-	// Arguments: those of Fetch; ids, rising; whether dead rows count among them; by lane at most how many rows of
-	// what fell due (none at all to leave it out), and the topics of which none is wanted; of what was deferred by lane
-	// from which id on, up to which and at most how many rows (none at all to leave it out), in which lanes of all keys,
-	// as bits, and the keys in the others. Dead rows of these keys are returned as if they were asked for by id.
+	// Arguments: those of Fetch; ids, ascending; whether to include dead rows among them; by lane the largest number of
+	// due rows (empty array to leave them out), and the topics to leave out; by lane the first id, the last id and the
+	// largest number of deferred rows (empty array to leave them out), the lanes to read for all keys, as bits, and the
+	// keys for the other lanes. Dead rows of these keys are returned as if requested by id.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue + fetchDeferred
 
-	// FetchRangeMore is FetchRange that also reads what FetchMore does.
+	// FetchRangeMore is FetchRange that also reads the additional rows of FetchMore.
 	//
 	// Arguments: those of FetchMore.
 	FetchRangeMore = fetchHeader + fetchRange + fetchByID + fetchDue + fetchDeferredApart
@@ -111,11 +111,11 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
        NULL::bytea AS payload, NULL::jsonb AS metadata, now.at AS created_at, 0 AS attempts
   FROM now CROSS JOIN rewind`
 
-	// What a row may hold that no client can read, infinity for one, must not stop the read.
+	// Values in a row that clients cannot read, such as infinity, must not stop the read.
 	createdAt = `least(greatest(o.created_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
 		`AS created_at`
 
-	// What is compressed may be larger than it seems; of less than a kilobyte hardly anything is.
+	// A compressed value may be larger than its size here; values under a kilobyte are hardly ever compressed.
 	size  = `coalesce(octet_length(o.payload), 0) + octet_length(o.metadata::text)`
 	whole = `coalesce(octet_length(o.payload), 0) <= $13::bigint AND (pg_column_size(o.metadata) < 1000 OR ` + size +
 		` <= $13::bigint) AS whole`
@@ -199,7 +199,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 320 ELSE 832 END::smallint, r.id, r.uuid,
         ORDER BY o.lane, o.id LIMIT ($20::bigint[])[owned.lane + 1]) r
  WHERE $20::bigint[] <> '{}'`
 
-	// A row of such a key that somebody declared dead after it was deferred blocks the key as well.
+	// A row of such a key that was declared dead after it was deferred blocks the key as well.
 	deferredDead = `
 UNION ALL
 SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.created_at, r.attempts
@@ -213,10 +213,9 @@ SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.creat
         ORDER BY o.lane, o.id LIMIT ($20::bigint[])[owned.lane + 1]) r
  WHERE $15::bool AND $20::bigint[] <> '{}' AND $22::text[] <> '{}'`
 
-	// FetchPayloads reads what a read of the others left out, of rows in the order in which they are wanted: as many as
-	// there is room for, and the first of them however large it is. The others are without payload and metadata, and those
-	// that are not to be published any more are missing. It is a statement of its own, since the answer to the others says
-	// what is wanted.
+	// FetchPayloads reads large payloads that the other reads left out, of rows in the requested order: as many as fit,
+	// and the first however large it is. The others come without payload and metadata, and rows that are no longer to
+	// be published are missing. It is a separate statement because its arguments depend on the result of the others.
 	//
 	// Arguments: ids; room in bytes.
 	FetchPayloads = `SELECT s.id, s.uuid, CASE WHEN s.whole THEN s.payload END, CASE WHEN s.whole THEN s.metadata END,
@@ -229,7 +228,7 @@ SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.creat
  ORDER BY s.n`
 
 	// Writers lists the transaction ids (the lower 32 bits) that may have written to the outbox: those that hold a
-	// lock on it that a writer takes, which is kept to the end of the transaction.
+	// writer's lock on it, which lasts to the end of the transaction.
 	Writers = `SELECT x.transactionid::text::bigint FROM pg_locks x
  WHERE x.locktype = 'transactionid' AND x.granted AND x.mode = 'ExclusiveLock'
    AND EXISTS (SELECT FROM pg_locks r
@@ -238,6 +237,6 @@ SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.creat
                   AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
                   AND r.mode <> 'AccessShareLock')`
 
-	// BeginLife gives the server's life its name. It is run when a read found none.
+	// BeginLife names the server's incarnation. It runs when a read found none.
 	BeginLife = `INSERT INTO {outbox_life} DEFAULT VALUES ON CONFLICT DO NOTHING`
 )

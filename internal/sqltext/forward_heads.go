@@ -1,12 +1,12 @@
 package sqltext
 
-// What the forwarder reads beside Fetch: which messages block keys, and what may have been missed.
+// Reads of the forwarder besides Fetch: messages that block keys, and messages that may have been missed.
 const (
-	// LoadHeads reads a page of the messages that wait for another attempt and so block their keys, in the order of
-	// their ids from a cursor in each lane on. With the last argument true, dead messages hold theirs as well. A lane with
-	// fewer messages than the limit is at its end. The first result (lane -1) says in the place of topic in which life
-	// of the server all that is so, as Fetch's header does, and in the place of dead whether the server is a standby.
-	// Lane and id are compared and ordered by as in Fetch.
+	// LoadHeads reads a page of the messages that wait for another attempt and so block their keys, in id order, from a
+	// cursor in each lane on. If the last argument is true, dead messages block their keys as well. A lane with fewer
+	// messages than the limit is at its end. The first result (lane -1) has in its topic the incarnation of the server
+	// in which all this holds, as Fetch's header does, and in dead whether the server is a standby. Lane and id are
+	// compared and ordered as in Fetch.
 	//
 	// Arguments: lanes, cursors (ids), limit per lane, topics (empty = all), whether dead messages block their keys.
 	LoadHeads = `SELECT (-1)::smallint AS lane, 0::bigint AS id, ''::text AS key, coalesce({life}, '') AS topic,
@@ -32,10 +32,10 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
          ORDER BY o.lane, o.id LIMIT $3::bigint)
         ORDER BY id LIMIT $3::bigint) h`
 
-	// Sweep lists messages that are pending at or below the marks of some lanes, from a cursor in each on: the
-	// safety net under Fetch, for rows that somebody made pending again behind its back.
+	// Sweep lists messages that are pending at or below the cursors of some lanes, from a position in each on: the
+	// safety net of Fetch, for rows that were made pending again by other means.
 	//
-	// Arguments: lanes, cursors, ids up to which to look, limit per lane, topics (empty = all).
+	// Arguments: lanes, positions, ids up to which to read, limit per lane, topics (empty = all).
 	Sweep = `SELECT r.lane, r.id, r.key, r.topic
   FROM unnest($1::bigint[]::smallint[], $2::bigint[], $3::bigint[]) AS w(lane, cursor, upto)
  CROSS JOIN LATERAL (
@@ -45,8 +45,8 @@ SELECT h.lane, h.id, h.key, h.topic, h.attempts, h.wait, h.dead
           AND ($5::text[] = '{}' OR o.topic = ANY ($5::text[]))
         ORDER BY o.lane, o.id LIMIT $4::bigint) r`
 
-	// Pending returns which of some ids are those of pending messages, whenever they are due.
+	// Pending returns those of some ids whose messages are pending, whenever they are due.
 	//
-	// Arguments: ids, rising.
+	// Arguments: ids, ascending.
 	Pending = `SELECT id FROM {outbox} WHERE ` + oneOf + ` AND published_at IS NULL AND dead_at IS NULL`
 )

@@ -1,18 +1,18 @@
 package sqltext
 
-// The statements that settle what was published.
+// The statements that settle published messages.
 const (
 	// SettlePublished marks messages published. A publish that happened is a fact, whichever forwarder reports it and
-	// whatever became of the lane since, so no epoch is checked. But in another life an id may mean another message, after
-	// a TRUNCATE ... RESTART IDENTITY, a crash, a restore: then the uuid must be the same as well. So it must when the
-	// sequence was set back, which leaves its file as it is. To compare the uuids always costs 1.5 to 3 us of the server
-	// for each message.
+	// whoever owns the lane now, so no epoch is checked. But in another incarnation of the server an id may mean
+	// another message, after a TRUNCATE ... RESTART IDENTITY, a crash or a restore: then the uuid must match as well.
+	// It must also match after the sequence was set back, which keeps its file. Always comparing uuids costs the server
+	// 1.5 to 3 us per message.
 	//
-	// What an operator had sent again since is another generation, for which no publish has happened yet. It has a due
-	// time, so that the metadata of others is not looked at.
+	// A message that an operator has requeued since is another generation, which has not been published yet. It has a
+	// due time, so that the metadata of others need not be read.
 	//
-	// Arguments: ids, rising; uuids with their generations, the life that all of them were read in as in Fetch's header
-	// ('' = they differ, or it is over), and the sequence as of a read in that life.
+	// Arguments: ids, ascending; uuids with their generations, the incarnation in which all of them were read as in
+	// Fetch's header ('' = they differ, or it is over), and the sequence as of a read in that incarnation.
 	SettlePublished = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL
  WHERE ` + oneOf + ` AND published_at IS NULL` + sameMessage
 
@@ -21,12 +21,12 @@ const (
 	// Arguments: those of SettlePublished.
 	SettlePublishedDelete = `DELETE FROM {outbox} WHERE ` + oneOf + sameMessage
 
-	// oneOf finds rows by their ids. The ends say which partitions of an outbox in partitions have them, as an array does
-	// only where the plan is made for it.
+	// oneOf finds rows by their ids. The bounds let the planner exclude partitions, as an array does only in a plan
+	// made for its values.
 	oneOf = `id = ANY ($1::bigint[]) AND id BETWEEN ($1::bigint[])[1] AND ($1::bigint[])[cardinality($1::bigint[])]`
 
-	// The comparison of lives is computed once, after the statement's snapshot: what it sees is of that life. The hash of
-	// the last part is built only if it is needed.
+	// The comparison of incarnations is computed once, after the statement's snapshot: the rows that it sees belong to
+	// that incarnation. The hash of the last part is built only if it is needed.
 	sameMessage = ` AND (` + firstGeneration + `
       OR ` + sameGeneration + `)`
 
@@ -34,16 +34,16 @@ const (
 
 	sameGeneration = `(id, ` + generation + `) IN (SELECT * FROM unnest($1::bigint[], $2::text[]))`
 
-	// generation is a uuid with its generation, for there is none but after an act of package admin.
+	// generation is a uuid and its generation, which only acts of package admin set.
 	generation = `uuid || coalesce('/' || nullif(metadata->>'outbox_generation', ''), '')`
 
 	sameLife = `{life} = $3::text AND (SELECT s.last_value FROM {outbox_id_seq} s) >= $4::bigint`
 
-	// SettleSpan is SettlePublished for all ids from one to another, both included, but for some. It says nothing of
-	// uuids: in another life it does nothing, and it passes by what has a generation. It walks the index once instead of
-	// looking each id up, which costs half as much.
+	// SettleSpan is SettlePublished for all ids of an inclusive range except some. It does not compare uuids: in
+	// another incarnation it does nothing, and it skips rows with a generation. It walks the index once instead of
+	// looking up each id, which costs half as much.
 	//
-	// Arguments: the lowest and the highest id; life and sequence as for SettlePublished; ids that are left out.
+	// Arguments: the lowest and the highest id; incarnation and sequence as for SettlePublished; ids to leave out.
 	SettleSpan = `UPDATE {outbox} SET published_at = clock_timestamp(), dead_at = NULL` + inSpan +
 		` AND published_at IS NULL`
 
@@ -55,10 +55,9 @@ const (
 	inSpan = `
  WHERE id BETWEEN $1::bigint AND $2::bigint AND id <> ALL ($5::bigint[]) AND ` + firstGeneration
 
-	// SettleUnlocked is SettlePublished that passes by the messages that somebody else's transaction has locked, and
-	// returns their ids.
+	// SettleUnlocked is SettlePublished that skips messages locked by other transactions, and returns their ids.
 	//
-	// Arguments: ids, rising; uuids with their generations.
+	// Arguments: ids, ascending; uuids with their generations.
 	SettleUnlocked = unlocked + `, settled AS (
     UPDATE {outbox} o SET published_at = clock_timestamp(), dead_at = NULL FROM free WHERE o.id = free.id
 )` + stillLocked

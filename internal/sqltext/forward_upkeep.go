@@ -2,13 +2,13 @@ package sqltext
 
 // Cleaning the outbox, and its paused topics.
 const (
-	// CleanPublished deletes published messages past the retention from one stretch of the primary key: at most so many
-	// rows, and so many ids, since under a transaction that is open for long what was deleted stays in the index. It says
-	// up to where the next one may pass by, whether that is as far as there is something to delete (the rows beyond are
-	// too young, or no id was handed out), up to where nothing is left, and how many it deleted.
+	// CleanPublished deletes published messages past the retention from one stretch of the primary key, with bounded
+	// numbers of rows and of ids: under a long transaction deleted rows stay in the index. It returns where the next
+	// call may begin, whether that is as far as there is something to delete (the rows beyond are too young, or do not
+	// exist), up to where nothing is left, and the number of deleted rows.
 	//
-	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch, from when the
-	// retention is counted back (RFC 3339 text, empty = now).
+	// Arguments: cursor (id), retention in seconds, rows per stretch, topics (empty = all), ids per stretch, time from
+	// which the retention counts back (RFC 3339 text, empty = now).
 	CleanPublished = `WITH stretch AS MATERIALIZED (
     SELECT o.id, o.topic, o.published_at, o.created_at FROM {outbox} o
      WHERE o.id > $1::bigint AND o.id <= $1::bigint + $5::bigint ORDER BY o.id LIMIT $3::bigint
@@ -33,7 +33,7 @@ SELECT coalesce(r.young, least(r.id, q.last_value)) AS id, r.young IS NOT NULL O
 	// OperatorPauses lists the topics that an operator has paused.
 	OperatorPauses = `SELECT topic FROM {outbox_topics} WHERE forwarder = '00000000-0000-0000-0000-000000000000'`
 
-	// PauseTopics makes the table of paused topics say what one forwarder has paused.
+	// PauseTopics replaces the paused topics of one forwarder in the table.
 	//
 	// Arguments: own id, topics, failures, since when in seconds, errors.
 	PauseTopics = `WITH resumed AS (

@@ -1,14 +1,14 @@
 package sqltext
 
-// The history of a message of the inbox stands in its row too: the statements that record a failed attempt, mark a
-// message dead or do an act of an operator write it. What is handled at first writes none.
+// The history of a message of the inbox is in its row too, written by the statements that record a failed attempt, mark
+// a message dead or perform an act of an operator. A message handled at the first attempt has none.
 const (
-	// NoteInboxAct is the part of the acts on the inbox that notes them, with when the message came first and when it
-	// died, which an act that revives it forgets.
+	// NoteInboxAct is the part of the acts on the inbox that records them, with the times of the first delivery and of
+	// the death, which reviving a message clears.
 	NoteInboxAct = noteInboxAct + `$4::bigint), '[]')`
 
-	// The parts of FailInbox and BuryInbox that note the attempt: a column, the value of it in a new row, and in one that
-	// is there.
+	// The parts of FailInbox and BuryInbox that record the attempt: a column, its value in a new row, and its value in
+	// an existing row.
 	noteColumn       = `, history`
 	noteFirstFailure = `,
         jsonb_build_array(jsonb_build_object('at', statement_timestamp(), 'attempt', 1, 'error', left($3::text, 256)))`

@@ -2,16 +2,15 @@ package sqltext
 
 // The statements of package idempotency: requests that were begun, and their answers.
 const (
-	// ClaimKey decides in one statement whether a request is ours to carry out, which is its first column: it is not
-	// if one of the same identity was, and has not expired. One that expired is replaced, note and answer together. A
-	// concurrent copy waits here for the first one's transaction, and no longer than it is told, by a lock_timeout
-	// that ends with the statement: the handler's own statements are to wait as they would without us. The second
-	// column says whether COMMIT may wait for a standby, as in ClaimInbox.
+	// ClaimKey decides in one statement whether the caller must carry out a request, the first column: it is false if a
+	// request of the same identity was carried out and has not expired. An expired one is replaced, with its note and
+	// answer. A concurrent copy waits here for the first one's transaction, bounded by a lock_timeout that ends with
+	// the statement, so that the handler's own statements wait as long as they would without us. The second column
+	// tells whether COMMIT may wait for a standby, as in ClaimInbox.
 	//
-	// An error is 55P03 if the other one is not done in time.
+	// The error is 55P03 if the other transaction does not end in time.
 	//
-	// Arguments: tenant, method, route, key, fingerprint, retention in seconds, how long to wait at most in
-	// milliseconds (text).
+	// Arguments: tenant, method, route, key, fingerprint, retention in seconds, longest wait in milliseconds (text).
 	ClaimKey = `WITH was AS MATERIALIZED (SELECT current_setting('lock_timeout') AS lock_timeout),
 waits AS MATERIALIZED (SELECT w.lock_timeout, set_config('lock_timeout', $7::text, true) AS waits FROM was w),
 claimed AS (
@@ -27,7 +26,7 @@ SELECT c.ours IS NOT NULL, current_setting('synchronous_standby_names') <> '',
        set_config('lock_timeout', w.lock_timeout, true)
   FROM waits w LEFT JOIN claimed c ON true`
 
-	// ReadAnswer reads what ClaimKey found. The status is NULL if its handler committed without an answer.
+	// ReadAnswer reads the request that ClaimKey found. The status is NULL if its handler committed without an answer.
 	//
 	// Arguments: tenant, method, route, key.
 	ReadAnswer = `SELECT i.fingerprint, i.status, i.header, i.body FROM {idempotency} i
@@ -39,13 +38,13 @@ SELECT c.ours IS NOT NULL, current_setting('synchronous_standby_names') <> '',
 	StoreAnswer = `UPDATE {idempotency} i SET status = $5::int, header = $6::bytea, body = $7::bytea
  WHERE i.tenant = $1::text AND i.method = $2::text AND i.route = $3::text AND i.key = $4::text`
 
-	// StoreAnswerMarked is StoreAnswer for a transaction that has the mark: behind a COMMIT of the handler's it must
-	// not commit by itself.
+	// StoreAnswerMarked is StoreAnswer for a transaction that has the mark: after a COMMIT by the handler it must not
+	// commit on its own.
 	StoreAnswerMarked = StoreAnswer + ` AND ` + isMarked
 
-	// CleanKeys deletes one batch of requests, with their answers, that have expired. Their rows say when.
+	// CleanKeys deletes one batch of expired requests, with their answers. Their rows have the time of expiry.
 	//
-	// Arguments: batch size, by when they must have expired (RFC 3339 text, empty = now).
+	// Arguments: batch size, time by which they must have expired (RFC 3339 text, empty = now).
 	CleanKeys = `DELETE FROM {idempotency} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {idempotency}
      WHERE expires_at <= coalesce(nullif($2::text, '')::timestamptz, statement_timestamp())

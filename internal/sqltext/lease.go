@@ -1,23 +1,23 @@
 package sqltext
 
-// The statements by which forwarders share the lanes of a scope. Every change of a lane's owner
-// compares and raises its epoch, so two that decide on old knowledge cannot both succeed.
+// The statements with which forwarders share the lanes of a scope. Every change of a lane's owner compares and raises
+// its epoch, so of two forwarders that decide on stale data only one succeeds.
 const (
-	// LockForwarders keeps others from joining while one checks whether it may. It stops nothing else: a process
-	// that is frozen while it has the lock must not keep the others from renewing their leases.
+	// LockForwarders keeps others from joining while one checks whether it may. It blocks nothing else: a process that
+	// is suspended while it has the lock must not keep the others from renewing their leases.
 	LockForwarders = `SELECT pg_advisory_xact_lock(` + forwardersLock + `)`
 
-	// LockToJoin is LockForwarders with limits. The server ends the session of one that stops between two statements of
-	// this transaction, and frees the lock. Others wait for longer than that takes, and no longer. The functions run from
-	// left to right.
+	// LockToJoin is LockForwarders with limits. The server ends the session of a process that stops between two
+	// statements of this transaction, and frees the lock. Others wait only slightly longer than that takes. The
+	// functions run from left to right.
 	//
 	// Arguments: how long this session may be idle in the transaction, how long it waits for a lock, in milliseconds.
 	LockToJoin = `SELECT set_config('idle_in_transaction_session_timeout', $1::text, true),
        set_config('lock_timeout', $2::text, true),
        pg_advisory_xact_lock(` + forwardersLock + `)::text`
 
-	// JoinLockHolder says which session has the lock of LockForwarders: its pid, what it is (state, program and address,
-	// as far as the role may see), and for how many seconds it has been in that state.
+	// JoinLockHolder returns the session that has the lock of LockForwarders: its pid, its state, program and address
+	// as far as the role may see them, and the seconds for which it has been in that state.
 	JoinLockHolder = `SELECT l.pid, concat_ws(', ', nullif(a.state, ''), nullif(a.application_name, ''),
        host(a.client_addr)),
        coalesce(extract(epoch FROM clock_timestamp() - a.state_change), 0)::float8
@@ -29,10 +29,11 @@ const (
 
 	forwardersLock = `hashtextextended('forwarders of ' || {outbox_text}, 0)`
 
-	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. It waits since the
-	// first of its set began to: the sets take turns, not the forwarders. One whose lease ran out must wait anew.
+	// AnnounceForwarder writes the heartbeat row of a forwarder that waits for its turn. Its wait counts from that of
+	// the first forwarder of its set: the sets take turns, not the forwarders. After its lease expires it must wait
+	// again.
 	//
-	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds, what it says of itself (JSON),
+	// Arguments: own id, scope, topics (sorted; empty = all), name, lease time in seconds, facts about itself (JSON),
 	// its own time (seconds since 1970).
 	AnnounceForwarder = `INSERT INTO {forwarders} AS mine (id, scope, topics, name, expires_at, facts, waiting_since)
 SELECT $1::uuid, $2::text, $3::text[], $4::text, clock_timestamp() + $5::float8 * interval '1 second',
@@ -47,8 +48,8 @@ ON CONFLICT (id) DO UPDATE
        expires_at = excluded.expires_at, facts = excluded.facts`
 
 	// ForwardersAhead lists the live forwarders that one must wait for: those whose topics overlap with its own under
-	// another scope, or differ under the same one, and that are at work or wait since before it. That they are at work
-	// comes first.
+	// another scope, or differ under the same one, and that are running or have waited for longer. Running ones come
+	// first.
 	//
 	// Arguments: own id.
 	ForwardersAhead = `SELECT f.scope, f.name, array_to_string(f.topics, ', '), f.waiting_since IS NOT NULL
@@ -59,39 +60,39 @@ ON CONFLICT (id) DO UPDATE
    AND (f.waiting_since IS NULL OR (f.waiting_since, f.scope, f.topics) < (mine.waiting_since, mine.scope, mine.topics))
  ORDER BY f.waiting_since NULLS FIRST, f.id LIMIT 10`
 
-	// JoinForwarders ends the wait of a forwarder, and has its lease begin now: what was done since it was announced may
-	// have taken most of that.
+	// JoinForwarders ends the wait of a forwarder, and starts its lease again: the steps since its announcement may
+	// have taken most of the lease.
 	//
 	// Arguments: own id, lease time in seconds.
 	JoinForwarders = `UPDATE {forwarders} SET waiting_since = NULL,
   expires_at = clock_timestamp() + $2::float8 * interval '1 second'
  WHERE id = $1::uuid AND waiting_since IS NOT NULL`
 
-	// CreateLanes writes those lanes of a scope that are missing. Their epochs start with the transaction id, so that they
-	// are above those that the lanes had if they were forgotten meanwhile: each change of an epoch was a transaction.
+	// CreateLanes writes the missing lanes of a scope. Their epochs start with the transaction id, so that they exceed
+	// those of lanes that were deleted meanwhile: each change of an epoch was a transaction.
 	//
 	// Arguments: scope.
 	CreateLanes = `INSERT INTO {lanes} (scope, lane, epoch)
 SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 63) AS n ON CONFLICT DO NOTHING`
 
-	// Heartbeat renews the lease. It touches no row if that has run out: others may have joined since that
-	// could not have before, so the forwarder must join anew.
+	// Heartbeat renews the lease. It changes no row if the lease has expired: others may have joined since, so the
+	// forwarder must join again.
 	//
-	// Arguments: own id, lease time in seconds, whether the forwarder is shutting down and has no share any more.
+	// Arguments: own id, lease time in seconds, whether the forwarder is shutting down and no longer has a share.
 	Heartbeat = `UPDATE {forwarders} SET expires_at = clock_timestamp() + $2::float8 * interval '1 second',
   leaving = $3::bool
  WHERE id = $1::uuid AND expires_at > clock_timestamp()`
 
-	// TellForwarder changes what a forwarder says of itself.
+	// TellForwarder updates the facts that a forwarder writes about itself.
 	//
-	// Arguments: own id, what it says (JSON), its own time (seconds since 1970).
+	// Arguments: own id, facts (JSON), its own time (seconds since 1970).
 	TellForwarder = `UPDATE {forwarders}
    SET facts = facts || $2::jsonb || jsonb_build_object('clock_ahead', $3::float8 - extract(epoch FROM clock_timestamp()))
  WHERE id = $1::uuid`
 
-	// Members lists the forwarders whose leases have not run out by the clock: whether each is of a scope and is to have
-	// lanes, in how many seconds its lease runs out, until when it lasts in microseconds, and how many seconds a lease of
-	// it lasts (0 = it does not say).
+	// Members lists the forwarders whose leases have not expired: whether each belongs to a scope and gets lanes, the
+	// seconds until its lease expires, the time of expiry in microseconds, and the length of a lease in seconds (0 =
+	// unknown).
 	//
 	// Arguments: scope.
 	Members = `SELECT f.id::text, f.scope = $1::text AND NOT f.leaving AND f.waiting_since IS NULL,
@@ -100,10 +101,10 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
   FROM {forwarders} f
  WHERE f.expires_at > clock_timestamp() AND isfinite(f.expires_at) ORDER BY f.id`
 
-	// ExpireForwarder ends the lease of a forwarder that has not renewed it for as long as it lasts. The clock does not
-	// show that after it was set back.
+	// ExpireForwarder ends the lease of a forwarder that has not renewed it for the length of a lease. The clock does
+	// not show that after it was set back.
 	//
-	// Arguments: its id, until when its lease lasts, as Members said.
+	// Arguments: its id, time of expiry as returned by Members.
 	ExpireForwarder = `UPDATE {forwarders} f SET expires_at = clock_timestamp() WHERE f.id = $1::uuid AND ` + expiry +
 		` = $2::bigint`
 
@@ -116,19 +117,18 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
   FROM {lanes} l LEFT JOIN {forwarders} f ON f.id = l.owner AND f.expires_at > clock_timestamp()
  WHERE l.scope = $1::text AND l.lane BETWEEN 0 AND 63 ORDER BY l.lane`
 
-	// TakeLanes takes lanes whose epoch is still the one that was read and whose owner is not alive. It gives them epochs
-	// above all that the owner-to-be had of them: those in the table may be older, after a crash that lost commits, or a
-	// restore.
+	// TakeLanes takes lanes whose epoch has not changed and whose owner is not alive. It sets epochs above all that the
+	// new owner had of them: those in the table may be older, after a crash that lost commits, or a restore.
 	//
-	// Arguments: scope, own id, lanes, epochs, the highest epochs that one had.
+	// Arguments: scope, own id, lanes, epochs, the highest epochs that the new owner had.
 	TakeLanes = `UPDATE {lanes} l SET owner = $2::uuid, epoch = greatest(l.epoch, c.had) + 1
   FROM unnest($3::bigint[], $4::bigint[], $5::bigint[]) AS c(lane, epoch, had)
  WHERE l.scope = $1::text AND l.lane = c.lane AND l.epoch = c.epoch
    AND NOT EXISTS (SELECT FROM {forwarders} f WHERE f.id = l.owner AND f.expires_at > clock_timestamp())
 RETURNING l.lane, l.epoch`
 
-	// RetakeLanes raises the epochs of one's own lanes. It is how a forwarder starts anew with lanes that it has: what it
-	// found out under the old epochs, and did not settle yet, must not count any more.
+	// RetakeLanes raises the epochs of one's own lanes. A forwarder uses it to start again with its lanes: results
+	// under the old epochs that are not settled yet must not count.
 	//
 	// Arguments: those of TakeLanes.
 	RetakeLanes = `UPDATE {lanes} l SET epoch = greatest(l.epoch, c.had) + 1
@@ -136,24 +136,24 @@ RETURNING l.lane, l.epoch`
  WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = c.lane AND l.epoch = c.epoch
 RETURNING l.lane, l.epoch`
 
-	// ReleaseLanes gives lanes back. The epoch rises when somebody takes them.
+	// ReleaseLanes releases lanes. The epoch rises when a forwarder takes them.
 	//
 	// Arguments: scope, own id, lanes, epochs.
 	ReleaseLanes = `UPDATE {lanes} l SET owner = NULL
   FROM unnest($3::bigint[], $4::bigint[]) AS c(lane, epoch)
  WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = c.lane AND l.epoch = c.epoch`
 
-	// LeaveForwarders deletes the heartbeat row, and what it says of topics.
+	// LeaveForwarders deletes the heartbeat row, and the forwarder's paused topics.
 	//
 	// Arguments: own id.
 	LeaveForwarders = `WITH topics AS (DELETE FROM {outbox_topics} WHERE forwarder = $1::uuid)
 DELETE FROM {forwarders} WHERE id = $1::uuid`
 
-	// ForgetForwarders deletes what is left of forwarders that are gone: heartbeat rows that ran out long ago, the lanes
-	// of scopes without any, and the topics that they had paused. It must be run in a transaction that has run
-	// LockForwarders, or the lanes of a forwarder that joins may vanish.
+	// ForgetForwarders deletes the rows of forwarders that are gone: heartbeat rows that expired long ago, the lanes of
+	// scopes without any, and the topics that they had paused. It must run in a transaction after LockForwarders, or
+	// the lanes of a forwarder that joins may vanish.
 	//
-	// Arguments: how long ago in seconds.
+	// Arguments: age in seconds.
 	ForgetForwarders = `WITH gone AS (
     DELETE FROM {forwarders} WHERE expires_at < clock_timestamp() - $1::float8 * interval '1 second' RETURNING id
 ), topics AS (

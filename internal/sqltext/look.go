@@ -1,14 +1,14 @@
 package sqltext
 
-// The statements that look whether an outbox without a forwarder has work.
+// The statements that poll an outbox without a forwarder for work.
 const (
-	// Look says up to which number ids were handed out, the lowest transaction id in progress, the next one to be
-	// assigned, whether the server is a standby, whether something is ready above a number, and in how many seconds
-	// something falls due (NULL: nothing waits). The last two are looked at only if the number is another one than that of
-	// the argument, or on request, when all that is ready counts. So an outbox where nothing happens costs one row. The
-	// number, the snapshot and the next id are taken in the order that Fetch explains.
+	// Look returns the last id drawn from the sequence, the lowest transaction id in progress, the next one to be
+	// assigned, whether the server is a standby, whether a message above a given id is ready, and the seconds until one
+	// falls due (NULL: none waits). The last two are read only if the id differs from the argument, or on request, when
+	// all ready messages count. So an idle outbox costs one row. The id, the snapshot and the next transaction id are
+	// taken in the order that Fetch explains.
 	//
-	// Arguments: the number that is remembered, whether to look at everything, topics (empty = all).
+	// Arguments: the last id seen, whether to read everything, topics (empty = all).
 	Look = `WITH clock AS MATERIALIZED (
     SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap FROM {outbox_id_seq} s
 ), now AS MATERIALIZED (
@@ -37,18 +37,18 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
                    ORDER BY o.lane, o.due_at LIMIT 1) r) END::float8
   FROM now`
 
-	// LookMany says up to which number ids were handed out by each of many sequences of one database; 0 for one that is
-	// missing, or that the role may not read, so that a look of its own says why.
+	// LookMany returns the last ids drawn from many sequences of one database; 0 for a sequence that is missing or that
+	// the role may not read, whose own poll then returns the error.
 	//
-	// Arguments: sequences, as they are written in SQL.
+	// Arguments: sequences, as SQL.
 	LookMany = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.id, 'SELECT') THEN pg_sequence_last_value(s.id) END, 0)
   FROM (SELECT n.ord, to_regclass(n.name) AS id FROM unnest($1::text[]) WITH ORDINALITY AS n(name, ord)) s
  ORDER BY s.ord`
 
-	// LookAtQueues says of each of many queues of one database up to which number ids were handed out, 0 if that cannot be
-	// read, and how many updates of rows were counted, which comes late, and may be lost.
+	// LookAtQueues returns for each of many queues of one database the last id drawn, 0 if it cannot be read, and the
+	// number of counted row updates, which is delayed and may be lost.
 	//
-	// Arguments: sequences and tables, as they are written in SQL.
+	// Arguments: sequences and tables, as SQL.
 	LookAtQueues = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.sequence,
        'SELECT') THEN pg_sequence_last_value(s.sequence) END, 0),
        coalesce(pg_stat_get_tuples_updated(s.relation), 0)
@@ -56,8 +56,8 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
           FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS n(sequence, relation, ord)) s
  ORDER BY s.ord`
 
-	// RestOfQueue says up to which number ids were handed out, whether there is a message that is not done and does not
-	// wait, and in how many seconds the next one falls due (NULL: none waits).
+	// RestOfQueue returns the last id drawn, whether there is an unfinished message that does not wait, and the seconds
+	// until the next one falls due (NULL: none waits).
 	RestOfQueue = `WITH clock AS MATERIALIZED (SELECT last_value - (NOT is_called)::int AS last FROM {queue_id_seq})
 SELECT c.last,
        EXISTS (SELECT FROM {queue} q WHERE q.state = 'processing' AND q.due_at IS NULL)

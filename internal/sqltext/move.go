@@ -3,7 +3,7 @@ package sqltext
 // The statements of package move. {messages} and {offsets} are tables of watermill-sql, {payload} is the payload as
 // bytea; the package fills them in.
 const (
-	// DescribeTable returns the name of a table as SQL, with its schema, beside each of its columns and their types.
+	// DescribeTable returns the qualified name of a table as SQL, with each of its columns and their types.
 	//
 	// Arguments: the table as SQL.
 	DescribeTable = `SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), a.attname::text,
@@ -12,13 +12,13 @@ const (
   JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
  WHERE c.oid = to_regclass($1::text) ORDER BY a.attnum`
 
-	// QueueDelays says whether a queue is that of a subscriber that delays: it makes an index by the time.
+	// QueueDelays reports whether a queue belongs to a delaying subscriber, which creates an index by time.
 	//
 	// Arguments: the table as SQL.
 	QueueDelays = `SELECT EXISTS (SELECT FROM pg_index i
  WHERE i.indrelid = to_regclass($1::text) AND pg_get_indexdef(i.indexrelid) LIKE '%_watermill_delayed_until%')`
 
-	// LogPosition returns how far a consumer group of a log has come, and keeps its subscribers waiting: they lock that
+	// LogPosition returns the position of a consumer group in a log, and keeps its subscribers waiting: they lock that
 	// row as well.
 	//
 	// Arguments: consumer group.
@@ -34,8 +34,8 @@ const (
 	BeginLog = `INSERT INTO {offsets} (consumer_group, offset_acked, last_processed_transaction_id)
 VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 
-	// LogIsForeign says whether a log, or the position of a consumer group, holds transaction ids that this server has not
-	// handed out yet: it was restored here from another one, and can tell no more which of its rows are new.
+	// LogIsForeign reports whether a log, or the position of a consumer group, has transaction ids that this server has
+	// not assigned yet: it was restored from another server, and no longer shows which of its rows are new.
 	//
 	// Arguments: consumer group.
 	LogIsForeign = `SELECT EXISTS (
@@ -44,9 +44,9 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
     OR EXISTS (SELECT FROM {offsets} p WHERE p.consumer_group = $1::text
                   AND p.last_processed_transaction_id >= pg_snapshot_xmax(pg_current_snapshot()))`
 
-	// ReadLog reads a log past a position, in the order and with the caution of its subscriber.
+	// ReadLog reads a log past a position, in the order and with the visibility rules of its subscriber.
 	//
-	// Arguments: transaction id, offset, how many rows.
+	// Arguments: transaction id, offset, largest number of rows.
 	ReadLog = `SELECT m."offset", m.transaction_id::text, m.uuid::text, {payload},
        coalesce(m.metadata::text, '{}')
   FROM {messages} m
@@ -60,7 +60,7 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 	AdvanceLog = `UPDATE {offsets} SET last_processed_transaction_id = $2::text::xid8, offset_acked = $3::bigint ` +
 		`WHERE consumer_group = $1::text`
 
-	// CountLog counts what lies past the position of a consumer group; that of one that never read is the beginning.
+	// CountLog counts the rows past the position of a consumer group; a group that never read begins at the start.
 	//
 	// Arguments: consumer group.
 	CountLog = `SELECT count(*) FROM {messages} m
@@ -68,9 +68,9 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
        coalesce((SELECT p.last_processed_transaction_id FROM {offsets} p WHERE p.consumer_group = $1::text), '0'::xid8),
        coalesce((SELECT p.offset_acked FROM {offsets} p WHERE p.consumer_group = $1::text), 0))`
 
-	// ReadQueue reads and locks rows of a queue that are not acked, past an offset.
+	// ReadQueue reads and locks unacked rows of a queue past an offset.
 	//
-	// Arguments: offset, how many rows.
+	// Arguments: offset, largest number of rows.
 	ReadQueue = `SELECT m."offset", '', m.uuid::text, {payload}, coalesce(m.metadata::text, '{}')
   FROM {messages} m WHERE NOT m.acked AND m."offset" > $1::bigint ORDER BY m."offset" LIMIT $2::bigint FOR UPDATE`
 
@@ -79,7 +79,7 @@ VALUES ($1::text, 0, '0') ON CONFLICT DO NOTHING`
 	// Arguments: offsets.
 	AckQueue = `UPDATE {messages} SET acked = true WHERE "offset" = ANY ($1::bigint[])`
 
-	// CountUnacked counts what is not acked.
+	// CountUnacked counts unacked rows.
 	CountUnacked = `SELECT count(*) FROM {messages} m WHERE NOT m.acked`
 
 	// WriteLog and WriteQueue write messages as watermill-sql's publisher does, in the order of the arrays.
@@ -93,12 +93,12 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
 
 	fromArrays = ` FROM unnest($1::text[], $2::bytea[], $3::text[]) AS m(uuid, payload, metadata)`
 
-	// PayloadType returns the type of the payload of a table of the user's. All that is in braces below is the user's SQL.
+	// PayloadType returns the type of the payload in a user's table. The parts in braces below are the user's SQL.
 	PayloadType = `SELECT pg_typeof((SELECT {payload} FROM {table} m LIMIT 0))::text`
 
-	// ReadOwn reads and locks rows of a table of the user's past an ID.
+	// ReadOwn reads and locks rows of a user's table past an ID.
 	//
-	// Arguments: ID as text or NULL, how many rows.
+	// Arguments: ID as text or NULL, largest number of rows.
 	ReadOwn = `SELECT m.{id}::text, coalesce({uuid}::text, ''), coalesce({topic}::text, ''), coalesce({key}::text, ''),
        {payload},
        (SELECT coalesce(jsonb_object_agg(e.key, e.value) FILTER (WHERE e.value IS NOT NULL), '{}') FROM jsonb_each_text(
@@ -108,34 +108,35 @@ SELECT m.uuid, {payload}, m.metadata::json` + fromArrays
   FROM {table} m WHERE {pending} AND ($1::text IS NULL OR m.{id} > $1::text::{id_type})
  ORDER BY m.{id} LIMIT $2::bigint FOR UPDATE OF m`
 
-	// MarkOwn and DeleteOwn say of rows of a table of the user's that they are sent, and return of each whether it is
-	// pending nevertheless.
+	// MarkOwn and DeleteOwn mark rows of a user's table as sent, and return for each whether it is still pending.
 	//
 	// Arguments: IDs as text.
 	MarkOwn = `UPDATE {table} m SET {assignments} WHERE m.{id} = ANY ($1::text[]::{id_type}[]) ` +
 		`RETURNING coalesce({pending}, false)`
 	DeleteOwn = `DELETE FROM {table} m WHERE m.{id} = ANY ($1::text[]::{id_type}[]) RETURNING false`
 
-	// CountOwn counts what is pending in a table of the user's.
+	// CountOwn counts pending rows of a user's table.
 	CountOwn = `SELECT count(*) FROM {table} m WHERE {pending}`
 
 	// BuryMessage writes a message that is dead from the start.
 	//
-	// Arguments: uuid, topic, payload, metadata (JSON text), why.
+	// Arguments: uuid, topic, payload, metadata (JSON text), reason.
 	BuryMessage = `INSERT INTO {outbox} (uuid, topic, payload, metadata, dead_at, last_error)
 VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::text)`
 
-	// BoundLockWaits bounds each wait for a lock until the transaction ends, whatever bound the role or the database has.
+	// BoundLockWaits bounds each wait for a lock until the transaction ends, overriding the role's and the database's
+	// bound.
 	//
 	// Arguments: the bound, as in SET; 0 = none.
 	BoundLockWaits = `SELECT set_config('lock_timeout', $1::text, true)`
 
-	// LogHolder, QueueHolder, OwnHolder and PendingHolder look at the row that a move is to lock next, and return it if
-	// another transaction has locked it, with the session of that: row, process, role, application, for how many seconds
-	// its transaction is open, or NULL where that may not be seen. A row that several transactions share is not found.
+	// LogHolder, QueueHolder, OwnHolder and PendingHolder read the row that a move is to lock next, and return it if
+	// another transaction has locked it, with that session: row, process, role, application, and the age of its
+	// transaction in seconds, or NULL if it may not be seen. A row with a shared lock of several transactions is not
+	// found.
 	//
-	// Arguments: consumer group; offset of the row that was locked last; its ID as text or NULL; its id, and whether those
-	// are wanted that are not due yet.
+	// Arguments: consumer group; offset of the row that was locked last; its ID as text or NULL; its id, and whether to
+	// include rows that are not due yet.
 	LogHolder = `SELECT p.consumer_group::text, ` + holderOf + `{offsets} p` + locked +
 		`p.xmax AND p.consumer_group = $1::text`
 	QueueHolder = `SELECT n.row, ` + holderOf + `(SELECT m."offset"::text AS row, m.xmax AS by FROM {messages} m
@@ -153,9 +154,9 @@ VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::t
 	// LiveForwarders lists forwarders of the outbox that have not ended, or whose lease has not run out.
 	LiveForwarders = `SELECT f.name FROM {forwarders} f WHERE f.expires_at > clock_timestamp() ORDER BY f.name LIMIT 10`
 
-	// ReadPending reads and locks messages that are not settled, past an id, with the time that each is delayed to.
+	// ReadPending reads and locks unsettled messages past an id, with the times until which they are delayed.
 	//
-	// Arguments: id, whether those are wanted that are not due yet, how many rows.
+	// Arguments: id, whether to include messages that are not due yet, largest number of rows.
 	ReadPending = `SELECT o.id, o.uuid, o.topic, o.key, o.payload, o.metadata::text,
        CASE WHEN o.attempts = 0 AND o.due_at > clock_timestamp()
             THEN to_char(least(o.due_at, timestamptz '9999-12-30 00:00Z') AT TIME ZONE 'UTC',
@@ -172,6 +173,6 @@ VALUES ($1::text, $2::text, $3::bytea, $4::text::jsonb, clock_timestamp(), $5::t
 	// Arguments: ids.
 	DeleteRows = `DELETE FROM {outbox} WHERE id = ANY ($1::bigint[])`
 
-	// CountPending counts messages that are not settled.
+	// CountPending counts unsettled messages.
 	CountPending = `SELECT count(*) FROM {outbox} o WHERE o.published_at IS NULL AND o.dead_at IS NULL`
 )

@@ -29,9 +29,9 @@ type Tables struct {
 	Idempotency string
 }
 
-// life tells one life of the server, and of the sequence of ids, from another: when the server was started, what a
-// crash, a promotion and a restored backup empty, and the file of the sequence, which a restart of the
-// sequence replaces. It is NULL from a crash until somebody runs BeginLife.
+// life identifies an incarnation of the server and of the sequence of ids: the start time of the server, a row in a
+// table that a crash, a promotion and a restored backup empty, and the file of the sequence, which restarting the
+// sequence replaces. It is NULL from a crash until BeginLife runs.
 const life = `(SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' ' || l.token::text || ' ' ||
                                  pg_relation_filenode({outbox_id_seq_text}::regclass)::text FROM {outbox_life} l)`
 
@@ -121,7 +121,7 @@ func (n Tables) Render(statement string) string {
 	return r.Replace(strings.ReplaceAll(statement, "{life}", life))
 }
 
-// renderer is kept, as most programs have one set of names, and it costs more to make than to use.
+// renderer is cached, as most programs have one set of names, and it costs more to make than to use.
 type renderer struct {
 	of Tables
 	*strings.Replacer
@@ -184,7 +184,7 @@ func (n Tables) OutboxName() string {
 	return n.qualified(n.Outbox)
 }
 
-// Channel returns the name of the channel on which commits of messages are notified.
+// Channel returns the name of the notification channel for commits of messages.
 func (n Tables) Channel() string {
 	h := fnv.New64a()
 	h.Write([]byte(n.OutboxName()))
@@ -198,7 +198,7 @@ func (n Tables) qualified(table string) string {
 	return Quote(n.Schema) + "." + Quote(table)
 }
 
-// InSchema renders the placeholder of an index where a statement takes the schema with its name.
+// InSchema renders the placeholder of an index for statements that take a schema with its name.
 func (n Tables) InSchema(index string) string {
 	if n.Schema == "" {
 		return n.Render(index)

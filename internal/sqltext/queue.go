@@ -98,7 +98,7 @@ SELECT k.source, k.message_id, CASE WHEN k.done THEN 2 ELSE 3 END, k.hash
 UNION ALL
 SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
-	// KnownMessages lists those of some messages that have a row: EnqueueMessages stored nothing of the others.
+	// KnownMessages lists those of some messages that have a row: EnqueueMessages did not store the others.
 	//
 	// Arguments: sources, message ids.
 	KnownMessages = `SELECT q.source, q.message_id FROM unnest($1::text[], $2::text[]) AS i(source, message_id)
@@ -122,9 +122,9 @@ SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 	onAStandby = `(SELECT CASE WHEN current_setting('synchronous_standby_names') = '' THEN true
                      ELSE pg_logical_emit_message(true, 'watermill_outbox', '') IS NOT NULL END)`
 
-	// SeeMessage notes that a message came by and says whether it was done before, and whether its content was another
-	// one. A row that is locked is not waited for: it is not done, or will never be anything else. COMMIT may wait for a
-	// standby, as in EnqueueMessages.
+	// SeeMessage records that a message arrived, and returns whether it was done before, and whether its content
+	// differed. It does not wait for a locked row: that is not done, or will never be anything else. COMMIT may wait
+	// for a standby, as in EnqueueMessages.
 	//
 	// Arguments: source, message id, hash (bytea, may be NULL).
 	SeeMessage = `WITH known AS MATERIALIZED (
@@ -153,15 +153,16 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
 	// Arguments: source, message id.
 	GetMessage = `SELECT ` + queueColumns + ` FROM {queue} q WHERE q.source = $1 AND q.message_id = $2`
 
-	// queueColumns are those of a message. What no client can read, infinity for one, must not spoil the whole batch.
+	// queueColumns are the columns of a message. Values that clients cannot read, such as infinity, must not fail the
+	// batch.
 	queueColumns = `q.id, q.source, q.message_id, q.topic, q.key, q.state, q.payload, q.metadata::text, q.hash,
        ` + firstSeenAt + `, ` + lastSeenAt + `, CASE WHEN isfinite(q.due_at) THEN q.due_at END, CASE
   WHEN isfinite(q.expires_at) THEN q.expires_at END,
        q.attempts, coalesce(q.last_error, '')`
 
-	// MarkProcessing says that the caller works on a message. One without a topic is never claimed; a dead one may
-	// be claimed again, with all its attempts, and all the time for them. A row comes back if there is such a message; one
-	// that is done stays done.
+	// MarkProcessing records that the caller works on a message. One without a topic is never claimed; a dead one may
+	// be claimed again, with all its attempts and its full time. It returns a row if the message exists; a done message
+	// stays done.
 	//
 	// Arguments: source, message id.
 	MarkProcessing = `WITH marked AS (
@@ -173,7 +174,7 @@ SELECT coalesce((SELECT done FROM touched), (SELECT done FROM known), (SELECT do
 )
 SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
 
-	// MarkProcessed marks a message done, also if another owner has it.
+	// MarkProcessed marks a message done, even if another owner has it.
 	//
 	// Arguments: source, message id, whether the payload stays.
 	MarkProcessed = `WITH marked AS (
@@ -186,7 +187,7 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 )
 SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT FROM marked))`
 
-	// MarkDead marks a message dead, also if another owner has it, unless it is done.
+	// MarkDead marks a message dead, even if another owner has it, unless it is done.
 	//
 	// Arguments: source, message id, reason.
 	MarkDead = `WITH marked AS (
@@ -198,10 +199,11 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 
 	stateOf = `SELECT q.state FROM {queue} q WHERE q.source = $1 AND q.message_id = $2`
 
-	// CleanQueue deletes one batch of messages that were done longer ago than the retention, or only seen, and not since.
-	// Nothing else is ever deleted.
+	// CleanQueue deletes one batch of messages that were done, or only seen, longer ago than the retention. Nothing
+	// else is ever deleted.
 	//
-	// Arguments: retention in seconds, batch size, from when the retention is counted back (RFC 3339 text, empty = now).
+	// Arguments: retention in seconds, batch size, time from which the retention counts back (RFC 3339 text, empty =
+	// now).
 	CleanQueue = `WITH old AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.state = 'done' AND q.done_at < coalesce(nullif($3::text, '')::timestamptz,

@@ -1,15 +1,16 @@
 package sqltext
 
-// The statements for single messages. They are run after one for many was refused: a constraint or trigger that
-// somebody has put on the table refuses the update of some rows, and with them the whole statement.
+// The statements for single messages. They run after a statement for many was refused: a constraint or trigger that a
+// user added to the table refuses the update of some rows, and so fails the whole statement.
 const (
 	// ListClaimable lists messages that a claim may have chosen.
 	//
-	// Each list picks some of them at random, of the given topics last: where many are refused, others do not wait for
-	// these.
+	// Each list picks some of them at random, those of the given topics last: where many are refused, the others do not
+	// wait behind them.
 	//
-	// Arguments: ids to leave out, topics that come last, how many to list, how many rows of each index to list them of,
-	// topics (NULL = all), topics to leave out, whether to leave out messages that were being handled when a process died.
+	// Arguments: ids to leave out, topics that come last, largest number to list, rows of each index to pick them from,
+	// topics (NULL = all), topics to leave out, whether to leave out messages that were being handled when a process
+	// died.
 	ListClaimable = listedColumns + `
   FROM ((SELECT q.* FROM {queue} q
           WHERE q.state = 'processing' AND q.due_at IS NULL AND ` + claimable + ` ORDER BY q.id LIMIT $4::int)
@@ -22,7 +23,7 @@ const (
 
 	// ListExpired lists messages without an owner that were not handled in time.
 	//
-	// Arguments: as the first of ListClaimable, whether to list messages too that are not due.
+	// Arguments: the first of ListClaimable, whether to include messages that are not due.
 	ListExpired = listedColumns + `
   FROM (SELECT q.* FROM {queue} q
          WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
@@ -54,9 +55,9 @@ const (
             AND NOT ($7::bool AND q.crashes > 0) AND q.owner IS NULL AND ` + notPaused + `
             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
 
-	// ClaimMessage is ClaimReady, ClaimTopics or ClaimExpired of one message.
+	// ClaimMessage is ClaimReady, ClaimTopics or ClaimExpired for one message.
 	//
-	// Arguments: source, message id, owner, lease in seconds, whether it is one that was not handled in time.
+	// Arguments: source, message id, owner, lease in seconds, whether it was not handled in time.
 	ClaimMessage = `WITH locked AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.source = $1 AND q.message_id = $2 AND q.state = 'processing' AND q.owner IS NULL
@@ -68,7 +69,7 @@ const (
       FROM locked f WHERE q.ctid = f.ctid
     RETURNING ` + queueColumns + orUnchanged
 
-	// ReapMessage is ReapLeases of one message.
+	// ReapMessage is ReapLeases for one message.
 	//
 	// Arguments: source, seconds of wait by attempt, attempts after which a message is dead (NULL = never), message id.
 	ReapMessage = `WITH locked AS MATERIALIZED (
@@ -82,7 +83,7 @@ const (
       FROM locked l WHERE q.ctid = l.ctid
     RETURNING ` + queueColumns + orUnchanged
 
-	// ExpireMessage is ExpireMessages of one message.
+	// ExpireMessage is ExpireMessages for one message.
 	//
 	// Arguments: source, message id.
 	ExpireMessage = `WITH locked AS MATERIALIZED (
@@ -95,19 +96,20 @@ const (
       FROM locked l WHERE q.ctid = l.ctid
     RETURNING ` + queueColumns + orUnchanged
 
-	// orUnchanged ends a statement for one message: a row with the state 'unchanged' says that a trigger kept the row that
-	// it locked as it was.
+	// orUnchanged ends a statement for one message: a row with the state 'unchanged' means that a trigger kept the
+	// locked row from changing.
 	orUnchanged = `
 )
 SELECT * FROM changed
 UNION ALL
 SELECT 0, '', '', '', '', 'unchanged', ` + noContent + ` FROM locked WHERE NOT EXISTS (SELECT FROM changed)`
 
-	// RowTriggers says whether a trigger may keep rows of the queue as they are.
+	// RowTriggers reports whether a trigger may keep rows of the queue from changing.
 	RowTriggers = `SELECT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = to_regclass({queue_text}) AND NOT t.tgisinternal
   AND t.tgenabled <> 'D' AND t.tgtype::int & 19 = 19)`
 
-	// StillHeld says whether any of an owner's messages are its own after a statement that settled fewer than it was to.
+	// StillHeld reports whether an owner still has any of its messages after a statement that settled fewer than
+	// requested.
 	//
 	// Arguments: owner, sources, message ids, attempts so far (NULL = any number).
 	StillHeld = `SELECT count(*) > 0

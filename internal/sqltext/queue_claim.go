@@ -1,7 +1,7 @@
 package sqltext
 
-// The statements by which owners take messages. A claim takes no row that has an owner, also if its lease is over:
-// reaping gives that back first, and charges it.
+// The statements with which owners claim messages. A claim takes no row with an owner, even if its lease is over:
+// reaping releases it first, and charges an attempt.
 const (
 	// ClaimReady takes rows that were never claimed, past a mark and in the order of their ids. Its first row is no
 	// message but a header, with the state '':
@@ -148,9 +148,9 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 
 	ofTopicsAsked = `($10::text[] IS NULL OR q.topic = ANY ($10::text[]))`
 
-	// ClaimExpired takes rows that were not handled in time, for stores with an OnDead. One that
-	// waits, as it does when that has failed, is taken when it falls due: those behind it have their turn first. Payloads
-	// have room as in ClaimReady, and each row says at its end whether more is left for want of that.
+	// ClaimExpired claims rows that were not handled in time, for stores with an OnDead. A message that waits, because
+	// OnDead failed, is claimed when it falls due: those behind it have their turn first. Payloads have room as in
+	// ClaimReady, and each row ends with whether more is left for lack of room.
 	//
 	// Arguments: owner, lease in seconds, limit, room for payloads in bytes, ids to leave out.
 	ClaimExpired = `WITH late AS MATERIALIZED (
@@ -174,11 +174,10 @@ RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weigh
 	noContent = `''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
 		`NULL::timestamptz, 0, ''`
 
-	// ReleaseLostClaims gives back, without a charge, what an owner has beside the messages that it knows of: what a claim
-	// took whose answer never came. It looks at the beginning of either index, and waits for no lock, because claims wait
-	// for it.
+	// ReleaseStrays releases, without a charge, messages of an owner that it does not know of: those of a claim whose
+	// reply was lost. It reads the beginning of either index, and waits for no lock, because claims wait for it.
 	//
-	// Arguments: owner, sources and message ids of what it knows, how many rows of either index to look at.
+	// Arguments: owner, sources and message ids of the known messages, rows of either index to read.
 	ReleaseLostClaims = `WITH fresh AS MATERIALIZED (
     SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS stray FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $4::int
@@ -197,10 +196,10 @@ UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NU
 	unknown = `(q.source, q.message_id) NOT IN (SELECT k.source, k.message_id FROM unnest($2::text[], $3::text[]) ` +
 		`AS k(source, message_id))`
 
-	// RenewLeases gives the caller's leases another while and returns whose they still are. A row that is locked is in a
-	// handler's transaction, which keeps it from everybody else anyhow.
+	// RenewLeases extends the caller's leases and returns the messages that it still has. A locked row is in a
+	// handler's transaction, which keeps others from it anyway.
 	//
-	// With each comes whether it was renewed: a trigger may have kept it as it was.
+	// Each row shows whether it was renewed: a trigger may have kept it from changing.
 	//
 	// Arguments: owner, sources, message ids, lease in seconds.
 	RenewLeases = `WITH held AS MATERIALIZED (

@@ -60,6 +60,6 @@ SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(
                                   WHERE w.fits AND q.ctid = w.ctid AND q.state = 'processing' AND q.owner IS NULL
                                     FOR UPDATE OF q SKIP LOCKED) r`
 
-	// pageRows is a number and no argument: the planner thinks of one that it does not know as a tenth of the table.
+	// pageRows is a constant and not an argument: the planner takes an unknown limit for a tenth of the table.
 	pageRows = `10000`
 )

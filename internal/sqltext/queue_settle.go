@@ -15,7 +15,7 @@ package sqltext
 // LATERAL has one row looked up after another, and of a LIMIT that it does not know the planner expects a tenth, which
 // is too few to read the table for.
 const (
-	// AckMessages marks messages done. Their rows stay, so that copies are known.
+	// AckMessages marks messages done. Their rows stay, so that copies are recognised.
 	//
 	// Arguments: owner, sources, message ids, whether the payload stays too.
 	AckMessages = heldDone + `
@@ -25,10 +25,10 @@ UPDATE {queue} q
          ELSE '{}' END
 ` + ofHeld
 
-	// AbandonMessages charges an attempt and has messages come back after a while: the given one, or that of the attempt.
+	// AbandonMessages charges an attempt and retries messages after a wait: the given one, or that of the attempt.
 	//
-	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait by attempt, attempts after
-	// which a message is dead (NULL = never), attempts so far (NULL = any number).
+	// Arguments: owner, sources, message ids, error ("" = keep the last one), seconds of wait by attempt, attempts
+	// after which a message is dead (NULL = never), attempts so far (NULL = any number).
 	AbandonMessages = heldBack + `
 UPDATE {queue} q
    SET attempts = ` + oneMore + `, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL,
@@ -40,7 +40,7 @@ UPDATE {queue} q
 
 	// FailMessages marks messages dead.
 	//
-	// Arguments: owner, sources, message ids, reason, how many attempts it charges.
+	// Arguments: owner, sources, message ids, reason, number of attempts to charge.
 	FailMessages = heldBack + `
 UPDATE {queue} q
    SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL,
@@ -48,9 +48,8 @@ UPDATE {queue} q
 ` + ofHeld + `
 ` + behindSavepoint
 
-	// HoldMessages locks messages of an owner for as long as its transaction lasts, as that of a handler does which has
-	// acked them: a call that stores a copy meanwhile does not wait for it. For each comes back how many leases of it were
-	// reaped.
+	// HoldMessages locks messages of an owner until its transaction ends, like that of a handler that has acked them: a
+	// call that stores a copy meanwhile does not wait. It returns for each the number of its leases that were reaped.
 	//
 	// Arguments: owner, sources, message ids.
 	HoldMessages = held + `FOR UPDATE OF q) f
@@ -58,9 +57,9 @@ UPDATE {queue} q
 )
 SELECT h.crashes FROM held h`
 
-	// ReleaseMessages gives messages back without charge.
+	// ReleaseMessages releases messages without a charge.
 	//
-	// Arguments: owner, sources, message ids, error ("" = leave the last one), seconds of wait.
+	// Arguments: owner, sources, message ids, error ("" = keep the last one), seconds of wait.
 	ReleaseMessages = heldBack + `
 UPDATE {queue} q
    SET due_at = clock_timestamp() + $5::float8 * interval '1 second', last_error = coalesce(nullif($4::text, ''),
@@ -122,8 +121,8 @@ UPDATE {queue} q SET state = 'dead', last_error = 'expired'` + NoteExpired + `
   WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
 
-	// oneMore attempt, as far as there is such a number: a row that SQL has given the highest must not fail those beside
-	// it.
+	// oneMore is one more attempt, up to the largest number: a row to which SQL gave that number must not fail the
+	// batch.
 	oneMore = `(least(q.attempts, 2147483646) + 1)`
 
 	reaped = `attempts = ` + oneMore + `, crashes = least(q.crashes, 2147483646) + 1, last_error = 'lease expired',
@@ -134,13 +133,14 @@ RETURNING ` + queueColumns
 
 	leaseOver = `q.owner IS NOT NULL AND q.locked_until < statement_timestamp()`
 
-	// held are looked up once, whatever is joined with them: a CTE that is materialized. Nothing joins by anything but the
-	// place, as the limit is one that the planner does not know, not even when it knows the arguments.
+	// held looks the rows up once, whatever is joined with them: a materialized CTE. Everything joins by ctid, as the
+	// planner never knows the limit, not even when it knows the arguments.
 	heldDone = held + `OFFSET 0) f
      LIMIT (SELECT cardinality($2::text[]))
 )`
-	// heldBack are those of a statement that gives them back, in a transaction that is marked before. They are locked in
-	// the order of the arguments, however the table is read: Enqueue waits for them, and may have locked others.
+	// heldBack finds the rows for a statement that releases them, in a transaction that is marked before. They are
+	// locked in the order of the arguments, however the table is read: Enqueue waits for them, and may have locked
+	// others.
 	heldBack = held + `FOR UPDATE OF q) f
      LIMIT (SELECT CASE WHEN ` + givingBack + ` THEN cardinality($2::text[]) END)
 )`

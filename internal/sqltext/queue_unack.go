@@ -1,7 +1,7 @@
 package sqltext
 
 const (
-	// AckMessage is AckMessages that returns a note for UnackMessage of each message that it marks done.
+	// AckMessage is AckMessages that also returns a note for UnackMessage for each message marked done.
 	//
 	// Arguments: those of AckMessages.
 	AckMessage = AckMessages + `
@@ -10,9 +10,9 @@ RETURNING ` + ackNote
 	// AckBatch is AckMessage for many messages. It also returns their ids.
 	AckBatch = AckMessage + `, q.source, q.message_id`
 
-	// UnackMessage makes a message that is done its owner's again. Its handler ended the transaction by itself, the ack
-	// with it, and what else belonged to that transaction was lost. If it was made pending since, and is done once more,
-	// it has another note.
+	// UnackMessage returns a done message to its owner. The handler ended the transaction itself, and with it the ack,
+	// and the rest of that transaction was lost. If the message was made pending since and is done again, it has
+	// another note.
 	//
 	// Arguments: source, message id, owner, lease in seconds, payload, metadata (JSON text), note.
 	UnackMessage = `UPDATE {queue} q

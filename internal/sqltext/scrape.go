@@ -1,11 +1,11 @@
 package sqltext
 
-// Scrape is what a monitoring system wants to know each few seconds, in one statement: what package admin counts with
-// several. Each row says what it is about (outbox, inbox, queue, unhandled, reads, paused, forwarders, lanes), of which
-// topic (empty = all, in reads), consumer or scope, in which state or by which pauser, how many, whether there may be
-// more, and how old the oldest is in seconds.
+// Scrape returns the figures for a monitoring system, every few seconds, in one statement, where package admin uses
+// several. Each row has a kind (outbox, inbox, queue, unhandled, reads, paused, forwarders, lanes), a topic (empty =
+// all, in reads), consumer or scope, a state or pauser, the count, whether there may be more, and the age of the oldest
+// in seconds.
 //
-// Arguments: those of CountDead, and how many to count of each lane.
+// Arguments: those of CountDead, and the largest count per lane.
 const Scrape = `SELECT 'outbox', s.topic, 'dead', s.n::float8, s.more, s.oldest::float8
   FROM (` + CountDead + `) AS s(topic, n, more, oldest)
 UNION ALL

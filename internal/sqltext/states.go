@@ -1,10 +1,9 @@
 package sqltext
 
 const (
-	// WalkIndexes has the statements of a transaction go by indexes. Of a table that was never analyzed, or is not as it
-	// was, the planner may think that all of a topic is few rows, and sort them; and to compile a statement takes longer
-	// than to run it. A plan for any arguments, which a connection makes after a few times, would look for one topic
-	// through those before it.
+	// WalkIndexes makes the statements of a transaction use indexes. For a table without current statistics the planner
+	// may underestimate the rows of a topic, and sort them; and compiling a statement takes longer than running it. A
+	// generic plan, which a connection makes after a few runs, would search for one topic through those before it.
 	WalkIndexes = `SELECT set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
        set_config('enable_sort', 'off', true),
        set_config('jit', 'off', true), set_config('plan_cache_mode', 'force_custom_plan', true)`
@@ -13,19 +12,19 @@ const (
 	OutboxState = `CASE WHEN o.published_at IS NOT NULL THEN CASE WHEN o.dead_at IS NULL THEN 'done' ELSE 'discarded' END
                 WHEN o.dead_at IS NOT NULL THEN 'dead' ELSE ` + pendingState + ` END`
 
-	// What was delayed and is due is ready. So is what an operator sends again: it counts an attempt, see RequeueOutbox,
-	// and has no error.
+	// A delayed message that is due is ready. So is a message that an operator requeued: it counts an attempt, see
+	// RequeueOutbox, and has no error.
 	pendingState = `CASE WHEN ` + failed + ` THEN 'failing' WHEN o.due_at > statement_timestamp() THEN 'delayed' ` +
 		`ELSE 'ready' END`
 	failed = `(o.attempts > 0 AND o.last_error IS NOT NULL)`
 
-	// These are the words of the indexes by topic.
+	// These are the conditions of the indexes by topic.
 	isDead    = `o.dead_at >= '-infinity' AND o.published_at IS NULL`
 	isFailing = `o.attempts >= 1 AND o.published_at IS NULL AND o.dead_at IS NULL`
 	// Among the latter are messages that are sent again. However many they are, a step looks at so many and no more.
 	wentWrong = `(o.dead_at IS NOT NULL OR o.last_error IS NOT NULL)`
 
-	// InboxState is the state of a row of the inbox. A discarded row has both times. One that was revived has failed in no
+	// InboxState is the state of a row of the inbox. A discarded row has both times. A revived one has no failed
 	// attempt since: its message is ready to be handled when it is delivered.
 	InboxState = `CASE WHEN i.processed_at IS NOT NULL THEN CASE WHEN i.dead_at IS NULL THEN 'done' ELSE 'discarded' END
                 WHEN i.dead_at IS NOT NULL THEN 'dead' WHEN i.attempts = 0 THEN 'ready' ELSE 'failing' END`
@@ -35,13 +34,13 @@ const (
 	receivedAt   = `least(greatest(i.received_at, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') ` +
 		`AS received_at`
 
-	// QueueState is the state of a row of the queue. Those that are being worked on count by what they were before.
+	// QueueState is the state of a row of the queue. Rows being processed count by their state before.
 	QueueState = `CASE q.state WHEN 'processing' THEN ` + dueState + ` ELSE q.state END`
 
-	// dueState is that of what is to be processed. What was delayed and is due is ready.
+	// dueState is the state of an unfinished row. A delayed message that is due is ready.
 	dueState = `CASE WHEN q.attempts > 0 THEN 'failing'
   WHEN q.due_at > statement_timestamp() AND NOT ` + unhandled + ` THEN 'delayed' ELSE 'ready' END`
-	// queueSince is since when a message waits; one that has an owner does not.
+	// queueSince is the time since when a message waits; one with an owner does not.
 	queueSince = `CASE WHEN q.owner IS NULL THEN least(greatest(
   CASE WHEN q.attempts = 0 AND q.state = 'processing' AND q.due_at <= statement_timestamp() AND isfinite(q.due_at) AND NOT ` + unhandled + `
   THEN q.due_at ELSE q.first_seen_at END, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')

@@ -5,44 +5,44 @@ import (
 	"strings"
 )
 
-// Store is one of the three tables of messages as package admin works with it. Outbox, Inbox and Queue describe theirs
-// below: columns, states, and the index that finds the rows of a state. All statements are made from that.
+// Store is one of the three tables of messages for package admin. Outbox, Inbox and Queue below describe their columns,
+// states, and the index that finds the rows of a state. All statements are made from that.
 type Store struct {
-	// Page has a statement for each state, and "newest " and the state where the order can be turned around; "rows" finds
-	// all states, "ids" named rows, "find" rows by the name alone. Group groups rows of a state by their error.
+	// Page has a statement for each state, and "newest " and the state where the order can be reversed; "rows" finds
+	// all states, "ids" named rows, "find" rows only by name. Group groups rows of a state by their error.
 	Page, Group map[string]string
 	Act         map[string]string // by verb
-	Show        string            // describes rows, in the order in which they are named
+	Show        string            // reads rows, in the given order
 	Payload     string
 	History     string
 	OldDead     string // finds messages that have been dead for long, as Act takes them
 }
 
-// columns are SQL expressions for what a message has.
+// columns are the SQL expressions for the properties of a message.
 type columns struct {
 	table, alias, named                          string // named: this row is w.owner, w.name
 	owner, name, id, uuid, topic, key, about     string
-	version                                      string // another one if the content was replaced
+	version                                      string // changes when the content is replaced
 	state, attempts, crashes, created, due, dead string
 	died                                         string // when a dead message died; NULL = unknown
 	settled, error, metadata, payload            string
 	match                                        string // finds a row by $17
-	all                                          string // columns that scans read, so without the payload
+	all                                          string // columns that scans read: without the payload
 	free                                         string // rows that an operator may change
 	note                                         string
-	drawn                                        string // or nothing
+	drawn                                        string // or empty
 	scans, groups                                map[string]scan
-	acts                                         map[string]string // what an act sets
+	acts                                         map[string]string // assignments of an act
 }
 
-// scan is how an index finds rows: of each part the first so many in its order. Parts are merged by merge, complete up
-// to the horizon: the first of the places at which a part was not read to its end.
+// scan is how an index finds rows: the first rows of each part in its order. merge merges the parts, complete up to the
+// horizon: the first place at which a part was not read to its end.
 type scan struct{ parts, index, after, order, at, merge string }
 
-// A scan has these arguments: topic, key, owner, part of the error, times between which the message was written, states
-// ('{}' = all), at how many rows of each part it looks, how many it returns, the largest id, the place after which it
-// goes on (owner, time, name, id), owners and names of the rows that are meant, what to find, at how many rows it looks
-// at all, and attempts that a row must have had. Texts that are empty mean any.
+// The arguments of a scan: topic, key, owner, part of the error, times between which the message was written, states
+// ('{}' = all), rows to read of each part, rows to return, the largest id, the place to continue after (owner, time,
+// name, id), owners and names of the selected rows, text to find, rows to read in all, and the smallest number of
+// attempts. Empty texts match everything.
 const (
 	scanTemplate = `WITH RECURSIVE args AS (
     SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text[], $8::bigint, $9::bigint, $10::bigint,
@@ -91,10 +91,10 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
  WHERE {index}{free} AND {died} < statement_timestamp() - $1::float8 * interval '1 second'
    AND ($3::text[] = '{}' OR {topic} = ANY ($3::text[])) ORDER BY {order} LIMIT $2::bigint`
 
-	// What another session has locked is skipped, and counted.
+	// Rows locked by other sessions are skipped, and counted.
 	//
 	// Arguments: owners, names, states in which the rows must still be, entry in the audit log, their new error,
-	// versions: a message of the queue may have been enqueued again since, with other content.
+	// versions: a message of the queue may have been enqueued again since, with different content.
 	actTemplate = `WITH args AS (SELECT $5::text), free AS MATERIALIZED (
     SELECT r.* FROM unnest($1::text[], $2::text[], $6::bigint[]) WITH ORDINALITY AS w(owner, name, version, n) CROSS JOIN LATERAL (
            SELECT {owner} AS owner, {name} AS name FROM {from}
@@ -111,8 +111,7 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
 )
 SELECT count(*)`
 
-	// drawn is an id that is drawn after something was changed: by the sequence a Group sees that an outbox at rest has
-	// work.
+	// drawn draws an id after a change: a Group notices by the sequence that an idle outbox has work.
 	drawn    = `CASE WHEN count(*) > 0 THEN nextval({outbox_id_seq_text}) END`
 	readable = `timestamptz '1970-01-02 00:00Z' AND timestamptz '9999-12-30 00:00Z'`
 )
@@ -152,7 +151,7 @@ func newStore(c columns) *Store {
 			by.at = "NULL::timestamptz"
 		}
 		from := from
-		if by.index == named { // one after another, whatever the planner thinks of the table
+		if by.index == named { // one after another, regardless of the planner's estimates
 			from = "(SELECT DISTINCT * FROM unnest($15::text[], $16::text[])) AS w(owner, name) CROSS JOIN LATERAL (SELECT " + c.all + " FROM {from} WHERE {named} LIMIT 1) " + c.alias
 			by.index = "true"
 		}
@@ -173,5 +172,5 @@ func newStore(c columns) *Store {
 	return s
 }
 
-// named is the index of a scan of rows that are named.
+// named is the index of a scan of selected rows.
 const named = "named"

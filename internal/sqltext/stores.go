@@ -1,6 +1,6 @@
 package sqltext
 
-// Outbox has indexes by lane of what is ready or waits, and by topic of what is dead or fails.
+// Outbox has indexes by lane on ready and waiting rows, and by topic on dead and failing rows.
 var Outbox = newStore(columns{
 	table: "{outbox} o", named: "o.id = w.name::bigint", owner: "''::text", name: "o.id::text", id: "o.id", version: "0::bigint", uuid: "o.uuid",
 	topic: "o.topic", key: "o.key", about: "o.topic", state: OutboxState, attempts: "o.attempts", crashes: "0",
@@ -52,7 +52,7 @@ func byDue(is string) scan {
 	}
 }
 
-// Inbox has its rows by consumer, and those that are dead or were not handled by consumer and time.
+// Inbox finds its rows by consumer, and dead or unhandled ones by consumer and time.
 var Inbox = newStore(columns{
 	table: "{inbox} i", named: "i.consumer = w.owner AND i.message_id = w.name", owner: "i.consumer", name: "i.message_id",
 	id: "0::bigint", version: "0::bigint", uuid: "i.message_id", topic: "''::text", key: "''::text", about: "i.consumer", state: InboxState,
@@ -87,8 +87,8 @@ func ofConsumer(index string) scan {
 		"i.consumer DESC, i.received_at DESC, i.message_id DESC", "", "@n"}
 }
 
-// Queue has no lanes, and no index by topic: its rows are found as claims find them. A message that somebody works on
-// is left alone, and one without a topic, which is no work, as it is.
+// Queue has no lanes, and no index by topic: its rows are found as claims find them. Messages being processed, and
+// messages without a topic, are not changed.
 var Queue = newStore(columns{
 	table: "{queue} q", named: "q.source = w.owner AND q.message_id = w.name", owner: "q.source", name: "q.message_id",
 	id: "q.id", version: "hashtextextended(q.id || ' ' || extract(epoch FROM q.last_seen_at), 0)", uuid: "q.message_id", topic: "q.topic", key: "q.key", about: "q.topic", state: QueueState,
@@ -123,7 +123,7 @@ var Queue = newStore(columns{
 var waiting = scan{onePart, "q.state = 'processing' AND q.due_at IS NOT NULL",
 	"(q.due_at, q.id) > ($12::timestamptz, $14::bigint)", "q.due_at, q.id", "q.due_at", "@n"}
 
-// created is a time that every client can read; readableOf leaves out one that no client can.
+// created is a time that every client can read; readableOf leaves out times that none can.
 func created(column string) string {
 	return "least(greatest(" + column + ", timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')"
 }
@@ -133,11 +133,11 @@ func readableOf(column string) string {
 }
 
 // Requeue makes messages of the outbox pending again. due_at is not NULL and attempts not 0: such a row has left the
-// part of the index that is read past a mark, and blocks its key until it is sent. All of a batch fall due at one
-// moment, so that those of a key leave in the order of their ids. What is locked is skipped, and with it what follows
-// it under its key, here and in the batches after this one: the keys are returned as JSON.
+// part of the index that is read past a cursor, and blocks its key until it is sent. A batch falls due at one moment,
+// so that the messages of a key leave in id order. Locked rows are skipped, and with them later rows of their keys,
+// here and in the following batches: the keys are returned as JSON.
 //
-// Arguments: those of acts, with keys to skip in the place of an error.
+// Arguments: those of acts, with keys to skip instead of an error.
 const Requeue = `WITH args AS (SELECT $1::text[]), meant AS MATERIALIZED (
     SELECT o.id, o.key FROM {outbox} o
      WHERE o.id = ANY ($2::text[]::bigint[]) AND ` + OutboxState + ` = ANY ($3::text[]) AND o.key <> ALL ($5::text[])

@@ -1,11 +1,10 @@
 package sqltext
 
-// The statements of admin.Trend and of estimates. The rows that are kept are the history: each says when it was written
-// and when it was published. So nothing is stored for it, and a look at some rows by their ids costs the same however
-// many there are.
+// The statements of admin.Trend and of estimates. The kept rows are the history: each has the times when it was written
+// and published. So nothing more is stored, and sampling rows by id costs the same however many there are.
 const (
-	// TrendBounds are the smallest id, the first one that was written at a time or later, and the largest. Ids rise as
-	// messages are written, so it is found by halving.
+	// TrendBounds returns the smallest id, the first one written at or after a time, and the largest. Ids ascend in the
+	// order of writing, so it searches by bisection.
 	//
 	// Arguments: the time (RFC 3339 text).
 	TrendBounds = `WITH RECURSIVE ends AS MATERIALIZED (
@@ -21,10 +20,10 @@ const (
 )
 SELECT e.lo, (SELECT max(s.lo) FROM search s), e.hi FROM ends e`
 
-	// TrendSample looks at rows of random ids, or at all where there are few, and counts them by topic and by the steps in
-	// which they were written and published.
+	// TrendSample reads rows with random ids, or all rows if there are few, and counts them by topic and by the steps
+	// in which they were written and published.
 	//
-	// Arguments: first and last id, how many ids, when the first step begins (RFC 3339 text), seconds of a step.
+	// Arguments: first and last id, number of ids, start of the first step (RFC 3339 text), seconds of a step.
 	TrendSample = `WITH pick AS MATERIALIZED ( -- by itself, as no index is looked through for what is random
     SELECT CASE WHEN $2::bigint - $1::bigint < $3::bigint THEN $1::bigint + i
            ELSE $1::bigint + floor(random() * ($2::bigint - $1::bigint + 1))::bigint END AS id
@@ -39,17 +38,17 @@ SELECT r.topic, floor(extract(epoch FROM r.created_at - $4::text::timestamptz) /
          FROM {outbox} o WHERE o.id = p.id LIMIT 1) r
  GROUP BY 1, 2, 3`
 
-	// OutboxPages is how many pages the outbox has now.
+	// OutboxPages returns the number of pages of the outbox.
 	OutboxPages = `SELECT (pg_relation_size({outbox_text}::regclass) + coalesce((SELECT sum(pg_relation_size(i.inhrelid))
   FROM pg_inherits i WHERE i.inhparent = {outbox_text}::regclass), 0))::bigint / current_setting('block_size')::bigint`
 
-	// SampleOutbox counts what is not settled in a part of the pages, by topic and state.
+	// SampleOutbox counts unsettled messages in a sample of the pages, by topic and state.
 	//
-	// Arguments: how much of the pages, in percent.
+	// Arguments: percentage of the pages.
 	SampleOutbox = `SELECT o.topic, ` + OutboxState + `, count(*) FROM {outbox} o TABLESAMPLE SYSTEM ($1::float8::real)
  WHERE o.published_at IS NULL GROUP BY 1, 2`
 
-	// QueuePages and SampleQueue are the same of the queue.
+	// QueuePages and SampleQueue do the same for the queue.
 	QueuePages  = `SELECT pg_relation_size(to_regclass('{queue}')) / current_setting('block_size')::bigint`
 	SampleQueue = `SELECT q.topic, ` + QueueState + `, count(*) FROM {queue} q TABLESAMPLE SYSTEM ($1::float8::real)
  WHERE q.state IN ('processing', 'dead') GROUP BY 1, 2`

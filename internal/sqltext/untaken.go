@@ -1,10 +1,10 @@
 package sqltext
 
-// Untaken finds topics whose messages wait although no live forwarder takes them, with how many of them it saw. It
-// looks at the oldest that are ready in each lane, so that it costs the same in any backlog, and passes by what is
-// young: its forwarder may be about to start.
+// Untaken finds topics whose messages wait although no live forwarder takes them, and the number of messages found. It
+// reads the oldest ready messages of each lane, so that it costs the same with any backlog, and skips young messages,
+// whose forwarder may be about to start.
 //
-// Arguments: how many it looks at in each lane, age in seconds.
+// Arguments: messages to read in each lane, age in seconds.
 const Untaken = `WITH live AS MATERIALIZED (
     SELECT f.topics FROM {forwarders} f WHERE f.expires_at > clock_timestamp()
 )

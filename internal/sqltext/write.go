@@ -1,9 +1,9 @@
 package sqltext
 
 // InsertMessages writes messages in the order of the arrays. The arrays of due times (RFC 3339 text) and delays
-// (seconds on the database's clock) may be NULL as a whole, and an empty text or a negative number says none. A time
-// that has passed delays nothing: the message is ready, in its place among those of its key. unnest hands its rows out
-// in order and the defaults are computed as they pass, so ids rise with the position in the arrays.
+// (seconds on the database's clock) may be NULL as a whole; an empty text or a negative number means none. A time in
+// the past does not delay: the message is ready, in its place among those of its key. unnest returns its rows in order
+// and the defaults are computed on the way, so ids ascend with the position in the arrays.
 //
 // It fails with text.RowsMissing if a trigger kept a row from being stored, so that the transaction cannot commit: the
 // statement may be sent together with COMMIT. RETURNING names no column, for which the writer would need SELECT.
@@ -22,16 +22,16 @@ WHERE `
 const allStored = ` RETURNING 1)
 SELECT FROM (SELECT 1) AS one LIMIT (SELECT CASE count(*) WHEN cardinality($1::text[]) THEN 0 ELSE -1 END FROM stored)`
 
-// A transaction that a handler gets is marked with a setting that ends with it. What is written in it and COMMIT check
-// the mark, because a handler may send COMMIT or ROLLBACK as plain SQL, and begin another transaction, or chain one.
+// A handler's transaction is marked with a setting that ends with it. Writes in it, and COMMIT, check the mark, because
+// a handler may send COMMIT or ROLLBACK as plain SQL, and begin or chain another transaction.
 const (
 	// MarkTx is a SET and not a SELECT, which would take a snapshot before OnBegin can choose the isolation level.
 	MarkTx = `set local watermill_outbox.tx = 'open'`
 
-	// isMarked is true, or fails with NotMarked, an SQLSTATE that hardly anything else has.
+	// isMarked is true, or fails with NotMarked, an SQLSTATE that hardly any other error has.
 	isMarked = `width_bucket(0, 0, 1, CASE current_setting('watermill_outbox.tx', true) WHEN 'open' THEN 1 ELSE 0 END) > 0`
 
-	// NotMarked is the SQLSTATE of statements in a transaction that has no mark.
+	// NotMarked is the SQLSTATE of statements in a transaction without the mark.
 	NotMarked = "2201G"
 
 	// CheckTx fails without the mark.
@@ -41,7 +41,7 @@ const (
 	InsertMarked = insertMessages + isUTF8 + ` AND ` + isMarked + allStored
 )
 
-// Notify tells listeners that messages were committed.
+// Notify notifies listeners that messages were committed.
 //
-// Arguments: channel, the sender.
+// Arguments: channel, sender.
 const Notify = `SELECT pg_notify($1, $2)`
