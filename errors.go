@@ -83,7 +83,7 @@ var (
 
 	// ErrClosed is returned by a closed publisher, forwarder or subscriber.
 	//
-	// Cure: make another one, or stop the callers first.
+	// Cure: make another one, or stop its callers before you close it.
 	ErrClosed = errors.New("outbox: closed")
 
 	errNilTx = core.NilTx

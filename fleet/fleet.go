@@ -15,7 +15,7 @@ import (
 
 // ErrUnknownDatabase is returned for a key that the last discovery did not return, or not in a usable form.
 //
-// Cure: add it, and wait for Config.RefreshInterval.
+// Cure: add the database to the discovery, and wait for Config.RefreshInterval.
 var ErrUnknownDatabase = errors.New("fleet: unknown database")
 
 // closeTimeout is how long Run waits for handles that are still in use.

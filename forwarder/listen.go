@@ -24,7 +24,7 @@ func (e *engine) heard(n core.Notification) {
 // connection is down are found by polling.
 func (e *engine) listen(ctx context.Context) {
 	// Cause: its connection broke, or the pool is full.
-	// Cure: until it works, they are found by polling.
+	// Cure: they are found by polling.
 	report := trouble.Log{Logger: e.logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second

@@ -7,7 +7,7 @@ import (
 var (
 	// ErrNotFound is returned for a message that is not in the table, or whose Enqueue has not committed yet.
 	//
-	// Cure: call AlreadyProcessed first, which waits for that Enqueue.
+	// Cure: if its Enqueue has not committed yet, call AlreadyProcessed first, which waits for it.
 	ErrNotFound = errors.New("queue: message not found")
 
 	// ErrInvalid is returned for an invalid argument, such as an ID without a source. Nothing of the call was done.

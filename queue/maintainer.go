@@ -149,7 +149,7 @@ func (m *maintainer) run(ctx context.Context) {
 // polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.Notification)) {
 	// Cause: its connection broke, or the pool is full.
-	// Cure: until it works, they are found by polling.
+	// Cure: they are found by polling.
 	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
 	wait := newBackOff(100*time.Millisecond, 30*time.Second)
 	err := retry(ctx, wait, report.Tell, func(ctx context.Context) error {

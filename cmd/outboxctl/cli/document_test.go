@@ -90,7 +90,7 @@ func document(t *testing.T) string {
 			})
 		}
 	}
-	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have.\n")
+	doc.WriteString("\n## Common flags\n\nCommands name the groups that they have, such as `flags: changes`.\n")
 	for _, g := range groups {
 		fmt.Fprintf(doc, "\nFor %s:\n\n```text\n%s```\n", g.name, g.flags.FlagUsages())
 	}
@@ -146,7 +146,7 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 		}
 	}
 	if len(names) > 0 {
-		fmt.Fprintf(doc, "\n  flags for %s\n", strings.Join(names, ", "))
+		fmt.Fprintf(doc, "\n  flags: %s\n", strings.Join(names, ", "))
 	}
 	doc.WriteString("```\n")
 }

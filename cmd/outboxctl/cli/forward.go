@@ -43,7 +43,7 @@ on the command line replaces one in the environment. For health checks use outbo
 	flags.DurationVar(&cfg.PollInterval, "poll-interval", 500*time.Millisecond, "fallback when no notification arrives")
 	flags.BoolVar(&cfg.DisableListen, "no-listen", false, "poll only, without LISTEN")
 	flags.DurationVar(&cfg.PublishTimeout, "publish-timeout", 30*time.Second, "time limit for publishing one message")
-	flags.DurationVar(&cfg.LeaseTTL, "lease-ttl", 10*time.Second, "how long lanes stay with a forwarder that vanished")
+	flags.DurationVar(&cfg.LeaseTTL, "lease-ttl", 10*time.Second, "how long lanes stay with a vanished forwarder")
 	flags.DurationVar(&cfg.CloseTimeout, "close-timeout", 30*time.Second,
 		"how long shutdown waits for publishes in flight")
 	flags.IntVar(&cfg.MaxAttempts, "max-attempts", 10, "failed attempts after which a message is dead; -1 = never")
@@ -57,7 +57,7 @@ on the command line replaces one in the environment. For health checks use outbo
 		"how long inbox rows are kept; none = leave the inbox alone (default: 30d)")
 	flags.Var(&deadRetention, "dead-retention",
 		"how long dead messages are kept before they are discarded (default: forever)")
-	flags.BoolVar(&drain, "drain", false, "publish all ready messages, but for those of other live forwarders, "+
+	flags.BoolVar(&drain, "drain", false, "publish all ready messages, except those of other live forwarders, "+
 		"then exit")
 	flags.StringVar(&format, "log", "text", "`format` of the log: text or json")
 	flags.BoolVar(&debug, "debug", false, "log at debug level")

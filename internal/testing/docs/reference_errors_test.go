@@ -85,7 +85,8 @@ func addsToText(list []printed) (rest []printed) {
 		if p.cure == "none is needed" || strings.Contains(p.text, p.cure) {
 			continue
 		}
-		if p.cause != theDatabase && !isPanic(p.text) && !strings.Contains(p.text, p.cause) {
+		inGodoc := strings.HasPrefix(p.cause, "returned ")
+		if p.cause != theDatabase && !isPanic(p.text) && !inGodoc && !strings.Contains(p.text, p.cause) {
 			p.advice = append(p.advice, p.cause)
 		}
 		if p.cure != "fix what the error names" {
