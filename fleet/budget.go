@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	turn         = 50 * time.Millisecond // for which a connection is left alone after it was opened
+	turn         = 50 * time.Millisecond // how long a new connection is not closed for others
 	lookForIdle  = 20 * time.Millisecond // while a caller waits
 	longWait     = time.Second           // is worth a line in the log,
 	longWaitLine = time.Minute           // at most this often
 	hangUp       = time.Second           // bounds closing a connection
 )
 
-// source is what connections are counted for: the pool of a DSN. Its name is the key of its first target.
+// source is the unit for which connections are counted: the pool of a DSN. Its name is the key of its first target.
 type source struct {
 	name    string
 	failing bool // guarded by budget.mu: the last attempt to connect failed
@@ -36,7 +36,7 @@ type source struct {
 // Cure: raise it, or lower concurrency.
 var errNoPlace = errors.New("fleet: no connection available")
 
-// budget is the places for the connections of all pools. nil has no limit.
+// budget has the slots for the connections of all pools. nil has no limit.
 type budget struct {
 	most     int
 	logger   watermill.LoggerAdapter
@@ -47,13 +47,13 @@ type budget struct {
 	used    map[*source]int
 	free    int
 	queue   list.List // of *waiter
-	leaving int       // connections that are being closed for callers that wait
+	leaving int       // connections being closed for waiting callers
 	idle    list.List // of *idle, longest idle first
 	where   map[*pgx.Conn]*list.Element
 	said    time.Time
 }
 
-// waiter waits for a place.
+// waiter waits for a slot.
 type waiter struct {
 	source *source
 	ready  chan struct{} // closed when it has one
@@ -75,7 +75,7 @@ func newBudget(most int, logger watermill.LoggerAdapter) *budget {
 	}
 }
 
-// take waits for a place, until ctx ends.
+// take waits for a slot, until ctx ends.
 func (b *budget) take(ctx context.Context, s *source) error {
 	b.mu.Lock()
 	if b.free > 0 {
@@ -115,7 +115,7 @@ func (b *budget) take(ctx context.Context, s *source) error {
 	}
 }
 
-// give gives a place back.
+// give releases a slot.
 func (b *budget) give(s *seat) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,7 +136,7 @@ func (b *budget) give(s *seat) {
 	close(w.ready)
 }
 
-// yields says whether a connection is to be closed for a caller that waits. It is called under mu.
+// yields reports whether a connection must be closed for a waiting caller. mu must be held.
 func (b *budget) yields(s *seat) bool {
 	if b.queue.Len() <= b.leaving || s.leaving || time.Since(s.opened) < turn {
 		return false
@@ -146,7 +146,7 @@ func (b *budget) yields(s *seat) bool {
 	return true
 }
 
-// released is called when a connection is given back to its pool. One that is closed here is not taken back.
+// released is called when a connection returns to its pool. A connection closed here does not.
 func (b *budget) released(p *pgxpool.Pool, conn *pgx.Conn) {
 	s := seatOf(conn)
 	if s == nil || conn.IsClosed() || conn.PgConn().IsBusy() || conn.PgConn().TxStatus() != 'I' {
@@ -154,7 +154,7 @@ func (b *budget) released(p *pgxpool.Pool, conn *pgx.Conn) {
 	}
 	b.mu.Lock()
 	yields := b.yields(s)
-	if !yields && b.where[conn] == nil { // makeRoom gives back unused connections
+	if !yields && b.where[conn] == nil { // makeRoom releases unused connections
 		b.where[conn] = b.idle.PushBack(&idle{p, s})
 	}
 	b.mu.Unlock()
@@ -174,7 +174,7 @@ func (b *budget) forget(conn *pgx.Conn) {
 	}
 }
 
-// makeRoom has connections closed that are idle for the longest, as many as are waited for.
+// makeRoom closes the connections that have been idle for longest, as many as callers wait for.
 func (b *budget) makeRoom() {
 	if !b.looking.TryLock() {
 		return
@@ -196,7 +196,7 @@ func (b *budget) makeRoom() {
 	}
 }
 
-// holders says which databases have the places. It is called under mu.
+// holders lists the databases that have the slots. mu must be held.
 func (b *budget) holders() string {
 	names := slices.SortedFunc(maps.Keys(b.used), func(x, y *source) int {
 		return cmp.Or(cmp.Compare(b.used[y], b.used[x]), cmp.Compare(x.name, y.name))

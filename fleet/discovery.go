@@ -17,29 +17,29 @@ import (
 
 // Target is a database, or one set of tables in it.
 type Target struct {
-	// Key names the target: for Get, in logs and in metrics. It is not empty, and no other target of the discovery has it.
+	// Key names the target: for Get, in logs and in metrics. It is not empty, and unique in the discovery.
 	Key string
 	// DSN is the connection string, as pgxpool.ParseConfig takes it. Targets with the same DSN share a pool.
 	DSN string
-	// Tables are the names of its tables; a schema for each tenant, say.
+	// Tables are the names of its tables, for example in a schema for each tenant.
 	Tables outbox.Tables
 }
 
 // Discovery lists the databases.
 type Discovery interface {
-	// Discover returns all targets, in any order. It must return when its context ends. An error leaves those known as
-	// they are. So does an answer without any target, which is more often a fault than meant: it is believed when there
-	// was no other one for Config.RefreshInterval.
+	// Discover returns all targets, in any order. It must return when its context ends. After an error the known
+	// targets stay. They also stay after a result without any target, which is usually a fault: it is accepted when no
+	// other result came for Config.RefreshInterval.
 	Discover(ctx context.Context) ([]Target, error)
 }
 
-// DiscoveryFunc is a function that is a Discovery.
+// DiscoveryFunc implements Discovery by a function.
 type DiscoveryFunc func(ctx context.Context) ([]Target, error)
 
 // Discover calls f.
 func (f DiscoveryFunc) Discover(ctx context.Context) ([]Target, error) { return f(ctx) }
 
-// Static is a Discovery of targets that never change.
+// Static is a Discovery with fixed targets.
 func Static(targets ...Target) Discovery {
 	return DiscoveryFunc(func(context.Context) ([]Target, error) { return targets, nil })
 }
@@ -49,19 +49,19 @@ const (
 	firstRetry      = time.Second // after a discovery that failed
 )
 
-// minEmpty is how many answers without a target there must be before they are believed.
+// minEmpty is the number of results without a target before they are accepted.
 const minEmpty = 3
 
 // Cause: the discovery returned an empty list.
 // Cure: after three of them the databases are removed.
 var errNoTargets = errors.New("discovery returned no database: the known ones are kept for now")
 
-// refresh asks the discovery until ctx is over.
+// refresh polls the discovery until ctx ends.
 func (f *Fleet) refresh(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = min(firstRetry, f.cfg.RefreshInterval), f.cfg.RefreshInterval
 	failing := false
-	empty, emptySince := 0, time.Time{} // answers in a row that had no target
+	empty, emptySince := 0, time.Time{} // consecutive results without a target
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -112,7 +112,7 @@ type answer struct {
 	err     error
 }
 
-// ask asks the discovery once. One that does not come back is given up, and is not asked again before it has.
+// ask polls the discovery once. A call that does not return in time is given up, and the next one waits for its return.
 func (f *Fleet) ask(ctx context.Context) ([]Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(discoverTimeout, f.cfg.RefreshInterval))
 	defer cancel()
@@ -139,7 +139,7 @@ func (f *Fleet) ask(ctx context.Context) ([]Target, error) {
 	}
 }
 
-// apply makes the fleet what a discovery said. Only the goroutine of refresh calls it.
+// apply applies the result of a discovery. Only the goroutine of refresh calls it.
 func (f *Fleet) apply(ctx context.Context, targets []Target) {
 	slices.SortStableFunc(targets, func(a, b Target) int { return strings.Compare(a.Key, b.Key) })
 	wanted, bad := make(map[string]Target, len(targets)), map[string]error{}
@@ -168,7 +168,7 @@ func (f *Fleet) apply(ctx context.Context, targets []Target) {
 	f.swap(wanted, opened, bad)
 }
 
-// swap takes over opened handles and releases removed ones.
+// swap installs opened handles and releases removed ones.
 func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad map[string]error) {
 	var added, changed, removed []string
 	f.mu.Lock()
@@ -221,7 +221,7 @@ func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad ma
 	f.found.Do(func() { close(f.running) })
 }
 
-// some names the first of many keys.
+// some lists the first keys of a long list.
 func some(keys []string) string {
 	slices.Sort(keys)
 	const most = 5

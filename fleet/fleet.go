@@ -32,8 +32,8 @@ type Fleet struct {
 	found     sync.Once
 	life      *life.Life
 
-	background sync.WaitGroup // handles that are open, and the discovery that is under way
-	asked      chan answer    // of refresh alone: of the discovery that is under way
+	background sync.WaitGroup // open handles, and the discovery in flight
+	asked      chan answer    // used only by refresh: the result of the discovery in flight
 
 	mu      sync.Mutex
 	members map[string]*member
@@ -78,7 +78,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	return nil
 }
 
-// end lets go of everything.
+// end releases everything.
 func (f *Fleet) end() {
 	f.mu.Lock()
 	f.ended = true

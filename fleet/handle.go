@@ -24,7 +24,7 @@ const (
 var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again until it does",
 	openTimeout)
 
-// opened is a handle that is open. It outlives its place in the fleet for as long as it is held.
+// opened is an open handle. It stays open while it is held, even after the fleet has removed it.
 type opened struct {
 	target Target
 	db     *outbox.DB
@@ -32,7 +32,7 @@ type opened struct {
 	users  int // guarded by Fleet.mu; the fleet itself is one
 }
 
-// member is a handle's place in the fleet.
+// member is a target of the fleet and its handle.
 type member struct {
 	*opened
 	gone chan struct{}
@@ -79,7 +79,7 @@ func (f *Fleet) Get(key string) (*outbox.DB, error) {
 	return m.db, nil
 }
 
-// find is called under mu.
+// find returns a member. mu must be held.
 func (f *Fleet) find(key string) (*member, error) {
 	if f.ended || f.life.Over() {
 		return nil, outbox.ErrClosed
@@ -97,7 +97,7 @@ func (f *Fleet) find(key string) (*member, error) {
 		key, len(f.keys))
 }
 
-// let gives up one use of a handle and closes it after the last.
+// let ends one use of a handle and closes it after the last.
 func (f *Fleet) let(o *opened) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -115,7 +115,7 @@ func (f *Fleet) let(o *opened) {
 	}()
 }
 
-// openAll opens the missing handles. Each handle that it returns counts one user more: the fleet.
+// openAll opens the missing handles. Each handle that it returns has one more user: the fleet.
 func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[string]*opened, map[string]error) {
 	all, failed := map[string]*opened{}, map[string]error{}
 	var mu sync.Mutex // guards both
@@ -125,7 +125,7 @@ func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[stri
 		f.mu.Lock()
 		m, old := f.members[key], f.open[t]
 		if old != nil && (m == nil || m.opened != old) {
-			old.users++ // it is back, and still held
+			old.users++ // the target is back, and its handle still held
 			all[key] = old
 		}
 		f.mu.Unlock()
@@ -174,8 +174,8 @@ func (f *Fleet) keep(t Target, db *outbox.DB, closeIt func()) *opened {
 	return o
 }
 
-// openOwn has Config.Open open a handle. A call that does not come back when its time is over is given up, so that it
-// delays no other target, and is not repeated before it has.
+// openOwn opens a handle with Config.Open. A call that does not return in time is given up, so that it delays no other
+// target, and is not repeated before it returns.
 func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
 	f.mu.Lock()
 	hangs := f.opening[t]
@@ -231,7 +231,7 @@ func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
 	}
 }
 
-// shielded calls code of the user's.
+// shielded calls the user's code, and recovers from its panics.
 func shielded(fn func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -30,7 +30,7 @@ var errBadDSN = errors.New(
 	"DSN cannot be parsed: it is not shown, as it may contain a password: pgxpool.ParseConfig documents its two " +
 		"forms; write special characters in the password of a URL as %xx")
 
-// openDSN makes a handle on the pool of a DSN, which connects when it is used.
+// openDSN makes a handle on the pool of a DSN, which connects on first use.
 func (f *Fleet) openDSN(t Target) (*outbox.DB, func(), error) {
 	if t.DSN == "" {
 		return nil, nil, errors.New("DSN is empty")
@@ -58,7 +58,7 @@ func (f *Fleet) openDSN(t Target) (*outbox.DB, func(), error) {
 	return db, func() { f.leave(t.DSN, p) }, nil
 }
 
-// leave closes a pool after its last handle. It waits for connections that are in use.
+// leave closes a pool after its last handle. It waits for connections in use.
 func (f *Fleet) leave(dsn string, p *pool) {
 	f.mu.Lock()
 	p.users--
@@ -104,7 +104,7 @@ func (f *Fleet) poolConfig(t Target) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// tracer tells the budget which connections are idle, and what cannot be connected to.
+// tracer reports to the budget which connections are idle, and which databases cannot be connected to.
 type tracer struct {
 	budget *budget
 	source *source
@@ -116,7 +116,7 @@ func (tracer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData
 
 func (t tracer) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
 	if errors.Is(data.Err, errNoPlace) {
-		return // it was not tried
+		return // no attempt was made
 	}
 	t.budget.mu.Lock()
 	defer t.budget.mu.Unlock()

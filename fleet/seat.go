@@ -12,15 +12,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// seat is one connection's claim to a place, from before it is dialled to the end of its socket.
+// seat is one connection's claim to a slot, from before it is dialled to the end of its socket.
 type seat struct {
 	budget   *budget
 	source   *source
-	patience time.Duration // for a place
+	patience time.Duration // for a slot
 
 	mu      sync.Mutex
 	sockets int  // open sockets; a second one cancels a statement
-	suspect bool // it has one of the places of budget.suspects
+	suspect bool // it has one of the slots of budget.suspects
 
 	// Guarded by budget.mu.
 	opened  time.Time // when the server let it in
@@ -34,8 +34,8 @@ func seatOf(conn *pgx.Conn) *seat {
 	return s
 }
 
-// dialer has the connection take its place before it is dialled. A request to cancel a statement of a connection that
-// is open needs none: if it had to wait for one, connections that are to be closed would wait for each other.
+// dialer takes a slot before the connection is dialled. A request to cancel a statement of an open connection needs
+// none: if it had to wait for one, connections being closed would wait for each other.
 func (s *seat) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		s.mu.Lock()
@@ -84,7 +84,7 @@ func (s *seat) take(ctx context.Context) error {
 	return nil
 }
 
-// acquit gives back the place among the suspects.
+// acquit releases the slot among the suspects.
 func (s *seat) acquit() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,13 +102,13 @@ func (s *seat) connected(conn *pgconn.PgConn) {
 	s.opened = time.Now()
 }
 
-// give is called when the socket is closed, or there will be none.
+// give is called when the socket is closed, or will not be opened.
 func (s *seat) give() {
 	s.acquit()
 	s.budget.give(s)
 }
 
-// socket gives the place back when it is closed.
+// socket releases the slot when it is closed.
 type socket struct {
 	net.Conn
 	seat *seat
@@ -116,7 +116,7 @@ type socket struct {
 	err  error
 }
 
-// Close waits until the server has closed its end, so that a place is free only when the server's is as well.
+// Close waits until the server has closed its end, so that a slot is free only when the server's is as well.
 func (s *socket) Close() error {
 	s.once.Do(func() {
 		defer s.seat.give()
@@ -134,7 +134,7 @@ func (s *socket) Close() error {
 	return s.err
 }
 
-// shut closes a connection that is idle.
+// shut closes an idle connection.
 func shut(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), hangUp)
 	defer cancel()

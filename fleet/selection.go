@@ -2,14 +2,14 @@ package fleet
 
 import "time"
 
-// Status is a database as a Selection sees it.
+// Status describes a database to a Selection.
 type Status struct {
 	Key       string
-	Handled   int       // messages that its last turn handled
-	Full      bool      // and it handled as many as it could
+	Handled   int       // messages handled in its last turn
+	Full      bool      // it handled as many as it could
 	LastTurn  time.Time // when its last turn began; zero before the first
 	LastError error     // of its last turn
-	Busy      bool      // it has its turn, or as many messages at work as it may have
+	Busy      bool      // it is having a turn, or has as many messages in flight as allowed
 }
 
 // Selection chooses whose turn it is. Next gets the databases that may have messages, sorted by key, and the database

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// HeaderReplayed is "true" in an answer that was given before.
+// HeaderReplayed is "true" in a repeated answer.
 const HeaderReplayed = "Idempotent-Replayed"
 
 const contentType = "Content-Type"
@@ -20,7 +20,7 @@ type answer struct {
 	body   []byte
 }
 
-// storable says whether an answer is the outcome of the request. The others say that it may be another one next time.
+// storable reports whether an answer is the outcome of the request. Otherwise the next attempt may have another.
 func storable(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
@@ -30,7 +30,7 @@ func storable(status int) bool {
 	return status < 500
 }
 
-// dropped are headers about a moment or a connection, and secrets.
+// dropped lists headers about a moment or a connection, and secrets.
 var dropped = []string{
 	"Set-Cookie", "Date",
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te",
@@ -40,15 +40,15 @@ var dropped = []string{
 	"X-Request-Id", "X-Correlation-Id", "X-Trace-Id", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "B3",
 	HeaderReplayed,
 
-	// Secrets, which would be in the table for Config.Retention.
+	// Secrets, which would stay in the table for Config.Retention.
 	"Authorization", "Authentication-Info", "Proxy-Authentication-Info", "X-Auth-Token", "X-Access-Token", "X-Refresh-Token",
 	"X-Session-Token", "X-Session-Id", "X-Csrf-Token", "X-Xsrf-Token", "X-Api-Key", "X-Amz-Security-Token",
 }
 
-// droppedPrefixes begin the names of more such headers.
+// droppedPrefixes are prefixes of more such headers.
 var droppedPrefixes = []string{"Access-Control-", "X-B3-", http.TrailerPrefix}
 
-// dropsOf is a set of canonical names.
+// dropsOf returns a set of canonical names.
 func dropsOf(more []string) map[string]bool {
 	drops := map[string]bool{}
 	for _, names := range [][]string{dropped, more} {
@@ -62,7 +62,7 @@ func dropsOf(more []string) map[string]bool {
 // answerOf returns the stored part of a recorded answer, or errTooLarge if it exceeds limit.
 func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
 	header := w.own()
-	for _, names := range header["Connection"] { // hop by hop as well
+	for _, names := range header["Connection"] { // hop-by-hop as well
 		for name := range strings.SplitSeq(names, ",") {
 			header.Del(strings.TrimSpace(name))
 		}
@@ -104,19 +104,19 @@ func (a answer) replay(w http.ResponseWriter) {
 
 // send sends a recorded answer.
 func (w *recorder) send(to http.ResponseWriter) {
-	clear(to.Header()) // the handler may have taken something away
+	clear(to.Header()) // the handler may have removed headers
 	maps.Copy(to.Header(), w.sent)
 	send(to, w.status, w.body.Bytes())
 }
 
 func send(w http.ResponseWriter, status int, body []byte) {
 	w.Header().Del("Content-Length")
-	w.Header().Del("Trailer") // none follows: the length is known
+	w.Header().Del("Trailer") // no trailers follow: the length is known
 	if hasBody(status) {
 		w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	w.WriteHeader(status)
 	if len(body) > 0 {
-		_, _ = w.Write(body) // the client may be gone: its repetition gets it
+		_, _ = w.Write(body) // the client may be gone: a repeated request gets the answer
 	}
 }

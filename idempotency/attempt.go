@@ -20,7 +20,7 @@ import (
 // Cure: none is needed.
 var errUndone = errors.New("answered with an error")
 
-// handlerError is what a HandlerFunc returned.
+// handlerError is the error of a HandlerFunc.
 type handlerError struct {
 	error
 	outlived bool // Config.Timeout, or the deadline of its request
@@ -28,13 +28,13 @@ type handlerError struct {
 
 func (e handlerError) Unwrap() error { return e.error }
 
-// calledError is an error behind the call of the handler.
+// calledError is an error that occurred after the handler was called.
 type calledError struct{ error }
 
 func (e calledError) Unwrap() error { return e.error }
 
-// attempts repeats what ended in a serialization failure or a deadlock. With prepared, an answer, the handler is not
-// called.
+// attempts repeats an attempt that ended in a serialization failure or a deadlock. With a prepared answer it does not
+// call the handler.
 func (h *handler) attempts(before http.Header, q *request, deadline time.Time, prepared *recorder) (
 	fresh *recorder, known *answer, err error,
 ) {
@@ -50,7 +50,7 @@ func (h *handler) attempts(before http.Header, q *request, deadline time.Time, p
 	}
 }
 
-// repeatable says whether an attempt failed for no fault of its own, with proof that nothing was committed.
+// repeatable reports whether an attempt failed through no fault of its own, with proof that nothing was committed.
 func repeatable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrTxEnded) {
 		return false
@@ -59,7 +59,7 @@ func repeatable(err error) bool {
 	return state == "40001" || state == "40P01"
 }
 
-// attempt is one transaction. With an error fresh may be an answer as well.
+// attempt runs one transaction. It may return an answer together with an error.
 func (h *handler) attempt(before http.Header, q *request, deadline time.Time, prepared *recorder) (
 	fresh *recorder, known *answer, err error,
 ) {

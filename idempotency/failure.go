@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// fail answers a request that has no answer.
+// fail responds to a request without an answer.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var no refusal
 	if errors.As(err, &no) {
@@ -55,7 +55,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	}
 }
 
-// statusOf is 503 for errors that a repetition may cure, else 500.
+// statusOf is 503 for errors that may not recur, else 500.
 func statusOf(err error) int {
 	var failed handlerError
 	var called calledError
@@ -78,7 +78,7 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// passing says whether an SQLSTATE is about the server and the moment, and not about what the handler wrote.
+// passing reports whether an SQLSTATE concerns the state of the server, and not the handler's statements.
 func passing(state string) bool {
 	for _, class := range []string{"08", "25006", "40", "53", "55", "57", "58", "XX"} {
 		if strings.HasPrefix(state, class) {

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// gate lets one request of an identity through at a time. A request that waits here keeps no connection: otherwise a
-// client with a few repetitions of a slow request could have all of a pool.
+// gate lets one request of an identity through at a time. A waiting request holds no connection: otherwise a client
+// with a few repetitions of a slow request could use up a pool.
 type gate struct {
 	mu     sync.Mutex
 	inside map[identity]chan struct{} // closed when the one inside leaves
 }
 
-// enter waits until no request of the identity is inside, or until deadline, or until ctx is over. It says whether it
-// may go on; then leave must be called. With a deadline that has passed it does not wait.
+// enter waits until no request of the identity is inside, until deadline, or until ctx ends. It reports whether the
+// caller may go on, which must then call leave. After the deadline it does not wait.
 func (g *gate) enter(ctx context.Context, id identity, deadline time.Time) (leave func(), ok bool) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

@@ -77,7 +77,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// once carries a request out, or finds the answer that it was given before. When it returns, that is committed.
+// once carries a request out, or finds its stored answer. When it returns, that is committed.
 func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *answer, err error) {
 	deadline := time.Now().Add(max(h.cfg.Wait, 0))
 	if q.keyed() {
@@ -85,13 +85,13 @@ func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *
 		if !ok {
 			return nil, nil, errInProgress
 		}
-		defer leave() // before the answer is sent: no request waits for a client that reads slowly
+		defer leave() // before the answer is sent: no request waits for a slow client
 	}
 	fresh, known, err = h.attempts(before, q, deadline, nil)
 	var failed handlerError
 	switch {
 	case err == nil || errors.Is(err, outbox.ErrTxEnded) || errors.Is(err, outbox.ErrCommitUnknown):
-	case known != nil && errors.Is(err, outbox.ErrRolledBack): // by OnBegin: reading was all there was to do
+	case known != nil && errors.Is(err, outbox.ErrRolledBack): // by OnBegin: there was nothing to do but read
 		return nil, known, nil
 	case fresh == nil:
 	case errors.As(err, &failed): // before what it may wrap, such as ErrRolledBack of an InTx within

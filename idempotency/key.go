@@ -18,8 +18,8 @@ var (
 		`space, comma, quote and backslash, or a quoted string as in RFC 8941, such as "8e03978e-40d5-43e8-bc93-6894a57f9324"`)
 )
 
-// keyOf returns the key of a request, "" for none. It takes a string as the draft of the header wants it, quoted, and
-// what most clients send, the same without quotes. Both are one key.
+// keyOf returns the key of a request, "" for none. It accepts the quoted string of the draft standard, and the unquoted
+// form that most clients send. Both are the same key.
 func keyOf(r *http.Request) (string, error) {
 	values := r.Header.Values(HeaderKey)
 	switch len(values) {
@@ -42,8 +42,8 @@ func keyOf(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// unquoted reads a string of RFC 8941. What follows it, parameters too, is refused: the draft does not say what they
-// would mean.
+// unquoted parses a string of RFC 8941. Anything after it, including parameters, is refused: the draft does not define
+// their meaning.
 func unquoted(s string) (string, bool) {
 	if len(s) < 2 || !strings.HasSuffix(s, `"`) {
 		return "", false

@@ -19,8 +19,8 @@ var (
 		"large content, or raise it")
 )
 
-// recorder is the http.ResponseWriter of one call of the handler. It keeps the answer in memory. What is sent before
-// the handler is called, by middlewares outside, it shows and lets change.
+// recorder is the http.ResponseWriter of one call of the handler. It keeps the answer in memory. Headers set by
+// middlewares outside are visible and can be changed.
 type recorder struct {
 	before http.Header // of the middlewares outside
 	header http.Header // what the handler sees and changes
@@ -93,7 +93,7 @@ func hasBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// end is for when the handler has returned. A handler that said nothing has answered with 200.
+// end is called when the handler has returned. A handler that wrote nothing has answered with 200.
 func (w *recorder) end() error {
 	w.WriteHeader(http.StatusOK)
 	return w.failed

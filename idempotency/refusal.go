@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// refusal is an answer of the middleware's own, whose text is for the client.
+// refusal is an answer of the middleware itself, with a text for the client.
 type refusal struct {
 	status int
 	title  string // default: the status text
@@ -15,7 +15,7 @@ type refusal struct {
 
 func (r refusal) Unwrap() error { return r.error }
 
-// retryAfter is when a client is asked to come again, in seconds.
+// retryAfter is the Retry-After header, in seconds.
 const retryAfter = "1"
 
 // problem is an answer of RFC 9457.
@@ -41,7 +41,7 @@ func (h *handler) refuse(w http.ResponseWriter, no refusal) {
 	if no.status == http.StatusServiceUnavailable || no.status == http.StatusConflict {
 		w.Header().Set("Retry-After", retryAfter)
 	}
-	body, _ := json.Marshal(p) // texts always can be
+	body, _ := json.Marshal(p) // cannot fail
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	send(w, no.status, append(body, '\n'))

@@ -20,7 +20,7 @@ const (
 	maxRouteBytes  = 1024
 )
 
-// identity is what a request is known by.
+// identity identifies a request.
 type identity struct{ tenant, method, route, key string }
 
 // request is a request that was read and can be carried out, once or several times.
@@ -70,13 +70,13 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) (*request, error)
 	return q, nil
 }
 
-// wiringError is a fault of the program around the middleware.
+// wiringError is a fault in the program around the middleware.
 type wiringError struct{ error }
 
 var errBodyRead = wiringError{errors.New("the body was read before: put package idempotency outside the code that " +
 	"reads it, such as ParseForm")}
 
-// identify fills in whose request it is, and for what.
+// identify sets the tenant and the route of a request.
 func (h *handler) identify(q *request) (err error) {
 	if q.id.tenant, err = h.cfg.Tenant(q.r); err != nil {
 		return refusal{http.StatusUnauthorized, "", errors.New("the request has no tenant: authenticate it")}
@@ -102,7 +102,7 @@ func fingerprint(parts ...string) []byte {
 	return hash.Sum(nil)
 }
 
-// attempt is a copy of the request for one call of the handler, which may change it. Call done behind it.
+// attempt returns a copy of the request for one call of the handler, which may change it. Call done after it.
 func (q *request) attempt(ctx context.Context) (r *http.Request, done func()) {
 	r = q.r.Clone(ctx)
 	r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, int64(len(q.body)), nil

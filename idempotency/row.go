@@ -28,7 +28,7 @@ var (
 		"request")
 )
 
-// claim begins a request in the transaction of ctx, or returns the answer that it was given before.
+// claim begins a request in the transaction of ctx, or returns its stored answer.
 func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*answer, error) {
 	tx, err := h.db.Tx(ctx)
 	if err != nil {
@@ -54,7 +54,7 @@ func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*a
 	return known, err
 }
 
-// known reads the answer that the request was given before.
+// known reads the stored answer of a request.
 func (h *handler) known(ctx context.Context, tx drive.Querier, q *request) (*answer, error) {
 	var a answer
 	var hash []byte

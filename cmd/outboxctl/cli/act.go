@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
-// actFlags are the flags of all that changes something.
+// actFlags are the flags of all commands that change something.
 type actFlags struct {
 	actor, reason string
 	yes, dryRun   bool
@@ -47,7 +47,7 @@ func (a *app) user() string {
 	return fmt.Sprintf("uid %d", os.Getuid())
 }
 
-// confirm asks whether to go on.
+// confirm asks for confirmation.
 func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 	switch {
 	case f.yes:
@@ -104,7 +104,7 @@ func (a *app) table(in admin.Table, use, what string, examples map[string]string
 	cmd.AddCommand(a.list(in), a.get(in))
 	names := []string{"list", "show"}
 	for _, v := range admin.Verbs(in) {
-		if !v.Heads { // which are of keys
+		if !v.Heads { // skip applies to keys
 			name := strings.ReplaceAll(v.Name, "_", "-")
 			names = append(names, name)
 			cmd.AddCommand(a.act(in, verbOf(v, in, name, examples[name]), " [ID...]"))
@@ -114,7 +114,7 @@ func (a *app) table(in admin.Table, use, what string, examples map[string]string
 	return cmd
 }
 
-// acted is what an act says to scripts.
+// acted is the JSON result of an act.
 type acted struct {
 	Action string       `json:"action"`
 	DryRun bool         `json:"dry_run"`
@@ -122,7 +122,7 @@ type acted struct {
 	admin.Result
 }
 
-// act returns the command of a verb. ids says what its arguments are; "" = it has none.
+// act returns the command of a verb. args describes its arguments; "" = it has none.
 func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 	var f filterFlags
 	var act actFlags
@@ -148,7 +148,7 @@ func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 	return cmd
 }
 
-// doAct tries an act, has it confirmed, and does it.
+// doAct runs an act dry, asks for confirmation, and performs it.
 func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb, f *actFlags, act admin.Act) error {
 	answer := acted{Action: v.name, DryRun: f.dryRun, Filter: act.Filter}
 	act.DryRun = true
@@ -188,7 +188,7 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 		return err
 	}
 	if !f.yes {
-		act.Preview = tried.Preview // nothing else than what was said yes to
+		act.Preview = tried.Preview // only the messages that were confirmed
 	}
 	bar = a.progress(tried.Matched)
 	act.DryRun, act.Progress = false, func(_ context.Context, r admin.Result) { bar.set(r.Matched.N) }
@@ -197,7 +197,7 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 	if err != nil && result.AuditID == 0 {
 		return wrongAct(err)
 	}
-	if err != nil { // a batch may have been committed whose reply never came
+	if err != nil { // a batch may have been committed although its reply was lost
 		if e := entryOf(ctx, ad, result.AuditID); e != nil {
 			result.Touched, result.Skipped = e.Result.Touched, e.Result.Skipped
 		}
@@ -220,13 +220,13 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 	return errors.Join(err, said)
 }
 
-// anyUnmatched reports whether an ID was given that matches no message. With a limit this is not known.
+// anyUnmatched reports whether an ID matches no message. With a limit that is unknown.
 func anyUnmatched(act admin.Act, r admin.Result) bool {
 	ids := slices.Compact(slices.Sorted(slices.Values(act.Filter.IDs)))
 	return act.Limit == 0 && int64(len(ids)) > r.Matched.N+r.NoLetter
 }
 
-// withoutLetter says that messages are passed by.
+// withoutLetter prints the number of skipped messages without a dead letter.
 func (a *app) withoutLetter(v verb, r admin.Result) {
 	if r.NoLetter > 0 {
 		a.note("%s %s no dead letter in the outbox any more", countMessages(admin.Count{N: r.NoLetter}),
@@ -234,7 +234,7 @@ func (a *app) withoutLetter(v verb, r admin.Result) {
 	}
 }
 
-// otherStates prints why messages that were named do not match.
+// otherStates prints why named messages do not match.
 func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.Filter) {
 	const most = 5
 	states, also := f.States, ""
@@ -244,7 +244,7 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 			also = ", and with --state for " + list(more)
 		}
 	}
-	if v.name == "skip" { // which names no messages
+	if v.name == "skip" { // skip names no messages
 		f.States = states
 		if fit, err := ad.List(ctx, f, admin.Page{Limit: 1}); err == nil && len(fit.Messages) > 0 {
 			a.note("only the first message of a key can be skipped: see outboxctl keys blocked")
@@ -257,7 +257,7 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 		case errors.Is(err, admin.ErrNotFound):
 			a.note("there is no message %s in the %s", id, f.In)
 		case err != nil:
-			return // it is a hint, and the act has its answer
+			return // it is only a hint; the act has its result
 		case !slices.Contains(states, m.State):
 			a.note("message %s is %s: %s is for %s%s", id, m.State, v.name, list(states), also)
 		default:
@@ -269,7 +269,7 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 	}
 }
 
-// wrongAct tells errors that the arguments cause, in the words of the flags.
+// wrongAct recognises errors caused by the arguments, and names the flags.
 func wrongAct(err error) error {
 	switch {
 	case errors.Is(err, admin.ErrUnbound):
@@ -280,5 +280,5 @@ func wrongAct(err error) error {
 	return err
 }
 
-// title writes the name of a command as the beginning of a sentence.
+// title formats the name of a command as the beginning of a sentence.
 func title(s string) string { return strings.ToUpper(s[:1]) + strings.ReplaceAll(s[1:], "-", " ") }

@@ -30,7 +30,7 @@ func (a *app) audit() *cobra.Command {
 	return cmd
 }
 
-// audited is a page of the log as scripts see it.
+// audited is a page of the log as JSON.
 type audited struct {
 	Entries []admin.AuditEntry `json:"entries"`
 	Next    string             `json:"next,omitempty"`
@@ -68,8 +68,8 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 
 const entryTimeout = 5 * time.Second
 
-// entryOf reads an entry of the log after an act was cut off, whether or not its caller still waits; nil if it cannot
-// be read.
+// entryOf reads an entry of the log after an act was interrupted, whether or not its caller still waits; nil if it
+// cannot be read.
 func entryOf(ctx context.Context, ad *admin.Admin, id int64) *admin.AuditEntry {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), entryTimeout)
 	defer cancel()

@@ -22,17 +22,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// brokerFlags say which broker is meant and how to log in. Each may come from the environment.
+// brokerFlags select a broker and its login. Each may come from the environment.
 type brokerFlags struct {
 	kafka                   []string
 	nats                    string
-	amqp                    string // of forward alone
+	amqp                    string // only for forward
 	tls                     bool
 	caFile, cert, key       string
 	user, mechanism         string
 	kafkaPassword, natsCred string
 
-	both bool // Kafka and NATS may be given at once
+	both bool // Kafka and NATS may be given together
 }
 
 var (
@@ -60,7 +60,7 @@ func (b *brokerFlags) bind(cmd *cobra.Command) {
 			cobra.ShellCompDirectiveNoFileComp))
 }
 
-// read sets the flags that were not given from the environment. If only one broker is allowed, one on the command line
+// read sets flags that were not given from the environment. If only one broker is allowed, one on the command line
 // replaces those in the environment.
 func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	flags, names := cmd.Flags(), slices.Clone(loginFlagNames)
@@ -78,7 +78,7 @@ func (b *brokerFlags) read(a *app, cmd *cobra.Command) error {
 	a.redactor.addSecret(b.kafkaPassword)
 	a.redactor.addBroker(b.nats)
 	a.redactor.addBroker(b.amqp)
-	a.redactor.addBroker(strings.Join(b.kafka, ",")) // which have none, but a user may think so
+	a.redactor.addBroker(strings.Join(b.kafka, ",")) // Kafka addresses have no passwords, but a user may put one there
 	switch {
 	case b.amqp != "" && (len(b.kafka) > 0 || b.nats != ""):
 		return usagef("--amqp is given together with --kafka or --nats: use one")
@@ -161,7 +161,7 @@ func (b *brokerFlags) configureKafka(c *sarama.Config) error {
 	return err
 }
 
-// tlsConfig returns nil if nothing asks for TLS.
+// tlsConfig returns nil if no flag requires TLS.
 func (b *brokerFlags) tlsConfig() (*tls.Config, error) {
 	if !b.tls && b.caFile+b.cert+b.key == "" {
 		return nil, nil
@@ -187,7 +187,7 @@ func (b *brokerFlags) tlsConfig() (*tls.Config, error) {
 	return cfg, nil
 }
 
-// scramClient is what sarama wants of a SCRAM library.
+// scramClient adapts a SCRAM library to sarama.
 type scramClient struct {
 	hash scram.HashGeneratorFcn
 	talk *scram.ClientConversation
@@ -205,14 +205,14 @@ func (s *scramClient) Begin(user, password, authzID string) error {
 func (s *scramClient) Step(challenge string) (string, error) { return s.talk.Step(challenge) }
 func (s *scramClient) Done() bool                            { return s.talk.Done() }
 
-// brokerLog reads what a broker holds.
+// brokerLog reads the messages that a broker holds.
 type brokerLog interface {
 	broker.TopicReader
 	broker.Checker
 	Close() error
 }
 
-// checkers are all brokers that are given, and what closes them.
+// checkers returns all given brokers, and a function that closes them.
 func (b *brokerFlags) checkers() (all []broker.Checker, closeAll func(), err error) {
 	var logs []brokerLog
 	closeAll = func() {
@@ -234,7 +234,7 @@ func (b *brokerFlags) checkers() (all []broker.Checker, closeAll func(), err err
 	return all, closeAll, nil
 }
 
-// log reads what the broker holds. It connects when it is first used.
+// log returns a reader of the broker's messages. It connects on first use.
 func (b *brokerFlags) log() (brokerLog, error) {
 	if b.nats != "" {
 		options, err := b.natsOptions()

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// The exit codes of check are those that monitoring systems know.
+// The exit codes of check are the convention of monitoring systems.
 const exitUnknown = 3
 
-// monitored marks the command in whose exit codes 2 does not mean wrong arguments.
+// monitored marks the command whose exit code 2 does not mean wrong arguments.
 const monitored = "monitored"
 
 func (a *app) check() *cobra.Command {
@@ -47,7 +47,7 @@ Exit codes:
 	return cmd
 }
 
-// status is what check says to scripts.
+// status is the JSON result of check.
 type status struct {
 	Status   string          `json:"status"` // ok, warning, critical, unknown
 	Code     int             `json:"code"`
@@ -93,7 +93,7 @@ func (a *app) tell(s status) error {
 		counts[admin.Critical], counts[admin.Warning], counts[admin.Info])
 }
 
-// unknown is the line of a check that failed.
+// unknown prints the line of a check that failed.
 func (a *app) unknown(err error) int {
 	if err := a.tell(status{
 		Status: "unknown", Code: exitUnknown, Message: a.redactor.redact(err.Error()), Findings: []admin.Finding{},

@@ -69,7 +69,7 @@ Forwarders and dispatchers clean on their own: this is for when you switched tha
 	return cmd
 }
 
-// describeClean says what a dry run has counted.
+// describeClean describes the counts of a dry run.
 func describeClean(r admin.CleanResult) string {
 	count := func(c admin.Count) string {
 		if c.More {
@@ -81,7 +81,7 @@ func describeClean(r admin.CleanResult) string {
 		count(r.Idempotency) + " HTTP requests"
 }
 
-// days is a flag for a duration that may have days; where none is allowed, that is -1.
+// days is a flag for a duration that may be in days; if "none" is allowed, its value is -1.
 type days struct {
 	of   time.Duration
 	none bool

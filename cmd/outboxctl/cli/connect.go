@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// errDSN leaves out what the driver says of the string: it quotes from it.
+// errDSN leaves out the driver's error, which quotes the string.
 var errDSN = errors.New("the connection string cannot be parsed: " +
 	"use postgres://user:password@host:5432/database?sslmode=require, with " +
 	"special characters of the password as %XX, or host=... user=... dbname=...; certificates that " +
@@ -83,7 +83,7 @@ func (a *app) connect(ctx context.Context, connections int32) (*outbox.DB, func(
 	return db, pool.Close, nil
 }
 
-// with runs a function on the database, with an Admin whose acts are those of actor.
+// with runs a function on the database, with an Admin that acts in the name of actor.
 func (a *app) with(ctx context.Context, actor string, do func(*admin.Admin) error) error {
 	return a.withDB(ctx, func(db *outbox.DB) error {
 		ad, err := admin.New(db, admin.Config{Actor: actor, QueryTimeout: cmp.Or(a.global.timeout, -1)}, nil)
@@ -103,7 +103,7 @@ func (a *app) withDB(ctx context.Context, do func(*outbox.DB) error) error {
 	return hint(do(db))
 }
 
-// hint adds to an error of the database what to do about it.
+// hint adds the cure to an error of the database.
 func hint(err error) error {
 	if e := new(pgconn.PgError); errors.As(err, &e) && e.Code == "42P01" {
 		return errors.Join(err, errors.New("table not found: check --tables, or create the tables: outboxctl migrate up"))

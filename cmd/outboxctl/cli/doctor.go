@@ -39,7 +39,7 @@ For monitoring systems use outboxctl check.`,
 	return cmd
 }
 
-// examine asks the doctor, also about the broker if there is one.
+// examine runs doctor, with the broker if one is given.
 func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin.Finding, err error) {
 	if err := broker.read(a, cmd); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (a *app) examine(cmd *cobra.Command, broker *brokerFlags) (findings []admin
 		found, err := ad.Doctor(cmd.Context(), brokers...)
 		findings = append([]admin.Finding{}, found...) // [] in JSON, not null
 		for i, f := range findings {
-			// it may quote errors; a cure quotes none, and must stay as it is to be one
+			// Evidence may quote errors; a cure does not, and must stay unchanged to work.
 			findings[i].Evidence = a.redactor.redact(f.Evidence)
 		}
 		return err

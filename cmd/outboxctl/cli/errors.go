@@ -48,7 +48,7 @@ a plus means that a group may have more. FIRST and LAST are the ages of its olde
 	return cmd
 }
 
-// tablesFor returns the tables whose messages have what the filter asks for.
+// tablesFor returns the tables to which the filter applies.
 func tablesFor(f admin.Filter) []admin.Table {
 	var tables []admin.Table
 	if f.Consumer == "" {
@@ -60,7 +60,7 @@ func tablesFor(f admin.Filter) []admin.Table {
 	return append(tables, admin.Queue)
 }
 
-// errorGroup is a group with the table that it is in.
+// errorGroup is a group and its table.
 type errorGroup struct {
 	In admin.Table `json:"in"`
 	admin.ErrorGroup

@@ -9,10 +9,10 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fields is how our packages name what is at fault: by the field of a Config, a Filter, a Page or an Act.
+// fields matches the names of invalid fields in errors of our packages: fields of a Config, a Filter, a Page or an Act.
 var fields = regexp.MustCompile(`\b(?:[A-Z]\w*)?(?:Config|Filter|Page|Act)(?:\.[A-Z]\w*)+`)
 
-// flagOf names the flags, or arguments, that are not called as their fields are.
+// flagOf lists the flags or arguments that are not named after their fields.
 var flagOf = map[string]string{
 	"TableConfig.Table": "TABLE", "TopicAct.Topic": "TOPIC", "Filter.IDs": "ID", "States": "--state",
 	"Page.After": "--page", "BatchSize": "--batch", "DueAt": "--due", "LockTimeout": "--timeout", "Brokers": "--kafka",
@@ -21,7 +21,7 @@ var flagOf = map[string]string{
 	"QueueRetention": "--queue",
 }
 
-// inFlags says of an error what was typed, in the place of the fields that it names.
+// inFlags replaces the names of fields in an error by the flags that the user typed.
 func inFlags(cmd *cobra.Command, err error) error {
 	text := strings.NewReplacer("PublisherConfig.Configure: ", "", "TopicReaderConfig.Configure: ", "").Replace(
 		err.Error())
@@ -39,7 +39,7 @@ func inFlags(cmd *cobra.Command, err error) error {
 	}))
 }
 
-// kebab writes the name of a field as that of a flag: LeaseTTL is lease-ttl.
+// kebab converts the name of a field to that of a flag: LeaseTTL is lease-ttl.
 func kebab(name string) string {
 	var b strings.Builder
 	for i, r := range name {

@@ -21,7 +21,7 @@ type filterFlags struct {
 	filter        admin.Filter
 }
 
-// bind gives a command all flags but --state.
+// bind adds all flags of a Filter to a command, except --state.
 func (f *filterFlags) bind(cmd *cobra.Command, in admin.Table) {
 	f.in = in
 	flags := cmd.Flags()
@@ -41,7 +41,7 @@ func (f *filterFlags) bind(cmd *cobra.Command, in admin.Table) {
 	flags.StringVar(&f.before, "before", "", "written before this `time`, whenever it died")
 }
 
-// bindStates gives it --state too, unless there is no choice.
+// bindStates adds --state, unless there is no choice.
 func (f *filterFlags) bindStates(cmd *cobra.Command, may []admin.State, standard admin.State) {
 	f.may = may
 	if len(may) < 2 {
@@ -57,7 +57,7 @@ func (f *filterFlags) bindStates(cmd *cobra.Command, may []admin.State, standard
 	}
 	cmd.Flags().StringSliceVar(&f.states, "state", nil, "`states`, separated by commas: "+
 		strings.Join(names, ", "))
-	_ = cmd.RegisterFlagCompletionFunc("state", completions) // it fails for a flag that there is not
+	_ = cmd.RegisterFlagCompletionFunc("state", completions) // it fails only for an unknown flag
 }
 
 func (f *filterFlags) bindErrors(flags *pflag.FlagSet) {
@@ -65,7 +65,7 @@ func (f *filterFlags) bindErrors(flags *pflag.FlagSet) {
 	flags.StringVar(&f.filter.ErrorContains, "error", "", "only errors with this `text`, in upper or lower case")
 }
 
-// get returns the filter that the flags and the ids mean.
+// get returns the filter for the flags and the ids.
 func (f *filterFlags) get(ids []string) (admin.Filter, error) {
 	filter := f.filter
 	filter.In, filter.IDs = f.in, ids
@@ -91,7 +91,7 @@ func (f *filterFlags) get(ids []string) (admin.Filter, error) {
 	return filter, nil
 }
 
-// describe says in words what a filter means.
+// describe describes a filter in words.
 func describe(f admin.Filter) string {
 	parts := []string{}
 	for _, w := range f.Words() {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// fewFound is how many messages find describes; more are a table.
+// fewFound is the number of messages up to which find describes each; more become a table.
 const fewFound = 3
 
 func (a *app) find() *cobra.Command {
@@ -31,13 +31,13 @@ seconds for millions of messages. If nothing is found, the exit code is 1.`,
 			return usagef("--limit is %d: use 1 or more", page.Limit)
 		}
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
-			found := page.After != "" // what earlier pages had is not known
+			found := page.After != "" // the results of earlier pages are unknown
 			err := a.search(cmd.Context(), page, func(ctx context.Context, p admin.Page) (*admin.List, error) {
 				l, err := ad.Find(ctx, args[0], p)
 				if err != nil {
 					return l, err
 				}
-				if found = found || len(l.Messages) > 0; inOutbox(l) { // enough: a UUID is one message
+				if found = found || len(l.Messages) > 0; inOutbox(l) { // enough: a UUID belongs to one message
 					err = errFound
 				}
 				return l, err

@@ -65,7 +65,7 @@ on the command line replaces one in the environment. For health checks use outbo
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var names []string
 		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-			if !slices.Contains(brokerFlagNames, f.Name) { // broker.read takes them
+			if !slices.Contains(brokerFlagNames, f.Name) { // broker.read handles them
 				names = append(names, f.Name)
 			}
 		})
@@ -124,7 +124,7 @@ func (a *app) logger(format string, debug bool) (watermill.LoggerAdapter, error)
 	return nil, usagef("--log is %q: use text or json", format)
 }
 
-// printing is a writer of JSON that lets nothing pass that does not print.
+// printing is a writer of JSON that escapes everything not printable.
 type printing struct{ to io.Writer }
 
 func (p printing) Write(b []byte) (int, error) {

@@ -63,7 +63,7 @@ func (a *app) printList(list *admin.List) error {
 	return nil
 }
 
-// goOn says how to see what is not on this page.
+// goOn prints how to see the next page.
 func (a *app) goOn(list *admin.List) {
 	if list.Next != "" {
 		a.note("there may be more%s: use --page %s", searched(list.Progress), list.Next)
@@ -74,7 +74,7 @@ func (a *app) goOn(list *admin.List) {
 func (a *app) get(in admin.Table) *cobra.Command {
 	var payload bool
 	cmd := &cobra.Command{Use: "show ID", Short: "Show one message", Args: one("message", "its id, as printed by list")}
-	if in != admin.Inbox { // which keeps none
+	if in != admin.Inbox { // the inbox stores no payloads
 		cmd.Flags().BoolVar(&payload, "payload", false, "print the payload too, if the role may read it")
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -94,7 +94,7 @@ func (a *app) get(in admin.Table) *cobra.Command {
 			for _, e := range shown.Timeline {
 				switch e.What {
 				case "written":
-					m.CreatedAt = e.At // an act that revives a message of the inbox sets the column again
+					m.CreatedAt = e.At // an act that requeues a message of the inbox resets the column
 				case "requeue", "redrive":
 					since = " since the " + e.What
 				}
@@ -110,7 +110,7 @@ func (a *app) get(in admin.Table) *cobra.Command {
 	return cmd
 }
 
-// printMessage prints the fields of a message. Since is from when its attempts are counted; "" = all.
+// printMessage prints the fields of a message. Its attempts count from since; "" = all.
 func (a *app) printMessage(m *admin.Message, since string, payload bool) error {
 	lines := [][2]string{
 		{"id", m.ID}, {"uuid", m.UUID}, {"state", string(m.State)}, {"topic", m.Topic}, {"key", m.Key},
@@ -144,7 +144,7 @@ func (a *app) printMessage(m *admin.Message, since string, payload bool) error {
 	return a.say("payload\n%s", readable(m.Payload))
 }
 
-// shown is a message and what happened to it.
+// shown is a message and its events.
 type shown struct {
 	*admin.Message
 	Timeline []admin.Event `json:"timeline"`
@@ -169,7 +169,7 @@ func what(e admin.Event) string {
 	return strings.ReplaceAll(e.What, "_", "-")
 }
 
-// detail says what else is known of an event.
+// detail describes the rest of an event.
 func detail(e admin.Event) string {
 	var parts []string
 	add := func(name, value string) {
@@ -188,7 +188,7 @@ func detail(e admin.Event) string {
 	return strings.Join(parts, "; ")
 }
 
-// readable writes a payload for people: JSON as it is, other bytes escaped.
+// readable formats a payload for people: JSON unchanged, other bytes escaped.
 func readable(payload []byte) string {
 	if utf8.Valid(payload) || json.Valid(payload) {
 		return string(payload)
@@ -196,7 +196,7 @@ func readable(payload []byte) string {
 	return strconv.QuoteToASCII(string(payload))
 }
 
-// attempts says how many there were, and how many of them ended a process or its lease.
+// attempts formats the number of attempts, and of those that ended a process or its lease.
 func attempts(m admin.Message) string {
 	if m.Crashes == 0 {
 		return strconv.Itoa(m.Attempts)

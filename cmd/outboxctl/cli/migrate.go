@@ -21,7 +21,7 @@ func (a *app) migrate() *cobra.Command {
 	return cmd
 }
 
-// migration is one version as scripts see it.
+// migration is one version as JSON.
 type migration struct {
 	Version   int       `json:"version"`
 	Name      string    `json:"name"`
@@ -148,7 +148,7 @@ writes files into that folder, which it makes, and leaves existing ones alone. I
 	return cmd
 }
 
-// sqlFile is a file as scripts see it.
+// sqlFile is a file as JSON.
 type sqlFile struct {
 	Name    string `json:"name"`
 	Content string `json:"content"`

@@ -32,7 +32,7 @@ func (a *app) exports() *cobra.Command {
 	return cmd
 }
 
-// moveFlags are those of all moves.
+// moveFlags are the flags of all moves.
 type moveFlags struct {
 	act actFlags
 	cfg move.WatermillConfig
@@ -112,7 +112,7 @@ messages stay, and so do delayed ones unless the table is that of a delayed subs
 // keyOf returns the key of a message, as outbox.PublisherConfig.Key does.
 type keyOf func(topic string, msg *message.Message) (string, error)
 
-// keyFunc returns the key that the flag means.
+// keyFunc returns the function that the flag selects.
 func keyFunc(flag string) (keyOf, error) {
 	name, named := strings.CutPrefix(flag, "metadata:")
 	switch {
@@ -126,21 +126,20 @@ func keyFunc(flag string) (keyOf, error) {
 	return nil, usagef("--key is %q: use topic or metadata:NAME", flag)
 }
 
-// moved is what a move says to scripts.
+// moved is the JSON result of a move.
 type moved struct {
 	DryRun bool `json:"dry_run"`
 	move.Result
 }
 
-// moving is how a move is done.
+// moving describes how to perform a move.
 type moving struct {
 	dry         bool
 	progress    func(context.Context, move.Result)
 	lockTimeout time.Duration
 }
 
-// doImport moves into the outbox, and says first how many messages have no key: a name that is misspelt costs the
-// order.
+// doImport moves into the outbox, and first prints how many messages have no key: a misspelled name costs the order.
 func (a *app) doImport(
 	ctx context.Context, db *outbox.DB, act actFlags, of keyOf, do func(*outbox.Publisher, moving) (move.Result, error),
 ) error {
@@ -166,7 +165,7 @@ func (a *app) doImport(
 	})
 }
 
-// move tries a move, has it confirmed, and does it.
+// move runs a move dry, asks for confirmation, and performs it.
 func (a *app) move(
 	ctx context.Context, db *outbox.DB, name string, act actFlags, do func(moving) (move.Result, error),
 ) error {
@@ -191,10 +190,10 @@ func (a *app) move(
 	bar := a.progress(admin.Count{N: tried.Moved})
 	r, err := do(moving{lockTimeout: lockTimeout, progress: func(_ context.Context, r move.Result) { bar.set(r.Moved) }})
 	bar.end()
-	if err != nil && r.AuditID != 0 { // a batch may have been committed whose reply never came
+	if err != nil && r.AuditID != 0 { // a batch may have been committed although its reply was lost
 		if ad, failed := admin.New(db, admin.Config{}, nil); failed == nil {
 			if e := entryOf(ctx, ad, r.AuditID); e != nil && e.Result.Touched != r.Moved {
-				r.Moved, r.Topics = e.Result.Touched, nil // which the log does not tell
+				r.Moved, r.Topics = e.Result.Touched, nil // the log does not contain these
 			}
 		}
 	}

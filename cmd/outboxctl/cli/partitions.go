@@ -99,7 +99,7 @@ func (a *app) printMaintained(r admin.PartitionsResult, made, dropped string) er
 	return g.print(a)
 }
 
-// partitionGrid shows the partitions of an outbox.
+// partitionGrid is the table of the partitions of an outbox.
 func partitionGrid(title string, list []admin.Partition) grid {
 	g := grid{title: title, heads: []string{"PARTITION", "STATE", "FROM", "TO", "SIZE", "OLDEST", "PENDING", "DEAD"},
 		empty: "the outbox is one table"}
@@ -117,7 +117,7 @@ func partitionGrid(title string, list []admin.Partition) grid {
 	return g
 }
 
-// bound writes an id; 0 = none.
+// bound formats an id; 0 = none.
 func bound(id int64) string {
 	if id == 0 {
 		return ""

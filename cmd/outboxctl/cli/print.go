@@ -13,10 +13,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
-// clean escapes what does not print.
+// clean escapes unprintable characters.
 func clean(s string) string { return words.Clean(s, false) }
 
-// printable escapes in JSON what does not print and JSON lets pass. Outside of strings JSON has nothing of the kind.
+// printable escapes unprintable characters that JSON allows. Outside strings JSON has none.
 func printable(encoded []byte) []byte {
 	var b bytes.Buffer
 	for len(encoded) > 0 {
@@ -51,7 +51,7 @@ func write(w io.Writer, format string, args ...any) error {
 	return err
 }
 
-// indented cleans a text that may have lines: none of them can be taken for one of ours.
+// indented cleans a text that may have several lines, and indents them so that none passes for one of ours.
 func indented(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	for i, line := range lines {
@@ -63,12 +63,12 @@ func indented(s string) string {
 // say prints a result.
 func (a *app) say(format string, args ...any) error { return write(a.out, format, args...) }
 
-// note prints what is no result: a hint, or what happens.
+// note prints output that is not a result: a hint, or progress.
 func (a *app) note(format string, args ...any) { _ = write(a.err, format, args...) }
 
 func (a *app) complain(format string, args ...any) { a.note("outboxctl: "+format, args...) }
 
-// json prints a value on lines of its own, or on one line.
+// json prints a value on several lines, or on one.
 func (a *app) json(value any, oneLine bool) error {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
@@ -83,10 +83,10 @@ func (a *app) json(value any, oneLine bool) error {
 	return err
 }
 
-// isJSON says whether a script reads the result.
+// isJSON reports whether the output is JSON.
 func (a *app) isJSON() bool { return a.global.output == "json" }
 
-// show prints a value as JSON, or as people read it.
+// show prints a value as JSON, or for people.
 func (a *app) show(value any, people func() error) error {
 	if a.isJSON() {
 		return a.json(value, false)

@@ -21,7 +21,7 @@ func (a *app) progress(total admin.Count) progress {
 	}
 	most := total.N
 	if total.More {
-		most = -1 // unknown; then it shows count and rate
+		most = -1 // unknown; then it shows the count and the rate
 	}
 	bar := progressbar.NewOptions64(most,
 		progressbar.OptionSetWriter(a.err), progressbar.OptionSetWidth(max(10, min(40, width-50))),
@@ -29,13 +29,13 @@ func (a *app) progress(total admin.Count) progress {
 		progressbar.OptionShowIts(), progressbar.OptionSetItsString("messages"),
 		progressbar.OptionThrottle(100*time.Millisecond),
 		progressbar.OptionClearOnFinish(), progressbar.OptionSetSpinnerChangeInterval(0))
-	bar.StartWithoutRender() // or the first rate would be counted from the first look
+	bar.StartWithoutRender() // otherwise the first rate would count from the first poll
 	return progress{bar}
 }
 
 func (p progress) set(n int64) {
 	if p.bar != nil {
-		if most := p.bar.GetMax64(); most > 0 && n > most { // more came meanwhile
+		if most := p.bar.GetMax64(); most > 0 && n > most { // more arrived meanwhile
 			p.bar.ChangeMax64(n)
 		}
 		_ = p.bar.Set64(n)

@@ -28,7 +28,7 @@ var (
 	token  = regexp.MustCompile(`://([^/@:\s]+)@`)
 )
 
-// addDSN finds the passwords in a connection string, be it well made or not, or in a list of URLs.
+// addDSN finds the passwords in a connection string, valid or not, or in a list of URLs.
 func (h *redactor) addDSN(dsn string) {
 	for _, part := range append(strings.Split(dsn, ","), dsn) {
 		if m := inURL.FindStringSubmatch(part); m != nil {
@@ -40,8 +40,8 @@ func (h *redactor) addDSN(dsn string) {
 	}
 }
 
-// addBroker finds the passwords in addresses of brokers, which need no scheme, and what NATS takes for a token: a
-// user without a password.
+// addBroker finds the passwords in addresses of brokers, which need no scheme, and NATS tokens: a user without a
+// password.
 func (h *redactor) addBroker(addresses string) {
 	h.addDSN(addresses)
 	for s := range strings.SplitSeq(addresses, ",") {
@@ -55,7 +55,7 @@ func (h *redactor) addBroker(addresses string) {
 	}
 }
 
-// addSecret adds one, also as it looks decoded and encoded, and where an error or a log has put it in quotes.
+// addSecret adds a secret, also in decoded, encoded and quoted form, as errors and logs show it.
 func (h *redactor) addSecret(s string) {
 	if s == "" {
 		return
@@ -69,7 +69,7 @@ func (h *redactor) addSecret(s string) {
 	forms := []string{
 		s, plain, url.QueryEscape(plain), url.PathEscape(plain), url.UserPassword("", plain).String()[1:], clean(plain),
 	}
-	for range 2 { // a log quotes an error, which may quote as well
+	for range 2 { // a log quotes an error, which may contain quotes itself
 		for _, form := range forms {
 			forms = append(forms, unquoted(strconv.Quote(form)), unquoted(inJSON(form)))
 		}
@@ -83,7 +83,7 @@ func inJSON(s string) string {
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)
-	_ = encoder.Encode(s) // it always can be
+	_ = encoder.Encode(s) // cannot fail
 	return string(printable(bytes.TrimSpace(b.Bytes())))
 }
 
@@ -96,7 +96,7 @@ func (h *redactor) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// redact redacts what is secret in a text.
+// redact hides the secrets in a text.
 func (h *redactor) redact(said string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

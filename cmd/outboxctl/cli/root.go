@@ -12,14 +12,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// globalFlags are those of all commands.
+// globalFlags are the flags of all commands.
 type globalFlags struct {
 	dsn, output string
 	tables      map[string]string
 	timeout     time.Duration
 }
 
-// root returns the command of all commands.
+// root returns the root command.
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "outboxctl",
@@ -53,7 +53,7 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 	flags.StringToStringVar(&a.global.tables, "tables", nil,
 		"`names` of the tables, such as schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, "+
 			"audit, idempotency (env OUTBOX_TABLES)")
-	flags.Lookup("tables").DefValue = "" // or help would say []
+	flags.Lookup("tables").DefValue = "" // otherwise help shows []
 	flags.StringVarP(&a.global.output, "output", "o", "table", "`table` for people, or json for scripts")
 	flags.DurationVar(&a.global.timeout, "timeout", 10*time.Second, "limit for connecting and for each statement; "+
 		"import, export: for each wait for a lock; migrate: for connecting; 0 = none")
@@ -80,7 +80,7 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 	return root
 }
 
-// one is for a command that is about one thing.
+// one requires exactly one argument.
 func one(what, how string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		if len(args) != 1 {
@@ -90,7 +90,7 @@ func one(what, how string) cobra.PositionalArgs {
 	}
 }
 
-// prepare checks what all commands share.
+// prepare checks the flags of all commands.
 func (a *app) prepare(cmd *cobra.Command, _ []string) error {
 	a.redactor.addDSN(a.global.dsn)
 	if a.global.output != "table" && a.global.output != "json" {
@@ -116,7 +116,7 @@ func (a *app) fromEnv(flags *pflag.FlagSet, names ...string) error {
 	return nil
 }
 
-// strict has every command refuse arguments that it does not know, and says so as an error of usage.
+// strict makes every command refuse unknown arguments with a usage error.
 func strict(cmd *cobra.Command) {
 	check := cmd.Args
 	if check == nil {
@@ -139,8 +139,8 @@ func strict(cmd *cobra.Command) {
 	}
 }
 
-// cure returns the hint for arguments that c does not know: commands of that name elsewhere, or of c with almost
-// that name, else the help of c.
+// cure returns the hint for arguments unknown to c: commands of that name elsewhere, or of c with a similar name, or
+// the help of c.
 func cure(c *cobra.Command, args []string) string {
 	help := "see " + c.CommandPath() + " --help"
 	if !c.HasSubCommands() || len(args) == 0 {
@@ -159,7 +159,7 @@ func cure(c *cobra.Command, args []string) string {
 	return "did you mean " + strings.Join(paths, ", or ") + "?"
 }
 
-// commandsNamed returns the paths of the commands under c that are named so.
+// commandsNamed returns the paths of the commands under c with that name.
 func commandsNamed(c *cobra.Command, name string) (paths []string) {
 	for child := range slices.Values(c.Commands()) {
 		if child.Name() == name || child.HasAlias(name) {

@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// World is what a run has around it.
+// World is the environment of a run.
 type World struct {
 	In       io.Reader
 	Out, Err io.Writer
 	Environ  []string   // as of os.Environ; the PG variables are read by pgx, from the process
-	Ask      bool       // a user is there to answer questions
-	Width    func() int // of the terminal that Out is; 0 = none
-	ErrWidth func() int // of that of Err
+	Ask      bool       // a user is there to confirm
+	Width    func() int // of Out, if it is a terminal; 0 = it is not
+	ErrWidth func() int // of Err
 }
 
 // The exit codes of all commands but check.
@@ -33,14 +33,14 @@ const (
 // app is one run.
 type app struct {
 	world    World
-	out      *colorprofile.Writer // with the colours that the terminal has, with none to a pipe
-	err      io.Writer            // without secrets, and with those colours
+	out      *colorprofile.Writer // with the terminal's colours; none in a pipe
+	err      io.Writer            // without secrets; colours as in out
 	redactor *redactor
 	global   globalFlags
 }
 
-// Run does what the arguments say and returns the exit code: 0, 1 if it failed, 2 if the arguments are wrong or an act
-// was not confirmed, 130 if it was interrupted by ctx. Command check has its own.
+// Run runs a command line and returns the exit code: 0, 1 if it failed, 2 if the arguments are wrong or an act was not
+// confirmed, 130 if ctx interrupted it. Command check has its own.
 func Run(ctx context.Context, args []string, world World) int {
 	stderr := &redactor{to: world.Err}
 	a := &app{
@@ -82,12 +82,12 @@ func Run(ctx context.Context, args []string, world World) int {
 	return exitFailed
 }
 
-// exitCode is an error that has been told already.
+// exitCode is an error that has already been printed.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// usageError is an error that the arguments cause.
+// usageError is an error caused by the arguments.
 type usageError struct{ error }
 
 func (e *usageError) Unwrap() error { return e.error }

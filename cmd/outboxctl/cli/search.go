@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// errFound ends a search early that has what was asked for.
+// errFound ends a search early because it found its message.
 var errFound = io.EOF
 
-// tellEvery is how often a search says how far it is where there is no terminal.
+// tellEvery is the interval at which a search without a terminal prints its progress.
 const tellEvery = 2 * time.Second
 
-// search calls look for one page after another until there are as many messages as are wanted, or errFound, and prints
-// them: each call looks for a bounded time, so what it returns may be few. An interrupt prints what was found.
+// search calls look for one page after another until it has as many messages as requested, or errFound, and prints
+// them: each call searches for a bounded time, so it may return few. An interrupt prints the messages found so far.
 func (a *app) search(ctx context.Context, p admin.Page, look func(context.Context, admin.Page) (*admin.List, error),
 	people func(*admin.List) error,
 ) error {
@@ -51,7 +51,7 @@ func (a *app) search(ctx context.Context, p admin.Page, look func(context.Contex
 	}
 }
 
-// searching tells how far a search is: on a terminal on one line, elsewhere by a line now and then.
+// searching prints the progress of a search: on one line of a terminal, elsewhere as a line now and then.
 type searching struct {
 	a    *app
 	bar  *progressbar.ProgressBar
@@ -85,7 +85,7 @@ func (s *searching) end() {
 	}
 }
 
-// searched says in words how far a search has come; "" = nothing is known.
+// searched describes how far a search has come; "" = unknown.
 func searched(l admin.Progress) string {
 	switch {
 	case l.ID == "":

@@ -104,7 +104,7 @@ func (a *app) runPage(ctx context.Context, ad *admin.Admin, f serveFlags, logger
 	}, listener), page)
 }
 
-// authorize says what a user may do.
+// authorize returns a user's access.
 func (f serveFlags) authorize(r *http.Request) (ui.Access, error) {
 	access := ui.Access{Actor: f.actor, Act: f.act, Payloads: f.payloads}
 	if f.actorHeader != "" {
@@ -115,13 +115,13 @@ func (f serveFlags) authorize(r *http.Request) (ui.Access, error) {
 	return access, nil
 }
 
-// loopback says whether only this machine reaches an address.
+// loopback reports whether only this machine can reach an address.
 func loopback(address string) bool {
 	at, err := netip.ParseAddrPort(address)
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// ownHost refuses requests to other names: those of a site whose name was made to point here.
+// ownHost refuses requests with other host names, as in DNS rebinding.
 func ownHost(names []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)

@@ -45,8 +45,8 @@ several topics, and then have a plus. --watch with --output json prints a line o
 	return cmd
 }
 
-// watch shows the stats until it is interrupted, which is no error then. A database that cannot be reached for a while
-// is said.
+// watch prints the stats until it is interrupted, which is not an error then. If the database cannot be reached for a
+// while, it prints that.
 func (a *app) watch(ctx context.Context, interval time.Duration, look func() (*admin.Stats, error)) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -73,7 +73,7 @@ func (a *app) watch(ctx context.Context, interval time.Duration, look func() (*a
 	}
 }
 
-// redraw shows the stats in the place of those before, where there is a terminal.
+// redraw replaces the previous stats on a terminal.
 func (a *app) redraw(s *admin.Stats) error {
 	if a.world.Width == nil || a.world.Width() == 0 {
 		if err := a.printStats(s); err != nil {

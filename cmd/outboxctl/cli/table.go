@@ -9,16 +9,16 @@ import (
 	"charm.land/lipgloss/v2/table"
 )
 
-// grid is a table for people. Columns in which nothing stands are left out. The last column is cut where the terminal
-// ends; on terminals too narrow for the others each row becomes a few lines.
+// grid is a table for people. Empty columns are left out. The last column is cut at the width of the terminal; on
+// terminals too narrow for the others each row becomes a few lines.
 type grid struct {
 	title string
 	heads []string
 	rows  [][]cell
-	empty string // said in the place of a table without rows
+	empty string // printed instead of a table without rows
 }
 
-// cell is text of anybody's, and how it looks.
+// cell is untrusted text, and its style.
 type cell struct {
 	text  string
 	style lipgloss.Style
@@ -42,7 +42,7 @@ var (
 
 const (
 	gap     = 2
-	minLast = 16 // columns that the last one needs
+	minLast = 16 // smallest width of the last column
 )
 
 // print prints the table as wide as the terminal.
@@ -70,7 +70,7 @@ func (g grid) print(a *app) error {
 	return g.records(a, width)
 }
 
-// prune cleans all text, and drops columns in which nothing stands.
+// prune cleans all text, and drops empty columns.
 func (g *grid) prune() {
 	var keep []int
 	for column := range g.heads {
@@ -91,7 +91,7 @@ func (g *grid) prune() {
 	g.heads, g.rows = heads, rows
 }
 
-// widths returns how wide all columns but the last are, and how wide all of them.
+// widths returns the width of all columns but the last, and of all columns.
 func (g grid) widths() (need, natural int) {
 	for column, head := range g.heads {
 		w := lipgloss.Width(head)
@@ -106,7 +106,7 @@ func (g grid) widths() (need, natural int) {
 	return need, need
 }
 
-// table prints columns; the last one is cut at so many, if that is not 0.
+// table prints columns; last is the width of the last one, 0 = no limit.
 func (g grid) table(a *app, last int) error {
 	t := table.New().Border(lipgloss.HiddenBorder()).BorderTop(false).BorderBottom(false).BorderLeft(false).BorderRight(
 		false).
@@ -142,7 +142,7 @@ func (g grid) table(a *app, last int) error {
 	return err
 }
 
-// records prints each row as lines of its own.
+// records prints each row as several lines.
 func (g grid) records(a *app, width int) error {
 	label := 0
 	for _, head := range g.heads {
@@ -167,7 +167,7 @@ func (g grid) records(a *app, width int) error {
 	return nil
 }
 
-// cut shortens a text to so many columns.
+// cut shortens a text to a width.
 func cut(text string, width int) string {
 	if lipgloss.Width(text) <= width {
 		return text

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/term"
 )
 
-// WorldOf is the world of a process that has these files. A user answers questions if they are a terminal.
+// WorldOf returns the World of a process with these files. It asks for confirmation if they are a terminal.
 func WorldOf(in, out, err *os.File, environ []string) World {
 	return World{
 		In: in, Out: out, Err: err, Environ: environ,
@@ -14,7 +14,7 @@ func WorldOf(in, out, err *os.File, environ []string) World {
 	}
 }
 
-// width returns how wide the terminal is now that a file is, 0 if it is none.
+// width returns a function for the current width of a terminal, 0 if the file is not one.
 func width(file *os.File) func() int {
 	return func() int {
 		columns, _, err := term.GetSize(int(file.Fd()))

@@ -41,7 +41,7 @@ func (a *app) listTopics() *cobra.Command {
 	return cmd
 }
 
-// topicAct is what an act on a topic says to scripts.
+// topicAct is the JSON result of an act on a topic.
 type topicAct struct {
 	Action string `json:"action"`
 	DryRun bool   `json:"dry_run"`
@@ -69,7 +69,7 @@ func (a *app) topic(
 			}
 			var pauses []admin.Pause
 			var unknown error
-			if name == "resume" { // afterwards it is unknown what it ended
+			if name == "resume" { // after the act the ended pause is unknown
 				pauses, unknown = look()
 			}
 			if err := act.confirm(cmd.Context(), a, fmt.Sprintf("%s topic %s?", title(name), topic)); err != nil {
@@ -85,7 +85,7 @@ func (a *app) topic(
 			if err := a.show(answer, func() error { return a.say("%s", said) }); err != nil {
 				return err
 			}
-			if name == "pause" { // what is urgent does not wait for what is slow to count
+			if name == "pause" { // an urgent pause does not wait for a slow count
 				_, unknown = look()
 			}
 			if unknown != nil {
@@ -97,14 +97,14 @@ func (a *app) topic(
 	return cmd
 }
 
-// pausesOf returns the pauses of a topic, and says if there is no topic of this name: it may be misspelt. That an
-// operator has paused it tells nothing about what is to be paused.
+// pausesOf returns the pauses of a topic, and warns if no topic has this name, which may be misspelled. An operator's
+// pause does not prove that the topic exists.
 func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) ([]admin.Pause, error) {
 	s, err := ad.Stats(ctx, admin.StatsConfig{})
 	if err != nil {
 		return nil, err
 	}
-	more := false // of which not all was looked at
+	more := false // the count may be incomplete
 	var pauses []admin.Pause
 	for _, t := range s.Topics {
 		if t.Topic == topic {
@@ -122,7 +122,7 @@ func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) 
 	return pauses, nil
 }
 
-// resumed says whether there was a pause to end, and notes those that go on.
+// resumed reports whether a pause was ended, and prints those that continue.
 func (a *app) resumed(topic string, pauses []admin.Pause) (ours bool) {
 	for _, p := range pauses {
 		if p.By == "operator" {

@@ -7,9 +7,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// release is what version says to scripts.
+// release is the JSON result of version.
 type release struct {
-	Version  string `json:"version"` // (devel) of a build that has none
+	Version  string `json:"version"` // (devel) for a build without a version
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -25,7 +25,7 @@ func (a *app) version() *cobra.Command {
 	}
 }
 
-// version is what the module was installed at, and what git knows of a clone that was built.
+// version returns the installed version of the module, or that of the git clone it was built in.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version

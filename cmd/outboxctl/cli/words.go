@@ -17,7 +17,7 @@ func since(t time.Time) string {
 	return words.Age(max(time.Since(t), 0))
 }
 
-// until is how long a message waits for its time.
+// until is how long a message waits until it is due.
 func until(m admin.Message) string {
 	if m.DueAt.IsZero() || m.State != admin.Failing && m.State != admin.Delayed {
 		return ""
@@ -33,7 +33,7 @@ func moment(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05Z")
 }
 
-// number writes a count; those of which there may be more get a plus.
+// number formats a count, with a plus if there may be more.
 func number(c admin.Count) string {
 	if c.About {
 		return "~" + words.Number(c.N)
@@ -78,7 +78,7 @@ func stateStyle(s admin.State) lipgloss.Style {
 	return lipgloss.NewStyle()
 }
 
-// nonzero is the style of a state, for a count that is better none.
+// nonzero is the style of a count that should be zero.
 func nonzero(c admin.Count, s admin.State) lipgloss.Style {
 	if c.N == 0 {
 		return lipgloss.NewStyle()
