@@ -40,7 +40,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"release":          {(*bubbleServer).release, []string{sqltext.ReleaseLanes}},
 		"expire":           {(*bubbleServer).expire, []string{sqltext.ExpireForwarder}},
 		"leave":            {(*bubbleServer).leave, []string{sqltext.LeaveForwarders}},
-		"look":             {(*bubbleServer).look, []string{sqltext.Look}},
+		"look":             {(*bubbleServer).look, []string{sqltext.PollOutbox}},
 		"may write":        {answers([]any{true}), []string{sqltext.MayWrite}},
 		"clean":            {answers([]any{int64(0), true, int64(0), int64(0)}), []string{sqltext.CleanPublished}},
 		"clean others": {answers(), []string{

@@ -41,9 +41,9 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	if life != c.life {
 		*c = cleaner{life: life}
 	}
-	rising := false // everything up to low was deleted
+	inOrder := false // everything up to low was deleted
 	if now := time.Now(); !now.Before(c.again) {
-		c.again, c.next, c.span, rising = now.Add(cleanAgain), c.low, firstCleanSpan, true
+		c.again, c.next, c.span, inOrder = now.Add(cleanAgain), c.low, firstCleanSpan, true
 	}
 	done := observe.CleanEnd{Table: e.cfg.tables.Outbox}
 	started := time.Now()
@@ -69,8 +69,8 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 			return fmt.Errorf("delete published messages: %w", err)
 		}
 		done.Rows += deleted
-		if rising {
-			c.low, rising = min(kept, reached), kept >= reached
+		if inOrder {
+			c.low, inOrder = min(kept, reached), kept >= reached
 		}
 		if c.next = max(c.next, reached); end {
 			return nil
@@ -88,7 +88,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 
 // forgetForwarders deletes the rows of forwarders that have been dead for long.
 func (e *engine) forgetForwarders(ctx context.Context) error {
-	return e.alone(ctx, func(ctx context.Context, q drive.Querier) error {
+	return e.withJoinLock(ctx, func(ctx context.Context, q drive.Querier) error {
 		_, err := q.Exec(ctx, e.sql.forget, forgetAfter.Seconds())
 		return err
 	})

@@ -63,7 +63,7 @@ func (e *engine) statement(req *machine.ReadRequest, apart bool) (query string, 
 	if !catch.None() {
 		limits = catch.Limits[:]
 	}
-	return more, append(args, rising(req.Board.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Board.Closed),
+	return more, append(args, sorted(req.Board.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Board.Closed),
 		catch.From[:], catch.Upto[:], limits, int64(catch.All), topicsArg(catch.Keys))
 }
 
@@ -81,9 +81,9 @@ func topicsArg(topics []string) []string {
 	return topics
 }
 
-// rising returns sorted ids, as the statements that look ids up need them: only ids between the first and the last are
+// sorted returns sorted ids, as the statements that look ids up need them: only ids between the first and the last are
 // found.
-func rising(ids []int64) []int64 {
+func sorted(ids []int64) []int64 {
 	ids = append([]int64{}, ids...) // not nil
 	slices.Sort(ids)
 	return ids

@@ -38,7 +38,7 @@ type Group struct {
 	soonest servers         // those to be polled that are not being polled now
 	queue   []*database     // databases that wait for their forwarder to start
 	active  map[*database]bool
-	looks   int // in flight and not slow
+	polls   int // in flight and not slow
 	slow    int // in flight and slow
 	begun   int64
 
@@ -127,8 +127,8 @@ func (g *Group) drainAll(ctx context.Context) error {
 	g.mu.Lock()
 	for key, d := range g.all {
 		waits[key] = d.drain(g.begun)
-		d.lookAt, d.allAt = time.Time{}, time.Time{}
-		g.lookAt(d.server, time.Time{})
+		d.pollAt, d.allAt = time.Time{}, time.Time{}
+		g.pollAt(d.server, time.Time{})
 	}
 	g.mu.Unlock()
 	signal(g.now)

@@ -20,8 +20,8 @@ type GroupConfig struct {
 	// forwarder starts, concurrently, and must return when its context ends. After an error the database is left alone
 	// for a while.
 	Configure func(ctx context.Context, key string, cfg *Config, pub *message.Publisher) error
-	// LookInterval is how often a sleeping database is polled; default 1 s.
-	LookInterval time.Duration
+	// IdlePollInterval is how often a sleeping database is polled; default 1 s.
+	IdlePollInterval time.Duration
 	// IdleAfter is the idle time after which a forwarder is stopped; default 1 min.
 	IdleAfter time.Duration
 	// MaxActive is the number of running forwarders; default 32. If more are wanted they take turns: idle ones are
@@ -30,7 +30,7 @@ type GroupConfig struct {
 }
 
 const (
-	lookAllInterval = time.Minute      // between polls of everything
+	pollAllInterval = time.Minute      // between polls of everything
 	tidyRarely      = 60               // times CleanInterval, between clean-ups of a sleeping database
 	turn            = 10 * time.Second // of a forwarder while others wait,
 	rest            = checkInterval    // or until it has been idle for this long
@@ -38,16 +38,16 @@ const (
 	failingFor      = 10 * time.Second // before a forwarder that cannot read is stopped
 	checkInterval   = 100 * time.Millisecond
 
-	looksAtOnce = 8
-	slowLook    = 250 * time.Millisecond // a poll that takes longer frees its slot among looksAtOnce,
-	slowLooks   = 32                     // and takes one of these
-	manyLooks   = 1000                   // sequences in a statement
+	pollsAtOnce = 8
+	slowPoll    = 250 * time.Millisecond // a poll that takes longer frees its slot among pollsAtOnce,
+	slowPolls   = 32                     // and takes one of these
+	manyPolls   = 1000                   // sequences in a statement
 
 	groupRoom = 128 << 20 // bytes in memory, of all forwarders together
 )
 
 func (c *GroupConfig) setDefaults() {
-	fill(&c.LookInterval, time.Second)
+	fill(&c.IdlePollInterval, time.Second)
 	fill(&c.IdleAfter, time.Minute)
 	fill(&c.MaxActive, 32)
 	c.Forwarder.DisableListen = true
@@ -64,7 +64,7 @@ func (c *GroupConfig) validate() error {
 	for _, d := range []struct {
 		field string
 		value time.Duration
-	}{{"LookInterval", c.LookInterval}, {"IdleAfter", c.IdleAfter}} {
+	}{{"IdlePollInterval", c.IdlePollInterval}, {"IdleAfter", c.IdleAfter}} {
 		if d.value < 0 {
 			errs = append(errs, fmt.Errorf("GroupConfig.%s is %s: use a positive duration", d.field, d.value))
 		}

@@ -36,7 +36,7 @@ type database struct {
 	leaving bool // it was removed from the fleet
 	nap     nap.Memory
 	breaker breaker.Breaker
-	lookAt  time.Time    // next poll, unless its server delays it
+	pollAt  time.Time    // next poll, unless its server delays it
 	allAt   time.Time    // next poll of everything
 	ofAll   machine.Pace // of polls of everything,
 	ofOne   machine.Pace // and of other polls
@@ -63,9 +63,9 @@ type wanted struct {
 // server is the shared state of the databases of one pool: one poll serves all of them.
 type server struct {
 	databases map[*database]bool
-	looking   bool // therefore not in Group.soonest
+	polling   bool // therefore not in Group.soonest
 	again     bool // poll it once more afterwards
-	lookAt    time.Time
+	pollAt    time.Time
 	breaker   breaker.Breaker
 	at        int // index in Group.soonest
 }
@@ -74,7 +74,7 @@ type server struct {
 type servers []*server
 
 func (l servers) Len() int           { return len(l) }
-func (l servers) Less(i, j int) bool { return l[i].lookAt.Before(l[j].lookAt) }
+func (l servers) Less(i, j int) bool { return l[i].pollAt.Before(l[j].pollAt) }
 func (l servers) Swap(i, j int) {
 	l[i], l[j] = l[j], l[i]
 	l[i].at, l[j].at = i, j
@@ -93,13 +93,13 @@ func (l *servers) Pop() any {
 	return s
 }
 
-// lookAt schedules a poll of a server, unless one is scheduled earlier. mu must be held.
-func (g *Group) lookAt(s *server, at time.Time) {
+// pollAt schedules a poll of a server, unless one is scheduled earlier. mu must be held.
+func (g *Group) pollAt(s *server, at time.Time) {
 	switch {
-	case s.looking:
+	case s.polling:
 		s.again = s.again || at.IsZero()
-	case at.Before(s.lookAt):
-		s.lookAt = at
+	case at.Before(s.pollAt):
+		s.pollAt = at
 		heap.Fix(&g.soonest, s.at)
 	}
 }
@@ -148,7 +148,7 @@ func (g *Group) join(key string, held *fleet.Handle) {
 		heap.Push(&g.soonest, d.server)
 	}
 	d.server.databases[d] = true
-	g.lookAt(d.server, time.Time{})
+	g.pollAt(d.server, time.Time{})
 	d.unhook = d.db.OnCommit(func(n core.Notification) {
 		if n.Outbox && d.woken.CompareAndSwap(false, true) {
 			g.wokenMu.Lock()
@@ -179,7 +179,7 @@ func (g *Group) remove(d *database) {
 	delete(g.all, d.key)
 	if delete(d.server.databases, d); len(d.server.databases) == 0 && g.servers[d.db.Pool()] == d.server {
 		delete(g.servers, d.db.Pool())
-		if !d.server.looking {
+		if !d.server.polling {
 			heap.Remove(&g.soonest, d.server.at)
 		}
 	}
@@ -206,10 +206,10 @@ func (d *database) drain(begun int64) chan error {
 func (d *database) answer(err error) { d.answerBefore(1<<62, err) }
 
 // answerBefore answers the calls that were made before a poll began. mu must be held.
-func (d *database) answerBefore(look int64, err error) {
+func (d *database) answerBefore(poll int64, err error) {
 	left := d.drains[:0]
 	for _, w := range d.drains {
-		if w.after < look {
+		if w.after < poll {
 			w.done <- err
 		} else {
 			left = append(left, w)

@@ -76,7 +76,7 @@ func newStartedGroup(t *testing.T, databases, maxActive int) *startedGroup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, server := range s.soonest {
-		server.lookAt = s.now.Add(24 * time.Hour)
+		server.pollAt = s.now.Add(24 * time.Hour)
 	}
 	for _, d := range s.all {
 		s.rouse(d, s.now)

@@ -24,7 +24,7 @@ func (g *Group) run(ctx context.Context, d *database) {
 	delete(g.active, d)
 	d.engine, d.state, d.toTidy = nil, asleep, false
 	d.woken.Store(false)
-	d.lookAt, d.allAt, d.dueAt = time.Time{}, time.Time{}, time.Time{}
+	d.pollAt, d.allAt, d.dueAt = time.Time{}, time.Time{}, time.Time{}
 	switch {
 	case d.leaving:
 		d.answer(nil)
@@ -37,7 +37,7 @@ func (g *Group) run(ctx context.Context, d *database) {
 		if d.breaker.Worked() {
 			d.logger.Info("draining the outbox works again", nil)
 		}
-		g.lookAt(d.server, time.Time{})
+		g.pollAt(d.server, time.Time{})
 	}
 	signal(g.now)
 }
@@ -92,7 +92,7 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 				go func() { drained <- e.drain(ctx, false) }()
 			}
 		}
-		if e.mood().failing > failingFor {
+		if e.health().failing > failingFor {
 			return errCannotRead
 		}
 		if draining == 0 && g.done(ctx, d, e) {
@@ -110,7 +110,7 @@ func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 		idleAfter = 1
 	}
 	g.mu.Unlock()
-	if e.mood().quiet < idleAfter {
+	if e.health().quiet < idleAfter {
 		return false
 	}
 	if tidy {
@@ -119,7 +119,7 @@ func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 		d.tidyAt = time.Now().Add(jitter(g.tidyInterval()))
 		g.mu.Unlock()
 	}
-	return e.mood().quiet >= idleAfter
+	return e.health().quiet >= idleAfter
 }
 
 func (g *Group) tidyInterval() time.Duration { return tidyRarely * g.cfg.Forwarder.CleanInterval }
@@ -170,8 +170,8 @@ func (e *engine) tidy(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// mood is the state of health of an engine.
-type mood struct {
+// health is the state of an engine.
+type health struct {
 	quiet   time.Duration // how long there has been nothing to do; 0 = there is work
 	failing time.Duration // how long no read has worked; 0 = reads work
 	stuck   bool          // the database does not answer, or only slowly
@@ -179,10 +179,10 @@ type mood struct {
 
 const stuckAfter = time.Second
 
-func (e *engine) mood() mood {
-	var m machine.Mood
-	e.step(func(now time.Time, of *machine.Machine) { m = of.Mood(now) })
-	return mood{quiet: m.Quiet, failing: m.Failing, stuck: m.Asking > stuckAfter || m.Failing > 0}
+func (e *engine) health() health {
+	var m machine.Health
+	e.step(func(now time.Time, of *machine.Machine) { m = of.Health(now) })
+	return health{quiet: m.Quiet, failing: m.Failing, stuck: m.Asking > stuckAfter || m.Failing > 0}
 }
 
 // stuck reports whether the forwarder of a database is waiting for the database. mu must be held.
@@ -192,7 +192,7 @@ func (d *database) stuck(now time.Time) bool {
 	}
 	select {
 	case <-d.engine.running:
-		return d.engine.mood().stuck
+		return d.engine.health().stuck
 	default:
 		return now.Sub(d.changed) > stuckAfter
 	}

@@ -17,7 +17,7 @@ func jitter(d time.Duration) time.Duration {
 func (g *Group) schedule(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	sync := time.NewTicker(g.cfg.LookInterval)
+	sync := time.NewTicker(g.cfg.IdlePollInterval)
 	defer sync.Stop()
 	for {
 		select {
@@ -46,7 +46,7 @@ func (g *Group) pass(ctx context.Context, now time.Time) time.Duration {
 			g.rouse(d, now)
 		}
 	}
-	wait := g.startLooks(ctx, now)
+	wait := g.startPolls(ctx, now)
 	for places := g.places(now); len(g.queue) > 0 && places > 0; places-- {
 		d := g.queue[0]
 		g.queue = g.queue[1:]
@@ -61,31 +61,31 @@ func (g *Group) pass(ctx context.Context, now time.Time) time.Duration {
 	return wait
 }
 
-// startLooks starts the due polls for which there are slots. mu must be held.
-func (g *Group) startLooks(ctx context.Context, now time.Time) (wait time.Duration) {
+// startPolls starts the due polls for which there are slots. mu must be held.
+func (g *Group) startPolls(ctx context.Context, now time.Time) (wait time.Duration) {
 	for len(g.soonest) > 0 {
 		s := g.soonest[0]
-		if wait = s.lookAt.Sub(now); wait > 0 {
+		if wait = s.pollAt.Sub(now); wait > 0 {
 			return wait
 		}
 		suspect := s.breaker.Failures() > 0
 		switch {
-		case suspect && g.slow >= slowLooks:
-			s.lookAt = now.Add(checkInterval)
+		case suspect && g.slow >= slowPolls:
+			s.pollAt = now.Add(checkInterval)
 			heap.Fix(&g.soonest, s.at)
 			continue
 		case suspect:
 			g.slow++
-		case g.looks >= looksAtOnce:
+		case g.polls >= pollsAtOnce:
 			return time.Hour // the end of a poll signals
 		default:
-			g.looks++
+			g.polls++
 		}
 		heap.Pop(&g.soonest)
-		s.looking, s.again = true, false
+		s.polling, s.again = true, false
 		g.begun++
 		number := g.begun
-		g.work.Go(func() { g.look(ctx, s, number, suspect) })
+		g.work.Go(func() { g.pollServer(ctx, s, number, suspect) })
 	}
 	return time.Hour
 }
@@ -137,7 +137,7 @@ func (g *Group) makeRoom(now time.Time) {
 				wanted--
 			}
 		case d.engine != nil && len(d.drains) == 0:
-			if m := d.engine.mood(); m.quiet >= rest || now.Sub(d.started) >= turn {
+			if m := d.engine.health(); m.quiet >= rest || now.Sub(d.started) >= turn {
 				all = append(all, candidate{d, m.quiet})
 			}
 		}

@@ -30,10 +30,10 @@ func TestGroupConfig(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = forwarder.NewGroup(databases, broker, forwarder.GroupConfig{
-		LookInterval: -1, IdleAfter: -time.Second, MaxActive: -1, Forwarder: forwarder.Config{Concurrency: -1},
+		IdlePollInterval: -1, IdleAfter: -time.Second, MaxActive: -1, Forwarder: forwarder.Config{Concurrency: -1},
 	}, nil)
 	for _, want := range []string{
-		"GroupConfig.LookInterval is -1ns", "GroupConfig.IdleAfter is -1s", "GroupConfig.MaxActive is -1",
+		"GroupConfig.IdlePollInterval is -1ns", "GroupConfig.IdleAfter is -1s", "GroupConfig.MaxActive is -1",
 		"GroupConfig.Forwarder.Concurrency is -1",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -25,7 +25,7 @@ func (k *keeper) register(ctx context.Context) error {
 	e := k.e
 	var ahead []string
 	says := e.facts()
-	err := e.alone(ctx, func(ctx context.Context, q drive.Querier) error {
+	err := e.withJoinLock(ctx, func(ctx context.Context, q drive.Querier) error {
 		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name,
 			e.cfg.LeaseTTL.Seconds(), says, ownTime()); err != nil {
 			return err

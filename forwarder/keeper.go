@@ -32,7 +32,7 @@ type keeper struct {
 	short  int             // consecutive plans in which lanes were missing from our share
 	owned  int             // number of lanes last reported
 	had    map[int16]int64 // the highest epoch of each lane that was ours
-	seen   sightings       // leases of other forwarders
+	seen   seenLeases      // leases of other forwarders
 	told   string          // facts last written
 	facts  trouble.Log     // failures to write them
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// heard handles the notification of a commit.
-func (e *engine) heard(n core.Notification) {
+// notified handles the notification of a commit.
+func (e *engine) notified(n core.Notification) {
 	if n.Outbox {
 		e.wake()
 	}
@@ -32,7 +32,7 @@ func (e *engine) listen(ctx context.Context) {
 		err := e.db.Listen(ctx, func(n core.Notification) {
 			report.Tell(nil)
 			retry.Reset()
-			e.heard(n)
+			e.notified(n)
 		})
 		if errors.Is(err, drive.ErrNoListen) {
 			e.logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})

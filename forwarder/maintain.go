@@ -63,7 +63,7 @@ func (e *engine) maintain(ctx context.Context) {
 		if at := e.positions(); len(at) == 0 || at[0].Term.Lane != 0 { // one forwarder is enough
 			return
 		}
-		lonely.Tell(unread.look(ctx, e))
+		lonely.Tell(unread.poll(ctx, e))
 		if now := time.Now(); e.cfg.DeadRetention > 0 && !now.Before(deadAt) {
 			err := e.discardDead(ctx)
 			if err == nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// sightings are the leases of other forwarders, by id. A lease that stays unchanged for its full duration has expired,
+// seenLeases are the leases of other forwarders, by id. A lease that stays unchanged for its full duration has expired,
 // whatever the clock of the database shows: it may have been set back since the lease was written.
-type sightings map[string]sighting
+type seenLeases map[string]seenLease
 
-type sighting struct {
+type seenLease struct {
 	expiry  int64     // as written in the row
 	since   time.Time // when this expiry was first read
 	renewed bool      // an earlier expiry was seen before
@@ -21,17 +21,17 @@ type sighting struct {
 
 // over reports whether a lease that was just read has stayed the same for its full duration. The read began and ended
 // at the given times: the lease was renewed before the end of the read that first returned it.
-func (s sightings) over(id string, expiry int64, lasts time.Duration, began, ended time.Time) bool {
+func (s seenLeases) over(id string, expiry int64, lasts time.Duration, began, ended time.Time) bool {
 	last, ok := s[id]
 	if !ok || last.expiry != expiry {
-		s[id] = sighting{expiry, ended, ok}
+		s[id] = seenLease{expiry, ended, ok}
 		return false
 	}
 	return began.Sub(last.since) > lasts
 }
 
-// keep drops all other sightings.
-func (s sightings) keep(ids map[string]bool) {
+// keep drops all others.
+func (s seenLeases) keep(ids map[string]bool) {
 	for id := range s {
 		if !ids[id] {
 			delete(s, id)
@@ -47,7 +47,7 @@ func (k *keeper) members(ctx context.Context) (list []lease.Member, err error) {
 	}
 	var dead []lastly
 	if k.seen == nil {
-		k.seen = sightings{}
+		k.seen = seenLeases{}
 	}
 	live := map[string]bool{}
 	began := time.Now()

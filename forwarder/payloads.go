@@ -11,7 +11,7 @@ import (
 )
 
 // mostTardy is how often the time for payloads can be doubled.
-const mostTardy = 6
+const maxTimeoutFactor = 6
 
 // payloads reads the payloads that the answer to a read left out, as far as there is room, and removes the other rows
 // from the answer. After an error the payloads read so far count: the error is returned only if there are none.
@@ -64,7 +64,7 @@ func (r *reader) fetchPayloads(
 	ctx context.Context, ids []int64, room int64,
 ) (came []payload, late map[int64]bool, err error) {
 	begun := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout<<r.tardy)
+	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout<<r.timeoutFactor)
 	defer cancel()
 	late = map[int64]bool{}
 	heard := map[int64]bool{}
@@ -84,9 +84,9 @@ func (r *reader) fetchPayloads(
 	}, r.e.sql.fetchPayloads, ids, room)
 	switch {
 	case err == nil && time.Since(begun) < r.e.cfg.QueryTimeout:
-		r.tardy = 0
+		r.timeoutFactor = 0
 	case timedOut(err) && len(came) == 0:
-		r.tardy = min(r.tardy+1, mostTardy)
+		r.timeoutFactor = min(r.timeoutFactor+1, maxTimeoutFactor)
 	}
 	if err != nil {
 		for _, id := range ids {

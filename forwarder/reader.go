@@ -18,12 +18,12 @@ const rowsPerStep = 1024 // that are added before others get the lock: a millise
 
 // reader is the goroutine that does all reads. Only it uses these fields.
 type reader struct {
-	e       *engine
-	q       drive.Querier // nil = not connected
-	close   func()        // nil = q is the pool
-	loading map[int16]*loading
-	rows    int // that the last read returned
-	tardy   int // how often the time for payloads was doubled because the first of them did not arrive in time
+	e             *engine
+	q             drive.Querier // nil = not connected
+	close         func()        // nil = q is the pool
+	loading       map[int16]*loading
+	rows          int // that the last read returned
+	timeoutFactor int // how often the time for payloads was doubled because the first of them did not arrive in time
 }
 
 // read reads until ctx ends.

@@ -65,7 +65,7 @@ func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, erro
 		err := rows.Scan(&id)
 		pending[id] = true
 		return err
-	}, e.sql.pending, rising(ids))
+	}, e.sql.pending, sorted(ids))
 	if err != nil {
 		return nil, fmt.Errorf("check which messages are pending: %w", err)
 	}

@@ -42,7 +42,7 @@ func (e *engine) run(ctx context.Context) error {
 	}
 	e.lapse = time.AfterFunc(time.Hour, e.recall) // the keeper sets it
 	defer e.lapse.Stop()
-	stopWake := e.db.OnCommit(e.heard)
+	stopWake := e.db.OnCommit(e.notified)
 	defer stopWake()
 
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
@@ -53,7 +53,7 @@ func (e *engine) run(ctx context.Context) error {
 	var front, back, settler sync.WaitGroup
 	front.Go(e.labelled(ctx, "reader", e.read))
 	front.Go(e.labelled(ctx, "maintainer", e.maintain))
-	front.Go(e.labelled(ctx, "operator", e.obey))
+	front.Go(e.labelled(ctx, "operator", e.watchPauses))
 	if !e.cfg.DisableListen {
 		front.Go(e.labelled(ctx, "listener", e.listen))
 	}

@@ -26,8 +26,8 @@ var errUntaken = errors.New("no running forwarder reads this topic: check its sp
 // maintaining goroutine.
 type untaken struct{ at time.Time }
 
-// look logs, at most once a minute, topics that no forwarder reads. If a forwarder reads all topics, there are none.
-func (u *untaken) look(ctx context.Context, e *engine) error {
+// poll logs, at most once a minute, topics that no forwarder reads. If a forwarder reads all topics, there are none.
+func (u *untaken) poll(ctx context.Context, e *engine) error {
 	if len(e.cfg.Topics) == 0 || time.Since(u.at) < untakenInterval {
 		return nil
 	}

@@ -144,7 +144,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	f := runFleet(t, r, fleet.Config{RefreshInterval: 100 * time.Millisecond, MaxConns: maxConns}, log)
 	broker := newFakeBroker()
 	cfg := quickGroup()
-	cfg.LookInterval, cfg.IdleAfter = 200*time.Millisecond, 100*time.Millisecond // each message has to be found by a look
+	cfg.IdlePollInterval, cfg.IdleAfter = 200*time.Millisecond, 100*time.Millisecond // each message has to be found by a look
 	cfg.Forwarder.PollInterval, cfg.Forwarder.LeaseTTL = 200*time.Millisecond, 5*time.Second
 	runGroup(t, f, broker, cfg, log)
 
@@ -223,7 +223,7 @@ func printLooks(t testing.TB, tenants []tenant) {
 	for i, who := range tenants {
 		names[i] = (*core.DB)(who.db).Render("{outbox_id_seq}")
 	}
-	look := (*core.DB)(tenants[0].db).Render(sqltext.Look)
+	look := (*core.DB)(tenants[0].db).Render(sqltext.PollOutbox)
 	median := func(what func() error) time.Duration {
 		var took []time.Duration
 		for range 21 {
@@ -239,7 +239,7 @@ func printLooks(t testing.TB, tenants []tenant) {
 	}
 	t.Logf("medians: a look %s, at everything %s, at the numbers of %d schemas %s, connecting, looking and closing %s",
 		median(exec(look, int64(1), false, []string{})), median(exec(look, int64(1), true, []string{})),
-		len(tenants), median(exec(sqltext.LookMany, names)),
+		len(tenants), median(exec(sqltext.PollOutboxes, names)),
 		median(func() error {
 			direct.pool.Reset()
 			return exec(look, int64(1), false, []string{})()

@@ -87,11 +87,11 @@ func plannedStatements() []planned {
 			always: true,
 		},
 		{
-			name: "Look", sql: sqltext.Look, args: []any{int64(some), false, []string{}},
+			name: "PollOutbox", sql: sqltext.PollOutbox, args: []any{int64(some), false, []string{}},
 			indexes: []string{"outbox_ready", "outbox_waiting"}, always: true,
 		},
 		{
-			name: "Look at everything", sql: sqltext.Look, args: []any{int64(0), true, []string{}},
+			name: "PollOutbox of everything", sql: sqltext.PollOutbox, args: []any{int64(0), true, []string{}},
 			indexes: []string{"outbox_ready", "outbox_waiting"}, always: true,
 		},
 		{

@@ -164,7 +164,7 @@ func runUntilTheEnd(t testing.TB, r outbox.Runner, running <-chan struct{}, end 
 // quickGroup is a configuration whose waits are short.
 func quickGroup() forwarder.GroupConfig {
 	return forwarder.GroupConfig{
-		Forwarder: quickConfig(), LookInterval: 50 * time.Millisecond, IdleAfter: 200 * time.Millisecond,
+		Forwarder: quickConfig(), IdlePollInterval: 50 * time.Millisecond, IdleAfter: 200 * time.Millisecond,
 	}
 }
 

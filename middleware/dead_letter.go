@@ -44,19 +44,21 @@ func (o *outcomes) isLetter(ctx context.Context) bool {
 	return core.ConsumedFrom(ctx).Topic == o.cfg.DeadLetterTopic
 }
 
-// bury marks the message dead and publishes its dead letter, unless it is a dead letter itself; both or neither. It
+// sendDeadLetter marks the message dead and publishes its dead letter, unless it is a dead letter itself; both or neither. It
 // returns false and does nothing if a copy was processed in the meantime or is already dead, or if the message now has
 // another owner.
-func (o *outcomes) bury(ctx context.Context, msg *message.Message, h *handling, cause error) (buried bool, err error) {
+func (o *outcomes) sendDeadLetter(
+	ctx context.Context, msg *message.Message, h *handling, cause error,
+) (marked bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
 		letter := deadLetter(ctx, msg, h.claim, o.cfg.Service, cause)
 		var err error
-		if buried, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !buried || o.isLetter(ctx) {
+		if marked, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !marked || o.isLetter(ctx) {
 			return err
 		}
 		return o.letters.Capture(ctx, o.cfg.DeadLetterTopic, letter)
 	})
-	return buried, err
+	return marked, err
 }
 
 // markDead marks the row of the message dead, and sets the UUID of the letter. The letter of a stored message keeps its

@@ -237,17 +237,17 @@ func (o *outcomes) conclude(
 	}
 	switch decision {
 	case outbox.DeadLetter:
-		buried, buryErr := o.bury(ctx, msg, h, err)
-		if buryErr != nil {
-			buryErr = fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(buryErr))
+		marked, letterErr := o.sendDeadLetter(ctx, msg, h, err)
+		if letterErr != nil {
+			letterErr = fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(letterErr))
 			if h.work != nil {
-				h.work.Note(buryErr)
+				h.work.Note(letterErr)
 			}
-			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", buryErr, err)))
-			return observe.Failed, o.wait(h), errors.Join(err, buryErr)
+			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", letterErr, err)))
+			return observe.Failed, o.wait(h), errors.Join(err, letterErr)
 		}
 		o.forget(ctx, msg)
-		if !buried {
+		if !marked {
 			return observe.Duplicate, 0, nil
 		}
 		if o.isLetter(ctx) {

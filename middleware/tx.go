@@ -249,7 +249,7 @@ func (t *transactor) attempt(
 	switch {
 	case err == nil:
 		cancel()
-		leave(produced)
+		detachContexts(produced)
 		return produced, nil
 	case succeeded && errors.Is(err, outbox.ErrRolledBack):
 		h.rolledBack = true
@@ -262,7 +262,7 @@ func (t *transactor) attempt(
 
 // leave replaces the context of messages that were made with the context of the attempt: the new one is still alive and
 // has no transaction, because the Router publishes them afterwards.
-func leave(produced []*message.Message) {
+func detachContexts(produced []*message.Message) {
 	for _, out := range produced {
 		if out != nil && out.Context().Err() != nil {
 			out.SetContext(outbox.OutsideTx(context.WithoutCancel(out.Context())))

@@ -78,7 +78,7 @@ func (d *Dispatcher) Run(ctx context.Context) error {
 	var helpers sync.WaitGroup
 	helpers.Go(func() { m.run(ctx) })
 	if !d.cfg.DisableListen {
-		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.heard) })
+		helpers.Go(func() { listen(ctx, d.store, d.logger, d.loop.notified) })
 	}
 	d.loop.run(ctx)
 	helpers.Wait()

@@ -196,7 +196,7 @@ func (g *Group) checkAll(ctx context.Context, list []*database) error {
 			err := rows.Scan(&s.number, &s.updates)
 			found = append(found, s)
 			return err
-		}, sqltext.LookAtQueues, sequences, tables)
+		}, sqltext.PollQueues, sequences, tables)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("poll %d queues: %w", len(some), err)

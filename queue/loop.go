@@ -97,7 +97,7 @@ func (l *loop) run(ctx context.Context) { l.serve(ctx, l.claim) }
 
 // serve is run with another claim function, which returns when ctx ends.
 func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
-	defer l.store.db.OnCommit(l.heard)()
+	defer l.store.db.OnCommit(l.notified)()
 	var helpers sync.WaitGroup
 	over, end := context.WithCancel(l.base)
 	helpers.Go(func() { l.renew(over) })
@@ -112,8 +112,8 @@ func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	l.releaseLastLostClaims()
 }
 
-// heard must be called after a commit.
-func (l *loop) heard(n core.Notification) {
+// notified must be called after a commit.
+func (l *loop) notified(n core.Notification) {
 	if n.Concerns(l.cfg.only) {
 		l.wake()
 	}

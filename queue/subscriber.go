@@ -156,7 +156,7 @@ func (s *Subscriber) heard(n core.Notification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for l := range s.loops {
-		l.heard(n)
+		l.notified(n)
 	}
 }
 

@@ -63,19 +63,19 @@ func (m *Machine) waitsForHung(now time.Time, d *drain) bool {
 }
 
 // Mood is the state of health of a forwarder: how long each condition has lasted, 0 = it does not hold.
-type Mood struct {
+type Health struct {
 	Quiet   time.Duration // there is nothing to do
 	Failing time.Duration // no read has worked
 	Asking  time.Duration // a read is in flight
 }
 
 // Mood returns the state of health of the forwarder.
-func (m *Machine) Mood(now time.Time) Mood {
+func (m *Machine) Health(now time.Time) Health {
 	since := func(t time.Time) time.Duration {
 		if t.IsZero() {
 			return 0
 		}
 		return max(now.Sub(t), 1)
 	}
-	return Mood{Quiet: since(m.quiet), Failing: since(m.failing), Asking: since(m.reads.asking)}
+	return Health{Quiet: since(m.quiet), Failing: since(m.failing), Asking: since(m.reads.asking)}
 }

@@ -288,7 +288,7 @@ func TestPauseAfterAFailedRead(t *testing.T) {
 	if p := d.PlanRead(d.now, true); p.Wait != time.Second || len(p.Load) > 0 {
 		t.Errorf("%+v", p)
 	}
-	if m := d.Mood(d.now.Add(time.Second)); m.Failing != time.Second || m.Quiet != 0 || m.Asking != 0 {
+	if m := d.Health(d.now.Add(time.Second)); m.Failing != time.Second || m.Quiet != 0 || m.Asking != 0 {
 		t.Errorf("%+v", m)
 	}
 	d.now = d.now.Add(time.Second)

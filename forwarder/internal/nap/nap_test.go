@@ -46,12 +46,12 @@ func (s *server) end() {
 	}
 }
 
-// look is what the statement says, with the number read some time before the snapshot and the next transaction id after
+// poll is what the statement says, with the number read some time before the snapshot and the next transaction id after
 // it.
-func (s *server) look(m *Memory, all bool) Look {
+func (s *server) poll(m *Memory, all bool) Poll {
 	number, known := m.Number()
 	all = all || !known
-	l := Look{Number: s.id - 1, All: all, Due: -1}
+	l := Poll{Number: s.id - 1, All: all, Due: -1}
 	for range s.rand.IntN(3) {
 		s.step()
 	}
@@ -59,9 +59,9 @@ func (s *server) look(m *Memory, all bool) Look {
 	for x := range s.open {
 		l.Oldest = min(l.Oldest, x)
 	}
-	look := all || l.Number != number
+	poll := all || l.Number != number
 	for id := range s.rows {
-		l.Ready = l.Ready || look && (all || id > number)
+		l.Ready = l.Ready || poll && (all || id > number)
 	}
 	for range s.rand.IntN(3) {
 		s.step()
@@ -70,19 +70,19 @@ func (s *server) look(m *Memory, all bool) Look {
 	return l
 }
 
-// misses says whether a row was committed that looks do not find although all transactions have ended.
-func misses(seed uint64, spoil func(*Memory, *Look, *server)) bool {
+// misses says whether a row was committed that polls do not find although all transactions have ended.
+func misses(seed uint64, spoil func(*Memory, *Poll, *server)) bool {
 	s := &server{rand: rand.New(rand.NewPCG(seed, 0)), xid: 1, id: 1, open: map[int64][]int64{}, rows: map[int64]bool{}}
 	var m Memory
 	for range 100 {
 		for range s.rand.IntN(4) {
 			s.step()
 		}
-		l := s.look(&m, false)
+		l := s.poll(&m, false)
 		if spoil != nil {
 			spoil(&m, &l, s)
 		}
-		if m.Looked(l) { // somebody reads and empties it; what is in progress comes later
+		if m.Polled(l) { // somebody reads and empties it; what is in progress comes later
 			clear(s.rows)
 		}
 	}
@@ -90,17 +90,17 @@ func misses(seed uint64, spoil func(*Memory, *Look, *server)) bool {
 		s.end()
 	}
 	for range 3 {
-		if m.Looked(s.look0(&m)) {
+		if m.Polled(s.pollAtRest(&m)) {
 			clear(s.rows)
 		}
 	}
 	return len(s.rows) > 0
 }
 
-// look0 is a look while nothing happens.
-func (s *server) look0(m *Memory) Look {
+// pollAtRest is a poll while nothing happens.
+func (s *server) pollAtRest(m *Memory) Poll {
 	number, known := m.Number()
-	l := Look{Number: s.id - 1, Oldest: s.xid, Next: s.xid, All: !known, Due: -1}
+	l := Poll{Number: s.id - 1, Oldest: s.xid, Next: s.xid, All: !known, Due: -1}
 	for id := range s.rows {
 		l.Ready = l.Ready || (!known || l.Number != number) && (!known || id > number)
 	}
@@ -117,10 +117,10 @@ func TestNapMissesNothing(t *testing.T) {
 
 // The rules that look as good and are not: each loses rows in the same schedules.
 func TestNapControls(t *testing.T) {
-	for name, spoil := range map[string]func(*Memory, *Look, *server){
-		"the number is remembered at once":                func(_ *Memory, l *Look, _ *server) { l.Oldest = l.Next },
-		"the highest that completed instead of the next":  func(_ *Memory, l *Look, s *server) { l.Next = s.done + 1 },
-		"the next is read before the number and snapshot": func(_ *Memory, l *Look, _ *server) { l.Next -= 3 },
+	for name, spoil := range map[string]func(*Memory, *Poll, *server){
+		"the number is remembered at once":                func(_ *Memory, l *Poll, _ *server) { l.Oldest = l.Next },
+		"the highest that completed instead of the next":  func(_ *Memory, l *Poll, s *server) { l.Next = s.done + 1 },
+		"the next is read before the number and snapshot": func(_ *Memory, l *Poll, _ *server) { l.Next -= 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(1000) {
@@ -135,9 +135,9 @@ func TestNapControls(t *testing.T) {
 
 func TestNapRemembers(t *testing.T) {
 	var m Memory
-	ask := func(l Look, work bool, number int64) {
+	ask := func(l Poll, work bool, number int64) {
 		t.Helper()
-		if got := m.Looked(l); got != work {
+		if got := m.Polled(l); got != work {
 			t.Errorf("work is %v", got)
 		}
 		if n, known := m.Number(); known != (number >= 0) || known && n != number {
@@ -145,14 +145,14 @@ func TestNapRemembers(t *testing.T) {
 		}
 	}
 	nothing := time.Duration(-1)
-	ask(Look{Number: 5, Oldest: 9, Next: 10, All: true, Due: nothing}, false, -1)
-	ask(Look{Number: 5, Oldest: 10, Next: 10, All: true, Due: nothing}, false, 5)
-	ask(Look{Number: 7, Oldest: 10, Next: 12, Due: nothing}, false, 5)
-	ask(Look{Number: 7, Oldest: 11, Next: 14, Due: nothing}, false, 5)
-	ask(Look{Number: 8, Oldest: 12, Next: 15, Due: nothing}, false, 7) // what had begun by the first look at 7
-	ask(Look{Number: 9, Oldest: 12, Next: 15, Ready: true, Due: nothing}, true, 7)
-	ask(Look{Number: 9, Oldest: 15, Next: 15, Due: 0}, true, 7) // something is due
-	ask(Look{Number: 9, Oldest: 15, Next: 15, Due: time.Second}, false, 9)
-	ask(Look{Number: 2, Oldest: 15, Next: 15, Due: nothing}, false, -1) // the sequence was restarted
-	ask(Look{Number: 2, Oldest: 15, Next: 15, All: true, Due: nothing}, false, 2)
+	ask(Poll{Number: 5, Oldest: 9, Next: 10, All: true, Due: nothing}, false, -1)
+	ask(Poll{Number: 5, Oldest: 10, Next: 10, All: true, Due: nothing}, false, 5)
+	ask(Poll{Number: 7, Oldest: 10, Next: 12, Due: nothing}, false, 5)
+	ask(Poll{Number: 7, Oldest: 11, Next: 14, Due: nothing}, false, 5)
+	ask(Poll{Number: 8, Oldest: 12, Next: 15, Due: nothing}, false, 7) // what had begun by the first poll at 7
+	ask(Poll{Number: 9, Oldest: 12, Next: 15, Ready: true, Due: nothing}, true, 7)
+	ask(Poll{Number: 9, Oldest: 15, Next: 15, Due: 0}, true, 7) // something is due
+	ask(Poll{Number: 9, Oldest: 15, Next: 15, Due: time.Second}, false, 9)
+	ask(Poll{Number: 2, Oldest: 15, Next: 15, Due: nothing}, false, -1) // the sequence was restarted
+	ask(Poll{Number: 2, Oldest: 15, Next: 15, All: true, Due: nothing}, false, 2)
 }

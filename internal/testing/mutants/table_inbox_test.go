@@ -76,8 +76,8 @@ var inboxMutants = []Mutant{
 	{
 		Name: "I12", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterDiesWhereItIsStored",
 		Breaks: "letters of letters are written",
-		Old:    "err != nil || !buried || o.isLetter(ctx) {",
-		New:    "err != nil || !buried {",
+		Old:    "err != nil || !marked || o.isLetter(ctx) {",
+		New:    "err != nil || !marked {",
 	},
 	{
 		Name: "I13", File: "middleware/decide.go", In: "integration_test", Test: "TestOutcomesDeadByDefault",
@@ -94,7 +94,7 @@ var inboxMutants = []Mutant{
 	{
 		Name: "I15", File: "middleware/outcomes.go", In: "integration_test", Test: "TestALetterThatCannotBeWrittenIsSeen",
 		Breaks: "a letter that cannot be written is not recorded",
-		Old:    "			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf(\"%w: %w\", buryErr, err)))\n",
+		Old:    "			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf(\"%w: %w\", letterErr, err)))\n",
 		New:    "",
 	},
 	{

@@ -13,9 +13,9 @@ import (
 // operatorInterval is how often a forwarder reads which topics an operator has paused.
 const operatorInterval = time.Second
 
-// obey is the goroutine that polls for topics that an operator has paused. It is separate because an operator who
+// watchPauses is the goroutine that polls for topics that an operator has paused. It is separate because an operator who
 // pauses a topic must not have to wait for a sweep.
-func (e *engine) obey(ctx context.Context) {
+func (e *engine) watchPauses(ctx context.Context) {
 	// Cause: the database.
 	// Cure: pauses by operators are not noticed.
 	reading := trouble.Log{Logger: e.logger, What: "reading which topics are paused"}

@@ -2,14 +2,14 @@ package sqltext
 
 // The statements that poll an outbox without a forwarder for work.
 const (
-	// Look returns the last id drawn from the sequence, the lowest transaction id in progress, the next one to be
+	// PollOutbox returns the last id drawn from the sequence, the lowest transaction id in progress, the next one to be
 	// assigned, whether the server is a standby, whether a message above a given id is ready, and the seconds until one
 	// falls due (NULL: none waits). The last two are read only if the id differs from the argument, or on request, when
 	// all ready messages count. So an idle outbox costs one row. The id, the snapshot and the next transaction id are
 	// taken in the order that Fetch explains.
 	//
 	// Arguments: the last id seen, whether to read everything, topics (empty = all).
-	Look = `WITH clock AS MATERIALIZED (
+	PollOutbox = `WITH clock AS MATERIALIZED (
     SELECT s.last_value - (NOT s.is_called)::int AS seq, pg_current_snapshot() AS snap FROM {outbox_id_seq} s
 ), now AS MATERIALIZED (
     SELECT seq, xmin, xmax + age(xmax_xid) AS next_xid, $2::bool OR seq <> $1::bigint AS look
@@ -37,19 +37,19 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
                    ORDER BY o.lane, o.due_at LIMIT 1) r) END::float8
   FROM now`
 
-	// LookMany returns the last ids drawn from many sequences of one database; 0 for a sequence that is missing or that
+	// PollOutboxes returns the last ids drawn from many sequences of one database; 0 for a sequence that is missing or that
 	// the role may not read, whose own poll then returns the error.
 	//
 	// Arguments: sequences, as SQL.
-	LookMany = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.id, 'SELECT') THEN pg_sequence_last_value(s.id) END, 0)
+	PollOutboxes = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.id, 'SELECT') THEN pg_sequence_last_value(s.id) END, 0)
   FROM (SELECT n.ord, to_regclass(n.name) AS id FROM unnest($1::text[]) WITH ORDINALITY AS n(name, ord)) s
  ORDER BY s.ord`
 
-	// LookAtQueues returns for each of many queues of one database the last id drawn, 0 if it cannot be read, and the
+	// PollQueues returns for each of many queues of one database the last id drawn, 0 if it cannot be read, and the
 	// number of counted row updates, which is delayed and may be lost.
 	//
 	// Arguments: sequences and tables, as SQL.
-	LookAtQueues = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.sequence,
+	PollQueues = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.sequence,
        'SELECT') THEN pg_sequence_last_value(s.sequence) END, 0),
        coalesce(pg_stat_get_tuples_updated(s.relation), 0)
   FROM (SELECT n.ord, to_regclass(n.sequence) AS sequence, to_regclass(n.relation) AS relation

@@ -23,52 +23,52 @@ type asked struct {
 	topics []string
 }
 
-// look polls the sleeping databases of a server.
-func (g *Group) look(ctx context.Context, s *server, number int64, slow bool) {
-	hurry := time.AfterFunc(slowLook, func() {
+// pollServer polls the sleeping databases of a server.
+func (g *Group) pollServer(ctx context.Context, s *server, number int64, slow bool) {
+	timer := time.AfterFunc(slowPoll, func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if !slow && s.looking && g.slow < slowLooks {
+		if !slow && s.polling && g.slow < slowPolls {
 			slow = true
-			g.looks--
+			g.polls--
 			g.slow++
 			signal(g.now)
 		}
 	})
 	list := g.sleepers(s, time.Now())
-	err := g.lookMany(ctx, list)
+	err := g.pollMany(ctx, list)
 	for i := 0; i < len(list) && err == nil && ctx.Err() == nil; i++ {
 		if a := list[i]; a.d != nil {
-			err = g.lookOne(ctx, a, number)
+			err = g.pollOne(ctx, a, number)
 		}
 	}
-	hurry.Stop()
+	timer.Stop()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if slow {
 		g.slow--
 	} else {
-		g.looks--
+		g.polls--
 	}
-	slow = true // in case hurry is late
+	slow = true // in case the timer is late
 	now := time.Now()
-	s.looking = false
-	s.lookAt = now.Add(jitter(g.cfg.LookInterval))
+	s.polling = false
+	s.pollAt = now.Add(jitter(g.cfg.IdlePollInterval))
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
-		s.lookAt = now.Add(g.failed(s, list, number, err, now))
+		s.pollAt = now.Add(g.failed(s, list, number, err, now))
 	default:
 		if s.breaker.Worked() {
 			g.logger.Info("polling a database works again", watermill.LogFields{"db": names(s)})
 		}
 		for d := range s.databases {
-			if !d.dueAt.IsZero() && d.dueAt.Before(s.lookAt) {
-				s.lookAt = d.dueAt
+			if !d.dueAt.IsZero() && d.dueAt.Before(s.pollAt) {
+				s.pollAt = d.dueAt
 			}
 		}
 		if s.again {
-			s.lookAt = now
+			s.pollAt = now
 		}
 	}
 	if len(s.databases) > 0 {
@@ -121,7 +121,7 @@ func (g *Group) sleepers(s *server, now time.Time) (list []asked) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for d := range s.databases {
-		if d.state != asleep || d.leaving || now.Before(d.lookAt) || d.breaker.Open(now) && len(d.drains) == 0 {
+		if d.state != asleep || d.leaving || now.Before(d.pollAt) || d.breaker.Open(now) && len(d.drains) == 0 {
 			continue
 		}
 		due := !d.dueAt.IsZero() && !now.Before(d.dueAt)
@@ -136,10 +136,10 @@ func (g *Group) sleepers(s *server, now time.Time) (list []asked) {
 	return list
 }
 
-// lookMany removes from a list the databases for which a single cheap statement shows nothing new.
-func (g *Group) lookMany(ctx context.Context, list []asked) error {
+// pollMany removes from a list the databases for which a single cheap statement shows nothing new.
+func (g *Group) pollMany(ctx context.Context, list []asked) error {
 	for len(list) > 1 {
-		some := list[:min(len(list), manyLooks)]
+		some := list[:min(len(list), manyPolls)]
 		list = list[len(some):]
 		names := make([]string, len(some))
 		for i, a := range some {
@@ -155,7 +155,7 @@ func (g *Group) lookMany(ctx context.Context, list []asked) error {
 			}
 			i++
 			return err
-		}, sqltext.LookMany, names)
+		}, sqltext.PollOutboxes, names)
 		cancel()
 		if err != nil {
 			return fmt.Errorf("poll %d outboxes: %w", len(some), err)
@@ -164,11 +164,11 @@ func (g *Group) lookMany(ctx context.Context, list []asked) error {
 	return nil
 }
 
-// lookOne polls one database. It returns an error only if the whole server is affected, not the database alone.
-func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
+// pollOne polls one database. It returns an error only if the whole server is affected, not the database alone.
+func (g *Group) pollOne(ctx context.Context, a asked, number int64) error {
 	d := a.d
 	begun := time.Now()
-	l := nap.Look{All: a.all, Due: -1}
+	l := nap.Poll{All: a.all, Due: -1}
 	standby := false
 	queryCtx, cancel := context.WithTimeout(ctx, g.cfg.Forwarder.QueryTimeout)
 	defer cancel()
@@ -179,7 +179,7 @@ func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
 			l.Due = time.Duration(min(max(*due, 0), 1e6) * float64(time.Second))
 		}
 		return err
-	}, d.db.Render(sqltext.Look), a.number, a.all, topicsArg(a.topics))
+	}, d.db.Render(sqltext.PollOutbox), a.number, a.all, topicsArg(a.topics))
 	if standby && err == nil {
 		err = ErrStandby
 	}
@@ -187,7 +187,7 @@ func (g *Group) lookOne(ctx context.Context, a asked, number int64) error {
 	case ctx.Err() != nil:
 		return nil
 	case err == nil:
-		g.looked(a, l, number, time.Since(begun))
+		g.polled(a, l, number, time.Since(begun))
 		return nil
 	case text.SQLState(err) == "" || timedOut(err) || errors.Is(err, ErrStandby):
 		return fmt.Errorf("poll the outbox: %w", err)
@@ -213,23 +213,23 @@ func (g *Group) broken(d *database, err error, now time.Time) {
 	}
 }
 
-// looked applies the result of a poll.
-func (g *Group) looked(a asked, l nap.Look, number int64, took time.Duration) {
+// polled applies the result of a poll.
+func (g *Group) polled(a asked, l nap.Poll, number int64, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d, now := a.d, time.Now()
 	if d.state != asleep {
 		return // it was woken in the meantime
 	}
-	work := d.nap.Looked(l)
+	work := d.nap.Polled(l)
 	var rest time.Duration // slow polls may use about a twentieth of the time
 	if l.All {
 		rest = d.ofAll.Rest(took)
-		d.allAt = now.Add(max(jitter(lookAllInterval), rest))
+		d.allAt = now.Add(max(jitter(pollAllInterval), rest))
 	} else {
 		rest = d.ofOne.Rest(took)
 	}
-	d.lookAt = now.Add(rest - g.cfg.LookInterval)
+	d.pollAt = now.Add(rest - g.cfg.IdlePollInterval)
 	if l.All || l.Number != a.number {
 		if d.dueAt = (time.Time{}); l.Due >= 0 {
 			d.dueAt = now.Add(l.Due)

@@ -10,8 +10,8 @@ package nap
 
 import "time"
 
-// Look is the result of a poll.
-type Look struct {
+// Poll is the result of a poll.
+type Poll struct {
 	Number int64         // ids up to here were assigned
 	Oldest int64         // the lowest transaction id in progress
 	Next   int64         // the next transaction id to be assigned, read after Number
@@ -32,8 +32,8 @@ type Memory struct {
 // Number returns the remembered number, if there is one.
 func (m *Memory) Number() (number int64, known bool) { return m.number, m.known }
 
-// Looked applies a poll that was made with Number, and reports whether there is work.
-func (m *Memory) Looked(l Look) (work bool) {
+// Polled applies a poll that was made with Number, and reports whether there is work.
+func (m *Memory) Polled(l Poll) (work bool) {
 	if m.known && l.Number < m.number { // another incarnation of the sequence
 		*m = Memory{}
 		if !l.All {
