@@ -59,6 +59,7 @@
 //
 // What is said about it:
 //
+//   - outboxtest_: tests of users see what the stack does, each in a schema of its own
 //   - documents_: commands, programs, figures and statements in the documents work as printed
 //
 // And no promise:
