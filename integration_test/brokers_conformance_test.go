@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -97,35 +98,36 @@ const largest = 1<<20 - 2500
 
 func tooLarge() *message.Message { return newMessage(string(make([]byte, 1<<20-1200))) }
 
-// kills is how often a test kills its server. The first tier freezes it instead.
-func kills() int {
-	if testing.Short() {
-		return 0
-	}
-	return 10
+// TestKafkaPublisher leaves out what needs a server of its own: to freeze it, and that it makes no topics by itself.
+func TestKafkaPublisher(t *testing.T) {
+	t.Parallel()
+	server := kafkaServer(t)
+	b := kafkaBroker(server)
+	b.Kills = 1
+	outboxtest.TestPublisher(t, func() (message.Publisher, error) { return conformants[0].open(server.Brokers()[0]) }, b)
 }
 
-func TestKafkaPublisher(t *testing.T) { t.Parallel(); conformants[0].test(t, kills()) }
-func TestNATSPublisher(t *testing.T)  { t.Parallel(); conformants[1].test(t, kills()) }
-func TestRabbitMQPublisher(t *testing.T) {
-	extended(t)
-	t.Parallel()
-	conformants[2].test(t, kills())
-}
+func TestNATSPublisher(t *testing.T) { t.Parallel(); conformants[1].test(t, 0) }
 
-// The publisher of watermill-redisstream must not be closed while others publish: it reads a bool without a lock.
-func TestRedisPublisher(t *testing.T) {
+// TestPublishersUnderKills runs the whole suite, with ten kills for each server. The publisher of watermill-redisstream
+// must not be closed while others publish: it reads a bool without a lock.
+func TestPublishersUnderKills(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	c := conformants[6]
-	c.open = func(address string) (message.Publisher, error) {
+	redisAlone := conformants[6]
+	redisAlone.open = func(address string) (message.Publisher, error) {
 		pub, err := redisPublisher(address)
 		if err != nil {
 			return nil, err
 		}
 		return &closedAlone{pub: pub}, nil
 	}
-	c.test(t, kills())
+	for _, c := range slices.Concat(conformants[:3], []conformant{redisAlone}) {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.test(t, 10)
+		})
+	}
 }
 
 func kafkaConformance(t *testing.T) (string, outboxtest.Broker) {
@@ -137,8 +139,15 @@ func kafkaConformance(t *testing.T) (string, outboxtest.Broker) {
 	if server.Fake() {
 		t.Skip("a fake broker can be neither killed nor frozen")
 	}
+	b := kafkaBroker(server)
+	b.Kill, b.Restart = server.Kill, func() error { return server.Restart(context.Background()) }
+	b.Freeze, b.Thaw, b.Missing = server.Freeze, server.Thaw, "nowhere"
+	return server.Brokers()[0], b
+}
+
+func kafkaBroker(server *services.Kafka) outboxtest.Broker {
 	limit := strconv.Itoa(largest)
-	return server.Brokers()[0], outboxtest.Broker{
+	return outboxtest.Broker{
 		NewTopic: func(t testing.TB) string {
 			return kafkaTopic(t, server, 4, map[string]*string{"max.message.bytes": &limit})
 		},
@@ -150,9 +159,7 @@ func kafkaConformance(t *testing.T) (string, outboxtest.Broker) {
 			}
 			return stored
 		},
-		Kill: server.Kill, Restart: func() error { return server.Restart(context.Background()) },
-		Freeze: server.Freeze, Thaw: server.Thaw,
-		Missing: "nowhere", Poison: tooLarge, KeepsNull: true,
+		Poison: tooLarge, KeepsNull: true,
 	}
 }
 

@@ -63,7 +63,7 @@ func newOrderDatabase(t testing.TB) (url string) {
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	for _, run := range []orderRun{
-		{name: "16 writers", writers: 16, time: orderTime(4 * time.Second)},
+		{name: "16 writers", writers: 16, time: orderTime(3 * time.Second)},
 		{name: "80 writers", writers: 80, time: orderTime(12 * time.Second)},
 		{name: "prepared commits", writers: 16, time: orderTime(6 * time.Second), prepared: true},
 	} {

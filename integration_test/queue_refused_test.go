@@ -264,6 +264,7 @@ func TestRefusedBehindABusyTopic(t *testing.T) {
 // TestThousandsOfRefusedMessages: messages that lie behind thousands of refused ones do not wait until each of these has
 // been tried.
 func TestThousandsOfRefusedMessages(t *testing.T) {
+	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
