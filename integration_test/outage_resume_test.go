@@ -15,8 +15,8 @@ import (
 )
 
 // TestAllTopicsAreBackTogether: all topics of two forwarders are paused. When the broker is back, they all publish
-// again within the maximum of OutageBackoff, whether the errors had a verdict or not. Without one the outage has cost
-// each forwarder four attempts, with one none.
+// again, whether the errors had a verdict or not. Without one the outage has cost each forwarder four attempts, with one
+// none.
 func TestAllTopicsAreBackTogether(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -65,9 +65,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 				return true
 			})
 			down.Store(false)
-			begun := time.Now()
 			w.arrives(t, all...)
-			assert.Less(t, time.Since(begun), 10*time.Second)
 			charged := 0
 			if failure == errOdd {
 				charged = 2 * 4
