@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -352,65 +351,6 @@ func staleOwner(t *testing.T, h handle) {
 		assert.Empty(t, slices.DeleteFunc(w.payloads("K"), func(p string) bool { return p == "K-1" }),
 			"K-2 passed a held K-1")
 	})
-}
-
-// TestManyBlockedKeysAtOnce blocks 10,000 keys and lets all of them go: those that were never held go on meanwhile. It
-// measures time, and so runs alone.
-func TestManyBlockedKeysAtOnce(t *testing.T) {
-	extended(t)
-	const keys = 10000
-	for _, c := range []struct {
-		name    string
-		verdict forwarder.Verdict
-	}{{"rejected", forwarder.Retry}, {"unavailable", forwarder.Unavailable}} {
-		t.Run(c.name, func(t *testing.T) {
-			noLeaks(t)
-			h := newPgxHandle(t, newMigratedDatabase(t))
-			cfg := quickConfig()
-			cfg.MaxAttempts = -1
-			cfg.Classify = func(error) forwarder.Verdict { return c.verdict }
-			cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
-			w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
-			w.answers(func(topic string, _ *message.Message) error {
-				if topic == "sick" {
-					return errRefused
-				}
-				return nil
-			})
-			h.exec(t, `insert into outbox (uuid, topic, key, payload)
-				select gen_random_uuid(), 'sick', 'sick-' || k, convert_to(k || ':' || n, 'UTF8')
-				from generate_series(1, $1) k, generate_series(1, 3) n order by n, k`, keys)
-			w.join(t, h, cfg)
-			if c.verdict == forwarder.Retry {
-				eventually(t, func() bool {
-					return h.count(t, "select count(*) from outbox where attempts > 0") == keys
-				}, "all keys are blocked")
-			} else {
-				eventually(t, func() bool { return w.log.count("unavailable: paused") > 0 }, "the topic is paused")
-			}
-			w.publish(t, "well", "", "before")
-			w.arrives(t, "before")
-			stop := w.healthy(t, h, "well", numbered("healthy-", 1, 50))
-			w.answers(nil)
-			h.exec(t, "update outbox set due_at = now() where attempts > 0")
-			eventually(t, func() bool {
-				return h.count(t, "select count(*) from outbox where topic = 'sick' and published_at is null") == 0
-			}, "all keys recover")
-			assertP99(t, stop())
-
-			next := map[string]int{}
-			for _, m := range w.all() {
-				if m.topic != "sick" {
-					continue
-				}
-				next[m.key]++
-				if _, n, _ := strings.Cut(m.payload, ":"); n != itoa(next[m.key]) {
-					t.Fatalf("key %s: %s came as number %d", m.key, m.payload, next[m.key])
-				}
-			}
-			assert.Len(t, next, keys)
-		})
-	}
 }
 
 // TestWhatFellDueOfADeadTopic is more than a read of a lane returns, and waits. What fell due later on another topic
