@@ -102,8 +102,8 @@ var adminMutants = []Mutant{
 	},
 	{
 		Name: "A21", File: "admin/partitions_drop.go", In: "integration_test", Test: "TestChangesBetweenLookAndLock",
-		Breaks: "a partition is dropped with a message that became pending after it was read",
-		Old:    "	if *why, err = m.held(ctx, q, p); err != nil || *why != \"\" {\n\t\treturn err\n\t}\n",
+		Breaks: "a partition is emptied with a message that became pending after it was read",
+		Old:    "	if *why, err = m.holds(ctx, q, p); err != nil || *why != \"\" {\n\t\treturn err\n\t}\n",
 		New:    "",
 	},
 	{
