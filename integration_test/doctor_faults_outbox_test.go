@@ -104,7 +104,7 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "an operator paused a topic in the morning", check: "topic_paused", severity: admin.Warning,
-		evidence: `paused topic "orders" 5h00m ago \(alice: until bob's back\)`, alert: "OutboxTopicPaused", always: true,
+		evidence: `paused topic "orders" 5h00m ago \(alice: until bob's back\)`, alert: "OutboxTopicPaused",
 		inject: func(n *night) {
 			n.forwards(classifyingConfig(), nil)
 			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "until bob's back"}))
@@ -252,7 +252,7 @@ var faultsOfTheOutbox = []fault{
 		},
 	},
 	{
-		name: "no forwarder deletes what is old", check: "retention", severity: admin.Warning, always: true,
+		name: "no forwarder deletes what is old", check: "retention", severity: admin.Warning,
 		evidence: "no running forwarder deletes them", did: "`outboxctl clean`", inject: func(n *night) {
 			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 				VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
@@ -286,7 +286,7 @@ var faultsOfTheOutbox = []fault{
 var faultsOfPartitions = []fault{
 	{
 		name: "nothing maintains the partitions, and the default has taken 200 messages", check: "partitions_ahead",
-		severity: admin.Critical, alert: "OutboxNoPartitionAhead", always: true, did: "`outboxctl partitions maintain`",
+		severity: admin.Critical, alert: "OutboxNoPartitionAhead", did: "`outboxctl partitions maintain`",
 		inject: func(n *night) {
 			intoPartitions(n, n.h, 100, 200)
 			n.forwards(classifyingConfig(), nil)

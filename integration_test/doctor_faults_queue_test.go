@@ -41,7 +41,7 @@ func (n *night) stored(topic string, count int) {
 var faultsOfTheQueue = []fault{
 	{
 		name: "the queue has a topic without a handler", check: "queue_unhandled", severity: admin.Critical,
-		alert: "QueueTopicUnhandled", always: true, did: "a dispatcher with a handler was started",
+		alert: "QueueTopicUnhandled", did: "a dispatcher with a handler was started",
 		inject: func(n *night) { n.stored("letters", 3); n.handles("other", well) },
 		cure:   func(n *night, _ admin.Finding) { n.handles("letters", well) },
 	},
@@ -241,7 +241,7 @@ var faultsOfTheServer = []fault{
 	},
 	{
 		name: "a right was taken from the role of the forwarder", check: "privileges", severity: admin.Critical,
-		evidence: `"outbox" denies DELETE to role "\w+_forwarder"`, always: true, inject: func(n *night) {
+		evidence: `"outbox" denies DELETE to role "\w+_forwarder"`, inject: func(n *night) {
 			name, h := n.role("forwarder")
 			n.world = startForwarder(n, h, classifyingConfig())
 			n.h.exec(n, `REVOKE DELETE ON outbox FROM "`+name+`"`)

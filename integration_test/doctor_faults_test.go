@@ -276,7 +276,7 @@ var faultsOfTheBroker = []fault{
 		cure: func(n *night, _ admin.Finding) { n.mend() },
 	},
 	{
-		name: "messages are published to a stream in memory", check: "broker", severity: admin.Critical, always: true,
+		name: "messages are published to a stream in memory", check: "broker", severity: admin.Critical,
 		did: "the stream was made again with file storage", inject: func(n *night) {
 			url := natsServer(n).URL()
 			js, stream, prefix := natsStream(n, url, func(c *natsgo.StreamConfig) { c.Storage = natsgo.MemoryStorage })
