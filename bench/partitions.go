@@ -22,8 +22,8 @@ func (b *bench) partitionsGroup() group {
 	return group{
 		about: 60 * time.Second,
 		rows: []row{
-			{name: "partitions_clean_wal", what: "WAL of removing 100,000 old messages: deleted one by one / their partition dropped, " +
-				"at most 2 bytes a message", floor: 28, aim: 200, ours: "dropped_wal", rival: "deleted_wal", unit: "bytes each",
+			{name: "partitions_clean_wal", what: "WAL of removing 100,000 old messages: deleted one by one / with their partition, " +
+				"at most 3 bytes a message", floor: 28, aim: 200, ours: "dropped_wal", rival: "deleted_wal", unit: "bytes each",
 				lower: true},
 			{name: "partitions_idle_fetch", what: "pages that a Fetch at rest visits: one table / 8 partitions", floor: 0.95, aim: 1,
 				ours: "partitions_fetch", rival: "plain_fetch", unit: "pages", lower: true},
@@ -152,8 +152,8 @@ func (b *bench) cleaning(n int, inParts bool) func(context.Context) (measured, e
 	return func(ctx context.Context) (m measured, err error) {
 		r, err := b.remove(ctx, n, inParts)
 		m = measured{value: float64(r.wal) / float64(n), facts: []string{r.String()}}
-		if inParts && m.value > 2 {
-			m.broken = fmt.Sprintf("%.2f bytes of WAL a message instead of 2", m.value)
+		if inParts && m.value > 3 { // of each partition 0.25 MB, however many messages it has
+			m.broken = fmt.Sprintf("%.2f bytes of WAL a message instead of 3", m.value)
 		}
 		return m, err
 	}
