@@ -115,7 +115,8 @@ func (e *doctorRun) elsewhere(ctx context.Context) error {
 		there := names
 		there.Schema = other
 		var lives, waits bool
-		err := e.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&lives, &waits) }, there.Render(sqltext.CheckAlive))
+		err := e.collect(ctx, func(rows drive.Rows) error { return rows.Scan(&lives, &waits) },
+			there.Render(sqltext.CheckAlive))
 		switch state := text.SQLState(err); {
 		case err == nil && waits && !lives:
 			e.find("elsewhere", Warning, fmt.Sprintf("the outbox of schema %s has had messages for more than a minute, and no "+

@@ -113,7 +113,8 @@ func (s store) args(f Filter, states []State, look int64, want int, upto int64, 
 	owners, ids := arrays(places)
 	return []any{
 		f.Topic, f.Key, f.Consumer, f.ErrorContains, stamp(f.After), stamp(f.Before), names(states), look, int64(want), upto,
-		from.Owner, cmp.Or(from.At, "-infinity"), from.Name, from.ID, owners, ids, f.find, all, int32(min(attempts, math.MaxInt32)),
+		from.Owner, cmp.Or(from.At, "-infinity"), from.Name, from.ID, owners, ids, f.find, all,
+		int32(min(attempts, math.MaxInt32)),
 	}
 }
 

@@ -81,11 +81,11 @@ var (
 // messages.
 //
 // Messages of the outbox are published under the same UUIDs, after pending messages of their keys with lower ids. Those
-// with higher ids wait once a forwarder has found the requeued ones: within a poll interval, and before anything else of
-// a topic that was paused or unavailable.
-// Messages of one key that one act requeues are published in the order of their ids, unless the topic of some is
-// paused. Inboxes recognise a copy within their retention; the new generation makes JetStream accept it. A message of
-// the inbox is handled at its next delivery: the broker must redeliver it, or use Redrive.
+// with higher ids wait once a forwarder has found the requeued ones: within a poll interval, and before anything else
+// of a topic that was paused or unavailable. Messages of one key that one act requeues are published in the order of
+// their ids, unless the topic of some is paused. Inboxes recognise a copy within their retention; the new generation
+// makes JetStream accept it. A message of the inbox is handled at its next delivery: the broker must redeliver it, or
+// use Redrive.
 //
 // All acts work in small batches, oldest messages first, record each batch in the audit log in its transaction, and
 // skip locked messages. They return ErrUnbound, ErrNoActor, errors that name an invalid field, and errors of the

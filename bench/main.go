@@ -166,7 +166,8 @@ func (b *bench) groups() []group {
 	return []group{
 		b.drainGroup(), b.slowGroup(), b.jetStreamGroup(), b.kafkaGroup(), b.rabbitMQGroup(), b.horizonGroup(),
 		b.backlogGroup(), b.twoGroup(), b.hotGroup(), b.failingGroup(), b.overheadGroup(), b.inboundGroup(),
-		b.latencyGroup(), b.queueGroup(), b.claimGroup(), b.claimHorizonGroup(), b.partitionsGroup(), b.partitionsTimedGroup(),
+		b.latencyGroup(), b.queueGroup(), b.claimGroup(), b.claimHorizonGroup(), b.partitionsGroup(),
+		b.partitionsTimedGroup(),
 	}
 }
 

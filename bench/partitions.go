@@ -25,9 +25,11 @@ func (b *bench) partitionsGroup() group {
 			{name: "partitions_clean_wal", what: "WAL of removing 100,000 old messages: deleted one by one / with their partition, " +
 				"at most 3 bytes a message", floor: 28, aim: 200, ours: "dropped_wal", rival: "deleted_wal", unit: "bytes each",
 				lower: true},
-			{name: "partitions_idle_fetch", what: "pages that a Fetch at rest visits: one table / 8 partitions", floor: 0.95, aim: 1,
+			{name: "partitions_idle_fetch", what: "pages that a Fetch at rest visits: one table / 8 partitions", floor: 0.95,
+				aim:  1,
 				ours: "partitions_fetch", rival: "plain_fetch", unit: "pages", lower: true},
-			{name: "partitions_settle", what: "pages that settling 100 messages visits: one table / 8 partitions", floor: 0.83, aim: 1,
+			{name: "partitions_settle", what: "pages that settling 100 messages visits: one table / 8 partitions", floor: 0.83,
+				aim:  1,
 				ours: "partitions_settle", rival: "plain_settle", unit: "pages", lower: true},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
@@ -48,7 +50,8 @@ func (b *bench) partitionsTimedGroup() group {
 	return group{
 		about: 30 * time.Second,
 		rows: []row{
-			{name: "partitions_publish", what: "publish 20,000 in transactions of 100: 8 partitions / one table", floor: 0.97, aim: 1,
+			{name: "partitions_publish", what: "publish 20,000 in transactions of 100: 8 partitions / one table", floor: 0.97,
+				aim:  1,
 				ours: "partitions_publish", rival: "plain_publish"},
 		},
 		sides: func(context.Context) ([]side, func(), error) {
@@ -167,7 +170,8 @@ func (b *bench) cleanup(ctx context.Context) (string, error) {
 		return "", err
 	}
 	deleted, err := b.remove(ctx, n, false)
-	return fmt.Sprintf("%s old messages: partition dropped in %s; deleted in %s", number(float64(n)), dropped, deleted), err
+	return fmt.Sprintf("%s old messages: partition dropped in %s; deleted in %s", number(float64(n)), dropped, deleted),
+		err
 }
 
 // publishing measures transactions of an application.

@@ -48,7 +48,8 @@ func (c SubscriberConfig) config() (Config, error) {
 		Name: c.Name, ReadAhead: c.ReadAhead, ReadAheadBytes: c.ReadAheadBytes, PollInterval: c.PollInterval,
 		DisableListen: c.DisableListen,
 		QueryTimeout:  c.QueryTimeout, LeaseTTL: c.LeaseTTL, MaxAttempts: c.MaxAttempts, MinDeadAge: c.MinDeadAge,
-		BlockKeyOnDead: c.BlockKeyOnDead, Retention: c.Retention, InboxRetention: c.InboxRetention, DeadRetention: c.DeadRetention,
+		BlockKeyOnDead: c.BlockKeyOnDead, Retention: c.Retention, InboxRetention: c.InboxRetention,
+		DeadRetention:  c.DeadRetention,
 		CleanInterval:  c.CleanInterval,
 		PublishTimeout: c.AckTimeout,
 	}

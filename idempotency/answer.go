@@ -41,7 +41,8 @@ var dropped = []string{
 	HeaderReplayed,
 
 	// Secrets, which would stay in the table for Config.Retention.
-	"Authorization", "Authentication-Info", "Proxy-Authentication-Info", "X-Auth-Token", "X-Access-Token", "X-Refresh-Token",
+	"Authorization", "Authentication-Info", "Proxy-Authentication-Info", "X-Auth-Token", "X-Access-Token",
+	"X-Refresh-Token",
 	"X-Session-Token", "X-Session-Id", "X-Csrf-Token", "X-Xsrf-Token", "X-Api-Key", "X-Amz-Security-Token",
 }
 

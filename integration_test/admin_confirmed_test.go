@@ -150,7 +150,8 @@ func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
 	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)
 	enqueue := func(id, payload string) {
-		_, err := store.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "shop", MessageID: id}, Topic: "x", Payload: []byte(payload)})
+		_, err := store.Enqueue(t.Context(), queue.Item{ID: queue.ID{Source: "shop", MessageID: id}, Topic: "x",
+			Payload: []byte(payload)})
 		require.NoError(t, err)
 	}
 	for _, id := range []string{"replaced", "deleted", "same"} {

@@ -208,8 +208,8 @@ func TestRequeuedTogether(t *testing.T) {
 	assert.Equal(t, numbered("", 1, 30), w.payloads("K"))
 }
 
-// TestRequeuedWhileTheTopicIsClosed: an operator requeues what died in a topic while it is paused, or cannot be reached.
-// What was written to it meanwhile follows.
+// TestRequeuedWhileTheTopicIsClosed: an operator requeues what died in a topic while it is paused, or cannot be
+// reached. What was written to it meanwhile follows.
 func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 	const keys = 100
 	for _, paused := range []bool{true, false} {

@@ -87,7 +87,8 @@ func TestTimeline(t *testing.T) {
 	require.NoError(t, err)
 	got = happenings(events)
 	require.Len(t, got, 10, got)
-	assert.Equal(t, []string{"died", "letter | default/f1", "requeue | alice | mended", "published", "replay | alice | lost",
+	assert.Equal(t, []string{"died", "letter | default/f1", "requeue | alice | mended", "published",
+		"replay | alice | lost",
 		"published"}, got[4:])
 	for i := range events[1:] {
 		assert.False(t, events[i+1].At.Before(events[i].At))

@@ -43,16 +43,17 @@ func (w *inboundWorld) serveBatches(
 	s := &batchService{ended: make(chan error, 1)}
 	pub := newOutboxPublisher(w.t, w.h)
 	cfg.Service = "inbound"
-	handle, err := middleware.Batch(w.h.db, cfg, batchOf(w.h, pub, func(ctx context.Context, msgs []*message.Message) error {
-		s.calls.Add(1)
-		if n := int64(len(msgs)); n > s.most.Load() {
-			s.most.Store(n)
-		}
-		if before != nil {
-			return before(ctx, msgs)
-		}
-		return nil
-	}), nil)
+	handle, err := middleware.Batch(w.h.db, cfg, batchOf(w.h, pub,
+		func(ctx context.Context, msgs []*message.Message) error {
+			s.calls.Add(1)
+			if n := int64(len(msgs)); n > s.most.Load() {
+				s.most.Store(n)
+			}
+			if before != nil {
+				return before(ctx, msgs)
+			}
+			return nil
+		}), nil)
 	require.NoError(w.t, err)
 	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: patience}, nil)
 	require.NoError(w.t, err)
@@ -161,7 +162,8 @@ func TestBatchWithBadMessages(t *testing.T) {
 		msg.Value = sarama.StringEncoder("poison x")
 		bad = append(bad, msg)
 	}
-	bad = append(bad, w.record(numberedMessage{"panics", 1}), w.record(numberedMessage{"fails", 1}), w.record(numberedMessage{"later", 1}))
+	bad = append(bad, w.record(numberedMessage{"panics", 1}), w.record(numberedMessage{"fails", 1}),
+		w.record(numberedMessage{"later", 1}))
 	cfg := sarama.NewConfig()
 	cfg.Producer.Return.Successes = true
 	producer, err := sarama.NewSyncProducer(w.server.Brokers(), cfg)
@@ -172,19 +174,20 @@ func TestBatchWithBadMessages(t *testing.T) {
 	w.settled += 3
 
 	var panics, fails, postponed atomic.Int64
-	s := w.serveBatches(w.batchSubscriber(1000), middleware.BatchConfig{}, func(_ context.Context, msgs []*message.Message) error {
-		for _, msg := range msgs {
-			switch key, _, _ := strings.Cut(string(msg.Payload), " "); {
-			case key == "panics" && panics.Add(1) < 12:
-				panic("now")
-			case key == "fails" && fails.Add(1) < 12:
-				return errHandler
-			case key == "later" && len(msgs) == 1 && postponed.Add(1) < 3:
-				return outbox.RetryAfter(errHandler, 50*time.Millisecond)
+	s := w.serveBatches(w.batchSubscriber(1000), middleware.BatchConfig{},
+		func(_ context.Context, msgs []*message.Message) error {
+			for _, msg := range msgs {
+				switch key, _, _ := strings.Cut(string(msg.Payload), " "); {
+				case key == "panics" && panics.Add(1) < 12:
+					panic("now")
+				case key == "fails" && fails.Add(1) < 12:
+					return errHandler
+				case key == "later" && len(msgs) == 1 && postponed.Add(1) < 3:
+					return outbox.RetryAfter(errHandler, 50*time.Millisecond)
+				}
 			}
-		}
-		return nil
-	})
+			return nil
+		})
 	w.await(4003)
 	w.verify()
 	assert.Equal(t, 4003, w.published())
@@ -304,7 +307,8 @@ func TestBatchThatFailsAsAWhole(t *testing.T) {
 		t.Logf("hangs %v: %d calls in %s", hangs, calls.Load(), time.Since(begun))
 		assert.LessOrEqual(t, calls.Load(), int64(200+25+8))
 		assert.Equal(t, map[bool]int64{false: 200, true: 0}[hangs], failed.Load())
-		assert.Equal(t, map[bool]int{false: 0, true: 200}[hangs], h.count(t, "select count(*) from inbox where processed_at is not null"))
+		assert.Equal(t, map[bool]int{false: 0, true: 200}[hangs],
+			h.count(t, "select count(*) from inbox where processed_at is not null"))
 		assert.Equal(t, map[bool]int{false: 200, true: 0}[hangs], h.count(t, "select count(*) from inbox where attempts = 1"))
 	}
 }
@@ -314,10 +318,12 @@ func TestBatchOfTheQueue(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
-	store := storeOn(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 10 * time.Millisecond}})
+	store := storeOn(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: 10 * time.Millisecond,
+		Max: 10 * time.Millisecond}})
 	var items []queue.Item
 	for i := range 300 {
-		items = append(items, queue.Item{ID: queue.ID{Source: "s", MessageID: itoa(i)}, Topic: "jobs", Payload: []byte(itoa(i))})
+		items = append(items, queue.Item{ID: queue.ID{Source: "s", MessageID: itoa(i)}, Topic: "jobs",
+			Payload: []byte(itoa(i))})
 	}
 	_, err := store.Enqueue(t.Context(), items...)
 	require.NoError(t, err)

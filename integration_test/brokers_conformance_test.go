@@ -71,7 +71,8 @@ var conformants = []conformant{
 		pub, err := wmamqp.NewPublisher(wmamqp.NewDurableQueueConfig(address), watermill.NopLogger{})
 		return orNil(pub, err, amqp.Classify)
 	}},
-	{"watermill-redisstream, appendfsync always", redisConformance("appendonly yes", "appendfsync always"), redisPublisher},
+	{"watermill-redisstream, appendfsync always", redisConformance("appendonly yes", "appendfsync always"),
+		redisPublisher},
 	{"watermill-redisstream, appendfsync everysec", redisConformance("appendonly yes", "appendfsync everysec"),
 		redisPublisher},
 	{"watermill-redisstream, snapshots", redisConformance(), redisPublisher},

@@ -262,9 +262,9 @@ func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
 	suspects.await(t)
 }
 
-// TestASuspectOfABusyTopicHoldsUpNoOther: a message that may have killed a process is handled alone in this process, so one
-// that waits for a slot of its topic must not be the one that the others wait for. That one is the process's, so no other
-// test may run beside this one.
+// TestASuspectOfABusyTopicHoldsUpNoOther: a message that may have killed a process is handled alone in this process, so
+// one that waits for a slot of its topic must not be the one that the others wait for. That one is the process's, so no
+// other test may run beside this one.
 func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestDeadRetention: a message that was dead for longer is discarded, as an operator would do it: with its reason and an
-// entry in the audit log. What it blocked goes on in order. Then it is deleted like any other discarded message.
+// TestDeadRetention: a message that was dead for longer is discarded, as an operator would do it: with its reason and
+// an entry in the audit log. What it blocked goes on in order. Then it is deleted like any other discarded message.
 func TestDeadRetention(t *testing.T) {
 	h := onPgx(t)
 	died := func(uuid, key, ago string) {
@@ -39,7 +39,8 @@ func TestDeadRetention(t *testing.T) {
 
 	h.exec(t, `update outbox set created_at = now() - interval '8 days', published_at = now() - interval '8 days'
 		where uuid = 'old'`)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where uuid = 'old'") == 0 }, "it is deleted")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where uuid = 'old'") == 0 },
+		"it is deleted")
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"), "the young one stays")
 }
 

@@ -50,7 +50,8 @@ func only(topics ...string) forwarder.Config {
 var faultsOfTheOutbox = []fault{
 	{
 		name: "the broker refuses one message, which blocks its key", check: "failing", severity: admin.Critical,
-		evidence: `blocked keys: 1[^0-9](?s:.*)` + regexp.QuoteMeta(errRefused.Error()), alert: "OutboxMessagesFailing", always: true,
+		evidence: `blocked keys: 1[^0-9](?s:.*)` + regexp.QuoteMeta(errRefused.Error()), alert: "OutboxMessagesFailing",
+		always: true,
 		inject: func(n *night) {
 			n.h.publish(n, "orders", "K", "poison", "behind it")
 			n.older("20 minutes")
@@ -66,7 +67,8 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "messages died of a broker that did not know the topic", check: "dead", severity: admin.Warning,
-		evidence: `2 messages of the outbox are dead`, alert: "OutboxMessagesDead", always: true, did: "`outboxctl outbox requeue`, when the topic was there",
+		evidence: `2 messages of the outbox are dead`, alert: "OutboxMessagesDead", always: true,
+		did: "`outboxctl outbox requeue`, when the topic was there",
 		inject: func(n *night) {
 			n.h.publish(n, "orders", "", "1", "2")
 			n.forwards(classifyingConfig(), func(string, *message.Message) error { return errMalformed })
@@ -169,7 +171,8 @@ var faultsOfTheOutbox = []fault{
 	},
 	{
 		name: "a service vanished with its forwarder and its metrics", check: "forwarders", severity: admin.Critical,
-		evidence: `the lease of forwarder "worker-1-pgx" \(scope default\) expired`, alert: "OutboxVanished", gone: true, did: "the service was started",
+		evidence: `the lease of forwarder "worker-1-pgx" \(scope default\) expired`, alert: "OutboxVanished", gone: true,
+		did: "the service was started",
 		inject: func(n *night) {
 			n.killed("")
 			n.h.publish(n, "orders", "", "1")

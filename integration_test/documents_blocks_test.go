@@ -22,7 +22,8 @@ const rootModule = "github.com/millrace-go/watermill-outbox"
 
 // imported are the packages that the documents name, as they name them.
 var imported = map[string]string{
-	"context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors", "http": "net/http", "net": "net", "os": "os",
+	"context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors", "http": "net/http",
+	"net": "net", "os": "os",
 	"filepath": "path/filepath", "strings": "strings", "time": "time",
 	"watermill": "github.com/ThreeDotsLabs/watermill", "message": "github.com/ThreeDotsLabs/watermill/message",
 	"cqrs":         "github.com/ThreeDotsLabs/watermill/components/cqrs",
@@ -47,7 +48,8 @@ var imported = map[string]string{
 }
 
 // TestDocumentsCompile compiles all Go in the documents with what testdata/blocks/given.go has them take for granted.
-// Whole programs and tests have tests of their own (TestReadmeProgram of internal/testing/docs, TestGuide of outboxtest).
+// Whole programs and tests have tests of their own (TestReadmeProgram of internal/testing/docs, TestGuide of
+// outboxtest).
 func TestDocumentsCompile(t *testing.T) {
 	t.Parallel()
 	dir, at, n := t.TempDir(), filepath.Join("testdata", "blocks"), 0

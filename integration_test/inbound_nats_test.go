@@ -175,7 +175,8 @@ func TestSubscriberLeavesAnIsolatedServer(t *testing.T) {
 	extended(t)
 	cluster := natsCluster(t)
 	away, other := cluster.Nodes()[0], cluster.Nodes()[1]
-	w := newJetStreamWorldIn(t, inboundHandle(t), "nats://"+other.Address(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
+	w := newJetStreamWorldIn(t, inboundHandle(t), "nats://"+other.Address(),
+		func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
 	c := w.config()
 	c.AckWait = 15 * time.Second
 	c.NATS, c.natsOptions = "nats://"+away.Address()+","+w.url, []natsgo.Option{natsgo.DontRandomize()}

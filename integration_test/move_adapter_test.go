@@ -126,7 +126,10 @@ func TestSchemaAdapterRefuses(t *testing.T) {
 	assert.Empty(t, waiting(t, h))
 
 	delayed, err := delay.NewPublisher(pub, delay.PublisherConfig{
-		DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) { return delay.For(time.Hour), nil },
+		DefaultDelayGenerator: func(delay.DefaultDelayGeneratorParams) (delay.Delay, error) {
+			return delay.For(time.Hour),
+				nil
+		},
 	})
 	require.NoError(t, err)
 	require.NoError(t, delayed.Publish("orders", newMessage("later")))

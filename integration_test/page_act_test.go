@@ -216,7 +216,8 @@ func TestPageAsksAgain(t *testing.T) {
 	s := newSite(t, h, ui.Access{Actor: "alice", Act: true})
 	const link = "act?verb=requeue&state=dead&topic=many&from=messages"
 	asked := s.get(link)
-	assert.Regexp(t, `Requeue (the oldest|up to) 10,000 messages\?`, textOf(t, asked.body)) // a busy machine stops counting before 10,000
+	assert.Regexp(t, `Requeue (the oldest|up to) 10,000 messages\?`,
+		textOf(t, asked.body)) // a busy machine stops counting before 10,000
 	asked.says(t, "more than are counted", "At most 10,000")
 	got := s.sure(link, "")
 	require.Equal(t, map[string]int{"ready": 10000, "dead": 50}, h.states(t, "true"))

@@ -13,7 +13,8 @@ import (
 func foundOfPartitions(t testing.TB, h handle) (list []string) {
 	t.Helper()
 	found := findings(t, h)
-	for _, check := range []string{"partitions", "partitions_ahead", "partitions_due", "partitions_held", "partitions_many"} {
+	for _, check := range []string{"partitions", "partitions_ahead", "partitions_due", "partitions_held",
+		"partitions_many"} {
 		if f, ok := found[check]; ok {
 			list = append(list, f.Severity.String()+" "+check)
 		}
@@ -81,8 +82,9 @@ func TestDoctorOfPartitions(t *testing.T) {
 		r := h.maintain(t)
 		require.Zero(t, r.Ahead)
 		require.Equal(t, "the next partition begins at id 400, far above the last id, 53", r.NotMade)
-		f := find(t, h, "partitions_ahead", admin.Critical, "the next partition begins at id 400, far above the last id, 53: "+
-			"the default partition takes the messages")
+		f := find(t, h, "partitions_ahead", admin.Critical,
+			"the next partition begins at id 400, far above the last id, 53: "+
+				"the default partition takes the messages")
 		execScript(t, h, sqlOf.FindStringSubmatch(f.Cure)[1])
 		h.writeRows(t, 1, "")
 		require.Equal(t, []int64{400}, h.ids(t, "outbox_p4"))

@@ -168,11 +168,13 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 // that comes before the emptied partition is dropped, or a partition that an operator has detached.
 func TestChangesBetweenLookAndLock(t *testing.T) {
 	t.Parallel()
-	const reserve, lock, drop = "outbox_p0 IN SHARE UPDATE", "outbox_p0 IN ACCESS EXCLUSIVE", `"outbox" IN ACCESS EXCLUSIVE`
+	const reserve, lock, drop = "outbox_p0 IN SHARE UPDATE", "outbox_p0 IN ACCESS EXCLUSIVE",
+		`"outbox" IN ACCESS EXCLUSIVE`
 	const late = `INSERT INTO outbox (id, uuid, topic, payload) VALUES (0, 'late', 't', 'p')`
 	for _, c := range []struct{ before, change, why string }{
 		{lock, `UPDATE outbox SET published_at = NULL WHERE id = 8`, "1 pending"},
-		{lock, `UPDATE outbox SET published_at = NULL, due_at = now() + interval '1 h', attempts = 1 WHERE id = 8`, "1 pending"},
+		{lock, `UPDATE outbox SET published_at = NULL, due_at = now() + interval '1 h', attempts = 1 WHERE id = 8`,
+			"1 pending"},
 		{lock, `UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id = 8`, "1 dead"},
 		{lock, late, "1 pending"},
 		{drop, late, "emptied, and has messages again: the next run tries again"},

@@ -262,7 +262,8 @@ func TestMaintainPartitionsAsTheOwner(t *testing.T) {
 		h.exec(t, s)
 	}
 	t.Cleanup(func() {
-		for _, s := range []string{`DROP OWNED BY ` + app + `, ` + owner + ` CASCADE`, `DROP ROLE ` + app, `DROP ROLE ` + owner} {
+		for _, s := range []string{`DROP OWNED BY ` + app + `, ` + owner + ` CASCADE`, `DROP ROLE ` + app, `DROP ROLE ` +
+			owner} {
 			_, err := h.pool.Exec(context.Background(), s)
 			require.NoError(t, err)
 		}
@@ -316,8 +317,9 @@ func TestNewestPartitionStays(t *testing.T) {
 }
 
 // TestTransactionAcrossMaintenance: a transaction that has published and stays open publishes again after partitions
-// were made and dropped, in those that it knows and in new ones, and what it wrote is committed. Its connection learns of
-// a new partition only with its next transaction, which was an error when partitions began just above the ids in use.
+// were made and dropped, in those that it knows and in new ones, and what it wrote is committed. Its connection learns
+// of a new partition only with its next transaction, which was an error when partitions began just above the ids in
+// use.
 func TestTransactionAcrossMaintenance(t *testing.T) {
 	t.Parallel()
 	for _, open := range []func(testing.TB, string) handle{

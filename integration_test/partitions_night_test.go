@@ -18,8 +18,8 @@ import (
 )
 
 // TestPartitionsOverANight has 24 hours pass: each fills a partition, of whose messages one in a hundred dies, and ends
-// with maintenance that keeps four hours. Somebody discards what has been dead for three hours. A trigger has each message settled
-// by the clock of the night.
+// with maintenance that keeps four hours. Somebody discards what has been dead for three hours. A trigger has each
+// message settled by the clock of the night.
 func TestPartitionsOverANight(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -72,7 +72,8 @@ func TestPartitionsOverANight(t *testing.T) {
 	steady := sizes[kept+attended+1:]
 	assert.LessOrEqual(t, float64(sizes[hours-1]), 1.1*float64(sizes[kept+attended]), "the size is that of hour 8")
 	assert.LessOrEqual(t, float64(slices.Max(steady)), 1.1*float64(slices.Min(steady)), "the size does not change")
-	assert.LessOrEqual(t, slices.Max(counts), int64(kept+attended+1+1+8), "few partitions: a dead message keeps one until it is discarded and old")
+	assert.LessOrEqual(t, slices.Max(counts), int64(kept+attended+1+1+8),
+		"few partitions: a dead message keeps one until it is discarded and old")
 	assert.Equal(t, counts[hours-1], 9+int64(made-dropped))
 	assert.Equal(t, counts[11], counts[hours-1], "what is made is dropped")
 	assert.Zero(t, h.count(t, `SELECT count(*) FROM outbox_default`))

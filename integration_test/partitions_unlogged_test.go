@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestUnloggedPartition: a crash of the server empties what is unlogged. Check and Doctor find each table where that is a
-// loss, and after the printed cures a crash takes nothing.
+// TestUnloggedPartition: a crash of the server empties what is unlogged. Check and Doctor find each table where that is
+// a loss, and after the printed cures a crash takes nothing.
 func TestUnloggedPartition(t *testing.T) {
 	extended(t)
 	t.Parallel()

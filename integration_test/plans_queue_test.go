@@ -80,7 +80,8 @@ func queueStatements() []planned {
 		{name: "MarkProcessing", sql: sqltext.MarkProcessing, args: []any{"plan", "50000"}, indexes: key},
 		{name: "MarkDead", sql: sqltext.MarkDead, args: []any{"plan", "50000", "why"}, indexes: key},
 		{
-			name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250, left}, indexes: []string{"inbox_queue_expiring", ""},
+			name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250, left},
+			indexes: []string{"inbox_queue_expiring", ""},
 		},
 		// and by ctid
 		{

@@ -178,6 +178,7 @@ func TestNamedMessagesAreLookedUp(t *testing.T) {
 
 // scanArgs are the arguments of a scan of rows that are named.
 func scanArgs(names []string, owners ...string) []any {
-	return []any{"", "", "", "", "", "", []string{}, 100, 100, int64(math.MaxInt64), "", "-infinity", "", 0, owners, names, "",
+	return []any{"", "", "", "", "", "", []string{}, 100, 100, int64(math.MaxInt64), "", "-infinity", "", 0, owners, names,
+		"",
 		int64(math.MaxInt64), 0}
 }

@@ -187,7 +187,8 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	require.NoError(t, err)
 	identify := func(msg *message.Message) (string, error) { return cmp.Or(msg.UUID, string(msg.Payload)), nil }
 	stack, err := middleware.Stack(events, middleware.StackConfig{
-		Service: "booking", Outcomes: middleware.OutcomesConfig{DeadLetterTopic: b.dead}, Inbox: middleware.InboxConfig{Key: identify},
+		Service: "booking", Outcomes: middleware.OutcomesConfig{DeadLetterTopic: b.dead},
+		Inbox: middleware.InboxConfig{Key: identify},
 	}, nil)
 	require.NoError(t, err)
 	first, again, stored := consumed("consumed"), consumed("redriven"), consumed("stored")
@@ -287,7 +288,8 @@ func checkIdentity(t *testing.T, b identityBroker) {
 		msg.Ack()
 	}
 
-	r, err := newAdmin(t, h).Redrive(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}, Reason: "test"})
+	r, err := newAdmin(t, h).Redrive(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true},
+		Reason: "test"})
 	require.NoError(t, err)
 	require.EqualValues(t, len(messages), r.Touched)
 	require.Eventually(t, all("redriven"), 2*patience, 20*time.Millisecond)

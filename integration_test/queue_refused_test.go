@@ -261,8 +261,8 @@ func TestRefusedBehindABusyTopic(t *testing.T) {
 	}, "all but two are handled")
 }
 
-// TestThousandsOfRefusedMessages: messages that lie behind thousands of refused ones do not wait until each of these has
-// been tried.
+// TestThousandsOfRefusedMessages: messages that lie behind thousands of refused ones do not wait until each of these
+// has been tried.
 func TestThousandsOfRefusedMessages(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -85,8 +85,9 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			cure: "default",
 		},
 		"default missing": {
-			sql: `alter table outbox alter created_at drop default`, object: `column "outbox".created_at`, found: "not \"DEFAULT",
-			cure: "SET DEFAULT clock_timestamp()",
+			sql: `alter table outbox alter created_at drop default`, object: `column "outbox".created_at`,
+			found: "not \"DEFAULT",
+			cure:  "SET DEFAULT clock_timestamp()",
 		},
 		"id without xid": {
 			sql: `alter table outbox alter id set default nextval('outbox_id_seq')`, object: `column "outbox".id`,
@@ -189,7 +190,8 @@ func TestCheckNamesTheDamage(t *testing.T) {
 			others: more,
 		},
 		"migrations changed": {
-			sql: `update outbox_migrations set checksum = 'x'`, object: `migration`, found: "different contents", cure: "find out",
+			sql: `update outbox_migrations set checksum = 'x'`, object: `migration`, found: "different contents",
+			cure:   "find out",
 			others: more,
 		},
 		"nothing there": {sql: dropTables, object: `table "outbox"`, found: "do not exist", cure: "schema.Migrate"},

@@ -28,7 +28,8 @@ func (p *partition) report(owned bool) {
 	}
 	if owned {
 		state.Lag = p.lag()
-		state = inbound.Describe(state, p.window, record.lastError, p.running, p.pause, !p.window.HalfEmpty(), "offset", &p.lines, p.logger)
+		state = inbound.Describe(state, p.window, record.lastError, p.running, p.pause, !p.window.HalfEmpty(), "offset",
+			&p.lines, p.logger)
 	}
 	p.reports.Post(state)
 }

@@ -124,14 +124,16 @@ func isAborted(block *sarama.FetchResponseBlock, batch *sarama.RecordBatch) bool
 	}
 	for _, records := range block.RecordsSet { // another transaction of the producer may follow in the same response
 		marker := records.RecordBatch
-		if marker != nil && marker.Control && marker.ProducerID == batch.ProducerID && marker.FirstOffset < batch.FirstOffset {
+		if marker != nil && marker.Control && marker.ProducerID == batch.ProducerID &&
+			marker.FirstOffset < batch.FirstOffset {
 			return false
 		}
 	}
 	return aborted
 }
 
-func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.IsolationLevel) (*sarama.FetchResponseBlock, error) {
+func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.IsolationLevel) (*sarama.FetchResponseBlock,
+	error) {
 	leader, epoch, err := r.client.LeaderAndEpoch(r.topic, r.partition)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,8 @@ func (t *term) deliver(it *item, rec record, again bool) {
 	r := result{term: t, item: it, again: again}
 	r.Outcome = t.outlet.Deliver(inbound.Delivery[*natsgo.Msg]{
 		Record: cloned(rec.msg), Unkeyed: rec.unkeyed, Context: t.subscription.ctx, Logger: t.logger,
-		From:     core.Consumed{Topic: rec.msg.Subject, Position: fmt.Sprint(t.from.stream.CachedInfo().Config.Name, "/", it.Pos)},
+		From: core.Consumed{Topic: rec.msg.Subject,
+			Position: fmt.Sprint(t.from.stream.CachedInfo().Config.Name, "/", it.Pos)},
 		Position: watermill.LogFields{"stream_seq": it.Pos}, Stopping: t.stopping, Abandoned: t.abandoned,
 	})
 	select {

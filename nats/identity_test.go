@@ -36,7 +36,8 @@ func TestValuesThatHeadersAlter(t *testing.T) {
 	t.Parallel()
 	ids := map[string]string{}
 	for _, inner := range []wmnats.MarshalerUnmarshaler{&wmnats.NATSMarshaler{}, &wmnats.GobMarshaler{}} {
-		for _, value := range []string{"u6\nx", "u6 x", " ", "u6%0Ax", "\ttab", "größe", "plain", "a+b", "a b", "u orders 2"} {
+		for _, value := range []string{"u6\nx", "u6 x", " ", "u6%0Ax", "\ttab", "größe", "plain", "a+b", "a b",
+			"u orders 2"} {
 			msg := message.NewMessage(value, []byte("{}"))
 			outbox.SetKey(msg, value)
 			msg.Metadata.Set("note", value)

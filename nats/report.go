@@ -23,7 +23,8 @@ func (r *reader) report() {
 	state := r.state()
 	state.Owned, state.Lag = true, int64(r.behind) //nolint:gosec // a stream has fewer
 	full := t.window.Records() >= t.cfg.MaxAhead
-	r.reports.Post(inbound.Describe(state, t.window, record.lastError, t.running, t.pause, full, "stream_seq", &t.lines, t.logger))
+	r.reports.Post(inbound.Describe(state, t.window, record.lastError, t.running, t.pause, full, "stream_seq", &t.lines,
+		t.logger))
 }
 
 // regulate records since when nothing is read. The server enforces the limit on messages.

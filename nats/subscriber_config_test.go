@@ -92,7 +92,8 @@ func TestSubscribeAndClose(t *testing.T) {
 	if err != nil {
 		t.Fatalf("without a server: %v", err)
 	}
-	if _, err := s.Subscribe(t.Context(), "orders"); err == nil || !strings.Contains(err.Error(), "already has a subscription") {
+	if _, err := s.Subscribe(t.Context(), "orders"); err == nil ||
+		!strings.Contains(err.Error(), "already has a subscription") {
 		t.Errorf("twice: %v", err)
 	}
 	for range 2 {

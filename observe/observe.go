@@ -128,7 +128,7 @@ type PublishObserver interface {
 // PublishStart is a message that is about to be published.
 type PublishStart struct {
 	DB, Scope, Topic string
-	Message          *message.Message // made anew each time
+	Message          *message.Message // a new one for each attempt
 	// 1 until one fails by the message's fault: while a broker is unavailable none is charged
 	Attempt    int
 	EnqueuedAt time.Time // when it was written, on the database's clock

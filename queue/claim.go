@@ -211,7 +211,8 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 	if err := c.check(); err != nil {
 		return nil, false, err
 	}
-	t := &claimAttempt{s: s, claim: c, request: claimRequest{suspects: true}, room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
+	t := &claimAttempt{s: s, claim: c, request: claimRequest{suspects: true},
+		room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
 	again, err := s.choose(ctx, choice{
 		what: buryRows, fits: t.fits,
 		many: func() error {

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// claimCursor remembers, per set of topics, how far claims have come; they pass each row once. Claims in a transaction of
-// the caller do not change it, because they may be rolled back.
+// claimCursor remembers, per set of topics, how far claims have come; they pass each row once. Claims in a transaction
+// of the caller do not change it, because they may be rolled back.
 //
 // Topics with a limit are claimed together, as are the topics without one, but separately from them: they do not wait
 // behind a backlog of the others. If such a topic has no room, its rows are skipped, and from then on it is behind: it

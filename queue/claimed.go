@@ -152,7 +152,8 @@ func (c *claimed) Ack(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// AckAll is Ack for this message and others of its owner, in one statement. It returns the messages that it marked done.
+// AckAll is Ack for this message and others of its owner, in one statement. It returns the messages that it marked
+// done.
 func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.Work, err error) {
 	of := make(map[ID]*claimed, len(others)+1)
 	for _, w := range append(others, c) {

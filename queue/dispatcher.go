@@ -37,7 +37,8 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	d := &Dispatcher{store: store, cfg: cfg, logger: store.db.Logger(logger), unknownTopics: unknownTopics{}, life: life.New()}
+	d := &Dispatcher{store: store, cfg: cfg, logger: store.db.Logger(logger), unknownTopics: unknownTopics{},
+		life: life.New()}
 	limits := map[string]int{}
 	for topic, h := range cfg.Handlers {
 		if h.Concurrency < cfg.Concurrency {

@@ -5,7 +5,8 @@
 //	d, err := queue.NewDispatcher(store, queue.DispatcherConfig{Service: "billing", Handlers: handlers}, logger)
 //	err = d.Run(ctx)
 //
-// Ingest, NewWebhook and NewPublisher store messages too; Subscriber delivers them to a Router; Store.Claim is for loops of your own.
+// Ingest, NewWebhook and NewPublisher store messages too; Subscriber delivers them to a Router; Store.Claim is for
+// loops of your own.
 //
 // # Promises
 //
@@ -30,10 +31,10 @@
 //	    due_at = clock_timestamp(), last_seen_at = clock_timestamp()
 //	WHERE inbox_queue.state = 'seen';
 //
-// Leave id to its default, and due_at NULL or in the future by the clock of the database. A payload with a backslash must
-// be bytes, or convert_to(the_text, 'UTF8'). metadata is a JSON object of strings. A message that was only looked up, by
-// AlreadyProcessed, is seen and gets its content here; a copy of any other message changes nothing. Set other columns in
-// both places. Dispatchers find the message at their next poll.
+// Leave id to its default, and due_at NULL or in the future by the clock of the database. A payload with a backslash
+// must be bytes, or convert_to(the_text, 'UTF8'). metadata is a JSON object of strings. A message that was only looked
+// up, by AlreadyProcessed, is seen and gets its content here; a copy of any other message changes nothing. Set other
+// columns in both places. Dispatchers find the message at their next poll.
 //
 // docs/reference/architecture.md has the states of a row.
 //

@@ -38,9 +38,9 @@ type loopConfig struct {
 // loop claims messages and handles each in its own goroutine. One goroutine claims, one renews leases, and one acks
 // while there is anything to ack.
 //
-// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. claimBatch requests
-// slots from a Group under claiming, a Group reads the schedules of its loops under its own mu, and nothing under a
-// loop's mu calls its Group.
+// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. claimBatch
+// requests slots from a Group under claiming, a Group reads the schedules of its loops under its own mu, and nothing
+// under a loop's mu calls its Group.
 type loop struct {
 	store  *Store
 	cfg    loopConfig
@@ -162,8 +162,9 @@ func (l *loop) claim(ctx context.Context) {
 	}
 }
 
-// claimBatch claims up to n messages and starts their handlers. It returns how many, and whether there may be more. Admit, if
-// not nil, is called with the number claimed and returns how many of them have slots; the others are given back.
+// claimBatch claims up to n messages and starts their handlers. It returns how many, and whether there may be more.
+// Admit, if not nil, is called with the number claimed and returns how many of them have slots; the others are given
+// back.
 func (l *loop) claimBatch(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// lostClaims are messages that are ours without our knowledge. They are given back before the next claim. It is guarded by
-// loop.mu.
+// lostClaims are messages that are ours without our knowledge. They are given back before the next claim. It is guarded
+// by loop.mu.
 //
 // If the answer of a claim was lost, its messages must be searched for. The server may commit such a claim late, so
 // they are searched for again, until their lease has expired.
@@ -24,8 +24,8 @@ type lostClaims struct {
 const (
 	// lostClaimInterval is how long to wait before searching again; longer each time.
 	lostClaimInterval = time.Second
-	// lostClaimTimeout bounds the search, because claims wait for it, and lostClaimRows how many rows it reads in each of two
-	// indexes.
+	// lostClaimTimeout bounds the search, because claims wait for it, and lostClaimRows how many rows it reads in each of
+	// two indexes.
 	lostClaimTimeout = 2 * time.Second
 	lostClaimRows    = 100_000
 )
@@ -77,7 +77,8 @@ func (l *loop) releaseLostClaims() error {
 	if !due {
 		return err
 	}
-	n, err := l.store.exec(ctx, "release unknown claims", sqltext.ReleaseLostClaims, l.owner.String(), sources, ids, lostClaimRows)
+	n, err := l.store.exec(ctx, "release unknown claims", sqltext.ReleaseLostClaims, l.owner.String(), sources, ids,
+		lostClaimRows)
 	l.step(func() { l.lostClaims.searched(began, time.Now(), err == nil) })
 	if n > 0 {
 		l.logger.Info("released messages claimed by a statement whose reply was lost", watermill.LogFields{"messages": n})

@@ -94,8 +94,8 @@ func (s *Store) retryDue(c choice) (cured bool, err error) {
 	return len(changed) > 0, err
 }
 
-// alone tries rows one by one, and returns which were changed and how many were refused. It returns other errors. Failed
-// means that the statement for many failed, or was not run: then an error of all rows is returned too.
+// alone tries rows one by one, and returns which were changed and how many were refused. It returns other errors.
+// Failed means that the statement for many failed, or was not run: then an error of all rows is returned too.
 func (s *Store) alone(c choice, rows []queueRow, failed bool) (changed []queueRow, refused int, err error) {
 	var log []func()
 	defer func() {

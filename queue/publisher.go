@@ -33,8 +33,8 @@ var _ message.Publisher = (*Publisher)(nil)
 // of a forwarder that reads an outbox in another database.
 //
 // The ID of a message is its topic (ID.Source) and its UUID (ID.MessageID): a copy is not stored again.
-// outbox.AggregateKey is its key, and a delay (outbox.SetDelay, outbox.SetDueAt) its Item.DueAt; payload and metadata are
-// stored as they are.
+// outbox.AggregateKey is its key, and a delay (outbox.SetDelay, outbox.SetDueAt) its Item.DueAt; payload and metadata
+// are stored as they are.
 //
 // NewPublisher returns outbox.ErrNoDB for a nil store, or an error that names the invalid field.
 func NewPublisher(store *Store, cfg PublisherConfig) (*Publisher, error) {

@@ -138,8 +138,8 @@ func (s *schedule) began(now time.Time) []room {
 	return rooms
 }
 
-// claimed applies the result of a poll, and whether there may be more of topics that have room. behind has the topics of
-// which messages may have been skipped (true), and those of which there are none (false).
+// claimed applies the result of a poll, and whether there may be more of topics that have room. behind has the topics
+// of which messages may have been skipped (true), and those of which there are none (false).
 func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[string]bool) {
 	for topic, is := range behind {
 		if t := s.of[topic]; is {

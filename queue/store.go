@@ -57,7 +57,8 @@ func (c StoreConfig) validate() error {
 	case c.MaxAttempts < -1:
 		return fmt.Errorf("StoreConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
 	case c.DeadRetention < 0:
-		return fmt.Errorf("StoreConfig.DeadRetention is %s: use a positive duration, or 0 to keep dead messages", c.DeadRetention)
+		return fmt.Errorf("StoreConfig.DeadRetention is %s: use a positive duration, or 0 to keep dead messages",
+			c.DeadRetention)
 	case c.Retention < -1:
 		return fmt.Errorf("StoreConfig.Retention is %s: use -1 to remember messages forever", c.Retention)
 	}

@@ -5,14 +5,14 @@ import (
 )
 
 const (
-	// unknownTopicGrace is how long a message is left to processes that have a handler for its topic, and how long the topic
-	// is skipped: longer than the time between two of their polls.
+	// unknownTopicGrace is how long a message is left to processes that have a handler for its topic, and how long the
+	// topic is skipped: longer than the time between two of their polls.
 	unknownTopicGrace = 10 * time.Second
 	// unknownTopicWarning is how often a warning is logged about a topic without a handler.
 	unknownTopicWarning = time.Minute
-	// unknownTopicWait is the longest wait of a message of such a topic until its next poll, in the first hour: while a new
-	// release is rolled out, the old one sees messages that are meant for the new one. Later it waits a share of its age,
-	// or of the time since its topic was first seen if that is less, up to maxUnknownTopicWait.
+	// unknownTopicWait is the longest wait of a message of such a topic until its next poll, in the first hour: while a
+	// new release is rolled out, the old one sees messages that are meant for the new one. Later it waits a share of its
+	// age, or of the time since its topic was first seen if that is less, up to maxUnknownTopicWait.
 	unknownTopicWait    = time.Minute
 	unknownTopicShare   = 60
 	maxUnknownTopicWait = time.Hour

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestPartitionsThatMatterAreShown: of many partitions the page shows the current one, the default and those that are due.
+// TestPartitionsThatMatterAreShown: of many partitions the page shows the current one, the default and those that are
+// due.
 func TestPartitionsThatMatterAreShown(t *testing.T) {
 	var all []admin.Partition
 	add := func(state admin.PartitionState, n int) {
@@ -53,7 +54,8 @@ func TestTopicsThatNeedAttentionAreShown(t *testing.T) {
 	for _, row := range table.Rows {
 		names = append(names, row.Topic)
 	}
-	if len(names) != mostTopics || !slices.Equal(names[:5], []string{"116", "117", "118", "119", "0"}) || table.More != 20 {
+	if len(names) != mostTopics || !slices.Equal(names[:5], []string{"116", "117", "118", "119", "0"}) ||
+		table.More != 20 {
 		t.Errorf("shown: %v, and %d more", names, table.More)
 	}
 	if table := tableOf(admin.Outbox, all[:mostTopics], ""); len(table.Rows) != mostTopics || table.More != 0 ||

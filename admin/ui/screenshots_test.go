@@ -13,7 +13,8 @@ import (
 // of what they were made from: templates, style, script, and the words that Go puts between them.
 func TestScreenshotsAreOfThisPage(t *testing.T) {
 	var sum strings.Builder
-	for _, pattern := range []string{"page/*", "words.go", "verbs.go", "../../internal/testing/uitest/screenshots_test.go"} {
+	for _, pattern := range []string{"page/*", "words.go", "verbs.go",
+		"../../internal/testing/uitest/screenshots_test.go"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) == 0 {
 			t.Fatal(pattern, err)

@@ -25,8 +25,9 @@ func verbOf(name string) *verb {
 	}
 	switch name {
 	case "pause":
-		return &verb{admin.Verb{Name: name, Past: "Paused", Does: map[admin.Table]string{admin.Outbox: "Forwarders stop publishing " +
-			"this topic until an operator resumes it. Keys whose next message is of this topic wait."}}, (*admin.Admin).Pause}
+		return &verb{admin.Verb{Name: name, Past: "Paused",
+			Does: map[admin.Table]string{admin.Outbox: "Forwarders stop publishing " +
+				"this topic until an operator resumes it. Keys whose next message is of this topic wait."}}, (*admin.Admin).Pause}
 	case "resume":
 		return &verb{admin.Verb{Name: name, Past: "Resumed", Does: map[admin.Table]string{
 			admin.Outbox: "Forwarders publish this topic again."}}, (*admin.Admin).Resume}

@@ -87,7 +87,8 @@ func TestProjection(t *testing.T) {
 		stop()
 	}
 	var rows, counted, amount int
-	err = pool.QueryRow(t.Context(), `SELECT count(*), sum(orders), sum(amount) FROM totals`).Scan(&rows, &counted, &amount)
+	err = pool.QueryRow(t.Context(), `SELECT count(*), sum(orders), sum(amount) FROM totals`).Scan(&rows, &counted,
+		&amount)
 	if err != nil || rows != customers || counted != orders || amount != orders*(orders-1)/2 {
 		t.Errorf("%d customers, %d orders, %d in all: %v", rows, counted, amount, err)
 	}

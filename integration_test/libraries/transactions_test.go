@@ -83,7 +83,8 @@ func TestLibrariesWriteInTheTransaction(t *testing.T) {
 					if err := insert(ctx, tx, id); err != nil {
 						return err
 					}
-					return errors.Join(events.PublishContext(ctx, "orders", message.NewMessage(watermill.NewUUID(), []byte(id))), fails)
+					return errors.Join(events.PublishContext(ctx, "orders", message.NewMessage(watermill.NewUUID(), []byte(id))),
+						fails)
 				})
 			}
 			require.NoError(t, both(name+" kept", nil))

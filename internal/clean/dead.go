@@ -62,7 +62,8 @@ func (d Dead) Discard(ctx context.Context, db *core.DB, q drive.Querier, logger 
 	return explainDead(d.query(ctx, db, q, nil, sqltext.EndAct, entry, ""))
 }
 
-func (d Dead) find(ctx context.Context, db *core.DB, q drive.Querier) (owners, names []string, versions []int64, err error) {
+func (d Dead) find(ctx context.Context, db *core.DB, q drive.Querier) (owners, names []string, versions []int64,
+	err error) {
 	topics := d.Topics
 	if topics == nil {
 		topics = []string{}

@@ -10,7 +10,8 @@ import (
 // FuzzRecordKey: the key of a record comes back as it was from the key of the outbox, which can be stored, and no two
 // records share one.
 func FuzzRecordKey(f *testing.F) {
-	for _, key := range []string{"", "order/1", "\x00\x00\x00\x2a", "\xff", "%", "%41", "%A", "%%00", "%%2500", " ", "größe"} {
+	for _, key := range []string{"", "order/1", "\x00\x00\x00\x2a", "\xff", "%", "%41", "%A", "%%00", "%%2500", " ",
+		"größe"} {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, record string) {
@@ -37,8 +38,10 @@ func TestKeyOf(t *testing.T) {
 		invalid  bool
 	}{
 		{"none", nil, "", false},
-		{"outbox key", message.Metadata{MetadataKey: "k", MetadataAggregateType: "order", MetadataAggregateID: "1"}, "k", false},
-		{"no order on purpose", message.Metadata{MetadataKey: "", MetadataAggregateType: "order", MetadataAggregateID: "1"}, "", false},
+		{"outbox key", message.Metadata{MetadataKey: "k", MetadataAggregateType: "order", MetadataAggregateID: "1"}, "k",
+			false},
+		{"no order on purpose", message.Metadata{MetadataKey: "", MetadataAggregateType: "order", MetadataAggregateID: "1"},
+			"", false},
 		{"aggregate", message.Metadata{MetadataAggregateType: "order", MetadataAggregateID: "1"}, "order/1", false},
 		{"half an aggregate", message.Metadata{MetadataAggregateID: "1"}, "", true},
 	} {

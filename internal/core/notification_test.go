@@ -13,9 +13,11 @@ func TestNotificationsArriveAsTheyWereSent(t *testing.T) {
 		many = append(many, fmt.Sprint(i))
 	}
 	for _, n := range []Notification{
-		OutboxNotification, AllNotification, QueueNotification("a"), QueueNotification(), QueueNotification("b", "a", "b"), OutboxNotification.and(QueueNotification(`a "b" ü`)),
+		OutboxNotification, AllNotification, QueueNotification("a"), QueueNotification(), QueueNotification("b", "a", "b"),
+		OutboxNotification.and(QueueNotification(`a "b" ü`)),
 		QueueNotification(many...),
-		QueueNotification(strings.Repeat("x", maxNotificationBytes+1)), QueueNotification(strings.Repeat("\x01", maxNotificationBytes)),
+		QueueNotification(strings.Repeat("x", maxNotificationBytes+1)),
+		QueueNotification(strings.Repeat("\x01", maxNotificationBytes)),
 	} {
 		payload := n.payload("me")
 		sender, got := parseNotification(payload)
@@ -40,9 +42,12 @@ func TestNotificationsConcernWhoHasTheTopic(t *testing.T) {
 		want bool
 	}{
 		{OutboxNotification, nil, false}, {OutboxNotification, []string{"a"}, false}, {AllNotification, []string{"a"}, true},
-		{QueueNotification("a"), nil, true}, {QueueNotification("a"), []string{"a"}, true}, {QueueNotification("a"), []string{"b"}, false},
-		{QueueNotification("a").and(QueueNotification("b")), []string{"b"}, true}, {QueueNotification("a").and(QueueNotification()), []string{"c"}, true},
-		{QueueNotification("a").and(OutboxNotification), []string{"a"}, true}, {OutboxNotification.and(QueueNotification("a")), []string{"b"}, false},
+		{QueueNotification("a"), nil, true}, {QueueNotification("a"), []string{"a"}, true},
+		{QueueNotification("a"), []string{"b"}, false},
+		{QueueNotification("a").and(QueueNotification("b")), []string{"b"}, true},
+		{QueueNotification("a").and(QueueNotification()), []string{"c"}, true},
+		{QueueNotification("a").and(OutboxNotification), []string{"a"}, true},
+		{OutboxNotification.and(QueueNotification("a")), []string{"b"}, false},
 		{OutboxNotification.and(OutboxNotification), nil, false}, {Notification{}, nil, false},
 	} {
 		if got := test.n.Concerns(test.only); got != test.want {

@@ -84,7 +84,8 @@ func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 	var list []drive.Statement
 	for db, what := range t.wrote {
 		if db.notifier.due() {
-			list = append(list, drive.Statement{SQL: sqltext.Notify, Args: []any{db.notifier.channel, what.tables.payload(db.id)}})
+			list = append(list, drive.Statement{SQL: sqltext.Notify,
+				Args: []any{db.notifier.channel, what.tables.payload(db.id)}})
 			what.notified = true
 			t.wrote[db] = what
 		}

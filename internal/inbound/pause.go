@@ -60,7 +60,8 @@ func lastFailure(failures int, cause error) error {
 // that it is paused behind a message that keeps failing, or by handlers that never return. Position is the name of a
 // position in the log.
 func Describe[T any](
-	state observe.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool, position string,
+	state observe.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool,
+	position string,
 	lines *trouble.Seldom, logger watermill.LoggerAdapter,
 ) observe.PartitionState {
 	state.Ahead, state.Pending, state.Running = w.Records(), w.Undone(), running

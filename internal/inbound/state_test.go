@@ -39,7 +39,8 @@ func TestPauseNamesTheCause(t *testing.T) {
 		w.Add(0, []byte("k"), 1, cause)
 		w.Hold(w.Start(false), time.Now(), time.Now())
 		log := watermill.NewCaptureLogger()
-		Describe(observe.PartitionState{}, w, func(err error) error { return err }, 0, Pause{Since: time.Now()}, true, "offset",
+		Describe(observe.PartitionState{}, w, func(err error) error { return err }, 0, Pause{Since: time.Now()}, true,
+			"offset",
 			&trouble.Seldom{}, log)
 		lines := log.Captured()[watermill.ErrorLogLevel]
 		if len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), want) {

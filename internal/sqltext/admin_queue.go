@@ -50,7 +50,8 @@ SELECT w.topic, count(*)::float8, extract(epoch FROM clock_timestamp() - min(w.s
    AND w.topic NOT IN (
        SELECT l.topic FROM lately l
        UNION ALL
-       (SELECT q.topic FROM {queue} q WHERE q.state = 'processing' AND q.due_at > statement_timestamp() AND q.attempts > 0
+       (SELECT q.topic FROM {queue} q WHERE q.state = 'processing' AND q.due_at > statement_timestamp()
+         AND q.attempts > 0
          ORDER BY q.due_at, q.id LIMIT 1000))
  GROUP BY w.topic
 HAVING min(w.since) < clock_timestamp() - interval '1 minute' AND count(w.owner) FILTER (WHERE NOT w.met) = 0

@@ -38,7 +38,8 @@ const (
       FROM free m ORDER BY m.letter_id
 ), changed AS (
     UPDATE {inbox} i SET ` + revived + NoteInboxAct + `
-      FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]', NULL::bigint FROM changed`
+      FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]',
+        NULL::bigint FROM changed`
 
 	// redriven is the original metadata of a message. The letter is its generation: JetStream takes it for a different
 	// message than the one that died, but for the same as another redrive of that letter.

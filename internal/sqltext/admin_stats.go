@@ -135,6 +135,7 @@ SELECT l.topic, count(*), (SELECT bool_or(n >= `
        extract(epoch FROM clock_timestamp() - min(l.since))::float8, l.state
   FROM looked l GROUP BY l.topic, l.state`
 
-	pendingSince = `least(greatest(CASE WHEN NOT ` + failed + ` AND o.due_at <= statement_timestamp() AND isfinite(o.due_at)
+	pendingSince = `least(greatest(CASE WHEN NOT ` + failed + ` AND o.due_at <= statement_timestamp()
+  AND isfinite(o.due_at)
   THEN o.due_at ELSE o.created_at END, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z') AS since`
 )

@@ -34,9 +34,11 @@ const (
 	// see them.
 	//
 	// Arguments: names.
-	CheckHolder = `WITH RECURSIVE parts(oid) AS (SELECT pg_catalog.to_regclass(n.name)::oid FROM pg_catalog.unnest($1::text[]) AS n(name)
+	CheckHolder = `WITH RECURSIVE parts(oid) AS (SELECT pg_catalog.to_regclass(n.name)::oid
+  FROM pg_catalog.unnest($1::text[]) AS n(name)
     UNION SELECT i.inhrelid FROM parts p JOIN pg_catalog.pg_inherits i ON i.inhparent = p.oid)
-SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.usename::text, ''), coalesce(a.application_name, '')
+SELECT c.oid::pg_catalog.regclass::text, coalesce(k.pid, 0)::bigint, coalesce(a.usename::text, ''),
+  coalesce(a.application_name, '')
   FROM parts p JOIN pg_catalog.pg_class c ON c.oid = p.oid
   JOIN pg_catalog.pg_locks k ON k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock'
    AND (k.relation IN (c.oid, c.reltoastrelid) OR k.relation IN (SELECT x.indexrelid FROM pg_catalog.pg_index x
@@ -99,7 +101,8 @@ SELECT r.name, 'index', i.relname, m.amname || ' (' || pg_catalog.array_to_strin
              FROM pg_catalog.generate_series(1, x.indnkeyatts::int) AS k ORDER BY k), ', ') || ')',
        CASE WHEN x.indisvalid AND x.indisready THEN CASE WHEN x.indisunique AND x.indimmediate THEN 'unique' ELSE '' END
             WHEN EXISTS (SELECT FROM pg_catalog.pg_stat_progress_create_index p
-              WHERE (p.relid = x.indrelid OR p.relid IS NULL) AND p.datname = pg_catalog.current_database()) THEN 'building'
+              WHERE (p.relid = x.indrelid OR p.relid IS NULL) AND p.datname = pg_catalog.current_database())
+                THEN 'building'
             ELSE 'invalid' END,
        coalesce(pg_catalog.pg_get_expr(x.indpred, x.indrelid), '')
   FROM r JOIN pg_catalog.pg_index x ON x.indrelid = r.oid JOIN pg_catalog.pg_class i ON i.oid = x.indexrelid
@@ -107,12 +110,14 @@ SELECT r.name, 'index', i.relname, m.amname || ' (' || pg_catalog.array_to_strin
 UNION ALL
 SELECT r.name, 'insert trigger', pg_catalog.quote_ident(t.tgname), t.tgrelid::pg_catalog.regclass::text, '', ''
   FROM r JOIN pg_catalog.pg_trigger t ON (t.tgrelid = r.oid
-        OR t.tgrelid IN (SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = r.oid)) AND t.tgtype & 7 = 7 AND NOT t.tgisinternal AND t.tgenabled <> 'D'
+        OR t.tgrelid IN (SELECT i.inhrelid FROM pg_catalog.pg_inherits i WHERE i.inhparent = r.oid))
+          AND t.tgtype & 7 = 7 AND NOT t.tgisinternal AND t.tgenabled <> 'D'
    AND t.tgparentid = 0
  WHERE r.relkind <> 'S'
 UNION ALL
 SELECT r.name, 'insert rule', pg_catalog.quote_ident(w.rulename), r.oid::pg_catalog.regclass::text, '', ''
-  FROM r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.oid AND w.ev_type = '3' AND w.is_instead AND w.ev_enabled <> 'D'`
+  FROM r JOIN pg_catalog.pg_rewrite w ON w.ev_class = r.oid AND w.ev_type = '3' AND w.is_instead
+    AND w.ev_enabled <> 'D'`
 
 	// NoForwarder is the text of schema.Inspect if CheckAlive finds a waiting message and no forwarder. admin.Doctor
 	// reports more about that.

@@ -68,24 +68,31 @@ const (
 	// Arguments: tables, name of the outbox without its schema.
 	DoctorObstacles = `WITH t AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relnamespace, c.relrowsecurity
     FROM unnest($1::text[]) AS n(name) JOIN pg_class c ON c.oid = to_regclass(n.name)),
-  parts AS MATERIALIZED (SELECT t.name, t.oid FROM t UNION SELECT t.name, i.inhrelid FROM t JOIN pg_inherits i ON i.inhparent = t.oid)
+  parts AS MATERIALIZED (SELECT t.name, t.oid FROM t UNION SELECT t.name, i.inhrelid FROM t
+    JOIN pg_inherits i ON i.inhparent = t.oid)
 SELECT 'trigger', p.name, g.tgname::text
-  FROM parts p JOIN pg_trigger g ON g.tgrelid = p.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D' AND g.tgtype::int & 16 = 16
+  FROM parts p JOIN pg_trigger g ON g.tgrelid = p.oid AND NOT g.tgisinternal AND g.tgenabled <> 'D'
+    AND g.tgtype::int & 16 = 16
    AND g.tgparentid = 0
-UNION ALL SELECT 'rule', p.name, r.rulename::text FROM parts p JOIN pg_rewrite r ON r.ev_class = p.oid AND r.ev_enabled <> 'D'
-UNION ALL SELECT 'check', t.name, k.conname::text FROM t JOIN pg_class c ON c.oid = t.oid JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c'
+UNION ALL SELECT 'rule', p.name, r.rulename::text FROM parts p JOIN pg_rewrite r ON r.ev_class = p.oid
+  AND r.ev_enabled <> 'D'
+UNION ALL SELECT 'check', t.name, k.conname::text FROM t JOIN pg_class c ON c.oid = t.oid
+  JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c'
    AND NOT k.convalidated AND k.conname <> c.relname || '_below' WHERE t.relkind = 'r'
 UNION ALL SELECT 'unique', t.name, x.indexrelid::regclass::text FROM t JOIN pg_index x ON x.indrelid = t.oid
    AND (x.indisunique OR x.indisexclusion) AND NOT x.indisprimary
-UNION ALL SELECT 'child', t.name, i.inhrelid::regclass::text FROM t JOIN pg_inherits i ON i.inhparent = t.oid WHERE t.relkind = 'r'
+UNION ALL SELECT 'child', t.name, i.inhrelid::regclass::text FROM t JOIN pg_inherits i ON i.inhparent = t.oid
+  WHERE t.relkind = 'r'
 UNION ALL SELECT 'detached', t.name, c.oid::regclass::text FROM t JOIN pg_class c ON c.relnamespace = t.relnamespace
    AND c.relkind = 'r' AND NOT c.relispartition AND c.relname ~ '_(p[0-9]+|default)$'
    AND regexp_replace(c.relname, '_(p[0-9]+|default)$', '') = $2::text
  WHERE t.relkind = 'p' AND t.oid = to_regclass({outbox_text})
 UNION ALL SELECT 'nodefault', t.name, '' FROM t
- WHERE t.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_partitioned_table d WHERE d.partrelid = t.oid AND d.partdefid <> 0)
+ WHERE t.relkind = 'p' AND NOT EXISTS (SELECT FROM pg_partitioned_table d WHERE d.partrelid = t.oid
+   AND d.partdefid <> 0)
 UNION ALL SELECT 'security', t.name, '' FROM t WHERE t.relrowsecurity
-UNION ALL SELECT 'sequence', s.seqrelid::regclass::text, (s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid), 0))::text
+UNION ALL SELECT 'sequence', s.seqrelid::regclass::text, (s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid),
+  0))::text
   FROM pg_sequence s WHERE s.seqrelid IN (to_regclass({outbox_id_seq_text}), to_regclass({queue_id_seq_text}))
    AND has_sequence_privilege(s.seqrelid, 'SELECT, USAGE')
    AND s.seqmax - coalesce(pg_sequence_last_value(s.seqrelid), 0) < 1000000

@@ -26,7 +26,8 @@ const (
 	SettleFailedLetters = settleFailed + `, letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
     SELECT gen_random_uuid()::text, $13::text, o.payload,
-           (SELECT coalesce(jsonb_object_agg(m.key || CASE WHEN m.key ~ '` + Commands + `' THEN '_poisoned' ELSE '' END, coalesce(m.value, '')), '{}')
+           (SELECT coalesce(jsonb_object_agg(m.key || CASE
+             WHEN m.key ~ '` + Commands + `' THEN '_poisoned' ELSE '' END, coalesce(m.value, '')), '{}')
               FROM jsonb_each_text(CASE jsonb_typeof(o.metadata) WHEN 'object' THEN o.metadata END) m
              WHERE m.key <> ALL ('{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[])) || jsonb_build_object(
                'uuid_poisoned', o.uuid, 'topic_poisoned', o.topic, 'reason_poisoned', f.error,

@@ -157,7 +157,8 @@ UNION ALL
 SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.whole THEN 0 ELSE 512 END::smallint, r.id,
   r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
-  FROM (SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, o.dead_at IS NOT NULL AS dead, ` + whole + `
+  FROM (SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts,
+    o.dead_at IS NOT NULL AS dead, ` + whole + `
           FROM {outbox} o
          WHERE o.id = ANY ($14::bigint[])
            AND o.id BETWEEN ($14::bigint[])[1] AND ($14::bigint[])[cardinality($14::bigint[])]
@@ -180,7 +181,8 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid,
 	fetchDeferred = deferredFrom + deferredOwned + deferredDead
 
 	fetchDeferredApart = deferredFrom + `
-          AND o.id >= ($18::bigint[])[owned.lane + 1] AND o.id <= ($19::bigint[])[owned.lane + 1]` + deferredOwned + deferredDead
+          AND o.id >= ($18::bigint[])[owned.lane + 1]
+            AND o.id <= ($19::bigint[])[owned.lane + 1]` + deferredOwned + deferredDead
 
 	deferredFrom = `
 UNION ALL

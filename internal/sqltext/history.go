@@ -14,7 +14,8 @@ const (
 
 	// NoteAct is the part of the acts on the outbox that records them, with the earlier time of publish or death.
 	NoteAct = `,
-           history = ` + lastNotes + ` || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at', statement_timestamp(),
+           history = ` + lastNotes + ` || jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at',
+             statement_timestamp(),
                'act', (SELECT a.action FROM {audit} a WHERE a.id = $4::bigint), 'audit', $4::bigint,
                'published', CASE WHEN o.dead_at IS NULL THEN o.published_at END,
                'died', CASE WHEN o.published_at IS NULL THEN o.dead_at END)))`

@@ -19,7 +19,8 @@ const (
 	noteInboxAct = `,
        history = ` + lastInboxNotes + ` || coalesce((
          SELECT jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('at', statement_timestamp(), 'act', a.action,
-                  'audit', a.id, 'received', i.received_at, 'died', CASE WHEN i.processed_at IS NULL THEN i.dead_at END)))
+                  'audit', a.id, 'received', i.received_at, 'died', CASE WHEN i.processed_at IS NULL
+                    THEN i.dead_at END)))
            FROM {audit} a WHERE a.id = `
 
 	lastInboxNotes = `jsonb_path_query_array(coalesce(i.history, '[]'), '$[last - 18 to last]')`

@@ -71,7 +71,8 @@ ON CONFLICT (consumer, message_id) DO UPDATE
 	// is already dead, it returns no row.
 	//
 	// Arguments: consumer, message id, error text.
-	BuryInbox = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error, dead_at` + noteColumn + `)
+	BuryInbox = `INSERT INTO {inbox} AS i (consumer, message_id, received_at, attempts, last_error,
+  dead_at` + noteColumn + `)
 VALUES ($1, $2, statement_timestamp(), 1, $3::text, clock_timestamp()` + noteFirstFailure + `)
 ON CONFLICT (consumer, message_id) DO UPDATE
    SET attempts = i.attempts + 1, last_error = excluded.last_error, dead_at = excluded.dead_at` + noteFailure + `

@@ -38,7 +38,8 @@ const (
 	AnnounceForwarder = `INSERT INTO {forwarders} AS mine (id, scope, topics, name, expires_at, facts, waiting_since)
 SELECT $1::uuid, $2::text, $3::text[], $4::text, clock_timestamp() + $5::float8 * interval '1 second',
        $6::jsonb || jsonb_build_object('role', current_user,
-         'clock_ahead', $7::float8 - extract(epoch FROM clock_timestamp())), coalesce(min(f.waiting_since), clock_timestamp())
+         'clock_ahead', $7::float8 - extract(epoch FROM clock_timestamp())), coalesce(min(f.waiting_since),
+           clock_timestamp())
   FROM {forwarders} f
  WHERE f.scope = $2::text AND f.topics = $3::text[] AND f.expires_at > clock_timestamp()
 ON CONFLICT (id) DO UPDATE
@@ -87,7 +88,8 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
 	//
 	// Arguments: own id, facts (JSON), its own time (seconds since 1970).
 	TellForwarder = `UPDATE {forwarders}
-   SET facts = facts || $2::jsonb || jsonb_build_object('clock_ahead', $3::float8 - extract(epoch FROM clock_timestamp()))
+   SET facts = facts || $2::jsonb || jsonb_build_object('clock_ahead',
+     $3::float8 - extract(epoch FROM clock_timestamp()))
  WHERE id = $1::uuid`
 
 	// Members lists the forwarders whose leases have not expired: whether each belongs to a scope and gets lanes, the

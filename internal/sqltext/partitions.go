@@ -17,7 +17,8 @@ const (
 	Partitions = `WITH RECURSIVE held AS MATERIALIZED (SELECT k.relation FROM pg_locks k
     WHERE k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock' AND k.pid IS DISTINCT FROM pg_backend_pid()
       AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
-  parts(top, oid, level) AS (SELECT i.inhrelid, i.inhrelid, 0 FROM pg_inherits i WHERE i.inhparent = to_regclass({outbox_text})
+  parts(top, oid, level) AS (SELECT i.inhrelid, i.inhrelid, 0 FROM pg_inherits i
+    WHERE i.inhparent = to_regclass({outbox_text})
     UNION ALL SELECT p.top, i.inhrelid, p.level + 1 FROM parts p JOIN pg_inherits i ON i.inhparent = p.oid),
   taken AS MATERIALIZED (SELECT p.top FROM parts p JOIN pg_class c ON c.oid = p.oid
     WHERE EXISTS (SELECT FROM held h WHERE h.relation IN (c.oid, c.reltoastrelid)
@@ -27,18 +28,21 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        CASE WHEN l.locked THEN 0 ELSE coalesce(pg_relation_size(c.oid), 0) END,
        CASE WHEN l.locked THEN 0 ELSE coalesce(pg_total_relation_size(c.oid), 0) END,
        coalesce(array_to_string(c.reloptions, '|'), ''), c.relkind = 'p',
-       coalesce((SELECT string_agg(format('ALTER TABLE %s.%I SET LOGGED', u.relnamespace::regnamespace, u.relname), '; ' ORDER BY p.level, u.relname)
+       coalesce((SELECT string_agg(format('ALTER TABLE %s.%I SET LOGGED', u.relnamespace::regnamespace, u.relname),
+         '; ' ORDER BY p.level, u.relname)
                    FROM parts p JOIN pg_class u ON u.oid = p.oid
                   WHERE p.top = c.oid AND u.relpersistence = 'u' AND u.relkind <> 'p'), '')
   FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  CROSS JOIN LATERAL (SELECT c.oid IN (SELECT t.top FROM taken t) AS locked) l
- WHERE i.inhparent = to_regclass({outbox_text}) AND coalesce(to_jsonb(i)->>'inhdetachpending', 'false') = 'false' ORDER BY c.relname`
+ WHERE i.inhparent = to_regclass({outbox_text}) AND coalesce(to_jsonb(i)->>'inhdetachpending', 'false') = 'false'
+   ORDER BY c.relname`
 
 	// PartitionedTable describes the outbox: whether it is in partitions, its schema, its tablespace as a clause of CREATE
-	// TABLE ('' = that of the database), its owner and the current role, all as SQL, whether the role has the rights of the
-	// owner, whether it may know the last id of the sequence, and that id, 0 if there is none or it may not.
+	// TABLE ('' = that of the database), its owner and the current role, all as SQL, whether the role has the rights of
+	// the owner, whether it may know the last id of the sequence, and that id, 0 if there is none or it may not.
 	PartitionedTable = `SELECT c.relkind = 'p', c.relnamespace::regnamespace::text,
-       coalesce((SELECT ' TABLESPACE ' || quote_ident(s.spcname) FROM pg_tablespace s WHERE s.oid = c.reltablespace), ''),
+       coalesce((SELECT ' TABLESPACE ' || quote_ident(s.spcname) FROM pg_tablespace s WHERE s.oid = c.reltablespace),
+         ''),
        c.relowner::regrole::text, quote_ident(current_user), pg_has_role(c.relowner, 'USAGE'), s.known,
        coalesce(CASE WHEN s.known THEN pg_sequence_last_value(s.id) END, 0)
   FROM pg_class c, LATERAL (SELECT i.id, coalesce(has_sequence_privilege(i.id, 'SELECT, USAGE'), false) AS known
@@ -91,7 +95,8 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 	// PartitionSettled counts the rows of a partition, and says whether one was settled since a time. It reads all of it.
 	//
 	// Arguments: time (RFC 3339 text).
-	PartitionSettled = `SELECT count(*), coalesce(bool_or(o.published_at >= $1::text::timestamptz), false) FROM {partition} o`
+	PartitionSettled = `SELECT count(*), coalesce(bool_or(o.published_at >= $1::text::timestamptz), false)
+  FROM {partition} o`
 
 	// PartitionTx is the first statement of a transaction that locks the outbox or its partitions. Whatever happens to the
 	// program, the locks are gone soon. It does not wait for a standby while it has them: what a failover would lose is
@@ -102,7 +107,8 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 	PartitionTx = `SELECT set_config('lock_timeout', (SELECT least(s.setting::int + 1000, 4000) || 'ms' FROM pg_settings s
          WHERE s.name = 'deadlock_timeout'), true), set_config('statement_timeout', '5s', true),
        set_config('idle_in_transaction_session_timeout', '5s', true), set_config('synchronous_commit', 'local', true),
-       set_config('enable_seqscan', 'off', true), set_config('row_security', 'off', true), set_config('jit', 'off', true),
+       set_config('enable_seqscan', 'off', true), set_config('row_security', 'off', true), set_config('jit', 'off',
+         true),
        set_config('default_table_access_method', 'heap', true), set_config('default_tablespace', '', true)`
 
 	// PartitionBriefly is for locks that readers and writers wait for: they also queue behind a lock that waits.
@@ -119,7 +125,8 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 	// PartitionFar is the highest id in the default partition from one id on and below another; 0 = none.
 	//
 	// Arguments: two ids.
-	PartitionFar = `SELECT coalesce((SELECT max(o.id) FROM {partition} o WHERE o.id >= $1::bigint AND o.id < $2::bigint), 0)`
+	PartitionFar = `SELECT coalesce((SELECT max(o.id) FROM {partition} o WHERE o.id >= $1::bigint AND o.id < $2::bigint),
+  0)`
 
 	// PartitionMake makes a table like the outbox, and each index where that of the outbox is.
 	PartitionMake = `CREATE TABLE {partition} (LIKE {outbox} INCLUDING ALL){options}{tablespace};
@@ -129,11 +136,13 @@ ALTER TABLE {partition} OWNER TO {owner}`
 	// Nobody but the owner is to use a partition by its own name.
 	PartitionGranted = `SELECT DISTINCT CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END
   FROM pg_class t, pg_roles r, pg_default_acl d, aclexplode(d.defaclacl) a
- WHERE t.oid = to_regclass({outbox_text}) AND r.rolname = current_user AND d.defaclrole = r.oid AND d.defaclobjtype = 'r'
+ WHERE t.oid = to_regclass({outbox_text}) AND r.rolname = current_user AND d.defaclrole = r.oid
+   AND d.defaclobjtype = 'r'
    AND d.defaclnamespace IN (0, t.relnamespace) AND a.grantee NOT IN (d.defaclrole, t.relowner) ORDER BY 1`
 
-	// PartitionEmptyBetween makes ATTACH know that the default partition has no rows from an id on, up to another. Without it
-	// each ATTACH would read all of it. PartitionUnbound takes it away in the same transaction, so it refuses no message.
+	// PartitionEmptyBetween makes ATTACH know that the default partition has no rows from an id on, up to another. Without
+	// it each ATTACH would read all of it. PartitionUnbound takes it away in the same transaction, so it refuses no
+	// message.
 	PartitionEmptyBetween = `ALTER TABLE {partition} ADD CONSTRAINT outbox_empty_between
   CHECK (id IS NOT NULL AND (id < {from} OR id >= {to}))`
 	PartitionUnbound = `ALTER TABLE {partition} DROP CONSTRAINT outbox_empty_between`

@@ -77,7 +77,8 @@ const (
                   ELSE excluded.hash END,
            expires_at = CASE q.state WHEN 'done' THEN q.expires_at ELSE excluded.expires_at END,
            due_at = CASE q.state WHEN 'done' THEN q.due_at
-                    ELSE greatest(coalesce(excluded.due_at, clock_timestamp()), CASE WHEN q.attempts > 0 AND isfinite(q.due_at) THEN q.due_at END) END
+                    ELSE greatest(coalesce(excluded.due_at, clock_timestamp()), CASE WHEN q.attempts > 0
+                      AND isfinite(q.due_at) THEN q.due_at END) END
      WHERE q.owner IS NULL
     RETURNING q.source, q.message_id, CASE WHEN q.xmax = '0' THEN 0 WHEN q.state = 'done' THEN 2 ELSE 1 END AS result,
               CASE WHEN q.xmax <> '0' THEN decode(nullif(current_setting('` + hashBefore + `'), ''), 'hex') END AS hash

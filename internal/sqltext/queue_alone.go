@@ -105,7 +105,8 @@ UNION ALL
 SELECT 0, '', '', '', '', 'unchanged', ` + noContent + ` FROM locked WHERE NOT EXISTS (SELECT FROM changed)`
 
 	// RowTriggers reports whether a trigger may keep rows of the queue from changing.
-	RowTriggers = `SELECT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = to_regclass({queue_text}) AND NOT t.tgisinternal
+	RowTriggers = `SELECT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = to_regclass({queue_text})
+  AND NOT t.tgisinternal
   AND t.tgenabled <> 'D' AND t.tgtype::int & 19 = 19)`
 
 	// StillHeld reports whether an owner still has any of its messages after a statement that settled fewer than

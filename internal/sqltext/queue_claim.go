@@ -41,7 +41,8 @@ const (
         WHERE q.ctid = f.ctid
     RETURNING ` + queueColumns + `
 )
-SELECT s.last, ` + claimHeader + `, '', (SELECT CASE WHEN r.most > 0 THEN 'cut' ELSE '' END FROM room r), ` + noMessage + `
+SELECT s.last, ` + claimHeader + `, '', (SELECT CASE WHEN r.most > 0 THEN 'cut' ELSE '' END FROM room r),
+  ` + noMessage + `
   FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
 UNION ALL SELECT * FROM claimed`
 
@@ -67,14 +68,16 @@ UNION ALL SELECT * FROM claimed`
 	ClaimTopics = claimParts + `, free AS MATERIALIZED (
     SELECT f.*, row_number() OVER () AS ord
       FROM (SELECT * FROM (
-                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size
+                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic,
+                     coalesce(octet_length(q.payload), 0) AS size
                      FROM {queue} q
                     WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + isDue + ` AND ` + isSuspect + `
                     ORDER BY q.due_at, q.id LIMIT $18::int FOR UPDATE OF q SKIP LOCKED) s
             UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $14::int) d
             UNION ALL SELECT * FROM (
                    SELECT p.n, 0, r.* FROM part p CROSS JOIN LATERAL (
-                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
+                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size
+                            FROM {queue} q
                            WHERE q.id > p.ready AND ` + isReady + ` AND ` + ofPart + `
                            ORDER BY q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r) r
             UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $15::int) d
@@ -115,8 +118,10 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 
 	dueOfParts = `
                    SELECT p.n, 1, r.* FROM part p CROSS JOIN LATERAL (
-                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
-                           WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + isDue + ` AND q.crashes <= 0 AND ` + ofPart + `
+                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size
+                            FROM {queue} q
+                           WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + isDue + ` AND q.crashes <= 0
+                             AND ` + ofPart + `
                            ORDER BY q.due_at, q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r`
 
 	isSuspect = `q.crashes > 0 AND ` + ofTopicsAsked + `

@@ -16,7 +16,8 @@ const (
       FROM (SELECT * FROM (
                    SELECT 0::bigint AS part, 2 AS kind, r.* FROM (
                           SELECT q.ctid, q.due_at, q.id, ` + isDue + ` AND ` + isSuspect + ` AS fits FROM {queue} q
-                           WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + onDuePage + ` LIMIT ` + pageRows + `) w
+                           WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint)
+                             AND ` + onDuePage + ` LIMIT ` + pageRows + `) w
                           ` + lockedOfPage + ` ORDER BY w.due_at, w.id LIMIT $18::int) s
             UNION ALL SELECT * FROM (` + duePages + ` LIMIT $14::int) d
             UNION ALL SELECT * FROM (
@@ -32,22 +33,28 @@ UNION ALL
 SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(), statement_timestamp(),
        CASE WHEN isfinite(e.due_at) THEN e.due_at END, NULL, 0, '', e.part, e.kind
   FROM (SELECT p.n AS part, 0 AS kind, r.id, NULL::timestamptz AS due_at FROM part p CROSS JOIN LATERAL (
-               SELECT q.id FROM {queue} q WHERE q.id > p.ready AND ` + onReadyPage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) r
+               SELECT q.id FROM {queue} q WHERE q.id > p.ready
+                 AND ` + onReadyPage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) r
         UNION ALL
         SELECT p.n, 1, r.id, r.due_at FROM part p CROSS JOIN LATERAL (
-               SELECT q.id, q.due_at FROM {queue} q WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + onDuePage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) r
+               SELECT q.id, q.due_at FROM {queue} q WHERE (q.due_at, q.id) > (p.due_at, p.due_id)
+                 AND ` + onDuePage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) r
         UNION ALL
         SELECT 0, 2, r.id, r.due_at FROM (
                SELECT q.id, q.due_at FROM {queue} q
-                WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + onDuePage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) r WHERE $18::int > 0) e
- WHERE (SELECT count(*) FROM free) < $3::int OR e.kind < 2 AND e.part < (SELECT max(f.part) FROM free f WHERE f.kind = e.kind)
+                WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint)
+                  AND ` + onDuePage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) r WHERE $18::int > 0) e
+ WHERE (SELECT count(*) FROM free) < $3::int OR e.kind < 2 AND e.part < (SELECT max(f.part) FROM free f
+   WHERE f.kind = e.kind)
     OR e.kind = 1 AND (SELECT count(*) FROM free f WHERE f.kind > 0) < $14::int`
 
 	duePages = `
                    SELECT p.n, 1, r.* FROM part p CROSS JOIN LATERAL (
                           SELECT r.* FROM (
-                                 SELECT q.ctid, q.due_at, q.id, ` + isDue + ` AND q.crashes <= 0 AND ` + ofPart + ` AS fits FROM {queue} q
-                                  WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + onDuePage + ` LIMIT ` + pageRows + `) w
+                                 SELECT q.ctid, q.due_at, q.id, ` + isDue + ` AND q.crashes <= 0
+                                   AND ` + ofPart + ` AS fits FROM {queue} q
+                                  WHERE (q.due_at, q.id) > (p.due_at, p.due_id)
+                                    AND ` + onDuePage + ` LIMIT ` + pageRows + `) w
                                  ` + lockedOfPage + ` ORDER BY w.due_at, w.id LIMIT p.room) r`
 
 	onReadyPage = `q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id`
@@ -56,7 +63,8 @@ SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(
 		`ORDER BY q.due_at, q.id`
 
 	lockedOfPage = `CROSS JOIN LATERAL (
-                                 SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
+                                 SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size
+                                   FROM {queue} q
                                   WHERE w.fits AND q.ctid = w.ctid AND q.state = 'processing' AND q.owner IS NULL
                                     FOR UPDATE OF q SKIP LOCKED) r`
 

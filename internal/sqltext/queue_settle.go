@@ -33,7 +33,8 @@ UPDATE {queue} q
 UPDATE {queue} q
    SET attempts = ` + oneMore + `, last_error = coalesce(nullif($4::text, ''), q.last_error), owner = NULL,
   locked_until = NULL,
-       due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))] * interval '1 second',
+       due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `,
+         cardinality($5::float8[]))] * interval '1 second',
        state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END` + NoteAbandoned + `
 ` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)
 ` + behindSavepoint

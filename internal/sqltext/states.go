@@ -42,7 +42,8 @@ const (
   WHEN q.due_at > statement_timestamp() AND NOT ` + unhandled + ` THEN 'delayed' ELSE 'ready' END`
 	// queueSince is the time since when a message waits; one with an owner does not.
 	queueSince = `CASE WHEN q.owner IS NULL THEN least(greatest(
-  CASE WHEN q.attempts = 0 AND q.state = 'processing' AND q.due_at <= statement_timestamp() AND isfinite(q.due_at) AND NOT ` + unhandled + `
+  CASE WHEN q.attempts = 0 AND q.state = 'processing' AND q.due_at <= statement_timestamp() AND isfinite(q.due_at)
+    AND NOT ` + unhandled + `
   THEN q.due_at ELSE q.first_seen_at END, timestamptz '1970-01-02 00:00Z'), timestamptz '9999-12-30 00:00Z')
   END AS since`
 

@@ -46,7 +46,8 @@ type scan struct{ parts, index, after, order, at, merge string }
 const (
 	scanTemplate = `WITH RECURSIVE args AS (
     SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text[], $8::bigint, $9::bigint, $10::bigint,
-           $11::text, $12::timestamptz, $13::text, $14::bigint, $15::text[], $16::text[], $17::text, $18::bigint, $19::int
+           $11::text, $12::timestamptz, $13::text, $14::bigint, $15::text[], $16::text[], $17::text, $18::bigint,
+             $19::int
 ), parts(part) AS ({parts}), bound AS MATERIALIZED (
     SELECT greatest(1, least($8::bigint, $18::bigint / greatest(1, count(p.part)))) AS most FROM parts p
 ), looked AS MATERIALIZED (
@@ -54,7 +55,8 @@ const (
       FROM parts p CROSS JOIN bound b CROSS JOIN LATERAL (
            SELECT row_number() OVER () AS n, s.*
              FROM (SELECT {owner} AS owner, {at} AS at, {name} AS name, {id} AS id, {key} AS key, {about} AS about,
-                          {created} AS created, coalesce(left({error}, 1024), '') AS error, {version} AS version, {fits} AS fits
+                          {created} AS created, coalesce(left({error}, 1024), '') AS error, {version} AS version,
+                            {fits} AS fits
                      FROM {from} WHERE {index} AND {after} ORDER BY {order} LIMIT b.most) s) r
      WHERE p.part IS NOT NULL
 )`
@@ -64,7 +66,8 @@ UNION ALL
 (SELECT false, l.owner, coalesce(to_json(l.at) #>> '{}', ''), l.name, l.id, l.key, l.error, l.version
    FROM looked l LEFT JOIN horizon h ON true
   WHERE l.fits AND (h.n IS NULL OR ({merge_l}) <= ({merge_h})) ORDER BY {merge_l} LIMIT $9::bigint)`
-	groupTemplate = scanTemplate + `, full_parts AS (SELECT l.part, count(*) >= max(l.most) AS more FROM looked l GROUP BY l.part)
+	groupTemplate = scanTemplate + `, full_parts AS (SELECT l.part, count(*) >= max(l.most) AS more FROM looked l
+  GROUP BY l.part)
 SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.more)
   FROM looked l JOIN full_parts f ON f.part = l.part
  WHERE l.fits GROUP BY l.about, l.error ORDER BY count(*) DESC LIMIT $9::bigint`
@@ -77,8 +80,10 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
       AND ($17::text = '' OR {match}) AND {attempts} >= $19::int)`
 
 	// Arguments: owners, names.
-	showTemplate = `SELECT r.* FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w(owner, name, n) CROSS JOIN LATERAL (
-       SELECT {owner}, {name}, {uuid}, {topic}, {key}, {state}, {attempts}, {crashes}, coalesce(left({error}, 1024), ''),
+	showTemplate = `SELECT r.* FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS w(owner, name, n)
+  CROSS JOIN LATERAL (
+       SELECT {owner}, {name}, {uuid}, {topic}, {key}, {state}, {attempts}, {crashes}, coalesce(left({error}, 1024),
+         ''),
               {metadata}, {created}, {due}, {dead}, {settled} FROM {from} WHERE {named} LIMIT 1) r
  ORDER BY w.n`
 	// Arguments: owner, name.
@@ -96,9 +101,11 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
 	// Arguments: owners, names, states in which the rows must still be, entry in the audit log, their new error,
 	// versions: a message of the queue may have been enqueued again since, with different content.
 	actTemplate = `WITH args AS (SELECT $5::text), free AS MATERIALIZED (
-    SELECT r.* FROM unnest($1::text[], $2::text[], $6::bigint[]) WITH ORDINALITY AS w(owner, name, version, n) CROSS JOIN LATERAL (
+    SELECT r.* FROM unnest($1::text[], $2::text[], $6::bigint[]) WITH ORDINALITY AS w(owner, name, version, n)
+      CROSS JOIN LATERAL (
            SELECT {owner} AS owner, {name} AS name FROM {from}
-            WHERE {named} AND {version} = w.version AND {state} = ANY ($3::text[]){free} LIMIT 1 FOR UPDATE OF {alias} SKIP LOCKED) r
+            WHERE {named} AND {version} = w.version AND {state} = ANY ($3::text[]){free} LIMIT 1
+              FOR UPDATE OF {alias} SKIP LOCKED) r
 ), changed AS (
     UPDATE {from} SET {set}{note} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]', {drawn} FROM changed`
 
@@ -119,7 +126,8 @@ SELECT count(*)`
 // one part is all of an index; others are a lane, or what a column begins with, each found by one step down the index.
 const (
 	onePart  = `SELECT ''::text`
-	lanePart = `SELECT l.lane::text FROM generate_series(0, 63) AS l(lane) WHERE $2::text = '' OR l.lane = hashtext($2::text) & 63`
+	lanePart = `SELECT l.lane::text FROM generate_series(0, 63) AS l(lane) WHERE $2::text = ''
+  OR l.lane = hashtext($2::text) & 63`
 )
 
 func partsOf(table, column, argument, index string) string {
@@ -135,8 +143,10 @@ func newStore(c columns) *Store {
 	c.table, c.alias, _ = strings.Cut(c.table, " ")
 	from := c.table + " " + c.alias
 	fill := func(template string, more ...string) string {
-		r := strings.NewReplacer("{from}", from, "{table}", c.table, "{alias}", c.alias, "{named}", c.named, "{owner}", c.owner,
-			"{name}", c.name, "{id}", c.id, "{version}", c.version, "{uuid}", c.uuid, "{topic}", c.topic, "{key}", c.key, "{about}", c.about, "{state}",
+		r := strings.NewReplacer("{from}", from, "{table}", c.table, "{alias}", c.alias, "{named}", c.named, "{owner}",
+			c.owner,
+			"{name}", c.name, "{id}", c.id, "{version}", c.version, "{uuid}", c.uuid, "{topic}", c.topic, "{key}", c.key,
+			"{about}", c.about, "{state}",
 			c.state, "{attempts}", c.attempts, "{crashes}", c.crashes, "{created}", c.created, "{due}", c.due, "{dead}", c.dead,
 			"{settled}", c.settled, "{error}", c.error, "{metadata}", c.metadata, "{payload}", c.payload, "{match}", c.match,
 			"{free}", c.free, "{note}", c.note, "{drawn}", cmp.Or(c.drawn, "NULL::bigint"))
@@ -152,10 +162,12 @@ func newStore(c columns) *Store {
 		}
 		from := from
 		if by.index == named { // one after another, regardless of the planner's estimates
-			from = "(SELECT DISTINCT * FROM unnest($15::text[], $16::text[])) AS w(owner, name) CROSS JOIN LATERAL (SELECT " + c.all + " FROM {from} WHERE {named} LIMIT 1) " + c.alias
+			from = "(SELECT DISTINCT * FROM unnest($15::text[], $16::text[])) AS w(owner, name) CROSS JOIN LATERAL (SELECT " +
+				c.all + " FROM {from} WHERE {named} LIMIT 1) " + c.alias
 			by.index = "true"
 		}
-		return fill(template, "{parts}", by.parts, "{index}", by.index, "{after}", by.after, "{order}", by.order, "{at}", by.at,
+		return fill(template, "{parts}", by.parts, "{index}", by.index, "{after}", by.after, "{order}", by.order, "{at}",
+			by.at,
 			"{merge_l}", strings.ReplaceAll(by.merge, "@", "l."), "{merge_h}", strings.ReplaceAll(by.merge, "@", "h."),
 			"{from}", strings.ReplaceAll(from, "{from}", c.table+" "+c.alias))
 	}
@@ -165,7 +177,8 @@ func newStore(c columns) *Store {
 	for name, by := range c.groups {
 		s.Group[name] = scanned(groupTemplate, by)
 	}
-	s.OldDead = fill(oldDeadTemplate, "{index}", c.groups["dead"].index, "{order}", c.scans["dead"].order, "{died}", c.died)
+	s.OldDead = fill(oldDeadTemplate, "{index}", c.groups["dead"].index, "{order}", c.scans["dead"].order, "{died}",
+		c.died)
 	for verb, set := range c.acts {
 		s.Act[verb] = fill(actTemplate, "{set}", set)
 	}

@@ -2,12 +2,14 @@ package sqltext
 
 // Outbox has indexes by lane on ready and waiting rows, and by topic on dead and failing rows.
 var Outbox = newStore(columns{
-	table: "{outbox} o", named: "o.id = w.name::bigint", owner: "''::text", name: "o.id::text", id: "o.id", version: "0::bigint", uuid: "o.uuid",
+	table: "{outbox} o", named: "o.id = w.name::bigint", owner: "''::text", name: "o.id::text", id: "o.id",
+	version: "0::bigint", uuid: "o.uuid",
 	topic: "o.topic", key: "o.key", about: "o.topic", state: OutboxState, attempts: "o.attempts", crashes: "0",
 	created: created("o.created_at"), due: readableOf("o.due_at"), dead: readableOf("o.dead_at"), died: "o.dead_at",
 	settled: readableOf("o.published_at"), error: "o.last_error", metadata: "o.metadata::text", payload: "o.payload",
-	match: "(o.uuid = $17::text OR o.key = $17::text OR o.metadata->>'uuid_poisoned' = $17::text)", note: NoteAct, drawn: drawn,
-	all: "o.id, o.uuid, o.topic, o.key, o.attempts, o.last_error, o.metadata, o.created_at, o.due_at, o.dead_at, o.published_at",
+	match: "(o.uuid = $17::text OR o.key = $17::text OR o.metadata->>'uuid_poisoned' = $17::text)", note: NoteAct,
+	drawn: drawn,
+	all:   "o.id, o.uuid, o.topic, o.key, o.attempts, o.last_error, o.metadata, o.created_at, o.due_at, o.dead_at, o.published_at",
 	scans: map[string]scan{
 		"ready": {
 			parts: lanePart, index: "o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL",
@@ -46,7 +48,8 @@ func byTopic(index string, d direction) scan {
 func byDue(is string) scan {
 	return scan{
 		parts: lanePart,
-		index: "o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL AND o.due_at " + is + " statement_timestamp()",
+		index: "o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL AND o.due_at " + is +
+			" statement_timestamp()",
 		after: "(o.lane, o.due_at, o.id) > (p.part::smallint, $12::timestamptz, $14::bigint) AND o.lane <= p.part::smallint",
 		order: "o.lane, o.due_at, o.id", at: "o.due_at", merge: "@at, @id",
 	}
@@ -55,17 +58,20 @@ func byDue(is string) scan {
 // Inbox finds its rows by consumer, and dead or unhandled ones by consumer and time.
 var Inbox = newStore(columns{
 	table: "{inbox} i", named: "i.consumer = w.owner AND i.message_id = w.name", owner: "i.consumer", name: "i.message_id",
-	id: "0::bigint", version: "0::bigint", uuid: "i.message_id", topic: "''::text", key: "''::text", about: "i.consumer", state: InboxState,
+	id: "0::bigint", version: "0::bigint", uuid: "i.message_id", topic: "''::text", key: "''::text", about: "i.consumer",
+	state:    InboxState,
 	attempts: "i.attempts", crashes: "0", created: created("i.received_at"), due: "NULL::timestamptz",
-	dead: readableOf("i.dead_at"), died: "i.dead_at", settled: readableOf("i.processed_at"), error: "i.last_error", metadata: "'{}'::text",
-	payload: "NULL::bytea", match: "true", note: NoteInboxAct,
+	dead: readableOf("i.dead_at"), died: "i.dead_at", settled: readableOf("i.processed_at"), error: "i.last_error",
+	metadata: "'{}'::text",
+	payload:  "NULL::bytea", match: "true", note: NoteInboxAct,
 	all: "i.consumer, i.message_id, i.received_at, i.processed_at, i.dead_at, i.attempts, i.last_error",
 	scans: map[string]scan{
 		"dead": consumersIn(inboxDead), "failing": consumersIn(inboxFailing), "ready": consumersIn(inboxFailing),
 		"rows": {onePart, "($3::text = '' OR i.consumer = $3::text)", "(i.consumer, i.message_id) > ($11::text, $13::text)",
 			"i.consumer, i.message_id", "", "@n"},
 		"ids": {onePart, named, "(i.consumer, i.message_id) > ($11::text, $13::text)", "i.consumer, i.message_id", "", "@n"},
-		"find": {partsOf("{inbox} i", "i.consumer", "$3", "true"), "i.consumer = p.part AND i.consumer > $11::text", "i.message_id = $17::text",
+		"find": {partsOf("{inbox} i", "i.consumer", "$3", "true"), "i.consumer = p.part AND i.consumer > $11::text",
+			"i.message_id = $17::text",
 			"i.consumer", "", "@owner"},
 	},
 	groups: map[string]scan{"dead": ofConsumer(inboxDead), "failing": ofConsumer(inboxFailing)},
@@ -91,9 +97,11 @@ func ofConsumer(index string) scan {
 // messages without a topic, are not changed.
 var Queue = newStore(columns{
 	table: "{queue} q", named: "q.source = w.owner AND q.message_id = w.name", owner: "q.source", name: "q.message_id",
-	id: "q.id", version: "hashtextextended(q.id || ' ' || extract(epoch FROM q.last_seen_at), 0)", uuid: "q.message_id", topic: "q.topic", key: "q.key", about: "q.topic", state: QueueState,
+	id: "q.id", version: "hashtextextended(q.id || ' ' || extract(epoch FROM q.last_seen_at), 0)", uuid: "q.message_id",
+	topic: "q.topic", key: "q.key", about: "q.topic", state: QueueState,
 	attempts: "q.attempts", crashes: "q.crashes::int", created: created("q.first_seen_at"), due: readableOf("q.due_at"),
-	dead: "NULL::timestamptz", died: "(q.history -> -1 ->> 'died')::timestamptz", settled: readableOf("q.done_at"), error: "q.last_error", metadata: "q.metadata::text",
+	dead: "NULL::timestamptz", died: "(q.history -> -1 ->> 'died')::timestamptz", settled: readableOf("q.done_at"),
+	error: "q.last_error", metadata: "q.metadata::text",
 	payload: "q.payload", match: "true", free: " AND q.owner IS NULL AND q.topic <> ''", note: NoteQueueAct,
 	all: "q.id, q.source, q.message_id, q.topic, q.key, q.state, q.attempts, q.last_error, q.first_seen_at, q.due_at, q.last_seen_at",
 	scans: map[string]scan{
@@ -104,7 +112,8 @@ var Queue = newStore(columns{
 		"rows": {onePart, "true", "(q.source, q.message_id) > ($11::text, $13::text)", "q.source, q.message_id", "",
 			"@n"},
 		"ids": {onePart, named, "q.id > $14::bigint", "q.id", "", "@n"},
-		"find": {partsOf("{queue} q", "q.source", "$3", "true"), "q.source = p.part AND q.source > $11::text", "q.message_id = $17::text", "q.source",
+		"find": {partsOf("{queue} q", "q.source", "$3", "true"), "q.source = p.part AND q.source > $11::text",
+			"q.message_id = $17::text", "q.source",
 			"", "@owner"},
 	},
 	groups: map[string]scan{

@@ -21,7 +21,8 @@ var secretShapes = []struct {
 }{
 	{ // a key in PEM, also if its end was cut off
 		[]string{"private key-----"},
-		regexp.MustCompile(`(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?s:.*?)(-----END [A-Z ]*PRIVATE KEY-----|$)`), "${1}" + Redacted + "${2}",
+		regexp.MustCompile(`(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?s:.*?)(-----END [A-Z ]*PRIVATE KEY-----|$)`), "${1}" +
+			Redacted + "${2}",
 	},
 	{ // a password in a URL: up to the last @ before the host ends, as drivers read it, or the first behind a raw slash
 		[]string{"@"}, regexp.MustCompile(`(://[^:/@\s]*:)(?:[^\s/?#]+|[^@\s]+)@`), "${1}" + Redacted + "@",
@@ -38,11 +39,13 @@ var secretShapes = []struct {
 			`('(?:\\.|[^'\\])*'?|"(?:\\.|[^"\\])*"?|[^\s&'",;]+)`), "${1}" + Redacted,
 	},
 	{ // "name": "value", in JSON, and in JSON that is quoted
-		[]string{`":`, `" :`, `\":`}, regexp.MustCompile(`(?i)("[\w-]*` + secretName + `\\?"\s*:\s*\\?")(?:\\[^"]|\\"[^,}\s]|[^"\\])*`),
+		[]string{`":`, `" :`, `\":`}, regexp.MustCompile(`(?i)("[\w-]*` + secretName +
+			`\\?"\s*:\s*\\?")(?:\\[^"]|\\"[^,}\s]|[^"\\])*`),
 		"${1}" + Redacted,
 	},
 	{ // --name value
-		[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*` + secretName + `\s+)('[^']*'?|"[^"]*"?|[^\s-]\S*)`), "${1}" + Redacted,
+		[]string{"--"}, regexp.MustCompile(`(?i)(--[\w-]*` + secretName + `\s+)('[^']*'?|"[^"]*"?|[^\s-]\S*)`), "${1}" +
+			Redacted,
 	},
 	{
 		[]string{"bearer "}, regexp.MustCompile(`(?i)(\bbearer )[a-z0-9._~+/-]*[0-9][a-z0-9._~+/-]*=*`), "${1}" + Redacted,

@@ -100,7 +100,7 @@ func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) c
 func (o *Observer) HandleEnd(_ context.Context, end observe.HandleEnd) {
 	h := o.handlers.of(handlerKey{end.DB, end.Service, end.Handler, end.Topic}, o.newHandler)
 	count(h.handled, strings.ReplaceAll(end.Outcome.String(), " ", "_"))
-	// A mismatch is told besides Duplicate, and a batch has its duration once.
+	// A mismatch is reported besides Duplicate, and a batch has its duration once.
 	if end.Outcome != observe.Mismatch && (end.Batch == 0 || end.Duration > 0) {
 		h.seconds.Observe(end.Duration.Seconds())
 	}

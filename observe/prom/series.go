@@ -81,7 +81,8 @@ func (o *Observer) define() {
 		handled: counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher, by outcome. A "+
 			"mismatch also counts as duplicate.", "service", "handler", "topic", "outcome"),
 		handleSeconds: histogram("handle_duration_seconds", "Time of deliveries, from the first middleware of this "+
-			"library to the end of the transaction; of middleware.Batch the time of each call, from BEGIN to COMMIT.", "service", "handler", "topic"),
+			"library to the end of the transaction; of middleware.Batch the time of each call, from BEGIN to COMMIT.", "service",
+			"handler", "topic"),
 	}
 }
 

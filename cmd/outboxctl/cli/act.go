@@ -127,7 +127,8 @@ func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 	var f filterFlags
 	var act actFlags
 	var limit int
-	cmd := &cobra.Command{Use: v.name + args, Short: v.short, Long: sentence(v.name) + v.Does[in], Example: v.example, Args: cobra.ArbitraryArgs}
+	cmd := &cobra.Command{Use: v.name + args, Short: v.short, Long: sentence(v.name) + v.Does[in], Example: v.example,
+		Args: cobra.ArbitraryArgs}
 	f.bind(cmd, in)
 	f.bindStates(cmd, v.States[in], v.States[in][0])
 	act.bind(a, cmd)

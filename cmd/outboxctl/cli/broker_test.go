@@ -8,7 +8,8 @@ import (
 
 // TestBrokerOfTheCommandLineWins over those in the environment, where a command takes one broker.
 func TestBrokerOfTheCommandLineWins(t *testing.T) {
-	all := []string{"OUTBOX_KAFKA=env:9092", "OUTBOX_NATS=nats://env", "OUTBOX_AMQP=amqp://env", "OUTBOX_BROKER_CA=none.pem"}
+	all := []string{"OUTBOX_KAFKA=env:9092", "OUTBOX_NATS=nats://env", "OUTBOX_AMQP=amqp://env",
+		"OUTBOX_BROKER_CA=none.pem"}
 	for _, test := range []struct {
 		args    string
 		environ []string

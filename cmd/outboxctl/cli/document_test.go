@@ -56,7 +56,8 @@ func document(t *testing.T) string {
 		{"lists", []string{"limit", "page"}, pflag.NewFlagSet("", pflag.ContinueOnError)},
 		{
 			"broker", []string{
-				"broker-ca", "broker-cert", "broker-key", "broker-tls", "kafka", "kafka-mechanism", "kafka-user", "nats", "nats-creds",
+				"broker-ca", "broker-cert", "broker-key", "broker-tls", "kafka", "kafka-mechanism", "kafka-user", "nats",
+				"nats-creds",
 			},
 			pflag.NewFlagSet("", pflag.ContinueOnError),
 		},

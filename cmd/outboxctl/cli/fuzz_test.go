@@ -33,7 +33,8 @@ func FuzzAge(f *testing.F) {
 		f.Add(d)
 	}
 	f.Fuzz(func(t *testing.T, d int64) {
-		if s := words.Age(time.Duration(d)); s == "" || len(s) > len("-106751d23h") || (d <= -1e9) != strings.HasPrefix(s, "-") {
+		if s := words.Age(time.Duration(d)); s == "" || len(s) > len("-106751d23h") ||
+			(d <= -1e9) != strings.HasPrefix(s, "-") {
 			t.Errorf("the age of %d is %q", d, s)
 		}
 	})

@@ -69,7 +69,8 @@ func (a *app) printKeys(heads []admin.Message, more bool) error {
 func (a *app) skipKeys() *cobra.Command {
 	verbs := admin.Verbs(admin.Outbox)
 	v := verbs[slices.IndexFunc(verbs, func(v admin.Verb) bool { return v.Heads })]
-	cmd := a.act(admin.Outbox, verbOf(v, admin.Outbox, "skip", "  outboxctl keys skip --key order/42 --reason 'refunded by hand'"), "")
+	cmd := a.act(admin.Outbox, verbOf(v, admin.Outbox, "skip",
+		"  outboxctl keys skip --key order/42 --reason 'refunded by hand'"), "")
 	cmd.Args = cobra.NoArgs
 	return cmd
 }

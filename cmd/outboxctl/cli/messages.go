@@ -24,7 +24,8 @@ func (a *app) list(in admin.Table) *cobra.Command {
 		Long: `List messages without their payloads: dead, done and discarded ones newest first, others oldest first.
 Without --state it lists all states.`}
 	if in != admin.Outbox {
-		cmd.Long = "List messages without their payloads, by " + map[bool]string{true: "source", false: "consumer"}[in == admin.Queue] +
+		cmd.Long = "List messages without their payloads, by " +
+			map[bool]string{true: "source", false: "consumer"}[in == admin.Queue] +
 			" and then oldest first."
 	}
 	f.bind(cmd, in)

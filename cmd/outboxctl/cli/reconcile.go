@@ -21,7 +21,8 @@ broker; its clock and the database's must agree within ten minutes.
 If a topic or stream deletes messages by age, size, number, compaction or consumption, give --after a
 time since which nothing was deleted; otherwise it is refused.`},
 		},
-		name: "reconcile", short: "Publish again what the broker has lost", example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
+		name: "reconcile", short: "Publish again what the broker has lost",
+		example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
 		do: func(ad *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
 			return ad.Reconcile(ctx, log, act)
 		},

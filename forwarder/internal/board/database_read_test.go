@@ -152,7 +152,8 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 			a.ready = append(a.ready, version{m, m.state})
 			most--
 		}
-		if c := &l.catch; c.limit > 0 && m.lane == l.lane && m.pending() && m.due.IsZero() && m.id >= c.from && m.id <= c.upto &&
+		if c := &l.catch; c.limit > 0 && m.lane == l.lane && m.pending() && m.due.IsZero() && m.id >= c.from &&
+			m.id <= c.upto &&
 			(c.all || slices.Contains(c.keys, m.key)) {
 			a.caught = append(a.caught, version{m, m.state})
 			c.limit--

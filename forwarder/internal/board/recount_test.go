@@ -238,7 +238,8 @@ func (n *recount) key(l *lane, k *key) {
 		n.want(k.first == nil || k.first.call.state == idle, "key %v has two calls", k)
 	}
 	for r := k.first; r != nil; r = r.call.nextOfKey {
-		n.want(k.low == 0 || r.ID < k.low || r.call.due, "key %v: row %d is in memory and deferred from %d on", k, r.ID, k.low)
+		n.want(k.low == 0 || r.ID < k.low || r.call.due, "key %v: row %d is in memory and deferred from %d on", k, r.ID,
+			k.low)
 	}
 	n.want(k.low == 0 || k.blocked(k.low) || k.inFlight != nil || k.n > 0 || k.inRead || k.listed,
 		"key %v: nobody catches up with what is deferred", k)

@@ -61,7 +61,8 @@ Errors are also in ` + "`last_error`" + ` of a message.
 	rest = list("The database fails", "PostgreSQL does not answer in time, or the role lacks a grant: run `outboxctl doctor` as that "+
 		"role;\n`outboxctl migrate roles` prints the grants. Until a retry works:", rest,
 		func(p printed) bool { return p.cause == theDatabase })
-	rest = list("Panics", "Bugs of the function that the text names; the field `stack` shows where. Until it is fixed:", rest,
+	rest = list("Panics", "Bugs of the function that the text names; the field `stack` shows where. Until it is fixed:",
+		rest,
 		func(p printed) bool { return isPanic(p.text) })
 	all := func(printed) bool { return true }
 	list("Other failures and warnings in the log", "", rest, all)

@@ -119,7 +119,8 @@ func inShort(text string) string {
 		}
 	}
 	text = strings.TrimSpace(strings.Join(short, ""))
-	return strings.NewReplacer("; default none.", ".", "; default off.", ".").Replace(text) // as the page says at its beginning
+	return strings.NewReplacer("; default none.", ".", "; default off.",
+		".").Replace(text) // as the page says at its beginning
 }
 
 // withoutNames cuts the names with which a comment begins.

@@ -45,7 +45,8 @@ func TestStabilityNamesTheVersions(t *testing.T) {
 			}
 		}
 	}
-	java := regexp.MustCompile(`oldestJava\s+= (\d+)`).FindStringSubmatch(read(t, "internal/testing/services/kafka_jars.go"))
+	java := regexp.MustCompile(`oldestJava\s+= (\d+)`).FindStringSubmatch(read(t,
+		"internal/testing/services/kafka_jars.go"))
 	if java == nil || !strings.Contains(table, "Java "+java[1]+" or later") {
 		t.Errorf("docs/reference/stability.md does not name the Java of the tests: %v", java)
 	}
