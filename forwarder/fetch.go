@@ -64,7 +64,8 @@ func (e *engine) statement(req *machine.ReadRequest, apart bool) (query string, 
 		limits = catch.Limits[:]
 	}
 	return more, append(args, sorted(req.Board.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Board.Closed),
-		catch.From[:], catch.Upto[:], limits, int64(catch.All), topicsArg(catch.Keys))
+		catch.From[:], catch.Upto[:], limits, int64(catch.All), topicsArg(catch.Keys),
+		topicsArg(req.Board.Blocked))
 }
 
 const featureNotSupported = "0A000"

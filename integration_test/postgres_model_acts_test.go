@@ -209,7 +209,7 @@ func (w *twin) request() modeldb.Request {
 	q := modeldb.Request{
 		Owner: w.forwarder(), Stretch: 1 + w.rng.Int64N(60), Single: w.chance(30), More: w.chance(50), Dead: w.chance(50),
 		Xids: []int64{}, Bounds: []int64{}, Los: []int64{}, SegmentBounds: []int64{}, IDs: []int64{}, Due: []int64{},
-		Closed: []string{},
+		Closed: []string{}, Blocked: []string{},
 	}
 	header := w.model.Fetch(modeldb.Request{
 		Epochs: make([]int64, modeldb.Lanes), Marks: make([]int64, modeldb.Lanes), Limits: make([]int64, modeldb.Lanes),
@@ -250,6 +250,9 @@ func (w *twin) request() modeldb.Request {
 	if w.chance(10) {
 		q.Closed = []string{"t"}
 	}
+	if w.chance(30) {
+		q.Blocked = []string{"", "a", "b", "k1"}[:w.rng.IntN(5)]
+	}
 	q.From, q.Upto, q.Deferred, q.Keys = []int64{}, []int64{}, []int64{}, []string{}
 	if w.chance(60) {
 		for range modeldb.Lanes {
@@ -275,7 +278,8 @@ func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err
 		q.Stretch, int64(1000),
 	}
 	if q.More {
-		query, args = more, append(args, q.IDs, q.Dead, q.Due, q.Closed, q.From, q.Upto, q.Deferred, int64(q.All), q.Keys)
+		query, args = more, append(args, q.IDs, q.Dead, q.Due, q.Closed, q.From, q.Upto, q.Deferred, int64(q.All), q.Keys,
+			q.Blocked)
 	}
 	_, err = list(w, ctx, query, func(row pgx.CollectableRow) (_ int, err error) {
 		var lane int16

@@ -175,6 +175,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid,
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
           AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($17::text[])
+          AND (o.attempts > 0 OR o.key <> ALL ($23::text[]))
         ORDER BY o.lane, o.due_at, o.id LIMIT ($16::bigint[])[owned.lane + 1]) r
  WHERE $16::bigint[] <> '{}'`
 

@@ -44,7 +44,8 @@ type Call struct {
 	Row     *Row
 	Attempt int // counting from 1
 	Started time.Time
-	Tag     any // the argument of Next: the board never uses it
+	Tag     any  // the argument of Next: the board never uses it
+	Probe   bool // it tests whether its topic works again
 
 	key         *key // nil without a key
 	due         bool // it was read because it fell due, and is read again if it is not kept
@@ -122,7 +123,8 @@ type Board struct {
 	failed    []Failure
 	settled   []*Row // but not forgotten yet
 	orphans   []orphan
-	wantDue   bool // the next read must look for due rows
+	wantDue   bool   // the next read must look for due rows
+	delayed   []*key // keys that are or were blocked, with many delayed rows: reads leave these out
 
 	wantTopics, sawTopics bool // that read must not leave out closed topics; the last one did not
 

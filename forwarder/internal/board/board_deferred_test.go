@@ -107,3 +107,59 @@ func TestDelayedRowsOfABlockedKey(t *testing.T) {
 		t.Fatal("due rows are looked for")
 	}
 }
+
+// Delayed rows of a blocked key do not hide those of other keys, however many they are, and go on with their key.
+func TestDelayedRowsOfABlockedKeyHideNoOther(t *testing.T) {
+	d := newDesk(t, board.Config{Rows: 8, Deferred: 64})
+	d.put(0, "x", "a", ids(1, 60)...)
+	d.put(0, "y", "a", 61)
+	for id := range d.table {
+		if id > 1 {
+			d.table[id].due = d.now
+		}
+	}
+	d.table[61].due = d.now.Add(time.Millisecond)
+	d.rarely = true
+	d.read()
+	d.returned(d.next(1), board.Retry)
+	d.settle()
+	d.rarely = false
+	d.tick(10 * time.Millisecond)
+	for range 10 {
+		d.read()
+	}
+	d.returned(d.next(61), board.OK)
+	d.settle()
+	d.tick(time.Second)
+	d.want(d.drain(), ids(1, 60)...)
+}
+
+// A key that goes on while a read leaves its delayed rows out is read again.
+func TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut(t *testing.T) {
+	d := newDesk(t, board.Config{Rows: 8, Deferred: 64})
+	d.put(0, "x", "a", ids(1, 20)...)
+	for id := range d.table {
+		if id > 1 {
+			d.table[id].due = d.now
+		}
+	}
+	d.rarely = true
+	d.read()
+	c := d.next(1)
+	d.returned(c, board.Retry)
+	d.settle()
+	d.rarely = false
+	for range 5 {
+		d.read()
+	}
+	d.tick(time.Second)
+	d.read()
+	c = d.next(1)
+	a := d.begin()
+	r := d.answer(a)
+	d.returned(c, board.OK)
+	d.settle()
+	d.finish(a, r)
+	d.notQuiet(2)
+	d.want(d.drain(), ids(2, 20)...)
+}

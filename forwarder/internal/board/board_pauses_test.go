@@ -46,8 +46,8 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.tick(100 * time.Millisecond)
 	d.read()
 	probe = d.next()
-	if probe.Attempt != 1 {
-		t.Fatalf("attempt %d", probe.Attempt)
+	if probe.Attempt != 1 || !probe.Probe || c1.Probe {
+		t.Fatalf("attempt %d, probe %v", probe.Attempt, probe.Probe)
 	}
 	d.returned(probe, board.OK)
 	d.told(board.TopicResumed)

@@ -154,7 +154,8 @@ func (d *desk) answer(a board.Request) board.Read {
 			switch {
 			case m.lane != lane || m.dead:
 			case !m.due.IsZero():
-				if r.DueRead && !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) {
+				if r.DueRead && !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) &&
+					(m.attempts > 0 || !slices.Contains(a.Blocked, m.key)) {
 					fellDue = append(fellDue, m)
 				}
 			case id > d.marks[lane] && limit > 0:

@@ -89,12 +89,13 @@
 //	keys that wait for topics            Config.Deferred: see Order. About 100 bytes each. Other deferred rows take no
 //	                                     memory at all.
 //	catching up                          Half of the room is for keys, and half for topics; 1,024 keys in a read.
-//	due rows that are not kept           Return with the next read of due rows, which leaves out closed topics, unless a
-//	                                     head may have unknown companions of its act: these come first. Before a paused
-//	                                     topic is tested, or reopens, a read looks for requeued rows: until it has seen
-//	                                     all due rows in a lane, new rows there wait (topic.unseen). While errors are
-//	                                     unknown no row waits for that, because messages that always fail open and close
-//	                                     the topic again and again; instead each poll reads its due rows too.
+//	due rows that are not kept           Return with the next read of due rows, which leaves out delayed rows of up to 64
+//	                                     blocked keys that have many, and closed topics, unless a head may have unknown
+//	                                     companions of its act: these come first. Before a paused topic is tested, or
+//	                                     reopens, a read looks for requeued rows: until it has seen all due rows in a
+//	                                     lane, new rows there wait (topic.unseen). While errors are unknown no row waits
+//	                                     for that, because messages that always fail open and close the topic again and
+//	                                     again; instead each poll reads its due rows too.
 //	heads                                No bound for those with a key: each blocked key must be known. About 300 bytes
 //	                                     each. Without a key, Config.Deferred; the others are read when they fall due.
 //	orphans that wait for a read         1,000. The next sweep finds the others.

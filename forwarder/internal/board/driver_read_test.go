@@ -202,7 +202,7 @@ func (f *forwarder) evaluate(r *reading) {
 	q := query{owner: f.id, xids: w.Xids, bounds: w.Bounds, los: w.Los, segmentBounds: w.SegmentBounds,
 		stretch: w.Stretch, ids: r.req.Board.IDs, due: r.req.Due, single: w.Single}
 	if f.m.leavesOut {
-		q.closed = r.req.Board.Closed
+		q.closed, q.blocked = r.req.Board.Closed, r.req.Board.Blocked
 	}
 	for n, epoch := range w.Epochs {
 		if epoch == 0 {

@@ -17,10 +17,12 @@ type Request struct {
 	Due     [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them,
 	WantDue bool         // it is to look for them
 	Closed  []string     // except of these topics: rows that there is no room for would hide others
+	Blocked []string     // and except delayed rows of these keys, which have many
 	Room    Room
 
 	terms     []Term
 	fetches   []fetch
+	blocked   []*key   // those of Blocked
 	reopening []*topic // topics that were closed and whose requeued rows it looks for
 }
 
@@ -95,6 +97,7 @@ func (b *Board) ReadBegins(now time.Time) (a Request) {
 		b.fetchOrphans(&a)
 		b.limitDue(&a)
 		a.WantDue, b.wantDue = b.wantDue, false
+		b.leaveOutDelayed(&a)
 	}
 	a.Room.Others += len(a.IDs)
 	for _, t := range b.degraded {
@@ -135,6 +138,29 @@ func (b *Board) limitDue(a *Request) {
 			n += a.Room.Rows / 2 / many
 		}
 		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, b.mostAgain()))
+	}
+}
+
+const (
+	mostDelayed = 64 // blocked keys whose delayed rows a read leaves out
+	manyDelayed = 64 // rows of a key from which on they are left out
+)
+
+func (b *Board) addDelayed(k *key) {
+	if len(b.delayed) < mostDelayed && !slices.Contains(b.delayed, k) {
+		b.delayed = append(b.delayed, k)
+	}
+}
+
+// leaveOutDelayed leaves out delayed rows of keys that are blocked and have many: they would come again and again, and
+// hide other keys.
+func (b *Board) leaveOutDelayed(a *Request) {
+	b.delayed = slices.DeleteFunc(b.delayed, func(k *key) bool {
+		return k.heads.len() == 0 || b.open(k.lane.term) != k.lane
+	})
+	a.blocked = slices.Clone(b.delayed)
+	for _, k := range a.blocked {
+		a.Blocked = append(a.Blocked, k.name)
 	}
 }
 
@@ -223,13 +249,23 @@ func (b *Board) takeReady(rows []*Row) {
 // not, and nothing was new, it is not worth reading again soon.
 func (b *Board) fellDue(a Request, rows []*Row) (many, hidden bool) {
 	var counts, added [Lanes]int
+	blocked := map[*key]int{}
 	for _, row := range rows {
-		if l := b.open(row.Term); l != nil {
-			counts[row.Term.Lane]++
-			if b.accept(l, row, true) {
-				added[row.Term.Lane]++
+		l := b.open(row.Term)
+		if l == nil {
+			continue
+		}
+		counts[row.Term.Lane]++
+		if b.accept(l, row, true) {
+			added[row.Term.Lane]++
+		} else if k := l.keys[row.Key]; k != nil && k.heads.len() > 0 && row.Attempts == 0 {
+			if blocked[k]++; blocked[k] == min(manyDelayed, b.mostAgain()/4) {
+				b.addDelayed(k)
 			}
 		}
+	}
+	for _, k := range a.blocked {
+		b.wantDue = b.wantDue || k.heads.len() == 0 && b.open(k.lane.term) == k.lane // it went on during the read
 	}
 	for _, t := range a.terms {
 		if l := b.open(t); l != nil {

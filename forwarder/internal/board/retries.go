@@ -228,7 +228,7 @@ func (b *Board) retried(l *lane, a fetch, f Found, found, looked bool) {
 // letPass lets a row go although its key is blocked; on a paused topic it is the probe.
 func (b *Board) letPass(l *lane, k *key, r *Row, t *topic) {
 	c := &r.call
-	c.pass, c.waited = true, true
+	c.pass, c.waited, c.Probe = true, true, t.paused
 	b.keep(l, r)
 	if k != nil {
 		c.key, k.inFlight = k, r

@@ -21,7 +21,9 @@ type Request struct {
 	IDs    []int64
 	Dead   bool // dead rows count among those
 	Due    []int64
-	Closed []string
+	Closed []string // topics of which nothing due is read,
+	// Blocked are keys of which nothing delayed is.
+	Blocked []string
 
 	From, Upto, Deferred []int64 // by lane: ids, and how many rows; none = nothing
 	All                  uint64
@@ -76,7 +78,7 @@ func (d *DB) Fetch(q Request) Answer {
 			a.Ready = append(a.Ready, d.past(mark, q.Stretch, limit, 1<<n)...)
 		}
 		if q.More && len(q.Due) > 0 {
-			a.Due = append(a.Due, d.due(int16(n), q.Due[n], q.Closed)...)
+			a.Due = append(a.Due, d.due(int16(n), q.Due[n], q.Closed, q.Blocked)...)
 		}
 		if q.More && len(q.Deferred) > 0 {
 			a.Deferred = append(a.Deferred, d.deferred(n, &q)...)
@@ -156,9 +158,10 @@ func (d *DB) deferredDead(lane int, q *Request) (rows []Row) {
 	return rows
 }
 
-func (d *DB) due(lane int16, limit int64, closed []string) (rows []Row) {
+func (d *DB) due(lane int16, limit int64, closed, blocked []string) (rows []Row) {
 	for _, r := range d.rows {
-		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(closed, r.Topic) {
+		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(closed, r.Topic) &&
+			(r.Attempts > 0 || !slices.Contains(blocked, r.Key)) {
 			rows = append(rows, *r)
 		}
 	}

@@ -266,6 +266,18 @@ var boardMutants = []Mutant{
 		New:    `case t.closed && !b.wantTopics:`,
 	},
 	{
+		Name: "B66", File: "board/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKeyHideNoOther",
+		Breaks: "delayed rows of a blocked key hide those of others",
+		Old:    "		b.leaveOutDelayed(&a)\n",
+		New:    "",
+	},
+	{
+		Name: "B67", File: "board/reads.go", Trouble: "whatever", Test: "TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut",
+		Breaks: "delayed rows are left out although their key goes on",
+		Old:    `b.wantDue = b.wantDue || k.heads.len() == 0 && b.open`,
+		New:    `b.wantDue = b.wantDue || false && b.open`,
+	},
+	{
 		Name: "B20", File: "board/retries.go", Trouble: "whatever", First: 0,
 		Breaks: "a head goes that is not the first of its key",
 		Old: `	case !h.isFirst():
