@@ -59,7 +59,7 @@ func (o *observers) publishStart(msg *message.Message, c *board.Call) context.Co
 		return ctx
 	}
 	start := observe.PublishStart{
-		DB: o.db, Scope: o.scope, Topic: c.Row.Topic, Message: msg, Attempt: c.Attempt,
+		DB: o.db, Scope: o.scope, Topic: c.Row.Topic, Message: msg, Attempt: c.Attempt, Probe: c.Probe,
 		EnqueuedAt: c.Row.CreatedAt,
 	}
 	for _, one := range o.publishes {

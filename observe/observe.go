@@ -131,6 +131,7 @@ type PublishStart struct {
 	Message          *message.Message // a new one for each attempt
 	// 1 until one fails by the message's fault: while a broker is unavailable none is charged
 	Attempt    int
+	Probe      bool      // it tests whether a broker that was unavailable works again
 	EnqueuedAt time.Time // when it was written, on the database's clock
 }
 

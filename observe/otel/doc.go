@@ -16,9 +16,9 @@
 //
 // The context of create, traceparent as a rule, is metadata of the message. So it is stored with it, survives all that
 // the forwarder survives, and arrives with the message, whichever attempt delivered it: a copy of a message is
-// processed in the same trace. The gap between create and send is the time in the outbox. Further attempts get traces
-// of their own because a message may be tried for days, and a span that begins long after its trace has ended is lost
-// or hides the rest. A publish that no attempt was charged for, because the broker was unavailable, stays in the trace.
+// processed in the same trace. The gap between create and send is the time in the outbox. Further attempts and the
+// probes of an outage get traces of their own because a message may be tried for days, and a span that begins long
+// after its trace has ended is lost or hides the rest.
 //
 // A message that was delivered in one process, by a forwarder.Subscriber or an in-memory Pub/Sub, is processed in the
 // span of that delivery, and linked to create. What a handler returns or publishes with its context belongs to its

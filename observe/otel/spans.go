@@ -82,7 +82,7 @@ func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart)
 			semconv.MessagingMessageBodySize(len(start.Message.Payload)),
 			attrScope.String(start.Scope), attrAttempt.Int(start.Attempt))}
 	parent, created := o.stored(ctx, start.Message)
-	if start.Attempt > 1 && created.IsValid() {
+	if (start.Attempt > 1 || start.Probe) && created.IsValid() {
 		parent, opts = ctx, append(opts, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: created}))
 	}
 	ctx, span := o.tracer.Start(parent, send.name+" "+start.Topic, opts...)
