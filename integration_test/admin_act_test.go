@@ -166,7 +166,7 @@ func TestActs(t *testing.T) {
 	}
 }
 
-// TestHeads: what is first of its key is not for the filter to say.
+// TestHeads: a filter does not decide which message is the first of its key.
 func TestHeads(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, last_error, dead_at)
@@ -233,7 +233,7 @@ func TestActsPassByLocks(t *testing.T) {
 	assert.Equal(t, int64(2), r.Skipped)
 }
 
-// TestActIsCutOff ends an act between two batches: what was done is counted, in the result and in the log.
+// TestActIsCutOff ends an act between two batches: the result and the log count the changes made so far.
 func TestActIsCutOff(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 300)
@@ -460,8 +460,8 @@ func TestAdminClean(t *testing.T) {
 	assert.Equal(t, before, tableStates(t, h))
 }
 
-// TestRetryNowMeetsEachMessageOnce makes due more than a batch of what is due already, which the walk in the order of
-// time must not meet again.
+// TestRetryNowMeetsEachMessageOnce makes more than a batch of messages due, which the walk in due order must not find
+// again.
 func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 	h := onPgx(t)
 	const rows = 1200

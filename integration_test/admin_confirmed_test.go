@@ -75,8 +75,8 @@ func (r onRead) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// TestActsDoWhatWasConfirmed: what was counted is changed as far as it is still there, and nothing that came in its
-// place, whatever was written before and began to fail since.
+// TestActsDoWhatWasConfirmed: an act changes the counted messages that are still there, and no others, whatever was
+// written before and has failed since.
 func TestActsDoWhatWasConfirmed(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -172,7 +172,7 @@ func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
 		"SELECT message_id FROM inbox_queue WHERE state = 'processing' ORDER BY 1"))
 }
 
-// TestActsOnMoreThanWasCounted: then what was written since is not meant.
+// TestActsOnMoreThanWasCounted: the act leaves out messages written after the count.
 func TestActsOnMoreThanWasCounted(t *testing.T) {
 	h := onPgx(t)
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 10_000}, nil)
@@ -221,7 +221,7 @@ func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
 	assert.Equal(t, []string{"u2"}, column[string](t, h, "SELECT uuid FROM outbox WHERE published_at IS NULL"))
 }
 
-// TestCleanDeletesWhatWasConfirmed: what becomes old enough since the question stays.
+// TestCleanDeletesWhatWasConfirmed: rows that become old enough after the question stay.
 func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -334,9 +334,8 @@ func TestWhatComesBackTogetherFallsDueInOrder(t *testing.T) {
 	}
 }
 
-// TestWhatFollowsASkippedMessageIsSkipped: a message that somebody has locked does not come back, so what follows it
-// under its key does not either, in this batch and in later ones, and comes back with it when the act is repeated.
-// Others are not held up.
+// TestWhatFollowsASkippedMessageIsSkipped: a locked message is not requeued, so later messages of its key are not
+// either, in this batch and in the following ones; repeating the act requeues them together. Other keys do not wait.
 func TestWhatFollowsASkippedMessageIsSkipped(t *testing.T) {
 	t.Parallel()
 	overEach(t, newMigratedDatabase(t), func(t *testing.T, h handle) {

@@ -129,7 +129,7 @@ func (s *site) findAll(query string) reply {
 	return all
 }
 
-// TestListProgress lists page by page and checks how far each page says that it has come.
+// TestListProgress lists page by page and checks the progress of each page.
 func TestListProgress(t *testing.T) {
 	h := onPgx(t)
 	const rows = 1000
@@ -156,8 +156,8 @@ func TestListProgress(t *testing.T) {
 	assert.Equal(t, &admin.List{Messages: []admin.Message{}}, l)
 }
 
-// TestTrendIsInTheRows: what was written and published per second comes from the rows alone, so a page that has just
-// started has an hour of it, and says whether the backlog drains.
+// TestTrendIsInTheRows: the rates of written and published messages come only from the rows, so a page that has just
+// started shows an hour of them, and whether the backlog drains.
 func TestTrendIsInTheRows(t *testing.T) {
 	h := onPgx(t)
 	// For two hours one a second was written, and published with a backlog of an hour; for ten minutes two are published.
@@ -232,7 +232,7 @@ func TestTrendOfWhatGrows(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(textOf(t, letters.body), "growing by"), "only of all topics")
 }
 
-// TestCountsGoOnForATime: what a first look does not count is counted if there is time, and estimated if not.
+// TestCountsGoOnForATime: messages beyond the first bound are counted if there is time, and estimated if not.
 func TestCountsGoOnForATime(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

@@ -52,8 +52,8 @@ func patientConfig() forwarder.Config {
 	return cfg
 }
 
-// TestBlockedKeysGoOn skips, discards and makes due heads of keys; what is behind them leaves without waiting for their
-// time.
+// TestBlockedKeysGoOn skips, discards and makes due the first messages of keys; later ones leave without waiting for
+// them.
 func TestBlockedKeysGoOn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -100,7 +100,7 @@ func TestBlockedKeysGoOn(t *testing.T) {
 	}
 }
 
-// TestReplayedMessagesLeaveOnce replays what was published.
+// TestReplayedMessagesLeaveOnce replays published messages.
 func TestReplayedMessagesLeaveOnce(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())
@@ -311,7 +311,8 @@ func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
 	assert.Zero(t, overtook, "messages that overtook others of their keys")
 }
 
-// TestDrainOfATopicThatAnOperatorPaused publishes the rest and says what is left, instead of waiting for the operator.
+// TestDrainOfATopicThatAnOperatorPaused publishes the rest and names the paused topic, instead of waiting for the
+// operator.
 func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)

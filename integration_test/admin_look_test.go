@@ -418,7 +418,7 @@ func TestQueueLists(t *testing.T) {
 	assert.Equal(t, "x", string(m.Payload))
 }
 
-// TestQueueActs has what was requeued claimed by the store.
+// TestQueueActs checks that the store claims requeued messages.
 func TestQueueActs(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -173,7 +173,7 @@ func TestRedriveIsOneTransaction(t *testing.T) {
 	assert.Equal(t, len(msgs), h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NULL AND revived = 1"))
 }
 
-// TestRedriveWithoutALetter says of which messages the letter is gone, and what to do.
+// TestRedriveWithoutALetter reports the messages whose letter is gone, and the next step.
 func TestRedriveWithoutALetter(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool
@@ -196,7 +196,8 @@ func TestRedriveWithoutALetter(t *testing.T) {
 	require.ErrorIs(t, err, admin.ErrNoLetter)
 }
 
-// TestRedriveByRoles: the role of operators may, that of readers may not, and the page has it for those who may act.
+// TestRedriveByRoles: the role of operators may redrive, that of readers may not, and the page offers it to users who
+// may act.
 func TestRedriveByRoles(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
@@ -256,8 +257,8 @@ func TestNothingIsRedrivenToAPattern(t *testing.T) {
 	assert.Equal(t, []string{"1"}, column[string](t, h, `select uuid from outbox where dead_at is not null`))
 }
 
-// TestWhatIsSentAgainIsNotFailing: what an operator requeues or replays is ready until it fails again, in lists,
-// counts, error groups, metrics, doctor and the page.
+// TestWhatIsSentAgainIsNotFailing: a requeued or replayed message is ready until it fails again, in lists, counts,
+// error groups, metrics, doctor and the page.
 func TestWhatIsSentAgainIsNotFailing(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error, published_at, dead_at, created_at)

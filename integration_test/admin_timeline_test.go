@@ -332,7 +332,7 @@ func TestTimelineOfTheQueue(t *testing.T) {
 	}
 }
 
-// TestDeathsInTheQueue: a timeline says when and why a message died that no attempt has killed.
+// TestDeathsInTheQueue: a timeline shows when and why a message died without a failed attempt.
 func TestDeathsInTheQueue(t *testing.T) {
 	h := onPgx(t)
 	s, owner, a := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), newAdmin(t, h)

@@ -83,7 +83,7 @@ func amqpPublisher(url string) (*amqp.Publisher, error) {
 	}, nil)
 }
 
-// What watermill-amqp's subscriber reads is what was published, also through an exchange with its own name.
+// watermill-amqp's subscriber reads exactly the published messages, also through an exchange with its own name.
 func TestRabbitMQReachesWatermillsSubscriber(t *testing.T) {
 	extended(t)
 	server := rabbitMQ(t)

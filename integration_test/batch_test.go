@@ -198,7 +198,7 @@ func TestBatchWithBadMessages(t *testing.T) {
 	assert.Less(t, s.calls.Load(), int64(600))
 }
 
-// TestBatchSkipsDuplicates: copies within a batch, and of what was handled before.
+// TestBatchSkipsDuplicates: copies within a batch, and of messages handled before.
 func TestBatchSkipsDuplicates(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -353,8 +353,8 @@ func staleOwner(t *testing.T, h handle) {
 	})
 }
 
-// TestWhatFellDueOfADeadTopic is more than a read of a lane returns, and waits. What fell due later on another topic
-// is published all the same.
+// TestWhatFellDueOfADeadTopic: more messages of a closed topic fall due than a read of a lane returns, and wait.
+// Messages of another topic that fell due later are published all the same.
 func TestWhatFellDueOfADeadTopic(t *testing.T) {
 	h := onPgx(t)
 	const insert = `insert into outbox (uuid, topic, payload, due_at) select u, $1, 'm', now() - $2 * interval '1 second'

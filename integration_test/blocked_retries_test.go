@@ -63,7 +63,7 @@ func TestRejectedMessageIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestUnkeyedBackoff: a message without a key waits as long as its backoff says, however it is found.
+// TestUnkeyedBackoff: a message without a key waits for its whole backoff, however it is found.
 func TestUnkeyedBackoff(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()

@@ -47,7 +47,7 @@ func TestOneRowStopsNoOther(t *testing.T) {
 	})
 }
 
-// TestRowThatCannotBeSettled: a trigger refuses one row of many, those that were published and those that failed.
+// TestRowThatCannotBeSettled: a trigger refuses one row of many, among published and among failed ones.
 func TestRowThatCannotBeSettled(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'not this one'; end $$`)

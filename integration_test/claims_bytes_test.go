@@ -55,8 +55,8 @@ func TestClaimHasRoomForPayloads(t *testing.T) {
 	})
 }
 
-// TestDispatcherHasRoomForPayloads: the payloads of what is being handled are no more together than MaxBytes says, and
-// one message, also of what expired; and all are handled.
+// TestDispatcherHasRoomForPayloads: the payloads of messages in flight, expired ones included, exceed MaxBytes by at
+// most one message; and all are handled.
 func TestDispatcherHasRoomForPayloads(t *testing.T) {
 	h := onPgx(t)
 	store := storeOn(t, h, quickStore())
@@ -101,9 +101,8 @@ func TestDispatcherHasRoomForPayloads(t *testing.T) {
 	assert.LessOrEqual(t, most.Load(), int64(room+size))
 }
 
-// TestATopicWithALimitHasItsTurn: one that has had no room, and is behind, is claimed beside others with limits that
-// always have more
-// than there is room for, and never reach their limits.
+// TestATopicWithALimitHasItsTurn: a topic that had no free slots, and is behind, is claimed along with limited topics
+// that always have more messages than free slots, and never reach their limits.
 func TestATopicWithALimitHasItsTurn(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

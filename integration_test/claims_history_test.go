@@ -379,10 +379,10 @@ func (w *historyWorker) step(ctx context.Context) error {
 	})
 }
 
-// TestHistoryOfAQueue: whatever several owners, operators and those who store messages do at once with the same
-// messages, what each of them is told is what the states of a row allow in some order, each call at one moment between
-// its beginning and its end, with the content that was stored last. Those in transactions that are rolled back have no
-// such moment. In the end all that is still to be processed can be claimed.
+// TestHistoryOfAQueue: several owners, operators and senders work on the same messages concurrently. The result of each
+// call must be explained by some order of the calls, each at one moment between its beginning and its end, with the
+// content that was stored last. Calls in transactions that are rolled back have no such moment. In the end all
+// unfinished messages can be claimed.
 func TestHistoryOfAQueue(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

@@ -23,7 +23,7 @@ import (
 
 // The tests of this file are about messages that somebody has: nobody else takes, buries, discards or gives them back.
 
-// TestWhatFellDueAndIsClaimedIsNobodyElses: neither for another Store nor for the one that claimed it.
+// TestWhatFellDueAndIsClaimedIsNobodyElses: neither another Store nor the same one claims it again.
 func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -42,7 +42,8 @@ func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
 	settles(t, 3)(store.Ack(t.Context(), owner, idsOf(again)...))
 }
 
-// TestExpiredIsNotClaimedBeforeItIsReaped: a Store reaps once a second, and what has expired since is dead already.
+// TestExpiredIsNotClaimedBeforeItIsReaped: a Store reaps once a second, and messages that have expired since are
+// already dead.
 func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -54,7 +55,7 @@ func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {
 	assert.Empty(t, claimed(t, store, owner, 10))
 }
 
-// TestOnDeadIsNotCalledForAMessageThatWasLost: whoever has it by now decides what becomes of it.
+// TestOnDeadIsNotCalledForAMessageThatWasLost: its new owner decides its outcome.
 func TestOnDeadIsNotCalledForAMessageThatWasLost(t *testing.T) {
 	h := onPgx(t)
 	s, other := storeOn(t, h, quickStore()), queue.NewOwner()
@@ -77,8 +78,8 @@ func TestOnDeadIsNotCalledForAMessageThatWasLost(t *testing.T) {
 	assert.Equal(t, other.String(), value[string](t, h, "select owner::text from inbox_queue where state = 'processing'"))
 }
 
-// TestOnDeadKeepsNobodyFromStoring: while it runs, however long, what comes for the queue is stored, and a copy of the
-// message is told that somebody has it.
+// TestOnDeadKeepsNobodyFromStoring: while it runs, however long, new messages are stored, and a copy of its message
+// gets Busy.
 func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -317,8 +318,7 @@ func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
 	assert.Less(t, took, lease*9/10, "without that renewal it ends with the lease")
 }
 
-// TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no mark, since nobody knows whether that is
-// committed.
+// TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no cursor, since the commit is uncertain.
 func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 	h := onPgx(t)
 	for range 3 {
@@ -391,8 +391,8 @@ func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
 	assert.Equal(t, want[:len(ids)], ids)
 }
 
-// TestWebhookBoundsABodyBeforeItIsVerified: whoever has no signature fills no memory, also with a store that takes any
-// payload.
+// TestWebhookBoundsABodyBeforeItIsVerified: a sender without a signature cannot fill the memory, even if the store
+// takes any payload.
 func TestWebhookBoundsABodyBeforeItIsVerified(t *testing.T) {
 	h := onPgx(t)
 	longest := 0

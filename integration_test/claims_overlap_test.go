@@ -139,9 +139,9 @@ var overlaps = []overlap{
 	},
 }
 
-// TestEnqueueBesideAChangeOfItsRow: whatever another transaction is doing to a message that is stored, whether that is
-// committed or rolled back: what is answered to be stored is stored as a whole, it is Busy only if somebody has the
-// message, and AlreadyDone only if it is done.
+// TestEnqueueBesideAChangeOfItsRow: another transaction changes a message while it is stored, and commits or rolls
+// back. A message reported as stored is stored as a whole, it is Busy only if it has an owner, and AlreadyDone only if
+// it is done.
 func TestEnqueueBesideAChangeOfItsRow(t *testing.T) {
 	h := onPgx(t)
 	enqueuesBeside(t, h, func(returned func() bool) {
@@ -241,8 +241,8 @@ func TestSQLOfOtherLanguagesStoresOverASeenMessage(t *testing.T) {
 		"a copy")
 }
 
-// TestMarkBesideAnEnqueue: a message that is being stored is unknown to whoever marks it, until AlreadyProcessed has
-// waited for it.
+// TestMarkBesideAnEnqueue: a message that is being stored is unknown to callers that mark it, until AlreadyProcessed
+// has waited for it.
 func TestMarkBesideAnEnqueue(t *testing.T) {
 	h := onPgx(t)
 	for _, commit := range []bool{true, false} {
@@ -270,8 +270,8 @@ func TestMarkBesideAnEnqueue(t *testing.T) {
 	}
 }
 
-// TestOtherContentOfABusyMessageIsRefused: new content of a message that is being handled is stored nowhere. Whoever
-// sends it is told to send it again, by the webhook and by Ingest, and a plain copy is taken.
+// TestOtherContentOfABusyMessageIsRefused: new content of a message that is being handled is not stored. The webhook
+// and Ingest ask its sender to send it again, and accept a plain copy.
 func TestOtherContentOfABusyMessageIsRefused(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, queue.StoreConfig{HashContent: true})

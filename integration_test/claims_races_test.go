@@ -64,8 +64,8 @@ func TestClaimedOnceByMany(t *testing.T) {
 	}
 }
 
-// TestStaleOwnerChangesNothing: a lease ran out and the message is another's. What the first owner does then, in a
-// transaction or outside, changes nothing, and it is told. Before it was given back it still counts.
+// TestStaleOwnerChangesNothing: a lease expired and the message has another owner. Calls of the first owner, in a
+// transaction or outside, change nothing, and return an error. Before the message was released they still count.
 func TestStaleOwnerChangesNothing(t *testing.T) {
 	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "stale", owner: queue.NewOwner()}

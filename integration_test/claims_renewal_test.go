@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestARenewalThatHangsIsTriedAgain: one that gets no answer is given up after a third of the lease, so that the next
-// one keeps it, and the handler goes on.
+// TestARenewalThatHangsIsTriedAgain: a renewal without a reply is given up after a third of the lease, so that the next
+// one keeps it, and the handler continues.
 func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

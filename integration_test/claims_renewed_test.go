@@ -17,7 +17,7 @@ import (
 const lockWaits = "select count(*) from pg_stat_activity where datname = current_database() " +
 	"and wait_event_type = 'Lock'"
 
-// TestSettlingARenewedMessage: its row changes while whoever settles it waits for it, and it is settled all the same.
+// TestSettlingARenewedMessage: its row changes while a settlement waits for it, and it is settled all the same.
 func TestSettlingARenewedMessage(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -74,8 +74,8 @@ func TestHandlingARenewedMessage(t *testing.T) {
 	assert.Zero(t, attempts)
 }
 
-// TestAckAgainstInsertion: a batch finds that some of its messages were inserted by another one, claimed, and are being
-// acked, since it began. It waits for what is being acked, and holds what the ack waits for, unless both go in one
+// TestAckAgainstInsertion: a batch finds that some of its messages have been inserted by another one since it began,
+// claimed, and are being acked. It waits for the ack and holds rows that the ack waits for, unless both lock in one
 // order.
 func TestAckAgainstInsertion(t *testing.T) {
 	h := onPgx(t)

@@ -62,8 +62,8 @@ func TestFailedAckKeepsNoLease(t *testing.T) {
 	msg.Nack()
 }
 
-// TestExpiredWhileItIsHandled: the lease of a message ran out and its time was over while its handler was running. It
-// is not buried beside its handler.
+// TestExpiredWhileItIsHandled: the lease of a message and its time expire while its handler runs. It is not buried
+// meanwhile.
 func TestExpiredWhileItIsHandled(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

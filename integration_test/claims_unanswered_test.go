@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestClaimWithoutAnswer: a claim was committed, and its answer never came. Nobody knows that the messages are ours, so
-// nobody handles them. They are given back before the lease is over, and not charged: nobody has failed.
+// TestClaimWithoutAnswer: a claim was committed, and its reply was lost. Its messages are unknown to the owner, so they
+// are not handled. They are released before the lease expires, and not charged: nothing has failed.
 func TestClaimWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -46,8 +46,8 @@ func TestClaimWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestClaimCommittedAfterItsEnd: the server commits a claim when the client has given it up, and has looked already for
-// what it may have taken.
+// TestClaimCommittedAfterItsEnd: the server commits a claim after the client has given it up, and has already searched
+// for its messages.
 func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)

@@ -256,7 +256,7 @@ func TestNoDeathWithoutItsLetter(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and topic = 'orders'"))
 }
 
-// TestDeadLettersNeedARoleThatWrites: the forwarder says so when it starts, and not at the first death.
+// TestDeadLettersNeedARoleThatWrites: the forwarder returns the error when it starts, and not at the first death.
 func TestDeadLettersNeedARoleThatWrites(t *testing.T) {
 	t.Parallel()
 	owner := newPgxHandle(t, newMigratedDatabase(t))

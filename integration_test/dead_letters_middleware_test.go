@@ -74,8 +74,8 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"), "messages without a UUID are not the same")
 }
 
-// TestALetterOfAMessageWithoutUUID has one that follows from where the broker has the message: redeliveries write the
-// same letter, and other partitions, offsets and topics another.
+// TestALetterOfAMessageWithoutUUID: its UUID follows from the position of the message in the broker: redeliveries write
+// the same letter, and other partitions, offsets and topics another.
 func TestALetterOfAMessageWithoutUUID(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -168,8 +168,8 @@ func (p *poisoned) letters() (uuids []string, calls int) {
 	return slices.Compact(slices.Sorted(slices.Values(p.uuids))), len(p.uuids)
 }
 
-// TestNoLetterOfALetter: a handler of the dead-letter topic that poisons a letter gets it again, and no letter of it.
-// One message would keep service and broker busy for ever.
+// TestNoLetterOfALetter: a handler of the dead-letter topic that poisons a letter gets it again, and no dead letter is
+// written for it. Otherwise one message would keep service and broker busy forever.
 func TestNoLetterOfALetter(t *testing.T) {
 	h := onPgx(t)
 	pubsub, p, log := inProcess(t, false), &poisoned{}, newLogCapture(t)

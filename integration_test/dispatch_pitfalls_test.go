@@ -145,8 +145,8 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"), "applied once")
 }
 
-// TestDispatcherUnknownCommits: nobody knows whether the transaction of a handler was committed, and the message is
-// neither lost nor handled twice.
+// TestDispatcherUnknownCommits: the outcome of a handler's COMMIT is unknown, and the message is neither lost nor
+// handled twice.
 func TestDispatcherUnknownCommits(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestDispatcherCommitsWithItsHandlers: what a handler writes and publishes, and that the message is done, are one.
+// TestDispatcherCommitsWithItsHandlers: a handler's writes, its messages and its ack commit together.
 func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -72,7 +72,7 @@ func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 	})
 }
 
-// TestDispatcherDecides what becomes of a message whose handler fails.
+// TestDispatcherDecides the outcome of a message whose handler fails.
 func TestDispatcherDecides(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -185,8 +185,7 @@ func TestDispatcherLogs(t *testing.T) {
 	assert.False(t, log.has("", "canary"), log.lines)
 }
 
-// TestDispatcherLogsErrorsWithoutConsequence: what a handler returns is an error line, also when it no longer decides
-// about the message.
+// TestDispatcherLogsErrorsWithoutConsequence: a handler's error is logged, even if it no longer decides the outcome.
 func TestDispatcherLogsErrorsWithoutConsequence(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -233,8 +232,8 @@ func TestDispatcherLogsClaimsForBurial(t *testing.T) {
 	assert.True(t, log.has("DEBUG claimed expired messages", "messages:1"), log.lines)
 }
 
-// TestDispatcherBuriesWhatNobodyHandled: what expires, and what processes died of, dies in the transaction of OnDead
-// too, and observers are told of it, whether there is an OnDead or not.
+// TestDispatcherBuriesWhatNobodyHandled: messages that expire, and messages that killed processes, die in the
+// transaction of OnDead too, and observers are notified, with or without an OnDead.
 func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -373,7 +372,7 @@ func TestDispatcherIsWoken(t *testing.T) {
 	}, "a commit of another process is heard of")
 }
 
-// TestCloseGivesBack: what was claimed and not begun is not charged, and what runs is waited for.
+// TestCloseGivesBack: messages claimed and not begun are not charged, and Close waits for running handlers.
 func TestCloseGivesBack(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestDefaultHandlerTakesTheRest: what has a handler of its own goes there, and all else to the default one.
+// TestDefaultHandlerTakesTheRest: topics with a handler go to it, and all others to the default one.
 func TestDefaultHandlerTakesTheRest(t *testing.T) {
 	store := storeOn(t, onPgx(t), quickStore())
 	var mu sync.Mutex

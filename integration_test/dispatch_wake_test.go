@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// What is written to the outbox wakes no dispatcher, neither in this process nor in others.
+// Messages written to the outbox wake no dispatcher, neither in this process nor in others.
 func TestAPublishWakesNoDispatcher(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

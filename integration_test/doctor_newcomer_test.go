@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestMistakesOfANewcomer makes the ten most likely ones, and reads what is said of each.
+// TestMistakesOfANewcomer makes the ten most likely ones, and reads the error or finding of each.
 func TestMistakesOfANewcomer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -81,7 +81,7 @@ func TestDoctorOfAPooler(t *testing.T) {
 	cured(t, newPgxHandle(t, at), "listen")
 }
 
-// TestDoctorOfALosingBroker: it may lose what it acknowledged, and nothing is kept that could be sent again.
+// TestDoctorOfALosingBroker: it may lose acknowledged messages, and none are kept to publish again.
 func TestDoctorOfALosingBroker(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()

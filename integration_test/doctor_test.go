@@ -137,8 +137,7 @@ func TestDoctorSchema(t *testing.T) {
 	}
 }
 
-// TestDoctorLetsABuildEnd: an index that is being built is not to be dropped, also if who asks may not see on which
-// table.
+// TestDoctorLetsABuildEnd: an index that is being built must not be dropped, even if the role may not see its table.
 func TestDoctorLetsABuildEnd(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -163,7 +162,7 @@ func TestDoctorLetsABuildEnd(t *testing.T) {
 	cured(t, h, "schema")
 }
 
-// TestDoctorOfAMissingSequence: one that is made again begins at 1, where there are messages.
+// TestDoctorOfAMissingSequence: a recreated sequence begins at 1, where messages exist.
 func TestDoctorOfAMissingSequence(t *testing.T) {
 	h := onPgx(t)
 	h.publish(t, "orders", "", "1", "2", "3")
@@ -183,7 +182,7 @@ func TestDoctorOfAMissingSequence(t *testing.T) {
 	assert.Equal(t, 4, h.count(t, "SELECT max(id)::int FROM outbox"))
 }
 
-// TestDoctorRefusesOthers: what is no Postgres is said to be none, and nothing else is asked of it.
+// TestDoctorRefusesOthers: a server that is not Postgres is reported, and gets no other query.
 func TestDoctorRefusesOthers(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
@@ -213,7 +212,7 @@ func TestDoctorWithLittleRights(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestDoctorWithoutFigures says that no forwarder is alive also if what waits cannot be counted.
+// TestDoctorWithoutFigures reports that no forwarder is alive even if waiting messages cannot be counted.
 func TestDoctorWithoutFigures(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
@@ -253,7 +252,7 @@ func TestDoctorOfALargeServer(t *testing.T) {
 		`cannot remove because of )`, found["vacuum"].Evidence)
 }
 
-// TestDoctorThatCannotSeeForwarders does not say that there are none.
+// TestDoctorThatCannotSeeForwarders does not report that none is running.
 func TestDoctorThatCannotSeeForwarders(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
@@ -279,7 +278,7 @@ func canceled(t testing.TB) context.Context {
 	return ctx
 }
 
-// TestDoctorShowsHungPublishes: only the forwarder's process knows that publishes hang, and it says so in its row.
+// TestDoctorShowsHungPublishes: only the forwarder's process can detect that publishes hang, and writes it to its row.
 func TestDoctorShowsHungPublishes(t *testing.T) {
 	h := onPgx(t)
 	broker, goOn := newFakeBroker(), make(chan struct{})

@@ -164,7 +164,7 @@ func TestWake(t *testing.T) {
 	})
 }
 
-// TestGracefulShutdown: what is under way is waited for and settled, and the next forwarder need not wait for the
+// TestGracefulShutdown waits for messages in flight and settles them, and the next forwarder need not wait for the
 // lease.
 func TestGracefulShutdown(t *testing.T) {
 	t.Parallel()
@@ -402,7 +402,7 @@ func TestFrozenStarter(t *testing.T) {
 	}, "the lease is renewed")
 }
 
-// TestRetentionOfTopics: a forwarder deletes what it published, and not what others did.
+// TestRetentionOfTopics: a forwarder deletes messages that it published, and not those of others.
 func TestRetentionOfTopics(t *testing.T) {
 	h := onPgx(t)
 	for _, topic := range []string{"mine", "theirs"} {

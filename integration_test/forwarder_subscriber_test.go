@@ -172,7 +172,8 @@ func TestSubscriberWaitsForAForwarder(t *testing.T) {
 	msg.Ack()
 }
 
-// TestSubscriptionEnds: the channel closes, the contexts end, and what was not acked costs nothing and comes again.
+// TestSubscriptionEnds: the channel closes, the contexts end, and unacked messages are delivered again without a
+// charge.
 func TestSubscriptionEnds(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()

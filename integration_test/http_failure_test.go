@@ -94,7 +94,7 @@ func TestHTTPFailures(t *testing.T) {
 	})
 }
 
-// TestHTTPRefusals of the handler's: what it wrote is undone, and its answer stays the same.
+// TestHTTPRefusals of the handler: its writes are undone, and its answer stays the same.
 func TestHTTPRefusals(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -126,7 +126,7 @@ func TestHTTPRefusals(t *testing.T) {
 	})
 }
 
-// TestHTTPUnknownCommit: nobody knows, so the client is asked to repeat, and finds the truth.
+// TestHTTPUnknownCommit: the outcome is unknown, so the client gets a 503, repeats the request and gets the outcome.
 func TestHTTPUnknownCommit(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -162,7 +162,7 @@ func TestHTTPUnknownCommit(t *testing.T) {
 	})
 }
 
-// TestHTTPClientGoesAway: what has begun is done, and its repetition gets the answer.
+// TestHTTPClientGoesAway: a request that has begun is finished, and a repeated one gets the answer.
 func TestHTTPClientGoesAway(t *testing.T) {
 	h := onPgx(t)
 	o := newOrdering(t, h)
@@ -289,7 +289,7 @@ func TestHTTPRepeats(t *testing.T) {
 	assert.Equal(t, 1, calls)
 }
 
-// TestHTTPDatabaseAway: the handler is not called, and the client is asked to come again.
+// TestHTTPDatabaseAway: the handler is not called, and the client gets a 503 with Retry-After.
 func TestHTTPDatabaseAway(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -313,7 +313,7 @@ func TestHTTPDatabaseAway(t *testing.T) {
 	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
 }
 
-// TestHTTPRollbackByOnBegin: no answer without a call of the handler, and one that is known is given again.
+// TestHTTPRollbackByOnBegin: without a call of the handler there is no answer, and a stored one is repeated.
 func TestHTTPRollbackByOnBegin(t *testing.T) {
 	h := onPgx(t)
 	o := newOrdering(t, h)

@@ -67,7 +67,7 @@ func TestHTTPLimits(t *testing.T) {
 	assert.Equal(t, 1, keys(t, h))
 }
 
-// TestHTTPStreams are refused: what was sent before COMMIT could not be taken back.
+// TestHTTPStreams are refused: bytes sent before COMMIT could not be taken back.
 func TestHTTPStreams(t *testing.T) {
 	h := onPgx(t)
 	o := newOrdering(t, h)
@@ -296,7 +296,7 @@ func TestHTTPTwinOfAFailure(t *testing.T) {
 	})
 }
 
-// TestHTTPConflict: who has waited long enough is told when to come again, and has changed nothing for the handler.
+// TestHTTPConflict: a request that has waited long enough gets a Retry-After, and has changed nothing for the handler.
 func TestHTTPConflict(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

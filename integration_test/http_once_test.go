@@ -213,7 +213,7 @@ func (g gzipped) WriteHeader(status int) {
 }
 func (g gzipped) Write(p []byte) (int, error) { return g.z.Write(p) }
 
-// TestHTTPHeaders: what is about a moment is not stored, and what middlewares outside have set is theirs.
+// TestHTTPHeaders: headers about a moment are not stored, and headers of middlewares outside stay theirs.
 func TestHTTPHeaders(t *testing.T) {
 	h := onPgx(t)
 	drop := []string{

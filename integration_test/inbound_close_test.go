@@ -23,7 +23,7 @@ func (w *inboundWorld) committed() int64 {
 	return offsets.GetBlock(w.topic, 0).Offset
 }
 
-// TestInboundCloseCommitsEveryAck: what was acked before the end of Close is not delivered again, whoever commits.
+// TestInboundCloseCommitsEveryAck: messages acked before the end of Close are not delivered again, whoever commits.
 func TestInboundCloseCommitsEveryAck(t *testing.T) {
 	t.Parallel()
 	for name, manual := range map[string]bool{"sarama commits": false, "we commit": true} {
@@ -168,7 +168,7 @@ func (w *inboundWorld) clusterAdmin() sarama.ClusterAdmin {
 	return asks
 }
 
-// TestInboundTopicIsMadeAnew: an operator deletes the topic beneath the subscription, and makes it anew.
+// TestInboundTopicIsMadeAnew: an operator deletes the topic of a subscription, and creates it again.
 func TestInboundTopicIsMadeAnew(t *testing.T) {
 	extended(t)
 	t.Parallel()
