@@ -25,12 +25,12 @@ type Checker interface {
 	Check(ctx context.Context, topics []string) (risks []Risk, missing []string, err error)
 }
 
-// Keeper is a Checker that also knows how long a broker keeps the messages of a topic.
-type Keeper interface {
+// RetentionReader is a Checker that also knows how long a broker keeps the messages of a topic.
+type RetentionReader interface {
 	Checker
-	// Keeps returns the retention of a topic; -1 is forever or until a limit. It is not known for a topic that the
+	// Retention returns the retention of a topic; -1 is forever or until a limit. It is not known for a topic that the
 	// broker does not have, which may be another broker's.
-	Keeps(ctx context.Context, topic string) (retention time.Duration, known bool, err error)
+	Retention(ctx context.Context, topic string) (retention time.Duration, known bool, err error)
 }
 
 // Risk is a way in which a topic may lose acknowledged messages.

@@ -98,7 +98,7 @@ func newEngine(
 		e: e, had: map[int16]int64{},
 		// Cause: the database.
 		// Cure: doctor sees old settings.
-		facts: trouble.Log{Logger: e.logger, What: "writing the state of this forwarder"},
+		facts: trouble.RetryLog{Logger: e.logger, What: "writing the state of this forwarder"},
 	}
 	e.obs = newObservers(e.values, db.Name(), cfg.Scope, e.db.Observers(), reports, e.logger)
 	e.workerLabels, reports.labels = e.labels(e.values, "worker"), e.labels(e.values, "reporter")

@@ -29,18 +29,18 @@ type keeper struct {
 	joined bool          // no other scope may read our topics
 	unsure bool          // the lease expired since lanes were last read: others may have taken some of ours
 	waits  waitReport
-	short  int             // consecutive plans in which lanes were missing from our share
-	owned  int             // number of lanes last reported
-	had    map[int16]int64 // the highest epoch of each lane that was ours
-	seen   seenLeases      // leases of other forwarders
-	told   string          // facts last written
-	facts  trouble.Log     // failures to write them
+	short  int              // consecutive plans in which lanes were missing from our share
+	owned  int              // number of lanes last reported
+	had    map[int16]int64  // the highest epoch of each lane that was ours
+	seen   seenLeases       // leases of other forwarders
+	told   string           // facts last written
+	facts  trouble.RetryLog // failures to write them
 }
 
 func (k *keeper) keep(ctx context.Context) {
 	// Cause: the database.
 	// Cure: raise LeaseTTL if statements are slow; when it is over, other forwarders take the lanes.
-	report := trouble.Log{Logger: k.e.logger, What: "renewing the lease"}
+	report := trouble.RetryLog{Logger: k.e.logger, What: "renewing the lease"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -55,7 +55,7 @@ func (k *keeper) keep(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		report.Tell(err)
+		report.Report(err)
 		if err != nil {
 			wait = k.soon()
 		}
@@ -107,7 +107,7 @@ func (k *keeper) balance(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	err = k.tell(ctx) // last, because no lane may wait for it
-	if k.facts.Tell(err); err != nil {
+	if k.facts.Report(err); err != nil {
 		next = min(next, k.soon())
 	}
 	return min(next, max(0, e.cfg.LeaseTTL/3-time.Since(begun))), nil // a slow database shortens no lease

@@ -25,12 +25,12 @@ func (e *engine) notified(n core.Notification) {
 func (e *engine) listen(ctx context.Context) {
 	// Cause: its connection broke, or the pool is full.
 	// Cure: they are found by polling.
-	report := trouble.Log{Logger: e.logger, What: "listening for commits of other processes"}
+	report := trouble.RetryLog{Logger: e.logger, What: "listening for commits of other processes"}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
 	for {
 		err := e.db.Listen(ctx, func(n core.Notification) {
-			report.Tell(nil)
+			report.Report(nil)
 			retry.Reset()
 			e.notified(n)
 		})
@@ -41,7 +41,7 @@ func (e *engine) listen(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		report.Tell(err)
+		report.Report(err)
 		select {
 		case <-ctx.Done():
 			return

@@ -23,62 +23,62 @@ const (
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: rows changed by hand are not noticed.
-	sweep := trouble.Log{Logger: e.logger, What: "sweeping the outbox"}
+	sweep := trouble.RetryLog{Logger: e.logger, What: "sweeping the outbox"}
 	// Cause: the database.
 	// Cure: keys unblocked by an operator stay blocked.
-	heads := trouble.Log{Logger: e.logger, What: "checking blocked keys"}
+	heads := trouble.RetryLog{Logger: e.logger, What: "checking blocked keys"}
 	// Cause: the database.
 	// Cure: keys of paused topics stay blocked.
-	firsts := trouble.Log{Logger: e.logger, What: "checking keys that wait for a topic"}
+	firsts := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
 	// Cause: the database.
 	// Cure: the table grows.
-	deleting := trouble.Log{Logger: e.logger, What: "deleting published messages"}
+	deleting := trouble.RetryLog{Logger: e.logger, What: "deleting published messages"}
 	// Cause: the database.
 	// Cure: the inbox grows; without the grant, set InboxRetention to -1.
-	inbox := trouble.Log{Logger: e.logger, What: "deleting old rows of the inbox"}
+	inbox := trouble.RetryLog{Logger: e.logger, What: "deleting old rows of the inbox"}
 	// Cause: the database.
 	// Cure: dead messages stay; without the grant, leave DeadRetention at 0.
-	dead := trouble.Log{Logger: e.logger, What: "discarding dead messages past DeadRetention"}
+	dead := trouble.RetryLog{Logger: e.logger, What: "discarding dead messages past DeadRetention"}
 	// Cause: the database.
 	// Cure: the table grows.
-	keys := trouble.Log{Logger: e.logger, What: "deleting expired idempotency keys"}
+	keys := trouble.RetryLog{Logger: e.logger, What: "deleting expired idempotency keys"}
 	// Cause: the database.
 	// Cure: nothing else depends on it.
-	forget := trouble.Log{Logger: e.logger, What: "deleting rows of stopped forwarders"}
+	forget := trouble.RetryLog{Logger: e.logger, What: "deleting rows of stopped forwarders"}
 	// Cause: the database.
 	// Cure: unread topics are not reported.
-	lonely := trouble.Log{Logger: e.logger, What: "checking for topics without a forwarder"}
+	lonely := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
 	// Cause: the database.
 	// Cure: no paused topics are shown.
-	told := trouble.Log{Logger: e.logger, What: "writing paused topics"}
+	told := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
 	var published cleaner
 	var deadAt time.Time // when to look for dead messages again
 	var paused pauses
 	var unread untaken
 	var ofHeads, ofFirsts, ofSweep machine.Pace
 	round := func() {
-		heads.Tell(e.recheckHeads(ctx, &ofHeads))
-		firsts.Tell(e.recheckFirsts(ctx, &ofFirsts))
-		sweep.Tell(e.sweepLanes(ctx, &ofSweep))
+		heads.Report(e.recheckHeads(ctx, &ofHeads))
+		firsts.Report(e.recheckFirsts(ctx, &ofFirsts))
+		sweep.Report(e.sweepLanes(ctx, &ofSweep))
 		if at := e.positions(); len(at) == 0 || at[0].Term.Lane != 0 { // one forwarder is enough
 			return
 		}
-		lonely.Tell(unread.poll(ctx, e))
+		lonely.Report(unread.poll(ctx, e))
 		if now := time.Now(); e.cfg.DeadRetention > 0 && !now.Before(deadAt) {
 			err := e.discardDead(ctx)
 			if err == nil {
 				deadAt = now.Add(clean.DeadInterval)
 			}
-			dead.Tell(err)
+			dead.Report(err)
 		}
 		if e.cfg.Retention > 0 || e.cfg.DeadRetention > 0 { // with -1 only discarded messages are left to delete
-			deleting.Tell(published.clean(ctx, e))
+			deleting.Report(published.clean(ctx, e))
 		}
 		if e.cfg.InboxRetention > 0 {
-			inbox.Tell(e.cleanInbox(ctx))
+			inbox.Report(e.cleanInbox(ctx))
 		}
-		keys.Tell(e.cleanKeys(ctx))
-		forget.Tell(e.forgetForwarders(ctx))
+		keys.Report(e.cleanKeys(ctx))
+		forget.Report(e.forgetForwarders(ctx))
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
 	defer tick.Stop()
@@ -89,7 +89,7 @@ func (e *engine) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-pauseTick.C:
-			told.Tell(paused.tell(ctx, e))
+			told.Report(paused.tell(ctx, e))
 		case <-tick.C:
 			round()
 		case done := <-e.tidyNow:

@@ -33,7 +33,7 @@ func (e *engine) read(ctx context.Context) {
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	// Cause: the database.
 	// Cure: nothing is published.
-	report := trouble.Log{Logger: e.logger, What: "reading the outbox"}
+	report := trouble.RetryLog{Logger: e.logger, What: "reading the outbox"}
 	defer r.disconnect()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -58,7 +58,7 @@ func (e *engine) read(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if report.Tell(err); errors.Is(err, ErrStandby) { // others may lead to the primary
+		if report.Report(err); errors.Is(err, ErrStandby) { // others may lead to the primary
 			r.disconnect()
 			e.db.Reset()
 		}

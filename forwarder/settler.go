@@ -36,11 +36,11 @@ func (e *engine) runSettler(ctx context.Context) {
 	s := &settler{e: e}
 	// Cause: the database, or locked rows.
 	// Cure: run outboxctl doctor for the session; if the process ends now, messages are published again.
-	report := trouble.Log{Logger: e.logger, What: "settling messages"}
+	report := trouble.RetryLog{Logger: e.logger, What: "settling messages"}
 	// Cause: rows are locked, or refused by a constraint or trigger.
 	// Cure: run outboxctl doctor for the session; if the process ends now, messages are published again.
-	alone := trouble.Log{Logger: e.logger, What: "settling messages one by one"}
-	s.published, s.failed = newBatch(s.writePublished, alone.Tell), newBatch(s.writeFailed, alone.Tell)
+	alone := trouble.RetryLog{Logger: e.logger, What: "settling messages one by one"}
+	s.published, s.failed = newBatch(s.writePublished, alone.Report), newBatch(s.writeFailed, alone.Report)
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 50*time.Millisecond, 5*time.Second
 	timer := time.NewTimer(0)
@@ -50,7 +50,7 @@ func (e *engine) runSettler(ctx context.Context) {
 		news := e.settleNow
 		if len(s.published.rows)+len(s.failed.rows) > 0 {
 			err := errors.Join(s.published.part(context.WithoutCancel(ctx)), s.failed.part(context.WithoutCancel(ctx)))
-			report.Tell(err)
+			report.Report(err)
 			if err == nil {
 				retry.Reset()
 				continue
@@ -59,7 +59,7 @@ func (e *engine) runSettler(ctx context.Context) {
 			timer.Reset(retry.NextBackOff())
 		} else {
 			if len(s.published.later)+len(s.failed.later) == 0 {
-				alone.Tell(nil)
+				alone.Report(nil)
 			}
 			timer.Reset(min(s.published.pause(time.Now()), s.failed.pause(time.Now())))
 		}

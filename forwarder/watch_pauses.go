@@ -18,7 +18,7 @@ const operatorInterval = time.Second
 func (e *engine) watchPauses(ctx context.Context) {
 	// Cause: the database.
 	// Cure: pauses by operators are not noticed.
-	reading := trouble.Log{Logger: e.logger, What: "reading which topics are paused"}
+	reading := trouble.RetryLog{Logger: e.logger, What: "reading which topics are paused"}
 	tick := time.NewTicker(operatorInterval)
 	defer tick.Stop()
 	for {
@@ -26,7 +26,7 @@ func (e *engine) watchPauses(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			reading.Tell(e.readOperatorPauses(ctx))
+			reading.Report(e.readOperatorPauses(ctx))
 		}
 	}
 }

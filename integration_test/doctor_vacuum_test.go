@@ -221,11 +221,11 @@ func TestInboxRetention(t *testing.T) {
 	reader, err := kafka.NewTopicReader(kafka.TopicReaderConfig{Brokers: server.Brokers()}, nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, reader.Close()) }()
-	kept, known, err := reader.Keeps(t.Context(), long)
+	kept, known, err := reader.Retention(t.Context(), long)
 	require.NoError(t, err)
 	assert.True(t, known)
 	assert.Equal(t, 48*time.Hour, kept)
-	_, known, err = reader.Keeps(t.Context(), long+"-of-another-broker")
+	_, known, err = reader.Retention(t.Context(), long+"-of-another-broker")
 	require.NoError(t, err)
 	assert.False(t, known)
 
@@ -251,7 +251,7 @@ func TestInboxRetentionOfJetStream(t *testing.T) {
 		long + "orders": 48 * time.Hour, long + "*": 48 * time.Hour, ever + "orders": -1,
 		consumed + "orders": 0, "nobodys": 0,
 	} {
-		kept, known, err := reader.Keeps(t.Context(), topic)
+		kept, known, err := reader.Retention(t.Context(), topic)
 		require.NoError(t, err)
 		assert.Equal(t, want != 0, known, topic)
 		assert.Equal(t, want, kept, topic)

@@ -40,7 +40,7 @@ func (s *subscription) hand(
 	rec record, logger watermill.LoggerAdapter, stopping, abandoned <-chan struct{},
 ) inbound.Outcome {
 	copied := cloned(rec.msg)
-	return s.outlet.Deliver(inbound.Delivery[*sarama.ConsumerMessage]{
+	return s.deliverer.Deliver(inbound.Delivery[*sarama.ConsumerMessage]{
 		Record: copied, Unkeyed: rec.unkeyed, Context: recordContext{s.ctx, copied}, Logger: logger,
 		From:     core.Consumed{Topic: copied.Topic, Position: fmt.Sprint(copied.Partition, "/", copied.Offset)},
 		Position: watermill.LogFields{"offset": copied.Offset}, Stopping: stopping, Abandoned: abandoned,

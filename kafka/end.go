@@ -27,12 +27,12 @@ type end struct {
 func (p *partition) ask() {
 	e := &p.end
 	p.askMarkers()
-	if p.pause.Since.IsZero() || p.newest == nil || e.asking || time.Since(e.asked) < askEnd || p.stopped {
+	if p.pause.Since.IsZero() || p.lastOffset == nil || e.asking || time.Since(e.asked) < askEnd || p.stopped {
 		return
 	}
 	e.asking, e.asked = true, time.Now()
 	p.asking.Go(func() {
-		offset, err := p.newest(p.claim.Topic(), p.claim.Partition(), sarama.OffsetNewest)
+		offset, err := p.lastOffset(p.claim.Topic(), p.claim.Partition(), sarama.OffsetNewest)
 		if err != nil {
 			p.logger.Debug("could not read the end of the partition", watermill.LogFields{"err": text.OfError(err)})
 			offset = 0

@@ -108,7 +108,7 @@ func bubble(t *testing.T, change func(*SubscriberConfig), test func(w *world)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		w.close = cancel
 		w.sub = newSubscription(ctx, &s.cfg, s.cfg.OverwriteSaramaConfig, "topic", logger)
-		w.end = sync.OnceFunc(w.sub.outlet.Close)
+		w.end = sync.OnceFunc(w.sub.deliverer.Close)
 		w.m = &member{subscription: w.sub, group: w.sess, joined: func() {}}
 		w.sess.ctx, w.lose = context.WithCancel(ctx)
 		if err := w.m.Setup(w.sess); err != nil {
@@ -147,7 +147,7 @@ func (w *world) next(n int) (msgs []*message.Message) {
 	for range n {
 		synctest.Wait()
 		select {
-		case msg := <-w.sub.outlet.Messages():
+		case msg := <-w.sub.deliverer.Messages():
 			msgs = append(msgs, msg)
 		default:
 			return msgs

@@ -37,7 +37,7 @@ func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 		if !over {
 			t.Error("the end waits for the Unmarshaler")
 		}
-		if _, open := <-w.sub.outlet.Messages(); open {
+		if _, open := <-w.sub.deliverer.Messages(); open {
 			t.Error("a message was delivered after its partition was given away")
 		}
 	})

@@ -18,10 +18,10 @@ type pauser interface {
 // member is one stay in the consumer group.
 type member struct {
 	*subscription
-	group     pauser
-	joined    func()
-	committed func(topic string, partition int32) (int64, error)
-	newest    func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = not requested
+	group      pauser
+	joined     func()
+	committed  func(topic string, partition int32) (int64, error)
+	lastOffset func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = not requested
 	// markers returns the first offset from one on at which there may be a message; nil = never requested.
 	markers func(ctx context.Context, topic string, partition int32, from int64) (int64, error)
 	asking  sync.WaitGroup
@@ -51,7 +51,7 @@ func (s *subscription) tell(err error) {
 		// Cure: raise retention.ms or retention.bytes; only the producer has the messages.
 		s.logger.Error("messages were deleted before they were read: reading continues from "+
 			"Consumer.Offsets.Initial: raise the retention of the topic", err, nil)
-	case s.lines.Due("sarama"):
+	case s.lines.Allow("sarama"):
 		// Cause: a broker is not reached, or refuses a request.
 		// Cure: the client rejoins the group.
 		s.logger.Error("kafka client reports an error: it is retried until it works", err, nil)

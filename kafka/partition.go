@@ -146,7 +146,7 @@ func (p *partition) add(msg *sarama.ConsumerMessage) {
 		p.marked = msg.Offset
 	}
 	rec := record{msg: msg}
-	key, err := p.outlet.KeyOf(msg)
+	key, err := p.deliverer.KeyOf(msg)
 	if err != nil {
 		key, rec.unkeyed = msg.Key, true
 	}

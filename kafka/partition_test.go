@@ -97,7 +97,7 @@ func TestNackedMessageIsFresh(t *testing.T) {
 			t.Errorf("the handler wrote over what was fetched: %q", whole)
 		}
 		begun := time.Now()
-		again := <-w.sub.outlet.Messages()
+		again := <-w.sub.deliverer.Messages()
 		if since := time.Since(begun); since != time.Second {
 			t.Errorf("delivered again after %s", since)
 		}
@@ -107,7 +107,7 @@ func TestNackedMessageIsFresh(t *testing.T) {
 		again.Nack()
 		w.next(0)
 		begun = time.Now()
-		again = <-w.sub.outlet.Messages()
+		again = <-w.sub.deliverer.Messages()
 		if since := time.Since(begun); since != 2*time.Second {
 			t.Errorf("delivered again after %s", since)
 		}
@@ -131,7 +131,7 @@ func TestRetryAfterBlocksItsKeySoLong(t *testing.T) {
 		msg.Nack()
 		w.next(0)
 		begun := time.Now()
-		<-w.sub.outlet.Messages()
+		<-w.sub.deliverer.Messages()
 		if since := time.Since(begun); since != time.Hour {
 			t.Errorf("delivered again after %s", since)
 		}

@@ -85,7 +85,7 @@ func TestLagGrowsWhileItIsPaused(t *testing.T) {
 	seen := &lastState{}
 	bubble(t, hangs(seen), func(w *world) {
 		asked := 0
-		w.m.newest = func(topic string, partition int32, at int64) (int64, error) {
+		w.m.lastOffset = func(topic string, partition int32, at int64) (int64, error) {
 			if topic != "topic" || partition != 3 || at != sarama.OffsetNewest {
 				t.Errorf("asked for %s %d %d", topic, partition, at)
 			}

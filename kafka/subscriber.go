@@ -62,7 +62,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 			return nil, err
 		}
 		sub := newSubscription(ctx, &s.cfg, settings, topic, s.logger)
-		messages = sub.outlet.Messages()
+		messages = sub.deliverer.Messages()
 		return sub.run, nil
 	})
 	return messages, err

@@ -25,18 +25,18 @@ const (
 
 // subscription is one topic of a Subscriber: the state shared by its partitions.
 type subscription struct {
-	cfg      *SubscriberConfig
-	settings *sarama.Config
-	topic    string
-	logger   watermill.LoggerAdapter
-	ctx      context.Context // of its messages
-	outlet   *inbound.Outlet[*sarama.ConsumerMessage]
+	cfg       *SubscriberConfig
+	settings  *sarama.Config
+	topic     string
+	logger    watermill.LoggerAdapter
+	ctx       context.Context // of its messages
+	deliverer *inbound.Deliverer[*sarama.ConsumerMessage]
 
 	places  chan struct{} // one slot per message that is delivered and not acked
 	retries chan struct{} // permits for those of them that failed before
 	budget  *budget
 	reports *inbound.Reports
-	lines   trouble.Seldom
+	lines   trouble.RateLimit
 }
 
 func newSubscription(
@@ -52,7 +52,7 @@ func newSubscription(
 	if _, ours := unmarshaler.(Unmarshaler); !ours { // it must decode only once
 		unmarshaler = Unmarshaler{Unmarshaler: unmarshaler}
 	}
-	s.outlet = inbound.NewOutlet(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, unmarshaler.Unmarshal)
+	s.deliverer = inbound.NewDeliverer(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, unmarshaler.Unmarshal)
 	return s
 }
 
@@ -60,8 +60,8 @@ func newSubscription(
 // on its own.
 func (s *subscription) run() {
 	defer s.reports.Stop()
-	defer s.outlet.Close()
-	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.stay) {
+	defer s.deliverer.Close()
+	if !inbound.RunWithGrace(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.stay) {
 		// Cause: the broker does not answer, or a rebalance.
 		// Cure: the inbox skips the copies.
 		s.logger.Error("kafka did not respond at the end of the subscription: its partitions are reassigned only "+
@@ -74,16 +74,16 @@ func (s *subscription) stay() {
 	wait := core.Backoff{Initial: time.Second, Max: 30 * time.Second}
 	// Cause: Kafka is not reached, refuses the login, or lacks the topic.
 	// Cure: fix what the error names.
-	told := trouble.Log{Logger: s.logger, What: "reading from kafka"}
+	told := trouble.RetryLog{Logger: s.logger, What: "reading from kafka"}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
 		err := s.join(func() {
 			failures = 0
-			told.Tell(nil)
+			told.Report(nil)
 		})
 		if s.ctx.Err() != nil {
 			return
 		}
-		told.Tell(err)
+		told.Report(err)
 		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
 	}
 }
@@ -95,7 +95,7 @@ func (s *subscription) join(joined func()) error {
 		return err
 	}
 	m := &member{
-		subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup), newest: client.GetOffset,
+		subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup), lastOffset: client.GetOffset,
 	}
 	m.markers = func(ctx context.Context, topic string, partition int32, from int64) (int64, error) {
 		r := partitionReader{client: client, topic: topic, partition: partition}

@@ -60,8 +60,8 @@ func settingsOf(client sarama.Client, topic string) (s topicSettings, err error)
 	return s, nil
 }
 
-// Keeps returns retention.ms of a topic.
-func (l *TopicReader) Keeps(_ context.Context, topic string) (retention time.Duration, known bool, err error) {
+// Retention returns retention.ms of a topic.
+func (l *TopicReader) Retention(_ context.Context, topic string) (retention time.Duration, known bool, err error) {
 	client, _, err := l.partitions(topic)
 	switch {
 	case isMissing(err):

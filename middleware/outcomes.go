@@ -129,7 +129,7 @@ type outcomes struct {
 	letters *core.Publisher
 	logger  watermill.LoggerAdapter
 	recall  recall
-	lines   trouble.Seldom // about handlers
+	lines   trouble.RateLimit // about handlers
 
 	// identify returns the claim that the Inbox of the same Stack would make for the message; nil without a Stack.
 	identify func(ctx context.Context, msg *message.Message) (*claim, error)
@@ -276,7 +276,7 @@ func (o *outcomes) conclude(
 	}
 	wait := o.wait(h)
 	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": h.failures(), "wait": wait})
-	if failed != nothing && o.lines.Due("not called "+message.HandlerNameFromCtx(ctx)) {
+	if failed != nothing && o.lines.Allow("not called "+message.HandlerNameFromCtx(ctx)) {
 		o.tellNotCalled(failed, err, fields)
 	} else {
 		o.logger.Debug("handler failed: the message is nacked", fields.Add(watermill.LogFields{"err": text.OfError(err)}))

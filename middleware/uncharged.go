@@ -78,7 +78,7 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 		backoff.Initial = 100 * time.Millisecond
 	}
 	wait := backoff.Delay(failures)
-	if o.lines.Due("miswired " + name) {
+	if o.lines.Allow("miswired " + name) {
 		// Cause: a middleware is missing or misplaced, the handle is wrong, or there is no publish topic.
 		// Cure: the error says which.
 		o.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",

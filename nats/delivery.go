@@ -22,7 +22,7 @@ type result struct {
 // deliver hands out a new message and waits for its ack.
 func (t *term) deliver(it *item, rec record, again bool) {
 	r := result{term: t, item: it, again: again}
-	r.Outcome = t.outlet.Deliver(inbound.Delivery[*natsgo.Msg]{
+	r.Outcome = t.deliverer.Deliver(inbound.Delivery[*natsgo.Msg]{
 		Record: cloned(rec.msg), Unkeyed: rec.unkeyed, Context: t.subscription.ctx, Logger: t.logger,
 		From: core.Consumed{Topic: rec.msg.Subject,
 			Position: fmt.Sprint(t.from.stream.CachedInfo().Config.Name, "/", it.Pos)},

@@ -22,8 +22,8 @@ import (
 // Publisher publishes to JetStream through a watermill-nats publisher. It is safe for concurrent use,
 // Close included.
 type Publisher struct {
-	inner   message.Publisher
-	silence *silence // nil if the publisher was built by the user
+	inner message.Publisher
+	stall *stallDetector // nil if the publisher was built by the user
 
 	open   sync.RWMutex
 	closed bool
@@ -50,8 +50,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 		conn.Close()
 		return nil, fmt.Errorf("nats: new publisher: %w", err)
 	}
-	silence := &silence{conn: conn, logger: logger, lasts: trouble.Silence{Limit: 2 * cfg.AckTimeout}}
-	return &Publisher{inner: pub, silence: silence}, nil
+	stall := &stallDetector{conn: conn, logger: logger, lasts: trouble.StallDetector{Limit: 2 * cfg.AckTimeout}}
+	return &Publisher{inner: pub, stall: stall}, nil
 }
 
 // Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors carry verdicts and
@@ -80,7 +80,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	begun := time.Now()
 	err := p.inner.Publish(topic, msgs...)
-	p.silence.heard(begun, err)
+	p.stall.result(begun, err)
 	if err != nil {
 		return judged(explain(topic, err), msgs)
 	}

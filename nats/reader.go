@@ -91,7 +91,7 @@ func (r *reader) run() error {
 			}
 		case <-due.C:
 		case <-ticker.C:
-			r.tend()
+			r.onTick()
 		case <-closing:
 			closing = nil
 			r.stopped = true
@@ -189,7 +189,7 @@ func (r *reader) failed(p pull) {
 	if r.refused.IsZero() {
 		r.refused = p.sent
 	}
-	if time.Since(r.refused) < r.cfg.AckWait || !r.lines.Due("pull") {
+	if time.Since(r.refused) < r.cfg.AckWait || !r.lines.Allow("pull") {
 		return
 	}
 	// Cause: a limit such as MaxWaiting, or the server does not answer.
@@ -201,7 +201,7 @@ func (r *reader) failed(p pull) {
 // learn handles a description of the consumer.
 func (r *reader) learn(a answer) {
 	r.asked, r.answered = false, time.Now()
-	r.silence.heard(a.asked, a.err)
+	r.stall.result(a.asked, a.err)
 	if errors.Is(a.err, jetstream.ErrConsumerNotFound) || errors.Is(a.err, jetstream.ErrStreamNotFound) ||
 		errors.Is(a.err, jetstream.ErrConsumerDeleted) {
 		r.gone = a.err
@@ -211,7 +211,7 @@ func (r *reader) learn(a answer) {
 		if r.check = r.check && !a.idle; r.check {
 			r.ask()
 		}
-		r.told.Tell(a.err)
+		r.told.Report(a.err)
 		return
 	}
 	if r.gone = usable(a.info.Config, r.from.want); r.gone != nil {
@@ -219,7 +219,7 @@ func (r *reader) learn(a answer) {
 		return
 	}
 	r.from.bound(a.info.Config, r.cfg.pullWait())
-	r.told.Tell(nil)
+	r.told.Report(nil)
 	r.behind = a.info.NumPending + uint64(max(a.info.NumAckPending, 0))
 	if t := r.term; t != nil && !t.whole {
 		t.compare(a.info)
@@ -229,8 +229,8 @@ func (r *reader) learn(a answer) {
 	}
 }
 
-// tend does periodic work.
-func (r *reader) tend() {
+// onTick does periodic work.
+func (r *reader) onTick() {
 	t := r.term
 	if t != nil {
 		t.ackAgain()

@@ -43,7 +43,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	var messages <-chan *message.Message
 	err := s.topics.Start(ctx, topic, func(ctx context.Context) (func(), error) {
 		sub := newSubscription(ctx, &s.cfg, topic, s.logger)
-		messages = sub.outlet.Messages()
+		messages = sub.deliverer.Messages()
 		return sub.run, nil
 	})
 	return messages, err

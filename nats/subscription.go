@@ -17,17 +17,17 @@ import (
 
 // subscription is one topic of a Subscriber.
 type subscription struct {
-	cfg     *SubscriberConfig
-	topic   string
-	durable string
-	logger  watermill.LoggerAdapter
-	ctx     context.Context // of its messages
-	outlet  *inbound.Outlet[*natsgo.Msg]
+	cfg       *SubscriberConfig
+	topic     string
+	durable   string
+	logger    watermill.LoggerAdapter
+	ctx       context.Context // of its messages
+	deliverer *inbound.Deliverer[*natsgo.Msg]
 
 	reports *inbound.Reports
-	lines   trouble.Seldom
-	told    trouble.Log
-	silence *silence // of JetStream
+	lines   trouble.RateLimit
+	told    trouble.RetryLog
+	stall   *stallDetector // of JetStream
 }
 
 func newSubscription(
@@ -40,9 +40,9 @@ func newSubscription(
 		reports: inbound.NewReports(cfg.Observers, logger),
 		// Cause: NATS is not reached, refuses the login, or lacks a stream or a fit consumer.
 		// Cure: fix what the error names.
-		told: trouble.Log{Logger: logger, What: "reading from JetStream"},
+		told: trouble.RetryLog{Logger: logger, What: "reading from JetStream"},
 	}
-	s.outlet = inbound.NewOutlet(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, cfg.Unmarshaler.Unmarshal)
+	s.deliverer = inbound.NewDeliverer(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, cfg.Unmarshaler.Unmarshal)
 	return s
 }
 
@@ -50,8 +50,8 @@ func newSubscription(
 // the reader ends on its own.
 func (s *subscription) run() {
 	defer s.reports.Stop()
-	defer s.outlet.Close()
-	if !inbound.Until(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.connect) {
+	defer s.deliverer.Close()
+	if !inbound.RunWithGrace(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.connect) {
 		// Cause: the server does not answer, or Key hangs.
 		// Cure: the inbox skips the copies.
 		s.logger.Error("reading from JetStream did not end in time: a standby takes over after 4/3 of AckWait: "+
@@ -65,12 +65,12 @@ func (s *subscription) connect() {
 	for failures := 1; s.ctx.Err() == nil; failures++ {
 		err := s.stay(func() {
 			failures = 0
-			s.told.Tell(nil)
+			s.told.Report(nil)
 		})
 		if s.ctx.Err() != nil {
 			return
 		}
-		s.told.Tell(err)
+		s.told.Report(err)
 		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
 	}
 }
@@ -83,7 +83,7 @@ func (s *subscription) stay(found func()) error {
 	}
 	defer conn.Close()
 	// AckWait: soon after that, another process owns the consumer.
-	s.silence = &silence{conn: conn, logger: s.logger, lasts: trouble.Silence{Limit: s.cfg.AckWait}}
+	s.stall = &stallDetector{conn: conn, logger: s.logger, lasts: trouble.StallDetector{Limit: s.cfg.AckWait}}
 	var js jetstream.JetStream
 	if s.cfg.Domain == "" {
 		js, err = jetstream.New(conn)
@@ -97,7 +97,7 @@ func (s *subscription) stay(found func()) error {
 	for failures := 1; s.ctx.Err() == nil; failures++ {
 		asked := time.Now()
 		from, err := s.open(s.ctx, js)
-		if s.silence.heard(asked, err); err == nil {
+		if s.stall.result(asked, err); err == nil {
 			found()
 			failures = 0
 			err = newReader(s, conn, from).run()
@@ -105,7 +105,7 @@ func (s *subscription) stay(found func()) error {
 		if s.ctx.Err() != nil {
 			break
 		}
-		s.told.Tell(err)
+		s.told.Report(err)
 		core.Pause(s.ctx, wait.Delay(max(failures, 1)))
 	}
 	return nil

@@ -92,7 +92,7 @@ func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 	}
 	in.Header.Del(pinHeader)
 	rec := record{msg: &natsgo.Msg{Subject: in.Subject, Header: in.Header, Data: in.Data}, in: in, touched: now}
-	key, err := t.outlet.KeyOf(rec.msg)
+	key, err := t.deliverer.KeyOf(rec.msg)
 	if err != nil {
 		key, rec.unkeyed = []byte(in.Subject), true
 	}

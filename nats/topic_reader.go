@@ -41,8 +41,8 @@ type TopicReader struct {
 }
 
 var (
-	_ broker.TopicReader = (*TopicReader)(nil)
-	_ broker.Keeper      = (*TopicReader)(nil)
+	_ broker.TopicReader     = (*TopicReader)(nil)
+	_ broker.RetentionReader = (*TopicReader)(nil)
 )
 
 // answerTimeout bounds each request, and the wait for the next message of a stream.
@@ -190,7 +190,7 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 			"have been deleted this way; compare only later messages (Filter.After)",
 			name, keeps, after.UTC().Format(time.RFC3339))
 	}
-	last, err := newest(asked, js, name, topic)
+	last, err := lastMessage(asked, js, name, topic)
 	if err != nil {
 		return err
 	}
@@ -209,8 +209,8 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	return whole(ctx, js, name, topic, after, n)
 }
 
-// newest returns the last message of a topic from the stream's leader; without a sequence if the topic is empty.
-func newest(ctx context.Context, js natsgo.JetStreamContext, name, topic string) (*natsgo.RawStreamMsg, error) {
+// lastMessage returns the last message of a topic from the stream's leader; without a sequence if the topic is empty.
+func lastMessage(ctx context.Context, js natsgo.JetStreamContext, name, topic string) (*natsgo.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	last, err := js.GetLastMsg(name, topic, natsgo.Context(ctx))
@@ -275,7 +275,7 @@ func (l *TopicReader) read(
 		at := meta.Sequence.Stream
 		if at < last && meta.NumPending == 0 {
 			// A replica may lag behind, its leader does not. The last message may have been deleted since.
-			now, err := newest(ctx, js, name, topic)
+			now, err := lastMessage(ctx, js, name, topic)
 			if err != nil {
 				return n, err
 			}

@@ -15,7 +15,7 @@ import (
 type acker struct {
 	loop    *loop
 	ctx     context.Context // ends retries
-	report  trouble.Log
+	report  trouble.RetryLog
 	batcher *batcher[*claimed]
 }
 
@@ -23,7 +23,7 @@ type acker struct {
 func newAcker(ctx context.Context, l *loop, room int) *acker {
 	// Cause: the database.
 	// Cure: messages whose leases expire first are redelivered.
-	a := &acker{loop: l, ctx: ctx, report: trouble.Log{Logger: l.logger, What: "acking messages"}}
+	a := &acker{loop: l, ctx: ctx, report: trouble.RetryLog{Logger: l.logger, What: "acking messages"}}
 	a.batcher = newBatcher(room, a.ack)
 	return a
 }
@@ -50,7 +50,7 @@ func (a *acker) ack(batch []*claimed) {
 		if err == nil {
 			a.loop.store.refusals.forget("ack", slices.Collect(maps.Keys(byID))...)
 		}
-		a.report.Tell(err)
+		a.report.Report(err)
 		if lost := len(ids) - len(refused.ids) - n; err == nil && lost > 0 {
 			a.loop.logger.Debug("leases lost before the ack: nothing changed", watermill.LogFields{"messages": lost})
 		}

@@ -256,7 +256,7 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 	outcome := observe.Postponed
 	if miswired(err) {
 		outcome = observe.Failed
-		if d.store.lines.Due("miswired " + c.Topic) {
+		if d.store.lines.Allow("miswired " + c.Topic) {
 			// Cause: a middleware is missing or misplaced, the handle is wrong, or there is no publish topic.
 			// Cure: the error says which.
 			d.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",

@@ -141,7 +141,7 @@ func (l *loop) step(fn func()) {
 func (l *loop) claim(ctx context.Context) {
 	// Cause: the database.
 	// Cure: no message is handled.
-	report := trouble.Log{Logger: l.logger, What: "claiming messages"}
+	report := trouble.RetryLog{Logger: l.logger, What: "claiming messages"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for ctx.Err() == nil {
@@ -150,7 +150,7 @@ func (l *loop) claim(ctx context.Context) {
 		l.step(func() { n, wait = l.schedule.nextClaim(time.Now()) })
 		if n > 0 {
 			_, _, err := l.claimBatch(ctx, n, nil)
-			report.Tell(err)
+			report.Report(err)
 			continue
 		}
 		timer.Reset(wait)

@@ -34,7 +34,7 @@ type maintainer struct {
 	more   bool      // there may be more to bury before then
 
 	cleanAt           time.Time // when to delete again
-	reaping, cleaning trouble.Log
+	reaping, cleaning trouble.RetryLog
 }
 
 func newMaintainer(s *Store, logger watermill.LoggerAdapter, lease, clean time.Duration, service string) *maintainer {
@@ -42,10 +42,10 @@ func newMaintainer(s *Store, logger watermill.LoggerAdapter, lease, clean time.D
 		store: s, logger: logger, lease: lease, clean: clean, service: service,
 		// Cause: the database.
 		// Cure: messages of dead processes wait.
-		reaping: trouble.Log{Logger: logger, What: "reaping expired leases"},
+		reaping: trouble.RetryLog{Logger: logger, What: "reaping expired leases"},
 		// Cause: the database.
 		// Cure: the table grows.
-		cleaning: trouble.Log{Logger: logger, What: "deleting done messages past their retention"},
+		cleaning: trouble.RetryLog{Logger: logger, What: "deleting done messages past their retention"},
 	}
 }
 
@@ -83,13 +83,13 @@ func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 	if ctx.Err() != nil {
 		return false
 	}
-	m.reaping.Tell(err)
+	m.reaping.Report(err)
 	if !m.cleanDue(time.Now()) { // also after an error, which may be one of reaping alone
 		return false
 	}
 	_, more, err := m.store.clean(ctx, cleanShare)
 	if ctx.Err() == nil {
-		m.cleaning.Tell(err)
+		m.cleaning.Report(err)
 	}
 	if err != nil {
 		m.cleanAt = time.Now().Add(m.pause())
@@ -150,11 +150,11 @@ func (m *maintainer) run(ctx context.Context) {
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.Notification)) {
 	// Cause: its connection broke, or the pool is full.
 	// Cure: they are found by polling.
-	report := trouble.Log{Logger: logger, What: "listening for commits of other processes"}
+	report := trouble.RetryLog{Logger: logger, What: "listening for commits of other processes"}
 	wait := newBackOff(100*time.Millisecond, 30*time.Second)
-	err := retry(ctx, wait, report.Tell, func(ctx context.Context) error {
+	err := retry(ctx, wait, report.Report, func(ctx context.Context) error {
 		err := s.db.Listen(ctx, func(n core.Notification) {
-			report.Tell(nil)
+			report.Report(nil)
 			wait.Reset()
 			heard(n)
 		})

@@ -231,7 +231,7 @@ func causeOf(what string, row queueRow, err error) string {
 }
 
 func (s *Store) logRefused(what string, row queueRow, wait time.Duration, err error) {
-	if s.lines.Due("refused " + causeOf(what, row, err)) {
+	if s.lines.Allow("refused " + causeOf(what, row, err)) {
 		// Cause: a CHECK added NOT VALID, a policy, or a trigger that raises or returns NULL.
 		// Cure: it is tried again, usually within 5 min.
 		s.logger.Error("message refused by the database: the others continue, and it is retried on its own: fix or "+

@@ -13,7 +13,7 @@ import (
 func (l *loop) renew(ctx context.Context) {
 	// Cause: the database.
 	// Cure: messages whose leases expire are delivered to others.
-	report := trouble.Log{Logger: l.logger, What: "renewing leases"}
+	report := trouble.RetryLog{Logger: l.logger, What: "renewing leases"}
 	tick := time.NewTicker(l.cfg.lease / 3)
 	defer tick.Stop()
 	for {
@@ -21,7 +21,7 @@ func (l *loop) renew(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			report.Tell(l.renewOnce(ctx))
+			report.Report(l.renewOnce(ctx))
 		}
 	}
 }

@@ -71,7 +71,7 @@ func (c StoreConfig) validate() error {
 // All return outbox.ErrOtherDB for a transaction of another database, outbox.ErrNoTx if it has ended, and errors of the
 // database.
 type Store struct {
-	lines    trouble.Seldom // about handlers and refused rows
+	lines    trouble.RateLimit // about handlers and refused rows
 	refusals refusals
 
 	db      *core.DB

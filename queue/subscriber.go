@@ -151,7 +151,7 @@ func (s *Subscriber) maintain(m *maintainer) {
 	}
 }
 
-// heard handles the notification of a commit in another process.
+// notified handles the notification of a commit in another process.
 func (s *Subscriber) heard(n core.Notification) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

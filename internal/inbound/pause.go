@@ -62,7 +62,7 @@ func lastFailure(failures int, cause error) error {
 func Describe[T any](
 	state observe.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool,
 	position string,
-	lines *trouble.Seldom, logger watermill.LoggerAdapter,
+	lines *trouble.RateLimit, logger watermill.LoggerAdapter,
 ) observe.PartitionState {
 	state.Ahead, state.Pending, state.Running = w.Records(), w.Undone(), running
 	failing, since := w.Failing()
@@ -75,7 +75,7 @@ func Describe[T any](
 	state.Paused, state.PausedFor = Reason(p, w, full), time.Since(p.Since)
 	blocked, hung := state.Paused == observe.PausedByBlockedKey, state.Paused == observe.PausedByHungHandlers
 	switch {
-	case !blocked && !hung, !lines.Due(fmt.Sprint("paused ", state.Partition)):
+	case !blocked && !hung, !lines.Allow(fmt.Sprint("paused ", state.Partition)):
 	case blocked:
 		oldest := w.Oldest()
 		// Cure: see outboxctl inbox list --state failing.

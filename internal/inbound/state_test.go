@@ -41,7 +41,7 @@ func TestPauseNamesTheCause(t *testing.T) {
 		log := watermill.NewCaptureLogger()
 		Describe(observe.PartitionState{}, w, func(err error) error { return err }, 0, Pause{Since: time.Now()}, true,
 			"offset",
-			&trouble.Seldom{}, log)
+			&trouble.RateLimit{}, log)
 		lines := log.Captured()[watermill.ErrorLogLevel]
 		if len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), want) {
 			t.Errorf("%q is not named: %v", want, lines)

@@ -76,8 +76,8 @@ func (t *Topics) Close() {
 	t.running.Wait()
 }
 
-// Until runs fn, which should return soon after ctx is over, and says whether it did: within that time.
-func Until(ctx context.Context, within time.Duration, fn func()) bool {
+// RunWithGrace runs fn, which should return soon after ctx is over, and reports whether it did so within that time.
+func RunWithGrace(ctx context.Context, within time.Duration, fn func()) bool {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -31,7 +31,7 @@ func logLines(t *testing.T) (list []printed) {
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
 				switch n := n.(type) {
-				case *ast.CompositeLit: // a trouble.Log
+				case *ast.CompositeLit: // a trouble.RetryLog
 					if what := whatOf(n); what != "" {
 						add(n, "Error", what+" failed: retrying until it works")
 						add(n, "Info", what+" works again")
@@ -71,7 +71,7 @@ func isFields(e ast.Expr) bool {
 	return ok && lastName(fields.Type) == "LogFields"
 }
 
-// whatOf is the activity of a trouble.Log.
+// whatOf is the activity of a trouble.RetryLog.
 func whatOf(n *ast.CompositeLit) string {
 	if kind, ok := n.Type.(*ast.SelectorExpr); !ok || lastName(kind.X) != "trouble" {
 		return ""

@@ -11,25 +11,25 @@ import (
 
 // TestSilence: what begins it, what ends it, and what says nothing of the server.
 func TestSilence(t *testing.T) {
-	s := &silence{conn: &natsgo.Conn{}, lasts: trouble.Silence{Limit: time.Hour}}
+	s := &stallDetector{conn: &natsgo.Conn{}, lasts: trouble.StallDetector{Limit: time.Hour}}
 	lasts := func() time.Duration {
 		began := s.lasts
 		lasts, _ := began.Unanswered(time.Now(), time.Now())
 		return lasts
 	}
-	s.heard(time.Now().Add(-time.Minute), natsgo.ErrMaxPayload)
+	s.result(time.Now().Add(-time.Minute), natsgo.ErrMaxPayload)
 	if lasts() > time.Second {
 		t.Error("an error of the client's own began it")
 	}
-	s.heard(time.Now().Add(-time.Minute), natsgo.ErrTimeout)
+	s.result(time.Now().Add(-time.Minute), natsgo.ErrTimeout)
 	if lasts() < time.Minute {
 		t.Error("what was not acknowledged did not begin it")
 	}
-	s.heard(time.Now(), natsgo.ErrMaxPayload)
+	s.result(time.Now(), natsgo.ErrMaxPayload)
 	if lasts() < time.Minute {
 		t.Error("an error of the client's own ended it")
 	}
-	s.heard(time.Now(), nil)
+	s.result(time.Now(), nil)
 	if lasts() > time.Second {
 		t.Error("an acknowledgement did not end it")
 	}

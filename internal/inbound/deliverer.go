@@ -24,29 +24,29 @@ const (
 	Nacked
 )
 
-// Outlet is the channel of a subscription: it hands out messages and waits for their outcomes. It is safe for
-// concurrent use. Make it with NewOutlet.
-type Outlet[R any] struct {
+// Deliverer is the channel of a subscription: it hands out messages and waits for their outcomes. It is safe for
+// concurrent use. Make it with NewDeliverer.
+type Deliverer[R any] struct {
 	Codec[R]
 	ctx      context.Context // of the subscription
 	source   *core.Source
 	messages chan *message.Message
-	lines    trouble.Seldom
+	lines    trouble.RateLimit
 
 	mu       sync.Mutex
 	closed   bool
 	offering sync.WaitGroup // senders to messages
 }
 
-// NewOutlet makes the channel of a subscription, which ends with ctx. Its messages carry the source.
-func NewOutlet[R any](
+// NewDeliverer makes the channel of a subscription, which ends with ctx. Its messages carry the source.
+func NewDeliverer[R any](
 	ctx context.Context, source *core.Source, key func(R) []byte, unmarshal func(R) (*message.Message, error),
-) *Outlet[R] {
-	return &Outlet[R]{Codec: Codec[R]{key, unmarshal}, ctx: ctx, source: source, messages: make(chan *message.Message)}
+) *Deliverer[R] {
+	return &Deliverer[R]{Codec: Codec[R]{key, unmarshal}, ctx: ctx, source: source, messages: make(chan *message.Message)}
 }
 
 // Messages is the channel.
-func (o *Outlet[R]) Messages() chan *message.Message { return o.messages }
+func (o *Deliverer[R]) Messages() chan *message.Message { return o.messages }
 
 // Delivery is a delivery of a record.
 type Delivery[R any] struct {
@@ -68,7 +68,7 @@ type Outcome struct {
 }
 
 // Deliver hands a message out and waits for its ack.
-func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
+func (o *Deliverer[R]) Deliver(d Delivery[R]) Outcome {
 	if d.Unkeyed {
 		if _, err := o.KeyOf(d.Record); err != nil {
 			o.unreadable(d, "key", err, func(err error, fields watermill.LogFields) {
@@ -111,7 +111,7 @@ func (o *Outlet[R]) Deliver(d Delivery[R]) Outcome {
 // offer waits until a handler takes the message, and says whether one did. None may after stopping, which may
 // have come while the Unmarshaler was at work, nor when the subscription ends, of which a reader that hangs in Key does
 // not learn.
-func (o *Outlet[R]) offer(msg *message.Message, stopping <-chan struct{}) bool {
+func (o *Deliverer[R]) offer(msg *message.Message, stopping <-chan struct{}) bool {
 	if !o.begin() {
 		return false
 	}
@@ -132,7 +132,7 @@ func (o *Outlet[R]) offer(msg *message.Message, stopping <-chan struct{}) bool {
 
 // begin says whether a message may be offered; then offering.Done is to be called at the end of that. It is not
 // for the whole of a delivery: one that hangs in the Unmarshaler would hang Close.
-func (o *Outlet[R]) begin() bool {
+func (o *Deliverer[R]) begin() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closed {
@@ -142,7 +142,7 @@ func (o *Outlet[R]) begin() bool {
 }
 
 // Close closes the channel when there is no sender any more. The subscription is over.
-func (o *Outlet[R]) Close() {
+func (o *Deliverer[R]) Close() {
 	o.mu.Lock()
 	o.closed = true
 	o.mu.Unlock()
@@ -151,9 +151,9 @@ func (o *Outlet[R]) Close() {
 }
 
 // unreadable reports a message that reaches no handler. A decoder's error may quote the input.
-func (o *Outlet[R]) unreadable(d Delivery[R], what string, err error, tell func(error, watermill.LogFields)) {
+func (o *Deliverer[R]) unreadable(d Delivery[R], what string, err error, tell func(error, watermill.LogFields)) {
 	err = errors.New(text.WithoutQuotes(err))
-	if o.lines.Due(what) {
+	if o.lines.Allow(what) {
 		tell(err, d.Position)
 		return
 	}

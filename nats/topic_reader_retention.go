@@ -10,9 +10,9 @@ import (
 	natsgo "github.com/nats-io/nats.go"
 )
 
-// Keeps returns max_age of the stream of a topic, which may have wildcards. It is unknown for a stream that deletes
+// Retention returns max_age of the stream of a topic, which may have wildcards. It is unknown for a stream that deletes
 // consumed messages.
-func (l *TopicReader) Keeps(ctx context.Context, topic string) (retention time.Duration, known bool, err error) {
+func (l *TopicReader) Retention(ctx context.Context, topic string) (retention time.Duration, known bool, err error) {
 	js, err := l.connect(ctx)
 	if err != nil {
 		return 0, false, err

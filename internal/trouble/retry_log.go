@@ -15,8 +15,8 @@ import (
 // interval is how often an error is logged as one while it goes on.
 const interval = time.Minute
 
-// Log is that of one activity, whose name begins a sentence: "claiming messages". One goroutine uses it.
-type Log struct {
+// RetryLog is the log of one activity, whose name begins a sentence: "claiming messages". One goroutine uses it.
+type RetryLog struct {
 	Logger watermill.LoggerAdapter
 	What   string
 
@@ -24,9 +24,9 @@ type Log struct {
 	state string    // SQLSTATE of the last error line
 }
 
-// Tell takes the result of a try, and ignores that it was cancelled. An error with a cure is logged as soon as it
+// Report takes the result of a try, and ignores that it was cancelled. An error with a cure is logged as soon as it
 // follows another one: a server that restarts may come back with settings that nothing works under.
-func (l *Log) Tell(err error) {
+func (l *RetryLog) Report(err error) {
 	curable := text.HasCure(err) && text.SQLState(err) != l.state
 	switch {
 	case errors.Is(err, context.Canceled):

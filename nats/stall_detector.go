@@ -12,17 +12,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// silence makes the client try another server of a cluster when requests get no reply.
-type silence struct {
+// stallDetector makes the client try another server of a cluster when requests get no reply.
+type stallDetector struct {
 	conn   *natsgo.Conn
 	logger watermill.LoggerAdapter
 
 	mu    sync.Mutex
-	lasts trouble.Silence
+	lasts trouble.StallDetector
 }
 
-// heard records the result of a request that began at a time. With a nil receiver it does nothing.
-func (s *silence) heard(begun time.Time, err error) {
+// result records the result of a request that began at a time. With a nil receiver it does nothing.
+func (s *stallDetector) result(begun time.Time, err error) {
 	if s == nil {
 		return
 	}
@@ -32,7 +32,7 @@ func (s *silence) heard(begun time.Time, err error) {
 	case err == nil, code != 0 && code != notAvailable:
 		s.lasts.Answered()
 		return
-	case !cutOff(err): // an error of the client itself
+	case !mayBeCutOff(err): // an error of the client itself
 		return
 	}
 	silent, over := s.lasts.Unanswered(time.Now(), begun)
@@ -49,8 +49,8 @@ func (s *silence) heard(begun time.Time, err error) {
 // notAvailable is the code of a server without a known leader.
 const notAvailable = 10008
 
-// cutOff reports whether the error may come from a server that cannot reach the others.
-func cutOff(err error) bool {
+// mayBeCutOff reports whether the error may come from a server that cannot reach the others.
+func mayBeCutOff(err error) bool {
 	_, code := apiError(err)
 	return code == notAvailable || errors.Is(err, natsgo.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) ||
 		isAny(err, noStream)

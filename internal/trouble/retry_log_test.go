@@ -30,21 +30,21 @@ func (l lines) Debug(m string, _ watermill.LogFields) { l.add("debug", m) }
 
 func TestLogTellsOfTroubleNowAndThen(t *testing.T) {
 	var got []string
-	l := Log{Logger: lines{all: &got}, What: "reading"}
+	l := RetryLog{Logger: lines{all: &got}, What: "reading"}
 	down := errors.New("down")
-	l.Tell(nil)
-	l.Tell(context.Canceled)
-	l.Tell(down)
-	l.Tell(down)
-	l.Tell(fmt.Errorf("read: %w", context.Canceled))
+	l.Report(nil)
+	l.Report(context.Canceled)
+	l.Report(down)
+	l.Report(down)
+	l.Report(fmt.Errorf("read: %w", context.Canceled))
 	l.last = l.last.Add(-interval - time.Second)
-	l.Tell(down)
-	l.Tell(nil)
-	l.Tell(nil)
-	l.Tell(down)
-	l.Tell(&pgconn.PgError{Code: text.NotReadCommitted})
-	l.Tell(&pgconn.PgError{Code: text.NotReadCommitted})
-	l.Tell(down)
+	l.Report(down)
+	l.Report(nil)
+	l.Report(nil)
+	l.Report(down)
+	l.Report(&pgconn.PgError{Code: text.NotReadCommitted})
+	l.Report(&pgconn.PgError{Code: text.NotReadCommitted})
+	l.Report(down)
 	for i, line := range got {
 		if _, cure, ok := strings.Cut(line, "ALTER ROLE ... RESET default_transaction_isolation"); ok {
 			got[i] = strings.TrimSuffix(line, cure)

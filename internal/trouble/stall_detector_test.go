@@ -7,7 +7,7 @@ import (
 
 // TestSilenceLastsLongerEachTime, as all servers may be alike, until one answers.
 func TestSilenceLastsLongerEachTime(t *testing.T) {
-	s, now := Silence{Limit: time.Minute}, time.Unix(1e9, 0)
+	s, now := StallDetector{Limit: time.Minute}, time.Unix(1e9, 0)
 	untilOver := func() (lasts time.Duration) {
 		t.Helper()
 		for {
@@ -30,7 +30,7 @@ func TestSilenceLastsLongerEachTime(t *testing.T) {
 }
 
 func TestSilenceForgivesWhatBeganLongAgo(t *testing.T) {
-	s, now := Silence{Limit: time.Minute}, time.Unix(1e9, 0)
+	s, now := StallDetector{Limit: time.Minute}, time.Unix(1e9, 0)
 	if lasts, over := s.Unanswered(now, now.Add(-time.Hour)); lasts != 30*time.Second || over {
 		t.Errorf("it lasts for %s, though some of it may have been answered", lasts)
 	}
