@@ -294,6 +294,22 @@ func TestPlansOfTheInboxsCleanUp(t *testing.T) {
 	}
 }
 
+// TestPlanOfABatchsClaim: it looks up the messages that were handled before by the primary key, also before the first
+// ANALYZE.
+func TestPlanOfABatchsClaim(t *testing.T) {
+	extended(t)
+	h := onPgx(t)
+	h.exec(t, "ALTER TABLE inbox SET (autovacuum_enabled = off)")
+	claim := "EXPLAIN " + sqltext.Tables{}.Render(sqltext.ClaimInboxes)
+	for _, set := range []string{"SELECT", `INSERT INTO inbox (consumer, message_id, processed_at)
+		SELECT 'shop/orders', i, now() FROM generate_series(1, 50000) i`, "ANALYZE inbox"} {
+		h.exec(t, set)
+		text := strings.Join(column[string](t, h, claim, "shop/orders", []string{"1", "x"}, [][]byte{{}, {}}), "\n")
+		assert.Contains(t, text, "message_id = asked.id", "after %s", set)
+		assert.NotRegexp(t, "(Seq|Bitmap Heap) Scan on inbox", text, "after %s", set)
+	}
+}
+
 // TestFetchPrunes: what a forwarder reads and settles costs an outbox in partitions the pages that it costs a plain
 // one, although nothing was known of the ids when the statements were planned.
 func TestFetchPrunes(t *testing.T) {

@@ -4,7 +4,8 @@ package sqltext
 // that is ours to process, with the note for UnclaimInbox, and for each that was handled before. It returns no row for
 // a message that failed before, that a copy handled while this statement waited, or whose row a trigger kept away: use
 // ClaimInbox for those. Rows are locked in the order of their ids, so that two processes with the same messages do not
-// deadlock.
+// deadlock. Only messages that were not claimed are looked up, one by one: a join reads the consumer's whole inbox while
+// the table was never analyzed.
 //
 // Arguments: consumer, message ids, content hashes (bytea, may be empty).
 const ClaimInboxes = `WITH asked AS MATERIALIZED (SELECT * FROM unnest($2::text[], $3::bytea[]) AS a(id, hash)),
@@ -16,5 +17,8 @@ ON CONFLICT (consumer, message_id) DO UPDATE
  WHERE i.processed_at IS NULL AND i.dead_at IS NULL AND i.attempts = 0
 RETURNING i.message_id, true, (extract(epoch FROM i.processed_at) * 1000000)::bigint)
 TABLE claimed UNION ALL
-SELECT i.message_id, false, 0 FROM asked JOIN {inbox} i ON i.consumer = $1::text AND i.message_id = asked.id
- WHERE i.processed_at IS NOT NULL OR i.dead_at IS NOT NULL`
+SELECT h.* FROM asked CROSS JOIN LATERAL (
+       SELECT i.message_id, false, 0 FROM {inbox} i
+        WHERE i.consumer = $1::text AND i.message_id = asked.id AND (i.processed_at IS NOT NULL OR i.dead_at IS NOT NULL)
+        LIMIT 1) h
+ WHERE asked.id NOT IN (SELECT c.message_id FROM claimed c)`
