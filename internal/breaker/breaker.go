@@ -1,4 +1,4 @@
-// Package breaker leaves alone what has failed, for longer each time.
+// Package breaker skips databases that failed, for longer each time.
 package breaker
 
 import (
@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// Breaker is that of one database. The zero value is closed. It is for one goroutine at a time.
+// Breaker is the circuit breaker of one database. The zero value is closed. One goroutine at a time may use it.
 type Breaker struct {
 	failures int
 	until    time.Time
@@ -15,7 +15,7 @@ type Breaker struct {
 
 var waits = core.Backoff{Initial: time.Second, Max: time.Minute}
 
-// Failed leaves it alone for a while.
+// Failed opens it for a while.
 func (b *Breaker) Failed(now time.Time) (wait time.Duration) {
 	b.failures++
 	wait = waits.Delay(b.failures)
@@ -23,18 +23,18 @@ func (b *Breaker) Failed(now time.Time) (wait time.Duration) {
 	return wait
 }
 
-// Worked forgets failures, and says whether there were any.
+// Worked clears the failures, and reports whether there were any.
 func (b *Breaker) Worked() (failed bool) {
 	failed = b.failures > 0
 	*b = Breaker{}
 	return failed
 }
 
-// Failures returns how many there were in a row.
+// Failures returns the number of consecutive failures.
 func (b *Breaker) Failures() int { return b.failures }
 
-// Until returns when it may be tried again: in the past if it has not failed, or for long.
+// Until returns when the database may be tried again: in the past if it has not failed lately.
 func (b *Breaker) Until() time.Time { return b.until }
 
-// Open says whether it is to be left alone now.
+// Open reports whether the database is skipped now.
 func (b *Breaker) Open(now time.Time) bool { return now.Before(b.until) }

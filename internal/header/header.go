@@ -1,5 +1,4 @@
-// Package header says how the metadata of a message travel as headers of a broker that cannot carry their names, or
-// would take them for commands.
+// Package header encodes metadata as headers of a broker that does not allow their names, or takes them for commands.
 package header
 
 import (
@@ -17,20 +16,19 @@ import (
 // mark begins the name of a header whose rest is a metadata key, encoded as in the query of a URL.
 const mark = "%"
 
-// IsMarked says whether a key would be taken for an encoded one, and so must be encoded itself.
+// IsMarked reports whether a key looks like an encoded one, and so must be encoded itself.
 func IsMarked(key string) bool { return strings.HasPrefix(key, mark) }
 
-// Encode makes a header's name of any key: of letters, digits and "%+-._~".
+// Encode returns the name of the header for any key: letters, digits and "%+-._~".
 func Encode(key string) string { return mark + url.QueryEscape(key) }
 
-// EncodeValue makes a header of a key whose value no header carries as it is. Its name is none of Encode's: a "*" of a
-// key is escaped.
+// EncodeValue returns a header for a key whose value cannot be a header's value. Its name differs from all of Encode's,
+// which escape "*".
 func EncodeValue(key, value string) (name, encoded string) {
 	return Encode(key) + "*", url.QueryEscape(value)
 }
 
-// Decode puts the keys back that Encode made names of, and the keys and values of EncodeValue. What neither has made
-// stays.
+// Decode reverses Encode and EncodeValue. Other metadata stay.
 func Decode(metadata message.Metadata) {
 	var decoded map[string]string
 	for name, value := range metadata {
@@ -65,12 +63,12 @@ func Set(msg *message.Message, name, value string) {
 		asked = map[string]string{}
 	}
 	asked[name] = value
-	encoded, _ := json.Marshal(asked) // texts always can be
+	encoded, _ := json.Marshal(asked) // cannot fail
 	msg.Metadata.Set(core.MetadataHeaders, string(encoded))
 }
 
-// Take returns the headers that the application asks for, and the message without them. It returns
-// outbox.ErrInvalidMessage for unreadable headers.
+// Take returns the headers that the application set, and the message without them. It returns outbox.ErrInvalidMessage
+// for unreadable headers.
 func Take(msg *message.Message) (asked map[string]string, without *message.Message, err error) {
 	text, found := msg.Metadata[core.MetadataHeaders]
 	if !found {

@@ -1,4 +1,4 @@
-// Package life is that of what runs once and ends once: forwarders, dispatchers, groups of them, fleets.
+// Package life is the lifecycle of things that run once: forwarders, dispatchers, groups of them, fleets.
 package life
 
 import (
@@ -8,7 +8,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Life says whether something runs, and ends it. It is safe for concurrent use.
+// Life tracks whether something runs, and ends it. It is safe for concurrent use.
 type Life struct {
 	done chan struct{} // closed when it has ended
 
@@ -17,10 +17,10 @@ type Life struct {
 	closed bool
 }
 
-// New makes one that has not begun.
+// New makes a Life that has not begun.
 func New() *Life { return &Life{done: make(chan struct{})} }
 
-// Begin returns the context to run with, which Close ends, and what is to be called at the very end. It returns
+// Begin returns the context to run with, which Close ends, and a function to call at the very end. It returns
 // outbox.ErrRunning or outbox.ErrClosed.
 func (l *Life) Begin(ctx context.Context) (_ context.Context, end func(), err error) {
 	l.mu.Lock()
@@ -38,14 +38,14 @@ func (l *Life) Begin(ctx context.Context) (_ context.Context, end func(), err er
 	}, nil
 }
 
-// Begun says whether Begin has succeeded, be it long ago.
+// Begun reports whether Begin has ever succeeded.
 func (l *Life) Begun() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cancel != nil
 }
 
-// Over says whether Close was called or what has begun has ended.
+// Over reports whether Close was called or the run has ended.
 func (l *Life) Over() bool {
 	select {
 	case <-l.done:
@@ -57,7 +57,7 @@ func (l *Life) Over() bool {
 	return l.closed
 }
 
-// Done is closed at the end of what has begun.
+// Done is closed at the end of the run.
 func (l *Life) Done() <-chan struct{} { return l.done }
 
 // While calls fn while run is under way: for that time alone, unless it has begun already. It waits until run says that
@@ -73,7 +73,7 @@ func (l *Life) While(
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			_ = run(own) // somebody else may be faster
+			_ = run(own) // another caller may be faster
 		}()
 		defer func() { cancel(); <-ended }()
 	}
@@ -87,7 +87,7 @@ func (l *Life) While(
 	}
 }
 
-// Close ends what has begun and waits for its end. What has not can never begin. It may be called several times.
+// Close ends the run and waits for its end. A Life that has not begun can never begin. It may be called several times.
 func (l *Life) Close() {
 	l.mu.Lock()
 	l.closed = true

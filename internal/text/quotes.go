@@ -2,7 +2,7 @@ package text
 
 import "regexp"
 
-// quoted is what errors of decoders hold of what they could not read: quotations, unfinished ones too, and numbers.
+// quoted matches what errors of decoders quote of their input: quotations, unfinished ones too, and numbers.
 var quoted = regexp.MustCompile("'(?:[^'\\\\]|\\\\.)*'?" + `|"(?:[^"\\]|\\.)*"?` + "|`[^`]*`?" +
 	`|<[^>]*>?|[-+]?\b[0-9][0-9a-fA-FxX.eE+_-]*`)
 

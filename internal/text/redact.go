@@ -12,8 +12,8 @@ const Redacted = "***"
 const secretName = `(?:pass(?:word|wd|phrase)?|pwd|secret|token|credentials?|j?session(?:_?id)?|sid|jwt|` +
 	`(?:api|access|private|secret|account|shared|encryption|signing)[_-]?(?:access[_-]?)?key|sig|signature)`
 
-// secretShapes are the forms in which errors quote secrets. A shape is tried if one of its hints is in the text in
-// lower case, which is quicker to see.
+// secretShapes are the forms in which errors quote secrets. A shape is tried only if the lower-cased text contains one
+// of its hints, which is faster to check.
 var secretShapes = []struct {
 	hints []string
 	shape *regexp.Regexp
@@ -63,8 +63,8 @@ var secretShapes = []struct {
 	},
 }
 
-// Redact replaces what looks like a secret in a text: passwords of URLs and connection strings, tokens of queries, JSON
-// and headers. It knows shapes alone, so a secret of another shape stays.
+// Redact replaces likely secrets in a text: passwords of URLs and connection strings, tokens of queries, JSON and
+// headers. It recognises only these shapes, so other secrets stay.
 func Redact(s string) string {
 	lower := strings.ToLower(s)
 	for _, known := range secretShapes {

@@ -1,4 +1,4 @@
-// Package text is what the packages of this module say about errors, and what Postgres text can hold.
+// Package text explains errors for the packages of this module, and checks what Postgres text can hold.
 package text
 
 import (
@@ -17,7 +17,7 @@ func SQLState(err error) string {
 	return ""
 }
 
-// explained is an error that Explain has added the cure to.
+// explained is an error with a cure added by Explain.
 type explained struct{ error }
 
 func (e explained) Unwrap() error { return e.error }
@@ -48,7 +48,7 @@ func Explain(err error) error {
 	return explained{err}
 }
 
-// HasCure reports whether Explain knows the cure of an error.
+// HasCure reports whether Explain has a cure for an error.
 func HasCure(err error) bool {
 	switch SQLState(err) {
 	case UndefinedTable, "3F000", UndefinedColumn, InsufficientPrivilege, ReadOnlyServer, NotUTF8, NotReadCommitted:
@@ -74,37 +74,36 @@ func Stored(err error) error {
 // SQLSTATEs.
 const (
 	InsufficientPrivilege = "42501"
-	UndefinedObject       = "42704" // a constraint, for one
+	UndefinedObject       = "42704" // for example a constraint
 	UndefinedTable        = "42P01"
 	UndefinedColumn       = "42703"
 	LockNotAvailable      = "55P03" // NOWAIT, or a lock_timeout
 	ReadOnlyServer        = "25006" // a write reached a standby, or a primary that was demoted
 	NotUTF8               = "2201E" // of statements of package sqltext whose texts would be converted
-	RowsMissing           = "2201W" // of inserts that found that not all rows were stored
+	RowsMissing           = "2201W" // of inserts that did not store all rows
 	NotReadCommitted      = "2201F" // of those that must be run in a READ COMMITTED transaction, and were not
 )
 
-// Storable says whether Postgres text, and JSON in it, hands the string back as it is.
+// Storable reports whether Postgres text, and JSON in it, keeps the string unchanged.
 func Storable(s string) bool {
 	return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0
 }
 
-// Valid replaces what Postgres text cannot hold.
+// Valid replaces bytes that Postgres text cannot hold.
 func Valid(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// MaxErrorBytes is how much of an error is stored.
+// MaxErrorBytes is the largest size of a stored error.
 const MaxErrorBytes = 1024
 
-// How much the audit log keeps of the actor, and of the reason.
+// Largest sizes of the actor and the reason in the audit log.
 const (
 	MaxActorBytes  = 255
 	MaxReasonBytes = 1024
 )
 
-// OfError is what of an error is stored, without its secrets. An error of the user's may panic when it is asked for its
-// text.
+// OfError is the text of an error as it is stored, without its secrets. The Error method of a user's error may panic.
 func OfError(err error) (s string) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -126,7 +125,7 @@ func Cut(s string, limit int) string {
 	return strings.ToValidUTF8(s[:limit-len(more)], "") + more
 }
 
-// Advise gives an error a text of its own. To errors.Is it stays what it is.
+// Advise replaces the text of an error. errors.Is still matches it.
 func Advise(err error, format string, args ...any) error {
 	return advised{fmt.Sprintf(format, args...), err}
 }

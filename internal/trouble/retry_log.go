@@ -1,5 +1,4 @@
-// Package trouble logs what is retried: that it fails, now and then while it goes on failing, and that it works
-// again.
+// Package trouble logs activities that are retried: their failures, at intervals, and that they work again.
 package trouble
 
 import (
@@ -12,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// interval is how often an error is logged as one while it goes on.
+// interval is the time between error lines of a lasting failure.
 const interval = time.Minute
 
 // RetryLog is the log of one activity, whose name begins a sentence: "claiming messages". One goroutine uses it.

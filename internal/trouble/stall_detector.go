@@ -12,7 +12,7 @@ const maxStall = 5 * time.Minute
 type StallDetector struct {
 	Limit time.Duration // after which another server is tried
 
-	since time.Time     // when the first began of what was not answered; zero = the last was
+	since time.Time     // when the first unanswered request began; zero = the last one was answered
 	more  time.Duration // than Limit: other servers did not answer either
 }
 
