@@ -341,7 +341,7 @@ func TestBatchOfTheQueue(t *testing.T) {
 				case "7":
 					return outbox.Poison(errHandler)
 				case "8":
-					if m, _ := queue.MessageFromContext(msg.Context()); m.Attempt < 2 {
+					if m, _ := queue.MessageFromContext(msg.Context()); m.Attempts < 2 {
 						return errHandler
 					}
 				}

@@ -99,7 +99,7 @@ func clockOfLeases(t *testing.T, h handle) {
 	}
 	require.Len(t, claimed(t, store, other, 1), 1)
 	settles(t, 1)(store.Ack(t.Context(), other, id))
-	assert.Equal(t, 2, got(t, store, id).Attempt)
+	assert.Equal(t, 2, got(t, store, id).Attempts)
 }
 
 func clockOfWaits(t *testing.T, h handle) {

@@ -321,7 +321,7 @@ func (w *historyWorker) step(ctx context.Context) error {
 				break
 			}
 			w.returned(call, queueCall{verb: "claim", id: msg.MessageID, owner: w.number},
-				queueAnswer{attempts: msg.Attempt, content: string(msg.Payload)})
+				queueAnswer{attempts: msg.Attempts, content: string(msg.Payload)})
 			w.had = append(w.had[max(0, len(w.had)-3):], msg.MessageID)
 		}
 		return err
@@ -375,7 +375,7 @@ func (w *historyWorker) step(ctx context.Context) error {
 		if errors.Is(err, queue.ErrNotFound) {
 			return queueAnswer{}, nil
 		}
-		return queueAnswer{state: msg.State, attempts: msg.Attempt, content: string(msg.Payload)}, err
+		return queueAnswer{state: msg.State, attempts: msg.Attempts, content: string(msg.Payload)}, err
 	})
 }
 
@@ -450,7 +450,7 @@ func claimTheRest(t *testing.T, h handle, store *queue.Store, seen *historian, n
 		call := seen.call()
 		for _, msg := range claimed(t, store, owner, 100) {
 			seen.returned(call, queueCall{verb: "claim", id: msg.MessageID, owner: number},
-				queueAnswer{attempts: msg.Attempt, content: string(msg.Payload)})
+				queueAnswer{attempts: msg.Attempts, content: string(msg.Payload)})
 		}
 		return h.count(t, "select count(*) from inbox_queue where state = 'processing' and topic <> '' "+
 			"and owner is distinct from $1", owner.String()) == 0
@@ -459,7 +459,7 @@ func claimTheRest(t *testing.T, h handle, store *queue.Store, seen *historian, n
 		call := seen.call()
 		msg := got(t, store, item("shop", id).ID)
 		seen.returned(call, queueCall{verb: "get", id: id, owner: number}, queueAnswer{
-			state: msg.State, attempts: msg.Attempt, content: string(msg.Payload),
+			state: msg.State, attempts: msg.Attempts, content: string(msg.Payload),
 		})
 	}
 }

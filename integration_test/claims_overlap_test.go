@@ -194,7 +194,7 @@ func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bo
 					assert.Equal(t, queue.Processing, row.State)
 				}
 				if want == queue.New || want == queue.Updated {
-					assert.True(t, it.DueAt.Equal(row.DueAt) || row.State == queue.Dead || row.Attempt > 0, "due at %s", row.DueAt)
+					assert.True(t, it.DueAt.Equal(row.DueAt) || row.State == queue.Dead || row.Attempts > 0, "due at %s", row.DueAt)
 					assert.True(t, it.ExpiresAt.Equal(row.ExpiresAt))
 					it.DueAt, it.ExpiresAt, row.DueAt, row.ExpiresAt = time.Time{}, time.Time{}, time.Time{}, time.Time{}
 					assert.Equal(t, it, row.Item)

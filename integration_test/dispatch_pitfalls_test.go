@@ -157,7 +157,7 @@ func TestDispatcherUnknownCommits(t *testing.T) {
 	for i, cut := range []func(){func() { proxy.cutAtCommitted.Store(true) }, proxy.cutAtCommit} {
 		d := newDispatcher(t, s,
 			quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(ctx context.Context, msg *queue.Message) error {
-				if msg.Attempt == 0 {
+				if msg.Attempts == 0 {
 					cut()
 				}
 				return applying(far)(ctx, msg)

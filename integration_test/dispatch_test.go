@@ -36,7 +36,7 @@ func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 			if err := pub.PublishContext(ctx, "booked", message.NewMessage(msg.MessageID, msg.Payload)); err != nil {
 				return err
 			}
-			if msg.Attempt == 0 && msg.Payload[len(msg.Payload)-1]%2 == 0 {
+			if msg.Attempts == 0 && msg.Payload[len(msg.Payload)-1]%2 == 0 {
 				return errHandler
 			}
 			return nil
@@ -164,7 +164,7 @@ func TestDispatcherLogs(t *testing.T) {
 			it.DueAt = msg.DueAt
 			msg.ExpiresAt = msg.ExpiresAt.In(it.ExpiresAt.Location())
 			assert.Equal(t, it, msg.Item)
-			if msg.Attempt == 0 {
+			if msg.Attempts == 0 {
 				return errHandler
 			}
 			panic("again")
@@ -520,7 +520,7 @@ func TestEndedTransactionOfAHandlerThatFails(t *testing.T) {
 		storeAll(t, s, items("exits", 1)...)
 		of := func(ending func()) queue.Handler {
 			return queue.Handler{Handle: func(ctx context.Context, msg *queue.Message) error {
-				if msg.Attempt > 0 {
+				if msg.Attempts > 0 {
 					return nil
 				}
 				if err := h.execTx(ctx, "commit"); err != nil {

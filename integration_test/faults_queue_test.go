@@ -60,7 +60,7 @@ func runQueueChild(settings []byte) error {
 			_, err = tx.Exec(ctx, `insert into applied (message_id, topic) values ($1, $2)`, msg.MessageID, msg.Topic)
 		}
 		time.Sleep(time.Duration(rand.IntN(10)) * time.Millisecond)
-		if err == nil && msg.Topic == "failing" && msg.Attempt == 0 {
+		if err == nil && msg.Topic == "failing" && msg.Attempts == 0 {
 			err = errHandler
 		}
 		return err
@@ -74,7 +74,7 @@ func runQueueChild(settings []byte) error {
 			return syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}},
 		"victims": {Detached: true, Handle: func(ctx context.Context, msg *queue.Message) error {
-			if msg.Attempt == 0 { // it waits for the killer to strike
+			if msg.Attempts == 0 { // it waits for the killer to strike
 				<-ctx.Done()
 			}
 			time.Sleep(200 * time.Millisecond) // so that suspects meet, if they may

@@ -69,7 +69,7 @@ var ibxClaiming = []requirement{
 			_, err := x.patient(t).ReapExpired(t.Context())
 			require.NoError(t, err)
 			assert.Empty(t, x.claim(t, queue.NewOwner(), 10), "it waits")
-			assert.Equal(t, 1, x.get(t, "a").Attempt)
+			assert.Equal(t, 1, x.get(t, "a").Attempts)
 			x.due(t, "a")
 			assert.Len(t, x.claim(t, queue.NewOwner(), 10), 1)
 		}},

@@ -50,7 +50,7 @@ var ibxAbandons = []requirement{
 	{number: 51, text: "Abandon charges an attempt", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
-		assert.Equal(t, 1, x.get(t, "a").Attempt)
+		assert.Equal(t, 1, x.get(t, "a").Attempts)
 	}},
 	{number: 52, text: "the wait grows with the attempts", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"))
@@ -166,7 +166,7 @@ var ibxReaping = []requirement{
 		x.lapse(t, "a")
 		_, most := x.waits(t, "a", func() { x.reap(t) })
 		assert.Greater(t, most, 1.5)
-		assert.Equal(t, 1, x.get(t, "a").Attempt)
+		assert.Equal(t, 1, x.get(t, "a").Attempts)
 		x.due(t, "a")
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 	}},
@@ -182,7 +182,7 @@ var ibxReaping = []requirement{
 	{number: 72, text: "leases are reaped periodically", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		x.lapse(t, "a")
-		eventually(t, func() bool { x.claim(t, x.owner, 1); return x.get(t, "a").Attempt == 1 }, "a Claim reaps now and then")
+		eventually(t, func() bool { x.claim(t, x.owner, 1); return x.get(t, "a").Attempts == 1 }, "a Claim reaps now and then")
 	}},
 }
 
@@ -221,7 +221,7 @@ var ibxRetries = []requirement{
 			_, err := store.ReapExpired(t.Context())
 			require.NoError(t, err)
 			assert.Equal(t, queue.Dead, x.get(t, "b").State)
-			assert.Equal(t, 2, x.get(t, "b").Attempt)
+			assert.Equal(t, 2, x.get(t, "b").Attempts)
 		}},
 	{number: 84, text: "the number of attempts is configurable and 10 by default", verdict: held, test: func(
 		t *testing.T, x ibx,

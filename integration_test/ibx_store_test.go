@@ -272,7 +272,7 @@ var ibxEnqueuing = []requirement{
 	{number: 27, text: "a new message has attempt 0 and is processing", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"))
 		msg := x.get(t, "a")
-		assert.Zero(t, msg.Attempt)
+		assert.Zero(t, msg.Attempts)
 		assert.Equal(t, queue.Processing, msg.State)
 	}},
 	{number: 28, text: "a message that is done stays as it is", verdict: held, test: func(t *testing.T, x ibx) {

@@ -174,7 +174,7 @@ func (p *putOff) check(t *testing.T) {
 			return time.Until(msg.DueAt) > 50*time.Minute
 		})
 		assert.Equal(t, queue.Processing, msg.State, topic)
-		assert.Zero(t, msg.Attempt, topic)
+		assert.Zero(t, msg.Attempts, topic)
 		assert.Contains(t, msg.LastError, errHandler.Error(), topic)
 		assert.Zero(t, p.h.count(t, "select count(*) from effects where message_id = $1", msg.MessageID), topic)
 	}

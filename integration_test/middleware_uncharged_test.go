@@ -117,7 +117,7 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 			return msg.LastError != "" && !msg.DueAt.IsZero()
 		})
 		assert.Equal(t, queue.Processing, msg.State, topic)
-		assert.Zero(t, msg.Attempt, topic)
+		assert.Zero(t, msg.Attempts, topic)
 		assert.Contains(t, msg.LastError, outbox.ErrTxKind.Error(), topic)
 	}
 }

@@ -105,7 +105,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 			msgs := claimed(t, store, owner, 500)
 			_, err := store.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Microsecond}, idsOf(msgs)...)
 			require.NoError(t, err)
-			return len(msgs) == 0 || msgs[0].Attempt > 1
+			return len(msgs) == 0 || msgs[0].Attempts > 1
 		}, "all are retried")
 	}
 	enqueued(t, store, numberedItems("live", 3)...)

@@ -84,7 +84,7 @@ func TestStoredMessagesThroughARouter(t *testing.T) {
 		assert.Zero(t, h.count(t, "select count(*) from inbox"),
 			"a stored message is noted where it is stored, and nowhere else")
 		failed := got(t, s, itemID("failing", 0))
-		assert.Equal(t, 3, failed.Attempt)
+		assert.Equal(t, 3, failed.Attempts)
 		assert.Equal(t, errHandler.Error(), failed.LastError)
 	})
 }
@@ -110,7 +110,7 @@ func TestStoredMessageOfAContext(t *testing.T) {
 		if err := pubsub.Publish("onwards", onwards); err != nil {
 			return err
 		}
-		if stored.Attempt == 0 {
+		if stored.Attempts == 0 {
 			return errHandler
 		}
 		return nil
@@ -129,7 +129,7 @@ func TestStoredMessageOfAContext(t *testing.T) {
 	for range 4 {
 		select {
 		case msg := <-shown:
-			attempts[msg.ID] = append(attempts[msg.ID], msg.Attempt)
+			attempts[msg.ID] = append(attempts[msg.ID], msg.Attempts)
 			assert.Equal(t, queue.Processing, msg.State)
 			assert.Equal(t, h.db.Name(), msg.DB)
 			assert.Equal(t, "0", string(msg.Payload))

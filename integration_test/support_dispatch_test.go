@@ -94,7 +94,7 @@ func stateOf(t testing.TB, s *queue.Store, id queue.ID) (queue.State, int) {
 	t.Helper()
 	msg, err := s.Get(t.Context(), id)
 	require.NoError(t, err)
-	return msg.State, msg.Attempt
+	return msg.State, msg.Attempts
 }
 
 // untilState waits until a message has the state.
@@ -118,7 +118,7 @@ func untilMessage(
 			t.Fatalf("%s %s: not within %s: %v", id.MessageID, what, patience, err)
 		}
 		t.Fatalf("%s %s: not within %s: it is %s, first seen %s ago, due in %s, after %d attempts, with the last error %q",
-			id.MessageID, what, patience, msg.State, time.Since(msg.FirstSeenAt), time.Until(msg.DueAt), msg.Attempt,
+			id.MessageID, what, patience, msg.State, time.Since(msg.FirstSeenAt), time.Until(msg.DueAt), msg.Attempts,
 			msg.LastError)
 	}
 	return msg

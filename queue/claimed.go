@@ -90,18 +90,18 @@ func (c *claimed) extend(until time.Time) {
 }
 
 // Failed reports whether an attempt failed before.
-func (c *claimed) Failed() bool { return c.Attempt > 0 }
+func (c *claimed) Failed() bool { return c.Attempts > 0 }
 
 // Last reports whether a failure uses up the last attempt.
 func (c *claimed) Last() bool {
 	most := c.loop.store.cfg.MaxAttempts
-	return most > 0 && c.Attempt+1 >= most
+	return most > 0 && c.Attempts+1 >= most
 }
 
 // exhausted reports whether no attempt is left, because processes died in them.
 func (c *claimed) exhausted() bool {
 	most := c.loop.store.cfg.MaxAttempts
-	return most > 0 && c.Attempt >= most
+	return most > 0 && c.Attempts >= most
 }
 
 // mostCrashes is how many processes may have died with the message before OnDead is no longer called for it.
@@ -235,7 +235,7 @@ func (c *claimed) Dead(ctx context.Context, reason string) (bool, error) {
 
 // fields returns the log fields of the message.
 func (c *claimed) fields() watermill.LogFields {
-	return c.Message.fields().Add(watermill.LogFields{"attempt": c.Attempt + 1})
+	return c.Message.fields().Add(watermill.LogFields{"attempt": c.Attempts + 1})
 }
 
 // ack queues the message to be acked with others.
@@ -248,7 +248,7 @@ func (c *claimed) ack() {
 // answer was lost. It returns how many messages it charged.
 func (c *claimed) abandon(err error) int {
 	return c.insist("abandon", func(ctx context.Context) (int, error) {
-		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempt, c.ID)
+		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempts, c.ID)
 	})
 }
 
@@ -257,7 +257,7 @@ func (c *claimed) diedOf(err error) bool {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
 	msg, failed := c.loop.store.Get(ctx, c.ID)
-	return failed == nil && msg.State == Dead && msg.Attempt == c.Attempt+1 && msg.LastError == reason(text.OfError(err))
+	return failed == nil && msg.State == Dead && msg.Attempts == c.Attempts+1 && msg.LastError == reason(text.OfError(err))
 }
 
 // release gives the message back without a charge.

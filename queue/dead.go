@@ -21,7 +21,7 @@ type teller struct {
 func (s *Store) died(ctx context.Context, by teller, msg *Message, cause error) {
 	outside := core.OutsideTx(context.WithoutCancel(ctx))
 	tell := func(context.Context) {
-		by.logger.Error("message died", cause, msg.fields().Add(watermill.LogFields{"failed_attempts": msg.Attempt}))
+		by.logger.Error("message died", cause, msg.fields().Add(watermill.LogFields{"failed_attempts": msg.Attempts}))
 		_, ended := s.started(outside, by.service, msg)
 		ended(observe.Dead, 0, cause)
 	}

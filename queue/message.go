@@ -63,8 +63,8 @@ type Message struct {
 	// DB is the name of its database.
 	DB    string
 	State State
-	// Attempt counts the failed attempts, including those of processes that died. It is 0 at the first.
-	Attempt int
+	// Attempts counts the failed attempts, including those of processes that died. It is 0 at the first.
+	Attempts int
 	// FirstSeenAt and LastSeenAt are when it was first and last stored, by the database's clock. Copies that arrive
 	// while the message is being handled do not count.
 	FirstSeenAt, LastSeenAt time.Time

@@ -43,7 +43,7 @@ func (s *Store) scanner(more ...any) *scanner {
 	c := &scanner{row: row{Message: Message{DB: s.db.Name()}}}
 	r := &c.row
 	c.dest = append([]any{&r.id, &r.Source, &r.MessageID, &r.Topic, &r.Key, &c.state, &r.Payload, &c.metadata, &r.Hash,
-		&r.FirstSeenAt, &r.LastSeenAt, &c.dueAt, &c.expiresAt, &r.Attempt, &r.LastError}, more...)
+		&r.FirstSeenAt, &r.LastSeenAt, &c.dueAt, &c.expiresAt, &r.Attempts, &r.LastError}, more...)
 	return c
 }
 

@@ -248,7 +248,7 @@ func (s *subscription) nacked(c *claimed) {
 // failed charges the attempt, and reports the message as dead if that was the last one.
 func (s *subscription) failed(c *claimed, err error) {
 	msg := c.Message
-	msg.Attempt++
+	msg.Attempts++
 	if n := c.abandon(err); c.Last() && (n > 0 || c.diedOf(err)) {
 		c.loop.store.died(c.loop.base, s.by, &msg, err)
 	}
