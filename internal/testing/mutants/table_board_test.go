@@ -248,13 +248,13 @@ var boardMutants = []Mutant{
 		New:    `b.wantDue = b.wantDue && true`,
 	},
 	{
-		Name: "B63", File: "board/rows.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKey",
+		Name: "B63", File: "board/rows.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
 		Breaks: "all delayed rows are read each time that a failed message of a key is published",
 		Old:    `k.moreDue = !t.closed && k.heads.len() == 0`,
 		New:    `k.moreDue = !t.closed`,
 	},
 	{
-		Name: "B64", File: "board/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKey",
+		Name: "B64", File: "board/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
 		Breaks: "delayed rows that fill a read and are not kept are read again at once",
 		Old:    `many || more || l.manyDue && added[t.Lane] > 0`,
 		New:    `many || l.manyDue`,
