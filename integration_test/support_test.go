@@ -70,7 +70,8 @@ func shared[S any](start func(context.Context) (S, error)) func() (S, error) {
 }
 
 var startPostgres = shared(func(ctx context.Context) (*services.Postgres, error) {
-	return services.StartPostgres(ctx, services.Options{PostgresSettings: []string{
+	// in memory where the tests write little
+	return services.StartPostgres(ctx, services.Options{InMemory: testing.Short(), PostgresSettings: []string{
 		"max_prepared_transactions=50", "wal_level=logical", "max_connections=600",
 		"fsync=off", "full_page_writes=off", // making and dropping hundreds of databases would take minutes
 	}})

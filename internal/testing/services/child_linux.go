@@ -39,3 +39,12 @@ func childrenOf(pid int) []int {
 	}
 	return children
 }
+
+// free returns how many bytes a file system has left.
+func free(path string) uint64 {
+	var of syscall.Statfs_t
+	if err := syscall.Statfs(path, &of); err != nil {
+		return 0
+	}
+	return of.Bavail * uint64(of.Bsize)
+}

@@ -19,9 +19,11 @@ type folder struct {
 	lock *os.File
 }
 
-func newFolder(as *account) (_ *folder, err error) {
+func newFolder(as *account) (*folder, error) { return newFolderIn(os.TempDir(), as) }
+
+func newFolderIn(dir string, as *account) (_ *folder, err error) {
 	sweepOnce()
-	root, err := os.MkdirTemp("", folderPattern)
+	root, err := os.MkdirTemp(dir, folderPattern)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +49,19 @@ func newFolder(as *account) (_ *folder, err error) {
 	return f, as.own(f.path)
 }
 
+const (
+	memory       = "/dev/shm" // where files are in memory, on Linux
+	enoughMemory = 4 << 30
+)
+
+// tempDir returns the directory for a server's folder.
+func tempDir(opts Options) string {
+	if opts.InMemory && free(memory) >= enoughMemory {
+		return memory
+	}
+	return os.TempDir()
+}
+
 // Close deletes the folder, trying for a while as the last processes of a killed server may still write to it.
 func (f *folder) Close() error {
 	unregister(f)
@@ -68,7 +83,8 @@ var sweepOnce = sync.OnceFunc(sweep)
 // taken its lock yet.
 func sweep() {
 	roots, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPattern))
-	for _, root := range roots {
+	inMemory, _ := filepath.Glob(filepath.Join(memory, folderPattern))
+	for _, root := range append(roots, inMemory...) {
 		info, err := os.Lstat(root)
 		if err != nil || !info.IsDir() || !ownedByUs(info) || time.Since(info.ModTime()) < time.Minute {
 			continue

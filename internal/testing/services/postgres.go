@@ -48,7 +48,7 @@ func startPostgres(ctx context.Context, opts Options, fill func(bin, data string
 	if err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
-	f, err := newFolder(as)
+	f, err := newFolderIn(tempDir(opts), as)
 	if err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
