@@ -183,7 +183,7 @@ func (m *maintenance) drop(ctx context.Context, empty []partitions.Partition) er
 func (m *maintenance) dropLocked(ctx context.Context, q drive.Querier, empty []partitions.Partition) (
 	dropped, kept []partitions.Partition, err error,
 ) {
-	if m.set, err = m.reserve(ctx, q); err != nil {
+	if err = m.reserve(ctx, q); err != nil {
 		return nil, nil, err
 	}
 	empty = slices.DeleteFunc(slices.Clone(empty), func(p partitions.Partition) bool {

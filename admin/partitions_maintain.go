@@ -211,15 +211,20 @@ func (m *maintenance) run(ctx context.Context) (err error) {
 	return err
 }
 
-// reserve excludes other runs, VACUUM on the default partition, and changes of either, and reads the partitions.
-func (m *maintenance) reserve(ctx context.Context, q drive.Querier) (set partitions.Set, err error) {
-	if _, err = q.Exec(ctx, m.db.Render(sqltext.PartitionReserveOutbox)); err != nil {
-		return set, err
+// reserve excludes other runs, VACUUM on the default partition, and changes of either, and reads the partitions. After
+// an error the partitions stay as they were read before.
+func (m *maintenance) reserve(ctx context.Context, q drive.Querier) error {
+	if _, err := q.Exec(ctx, m.db.Render(sqltext.PartitionReserveOutbox)); err != nil {
+		return err
 	}
-	if set, err = partitions.Read(ctx, q, m.db.Tables()); err == nil && set.Default != nil {
+	set, err := partitions.Read(ctx, q, m.db.Tables())
+	if err == nil && set.Default != nil {
 		_, err = q.Exec(ctx, sqltext.OfPartition(sqltext.PartitionReserve, set.Default.SQL))
 	}
-	return set, err
+	if err == nil {
+		m.set = set
+	}
+	return err
 }
 
 func (m *maintenance) keep(p partitions.Partition, why string) {

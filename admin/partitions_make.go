@@ -87,7 +87,7 @@ func (m *maintenance) names(n int) (list []string) {
 
 // makeLocked makes the missing partitions in a transaction.
 func (m *maintenance) makeLocked(ctx context.Context, q drive.Querier, size int64, taken int) (made []string, err error) {
-	if m.set, err = m.reserve(ctx, q); err != nil {
+	if err = m.reserve(ctx, q); err != nil {
 		return nil, err
 	}
 	n := m.missing(size)

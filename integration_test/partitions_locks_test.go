@@ -109,6 +109,7 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
+		{"change of the outbox", `LOCK TABLE ONLY outbox IN SHARE UPDATE EXCLUSIVE MODE`, inUse, emptied},
 			h := newPartitioned(t, 50, 1_000_000, 2_000_000)
 			h.writeRows(t, 120, settledLongAgo)
 			busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 5 })
