@@ -81,7 +81,8 @@ func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
 func TestAutovacuumGivesWay(t *testing.T) {
 	extended(t)
 	t.Parallel()
-	_, h := ownMigratedServer(t, "autovacuum_naptime=1s", "autovacuum_max_workers=1")
+	_, h := ownMigratedServer(t, "autovacuum_naptime=1s", "autovacuum_max_workers=1",
+		"deadlock_timeout=5s")
 	intoPartitions(t, h, 50, 100)
 	h.writeRows(t, 5000, settledLongAgo)
 	h.exec(t, `UPDATE outbox SET attempts = 1`) // dead rows

@@ -102,17 +102,18 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 	// program, the locks are gone soon. It does not wait for a standby while it has them: what a failover would lose is
 	// done again. It fails instead of reading what policies leave over.
 	//
-	// Its lock timeout is for locks that nobody but VACUUM, ANALYZE and changes of a table wait for. Autovacuum gives way
-	// to such a lock once it has waited for deadlock_timeout.
-	PartitionTx = `SELECT set_config('lock_timeout', (SELECT least(s.setting::int + 1000, 4000) || 'ms' FROM pg_settings s
-         WHERE s.name = 'deadlock_timeout'), true), set_config('statement_timeout', '5s', true),
+	// Its timeouts are for locks that nobody but VACUUM, ANALYZE and changes of a table wait for. Autovacuum gives way to
+	// such a lock once it has waited for deadlock_timeout.
+	PartitionTx = `SELECT set_config('lock_timeout', d.ms + 1000 || 'ms', true),
+       set_config('statement_timeout', d.ms + 4000 || 'ms', true),
        set_config('idle_in_transaction_session_timeout', '5s', true), set_config('synchronous_commit', 'local', true),
        set_config('enable_seqscan', 'off', true), set_config('row_security', 'off', true), set_config('jit', 'off',
          true),
-       set_config('default_table_access_method', 'heap', true), set_config('default_tablespace', '', true)`
+       set_config('default_table_access_method', 'heap', true), set_config('default_tablespace', '', true)
+  FROM (SELECT least(s.setting::bigint, 60000) AS ms FROM pg_settings s WHERE s.name = 'deadlock_timeout') d`
 
 	// PartitionBriefly is for locks that readers and writers wait for: they also queue behind a lock that waits.
-	PartitionBriefly = `SET LOCAL lock_timeout = '100ms'`
+	PartitionBriefly = `SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '5s'`
 
 	// PartitionPatience bounds the wait for a lock of what reads all of a partition.
 	PartitionPatience = `SELECT set_config('lock_timeout', '1s', true)`
