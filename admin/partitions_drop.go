@@ -45,7 +45,7 @@ func (m *maintenance) empty(ctx context.Context, p partitions.Partition) (bool, 
 	if text.SQLState(err) == lockNotAvailable {
 		why, err = inUse, nil
 	}
-	if err == nil && why == "" && settled > 0 && !m.cfg.DryRun {
+	if err == nil && why == "" && !m.cfg.DryRun {
 		var had bool
 		had, err = m.locked(ctx, func(q drive.Querier) error { return m.emptyLocked(ctx, q, p, &settled, &why) })
 		if err == nil && !had {
@@ -131,8 +131,8 @@ func (m *maintenance) emptyLocked(ctx context.Context, q drive.Querier, p partit
 	if *why, err = m.holds(ctx, q, p); err != nil || *why != "" {
 		return err
 	}
-	has, err := hasRows(ctx, q, p)
-	if err != nil || !has { // another run has emptied it
+	bytes, err := bytesOf(ctx, q, p)
+	if err != nil || bytes == 0 { // another run may have emptied it
 		*settled = 0
 		return err
 	}
@@ -143,10 +143,10 @@ func (m *maintenance) emptyLocked(ctx context.Context, q drive.Querier, p partit
 	return err
 }
 
-func hasRows(ctx context.Context, q drive.Querier, p partitions.Partition) (has bool, err error) {
-	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&has) },
-		sqltext.OfPartition(sqltext.PartitionHasRows, p.SQL))
-	return has, err
+// bytesOf returns the bytes of the rows of a partition, deleted ones too.
+func bytesOf(ctx context.Context, q drive.Querier, p partitions.Partition) (bytes int64, err error) {
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error { return rows.Scan(&bytes) }, sqltext.PartitionBytes, p.SQL)
+	return bytes, err
 }
 
 // drop drops empty partitions, all in one transaction.
@@ -160,7 +160,7 @@ func (m *maintenance) drop(ctx context.Context, empty []partitions.Partition) er
 			dropped, kept, err = m.dropLocked(ctx, q, empty)
 			return err
 		})
-		why = filledAgain
+		why = usedAgain
 	}
 	switch {
 	case err != nil:
@@ -178,8 +178,9 @@ func (m *maintenance) drop(ctx context.Context, empty []partitions.Partition) er
 	return err
 }
 
-// dropLocked drops partitions, except those that have messages again by now and those that another run has dropped. The
-// locks are taken in the order in which others take them: the outbox, the default partition, the partitions.
+// dropLocked drops partitions, except those that were written to again by now and those that another run has dropped.
+// The locks are taken in the order in which others take them: the outbox, the default partition, the partitions. It
+// reads no partition, since all writers wait: an empty one without bytes has no messages.
 func (m *maintenance) dropLocked(ctx context.Context, q drive.Querier, empty []partitions.Partition) (
 	dropped, kept []partitions.Partition, err error,
 ) {
@@ -203,11 +204,11 @@ func (m *maintenance) dropLocked(ctx context.Context, q drive.Querier, empty []p
 		}
 	}
 	for _, p := range empty {
-		has, err := hasRows(ctx, q, p)
+		bytes, err := bytesOf(ctx, q, p)
 		if err != nil {
 			return nil, nil, err
 		}
-		if has {
+		if bytes > 0 {
 			kept = append(kept, p)
 			continue
 		}

@@ -61,11 +61,11 @@ const (
 	lockPatience = 10 * time.Second
 	lockPause    = 400 * time.Millisecond // others have the table for four times as long as one waits for it
 
-	inUse       = "in use: the next run tries again"
-	foundInUse  = "in use: " // begins the outcome in the audit log
-	emptyInUse  = "emptied, and the outbox is in use: the next run drops it"
-	filledAgain = "emptied, and has messages again: the next run tries again"
-	young       = "messages are younger than the retention"
+	inUse      = "in use: the next run tries again"
+	foundInUse = "in use: " // begins the outcome in the audit log
+	emptyInUse = "emptied, and the outbox is in use: the next run drops it"
+	usedAgain  = "emptied, and written to again: the next run tries again"
+	young      = "messages are younger than the retention"
 
 	mostIDs = 1 << 50 // beyond any size of a partition
 

@@ -30,7 +30,10 @@ func (h handle) open(t testing.TB, statement string) (end func()) {
 	return end
 }
 
-const emptied = "emptied, and the outbox is in use: the next run drops it"
+const (
+	emptied      = "emptied, and the outbox is in use: the next run drops it"
+	writtenAgain = "emptied, and written to again: the next run tries again"
+)
 
 // TestSpaceIsFreedWhileWritersOverlap: transactions that write to the outbox and take long overlap all the time, so the
 // outbox is never free. Old partitions are emptied nevertheless, and dropped once it is.
@@ -106,11 +109,11 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 		{"writer", `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`, "", emptied},
 		{"reader of all", `SELECT count(*) FROM outbox`, inUse, inUse},
 		{"rewrite of a partition", `LOCK TABLE outbox_p0 IN ACCESS EXCLUSIVE MODE`, "", inUse},
+		{"change of the outbox", `LOCK TABLE ONLY outbox IN SHARE UPDATE EXCLUSIVE MODE`, inUse, emptied},
 		{"nobody", `SELECT 1`, "", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-		{"change of the outbox", `LOCK TABLE ONLY outbox IN SHARE UPDATE EXCLUSIVE MODE`, inUse, emptied},
 			h := newPartitioned(t, 50, 1_000_000, 2_000_000)
 			h.writeRows(t, 120, settledLongAgo)
 			busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 5 })
@@ -179,7 +182,7 @@ func TestChangesBetweenLookAndLock(t *testing.T) {
 			"1 pending"},
 		{lock, `UPDATE outbox SET published_at = NULL, dead_at = now() WHERE id = 8`, "1 dead"},
 		{lock, late, "1 pending"},
-		{drop, late, "emptied, and has messages again: the next run tries again"},
+		{drop, late, writtenAgain},
 		{lock, `UPDATE outbox SET published_at = now() WHERE id = 8`, "messages are younger than the retention"},
 		{reserve, `ALTER TABLE outbox DETACH PARTITION outbox_p0`, "no longer this partition of the outbox"},
 	} {
@@ -202,6 +205,31 @@ func TestChangesBetweenLookAndLock(t *testing.T) {
 			require.NotZero(t, h.count(t, `SELECT count(*) FROM outbox_p0`))
 		})
 	}
+}
+
+// TestDeletedRowsAreNotReadUnderTheLock: a partition whose rows were deleted one by one has no messages, and many
+// entries of its indexes to look through. The run cuts it to nothing before it locks the outbox, for which all writers
+// wait. A partition that has another row by then stays, although that row is deleted too.
+func TestDeletedRowsAreNotReadUnderTheLock(t *testing.T) {
+	t.Parallel()
+	h := newPartitioned(t, nine(100)...)
+	h.writeRows(t, 220, settledLongAgo)
+	h.exec(t, `DELETE FROM outbox WHERE id < 200`)
+	sizes := []int64{}
+	r := watchedHandle(t, h, func(statement string, sent bool) bool {
+		if !sent && strings.Contains(statement, `"outbox" IN ACCESS EXCLUSIVE`) {
+			sizes = append(sizes, column[int64](t, h, `SELECT pg_relation_size(c.oid) FROM pg_class c
+				WHERE relname IN ('outbox_p0', 'outbox_p1')`)...)
+			h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload) VALUES (101, 'late', 't', 'p')`)
+			h.exec(t, `DELETE FROM outbox WHERE id = 101`)
+		}
+		return true
+	}).maintain(t)
+	require.Equal(t, []int64{0, 0}, sizes)
+	require.Zero(t, r.Removed)
+	require.Equal(t, []string{"outbox_p0"}, r.Dropped)
+	require.Equal(t, []admin.KeptPartition{{Name: "outbox_p1", Why: writtenAgain}}, r.Kept)
+	require.Equal(t, []string{"outbox_p1"}, h.maintain(t).Dropped)
 }
 
 // TestMaintainPartitionsTwice runs several at once: each partition is made and dropped once.

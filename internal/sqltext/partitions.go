@@ -155,8 +155,12 @@ ALTER TABLE {partition} OWNER TO {owner}`
 	PartitionLockOutbox = `LOCK TABLE ONLY {outbox} IN ACCESS EXCLUSIVE MODE`
 	PartitionLock       = `LOCK TABLE {partition} IN ACCESS EXCLUSIVE MODE`
 
-	// PartitionHasRows says whether a partition has a row.
-	PartitionHasRows = `SELECT EXISTS (SELECT FROM {partition})`
+	// PartitionBytes returns the bytes of the rows of a partition, deleted rows and its own partitions included. It reads
+	// none of them.
+	//
+	// Arguments: name, as SQL.
+	PartitionBytes = `SELECT coalesce(sum(pg_relation_size(t.relid)), 0)::bigint
+  FROM pg_partition_tree($1::text::regclass) t`
 
 	PartitionTruncate = `TRUNCATE {partition}`
 	PartitionDrop     = `DROP TABLE {partition}`
