@@ -63,9 +63,9 @@ func describe(s machine.State) string {
 	}
 	count("lag %d ids", int(s.Lag))
 	count("%d waiting calls of Drain", s.Drains)
-	since("quiet for %s", s.Mood.Quiet)
-	since("reads fail for %s", s.Mood.Failing)
-	since("reading for %s", s.Mood.Asking)
+	since("quiet for %s", s.Health.Quiet)
+	since("reads fail for %s", s.Health.Failing)
+	since("reading for %s", s.Health.Asking)
 	if s.Stopping {
 		parts = append(parts, "stopping")
 	}

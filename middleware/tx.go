@@ -260,8 +260,8 @@ func (t *transactor) attempt(
 	return nil, err
 }
 
-// leave replaces the context of messages that were made with the context of the attempt: the new one is still alive and
-// has no transaction, because the Router publishes them afterwards.
+// detachContexts replaces the context of messages that were made with the context of the attempt: the new one is still
+// alive and has no transaction, because the Router publishes them afterwards.
 func detachContexts(produced []*message.Message) {
 	for _, out := range produced {
 		if out != nil && out.Context().Err() != nil {

@@ -82,7 +82,7 @@ func (s *Store) remaining(ctx context.Context) (l left, err error) {
 	return l, err
 }
 
-// startLooks wakes databases with due messages, and polls the pools whose time has come. It returns the time until the
+// startChecks wakes databases with due messages, and polls the pools whose time has come. It returns the time until the
 // next of either. mu must be held.
 func (g *Group) startChecks(ctx context.Context, now time.Time) time.Duration {
 	wait := noWait

@@ -179,20 +179,20 @@ RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weigh
 	noContent = `''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
 		`NULL::timestamptz, 0, ''`
 
-	// ReleaseStrays releases, without a charge, messages of an owner that it does not know of: those of a claim whose
+	// ReleaseLostClaims releases, without a charge, messages of an owner that it does not know of: those of a claim whose
 	// reply was lost. It reads the beginning of either index, and waits for no lock, because claims wait for it.
 	//
 	// Arguments: owner, sources and message ids of the known messages, rows of either index to read.
 	ReleaseLostClaims = `WITH fresh AS MATERIALIZED (
-    SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS stray FROM {queue} q
+    SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS lost FROM {queue} q
      WHERE q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $4::int
 ), due AS MATERIALIZED (
-    SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS stray FROM {queue} q
+    SELECT q.ctid, q.owner = $1::uuid AND ` + unknown + ` AS lost FROM {queue} q
      WHERE q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $4::int
 ), free AS MATERIALIZED (
-    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE CASE WHEN f.stray THEN ` + givingBack + ` END
-                         UNION ALL SELECT d.ctid FROM due d WHERE CASE WHEN d.stray THEN ` + givingBack + ` END) l
+    SELECT q.ctid FROM (SELECT f.ctid FROM fresh f WHERE CASE WHEN f.lost THEN ` + givingBack + ` END
+                         UNION ALL SELECT d.ctid FROM due d WHERE CASE WHEN d.lost THEN ` + givingBack + ` END) l
       JOIN {queue} q ON q.ctid = l.ctid WHERE q.owner = $1::uuid LIMIT (SELECT $4::int) FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET due_at = clock_timestamp(), owner = NULL, locked_until = NULL

@@ -235,7 +235,7 @@ func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
 	d.read()
 	d.none()
 	if i := slices.IndexFunc(d.reports, func(r board.Report) bool { return r.Kind == board.OrphanFound }); i >= 0 {
-		t.Fatalf("a orphan was reported: %+v", d.reports[i])
+		t.Fatalf("an orphan was reported: %+v", d.reports[i])
 	}
 	d.tick(time.Second)
 	d.read()

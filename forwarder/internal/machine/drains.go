@@ -62,14 +62,14 @@ func (m *Machine) waitsForHung(now time.Time, d *drain) bool {
 	return now.Before(d.until)
 }
 
-// Mood is the state of health of a forwarder: how long each condition has lasted, 0 = it does not hold.
+// Health is how long each condition of a forwarder has lasted; 0 = it does not hold.
 type Health struct {
 	Quiet   time.Duration // there is nothing to do
 	Failing time.Duration // no read has worked
 	Asking  time.Duration // a read is in flight
 }
 
-// Mood returns the state of health of the forwarder.
+// Health returns the health of the forwarder.
 func (m *Machine) Health(now time.Time) Health {
 	since := func(t time.Time) time.Duration {
 		if t.IsZero() {

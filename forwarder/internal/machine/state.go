@@ -8,7 +8,7 @@ type State struct {
 	Share    int           // how many lanes we should have, by the last count; -1 before the first
 	Lease    time.Duration // how long publishes may still start; 0 = none may
 	Stopping bool
-	Mood     Health
+	Health   Health
 
 	Rows               int // in memory, including those in flight
 	Bytes              int64
@@ -31,7 +31,7 @@ type LaneIs struct {
 func (m *Machine) State(now time.Time) State {
 	c := m.board.Counts()
 	s := State{
-		Share: m.share, Lease: max(0, m.leaseUntil.Sub(now)), Stopping: m.stopping, Mood: m.Health(now),
+		Share: m.share, Lease: max(0, m.leaseUntil.Sub(now)), Stopping: m.stopping, Health: m.Health(now),
 		Rows: c.Rows, Bytes: c.Bytes, Young: c.Young, Slow: c.Slow, Hung: c.Hung, Waiting: c.Waiting, Unsettled: c.Unsettled,
 		BlockedKeys: m.board.BlockedKeys(), Closed: m.board.Closed(), Drains: len(m.drains), Lag: m.window.Lag(),
 	}

@@ -177,7 +177,7 @@ var boardMutants = []Mutant{
 	},
 	{
 		Name: "B14", File: "board/reads.go", Trouble: "operators", Test: "TestOrphans",
-		Breaks: "a orphan above the mark is taken before its turn",
+		Breaks: "an orphan above the mark is taken before its turn",
 		Old:    "found && !f.Dead && fetch.id <= ours[fetch.term.Lane].Mark {",
 		New:    "found && !f.Dead {",
 	},
