@@ -65,7 +65,7 @@ func (e *engine) statement(req *machine.ReadRequest, apart bool) (query string, 
 	}
 	return more, append(args, sorted(req.Board.IDs), e.cfg.BlockKeyOnDead, due, topicsArg(req.Board.Closed),
 		catch.From[:], catch.Upto[:], limits, int64(catch.All), topicsArg(catch.Keys),
-		topicsArg(req.Board.Blocked))
+		topicsArg(req.Board.Blocked), topicsArg(req.Board.Guessed))
 }
 
 const featureNotSupported = "0A000"

@@ -137,6 +137,28 @@ func TestDelayedRowsOfABlockedKeyHideNoOther(t *testing.T) {
 	d.want(d.drain(), ids(1, 60)...)
 }
 
+// Delayed rows of a topic that is paused for unknown errors do not hide those of other topics, and go once it is open.
+func TestDelayedRowsOfAnOpenBreakerHideNoOther(t *testing.T) {
+	d := newDesk(t, board.Config{Rows: 8, Concurrency: 8, Deferred: 64})
+	d.want(d.breaks("a", 101, 5), 101, 102, 103, 104)
+	for id := range int64(60) {
+		d.put(0, fmt.Sprint("x", id), "a", id+1)
+		d.table[id+1].due = d.now
+	}
+	d.put(0, "y", "b", 61)
+	d.table[61].due = d.now.Add(time.Millisecond)
+	d.tick(10 * time.Millisecond)
+	for range 10 {
+		d.read()
+	}
+	d.returned(d.next(61), board.OK)
+	d.settle()
+	d.tick(time.Minute)
+	if d.drain(); len(d.table) != 0 {
+		t.Fatalf("%d rows are left", len(d.table))
+	}
+}
+
 // A key that goes on while a read leaves its delayed rows out is read again.
 func TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut(t *testing.T) {
 	d := newDesk(t, board.Config{Rows: 8, Deferred: 64})

@@ -155,7 +155,7 @@ func (d *desk) answer(a board.Request) board.Read {
 			case m.lane != lane || m.dead:
 			case !m.due.IsZero():
 				if r.DueRead && !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) &&
-					(m.attempts > 0 || !slices.Contains(a.Blocked, m.key)) {
+					(m.attempts > 0 || !slices.Contains(a.Blocked, m.key) && !slices.Contains(a.Guessed, m.topic)) {
 					fellDue = append(fellDue, m)
 				}
 			case id > d.marks[lane] && limit > 0:

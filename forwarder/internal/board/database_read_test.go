@@ -17,7 +17,7 @@ type query struct {
 	ids                              []int64
 	due                              bool
 	closed                           []string // topics of which nothing that fell due is wanted
-	blocked                          []string // and keys of which nothing delayed is
+	blocked, guessed                 []string // and keys and topics of which nothing delayed is
 }
 
 type laneQuery struct {
@@ -147,7 +147,7 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 		case m.lane != l.lane || !m.pending():
 		case !m.due.IsZero():
 			if q.due && !m.due.After(d.now) && !slices.Contains(q.closed, m.topic) &&
-				(m.attempts > 0 || !slices.Contains(q.blocked, m.key)) {
+				(m.attempts > 0 || !slices.Contains(q.blocked, m.key) && !slices.Contains(q.guessed, m.topic)) {
 				due = append(due, version{m, m.state})
 			}
 		case m.id > start && m.id-start <= q.stretch && most > 0:

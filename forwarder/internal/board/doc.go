@@ -95,7 +95,7 @@
 //	                                     reopens, a read looks for requeued rows: until it has seen all due rows in a
 //	                                     lane, new rows there wait (topic.unseen). While errors are unknown no row waits
 //	                                     for that, because messages that always fail open and close the topic again and
-//	                                     again; instead each poll reads its due rows too.
+//	                                     again; instead each poll leaves out only its delayed rows.
 //	heads                                No bound for those with a key: each blocked key must be known. About 300 bytes
 //	                                     each. Without a key, Config.Deferred; the others are read when they fall due.
 //	orphans that wait for a read         1,000. The next sweep finds the others.

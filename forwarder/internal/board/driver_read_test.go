@@ -202,7 +202,7 @@ func (f *forwarder) evaluate(r *reading) {
 	q := query{owner: f.id, xids: w.Xids, bounds: w.Bounds, los: w.Los, segmentBounds: w.SegmentBounds,
 		stretch: w.Stretch, ids: r.req.Board.IDs, due: r.req.Due, single: w.Single}
 	if f.m.leavesOut {
-		q.closed, q.blocked = r.req.Board.Closed, r.req.Board.Blocked
+		q.closed, q.blocked, q.guessed = r.req.Board.Closed, r.req.Board.Blocked, r.req.Board.Guessed
 	}
 	for n, epoch := range w.Epochs {
 		if epoch == 0 {

@@ -17,7 +17,8 @@ type Request struct {
 	Due     [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them,
 	WantDue bool         // it is to look for them
 	Closed  []string     // except of these topics: rows that there is no room for would hide others
-	Blocked []string     // and except delayed rows of these keys, which have many
+	Blocked []string     // and except delayed rows of these keys, which have many,
+	Guessed []string     // and of these topics, which are paused for unknown errors
 	Room    Room
 
 	terms     []Term
@@ -105,7 +106,9 @@ func (b *Board) ReadBegins(now time.Time) (a Request) {
 		case looks: // before its probe, or the rest of it, goes
 			a.WantDue = true
 			a.reopening = append(a.reopening, t)
-		case t.closed && !b.wantTopics && !(t.guessed && !t.byOperator):
+		case t.guessed && !t.byOperator: // no row waits until requeued ones are known
+			a.Guessed = append(a.Guessed, t.name)
+		case t.closed && !b.wantTopics:
 			a.Closed = append(a.Closed, t.name)
 		}
 	}

@@ -269,7 +269,8 @@ func (m *Machine) addTerms(r *ReadRequest, a *ReadAnswer) {
 func (m *Machine) findQuiet(now time.Time, r *ReadRequest, p board.Progress, added int) {
 	quiet, paused := m.board.QuietButPaused()
 	quiet = quiet && added == 0 && !m.reads.more && m.complete()
-	if quiet && r.Due && (p.Hidden || m.reopened(r.Board.Closed)) { // another read sees the due rows
+	leftOut := slices.Concat(r.Board.Closed, r.Board.Guessed)
+	if quiet && r.Due && (p.Hidden || m.reopened(leftOut)) { // another read sees the due rows
 		quiet, m.reads.asked, m.reads.dueAt = false, true, now
 	}
 	switch {

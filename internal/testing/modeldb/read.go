@@ -22,8 +22,8 @@ type Request struct {
 	Dead   bool // dead rows count among those
 	Due    []int64
 	Closed []string // topics of which nothing due is read,
-	// Blocked are keys of which nothing delayed is.
-	Blocked []string
+	// Blocked and Guessed are keys and topics of which nothing delayed is.
+	Blocked, Guessed []string
 
 	From, Upto, Deferred []int64 // by lane: ids, and how many rows; none = nothing
 	All                  uint64
@@ -78,7 +78,7 @@ func (d *DB) Fetch(q Request) Answer {
 			a.Ready = append(a.Ready, d.past(mark, q.Stretch, limit, 1<<n)...)
 		}
 		if q.More && len(q.Due) > 0 {
-			a.Due = append(a.Due, d.due(int16(n), q.Due[n], q.Closed, q.Blocked)...)
+			a.Due = append(a.Due, d.due(int16(n), &q)...)
 		}
 		if q.More && len(q.Deferred) > 0 {
 			a.Deferred = append(a.Deferred, d.deferred(n, &q)...)
@@ -158,15 +158,15 @@ func (d *DB) deferredDead(lane int, q *Request) (rows []Row) {
 	return rows
 }
 
-func (d *DB) due(lane int16, limit int64, closed, blocked []string) (rows []Row) {
+func (d *DB) due(lane int16, q *Request) (rows []Row) {
 	for _, r := range d.rows {
-		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(closed, r.Topic) &&
-			(r.Attempts > 0 || !slices.Contains(blocked, r.Key)) {
+		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(q.Closed, r.Topic) &&
+			(r.Attempts > 0 || !slices.Contains(q.Blocked, r.Key) && !slices.Contains(q.Guessed, r.Topic)) {
 			rows = append(rows, *r)
 		}
 	}
 	slices.SortFunc(rows, func(a, b Row) int { return cmp.Or(cmp.Compare(a.Due, b.Due), cmp.Compare(a.ID, b.ID)) })
-	return rows[:min(limit, int64(len(rows)))]
+	return rows[:min(q.Due[lane], int64(len(rows)))]
 }
 
 // Writers lists the transaction ids that may have written to the outbox, with those of savepoints.

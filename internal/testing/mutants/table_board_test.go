@@ -262,8 +262,8 @@ var boardMutants = []Mutant{
 	{
 		Name: "B65", File: "board/reads.go", Trouble: "whatever", Test: "TestRequeuedWhileTheBreakerIsOpen",
 		Breaks: "rows that are requeued while the breaker is open are overtaken",
-		Old:    `case t.closed && !b.wantTopics && !(t.guessed && !t.byOperator):`,
-		New:    `case t.closed && !b.wantTopics:`,
+		Old:    `a.Guessed = append(a.Guessed, t.name)`,
+		New:    `a.Closed = append(a.Closed, t.name)`,
 	},
 	{
 		Name: "B66", File: "board/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKeyHideNoOther",
@@ -276,6 +276,12 @@ var boardMutants = []Mutant{
 		Breaks: "delayed rows are left out although their key goes on",
 		Old:    `b.wantDue = b.wantDue || k.heads.len() == 0 && b.open`,
 		New:    `b.wantDue = b.wantDue || false && b.open`,
+	},
+	{
+		Name: "B68", File: "board/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfAnOpenBreakerHideNoOther",
+		Breaks: "delayed rows of a topic that is paused for unknown errors hide those of others",
+		Old:    "			a.Guessed = append(a.Guessed, t.name)\n",
+		New:    "",
 	},
 	{
 		Name: "B20", File: "board/retries.go", Trouble: "whatever", First: 0,
