@@ -46,7 +46,7 @@ type RetryAfterError struct {
 func (e *RetryAfterError) Error() string { return fmt.Sprintf("retry after %s: %v", e.Wait, e.Err) }
 func (e *RetryAfterError) Unwrap() error { return e.Err }
 
-// RetryAfter marks err so that the message is delivered again after the wait and no attempt is charged. Use it for a
+// RetryAfter marks err so that the message is delivered again after the wait and no attempt is counted. Use it for a
 // provider's 429 with Retry-After. If wait <= 0, the initial backoff is used, or 100 ms if there is no backoff.
 //
 // The handler's transaction is rolled back. Such a message never dies: give it an expiry, or return err itself in the

@@ -109,10 +109,10 @@ func (e *doctorRun) consumers() {
 		switch {
 		case len(u.programs) > 1:
 			e.find("consumers", Critical,
-				fmt.Sprintf("programs %s handle messages as the same consumer %q: of two copies of a message only one is handled",
+				fmt.Sprintf("programs %s handle messages as the same consumer %q: a message that all receive is handled by one",
 					strings.Join(u.programs, " and "), consumer),
 				"give each service a middleware.StackConfig.Service of its own (or InboxConfig.Service); "+
-					"copies that were skipped stay unhandled")
+					"messages that were skipped stay unhandled")
 		case len(u.topics) > 1:
 			e.find("consumers", Info,
 				fmt.Sprintf("consumer %q handles several topics (%s): of messages with the same UUID only the first is handled",

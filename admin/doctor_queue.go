@@ -21,8 +21,8 @@ func (e *doctorRun) checkQueue(ctx context.Context) error {
 		unhandled[topic] = true
 		evidence := fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled lately",
 			inQueue(int64(n), topic, "is", "are"), span(seconds(oldest)))
-		cure := "give a queue.Dispatcher, Subscriber or Group a handler for this topic. Until then its messages are " +
-			"charged no attempt"
+		cure := "give a queue.Dispatcher, Subscriber or Group a handler for this topic. Until then its messages wait, and " +
+			"no attempt is counted"
 		if len(refusing) > 0 {
 			evidence += "; the database may refuse to update them, because of " + strings.Join(refusing, ", ")
 			cure = "look for \"message refused by the database\" in the log of a dispatcher, and fix or drop what it " +

@@ -88,7 +88,7 @@ func (e *doctorRun) checkBroker(ctx context.Context) error {
 				continue // forwarders have reported it
 			}
 			e.find("broker", Critical, "could not check the broker: "+err.Error(),
-				"fix what the error names; until then messages stay pending, and are charged no attempt if the publisher "+
+				"fix what the error names; until then messages stay pending, and no attempt is counted if the publisher "+
 					"classifies its errors")
 			continue
 		}

@@ -82,7 +82,7 @@ func (e *doctorRun) unavailable(o *outage) {
 		fmt.Sprintf("forwarder %q%s could not publish to %s for %s: %s; %s", o.by, others,
 			strings.TrimPrefix(ofTopics(o.topics), "of "), span(age), o.reason,
 			messages(o.ready, "of "+it, "is ready", "are ready")),
-		"fix what the error names; the forwarder then resumes the topic on its own, and charges no attempt")
+		"fix what the error names; the forwarder then resumes the topic on its own, and counts no attempt")
 }
 
 // pausedByOperator grades a pause by its age, and by the messages that wait.

@@ -47,7 +47,7 @@ var (
 		Name: "requeue", Past: "Requeued", States: map[Table][]State{
 			Outbox: {Dead, Failing, Discarded}, Inbox: {Dead, Discarded}, Queue: {Dead},
 		}, Does: map[Table]string{
-			Outbox: "They are retried with all their attempts, under the same UUIDs. Pending messages of their keys wait behind them.",
+			Outbox: "They are retried with all their attempts, under the same UUIDs. Later pending messages of their keys wait for them, earlier ones go first.",
 			Inbox:  "They are handled on their next delivery: the broker redelivers them, or redrive publishes them again.",
 			Queue:  "They are retried with all their attempts.",
 		},

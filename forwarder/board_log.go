@@ -82,11 +82,11 @@ func (l *boardLog) paused(now time.Time, r board.Report, fields watermill.LogFie
 		// Cause: five messages in a row failed.
 		// Cure: check the broker; use package kafka, nats or amqp, or set Config.Classify.
 		l.logger.Error("topic unavailable: all its publishes fail, with unclassified errors: paused, no attempt is "+
-			"charged", r.Err, fields)
+			"counted", r.Err, fields)
 	default:
 		// Cause: the broker is not reached, or lacks the topic.
 		// Cure: the topic resumes on its own.
-		l.logger.Error("topic unavailable: paused, no attempt is charged", r.Err, fields)
+		l.logger.Error("topic unavailable: paused, no attempt is counted", r.Err, fields)
 	}
 	if l.begin(now, r.Topic); !r.Repeated {
 		l.obs.paused(observe.TopicPaused{Topic: r.Topic, Failures: r.Failures, Wait: r.Wait, Err: r.Err})

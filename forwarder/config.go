@@ -38,13 +38,13 @@ type Config struct {
 	// ReadAheadBytes bounds payload and metadata in memory; default 32 MiB. At most twice that and one message are
 	// kept. Lower it in a small container.
 	ReadAheadBytes int
-	// PollInterval is the delay without a notification; default 500 ms.
+	// PollInterval is how often the table is polled when no notification arrives; default 500 ms.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection of its own; default off. Behind a transaction pooler and
 	// with FromSQL the forwarder polls anyway.
 	DisableListen bool
-	// PublishTimeout bounds a call of Publish; default 30 s, -1 no limit. Then the message is sent again. It is charged
-	// an attempt unless the publisher's errors carry verdicts; then its topic pauses.
+	// PublishTimeout bounds a call of Publish; default 30 s, -1 no limit. Then the message is sent again. The attempt
+	// is counted unless the publisher's errors carry verdicts; then its topic pauses.
 	PublishTimeout time.Duration
 	// QueryTimeout bounds each statement; default 10 s.
 	QueryTimeout time.Duration
@@ -53,7 +53,8 @@ type Config struct {
 	// published, and an error line reports it.
 	LeaseTTL time.Duration
 	// CloseTimeout is how long Run waits for publishes in flight when its context ends; default 30 s. Set it to at
-	// least PublishTimeout, and below the time after which the process is killed.
+	// least PublishTimeout. Under outbox.Run the shorter RunConfig.CloseTimeout, 25 s, ends the wait. Without it, allow
+	// the process more than 30 s before it is killed: the default of Kubernetes is 30 s.
 	CloseTimeout time.Duration
 
 	// Classify returns a verdict on an error of any publisher; WithVerdicts is for one of several. Default, and for
@@ -67,12 +68,13 @@ type Config struct {
 	OutageBackoff outbox.Backoff
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, -1 unlimited.
 	MaxAttempts int
-	// MinDeadAge is the age below which failed attempts do not make a message dead; default 1 h, -1 no minimum. Set it
-	// above the longest outage.
+	// MinDeadAge is the minimum age, since it was written, before failed attempts can make a message dead; default 1 h,
+	// -1 no minimum. Messages that are older when they first fail, such as delayed or requeued ones, die after
+	// MaxAttempts.
 	MinDeadAge time.Duration
-	// DeadLetterTopic gets a copy of each message that dies, in the same transaction; default none. The copy has a UUID
-	// of its own and the metadata of package middleware's dead letters. It is published with the key of the message, in
-	// no order. A forwarder must publish this topic, and the role needs a writer's grants.
+	// DeadLetterTopic gets a dead letter for each message that dies, in the same transaction; default none. It has a
+	// UUID of its own and the metadata of package middleware's dead letters. It is published with the key of the
+	// message, in no order. A forwarder must publish this topic, and the role needs a writer's grants.
 	DeadLetterTopic string
 	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded; default
 	// off.
@@ -80,14 +82,14 @@ type Config struct {
 	// Retention is how long published messages are kept; default 7 days, -1 deletes them immediately. Deleted messages
 	// cannot be replayed or reconciled.
 	Retention time.Duration
-	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A copy that arrives
-	// later is handled again: keep it above the broker's retention and your longest delay. Messages that first failed
-	// longer ago and were not handled since are forgotten too; dead ones stay.
+	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A duplicate that
+	// arrives later is handled again: keep it above the broker's retention and your longest delay. Messages that first
+	// failed longer ago and were not handled since are forgotten too; dead ones stay.
 	InboxRetention time.Duration
 	// DeadRetention is how long dead messages of the outbox and the inbox are kept before they are discarded. Default
-	// 0, forever. That is as an operator does: with an entry in the audit log, and deleted after Retention or
-	// InboxRetention. A key that is blocked by BlockKeyOnDead goes on. They are looked for once an hour. The role needs
-	// an admin's grants.
+	// 0, forever. They are discarded as if by an operator: the audit log gets an entry, and the rows are deleted after
+	// Retention or InboxRetention. A key that is blocked by BlockKeyOnDead goes on. They are looked for once an hour.
+	// The role needs an admin's grants.
 	DeadRetention time.Duration
 	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration

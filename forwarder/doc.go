@@ -21,9 +21,10 @@
 //
 // A PublishError, or Config.Classify, gives the verdict. Unavailable pauses the topic without counting attempts and
 // probes it. Retry counts an attempt and blocks the key until the next one. Permanent makes the message dead
-// immediately. After MaxAttempts, and at least MinDeadAge old, a message is dead, and its dead letter is written in the
-// same statement if Config.DeadLetterTopic is set. Without a verdict a circuit breaker decides: each of the first four
-// messages that fail in a row is charged an attempt, the fifth pauses the topic.
+// immediately. After MaxAttempts, and MinDeadAge after it was written, a message is dead, and its dead letter is
+// written in the same statement if Config.DeadLetterTopic is set. Without a verdict a circuit breaker decides: failures
+// of up to four different messages without a success are counted, the fifth message pauses the topic.
+// docs/guides/failures.md has a table of which failures count.
 //
 // Publish must not return nil before the broker has the message, and must send a key to the same partition or queue
 // each time. Packages kafka, nats and amqp do so, watermill-amqp does not: docs/start/rabbitmq.md. WithVerdicts

@@ -16,7 +16,7 @@ var (
 		"messages would loop forever: pass the broker's publisher")
 
 	// ErrPublishTimeout is the error of a publish that took longer than Config.PublishTimeout. It goes to
-	// Config.Classify and, if it is charged, into the message's last_error.
+	// Config.Classify and, if it is counted, into the message's last_error.
 	//
 	// Cure: check the broker; if it is slow, raise Config.PublishTimeout.
 	ErrPublishTimeout = errors.New("forwarder: publish timed out")

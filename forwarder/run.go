@@ -73,7 +73,7 @@ func (e *engine) run(ctx context.Context) error {
 	e.keeper.leave()
 	if left > 0 {
 		// Cause: publishes took longer than CloseTimeout.
-		// Cure: raise CloseTimeout above PublishTimeout; inboxes skip the copies.
+		// Cure: raise CloseTimeout above PublishTimeout; inboxes skip the duplicates.
 		e.logger.Error("stopped during publishes: those messages are published again",
 			context.DeadlineExceeded, watermill.LogFields{"messages": left})
 	}

@@ -97,7 +97,7 @@ func (s *settler) giveUp(ctx context.Context) {
 	}
 	s.e.step(func(_ time.Time, m *machine.Machine) { m.Unsettled(published, failed) })
 	// Cause: the database.
-	// Cure: inboxes skip the copies.
+	// Cure: inboxes skip the duplicates.
 	s.e.logger.Error("stopped before all results were written: those messages are published again", errStopped,
 		watermill.LogFields{"messages": left})
 }

@@ -14,13 +14,13 @@ import (
 type Verdict int
 
 const (
-	// Unknown is the verdict on an unrecognised error. A circuit breaker decides: a message that fails while others are
-	// published is charged an attempt, as with Retry; if every publish fails, the topic pauses, as with Unavailable.
+	// Unknown is the verdict on an unrecognised error. A circuit breaker decides: the attempt is counted, as with
+	// Retry, until five different messages have failed without a success; then the topic pauses, as with Unavailable.
 	// docs/guides/failures.md has the rule.
 	Unknown Verdict = iota
-	// Retry charges the message an attempt and retries it after a backoff; its key is blocked meanwhile.
+	// Retry counts an attempt and retries the message after a backoff; its key is blocked meanwhile.
 	Retry
-	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is charged, and one probe at
+	// Unavailable blames the broker: the message's topic pauses with a backoff, no attempt is counted, and one probe at
 	// a time tests it.
 	Unavailable
 	// Permanent makes the message dead immediately. It is also the verdict on outbox.Poison.

@@ -81,7 +81,7 @@ func (w *worker) publish() {
 		guard(func() { err = e.send(call, d, msg) }, func(failed error) {
 			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
 			// Cause: a bug of the publisher; see the field stack.
-			// Cure: an attempt is charged and the message retried.
+			// Cure: the attempt is counted and the message retried.
 			e.logger.Error("publisher panicked", err, watermill.LogFields{
 				"topic": r.Topic, "id": r.ID, "stack": string(debug.Stack()),
 			})

@@ -106,7 +106,7 @@ func (p *partition) run() {
 			p.stop()
 		case <-p.grace:
 			// Cause: handlers were too slow.
-			// Cure: an inbox skips the copies.
+			// Cure: an inbox skips the duplicates.
 			p.logger.Error("handlers did not end in time: their messages are delivered again: "+
 				"raise RevokeTimeout or CloseTimeout, or make them faster", context.DeadlineExceeded,
 				watermill.LogFields{"handlers": p.running})

@@ -47,7 +47,7 @@ func (o *outcomes) classify(err error) (decision outbox.Decision) {
 // stack.
 func (o *outcomes) tellPanic(ctx context.Context, msg *message.Message, p any) {
 	// Cause: a bug of the handler or a callback; see the field stack.
-	// Cure: the message is dead, or was a copy.
+	// Cure: the message is dead, or was a duplicate.
 	o.logger.Error("handler panicked: its message is acked: fix what the stack names", core.Panicked(p),
 		fieldsOf(ctx, msg).Add(watermill.LogFields{"stack": string(debug.Stack())}))
 }

@@ -27,7 +27,8 @@
 // A failed handler leaves no writes behind. Its message is nacked after OutcomesConfig.Backoff and redelivered. After
 // ten failed attempts, and at least an hour after the first, it is dead and published to the dead-letter topic.
 // outbox.Poison makes it dead immediately; outbox.RetryAfter retries without counting the attempt. Serialization
-// failures and deadlocks are retried immediately. Handlers must not end the transaction: outbox.ErrTxEnded.
+// failures and deadlocks are retried after 10 ms, doubling to 1 s. Handlers must not end the transaction:
+// outbox.ErrTxEnded.
 //
 // With a broker that delivers one message of a partition at a time, such as watermill-kafka, a failing message stops
 // its partition until it succeeds or is dead.

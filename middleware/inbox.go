@@ -34,12 +34,12 @@ type InboxConfig struct {
 	// Key identifies the message; default: its UUID. An empty key, or one over 1 KiB, makes the message poison; an
 	// error fails it.
 	Key func(msg *message.Message) (string, error)
-	// CheckContent compares a copy's payload with the handled one's, by SHA-256; default off. A different copy is
+	// CheckContent compares a duplicate's payload with the handled one's, by SHA-256; default off. A different one is
 	// acked, logged as an error, reported as observe.Mismatch and passed to OnMismatch. It costs a round trip for each
-	// copy.
+	// duplicate.
 	CheckContent bool
-	// OnMismatch gets copies with other content, in the transaction, with CheckContent; default none. An error fails
-	// the copy; once it is dead, its letter is all that is kept of it.
+	// OnMismatch gets duplicates with other content, in the transaction, with CheckContent; default none. An error
+	// fails the duplicate; once it is dead, its dead letter is all that is kept of it.
 	OnMismatch func(ctx context.Context, msg *message.Message) error
 }
 

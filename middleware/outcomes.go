@@ -33,7 +33,7 @@ type OutcomesConfig struct {
 	// MinDeadAge if a failing message blocks its partition. Without Inbox there is no limit. For queue.Subscriber
 	// StoreConfig.MaxAttempts applies.
 	MaxAttempts int
-	// MinDeadAge is how long after its first failure a message may be dead; default 1 h, -1 immediately.
+	// MinDeadAge is the minimum time between a message's first failure and its death; default 1 h, -1 none.
 	MinDeadAge time.Duration
 	// Backoff is the wait before a nack; default 100 ms doubling to 10 s. The message keeps its slot: keep Max below
 	// the broker's ack deadline. Messages of this module's subscribers are nacked immediately, as their own Backoff
@@ -80,13 +80,13 @@ func (c OutcomesConfig) validate() error {
 //   - outbox.ErrPoison, outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published to
 //     the dead-letter topic through the outbox, in one new transaction, then acked.
 //   - outbox.RetryAfter: nacked after the wait, or after OutcomesConfig.Backoff.Max if that is less; no attempt is
-//     charged. An earlier redelivery to this process waits, and the handler is not called.
+//     counted. An earlier redelivery to this process waits, and the handler is not called.
 //   - A wiring mistake (a middleware missing or misplaced, no publish topic, outbox.ErrTxKind, outbox.ErrOtherDB):
-//     nacked after a growing wait; no attempt is charged, and an error line once a minute names the cure.
+//     nacked after a growing wait; no attempt is counted, and an error line once a minute names the cure.
 //   - Any other error: the attempt and the error are recorded in the inbox, and the message is nacked after
 //     OutcomesConfig.Backoff. Messages of our own subscribers are nacked immediately, because those have a backoff.
 //
-// If a dead letter cannot be written, the message is nacked, with the reason in the inbox. If a copy was processed
+// If a dead letter cannot be written, the message is nacked, with the reason in the inbox. If a duplicate was processed
 // meanwhile or is dead, the message is acked as a duplicate. A message from the dead-letter topic itself gets no
 // letter: it is nacked, with an error line each time, until its handler is fixed. Messages of queue.Subscriber and
 // forwarder.Subscriber are marked dead in their own table. If a handler ended its transaction (outbox.ErrTxEnded) and
@@ -136,7 +136,7 @@ type outcomes struct {
 }
 
 // handle calls the handler, and again if the message of a forwarder.Subscriber must be handled later: a nack would
-// charge an attempt.
+// count an attempt.
 func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if err := o.tooEarly(msg); err != nil {
 		return nil, err

@@ -81,7 +81,7 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 	if o.lines.Allow("miswired " + name) {
 		// Cause: a middleware is missing or misplaced, the handle is wrong, or there is no publish topic.
 		// Cure: the error says which.
-		o.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",
+		o.logger.Error("handler is wired wrongly: its messages are retried, no attempt is counted: fix the program",
 			err, fieldsOf(ctx, msg).Add(watermill.LogFields{"wait": wait}))
 	}
 	return wait

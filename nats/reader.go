@@ -100,7 +100,7 @@ func (r *reader) run() error {
 		case <-r.grace:
 			if r.term != nil && r.term.running > 0 {
 				// Cause: handlers were too slow.
-				// Cure: an inbox skips the copies.
+				// Cure: an inbox skips the duplicates.
 				r.logger.Error("handlers did not end in time: their messages are delivered again: "+
 					"raise CloseTimeout, or make them faster", context.DeadlineExceeded,
 					watermill.LogFields{"handlers": r.term.running})

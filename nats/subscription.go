@@ -53,7 +53,7 @@ func (s *subscription) run() {
 	defer s.deliverer.Close()
 	if !inbound.RunWithGrace(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.connect) {
 		// Cause: the server does not answer, or Key hangs.
-		// Cure: the inbox skips the copies.
+		// Cure: the inbox skips the duplicates.
 		s.logger.Error("reading from JetStream did not end in time: a standby takes over after 4/3 of AckWait: "+
 			"check the server, and whether Key hangs", context.DeadlineExceeded, nil)
 	}

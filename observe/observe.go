@@ -92,7 +92,7 @@ const (
 	Mismatch                  // reported besides Duplicate: its content differs from that of the processed message
 	RolledBack                // rolled back on request (outbox.SetRollbackOnly) and acked
 	Dead                      // rolled back, a dead letter written, and acked
-	Postponed                 // rolled back, and delivered again later without a charge (outbox.RetryAfter)
+	Postponed                 // rolled back, and delivered again later, no attempt counted (outbox.RetryAfter)
 )
 
 // String returns the outcome in lower case, for logs and metrics.
@@ -129,7 +129,7 @@ type PublishObserver interface {
 type PublishStart struct {
 	DB, Scope, Topic string
 	Message          *message.Message // a new one for each attempt
-	// 1 until one fails by the message's fault: while a broker is unavailable none is charged
+	// 1 until one fails by the message's fault: while a broker is unavailable none is counted
 	Attempt    int
 	Probe      bool      // it tests whether a broker that was unavailable works again
 	EnqueuedAt time.Time // when it was written, on the database's clock
@@ -146,8 +146,8 @@ type PublishEnd struct {
 	Duration               time.Duration
 	Err                    error
 	// Verdict on Err is "retry", "unavailable", "permanent" or "unknown"; for "unknown" the circuit breaker decides. It
-	// is empty if Err is nil, or if the forwarder stopped or lost the message's lane before a result; then nothing is
-	// charged.
+	// is empty if Err is nil, or if the forwarder stopped or lost the message's lane before a result; then no
+	// attempt is counted.
 	Verdict string
 }
 

@@ -28,11 +28,11 @@ const (
 	buryCrashes = 3
 )
 
-// bury calls OnDead and marks a message dead, both or neither. Charge reports whether this attempt counts.
+// bury calls OnDead and marks a message dead, both or neither. counted reports whether this attempt counts.
 //
-// OnDead comes first, because it may take long: a call that stores a copy of a message waits for a transaction that has
-// marked it dead, and so do the calls whose items are stored together with the copy.
-func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome {
+// OnDead comes first, because it may take long: a call that stores a duplicate of a message waits for a transaction that has
+// marked it dead, and so do the calls whose items are stored together with the duplicate.
+func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome {
 	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))
 	defer cancel()
 	err := errGoexit
@@ -55,7 +55,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, charge bool) observe.Outcome 
 		if err := d.onDead(ctx, c, cause); err != nil {
 			return err
 		}
-		n, err := d.store.fail(ctx, Fail{Owner: c.loop.owner, Reason: text.OfError(cause)}, charge, c.ID)
+		n, err := d.store.fail(ctx, Fail{Owner: c.loop.owner, Reason: text.OfError(cause)}, counted, c.ID)
 		if err == nil && n == 0 && d.cfg.OnDead == nil { // otherwise OnDead has settled it in another way
 			err = ErrLeaseLost
 		}
@@ -102,11 +102,11 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 }
 
 // buryUnhandled is bury for a message whose handler is not called. Observers see it as a failed message.
-func (d *Dispatcher) buryUnhandled(c *claimed, cause error, charge bool) {
+func (d *Dispatcher) buryUnhandled(c *claimed, cause error, counted bool) {
 	_, ended := d.store.started(c.loop.work, d.cfg.Service, &c.Message)
 	outcome := observe.Failed
 	defer func() { ended(outcome, 0, cause) }() // even if OnDead ends the goroutine
-	outcome = d.bury(c, cause, charge)
+	outcome = d.bury(c, cause, counted)
 }
 
 // buryExpired buries expired messages, as many as there are slots for, and reports whether there may be more: it used

@@ -38,9 +38,9 @@ const (
 // to 10,000, or a negative MaxBytes.
 //
 // Messages whose lease has ended are given back first, as by ReapExpired, about once a second. If an error is returned
-// after messages were claimed, they are retried when the lease ends, with a charge. If the database refuses the update
-// of a message because of a constraint or trigger on the table, the message is left out with an error line, and tried
-// again after a growing wait; in a transaction of the caller Claim returns the error instead.
+// after messages were claimed, they are retried when the lease ends, which counts an attempt. If the database refuses
+// the update of a message because of a constraint or trigger on the table, the message is left out with an error line,
+// and tried again after a growing wait; in a transaction of the caller Claim returns the error instead.
 //
 // Order is not promised. Concurrent claims take different messages.
 func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {

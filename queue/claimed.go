@@ -244,15 +244,15 @@ func (c *claimed) ack() {
 	c.loop.acks.batcher.add(c)
 }
 
-// abandon charges the attempt, unless it was already charged: when the lease expired, or by this very statement if its
-// answer was lost. It returns how many messages it charged.
+// abandon counts the attempt, unless it was already counted: when the lease expired, or by this very statement if its
+// answer was lost. It returns how many messages it changed.
 func (c *claimed) abandon(err error) int {
 	return c.insist("abandon", func(ctx context.Context) (int, error) {
 		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempts, c.ID)
 	})
 }
 
-// diedOf reports whether this charge made the message dead although its answer was lost.
+// diedOf reports whether this attempt made the message dead although its answer was lost.
 func (c *claimed) diedOf(err error) bool {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
@@ -260,7 +260,7 @@ func (c *claimed) diedOf(err error) bool {
 	return failed == nil && msg.State == Dead && msg.Attempts == c.Attempts+1 && msg.LastError == reason(text.OfError(err))
 }
 
-// release gives the message back without a charge.
+// release gives the message back without counting an attempt.
 func (c *claimed) release(delay time.Duration, why string) {
 	c.insist("release", func(ctx context.Context) (int, error) {
 		return c.loop.store.postpone(ctx, c.loop.owner, delay, why, c.ID)

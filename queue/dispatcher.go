@@ -53,8 +53,8 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 }
 
 // Run handles messages until ctx ends or Close is called, and returns nil when everything that it started has ended.
-// Once ended, it claims nothing more, gives back messages that have not begun without a charge, and waits for handlers.
-// After DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
+// Once ended, it claims nothing more, gives back messages that have not begun, counting no attempt, and waits for
+// handlers. After DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
 //
 // It returns an error before it handles anything if the database does not answer or has no table; outbox.ErrRunning and
 // outbox.ErrClosed. Errors after the start are logged and retried.
@@ -169,10 +169,10 @@ func (d *Dispatcher) putOff(c *claimed) {
 	fields := c.fields().Add(watermill.LogFields{"wait": wait.String()})
 	if warn {
 		// Cause: no handler of this process has it.
-		d.logger.Info("warning: no handler for the topic: its messages stay, and are charged no attempt: "+
+		d.logger.Info("warning: no handler for the topic: its messages stay, no attempt is counted: "+
 			"add it to DispatcherConfig.Handlers, or set DefaultHandler", fields)
 	} else {
-		d.logger.Debug("no handler for the topic: the message stays, and is charged no attempt", fields)
+		d.logger.Debug("no handler for the topic: the message stays, no attempt is counted", fields)
 	}
 	c.release(wait, errNoHandler.Error())
 	if wait == 0 {

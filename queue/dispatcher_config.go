@@ -16,7 +16,7 @@ type DispatcherConfig struct {
 	// Handlers are the handlers by topic. Required, unless DefaultHandler is set.
 	Handlers map[string]Handler
 	// DefaultHandler handles all other topics; its Concurrency must be 0. Without it their messages are left to other
-	// processes, wait without a charged attempt, and cause a warning a minute for each topic.
+	// processes, wait without a counted attempt, and cause a warning a minute for each topic.
 	DefaultHandler Handler
 	// Concurrency is the number of messages handled concurrently; default 16. A handler in a transaction needs a
 	// connection; the dispatcher two or three more.
@@ -30,14 +30,15 @@ type DispatcherConfig struct {
 	// LeaseTTL is how long messages of a dead process wait; default 30 s, at least 1 s. It is renewed while a handler
 	// runs.
 	LeaseTTL time.Duration
-	// PollInterval is the delay without a notification; default 500 ms. It grows tenfold while there is nothing to do,
-	// which is how late a delayed message may be.
+	// PollInterval is how often the table is polled when no notification arrives; default 500 ms. It grows tenfold
+	// while there is nothing to do, which is how late a delayed message may be.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection of its own; default off. Set it behind a transaction
 	// pooler.
 	DisableListen bool
-	// CloseTimeout is how long Run waits for handlers before it ends their contexts; default 30 s. Keep it below the
-	// time after which the process is killed.
+	// CloseTimeout is how long Run waits for handlers before it ends their contexts; default 30 s. Under
+	// outbox.Run the shorter RunConfig.CloseTimeout, 25 s, ends the wait. Without it, allow the process more time
+	// before it is killed.
 	CloseTimeout time.Duration
 	// CleanInterval is how often messages past StoreConfig.Retention are deleted; default 1 min, -1 never.
 	CleanInterval time.Duration

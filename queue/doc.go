@@ -10,12 +10,12 @@
 //
 // # Promises
 //
-// A message is stored once under the ID that its sender gave it: a copy is not stored again. The handler's writes and
-// the ack are one transaction. If it fails, the message is retried later, until it succeeds or is dead. A Detached
+// A message is stored once under the ID that its sender gave it: a duplicate is not stored again. The handler's writes
+// and the ack are one transaction. If it fails, the message is retried later, until it succeeds or is dead. A Detached
 // handler runs outside a transaction, under a lease that is renewed, and may run again after a crash.
 //
-// A claimed message belongs to one owner until its lease ends; if its process dies, the message is released and charged
-// one attempt.
+// A claimed message belongs to one owner until its lease ends; if its process dies, the message is released, and one
+// attempt is counted.
 //
 // Order is not promised. For order per key use a second set of outbox tables and forwarder.Subscriber:
 // docs/guides/queue.md has the recipe.

@@ -19,8 +19,8 @@ import (
 type Handler struct {
 	// Handle handles a message. Nil marks it done. After an error it is retried after StoreConfig.Backoff, up to
 	// StoreConfig.MaxAttempts times. outbox.Poison(err) makes it dead immediately, outbox.RetryAfter(err, wait) retries
-	// it without a charge, and an error that wraps outbox.ErrAlreadyProcessed marks it done. A panic counts as an
-	// error. Handle must be safe for concurrent use, and return when the context ends.
+	// it without counting an attempt, and an error that wraps outbox.ErrAlreadyProcessed marks it done. A panic counts
+	// as an error. Handle must be safe for concurrent use, and return when the context ends.
 	//
 	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, PublishContext of
 	// a Publisher). The ack is the first statement of that transaction, so Handle's writes are committed exactly once.
@@ -195,7 +195,7 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 	case context.Cause(c.loop.work) == errStopped:
 		// Cause: it took longer than CloseTimeout.
 		// Cure: raise it, or shorten handlers.
-		d.logger.Error("handler interrupted at the end of CloseTimeout: the message is released, and charged no attempt",
+		d.logger.Error("handler interrupted at the end of CloseTimeout: the message is released, no attempt is counted",
 			err, fields)
 		c.release(0, "")
 		return observe.Failed
@@ -208,7 +208,7 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 	if !begun {
 		// Cause: the pool is full, or the database.
 		// Cure: raise pool_max_conns or lower Concurrency.
-		d.logger.Error("no transaction for the handler: the message is retried, and charged no attempt", err, fields)
+		d.logger.Error("no transaction for the handler: the message is retried, no attempt is counted", err, fields)
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 		return observe.Failed
 	}
@@ -249,7 +249,7 @@ func miswired(err error) bool {
 	return errors.Is(err, outbox.ErrTxKind) || errors.Is(err, outbox.ErrOtherDB)
 }
 
-// postpone gives a message back without a charge.
+// postpone gives a message back without counting an attempt.
 func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe.Outcome {
 	fields := c.fields()
 	fields["wait"] = wait
@@ -259,7 +259,7 @@ func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe
 		if d.store.lines.Allow("miswired " + c.Topic) {
 			// Cause: a middleware is missing or misplaced, the handle is wrong, or there is no publish topic.
 			// Cure: the error says which.
-			d.logger.Error("handler is wired wrongly: its messages are retried, and charged no attempt: fix the program",
+			d.logger.Error("handler is wired wrongly: its messages are retried, no attempt is counted: fix the program",
 				err, fields)
 		}
 	} else {

@@ -37,8 +37,8 @@ type Item struct {
 	Payload []byte
 	// Metadata must be valid UTF-8 without NUL, and at most 1 MiB as JSON.
 	Metadata message.Metadata
-	// Hash identifies the content, normally SHA256(Payload), to distinguish copies from other messages with the same
-	// ID. It may be empty.
+	// Hash identifies the content, normally SHA256(Payload), to distinguish duplicates from other messages with the
+	// same ID. It may be empty.
 	Hash []byte
 	// DueAt is when the message may be handled; zero or past: immediately.
 	DueAt time.Time
@@ -53,7 +53,7 @@ type State string
 const (
 	Seen       State = "seen"       // it came by, and is not stored
 	Processing State = "processing" // it is stored, and waits for a handler or is being handled
-	Done       State = "done"       // it was handled; its copies are known
+	Done       State = "done"       // it was handled; its duplicates are known
 	Dead       State = "dead"       // it failed for good, or expired
 )
 
@@ -65,7 +65,7 @@ type Message struct {
 	State State
 	// Attempts counts the failed attempts, including those of processes that died. It is 0 at the first.
 	Attempts int
-	// FirstSeenAt and LastSeenAt are when it was first and last stored, by the database's clock. Copies that arrive
+	// FirstSeenAt and LastSeenAt are when it was first and last stored, by the database's clock. Duplicates that arrive
 	// while the message is being handled do not count.
 	FirstSeenAt, LastSeenAt time.Time
 	// LastError is the error of the last attempt, at most 1 KiB.

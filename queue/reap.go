@@ -86,7 +86,7 @@ func (p reapPlace) orFirst(first reapPlace) reapPlace {
 	return p
 }
 
-// ReapExpired gives back messages whose lease has ended, with the charge and the wait of Abandon, and marks messages
+// ReapExpired gives back messages whose lease has ended, counting an attempt as Abandon does, and marks messages
 // dead that have expired and have no owner. It returns the number of messages, even with an error.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
 	_, n, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}})

@@ -20,13 +20,13 @@ func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, nil, s.cfg.KeepPayload)
 }
 
-// Abandon charges messages a failed attempt; they are retried after Abandon.Delay or StoreConfig.Backoff, and dead
-// after StoreConfig.MaxAttempts. Otherwise it is like Ack.
+// Abandon counts a failed attempt of each message; they are retried after Abandon.Delay or StoreConfig.Backoff, and
+// dead after StoreConfig.MaxAttempts. Otherwise it is like Ack.
 func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) {
 	return s.abandon(ctx, a, nil, ids...)
 }
 
-// abandon charges only messages with this number of failed attempts; nil = any number.
+// abandon changes only messages with this number of failed attempts; nil = any number.
 func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID) (int, error) {
 	if a.Delay < 0 {
 		return 0, fmt.Errorf("%w: Abandon.Delay is %s: use 0 for StoreConfig.Backoff", ErrInvalid, a.Delay)
@@ -39,15 +39,15 @@ func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID)
 		s.maxAttempts(), attempts)
 }
 
-// Fail charges messages their last failed attempt and marks them dead. Otherwise it is like Ack.
+// Fail counts a last failed attempt of each message and marks them dead. Otherwise it is like Ack.
 func (s *Store) Fail(ctx context.Context, f Fail, ids ...ID) (int, error) {
 	return s.fail(ctx, f, true, ids...)
 }
 
 // fail may leave the attempts unchanged.
-func (s *Store) fail(ctx context.Context, f Fail, charge bool, ids ...ID) (int, error) {
+func (s *Store) fail(ctx context.Context, f Fail, counted bool, ids ...ID) (int, error) {
 	attempts := 0
-	if charge {
+	if counted {
 		attempts = 1
 	}
 	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, nil, reason(f.Reason), attempts)
@@ -63,7 +63,8 @@ func (s *Store) hold(ctx context.Context, owner Owner, id ID) (ours bool, crashe
 	return ours, crashes, err
 }
 
-// Release gives messages back without a charge; any owner can claim them immediately. Otherwise it is like Ack.
+// Release gives messages back without counting an attempt; any owner can claim them immediately. Otherwise it is like
+// Ack.
 func (s *Store) Release(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.postpone(ctx, owner, 0, "", ids...)
 }

@@ -32,11 +32,11 @@ type StoreConfig struct {
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 unlimited.
 	MaxAttempts int
 	// Retention is how long done messages are kept; default 30 days, -1 forever. It is also that of messages that were
-	// only seen. A copy that arrives later is handled again.
+	// only seen. A duplicate that arrives later is handled again.
 	Retention time.Duration
-	// DeadRetention is how long dead messages are kept before they are discarded. Default 0, forever. That is as an
-	// operator does: with an entry in the audit log, and deleted after Retention. A Dispatcher looks for them once an
-	// hour. The role needs an admin's grants.
+	// DeadRetention is how long dead messages are kept before they are discarded. Default 0, forever. They are
+	// discarded as if by an operator: the audit log gets an entry, and the rows are deleted after Retention. A
+	// Dispatcher looks for them once an hour. The role needs an admin's grants.
 	DeadRetention time.Duration
 }
 

@@ -26,12 +26,13 @@ type SubscriberConfig struct {
 	// AckTimeout bounds a delivery; then its context ends and the message has failed. Default -1, no limit.
 	AckTimeout time.Duration
 	// CloseTimeout is how long the end of a subscription waits for acks; default 5 s. Then messages are released
-	// without a charge.
+	// without counting an attempt.
 	CloseTimeout time.Duration
 
 	// LeaseTTL is how long messages of a dead process wait; default 30 s, at least 1 s.
 	LeaseTTL time.Duration
-	// PollInterval is the delay without a notification; default 500 ms. It grows tenfold while there is nothing to do.
+	// PollInterval is how often the table is polled when no notification arrives; default 500 ms. It grows tenfold
+	// while there is nothing to do.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection; default off.
 	DisableListen bool
@@ -62,11 +63,11 @@ func (c SubscriberConfig) validate() error {
 
 // Subscriber delivers stored messages as a message.Subscriber to a Router's handlers. An ack marks the message done. A
 // nack retries it after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the message
-// is marked done in the handler's transaction; behind middleware.Stack an attempt without a connection is not charged.
+// is marked done in the handler's transaction; behind middleware.Stack an attempt without a connection is not counted.
 // The UUID is the message ID; MessageFromContext has the rest.
 //
 // Each dead message is logged as an error and reported as observe.Dead. Only middleware.Outcomes writes dead letters;
-// while a letter cannot be written, the message is delivered again after a minute, without a charge.
+// while a letter cannot be written, the message is delivered again after a minute, without counting an attempt.
 //
 // Subscribers of a topic, in any number of processes, share its messages, without order. Each message is for one
 // consumer: a second consumer needs its own messages, with another topic and source. It is safe for concurrent use.
@@ -224,7 +225,7 @@ func (s *subscription) deliver(c *claimed) {
 	}
 }
 
-// nacked charges the attempt, unless there was no connection for the handler's transaction, the dead letter could not
+// nacked counts the attempt, unless there was no connection for the handler's transaction, the dead letter could not
 // be written, or the handler requested a later retry. It changes nothing if the message is done, or has another owner.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
@@ -245,7 +246,7 @@ func (s *subscription) nacked(c *claimed) {
 	}
 }
 
-// failed charges the attempt, and reports the message as dead if that was the last one.
+// failed counts the attempt, and reports the message as dead if that was the last one.
 func (s *subscription) failed(c *claimed, err error) {
 	msg := c.Message
 	msg.Attempts++

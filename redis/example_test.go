@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/redis"
 )
 
-// The connection was lost: the topic pauses, and no message is charged an attempt.
+// The connection was lost: the topic pauses, and no attempt is counted.
 func ExampleClassify() {
 	fmt.Println(redis.Classify(fmt.Errorf("cannot xadd message: %w", io.EOF)))
 	// Output: unavailable

@@ -1,5 +1,5 @@
 // Command kafka is a whole service on Kafka: it books each order once and publishes an event for it. An order that
-// keeps failing delays only the later orders of its customer. Start it several times: the processes share the
+// keeps failing delays only later messages with its Kafka key. Start it several times: the processes share the
 // partitions.
 //
 //	DATABASE_URL=postgres://me:secret@localhost/shop?pool_max_conns=20 KAFKA_BROKERS=localhost:9092 go run ./kafka

@@ -1,5 +1,5 @@
 // Command nats is a whole service on NATS JetStream: it books each order once and publishes an event for it. An order
-// that keeps failing delays only the later orders of its customer. Start it twice: the second process is on standby.
+// that keeps failing delays only later messages of its ordering key. Start it twice: the second process is on standby.
 //
 //	DATABASE_URL=postgres://me:secret@localhost/shop NATS_URL=nats://localhost:4222 go run ./nats
 package main
