@@ -242,6 +242,29 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 	})
 }
 
+// TestBatchRolledBack: observers see that a batch was rolled back on request, as they do of a single message. An error
+// that says so of something else is a failure.
+func TestBatchRolledBack(t *testing.T) {
+	extended(t)
+	h := onPgx(t)
+	obs := &seen{}
+	handle, err := middleware.Batch(h.seenBy(t, obs).db, middleware.BatchConfig{
+		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxWait: 100 * time.Millisecond,
+		Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: -1}},
+	}, func(ctx context.Context, msgs []*message.Message) error {
+		if string(msgs[0].Payload) == "fails" {
+			return fmt.Errorf("another transaction: %w", outbox.ErrRolledBack)
+		}
+		return outbox.SetRollbackOnly(ctx)
+	}, nil)
+	require.NoError(t, err)
+	require.NoError(t, handle(newMessages(1)[0]))
+	require.Len(t, obs.ends(), 1)
+	assert.Equal(t, observe.RolledBack, obs.ends()[0].Outcome)
+	assert.Zero(t, h.count(t, "select count(*) from inbox"))
+	require.ErrorIs(t, handle(message.NewMessage(watermill.NewUUID(), []byte("fails"))), outbox.ErrRolledBack)
+}
+
 // TestBatchGivesUpWhatWaits: a message that is in no batch yet is nacked when its context ends.
 func TestBatchGivesUpWhatWaits(t *testing.T) {
 	t.Parallel()

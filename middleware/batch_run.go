@@ -56,10 +56,11 @@ type batchState int
 const (
 	unclaimed batchState = iota // it goes alone
 	ours
-	handled // before
+	handled    // before
+	rolledBack // by outbox.SetRollbackOnly
 )
 
-// result is the outcome of a message in a batch. The zero value: it is committed, or was before.
+// result is the outcome of a message in a batch. The zero value: it is acked.
 type result struct {
 	alone bool
 	cause error // the error of a message that goes alone without a call of fn
@@ -246,7 +247,7 @@ func ofAll(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) // each half could take as long again
 }
 
-// conclude returns the result of a message whose batch was committed. End is what observers get of the batch: the first
+// conclude returns the result of a message whose batch succeeded. End is what observers get of the batch: the first
 // message takes its duration.
 func (b *batcher) conclude(one *batched, began time.Time, end *observe.HandleEnd) result {
 	outcome := observe.Processed
@@ -256,6 +257,8 @@ func (b *batcher) conclude(one *batched, began time.Time, end *observe.HandleEnd
 	case handled:
 		outcome = observe.Duplicate
 		b.logger.Debug("skipping a message that was handled before", fieldsOf(one.ctx, one.msg))
+	case rolledBack:
+		outcome = observe.RolledBack
 	}
 	b.outcomes.forget(one.ctx, one.msg)
 	if len(b.db.Observers()) > 0 {
@@ -283,7 +286,7 @@ func (b *batcher) attempt(batch []*batched) error {
 	defer b.db.HandlerStarts(b.logger)()
 	ctx, cancel := core.Lifetime(core.OutsideTx(batch[0].ctx), b.cfg.Tx.Timeout)
 	defer cancel()
-	begun := false
+	begun, succeeded := false, false
 	err := core.InTx(ctx, b.db, core.TxOptions{Isolation: b.cfg.Tx.Isolation}, func(ctx context.Context) (err error) {
 		begun = true
 		if err := b.claim(ctx, batch); err != nil {
@@ -316,10 +319,16 @@ func (b *batcher) attempt(batch []*batched) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("the handler of a batch exceeded TxConfig.Timeout: %w", ctx.Err())
 		}
+		succeeded = true
 		return nil
 	})
-	if errors.Is(err, outbox.ErrRolledBack) {
-		return nil // the same as in middleware.Tx
+	if succeeded && errors.Is(err, outbox.ErrRolledBack) { // the same as in middleware.Tx
+		for _, one := range batch {
+			if one.state == ours {
+				one.state = rolledBack
+			}
+		}
+		return nil
 	}
 	if err != nil && !begun {
 		return fmt.Errorf("%w: %w", core.ErrNotBegun, err)
