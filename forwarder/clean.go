@@ -18,6 +18,8 @@ const (
 	quickClean     = 20 * time.Millisecond
 	// cleanAgain is how often skipped rows, whose retention was not over, are checked again.
 	cleanAgain = time.Hour
+	// keepDiscarded is how long discarded messages are kept if published ones are not.
+	keepDiscarded = 24 * time.Hour
 	// forgetAfter is how long a forwarder must be dead before its row is deleted.
 	forgetAfter = time.Hour
 )
@@ -45,6 +47,10 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	if now := time.Now(); !now.Before(c.again) {
 		c.again, c.next, c.span, inOrder = now.Add(cleanAgain), c.low, firstCleanSpan, true
 	}
+	retention := e.cfg.Retention
+	if retention < 0 {
+		retention = keepDiscarded
+	}
 	done := observe.CleanEnd{Table: e.cfg.tables.Outbox}
 	started := time.Now()
 	defer func() {
@@ -58,7 +64,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 		queryCtx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 		err := drive.Collect(queryCtx, e.db, func(rows drive.Rows) error {
 			return rows.Scan(&reached, &end, &kept, &deleted)
-		}, e.sql.clean, c.next, e.cfg.Retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics), c.span, "")
+		}, e.sql.clean, c.next, retention.Seconds(), int64(cleanBatch), topicsArg(e.cfg.Topics), c.span, "")
 		cancel()
 		took := time.Since(begun)
 		if err != nil {

@@ -79,17 +79,17 @@ type Config struct {
 	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded; default
 	// off.
 	BlockKeyOnDead bool
-	// Retention is how long published messages are kept; default 7 days, -1 deletes them immediately. Deleted messages
-	// cannot be replayed or reconciled.
+	// Retention is how long published messages are kept; default 7 days, -1 deletes them immediately, and discarded ones
+	// after a day. Deleted messages cannot be replayed or reconciled.
 	Retention time.Duration
 	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A duplicate that
 	// arrives later is handled again: keep it above the broker's retention and your longest delay. Messages that first
 	// failed longer ago and were not handled since are forgotten too; dead ones stay.
 	InboxRetention time.Duration
-	// DeadRetention is how long dead messages of the outbox and the inbox are kept before they are discarded. Default
-	// 0, forever. They are discarded as if by an operator: the audit log gets an entry, and the rows are deleted after
-	// Retention or InboxRetention. A key that is blocked by BlockKeyOnDead goes on. They are looked for once an hour.
-	// The role needs an admin's grants.
+	// DeadRetention is how long dead messages of the outbox, and of the inbox unless InboxRetention is -1, are kept
+	// before they are discarded. Default 0, forever. They are discarded as if by an operator: the audit log gets an
+	// entry, and the rows are deleted after Retention or InboxRetention. A key that is blocked by BlockKeyOnDead goes
+	// on. They are looked for once an hour. The role needs an admin's grants.
 	DeadRetention time.Duration
 	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
-	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -37,9 +36,6 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: the inbox grows; without the grant, set InboxRetention to -1.
 	inbox := trouble.RetryLog{Logger: e.logger, What: "deleting old rows of the inbox"}
 	// Cause: the database.
-	// Cure: dead messages stay; without the grant, leave DeadRetention at 0.
-	dead := trouble.RetryLog{Logger: e.logger, What: "discarding dead messages past DeadRetention"}
-	// Cause: the database.
 	// Cure: the table grows.
 	keys := trouble.RetryLog{Logger: e.logger, What: "deleting expired idempotency keys"}
 	// Cause: the database.
@@ -52,7 +48,7 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: no paused topics are shown.
 	told := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
 	var published cleaner
-	var deadAt time.Time // when to look for dead messages again
+	dead := e.oldDead()
 	var paused pauses
 	var unread untaken
 	var ofHeads, ofFirsts, ofSweep machine.Pace
@@ -64,21 +60,15 @@ func (e *engine) maintain(ctx context.Context) {
 			return
 		}
 		lonely.Report(unread.poll(ctx, e))
-		if now := time.Now(); e.cfg.DeadRetention > 0 && !now.Before(deadAt) {
-			err := e.discardDead(ctx)
-			if err == nil {
-				deadAt = now.Add(clean.DeadInterval)
-			}
-			dead.Report(err)
-		}
-		if e.cfg.Retention > 0 || e.cfg.DeadRetention > 0 { // with -1 only discarded messages are left to delete
-			deleting.Report(published.clean(ctx, e))
-		}
+		deleting.Report(published.clean(ctx, e))
 		if e.cfg.InboxRetention > 0 {
 			inbox.Report(e.cleanInbox(ctx))
 		}
 		keys.Report(e.cleanKeys(ctx))
 		forget.Report(e.forgetForwarders(ctx))
+		for _, d := range dead {
+			d.Turn(ctx, deadShare)
+		}
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
 	defer tick.Stop()

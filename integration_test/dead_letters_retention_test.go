@@ -1,12 +1,14 @@
 package integration_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
@@ -120,8 +122,16 @@ func TestDeadRetentionOfTheQueue(t *testing.T) {
 	require.ErrorContains(t, err, "an admin, or leave DeadRetention at 0")
 	assert.EqualValues(t, 1, n)
 	owner.exec(t, `GRANT "`+role(owner)+`admin" TO "`+role(owner)+`worker"`)
-	_, err = store.Clean(t.Context())
+	n, err = store.Clean(t.Context())
 	require.NoError(t, err)
+	assert.Zero(t, n, "it tries again in an hour")
+	store = newStore(t, h, queue.StoreConfig{DeadRetention: time.Hour})
+	require.ErrorIs(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+		if _, err := store.Clean(ctx); err != nil {
+			return err
+		}
+		return outbox.SetRollbackOnly(ctx)
+	}), outbox.ErrRolledBack)
 	assertDiscardedOnce(t, newAdmin(t, owner), admin.Queue)
 	msg := got(t, store, queue.ID{Source: "shop", MessageID: "old"})
 	assert.Equal(t, queue.Done, msg.State)

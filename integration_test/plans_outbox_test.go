@@ -122,6 +122,10 @@ func plannedStatements() []planned {
 			name: "CleanPublished", sql: sqltext.CleanPublished,
 			args: []any{int64(0), 3600.0, int64(1000), []string{}, int64(65536), ""}, indexes: []string{"outbox_pkey"},
 		},
+		{
+			name: "OldDead", sql: sqltext.Outbox.OldDead, indexes: []string{"outbox_dead_topics"},
+			args: []any{int64(1000), []string{}, "events", "-infinity", "", int64(1), 3600.0},
+		},
 	}
 }
 

@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -18,21 +17,16 @@ const cleanTimeout = 30 * time.Second
 
 // Clean deletes messages that have been done for longer than StoreConfig.Retention, and those that AlreadyProcessed
 // last saw before that and that nobody worked on. It returns their number, even with an error. It works in batches,
-// each in its own transaction, and pauses between them. Before that, once an hour, it discards messages that have been
-// dead for longer than StoreConfig.DeadRetention. A Dispatcher calls it.
+// each in its own transaction, and pauses between them. Before that, once an hour and always outside the transaction in
+// ctx, it discards messages that have been dead for longer than StoreConfig.DeadRetention. A Dispatcher does the same.
 func (s *Store) Clean(ctx context.Context) (int64, error) {
-	total, _, err := s.clean(ctx, 0)
-	return total, err
+	failed := s.dead.Discard(ctx)
+	total, _, err := s.deleteOld(ctx, 0)
+	return total, errors.Join(err, failed)
 }
 
-// clean is Clean for the time of share, uninterrupted; 0 = to the end. More reports whether there may be more. Each
-// statement has its own timeout, so that a dead connection does not block forever.
-func (s *Store) clean(ctx context.Context, share time.Duration) (total int64, more bool, err error) {
-	failed := s.discardDead(ctx)
-	total, more, err = s.deleteOld(ctx, share)
-	return total, more, errors.Join(err, failed)
-}
-
+// deleteOld deletes old messages for the time of share, uninterrupted; 0 = to the end. More reports whether there may
+// be more. Each statement has its own timeout, so that a dead connection does not block forever.
 func (s *Store) deleteOld(ctx context.Context, share time.Duration) (total int64, more bool, err error) {
 	if s.cfg.Retention < 0 {
 		return 0, false, nil
@@ -60,29 +54,4 @@ func (s *Store) cleanBatch(ctx context.Context) (int, error) {
 	ctx, cancel := context.WithTimeout(ctx, cleanTimeout)
 	defer cancel()
 	return s.exec(ctx, "delete old messages", sqltext.CleanQueue, s.cfg.Retention.Seconds(), clean.Batch, "")
-}
-
-// discardDead discards messages that have been dead for longer than DeadRetention, if that is due.
-func (s *Store) discardDead(ctx context.Context) error {
-	if s.cfg.DeadRetention == 0 {
-		return nil
-	}
-	s.mu.Lock()
-	now, due := time.Now(), s.deadAt
-	s.mu.Unlock()
-	if now.Before(due) {
-		return nil
-	}
-	q, _, err := s.on(ctx)
-	if err != nil {
-		return fmt.Errorf("discard dead messages: %w", err)
-	}
-	d := clean.Dead{Store: sqltext.Queue, In: "queue", Retention: s.cfg.DeadRetention, Timeout: cleanTimeout}
-	if err := d.Discard(ctx, s.db, q, s.logger); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.deadAt = now.Add(clean.DeadInterval)
-	return nil
 }

@@ -11,8 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // fakePool is a database whose answers are those of a function: rows of values.
@@ -152,5 +154,19 @@ func TestPanicBelowIngest(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), "tracer") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestDeadRetentionThatFails: done messages are deleted as soon and as often as without it.
+func TestDeadRetentionThatFails(t *testing.T) {
+	s := fakeStore(t, func(string) ([][]any, error) { return nil, errors.New("no rights") })
+	s.cfg.Retention = -1
+	s.dead = clean.Dead{DB: s.db, Logger: s.logger, Store: sqltext.Queue, Retention: time.Hour, Timeout: time.Minute}
+	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Hour, "")
+	if cleaned := m.turn(t.Context(), true); !cleaned {
+		t.Error("it is taken for a failure to delete done messages")
+	}
+	if m.cleanAt.Before(time.Now().Add(10 * time.Minute)) {
+		t.Error("done messages are deleted more often")
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// cleanShare is how long old messages are deleted before messages of dead processes, and other databases, have their
-// turn.
+// cleanShare is how long old messages are deleted, and how long dead ones are discarded, before messages of dead
+// processes, and other databases, have their turn.
 const cleanShare = time.Second
 
 // maintainer does work that is not urgent: it gives back messages of dead processes, and deletes old done messages.
@@ -87,7 +87,8 @@ func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 	if !m.cleanDue(time.Now()) { // also after an error, which may be one of reaping alone
 		return false
 	}
-	_, more, err := m.store.clean(ctx, cleanShare)
+	discarding := m.store.dead.Turn(ctx, cleanShare)
+	_, more, err := m.store.deleteOld(ctx, cleanShare)
 	if ctx.Err() == nil {
 		m.cleaning.Report(err)
 	}
@@ -95,7 +96,7 @@ func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 		m.cleanAt = time.Now().Add(m.pause())
 		return false
 	}
-	m.cleanAt = time.Now().Add(m.cleanWait(handled, more))
+	m.cleanAt = time.Now().Add(m.cleanWait(handled, more || discarding))
 	return true
 }
 

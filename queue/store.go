@@ -10,8 +10,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
@@ -78,13 +80,13 @@ type Store struct {
 	cfg     StoreConfig
 	backoff core.Backoff
 	logger  watermill.LoggerAdapter
+	dead    clean.Dead
 
 	mu       sync.Mutex
 	cursors  map[string]*claimCursor // by topics
 	reapAt   time.Time               // when a Claim must reap again
 	reaping  bool                    // a Claim is reaping now
 	reapFrom reapPlace               // where to continue
-	deadAt   time.Time               // when to look for dead messages past DeadRetention again
 	reapTook time.Duration           // how long the last reaping took
 	// whether a trigger may leave rows unchanged, when to check for one again, and for such rows of a statement
 	triggers    bool
@@ -105,7 +107,11 @@ func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*
 	if err != nil {
 		return nil, err
 	}
-	return &Store{db: (*core.DB)(db), cfg: cfg, backoff: backoff, logger: (*core.DB)(db).Logger(logger)}, nil
+	s := &Store{db: (*core.DB)(db), cfg: cfg, backoff: backoff, logger: (*core.DB)(db).Logger(logger)}
+	s.dead = clean.Dead{
+		DB: s.db, Logger: s.logger, Store: sqltext.Queue, In: "queue", Retention: cfg.DeadRetention, Timeout: cleanTimeout,
+	}
+	return s, nil
 }
 
 // DBName returns the name of the database.

@@ -1,9 +1,11 @@
 package clean
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -12,88 +14,222 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// DeadInterval is how often dead messages past their retention are looked for. Each time some are found is an entry in
-// the audit log, which nothing deletes.
-const DeadInterval = time.Hour
+// deadInterval is the time between rounds through the dead messages. Each round that finds old ones writes to the audit
+// log, which nothing deletes.
+const deadInterval = time.Hour
 
-// Dead is a table whose dead messages are discarded after a retention.
+// maxRefused is how many messages in a row may be refused, as by a trigger, before the next round goes on behind them:
+// it may be all.
+const maxRefused = 100
+
+// endTimeout is for the end of an entry in the audit log. The context of its turn may be over.
+const endTimeout = 5 * time.Second
+
+// Dead discards the messages of a table that have been dead for longer than a retention. A round, once an hour, reads
+// each dead message once. Any number of goroutines may use it.
 type Dead struct {
+	DB        *core.DB
+	Logger    watermill.LoggerAdapter
 	Store     *sqltext.Store
-	In        string   // name of the table for the audit log: outbox, inbox or queue
-	Topics    []string // empty = all
-	Retention time.Duration
+	In        string        // name of the table for the audit log: outbox, inbox or queue
+	Topics    []string      // empty = all
+	Retention time.Duration // 0 = forever
 	Timeout   time.Duration // of each statement
+
+	mu      sync.Mutex
+	at      time.Time // when to go on
+	after   deadPlace // and where
+	size    int       // rows of a page; 0 = not begun
+	inARow  int       // messages refused in a row
+	failing *trouble.RetryLog
 }
 
-// Discard discards messages that have been dead for longer than the retention, by the statement of admin.Discard and
-// with an entry in the audit log. Messages that another session has locked wait for the next time.
-func (d Dead) Discard(ctx context.Context, db *core.DB, q drive.Querier, logger watermill.LoggerAdapter) error {
-	var entry, discarded int64
-	reason := "dead for longer than " + d.Retention.String()
-	for more := true; more; {
-		begun := time.Now()
-		owners, names, versions, err := d.find(ctx, db, q)
-		if err == nil && len(names) > 0 && entry == 0 {
-			entry, err = d.begin(ctx, db, q, reason)
-		}
-		var n int64
-		if err == nil && len(names) > 0 {
-			var blocked []byte
-			var drawn *int64
-			err = d.query(ctx, db, q, func(rows drive.Rows) error { return rows.Scan(&n, &blocked, &drawn) },
-				d.Store.Act["discard"], owners, names, []string{"dead"}, entry,
-				"discarded by "+sqltext.DeadRetention+": "+reason, versions)
-		}
-		if err != nil {
-			return fmt.Errorf("discard dead messages of the %s: %w", d.In, explainDead(err))
-		}
-		discarded += n
-		more = len(names) == Batch && n > 0 && core.Pause(ctx, time.Since(begun))
+// deadPlace is a place in the index of dead messages.
+type deadPlace struct {
+	about, at, name string // topic or consumer, time, name
+	id              int64
+}
+
+var firstDead = deadPlace{at: "-infinity"}
+
+// deadPage is what was read: the old messages among some dead ones.
+type deadPage struct {
+	owners, names []string
+	versions      []int64
+	rows, most    int // dead ones, and how many were asked for
+	last          deadPlace
+}
+
+// Turn goes on with a round that is due, for the time of share, and logs errors. It reports whether there is more.
+func (d *Dead) Turn(ctx context.Context, share time.Duration) (more bool) {
+	if !d.lockIfDue() {
+		return false
 	}
-	if entry == 0 {
+	defer d.mu.Unlock()
+	if d.failing == nil {
+		// Cause: the database.
+		// Cure: dead messages stay; without the grant, leave DeadRetention at 0.
+		d.failing = &trouble.RetryLog{Logger: d.Logger, What: "discarding dead messages past DeadRetention"}
+	}
+	more, err := d.discard(ctx, share)
+	d.failing.Report(err)
+	return more
+}
+
+// Discard goes on with a round that is due to its end, and returns the error.
+func (d *Dead) Discard(ctx context.Context) error {
+	if !d.lockIfDue() {
 		return nil
 	}
-	db.Wake()
-	logger.Info("discarded dead messages past DeadRetention", watermill.LogFields{
-		"in": d.In, "messages": discarded, "retention": d.Retention.String(), "audit_id": entry,
-	})
-	return explainDead(d.query(ctx, db, q, nil, sqltext.EndAct, entry, ""))
+	defer d.mu.Unlock()
+	_, err := d.discard(ctx, 0)
+	return err
 }
 
-func (d Dead) find(ctx context.Context, db *core.DB, q drive.Querier) (owners, names []string, versions []int64,
-	err error) {
-	topics := d.Topics
+// lockIfDue locks mu if a round is due and no other goroutine is at it.
+func (d *Dead) lockIfDue() bool {
+	if d.Retention == 0 || !d.mu.TryLock() {
+		return false
+	}
+	due := !time.Now().Before(d.at)
+	if !due {
+		d.mu.Unlock()
+	}
+	return due
+}
+
+// discard must be called with mu held. Share 0 = to the end.
+func (d *Dead) discard(ctx context.Context, share time.Duration) (more bool, err error) {
+	if d.size == 0 {
+		d.size, d.after = Batch, firstDead
+	}
+	t := deadTurn{Dead: d, reason: "dead for longer than " + d.Retention.String()}
+	begun := time.Now()
+	for more = true; more && (share == 0 || time.Since(begun) < share); {
+		began := time.Now()
+		if more, err = t.page(ctx); err != nil || more && !core.Pause(ctx, time.Since(began)) {
+			break
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		more, err = false, fmt.Errorf("interrupted: %w", ctx.Err())
+	case !more:
+		d.at, d.inARow = begun.Add(deadInterval), 0
+	}
+	if err = cmp.Or(err, t.refused); err != nil {
+		err = fmt.Errorf("discard dead messages of the %s: %w", d.In, explainDead(err))
+	}
+	return more, t.end(ctx, err)
+}
+
+// deadTurn is a part of a round, with an entry of its own in the audit log.
+type deadTurn struct {
+	*Dead
+	reason    string
+	entry     int64 // 0 = nothing was found yet
+	discarded int64
+	refused   error // the first of a single message
+}
+
+// page discards the old messages of the next page. If that fails, it halves the pages, and goes past a message that
+// fails alone. It reports whether there may be more.
+func (t *deadTurn) page(ctx context.Context) (more bool, err error) {
+	p, err := t.read(ctx)
+	if err == nil && len(p.names) > 0 && t.entry == 0 {
+		err = t.begin(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	switch err := t.change(ctx, p); {
+	case err == nil:
+		t.size = min(2*t.size, Batch)
+	case len(p.names) > 1 || ctx.Err() != nil:
+		t.size = max(1, p.rows/2)
+		return true, nil
+	default:
+		t.refused = cmp.Or(t.refused, fmt.Errorf("message %s: %w", p.names[0], err))
+		t.inARow++
+	}
+	if t.after = p.last; p.rows < p.most {
+		t.after = firstDead
+		return false, nil
+	}
+	return t.inARow < maxRefused, nil
+}
+
+func (t *deadTurn) read(ctx context.Context) (p deadPage, err error) {
+	p.last, p.most = t.after, t.size
+	topics := t.Topics
 	if topics == nil {
 		topics = []string{}
 	}
-	err = d.query(ctx, db, q, func(rows drive.Rows) error {
-		var owner, name string
+	err = t.query(ctx, func(rows drive.Rows) error {
+		var owner string
 		var version int64
-		err := rows.Scan(&owner, &name, &version)
-		owners, names, versions = append(owners, owner), append(names, name), append(versions, version)
+		var old bool
+		p.rows++
+		err := rows.Scan(&p.last.about, &p.last.at, &p.last.name, &p.last.id, &owner, &version, &old)
+		if old {
+			p.owners, p.names, p.versions = append(p.owners, owner), append(p.names, p.last.name), append(p.versions, version)
+		}
 		return err
-	}, d.Store.OldDead, d.Retention.Seconds(), int64(Batch), topics)
-	return owners, names, versions, err
+	}, t.Store.OldDead, int64(p.most), topics, t.after.about, t.after.at, t.after.name, t.after.id, t.Retention.Seconds())
+	return p, err
 }
 
-func (d Dead) begin(ctx context.Context, db *core.DB, q drive.Querier, reason string) (entry int64, err error) {
-	filter, err := json.Marshal(map[string]any{"in": d.In, "states": []string{"dead"}})
+func (t *deadTurn) begin(ctx context.Context) error {
+	filter, err := json.Marshal(map[string]any{"in": t.In, "states": []string{"dead"}})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	err = d.query(ctx, db, q, func(rows drive.Rows) error { return rows.Scan(&entry) },
-		sqltext.BeginAct, sqltext.DeadRetention, "discard", reason, string(filter))
-	return entry, err
+	return t.query(ctx, func(rows drive.Rows) error { return rows.Scan(&t.entry) },
+		sqltext.BeginAct, sqltext.DeadRetention, "discard", t.reason, string(filter))
 }
 
-func (d Dead) query(
-	ctx context.Context, db *core.DB, q drive.Querier, scan func(drive.Rows) error, statement string, args ...any,
-) error {
+// change discards by the statement of admin.Discard. It skips messages that another session has locked.
+func (t *deadTurn) change(ctx context.Context, p deadPage) error {
+	if len(p.names) == 0 {
+		return nil
+	}
+	var n int64
+	var blocked []byte
+	var drawn *int64
+	err := t.query(ctx, func(rows drive.Rows) error { return rows.Scan(&n, &blocked, &drawn) },
+		t.Store.DiscardOld, p.owners, p.names, []string{"dead"}, t.entry,
+		"discarded by "+sqltext.DeadRetention+": "+t.reason, p.versions, t.Retention.Seconds())
+	if err == nil {
+		t.discarded, t.inARow = t.discarded+n, 0
+	}
+	return err
+}
+
+// end ends the entry in the audit log, with err if it is not nil, and returns the error to report.
+func (t *deadTurn) end(ctx context.Context, err error) error {
+	if t.entry == 0 {
+		return err
+	}
+	t.DB.Wake()
+	t.Logger.Info("discarded dead messages past DeadRetention", watermill.LogFields{
+		"in": t.In, "messages": t.discarded, "retention": t.Retention.String(), "audit_id": t.entry,
+	})
+	outcome := ""
+	if err != nil {
+		outcome = text.OfError(err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
+	defer cancel()
+	return cmp.Or(err, explainDead(t.query(ctx, nil, sqltext.EndAct, t.entry, outcome)))
+}
+
+func (d *Dead) query(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, d.Timeout)
 	defer cancel()
-	return drive.Collect(ctx, q, scan, db.Render(statement), args...)
+	return drive.Collect(ctx, d.DB, scan, d.DB.Render(statement), args...)
 }
 
 func explainDead(err error) error {

@@ -50,8 +50,8 @@ const (
  WHERE a.datname = current_database() AND a.wait_event = 'SyncRep'
    AND a.query_start < clock_timestamp() - $1::float8 * interval '1 second'`
 
-	// DoctorDiscarded counts the messages of each table that DeadRetention discarded in the last day. It writes at most 72
-	// entries a day for each forwarder scope and dispatcher.
+	// DoctorDiscarded counts the messages of each table that DeadRetention discarded in the last day. Each forwarder scope
+	// and dispatcher writes an entry for each table and hour, and one for each second of work on a backlog.
 	//
 	// Arguments: actor.
 	DoctorDiscarded = `SELECT a.filter->>'in', sum(a.touched)::bigint

@@ -15,7 +15,8 @@ type Store struct {
 	Show        string            // reads rows, in the given order
 	Payload     string
 	History     string
-	OldDead     string // finds messages that have been dead for long, as Act takes them
+	OldDead     string // reads a page of dead messages, and reports which are old
+	DiscardOld  string // discards them if they still are
 }
 
 // columns are the SQL expressions for the properties of a message.
@@ -25,6 +26,7 @@ type columns struct {
 	version                                      string // changes when the content is replaced
 	state, attempts, crashes, created, due, dead string
 	died                                         string // when a dead message died; NULL = unknown
+	pastDead                                     string // the rows after a place in the order of the scan of dead rows
 	settled, error, metadata, payload            string
 	match                                        string // finds a row by $17
 	all                                          string // columns that scans read: without the payload
@@ -91,20 +93,26 @@ SELECT l.about, l.error, count(*), min(l.created), max(l.created), bool_or(f.mor
 	historyTemplate = `SELECT coalesce({alias}.history, '[]')::text FROM (SELECT $1::text AS owner, $2::text AS name) w
   JOIN {from} ON {named}`
 
-	// Arguments: retention in seconds, rows, topics (empty = all).
-	oldDeadTemplate = `SELECT {owner}, {name}, {version} FROM {from}
- WHERE {index}{free} AND {died} < statement_timestamp() - $1::float8 * interval '1 second'
-   AND ($3::text[] = '{}' OR {topic} = ANY ($3::text[])) ORDER BY {order} LIMIT $2::bigint`
+	// It returns places, and the owners, versions and ages of their messages.
+	//
+	// Arguments: rows, topics (empty = all), the place to continue after (topic or consumer, time, name, id), retention
+	// in seconds.
+	oldDeadTemplate = `WITH args AS (SELECT $3::text, $4::timestamptz, $5::text, $6::bigint)
+SELECT {about}, coalesce(to_json({at}) #>> '{}', '-infinity'), {name}, {id}, {owner}, {version},
+       coalesce({old}, false){free} AND ($2::text[] = '{}' OR {topic} = ANY ($2::text[]))
+  FROM {from} WHERE {index} AND {past_dead} ORDER BY {order} LIMIT $1::bigint`
+	oldTemplate = `{died} < statement_timestamp() - $7::float8 * interval '1 second'`
 
 	// Rows locked by other sessions are skipped, and counted.
 	//
 	// Arguments: owners, names, states in which the rows must still be, entry in the audit log, their new error,
-	// versions: a message of the queue may have been enqueued again since, with different content.
+	// versions: a message of the queue may have been enqueued again since, with different content. DiscardOld: retention
+	// in seconds.
 	actTemplate = `WITH args AS (SELECT $5::text), free AS MATERIALIZED (
     SELECT r.* FROM unnest($1::text[], $2::text[], $6::bigint[]) WITH ORDINALITY AS w(owner, name, version, n)
       CROSS JOIN LATERAL (
            SELECT {owner} AS owner, {name} AS name FROM {from}
-            WHERE {named} AND {version} = w.version AND {state} = ANY ($3::text[]){free} LIMIT 1
+            WHERE {named} AND {version} = w.version AND {state} = ANY ($3::text[]){free}{old} LIMIT 1
               FOR UPDATE OF {alias} SKIP LOCKED) r
 ), changed AS (
     UPDATE {from} SET {set}{note} FROM free w WHERE {named} RETURNING 1` + acted + `, '[]', {drawn} FROM changed`
@@ -149,7 +157,8 @@ func newStore(c columns) *Store {
 			"{about}", c.about, "{state}",
 			c.state, "{attempts}", c.attempts, "{crashes}", c.crashes, "{created}", c.created, "{due}", c.due, "{dead}", c.dead,
 			"{settled}", c.settled, "{error}", c.error, "{metadata}", c.metadata, "{payload}", c.payload, "{match}", c.match,
-			"{free}", c.free, "{note}", c.note, "{drawn}", cmp.Or(c.drawn, "NULL::bigint"))
+			"{free}", c.free, "{died}", c.died, "{past_dead}", c.pastDead, "{note}", c.note,
+			"{drawn}", cmp.Or(c.drawn, "NULL::bigint"))
 		return r.Replace(strings.NewReplacer(append(more, "{fits}", fitsTemplate)...).Replace(template))
 	}
 	s := &Store{
@@ -177,11 +186,13 @@ func newStore(c columns) *Store {
 	for name, by := range c.groups {
 		s.Group[name] = scanned(groupTemplate, by)
 	}
-	s.OldDead = fill(oldDeadTemplate, "{index}", c.groups["dead"].index, "{order}", c.scans["dead"].order, "{died}",
-		c.died)
 	for verb, set := range c.acts {
-		s.Act[verb] = fill(actTemplate, "{set}", set)
+		s.Act[verb] = fill(actTemplate, "{set}", set, "{old}", "")
 	}
+	dead := c.scans["dead"]
+	s.OldDead = fill(oldDeadTemplate, "{index}", c.groups["dead"].index, "{order}", dead.order,
+		"{at}", cmp.Or(dead.at, "NULL::timestamptz"), "{old}", oldTemplate)
+	s.DiscardOld = fill(actTemplate, "{set}", c.acts["discard"], "{old}", " AND "+oldTemplate)
 	return s
 }
 

@@ -56,7 +56,8 @@ on the command line replaces one in the environment. For health checks use outbo
 	flags.Var(&inboxRetention, "inbox-retention",
 		"how long inbox rows are kept; none = leave the inbox alone (default: 30d)")
 	flags.Var(&deadRetention, "dead-retention",
-		"how long dead messages are kept before they are discarded (default: forever)")
+		"how long dead messages are kept before they are discarded; --inbox-retention none keeps those of the inbox "+
+			"(default: forever)")
 	flags.BoolVar(&drain, "drain", false, "publish all ready messages, except those of other live forwarders, "+
 		"then exit")
 	flags.StringVar(&format, "log", "text", "`format` of the log: text or json")

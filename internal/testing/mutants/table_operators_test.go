@@ -12,8 +12,8 @@ var adminMutants = []Mutant{
 		Name: "A4", File: "internal/sqltext/store.go", In: "integration_test",
 		Test:   "TestActLeavesWhatHasChangedSinceItWasFound",
 		Breaks: "an act changes a message whose state has changed since it was found",
-		Old:    "= w.version AND {state} = ANY ($3::text[]){free} LIMIT 1",
-		New:    "= w.version AND cardinality($3::text[]) > 0{free} LIMIT 1",
+		Old:    "= w.version AND {state} = ANY ($3::text[]){free}{old} LIMIT 1",
+		New:    "= w.version AND cardinality($3::text[]) > 0{free}{old} LIMIT 1",
 	},
 	{
 		Name: "A5", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestActsLeaveWhatIsWorkedOn",
