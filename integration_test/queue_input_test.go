@@ -43,7 +43,7 @@ func TestBadInputOfStore(t *testing.T) {
 			"its DueAt is in the year 10000": func(it *queue.Item) {
 				it.DueAt = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)
 			},
-			"its ExpiresAt is in the year -1, which has no": func(it *queue.Item) {
+			"its ExpiresAt is in the year -1, which RFC 3339 cannot": func(it *queue.Item) {
 				it.ExpiresAt = time.Date(-1, 1, 1, 0, 0, 0, 0, time.UTC)
 			},
 		} {
