@@ -190,3 +190,30 @@ func TestASuccessStartsTheCountAgain(t *testing.T) {
 	d.settle()
 	d.want(d.breaks("a", 6, 5), 6, 7, 8, 9)
 }
+
+// The newest message that waits for a topic is the next probe, also if it was in memory with many others that fail.
+func TestTheNewestMessageIsTheNextProbe(t *testing.T) {
+	d := newDesk(t, board.Config{Concurrency: 5})
+	const newest = 106
+	for id := int64(1); id < newest; id++ {
+		d.put(0, fmt.Sprint(id), "a", id)
+	}
+	d.put(0, "", "a", newest)
+	d.read()
+	var calls []*board.Call
+	for id := int64(1); id <= 5; id++ {
+		calls = append(calls, d.next(id))
+	}
+	for _, c := range calls {
+		d.returned(c, board.Unknown)
+	}
+	d.charged()
+	for range 4 { // messages that failed before have every other turn
+		c := d.tried()
+		if c.Row.ID == newest {
+			return
+		}
+		d.returned(c, board.Unknown)
+	}
+	t.Fatal("others are tried first")
+}

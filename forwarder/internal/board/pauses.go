@@ -182,7 +182,8 @@ type candidate struct {
 
 const mostCandidates = 64 // of a topic
 
-// addCandidate records a row that may test whether a topic works again. Rows that were handed out before come last.
+// addCandidate records a row that may test whether a topic works again. The newest comes first, because most of those
+// that wait may fail by their own fault, and rows that were handed out before come last.
 func (t *topic) addCandidate(p candidate, again bool) {
 	switch n := len(t.candidates); {
 	case !t.closed && t.unseen == 0:
@@ -190,10 +191,13 @@ func (t *topic) addCandidate(p candidate, again bool) {
 		if !slices.Contains(t.candidates, p) {
 			t.candidates = slices.Insert(t.candidates, 0, p)
 		}
-	case n < mostCandidates:
-		t.candidates = append(t.candidates, p)
+	case n > 0 && t.candidates[n-1].id > p.id: // the newest stays the next one
+		t.candidates = slices.Insert(t.candidates, n-1, p)
 	default:
-		t.candidates[n-1] = p
+		t.candidates = append(t.candidates, p)
+	}
+	if len(t.candidates) > mostCandidates {
+		t.candidates = t.candidates[1:] // one that was tried, if any was
 	}
 }
 

@@ -284,6 +284,12 @@ var boardMutants = []Mutant{
 		New:    "",
 	},
 	{
+		Name: "B69", File: "board/pauses.go", Trouble: "whatever", Test: "TestTheNewestMessageIsTheNextProbe",
+		Breaks: "one good message among many that fail is tried after all of them",
+		Old:    "case n > 0 && t.candidates[n-1].id > p.id:",
+		New:    "case false:",
+	},
+	{
 		Name: "B20", File: "board/retries.go", Trouble: "whatever", First: 0,
 		Breaks: "a head goes that is not the first of its key",
 		Old: `	case !h.isFirst():
