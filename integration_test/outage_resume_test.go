@@ -64,13 +64,14 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 				}
 				return true
 			})
-			down.Store(false)
-			w.arrives(t, all...)
 			charged := 0
 			if failure == errOdd {
 				charged = 2 * 4
 			}
+			// Later a failure that was on its way may be counted after the first success.
 			assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), charged)
+			down.Store(false)
+			w.arrives(t, all...)
 		})
 	}
 }
