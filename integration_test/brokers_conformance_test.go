@@ -110,7 +110,7 @@ func TestKafkaPublisher(t *testing.T) {
 
 func TestNATSPublisher(t *testing.T) { t.Parallel(); conformants[1].test(t, 0) }
 
-// TestPublishersUnderKills runs the whole suite, with ten kills for each server. The publisher of watermill-redisstream
+// TestPublishersUnderKills runs the whole suite, with kills of each server. The publisher of watermill-redisstream
 // must not be closed while others publish: it reads a bool without a lock.
 func TestPublishersUnderKills(t *testing.T) {
 	extended(t)
