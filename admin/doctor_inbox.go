@@ -28,11 +28,11 @@ func (e *doctorRun) checkInboxRetention(ctx context.Context) error {
 	}
 	for _, topic := range slices.Sorted(maps.Keys(shortest)) {
 		for _, b := range e.brokers {
-			keeper, ok := b.(broker.RetentionReader)
+			reader, ok := b.(broker.RetentionReader)
 			if !ok {
 				continue
 			}
-			kept, known, err := keeper.Retention(ctx, topic)
+			kept, known, err := reader.Retention(ctx, topic)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

@@ -186,7 +186,7 @@ func (d *doing) compared(ctx context.Context, n int64) error {
 	return d.exec(ctx, sqltext.CountCompared, d.result.AuditID, n)
 }
 
-// sendAgain makes messages pending, or counts them. It returns those that match the act.
+// sendAgain makes messages pending, or counts them in a dry run. It returns the messages that match the act.
 func (d *doing) sendAgain(ctx context.Context, missing []place) ([]place, error) {
 	missing = d.asked.of(missing)
 	missing = missing[:min(int64(len(missing)), d.left)]

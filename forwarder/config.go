@@ -79,8 +79,8 @@ type Config struct {
 	// BlockKeyOnDead keeps later messages of a key waiting behind a dead one until it is requeued or discarded; default
 	// off.
 	BlockKeyOnDead bool
-	// Retention is how long published messages are kept; default 7 days, -1 deletes them immediately, and discarded ones
-	// after a day. Deleted messages cannot be replayed or reconciled.
+	// Retention is how long published messages are kept; default 7 days, -1 deletes them immediately, and discarded
+	// messages after a day. Deleted messages cannot be replayed or reconciled.
 	Retention time.Duration
 	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A duplicate that
 	// arrives later is handled again: keep it above the broker's retention and your longest delay. Messages that first

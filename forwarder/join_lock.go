@@ -19,8 +19,8 @@ const (
 	findHolder = 2 * time.Second
 )
 
-// withJoinLock runs fn in a transaction during which no forwarder joins or is forgotten. If its process vanishes, the lock is
-// released after half of the query timeout at most; the others wait longer than that.
+// withJoinLock runs fn in a transaction during which no forwarder joins or is forgotten. If its process vanishes, the
+// lock is released after half of the query timeout at most; the others wait longer than that.
 func (e *engine) withJoinLock(ctx context.Context, fn func(ctx context.Context, q drive.Querier) error) error {
 	limited, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()

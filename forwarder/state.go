@@ -9,11 +9,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
 )
 
-// State describes the forwarder's memory in one line, for finding out why it does not do what you expect: which lanes it
-// reads, its lease, messages in memory and in flight, and topics that are not published to. What is zero is left out.
-// For the tables use admin.Stats and admin.Doctor.
+// State describes the forwarder's memory in one line for a log or a debugger: which lanes it reads, its lease, messages
+// in memory and in flight, and topics that it does not publish to. Zero values are left out. For the tables use
+// admin.Stats and admin.Doctor.
 //
-// It takes a few microseconds, without the database, and may be called at any time, also before and after Run.
+// State takes a few microseconds, without the database, and may be called at any time, also before and after Run.
 func (f *Forwarder) State() string {
 	var s machine.State
 	f.engine.step(func(now time.Time, m *machine.Machine) { s = m.State(now) })

@@ -35,7 +35,7 @@ type Config struct {
 	MaxAnswer int
 	// Wait is how long a repetition waits for the first request before it gets 409; default 5 s, -1 not at all.
 	Wait time.Duration
-	// HelpURL is the address of your page about keys, linked in error answers; default none.
+	// HelpURL is the address of your page about idempotency keys. Error responses link to it; default none.
 	HelpURL string
 	// DropHeaders are further headers that must not be stored; docs/guides/http.md lists the others.
 	DropHeaders []string

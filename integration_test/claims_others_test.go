@@ -129,9 +129,9 @@ func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
 	settles(t, 1)(s.Ack(t.Context(), other, itemID("orders", 0)))
 }
 
-// TestStraysAreOnlyWhatNobodyKnowsOf: of what falls to the claims of one owner whose answer never came, neither what it
+// TestLostClaimsAreOnlyUnknownOnes: of what falls to the claims of one owner whose answer never came, neither what it
 // knows of is given back nor what others have.
-func TestStraysAreOnlyWhatNobodyKnowsOf(t *testing.T) {
+func TestLostClaimsAreOnlyUnknownOnes(t *testing.T) {
 	h := onPgx(t)
 	store, mine, other := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), queue.NewOwner()
 	for _, due := range []bool{false, true} {

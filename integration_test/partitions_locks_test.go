@@ -35,6 +35,37 @@ const (
 	writtenAgain = "emptied, and written to again: the next run tries again"
 )
 
+// writers write to an outbox until they are stopped, at the end of the test at the latest.
+type writers struct {
+	written, slowest atomic.Int64 // how often, and the longest insert in nanoseconds
+	stop             func()
+}
+
+func startWriters(
+	t *testing.T, h handle, n int, write func(pool *pgxpool.Pool) (insert time.Duration, err error),
+) *writers {
+	t.Helper()
+	busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = int32(n) + 1 })
+	var w writers
+	var writing sync.WaitGroup
+	var stopped atomic.Bool
+	w.stop = func() { stopped.Store(true); writing.Wait() }
+	t.Cleanup(w.stop)
+	for range n {
+		writing.Go(func() {
+			for !stopped.Load() {
+				insert, err := write(busy.pool)
+				if !assert.NoError(t, err) {
+					return
+				}
+				w.slowest.Store(max(w.slowest.Load(), int64(insert)))
+				w.written.Add(1)
+			}
+		})
+	}
+	return &w
+}
+
 // TestSpaceIsFreedWhileWritersOverlap: transactions that write to the outbox and take long overlap all the time, so the
 // outbox is never free. Old partitions are emptied nevertheless, and dropped once it is.
 func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
@@ -42,37 +73,25 @@ func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, 50, 100, 1_000_000)
 	h.writeRows(t, 120, settledLongAgo)
-	busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 16 })
-	var writing sync.WaitGroup
-	var stop atomic.Bool
-	var committed, slowest atomic.Int64
-	defer writing.Wait()
-	defer stop.Store(true)
-	for range 16 {
-		writing.Go(func() {
-			for !stop.Load() {
-				assert.NoError(t, pgx.BeginFunc(context.Background(), busy.pool, func(tx pgx.Tx) error {
-					begun := time.Now()
-					_, err := tx.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`)
-					slowest.Store(max(slowest.Load(), int64(time.Since(begun))))
-					if err == nil {
-						_, err = tx.Exec(context.Background(), `SELECT pg_sleep(0.5)`) // its work
-					}
-					return err
-				}))
-				committed.Add(1)
+	w := startWriters(t, h, 16, func(pool *pgxpool.Pool) (insert time.Duration, err error) {
+		return insert, pgx.BeginFunc(context.Background(), pool, func(tx pgx.Tx) error {
+			begun := time.Now()
+			_, err := tx.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload) VALUES ('w', 't', 'p')`)
+			insert = time.Since(begun)
+			if err == nil {
+				_, err = tx.Exec(context.Background(), `SELECT pg_sleep(0.5)`) // its work
 			}
+			return err
 		})
-	}
-	eventually(t, func() bool { return committed.Load() > 32 }, "the transactions overlap")
-	slowest.Store(0)
+	})
+	eventually(t, func() bool { return w.written.Load() > 32 }, "the transactions overlap")
+	w.slowest.Store(0)
 	r := h.maintain(t)
-	t.Logf("the slowest insert took %s, in %d transactions", time.Duration(slowest.Load()), committed.Load())
-	assert.Less(t, time.Duration(slowest.Load()), time.Second)
+	t.Logf("the slowest insert took %s, in %d transactions", time.Duration(w.slowest.Load()), w.written.Load())
+	assert.Less(t, time.Duration(w.slowest.Load()), time.Second)
 	require.Equal(t, int64(99), r.Removed)
 	require.Zero(t, h.count(t, `SELECT count(*) FROM outbox WHERE id < 100`))
-	stop.Store(true)
-	writing.Wait()
+	w.stop()
 	again := h.maintain(t)
 	require.Equal(t, []string{"outbox_p0", "outbox_p1"}, append(r.Dropped, again.Dropped...))
 	require.Zero(t, again.Removed)
@@ -116,33 +135,20 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 			t.Parallel()
 			h := newPartitioned(t, 50, 1_000_000, 2_000_000)
 			h.writeRows(t, 120, settledLongAgo)
-			busy := pgxHandle(t, "busy", h.url, func(cfg *pgxpool.Config) { cfg.MaxConns = 5 })
-			var writing sync.WaitGroup
-			var stop atomic.Bool
-			var inserted, slowest atomic.Int64
-			defer writing.Wait()
-			defer stop.Store(true)
-			for range 4 {
-				writing.Go(func() {
-					for !stop.Load() {
-						begun := time.Now()
-						_, err := busy.pool.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload, published_at)
-							VALUES ('b', 't', 'p', now())`)
-						if !assert.NoError(t, err) {
-							return
-						}
-						inserted.Add(1)
-						slowest.Store(max(slowest.Load(), int64(time.Since(begun))))
-						time.Sleep(20 * time.Millisecond) // their pace
-					}
-				})
-			}
-			eventually(t, func() bool { return inserted.Load() > 20 }, "the writers write")
+			w := startWriters(t, h, 4, func(pool *pgxpool.Pool) (insert time.Duration, err error) {
+				begun := time.Now()
+				_, err = pool.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload, published_at)
+					VALUES ('b', 't', 'p', now())`)
+				insert = time.Since(begun)
+				time.Sleep(20 * time.Millisecond) // their pace
+				return insert, err
+			})
+			eventually(t, func() bool { return w.written.Load() > 20 }, "the writers write")
 			end := h.open(t, c.holds)
-			slowest.Store(0)
+			w.slowest.Store(0)
 			r := h.maintain(t)
-			t.Logf("the slowest insert took %s, of %d", time.Duration(slowest.Load()), inserted.Load())
-			assert.Less(t, time.Duration(slowest.Load()), time.Second)
+			t.Logf("the slowest insert took %s, of %d", time.Duration(w.slowest.Load()), w.written.Load())
+			assert.Less(t, time.Duration(w.slowest.Load()), time.Second)
 			assert.Equal(t, c.notMade, r.NotMade)
 			if c.notMade == "" {
 				assert.Len(t, r.Made, 7)

@@ -25,8 +25,8 @@ type BatchConfig struct {
 	// MaxMessages and MaxBytes (of payloads) limit one call; default 1000 and 4 MiB.
 	MaxMessages int
 	MaxBytes    int
-	// MaxWait is how long a call waits for more messages; default 0: it gets those that arrived during the previous
-	// call. Set it to commit less often where few messages come: it delays each.
+	// MaxWait is how long a call waits for more messages; default 0: a call gets the messages that arrived during the
+	// previous one. A longer wait saves commits where messages are rare, and delays each message.
 	MaxWait time.Duration
 }
 

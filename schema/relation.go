@@ -17,7 +17,7 @@ const (
 	// Checked first, because createSchema needs the right to create schemas even if there is nothing to create.
 	schemaExists = `SELECT to_regnamespace($1::text) IS NOT NULL`
 
-	// relationsToBe lists those of some relations that exist in the schema in which CREATE would create them. The
+	// relationsToBe returns which of the given relations exist in the schema where CREATE would create them. The
 	// search path may lead to others of the same name.
 	//
 	// Arguments: names, schema ('' = the search path's).

@@ -21,11 +21,11 @@ import (
 // log, which nothing deletes.
 const deadInterval = time.Hour
 
-// maxRefused is how many messages in a row may be refused, as by a trigger, before the next round goes on behind them:
-// it may be all.
+// maxRefused is how many messages in a row may be refused, for example by a trigger, before the round ends, because all
+// may be. The next round continues after them.
 const maxRefused = 100
 
-// endTimeout is for the end of an entry in the audit log. The context of its turn may be over.
+// endTimeout bounds ending an entry in the audit log, which does not depend on the context of its turn.
 const endTimeout = 5 * time.Second
 
 // Dead discards the messages of a table that have been dead for longer than a retention. A round, once an hour, reads
@@ -40,8 +40,8 @@ type Dead struct {
 	Timeout   time.Duration // of each statement
 
 	mu      sync.Mutex
-	at      time.Time // when to go on
-	after   deadPlace // and where
+	at      time.Time // when to continue
+	after   deadPlace // after which message
 	size    int       // rows of a page; 0 = not begun
 	inARow  int       // messages refused in a row
 	failing *trouble.RetryLog
@@ -55,7 +55,7 @@ type deadPlace struct {
 
 var firstDead = deadPlace{at: "-infinity"}
 
-// deadPage is what was read: the old messages among some dead ones.
+// deadPage has the old messages among the dead ones of a page.
 type deadPage struct {
 	owners, names []string
 	versions      []int64
@@ -63,7 +63,7 @@ type deadPage struct {
 	last          deadPlace
 }
 
-// Turn goes on with a round that is due, for the time of share, and logs errors. It reports whether there is more.
+// Turn continues a round that is due for the time of share, and logs errors. It reports whether there may be more.
 func (d *Dead) Turn(ctx context.Context, share time.Duration) (more bool) {
 	if !d.lockIfDue() {
 		return false
@@ -79,7 +79,7 @@ func (d *Dead) Turn(ctx context.Context, share time.Duration) (more bool) {
 	return more
 }
 
-// Discard goes on with a round that is due to its end, and returns the error.
+// Discard finishes a round that is due, and returns its error.
 func (d *Dead) Discard(ctx context.Context) error {
 	if !d.lockIfDue() {
 		return nil
@@ -89,7 +89,7 @@ func (d *Dead) Discard(ctx context.Context) error {
 	return err
 }
 
-// lockIfDue locks mu if a round is due and no other goroutine is at it.
+// lockIfDue locks mu if a round is due and no other goroutine works on it.
 func (d *Dead) lockIfDue() bool {
 	if d.Retention == 0 || !d.mu.TryLock() {
 		return false
@@ -135,8 +135,8 @@ type deadTurn struct {
 	refused   error // the first of a single message
 }
 
-// page discards the old messages of the next page. If that fails, it halves the pages, and goes past a message that
-// fails alone. It reports whether there may be more.
+// page discards the old messages of the next page. If that fails, it halves the pages, and skips a message that fails
+// alone. It reports whether there may be more.
 func (t *deadTurn) page(ctx context.Context) (more bool, err error) {
 	p, err := t.read(ctx)
 	if err == nil && len(p.names) > 0 && t.entry == 0 {

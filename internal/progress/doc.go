@@ -22,22 +22,19 @@
 //
 // # When it cannot
 //
-// A transaction that is open for long, in whatever database of the server, keeps xmin where it is, whatever it does.
-// After HoldFor the scans start at a second mark, an overlap behind what was claimed. When that transaction has ended
-// one scan starts at the first mark again. It walks what was claimed meanwhile, which is much less work than the claims
-// were.
+// A long transaction in any database of the server holds xmin back. After HoldFor, scans start at a second mark, an
+// overlap behind the last claimed row. When the transaction has ended, one scan starts at the first mark again. It passes
+// the rows that were claimed meanwhile, which is much less work than claiming them was.
 //
-// Now and then, once a FullInterval, there is a full scan, from the beginning: a row that was locked when it was
-// passed, by somebody who then gave it up, is behind all marks. What these take more than other scans is about a
-// twentieth of the time, or a tenth if every second one is slow. Where somebody else has walked the index and knows
-// what its first row is, they start there, and at the beginning for about a hundredth of the time: for a row that
-// committed late, and was locked, or was changed by hand.
+// Once in FullInterval a full scan starts at the beginning, because a row that was locked when a scan passed it, and then
+// given back, is behind all marks. Full scans take about a twentieth of the time, or a tenth if every second one is slow.
+// If the first row of the index is known from another walk, they start there, and at the beginning for only about a
+// hundredth of the time, for rows that committed late and were locked, or were changed by hand.
 //
 // # In pages
 //
-// A scan that may pass many rows, because it starts at the beginning or no scan was there before, stops at the end of a
-// page and goes on there: rows that may not be claimed for now, as their topic is paused, are passed as well. All its
-// pages count as one scan. Its rows had been handed out before the first page began, it sees what had committed by
-// then, and its number is read behind the last page. Between two pages of a full scan there is one at the mark, so that
-// what is new does not wait for its end.
+// A scan that may pass many rows, because it starts at the beginning or where no scan has been, stops at the end of a page
+// and continues there: it also passes rows that may not be claimed now, because their topic is paused. All its pages count
+// as one scan: its snapshot is the first page's, and its number is read after the last page. Between two pages of a full
+// scan, another scan starts at the mark, so that new rows do not wait for the end of the full one.
 package progress

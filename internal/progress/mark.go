@@ -52,7 +52,7 @@ var last = Position{At: math.MaxInt64, ID: math.MaxInt64}
 type Mark struct {
 	// Overlap is how far behind what was claimed scans start while the mark is held.
 	Overlap Position
-	// Low is where full scans start, but for few: a place where there was nothing before it but what is dead. The zero
+	// Low is where most full scans start: at some time all rows before it were settled or dead. The zero
 	// Position is the beginning.
 	Low Position
 
@@ -65,7 +65,7 @@ type Mark struct {
 	number int64
 	since  time.Time
 
-	walk walk // a scan that goes on where its last page ended
+	walk walk // a scan that continues where its last page ended
 	tail bool // the next scan is at the mark, between two pages of a full one
 
 	fullAt time.Time     // when the next full scan is due
@@ -90,7 +90,7 @@ type Scan struct {
 	From  Position // exclusive
 	full  bool
 	whole bool // full, from the beginning although there is a Low
-	page  bool // it goes on where another one ended
+	page  bool // it continues where another one ended
 	pages bool // it may pass many rows
 	drawn Position
 }
@@ -105,25 +105,24 @@ type Result struct {
 	Paged   bool     // it looked at as many rows as it might, of which Reached is the last, and claimed all that it could
 }
 
-// Full says whether the scan is one from the beginning, or from Mark.Low.
-func (l Scan) Full() bool { return l.full }
+// Full reports whether the scan starts at the beginning or at Mark.Low.
+func (s Scan) Full() bool { return s.full }
 
-// Pages says whether a scan may pass many rows, so that its statement should look at a page of them, and no more.
-func (l Scan) Pages() bool { return l.pages }
+// Pages reports whether the scan may pass many rows, so that its statement should read at most a page of them.
+func (s Scan) Pages() bool { return s.pages }
 
-// Reaches says, after a scan of m that found all that there was, whether what m is the mark of may be looked for
-// together with what other is the mark of from now on, provided that the last scan of that was the same statement:
-// there is nothing left of it where other has been. What is not seen yet is seen by scans that begin at the exact mark
-// of other.
+// Reaches reports, after a scan of m that found all rows, whether the rows of m can be read together with those of other
+// from now on, provided that the same statement made the last scan of other: none of m is left below the mark of other,
+// and scans that start at other's exact mark see the rows that are not visible yet.
 func (m *Mark) Reaches(l Scan, other *Mark) bool {
 	return l.full && !l.page || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
 }
 
-// Settled says whether there is nothing up to a position, and nothing will be, but for rows that go back.
+// Settled reports whether no row is left up to a position and none will appear there, except rows that are given back.
 func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 
-// Next says where to look, from the beginning now and then if it may be. Done is called if, and when, the statement has
-// committed, Failed if it has not, or it is unknown.
+// Next returns the next scan. If full is true, it starts at the beginning now and then. Call Done when its statement has
+// committed, and Failed if it has not, or if its outcome is unknown.
 func (m *Mark) Next(now time.Time, full bool) Scan {
 	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
 		return Scan{From: w.at, full: w.of.full, whole: w.of.whole, page: true, pages: true, drawn: w.of.drawn}
@@ -142,8 +141,8 @@ func (m *Mark) Next(now time.Time, full bool) Scan {
 	return l
 }
 
-// Failed says that a scan failed after some time. A full one is not due again at once: scans from the mark on may be
-// what works. It need not be its length that made it fail, so it is due sooner than after one that was slow.
+// Failed records that a scan failed after some time. A full scan is not repeated immediately, because scans from the mark
+// may still work. It is repeated sooner than after a slow one, because its length need not be the cause.
 func (m *Mark) Failed(now time.Time, took time.Duration, l Scan) {
 	if l.full {
 		m.fullAt, m.walk = now.Add(AfterFailure(took)), walk{}
@@ -153,10 +152,10 @@ func (m *Mark) Failed(now time.Time, took time.Duration, l Scan) {
 	}
 }
 
-// AfterFailure is how long no full scan is due after one that failed.
+// AfterFailure returns the time between a full scan that failed and the next one.
 func AfterFailure(took time.Duration) time.Duration { return max(FullInterval, failedShare*took) }
 
-// Done says what a scan found and how long it took.
+// Done records the result of a scan and how long it took.
 func (m *Mark) Done(now time.Time, took time.Duration, l Scan, r Result) {
 	m.tail = l.full
 	xmin := r.Xmin

@@ -2,7 +2,7 @@ package sqltext
 
 // The statements by which package admin describes messages of the outbox, and changes them.
 const (
-	// PublishedMessages returns what a broker also knows of published messages.
+	// PublishedMessages returns id, UUID, topic and time of messages, to compare them with a broker.
 	//
 	// Arguments: ids.
 	PublishedMessages = `SELECT o.id, o.uuid, o.topic, ` + createdAt + ` FROM {outbox} o

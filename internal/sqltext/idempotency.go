@@ -42,7 +42,7 @@ SELECT c.ours IS NOT NULL, current_setting('synchronous_standby_names') <> '',
 	// commit on its own.
 	StoreAnswerMarked = StoreAnswer + ` AND ` + isMarked
 
-	// CleanKeys deletes one batch of expired requests, with their answers. Their rows have the time of expiry.
+	// CleanKeys deletes a batch of expired requests and their stored responses. Each row has its time of expiry.
 	//
 	// Arguments: batch size, time by which they must have expired (RFC 3339 text, empty = now).
 	CleanKeys = `DELETE FROM {idempotency} WHERE ctid = ANY (ARRAY(

@@ -39,7 +39,7 @@ func inFlags(cmd *cobra.Command, err error) error {
 	}))
 }
 
-// kebab converts the name of a field to that of a flag: LeaseTTL is lease-ttl.
+// kebab converts a field name to a flag name: LeaseTTL becomes lease-ttl.
 func kebab(name string) string {
 	var b strings.Builder
 	for i, r := range name {

@@ -53,7 +53,7 @@ func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
 	}
 }
 
-// A probe that may not go waits outside of memory: what has a lower id, or comes when the probe is gone, goes on.
+// A probe that may not go yet leaves memory. Rows with lower ids, and those that arrive meanwhile, continue.
 func TestProbesThatMayNotGo(t *testing.T) {
 	t.Run("an operator pauses the topic", func(t *testing.T) {
 		d := newDesk(t, board.Config{})

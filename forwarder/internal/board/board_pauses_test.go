@@ -79,7 +79,7 @@ func TestPauseIsReportedEachMinute(t *testing.T) {
 	d.told(board.TopicPaused)
 }
 
-func TestRejectedTrialOpensTheTopic(t *testing.T) {
+func TestRejectedProbeOpensTheTopic(t *testing.T) {
 	d := newDesk(t, board.Config{})
 	d.put(0, "x", "down", 1)
 	d.put(0, "y", "down", 2)
@@ -122,7 +122,7 @@ func TestHeadOnAPausedTopic(t *testing.T) {
 }
 
 // The probe of a topic is the first message that is not settled of its key.
-func TestTrialIsTheFirstOfItsKey(t *testing.T) {
+func TestProbeIsTheFirstOfItsKey(t *testing.T) {
 	d := newDesk(t, board.Config{Chain: 1})
 	d.put(0, "x", "down", ids(1, 9)...)
 	d.read()

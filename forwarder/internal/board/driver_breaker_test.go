@@ -30,7 +30,7 @@ func (f *forwarder) answered(c *call, res board.Result, late bool) int {
 	return len(f.answers) - 1
 }
 
-// mayCharge says whether few messages of the topic had failed, and none was published in between.
+// mayCharge reports whether few messages of the topic had failed without a success in between.
 func (f *forwarder) mayCharge(at int) bool {
 	if at < 0 {
 		return at == repeated

@@ -133,7 +133,7 @@ func (b *Board) probed(l *lane, a fetch, f Found, found, looked bool) {
 	}
 }
 
-// addOrphan accepts an unknown row, unless it has become known: a read may have returned it before it was asked for.
+// addOrphan accepts an unknown row, unless a read has returned it since.
 func (b *Board) addOrphan(l *lane, r *Row) {
 	if !l.knows(r.ID) && b.accept(l, r, false) {
 		b.report(r.about(OrphanFound))

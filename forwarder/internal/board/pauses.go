@@ -197,7 +197,7 @@ func (t *topic) addCandidate(p candidate, again bool) {
 		t.candidates = append(t.candidates, p)
 	}
 	if len(t.candidates) > mostCandidates {
-		t.candidates = t.candidates[1:] // one that was tried, if any was
+		t.candidates = t.candidates[1:] // a tried one if there is any, as these come first
 	}
 }
 

@@ -23,7 +23,7 @@ type Request struct {
 
 	terms     []Term
 	fetches   []fetch
-	blocked   []*key   // those of Blocked
+	blocked   []*key   // keys whose names are in Blocked
 	reopening []*topic // topics that were closed and whose requeued rows it looks for
 }
 

@@ -70,7 +70,7 @@ func (s *server) poll(m *Memory, all bool) Poll {
 	return l
 }
 
-// misses says whether a row was committed that polls do not find although all transactions have ended.
+// misses reports whether polls miss a committed row although all transactions have ended.
 func misses(seed uint64, spoil func(*Memory, *Poll, *server)) bool {
 	s := &server{rand: rand.New(rand.NewPCG(seed, 0)), xid: 1, id: 1, open: map[int64][]int64{}, rows: map[int64]bool{}}
 	var m Memory

@@ -1,0 +1,172 @@
+package middleware
+
+import (
+	"context"
+	"math/bits"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// batcher gathers messages. The goroutine of one of them handles a batch while the next ones gather.
+type batcher struct {
+	db       *core.DB
+	cfg      BatchConfig
+	fn       BatchFunc
+	inbox    *inbox
+	outcomes *outcomes
+	logger   watermill.LoggerAdapter
+	alone    message.HandlerFunc // Outcomes, Tx, Inbox and fn for one message
+
+	turn chan struct{} // capacity 1: held while a batch is in progress
+	full chan struct{} // capacity 1: enough messages wait for a batch
+
+	mu      sync.Mutex
+	waiting []*batched
+	bytes   int // of their payloads
+}
+
+// batched is a message in a batch. The holder of the turn may use it once it is no longer waiting.
+type batched struct {
+	msg   *message.Message
+	ctx   context.Context
+	h     *handling
+	claim *claim
+	began time.Time
+	done  chan result // capacity 1
+
+	state batchState
+}
+
+type batchState int
+
+const (
+	unclaimed batchState = iota // it goes alone
+	ours
+	handled    // before
+	rolledBack // by outbox.SetRollbackOnly
+)
+
+// result is the outcome of a message in a batch. The zero value: it is acked.
+type result struct {
+	alone bool
+	cause error // the error of a message that goes alone without a call of fn
+}
+
+// join returns when the message's batch is over, or with an error if ctx ended before it began.
+func (b *batcher) join(ctx context.Context, one *batched) (result, error) {
+	b.mu.Lock()
+	b.waiting = append(b.waiting, one)
+	b.bytes += len(one.msg.Payload)
+	enough := b.enough()
+	b.mu.Unlock()
+	if enough {
+		select {
+		case b.full <- struct{}{}:
+		default:
+		}
+	}
+	for {
+		select {
+		case r := <-one.done:
+			return r, nil
+		default:
+		}
+		select {
+		case r := <-one.done:
+			return r, nil
+		case <-ctx.Done():
+			if b.leave(one) {
+				return result{}, ctx.Err()
+			}
+			return <-one.done, nil // bounded by TxConfig.Timeout
+		case b.turn <- struct{}{}:
+			b.lead(ctx)
+		}
+	}
+}
+
+// enough must be called with mu held.
+func (b *batcher) enough() bool {
+	return len(b.waiting) >= b.cfg.MaxMessages || b.bytes >= b.cfg.MaxBytes
+}
+
+// leave removes a message that is not yet in a batch.
+func (b *batcher) leave(one *batched) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := len(b.waiting)
+	b.waiting = slices.DeleteFunc(b.waiting, func(w *batched) bool { return w == one })
+	if len(b.waiting) == n {
+		return false
+	}
+	b.bytes -= len(one.msg.Payload)
+	return true
+}
+
+func (b *batcher) lead(ctx context.Context) {
+	defer func() { <-b.turn }()
+	runtime.Gosched() // others may be about to join
+	b.gather(ctx)
+	batch := b.next()
+	b.run(batch, &halving{tries: max(len(batch)/8, 8+2*bits.Len(uint(len(batch)))), begun: time.Now()})
+}
+
+// gather waits until enough messages wait, or the first of them has waited for MaxWait.
+func (b *batcher) gather(ctx context.Context) {
+	if b.cfg.MaxWait == 0 {
+		return
+	}
+	var timer *time.Timer
+	for {
+		b.mu.Lock()
+		if len(b.waiting) == 0 || b.enough() {
+			b.mu.Unlock()
+			return
+		}
+		left := time.Until(b.waiting[0].began.Add(b.cfg.MaxWait))
+		b.mu.Unlock()
+		if left <= 0 {
+			return
+		}
+		if timer == nil {
+			timer = time.NewTimer(left)
+			defer timer.Stop()
+		}
+		select {
+		case <-timer.C:
+			return
+		case <-b.full:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// next takes a batch from the waiting messages, with each key once: the next batch finds a copy already handled.
+func (b *batcher) next() (batch []*batched) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := make(map[[2]string]bool, min(len(b.waiting), b.cfg.MaxMessages))
+	bytes := 0
+	b.waiting = slices.DeleteFunc(b.waiting, func(w *batched) bool {
+		key := [2]string{w.claim.consumer, w.claim.key}
+		size := len(w.msg.Payload)
+		if len(batch) >= b.cfg.MaxMessages || len(batch) > 0 && bytes+size > b.cfg.MaxBytes || seen[key] ||
+			len(batch) > 0 && w.claim.consumer != batch[0].claim.consumer {
+			return false
+		}
+		seen[key] = true
+		bytes += size
+		batch = append(batch, w)
+		return true
+	})
+	b.bytes -= bytes
+	return batch
+}
