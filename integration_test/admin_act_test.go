@@ -24,7 +24,7 @@ func (h handle) states(t testing.TB, where string) map[string]int {
 	return m
 }
 
-// revived makes a dead message of the inbox processable again, if it is one.
+// revived requeues a dead message of the inbox and reports whether it did.
 func revived(t testing.TB, h handle, consumer, uuid string) bool {
 	t.Helper()
 	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{
@@ -38,15 +38,15 @@ func TestActs(t *testing.T) {
 	h := onPgx(t)
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 7}, nil)
 	require.NoError(t, err)
-	const all = 100 // of each state in a fresh table
+	const all = 100 // rows of each state in a fresh table
 	lately := time.Now().Add(-5 * time.Minute).Truncate(time.Second)
 	of := func(f admin.Filter) admin.Act { return admin.Act{Filter: f, Reason: "it's \"why\""} }
 	type do func(context.Context, admin.Act) (admin.Result, error)
 	for name, c := range map[string]struct {
 		do      do
 		act     admin.Act
-		which   string // rows that it changes, as they are before
-		changed string // what is true of them after
+		which   string // condition for the rows that it changes, before the act
+		changed string // condition that they meet after it
 		want    int
 	}{
 		"requeue": {a.Requeue, of(admin.Filter{All: true}), "s = 'dead'",
@@ -213,7 +213,7 @@ func TestHeads(t *testing.T) {
 	assert.Zero(t, r.Touched, "its head is of another topic")
 }
 
-// TestActsPassByLocks has rows locked by somebody else while an act goes by.
+// TestActsPassByLocks: acts skip rows that another transaction has locked.
 func TestActsPassByLocks(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 60)
@@ -460,7 +460,7 @@ func TestAdminClean(t *testing.T) {
 	assert.Equal(t, before, tableStates(t, h))
 }
 
-// TestRetryNowMeetsEachMessageOnce makes more than a batch of messages due, which the walk in due order must not find
+// TestRetryNowMeetsEachMessageOnce makes more than a batch of messages due. The scan in due order must not find them
 // again.
 func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 	h := onPgx(t)

@@ -20,13 +20,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// crowd is three messages of a table that fail, and two that begin to while somebody is asked about the three. Of these
-// two leave, and one fails once more.
+// crowd is a scenario for one table: three messages are failing and an operator is about to confirm an act on them.
+// Meanwhile two of them succeed, the third fails once more, and two others begin to fail.
 type crowd struct {
 	in               admin.Table
 	write, meanwhile []string
-	untouched        string // counts what the answer must not change
-	discarded        string // counts what it must
+	untouched        string // counts rows that the act must not change
+	discarded        string // counts rows that it must change
 }
 
 var crowds = []crowd{
@@ -64,7 +64,7 @@ var crowds = []crowd{
 			"AND last_error LIKE 'discarded by %'"},
 }
 
-// onRead answers a question, and does something before.
+// onRead runs a function before each read.
 type onRead struct {
 	before func()
 	io.Reader
@@ -75,8 +75,8 @@ func (r onRead) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// TestActsDoWhatWasConfirmed: an act changes the counted messages that are still there, and no others, whatever was
-// written before and has failed since.
+// TestActsDoWhatWasConfirmed: an act changes the counted messages that still exist and no others, whatever was written
+// before or has failed since.
 func TestActsDoWhatWasConfirmed(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -142,8 +142,8 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 	}
 }
 
-// TestActsKeepWhatWasEnqueuedSince: an ID that is enqueued again between preview and act has other content, which
-// nobody has seen.
+// TestActsKeepWhatWasEnqueuedSince: an act leaves an ID alone that was enqueued again after the preview, as nobody has
+// seen its new content.
 func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -194,7 +194,7 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 		act.DryRun, act.Preview = false, r.Preview
 		r, err = a.Requeue(t.Context(), act)
 		require.NoError(t, err)
-		wrote := map[admin.Table]int64{admin.Outbox: many, admin.Inbox: many + 2} // the two of the first round
+		wrote := map[admin.Table]int64{admin.Outbox: many, admin.Inbox: many + 2} // both rows added before
 		assert.Equal(t, wrote[in], r.Touched)
 	}
 	limited, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Limit: 1, DryRun: true})
@@ -202,7 +202,7 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 	assert.Equal(t, admin.Count{N: 1}, limited.Matched, "it would change no more")
 }
 
-// TestReconcileSendsWhatWasConfirmed: the broker loses more after the question.
+// TestReconcileSendsWhatWasConfirmed: the broker loses more messages after the preview; these are not sent.
 func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'x', '', now() "+
@@ -221,7 +221,7 @@ func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
 	assert.Equal(t, []string{"u2"}, column[string](t, h, "SELECT uuid FROM outbox WHERE published_at IS NULL"))
 }
 
-// TestCleanDeletesWhatWasConfirmed: rows that become old enough after the question stay.
+// TestCleanDeletesWhatWasConfirmed: rows that become old enough after the preview stay.
 func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -243,7 +243,7 @@ func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	dry, err := a.Clean(t.Context(), cfg)
 	require.NoError(t, err)
 	require.False(t, dry.At.IsZero())
-	turned := dry.At.Add(-time.Hour).Add(time.Millisecond) // an hour ago by now, and not yet then
+	turned := dry.At.Add(-time.Hour).Add(time.Millisecond) // an hour old now, but not yet at the preview
 	h.exec(t, "UPDATE outbox SET published_at = $1 WHERE uuid = '2'", turned)
 	h.exec(t, "UPDATE inbox SET processed_at = $1 WHERE consumer = 'c' AND message_id = '2'", turned)
 	h.exec(t, "UPDATE inbox SET received_at = $1 WHERE consumer = 'failing' AND message_id = '2'", turned)
@@ -263,8 +263,8 @@ func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	assert.Equal(t, [3]int64{1, 2, 1}, [3]int64{r.Outbox.N, r.Inbox.N, r.Queue.N}, "without it they go")
 }
 
-// TestActsUnderAnyDateStyle: a walk goes on where it was, also where a session writes times so that it reads others. To
-// Postgres IST is Israel's zone, and it writes it for India's.
+// TestActsUnderAnyDateStyle: a scan resumes where it stopped, even if the session's DateStyle writes times ambiguously.
+// Postgres writes IST for India's time zone and reads it as Israel's.
 func TestActsUnderAnyDateStyle(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -280,7 +280,7 @@ func TestActsUnderAnyDateStyle(t *testing.T) {
 		`now() + i * interval '1 minute' FROM generate_series(1, 40) i`)
 	a, err := admin.New(h.db, admin.Config{Actor: "ann", BatchSize: 10}, nil)
 	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), patience) // a walk that goes back in time has no end
+	ctx, cancel := context.WithTimeout(t.Context(), patience) // a scan that goes back in time never ends
 	defer cancel()
 	delayed := []admin.State{admin.Delayed}
 	retried, err := a.RetryNow(ctx, admin.Act{Filter: admin.Filter{States: delayed, All: true}})
@@ -301,7 +301,8 @@ type lostAll struct{}
 
 func (lostAll) Each(context.Context, string, time.Time, func(string) error) error { return nil }
 
-// TestWhatComesBackTogetherFallsDueInOrder: messages of one key, whatever their states and topics, in batches of one.
+// TestWhatComesBackTogetherFallsDueInOrder: messages of one key, in any state and topic, return in order with a batch
+// size of one.
 func TestWhatComesBackTogetherFallsDueInOrder(t *testing.T) {
 	h := onPgx(t)
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 1}, nil)
@@ -354,14 +355,14 @@ func TestWhatFollowsASkippedMessageIsSkipped(t *testing.T) {
 			}},
 		} {
 			for _, batch := range []int{4, 100} {
-				h.exec(t, "TRUNCATE outbox RESTART IDENTITY") // each of the keys K, L and none every third message
+				h.exec(t, "TRUNCATE outbox RESTART IDENTITY") // every third message has key K, L or no key
 				h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, attempts, last_error, published_at, dead_at)
 					SELECT i, 'topic', CASE i % 3 WHEN 0 THEN 'K' WHEN 1 THEN 'L' ELSE '' END, '', 1, 'away', CASE WHEN $1::bool THEN now() END, CASE WHEN NOT $1::bool THEN now() END
 					  FROM generate_series(1, 24) i`, c.published)
 				a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: batch}, nil)
 				require.NoError(t, err)
 				end := openTx(t, h, func(ctx context.Context) error {
-					// the second of K, and one without a key
+					// the second message of K, and one without a key
 					return h.execTx(ctx, "UPDATE outbox SET last_error = 'looked at' WHERE id IN (6, 8)")
 				})
 				r, err := c.do(a)

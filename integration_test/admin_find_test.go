@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
-// foundAll goes through all pages of a search and returns table and id of what they have.
+// foundAll returns table and id of each result on all pages of a search.
 func foundAll(t testing.TB, a *admin.Admin, what string, limit int) (all []string) {
 	t.Helper()
 	for p := (admin.Page{Limit: limit}); ; {
@@ -39,7 +39,7 @@ func foundAll(t testing.TB, a *admin.Admin, what string, limit int) (all []strin
 	}
 }
 
-// TestFind finds one message in all tables, by all of its names, page by page.
+// TestFind finds one message in all tables by each of its names, page by page.
 func TestFind(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 3000)
@@ -97,7 +97,7 @@ func TestFind(t *testing.T) {
 	assert.Regexp(t, `(?m)^found in +the outbox, discarded for \d`, one.out)
 	assert.Regexp(t, `(?m)^id +2999$`, one.out)
 	many := 0
-	for next := []string{}; next != nil; { // a page is what was found in about a second
+	for next := []string{}; next != nil; { // a page holds the results of about one second
 		var list admin.List
 		said := outboxctl.run(append([]string{"find", "u40", "-o", "json"}, next...)...)
 		require.NoError(t, json.Unmarshal([]byte(said.out), &list))
@@ -116,7 +116,8 @@ func TestFind(t *testing.T) {
 
 var goOn = regexp.MustCompile(`href="([^"]*)" rel="next"`)
 
-// findAll goes on until all was looked through: a page is what was found in about a second. Its body is that of all.
+// findAll follows the pages of a search to the end; a page holds the results of about one second. The body of the reply
+// joins those of all pages.
 func (s *site) findAll(query string) reply {
 	s.t.Helper()
 	all := s.get("find?" + query)
@@ -157,10 +158,11 @@ func TestListProgress(t *testing.T) {
 }
 
 // TestTrendIsInTheRows: the rates of written and published messages come only from the rows, so a page that has just
-// started shows an hour of them, and whether the backlog drains.
+// started shows an hour of them and whether the backlog drains.
 func TestTrendIsInTheRows(t *testing.T) {
 	h := onPgx(t)
-	// For two hours one a second was written, and published with a backlog of an hour; for ten minutes two are published.
+	// For two hours one message a second was written and published with a backlog of an hour; for ten minutes two a
+	// second have been published.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 		SELECT i::text, CASE i % 4 WHEN 0 THEN 'letters' ELSE 'orders' END, '', now() - i * interval '1 second',
 		       CASE WHEN i > 3000 THEN now() - (CASE WHEN i > 4200 THEN i - 3600 ELSE (i - 3000) / 2 END) *
@@ -215,11 +217,11 @@ func TestTrendIsInTheRows(t *testing.T) {
 	assert.Contains(t, letters.body, `href="./?range=day#trend"`, "to all topics")
 }
 
-// TestTrendOfWhatGrows: more is written than published, of one topic of two.
+// TestTrendOfWhatGrows: one of two topics is written faster than it is published.
 func TestTrendOfWhatGrows(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	// Of orders three a second are written, and one is published; letters stand still at one a second.
+	// Topic orders: three messages a second are written, one is published. Topic letters: one a second of each.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 		SELECT i::text, CASE i % 4 WHEN 0 THEN 'letters' ELSE 'orders' END, '', now() - i * interval '0.25 s',
 		       CASE WHEN i % 4 < 2 THEN now() - i * interval '0.25 s' END
@@ -232,7 +234,7 @@ func TestTrendOfWhatGrows(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(textOf(t, letters.body), "growing by"), "only of all topics")
 }
 
-// TestCountsGoOnForATime: messages beyond the first bound are counted if there is time, and estimated if not.
+// TestCountsGoOnForATime: messages beyond the first limit are counted if there is time and estimated if not.
 func TestCountsGoOnForATime(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -248,7 +250,7 @@ func TestCountsGoOnForATime(t *testing.T) {
 		       CASE WHEN i % 3 = 0 THEN 'hot' ELSE i::text END, '\x7b7d',
 		       CASE WHEN i % 5 = 1 THEN now() + interval '1 day' END, 0, CASE WHEN i % 5 < 1 THEN now() END, NULL
 		  FROM generate_series(1, $1) i`, rows)
-	// Of the queue two in five are ready, one delayed, one dead, and one is done.
+	// Of five messages in the queue two are ready, one is delayed, one is dead and one is done.
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, first_seen_at, due_at, done_at, attempts)
 		SELECT 'shop', i, CASE WHEN i % 10 < 7 THEN 'orders' ELSE 'letters' END,
 		       CASE i % 5 WHEN 0 THEN 'done' WHEN 1 THEN 'dead' ELSE 'processing' END, now(),
@@ -256,7 +258,7 @@ func TestCountsGoOnForATime(t *testing.T) {
 		       CASE WHEN i % 5 = 1 THEN 10 ELSE 0 END
 		  FROM generate_series(1, $1) i`, 60_000+rows/8)
 	a := newAdmin(t, h)
-	patient, err := admin.New(h.db, admin.Config{QueryTimeout: -1}, nil) // it counts ten million
+	patient, err := admin.New(h.db, admin.Config{QueryTimeout: -1}, nil) // counts ten million messages
 	require.NoError(t, err)
 	begun := time.Now()
 	trend, err := a.Trend(t.Context(), admin.TrendConfig{})

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// refusals have a broker refuse some payloads, until they are taken out again.
+// refusals makes a broker refuse some payloads until they are removed from it.
 type refusals struct {
 	mu  sync.Mutex
 	bad map[string]bool
@@ -44,7 +44,7 @@ func (r *refusals) answer(_ string, msg *message.Message) error {
 	return nil
 }
 
-// patientConfig is quickConfig of a forwarder that tries again after an hour, and looks at its blocked keys often.
+// patientConfig is quickConfig with a backoff of an hour and frequent reads of blocked keys.
 func patientConfig() forwarder.Config {
 	cfg := quickConfig()
 	cfg.CleanInterval = 50 * time.Millisecond
@@ -52,8 +52,8 @@ func patientConfig() forwarder.Config {
 	return cfg
 }
 
-// TestBlockedKeysGoOn skips, discards and makes due the first messages of keys; later ones leave without waiting for
-// them.
+// TestBlockedKeysGoOn skips, discards or makes due the first messages of keys; later ones are published without waiting
+// for them.
 func TestBlockedKeysGoOn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -62,7 +62,7 @@ func TestBlockedKeysGoOn(t *testing.T) {
 		"requeue": (*admin.Admin).Requeue,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "discard" || name == "retry now" { // they go the ways of skip and requeue
+			if name == "discard" || name == "retry now" { // same code paths as skip and requeue
 				extended(t)
 			}
 			h := newPgxHandle(t, newMigratedDatabase(t))
@@ -83,7 +83,7 @@ func TestBlockedKeysGoOn(t *testing.T) {
 			})
 			require.NoError(t, err)
 			switch name {
-			case "skip": // the one without a key holds nobody
+			case "skip": // a message without a key blocks nothing
 				assert.Equal(t, int64(1), r.Touched)
 				w.arrives(t, "behind")
 				assert.Equal(t, []string{"behind"}, w.payloads())
@@ -125,7 +125,7 @@ func TestReplayedMessagesLeaveOnce(t *testing.T) {
 	}
 }
 
-// pauseLog remembers which topics were told as paused and resumed.
+// pauseLog remembers which topics the observer saw paused and resumed.
 type pauseLog struct {
 	mu    sync.Mutex
 	lines []string
@@ -155,7 +155,7 @@ func TestOperatorPausesATopic(t *testing.T) {
 	var seen pauseLog
 	w := startForwarder(t, h.seenBy(t, &seen), quickConfig())
 	w.publish(t, "closed", "k", "1")
-	w.publish(t, "open", "k", "2") // behind it: a key is one order
+	w.publish(t, "open", "k", "2") // behind the first message of its key, in another topic
 	w.publish(t, "open", "", "3")
 	w.publish(t, "closed", "", "4")
 	w.arrives(t, "3")
@@ -188,7 +188,7 @@ func TestOperatorPausesATopic(t *testing.T) {
 	assert.Equal(t, int64(1), log[0].Result.Touched)
 }
 
-// TestRequeuedTogether: messages of one key that come back in one act leave in their order.
+// TestRequeuedTogether: messages of one key that are requeued in one act are published in order.
 func TestRequeuedTogether(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -208,8 +208,8 @@ func TestRequeuedTogether(t *testing.T) {
 	assert.Equal(t, numbered("", 1, 30), w.payloads("K"))
 }
 
-// TestRequeuedWhileTheTopicIsClosed: an operator requeues what died in a topic while it is paused, or cannot be
-// reached. What was written to it meanwhile follows.
+// TestRequeuedWhileTheTopicIsClosed: an operator requeues the dead messages of a topic that is paused or unreachable.
+// Messages written to it meanwhile follow them.
 func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 	const keys = 100
 	for _, paused := range []bool{true, false} {
@@ -221,7 +221,7 @@ func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 			}
 			h.exec(t, "UPDATE outbox SET dead_at = now(), attempts = 1, last_error = 'refused'")
 			cfg := quickConfig()
-			cfg.PollInterval = time.Second // the default: what falls due is looked for as often
+			cfg.PollInterval = time.Second // the default: due messages are polled this often
 			var down atomic.Bool
 			w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
 				if down.Load() {
@@ -259,8 +259,8 @@ func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 	}
 }
 
-// TestDiscardedAndRequeuedBeforeItsTurn: an operator discards a message of each key that waits, and takes that back.
-// It leaves in its place, wherever the messages before it are: in memory, deferred, or not read yet.
+// TestDiscardedAndRequeuedBeforeItsTurn: an operator discards a waiting message of each key and then requeues it. It is
+// published in its place, whether the messages before it are in memory, deferred or not read yet.
 func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
 	const keys, each = 100, 30
 	h := onPgx(t)
@@ -272,14 +272,14 @@ func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
 	}
 	cfg := quickConfig()
 	cfg.ReadAhead = 500
-	turn := func(key int) int { return 1 + key%(each-1) } // of the message that is discarded
+	turn := func(key int) int { return 1 + key%(each-1) } // index of the message to discard
 	release := make(chan struct{})
 	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error {
 		select {
 		case <-release:
 		case <-t.Context().Done():
 		}
-		time.Sleep(10 * time.Millisecond) // it takes a while, in which what was requeued falls due
+		time.Sleep(10 * time.Millisecond) // a slow publish, during which the requeued messages fall due
 		return nil
 	})
 	eventually(t, func() bool { return strings.Contains(w.State(), " publishing") }, "it publishes")
@@ -311,7 +311,7 @@ func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
 	assert.Zero(t, overtook, "messages that overtook others of their keys")
 }
 
-// TestDrainOfATopicThatAnOperatorPaused publishes the rest and names the paused topic, instead of waiting for the
+// TestDrainOfATopicThatAnOperatorPaused: Drain publishes the rest and names the paused topic instead of waiting for the
 // operator.
 func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
 	h := onPgx(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// newAdmin makes an Admin of a handle.
+// newAdmin returns an Admin for a handle.
 func newAdmin(t testing.TB, h handle) *admin.Admin {
 	t.Helper()
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", QueryTimeout: patience}, nil)
@@ -27,7 +27,7 @@ func newAdmin(t testing.TB, h handle) *admin.Admin {
 	return a
 }
 
-// listed returns all messages of a filter, read in pages of so many.
+// listed returns all messages of a filter, read in pages of limit messages.
 func listed(t testing.TB, a *admin.Admin, f admin.Filter, limit int) (all []admin.Message) {
 	t.Helper()
 	for p := (admin.Page{Limit: limit}); ; {
@@ -59,12 +59,12 @@ func TestListPages(t *testing.T) {
 	h := onPgx(t)
 	const rows = 4000
 	fillOutbox(t, h, rows)
-	// So many of one topic and one lane that a step does not come to their end.
+	// More rows of one topic and one lane than a step reads.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts, dead_at, last_error)
 		SELECT 'v' || i, 'topic-3', 'key-6', '', CASE i % 3 WHEN 1 THEN now() + (4000 + i) * interval '1 second' END,
 		       CASE i % 3 WHEN 2 THEN 1 ELSE 0 END, CASE i % 6 WHEN 2 THEN now() END, 'order ' || i || ' not found'
 		  FROM generate_series(1, 2400) i`)
-	// What was delayed and is due, and what is sent again and has not failed since, is ready.
+	// Delayed messages that are due, and requeued ones that have not failed since, are ready.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, due_at, attempts)
 		SELECT 'w' || i, 'topic-4', 'key-6', '', now() - i * 7919 % 1000 * interval '1 second', i % 2
 		  FROM generate_series(1, 900) i`)
@@ -198,7 +198,7 @@ func TestGetAndGroups(t *testing.T) {
 	})
 }
 
-// TestStatsOfConsumersAndLanes: what keeps failing, and lanes that nobody reads.
+// TestStatsOfConsumersAndLanes counts failing messages by consumer and finds lanes that no forwarder reads.
 func TestStatsOfConsumersAndLanes(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, attempts, dead_at) SELECT 'shop/a', i, i, CASE `+
@@ -225,7 +225,7 @@ func TestStatsOfConsumersAndLanes(t *testing.T) {
 	assert.Regexp(t, `shop/a +8 +5 +2`, screen)
 }
 
-// TestGroupsAreBounded over all topics and consumers together, so that many of them are grouped as quickly as few.
+// TestGroupsAreBounded over all topics and consumers together, so that grouping many is as fast as grouping few.
 func TestGroupsAreBounded(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'topic-' || i % 5, `+
@@ -459,7 +459,7 @@ func TestQueueActs(t *testing.T) {
 	})
 }
 
-// TestADelayedMessageIsAsOldAsItsDueTime: it has waited since then, and not since it was stored.
+// TestADelayedMessageIsAsOldAsItsDueTime: its age starts when it is due, not when it was stored.
 func TestADelayedMessageIsAsOldAsItsDueTime(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
-// deadInARouter has messages die in the handler shop/book of topic orders, whose inbox knows them by a key of their
-// own. The handler works as soon as mended is true.
+// deadInARouter lets messages die in the handler shop/book of topic orders, whose inbox has its own message keys. The
+// handler succeeds once mended is true.
 func deadInARouter(t testing.TB, h handle, mended *atomic.Bool, msgs ...*message.Message) *feed {
 	return deadOfTopic(t, h, "orders", "dead_letters", mended, msgs...)
 }
@@ -48,7 +48,7 @@ func deadOfTopic(
 	return f
 }
 
-// sentAgain are the messages that were redriven, oldest first.
+// sentAgain returns the messages that were redriven, oldest first.
 func sentAgain(t testing.TB, h handle) (msgs []*message.Message) {
 	t.Helper()
 	for _, id := range column[int64](t, h, "SELECT id FROM outbox WHERE topic = 'orders' ORDER BY id") {
@@ -61,8 +61,8 @@ func sentAgain(t testing.TB, h handle) (msgs []*message.Message) {
 	return msgs
 }
 
-// TestRedriveOfKeptLetters: a dead message is published again as it was, and handled once, also if its broker
-// redelivers it.
+// TestRedriveOfKeptLetters: a dead message is published again unchanged and handled once, even if its broker redelivers
+// it.
 func TestRedriveOfKeptLetters(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool
@@ -95,13 +95,13 @@ func TestRedriveOfKeptLetters(t *testing.T) {
 	assert.Equal(t, "order/7",
 		value[string](t, h, "SELECT key FROM outbox WHERE topic = 'orders' AND uuid = $1", first.UUID))
 
-	r, err = a.Redrive(t.Context(), act) // once more, with the same preview
+	r, err = a.Redrive(t.Context(), act) // again, with the same preview
 	require.NoError(t, err)
 	assert.Zero(t, r.Touched)
 	assert.Len(t, sentAgain(t, h), 2)
 
 	mended.Store(true)
-	for range 2 { // the forwarder brings it, and the broker too
+	for range 2 { // delivered by the forwarder and redelivered by the broker
 		for _, msg := range again {
 			assert.True(t, f.deliver(t, msg.Copy()))
 			assert.Equal(t, 1, effects(t, h, msg))
@@ -113,7 +113,8 @@ func TestRedriveOfKeptLetters(t *testing.T) {
 	assert.Equal(t, int64(2), entries[1].Result.Touched)
 }
 
-// TestRedriveOfWhatDiesAgain: the second letter is another one, and counts.
+// TestRedriveOfWhatDiesAgain: a message that dies after each redrive is redriven each time, under a new generation and
+// with a dead letter for each death.
 func TestRedriveOfWhatDiesAgain(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool
@@ -133,7 +134,8 @@ func TestRedriveOfWhatDiesAgain(t *testing.T) {
 		h.count(t, "SELECT count(DISTINCT metadata->>'outbox_generation') FROM outbox WHERE topic = 'orders'"))
 }
 
-// TestRedriveIsOneTransaction: killed in between, or by two at once, a message is sent and revived, or neither.
+// TestRedriveIsOneTransaction: a redrive that is killed, or two concurrent ones, send and revive a message together or
+// not at all.
 func TestRedriveIsOneTransaction(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool
@@ -147,7 +149,7 @@ func TestRedriveIsOneTransaction(t *testing.T) {
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 3}, nil)
 	require.NoError(t, err)
 	act := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}}
-	for _, table := range []string{"outbox", "inbox", "outbox_audit"} { // at each part of the statement
+	for _, table := range []string{"outbox", "inbox", "outbox_audit"} { // fail in each part of the statement
 		timing := map[string]string{
 			"outbox": "AFTER INSERT", "inbox": "AFTER UPDATE", "outbox_audit": "BEFORE UPDATE OF touched",
 		}
@@ -173,7 +175,7 @@ func TestRedriveIsOneTransaction(t *testing.T) {
 	assert.Equal(t, len(msgs), h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NULL AND revived = 1"))
 }
 
-// TestRedriveWithoutALetter reports the messages whose letter is gone, and the next step.
+// TestRedriveWithoutALetter reports the messages whose dead letter is gone, and the next step.
 func TestRedriveWithoutALetter(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool
@@ -196,8 +198,8 @@ func TestRedriveWithoutALetter(t *testing.T) {
 	require.ErrorIs(t, err, admin.ErrNoLetter)
 }
 
-// TestRedriveByRoles: the role of operators may redrive, that of readers may not, and the page offers it to users who
-// may act.
+// TestRedriveByRoles: the operators' role may redrive, the readers' may not, and the page offers it to users who may
+// act.
 func TestRedriveByRoles(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
@@ -217,7 +219,7 @@ func TestRedriveByRoles(t *testing.T) {
 	assert.NotContains(t, newSite(t, operator, ui.Access{}).get("messages?in=inbox&state=dead").body, "Redrive")
 }
 
-// TestNothingIsRedrivenToAPattern: a subscriber of another package leaves the pattern that it subscribed, to which
+// TestNothingIsRedrivenToAPattern: a subscriber of another package records the pattern it subscribed to, to which
 // nothing can be published.
 func TestNothingIsRedrivenToAPattern(t *testing.T) {
 	h := onPgx(t)
@@ -234,7 +236,7 @@ func TestNothingIsRedrivenToAPattern(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, `select count(*) from inbox where dead_at is not null`))
 	assert.Equal(t, 1, h.count(t, `select count(*) from outbox`))
 
-	// An earlier version wrote such messages. What was published by its own publisher is not looked at.
+	// An earlier version wrote such messages. Messages that its own publisher sent are ignored.
 	h.exec(t, `insert into outbox (uuid, topic, metadata, attempts, dead_at) values
 		('1', 'orders.>', '{"outbox_redriven": "1"}', 1, now()), ('2', 'orders.>', '{}', 1, now())`)
 	for _, id := range []struct {
@@ -320,7 +322,7 @@ func TestWhatIsSentAgainIsNotFailing(t *testing.T) {
 	page := newSite(t, h, ui.Access{}).get("messages?state=ready")
 	assert.NotContains(t, page.body, "broken")
 
-	// One that fails again is failing.
+	// A message that fails again is failing.
 	h.exec(t, `UPDATE outbox SET attempts = attempts + 1, last_error = 'again' WHERE id = 1`)
 	h.exec(t, `UPDATE inbox SET attempts = attempts + 1, last_error = 'again' WHERE message_id = '1'`)
 	s, err := a.Stats(t.Context(), admin.StatsConfig{})

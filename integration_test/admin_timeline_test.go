@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// happenings are what a timeline tells, without times.
+// happenings returns the events of a timeline, without times.
 func happenings(events []admin.Event) (list []string) {
 	for _, e := range events {
 		s := e.What
@@ -37,7 +37,7 @@ func happenings(events []admin.Event) (list []string) {
 	return list
 }
 
-// TestTimeline follows a message that fails, dies, is requeued, is published and replayed.
+// TestTimeline follows a message that fails, dies, is requeued, published and replayed.
 func TestTimeline(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -112,7 +112,7 @@ func TestTimeline(t *testing.T) {
 	assert.ErrorIs(t, err, admin.ErrNotFound)
 }
 
-// TestHistoryIsBounded: of 100 attempts the last 20 are kept, and what succeeds touches none.
+// TestHistoryIsBounded: the last 20 of 100 attempts are kept, and a successful publish writes none.
 func TestHistoryIsBounded(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -145,7 +145,7 @@ func TestHistoryIsBounded(t *testing.T) {
 	}
 }
 
-// refusingUntilMended has the handler shop/book refuse each message until it is mended.
+// refusingUntilMended starts the handler shop/book, which refuses each message until mend is called.
 func refusingUntilMended(t testing.TB, h handle, most int) (f *feed, mend func(error)) {
 	answer := make(chan error, 1)
 	answer <- errors.New("refused " + strings.Repeat("x", 300))
@@ -207,7 +207,7 @@ func TestTimelineOfTheInbox(t *testing.T) {
 		page := newSite(t, h, ui.Access{}).get("message?in=inbox&id=" + id)
 		require.Equal(t, http.StatusOK, page.status, page.body)
 		page.says(t, "timeline", "Failed , attempt 2", "Redriven by alice", "not quite", "Processed")
-		shown := ctl{t: t, url: h.url}.run("inbox", "show", id) // once, as a pooler keeps what it prepares
+		shown := ctl{t: t, url: h.url}.run("inbox", "show", id) // once: poolers keep prepared statements
 		assert.Regexp(t, `redrive +alice +mended; entry 1`, shown.out, shown.err)
 		assert.Regexp(t, `(?m)^attempts +1 since the redrive$`, shown.out)
 		assert.Regexp(t, `(?m)^written +`+events[0].At.UTC().Format("2006-01-02 15:04:05"), shown.out)
@@ -220,7 +220,8 @@ func TestTimelineOfTheInbox(t *testing.T) {
 	}
 }
 
-// TestTimelineOfWhatIsDiscarded: a failing message of the inbox that is discarded has not died, and a dead one once.
+// TestTimelineOfWhatIsDiscarded: a discarded message of the inbox that was failing never shows a death; one that was
+// dead shows one.
 func TestTimelineOfWhatIsDiscarded(t *testing.T) {
 	h := onPgx(t)
 	f, _ := refusingUntilMended(t, h, 2)
@@ -251,7 +252,7 @@ func TestTimelineOfWhatIsDiscarded(t *testing.T) {
 	}
 }
 
-// TestHistoryOfTheInboxIsBounded: of 30 attempts the last 20 are kept.
+// TestHistoryOfTheInboxIsBounded: the last 20 of 30 attempts are kept.
 func TestHistoryOfTheInboxIsBounded(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -267,7 +268,7 @@ func TestHistoryOfTheInboxIsBounded(t *testing.T) {
 	assert.Equal(t, "failed 11 | error 11", happenings(events)[1])
 }
 
-// dueNow has what waits in the queue fall due, and what is claimed lose its lease.
+// dueNow makes waiting messages of the queue due and expires the leases of claimed ones.
 const dueNow = `UPDATE inbox_queue SET due_at = now(), locked_until = now() - interval '1 second'
 	WHERE state = 'processing'`
 
@@ -359,7 +360,7 @@ func TestDeathsInTheQueue(t *testing.T) {
 	}
 }
 
-// TestHistoryOfTheQueueIsBounded: of 30 attempts the last 20 are kept.
+// TestHistoryOfTheQueueIsBounded: the last 20 of 30 attempts are kept.
 func TestHistoryOfTheQueueIsBounded(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

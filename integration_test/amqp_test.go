@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// rabbitMQ starts a server of the test's own. Where the machine has none it skips the test, except in CI.
+// rabbitMQ starts a server for this test. If RabbitMQ is not installed it skips the test, except in CI.
 func rabbitMQ(t testing.TB) *services.RabbitMQ {
 	t.Helper()
 	server, err := services.StartRabbitMQ(t.Context(), services.Options{})
@@ -28,7 +28,7 @@ func rabbitMQ(t testing.TB) *services.RabbitMQ {
 	return server
 }
 
-// amqpChannel opens a channel. end closes its connection, which hands back all that was not acked.
+// amqpChannel opens a channel. end closes its connection, which requeues all deliveries that were not acked.
 func amqpChannel(url string) (ch *amqp091.Channel, end func(), err error) {
 	conn, err := amqp091.DialConfig(url, amqp091.Config{Dial: amqp091.DefaultDial(patience)})
 	if err != nil {
@@ -42,7 +42,7 @@ func amqpChannel(url string) (ch *amqp091.Channel, end func(), err error) {
 	return ch, end, nil
 }
 
-// amqpQueue makes a durable queue, which watermill-amqp's queue configuration takes for a topic.
+// amqpQueue declares a durable queue; watermill-amqp's queue configuration uses its name as the topic.
 func amqpQueue(t testing.TB, url string, args amqp091.Table) string {
 	t.Helper()
 	ch, end, err := amqpChannel(url)
@@ -54,7 +54,7 @@ func amqpQueue(t testing.TB, url string, args amqp091.Table) string {
 	return name
 }
 
-// amqpStored reads what a queue has, and leaves it there.
+// amqpStored reads the messages of a queue and leaves them there.
 func amqpStored(t testing.TB, url, queue string) (stored []*message.Message) {
 	t.Helper()
 	ch, end, err := amqpChannel(url)
@@ -112,7 +112,7 @@ func TestRabbitMQReachesWatermillsSubscriber(t *testing.T) {
 	}
 }
 
-// A queue that is full and refuses more, and a size that the server refuses.
+// TestRabbitMQRefuses fills a queue that rejects further messages, and sends one larger than the server allows.
 func TestRabbitMQRefuses(t *testing.T) {
 	extended(t)
 	server := rabbitMQ(t)

@@ -26,7 +26,7 @@ import (
 
 const manyLedger = `insert into ledger (key, seq) select * from unnest($1::text[], $2::int[])`
 
-// batchService is a member of the group: a Router with a batch handler that writes a row for each message, and
+// batchService is a member of the consumer group: a Router with a batch handler that writes a row for each message and
 // publishes the size of each batch.
 type batchService struct {
 	router *message.Router
@@ -64,7 +64,7 @@ func (w *inboundWorld) serveBatches(
 	return s
 }
 
-// batchOf writes a row for each message, and publishes the size of the batch.
+// batchOf returns a batch handler that writes a row for each message and publishes the size of the batch.
 func batchOf(h handle, pub *outbox.Publisher, before middleware.BatchFunc) middleware.BatchFunc {
 	return func(ctx context.Context, msgs []*message.Message) error {
 		var keys []string
@@ -105,13 +105,13 @@ func (w *inboundWorld) batchSubscriber(concurrency int) message.Subscriber {
 	return sub
 }
 
-// published is the sum of the sizes that the calls of the function published.
+// published is the sum of the batch sizes that the handler published.
 func (w *inboundWorld) published() int {
 	return w.h.count(w.t, `select coalesce(sum(convert_from(payload, 'UTF8')::int), 0) from outbox where topic = 'projected'`)
 }
 
-// TestBatchHandlesEachMessageOnce: by key with 500 in flight, while processes come and go; and behind watermill-kafka,
-// where a batch has one message of each partition.
+// TestBatchHandlesEachMessageOnce: by key with 500 messages in flight while processes come and go; and behind
+// watermill-kafka, where a batch has one message of each partition.
 func TestBatchHandlesEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	t.Run("by key", func(t *testing.T) {
@@ -150,8 +150,8 @@ func TestBatchHandlesEachMessageOnce(t *testing.T) {
 	})
 }
 
-// TestBatchWithBadMessages: some are poison, one panics twice, one fails for its third attempt. The others are
-// committed, each once, and each of the poison gets a letter.
+// TestBatchWithBadMessages: some messages are poison, one panics twice, one succeeds at its third attempt. The others
+// are committed, each once, and each poison message gets a dead letter.
 func TestBatchWithBadMessages(t *testing.T) {
 	t.Parallel()
 	w := newInboundWorld(t, 2)
@@ -198,7 +198,7 @@ func TestBatchWithBadMessages(t *testing.T) {
 	assert.Less(t, s.calls.Load(), int64(600))
 }
 
-// TestBatchSkipsDuplicates: copies within a batch, and of messages handled before.
+// TestBatchSkipsDuplicates: copies within a batch and of messages handled before.
 func TestBatchSkipsDuplicates(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -210,7 +210,7 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 		}, func(ctx context.Context, msgs []*message.Message) error {
 			calls.Add(1)
 			for _, msg := range msgs {
-				if err := write(h, msg); err != nil { // by the context of the message
+				if err := write(h, msg); err != nil { // through the context of the message
 					return err
 				}
 			}
@@ -233,7 +233,7 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 		inCalls := 0
 		for _, end := range obs.ends() {
 			count[end.Outcome]++
-			if end.Duration > 0 { // told once for a call
+			if end.Duration > 0 { // set once for each call
 				inCalls += end.Batch
 			}
 		}
@@ -242,8 +242,8 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 	})
 }
 
-// TestBatchRolledBack: observers see that a batch was rolled back on request, as they do of a single message. An error
-// that says so of something else is a failure.
+// TestBatchRolledBack: observers see that a batch was rolled back on request, as they do for a single message. A
+// handler's own error that wraps ErrRolledBack is a failure.
 func TestBatchRolledBack(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -292,7 +292,7 @@ func TestBatchGivesUpWhatWaits(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox"))
 }
 
-// TestBatchThatFailsAsAWhole: halving ends, and does not begin after a time-out.
+// TestBatchThatFailsAsAWhole: halving a batch ends, and does not begin after a timeout.
 func TestBatchThatFailsAsAWhole(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// TestBatchRetryAfter: a message that is redelivered before its time is not in a batch until then, and one of
-// forwarder.Subscriber, which is never nacked for it, is handled when its time has come.
+// TestBatchRetryAfter: a message that is redelivered before its retry time joins no batch until then. With
+// forwarder.Subscriber, which does not redeliver it early, it is handled at that time.
 func TestBatchRetryAfter(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// TestHungTopicStopsNoOther: publishes of one topic hang, as many as Concurrency allows and more wait. Another topic
-// goes on, and that topic as well once they return.
+// TestHungTopicStopsNoOther: publishes of one topic hang: as many as Concurrency allows, and more wait. Another topic
+// continues, and so does the hung one once its publishes return.
 func TestHungTopicStopsNoOther(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

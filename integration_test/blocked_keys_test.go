@@ -22,7 +22,7 @@ import (
 // side is the publisher of one of several forwarders to the same broker.
 type side struct {
 	*fakeBroker
-	answer func(topic string, msg *message.Message) error // nil = as the broker
+	answer func(topic string, msg *message.Message) error // nil = the broker's answer
 	calls  atomic.Int64
 }
 
@@ -36,7 +36,7 @@ func (s *side) Publish(topic string, msgs ...*message.Message) error {
 	return s.fakeBroker.Publish(topic, msgs...)
 }
 
-// joinAs runs another forwarder to the same broker with an answer of its own.
+// joinAs runs another forwarder to the same broker with its own answers.
 func (w world) joinAs(
 	t testing.TB, h handle, cfg forwarder.Config, answer func(string, *message.Message) error,
 ) (*forwarder.Forwarder, *side) {
@@ -48,15 +48,15 @@ func (w world) joinAs(
 	return f, s
 }
 
-// sameLane returns n keys of the lane of the given one.
+// sameLane returns n keys in the same lane as key.
 func sameLane(t testing.TB, h handle, key string, n int) []string {
 	t.Helper()
 	return column[string](t, h, `select 'same-' || i from generate_series(1, 100000) i
 		where hashtext('same-' || i) & 63 = hashtext($1) & 63 order by i limit $2`, key, n)
 }
 
-// healthy publishes messages of some keys, one after the other, until stop is called, and at least enough of them for a
-// percentile. stop returns how long they took from commit to broker.
+// healthy publishes messages of the given keys, one after another, until stop is called, and at least enough of them
+// for a percentile. stop returns how long each took from commit to broker.
 func (w world) healthy(t testing.TB, h handle, topic string, keys []string) (stop func() []time.Duration) {
 	t.Helper()
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
@@ -107,7 +107,7 @@ func assertP99(t testing.TB, took []time.Duration) {
 	require.GreaterOrEqual(t, len(took), enoughHealthy)
 	p99 := took[len(took)*99/100]
 	t.Logf("%d messages: median %s, p99 %s, slowest %s", len(took), took[len(took)/2], p99, took[len(took)-1])
-	assert.Less(t, p99, patience) // what holds up healthy keys by mistake holds them up for many times as long
+	assert.Less(t, p99, patience) // a bug that delays healthy keys delays them many times longer
 }
 
 func numbered(prefix string, from, to int) []string {
@@ -127,8 +127,8 @@ func refuse(payload string) func(string, *message.Message) error {
 	}
 }
 
-// TestBlockedKeyOutlivesItsOwner: a key is blocked, its owner vanishes, another takes over: nothing of the key passes,
-// and the other keys of its lane do not notice that it is held.
+// TestBlockedKeyOutlivesItsOwner: the owner of a blocked key vanishes and another forwarder takes over. No message of
+// the key is published, and other keys of its lane are not delayed.
 func TestBlockedKeyOutlivesItsOwner(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -136,7 +136,7 @@ func TestBlockedKeyOutlivesItsOwner(t *testing.T) {
 }
 
 func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
-	t.Parallel() // it waits for leases more than it works
+	t.Parallel() // it spends most of its time waiting for leases
 	gated, gate := newGatedHandle(t, h)
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
 	w.answers(refuse("K-1"))
@@ -184,7 +184,7 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	assert.Equal(t, numbered("K-", 1, 22), w.payloads("K"))
 }
 
-// failuresSettled is an observer that gets one for each batch of failures that was settled.
+// failuresSettled is an observer that receives a value for each settled batch of failures.
 type failuresSettled struct {
 	deaf
 	news chan struct{}
@@ -199,7 +199,7 @@ func (s failuresSettled) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	}
 }
 
-// TestStaleOwner stops an owner while it publishes or reads, has its lanes taken, and lets it go on.
+// TestStaleOwner stops an owner while it publishes or reads, lets another take its lanes, and resumes it.
 func TestStaleOwner(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -210,14 +210,14 @@ func staleOwner(t *testing.T, h handle) {
 	t.Parallel() // as above
 	type scene struct {
 		world
-		settled failuresSettled // what the stale owner wrote
+		settled failuresSettled // results that the stale owner recorded
 		gate    *gate
 		stale   *side
-		fails   func(error) // what the stale owner's publish of K-1 returns
+		fails   func(error) // result of the stale owner's publish of K-1
 		next    *side
-		accept  func() // the next owner's publisher takes K-1 from now on
+		accept  func() // from now on the next owner's publisher accepts K-1
 	}
-	// Both publish K-1: the stale owner's call waits, the next owner's answers with an error until accept.
+	// Both publish K-1: the stale owner's call hangs, the next owner's returns an error until accept.
 	begin := func(t *testing.T, next forwarder.Config, nextRefuses bool) scene {
 		gated, g := newGatedHandle(t, h)
 		h.exec(t, "truncate outbox, outbox_lanes, outbox_forwarders")
@@ -227,7 +227,7 @@ func staleOwner(t *testing.T, h handle) {
 		publishing := make(chan struct{})
 		var once sync.Once
 		cfg := shortLease(quickConfig())
-		cfg.QueryTimeout = time.Minute // what it was doing when it was stopped is done when it goes on
+		cfg.QueryTimeout = time.Minute // the interrupted statement completes after the owner resumes
 		s.settled = failuresSettled{news: make(chan struct{}, 10)}
 		_, s.stale = s.joinAs(t, gated.seenBy(t, s.settled), cfg, func(_ string, msg *message.Message) error {
 			if string(msg.Payload) != "K-1" {
@@ -265,8 +265,8 @@ func staleOwner(t *testing.T, h handle) {
 		tried(s, 3)
 		s.fails(errors.New("stale"))
 		s.gate.reopen()
-		// Either it settles the failure, and is fenced, or a read has told it first that the lane is somebody else's, and the
-		// failure counts for nothing. That the fence holds is TestEpochs' business.
+		// Either the stale owner records the failure and is fenced, or a read first shows it that it lost the lane, and
+		// it ignores the failure. TestEpochs tests the fence.
 		eventually(t, func() bool {
 			select {
 			case <-s.settled.news:
@@ -300,7 +300,7 @@ func staleOwner(t *testing.T, h handle) {
 		tried(s, 3)
 		s.fails(nil)
 		s.gate.reopen()
-		s.arrives(t, "K-2", "K-3") // though the next owner's broker never takes K-1
+		s.arrives(t, "K-2", "K-3") // although the next owner's broker never accepts K-1
 		assert.Equal(t, numbered("K-", 1, 3), s.payloads("K"))
 		s.publish(t, "orders", "K", "K-4")
 		s.arrives(t, "K-4")
@@ -319,7 +319,7 @@ func staleOwner(t *testing.T, h handle) {
 		tried(s, 3)
 		s.fails(errRefused)
 		s.gate.reopen()
-		// Both share the lanes now; wherever K goes, it stays held and in order.
+		// Both share the lanes now; whoever gets K, it stays blocked and in order.
 		others := sameLane(t, s.handle, "K", 2)
 		for i := 4; i <= 30; i++ {
 			s.publish(t, "orders", "K", fmt.Sprintf("K-%d", i))
@@ -341,7 +341,7 @@ func staleOwner(t *testing.T, h handle) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		require.NoError(t, first.Drain(ctx))
-		g.shut() // a read is under way, or will be sent when the gate opens
+		g.shut() // a read is in flight, or will be sent when the gate opens
 		w.publish(t, "orders", "K", "K-1", "K-2")
 		_, next := w.joinAs(t, h, quickConfig(), refuse("K-1"))
 		eventually(t, func() bool { return next.calls.Load() >= 3 }, "the next owner tries K-1")
@@ -353,8 +353,8 @@ func staleOwner(t *testing.T, h handle) {
 	})
 }
 
-// TestWhatFellDueOfADeadTopic: more messages of a closed topic fall due than a read of a lane returns, and wait.
-// Messages of another topic that fell due later are published all the same.
+// TestWhatFellDueOfADeadTopic: more due messages of a paused topic than one read of a lane returns. Messages of another
+// topic that fell due later are published nevertheless.
 func TestWhatFellDueOfADeadTopic(t *testing.T) {
 	h := onPgx(t)
 	const insert = `insert into outbox (uuid, topic, payload, due_at) select u, $1, 'm', now() - $2 * interval '1 second'

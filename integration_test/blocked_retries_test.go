@@ -63,7 +63,7 @@ func TestRejectedMessageIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestUnkeyedBackoff: a message without a key waits for its whole backoff, however it is found.
+// TestUnkeyedBackoff: a message without a key waits for its whole backoff, whichever read finds it.
 func TestUnkeyedBackoff(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -102,7 +102,7 @@ func TestPublisherThatPanics(t *testing.T) {
 	eventually(t, func() bool { return w.log.count("error: publisher panicked") == 2 }, "the panics are reported")
 }
 
-// TestRowsWrittenByHand: what the write side would have refused stops nothing else.
+// TestRowsWrittenByHand: rows that Publish would have refused delay no others.
 func TestRowsWrittenByHand(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -122,7 +122,7 @@ func TestRowsWrittenByHand(t *testing.T) {
 	})
 }
 
-// TestLockedRow: somebody's open transaction on one message keeps no other from being settled.
+// TestLockedRow: an open transaction on one message does not prevent others from being settled.
 func TestLockedRow(t *testing.T) {
 	h := onPgx(t)
 	h.publish(t, "orders", "", numbered("", 1, 50)...)
@@ -132,7 +132,7 @@ func TestLockedRow(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox where id = 17 for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
+	cfg.QueryTimeout = 5 * time.Second // also bounds the statements of the start, on a busy machine
 	startForwarder(t, h, cfg)
 	const pending = "select count(*) from outbox where published_at is null"
 	eventually(t, func() bool { return h.count(t, pending) == 1 }, "all but one are settled")

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// TestOneRowStopsNoOther: whatever a row holds, the others are read and settled.
+// TestOneRowStopsNoOther: whatever a row contains, the others are read and settled.
 func TestOneRowStopsNoOther(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -80,7 +80,7 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 		"some were counted that were not settled")
 }
 
-// settledSum is an observer that adds up what was settled, and does not look for errors.
+// settledSum is an observer that adds up settled messages and ignores errors.
 type settledSum struct {
 	deaf
 	done, failed atomic.Int64
@@ -91,7 +91,7 @@ func (s *settledSum) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	s.failed.Add(int64(end.Failed))
 }
 
-// TestManyLockedRows: a transaction that is idle has locked as many rows as are settled at once.
+// TestManyLockedRows: an idle transaction has locked as many rows as are settled in one statement.
 func TestManyLockedRows(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -102,7 +102,7 @@ func TestManyLockedRows(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "select from outbox for update")
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout, cfg.ReadAhead = 5*time.Second, 20000 // the start must keep to the first as well, on a busy machine
+	cfg.QueryTimeout, cfg.ReadAhead = 5*time.Second, 20000 // enough for the start on a busy machine
 	w := startForwarder(t, h, cfg)
 	w.wait(t, "all are published", func() bool { return len(w.all()) >= 10000 })
 	w.publish(t, "orders", "", "free")
@@ -115,7 +115,8 @@ func TestManyLockedRows(t *testing.T) {
 	assert.Equal(t, 10001, len(w.all()), "some were sent twice")
 }
 
-// TestStopWithALockedRow: a row that is locked costs no other its result when the forwarder stops.
+// TestStopWithALockedRow: when the forwarder stops, a locked row does not prevent the results of others from being
+// recorded.
 func TestStopWithALockedRow(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "insert into outbox (uuid, topic, payload) select i, 'orders', 'x' from generate_series(1, 5000) i")
@@ -143,7 +144,7 @@ func TestStopWithALockedRow(t *testing.T) {
 	assert.Equal(t, 1, log.count("stopped before all results were written"))
 }
 
-// TestHeadsAreLoadedInPages: a lane with a great many blocked keys keeps no other lane from starting.
+// TestHeadsAreLoadedInPages: a lane with very many blocked keys does not delay the start of other lanes.
 func TestHeadsAreLoadedInPages(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -176,7 +177,8 @@ func TestHeadsAreLoadedInPages(t *testing.T) {
 	assert.NotContains(t, w.payloads(), "behind")
 }
 
-// TestWhatIsSettledTogether is a range of ids. A message in it that was committed later is not settled with the others.
+// TestWhatIsSettledTogether: messages are settled as a range of ids. A message in the range that was committed later is
+// not settled with them.
 func TestWhatIsSettledTogether(t *testing.T) {
 	t.Parallel()
 	for name, retention := range map[string]time.Duration{"kept": 0, "deleted": -1} {
@@ -195,7 +197,7 @@ func TestWhatIsSettledTogether(t *testing.T) {
 			})
 			w.idle(t)
 			settling := gate.holdSettling()
-			w.publish(t, "orders", "", "first") // keeps the settler waiting until all others are published
+			w.publish(t, "orders", "", "first") // blocks the settler until all others are published
 			w.arrives(t, "first")
 			gate.arrives(t, "it is to be settled", settling...)
 			before, after := numbered("before", 1, 100), numbered("after", 1, 100)

@@ -28,19 +28,19 @@ import (
 	"github.com/millrace-go/watermill-outbox/redis"
 )
 
-// opener opens a publisher of the server at an address.
+// opener opens a publisher for the server at an address.
 type opener func(address string) (message.Publisher, error)
 
 // conformant is a publisher that make conformance tests.
 type conformant struct {
 	name  string
-	start func(*testing.T) (address string, b outboxtest.Broker) // a server of the test's own
+	start func(*testing.T) (address string, b outboxtest.Broker) // starts a server for one test
 	open  opener
 }
 
 func (c conformant) test(t *testing.T, kills int) {
 	address, b := c.start(t)
-	if b.Kills = kills; kills == 0 { // kills take long; a frozen server is in each point as well
+	if b.Kills = kills; kills == 0 { // kills take long; each test of the suite also freezes the server
 		b.Kill, b.Restart, b.Kills = nil, nil, 1
 	}
 	outboxtest.TestPublisher(t, func() (message.Publisher, error) { return c.open(address) }, b)
@@ -78,7 +78,7 @@ var conformants = []conformant{
 	{"watermill-redisstream, snapshots", redisConformance(), redisPublisher},
 }
 
-// orNil keeps a nil pointer from becoming a publisher, and gives verdicts to one of watermill's.
+// orNil returns nil instead of a typed nil pointer, and adds verdicts to watermill's publishers.
 func orNil[P message.Publisher](pub P, err error, classify func(error) forwarder.Verdict) (message.Publisher, error) {
 	if err != nil {
 		return nil, err
@@ -93,13 +93,13 @@ func redisPublisher(address string) (message.Publisher, error) {
 	return orNil(pub, err, redis.Classify)
 }
 
-// largest is what topics accept. It is above what the suite sends and below what clients refuse, so that a poison
-// message is refused by the server.
+// largest is the message size that topics accept. It is above what the suite sends and below what clients refuse, so
+// that the server refuses a poison message.
 const largest = 1<<20 - 2500
 
 func tooLarge() *message.Message { return newMessage(string(make([]byte, 1<<20-1200))) }
 
-// TestKafkaPublisher leaves out what needs a server of its own: to freeze it, and that it makes no topics by itself.
+// TestKafkaPublisher uses the shared server, so it leaves out tests that freeze it or need topic auto-creation off.
 func TestKafkaPublisher(t *testing.T) {
 	t.Parallel()
 	server := kafkaServer(t)
@@ -110,8 +110,8 @@ func TestKafkaPublisher(t *testing.T) {
 
 func TestNATSPublisher(t *testing.T) { t.Parallel(); conformants[1].test(t, 0) }
 
-// TestPublishersUnderKills runs the whole suite, with kills of each server. The publisher of watermill-redisstream
-// must not be closed while others publish: it reads a bool without a lock.
+// TestPublishersUnderKills runs the whole suite and kills each server. The publisher of watermill-redisstream must not
+// be closed while others publish: it reads a bool without a lock.
 func TestPublishersUnderKills(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -126,7 +126,7 @@ func TestPublishersUnderKills(t *testing.T) {
 	for _, c := range slices.Concat(conformants[:3], []conformant{redisAlone}) {
 		kills := 10
 		if c.name == "kafka" || c.name == "amqp" {
-			kills = 2 // a start takes ten seconds; make conformance kills them as often as you like
+			kills = 2 // a start takes ten seconds; make conformance takes the number of kills as an argument
 		}
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -204,8 +204,8 @@ func natsConformance(t *testing.T) (string, outboxtest.Broker) {
 
 func rabbitConformance(t *testing.T) (string, outboxtest.Broker) {
 	server := rabbitMQ(t)
-	// A server that is killed forgets queues that were declared in the moment before. Subscribers declare them again when
-	// they connect, and so does restart. If messages were lost with a queue, they are missed all the same.
+	// A killed server loses queues that were declared just before. Subscribers declare them again when they connect,
+	// and so does restart. Messages that were lost with a queue are still noticed.
 	var queues []string
 	restart := func() error {
 		if err := server.Restart(context.Background()); err != nil {
@@ -242,7 +242,7 @@ func rabbitConformance(t *testing.T) (string, outboxtest.Broker) {
 	}
 }
 
-// redisConformance has no Missing: Redis makes a stream of any name.
+// redisConformance has no Missing: Redis creates a stream of any name.
 func redisConformance(settings ...string) func(*testing.T) (string, outboxtest.Broker) {
 	return func(t *testing.T) (string, outboxtest.Broker) {
 		server, err := services.StartRedis(t.Context(), services.Options{}, settings...)
@@ -281,7 +281,7 @@ func redisConformance(settings ...string) func(*testing.T) (string, outboxtest.B
 	}
 }
 
-// closedAlone waits with Close for calls of Publish.
+// closedAlone lets Close wait for calls of Publish.
 type closedAlone struct {
 	mu  sync.RWMutex
 	pub message.Publisher

@@ -19,11 +19,11 @@ import (
 
 const (
 	conformanceArgs  = "OUTBOX_CONFORMANCE"    // of make conformance
-	conformanceChild = "OUTBOX_CONFORMANCE_OF" // the publisher, in a process of its own, since it may hang or fail
+	conformanceChild = "OUTBOX_CONFORMANCE_OF" // the publisher to test, in a child process since it may hang or crash
 	conformancePage  = "publishers.md"
 )
 
-// TestPublishersConform is make conformance: it runs outboxtest.TestPublisher on each publisher and prints the results.
+// TestPublishersConform runs outboxtest.TestPublisher on each publisher and prints the results (make conformance).
 func TestPublishersConform(t *testing.T) {
 	if name := os.Getenv(conformanceChild); name != "" {
 		for _, c := range conformants {
@@ -74,7 +74,7 @@ var (
 	counted    = regexp.MustCompile(`(\d+) acknowledged, (\d+) missing, (\d+) kills`)
 )
 
-// conformanceRow runs the suite in a process of its own.
+// conformanceRow runs the suite in a child process.
 func conformanceRow(t *testing.T, name string, kills int, points string) string {
 	t.Helper()
 	self, err := os.Executable()
@@ -84,7 +84,7 @@ func conformanceRow(t *testing.T, name string, kills int, points string) string 
 	out, to := io.Pipe()
 	cmd.Stdout, cmd.Stderr = to, to
 	require.NoError(t, cmd.Start())
-	go func() { _ = to.CloseWithError(cmd.Wait()) }() // it fails if a point does
+	go func() { _ = to.CloseWithError(cmd.Wait()) }() // the child fails if a test of the suite does
 	results, counts := map[string]string{}, []string{"", "-", "-", "-"}
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		fmt.Println(time.Now().Format(time.TimeOnly), name+":", lines.Text())
@@ -106,7 +106,7 @@ func conformanceRow(t *testing.T, name string, kills int, points string) string 
 	return row + "\n"
 }
 
-// conformancePoints are the names of the points, as the suite has them.
+// conformancePoints returns the names of the suite's tests.
 func conformancePoints() (names []string) {
 	suite, err := os.ReadFile("../outboxtest/conformance.go")
 	if err != nil {
@@ -139,7 +139,7 @@ func writeRows(t *testing.T, rows []string) {
 	require.NoError(t, os.WriteFile(conformancePage, []byte(text), 0o644))
 }
 
-// TestConformanceIsDocumented: the page lists the points of the suite, and has a row for each publisher.
+// TestConformanceIsDocumented: the page lists the tests of the suite and has a row for each publisher.
 func TestConformanceIsDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(conformancePage)

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestClaimHasRoomForPayloads: a claim brings no more than fits into its room, or one message alone, and loses nothing
-// of the rest.
+// TestClaimHasRoomForPayloads: a claim returns payloads up to its byte limit, or one larger message alone, and does not
+// lose the rest.
 func TestClaimHasRoomForPayloads(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -28,7 +28,7 @@ func TestClaimHasRoomForPayloads(t *testing.T) {
 			items[i].Payload = bytes.Repeat([]byte{'x'}, size)
 			switch {
 			case i%10 == 0:
-				items[i].Payload = bytes.Repeat([]byte{'x'}, 8*size) // more than there is room for
+				items[i].Payload = bytes.Repeat([]byte{'x'}, 8*size) // exceeds the limit
 			case i%3 == 0:
 				items[i].DueAt = time.Now().Add(-time.Minute)
 			}
@@ -47,7 +47,7 @@ func TestClaimHasRoomForPayloads(t *testing.T) {
 				assert.False(t, came[msg.ID], "%s came twice", msg.ID)
 				came[msg.ID] = true
 			}
-			// Each of its statements may bring one in any case: the last of them, if there was room before.
+			// Each statement may return one message regardless: the last one, if the limit was not reached before.
 			assert.LessOrEqual(t, total, room+8*size, "%d messages", len(msgs))
 		}
 		_, err = store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1, MaxBytes: -1})
@@ -55,8 +55,8 @@ func TestClaimHasRoomForPayloads(t *testing.T) {
 	})
 }
 
-// TestDispatcherHasRoomForPayloads: the payloads of messages in flight, expired ones included, exceed MaxBytes by at
-// most one message; and all are handled.
+// TestDispatcherHasRoomForPayloads: payloads of messages in flight, expired ones included, exceed MaxBytes by at most
+// one message; and all are handled.
 func TestDispatcherHasRoomForPayloads(t *testing.T) {
 	h := onPgx(t)
 	store := storeOn(t, h, quickStore())
@@ -101,8 +101,8 @@ func TestDispatcherHasRoomForPayloads(t *testing.T) {
 	assert.LessOrEqual(t, most.Load(), int64(room+size))
 }
 
-// TestATopicWithALimitHasItsTurn: a topic that had no free slots, and is behind, is claimed along with limited topics
-// that always have more messages than free slots, and never reach their limits.
+// TestATopicWithALimitHasItsTurn: a topic with a backlog whose slots were all in use is claimed alongside limited
+// topics that always have more messages than free slots and never reach their limits.
 func TestATopicWithALimitHasItsTurn(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

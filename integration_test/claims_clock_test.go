@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// skewed is a handle on a database whose clock is the test's to set. Functions of its own stand before those of
-// pg_catalog in the search path, so that the clock of this process is off by as much.
+// skewed returns a handle whose database clock the test controls. Its own clock functions precede those of pg_catalog
+// in the search path, so to the database the clock of this process is off.
 func skewed(t testing.TB) handle {
 	t.Helper()
 	url := newMigratedDatabase(t)
@@ -39,14 +39,14 @@ func skewed(t testing.TB) handle {
 	})
 }
 
-// passes sets the database's clock forward.
+// passes advances the database's clock.
 func (h handle) passes(t testing.TB, d time.Duration) {
 	t.Helper()
 	h.exec(t, `update skew.clock set off = off + $1::float8 * interval '1 second'`, d.Seconds())
 }
 
-// TestClientClockOff: the clock of a process is an hour off, either way. Leases, waits, due times, expiry and retention
-// are by the database's.
+// TestClientClockOff: the clock of a process is off by an hour in either direction. Leases, waits, due times, expiry
+// and retention follow the database's clock.
 func TestClientClockOff(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -82,7 +82,7 @@ func clockOfLeases(t *testing.T, h handle) {
 		settles(t, want)(n, err)
 	}
 	enqueued(t, store, item("clock", "lease"))
-	for range 2 { // claimed when it was stored, and when it fell due
+	for range 2 { // claimed when stored, and again when due
 		require.Len(t, claimed(t, store, owner, 1), 1) // for a minute
 		h.passes(t, 30*time.Second)
 		reaps(0)
@@ -160,7 +160,7 @@ func clockOfItems(t *testing.T, h handle) {
 	}
 	require.ElementsMatch(t, []string{"past", "lasting"}, ids(claimed(t, store, owner, 10)))
 	assert.Equal(t, queue.Dead, got(t, store, over.ID).State, "a claim reaps now and then")
-	enqueued(t, store, soon) // once more
+	enqueued(t, store, soon) // again
 	require.Empty(t, claimed(t, store, owner, 10))
 	h.passes(t, some+time.Second)
 	require.Equal(t, []string{"soon"}, ids(claimed(t, store, owner, 10)))
@@ -171,12 +171,12 @@ func clockOfItems(t *testing.T, h handle) {
 	later.DueAt = h.now(t).Add(some)
 	enqueued(t, store, later)
 	later.DueAt = time.Time{}
-	enqueued(t, store, later) // and is due now
+	enqueued(t, store, later) // now it is due
 	require.Equal(t, []string{"later"}, ids(claimed(t, store, owner, 10)))
 }
 
-// clockOfDispatcher has a lease renewed under its handler: the process trusts its own clock for how long that lasts,
-// and for nothing else.
+// clockOfDispatcher renews a lease while its handler runs: the process uses its own clock to measure how long the lease
+// lasts, and for nothing else.
 func clockOfDispatcher(t *testing.T, h handle) {
 	store := clockStore(t, h)
 	running, dead := newBarrier(t), make(chan string, 10)

@@ -21,19 +21,19 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-const historyAttempts = 6 // after which a message is dead
+const historyAttempts = 6 // attempts after which a message is dead
 
-// queueRow is a row of the queue in the model. Nobody has it if owner is 0.
+// queueRow is a row of the queue in the model. It is unclaimed if owner is 0.
 type queueRow struct {
-	state    queue.State // "" = there is none
+	state    queue.State // "" = no row
 	owner    int
 	attempts int
-	content  string // "" = it was not stored, and can not be claimed
-	expires  bool   // at any moment
+	content  string // "" = never stored, so it cannot be claimed
+	expires  bool   // may happen at any moment
 }
 
-// queueCall is what somebody asked of one message, and queueAnswer what it was told. A claim is in the history of the
-// messages that it brought.
+// queueCall is a call about one message, and queueAnswer its result. A claim is in the history of each message that it
+// returned.
 type queueCall struct {
 	verb    string
 	id      string
@@ -43,7 +43,7 @@ type queueCall struct {
 }
 
 type queueAnswer struct {
-	changed  bool // the message, or it was done
+	changed  bool // the message changed, or it was done
 	unknown  bool
 	stored   queue.StoreResult
 	state    queue.State
@@ -51,7 +51,7 @@ type queueAnswer struct {
 	content  string
 }
 
-// charged is the row after a failed attempt.
+// charged returns the row after a failed attempt.
 func (r queueRow) charged() queueRow {
 	r.owner, r.attempts = 0, r.attempts+1
 	if r.attempts >= historyAttempts {
@@ -60,7 +60,7 @@ func (r queueRow) charged() queueRow {
 	return r
 }
 
-// before are the rows that there may be when a call begins: leases run out, and messages expire.
+// before returns the rows that may exist when a call begins: leases run out and messages expire.
 func (r queueRow) before() []queueRow {
 	rows := []queueRow{r}
 	if r.owner != 0 {
@@ -74,7 +74,7 @@ func (r queueRow) before() []queueRow {
 	return rows
 }
 
-// after returns the rows that there may be after a call with this answer; none if there can be no such answer.
+// after returns the rows that may exist after a call with this answer, or none if the answer is impossible.
 func (r queueRow) after(c queueCall, a queueAnswer) []queueRow {
 	ours := r.state == queue.Processing && r.owner == c.owner
 	settled := func(to queueRow) []queueRow {
@@ -130,7 +130,7 @@ func (r queueRow) after(c queueCall, a queueAnswer) []queueRow {
 		}
 		to.owner = c.owner
 		return []queueRow{to}
-	case "renew": // one that is locked is passed by
+	case "renew": // a locked one is skipped
 		return only(ours || !a.changed)
 	case "ack":
 		to.state = queue.Done
@@ -173,7 +173,7 @@ func (r queueRow) after(c queueCall, a queueAnswer) []queueRow {
 	panic(c.verb)
 }
 
-// queueModel is a message, whose lease may run out at any moment, and be reaped.
+// queueModel models one message, whose lease may expire and be reaped at any moment.
 var queueModel = (&porcupine.NondeterministicModel{
 	Partition: func(history []porcupine.Operation) (parts [][]porcupine.Operation) {
 		byID := map[string][]porcupine.Operation{}
@@ -197,7 +197,7 @@ var queueModel = (&porcupine.NondeterministicModel{
 	},
 }).ToModel()
 
-// historian writes down who asked what when, and what the answers were.
+// historian records who called what when, and the results.
 type historian struct {
 	began time.Time
 	mu    sync.Mutex
@@ -213,8 +213,8 @@ func (h *historian) returned(call int64, c queueCall, a queueAnswer) {
 	h.all = append(h.all, porcupine.Operation{ClientId: c.owner - 1, Input: c, Output: a, Call: call, Return: now})
 }
 
-// historyWorker does at random what somebody may who works on messages, also with those that it has lost, and in
-// transactions that are committed late or rolled back.
+// historyWorker makes random calls that a worker may make, also on messages that it has lost, and in transactions that
+// commit late or roll back.
 type historyWorker struct {
 	*historian
 	number   int
@@ -222,13 +222,13 @@ type historyWorker struct {
 	store    *queue.Store
 	operator *admin.Admin
 	owner    queue.Owner
-	newest   func() string // a message to store, for some time the same
-	recent   func() string // one that somebody may be storing
+	newest   func() string // a message to store, the same for some time
+	recent   func() string // a message that another worker may be storing
 	had      []string      // messages claimed lately
 	stored   int
 }
 
-// maybeInTx runs fn, now and then in a transaction that ends late, and says whether it counts.
+// maybeInTx runs fn, now and then in a transaction that ends late, and reports whether it was committed.
 func (w *historyWorker) maybeInTx(ctx context.Context, fn func(ctx context.Context) error) (counts bool, err error) {
 	chance := rand.IntN(10)
 	if chance > 2 {
@@ -238,7 +238,7 @@ func (w *historyWorker) maybeInTx(ctx context.Context, fn func(ctx context.Conte
 		if err := fn(ctx); err != nil {
 			return err
 		}
-		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond) // for others to come by
+		time.Sleep(time.Duration(rand.IntN(3000)) * time.Microsecond) // time for others to interfere
 		if chance == 0 {
 			return errTakenBack
 		}
@@ -379,10 +379,10 @@ func (w *historyWorker) step(ctx context.Context) error {
 	})
 }
 
-// TestHistoryOfAQueue: several owners, operators and senders work on the same messages concurrently. The result of each
-// call must be explained by some order of the calls, each at one moment between its beginning and its end, with the
-// content that was stored last. Calls in transactions that are rolled back have no such moment. In the end all
-// unfinished messages can be claimed.
+// TestHistoryOfAQueue: several owners, operators and senders work on the same messages concurrently. Some order of the
+// calls, each at one moment between its beginning and its end, must explain all results, with the content that was
+// stored last. Calls in transactions that are rolled back have no such moment. In the end all unfinished messages can
+// be claimed.
 func TestHistoryOfAQueue(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -438,7 +438,7 @@ func TestHistoryOfAQueue(t *testing.T) {
 		h.count(t, "select sum(crashes) from inbox_queue"), verbs)
 }
 
-// claimTheRest claims all that is to be processed, once the leases are over that somebody had, and looks at the rest.
+// claimTheRest claims all unfinished messages once existing leases have expired, and checks the other rows.
 func claimTheRest(t *testing.T, h handle, store *queue.Store, seen *historian, number int) {
 	t.Helper()
 	h.exec(t, "drop trigger short on inbox_queue")
@@ -473,7 +473,7 @@ func describeHistory(part []porcupine.Operation) string {
 	return b.String()
 }
 
-// shortLeases has the database end all leases after some milliseconds, whatever was asked for.
+// shortLeases makes the database end all leases after some milliseconds, whatever LeaseTTL is.
 func shortLeases(t testing.TB, h handle) {
 	t.Helper()
 	h.exec(t, `create function short() returns trigger language plpgsql as $$ begin

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// numberedItems are n to store.
+// numberedItems returns n items to store.
 func numberedItems(source string, n int) []queue.Item {
 	all := make([]queue.Item, n)
 	for i := range all {
@@ -28,7 +28,7 @@ func enqueued(t testing.TB, store *queue.Store, items ...queue.Item) {
 	require.NoError(t, err)
 }
 
-// idsOf are the IDs of messages.
+// idsOf returns the IDs of messages.
 func idsOf(msgs []queue.Message) []queue.ID {
 	ids := make([]queue.ID, len(msgs))
 	for i, msg := range msgs {
@@ -64,7 +64,7 @@ func openTx(t testing.TB, h handle, fn func(ctx context.Context) error) (end fun
 }
 
 // TestLateEnqueueIsClaimed: a message whose transaction commits after thousands with higher ids were claimed is claimed
-// at once, also if the transaction was open for longer than the mark waits for it.
+// immediately, even if the transaction was open for longer than the cursor waits for it.
 func TestLateEnqueueIsClaimed(t *testing.T) {
 	h := onPgx(t)
 	store, writer, owner := newStore(t, h, queue.StoreConfig{}), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -93,8 +93,8 @@ func TestLateEnqueueIsClaimed(t *testing.T) {
 	}
 }
 
-// TestSeenAgainIsNotLost: a row that was locked when the mark passed it is found, whether its transaction is committed
-// or not.
+// TestSeenAgainIsNotLost: a row that was locked when the cursor passed it is found, whether its transaction commits or
+// not.
 func TestSeenAgainIsNotLost(t *testing.T) {
 	h := onPgx(t)
 	for _, commit := range []bool{true, false} {
@@ -116,13 +116,13 @@ func TestSeenAgainIsNotLost(t *testing.T) {
 			},
 		} {
 			if name == "claim" && commit {
-				continue // then it is somebody's
+				continue // another worker has it
 			}
 			source := fmt.Sprint(name, commit)
 			store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 			enqueued(t, store, item(source, "locked"))
 			end := openTx(t, h, func(ctx context.Context) error { return lock(ctx, store, item(source, "locked").ID) })
-			for i := range 5 { // the mark moves on
+			for i := range 5 { // the cursor advances
 				enqueued(t, store, item(source, fmt.Sprint(i)))
 				require.Len(t, claimed(t, store, owner, 10), 1)
 			}
@@ -133,7 +133,7 @@ func TestSeenAgainIsNotLost(t *testing.T) {
 	}
 }
 
-// TestNothingGoesBackToReady: no update makes a row ready without a due time, where marks have passed.
+// TestNothingGoesBackToReady: no update makes a row ready without a due time, since cursors may have passed it.
 func TestNothingGoesBackToReady(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `create function no_way_back() returns trigger language plpgsql as $$ begin

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// The tests of this file are about messages that somebody has: nobody else takes, buries, discards or gives them back.
+// The tests of this file are about claimed messages: nobody but their owner takes, buries, discards or releases them.
 
 // TestWhatFellDueAndIsClaimedIsNobodyElses: neither another Store nor the same one claims it again.
 func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
@@ -42,8 +42,8 @@ func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
 	settles(t, 3)(store.Ack(t.Context(), owner, idsOf(again)...))
 }
 
-// TestExpiredIsNotClaimedBeforeItIsReaped: a Store reaps once a second, and messages that have expired since are
-// already dead.
+// TestExpiredIsNotClaimedBeforeItIsReaped: a Store reaps once a second, but does not claim messages that have expired
+// since.
 func TestExpiredIsNotClaimedBeforeItIsReaped(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -73,13 +73,13 @@ func TestOnDeadIsNotCalledForAMessageThatWasLost(t *testing.T) {
 	cfg.LeaseTTL = time.Hour
 	d := dispatching(t, s, cfg)
 	within(t, "the handler", lost)
-	require.NoError(t, d.Close()) // it has settled the message, as far as it could
+	require.NoError(t, d.Close()) // by now it has settled the message, if it could
 	assert.Zero(t, died.Load(), "calls of OnDead")
 	assert.Equal(t, other.String(), value[string](t, h, "select owner::text from inbox_queue where state = 'processing'"))
 }
 
-// TestOnDeadKeepsNobodyFromStoring: while it runs, however long, new messages are stored, and a copy of its message
-// gets Busy.
+// TestOnDeadKeepsNobodyFromStoring: however long OnDead runs, new messages are stored, and a copy of its message gets
+// Busy.
 func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -109,13 +109,13 @@ func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
 	untilState(t, s, itemID("orders", 0), queue.Dead)
 }
 
-// TestExpiredMessageOfAnotherIsNotBuried: as long as somebody has it, it may be handled yet.
+// TestExpiredMessageOfAnotherIsNotBuried: as long as it has an owner, it may still be handled.
 func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
 	h := onPgx(t)
 	s, other := storeOn(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 2)...)
 	require.Len(t, claimed(t, s, other, 1), 1)
-	// before the other
+	// expires before the other
 	h.exec(t, "update inbox_queue set expires_at = clock_timestamp() - interval '1 hour' * (1 + (owner is not null)::int)")
 	died := make(chan string, 10)
 	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
@@ -129,8 +129,8 @@ func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
 	settles(t, 1)(s.Ack(t.Context(), other, itemID("orders", 0)))
 }
 
-// TestLostClaimsAreOnlyUnknownOnes: of what falls to the claims of one owner whose answer never came, neither what it
-// knows of is given back nor what others have.
+// TestLostClaimsAreOnlyUnknownOnes: releasing the claims of an owner whose reply was lost releases neither messages
+// that it knows of nor those of others.
 func TestLostClaimsAreOnlyUnknownOnes(t *testing.T) {
 	h := onPgx(t)
 	store, mine, other := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), queue.NewOwner()
@@ -150,7 +150,7 @@ func TestLostClaimsAreOnlyUnknownOnes(t *testing.T) {
 	}
 }
 
-// TestActsLeaveWhatIsWorkedOn: an operator's act changes nothing that somebody has claimed.
+// TestActsLeaveWhatIsWorkedOn: an operator's act changes no claimed message.
 func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -191,8 +191,8 @@ func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
 	}
 }
 
-// TestActLeavesWhatHasChangedSinceItWasFound: a dead message that was handled after all, between the walk that found it
-// and the statement that changes it.
+// TestActLeavesWhatHasChangedSinceItWasFound: a dead message was handled after all, between the scan that found it and
+// the statement that changes it.
 func TestActLeavesWhatHasChangedSinceItWasFound(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -223,9 +223,9 @@ func TestActLeavesWhatHasChangedSinceItWasFound(t *testing.T) {
 	assert.Equal(t, queue.Done, x.get(t, "a").State)
 }
 
-// TestTwoClaimsBringOneSuspectIntoAProcess: both claims were under way when there was a place for one. The other one is
-// given back, and comes when that place is free. The place is that of the process, so no other test may run beside this
-// one.
+// TestTwoClaimsBringOneSuspectIntoAProcess: two claims in flight each bring a message that may have killed a process,
+// but a process handles only one of these. The other is released and claimed again when the slot is free. The slot is
+// shared by the whole process, so no other test may run next to this one.
 func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
 	noLeaks(t)
 	suspects := newBarrier(t)
@@ -263,9 +263,9 @@ func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
 	suspects.await(t)
 }
 
-// TestASuspectOfABusyTopicHoldsUpNoOther: a message that may have killed a process is handled alone in this process, so
-// one that waits for a slot of its topic must not be the one that the others wait for. That one is the process's, so no
-// other test may run beside this one.
+// TestASuspectOfABusyTopicHoldsUpNoOther: a process handles one message at a time that may have killed a process. One
+// that waits for a slot of its topic must not take that place from the others. The place is shared by the whole
+// process, so no other test may run next to this one.
 func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 	noLeaks(t)
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -279,7 +279,7 @@ func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 		"plain": {Detached: true, Handle: plain.handle},
 	}))
 	busy.await(t)
-	storeAll(t, s, items("later", 3)...) // which nobody handles
+	storeAll(t, s, items("later", 3)...) // no handler for these
 	h.exec(t, `update inbox_queue set crashes = 1, attempts = 1, due_at = clock_timestamp() - (4 - id) * interval '1 minute',
 		topic = case id when 2 then 'busy' else 'quiet' end where topic = 'later'`)
 	quiet.await(t)
@@ -293,13 +293,13 @@ func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 	busy.await(t)
 }
 
-// TestLostMessageEndsItsHandlersContextSoon: the next renewal finds that the message is somebody else's, long before
-// the lease would be over.
+// TestLostMessageEndsItsHandlersContextSoon: the next renewal detects that the message has another owner, long before
+// the lease would expire.
 func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
-	const lease = 15 * time.Second // of which the renewal needs a third
+	const lease = 15 * time.Second // renewed after a third of it
 	ended := make(chan error, 1)
 	var took time.Duration
 	cfg := quickDispatcher(map[string]queue.Handler{
@@ -323,7 +323,7 @@ func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 	h := onPgx(t)
 	for range 3 {
 		store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
-		for i := range 3 { // the mark moves, and a full look is some time away
+		for i := range 3 { // the cursor advances, and the next full read is far off
 			enqueued(t, store, item("before", fmt.Sprint(i)))
 			require.Len(t, claimed(t, store, owner, 10), 1)
 		}
@@ -344,8 +344,8 @@ func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 	}
 }
 
-// TestCopyOfADoneMessageStoresNothing: neither its content nor when it is due, nor a new place in the order. Nothing of
-// it could be claimed.
+// TestCopyOfADoneMessageStoresNothing: neither its content nor its due time changes, nor its place in the order. None
+// of it can be claimed.
 func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -362,13 +362,13 @@ func TestCopyOfADoneMessageStoresNothing(t *testing.T) {
 	assert.True(t, got(t, store, it.ID).LastSeenAt.After(seen))
 }
 
-// TestIDsRiseInTheOrderOfTheCall: messages that are stored together are claimed in the order in which they were given,
+// TestIDsRiseInTheOrderOfTheCall: messages that are stored together are claimed in the order in which they were passed,
 // whatever their IDs are and however many statements it takes.
 func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
 	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
 	all := numberedItems("shop", 300)
-	for i := range all { // not in the order of their IDs, and some of them known
+	for i := range all { // not in the order of their IDs, and some of them known already
 		j := (i * 7) % len(all)
 		all[i], all[j] = all[j], all[i]
 	}
@@ -392,7 +392,7 @@ func TestIDsRiseInTheOrderOfTheCall(t *testing.T) {
 }
 
 // TestWebhookBoundsABodyBeforeItIsVerified: a sender without a signature cannot fill the memory, even if the store
-// takes any payload.
+// accepts any payload.
 func TestWebhookBoundsABodyBeforeItIsVerified(t *testing.T) {
 	h := onPgx(t)
 	longest := 0

@@ -18,14 +18,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// overlap is what somebody does to a message in a transaction that is open while the message is stored, and what the
-// answer to that is when the transaction has been committed or rolled back.
+// overlap is a change to a message in a transaction that is open while the message is stored, with the expected result
+// after commit and after rollback.
 type overlap struct {
 	name              string
-	before            func(t *testing.T, x ibx, id string) // how there came to be a row; nil = there is none
+	before            func(t *testing.T, x ibx, id string) // creates the row; nil = no row
 	act               func(ctx context.Context, x ibx, id string) error
 	committed, undone queue.StoreResult
-	state             queue.State // if it was committed
+	state             queue.State // if committed
 }
 
 func isStored(t *testing.T, x ibx, id string)  { x.put(t, x.item(id)) }
@@ -36,7 +36,7 @@ func isDead(t *testing.T, x ibx, id string) {
 }
 func isAbandoned(t *testing.T, x ibx, id string) { x.has(t, id); x.lapse(t, id) }
 
-// one reports whoever has not changed the one message.
+// one returns an error unless exactly one message was changed.
 func one(n int, err error) error {
 	if err == nil && n != 1 {
 		err = fmt.Errorf("changed %d messages", n)
@@ -60,10 +60,10 @@ func markDead(ctx context.Context, x ibx, id string) error {
 
 func reap(ctx context.Context, x ibx, id string) error { return one(x.store.ReapExpired(ctx)) }
 
-// operate is an act of package admin, which has transactions of its own.
+// operate returns an act of package admin, which uses its own transactions.
 func operate(statement, state string) func(ctx context.Context, x ibx, id string) error {
 	return func(ctx context.Context, x ibx, id string) error {
-		var version int64 // of the content that was previewed
+		var version int64 // version of the previewed content
 		if err := drive.Collect(ctx, (*core.DB)(x.db), func(rows drive.Rows) error { return rows.Scan(&version) },
 			`select hashtextextended(id || ' ' || extract(epoch from last_seen_at), 0) from inbox_queue
 			 where source = $1 and message_id = $2`, x.name, id); err != nil {
@@ -205,14 +205,14 @@ func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bo
 					assert.NotEqual(t, it.Payload, row.Payload)
 					assert.Empty(t, row.Metadata)
 				}
-				require.NoError(t, x.store.MarkProcessed(t.Context(), x.id("a"))) // out of the way of others
+				require.NoError(t, x.store.MarkProcessed(t.Context(), x.id("a"))) // leaves nothing to others
 			})
 		}
 	}
 }
 
-// TestSQLOfOtherLanguagesStoresOverASeenMessage: the INSERT in the package's documentation gives a message its content
-// that was only looked up before, and changes nothing about a copy.
+// TestSQLOfOtherLanguagesStoresOverASeenMessage: the INSERT in the package's documentation stores the content of a
+// message that was only looked up before, and ignores a copy.
 func TestSQLOfOtherLanguagesStoresOverASeenMessage(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -241,8 +241,8 @@ func TestSQLOfOtherLanguagesStoresOverASeenMessage(t *testing.T) {
 		"a copy")
 }
 
-// TestMarkBesideAnEnqueue: a message that is being stored is unknown to callers that mark it, until AlreadyProcessed
-// has waited for it.
+// TestMarkBesideAnEnqueue: callers that mark a message which is being stored find it unknown until AlreadyProcessed has
+// waited for it.
 func TestMarkBesideAnEnqueue(t *testing.T) {
 	h := onPgx(t)
 	for _, commit := range []bool{true, false} {
@@ -271,7 +271,7 @@ func TestMarkBesideAnEnqueue(t *testing.T) {
 }
 
 // TestOtherContentOfABusyMessageIsRefused: new content of a message that is being handled is not stored. The webhook
-// and Ingest ask its sender to send it again, and accept a plain copy.
+// and Ingest make its sender send it again, and accept a plain copy.
 func TestOtherContentOfABusyMessageIsRefused(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, queue.StoreConfig{HashContent: true})

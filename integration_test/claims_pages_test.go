@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestClaimsPassPausedTopicsInPages: many messages of a paused topic are before a few others, new and due. No
-// statement of a claim looks at more than a page of them, and the others are found. OUTBOX_LONG has a million.
+// TestClaimsPassPausedTopicsInPages: many messages of a paused topic come before a few others, new and due. Each
+// statement of a claim reads at most a page of them, and the others are found. With OUTBOX_LONG there are a million.
 func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 	extended(t)
 	t.Parallel()

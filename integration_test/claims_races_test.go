@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestClaimedOnceByMany: eight claimers, through three kinds of handles, share messages while others are stored. Each
-// is claimed once.
+// TestClaimedOnceByMany: eight claimers with three kinds of handles share messages while others are stored. Each
+// message is claimed once.
 func TestClaimedOnceByMany(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -64,8 +64,8 @@ func TestClaimedOnceByMany(t *testing.T) {
 	}
 }
 
-// TestStaleOwnerChangesNothing: a lease expired and the message has another owner. Calls of the first owner, in a
-// transaction or outside, change nothing, and return an error. Before the message was released they still count.
+// TestStaleOwnerChangesNothing: a lease expired and the message has another owner. Calls of the first owner, inside a
+// transaction or not, change nothing and return an error. Until the expired lease is reaped, they still count.
 func TestStaleOwnerChangesNothing(t *testing.T) {
 	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "stale", owner: queue.NewOwner()}
@@ -106,8 +106,7 @@ func (x ibx) claimDueOf(t testing.TB, owner queue.Owner) (msgs []queue.Message) 
 	return x.claimDue(t)
 }
 
-// TestBatchWithTwins: an ID twice in a call is one message with the later content, also when one of the two is refused
-// by nobody.
+// TestBatchWithTwins: the same ID twice in a call is one message with the later content.
 func TestBatchWithTwins(t *testing.T) {
 	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "twins", owner: queue.NewOwner()}
@@ -121,8 +120,7 @@ func TestBatchWithTwins(t *testing.T) {
 	assert.Equal(t, "other", x.get(t, "a").Topic)
 }
 
-// TestOverlappingBatches: eight at a time store the same 1,000 messages in eight orders. None waits for another in two
-// places.
+// TestOverlappingBatches: eight workers store the same 1,000 messages in eight orders without deadlock.
 func TestOverlappingBatches(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -148,8 +146,8 @@ func TestOverlappingBatches(t *testing.T) {
 	}
 }
 
-// TestEnqueueOfARunningMessage: a copy that comes while the message is being handled, in a transaction that has acked
-// it, is not waited for, and changes nothing.
+// TestEnqueueOfARunningMessage: storing a copy of a message whose handler has acked it in an open transaction neither
+// waits nor changes anything.
 func TestEnqueueOfARunningMessage(t *testing.T) {
 	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "running", owner: queue.NewOwner()}
@@ -177,8 +175,8 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 	assert.True(t, x.processed(t, "a", nil))
 }
 
-// TestEnqueueWaitsForWhatIsGivenBack, also if that is done behind a savepoint: the content that comes meanwhile is
-// kept.
+// TestEnqueueWaitsForWhatIsGivenBack: storing a message waits while a transaction releases it, also behind a savepoint,
+// and the new content is kept.
 func TestEnqueueWaitsForWhatIsGivenBack(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -234,7 +232,7 @@ func TestAckAgainstEnqueue(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{MaxAttempts: -1}), queue.NewOwner()
 	all := numberedItems("shop", 300)
-	for i := len(all) - 1; i >= 0; i -= 50 { // ids against the order of the rows
+	for i := len(all) - 1; i >= 0; i -= 50 { // ids opposite to the order of the rows
 		enqueued(t, store, all[i-49:i+1]...)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -267,8 +265,8 @@ func TestAckAgainstEnqueue(t *testing.T) {
 	require.NoError(t, group.Wait())
 }
 
-// TestExpiredLeaseNoDeadlock: claimers whose leases run out under them, with reaping all the time. It reaps in the
-// order of the rows, and acks go against that.
+// TestExpiredLeaseNoDeadlock: claimers whose leases expire, under constant reaping. Reaping locks in the order of the
+// rows, acks in the opposite order.
 func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -279,7 +277,7 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	enqueued(t, store, all...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
-	reaping, giveUp := context.WithTimeout(t.Context(), patience) // until somebody has reaped something
+	reaping, giveUp := context.WithTimeout(t.Context(), patience) // until a message has been reaped
 	defer giveUp()
 	var group errgroup.Group
 	var mu sync.Mutex

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestReapsBehindABacklog has many messages that nobody has claimed before those whose owners are gone, in both of the
-// orders in which messages are looked at: more than one statement looks at.
+// TestReapsBehindABacklog: abandoned messages behind many unclaimed ones, in both reading orders, more than one
+// statement reads.
 func TestReapsBehindABacklog(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -23,7 +23,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at, owner, locked_until)
 		SELECT 'gone', kind || i, 't', 'processing', CASE kind WHEN 'due' THEN now() - interval '1 minute' END, gen_random_uuid(), now() - interval '1 second'
 		  FROM (VALUES ('fresh'), ('due')) k(kind), generate_series(1, $1::int) i`, gone)
-	// Handlers that have acked some of them are still at work.
+	// Handlers that have acked some of them are still running.
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(t.Context())
@@ -41,7 +41,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 		`AND attempts = 1 AND crashes = 1`))
 	assert.Zero(t, h.count(t, `SELECT count(*)::int FROM inbox_queue WHERE source = 's' AND attempts > 0`))
 
-	// A Dispatcher gives itself a part of the time alone, and comes round.
+	// A Dispatcher limits the time of each round and continues in the next one.
 	h.exec(t, `UPDATE inbox_queue SET owner = gen_random_uuid(), locked_until = now() - interval '1 second', `+
 		`due_at = now() - interval '1 second' WHERE source = 'gone'`)
 	cfg := quickDispatcher(map[string]queue.Handler{"other": {Handle: func(context.Context, *queue.Message) error {
@@ -54,7 +54,8 @@ func TestReapsBehindABacklog(t *testing.T) {
 	}, "all are given back")
 }
 
-// TestReapLeavesWhatIsHandled: a message is left to its owner until the lease is over, also if its own time is.
+// TestReapLeavesWhatIsHandled: a message stays with its owner until the lease expires, even if the message itself has
+// expired.
 func TestReapLeavesWhatIsHandled(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestARenewalThatHangsIsTriedAgain: a renewal without a reply is given up after a third of the lease, so that the next
-// one keeps it, and the handler continues.
+// TestARenewalThatHangsIsTriedAgain: a renewal without a reply is abandoned after a third of the lease, so that the
+// next one keeps the lease and the handler continues.
 func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -35,7 +35,7 @@ func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
 		"orders": {Detached: true, Timeout: -1, Handle: func(ctx context.Context, _ *queue.Message) error {
 			close(begun)
 			select {
-			case <-tries[2]: // the lease that was claimed is over by now
+			case <-tries[2]: // by now the original lease has expired
 			case <-ctx.Done():
 			}
 			ended <- context.Cause(ctx)
@@ -49,7 +49,7 @@ func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
 	unlock := sync.OnceFunc(func() { end(false) })
 	defer unlock()
 	select {
-	case <-tries[1]: // the second one, while the first has had no answer
+	case <-tries[1]: // the second attempt, while the first has had no reply
 	case err := <-ended:
 		require.NoError(t, err)
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// lockWaits is how many sessions wait for a lock of somebody else's.
+// lockWaits counts the sessions that wait for another's lock.
 const lockWaits = "select count(*) from pg_stat_activity where datname = current_database() " +
 	"and wait_event_type = 'Lock'"
 
-// TestSettlingARenewedMessage: its row changes while a settlement waits for it, and it is settled all the same.
+// TestSettlingARenewedMessage: a message is settled even if its row changes while the settlement waits for it.
 func TestSettlingARenewedMessage(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -50,8 +50,8 @@ func TestSettlingARenewedMessage(t *testing.T) {
 	}
 }
 
-// TestHandlingARenewedMessage: the lease is renewed while the transaction of the handler waits for the row, and the
-// message is handled, without a charge.
+// TestHandlingARenewedMessage: the lease is renewed while the handler's transaction waits for the row; the message is
+// handled without a charge.
 func TestHandlingARenewedMessage(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -74,12 +74,12 @@ func TestHandlingARenewedMessage(t *testing.T) {
 	assert.Zero(t, attempts)
 }
 
-// TestAckAgainstInsertion: a batch finds that some of its messages have been inserted by another one since it began,
-// claimed, and are being acked. It waits for the ack and holds rows that the ack waits for, unless both lock in one
-// order.
+// TestAckAgainstInsertion: a batch finds that another one has inserted some of its messages since it began, and that
+// these are claimed and being acked. It waits for the ack while holding rows that the ack waits for, unless both lock
+// in one order.
 func TestAckAgainstInsertion(t *testing.T) {
 	h := onPgx(t)
-	// Before a row of the topic is inserted, its transaction takes a lock that the test may have: a gate at each row.
+	// Before a row of the topic is inserted, its transaction takes a lock that the test may hold: a gate at each row.
 	h.exec(t, `create function gate() returns trigger language plpgsql as $$ begin
 		perform pg_advisory_xact_lock(hashtext(new.message_id)); return new; end $$`)
 	h.exec(t, `create trigger gate before insert on inbox_queue for each row `+
@@ -98,7 +98,7 @@ func TestAckAgainstInsertion(t *testing.T) {
 	var group errgroup.Group
 	group.Go(func() error { _, err := store.Enqueue(t.Context(), gated...); return err })
 	eventually(t, func() bool { return h.count(t, lockWaits) == 1 }, "the batch has begun, and seen nothing")
-	enqueued(t, store, item("shop", "b"), item("shop", "a")) // ids against the order of the rows
+	enqueued(t, store, item("shop", "b"), item("shop", "a")) // ids opposite to the order of the rows
 	ids := idsOf(claimed(t, store, owner, 2))
 	openFirst(true)
 	eventually(t, func() bool {

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestUnackOfOnesOwnAckOnly: a handler has committed its ack, and before that is found out the message was made pending
-// again and another has handled it. That ack stays.
+// TestUnackOfOnesOwnAckOnly: a handler committed its ack; before that is noticed, the message was made pending again
+// and another handled it. That ack stays.
 func TestUnackOfOnesOwnAckOnly(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -25,7 +25,7 @@ func TestUnackOfOnesOwnAckOnly(t *testing.T) {
 	handled := make(chan struct{})
 	d := dispatching(t, s, quickDispatcher(map[string]queue.Handler{
 		"orders": {Handle: func(ctx context.Context, _ *queue.Message) error {
-			defer close(handled) // panics if it is called twice
+			defer close(handled) // panics if closed twice
 			calls.Add(1)
 			err := h.execTx(ctx, "commit")
 			h.exec(t, "update inbox_queue set done_at = done_at + interval '1 millisecond' where state = 'done'")
@@ -38,7 +38,7 @@ func TestUnackOfOnesOwnAckOnly(t *testing.T) {
 	assert.EqualValues(t, 1, calls.Load())
 }
 
-// TestFailedAckKeepsNoLease: the ack of a message failed, so it is not locked, and that it is somebody else's shows.
+// TestFailedAckKeepsNoLease: the ack failed, so the row is not locked, and the loss of the message is detected.
 func TestFailedAckKeepsNoLease(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -62,8 +62,7 @@ func TestFailedAckKeepsNoLease(t *testing.T) {
 	msg.Nack()
 }
 
-// TestExpiredWhileItIsHandled: the lease of a message and its time expire while its handler runs. It is not buried
-// meanwhile.
+// TestExpiredWhileItIsHandled: a message and its lease expire while its handler runs. It is not buried meanwhile.
 func TestExpiredWhileItIsHandled(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -92,7 +91,7 @@ func TestExpiredWhileItIsHandled(t *testing.T) {
 	assert.Zero(t, dead.Load())
 }
 
-// TestIngestForgetsWhoLeft: a delivery that ended before it was its turn is not stored by a later one.
+// TestIngestForgetsWhoLeft: a delivery that ended before its turn is not stored by a later one.
 func TestIngestForgetsWhoLeft(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestClaimWithoutAnswer: a claim was committed, and its reply was lost. Its messages are unknown to the owner, so they
-// are not handled. They are released before the lease expires, and not charged: nothing has failed.
+// TestClaimWithoutAnswer: a claim was committed but its reply was lost. Its messages are unknown to the owner, so they
+// are not handled. They are released before the lease expires, without a charge: nothing has failed.
 func TestClaimWithoutAnswer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -30,9 +30,9 @@ func TestClaimWithoutAnswer(t *testing.T) {
 		stored := append(items("orders", 3), items("calls", 3)...)
 		cfg := quickDispatcher(map[string]queue.Handler{
 			"orders": {Handle: applying(far)},
-			"calls":  {Handle: applying(far), Concurrency: 2}, // a claim of its own
+			"calls":  {Handle: applying(far), Concurrency: 2}, // claims separately
 		})
-		cfg.LeaseTTL = time.Hour // nothing is reaped
+		cfg.LeaseTTL = time.Hour // so nothing is reaped
 		cfg.DisableListen = true
 		proxy.cutAtAnswer.Store(&stored[0].Topic)
 		storeAll(t, near, stored...)
@@ -46,8 +46,8 @@ func TestClaimWithoutAnswer(t *testing.T) {
 	}
 }
 
-// TestClaimCommittedAfterItsEnd: the server commits a claim after the client has given it up, and has already searched
-// for its messages.
+// TestClaimCommittedAfterItsEnd: the server commits a claim after the client has abandoned it and searched for its
+// messages.
 func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -96,7 +96,7 @@ func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	whole := make(chan struct{})
 	connections.Store(&whole)
 	close(cutting)
-	// It goes on, so it has looked for what it may have.
+	// It continues, so it has searched for lost claims.
 	h.exec(t, `insert into inbox_queue (source, message_id, topic, state, due_at) values ('test', 'later', `+
 		`'later', 'processing', now())`)
 	untilState(t, near, queue.ID{Source: "test", MessageID: "later"}, queue.Done)
@@ -106,8 +106,8 @@ func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, "select count(*) from effects"))
 }
 
-// TestClaimedWhileItIsGivenBack: a message is given back after a failure, and claimed here once more before the answer
-// has come. It is handled again, and neither waits for the end of its lease nor is charged for that.
+// TestClaimedWhileItIsGivenBack: a message is released after a failure and claimed again by this process before the
+// reply arrives. It is handled again, without waiting for the end of its lease and without a charge for that.
 func TestClaimedWhileItIsGivenBack(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -131,7 +131,7 @@ func TestClaimedWhileItIsGivenBack(t *testing.T) {
 	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 1 },
 		"it is claimed again")
 	storeAll(t, s, items("orders", 2)[1])
-	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim is over
+	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim has ended
 	gate.release(answer)
 	untilState(t, s, itemID("orders", 0), queue.Done)
 	_, attempts := stateOf(t, s, itemID("orders", 0))
@@ -139,8 +139,8 @@ func TestClaimedWhileItIsGivenBack(t *testing.T) {
 	assert.EqualValues(t, 3, calls.Load())
 }
 
-// TestFailureIsChargedOnce: the answer to a charge never comes, so it is repeated, when the message has been claimed
-// here once more.
+// TestFailureIsChargedOnce: the reply to a charge is lost, so the charge is repeated after this process has claimed the
+// message again.
 func TestFailureIsChargedOnce(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -169,7 +169,7 @@ func TestFailureIsChargedOnce(t *testing.T) {
 		return near.count(t, "select count(*) from inbox_queue where owner is not null and attempts = 1") == 1
 	}, "it was charged, and is claimed again")
 	storeAll(t, s, items("orders", 2)[1])
-	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim is over
+	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim has ended
 	gate.release(repeated)
 	untilState(t, s, itemID("orders", 0), queue.Done)
 	_, attempts := stateOf(t, s, itemID("orders", 0))

@@ -29,7 +29,7 @@ import (
 
 var occurred = time.Date(2026, 7, 1, 12, 30, 0, 123456789, time.UTC)
 
-// placedEvent is an event of ours.
+// placedEvent returns one of our events.
 func placedEvent() *message.Message {
 	msg := newMessage(`{"order":"größe"}`)
 	outbox.SetEvent(msg, "com.example.OrderPlaced", 2, occurred)
@@ -39,7 +39,7 @@ func placedEvent() *message.Message {
 	return msg
 }
 
-// isPlacedEvent is true if the official SDK reads what placedEvent returned.
+// isPlacedEvent asserts that the official SDK reads the event of placedEvent.
 func isPlacedEvent(t *testing.T, msg *message.Message, received binding.Message) {
 	t.Helper()
 	require.Equal(t, binding.EncodingBinary, received.ReadEncoding())
@@ -55,7 +55,7 @@ func isPlacedEvent(t *testing.T, msg *message.Message, received binding.Message)
 	assert.Equal(t, string(msg.Payload), string(e.Data()))
 }
 
-// shippedEvent is an event that the official SDK sends.
+// shippedEvent returns an event sent by the official SDK.
 func shippedEvent(t *testing.T) *ce.Event {
 	t.Helper()
 	e := ce.New()
@@ -81,7 +81,7 @@ func isShippedEvent(t *testing.T, msg *message.Message) {
 	assert.NotContains(t, msg.Metadata, "ce_id")
 }
 
-// isOurs is true for what placedEvent returned, back from a broker.
+// isOurs asserts that got is the event of placedEvent, back from a broker.
 func isOurs(t *testing.T, msg, got *message.Message) {
 	t.Helper()
 	assert.Equal(t, msg.UUID, got.UUID)

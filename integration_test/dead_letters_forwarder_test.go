@@ -48,8 +48,8 @@ func TestPermanentIsDeadAtOnce(t *testing.T) {
 	})
 }
 
-// TestDeathNeedsAttemptsAndAge: a message that is refused outlives MaxAttempts until it is as old as MinDeadAge. Then
-// it is dead, and its key goes on.
+// TestDeathNeedsAttemptsAndAge: a refused message outlives MaxAttempts until it is as old as MinDeadAge. Then it is
+// dead, and its key continues.
 func TestDeathNeedsAttemptsAndAge(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -128,7 +128,7 @@ func TestBlockKeyOnDead(t *testing.T) {
 	require.NoError(t, first.Close())
 	require.NoError(t, <-ended)
 
-	w.Forwarder = w.join(t, h, cfg) // and the next one holds it as well
+	w.Forwarder = w.join(t, h, cfg) // the next forwarder blocks the key too
 	w.publish(t, "orders", "K", "4")
 	w.idle(t)
 	assert.Empty(t, w.payloads("K"))
@@ -157,8 +157,8 @@ func TestBlockKeyOnDeadThatAnOperatorGaveUp(t *testing.T) {
 	assert.Equal(t, []string{"1", "2", "3"}, w.payloads("K"))
 }
 
-// TestDeathIsRemembered: recording a death again, because the answer was lost, calls the message dead again, or its
-// key would be let go though it is to be held.
+// TestDeathIsRemembered: a death whose reply was lost is recorded again, and the message is dead again; otherwise its
+// key would be released although BlockKeyOnDead holds it.
 func TestDeathIsRemembered(t *testing.T) {
 	h := onPgx(t)
 	h.publish(t, "orders", "K", "1")
@@ -179,7 +179,7 @@ func TestDeathIsRemembered(t *testing.T) {
 	}
 }
 
-// TestDeadLetterTopic: a message that dies leaves a letter, whose names Watermill's poison queue uses too.
+// TestDeadLetterTopic: a message that dies leaves a dead letter with the metadata names of Watermill's poison queue.
 func TestDeadLetterTopic(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -227,7 +227,7 @@ func TestDeadLetterTopic(t *testing.T) {
 		}, metadata)
 		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and topic = 'orders'"))
 
-		// A letter that dies has no letter, or there would be no end.
+		// A dead letter that dies gets no dead letter, or this would never end.
 		mu.Lock()
 		refuseLetters = true
 		mu.Unlock()
@@ -239,7 +239,7 @@ func TestDeadLetterTopic(t *testing.T) {
 	})
 }
 
-// TestNoDeathWithoutItsLetter: where the letter cannot be written, the message is not dead.
+// TestNoDeathWithoutItsLetter: if the dead letter cannot be written, the message is not dead.
 func TestNoDeathWithoutItsLetter(t *testing.T) {
 	h := onPgx(t)
 	h.publish(t, "orders", "K", "1")
@@ -256,7 +256,7 @@ func TestNoDeathWithoutItsLetter(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and topic = 'orders'"))
 }
 
-// TestDeadLettersNeedARoleThatWrites: the forwarder returns the error when it starts, and not at the first death.
+// TestDeadLettersNeedARoleThatWrites: the forwarder returns the error at start, not at the first death.
 func TestDeadLettersNeedARoleThatWrites(t *testing.T) {
 	t.Parallel()
 	owner := newPgxHandle(t, newMigratedDatabase(t))

@@ -53,8 +53,8 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 	})
 }
 
-// A letter that is written twice, because the ack of its message was lost and there is no inbox to remember, is known
-// as one.
+// A dead letter that is written twice, because the ack of its message was lost and no inbox remembers it, has the same
+// UUID.
 func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 	h := onPgx(t)
 	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
@@ -74,8 +74,8 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"), "messages without a UUID are not the same")
 }
 
-// TestALetterOfAMessageWithoutUUID: its UUID follows from the position of the message in the broker: redeliveries write
-// the same letter, and other partitions, offsets and topics another.
+// TestALetterOfAMessageWithoutUUID: the letter's UUID is derived from the position of the message in the broker:
+// redeliveries write the same letter; other partitions, offsets and topics a different one.
 func TestALetterOfAMessageWithoutUUID(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -138,8 +138,8 @@ func TestDeadLetterAlwaysFits(t *testing.T) {
 	}
 }
 
-// poisoned is a handler of the dead-letter topic that poisons what it gets until it is mended, and remembers what that
-// was.
+// poisoned is a handler of the dead-letter topic that returns a poison error until it is mended, and remembers its
+// messages.
 type poisoned struct {
 	mu     sync.Mutex
 	uuids  []string
@@ -161,7 +161,7 @@ func (p *poisoned) mend() {
 	p.mended = true
 }
 
-// letters are the different messages that it got, and in how many calls.
+// letters returns the distinct messages, and the number of calls.
 func (p *poisoned) letters() (uuids []string, calls int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -200,8 +200,7 @@ func TestNoLetterOfALetter(t *testing.T) {
 	assert.Equal(t, 1, outboxed(t, h))
 }
 
-// TestALetterDiesWhereItIsStored: letters that are delivered from tables of our own, which remember who died, are dead
-// there.
+// TestALetterDiesWhereItIsStored: letters delivered from our own tables, which record deaths, die there.
 func TestALetterDiesWhereItIsStored(t *testing.T) {
 	h := onPgx(t)
 	s, p := storeOn(t, h, quickStore()), &poisoned{}

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// mourner is an observer that keeps which messages died.
+// mourner is an observer that records which messages died.
 type mourner struct {
 	mu   sync.Mutex
 	dead map[string][]observe.HandleEnd // by UUID
@@ -34,14 +34,14 @@ func (m *mourner) HandleEnd(_ context.Context, end observe.HandleEnd) {
 	}
 }
 
-// of returns how a message died, as often as observers were told of it.
+// of returns how a message died, one entry for each call of the observer.
 func (m *mourner) of(id queue.ID) []observe.HandleEnd {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.dead[id.MessageID]
 }
 
-// watchedStore is a store whose messages die at their second failure, and who is told of it.
+// watchedStore returns a store whose messages die at their second failure, with its observer.
 func watchedStore(t testing.TB, h handle) (*queue.Store, *mourner, *lineLogger) {
 	t.Helper()
 	log, seen := &lineLogger{}, &mourner{dead: map[string][]observe.HandleEnd{}}
@@ -52,7 +52,7 @@ func watchedStore(t testing.TB, h handle) (*queue.Store, *mourner, *lineLogger) 
 	return s, seen, log
 }
 
-// heard says that a message is dead, with one line of log and one call of an observer that say so.
+// heard asserts that a message is dead, with exactly one log line and one call of the observer.
 func heard(t *testing.T, s *queue.Store, seen *mourner, log *lineLogger, id queue.ID, cause string) {
 	t.Helper()
 	untilState(t, s, id, queue.Dead)
@@ -68,7 +68,7 @@ func heard(t *testing.T, s *queue.Store, seen *mourner, log *lineLogger, id queu
 	}
 }
 
-// kill leaves a message as a process does that dies in its last attempt.
+// kill leaves a message as a process does that dies during the last attempt.
 func kill(t testing.TB, h handle, id queue.ID) {
 	t.Helper()
 	h.exec(t, `update inbox_queue set attempts = 1, owner = $1, locked_until = clock_timestamp() - interval '1 minute' `+
@@ -76,8 +76,8 @@ func kill(t testing.TB, h handle, id queue.ID) {
 		uuid.NewString(), id.MessageID)
 }
 
-// TestSubscriberTellsWhatDies: without Outcomes too, whatever ends a message that a Subscriber's handlers have, or
-// should have had.
+// TestSubscriberTellsWhatDies: observers are notified of each death of a Subscriber's messages, also without Outcomes
+// and whether a handler had the message or not.
 func TestSubscriberTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)
@@ -112,7 +112,7 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	heard(t, s, seen, log, killed, "process died")
 }
 
-// TestStoreTellsWhatDies where nobody but the caller of Claim and ReapExpired looks after its messages.
+// TestStoreTellsWhatDies: observers are notified of deaths when only callers of Claim and ReapExpired use the store.
 func TestStoreTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)
@@ -128,7 +128,7 @@ func TestStoreTellsWhatDies(t *testing.T) {
 	heard(t, s, seen, log, itemID("killed", 0), "process died")
 }
 
-// TestDispatcherTellsWhatDies without OnDead, by reaping, as it does of what its handlers fail.
+// TestDispatcherTellsWhatDies: without OnDead, observers are notified of deaths by reaping and by failing handlers.
 func TestDispatcherTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)
@@ -149,7 +149,7 @@ func TestDispatcherTellsWhatDies(t *testing.T) {
 	assert.Equal(t, "shop", seen.of(late.ID)[0].Service)
 }
 
-// TestStoredMessageOutlivesItsLetter: a message whose dead letter cannot be written does not die without it.
+// TestStoredMessageOutlivesItsLetter: a message whose dead letter cannot be written does not die.
 func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 	h := onPgx(t)
 	s, seen, _ := watchedStore(t, h)
@@ -177,8 +177,8 @@ func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
-// TestOnDeadThatKillsProcessesIsGivenUp: a message that has used up its attempts would end one process after the other
-// else, as often as its lease runs out.
+// TestOnDeadThatKillsProcessesIsGivenUp: otherwise a message without attempts left would end one process after another,
+// each time its lease expires.
 func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 	h := onPgx(t)
 	s, seen, log := watchedStore(t, h) // two attempts
@@ -204,8 +204,8 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 	assert.True(t, log.has("ERROR", "gave up on OnDead", "message_id:orders-1"))
 }
 
-// TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit of attempts: a handler that calls its message poison would end a
-// process each time.
+// TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit of attempts: otherwise a message that its handler calls poison
+// would end a process each time.
 func TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit(t *testing.T) {
 	h := onPgx(t)
 	log := &lineLogger{}
@@ -233,7 +233,7 @@ func TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where state = 'dead'"))
 }
 
-// TestOnDeadEndsWithTheHandlers when CloseTimeout is over, and its message is given back.
+// TestOnDeadEndsWithTheHandlers: OnDead is stopped after CloseTimeout, and its message is released.
 func TestOnDeadEndsWithTheHandlers(t *testing.T) {
 	h := onPgx(t)
 	s, _, log := watchedStore(t, h)

@@ -13,8 +13,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestDeadRetention: a message that was dead for longer is discarded, as an operator would do it: with its reason and
-// an entry in the audit log. What it blocked goes on in order. Then it is deleted like any other discarded message.
+// TestDeadRetention: a message that has been dead for longer is discarded as if by an operator: with its reason and an
+// entry in the audit log. The messages that it blocked continue in order. Then it is deleted like any other discarded
+// message.
 func TestDeadRetention(t *testing.T) {
 	h := onPgx(t)
 	died := func(uuid, key, ago string) {
@@ -46,7 +47,7 @@ func TestDeadRetention(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"), "the young one stays")
 }
 
-// assertDiscardedOnce checks the entry in the audit log, and what Doctor says.
+// assertDiscardedOnce checks the entry in the audit log and the findings of Doctor.
 func assertDiscardedOnce(t *testing.T, a *admin.Admin, in admin.Table) {
 	t.Helper()
 	var entries []admin.AuditEntry
@@ -72,7 +73,7 @@ func assertDiscardedOnce(t *testing.T, a *admin.Admin, in admin.Table) {
 	assert.Equal(t, []string{"1 message of the " + in.String() + " discarded by DeadRetention in the last 24 hours"}, said)
 }
 
-// TestDeadRetentionOfTheInbox: redelivered, it counts as handled, as after an operator's discard.
+// TestDeadRetentionOfTheInbox: a redelivered message counts as handled, as after an operator's discard.
 func TestDeadRetentionOfTheInbox(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -93,8 +94,8 @@ func TestDeadRetentionOfTheInbox(t *testing.T) {
 	eventually(t, func() bool { return h.count(t, "select count(*) from inbox") == 1 }, "it is deleted")
 }
 
-// TestDeadRetentionOfTheQueue: the age counts from the death, however old the message is. The role needs an admin's
-// grants, and without them messages that are done are still deleted.
+// TestDeadRetentionOfTheQueue: retention counts from the death, however old the message is. The role needs an admin's
+// grants; without them done messages are still deleted.
 func TestDeadRetentionOfTheQueue(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -46,7 +46,7 @@ func TestDeadRetentionAndRefusedRows(t *testing.T) {
 		and outcome like '%it is needed%'`))
 }
 
-// TestDeadRetentionReadsEachMessageOnce: also under a transaction that keeps what was discarded in the index.
+// TestDeadRetentionReadsEachMessageOnce, even while an open transaction keeps discarded messages in the index.
 func TestDeadRetentionReadsEachMessageOnce(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -65,7 +65,7 @@ func TestDeadRetentionReadsEachMessageOnce(t *testing.T) {
 
 	_, err = newStore(t, worker, queue.StoreConfig{DeadRetention: time.Hour}).Clean(t.Context())
 	require.NoError(t, err)
-	worker.pool.Close() // its sessions report their statistics
+	worker.pool.Close() // closing makes its sessions report their statistics
 	assert.Equal(t, 3000, h.count(t, "select count(*) from inbox_queue where state = 'done'"))
 	read := func() int {
 		return h.count(t, "select sum(idx_tup_read) from pg_stat_user_indexes where indexrelname like 'inbox_queue%dead%'")
@@ -74,7 +74,7 @@ func TestDeadRetentionReadsEachMessageOnce(t *testing.T) {
 	assert.Equal(t, 6000, read())
 }
 
-// atStatement is a tracer that runs a function before the first statement that holds a text.
+// atStatement is a tracer that runs a function before the first statement that contains a text.
 type atStatement struct {
 	text string
 	once sync.Once
@@ -94,7 +94,8 @@ func (a *atStatement) TraceQueryStart(
 
 func (a *atStatement) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TestDeadRetentionOfAMessageThatDiedAgain: requeued and dead again while dead messages are discarded, it is young.
+// TestDeadRetentionOfAMessageThatDiedAgain: a message that is requeued and dies again while dead messages are discarded
+// stays, as its death is recent.
 func TestDeadRetentionOfAMessageThatDiedAgain(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -114,7 +115,7 @@ func TestDeadRetentionOfAMessageThatDiedAgain(t *testing.T) {
 		column[string](t, h, "select message_id || ' ' || state from inbox_queue order by 1"))
 }
 
-// TestDeadRetentionLeavesTheInboxAlone: InboxRetention -1 is for a role that has no rights on it.
+// TestDeadRetentionLeavesTheInboxAlone: InboxRetention -1 is for a role without rights on it.
 func TestDeadRetentionLeavesTheInboxAlone(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

@@ -26,8 +26,8 @@ func claimsSeen(seen []statementSeen) (n int) {
 	return n
 }
 
-// Handlers with limits of Concurrency are claimed for together: however many there are, a message costs the statements
-// of one.
+// TestManyLimitsCostOneClaim: handlers with a Concurrency limit share claims, so a message costs as many statements
+// with many handlers as with one.
 func TestManyLimitsCostOneClaim(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -55,8 +55,8 @@ func TestManyLimitsCostOneClaim(t *testing.T) {
 	assert.LessOrEqual(t, n, 6*messages, "claims for %d messages", messages)
 }
 
-// A backlog of one topic keeps no other waiting, and is worked off itself as fast as its limit allows: each message
-// costs a claim, and none waits for a poll. The limits hold at each moment.
+// TestABacklogOfOneTopicStopsNoOther: a backlog of one topic delays no other, and is itself handled as fast as its
+// limit allows: each message costs a claim, and none waits for a poll. The limits hold at every moment.
 func TestABacklogOfOneTopicStopsNoOther(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

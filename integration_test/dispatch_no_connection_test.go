@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestNoConnectionForAHandler: messages whose handlers are not called, because others have all connections of a pool
-// that is too small, are not charged for that.
+// TestNoConnectionForAHandler: messages whose handlers are not called because others use all connections of a small
+// pool are not charged for that.
 func TestNoConnectionForAHandler(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -75,7 +75,7 @@ func TestNoConnectionForAHandler(t *testing.T) {
 				}
 			})
 			t.Cleanup(release)
-			// on a slow machine not all of them are claimed before there is no connection to claim more
+			// on a slow machine some are not claimed before the pool has no connection left to claim more
 			eventually(t, func() bool { return log.count("connections of the pool are in use") > 0 },
 				"they find no connection")
 			release()
@@ -89,8 +89,8 @@ func TestNoConnectionForAHandler(t *testing.T) {
 	}
 }
 
-// TestOnBeginThatSpoilsItsTransaction is charged like a handler that fails, though the handler is not called: its
-// message would come again for ever.
+// TestOnBeginThatSpoilsItsTransaction is charged like a failing handler although the handler is not called; otherwise
+// its message would return forever.
 func TestOnBeginThatSpoilsItsTransaction(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickStore()

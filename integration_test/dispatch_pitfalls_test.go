@@ -16,7 +16,7 @@ import (
 )
 
 // TestRenewalPassesHandlersInTransactions: a handler that outlives its lease keeps its message by the lock of its
-// transaction, which neither renewals nor those who look for expired leases wait for; one outside of a transaction
+// transaction; neither renewals nor searches for expired leases wait for that lock. A handler outside a transaction
 // keeps it by renewals.
 func TestRenewalPassesHandlersInTransactions(t *testing.T) {
 	t.Parallel()
@@ -36,7 +36,7 @@ func TestRenewalPassesHandlersInTransactions(t *testing.T) {
 		"outside": {Timeout: -1, Handle: outside.handle, Detached: true},
 	}
 	cfg := quickDispatcher(handlers)
-	cfg.LeaseTTL = 4 * time.Second // which a busy machine renews in time
+	cfg.LeaseTTL = 4 * time.Second // renewed in time even on a busy machine
 	dispatching(t, s, cfg)
 	inside.await(t)
 	outside.await(t)
@@ -45,7 +45,7 @@ func TestRenewalPassesHandlersInTransactions(t *testing.T) {
 	eventually(t, func() bool { return value[float64](t, h, leaseOf, "inside") < 0 }, "the lease is over")
 	for range 3 {
 		other := newDispatcher(t, s, cfg)
-		drain(t, other) // it looks for expired leases, and for work
+		drain(t, other) // it searches for expired leases and for work
 	}
 	assert.Less(t, time.Since(begun), patience)
 	assert.Positive(t, value[float64](t, h, leaseOf, "outside"), "it is renewed")
@@ -61,7 +61,7 @@ func TestRenewalPassesHandlersInTransactions(t *testing.T) {
 	assert.Empty(t, outside.came)
 }
 
-// stopped is an observer that stops a process before BEGIN, until the test lets it go on.
+// stopped is an observer that stops a process before BEGIN until the test resumes it.
 type stopped struct {
 	came, goOn chan struct{}
 	once       sync.Once
@@ -77,8 +77,8 @@ func (s *stopped) TxStart(ctx context.Context, _ observe.TxStart) context.Contex
 
 func (s *stopped) TxEnd(context.Context, observe.TxEnd) {}
 
-// TestPausedHandlerAppliesNothing: a process that stood still between its claim and its transaction finds that the
-// message is somebody else's, before its handler begins.
+// TestPausedHandlerAppliesNothing: a process that stood still between its claim and its transaction detects, before its
+// handler begins, that the message has another owner.
 func TestPausedHandlerAppliesNothing(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -87,7 +87,7 @@ func TestPausedHandlerAppliesNothing(t *testing.T) {
 	storeAll(t, other, items("orders", 1)...)
 	late := newBarrier(t)
 	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: late.handle}})
-	cfg.Concurrency = 1      // the process stands still, so it claims nothing else
+	cfg.Concurrency = 1      // the process stands still and claims nothing else
 	cfg.LeaseTTL = time.Hour // and renews nothing
 	goOn := sync.OnceFunc(func() { close(pause.goOn) })
 	defer goOn()
@@ -105,8 +105,8 @@ func TestPausedHandlerAppliesNothing(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 }
 
-// TestCutConnectionFreesItsMessage: behind a connection that is neither alive nor closed the row stays locked, until
-// the server's idle_in_transaction_session_timeout ends the session.
+// TestCutConnectionFreesItsMessage: behind a half-open connection the row stays locked until the server's
+// idle_in_transaction_session_timeout ends the session.
 func TestCutConnectionFreesItsMessage(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -119,7 +119,7 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 	cfg := quickDispatcher(map[string]queue.Handler{
 		"orders": {Handle: func(ctx context.Context, msg *queue.Message) error {
 			err := applying(far)(ctx, msg)
-			if err == nil { // the last statement, so that the server waits for this transaction alone
+			if err == nil { // the last statement, so that the server waits only for this transaction
 				err = far.execTx(ctx, "set local idle_in_transaction_session_timeout = 300")
 			}
 			return errors.Join(err, stuck.handle(ctx, msg))
@@ -178,8 +178,8 @@ func TestDispatcherUnknownCommits(t *testing.T) {
 	}
 }
 
-// TestHotKeyStarvesNobody: what needs an order goes through the outbox tables and forwarder.Subscriber, where a key
-// that has thousands of messages, and a slow handler, holds nobody else's.
+// TestHotKeyStarvesNobody: ordered messages go through the outbox tables and forwarder.Subscriber, where a key with
+// thousands of messages and a slow handler does not delay other keys.
 func TestHotKeyStarvesNobody(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -196,7 +196,7 @@ func TestHotKeyStarvesNobody(t *testing.T) {
 			msg.Ack()
 			continue
 		}
-		hot++ // and is never acked
+		hot++ // it is never acked
 		require.Equal(t, 1, hot, "in order per key")
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// A topic without a backlog is handled soon, whatever lies before it in the table: others with 30,000 messages that
-// leave handlers busy, new or due again, of few topics or of many, with limits or without.
+// TestABacklogStarvesNoTopic: a topic without a backlog is handled soon, whatever precedes it in the table: other
+// topics with 30,000 messages that keep handlers busy, new or due again, of few topics or many, with limits or without.
 func TestABacklogStarvesNoTopic(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -128,7 +128,7 @@ func TestDispatcherDecides(t *testing.T) {
 		"failing": {queue.Dead, 3, 0}, "panicky": {queue.Dead, 3, 0}, "goexit": {queue.Dead, 3, 0},
 		"slow":   {queue.Dead, 3, 0},
 		"poison": {queue.Dead, 1, 0}, "gone": {queue.Dead, 1, 0}, "known": {queue.Done, 0, 0}, "undone": {queue.Done, 0, 0},
-		"ending": {queue.Dead, 3, 3}, // it commits what it writes, and nobody can help it
+		"ending": {queue.Dead, 3, 3}, // it has committed its writes, so the failure cannot undo them
 	} {
 		untilState(t, s, itemID(topic, 0), want.state)
 		_, attempts := stateOf(t, s, itemID(topic, 0))
@@ -147,8 +147,7 @@ func TestDispatcherDecides(t *testing.T) {
 	}, "a message is not dead until OnDead says so")
 }
 
-// TestDispatcherLogs each call of a handler, which gets all that is stored, each of its errors and each death; and no
-// payload.
+// TestDispatcherLogs each call of a handler with all stored metadata, each error and each death, but no payload.
 func TestDispatcherLogs(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickStore()
@@ -214,7 +213,7 @@ func TestDispatcherLogsErrorsWithoutConsequence(t *testing.T) {
 	assert.True(t, log.has("ERROR", "CloseTimeout", "half done: slow-0", "message_id:slow-0"), log.lines)
 }
 
-// TestDispatcherLogsClaimsForBurial as it does those for handlers.
+// TestDispatcherLogsClaimsForBurial like claims for handlers.
 func TestDispatcherLogsClaimsForBurial(t *testing.T) {
 	h := onPgx(t)
 	log := &lineLogger{}
@@ -232,8 +231,8 @@ func TestDispatcherLogsClaimsForBurial(t *testing.T) {
 	assert.True(t, log.has("DEBUG claimed expired messages", "messages:1"), log.lines)
 }
 
-// TestDispatcherBuriesWhatNobodyHandled: messages that expire, and messages that killed processes, die in the
-// transaction of OnDead too, and observers are notified, with or without an OnDead.
+// TestDispatcherBuriesWhatNobodyHandled: messages that expire, and messages that killed processes, also die in the
+// transaction of OnDead, and observers are notified with or without OnDead.
 func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -244,7 +243,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 		cfg := quickStore()
 		cfg.MaxAttempts = 2
 		s := storeOn(t, h, cfg)
-		expired, killer := items("orders", 6), items("killers", 1)[0] // more than there are places
+		expired, killer := items("orders", 6), items("killers", 1)[0] // more than there are slots
 		for i := range expired {
 			expired[i].ExpiresAt = time.Now().Add(-time.Hour)
 		}
@@ -289,8 +288,8 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 	}
 }
 
-// TestBurialsThatFailLetOthersPass: what OnDead fails for waits, though it expired first and there are places for no
-// more.
+// TestBurialsThatFailLetOthersPass: a message whose OnDead fails waits, although it expired first and no other slot is
+// free.
 func TestBurialsThatFailLetOthersPass(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -321,7 +320,7 @@ func TestBurialsThatFailLetOthersPass(t *testing.T) {
 	}
 }
 
-// TestDispatcherTakesNoMoreThanItHandles: the rest is for others.
+// TestDispatcherTakesNoMoreThanItHandles: it leaves the rest to others.
 func TestDispatcherTakesNoMoreThanItHandles(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -349,7 +348,7 @@ func TestDispatcherTakesNoMoreThanItHandles(t *testing.T) {
 	slow.open()
 }
 
-// TestDispatcherIsWoken by commits, its own process's through memory and others' through a notification.
+// TestDispatcherIsWoken by commits: in its own process through memory, in others through a notification.
 func TestDispatcherIsWoken(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -366,13 +365,14 @@ func TestDispatcherIsWoken(t *testing.T) {
 		return err
 	}))
 	assert.Equal(t, "orders-0", g.await(t).MessageID)
-	eventually(t, func() bool { // until it listens, nobody hears
+	eventually(t, func() bool { // before it listens, notifications are lost
 		storeAll(t, storeOn(t, there, quickStore()), items("orders", 2)...)
 		return len(g.came) > 0
 	}, "a commit of another process is heard of")
 }
 
-// TestCloseGivesBack: messages claimed and not begun are not charged, and Close waits for running handlers.
+// TestCloseGivesBack: claimed messages whose handlers have not begun are released without a charge, and Close waits for
+// running handlers.
 func TestCloseGivesBack(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -402,7 +402,7 @@ func TestCloseGivesBack(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue where state = 'processing' and owner is null "+
 		"and attempts = 0"))
 
-	// A handler that heeds only its context: its message is given back, without a charge.
+	// A handler that heeds only its context: its message is released without a charge.
 	stuck := newBarrier(t)
 	cfg.Handlers = map[string]queue.Handler{"orders": {Handle: stuck.handle, Detached: true}}
 	cfg.CloseTimeout = 50 * time.Millisecond
@@ -415,7 +415,7 @@ func TestCloseGivesBack(t *testing.T) {
 		"and attempts = 0"))
 }
 
-// TestCloseReleasesAClaim that is under way when the dispatcher is told to end.
+// TestCloseReleasesAClaim that is in flight when the dispatcher is closed.
 func TestCloseReleasesAClaim(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -486,8 +486,8 @@ func TestDispatcherLife(t *testing.T) {
 		"run schema.Migrate")
 }
 
-// TestEndedTransactionOfAHandlerThatIsStopped: what the handler wrote after it had ended its transaction is lost, so
-// the message comes again.
+// TestEndedTransactionOfAHandlerThatIsStopped: writes of the handler after it ended its transaction are lost, so the
+// message is delivered again.
 func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -509,8 +509,8 @@ func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
 	assert.Equal(t, queue.Processing, state)
 }
 
-// TestEndedTransactionOfAHandlerThatFails, or that ends its goroutine: the message comes again, although the handler
-// has committed that it is done.
+// TestEndedTransactionOfAHandlerThatFails, or that ends its goroutine: the message is delivered again although the
+// handler has committed the ack.
 func TestEndedTransactionOfAHandlerThatFails(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

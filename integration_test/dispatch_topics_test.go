@@ -39,8 +39,8 @@ func TestDefaultHandlerTakesTheRest(t *testing.T) {
 	require.NoError(t, err, "one handler for all topics")
 }
 
-// TestServicesShareAQueue: two that have handlers for different topics of one table, in processes of their own, do not
-// keep each other's messages from being handled. What one of them has no handler for it leaves to the other.
+// TestServicesShareAQueue: two services have handlers for different topics of one table, in separate processes, and do
+// not delay each other's messages. Each leaves messages without a handler to the other.
 func TestServicesShareAQueue(t *testing.T) {
 	h := onPgx(t)
 	store := storeOn(t, h, quickStore())

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// Messages written to the outbox wake no dispatcher, neither in this process nor in others.
+// TestAPublishWakesNoDispatcher: messages written to the outbox wake no dispatcher, in this process or in others.
 func TestAPublishWakesNoDispatcher(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -54,7 +54,7 @@ func TestAPublishWakesNoDispatcher(t *testing.T) {
 	}
 }
 
-// A message wakes the subscription of its topic, and not those of 49 others.
+// TestAMessageWakesTheSubscriptionOfItsTopic, and not those of 49 other topics.
 func TestAMessageWakesTheSubscriptionOfItsTopic(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -79,7 +79,7 @@ func TestAMessageWakesTheSubscriptionOfItsTopic(t *testing.T) {
 	}
 	for n, by := range []handle{h, newPgxHandle(t, url)} {
 		there := storeOn(t, by, quickStore())
-		for i := range topics { // all have looked, and those that were woken by the beginning of LISTEN too
+		for i := range topics { // all have polled, including those woken by the start of LISTEN
 			before := handled.Load()
 			storeAll(t, there, items(fmt.Sprint("topic", i), n+1)[n])
 			eventually(t, func() bool { return handled.Load() > before }, "topic %d is handled", i)

@@ -18,14 +18,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// forwards starts a forwarder whose publisher answers so.
+// forwards starts a forwarder whose publisher answers with answer.
 func (n *night) forwards(cfg forwarder.Config, answer func(string, *message.Message) error) {
 	n.Helper()
 	cfg.PublishTimeout = patience
 	n.world = startForwarderOn(n, n.h, cfg, answer)
 }
 
-// killed runs a process with a forwarder, kills it, and makes that 20 minutes ago.
+// killed runs a process with a forwarder, kills it, and makes its rows 20 minutes older.
 func (n *night) killed(scope string, topics ...string) {
 	n.Helper()
 	cfg := childConfig{Handle: "pgx", LeaseTTL: time.Second, Scope: scope, Topics: topics}
@@ -35,7 +35,7 @@ func (n *night) killed(scope string, topics ...string) {
 		"WHERE name = $1", p.cfg.Name))
 }
 
-// older makes all rows of the outbox so much older.
+// older makes all rows of the outbox older by this interval.
 func (n *night) older(by string) {
 	n.Helper()
 	n.h.exec(n, "UPDATE outbox SET created_at = created_at - $1::interval", by)
@@ -121,7 +121,7 @@ var faultsOfTheOutbox = []fault{
 		alert: "OutboxPauseForgotten",
 		inject: func(n *night) {
 			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "deploy"}))
-			n.forwards(classifyingConfig(), nil) // now it knows of the pause
+			n.forwards(classifyingConfig(), nil) // it has read the pause
 			n.h.exec(n, "UPDATE outbox_topics SET paused_at = now() - interval '30 days'")
 			n.h.exec(n, "INSERT INTO outbox (uuid, topic, payload) SELECT i, 'orders', '' FROM generate_series(1, 5000) i")
 		},
@@ -147,7 +147,7 @@ var faultsOfTheOutbox = []fault{
 			assert.Contains(n, f.Cure, `add "letters" to forwarder.Config.Topics`)
 		},
 		cure: func(n *night, _ admin.Finding) {
-			n.h.exec(n, "DELETE FROM outbox WHERE id > (SELECT min(id) + 20 FROM outbox)") // for the sake of time
+			n.h.exec(n, "DELETE FROM outbox WHERE id > (SELECT min(id) + 20 FROM outbox)") // saves time
 			cfg := only("letters")
 			cfg.Scope = "letters"
 			n.join(n, n.h, cfg)
@@ -279,13 +279,13 @@ var faultsOfTheOutbox = []fault{
 			}, "it is running")
 		},
 		cure: func(n *night, f admin.Finding) {
-			require.NoError(n, n.Forwarder.Close()) // it deletes what it publishes, which is worth another word
+			require.NoError(n, n.Forwarder.Close()) // it deletes published messages, which changes the text
 			order(n.T, n.h, f, "clean", "--yes")
 		},
 	},
 }
 
-// faultsOfPartitions are those of an outbox in partitions.
+// faultsOfPartitions are faults of a partitioned outbox.
 var faultsOfPartitions = []fault{
 	{
 		name: "nothing maintains the partitions, and the default has taken 200 messages", check: "partitions_ahead",
@@ -299,7 +299,7 @@ var faultsOfPartitions = []fault{
 	},
 }
 
-// slowly is a publisher that takes 100 ms a message, until it is fast.
+// slowly is a publisher that takes 100 ms per message until fast is true.
 func slowly(fast *atomic.Bool) func(string, *message.Message) error {
 	return func(string, *message.Message) error {
 		if fast == nil || !fast.Load() {

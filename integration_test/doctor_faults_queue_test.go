@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// handles starts a dispatcher that handles a topic of the queue.
+// handles starts a dispatcher with a handler for a topic of the queue.
 func (n *night) handles(topic string, handle func() error) {
 	n.Helper()
 	dispatching(n, storeOn(n, n.h, quickStore()), quickDispatcher(map[string]queue.Handler{
@@ -31,7 +31,7 @@ func (n *night) handles(topic string, handle func() error) {
 
 func well() error { return nil }
 
-// stored writes messages of the queue as they came 20 minutes ago.
+// stored writes messages to the queue that arrived 20 minutes ago.
 func (n *night) stored(topic string, count int) {
 	n.Helper()
 	storeAll(n, storeOn(n, n.h, quickStore()), items(topic, count)...)
@@ -74,7 +74,7 @@ var faultsOfTheQueue = []fault{
 		evidence: `1 message of topic "victims" in the queue has an owner whose lease expired, the first 1[1-9]m(?s:.*)` +
 			"or its handler has kept a transaction open since",
 		always: true, did: "a dispatcher was started", inject: func(n *night) {
-			storeAll(n, storeOn(n, n.h, quickStore()), items("victims", 1)...) // which wait until their process ends
+			storeAll(n, storeOn(n, n.h, quickStore()), items("victims", 1)...) // they wait until their process ends
 			p := startQueueProcess(n, queueChild{URL: n.h.url, Dispatchers: 1, Concurrency: 1, LeaseTTL: time.Minute})
 			eventually(n, func() bool {
 				return n.h.count(n, "SELECT count(*) FROM inbox_queue WHERE owner IS NOT NULL") == 1
@@ -87,7 +87,7 @@ var faultsOfTheQueue = []fault{
 	{
 		name: "a message kills the process that handles it", check: "queue_crashes", severity: admin.Warning, always: true,
 		did: "`outboxctl queue discard` of the message that is named", inject: func(n *night) {
-			n.handles("letters", well) // and takes back what is left of the dead
+			n.handles("letters", well) // and takes over the messages of the dead process
 			storeAll(n, storeOn(n, n.h, quickStore()), append(items("killers", 1), items("letters", 3)...)...)
 			p := startQueueProcess(n, queueChild{URL: n.h.url, Dispatchers: 1, Concurrency: 4, LeaseTTL: time.Minute})
 			within(n, "it is killed", p.gone)
@@ -145,13 +145,13 @@ var faultsOfTheQueue = []fault{
 		},
 		cure: func(n *night, _ admin.Finding) {
 			n.fast.Store(true)
-			n.h.exec(n, "UPDATE inbox_queue SET due_at = now()") // instead of waiting for it
+			n.h.exec(n, "UPDATE inbox_queue SET due_at = now()") // instead of waiting for that
 		},
 	},
 	{
 		name: "a consumer's messages are dead", check: "dead", severity: admin.Warning, alert: "InboxMessagesDead",
 		did: "`outboxctl inbox redrive`, when the handler was correct", inject: func(n *night) {
-			n.forwards(classifyingConfig(), nil) // the dead letters, and what is redriven
+			n.forwards(classifyingConfig(), nil) // publishes dead letters and redriven messages
 			n.feed = deadInARouter(n, n.h, &n.fast, newMessage("one"), newMessage("two"))
 		},
 		cure: func(n *night, f admin.Finding) {
@@ -190,7 +190,7 @@ var faultsOfTheQueue = []fault{
 	},
 }
 
-// role makes a role that may log in and do all that the owner may, and a handle of it.
+// role creates a login role with all of the owner's rights, and a handle with it.
 func (n *night) role(name string) (string, handle) {
 	n.Helper()
 	at, err := url.Parse(n.h.url)
@@ -261,7 +261,7 @@ var faultsOfTheServer = []fault{
 		name: "the role of the forwarder has a statement_timeout of 100 ms", check: "statement_timeout",
 		severity: admin.Warning, always: true, inject: func(n *night) {
 			name, h := n.role("forwarder")
-			n.world = startForwarder(n, h, classifyingConfig()) // on a busy machine its start takes longer than that
+			n.world = startForwarder(n, h, classifyingConfig()) // its start takes longer than that on a busy machine
 			n.h.publish(n, "orders", "", "1")
 			n.arrives(n, "1")
 			n.h.exec(n, `ALTER ROLE "`+name+`" SET statement_timeout = '100ms'`)
@@ -282,7 +282,7 @@ var faultsOfTheServer = []fault{
 			fillForVacuum(n, n.h)
 			begin(n, n.h, "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT 1")
 			killForVacuum(n, n.h)
-			n.h.exec(n, "ALTER TABLE outbox RESET (autovacuum_enabled)") // it cannot remove them either
+			n.h.exec(n, "ALTER TABLE outbox RESET (autovacuum_enabled)") // autovacuum cannot remove them either
 		},
 	},
 }

@@ -31,22 +31,22 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
-// fault is one thing that goes wrong in a night.
+// fault is one fault of a night.
 type fault struct {
 	name     string // what happened
 	check    string // the finding
 	severity admin.Severity
-	evidence string // a regular expression for what the finding says; "" = any
+	evidence string // a regular expression for the finding's evidence; "" = any
 	alert    string // of dashboards/alerts.yaml; "" = none
-	gone     bool   // the process that exports the metrics goes with it
-	always   bool   // make test injects it
+	gone     bool   // the process that exports the metrics ends too
+	always   bool   // also injected by make test
 	own      []string
 	inject   func(n *night)
-	did      string // the cure; "" = the statement that is printed
+	did      string // the cure that was applied; "" = the printed statement
 	cure     func(n *night, f admin.Finding)
 }
 
-// night is one fault with a database of its own.
+// night is one fault in its own database.
 type night struct {
 	*testing.T
 	h handle
@@ -54,15 +54,15 @@ type night struct {
 	fast    atomic.Bool // the publisher, or the handler
 	mend    func()
 	feed    *feed
-	brokers []asked.Checker // whom Doctor asks, too
+	brokers []asked.Checker // brokers for Doctor to check
 }
 
 func faultsOfANight() []fault {
 	return slices.Concat(faultsOfTheOutbox, faultsOfPartitions, faultsOfTheQueue, faultsOfTheBroker, faultsOfTheServer)
 }
 
-// TestNightOfFaults injects each fault, and sees the finding, its severity, the alert and the page's heading, that
-// findings and alerts do not contradict each other, and that the cure cures.
+// TestNightOfFaults injects each fault, and checks the finding, its severity, the alert and the page's heading; that
+// findings and alerts do not contradict each other; and that the cure works.
 func TestNightOfFaults(t *testing.T) {
 	t.Parallel()
 	for _, f := range faultsOfANight() {
@@ -78,7 +78,7 @@ func TestNightOfFaults(t *testing.T) {
 	}
 }
 
-// happens makes one thing go wrong, and sees it found, shown and cured.
+// happens injects one fault, and checks that it is found, shown and cured.
 func (f fault) happens(t *testing.T) {
 	n := &night{T: t}
 	if f.own != nil {
@@ -103,7 +103,7 @@ func (f fault) happens(t *testing.T) {
 	assert.Regexp(t, f.evidence, found.Evidence)
 	var heading string
 	title := strings.ToUpper(found.Title[:1]) + found.Title[1:]
-	eventually(t, func() bool { // on a busy machine it may not be in time for the page
+	eventually(t, func() bool { // on a busy machine the page may lag
 		body := newSite(t, n.h, ui.Access{}, n.brokers...).get("").body
 		heading = headingOf(t, body)
 		return strings.Contains(textOf(t, body), title) && (f.severity == admin.Info || heading != "Healthy")
@@ -121,18 +121,18 @@ func (f fault) happens(t *testing.T) {
 	}
 }
 
-// cured waits until Doctor does not find it any more, and says whether it still finds something less severe.
+// cured waits until Doctor no longer finds the fault, and reports whether a less severe finding remains.
 func (n *night) cured(f fault) (left bool) {
 	n.Helper()
 	eventually(n, func() bool {
-		found, ok := findings(n, n.h, n.brokers...)[f.check] // the worst
+		found, ok := findings(n, n.h, n.brokers...)[f.check] // the worst one
 		left = ok
 		return !ok || found.Severity < f.severity
 	}, "doctor does not find %s any more", f.check)
 	return left
 }
 
-// runs has the statement run that a finding names.
+// runs runs the statement that a finding prints.
 func (n *night) runs(f admin.Finding) {
 	n.Helper()
 	s := statementOf.FindStringSubmatch(": " + f.Cure)
@@ -140,7 +140,7 @@ func (n *night) runs(f admin.Finding) {
 	n.h.exec(n, s[1])
 }
 
-// agree sees that alerts and findings say the same of the database as it is, and returns the names of the alerts.
+// agree checks that alerts and findings agree on the state of the database, and returns the names of the alerts.
 func (n *night) agree(found []admin.Finding, f fault) (names []string) {
 	n.Helper()
 	collector := newCollector(n, n.h, prom.CollectorConfig{})
@@ -191,8 +191,8 @@ func headingOf(t testing.TB, body string) string {
 	return html.UnescapeString(m[1])
 }
 
-// firing returns the labels of the alerts that fire an hour after the metrics became what they are, or, if the process
-// that shows them is gone, an hour after that. Without promtool, which CI has, it does not know.
+// firing returns the labels of the alerts that fire an hour after the metrics reached their current values, or, if
+// gone, an hour after the exporting process ended. Without promtool, which CI has, it returns false.
 func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[string]string, known bool) {
 	t.Helper()
 	promtool, err := exec.LookPath("promtool")
@@ -233,7 +233,7 @@ func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[strin
 	require.NoError(t, os.WriteFile(file, []byte(b.String()), 0o600))
 	out, err := exec.CommandContext(t.Context(), promtool, "test", "rules", file).CombinedOutput()
 	if err == nil {
-		return nil, true // it expects none
+		return nil, true // no alert is expected
 	}
 	for _, m := range labelsShape.FindAllStringSubmatch(string(out), -1) {
 		alert := map[string]string{}
@@ -246,7 +246,7 @@ func firing(t testing.TB, gone bool, c prometheus.Collector) (alerts []map[strin
 	return alerts, true
 }
 
-// reads has Doctor ask a server of NATS.
+// reads lets Doctor check a NATS server.
 func (n *night) reads(url string) {
 	n.Helper()
 	reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: url}, nil)
@@ -265,7 +265,7 @@ var faultsOfTheBroker = []fault{
 			n.reads(url)
 			cfg := classifyingConfig()
 			cfg.InboxRetention = 24 * time.Hour
-			(*core.DB)(n.h.db).Consumes("shop/book", prefix+"orders") // which the forwarder writes down when it starts
+			(*core.DB)(n.h.db).Consumes("shop/book", prefix+"orders") // the forwarder records it at its start
 			n.forwards(cfg, nil)
 			n.mend = func() {
 				kept.Name, kept.Subjects, kept.MaxAge = stream, []string{stream + ".>"}, time.Hour

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestMistakesOfANewcomer makes the ten most likely ones, and reads the error or finding of each.
+// TestMistakesOfANewcomer makes the ten most likely mistakes, and checks the error or finding of each.
 func TestMistakesOfANewcomer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -112,8 +112,8 @@ func TestMistakesOfANewcomer(t *testing.T) {
 			"that runs at the same time")
 	})
 	t.Run("a handler beside the transaction", func(t *testing.T) {
-		// Nothing can notice it; docs/guides/how-it-works.md says so. This is what it costs: the write stays when the rest is
-		// rolled back.
+		// This mistake cannot be detected, as docs/guides/how-it-works.md explains. Its effect: the write stays when
+		// the rest is rolled back.
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		h.exec(t, "CREATE TABLE beside (id text)")
 		msg := newMessage("")
@@ -128,7 +128,8 @@ func TestMistakesOfANewcomer(t *testing.T) {
 	})
 }
 
-// TestDoctorOfObstacles: what others did to the tables refuses or hides messages, and nothing of ours fails.
+// TestDoctorOfObstacles: triggers, rules and row security added by others refuse or hide messages, although none of our
+// statements fails.
 func TestDoctorOfObstacles(t *testing.T) {
 	t.Parallel()
 	for name, o := range map[string]struct {
@@ -186,7 +187,7 @@ func TestDoctorOfObstacles(t *testing.T) {
 	}
 }
 
-// TestDoctorOfAStandbyThatIsGone: commits wait for it, forwarders cannot renew their leases, and to end a session would
+// TestDoctorOfAStandbyThatIsGone: commits wait for it, forwarders cannot renew their leases, and ending a session would
 // commit without the standby.
 func TestDoctorOfAStandbyThatIsGone(t *testing.T) {
 	t.Parallel()
@@ -200,7 +201,7 @@ func TestDoctorOfAStandbyThatIsGone(t *testing.T) {
 	}
 	defer restore()
 	done, restored := make(chan error, 1), make(chan struct{})
-	go func() { // commits return until the server has read its configuration
+	go func() { // commits return only after the server has reloaded its configuration
 		for {
 			_, err := h.pool.Exec(t.Context(), "INSERT INTO outbox (uuid, topic, payload) VALUES ('v', 'x', '')")
 			select {
@@ -228,7 +229,7 @@ func TestDoctorOfAStandbyThatIsGone(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-// TestDoctorOfHiddenRows: row security hides messages from the forwarder's role, which more Concurrency does not mend.
+// TestDoctorOfHiddenRows: row security hides messages from the forwarder's role, which more Concurrency does not fix.
 func TestDoctorOfHiddenRows(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// TestDoctorOfSmallPools, and settings that cannot go well.
+// TestDoctorOfSmallPools, and of settings that are too small.
 func TestDoctorOfSmallPools(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
@@ -56,7 +56,7 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	assert.Contains(t, said(), "set forwarder.Config.CloseTimeout to 20s or more")
 	require.NoError(t, w.Forwarder.Close())
 
-	its := pgxHandle(t, "own", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 }) // as it said
+	its := pgxHandle(t, "own", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 }) // as advised
 	cfg = classifyingConfig()
 	cfg.LeaseTTL, cfg.CloseTimeout = 3*time.Second, 30*time.Second
 	startForwarder(t, its, cfg)
@@ -71,7 +71,7 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	assert.Contains(t, ails(t, h, "pool").Evidence, "has 2 connections")
 }
 
-// TestDoctorOfAPooler: notifications do not come through it.
+// TestDoctorOfAPooler: notifications do not pass through it.
 func TestDoctorOfAPooler(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
@@ -81,7 +81,7 @@ func TestDoctorOfAPooler(t *testing.T) {
 	cured(t, newPgxHandle(t, at), "listen")
 }
 
-// TestDoctorOfALosingBroker: it may lose acknowledged messages, and none are kept to publish again.
+// TestDoctorOfALosingBroker: it may lose acknowledged messages, and the outbox keeps none to publish again.
 func TestDoctorOfALosingBroker(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()
@@ -111,12 +111,12 @@ func (f brokerFunc) Check(_ context.Context, topics []string) ([]asked.Risk, []s
 	return f(topics)
 }
 
-// TestDoctorOfTwoServices: somebody copied a service, its name included, so each handles what the other one should.
+// TestDoctorOfTwoServices: somebody copied a service, including its name, so each handles messages meant for the other.
 func TestDoctorOfTwoServices(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
 	shop, billing := newPgxHandle(t, at), newPgxHandle(t, at)
-	cfg := sharing(classifyingConfig()) // what a forwarder says of itself is written with its lease
+	cfg := sharing(classifyingConfig()) // a forwarder writes its facts with its lease
 	cfg.Name = "billing"
 	w := startForwarder(t, billing, cfg)
 	cfg.Name = "shop"
@@ -131,7 +131,7 @@ func TestDoctorOfTwoServices(t *testing.T) {
 	}
 	require.Equal(t, 1, handled(shop, "shop"))
 	require.Zero(t, handled(billing, "shop"), "it has it from the other one's inbox row that it is done")
-	// A test cannot be two programs, so one of them is called another here.
+	// A test cannot be two programs, so one of them gets another program name here.
 	eventually(t, func() bool {
 		return billing.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' `+
 			`WHERE name = 'billing' AND facts->'consumers' ? 'shop/book'`) == 1
@@ -153,8 +153,8 @@ func TestDoctorOfTwoServices(t *testing.T) {
 	assert.NotContains(t, findings(t, shop), "consumers")
 }
 
-// TestHandlerPool: handlers that wait for a connection because the pool has fewer than there are handlers are named, by
-// a line of their own process and by Doctor.
+// TestHandlerPool: handlers that wait for a connection, because the pool is smaller than their number, are reported by
+// their own process and by Doctor.
 func TestHandlerPool(t *testing.T) {
 	t.Parallel()
 	const connections, handlers = 4, 9
@@ -184,13 +184,13 @@ func TestHandlerPool(t *testing.T) {
 	close(release)
 	running.Wait()
 	assert.Equal(t, 1, said())
-	startForwarder(t, h, quickConfig()) // and says it in its row
+	startForwarder(t, h, quickConfig()) // writes its row
 	f := ails(t, h, "handler_pool")
 	assert.Regexp(t, `up to [5-9] handlers were at work concurrently .* whose pool has 4 connections`, f.Evidence)
 }
 
-// TestCommandsOfOtherTables: a database may have several outboxes. The command of a cure acts on the one that was
-// looked at, whatever the topic is called.
+// TestCommandsOfOtherTables: a database may have several outboxes. The printed command acts on the one that was
+// checked, whatever the topic's name is.
 func TestCommandsOfOtherTables(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `CREATE SCHEMA "Shop"`)
@@ -217,15 +217,15 @@ func TestCommandsOfOtherTables(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, `SELECT count(*)::int FROM outbox_topics`), "those of the other outbox")
 }
 
-// TestCommandsNameNoEmptyGroup: messages that died without an error have a group that no flag names.
+// TestCommandsNameNoEmptyGroup: messages that died without an error have a group that no flag can select.
 func TestCommandsNameNoEmptyGroup(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, dead_at) VALUES ('a', 'orders', '', '', now())`)
 	assert.NotContains(t, findings(t, h)["dead"].Cure, "--group")
 }
 
-// TestNightSwallowedNotifications: what is in between lets LISTEN pass, and nothing of what it brings. Doctor waits for
-// it as long as it says, though its statements have no bound.
+// TestNightSwallowedNotifications: a pooler accepts LISTEN but drops the notifications. Doctor waits for them as long
+// as documented, although its statements have no timeout.
 func TestNightSwallowedNotifications(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
@@ -238,7 +238,7 @@ func TestNightSwallowedNotifications(t *testing.T) {
 				return
 			}
 			if whole[0] == 'A' {
-				interrupt() // whoever waits for it: this is the middle of what doctor waits
+				interrupt() // in the middle of doctor's wait
 				continue
 			}
 			if _, err := client.Write(whole); err != nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// findings returns what Doctor says, by check; of several of one check the first.
+// findings returns Doctor's findings by check, the first one of each.
 func findings(t testing.TB, h handle, brokers ...asked.Checker) map[string]admin.Finding {
 	t.Helper()
 	list, err := newAdmin(t, h).Doctor(t.Context(), brokers...)
@@ -33,7 +33,7 @@ func findings(t testing.TB, h handle, brokers ...asked.Checker) map[string]admin
 	return found
 }
 
-// ails waits until Doctor finds something of a check.
+// ails waits until Doctor has a finding of a check.
 func ails(t testing.TB, h handle, check string) (f admin.Finding) {
 	t.Helper()
 	var all map[string]admin.Finding
@@ -47,7 +47,7 @@ func ails(t testing.TB, h handle, check string) (f admin.Finding) {
 	return f
 }
 
-// cured waits until Doctor finds nothing of a check any more.
+// cured waits until Doctor has no finding of a check.
 func cured(t testing.TB, h handle, check string) {
 	t.Helper()
 	eventually(t, func() bool { _, ok := findings(t, h)[check]; return !ok }, "doctor does not find %s any more", check)
@@ -57,7 +57,7 @@ var statementOf = regexp.MustCompile(`(?s): ((?:SELECT|UPDATE|DELETE|ALTER|GRANT
 
 var commandOf = regexp.MustCompile(`\(outboxctl ([^()]*)\)`)
 
-// order gives a command that a finding names, with more arguments.
+// order runs a command that a finding prints, with more arguments.
 func order(t testing.TB, h handle, f admin.Finding, verb string, args ...string) {
 	t.Helper()
 	said := 0
@@ -74,19 +74,19 @@ func order(t testing.TB, h handle, f admin.Finding, verb string, args ...string)
 	require.True(t, said > 0 || verb == "", "no command to %s in %q", verb, f.Cure)
 }
 
-// cure runs the statement that a finding names, and tries the commands.
+// cure runs the printed statement of a finding, and tries its commands.
 func cure(t testing.TB, h handle, f admin.Finding) {
 	t.Helper()
 	order(t, h, f, "", "--dry-run")
 	s := statementOf.FindStringSubmatch(": " + f.Cure)
 	require.Len(t, s, 2, "no statement in %q", f.Cure)
-	for _, statement := range strings.SplitAfter(s[1], `"; `) { // each by itself: some run in no transaction
+	for _, statement := range strings.SplitAfter(s[1], `"; `) { // one at a time: some cannot run in a transaction
 		_, err := h.pool.Exec(t.Context(), statement)
 		require.NoError(t, err, statement)
 	}
 }
 
-// begin opens a transaction on a connection of its own, which ends with the test or when somebody ends it.
+// begin opens a transaction on its own connection, which ends with the test or earlier.
 func begin(t testing.TB, h handle, statements ...string) *pgx.Conn {
 	t.Helper()
 	conn, err := pgx.Connect(t.Context(), h.url+"&application_name=culprit")
@@ -99,7 +99,7 @@ func begin(t testing.TB, h handle, statements ...string) *pgx.Conn {
 	return conn
 }
 
-// TestDoctorOfAHealthyOutbox has next to nothing to say of a forwarder that works.
+// TestDoctorOfAHealthyOutbox has almost no findings for a working forwarder.
 func TestDoctorOfAHealthyOutbox(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -116,7 +116,7 @@ func TestDoctorOfAHealthyOutbox(t *testing.T) {
 	}, "nothing is found: %v", found)
 }
 
-// TestDoctorSchema: each is mended by the statement that is named.
+// TestDoctorSchema: the printed statement cures each finding.
 func TestDoctorSchema(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -137,7 +137,7 @@ func TestDoctorSchema(t *testing.T) {
 	}
 }
 
-// TestDoctorLetsABuildEnd: an index that is being built must not be dropped, even if the role may not see its table.
+// TestDoctorLetsABuildEnd: an index that is being built must not be dropped, even if the role cannot see its table.
 func TestDoctorLetsABuildEnd(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -145,7 +145,7 @@ func TestDoctorLetsABuildEnd(t *testing.T) {
 	h.exec(t, "DROP INDEX outbox_ready")
 	create := statementOf.FindStringSubmatch(": " + ails(t, h, "schema").Cure)
 	require.Len(t, create, 2)
-	// for which a build waits
+	// a build waits for it
 	writer := begin(t, h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')")
 	builder, built := begin(t, h), make(chan error, 1)
 	go func() { _, err := builder.Exec(t.Context(), create[1]); built <- err }()
@@ -196,7 +196,7 @@ func TestDoctorRefusesOthers(t *testing.T) {
 	assert.Contains(t, list[0].String(), "(CockroachDB) is not PostgreSQL")
 }
 
-// TestDoctorWithLittleRights looks as a reader, and has it said what that one cannot see.
+// TestDoctorWithLittleRights: a reader's doctor reports what it could not check.
 func TestDoctorWithLittleRights(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -228,7 +228,7 @@ func TestDoctorWithoutFigures(t *testing.T) {
 		"ready for more than a minute")
 }
 
-// TestDoctorOfALargeServer is about what takes days to become so: views that say it hide the real ones.
+// TestDoctorOfALargeServer fakes states that take days to develop with views that hide the system's own.
 func TestDoctorOfALargeServer(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -278,7 +278,7 @@ func canceled(t testing.TB) context.Context {
 	return ctx
 }
 
-// TestDoctorShowsHungPublishes: only the forwarder's process can detect that publishes hang, and writes it to its row.
+// TestDoctorShowsHungPublishes: only the forwarder's process can detect hung publishes; it writes them to its row.
 func TestDoctorShowsHungPublishes(t *testing.T) {
 	h := onPgx(t)
 	broker, goOn := newFakeBroker(), make(chan struct{})
@@ -293,7 +293,7 @@ func TestDoctorShowsHungPublishes(t *testing.T) {
 	h.publish(t, "orders", "", "1")
 	runInBackground(t, f)
 	found := ails(t, h, "timeouts")
-	assert.Regexp(t, `^[1-9]\d* publish(es)? of forwarder`, found.Evidence) // each time the lease ends there is one more
+	assert.Regexp(t, `^[1-9]\d* publish(es)? of forwarder`, found.Evidence) // one more each time the lease expires
 	assert.Contains(t, found.Evidence, "100ms")
 	assert.Contains(t, found.Cure, "restart")
 	close(goOn)

@@ -24,11 +24,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// fillForVacuum makes rows, and killForVacuum deletes them, so much later that whoever reads since then is old.
+// fillForVacuum inserts rows and killForVacuum deletes them, far enough apart that a reader from in between counts as
+// old.
 func fillForVacuum(t testing.TB, h handle) {
 	t.Helper()
 	needsPlainOutbox(t)
-	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // so that the test alone vacuums
+	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // only the test vacuums
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'orders', '', now() `+
 		`FROM generate_series(1, 21000) i`)
 }
@@ -49,8 +50,8 @@ func vacuumed(t testing.TB, h handle) {
 	cured(t, h, "vacuum")
 }
 
-// TestNightPinnedVacuum: a report reads for hours, and dead rows pile up. A vacuum of another table that began before
-// it, and has an older snapshot, keeps nothing: to end that would be no cure.
+// TestNightPinnedVacuum: a report reads for hours, and dead rows pile up. An earlier vacuum of another table, with an
+// older snapshot, retains no rows; ending it would not help.
 func TestNightPinnedVacuum(t *testing.T) {
 	t.Parallel()
 	h, as := newRoles(t)
@@ -83,7 +84,7 @@ func TestNightPinnedVacuum(t *testing.T) {
 	assert.Equal(t, 1, at(), "the other one vacuums meanwhile")
 }
 
-// standby is the connection of a standby, as far as the primary can tell.
+// standby is a standby's connection, as far as the primary can tell.
 type standby struct {
 	t    testing.TB
 	conn *pgconn.PgConn
@@ -111,20 +112,20 @@ func newStandby(t testing.TB, h handle, start string, before ...string) standby 
 	}
 }
 
-// needs says which transactions the queries of the standby may have to see.
+// needs reports from which transaction on the standby's queries need rows.
 func (s standby) needs(from uint32) {
 	s.t.Helper()
 	said := binary.BigEndian.AppendUint64([]byte{'h'},
 		uint64(time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)).Microseconds()))
-	for _, n := range []uint32{from, 0, 0, 0} { // with their epochs; the second one is of catalogs
+	for _, n := range []uint32{from, 0, 0, 0} { // with their epochs; the second one is for catalogs
 		said = binary.BigEndian.AppendUint32(said, n)
 	}
 	s.conn.Frontend().Send(&pgproto3.CopyData{Data: said})
 	require.NoError(s.t, s.conn.Frontend().Flush())
 }
 
-// TestNightStandbyPinsVacuum: a report runs on a standby that has the primary keep what it reads
-// (hot_standby_feedback), by its connection or by its slot. Only there can it be ended.
+// TestNightStandbyPinsVacuum: a report on a standby makes the primary keep the rows that it reads
+// (hot_standby_feedback), by its connection or by its slot. It can only be ended on the standby.
 func TestNightStandbyPinsVacuum(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -160,8 +161,8 @@ func TestNightStandbyPinsVacuum(t *testing.T) {
 	}
 }
 
-// TestBlockedByOneClock: for how long a partition is blocked does not depend on how the clock of the forwarder's host
-// is set, nor on that of the one who asks.
+// TestBlockedByOneClock: the time for which a partition is shown as blocked depends neither on the clock of the
+// forwarder's host nor on the reader's.
 func TestBlockedByOneClock(t *testing.T) {
 	h := onPgx(t)
 	id := uuid.NewString()
@@ -185,8 +186,8 @@ func TestBlockedByOneClock(t *testing.T) {
 	}
 }
 
-// TestHungHandlersAreFound: a partition that no message blocks, and whose handlers do not return, is critical, and its
-// cure is another one.
+// TestHungHandlersAreFound: a partition whose handlers do not return, although no message blocks it, is critical and
+// has a different cure.
 func TestHungHandlersAreFound(t *testing.T) {
 	h := onPgx(t)
 	now := time.Now()
@@ -204,7 +205,7 @@ func TestHungHandlersAreFound(t *testing.T) {
 	assert.Equal(t, []string{"PartitionBlocked"}, f.Alerts)
 }
 
-// TestInboxRetention: a topic that Kafka keeps for longer than the inbox remembers is found, and no other.
+// TestInboxRetention: only a topic that Kafka keeps for longer than the inbox remembers is reported.
 func TestInboxRetention(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -233,7 +234,7 @@ func TestInboxRetention(t *testing.T) {
 	assert.Contains(t, f.Evidence, `messages of topic "`+long+`" for 2d00h`)
 }
 
-// TestInboxRetentionOfJetStream is the same of max_age.
+// TestInboxRetentionOfJetStream is the same for max_age.
 func TestInboxRetentionOfJetStream(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -260,7 +261,7 @@ func TestInboxRetentionOfJetStream(t *testing.T) {
 	assert.Contains(t, f.Evidence, `messages of topic "`+long+`orders" for 2d00h`)
 }
 
-// inboxRetention is the only finding of Doctor on topics of which the inbox remembers a day.
+// inboxRetention returns Doctor's only finding for topics whose messages the inbox remembers for a day.
 func inboxRetention(t *testing.T, reader brokers.Checker, topics ...string) admin.Finding {
 	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))

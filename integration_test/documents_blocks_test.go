@@ -20,7 +20,7 @@ import (
 
 const rootModule = "github.com/millrace-go/watermill-outbox"
 
-// imported are the packages that the documents name, as they name them.
+// imported maps package names in the documents to import paths.
 var imported = map[string]string{
 	"context": "context", "sql": "database/sql", "json": "encoding/json", "errors": "errors", "http": "net/http",
 	"net": "net", "os": "os",
@@ -47,9 +47,8 @@ var imported = map[string]string{
 	"wmamqp":      "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp",
 }
 
-// TestDocumentsCompile compiles all Go in the documents with what testdata/blocks/given.go has them take for granted.
-// Whole programs and tests have tests of their own (TestReadmeProgram of internal/testing/docs, TestGuide of
-// outboxtest).
+// TestDocumentsCompile compiles all Go in the documents with the declarations of testdata/blocks/given.go. Whole
+// programs and tests have separate tests (TestReadmeProgram of internal/testing/docs, TestGuide of outboxtest).
 func TestDocumentsCompile(t *testing.T) {
 	t.Parallel()
 	dir, at, n := t.TempDir(), filepath.Join("testdata", "blocks"), 0
@@ -78,7 +77,7 @@ func TestDocumentsCompile(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 }
 
-// compilable makes a file of a block. What the block declares counts as used, and the compiler names the line of the
+// compilable makes a file of a block. Declarations in the block count as used, and compiler errors have the line of the
 // page.
 func compilable(t *testing.T, n int, block, line string) string {
 	t.Helper()
@@ -115,7 +114,7 @@ func compilable(t *testing.T, n int, block, line string) string {
 	return "package blocks\n" + imports + source + used + "}\n"
 }
 
-// raceFlag is -race if this test was compiled so: then all that it imports was as well.
+// raceFlag is -race if this test was built with it: then its imports were as well.
 func raceFlag() []string {
 	if info, ok := debug.ReadBuildInfo(); ok &&
 		slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {

@@ -12,15 +12,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// notHere are commands of the documents that need a broker or partitions, or run until they are stopped, with the tests
-// that run them.
+// notHere lists commands of the documents that need a broker or partitions, or run until stopped, with the tests that
+// run them.
 var notHere = map[string]string{
 	"forward": "TestOutboxctlForwards", "serve": "TestOutboxctlServes", "reconcile": "TestOutboxctlReconciles",
 	"completion": "TestDocument", "partitions": "TestOutboxctlPartitions", "redrive": "TestRedriveOfATopic",
 }
 
-// TestDocumentsCommandsAct runs the outboxctl commands of the documents on messages for which they are meant: none
-// fails, and each act finds its own. What docs/reference/outboxctl.md says of a command is the help of that.
+// TestDocumentsCommandsAct runs the documented outboxctl commands on messages for which they are meant: none fails, and
+// each act finds its messages. The text in docs/reference/outboxctl.md is each command's help.
 func TestDocumentsCommandsAct(t *testing.T) {
 	h := onPgx(t)
 	newOldForwarder(t, moveTables[0], h.url)
@@ -57,12 +57,12 @@ func TestDocumentsCommandsAct(t *testing.T) {
 				continue
 			}
 			if args[len(args)-1] == "..." || len(args) == 1 && (args[0] == "import" || args[0] == "export") {
-				continue // it names a family of commands
+				continue // names a group of commands
 			}
-			if slices.Contains(args, "--partition-size") { // for tables that are not there: TestOutboxctlPartitions
+			if slices.Contains(args, "--partition-size") { // these tables do not exist here: TestOutboxctlPartitions
 				continue
 			}
-			if seen[line] { // on another page
+			if seen[line] { // also on another page
 				continue
 			}
 			seen[line] = true
@@ -94,7 +94,7 @@ func TestDocumentsCommandsAct(t *testing.T) {
 			}
 			require.Zero(t, r.code, "%s: %s: %s%s", page, line, r.out, r.err)
 			assert.NotContains(t, r.out, "Nothing to do", "%s: %s", page, line)
-			if act { // there is nothing to import
+			if act { // nothing to import
 				assert.NotRegexp(t, `\b0 messages\b`, r.out, "%s: %s", page, line)
 			}
 		}

@@ -18,14 +18,14 @@ var (
 	noAnchor  = regexp.MustCompile(`[^\w\- ]`)
 )
 
-// TestDocumentsLinks: each link of a page leads to a file, and to a heading that it has.
+// TestDocumentsLinks: each link of a page leads to an existing file and heading.
 func TestDocumentsLinks(t *testing.T) {
 	t.Parallel()
 	pages := documents(t)
 	for page, content := range pages {
 		for _, found := range aLink.FindAllStringSubmatch(anExample.ReplaceAllString(content, ""), -1) {
 			if strings.Contains(found[1], ":") {
-				continue // another site's
+				continue // on another site
 			}
 			file, anchor, _ := strings.Cut(found[1], "#")
 			to := path.Join(path.Dir(page), file)
@@ -41,7 +41,7 @@ func TestDocumentsLinks(t *testing.T) {
 	}
 }
 
-// anchorsOf are the links that GitHub makes of headings.
+// anchorsOf returns the anchors that GitHub generates for headings.
 func anchorsOf(content string) (all []string) {
 	for _, found := range aHeading.FindAllStringSubmatch(content, -1) {
 		all = append(all, strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(found[1]), ""), " ", "-"))

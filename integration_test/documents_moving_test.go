@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// movingPage is docs/guides/moving.md: its commands and statements in their order, by heading.
+// movingPage returns docs/guides/moving.md: its commands and statements in order, by heading.
 func movingPage(t testing.TB) (page map[string][]string) {
 	t.Helper()
 	text, err := os.ReadFile("../docs/guides/moving.md")
@@ -41,7 +41,7 @@ func movingPage(t testing.TB) (page map[string][]string) {
 type stranger struct {
 	t    *testing.T
 	h    handle
-	said string // by the last command
+	said string // output of the last command
 }
 
 // does runs the next blocks of a heading, commands and statements alike.
@@ -62,8 +62,8 @@ func (s *stranger) does(blocks ...string) {
 	}
 }
 
-// TestMovingPage: by the page alone, 10,000 messages that wait for Watermill's forwarder come to ours, which sends half
-// of them, and go back to Watermill's, which sends the rest. None is lost, and those of a customer are in order.
+// TestMovingPage: following only the page, 10,000 messages that wait for Watermill's forwarder are moved to ours, which
+// sends half of them, and back to Watermill's, which sends the rest. None is lost, and each customer's are in order.
 func TestMovingPage(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -102,7 +102,7 @@ func TestMovingPage(t *testing.T) {
 	s.does(drained)
 	assert.Equal(t, "0", s.said)
 
-	// Ours is stopped when its broker takes no more.
+	// Ours is stopped when its broker accepts no more.
 	sent := newFakeBroker()
 	enough, half := context.WithCancel(t.Context())
 	var count atomic.Int64
@@ -138,7 +138,7 @@ func TestMovingPage(t *testing.T) {
 	t.Logf("%d were sent by ours, %d by Watermill's forwarder", ours, all-ours)
 }
 
-// TestMovingPageAfterARestore: a table whose transaction ids are yet to come is made one that can be moved.
+// TestMovingPageAfterARestore: a table with transaction ids of the future is made movable.
 func TestMovingPageAfterARestore(t *testing.T) {
 	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[0], h.url)
@@ -164,7 +164,8 @@ func TestMovingPageAfterARestore(t *testing.T) {
 	assert.Equal(t, pending, column[string](t, h, `select uuid from outbox order by id`))
 }
 
-// TestMovingPageBackToATable: the statement for the way back into a table of one's own moves what is pending, in order.
+// TestMovingPageBackToATable: the statement for moving back to a table of one's own moves the pending messages in
+// order.
 func TestMovingPageBackToATable(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `CREATE TABLE my_outbox (id bigserial, event_id uuid, topic text, aggregate_id text, body jsonb, headers jsonb,

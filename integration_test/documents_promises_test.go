@@ -19,9 +19,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPromises fails if make test shows a promise of the README, a kind of finding of Doctor or a requirement of the
-// queue no longer, because its tests are gone or run by make test-rest alone; or if integration_test/promises.md is
-// old.
+// TestPromises fails if a promise of the README, a kind of finding or a requirement of the queue is no longer shown by
+// make test, because its tests are gone or run only in make test-rest; or if integration_test/promises.md is out of
+// date.
 func TestPromises(t *testing.T) {
 	t.Parallel()
 	const file = "promises.md"
@@ -90,7 +90,7 @@ promise without one fails.
 	return b.String()
 }
 
-// testsByTier are all tests of the repository: true if make test runs them.
+// testsByTier returns all tests of the repository: true if make test runs them.
 func testsByTier(t *testing.T) map[string]bool {
 	t.Helper()
 	tests := map[string]bool{}
@@ -104,7 +104,7 @@ func testsByTier(t *testing.T) map[string]bool {
 	return tests
 }
 
-// leavesToRest is true for a call of extended, and for what skips a test with -short.
+// leavesToRest reports whether a statement calls extended or skips with -short.
 func leavesToRest(s ast.Stmt) bool {
 	switch s := s.(type) {
 	case *ast.ExprStmt:
@@ -127,7 +127,7 @@ func isNamed(e ast.Expr, name string) bool {
 	return false
 }
 
-// kindsOfFindings are the keys of kinds in package admin, but for the names of checks that find other kinds.
+// kindsOfFindings returns the keys of kinds in package admin, except the names of checks with several kinds.
 func kindsOfFindings(t *testing.T) (kinds []string) {
 	t.Helper()
 	found, listed := map[string]bool{}, []string{}
@@ -154,7 +154,7 @@ func kindsOfFindings(t *testing.T) (kinds []string) {
 	return slices.DeleteFunc(listed, func(kind string) bool { return !found[kind] })
 }
 
-// testsOfFindings are the tests of this package that expect a finding, themselves or in a function that they call.
+// testsOfFindings returns the tests of this package that expect a finding, themselves or in a function that they call.
 func testsOfFindings(t *testing.T) map[string][]string {
 	t.Helper()
 	kinds, calls, injected := map[string]map[string]bool{}, map[string]map[string]bool{}, map[string]bool{}
@@ -247,7 +247,7 @@ func stringOf(e ast.Expr) string {
 	return ""
 }
 
-// goFiles parses the files below a folder whose names end so.
+// goFiles parses the files below a folder whose names have this suffix.
 func goFiles(t *testing.T, root, suffix string) []*ast.File {
 	t.Helper()
 	files := map[string]*ast.File{}

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestStatementsMeetEachMessageOnce: what is run again until it changes nothing meets each message once, though what it
-// changed has been published, has died or has failed again before the next run.
+// TestStatementsMeetEachMessageOnce: statements that are repeated until they change nothing process each message once,
+// although the changed ones are published, die or fail again before the next run.
 func TestStatementsMeetEachMessageOnce(t *testing.T) {
 	h := onPgx(t)
 	fill := func(becomes string) {
@@ -73,8 +73,8 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 	}
 }
 
-// TestDoctorsRetryNowIsOfItsCause: what fails with one text in several topics is one finding, and the command that it
-// names leaves others alone that fail with another.
+// TestDoctorsRetryNowIsOfItsCause: failures with the same text in several topics are one finding, and its command
+// leaves messages alone that fail with another text.
 func TestDoctorsRetryNowIsOfItsCause(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, due_at, attempts, last_error) SELECT topic, topic, '', `+
@@ -87,7 +87,7 @@ func TestDoctorsRetryNowIsOfItsCause(t *testing.T) {
 		column[string](t, h, "SELECT topic FROM outbox WHERE due_at <= now() ORDER BY topic"))
 }
 
-// TestDoctorOfUnreadLanes: messages wait in lanes that no forwarder has, though one is alive.
+// TestDoctorOfUnreadLanes: messages wait in lanes that no forwarder owns, although one is alive.
 func TestDoctorOfUnreadLanes(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox_forwarders (id, scope, topics, name, expires_at) `+

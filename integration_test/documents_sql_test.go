@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// pageStatements are the SQL statements of docs/run/sql.md and of the runbook, each with its comments.
+// pageStatements returns the SQL statements of docs/run/sql.md and of the runbook, each with its comments.
 func pageStatements(t testing.TB) (list []string) {
 	t.Helper()
 	page, err := os.ReadFile("../docs/run/sql.md")
@@ -36,8 +36,8 @@ func pageStatements(t testing.TB) (list []string) {
 	return list
 }
 
-// fillOperations writes messages for which the statements of the page are meant, and others. All times are long ago but
-// those that a statement asks for.
+// fillOperations writes messages that match the statements of the page, and others. All times are long ago except where
+// a statement needs otherwise.
 func fillOperations(t testing.TB, h handle) {
 	t.Helper()
 	for _, statement := range []string{
@@ -72,8 +72,8 @@ func fillOperations(t testing.TB, h handle) {
 	}
 }
 
-// allColumns is everything in the tables of messages, and the topics. Times of the last minute are called now, others
-// are how many minutes ago.
+// allColumns returns all columns of the message tables, and the topics. Times within the last minute are shown as now,
+// others as minutes ago.
 func allColumns(t testing.TB, h handle) (rows []string) {
 	t.Helper()
 	for _, table := range []string{"outbox", "inbox", "inbox_queue", "outbox_topics"} {
@@ -98,8 +98,8 @@ func allColumns(t testing.TB, h handle) (rows []string) {
 	return rows
 }
 
-// TestOperationsStatements: each statement of docs/run/sql.md that changes something does to every column what the act
-// that it names does.
+// TestOperationsStatements: each changing statement of docs/run/sql.md has the same effect on every column as the act
+// that it names.
 func TestOperationsStatements(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -143,7 +143,7 @@ func TestOperationsStatements(t *testing.T) {
 			In: admin.Queue, IDs: []string{"shop:its id"},
 		}),
 		"Clean: the outbox":                                     clean(admin.CleanConfig{OutboxRetention: day}),
-		"Clean: the inbox, what was handled":                    nil, // one act for both
+		"Clean: the inbox, what was handled":                    nil, // one act covers both
 		"Clean: the inbox, what failed and was not redelivered": clean(admin.CleanConfig{InboxRetention: day}),
 		"Clean: the queue":                                      clean(admin.CleanConfig{QueueRetention: day}),
 	}
@@ -179,7 +179,7 @@ func TestOperationsStatements(t *testing.T) {
 			continue
 		}
 		initial := allColumns(t, h)
-		if acts[name] == nil { // it goes before the next one
+		if acts[name] == nil { // it must run before the next one
 			before = statement
 			continue
 		}
@@ -198,7 +198,7 @@ func TestOperationsStatements(t *testing.T) {
 	assert.Equal(t, slices.Sorted(maps.Keys(acts)), slices.Sorted(maps.Keys(seen)))
 }
 
-// TestDoctorsStatements: what Doctor names to do by hand does to every column what the act does.
+// TestDoctorsStatements: the statements that Doctor prints have the same effect on every column as the act.
 func TestDoctorsStatements(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -234,7 +234,7 @@ func TestDoctorsStatements(t *testing.T) {
 	}
 }
 
-// TestOperationsQueries: those who may only look may run what the page has to watch, and an index serves each.
+// TestOperationsQueries: readers may run the page's queries, and each uses an index.
 func TestOperationsQueries(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)

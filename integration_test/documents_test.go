@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// documents are the pages for users, by their path from the root.
+// documents returns the pages for users, by their path from the root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	pages := map[string]string{}
@@ -31,7 +31,7 @@ func documents(t *testing.T) map[string]string {
 	return pages
 }
 
-// everyTest are the names of all tests and benchmarks of the repository.
+// everyTest returns the names of all tests and benchmarks of the repository.
 func everyTest(t *testing.T) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
@@ -75,7 +75,7 @@ func TestDocumentsNameWhatExists(t *testing.T) {
 	}
 }
 
-// benchmarkRatios are those of docs/reference/performance.md, by row.
+// benchmarkRatios returns the ratios of docs/reference/performance.md, by row.
 func benchmarkRatios(t *testing.T, pages map[string]string) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}

@@ -24,18 +24,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// chaosPlan is how long to go on, and what decides which fault is next, in which process and for how long. The seed
-// repeats the plan, and not the moments at which processes on a real machine meet it.
+// chaosPlan is the duration of a run and the random source for the next fault, its process and its length. The same
+// seed repeats the plan, but not the moments at which it meets processes on a real machine.
 type chaosPlan struct {
 	length time.Duration
 	seed   uint64
 	pause  time.Duration // between faults
 	kinds  []chaosFault
-	forget bool // published messages are deleted soon, so that the size of the tables comes to rest
+	forget bool // published messages are deleted soon, so that the tables stop growing
 }
 
-// chaosPlanned reads "1h", "1h 17" or "1h 17 soak": a length, a seed, and a word for faults that only stop processes
-// now and then.
+// chaosPlanned parses "1h", "1h 17" or "1h 17 soak": a length, a seed, and a word that limits faults to stopping
+// processes now and then.
 func chaosPlanned(t testing.TB, asked string) chaosPlan {
 	t.Helper()
 	p := chaosPlan{
@@ -59,10 +59,10 @@ func chaosPlanned(t testing.TB, asked string) chaosPlan {
 	return p
 }
 
-// TestChaos has an outbox, an inbox, a queue and a subscriber of JetStream work on one database with a synchronous
-// replica, through a proxy and PgBouncer, while processes, servers, connections, the disk and the clock fail, one after
-// another and two at a time. A ledger outside of all of them knows what was committed, published and applied. Each run
-// of the tests has a few faults; OUTBOX_CHAOS says how long to go on with all of them, and make chaos sets it.
+// TestChaos runs an outbox, an inbox, a queue and a JetStream subscriber on one database with a synchronous replica,
+// through a proxy and PgBouncer, while processes, servers, connections, the disk and the clock fail, one after another
+// and two at a time. A ledger outside all of them records which messages were committed, published and applied. Each
+// run of the tests has a few faults; OUTBOX_CHAOS, set by make chaos, is the duration of a run with all of them.
 func TestChaos(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestChaos(t *testing.T) {
 	defer stop()
 	c.works("at the beginning")
 	for begun, n := time.Now(), 0; time.Since(begun) < plan.length || n < len(plan.kinds); n++ {
-		kind := plan.kinds[n%len(plan.kinds)] // each once, and then any
+		kind := plan.kinds[n%len(plan.kinds)] // each once, then any
 		if n >= len(plan.kinds) {
 			kind = plan.kinds[c.rng.IntN(len(plan.kinds))]
 		}
@@ -97,7 +97,7 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// sample is what is measured now and then: memory of the processes, connections, sizes of tables, and what waits.
+// sample is a periodic measurement: memory of the processes, connections, sizes of tables, and waiting messages.
 type sample map[string]float64
 
 var sampled = []string{"memory, MiB", "connections", "outbox, MiB", "its indexes, MiB", "queue, MiB", "pending"}
@@ -124,7 +124,7 @@ func (c *chaos) sample() {
 	c.samples = append(c.samples, s)
 }
 
-// pids are the processes at this moment.
+// pids returns the current processes.
 func (c *chaos) pids() (all []int) {
 	c.live.Lock()
 	defer c.live.Unlock()
@@ -140,8 +140,7 @@ func (c *chaos) pids() (all []int) {
 	return all
 }
 
-// report counts what became of all messages, in a table, and fails the test unless there are noughts where there must
-// be.
+// report prints a table with the outcomes of all messages, and fails the test if a count that must be zero is not.
 func (c *chaos) report() string {
 	var b strings.Builder
 	commit, _ := exec.Command("git", "rev-parse", "--short", "HEAD").Output()
@@ -210,7 +209,7 @@ func (c *chaos) report() string {
 	return b.String()
 }
 
-// chart draws each measure over time, from its least to its most.
+// chart draws each measure over time, from its minimum to its maximum.
 func chart(samples []sample) string {
 	var b strings.Builder
 	for _, name := range sampled {
@@ -234,16 +233,16 @@ func chart(samples []sample) string {
 	return b.String()
 }
 
-// chaosFault is one that can be injected: do returns when it is over, and has hold called while it lasts.
+// chaosFault is a fault to inject: do returns when it is over, and calls hold while it lasts.
 type chaosFault struct {
 	name string
 	do   func(c *chaos, hold func(least, most time.Duration)) (injected bool)
 }
 
-// faulted is what became of a fault.
+// faulted is the outcome of a kind of fault.
 type faulted struct {
 	times   int
-	slowest time.Duration // until all worked again
+	slowest time.Duration // until everything worked again
 }
 
 var (
@@ -264,14 +263,14 @@ var (
 		{"disk full", (*chaos).fillDisk}, {"clock jumps", (*chaos).jump},
 	}
 	chaosFaults = append(append(append([]chaosFault{}, chaosServers...), chaosKills...), chaosStops...)
-	// chaosInShort are those that cost little time.
+	// chaosInShort are the faults that take little time.
 	chaosInShort = []chaosFault{
 		{"service killed", (*chaos).killWorker}, {"Postgres killed", (*chaos).killPostgres},
 		{"failover to the replica", (*chaos).failOver}, {"PgBouncer killed", (*chaos).killPooler},
 	}
 )
 
-// inject has a fault happen; while one of a server lasts, half of the time one of a process does as well.
+// inject causes a fault; half of the time a fault of a server is combined with one of a process.
 func (c *chaos) inject(kind chaosFault) {
 	c.t.Helper()
 	c.told.Lock()
@@ -334,7 +333,7 @@ func replace[P any](c *chaos, all []P, i int, by P) {
 	all[i] = by
 }
 
-// stop stops a process until after its leases, or a little before their end.
+// stop stops a process beyond its leases, or until shortly before their end.
 func (c *chaos) stop(p *os.Process, hold func(time.Duration, time.Duration)) bool {
 	require.NoError(c.t, p.Signal(syscall.SIGSTOP))
 	hold(time.Second, 6*time.Second)
@@ -361,7 +360,7 @@ func (c *chaos) killPostgres(hold func(time.Duration, time.Duration)) bool {
 	return true
 }
 
-// revive starts a server again, whatever it is doing.
+// revive starts a server again, whatever its state.
 func (c *chaos) revive(server *services.Postgres) {
 	c.t.Helper()
 	c.inServers(func() error { return server.Restart(c.t.Context()) })
@@ -377,7 +376,7 @@ func (c *chaos) killStandby(hold func(time.Duration, time.Duration)) bool {
 	return true
 }
 
-// failOver has the replica take over, without those commits that nobody was told of, and gets it a replica.
+// failOver promotes the replica, without commits that were not acknowledged, and starts a new replica for it.
 func (c *chaos) failOver(hold func(time.Duration, time.Duration)) bool {
 	if c.standby == nil {
 		return false
@@ -405,7 +404,7 @@ func (c *chaos) cutConnections(hold func(time.Duration, time.Duration)) bool {
 	return true
 }
 
-// halfOpen has connections say nothing, and then ends them or goes on.
+// halfOpen silences connections, and then cuts or resumes them.
 func (c *chaos) halfOpen(hold func(time.Duration, time.Duration)) bool {
 	c.proxy.freeze()
 	hold(time.Second, 8*time.Second)
@@ -439,7 +438,7 @@ func (c *chaos) takeBroker(hold func(time.Duration, time.Duration)) bool {
 	return true
 }
 
-// fillDisk leaves no room on the file system of both servers, and brings back those that did not survive.
+// fillDisk fills the file system of both servers, and restarts those that crash.
 func (c *chaos) fillDisk(hold func(time.Duration, time.Duration)) bool {
 	if c.room == "" {
 		return false
@@ -459,7 +458,7 @@ func (c *chaos) fillDisk(hold func(time.Duration, time.Duration)) bool {
 	return true
 }
 
-// jump puts the clock of the database ahead, by up to ten minutes: all leases are over at once.
+// jump advances the clock of the database by up to ten minutes, which expires all leases.
 func (c *chaos) jump(hold func(time.Duration, time.Duration)) bool {
 	if c.clock == "" {
 		return false

@@ -22,42 +22,42 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// chaos is a crashWorld whose database may fail over, with a queue and a reader of JetStream beside it.
+// chaos is a crashWorld whose database may fail over, with a queue and a JetStream reader in addition.
 type chaos struct {
 	*crashWorld
 	plan    chaosPlan
 	rng     *rand.Rand // of the plan
 	begun   time.Time
-	room    string // a file system of its own for the data of Postgres; "" = none
-	clock   string // a file that says by how much Postgres's clock is ahead; "" = it has the machine's
+	room    string // a small file system for the data of Postgres; "" = none
+	clock   string // a file with the offset of Postgres's clock; "" = the machine's clock
 	proxy   *proxy
 	primary *services.Postgres
-	standby *services.Postgres // nil = this Postgres can have none
+	standby *services.Postgres // nil = this Postgres cannot have one
 	pooler  *services.PgBouncer
 	nats    *services.NATS
 	inbound *jetStreamWorld
 
-	live       sync.Mutex // of those that sample looks at
+	live       sync.Mutex // guards fields that sample reads
 	forwarding []*worker
 	queueing   []*process
 	reading    []*process
 
-	enqueued int // by load alone
+	enqueued int // only by load
 	samples  []sample
-	ahead    time.Duration                 // of the database's clock
-	outage   atomic.Pointer[chan struct{}] // closed = the publishers' broker is there
+	ahead    time.Duration                 // offset of the database's clock
+	outage   atomic.Pointer[chan struct{}] // closed = the publishers' broker is up
 	faults   map[string]*faulted
 
 	told        sync.Mutex
 	sent        map[string]sending // by UUID
-	under       []stretch          // when there were faults
+	under       []stretch          // periods with faults
 	unexplained []string
 }
 
-// sending is the last time that a message arrived at the broker of the publishers.
+// sending is the last arrival of a message at the publishers' broker.
 type sending struct {
 	at     time.Time
-	denied bool // the broker said that it had not
+	denied bool // the broker had reported an error
 }
 
 type stretch struct{ from, to time.Time }
@@ -68,14 +68,14 @@ func newChaos(t *testing.T, plan chaosPlan) *chaos {
 		plan: plan, rng: rand.New(rand.NewPCG(plan.seed, 0)), begun: time.Now(), faults: map[string]*faulted{},
 		sent: map[string]sending{},
 	}
-	if os.Getenv("OUTBOX_CHAOS") != "" { // they need root, and processes that start meanwhile would have a part in them
+	if os.Getenv("OUTBOX_CHAOS") != "" { // they need root, and other new processes would inherit them
 		c.room, c.clock = ownFileSystem(t), ownClock(t)
 	}
 	c.crashWorld = &crashWorld{t: t}
 	c.primary = c.startServer(func(settings services.Options) (*services.Postgres, error) {
 		return services.StartPostgres(t.Context(), settings)
 	})
-	t.Cleanup(func() { // whichever they are by then
+	t.Cleanup(func() { // the current ones at that time
 		require.NoError(t, c.primary.Close())
 		if c.standby != nil {
 			require.NoError(t, c.standby.Close())
@@ -94,7 +94,7 @@ func newChaos(t *testing.T, plan chaosPlan) *chaos {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.pooler.Close()) })
 	c.crashWorld.pooler = c.pooler.URL()
-	// On behalf of no test: what the first server of the process starts lives as long as any of them.
+	// Not in the name of a test: the first server of the process starts something that lives as long as any of them.
 	c.nats, err = shared(func(ctx context.Context) (*services.NATS, error) {
 		return services.StartNATS(ctx, services.Options{})
 	})()
@@ -122,7 +122,7 @@ func (c *chaos) startQueue() *process {
 	return startQueueProcess(c.t, queueChild{URL: c.h.url, Dispatchers: 1, Concurrency: 8, LeaseTTL: time.Second})
 }
 
-// ownFileSystem mounts one that is small, where the machine lets us.
+// ownFileSystem mounts a small one, if the machine permits.
 func ownFileSystem(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -136,7 +136,7 @@ func ownFileSystem(t testing.TB) string {
 	return dir
 }
 
-// reachable lets the server, which runs as another user, reach a folder of the test's.
+// reachable gives the server, which runs as another user, access to a folder of the test.
 func reachable(t testing.TB, dir string) {
 	t.Helper()
 	for ; dir != filepath.Clean(os.TempDir()) && dir != "/"; dir = filepath.Dir(dir) {
@@ -144,7 +144,7 @@ func reachable(t testing.TB, dir string) {
 	}
 }
 
-// ownClock makes the file by which libfaketime sets the clock, where it is installed.
+// ownClock creates the file by which libfaketime sets the clock, if it is installed.
 func ownClock(t testing.TB) string {
 	t.Helper()
 	if faketime() == "" {
@@ -168,7 +168,7 @@ func faketime() string {
 	return found[0]
 }
 
-// startServer has a server of Postgres start on the file system and by the clock that may fail.
+// startServer starts a Postgres server on the file system and with the clock that may fail.
 func (c *chaos) startServer(start func(services.Options) (*services.Postgres, error)) *services.Postgres {
 	c.t.Helper()
 	var server *services.Postgres
@@ -186,7 +186,7 @@ func (c *chaos) startServer(start func(services.Options) (*services.Postgres, er
 	return server
 }
 
-// inServers does what starts a server.
+// inServers runs the start of a server.
 func (c *chaos) inServers(start func() error) {
 	c.t.Helper()
 	set := map[string]string{}
@@ -209,7 +209,7 @@ func (c *chaos) inServers(start func() error) {
 	require.NoError(c.t, start())
 }
 
-// follow gives the primary a replica, without which it acknowledges no commit from then on.
+// follow gives the primary a replica; from then on it acknowledges no commit without one.
 func (c *chaos) follow() {
 	c.t.Helper()
 	c.standby = c.startServer(func(settings services.Options) (*services.Postgres, error) {
@@ -225,13 +225,14 @@ func (c *chaos) follow() {
 	c.inSync(h)
 }
 
-// inSync waits until the replica has all that could be seen at the primary when it was called. A commit whose client
-// gives up waiting for the replica, as they do on a machine that stands still, is seen before the replica has it.
+// inSync waits until the replica has everything that was visible on the primary when it was called. A commit whose
+// client stops waiting for the replica, as happens on a machine that stands still, is visible before the replica has
+// it.
 func (c *chaos) inSync(h handle) {
 	c.t.Helper()
 	begun, seen := time.Now(), value[string](c.t, h, `select pg_current_wal_lsn()::text`)
 	eventually(c.t, func() bool {
-		if time.Since(begun) > time.Second { // soon enough for clients to give up
+		if time.Since(begun) > time.Second { // before clients stop waiting
 			begun, seen = time.Now(), value[string](c.t, h, `select pg_current_wal_lsn()::text`)
 		}
 		return h.count(c.t, `select count(*) from pg_stat_replication
@@ -239,7 +240,7 @@ func (c *chaos) inSync(h handle) {
 	}, "the replica is in sync")
 }
 
-// load writes at a steady rate to all of them until the function that it returns is called.
+// load writes at a steady rate to all of them until stop is called.
 func (c *chaos) load() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	fed := c.source.feed(10 * time.Millisecond)
@@ -267,7 +268,7 @@ func (c *chaos) load() (stop func()) {
 			topic := topics[(c.enqueued+i)%len(topics)]
 			all[i] = queue.Item{ID: itemID(topic, c.enqueued+i), Topic: topic, Payload: []byte("payload")}
 		}
-		for { // what has no answer is stored once more, under the same IDs
+		for { // without a reply, store them again under the same IDs
 			within, done := context.WithTimeout(context.Background(), 5*time.Second)
 			_, err := store.Enqueue(within, all...)
 			done()
@@ -282,8 +283,8 @@ func (c *chaos) load() (stop func()) {
 	return sync.OnceFunc(func() { fed(); cancel(); loading.Wait() })
 }
 
-// answer is that of the publishers' broker, which is there or not, fails now and then, and says what was sent twice
-// although nothing had failed.
+// answer is the answer of the publishers' broker, which is up or down, fails now and then, and reports messages that
+// were sent twice although nothing had failed.
 func (c *chaos) answer(_ *worker, m Copy, arrive func()) error {
 	if away := c.outage.Load(); away != nil {
 		select {
@@ -304,7 +305,7 @@ func (c *chaos) answer(_ *worker, m Copy, arrive func()) error {
 	return nil
 }
 
-// afterwards is how long a fault may have copies sent after its end: leases run out, and calls time out.
+// afterwards is how long after its end a fault may cause copies: leases expire, and calls time out.
 const afterwards = 15 * time.Second
 
 func (c *chaos) note(m Copy, denied bool) {
@@ -324,7 +325,7 @@ func (c *chaos) note(m Copy, denied bool) {
 	c.sent[m.UUID] = sending{now, denied}
 }
 
-// works waits until each process of the forwarders does its work, and the others have done some.
+// works waits until each forwarder process has done some work, and the others have too.
 func (c *chaos) works(when string) (took time.Duration) {
 	c.t.Helper()
 	begun := time.Now()
@@ -343,7 +344,7 @@ func (c *chaos) works(when string) (took time.Duration) {
 
 func (c *chaos) wait(d time.Duration) { time.Sleep(d) }
 
-// settles waits until nothing is left to do.
+// settles waits until no work is left.
 func (c *chaos) settles() {
 	c.t.Helper()
 	if c.plan.forget {

@@ -27,7 +27,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// childConfig says what a worker process does.
+// childConfig configures a worker process.
 type childConfig struct {
 	Name     string
 	URL      string
@@ -35,14 +35,14 @@ type childConfig struct {
 	Handlers bool   // also run a Router with the handler
 	LeaseTTL time.Duration
 	Forget   bool // published messages are deleted after a minute
-	// With pgx, each statement takes between half of it and all of it longer.
+	// With pgx, delays each statement by between half of it and all of it.
 	Slow   time.Duration
 	Scope  string
 	Topics []string // of the forwarder; empty = all
 }
 
-// child is a worker process: a Router whose orders come from the parent, and a forwarder whose broker is
-// the parent. It tells the parent of every step that it comes to, and dies with it.
+// child is a worker process: a Router that gets its orders from the parent, and a forwarder whose broker is the parent.
+// It reports every step to the parent, and dies with it.
 type child struct {
 	cfg    childConfig
 	parent *rpc.Client
@@ -78,7 +78,7 @@ func runChild(settings []byte) error {
 		Topics:        c.cfg.Topics,
 		LeaseTTL:      c.cfg.LeaseTTL,
 		PollInterval:  50 * time.Millisecond,
-		Concurrency:   256, // tests hold that many
+		Concurrency:   256, // enough for the publishes that tests hold
 		Classify:      classifyAnswer,
 		Backoff:       outbox.Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
 		OutageBackoff: outbox.Backoff{Initial: 50 * time.Millisecond, Max: 300 * time.Millisecond},
@@ -178,8 +178,8 @@ func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 	return router, nil
 }
 
-// step is a middleware that tells the parent that those inside of it are done: with a message that was booked,
-// or with one that was not.
+// step is a middleware that reports to the parent when the inner ones are done: good if the message was booked,
+// otherwise bad.
 func (c *child) step(good, bad string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -212,8 +212,7 @@ func (c *child) handle(msg *message.Message) ([]*message.Message, error) {
 	return produced, nil
 }
 
-// at tells the parent that a step was reached, and does not return if the parent wants this process to
-// end there.
+// at reports to the parent that a step was reached, and does not return if the parent ends this process there.
 func (c *child) at(step string, n int) { c.call("Parent.At", Passing{step, n}) }
 
 func (c *child) call(method string, arg any) {
@@ -223,7 +222,7 @@ func (c *child) call(method string, arg any) {
 	}
 }
 
-// childSubscriber takes orders from the parent.
+// childSubscriber gets orders from the parent.
 type childSubscriber struct{ *child }
 
 const childConcurrency = 4
@@ -281,7 +280,7 @@ func (p childPublisher) Publish(topic string, msgs ...*message.Message) error {
 
 func (childPublisher) Close() error { return nil }
 
-// classifyAnswer takes the verdict that the parent wants from the first word of its answer.
+// classifyAnswer returns the verdict given by the first word of the parent's answer.
 func classifyAnswer(err error) forwarder.Verdict {
 	for _, v := range []forwarder.Verdict{forwarder.Unavailable, forwarder.Permanent} {
 		if strings.HasPrefix(err.Error(), v.String()) {
@@ -301,7 +300,7 @@ func (o childObserver) PublishEnd(_ context.Context, end observe.PublishEnd) {
 	if end.Err == nil {
 		o.at("published", 1)
 	} else {
-		// Without waiting: a result that is late finds the lane lost, and nothing would be settled.
+		// Do not wait: after a late result the lane would be lost, and nothing would be settled.
 		o.parent.Go("Parent.At", Passing{"refused", 1}, new(int), nil)
 	}
 }

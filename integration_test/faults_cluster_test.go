@@ -29,12 +29,12 @@ type clusterTopic struct {
 	log    asked.TopicReader
 	nodes  []*services.Node
 	leader func(of *services.Node) (name string, err error)
-	stored func() []string // UUIDs, those of a key in the order of the log
+	stored func() []string // UUIDs, for each key in the order of the log
 }
 
-// TestKafkaClusterLosesANode has a forwarder publish to a topic with a replica on each of three nodes, while the leader
-// of a partition is killed, frozen, and cut off from the others though clients reach it. The other two go on, and in
-// the end each message is there, and those of a key are in order. Reconcile misses none as soon as a node is back.
+// TestKafkaClusterLosesANode: a forwarder publishes to a topic with a replica on each of three nodes, while the leader
+// of a partition is killed, frozen, or cut off from the others although clients reach it. The other two continue, and
+// in the end each message is there, in order for each key. Reconcile misses none as soon as the node is back.
 func TestKafkaClusterLosesANode(t *testing.T) {
 	extended(t)
 	losesANode(t, newKafkaClusterTopic(t, kafkaCluster(t)))
@@ -46,7 +46,7 @@ func TestJetStreamClusterLosesANode(t *testing.T) {
 	losesANode(t, newJetStreamClusterTopic(t, natsCluster(t)))
 }
 
-// led is the node that leads, as another one than that which is away knows it.
+// led returns the leading node, according to a node other than away.
 func (c clusterTopic) led(t testing.TB, away *services.Node) (leader *services.Node) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -83,11 +83,11 @@ type clusterWorld struct {
 	*testing.T
 	h     handle
 	topic clusterTopic
-	sent  map[string]int // messages, by key
+	sent  map[string]int // number of messages, by key
 	total int
 }
 
-// write commits messages of random keys; each says which of its key it is.
+// write commits messages of random keys; each contains its number within its key.
 func (w *clusterWorld) write(n int) {
 	w.Helper()
 	for range n / 10 {
@@ -112,7 +112,7 @@ func (w *clusterWorld) await(n int, what string) {
 	}
 }
 
-// without takes the leader away while messages are published to it, until as many are published without it.
+// without takes the leader away while messages are published, until as many are published without it.
 func (w *clusterWorld) without(what string, leave, back func(*services.Node) error) {
 	w.Helper()
 	published := w.total
@@ -132,7 +132,7 @@ func (w *clusterWorld) without(what string, leave, back func(*services.Node) err
 	w.await(w.total, "after a leader was "+what)
 }
 
-// missesNone says that Reconcile would send nothing again, once it can be told by the broker.
+// missesNone asserts that Reconcile would send nothing again, once the broker can report that.
 func (w *clusterWorld) missesNone(what string) {
 	w.Helper()
 	eventually(w, func() bool {
@@ -147,7 +147,7 @@ func (w *clusterWorld) missesNone(what string) {
 	}, "what the broker has can be read")
 }
 
-// verify compares the log with the outbox: each message is there, and of each key the first copies are in order.
+// verify compares the log with the outbox: each message is there, and the first copies of each key are in order.
 func (w *clusterWorld) verify() {
 	w.Helper()
 	key, want := map[string]string{}, map[string][]string{}
@@ -209,7 +209,7 @@ func newKafkaClusterTopic(t testing.TB, cluster *services.KafkaCluster) clusterT
 	}
 }
 
-// kafkaLeader is the leader of the first partition of a topic, as one node knows it.
+// kafkaLeader returns the leader of the first partition of a topic, according to one node.
 func kafkaLeader(of *services.Node, topic string) (string, error) {
 	b := sarama.NewBroker(of.Address())
 	cfg := sarama.NewConfig()
@@ -254,7 +254,7 @@ func newJetStreamClusterTopic(t testing.TB, cluster *services.NATSCluster) clust
 	}
 }
 
-// jetStreamLeader is the leader of a stream, as one server knows it.
+// jetStreamLeader returns the leader of a stream, according to one server.
 func jetStreamLeader(of *services.Node, stream string) (string, error) {
 	conn, err := natsgo.Connect("nats://"+of.Address(), natsgo.NoReconnect())
 	if err != nil {
@@ -272,7 +272,7 @@ func jetStreamLeader(of *services.Node, stream string) (string, error) {
 	return info.Cluster.Leader, nil
 }
 
-// jetStreamUUIDs asks for one message after the other, by its sequence.
+// jetStreamUUIDs fetches one message after another, by its sequence.
 func jetStreamUUIDs(t testing.TB, js natsgo.JetStreamContext, stream string) (uuids []string) {
 	t.Helper()
 	info, err := js.StreamInfo(stream)

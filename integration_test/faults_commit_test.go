@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// TestUnknownCommitIsHarmless breaks the connection while COMMIT is under way, on its way to the server or back,
-// and delivers the message again.
+// TestUnknownCommitIsHarmless breaks the connection while COMMIT is in flight, on its way to the server or back, and
+// redelivers the message.
 func TestUnknownCommitIsHarmless(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -23,8 +23,8 @@ func TestUnknownCommitIsHarmless(t *testing.T) {
 	overACut(t, "answer lost", func(p *proxy) { p.cutAtCommitted.Store(true) }, true)
 }
 
-// TestSavepointThatCannotBeUndone breaks the connection while a nested transaction is undone whose failure the handler
-// tolerates. It returns nil, but nothing of it is committed.
+// TestSavepointThatCannotBeUndone breaks the connection while a nested transaction rolls back whose failure the handler
+// tolerates. The handler returns nil, but none of its writes are committed.
 func TestSavepointThatCannotBeUndone(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -32,7 +32,7 @@ func TestSavepointThatCannotBeUndone(t *testing.T) {
 	overACut(t, "", func(p *proxy) { p.cutAtSaid.Store(&undo) }, false)
 }
 
-// overACut delivers a message while the connection breaks, which must fail, and then again, over each driver.
+// overACut delivers a message while the connection breaks, which must fail, and then again, with each driver.
 func overACut(t *testing.T, what string, cut func(*proxy), committed bool) {
 	for i, name := range []string{"pgx", "sql-pgx", "sql-pq"} {
 		t.Run(what+" "+name, func(t *testing.T) {
@@ -42,7 +42,7 @@ func overACut(t *testing.T, what string, cut func(*proxy), committed bool) {
 			w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), 1)
 			proxy := newProxy(t, w.h.url)
 			h := openHandles(t, proxy.url)[i]
-			if name == "pgx" { // the text of COMMIT is sent each time
+			if name == "pgx" { // pgx sends COMMIT as text each time
 				h = newPgxHandle(t, proxy.url+"&default_query_exec_mode=exec")
 			}
 			shop, err := newShop(h.db)

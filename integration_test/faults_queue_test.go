@@ -29,10 +29,10 @@ type queueChild struct {
 	URL                      string
 	Dispatchers, Concurrency int
 	LeaseTTL                 time.Duration
-	Stale                    bool // it is one of TestStoppedProcessChangesNothing
+	Stale                    bool // for TestStoppedProcessChangesNothing
 }
 
-// runQueueChild dispatches until its input ends, with its parent at the latest.
+// runQueueChild dispatches until its input ends, at the latest when its parent does.
 func runQueueChild(settings []byte) error {
 	var cfg queueChild
 	if err := json.Unmarshal(settings, &cfg); err != nil {
@@ -77,7 +77,7 @@ func runQueueChild(settings []byte) error {
 			if msg.Attempts == 0 { // it waits for the killer to strike
 				<-ctx.Done()
 			}
-			time.Sleep(200 * time.Millisecond) // so that suspects meet, if they may
+			time.Sleep(200 * time.Millisecond) // so that suspects overlap, if that is possible
 			return context.Cause(ctx)
 		}},
 	}
@@ -103,7 +103,7 @@ func startQueueProcess(t testing.TB, cfg queueChild) *process {
 	return startProcess(t, "queue", cfg)
 }
 
-// watchClaims has the database itself write down every claim of a row that has an owner already.
+// watchClaims makes the database record each claim of a row that already has an owner.
 func watchClaims(t testing.TB, h handle) {
 	t.Helper()
 	for _, statement := range []string{
@@ -120,8 +120,8 @@ func watchClaims(t testing.TB, h handle) {
 	}
 }
 
-// TestDispatchersUnderFire: 8 dispatchers in 4 processes, which are killed and stopped at random past their leases.
-// Each message is applied once, none has two owners at one time, and every charge is one of a failure or of an end.
+// TestDispatchersUnderFire: 8 dispatchers in 4 processes that are killed, or stopped beyond their leases, at random.
+// Each message is applied once, none has two owners at a time, and every charge belongs to a failure or a crash.
 func TestDispatchersUnderFire(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -171,7 +171,7 @@ func TestDispatchersUnderFire(t *testing.T) {
 			}
 			stops++
 			require.NoError(t, processes[i].cmd.Process.Signal(syscall.SIGSTOP))
-			time.Sleep(1500 * time.Millisecond) // past its leases
+			time.Sleep(1500 * time.Millisecond) // longer than its leases
 			require.NoError(t, processes[i].cmd.Process.Signal(syscall.SIGCONT))
 		}
 	}
@@ -192,13 +192,13 @@ func TestDispatchersUnderFire(t *testing.T) {
 		"a failure was not charged")
 }
 
-// TestKillerDiesAlone: a message that kills whoever handles it is dead after ten of them, and those that were beside it
-// are done, with hardly a charge.
+// TestKillerDiesAlone: a message that kills its process is dead after ten deaths, and messages handled next to it are
+// done, with hardly a charge.
 func TestKillerDiesAlone(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
-	const victims = 15 // and more than one of them in work at a time, if more than one suspect may be
+	const victims = 15 // more than one of them runs at a time, if more than one suspect may
 	storeAll(t, s, append(items("killers", 1), items("victims", victims)...)...)
 	killer := itemID("killers", 0)
 	ends := 0
@@ -220,7 +220,7 @@ func TestKillerDiesAlone(t *testing.T) {
 		var exit *exec.ExitError
 		require.True(t, errors.As(p.err, &exit) && exit.Sys().(syscall.WaitStatus).Signal() == syscall.SIGKILL, "%v: %s",
 			p.err, p.log)
-		// instead of waiting for it
+		// instead of waiting for the leases
 		h.exec(t, "update inbox_queue set locked_until = now() - interval '1 s' where owner is not null")
 	}
 	state, attempts := stateOf(t, s, killer)
@@ -233,8 +233,8 @@ func TestKillerDiesAlone(t *testing.T) {
 
 var staleVerbs = []string{"abandon", "ack", "fail", "release", "renew"}
 
-// runStaleChild has a message in a handler and others by hand, until its lease of the first is lost. Then it settles
-// them all, and says what it is told.
+// runStaleChild has one message in a handler and others claimed by hand until it loses its leases. Then it settles them
+// all and reports the results.
 func runStaleChild(ctx context.Context, db *outbox.DB) error {
 	logger := watermill.NewStdLogger(true, false)
 	store, err := queue.NewStore(db, queue.StoreConfig{}, logger)
@@ -249,7 +249,7 @@ func runStaleChild(ctx context.Context, db *outbox.DB) error {
 				close(begun)
 				<-ctx.Done()
 				lost <- context.Cause(ctx)
-				return nil // it has finished all the same
+				return nil // it completed nevertheless
 			}},
 		},
 	}, logger)
@@ -258,7 +258,7 @@ func runStaleChild(ctx context.Context, db *outbox.DB) error {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(ctx) }()
-	<-begun // and has no place for more
+	<-begun // it has no slot for more
 	owner, left := queue.NewOwner(), len(staleVerbs)
 	for left > 0 {
 		msgs, err := store.Claim(ctx, queue.Claim{
@@ -292,8 +292,8 @@ func runStaleChild(ctx context.Context, db *outbox.DB) error {
 	return errors.Join(d.Close(), <-ended)
 }
 
-// TestStoppedProcessChangesNothing: a process stands still until its leases are over and its messages are another's.
-// When it goes on, what it had, in a handler or by hand, stays as it is, and it is told so.
+// TestStoppedProcessChangesNothing: a process stands still until its leases expire and its messages have another owner.
+// When it resumes, it changes none of them, in a handler or by hand, and gets errors.
 func TestStoppedProcessChangesNothing(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: -1}}), queue.NewOwner()

@@ -42,8 +42,8 @@ func tried(w world, payloads []string) (n int) {
 	return n
 }
 
-// TestServerWithOtherRows publishes messages while their server dies in one of several ways, and comes back with their
-// ids given to others: those are published as well.
+// TestServerWithOtherRows publishes messages while their server fails in one of several ways and returns with their
+// ids assigned to other messages: those are published as well.
 func TestServerWithOtherRows(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -93,7 +93,7 @@ func TestServerWithOtherRows(t *testing.T) {
 					return err == nil
 				}, "the server is back")
 				w.publish(t, "orders", "M", "later")
-				w.arrives(t, "later") // the new server was read
+				w.arrives(t, "later") // it has read from the new server
 				close(goOn)
 				w.arrives(t, "lost")
 				eventually(t, func() bool { return settled.n.Load() == 2 }, "both are settled")
@@ -107,7 +107,7 @@ func TestServerWithOtherRows(t *testing.T) {
 	}
 }
 
-// killBackend kills a backend of a test's own server, which makes the server empty what is unlogged and recover.
+// killBackend kills a backend of the test's own server, which then empties unlogged tables and recovers.
 func killBackend(t *testing.T, h handle) {
 	t.Helper()
 	conn, err := h.pool.Acquire(t.Context())
@@ -124,24 +124,24 @@ func killBackend(t *testing.T, h handle) {
 	require.Equal(t, started, value[time.Time](t, h, "select pg_postmaster_start_time()"), "the server was started anew")
 }
 
-// TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and hands their ids out
-// again. What was published of them does not settle the messages that have the ids now.
+// TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and assigns their ids again.
+// Results of the lost messages do not settle the messages that have the ids now.
 func TestCommitsThatACrashLost(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has written its log meanwhile
+		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log meanwhile
 			require.LessOrEqual(t, n, 10, "nothing was ever lost: the test shows nothing")
 			t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t, cfg) })
 		}
 	})
 }
 
-// commitsThatACrashLost says whether there were any.
+// commitsThatACrashLost reports whether any were lost.
 func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off")
-	other := newPgxHandle(t, server.URL()) // nobody is woken by what it writes
+	other := newPgxHandle(t, server.URL()) // its writes wake nobody
 	h, gate := newStatementGate(t, server.URL())
 	defer gate.releaseAll()
 	require.NoError(t, makeTables(t.Context(), h.db))
@@ -160,7 +160,7 @@ func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 	w.publish(t, "orders", "", "first")
 	w.arrives(t, "first")
 	w.idle(t)
-	// What follows fits on one page of the log, which is written out when it is full, or after wal_writer_delay.
+	// The following writes fit on one page of the log, which is flushed when it is full or after wal_writer_delay.
 	h.exec(t, "select pg_switch_wal()")
 	h.exec(t, "checkpoint")
 	h.exec(t, "select pg_switch_wal()")
@@ -191,9 +191,9 @@ func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 	return true
 }
 
-// TestFailureOfAnotherLife: a failure is on its way to the database when ids begin to mean other messages, and gets
-// there after the blocked keys were loaded and before the first read. Were it recorded, its message would not be read
-// and nobody would know that it blocks its key.
+// TestFailureOfAnotherLife: a failure is on its way to the database when ids begin to mean other messages, and arrives
+// after blocked keys were loaded and before the first read. If it were recorded, its message would not be read, and the
+// block on its key would be unknown.
 func TestFailureOfAnotherLife(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -213,7 +213,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 		reads = gate.holdReads()
 		close(loaded)
 	})
-	h.exec(t, "alter sequence outbox_id_seq restart with 1000") // the ids of another life
+	h.exec(t, "alter sequence outbox_id_seq restart with 1000") // the ids of another incarnation
 	select {
 	case <-loaded:
 	case <-time.After(patience):
@@ -231,8 +231,8 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	assert.Equal(t, []string{"m1", "m2"}, w.payloads("K"))
 }
 
-// TestNameOfALifeThatCannotBeWritten: somebody has locked the table of it. That is an error of reading like any other,
-// and reading goes on when it is free.
+// TestNameOfALifeThatCannotBeWritten: another session has locked the table with the incarnation. That is a read error
+// like any other, and reading continues when the lock is released.
 func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -240,10 +240,10 @@ func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
 	tx, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer tx.Rollback(context.Background())
-	_, err = tx.Exec(t.Context(), "lock table outbox_life in share mode") // so it can be read
+	_, err = tx.Exec(t.Context(), "lock table outbox_life in share mode") // can be read but not written
 	require.NoError(t, err)
 	cfg := quickConfig()
-	cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
+	cfg.QueryTimeout = 5 * time.Second // also enough for the start on a busy machine
 	w := startForwarder(t, h, cfg)
 	w.publish(t, "orders", "K", "1")
 	eventually(t, func() bool { return w.log.count("reading the outbox failed") == 1 }, "it is said")
@@ -252,9 +252,10 @@ func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
 	w.arrives(t, "1")
 }
 
-// TestIdsThatAreHandedOutAgain: while messages are being published, their ids are given to others, before anybody reads
-// again, and where the sequence says less than before, also after the next read. The others are published as well, and
-// what was being published settles none of them. setval leaves the sequence's file as it is, so only its value tells.
+// TestIdsThatAreHandedOutAgain: while messages are being published, their ids are assigned to others before the next
+// read, or, if the sequence shows a lower value than before, after it. The others are published as well, and the
+// results of the old ones settle none of them. setval leaves the sequence's file as it is, so only its value shows the
+// change.
 func TestIdsThatAreHandedOutAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -278,7 +279,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
 				t.Parallel()
 				url := newMigratedDatabase(t)
-				other := newPgxHandle(t, url) // nobody is woken by what it writes
+				other := newPgxHandle(t, url) // its writes wake nobody
 				h, gate := newStatementGate(t, url)
 				defer gate.releaseAll()
 				settled := &settledCounter{}
@@ -326,8 +327,8 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 	}
 }
 
-// TestEpochsAreUsedOnce: a server that lost its last commits, or was restored, has older epochs. A lane that is taken
-// again gets none that it had before, so a failure that was found under that charges nobody.
+// TestEpochsAreUsedOnce: a server that lost its last commits, or was restored, has older epochs. A lane that is
+// acquired again gets an epoch that it never had, so a failure recorded under an old epoch charges no message.
 func TestEpochsAreUsedOnce(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

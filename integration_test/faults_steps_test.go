@@ -22,25 +22,25 @@ var crashSteps = []string{
 	"written",     // after the business write, a message that was published, and a savepoint that was undone
 	"captured",    // after the returned message was taken, before COMMIT
 	"committed",   // before the ack
-	"rolled back", // of a failed handler, before that is noted or the message put aside
-	"dead",        // put aside, before the ack
-	"lanes",       // lanes are owned, nothing is read
+	"rolled back", // a failed handler's transaction, before the failure is recorded or the message declared dead
+	"dead",        // recorded as dead, before the ack
+	"lanes",       // lanes acquired, nothing read
 	"read",        // before any publish
 	"publishing",  // before the broker has the message
-	"landed",      // the broker has it and has not answered
-	"published",   // the broker has answered
-	"failed",      // a failed attempt is recorded
+	"landed",      // the broker has it and has not replied
+	"published",   // the broker has replied
+	"failed",      // the failed attempt is recorded
 	"settled",
 }
 
-// TestKilledAtEveryStep kills worker processes at every step and at random moments, while others work beside them or
-// not. The next one finds what they left.
+// TestKilledAtEveryStep kills worker processes at every step and at random moments, next to others or alone. The next
+// one finishes their work.
 func TestKilledAtEveryStep(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	t.Run("worlds", func(t *testing.T) {
 		handles := []string{"pgx", "sql-pgx", "sql-pq", "pgbouncer"}
-		if !long { // the others in turn: each step takes processes of their own
+		if !long { // otherwise some of them in turn: each step starts its own processes
 			handles = []string{"pgx", handles[1+rand.IntN(3)]}
 		}
 		for _, handle := range handles {
@@ -62,7 +62,7 @@ func killAtEveryStep(t *testing.T, cfg childConfig) {
 	for pass := range rounds(1, 20) {
 		for i, step := range crashSteps {
 			skip := pass % 5
-			if step == "lanes" { // there may be no second time
+			if step == "lanes" { // it may happen only once
 				skip = 0
 			}
 			victim := w.startFor(step, skip, cfg)
@@ -91,7 +91,7 @@ func killAtEveryStep(t *testing.T, cfg childConfig) {
 	}
 }
 
-// place books orders at a steady pace, straight into the database, until the function that it returns is called.
+// place books orders at a steady pace, directly in the database, until stop is called.
 func (w *crashWorld) place(writers int, every time.Duration) (stop func()) {
 	stopped := make(chan struct{})
 	var writing sync.WaitGroup
@@ -145,7 +145,7 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 				"both publish")
 
 			victim.kill()
-			<-time.After(lease / 8) // the load goes on for a while
+			<-time.After(lease / 8) // let the load go on for a while
 			stop()
 			w.settle("after the kill")
 
@@ -169,9 +169,9 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 }
 
 // TestStoppedForwarderDisturbsNothing stops one of two forwarders in the middle of its publishes for longer than its
-// lease, lets the other one take over, and wakes it with the answers to its publishes: some of them good
-// and some of them bad, some of the messages with the broker already, some arriving now, some never.
-// Wherever the other one stands by then, no key may lose its order or get stuck.
+// lease, lets the other one take over, and resumes it with results of its publishes: successes and failures, of
+// messages that arrived before, arrive now or never arrive. Whatever the other one is doing by then, no key may lose
+// its order or get stuck.
 func TestStoppedForwarderDisturbsNothing(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -187,7 +187,7 @@ func TestStoppedForwarderDisturbsNothing(t *testing.T) {
 }
 
 func stopForwarders(t *testing.T, cfg childConfig) {
-	const keys = 80 // half of them are in the lanes of each forwarder
+	const keys = 80 // each forwarder's lanes have half of them
 	w := newCrashWorld(t, newPgxHandle(t, newDatabase(t)), keys)
 	w.broker.answers(holding)
 	victim, other := w.start(cfg), w.start(cfg)
@@ -207,13 +207,13 @@ func stopForwarders(t *testing.T, cfg childConfig) {
 		orders++
 	}
 
-	// Where the other forwarder stands when the stopped one wakes.
+	// The state of the other forwarder when the stopped one resumes.
 	stands := []string{
 		"has just taken the lanes",
 		"is publishing the same messages",
 		"is done",
 	}
-	const some = 20 // messages that came twice, or the stopped ones did not arrive and nothing was shown
+	const some = 20 // duplicates needed to show that messages of the stopped one arrived
 	for round := 0; round < rounds(1, 20) || w.broker.duplicates() <= some && round < 10; round++ {
 		for _, stand := range stands {
 			name := fmt.Sprintf("round %d, the other one %s", round, stand)
@@ -265,7 +265,7 @@ func stopForwarders(t *testing.T, cfg childConfig) {
 	other.shutDown()
 }
 
-// answerAnyhow answers a publish that was held: it arrives or not, and succeeds or fails.
+// answerAnyhow is an answer to a held publish: the message arrives or not, and the publish succeeds or fails.
 func answerAnyhow(_ Copy, arrive func()) error {
 	switch rand.IntN(8) {
 	case 0, 1, 2:
@@ -282,7 +282,7 @@ func answerAnyhow(_ Copy, arrive func()) error {
 	return errors.New("permanent")
 }
 
-// answerWell is answerAnyhow of a broker that wants the message in the end.
+// answerWell is like answerAnyhow, but the broker finally accepts the message.
 func answerWell(_ Copy, arrive func()) error {
 	if rand.IntN(2) == 0 {
 		return errors.New("rejected")

@@ -20,24 +20,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// worker is a worker process as its parent sees it.
+// worker is a worker process, as seen by its parent.
 type worker struct {
 	world *crashWorld
 	cfg   childConfig
 	cmd   *exec.Cmd
 	log   *logTail
-	gone  chan struct{} // closed when the process has ended and all its calls have
-	stop  chan struct{} // closed when it is to end by itself
+	gone  chan struct{} // closed when the process and all its calls have ended
+	stop  chan struct{} // closed to end it gracefully
 
 	mu       sync.Mutex
-	passed   map[string]int // how often, by step
-	fatal    string         // the step at which it is to end
-	skip     int            // passings of it that it survives
-	reached  chan struct{}  // closed when it is there
-	wanted   bool           // its end is no surprise
+	passed   map[string]int // number of passings, by step
+	fatal    string         // the step at which it ends
+	skip     int            // passings of that step to survive
+	reached  chan struct{}  // closed when it reaches that step
+	wanted   bool           // its end is expected
 	exit     error
 	running  chan struct{}
-	hold     bool // its publishes wait
+	hold     bool // its publishes are held
 	held     []*heldCopy
 	killedAt time.Time
 }
@@ -50,7 +50,7 @@ func (w *crashWorld) start(cfg childConfig) *worker {
 	return p
 }
 
-// startFor runs a worker process that is to end at the step, after it has passed it so many times.
+// startFor runs a worker process that ends at the step after passing it skip times.
 func (w *crashWorld) startFor(step string, skip int, cfg childConfig) *worker {
 	w.t.Helper()
 	return w.spawn(cfg, step, skip)
@@ -138,7 +138,7 @@ func (p *worker) kill() {
 	<-p.gone
 }
 
-// shutDown lets the process end by itself, in good order.
+// shutDown ends the process gracefully.
 func (p *worker) shutDown() {
 	p.world.t.Helper()
 	p.mu.Lock()
@@ -191,8 +191,7 @@ func (p *worker) stopping() bool {
 	}
 }
 
-// at notes that the process reached a step, and does not return before its end if that is where it
-// is to end.
+// at records that the process reached a step. If it is the fatal step, at returns only after the end of the process.
 func (p *worker) at(step string, n int) {
 	p.mu.Lock()
 	first := p.passed[step] == 0
@@ -224,7 +223,7 @@ func (p *worker) timesAt(step string) int {
 	return p.passed[step]
 }
 
-// Parent is what a worker process can call.
+// Parent has the methods that a worker process calls.
 type Parent struct{ worker *worker }
 
 // Passing is a step that was passed n times.
@@ -257,7 +256,7 @@ func (p *Parent) Ack(o Order, _ *int) error {
 }
 
 func (p *Parent) Nack(o Order, _ *int) error {
-	select { // a broker that redelivers at once would only heat the machine
+	select { // a broker that redelivers immediately would only burn CPU
 	case <-time.After(20 * time.Millisecond):
 	case <-p.worker.gone:
 	}
@@ -269,21 +268,21 @@ func (p *Parent) Publish(c Copy, _ *int) error {
 	return p.worker.world.broker.publish(p.worker, c)
 }
 
-// heldCopy is a publish that is kept waiting for its answer.
+// heldCopy is a publish that waits for its answer.
 type heldCopy struct {
 	Copy
 	arrive func()
 	answer chan error
 }
 
-// holdCopies makes the publishes of this worker wait from now on.
+// holdCopies holds all publishes of this worker from now on.
 func (p *worker) holdCopies() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.hold = true
 }
 
-// heldKeys returns the keys whose messages wait.
+// heldKeys returns the keys of held messages.
 func (p *worker) heldKeys() map[string]bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -294,7 +293,7 @@ func (p *worker) heldKeys() map[string]bool {
 	return keys
 }
 
-// releaseCopies lets the publishes go on, and answers those that wait as the function says, which may call arrive.
+// releaseCopies stops holding publishes and answers the held ones with answer, which may call arrive.
 func (p *worker) releaseCopies(answer func(c Copy, arrive func()) error) int {
 	p.mu.Lock()
 	held := p.held
@@ -307,7 +306,7 @@ func (p *worker) releaseCopies(answer func(c Copy, arrive func()) error) int {
 	return len(held)
 }
 
-// holding is an answer of a broker that waits where it is told to. Half of the messages arrive before the wait.
+// holding is an answer that waits if publishes are held. Half of the messages arrive before the wait.
 func holding(p *worker, c Copy, arrive func()) error {
 	p.mu.Lock()
 	if !p.hold {
@@ -333,7 +332,7 @@ func holding(p *worker, c Copy, arrive func()) error {
 	}
 }
 
-// logTail keeps the end of what a process writes.
+// logTail keeps the end of a process's output.
 type logTail struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -363,21 +362,21 @@ type Copy struct {
 	Payload          []byte
 }
 
-// broker records what all forwarders publish, in one order, and outlives them. It checks the order of
-// each key as messages come: the first copies of a key's events must come in the order of their numbers,
-// so a number that is left out was lost or overtaken.
+// broker records the publishes of all forwarders in one order, and outlives them. It checks the order of each key as
+// messages arrive: the first copies of a key's events must arrive in the order of their numbers, so a missing number
+// was lost or overtaken.
 type broker struct {
 	mu      sync.Mutex
 	arrived map[string]time.Time // first copies, by UUID
 	uuids   map[event]string
 	letters map[string]bool
 	last    map[string]int64    // number of the last event, by key
-	history map[string][]string // of each key, for whoever has to find out what went wrong
+	history map[string][]string // by key, to investigate failures
 	copies  int
 	wrong   []string
 
-	// answer decides what becomes of a message; it may block. The message arrives if it calls arrive,
-	// whatever it returns.
+	// answer decides the result of a publish; it may block. The message arrives if answer calls arrive, whatever it
+	// returns.
 	answer func(w *worker, c Copy, arrive func()) error
 }
 
@@ -389,7 +388,7 @@ func newBroker() *broker {
 	}
 }
 
-// flaky is an answer of a broker that fails now and then, before or after it has taken the message.
+// flaky is an answer of a broker that fails now and then, before or after accepting the message.
 func flaky(_ *worker, _ Copy, arrive func()) error {
 	switch n := rand.IntN(100); {
 	case n < 3:
@@ -410,7 +409,7 @@ func (b *broker) publish(w *worker, c Copy) error {
 	b.mu.Unlock()
 	return answer(w, c, func() {
 		b.arrive(w, c)
-		w.at("landed", 1) // what it answers will not arrive if the worker is to end here
+		w.at("landed", 1) // the answer does not arrive if the worker ends here
 	})
 }
 
@@ -447,7 +446,7 @@ func (b *broker) arrive(w *worker, c Copy) {
 	}
 }
 
-// fail is called with mu held.
+// fail requires mu to be held.
 func (b *broker) fail(format string, args ...any) {
 	b.wrong = append(b.wrong, fmt.Sprintf(format, args...))
 }
@@ -458,7 +457,7 @@ func (b *broker) answers(answer func(*worker, Copy, func()) error) {
 	b.answer = answer
 }
 
-// duplicates returns how many messages arrived that had arrived before.
+// duplicates returns the number of messages that arrived more than once.
 func (b *broker) duplicates() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -26,7 +26,7 @@ import (
 // long makes the crash tests run for many more rounds.
 var long = os.Getenv("OUTBOX_LONG") != ""
 
-// rounds is how often to repeat something.
+// rounds returns how often to repeat something.
 func rounds(short, extended int) int {
 	if long {
 		return extended
@@ -34,7 +34,7 @@ func rounds(short, extended int) int {
 	return short
 }
 
-// someOf are each fourth of n steps, from a random one on, and all of them in the long variant.
+// someOf returns every fourth of n steps, from a random one on, and all of them in the long variant.
 func someOf(t testing.TB, n int) (steps []int) {
 	first, each := 0, 1
 	if !long {
@@ -49,14 +49,14 @@ func someOf(t testing.TB, n int) (steps []int) {
 }
 
 // crashWorld is a database, a source of orders, a broker, and the worker processes between them. The database, the
-// source and the broker are never wrong about what they were told; workers come and go.
+// source and the broker are always right about their data; workers come and go.
 type crashWorld struct {
 	t      testing.TB
 	h      handle
 	shop   shop
 	source *source
 	broker *broker
-	pooler string // URL of a PgBouncer before it, for workers with that handle; "" = that of the shared server
+	pooler string // URL of a PgBouncer for workers that use one; "" = in front of the shared server
 
 	mu      sync.Mutex
 	workers []*worker
@@ -64,7 +64,7 @@ type crashWorld struct {
 	wrong   []string
 }
 
-// newCrashWorld makes a world in an empty database.
+// newCrashWorld sets up a world in an empty database.
 func newCrashWorld(t testing.TB, h handle, keys int) *crashWorld {
 	t.Helper()
 	require.NoError(t, makeTables(t.Context(), h.db))
@@ -102,7 +102,7 @@ func (w *crashWorld) check(round string) {
 		}
 	}
 
-	// What the source and the broker know first, then what the database knows: it may only know more.
+	// First the state of the source and the broker, then that of the database, which may only be ahead.
 	acked, arrived := w.source.ackedOrders(), w.broker.arrivals()
 	booked := set(column[string](w.t, w.h, `select order_id from bookings`))
 	dead := set(column[string](w.t, w.h, `select message_id from inbox where dead_at is not null`))
@@ -118,7 +118,7 @@ func (w *crashWorld) check(round string) {
 			bad("message %s was published and never committed", uuid)
 		}
 	}
-	// The other way round for what claims to be published.
+	// The opposite order for messages marked as published.
 	settled := column[string](w.t, w.h, `select uuid from outbox where published_at is not null`)
 	arrived = w.broker.arrivals()
 	for _, uuid := range settled {
@@ -149,8 +149,7 @@ func (w *crashWorld) check(round string) {
 	}
 }
 
-// finish waits until nothing is left to do, which the workers that are alive must manage, and checks that
-// nothing is missing.
+// finish waits until the workers that are alive have done all work, and checks that nothing is missing.
 func (w *crashWorld) finish() {
 	w.t.Helper()
 	eventually(w.t, w.source.exhausted, "all orders acked")
@@ -162,7 +161,7 @@ func (w *crashWorld) finish() {
 		w.source.made, w.source.copies, len(w.broker.arrivals()), w.broker.duplicates(), w.spawned)
 }
 
-// settle waits until all that was committed is published and settled.
+// settle waits until all committed messages are published and settled.
 func (w *crashWorld) settle(when string) {
 	w.t.Helper()
 	const pending = `select count(*) from outbox where published_at is null`
@@ -201,13 +200,13 @@ func set(list []string) map[string]bool {
 }
 
 const (
-	auditTopic  = "audit"  // of what a handler publishes while it runs
-	eventsTopic = "events" // of what it returns
+	auditTopic  = "audit"  // messages published by the handler while it runs
+	eventsTopic = "events" // messages returned by the handler
 	letterTopic = "dead_letters"
 	consumer    = "book"
 )
 
-// makeShop makes the tables of a shop with the given number of keys, key-0 and on.
+// makeShop creates the tables of a shop with the given number of keys, starting with key-0.
 func makeShop(t testing.TB, h handle, keys int) {
 	t.Helper()
 	h.exec(t, `create table counters (key text primary key, n bigint not null)`)
@@ -216,8 +215,8 @@ func makeShop(t testing.TB, h handle, keys int) {
 	h.exec(t, `insert into counters select 'key-' || i, 0 from generate_series(0, $1::int - 1) i`, keys)
 }
 
-// event is the payload of what a booking publishes. The events of a key are numbered from 1 in the order
-// in which their transactions followed one another, without gaps.
+// event is the payload of a booking's messages. The events of a key are numbered from 1 in the order of their
+// transactions, without gaps.
 type event struct {
 	Key string
 	N   int64
@@ -230,7 +229,7 @@ func (e event) message() *message.Message {
 	return msg
 }
 
-// shop is the handler of the crash tests. It leaves a trace of all that it does, so that everybody can count.
+// shop is the handler of the crash tests. It leaves a trace of everything it does, which tests can count.
 type shop struct {
 	db  *outbox.DB
 	pub *outbox.Publisher
@@ -238,9 +237,8 @@ type shop struct {
 
 var errUndone = errors.New("undone on purpose")
 
-// book books an order in the transaction of ctx, once per call: no constraint keeps it from being booked twice.
-// It publishes the first of its two events and returns the second. The row lock on the counter makes
-// transactions of one key follow one another.
+// book books an order in the transaction of ctx, once per call: no constraint prevents booking it twice. It publishes
+// the first of its two events and returns the second. The row lock on the counter serializes transactions of one key.
 func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, error) {
 	tx, err := (*core.DB)(s.db).Tx(ctx)
 	if err != nil {
@@ -275,7 +273,7 @@ func (s shop) book(ctx context.Context, order, key string) ([]*message.Message, 
 	return []*message.Message{second}, nil
 }
 
-// place is what the middlewares do around book, for tests that have no Router.
+// place does what the middlewares do around book, for tests without a Router.
 func (s shop) place(ctx context.Context, order, key string) error {
 	return outbox.InTx(ctx, s.db, func(ctx context.Context) error {
 		q, err := (*core.DB)(s.db).Tx(ctx)
@@ -312,21 +310,21 @@ type Order struct {
 }
 
 const (
-	kindFailing = "failing" // the handler fails the first time that it is delivered
+	kindFailing = "failing" // the handler fails at the first delivery
 	kindPoison  = "poison"
 )
 
 var errStopping = errors.New("stopping")
 
-// source is a broker that delivers orders at least once: to another worker when one dies or nacks, and
-// some of them twice for no reason, at once or after the ack.
+// source is a broker that delivers orders at least once: to another worker after a crash or a nack, and some of them
+// twice for no reason, immediately or after the ack.
 type source struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	keys    int
 	queue   []Order
-	holding map[*worker][]Order // delivered and not answered
-	acked   map[string]string   // to kind
+	holding map[*worker][]Order // delivered, no ack yet
+	acked   map[string]string   // the order's kind, by ID
 	made    int
 	copies  int
 }
@@ -337,7 +335,7 @@ func newSource(keys int) *source {
 	return s
 }
 
-// feed makes an order at a steady pace until the function that it returns is called.
+// feed creates orders at a steady pace until stop is called.
 func (s *source) feed(every time.Duration) (stop func()) {
 	stopped, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -377,7 +375,7 @@ func (s *source) make() {
 	}
 }
 
-// push is called with mu held.
+// push requires mu to be held.
 func (s *source) push(o Order) {
 	s.queue = append(s.queue, o)
 	s.changed.Broadcast()
@@ -424,7 +422,7 @@ func (s *source) nack(w *worker, o Order) {
 	s.push(o)
 }
 
-// drop says whether the worker still held the order: what it had when it died was given back.
+// drop reports whether the worker still held the order; orders that it held when it ended were redelivered.
 func (s *source) drop(w *worker, o Order) bool {
 	for i, held := range s.holding[w] {
 		if held == o {
@@ -435,7 +433,7 @@ func (s *source) drop(w *worker, o Order) bool {
 	return false
 }
 
-// release delivers what a worker held when it ended to others, and wakes it if it only stops.
+// release redelivers the orders of an ended worker to others, and wakes it if it is only stopping.
 func (s *source) release(w *worker) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -448,7 +446,7 @@ func (s *source) release(w *worker) {
 	s.changed.Broadcast()
 }
 
-// ackedOrders returns the orders that were acked, to their kinds.
+// ackedOrders returns the kinds of the orders that were acked.
 func (s *source) ackedOrders() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -459,7 +457,7 @@ func (s *source) ackedOrders() map[string]string {
 	return acked
 }
 
-// exhausted says whether every order, and every copy of one, was acked.
+// exhausted reports whether every order, and every copy of one, was acked.
 func (s *source) exhausted() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

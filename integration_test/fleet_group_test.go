@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// A database wakes for what another process wrote, for what this one wrote, for what falls due and for another
-// attempt, and sleeps again: no forwarder is registered then, and nothing is lost meanwhile.
+// A database wakes for messages of other processes and of its own, for due messages and for retries, and sleeps again:
+// then no forwarder is registered, and nothing is lost meanwhile.
 func TestFleetGroupWakesAndSleeps(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -58,7 +58,7 @@ func TestFleetGroupWakesAndSleeps(t *testing.T) {
 		broker.arrives(t, "due soon at "+who.Key)
 		sleeps(who)
 
-		// It takes its id and is seen only when the forwarder that it wakes is gone again.
+		// It takes its id, and becomes visible only after the forwarder that it wakes has ended.
 		tx, err := who.pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer tx.Rollback(context.Background())
@@ -75,8 +75,8 @@ func TestFleetGroupWakesAndSleeps(t *testing.T) {
 	}
 }
 
-// A message that fails is tried again when its time has come, although its forwarder is gone by then; and a sequence
-// that was restarted fools no look.
+// A failed message is retried when it is due although its forwarder has ended by then, and a restarted sequence hides
+// no messages from polls.
 func TestFleetGroupTriesAgain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -104,13 +104,12 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 	eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
 	who.isLookedAt(t)
 	who.exec(t, "TRUNCATE outbox RESTART IDENTITY")
-	// Two, as the number that is remembered is 1 or 3, and one that is the same is seen only when everything is looked at
-	// again.
+	// Two messages, as the remembered number is 1 or 3, and an equal one is noticed only by the next full read.
 	who.publish(t, "events", "", "the first of a new sequence", "the second")
 	broker.arrives(t, "the first of a new sequence", "the second")
 }
 
-// What operators send again in a database at rest is seen by the next look, and not when all is looked at once a
+// Messages that operators send again in an idle database are found by the next poll, not only by the full read once a
 // minute.
 func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 	t.Parallel()
@@ -142,7 +141,7 @@ func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 	sees(newAdmin(t, who.handle).RetryNow)
 }
 
-// A tenant whose tables are not made yet is skipped, with what to do about it.
+// A tenant without tables is skipped, with a log line that says what to do.
 func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -155,7 +154,7 @@ func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
 		"the outbox: ERROR: relation \"outbox_id_seq\" does not exist (SQLSTATE 42P01) (run schema.Migrate "))
 }
 
-// More databases than places: they take turns, also if none of them ever has nothing to do.
+// More databases than slots: they take turns, even if none of them ever runs out of work.
 func TestFleetGroupTakesTurns(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -176,7 +175,7 @@ func TestFleetGroupTakesTurns(t *testing.T) {
 	assert.Zero(t, all[3].pendingIn(t))
 }
 
-// Drain empties all that can be reached, and names the others.
+// Drain empties all reachable databases and names the others.
 func TestFleetGroupDrain(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -199,8 +198,8 @@ func TestFleetGroupDrain(t *testing.T) {
 	assert.ErrorIs(t, g.Run(t.Context()), outbox.ErrRunning)
 }
 
-// Each database may have a configuration and a publisher of its own; one that cannot be configured is left alone, and
-// the log says which.
+// Each database may have its own configuration and publisher; one that cannot be configured is left alone, and the log
+// names it.
 func TestFleetGroupConfigure(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -228,8 +227,8 @@ func TestFleetGroupConfigure(t *testing.T) {
 	assert.Equal(t, 1, all[1].pendingIn(t))
 }
 
-// A target that goes while its messages are under way: they are settled before its pool is closed, and what is left
-// there waits until it comes back.
+// A target is removed while its messages are in flight: they are settled before its pool is closed, and its other
+// messages wait until it returns.
 func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -263,7 +262,7 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	assert.Equal(t, 1, broker.triedTimes("under way"))
 }
 
-// What was published long ago is deleted in databases where nothing happens, too, and so are old rows of the inbox.
+// Old published messages and old rows of the inbox are also deleted in idle databases.
 func TestFleetGroupCleansUp(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -277,7 +276,7 @@ func TestFleetGroupCleansUp(t *testing.T) {
 	eventually(t, func() bool { return who.count(t, "SELECT count(*) FROM outbox") == 0 }, "it is deleted")
 }
 
-// publishing counts the databases whose messages are being published, and fails the test at the moment of excess.
+// publishing counts the databases whose messages are being published, and fails the test as soon as there are too many.
 type publishing struct {
 	t    testing.TB
 	most int
@@ -302,8 +301,8 @@ func (p *publishing) leave(key string) {
 	}
 }
 
-// TestAHungPublisherTakesNoTurnsFromOthers: the publisher of one database hangs while only one forwarder may run.
-// The others are published all the same, and so is what hung, when that is over.
+// TestAHungPublisherTakesNoTurnsFromOthers: the publisher of one database hangs while only one forwarder may run. The
+// others are published nevertheless, and so are the hung messages when that is over.
 func TestAHungPublisherTakesNoTurnsFromOthers(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -339,9 +338,9 @@ func TestAHungPublisherTakesNoTurnsFromOthers(t *testing.T) {
 	assert.Equal(t, []string{"hung-1", "hung-2"}, broker.payloads("K"))
 }
 
-// TestAGroupBeyondItsLimitsLosesNothing: more databases than forwarders that may run are written to all the time.
-// One of them refuses what the Group writes for a while, and messages of two hang for longer than others wait. All
-// is published, each key in order.
+// TestAGroupBeyondItsLimitsLosesNothing: more databases than forwarders may run receive messages all the time. One of
+// them refuses the Group's writes for a while, and messages of two hang for longer than others wait. All are published,
+// each key in order.
 func TestAGroupBeyondItsLimitsLosesNothing(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -381,7 +380,7 @@ func TestAGroupBeyondItsLimitsLosesNothing(t *testing.T) {
 			some := []string{fmt.Sprint(who.Key, " ", round, " a"), fmt.Sprint(who.Key, " ", round, " b")}
 			payloads = append(payloads, some...)
 			if round%2 == 0 {
-				who.publish(t, "events", who.Key, some...) // as another process does
+				who.publish(t, "events", who.Key, some...) // like another process
 				continue
 			}
 			db, err := f.Get(who.Key)
@@ -391,7 +390,7 @@ func TestAGroupBeyondItsLimitsLosesNothing(t *testing.T) {
 			mine.publish(t, "events", who.Key, some...)
 		}
 		switch round {
-		case 0: // it is not left alone for long then
+		case 0: // not left alone for long after this
 			eventually(t, func() bool { return log.count("draining the outbox failed") > 0 }, "one refuses")
 			broken.exec(t, "DROP TRIGGER refuse ON s003.outbox_forwarders")
 		case 2:

@@ -20,13 +20,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// traffic writes to tenants and knows what it wrote when.
+// traffic writes to tenants and remembers what it wrote when.
 type traffic struct {
 	mu   sync.Mutex
 	sent map[string]time.Time // by payload, before the commit
 }
 
-// write publishes n messages a tenant, one each pause, as another process would.
+// write publishes n messages per tenant, one per pause, as another process would.
 func (tr *traffic) write(t testing.TB, phase string, n int, pause time.Duration, tenants ...tenant) {
 	var writers sync.WaitGroup
 	for i, who := range tenants {
@@ -38,7 +38,7 @@ func (tr *traffic) write(t testing.TB, phase string, n int, pause time.Duration,
 			}
 			next := time.Now().Add(pause * time.Duration(i) / time.Duration(len(tenants)))
 			for k := range n {
-				time.Sleep(time.Until(next)) // the pace of the load, which nothing waits for
+				time.Sleep(time.Until(next)) // the pace of the load; nothing waits for this
 				next = next.Add(pause)
 				payload := fmt.Sprintf("%s %s %d", phase, who.Key, k)
 				tr.mu.Lock()
@@ -54,7 +54,7 @@ func (tr *traffic) write(t testing.TB, phase string, n int, pause time.Duration,
 	writers.Wait()
 }
 
-// arrives waits until all that was written has arrived, for as long as something does within patience.
+// arrives waits until all written messages have arrived, failing when none arrives within patience.
 func (tr *traffic) arrives(t testing.TB, b *fakeBroker) {
 	t.Helper()
 	tr.mu.Lock()
@@ -73,7 +73,7 @@ func (tr *traffic) arrives(t testing.TB, b *fakeBroker) {
 	goesOn(t, "messages arrive", len(payloads), arrived)
 }
 
-// goesOn waits until a number is reached, for as long as it grows within patience.
+// goesOn waits until a number is reached, failing when it does not grow within patience.
 func goesOn(t testing.TB, what string, most int, now func() int) {
 	t.Helper()
 	for n := now(); n < most; n = now() {
@@ -81,19 +81,19 @@ func goesOn(t testing.TB, what string, most int, now func() int) {
 	}
 }
 
-// pace is how long messages took to arrive.
+// pace holds percentiles of the time that messages took to arrive.
 type pace struct{ p50, p99 time.Duration }
 
 func (p pace) String() string {
 	return fmt.Sprintf("p50 %s, p99 %s", p.p50.Round(time.Millisecond), p.p99.Round(time.Millisecond))
 }
 
-// asGoodAs says that it is not slower than another by what one answer of a server with this delay takes.
+// asGoodAs reports whether p is not slower than o by more than one reply of a server with this delay.
 func (p pace) asGoodAs(o pace, delay time.Duration) bool {
 	return p.p50 < o.p50+delay/3 && p.p99 < 2*o.p99+delay/2
 }
 
-// paceOf is that of the messages of a phase, of the tenants that have been there all the time.
+// paceOf returns the pace of a phase's messages, for tenants that were present all the time.
 func (tr *traffic) paceOf(b *fakeBroker, phase string, tenants ...tenant) pace {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -113,19 +113,19 @@ func (tr *traffic) paceOf(b *fakeBroker, phase string, tenants ...tenant) pace {
 	return pace{took[len(took)/2], took[len(took)*99/100]}
 }
 
-// Many databases, of which one cannot be reached, one takes five seconds for each answer, and some come and go: nothing
-// is lost, the others are as fast as without those, and there are never more connections than there may be. OUTBOX_LONG
-// has 20 databases and 200 schemas.
+// Many databases, of which one cannot be reached, one takes five seconds for each reply, and some come and go: nothing
+// is lost, the others are as fast as without those, and there are never more connections than allowed. OUTBOX_LONG has
+// 20 databases and 200 schemas.
 func TestFleetManyDatabases(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	noLeaks(t)
-	databases, schemas, maxConns := 3, 24, 20 // what they need; that a limit holds is shown in package fleet
+	databases, schemas, maxConns := 3, 24, 20 // as many as they need; package fleet tests the limit
 	if long {
 		databases, schemas, maxConns = 20, 200, 40
 	}
 	const messages, delay = 3, 5 * time.Second
-	pause := 40 * time.Millisecond * time.Duration(databases+schemas) // the same load, however many they are
+	pause := 40 * time.Millisecond * time.Duration(databases+schemas) // the same load for any number of tenants
 	var steady []tenant
 	for i := range databases {
 		steady = append(steady, newTenants(t, fmt.Sprintf("db-%02d", i), 0)...)
@@ -144,7 +144,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	f := runFleet(t, r, fleet.Config{RefreshInterval: 100 * time.Millisecond, MaxConns: maxConns}, log)
 	broker := newFakeBroker()
 	cfg := quickGroup()
-	cfg.IdlePollInterval, cfg.IdleAfter = 200*time.Millisecond, 100*time.Millisecond // each message has to be found by a look
+	cfg.IdlePollInterval, cfg.IdleAfter = 200*time.Millisecond, 100*time.Millisecond // polls find each message
 	cfg.Forwarder.PollInterval, cfg.Forwarder.LeaseTTL = 200*time.Millisecond, 5*time.Second
 	runGroup(t, f, broker, cfg, log)
 
@@ -156,7 +156,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	away := fleet.Target{Key: "away", DSN: newSilentServer(t)}
 	slowed := 0
 	for round := 1; ; round++ {
-		// again if the machine was another one before the trouble than after it, or stood still amid it
+		// repeated if the machine's speed changed meanwhile, or it stood still
 		before, trouble, after := fmt.Sprint("before-", round), fmt.Sprint("trouble-", round), fmt.Sprint("after-", round)
 		load.write(t, before, messages-1, pause, steady...)
 		r.add(slow.Target, away)
@@ -171,7 +171,7 @@ func TestFleetManyDatabases(t *testing.T) {
 				case <-over:
 					r.add(who.Target)
 					return
-				case <-time.After(300 * time.Millisecond): // how long it is away
+				case <-time.After(300 * time.Millisecond): // time of absence
 					r.add(who.Target)
 				}
 			}
@@ -215,7 +215,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	printLooks(t, shared)
 }
 
-// printLooks says how long looks take.
+// printLooks prints how long polls take.
 func printLooks(t testing.TB, tenants []tenant) {
 	ctx := t.Context()
 	direct := newPgxHandle(t, tenants[0].DSN)
@@ -246,9 +246,9 @@ func printLooks(t testing.TB, tenants []tenant) {
 		}))
 }
 
-// startCounting counts the connections of an application until the function returned is called, which says how many
-// they were at most for fifty looks in a row, half a second: of one that was closed, a server that is busy takes its
-// time to take notice. Of one that goes through a slow proxy it takes longer: but is the database that is not counted.
+// startCounting counts the connections of an application until the returned function is called, which returns the
+// largest number seen in fifty consecutive samples, half a second: a busy server needs time to notice closed
+// connections. Behind a slow proxy it needs longer: the database but is not counted.
 func startCounting(t testing.TB, h handle, application, but string) (most func() int) {
 	t.Helper()
 	over, result := make(chan struct{}), make(chan int, 1)
@@ -279,8 +279,8 @@ func startCounting(t testing.TB, h handle, application, but string) (most func()
 	return func() int { close(over); return <-result }
 }
 
-// The handlers of a queue.Group leave connections of a pool to others, also if it has but four: while all that may run
-// hang, the leases are renewed and the outboxes of the same databases are drained.
+// The handlers of a queue.Group leave connections of a pool to others, even of a pool with only four: while all
+// handlers hang, leases are renewed and the outboxes of the same databases are drained.
 func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -325,8 +325,8 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 	assert.Zero(t, log.count("renewing leases failed"))
 }
 
-// At rest the schemas of a DSN are looked at in one statement, and none has goroutines of its own. What is stored by
-// another process, falls due, or is changed there is found all the same.
+// The idle schemas of a DSN are polled with one statement and have no goroutines of their own. Messages stored by
+// another process, due ones and changed ones are still found.
 func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -346,7 +346,7 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 	}
 	atRest()
 	one := all[0]
-	running := func() (n, looks int) { // of the last statements of the group's connections, those that began in this while
+	running := func() (n, looks int) { // counts last statements of the group's connections that began during the call
 		now := value[time.Time](t, one.handle, "SELECT clock_timestamp()")
 		seen := map[string]bool{}
 		eventually(t, func() bool {
@@ -366,7 +366,7 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 		}, "it is looked at")
 		return len(seen), looks
 	}
-	eventually(t, func() bool { // the databases may only just have been joined
+	eventually(t, func() bool { // databases may just have been added
 		n, looks := running()
 		return n-looks <= 2
 	}, "hardly a statement beside the looks at all")

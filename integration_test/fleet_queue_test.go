@@ -22,11 +22,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// handledLog is a handler that remembers what it handled, and where.
+// handledLog is a handler that remembers which messages it handled, and where.
 type handledLog struct {
 	mu   sync.Mutex
 	all  []string // database and message id
-	most int      // at once
+	most int      // maximum in parallel
 	now  int
 	gate chan struct{} // if not nil, handlers wait for it
 }
@@ -63,7 +63,7 @@ func enqueue(t testing.TB, s *queue.Store, ids ...string) {
 	}
 }
 
-// storesOf are the stores of tenants, reached as another process does.
+// storesOf returns stores of tenants that bypass the fleet, as another process would.
 func storesOf(t testing.TB, tenants ...tenant) (list []*queue.Store) {
 	t.Helper()
 	for _, who := range tenants {
@@ -107,7 +107,7 @@ func (l fieldsLog) Debug(msg string, f watermill.LogFields) {
 	l.add(fmt.Sprint(msg, " db=", l.fields.Add(f)["db"]))
 }
 
-// Each database has a store of its own, found by its key, with a name that is in lines about its messages.
+// Each database has its own store, found by its key, whose name is in log lines about its messages.
 func TestStoresOfAFleet(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -138,8 +138,8 @@ func TestStoresOfAFleet(t *testing.T) {
 	require.ErrorContains(t, err, `"nobody"`)
 }
 
-// The Selection says whose turn it is. A look that takes a quarter of a second leaves its turn to others, so the scene
-// is played again if the machine stood still for as long.
+// The Selection decides whose turn it is. A poll that takes a quarter of a second gives up its turn, so the test is
+// repeated if the machine stood still for that long.
 func TestQueueGroupTakesTurns(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -161,8 +161,8 @@ func TestQueueGroupTakesTurns(t *testing.T) {
 	}
 }
 
-// turnsOf has a Group with one place handle three messages of each, and returns whose they were, one after another, and
-// whether no look can have taken long.
+// turnsOf runs a Group with one slot on three messages of each tenant. It returns whose messages were handled, in
+// order, and whether no poll can have been slow.
 func turnsOf(t *testing.T, sel fleet.Selection, all []tenant, name string) (order string, calm bool) {
 	t.Helper()
 	for _, s := range storesOf(t, all...) {
@@ -192,8 +192,8 @@ func turnsOf(t *testing.T, sel fleet.Selection, all []tenant, name string) (orde
 	return fmt.Sprint(keys), calm
 }
 
-// A database that is away, one that takes seconds for each answer and one without tables keep nobody from being
-// handled, all share the places, and targets come and go.
+// A database that is down, one that takes seconds for each reply and one without tables do not delay the others; all
+// share the slots, and targets come and go.
 func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -240,7 +240,7 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	assert.ErrorIs(t, g.Drain(t.Context()), outbox.ErrClosed)
 }
 
-// limit fails the test at the moment of excess.
+// limit fails the test as soon as it is exceeded.
 type limit struct {
 	t    testing.TB
 	what string
@@ -256,8 +256,8 @@ func (l *limit) enter() {
 
 func (l *limit) leave() { l.now.Add(-1) }
 
-// Databases that stop answering while they are looked at keep the places of handlers from nobody: the others' messages
-// are handled while those looks are still under way. The limit of Concurrency holds when the answers come all the same.
+// Databases that stop replying while they are polled occupy no handler slots: messages of others are handled while
+// those polls are in flight. The limit of Concurrency still holds when the replies arrive.
 func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -298,7 +298,7 @@ func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// A database that is slow for each answer gets its messages handled, and no more of them at once than there are places.
+// Messages of a database with slow replies are handled, and never more at a time than there are slots.
 func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -337,7 +337,7 @@ func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
 	require.NoError(t, g.Close())
 }
 
-// Cleaning goes on beside claiming: messages are handled although the deletion of old ones does not come to its end.
+// Cleaning runs next to claiming: messages are handled although a deletion of old ones does not end.
 func TestAQueueGroupClaimsWhileItCleans(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -364,7 +364,7 @@ func TestAQueueGroupClaimsWhileItCleans(t *testing.T) {
 		"the old one is deleted")
 }
 
-// deadlines remembers statements that have none.
+// deadlines counts the statements of a clean-up, and those without a deadline.
 type deadlines struct{ clean, without atomic.Int64 }
 
 func (d *deadlines) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
@@ -379,7 +379,7 @@ func (d *deadlines) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.T
 
 func (*deadlines) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// Each statement of a clean-up has a deadline of its own, so that a connection on which no answer comes ends it.
+// Each statement of a clean-up has its own deadline, so a connection without replies ends it.
 func TestCleaningTheQueueIsBounded(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -391,8 +391,8 @@ func TestCleaningTheQueueIsBounded(t *testing.T) {
 	assert.Zero(t, seen.without.Load())
 }
 
-// DrainFirst at its defaults empties one database and then goes on to the next, although four are looked at at once and
-// one has half of the places at most.
+// DrainFirst at its defaults empties one database before the next, although four are polled concurrently and one gets
+// at most half of the slots.
 func TestDrainFirstDrainsFirst(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -420,7 +420,7 @@ func TestDrainFirstDrainsFirst(t *testing.T) {
 			last = key
 		}
 	}
-	const places = 16 // the default of DispatcherConfig.Concurrency, for all databases together
+	const places = 16 // default of DispatcherConfig.Concurrency, for all databases together
 	assert.LessOrEqual(t, changes, len(all)+2*places*(len(all)-1), "changes of the database; the last messages of one, "+
 		"one in each place, are handled beside the first of the next")
 }

@@ -24,11 +24,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// newNarrowProxy passes on what the server answers at so many bytes a second, on all connections together.
+// newNarrowProxy passes on replies of the server at this many bytes a second, for all connections together.
 func newNarrowProxy(t testing.TB, database string, bytesPerSecond int) (url string) {
 	t.Helper()
 	var mu sync.Mutex
-	free := time.Now() // when what was passed on so far has gone through
+	free := time.Now() // when everything passed on so far has been sent
 	return startProxy(t, database, passOn, func(to, from net.Conn, over <-chan struct{}) {
 		buf := make([]byte, 16<<10)
 		for {
@@ -55,15 +55,15 @@ func newNarrowProxy(t testing.TB, database string, bytesPerSecond int) (url stri
 	})
 }
 
-// insertLarge commits messages of a size, each of a key of its own, whose payloads compress well. They are numbered in
-// their topic.
+// insertLarge commits messages of a size, each with its own key, with payloads that compress well. They are numbered
+// within their topic.
 func insertLarge(t testing.TB, h handle, topic string, n, size int) {
 	t.Helper()
 	h.exec(t, `WITH payload AS MATERIALIZED (SELECT convert_to(repeat('x', $3), 'UTF8') AS p)
 		INSERT INTO outbox (uuid, topic, key, payload) SELECT $1 || i, $1, $1 || i, p FROM payload, generate_series(1, $2::int) i`, topic, n, size)
 }
 
-// TestLargeMessagesOverANarrowLink: a message of each lane takes longer than a statement may. They are read
+// TestLargeMessagesOverANarrowLink: one message of each lane takes longer than a statement may. They are read
 // nevertheless, fewer at a time, and small messages do not wait for all of them.
 func TestLargeMessagesOverANarrowLink(t *testing.T) {
 	extended(t)
@@ -95,7 +95,7 @@ func TestLargeMessagesOverANarrowLink(t *testing.T) {
 	}
 }
 
-// TestMessageThatTakesLongerThanAStatementMay: one message alone does not come through in QueryTimeout.
+// TestMessageThatTakesLongerThanAStatementMay: a single message cannot be read within QueryTimeout.
 func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
 	within(t, "the message is published", done)
 }
 
-// TestMessagesOf64MBArrive: as many as no read brings in its time.
+// TestMessagesOf64MBArrive: more than one read returns in its time.
 func TestMessagesOf64MBArrive(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -146,7 +146,7 @@ func (f publisherFunc) Publish(topic string, msgs ...*message.Message) error {
 
 func (publisherFunc) Close() error { return nil }
 
-// fakeSizes is a publisher that counts.
+// fakeSizes is a publisher that counts messages and bytes.
 type fakeSizes struct {
 	left, bytes atomic.Int64
 	done        chan struct{}
@@ -173,8 +173,8 @@ func (s *fakeSizes) Close() error { return nil }
 // aloneEnv makes this test binary the process whose memory is measured; it names the database.
 const aloneEnv = "OUTBOX_TEST_ALONE"
 
-// TestMemoryOfLargeMessages: what a forwarder takes of memory follows from what it may read ahead and from the largest
-// message, not from how many large ones there are: also while none is published.
+// TestMemoryOfLargeMessages: a forwarder's memory depends on its read-ahead limit and on the largest message, not on
+// the number of large ones, even while none can be published.
 func TestMemoryOfLargeMessages(t *testing.T) {
 	extended(t)
 	const n, size, room = 32, 16 << 20, 32 << 20
@@ -186,7 +186,7 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	insertLarge(t, h, "large", n, size)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemoryOfLargeMessages$", "-test.v")
-	// so that it is the bound that is measured, and not a collector that comes late
+	// measure the limit, not a late garbage collection
 	cmd.Env = append(os.Environ(), aloneEnv+"="+h.url, "GOGC=25")
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
@@ -195,15 +195,14 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	text, _, _ = strings.Cut(text, " ")
 	heap, err := strconv.Atoi(text)
 	require.NoError(t, err)
-	// Twice what is read ahead and a message, and the next one as it comes from the connection and as it is copied out of
-	// it; of that the collector makes as much again.
+	// Twice the read-ahead limit plus one message, and the next message as it arrives and as it is copied; the garbage
+	// collector may double that.
 	const most = 2*(2*room+3*size) + 32<<20
 	assert.LessOrEqual(t, heap, most)
 	t.Logf("%d MB of heap, at most %d are right", heap>>20, most>>20)
 }
 
-// forwardAlone publishes n messages, after a while in which it publishes none, and prints how much memory its heap has
-// had at most.
+// forwardAlone publishes n messages, after a time in which it publishes none, and prints the maximum size of its heap.
 func forwardAlone(t *testing.T, url string, n int) {
 	pool, err := pgxpool.New(t.Context(), url)
 	require.NoError(t, err)
@@ -240,8 +239,7 @@ func forwardAlone(t *testing.T, url string, n int) {
 	fmt.Printf("heap %d bytes\n", m.HeapSys)
 }
 
-// TestSmallMessagesNeedOneStatement: of messages as they usually are, one or another of which is larger, each read is
-// one statement.
+// TestSmallMessagesNeedOneStatement: with messages of usual sizes, a few of them larger, each read is one statement.
 func TestSmallMessagesNeedOneStatement(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -89,7 +89,7 @@ func TestDrain(t *testing.T) {
 	})
 }
 
-// TestDrainAfterAKill also sends what is in the lanes of a forwarder that was killed, once its lease is over.
+// TestDrainAfterAKill also sends messages in the lanes of a forwarder that was killed, once its lease has expired.
 func TestDrainAfterAKill(t *testing.T) {
 	h := onPgx(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -106,7 +106,7 @@ UPDATE outbox_lanes SET owner = killed.id FROM killed WHERE lane < 32`)
 	assert.Len(t, broker.payloads(), 300)
 }
 
-// TestDrainOfARunningForwarder also sends what fell due since the last look at delayed messages.
+// TestDrainOfARunningForwarder also sends messages that fell due since the last poll for delayed ones.
 func TestDrainOfARunningForwarder(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -132,7 +132,7 @@ func TestDrainOfARunningForwarder(t *testing.T) {
 	})
 }
 
-// TestWake: nobody waits for the poll interval who said that there is something.
+// TestWake: callers of Wake need not wait for the poll interval.
 func TestWake(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -144,7 +144,7 @@ func TestWake(t *testing.T) {
 		w.publish(t, "orders", "K", "1")
 		w.arrives(t, "1")
 
-		h.exec(t, insertPlain, "some-uuid", "orders", "K", "2") // nobody notices
+		h.exec(t, insertPlain, "some-uuid", "orders", "K", "2") // wakes nobody
 		h.db.Wake()
 		w.arrives(t, "2")
 	})
@@ -251,7 +251,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 			require.NoError(t, makeTables(t.Context(), h.db))
 			h.exec(t, "truncate outbox")
 			cfg := quickConfig()
-			cfg.QueryTimeout = 5 * time.Second // which the start must keep to as well, on a busy machine
+			cfg.QueryTimeout = 5 * time.Second // also enough for the start on a busy machine
 			w := startForwarder(t, h, cfg)
 			n := 0
 			put := func() {
@@ -266,7 +266,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 			put()
 			w.arrives(t, "1")
 			for _, end := range []func() error{server.Stop, server.Kill} {
-				// A message that is published while the database is away is settled later.
+				// A message that is published while the database is down is settled later.
 				goOn, started := make(chan struct{}), make(chan struct{})
 				var once sync.Once
 				w.answers(func(string, *message.Message) error {
@@ -295,7 +295,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 
 func TestRetention(t *testing.T) {
 	h := onPgx(t)
-	// Old enough: published long ago. Not: published lately though written long ago, pending, waiting, dead.
+	// Old enough: published long ago. Not: published recently though written long ago, pending, waiting, dead.
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
 		select 'old-' || i, 'orders', '', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 3500) i`)
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at) values
@@ -327,7 +327,7 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestSequenceSetBack is what a restored dump looks like to a forwarder that goes on.
+// TestSequenceSetBack: a running forwarder after a dump was restored.
 func TestSequenceSetBack(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())
@@ -341,7 +341,7 @@ func TestSequenceSetBack(t *testing.T) {
 	assert.Equal(t, numbered("", 1, 110), w.payloads("K"))
 }
 
-// TestDrainBesideRun: whichever of the two comes first, both do what they should.
+// TestDrainBesideRun: Drain and Run both work, whichever starts first.
 func TestDrainBesideRun(t *testing.T) {
 	h := onPgx(t)
 	for range 10 {
@@ -359,7 +359,7 @@ func TestDrainBesideRun(t *testing.T) {
 	}
 }
 
-// TestShutdownFreesIdleLanes: one publish that takes its time keeps one lane, and the others go on elsewhere.
+// TestShutdownFreesIdleLanes: a slow publish keeps its lane, and the others move to another forwarder.
 func TestShutdownFreesIdleLanes(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -387,7 +387,7 @@ func TestShutdownFreesIdleLanes(t *testing.T) {
 	eventually(t, func() bool { return lanes() == 64 }, "and then that one, too")
 }
 
-// TestFrozenStarter: a process that stands still while it joins keeps nobody from renewing its lease.
+// TestFrozenStarter: a process that stands still while it joins does not prevent others from renewing their leases.
 func TestFrozenStarter(t *testing.T) {
 	h := onPgx(t)
 	tx, err := h.pool.Begin(t.Context())
@@ -402,7 +402,7 @@ func TestFrozenStarter(t *testing.T) {
 	}, "the lease is renewed")
 }
 
-// TestRetentionOfTopics: a forwarder deletes messages that it published, and not those of others.
+// TestRetentionOfTopics: a forwarder deletes messages of its own topics only.
 func TestRetentionOfTopics(t *testing.T) {
 	h := onPgx(t)
 	for _, topic := range []string{"mine", "theirs"} {

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// outcome runs sqltext.SettleFailed for the only message of an outbox and returns what it says.
+// outcome runs sqltext.SettleFailed for the only message of an outbox and returns its outcome.
 func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64) (outcome string) {
 	t.Helper()
 	require.NoError(t, drive.Collect(t.Context(), (*core.DB)(h.db), func(rows drive.Rows) error {
@@ -31,8 +31,7 @@ func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64)
 	return outcome
 }
 
-// TestEpochs: a failure counts once, and only under the owner and the epoch of its lane; whoever takes a lane raises
-// its epoch.
+// TestEpochs: a failure counts once, and only under the owner and epoch of its lane; acquiring a lane raises its epoch.
 func TestEpochs(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -66,11 +65,11 @@ func TestEpochs(t *testing.T) {
 
 // TestTransactionAboveTheSnapshot: when the outbox is read, a transaction has its id and its row, but no later one has
 // ended yet. So the snapshot does not list it among those in progress: its id is at xmax. It commits after all, and its
-// message leaves before a later one.
+// message is published before a later one.
 func TestTransactionAboveTheSnapshot(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
-	_, h := ownMigratedServer(t, "autovacuum=off") // nobody else has transactions
+	_, h := ownMigratedServer(t, "autovacuum=off") // no other transactions
 	cfg := quickConfig()
 	cfg.LeaseTTL = 5 * time.Minute // no renewal meanwhile
 	w := startForwarder(t, h, cfg)
@@ -85,7 +84,7 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 		require.NoError(t, err)
 		var xid int64
 		require.NoError(t, tx.QueryRow(t.Context(), "select pg_current_xact_id()::text::bigint").Scan(&xid))
-		w.idle(t) // it is read
+		w.idle(t) // it has been read
 		require.Equal(t, xid, value[int64](t, h, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint"),
 			"another transaction has ended: the test shows nothing")
 		require.NoError(t, tx.Commit(t.Context()))
@@ -96,8 +95,8 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 	}
 }
 
-// TestReadThatIsOlderThanTheSettling returns a message again that was published and settled meanwhile: it is not sent
-// again.
+// TestReadThatIsOlderThanTheSettling: a read that began earlier returns a message that has been published and settled
+// since. It is not sent again.
 func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -136,7 +135,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 	assert.Equal(t, 505, len(w.all()), "some were sent twice")
 }
 
-// TestLanesWithResultsOnTheirWay are not given back: the next owner would read messages that are published already.
+// TestLanesWithResultsOnTheirWay are not released: the next owner would read messages that are already published.
 func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -155,7 +154,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	shares := func() []int {
 		return column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner")
 	}
-	h.awaitRenewals(t) // the first one sees the other, and has had the time to give lanes back
+	h.awaitRenewals(t) // the first forwarder sees the other, and had time to release lanes
 	assert.Equal(t, []int{64}, shares())
 	gate.release(settle...)
 	eventually(t, func() bool {
@@ -165,7 +164,8 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	assert.Equal(t, 2000, len(w.all()), "some were sent twice")
 }
 
-// TestCommitDuringARead is not missed until the poll, and Drain does not take that read for the one that counts.
+// TestCommitDuringARead: a commit during a read is found before the next poll, and Drain waits for a read that began
+// after it.
 func TestCommitDuringARead(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -178,7 +178,7 @@ func TestCommitDuringARead(t *testing.T) {
 	reads := gate.holdAnswers()
 	h.db.Wake()
 	gate.arrives(t, "a read", reads...)
-	w.publish(t, "orders", "K", "1") // and wakes the forwarder
+	w.publish(t, "orders", "K", "1") // wakes the forwarder
 	gate.release(reads...)
 	w.arrives(t, "1")
 
@@ -187,7 +187,7 @@ func TestCommitDuringARead(t *testing.T) {
 		reads := gate.holdAnswers()
 		h.db.Wake()
 		gate.arrives(t, "a read", reads...)
-		h.exec(t, insertPlain, itoa(n), "orders", "K", "drained-"+itoa(n)) // which wakes nobody
+		h.exec(t, insertPlain, itoa(n), "orders", "K", "drained-"+itoa(n)) // wakes nobody
 		drained := make(chan error, 1)
 		go func() { drained <- w.Drain(t.Context()) }()
 		gate.release(reads...)
@@ -196,7 +196,7 @@ func TestCommitDuringARead(t *testing.T) {
 	}
 }
 
-// TestLockedFailure: the failure of a message that somebody has locked keeps no other from being recorded.
+// TestLockedFailure: a failure whose row is locked does not prevent others from being recorded.
 func TestLockedFailure(t *testing.T) {
 	h := onPgx(t)
 	h.publish(t, "orders", "", numbered("", 1, 10)...)
@@ -215,7 +215,7 @@ func TestLockedFailure(t *testing.T) {
 	eventually(t, func() bool { return h.count(t, recorded) == 10 }, "and that one, too")
 }
 
-// TestPublishedAfterItsDeath: the publish that timed out, and of which the message died, has worked after all.
+// TestPublishedAfterItsDeath: a publish that timed out, after which the message died, has succeeded after all.
 func TestPublishedAfterItsDeath(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -232,7 +232,7 @@ func TestPublishedAfterItsDeath(t *testing.T) {
 	}, "it is published and not dead")
 }
 
-// TestListenReconnects: a connection that breaks is replaced, and commits of other processes are heard of again.
+// TestListenReconnects: a broken connection is replaced, and commits of other processes are noticed again.
 func TestListenReconnects(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -256,14 +256,14 @@ func TestListenReconnects(t *testing.T) {
 	}
 }
 
-// TestLeaseOfABusyPool: handlers hold all connections of the pool. The lease is renewed all the same.
+// TestLeaseOfABusyPool: handlers hold all connections of the pool. The lease is renewed nevertheless.
 func TestLeaseOfABusyPool(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	url := newMigratedDatabase(t)
 	busy := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
 	h := newPgxHandle(t, url)
-	cfg := sharing(quickConfig()) // were the lease to run out, joining anew would need the pool
+	cfg := sharing(quickConfig()) // if the lease expired, joining again would need the pool
 	w := startForwarder(t, busy, cfg)
 	w.idle(t)
 	var held []*pgxpool.Conn
@@ -284,8 +284,8 @@ func TestLeaseOfABusyPool(t *testing.T) {
 	w.arrives(t, "1")
 }
 
-// TestReadOnlyServer is one that was demoted under the connections of the pool, and one that was promoted has its name:
-// connections that learn of it are replaced.
+// TestReadOnlyServer: the server was demoted while the pool has connections to it, and a promoted server has its name.
+// Connections that get a read-only error are replaced.
 func TestReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -305,7 +305,7 @@ func TestReadOnlyServer(t *testing.T) {
 	eventually(t, func() bool {
 		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil
-	}, "the server can be written to again") // connections that were made meanwhile still cannot
+	}, "the server can be written to again") // connections made before still cannot write
 	other := newPgxHandle(t, url)
 	other.publish(t, "orders", "K", "2")
 	w.arrives(t, "2")
@@ -313,8 +313,8 @@ func TestReadOnlyServer(t *testing.T) {
 		"it is settled")
 }
 
-// TestWhatAnOperatorChanged behind the forwarder's back is found: a message that is to be sent again, and one that
-// blocked its key and is gone.
+// TestWhatAnOperatorChanged in the tables is found: a message to be sent again, and the deletion of one that blocked
+// its key.
 func TestWhatAnOperatorChanged(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -336,7 +336,7 @@ func TestWhatAnOperatorChanged(t *testing.T) {
 	w.wait(t, "they are sent again", func() bool { return w.triedTimes("again") == 2 && w.triedTimes("unkeyed") == 2 })
 }
 
-// TestPoolThatIsTooSmall: a forwarder that gets no connection says how many there are, and that it needs some.
+// TestPoolThatIsTooSmall: a forwarder that gets no connection reports the size of the pool and the size that it needs.
 func TestPoolThatIsTooSmall(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -346,7 +346,7 @@ func TestPoolThatIsTooSmall(t *testing.T) {
 	bySQL.sql.SetMaxOpenConns(2)
 	cfg := quickConfig()
 	cfg.QueryTimeout = 300 * time.Millisecond
-	for range 2 { // what handlers hold
+	for range 2 { // connections held by handlers
 		tx, err := small.pool.Begin(t.Context())
 		require.NoError(t, err)
 		defer tx.Rollback(context.Background())
@@ -361,7 +361,7 @@ func TestPoolThatIsTooSmall(t *testing.T) {
 	}
 }
 
-// TestNoForwarderLives is a reason that Inspect gives.
+// TestNoForwarderLives: Inspect reports this as a reason.
 func TestNoForwarderLives(t *testing.T) {
 	h := onPgx(t)
 	warnings := func() []schema.Problem {

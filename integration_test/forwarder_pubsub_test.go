@@ -28,12 +28,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// suiteChild tells a process that it is to run one of Watermill's suites itself.
+// suiteChild makes a process run one of Watermill's suites itself.
 const suiteChild = "OUTBOX_PUBSUB_SUITE"
 
-// runSuite runs the calling test again in a process of its own, where it runs Watermill's suite, because only its
-// output says which tests of the suite were skipped. It returns true in that process. Such tests run beside no other:
-// the suite's limits on time are its own, and a loaded machine does not keep them.
+// runSuite runs the calling test again in a child process, which runs Watermill's suite, because only its output shows
+// which tests of the suite were skipped. It returns true in the child. These tests do not run in parallel with others:
+// the suite has its own time limits, which fail under load.
 func runSuite(t *testing.T, wantSkipped ...string) bool {
 	if os.Getenv(suiteChild) != "" {
 		return true
@@ -44,7 +44,7 @@ func runSuite(t *testing.T, wantSkipped ...string) bool {
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
 	cmd.Env = append(os.Environ(), suiteChild+"=1")
-	// The exit code also tells of goroutines that the suite itself leaves behind; suiteLeaks looks for ours.
+	// The exit code also covers goroutines that the suite itself leaks; suiteLeaks checks ours.
 	output, err := cmd.CombinedOutput()
 	if !bytes.Contains(output, []byte("\n--- PASS: "+t.Name()+" (")) {
 		t.Errorf("the suite failed: %v\n%s", err, output)
@@ -52,7 +52,7 @@ func runSuite(t *testing.T, wantSkipped ...string) bool {
 	ended := regexp.MustCompile(`(?m)^\s*--- (PASS|FAIL|SKIP): ` + t.Name() + `/(\w+) \(`)
 	var passed, skipped []string
 	for _, m := range ended.FindAllSubmatch(output, -1) {
-		// The test that skips lies one level deeper, under a random name.
+		// The skipping test is one level deeper, under a random name.
 		inner := regexp.MustCompile(`--- SKIP: ` + t.Name() + `/` + string(m[2]) + `/`)
 		if inner.Match(output) {
 			skipped = append(skipped, string(m[2]))
@@ -66,7 +66,7 @@ func runSuite(t *testing.T, wantSkipped ...string) bool {
 	return false
 }
 
-// suiteLeaks fails the test if it leaves goroutines behind that are not the suite's own.
+// suiteLeaks fails the test if it leaks goroutines that are not the suite's.
 func suiteLeaks(t *testing.T) {
 	postgresServer(t)
 	ignore := goleak.IgnoreCurrent()
@@ -77,7 +77,7 @@ func suiteLeaks(t *testing.T) {
 	})
 }
 
-// closing is a publisher of a test: unlike ours, which many handlers share, it takes nothing after Close.
+// closing is a publisher for tests: unlike ours, which handlers share, it refuses messages after Close.
 type closing struct {
 	message.Publisher
 	closed atomic.Bool
@@ -95,7 +95,7 @@ func (c *closing) Close() error {
 	return c.Publisher.Close()
 }
 
-// newSuiteHandle opens a handle for a whole suite, whose tests run at once.
+// newSuiteHandle opens a handle for a whole suite, whose tests run in parallel.
 func newSuiteHandle(t *testing.T) handle {
 	return pgxHandle(t, "suite", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
 }

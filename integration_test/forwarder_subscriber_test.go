@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// subscribing is what a Subscriber takes of a forwarder's configuration.
+// subscribing returns the part of a forwarder's configuration that a Subscriber has too.
 func subscribing(cfg forwarder.Config) forwarder.SubscriberConfig {
 	return forwarder.SubscriberConfig{
 		AckTimeout: cfg.PublishTimeout, Concurrency: cfg.Concurrency, PollInterval: cfg.PollInterval, LeaseTTL: cfg.LeaseTTL,
@@ -72,7 +72,7 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 				msg.Nack()
 				continue
 			}
-			h.publish(t, "orders", "another", "marker") // what may be delivered before it has been
+			h.publish(t, "orders", "another", "marker") // everything before it has been delivered when this is
 			marker := receive(t, messages)
 			assert.Equal(t, "marker", string(marker.Payload), "it came before the ack of the one before")
 			marker.Ack()
@@ -154,7 +154,7 @@ func TestSubscriberRefuses(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrClosed)
 }
 
-// TestSubscriberWaitsForAForwarder that reads its topic.
+// TestSubscriberWaitsForAForwarder that already reads its topic.
 func TestSubscriberWaitsForAForwarder(t *testing.T) {
 	h := onPgx(t)
 	broker := newFakeBroker()

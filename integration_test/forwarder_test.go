@@ -29,7 +29,7 @@ func TestFirstMessageOfADatabase(t *testing.T) {
 	})
 }
 
-// TestUnkeyedMessagesUseAllLanes: nothing keeps messages without a key from being spread.
+// TestUnkeyedMessagesUseAllLanes: messages without a key are spread over all lanes.
 func TestUnkeyedMessagesUseAllLanes(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())
@@ -52,7 +52,7 @@ func TestLargeMessage(t *testing.T) {
 	})
 }
 
-// TestKeyOnTwoTopics: a key is one sequence whatever its topics, also while one of them fails.
+// TestKeyOnTwoTopics: a key is one sequence across its topics, even while one of them fails.
 func TestKeyOnTwoTopics(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -75,7 +75,7 @@ func TestKeyOnTwoTopics(t *testing.T) {
 	})
 }
 
-// TestMetadataComesOutAsItWentIn also for what JSON escapes.
+// TestMetadataComesOutAsItWentIn, also with characters that JSON escapes.
 func TestMetadataComesOutAsItWentIn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -119,7 +119,7 @@ func TestDelayedMessages(t *testing.T) {
 		send("later", func(m *message.Message) { outbox.SetDelay(m, time.Hour) })
 		send("past", func(m *message.Message) { outbox.SetDueAt(m, time.Now().Add(-time.Hour)) })
 		send("now", nil)
-		w.arrives(t, "now", "past") // though a delayed message of their key came first
+		w.arrives(t, "now", "past") // although a delayed message of their key was written first
 		begun := time.Now()
 		send("for", func(m *message.Message) { outbox.SetDelay(m, 300*time.Millisecond) })
 		send("until", func(m *message.Message) { outbox.SetDueAt(m, begun.Add(500*time.Millisecond)) })
@@ -137,7 +137,7 @@ func TestDelayedMessages(t *testing.T) {
 	})
 }
 
-// TestManyDueAtOnce: what falls due together leaves without waiting for a poll after every few.
+// TestManyDueAtOnce: messages that fall due together are published without waiting for a poll after every few.
 func TestManyDueAtOnce(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -149,8 +149,8 @@ func TestManyDueAtOnce(t *testing.T) {
 	w.arrives(t, numbered("", 1, 5000)...)
 }
 
-// TestOddMetadata has rows that SQL has written, with metadata that no message can carry, or with a generation that
-// package admin would not give: each is settled, and those that cannot be sent die and leave a letter.
+// TestOddMetadata inserts rows by SQL with metadata that no message can carry, or with a generation that package admin
+// would not assign. Each is settled, and those that cannot be sent die and leave a dead letter.
 func TestOddMetadata(t *testing.T) {
 	h := onPgx(t)
 	odd := []string{`null`, `[]`, `{"n": 5}`, `{"outbox_generation": 5}`, `"text"`}
@@ -159,7 +159,7 @@ func TestOddMetadata(t *testing.T) {
 			metadata)
 	}
 	for _, generation := range []string{``, `7`, `x`} {
-		for _, topic := range []string{"good", "bad"} { // due, and failing at once
+		for _, topic := range []string{"good", "bad"} { // due, and failing immediately
 			h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, due_at)
 				VALUES ($1 || $2, $1, $1 || $2, '', jsonb_build_object('outbox_generation', $2::text), now())`, topic, generation)
 		}

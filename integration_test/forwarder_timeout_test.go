@@ -25,7 +25,7 @@ func TestPublishTimeout(t *testing.T) {
 	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
 		if string(msg.Payload) == "hangs" && attempts.Add(1) == 1 {
 			<-goOn
-			return errRefused // late, and of no interest
+			return errRefused // too late to matter
 		}
 		return nil
 	})
@@ -43,7 +43,7 @@ func TestPublishTimeout(t *testing.T) {
 	assert.Equal(t, charged, value[string](t, h, hung))
 }
 
-// TestLateSuccess: the publish that timed out has worked after all, while its message waits for the next attempt.
+// TestLateSuccess: a publish that timed out succeeds while its message waits for the next attempt.
 func TestLateSuccess(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -65,9 +65,9 @@ func TestLateSuccess(t *testing.T) {
 		"both are settled")
 }
 
-// TestAckTimeoutIsCharged: each delivery that nobody acks in time is an attempt, and the next one comes after its
-// backoff. So is one that nobody receives in time, and one whose ack comes too late: there may be more attempts than
-// were received, never fewer.
+// TestAckTimeoutIsCharged: each delivery that is not acked in time is an attempt, and the next one follows after its
+// backoff. This includes deliveries that nobody receives in time, and late acks: attempts may exceed the deliveries
+// received, but never fall below them.
 func TestAckTimeoutIsCharged(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -87,7 +87,7 @@ func TestAckTimeoutIsCharged(t *testing.T) {
 			if d.Attempt > 1 {
 				msg.Ack()
 			}
-		case <-time.After(20 * time.Millisecond): // nothing comes: look whether all have
+		case <-time.After(20 * time.Millisecond): // nothing more yet: check whether all have arrived
 			settled = h.count(t, "select count(*) from outbox where published_at is not null")
 		case <-deadline:
 			t.Fatalf("%d of 100 are settled", settled)
@@ -98,8 +98,8 @@ func TestAckTimeoutIsCharged(t *testing.T) {
 		column[string](t, h, "select distinct last_error from outbox"))
 }
 
-// TestPublisherThatHeedsItsTimeout returns what its context says. It is the time-out that is judged, and charged once,
-// whoever tells of it first.
+// TestPublisherThatHeedsItsTimeout returns its context's error. The timeout is classified and charged once, whichever
+// is noticed first.
 func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -137,7 +137,7 @@ func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, "select sum(attempts)::int from outbox"), "it was charged twice")
 }
 
-// TestStopWaitsForTheVerdict on a time-out: no code of the user's runs when Run has returned.
+// TestStopWaitsForTheVerdict on a timeout: none of the user's code runs after Run has returned.
 func TestStopWaitsForTheVerdict(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -153,7 +153,7 @@ func TestStopWaitsForTheVerdict(t *testing.T) {
 	broker, timedOut := newFakeBroker(), make(chan struct{})
 	broker.answers(func(_ string, msg *message.Message) error {
 		<-timedOut
-		return nil // so that it is for the time-out alone that anybody is asked
+		return nil // so that Classify is called for the timeout only
 	})
 	_, stop := inTurn(t, h, broker, cfg, newLogCapture(t))
 	h.publish(t, "orders", "K", "1")

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TestPausedTopicIsInTheDatabase while its broker is down, with the reason, and not after.
+// TestPausedTopicIsInTheDatabase while its broker is down, with the reason, and not afterwards.
 func TestPausedTopicIsInTheDatabase(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarderOn(t, h, classifyingConfig(), func(topic string, _ *message.Message) error {
@@ -44,7 +44,7 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from outbox_topics"))
 }
 
-// TestCleanUpGoesOn where it stopped, instead of walking what it deleted, which a long transaction keeps in the index.
+// TestCleanUpGoesOn where it stopped, instead of scanning deleted rows that a long transaction keeps in the index.
 func TestCleanUpGoesOn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -81,7 +81,7 @@ func TestCleanUpGoesOn(t *testing.T) {
 	}
 }
 
-// TestTracesOfForwardersThatAreGone are deleted, and the lanes of scopes that nobody has. Epochs never begin anew.
+// TestTracesOfForwardersThatAreGone are deleted, and so are the lanes of unused scopes. Epochs never restart.
 func TestTracesOfForwardersThatAreGone(t *testing.T) {
 	h := onPgx(t)
 	other := withTopics("abandoned", "b")
@@ -110,8 +110,8 @@ func TestTracesOfForwardersThatAreGone(t *testing.T) {
 	assert.Greater(t, value[int64](t, h, epochs), before)
 }
 
-// TestSettledAgainAfterReplay: the answer to a settling was lost, an operator has the messages sent again, and then it
-// is repeated. It must not settle what nobody has sent yet.
+// TestSettledAgainAfterReplay: the reply to a settling was lost, an operator replays the messages, and then the
+// settling is repeated. It must not settle messages that have not been sent again.
 func TestSettledAgainAfterReplay(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -128,7 +128,7 @@ func TestSettledAgainAfterReplay(t *testing.T) {
 			gate.arrives(t, "settling", held...)
 			other := newPgxHandle(t, url)
 			eventually(t, func() bool { return len(w.all()) == n }, "all are published")
-			other.exec(t, "update outbox set published_at = now()") // as the settling did whose answer was lost
+			other.exec(t, "update outbox set published_at = now()") // like the settling whose reply was lost
 			replayed, err := newAdmin(t, other).Replay(t.Context(), admin.Act{
 				Filter: admin.Filter{Topic: "x"}, Reason: "no answer",
 			})

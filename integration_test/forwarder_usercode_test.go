@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// rudeObserver implements all that an observer may, and behaves the same in each.
+// rudeObserver implements all observer interfaces and misbehaves in each method.
 type rudeObserver struct{ behave func() }
 
 func (o rudeObserver) PublishStart(context.Context, observe.PublishStart) context.Context {
@@ -35,7 +35,7 @@ func (o rudeObserver) SettleEnd(context.Context, observe.SettleEnd)       { o.be
 func (o rudeObserver) CleanEnd(context.Context, observe.CleanEnd)         { o.behave() }
 func (o rudeObserver) LanesOwned(context.Context, observe.LanesOwned)     { o.behave() }
 
-// rudeLogger is a logger that does the same.
+// rudeLogger is a logger that misbehaves in each method.
 type rudeLogger struct{ behave func() }
 
 func (l rudeLogger) Error(string, error, watermill.LogFields)         { l.behave() }
@@ -49,7 +49,8 @@ type rudeError struct{}
 
 func (rudeError) Error() string { panic("no text") }
 
-// TestUserCodeThatMisbehaves: what the publisher, Classify, observers and loggers do ends nothing but their own call.
+// TestUserCodeThatMisbehaves: misbehaving publishers, Classify functions, observers and loggers end only their own
+// call.
 func TestUserCodeThatMisbehaves(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -77,13 +78,13 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 		"Classify panics about a time-out": func(s *scene) {
 			s.PublishTimeout = 20 * time.Millisecond
 			s.Classify = func(error) forwarder.Verdict { panic("user code") }
-			s.publish = func() error { time.Sleep(200 * time.Millisecond); return errRefused } // longer than it may
+			s.publish = func() error { time.Sleep(200 * time.Millisecond); return errRefused } // too long
 		},
 		"an observer panics": func(s *scene) { s.observer.behave = panics },
 		"an observer ends its goroutine": func(s *scene) {
 			var n atomic.Int64
 			s.observer.behave = func() {
-				if n.Add(1)%3 == 0 { // else nothing would ever be published
+				if n.Add(1)%3 == 0 { // otherwise nothing would ever be published
 					exits()
 				}
 			}
@@ -135,8 +136,8 @@ func TestUserCodeThatMisbehaves(t *testing.T) {
 	}
 }
 
-// TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does whoever received a
-// message of a Subscriber.
+// TestPublishTimeoutEndsTheContext of the message: a publisher that heeds it returns, and so does the receiver of a
+// Subscriber's message.
 func TestPublishTimeoutEndsTheContext(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickConfig()
@@ -152,7 +153,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 				causes <- errors.New("the context goes on")
 			}
 		}
-		return nil // and succeeds after all
+		return nil // succeeds after all
 	})
 	hanging := numbered("h", 1, 10)
 	w.publish(t, "orders", "", hanging...)
@@ -166,7 +167,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 		messages, err := s.Subscribe(t.Context(), "delivered")
 		require.NoError(t, err)
 		h.publish(t, "delivered", "", numbered("d", 1, 4)...)
-		for range 4 { // twice as many as Concurrency: nobody acks them
+		for range 4 { // twice Concurrency: nobody acks them
 			msg := receive(t, messages)
 			select {
 			case <-msg.Context().Done():
@@ -177,7 +178,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 	})
 }
 
-// TestSubscriberThatNeverReads gives the half of its lanes away, and what lies in them.
+// TestSubscriberThatNeverReads releases half of its lanes, with the messages in them.
 func TestSubscriberThatNeverReads(t *testing.T) {
 	h := onPgx(t)
 	s := newSubscriber(t, h, sharing(quickConfig()))
@@ -202,7 +203,7 @@ func TestSubscriberThatNeverReads(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 }
 
-// TestOwnPublisher: a forwarder that publishes to its own outbox would never end.
+// TestOwnPublisher: a forwarder that published to its own outbox would never end.
 func TestOwnPublisher(t *testing.T) {
 	h := onPgx(t)
 	own, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)

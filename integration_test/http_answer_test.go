@@ -12,7 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/idempotency"
 )
 
-// served asks a server whose handler is behind the middleware, and again with the same key, what it answers to a POST.
+// served sends a POST twice with the same key to a server whose handler is behind the middleware, and returns both
+// responses.
 func served(t *testing.T, h handle, handler http.HandlerFunc) (first, second *http.Response) {
 	t.Helper()
 	once, err := idempotency.New(h.db, idempotency.Config{
@@ -47,7 +48,7 @@ func served(t *testing.T, h handle, handler http.HandlerFunc) (first, second *ht
 	return first, second
 }
 
-// TestContentTypeIsReplayed: the one that net/http guesses, and none where the handler wants none.
+// TestContentTypeIsReplayed: the one that net/http detects, and none if the handler wants none.
 func TestContentTypeIsReplayed(t *testing.T) {
 	h := onPgx(t)
 	for name, set := range map[string]func(http.Header){
@@ -69,7 +70,7 @@ func TestContentTypeIsReplayed(t *testing.T) {
 	}
 }
 
-// TestSecretsAreNotStored: a token of the answer reaches the client once, and no table keeps it for a day.
+// TestSecretsAreNotStored: a token in the response reaches the client once, and no table stores it.
 func TestSecretsAreNotStored(t *testing.T) {
 	h := onPgx(t)
 	first, second := served(t, h, func(w http.ResponseWriter, _ *http.Request) {
@@ -88,7 +89,7 @@ func TestSecretsAreNotStored(t *testing.T) {
 	}
 }
 
-// TestWriteDeadline: a handler that takes longer than the server gives it may ask for more.
+// TestWriteDeadline: a handler that takes longer than the server's write timeout may extend it.
 func TestWriteDeadline(t *testing.T) {
 	h := onPgx(t)
 	served(t, h, func(w http.ResponseWriter, _ *http.Request) {
@@ -98,7 +99,7 @@ func TestWriteDeadline(t *testing.T) {
 	})
 }
 
-// TestTrailersAreNotAnnounced, as they are not sent: the length of the answer is known.
+// TestTrailersAreNotAnnounced, since they are not sent: the length of the response is known.
 func TestTrailersAreNotAnnounced(t *testing.T) {
 	h := onPgx(t)
 	first, second := served(t, h, func(w http.ResponseWriter, _ *http.Request) {

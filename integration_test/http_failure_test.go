@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/idempotency"
 )
 
-// TestHTTPFailures leave nothing behind, and the repetition is carried out.
+// TestHTTPFailures leave nothing behind, and a repeated request is carried out.
 func TestHTTPFailures(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -75,7 +75,7 @@ func TestHTTPFailures(t *testing.T) {
 		}
 		for name, test := range tests {
 			if fails = test.fails; h.name == "pgbouncer" && strings.HasPrefix(name, "its connection") {
-				continue // which closes the client's connection when it likes
+				continue // it closes the client's connection at an arbitrary time
 			}
 			got := askedOf(t, once, asking("k1", "one"))
 			assert.Equal(t, test.status, got.status, name)
@@ -94,7 +94,7 @@ func TestHTTPFailures(t *testing.T) {
 	})
 }
 
-// TestHTTPRefusals of the handler: its writes are undone, and its answer stays the same.
+// TestHTTPRefusals of the handler: its writes are rolled back, and its response stays the same.
 func TestHTTPRefusals(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -162,7 +162,7 @@ func TestHTTPUnknownCommit(t *testing.T) {
 	})
 }
 
-// TestHTTPClientGoesAway: a request that has begun is finished, and a repeated one gets the answer.
+// TestHTTPClientGoesAway: a request that has begun is finished, and a repeated one gets the response.
 func TestHTTPClientGoesAway(t *testing.T) {
 	h := onPgx(t)
 	o := newOrdering(t, h)
@@ -201,7 +201,8 @@ func TestHTTPClientGoesAway(t *testing.T) {
 	o.done(1)
 }
 
-// TestHTTPHandlerEndsItsTransaction: what it did may be done, so nobody does it again, and there is no answer to give.
+// TestHTTPHandlerEndsItsTransaction: its writes may be committed, so the request is not carried out again, and no
+// response can be given.
 func TestHTTPHandlerEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -236,8 +237,8 @@ func TestHTTPHandlerEndsItsTransaction(t *testing.T) {
 	})
 }
 
-// TestHTTPCommittedIsNotRepeated although a later statement met a serialization failure: without a key no row says
-// that it was done.
+// TestHTTPCommittedIsNotRepeated: an attempt that committed is not repeated although a later statement met a
+// serialization failure: without a key no row records the commit.
 func TestHTTPCommittedIsNotRepeated(t *testing.T) {
 	h := onPgx(t)
 	newOrdering(t, h)
@@ -251,7 +252,7 @@ func TestHTTPCommittedIsNotRepeated(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 }
 
-// TestHTTPRepeats an attempt that met a serialization failure, with a fresh request and a fresh answer.
+// TestHTTPRepeats an attempt that met a serialization failure, with a fresh request and response.
 func TestHTTPRepeats(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -313,7 +314,7 @@ func TestHTTPDatabaseAway(t *testing.T) {
 	assert.Equal(t, 503, askedOf(t, once, asking("k1", "one")).status)
 }
 
-// TestHTTPRollbackByOnBegin: without a call of the handler there is no answer, and a stored one is repeated.
+// TestHTTPRollbackByOnBegin: if the handler is not called, no response is stored; a stored one is replayed.
 func TestHTTPRollbackByOnBegin(t *testing.T) {
 	h := onPgx(t)
 	o := newOrdering(t, h)

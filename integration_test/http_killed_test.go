@@ -29,7 +29,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/idempotency"
 )
 
-// serveOrders serves on a port of its own, and writes its address as a line.
+// serveOrders serves on a free port and prints its address as a line.
 func serveOrders(settings []byte) error {
 	var url string
 	if err := json.Unmarshal(settings, &url); err != nil {
@@ -49,7 +49,7 @@ func serveOrders(settings []byte) error {
 	}
 	once, err := idempotency.New(db, idempotency.Config{
 		Tenant: func(*http.Request) (string, error) { return "", nil },
-		Wait:   100 * time.Millisecond, // so that some are answered with 409
+		Wait:   100 * time.Millisecond, // so that some get a 409
 	}, watermill.NewStdLogger(false, false))
 	if err != nil {
 		return err
@@ -69,7 +69,7 @@ func serveOrders(settings []byte) error {
 	return err
 }
 
-// orderServer books what it is sent: a row, an event, and an answer that is another one each time.
+// orderServer books orders: a row, an event, and a different response each time.
 type orderServer struct {
 	h   handle
 	pub *outbox.Publisher
@@ -87,13 +87,13 @@ func (s orderServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}
-	time.Sleep(rand.N(200 * time.Millisecond)) // where a kill finds it
+	time.Sleep(rand.N(200 * time.Millisecond)) // time for a kill
 	w.Header().Set("Location", "/orders/"+watermill.NewUUID())
 	w.WriteHeader(http.StatusCreated)
 	fmt.Fprintf(w, "%s is order %s\x00\xff", body, watermill.NewUUID())
 }
 
-// lateWriter answers some time after COMMIT, so that a kill finds it in between.
+// lateWriter responds some time after COMMIT, so that a kill can happen in between.
 type lateWriter struct{ http.ResponseWriter }
 
 func (w lateWriter) WriteHeader(status int) {
@@ -101,7 +101,7 @@ func (w lateWriter) WriteHeader(status int) {
 	w.ResponseWriter.WriteHeader(status)
 }
 
-// httpServer is a process that is killed and started again.
+// httpServer is a process that is killed and restarted.
 type httpServer struct {
 	mu   sync.Mutex
 	addr string // "" while it is down
@@ -128,7 +128,7 @@ func (s *httpServer) address() string {
 	return s.addr
 }
 
-// die kills it in the middle of what it does.
+// die kills it in the middle of its work.
 func (s *httpServer) die() {
 	s.mu.Lock()
 	kill := s.kill
@@ -145,14 +145,14 @@ type httpClients struct {
 	servers [2]*httpServer
 	client  http.Client
 
-	cut      atomic.Int64 // connections that broke behind the request
+	cut      atomic.Int64 // connections that broke after the request was sent
 	gone     atomic.Int64 // requests whose client did not wait
 	refused  atomic.Int64 // 409 and 503
 	replayed atomic.Int64 // answers that were stored
-	lost     atomic.Int64 // orders of which the first answer seen was a stored one: the first was lost
+	lost     atomic.Int64 // orders whose first response was lost: the first one seen was a replay
 }
 
-// ask sends a request to any server that is up, once.
+// ask sends a request once, to any server that is up.
 func (c *httpClients) ask(key string) (answered, bool) {
 	addr := c.servers[rand.N(len(c.servers))].address()
 	if addr == "" {
@@ -200,7 +200,7 @@ func (c *httpClients) ask(key string) (answered, bool) {
 	return a, true
 }
 
-// order repeats a request until it is answered, and then has it answered once more.
+// order repeats a request until it gets a response, and then once more.
 func (c *httpClients) order(key string) {
 	var first answered
 	for n := 0; n < 2 && c.t.Context().Err() == nil; {
@@ -221,15 +221,14 @@ func (c *httpClients) order(key string) {
 	}
 }
 
-// TestHTTPUnderKill: two servers are killed all the time, and their clients repeat each request until it is answered.
-// Each is carried out once, with one event, and all answers are the same. OUTBOX_LONG sends 10,000 requests.
+// TestHTTPUnderKill: two servers are killed continuously, and clients repeat each request until it gets a response.
+// Each is carried out once, with one event, and all responses are the same. OUTBOX_LONG sends 10,000 requests.
 func TestHTTPUnderKill(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
 	newEffects(t, h)
 	n := rounds(500, 10_000)
-	// On a connection that was used before, net/http itself repeats a request that has an idempotency key: then none
-	// would be cut.
+	// On a reused connection net/http itself repeats a request that has an idempotency key: then none would be cut.
 	c := &httpClients{t: t, client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	for i := range c.servers {
 		c.servers[i] = &httpServer{}

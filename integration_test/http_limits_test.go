@@ -43,7 +43,7 @@ func TestHTTPLimits(t *testing.T) {
 	o.done(0)
 	assert.Equal(t, 201, askedOf(t, once, asking("k1", strings.Repeat("x", 10))).status)
 
-	// Answers: before COMMIT, so that nothing is done that cannot be answered again.
+	// Responses are checked before COMMIT, so nothing is committed whose response cannot be replayed.
 	for name, answer := range map[string]func(w http.ResponseWriter){
 		"body": func(w http.ResponseWriter) { _, _ = w.Write(make([]byte, 2000)) },
 		"in pieces": func(w http.ResponseWriter) {
@@ -101,7 +101,7 @@ func TestHTTPStreams(t *testing.T) {
 	assert.Zero(t, keys(t, h))
 }
 
-// TestHTTPStatusWithoutBody is answered again as it was.
+// TestHTTPStatusWithoutBody is replayed unchanged.
 func TestHTTPStatusWithoutBody(t *testing.T) {
 	h := onPgx(t)
 	once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -127,7 +127,7 @@ func TestHTTPStatusWithoutBody(t *testing.T) {
 	assert.Equal(t, 2, keys(t, h))
 }
 
-// TestHTTPBodyReadBefore: the fingerprint would say nothing, so a program that is wired like that is refused.
+// TestHTTPBodyReadBefore: the fingerprint would be meaningless, so the request is refused.
 func TestHTTPBodyReadBefore(t *testing.T) {
 	h := onPgx(t)
 	log := newLogCapture(t)
@@ -148,7 +148,7 @@ func TestHTTPBodyReadBefore(t *testing.T) {
 	assert.Equal(t, 2, log.count("the body was read before"))
 }
 
-// TestHTTPFormFiles are deleted with the attempt that they were parsed in.
+// TestHTTPFormFiles are deleted with the attempt that parsed them.
 func TestHTTPFormFiles(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	t.Setenv("TMPDIR", t.TempDir())
@@ -173,7 +173,7 @@ func TestHTTPFormFiles(t *testing.T) {
 	assert.Empty(t, files)
 }
 
-// TestHTTPTimeout: a handler that outlives it is rolled back.
+// TestHTTPTimeout: a handler that exceeds it is rolled back.
 func TestHTTPTimeout(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -220,7 +220,7 @@ func TestHTTPConfig(t *testing.T) {
 	_, err := idempotency.New(nil, idempotency.Config{Tenant: tenant}, nil)
 	assert.ErrorIs(t, err, outbox.ErrNoDB)
 
-	// Without the middleware an error of a HandlerFunc is answered.
+	// Without the middleware, an error of a HandlerFunc is written as a response.
 	r := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/", nil)
 	got := askedOf(t, idempotency.HandlerFunc(func(http.ResponseWriter, *http.Request) error {
 		return fmt.Errorf("secret")
@@ -229,10 +229,10 @@ func TestHTTPConfig(t *testing.T) {
 	assert.NotContains(t, got.body, "secret")
 }
 
-// heldHandler is a handler that waits until it may go on.
+// heldHandler is a handler that waits for permission to continue.
 type heldHandler struct {
-	entered chan struct{} // one for each call
-	release chan int      // with which status: 0 = that of the handler within
+	entered chan struct{} // a value for each call
+	release chan int      // status to respond with: 0 = call the inner handler
 	within  http.Handler
 }
 
@@ -249,8 +249,8 @@ func (b *heldHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b.within.ServeHTTP(w, r)
 }
 
-// TestHTTPTwins: of two requests at once one is carried out. The other one waits, in its process or in the database,
-// and gets the same.
+// TestHTTPTwins: one of two concurrent requests is carried out. The other one waits, in its process or in the database,
+// and gets the same response.
 func TestHTTPTwins(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -274,7 +274,7 @@ func TestHTTPTwins(t *testing.T) {
 	})
 }
 
-// TestHTTPTwinOfAFailure carries the request out itself.
+// TestHTTPTwinOfAFailure is carried out itself.
 func TestHTTPTwinOfAFailure(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -296,7 +296,7 @@ func TestHTTPTwinOfAFailure(t *testing.T) {
 	})
 }
 
-// TestHTTPConflict: a request that has waited long enough gets a Retry-After, and has changed nothing for the handler.
+// TestHTTPConflict: a request that has waited long enough gets a Retry-After and does not affect the handler.
 func TestHTTPConflict(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -333,8 +333,8 @@ func TestHTTPConflict(t *testing.T) {
 	})
 }
 
-// TestHTTPWaitersKeepNoConnections: a client with many repetitions of a slow request has one connection for the
-// request, and another one at most in each other process.
+// TestHTTPWaitersKeepNoConnections: a client that repeats a slow request many times uses one connection for the request
+// and at most one more in each other process.
 func TestHTTPWaitersKeepNoConnections(t *testing.T) {
 	t.Parallel()
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 3 })
@@ -349,7 +349,7 @@ func TestHTTPWaitersKeepNoConnections(t *testing.T) {
 	}
 	eventually(t, func() bool { return waiters(t, h) == 1 }, "one waits")
 	free := onceAround(t, h, cfg, o)
-	const others = 5 // while they are served, all repetitions have come
+	const others = 5 // while these are served, all repetitions have arrived
 	for i := range others {
 		assert.Equal(t, 201, askedOf(t, free, asking("other"+itoa(i), "two")).status, "no connection is left")
 	}
@@ -361,7 +361,7 @@ func TestHTTPWaitersKeepNoConnections(t *testing.T) {
 	o.done(1 + others)
 }
 
-// TestHTTPIsolation: where the database would not show a twin what the first one has committed, its attempt is
+// TestHTTPIsolation: at isolation levels where a second request cannot see the first one's commit, its attempt is
 // repeated.
 func TestHTTPIsolation(t *testing.T) {
 	t.Parallel()

@@ -43,7 +43,7 @@ func TestHTTPOnce(t *testing.T) {
 
 		assert.Equal(t, 201, askedOf(t, once, asking("k2", "one")).status)
 		o.done(2)
-		for range 2 { // without a key: in a transaction, each time
+		for range 2 { // without a key: in a transaction each time
 			assert.False(t, askedOf(t, once, asking("", "one")).replayed())
 		}
 		o.done(4)
@@ -51,7 +51,7 @@ func TestHTTPOnce(t *testing.T) {
 	})
 }
 
-// TestHTTPIdentity: a request is known by tenant, method, route and key.
+// TestHTTPIdentity: a request is identified by tenant, method, route and key.
 func TestHTTPIdentity(t *testing.T) {
 	h := onPgx(t)
 	o := newOrdering(t, h)
@@ -86,7 +86,7 @@ func TestHTTPIdentity(t *testing.T) {
 	o.done(len(others))
 }
 
-// TestHTTPOtherRequest: a key that was used for another request is refused, before any answer is given again.
+// TestHTTPOtherRequest: a key that was used for another request is refused before any response is replayed.
 func TestHTTPOtherRequest(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -153,7 +153,8 @@ func TestHTTPKeys(t *testing.T) {
 	assert.Contains(t, column[string](t, h, "select key from outbox_idempotency"), `a "quoted" \ one`)
 }
 
-// TestHTTPOrder: authorization outside is asked before each replay, and compression outside compresses each.
+// TestHTTPOrder: authorization outside the middleware runs before each replay, and compression outside it compresses
+// each.
 func TestHTTPOrder(t *testing.T) {
 	h := onPgx(t)
 	o := newOrdering(t, h)
@@ -213,7 +214,8 @@ func (g gzipped) WriteHeader(status int) {
 }
 func (g gzipped) Write(p []byte) (int, error) { return g.z.Write(p) }
 
-// TestHTTPHeaders: headers about a moment are not stored, and headers of middlewares outside stay theirs.
+// TestHTTPHeaders: headers that are only valid for the moment are not stored, and headers of outer middlewares are left
+// to them.
 func TestHTTPHeaders(t *testing.T) {
 	h := onPgx(t)
 	drop := []string{
@@ -246,7 +248,7 @@ func TestHTTPHeaders(t *testing.T) {
 	first := askedOf(t, outer, asking("k", ""))
 	again := askedOf(t, outer, asking("k", ""))
 	for _, name := range drop {
-		assert.Equal(t, name == "Trailer", first.header[name] == nil, name) // of trailers none is sent
+		assert.Equal(t, name == "Trailer", first.header[name] == nil, name) // trailers are not sent
 		assert.Empty(t, again.header[name], name)
 	}
 	for _, a := range []answered{first, again} {
@@ -260,7 +262,7 @@ func TestHTTPHeaders(t *testing.T) {
 	assert.Empty(t, first.header.Get("X-Taken"))
 }
 
-// TestHTTPExpiry: note and answer go together, whether or not anybody has deleted them.
+// TestHTTPExpiry: key and response expire together, even if nobody has deleted them.
 func TestHTTPExpiry(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -270,7 +272,7 @@ func TestHTTPExpiry(t *testing.T) {
 		h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '59 minutes'")
 		askedOf(t, once, asking("k1", "one")).same(t, first)
 		h.exec(t, "update outbox_idempotency set expires_at = expires_at - interval '2 minutes'")
-		second := askedOf(t, once, asking("k1", "another")) // the key is free, for another body as well
+		second := askedOf(t, once, asking("k1", "another")) // the key is free, even for another body
 		assert.False(t, second.replayed())
 		assert.Equal(t, "order 2\x00\xff", second.body)
 		askedOf(t, once, asking("k1", "another")).same(t, second)
@@ -281,8 +283,8 @@ func TestHTTPExpiry(t *testing.T) {
 	})
 }
 
-// TestHTTPRepetitionWaitsForTheStandby that the first request's COMMIT waits for: what looks stored may still be lost
-// with this server, so its answer is not given yet.
+// TestHTTPRepetitionWaitsForTheStandby that the first request's COMMIT waits for: a visible row may still be lost with
+// this server, so its response is not replayed yet.
 func TestHTTPRepetitionWaitsForTheStandby(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -302,7 +304,7 @@ func TestHTTPRepetitionWaitsForTheStandby(t *testing.T) {
 	o.done(1)
 }
 
-// agedKeys makes requests that have expired, and as many that have not.
+// agedKeys stores as many expired requests as valid ones.
 func agedKeys(t testing.TB, h handle, each int) {
 	h.exec(t, `insert into outbox_idempotency (tenant, method, route, key, fingerprint, expires_at, status)
 		select '', 'POST', '/', kind || n, '', at, 200 from generate_series(1, $1) n,
@@ -316,7 +318,7 @@ func keyKinds(t testing.TB, h handle) []string {
 func TestCleaningKeys(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
-		agedKeys(t, h, clean.Batch+10) // in several statements
+		agedKeys(t, h, clean.Batch+10) // more than one statement deletes
 		db := (*core.DB)(h.db)
 		n, err := clean.Keys(t.Context(), db, time.Now().Add(-time.Hour).Format(time.RFC3339), patience)
 		require.NoError(t, err)
@@ -343,7 +345,7 @@ func TestForwarderCleansKeys(t *testing.T) {
 	assert.Equal(t, []string{"new"}, keyKinds(t, h))
 }
 
-// TestAdminCleansKeys in a job where no forwarder does, and writes it into the audit log.
+// TestAdminCleansKeys in a job, where no forwarder does, and records it in the audit log.
 func TestAdminCleansKeys(t *testing.T) {
 	h := onPgx(t)
 	agedKeys(t, h, 7)
@@ -368,7 +370,7 @@ func TestAdminCleansKeys(t *testing.T) {
 	assert.Empty(t, s.Topics)
 }
 
-// TestHTTPRoles: a writer carries requests out and gives answers again, and only it reads them.
+// TestHTTPRoles: a writer carries out requests and replays responses, and no other role reads them.
 func TestHTTPRoles(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// claims with a request that differs from a good one.
+// claimWith claims with a modified valid request.
 func (x ibx) claimWith(t testing.TB, change func(c *queue.Claim)) ([]queue.Message, error) {
 	t.Helper()
 	c := queue.Claim{Owner: x.owner, LeaseTTL: time.Minute, Limit: 10, Topics: []string{x.name}}
@@ -140,7 +140,7 @@ var ibxClaiming = []requirement{
 	}},
 }
 
-// othersKeepOut shows that a call with another owner, or for what there is not, changes nothing.
+// othersKeepOut asserts that a call with another owner, or for nonexistent messages, changes nothing.
 func (x ibx) othersKeepOut(t *testing.T, call func(owner queue.Owner, ids ...queue.ID) (int, error)) {
 	t.Helper()
 	x.has(t, "a")
@@ -151,7 +151,7 @@ func (x ibx) othersKeepOut(t *testing.T, call func(owner queue.Owner, ids ...que
 	settles(t, 0)(call(x.owner, x.id("a")))
 }
 
-// takesNone shows that a call without ids does nothing, and with one twice does it once.
+// takesNone asserts that a call without ids does nothing, and that a repeated id counts once.
 func (x ibx) takesNone(t *testing.T, call func(owner queue.Owner, ids ...queue.ID) (int, error)) {
 	t.Helper()
 	settles(t, 0)(call(x.owner))

@@ -52,7 +52,7 @@ run over pgx, and as ` + "`TestIBXOverDatabaseSQL`" + ` over database/sql. The o
 that is named.
 `
 
-// ibxElsewhere is about what has no number in the specification.
+// ibxElsewhere covers the parts of the specification without numbers.
 const ibxElsewhere = `
 ## The sections without numbers
 

@@ -52,7 +52,7 @@ var ibxConcurrency = []requirement{
 			"Fail and Release, which look once more for rows " +
 			"that a renewal has moved: what one of them changed is changed, whatever becomes of the next.",
 		test: func(t *testing.T, x ibx) {
-			all := make([]queue.Item, 1001) // two statements
+			all := make([]queue.Item, 1001) // more than one statement inserts
 			for i := range all {
 				all[i] = x.item(string(rune(i + 0x4e00)))
 				all[i].Payload = nil
@@ -253,7 +253,7 @@ var ibxLimits = []requirement{
 	}},
 }
 
-// claimDue claims what has been stored twice, which gives it a due time.
+// claimDue claims messages that were stored twice, which gives them a due time.
 func (x ibx) claimDue(t testing.TB) (msgs []queue.Message) {
 	t.Helper()
 	eventually(t, func() bool { msgs = append(msgs, x.claim(t, x.owner, 10)...); return len(msgs) > 0 }, "it is claimed")

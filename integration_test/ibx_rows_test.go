@@ -12,13 +12,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// now is the clock of the database.
+// now returns the database's time.
 func (h handle) now(t testing.TB) time.Time {
 	t.Helper()
 	return value[time.Time](t, h, "select clock_timestamp()")
 }
 
-// exists says whether there is a row of a message.
+// exists reports whether a message has a row.
 func (x ibx) exists(t testing.TB, id string) bool {
 	t.Helper()
 	return x.count(t, "select count(*) from inbox_queue where source = $1 and message_id = $2", x.name, id) == 1
@@ -39,7 +39,7 @@ type ibxRow struct {
 	LockedUntil                               time.Time
 }
 
-// row is what is stored of a message, with what the Store does not tell.
+// row returns the row of a message, including columns that the Store does not expose.
 func (x ibx) row(t testing.TB, id string) ibxRow {
 	t.Helper()
 	q := ibxRow{Source: x.name, MessageID: id}
@@ -61,7 +61,7 @@ func (x ibx) row(t testing.TB, id string) ibxRow {
 	return q
 }
 
-// change changes the topic, the state, the counts and the times of a row behind the Store's back.
+// change updates the topic, state, counts and times of a row, bypassing the Store.
 func (x ibx) change(t testing.TB, id string, change func(q *ibxRow)) {
 	t.Helper()
 	q := x.row(t, id)
@@ -72,7 +72,7 @@ func (x ibx) change(t testing.TB, id string, change func(q *ibxRow)) {
 		time(q.DoneAt), time(q.LockedUntil))
 }
 
-// nobodys says that nobody has a message.
+// nobodys asserts that a message has no owner.
 func (x ibx) nobodys(t testing.TB, id string) {
 	t.Helper()
 	q := x.row(t, id)

@@ -23,8 +23,8 @@ func (x ibx) fail(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, e
 	}
 }
 
-// waits says how many seconds a message waits for after what is done to it: no fewer than least and no more than most,
-// as the database's clock went on meanwhile.
+// waits returns bounds in seconds for how long a message waits after do; they differ by the time that do took on the
+// database's clock.
 func (x ibx) waits(t testing.TB, id string, do func()) (least, most float64) {
 	t.Helper()
 	before := x.now(t)
@@ -33,7 +33,7 @@ func (x ibx) waits(t testing.TB, id string, do func()) (least, most float64) {
 	return due.Sub(x.now(t)).Seconds(), due.Sub(before).Seconds()
 }
 
-// reap reaps what has a lease that is over.
+// reap reaps expired leases.
 func (x ibx) reap(t testing.TB) {
 	t.Helper()
 	_, err := x.store.ReapExpired(t.Context())

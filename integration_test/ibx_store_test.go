@@ -13,7 +13,7 @@ import (
 
 const noExceptions = "Go returns errors: ErrInvalid, which says what is wrong."
 
-// processed asks for a message.
+// processed calls AlreadyProcessed for a message.
 func (x ibx) processed(t testing.TB, id string, hash []byte) bool {
 	t.Helper()
 	done, err := x.store.AlreadyProcessed(t.Context(), x.id(id), hash)
@@ -21,7 +21,7 @@ func (x ibx) processed(t testing.TB, id string, hash []byte) bool {
 	return done
 }
 
-// refusesID calls something with IDs that cannot be one.
+// refusesID calls a function with invalid IDs.
 func refusesID(t testing.TB, why string, id queue.ID, call func(id queue.ID) error) {
 	t.Helper()
 	invalid(t, call(id), why)
@@ -148,7 +148,7 @@ func (x ibx) see(t testing.TB) func(id queue.ID) error {
 	}
 }
 
-// refusesItem changes an item that is all right and says why it is not any more.
+// refusesItem asserts that a changed item is refused, and why.
 func refusesItem(t testing.TB, x ibx, why string, change func(*queue.Item)) {
 	t.Helper()
 	bad := x.item("bad")
@@ -311,7 +311,7 @@ var ibxEnqueuing = []requirement{
 		}},
 }
 
-// claimOne claims what there is and says for whom.
+// claimOne claims the stored message and returns its owner.
 func (x ibx) claimOne(t testing.TB) queue.Owner {
 	t.Helper()
 	x.due(t, "a")

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestIBX shows the requirements of the queue's specification, one by one and by their numbers, over pgx and
-// database/sql. Those of a section are in a file of its own, ibx_*_test.go; ibx.md is written from them by make ibx.
+// TestIBX tests the requirements of the queue's specification one by one, by their numbers, with pgx and database/sql.
+// Each section has a file, ibx_*_test.go; make ibx generates ibx.md from them.
 
 // verdict is the outcome of a requirement.
 type verdict string
@@ -27,17 +27,17 @@ const (
 	held          verdict = "held"
 	inOtherWords  verdict = "in other words"
 	notApplicable verdict = "not applicable"
-	missing       verdict = "missing" // what it is about is not built yet
+	missing       verdict = "missing" // its subject is not built yet
 )
 
-// requirement is one of the specification's, and what shows that it is held.
+// requirement is one of the specification's, with the test that shows it.
 type requirement struct {
 	number  int
 	text    string
 	verdict verdict
-	why     string                    // in other words, or not applicable: why
-	test    func(t *testing.T, x ibx) // or
-	shownBy string                    // another test of this package
+	why     string                    // for inOtherWords and notApplicable: why
+	test    func(t *testing.T, x ibx) // either this
+	shownBy string                    // or another test of this package
 }
 
 type ibxSection struct {
@@ -45,7 +45,7 @@ type ibxSection struct {
 	requirements []requirement
 }
 
-// ibxSections are in the order of the specification.
+// ibxSections is in the order of the specification.
 var ibxSections = []ibxSection{
 	{"6.1 Deduplication and state tracking", ibxDeduplication},
 	{"6.2 Enqueuing", ibxEnqueuing},
@@ -65,8 +65,7 @@ var ibxSections = []ibxSection{
 	{"7 Configuration and limits", ibxLimits},
 }
 
-// ibx is what a requirement is shown with: a store over a database that all of them share, and a topic and a source of
-// its own.
+// ibx is the fixture of a requirement: a store in a database shared by all of them, and its own topic and source.
 type ibx struct {
 	handle
 	store *queue.Store
@@ -100,7 +99,7 @@ func testIBX(t *testing.T, h handle) {
 	}
 }
 
-// with is another store on the same table.
+// with returns another store on the same table.
 func (x ibx) with(t testing.TB, cfg queue.StoreConfig) *queue.Store {
 	t.Helper()
 	store, err := queue.NewStore(x.db, cfg, x.logs)
@@ -108,7 +107,7 @@ func (x ibx) with(t testing.TB, cfg queue.StoreConfig) *queue.Store {
 	return store
 }
 
-// patient is another store on the same table, whose messages wait for an hour after a failure.
+// patient returns another store on the same table whose messages wait for an hour after a failure.
 func (x ibx) patient(t testing.TB) *queue.Store {
 	t.Helper()
 	return x.with(t, queue.StoreConfig{Backoff: outbox.Backoff{Func: func(int) time.Duration { return time.Hour }}})
@@ -128,7 +127,7 @@ func (x ibx) put(t testing.TB, items ...queue.Item) []queue.EnqueueResult {
 	return stored
 }
 
-// claim takes messages of the requirement's own topic.
+// claim claims messages of the requirement's own topic.
 func (x ibx) claim(t testing.TB, owner queue.Owner, limit int) []queue.Message {
 	t.Helper()
 	msgs, err := x.store.Claim(t.Context(), queue.Claim{
@@ -158,19 +157,19 @@ func (x ibx) column(t testing.TB, id, expression string) string {
 		")::text, '') from inbox_queue where source = $1 and message_id = $2", x.name, id)
 }
 
-// lapse has the lease of a message run out.
+// lapse expires the lease of a message.
 func (x ibx) lapse(t testing.TB, id string) {
 	t.Helper()
 	x.change(t, id, func(q *ibxRow) { q.LockedUntil = x.now(t).Add(-time.Second) })
 }
 
-// due ends the wait of a message.
+// due makes a waiting message due.
 func (x ibx) due(t testing.TB, id string) {
 	t.Helper()
 	x.change(t, id, func(q *ibxRow) { q.DueAt = x.now(t) })
 }
 
-// settles says how many messages a call changed.
+// settles asserts how many messages a call changed.
 func settles(t testing.TB, want int) func(n int, err error) {
 	return func(n int, err error) {
 		t.Helper()
@@ -179,7 +178,7 @@ func settles(t testing.TB, want int) func(n int, err error) {
 	}
 }
 
-// invalid says that a call was refused, and why.
+// invalid asserts that a call was refused, and why.
 func invalid(t testing.TB, err error, why string) {
 	t.Helper()
 	require.ErrorIs(t, err, queue.ErrInvalid)
@@ -225,7 +224,7 @@ func (l *lineLoggerWith) Debug(msg string, f watermill.LogFields) {
 	l.line("DEBUG", msg, nil, l.fields.Add(f))
 }
 
-// has says whether a line begins with a level and holds some parts.
+// has reports whether a line begins with a level and contains some parts.
 func (l *lineLogger) has(level string, parts ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -241,14 +240,14 @@ func (l *lineLogger) has(level string, parts ...string) bool {
 	return false
 }
 
-// TestIBXDocument fails if ibx.md is older than the requirements, if one of the 130 is missing, or one
-// is held that nothing shows.
+// TestIBXDocument fails if ibx.md is out of date, if one of the 130 requirements is missing, or if one is listed as
+// held without a test.
 func TestIBXDocument(t *testing.T) {
 	t.Parallel()
 	next := 1
 	for _, section := range ibxSections {
 		for _, r := range section.requirements {
-			if r.number > next && next < 118 { // section 7 has numbers of its own order
+			if r.number > next && next < 118 { // section 7 is not numbered consecutively
 				t.Errorf("IBX-%03d is missing", next)
 			}
 			next = r.number + 1

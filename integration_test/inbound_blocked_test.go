@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
-// TestInboundFailingKeyBlocksNothingElse: more keys fail than there are places, and all others are handled meanwhile.
-// Then those are, in order.
+// TestInboundFailingKeyBlocksNothingElse: more keys fail than there are slots, and all others are handled meanwhile.
+// Then the failing ones are handled, in order.
 func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
 	onEachBroker(t, 1, func(t *testing.T, w *inboundWorld) {
 		w.send(2000, 100)
@@ -49,7 +49,7 @@ func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
 	})
 }
 
-// seenPartitions remembers what an observer is told.
+// seenPartitions remembers the partition states that an observer received.
 type seenPartitions struct {
 	mu  sync.Mutex
 	all []observe.PartitionState
@@ -61,7 +61,7 @@ func (s *seenPartitions) PartitionState(_ context.Context, state observe.Partiti
 	s.all = append(s.all, state)
 }
 
-// last is what it was told last.
+// last returns the latest state.
 func (s *seenPartitions) last() (state observe.PartitionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *seenPartitions) last() (state observe.PartitionState) {
 	return state
 }
 
-// any says whether it was told of one such state.
+// any reports whether one of the states satisfies is.
 func (s *seenPartitions) any(is func(observe.PartitionState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,16 +83,16 @@ func (s *seenPartitions) any(is func(observe.PartitionState) bool) bool {
 	return false
 }
 
-// TestBlockedPartitionIsFound: when MaxAhead messages are read beyond one that keeps failing, its partition pauses.
-// Observers, an error line, Doctor, the command and the page say which, for how long, and how much waits behind it;
-// until it is handled.
+// TestBlockedPartitionIsFound: when MaxAhead messages have been read beyond one that keeps failing, its partition
+// pauses. Until that one is handled, observers, an error line, Doctor, outboxctl and the page show which partition is
+// paused, for how long, and how many messages wait behind it.
 func TestBlockedPartitionIsFound(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	w := newInboundWorld(t, 1)
 	startForwarder(t, w.h, quickConfig())
-	startForwarder(t, w.h, quickConfig()) // both tell of it
-	w.send(1, 1)                          // the head
+	startForwarder(t, w.h, quickConfig()) // both report it
+	w.send(1, 1)                          // the blocking message
 	w.send(2000, 1000)
 	var mended atomic.Bool
 	observer, err := prom.NewObserver(prom.ObserverConfig{})

@@ -16,14 +16,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// committed is the offset of the group in partition 0; -1 = none.
+// committed returns the group's offset of partition 0; -1 = none.
 func (w *inboundWorld) committed() int64 {
 	offsets, err := w.clusterAdmin().ListConsumerGroupOffsets(w.group, map[string][]int32{w.topic: {0}})
 	require.NoError(w.t, err)
 	return offsets.GetBlock(w.topic, 0).Offset
 }
 
-// TestInboundCloseCommitsEveryAck: messages acked before the end of Close are not delivered again, whoever commits.
+// TestInboundCloseCommitsEveryAck: messages acked before the end of Close are not delivered again, whoever commits
+// them.
 func TestInboundCloseCommitsEveryAck(t *testing.T) {
 	t.Parallel()
 	for name, manual := range map[string]bool{"sarama commits": false, "we commit": true} {
@@ -45,15 +46,15 @@ func TestInboundCloseCommitsEveryAck(t *testing.T) {
 			w.await(w.settled)
 			again.close()
 			w.verify()
-			// One that is behind another of its key may be committed late; what is above the watermark is delivered again and
-			// skipped.
+			// A message behind another of its key may be committed late; those above the watermark are delivered again
+			// and skipped.
 			assert.EqualValues(t, w.settled-done, again.calls.Load(), "handlers that were called for a message twice")
 			assert.EqualValues(t, w.settled, w.committed())
 		})
 	}
 }
 
-// TestInboundBrokerRestart: the broker goes away and comes back.
+// TestInboundBrokerRestart: the broker goes down and returns.
 func TestInboundBrokerRestart(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -62,7 +63,7 @@ func TestInboundBrokerRestart(t *testing.T) {
 		w.serve(w.config(), work)
 		w.await(w.settled / 4)
 		require.NoError(t, leave())
-		time.Sleep(time.Second) // for which it is away
+		time.Sleep(time.Second) // time of its absence
 		require.NoError(t, restart(t.Context()))
 		w.await(w.settled)
 		w.verify()
@@ -84,8 +85,8 @@ func TestInboundBrokerRestart(t *testing.T) {
 	})
 }
 
-// TestInboundSlowHandlersAtRevoke: handlers that do not end within RevokeTimeout are given up; their messages are
-// delivered to the new owner, and applied once all the same.
+// TestInboundSlowHandlersAtRevoke: handlers that do not end within RevokeTimeout are abandoned; their messages are
+// delivered to the new owner, and still applied once.
 func TestInboundSlowHandlersAtRevoke(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -111,8 +112,8 @@ func TestInboundSlowHandlersAtRevoke(t *testing.T) {
 	w.verify()
 }
 
-// TestTransactionMarkersAreNoLag: the markers of transactions, and what was aborted, take offsets that no message has.
-// What was aborted is not handled, and the group passes both: its lag reaches zero, and its committed offset the end.
+// TestTransactionMarkersAreNoLag: transaction markers and aborted records occupy offsets without messages. Aborted
+// records are not handled, and the group passes both: its lag reaches zero, and its committed offset the end.
 func TestTransactionMarkersAreNoLag(t *testing.T) {
 	t.Parallel()
 	w := newInboundWorld(t, 1)
@@ -125,7 +126,7 @@ func TestTransactionMarkersAreNoLag(t *testing.T) {
 	defer producer.Close()
 	for i := range 12 {
 		require.NoError(t, producer.BeginTxn())
-		abort := i%4 == 3 || i >= 10 // the partition ends with aborted ones
+		abort := i%4 == 3 || i >= 10 // aborted transactions end the partition
 		for k := range 3 {
 			key := "key-" + itoa(k)
 			_, _, err := producer.SendMessage(w.record(numberedMessage{key, w.sent[key] + 1}))
@@ -157,7 +158,7 @@ func TestTransactionMarkersAreNoLag(t *testing.T) {
 	require.Equal(t, end, w.committed())
 }
 
-// clusterAdmin is an operator of the broker.
+// clusterAdmin returns an operator's client of the broker.
 func (w *inboundWorld) clusterAdmin() sarama.ClusterAdmin {
 	w.t.Helper()
 	cfg := sarama.NewConfig()
@@ -168,7 +169,7 @@ func (w *inboundWorld) clusterAdmin() sarama.ClusterAdmin {
 	return asks
 }
 
-// TestInboundTopicIsMadeAnew: an operator deletes the topic of a subscription, and creates it again.
+// TestInboundTopicIsMadeAnew: an operator deletes the topic of a subscription and recreates it.
 func TestInboundTopicIsMadeAnew(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -191,7 +192,7 @@ func TestInboundTopicIsMadeAnew(t *testing.T) {
 	w.verify()
 }
 
-// TestInboundMessagesAreDeleted that a key which fails has kept from being committed, or read.
+// TestInboundMessagesAreDeleted: the broker deletes messages that were not committed or read because a key is failing.
 func TestInboundMessagesAreDeleted(t *testing.T) {
 	extended(t)
 	t.Parallel()

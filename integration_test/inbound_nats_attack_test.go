@@ -20,7 +20,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// TestJetStreamHeadersOfProducers: a producer may set the headers in which the server speaks. They are data.
+// TestJetStreamHeadersOfProducers: a producer may set headers that the server uses for status replies. They are data.
 func TestJetStreamHeadersOfProducers(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -60,7 +60,7 @@ func TestJetStreamHeadersOfProducers(t *testing.T) {
 	assert.Zero(t, w.consumer().NumAckPending)
 }
 
-// sendMalformed publishes a message whose headers no client can read, which the server stores.
+// sendMalformed publishes a message whose headers no client can parse, but which the server stores.
 func sendMalformed(t *testing.T, url, subject, data string) {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "nats://"))
@@ -76,7 +76,7 @@ func sendMalformed(t *testing.T, url, subject, data string) {
 	require.Equal(t, "PONG", lines.Text())
 }
 
-// TestJetStreamConsumerIsMoved: an operator deletes the consumer, which is made again and reads the stream from its
+// TestJetStreamConsumerIsMoved: an operator deletes the consumer, which is recreated and reads the stream from its
 // beginning, or moves it back while it is read. The inbox skips copies.
 func TestJetStreamConsumerIsMoved(t *testing.T) {
 	extended(t)
@@ -102,7 +102,7 @@ func TestJetStreamConsumerIsMoved(t *testing.T) {
 	}
 }
 
-// newJetStream is the newer of the two interfaces, which knows of pins and resets.
+// newJetStream returns the newer of the two client interfaces, which supports pinning and resets.
 func (w *jetStreamWorld) newJetStream() jetstream.JetStream {
 	conn, err := natsgo.Connect(w.url)
 	require.NoError(w.t, err)
@@ -112,7 +112,7 @@ func (w *jetStreamWorld) newJetStream() jetstream.JetStream {
 	return js
 }
 
-// TestJetStreamStreamIsPurged: what is with handlers ends well, and what is sent afterwards is handled.
+// TestJetStreamStreamIsPurged: messages in handlers finish normally, and those sent afterwards are handled.
 func TestJetStreamStreamIsPurged(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -150,8 +150,8 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 	}
 }
 
-// TestJetStreamForeignConfiguration: who changes the consumer so that it would lose messages stops it, loudly, and it
-// goes on when that is put right.
+// TestJetStreamForeignConfiguration: a change to the consumer that would lose messages stops reading with an error, and
+// reverting it resumes reading.
 func TestJetStreamForeignConfiguration(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -177,7 +177,7 @@ func TestJetStreamForeignConfiguration(t *testing.T) {
 	_, err = other.Subscribe(t.Context(), w.topic)
 	require.NoError(t, err)
 	assert.ErrorContains(t, within(t, "an error line", refused), "it has MaxDeliver or BackOff")
-	eventually(t, func() bool { // the owner lets go
+	eventually(t, func() bool { // the owner stops reading
 		return w.consumer().NumWaiting == 0
 	}, "nobody pulls")
 	w.send(100, 20)
@@ -188,7 +188,7 @@ func TestJetStreamForeignConfiguration(t *testing.T) {
 	w.verify()
 }
 
-// errorLines sends the error of each line.
+// errorLines sends the error of each log line.
 type errorLines struct {
 	watermill.NopLogger
 	to chan error
@@ -202,7 +202,7 @@ func (l *errorLines) Error(_ string, err error, _ watermill.LogFields) {
 }
 func (l *errorLines) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
-// TestJetStreamHandlerOutlivesAckWait: JetStream is told that it is at work, so the message is not delivered again.
+// TestJetStreamHandlerOutlivesAckWait: JetStream gets progress acks, so the message is not delivered again.
 func TestJetStreamHandlerOutlivesAckWait(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -213,7 +213,7 @@ func TestJetStreamHandlerOutlivesAckWait(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 3*c.AckWait)
 	t.Cleanup(cancel)
 	s := w.serve(c, func(*message.Message, string) error {
-		<-ctx.Done() // three times AckWait for the first ones
+		<-ctx.Done() // for the first ones: three times AckWait
 		return work(nil, "")
 	})
 	w.await(w.settled)

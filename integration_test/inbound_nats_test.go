@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// TestJetStreamClose: what was acked before the end of Close is not delivered again, and the rest is handed back at
-// once: AckWait is longer than this test waits.
+// TestJetStreamClose: messages acked before the end of Close are not delivered again, and the rest is nacked
+// immediately: AckWait is longer than this test waits.
 func TestJetStreamClose(t *testing.T) {
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
@@ -43,8 +43,7 @@ func TestJetStreamClose(t *testing.T) {
 	assert.Equal(t, [2]int{0, 0}, [2]int{info.NumAckPending, int(info.NumPending)}, "messages that JetStream waits for")
 }
 
-// TestInboundBounds: no more is read than MaxAhead messages, or about MaxBytes, and what was fetched already, and then
-// it goes on.
+// TestInboundBounds: reading stops at MaxAhead messages, or at about MaxBytes plus fetched messages, and resumes.
 func TestInboundBounds(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -57,7 +56,7 @@ func TestInboundBounds(t *testing.T) {
 	}{
 		"Kafka, messages":     {false, ahead, 2000, observe.PausedByHandlers},
 		"JetStream, messages": {true, ahead, 100, observe.PausedByHandlers},
-		"JetStream, bytes": { // and two pulls
+		"JetStream, bytes": { // plus two pulls
 			true, func(c *inboundConfig) { c.MaxBytes = 20_000 }, 600, observe.PausedByBytes,
 		},
 	} {
@@ -99,7 +98,7 @@ func TestInboundBounds(t *testing.T) {
 	}
 }
 
-// alter changes the settings of the only consumer of the stream.
+// alter changes the settings of the stream's only consumer.
 func (w *jetStreamWorld) alter(change func(*jetstream.ConsumerConfig)) {
 	w.t.Helper()
 	conn, err := natsgo.Connect(w.url)
@@ -115,8 +114,8 @@ func (w *jetStreamWorld) alter(change func(*jetstream.ConsumerConfig)) {
 	require.NoError(w.t, err)
 }
 
-// TestJetStreamPullLimits: a consumer that lets a pull ask for little, by itself or as its server says, is read all the
-// same, also if the limits come while it is read.
+// TestJetStreamPullLimits: a consumer with small pull limits, its own or the server's, is read nevertheless, even if
+// the limits are set while it is read.
 func TestJetStreamPullLimits(t *testing.T) {
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
@@ -129,7 +128,7 @@ func TestJetStreamPullLimits(t *testing.T) {
 	w.verify()
 }
 
-// TestJetStreamHeadersOnly: a consumer that delivers no payloads is refused in words.
+// TestJetStreamHeadersOnly: a consumer that delivers no payloads is refused with an error.
 func TestJetStreamHeadersOnly(t *testing.T) {
 	t.Parallel()
 	w := newJetStreamWorld(t, natsServer(t).URL())
@@ -147,8 +146,8 @@ func TestJetStreamHeadersOnly(t *testing.T) {
 	require.Zero(t, again.calls.Load(), "messages without payloads were handled")
 }
 
-// TestJetStreamCluster: of three servers that have the stream the leader of the consumer goes away, which forgets the
-// acks that it had not told the others, and who is pinned.
+// TestJetStreamCluster: of the three servers with the stream, the consumer's leader goes down, and with it acks that it
+// had not replicated and the pinned client.
 func TestJetStreamCluster(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -158,7 +157,7 @@ func TestJetStreamCluster(t *testing.T) {
 	w := newJetStreamWorldIn(t, inboundHandle(t), cluster.URL(), func(cfg *natsgo.StreamConfig) { cfg.Replicas = 3 })
 	w.send(900, 100)
 	c := w.config()
-	c.AckWait = 15 * time.Second // the default: with less an owner whose three servers are busy is deposed again and again
+	c.AckWait = 15 * time.Second // the default: with less, an owner whose servers are busy is replaced again and again
 	w.serve(c, work)
 	w.serve(c, work) // a standby
 	w.await(w.settled / 3)
@@ -169,8 +168,8 @@ func TestJetStreamCluster(t *testing.T) {
 	w.verify()
 }
 
-// TestSubscriberLeavesAnIsolatedServer: of three servers that have the stream the one that the subscriber has its
-// connection to is cut off from the others, and answers its pings. The subscriber reads on from another one.
+// TestSubscriberLeavesAnIsolatedServer: of the three servers with the stream, the one that the subscriber is connected
+// to is cut off from the others but still answers pings. The subscriber continues with another one.
 func TestSubscriberLeavesAnIsolatedServer(t *testing.T) {
 	extended(t)
 	cluster := natsCluster(t)
@@ -196,7 +195,7 @@ func TestSubscriberLeavesAnIsolatedServer(t *testing.T) {
 	w.verify()
 }
 
-// hangsAt is user code that hangs when it sees a message, as all of the subscriber's hooks.
+// hangsAt is user code that hangs when it sees a certain message, in any of the subscriber's hooks.
 type hangsAt struct {
 	nats.SubscriberConfig
 	entered func()
@@ -218,8 +217,8 @@ type unmarshalNATS func(*natsgo.Msg) (*message.Message, error)
 
 func (f unmarshalNATS) Unmarshal(msg *natsgo.Msg) (*message.Message, error) { return f(msg) }
 
-// TestJetStreamCloseWaitsForNoUserCode: whatever of the user's hangs, Close returns, closes the channel, and the server
-// has what was acked before. What then goes on reaches no handler.
+// TestJetStreamCloseWaitsForNoUserCode: whichever user code hangs, Close returns and closes the channel, and the server
+// has the acks made before. When the code resumes, no handler gets a message.
 func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -286,7 +285,7 @@ func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 			}()
 			within(t, "Close returns", closed)
 			close(hook.until)
-			for msg := range messages { // the observer hung while the bad message was on its way
+			for msg := range messages { // the observer hung while the bad message was being delivered
 				require.Equal(t, "an observer", what)
 				require.Equal(t, "bad", string(msg.Payload))
 			}

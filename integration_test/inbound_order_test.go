@@ -9,15 +9,14 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// work takes some time, now and then much more.
+// work takes some time, and now and then much longer.
 func work(*message.Message, string) error {
 	time.Sleep(rand.N(3 * time.Millisecond))
 	return nil
 }
 
-// TestInboundOrderUnderRebalance: one member after the other joins the group and leaves it, as soon as some messages
-// are handled: members that come and go faster than the group can be rebalanced starve a partition that is on its way
-// to each of them.
+// TestInboundOrderUnderRebalance: one member after another joins the group and leaves it as soon as some messages are
+// handled. Members that come and go faster than the group rebalances would starve a partition that is being assigned.
 func TestInboundOrderUnderRebalance(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{"range", "sticky", "cooperative"} {
@@ -48,7 +47,7 @@ func TestInboundOrderUnderRebalance(t *testing.T) {
 	}
 }
 
-// TestInboundControlWithoutKeys is the negative control: without keys the same handlers find disorder.
+// TestInboundControlWithoutKeys is the negative control: without keys the same handlers see messages out of order.
 func TestInboundControlWithoutKeys(t *testing.T) {
 	extended(t)
 	onEachBroker(t, 1, func(t *testing.T, w *inboundWorld) {

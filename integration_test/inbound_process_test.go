@@ -26,7 +26,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// runInbound is a member of the group. It ends when its input does.
+// runInbound is a member of the group that ends with its input.
 func runInbound(settings []byte) error {
 	var c inboundConfig
 	if err := json.Unmarshal(settings, &c); err != nil {
@@ -72,7 +72,7 @@ func (w *inboundWorld) spawn(c inboundConfig) *process {
 	return startProcess(w.t, "inbound", c)
 }
 
-// TestInboundOrderUnderKill: of two processes one is killed, within a batch too, again and again, while another one
+// TestInboundOrderUnderKill: one of two processes is killed again and again, also within a batch, while another one
 // joins. Each message is handled once.
 func TestInboundOrderUnderKill(t *testing.T) {
 	extended(t)
@@ -102,7 +102,7 @@ func TestInboundOrderUnderKill(t *testing.T) {
 	}
 }
 
-// TestInboundOrderUnderStop: a process is frozen until others have what it had, and then goes on where it was.
+// TestInboundOrderUnderStop: a process is frozen until others have its partitions, and then resumes.
 func TestInboundOrderUnderStop(t *testing.T) {
 	extended(t)
 	onEachBroker(t, 4, func(t *testing.T, w *inboundWorld) {
@@ -118,7 +118,7 @@ func TestInboundOrderUnderStop(t *testing.T) {
 			before := w.handled()
 			eventually(t, func() bool { return w.handled() > before+50 }, "another process takes over")
 			thawed()
-			time.Sleep(100 * time.Millisecond) // what it had in hand goes on
+			time.Sleep(100 * time.Millisecond) // messages in its handlers continue
 			frozen = other
 		}
 		w.await(w.settled)
@@ -143,9 +143,9 @@ func failUntilMended(h handle, fails func(key string) bool) func(*message.Messag
 	}
 }
 
-// TestInboundCampaign is everything at once: up to four processes on eight partitions, of which one is killed, frozen
-// past its session, ended or started each second, one key of a hundred fails until all others are handled,
-// and the broker is killed now and then. It is for each way in which partitions are assigned.
+// TestInboundCampaign combines all faults: up to four processes on eight partitions, one of which is killed, frozen
+// beyond its session, ended or started each second; one key in a hundred fails until all others are handled; and the
+// broker is killed now and then. It runs once for each assignment strategy.
 func TestInboundCampaign(t *testing.T) {
 	extended(t)
 	if !long {
@@ -187,8 +187,8 @@ func inboundCampaign(t *testing.T, strategy string) {
 		w.settled, did, failing)
 }
 
-// TestJetStreamCampaign is everything at once: up to three processes, of which one is killed, frozen for longer than it
-// owns the consumer, ended or started each second, one key of a hundred fails in the first seconds of each process, and
+// TestJetStreamCampaign combines all faults: up to three processes, one of which is killed, frozen for longer than it
+// owns the consumer, ended or started each second; one key in a hundred fails in the first seconds of each process; and
 // the server is restarted now and then.
 func TestJetStreamCampaign(t *testing.T) {
 	extended(t)
@@ -210,11 +210,12 @@ func TestJetStreamCampaign(t *testing.T) {
 	t.Logf("JetStream: %d messages, each handled once and in order, in %s", w.settled, did)
 }
 
-// campaignPatience is for how long nothing may be handled. Each process that joins or leaves stops all of a group.
+// campaignPatience limits the time in which no message is handled. Each process that joins or leaves stops the whole
+// group.
 const campaignPatience = 5 * time.Minute
 
-// campaign has processes come and go until so many messages are handled, and restarts the broker each half of a minute.
-// It returns what it did.
+// campaign lets processes come and go until this many messages are handled, and restarts the broker every half minute.
+// It returns a list of its actions.
 func (w *inboundWorld) campaign(c inboundConfig, processes, until int, restart func()) string {
 	t := w.t
 	t.Helper()

@@ -19,7 +19,7 @@ import (
 )
 
 // TestPubSubOfKafkaSubscriber runs Watermill's suite on watermill-kafka's publisher and our subscriber, with one key. A
-// group goes on where it was, and TestInboundBrokerRestart restarts the broker.
+// group resumes where it stopped, and TestInboundBrokerRestart restarts the broker.
 func TestPubSubOfKafkaSubscriber(t *testing.T) {
 	extended(t)
 	server := kafkaServer(t)
@@ -64,10 +64,10 @@ func TestPubSubOfKafkaSubscriber(t *testing.T) {
 }
 
 // TestPubSubOfJetStreamSubscriber runs Watermill's suite on our publisher and subscriber, with one key. A new
-// subscription of a consumer goes on where the one before ended, and TestInboundBrokerRestart stops the server.
+// subscription resumes where the consumer stopped, and TestInboundBrokerRestart stops the server.
 func TestPubSubOfJetStreamSubscriber(t *testing.T) {
 	extended(t)
-	const suiteServer = "OUTBOX_PUBSUB_NATS" // of the suite's process, which would take the goroutines of its own for leaks
+	const suiteServer = "OUTBOX_PUBSUB_NATS" // set by the parent: a server started here would count as a leak
 	url := os.Getenv(suiteServer)
 	if url == "" {
 		url = natsServer(t).URL()

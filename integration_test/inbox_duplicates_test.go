@@ -16,8 +16,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// syncsDuring counts how often the server syncs its log to disk while fn runs. Processes report it at the latest when
-// they end. Postgres 13 does not count, so transactions with an id are counted instead: no other waits for the disk.
+// syncsDuring counts how often the server flushes its log to disk while fn runs. Processes report their statistics at
+// the latest when they end. Postgres 13 does not count flushes, so transactions with an id are counted instead: no
+// others wait for the disk.
 func syncsDuring(t *testing.T, url string, fn func(h handle)) int {
 	t.Helper()
 	reader := newPgxHandle(t, url)
@@ -42,7 +43,7 @@ func syncsDuring(t *testing.T, url string, fn func(h handle)) int {
 	return after - before
 }
 
-// TestASkippedMessageIsLogged at debug level, with the consumer and the key that was known.
+// TestASkippedMessageIsLogged at debug level, with the consumer and the key that was found.
 func TestASkippedMessageIsLogged(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -64,7 +65,7 @@ func TestASkippedMessageIsLogged(t *testing.T) {
 	assert.Equal(t, []any{msg.UUID, msg.UUID}, keys)
 }
 
-// TestADuplicateWaitsForNoDisk: the statement that finds a message handled locks its row and so takes a transaction id,
+// TestADuplicateWaitsForNoDisk: the statement that finds a handled message locks its row and so takes a transaction id,
 // with which COMMIT would wait for the disk.
 func TestADuplicateWaitsForNoDisk(t *testing.T) {
 	extended(t)
@@ -171,7 +172,7 @@ func TestADuplicateKeepsWhatOthersWrote(t *testing.T) {
 	})
 }
 
-// setStandby changes the server's synchronous_standby_names, and waits until that is in force.
+// setStandby sets the server's synchronous_standby_names and waits until it is in effect.
 func setStandby(t testing.TB, h handle, statement, want string) {
 	t.Helper()
 	h.exec(t, statement)
@@ -179,8 +180,9 @@ func setStandby(t testing.TB, h handle, statement, want string) {
 	eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in force")
 }
 
-// TestADuplicateWaitsForTheStandby that the first one's COMMIT waits for, as long as that may be lost with this server.
-// The first wait is cut short, which leaves the transaction visible: to those who do not wait themselves it looks done.
+// TestADuplicateWaitsForTheStandby that the first delivery's COMMIT waits for, as long as that may be lost with this
+// server. The first wait is interrupted, which leaves the transaction visible: to sessions that do not wait themselves
+// it looks committed.
 func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -189,7 +191,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	reload := func(statement, want string) { setStandby(t, h, statement, want) }
 	obs := &seen{}
 	mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Tx: middleware.TxConfig{Timeout: time.Second}})
-	handler := chain(book(h), mws[1:]...) // what Outcomes records would wait as well
+	handler := chain(book(h), mws[1:]...) // writes of Outcomes would wait as well
 	first, second := newMessage("first"), newMessage("second")
 	_, err := handler(first.Copy())
 	require.NoError(t, err)
@@ -198,7 +200,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	_, err = handler(second.Copy())
 	require.ErrorIs(t, err, outbox.ErrCommitUnknown)
 	eventually(t, func() bool { return effects(t, h, second) == 1 }, "visible, and on no standby")
-	for range 2 { // the second one follows a duplicate
+	for range 2 { // the second call follows a duplicate
 		_, err = handler(second.Copy())
 		require.Error(t, err, "its broker would forget it, and a failover loses what was committed")
 	}

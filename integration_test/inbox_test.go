@@ -28,7 +28,7 @@ func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.Handl
 }
 
 // TestInboxHandlesAMessageOnce delivers a message that failed once, and then again and again: its handler's writes are
-// there once, and each consumer handles it for itself.
+// there once, and each consumer handles it separately.
 func TestInboxHandlesAMessageOnce(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -55,8 +55,8 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 	})
 }
 
-// TestInboxConcurrentDeliveriesApplyOnce delivers a message eight times at once, at each isolation level: it is applied
-// once, and if the first delivery fails another one takes over.
+// TestInboxConcurrentDeliveriesApplyOnce delivers a message eight times concurrently at each isolation level: it is
+// applied once, and if the first delivery fails another one takes over.
 func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -163,8 +163,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 	})
 }
 
-// TestServicesShareAnInbox: two services in one database may give their handlers the same name, and each handles each
-// message.
+// TestServicesShareAnInbox: two services in one database may use the same handler name, and each handles each message.
 func TestServicesShareAnInbox(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -190,8 +189,8 @@ func TestServicesShareAnInbox(t *testing.T) {
 	})
 }
 
-// TestInboxPassedTwice: what repeats the handler inside of the transaction must not see its own note there and take the
-// message for a duplicate.
+// TestInboxPassedTwice: if a middleware repeats the handler inside the transaction, the inbox must not mistake its own
+// row for a duplicate.
 func TestInboxPassedTwice(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -260,7 +259,7 @@ func TestInboxContentCheck(t *testing.T) {
 		assert.Equal(t, []observe.Outcome{observe.Processed, observe.Duplicate, observe.Mismatch, observe.Duplicate},
 			obs.outcomes())
 
-		unchecked := newMessage("content") // noted without a hash
+		unchecked := newMessage("content") // recorded without a hash
 		_, err := chain(bookSilently(h), txInbox(t, h, middleware.InboxConfig{})...)(unchecked)
 		require.NoError(t, err)
 		_, err = handler(message.NewMessage(unchecked.UUID, []byte("whatever")))
@@ -290,7 +289,7 @@ func TestInboxWithOtherTables(t *testing.T) {
 	})
 }
 
-// agedInbox makes as many inbox rows of each kind.
+// agedInbox inserts each inbox rows of each kind.
 func agedInbox(t testing.TB, h handle, each int) {
 	h.exec(t, `insert into inbox (consumer, message_id, processed_at, dead_at, received_at)
 		select 'c', kind || n, case when kind in ('old', 'new') then at end, case when kind = 'dead' then at end, at
@@ -303,7 +302,7 @@ func inboxKinds(t testing.TB, h handle) []string {
 	return column[string](t, h, "select distinct rtrim(message_id, '0123456789') from inbox order by 1")
 }
 
-// cleanings is an observer that is told what was cleaned.
+// cleanings is an observer of clean-ups.
 type cleanings struct {
 	deaf
 	ends chan observe.CleanEnd
@@ -315,7 +314,7 @@ func TestForwarderCleansTheInbox(t *testing.T) {
 	h := onPgx(t)
 	cleaned := cleanings{ends: make(chan observe.CleanEnd, 100)}
 	h = h.seenBy(t, cleaned)
-	agedInbox(t, h, clean.Batch+10) // in several statements
+	agedInbox(t, h, clean.Batch+10) // more than one statement deletes
 	cfg := quickConfig()
 	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
@@ -352,7 +351,7 @@ func TestCleaningTheInbox(t *testing.T) {
 	})
 }
 
-// A role may lack the grants, because its forwarder is not to touch the inbox.
+// The role may lack grants on the inbox, because its forwarder is not meant to touch it.
 func TestInboxRetentionOff(t *testing.T) {
 	h := onPgx(t)
 	agedInbox(t, h, 5)

@@ -12,9 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestIngestSplitsABatchThatTheDatabaseRefuses: of messages that are stored in one statement only those fail that a
-// constraint or a trigger refuses. What breaks a constraint is poison; of a trigger nobody knows whether it refuses the
-// message for ever.
+// TestIngestSplitsABatchThatTheDatabaseRefuses: of messages stored in one statement, only those fail that a constraint
+// or a trigger refuses. A constraint violation is poison; an error of a trigger may be temporary.
 func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

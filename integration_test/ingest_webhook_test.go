@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// webhookOn stores posts whose signature is "good" under the ID in their header.
+// webhookOn stores posts whose signature is "good", under the ID in their header.
 func webhookOn(t testing.TB, s *queue.Store, configure func(*queue.WebhookConfig)) http.Handler {
 	t.Helper()
 	return webhookLogging(t, s, newLogCapture(t), configure)
@@ -72,7 +72,7 @@ func answer(w http.Handler, r *http.Request) *http.Response {
 	return recorder.Result()
 }
 
-// TestWebhookAnswers 200 once the message is committed, also if it was known, and says why it does not.
+// TestWebhookAnswers 200 once the message is committed, also if it was known, and otherwise the reason.
 func TestWebhookAnswers(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickStore()
@@ -145,8 +145,8 @@ func TestWebhookAnswers(t *testing.T) {
 	}
 }
 
-// TestWebhookWaitsForNoSlowBody: senders that trickle their bodies keep neither a connection nor a Shutdown for longer
-// than ReadTimeout.
+// TestWebhookWaitsForNoSlowBody: senders that trickle their bodies occupy a connection, and delay Shutdown, for at most
+// ReadTimeout.
 func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 	s := storeOn(t, onPgx(t), quickStore())
 	const patient = 200 * time.Millisecond
@@ -195,7 +195,7 @@ func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 	require.Equal(t, 200, read(answers), "time passes between two requests")
 
 	server = httptest.NewUnstartedServer(server.Config.Handler)
-	server.Config.ReadTimeout = patient / 2 // a shorter one of the server's own stays
+	server.Config.ReadTimeout = patient / 2 // a shorter timeout of the server stays in effect
 	server.Start()
 	t.Cleanup(server.Close)
 	dial("POST" + head + "900\r\n\r\n")
@@ -204,7 +204,7 @@ func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 	require.NoError(t, server.Config.Shutdown(ctx))
 }
 
-// TestWebhookLogsNoBody, not in the text of an error either: those of decoders quote what they could not read.
+// TestWebhookLogsNoBody, not even within the text of an error: errors of decoders quote their input.
 func TestWebhookLogsNoBody(t *testing.T) {
 	s := storeOn(t, onPgx(t), quickStore())
 	log := &lineLogger{}
@@ -244,7 +244,7 @@ func TestWebhookLogsNoBody(t *testing.T) {
 	}
 }
 
-// TestWebhookConflictChangesNothing: other content under a known ID is refused, if that is asked for.
+// TestWebhookConflictChangesNothing: different content under a known ID is refused if so configured.
 func TestWebhookConflictChangesNothing(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -255,7 +255,7 @@ func TestWebhookConflictChangesNothing(t *testing.T) {
 	assert.Equal(t, 200, answer(w, post("one", "payload")).StatusCode)
 }
 
-// TestWebhookOfTenants picks the store of each request, after its signature was verified.
+// TestWebhookOfTenants picks the store of each request after its signature is verified.
 func TestWebhookOfTenants(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -285,7 +285,7 @@ func TestWebhookOfTenants(t *testing.T) {
 	}
 }
 
-// TestWebhookOutlivesItsClient: a client that goes away undoes nothing half way.
+// TestWebhookOutlivesItsClient: a client that disconnects leaves nothing half done.
 func TestWebhookOutlivesItsClient(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -316,7 +316,7 @@ func TestWebhookOutlivesItsClient(t *testing.T) {
 	assert.Equal(t, 200, <-later)
 	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue"))
 
-	// A transaction that the server's own middleware put into the context is not the one to wait for.
+	// A transaction that the server's own middleware put into the context must not be the one committed.
 	err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 		assert.Equal(t, 200, answer(w, post("two", "payload").WithContext(ctx)).StatusCode)
 		return outbox.SetRollbackOnly(ctx)

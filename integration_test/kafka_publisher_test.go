@@ -26,8 +26,8 @@ var startKafka = shared(func(ctx context.Context) (*services.Kafka, error) {
 	return services.StartKafka(ctx, services.Options{QuickStart: true})
 })
 
-// kafkaServer returns the broker that all tests of the run share. Do not stop it: a test that must starts
-// one of its own.
+// kafkaServer returns the broker that all tests of the run share. Do not stop it; tests that stop a broker start their
+// own.
 func kafkaServer(t testing.TB) *services.Kafka {
 	t.Helper()
 	server, err := startKafka()
@@ -35,22 +35,22 @@ func kafkaServer(t testing.TB) *services.Kafka {
 	return server
 }
 
-// kafkaBrokers are one broker, or a cluster.
+// kafkaBrokers is one broker or a cluster.
 type kafkaBrokers interface{ Brokers() []string }
 
-// kafkaTopic makes a topic of its own for a test, with a replica on each broker.
+// kafkaTopic creates a topic for one test, with a replica on each broker.
 func kafkaTopic(t testing.TB, server kafkaBrokers, partitions int32, settings map[string]*string) string {
 	t.Helper()
 	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
 	require.NoError(t, err)
 	admin, err := sarama.NewClusterAdminFromClient(client)
 	require.NoError(t, err)
-	defer admin.Close() // and the client
+	defer admin.Close() // closes the client too
 	topic := "t-" + watermill.NewShortUUID()
 	require.NoError(t, admin.CreateTopic(topic, &sarama.TopicDetail{
 		NumPartitions: partitions, ReplicationFactor: int16(len(server.Brokers())), ConfigEntries: settings,
 	}, false))
-	eventually(t, func() bool { // the metadata name a leader before it knows that it is one
+	eventually(t, func() bool { // the metadata names a leader before that broker knows it
 		made, err := client.Partitions(topic)
 		for _, partition := range made {
 			if err == nil {
@@ -70,8 +70,7 @@ func kafkaPublisher(t testing.TB, server kafkaBrokers) *kafka.Publisher {
 	return pub
 }
 
-// consumeKafka returns the next n messages of a topic from its beginning, as a watermill-kafka subscriber
-// gives them.
+// consumeKafka returns the first n messages of a topic, read by watermill-kafka's subscriber.
 func consumeKafka(t testing.TB, server *services.Kafka, topic string, n int) []*message.Message {
 	t.Helper()
 	return consumeKafkaWith(t, server, topic, n, wmkafka.DefaultMarshaler{})
@@ -163,7 +162,7 @@ func TestKafkaOversize(t *testing.T) {
 	require.ErrorIs(t, err, sarama.ErrMessageSizeTooLarge)
 	require.Equal(t, unknown, kafka.Classify(err), "of a batch nobody knows which message was too large")
 
-	// One message that is too large among many in the same batches.
+	// One oversized message among many in the same batches.
 	const writers, each = 32, 20
 	var wg sync.WaitGroup
 	for w := range writers {
@@ -189,9 +188,8 @@ func TestKafkaOversize(t *testing.T) {
 	}
 }
 
-// TestKafkaKeepsWhatItAcknowledges: every message that was acknowledged is in the log, although the broker refuses
-// batches all the time, goes away under load and comes up again. An idempotent producer of sarama before 1.61 loses
-// some of them.
+// TestKafkaKeepsWhatItAcknowledges: every acknowledged message is in the log, although the broker refuses batches all
+// the time, goes down under load and returns. An idempotent producer of sarama before 1.61 loses some.
 func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -318,7 +316,7 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 	require.NoError(t, pub.Publish(topic, msg))
 	require.Equal(t, msg.UUID, consumeKafka(t, server, topic, 1)[0].UUID)
 
-	if !server.Fake() { // which takes any name
+	if !server.Fake() { // the fake accepts any name
 		err = pub.Publish("not a topic name", newMessage(""))
 		require.Equal(t, permanent, kafka.Classify(err), "%v", err)
 	}

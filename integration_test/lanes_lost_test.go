@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut: it stands still with the lock, and the next one has its lanes
-// soon after.
+// TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut: it stands still while it holds the lock, and the next forwarder
+// gets its lanes soon after.
 func TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -31,7 +31,7 @@ func TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut(t *testing.T) {
 	announce := gate.hold(sqltext.AnnounceForwarder, 0)
 	defer gate.releaseAll()
 	cfg := quickConfig()
-	cfg.QueryTimeout = time.Minute // a process that stands still sees no time-out of its own
+	cfg.QueryTimeout = time.Minute // a process that stands still does not notice its own timeouts
 	frozen := newForwarder(t, gated, newFakeBroker(), cfg)
 	ended := make(chan error, 1)
 	go func() { ended <- frozen.Run(context.Background()) }()
@@ -45,7 +45,8 @@ func TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut(t *testing.T) {
 	assert.Error(t, within(t, "it ends", ended), "its session is gone")
 }
 
-// TestWhoHasTheLockForJoiningIsNamed: what is no forwarder may keep the lock for longer than one that starts waits.
+// TestWhoHasTheLockForJoiningIsNamed: a session that is not a forwarder may hold the lock for longer than a starting
+// forwarder waits; it is named.
 func TestWhoHasTheLockForJoiningIsNamed(t *testing.T) {
 	h := onPgx(t)
 	tx, err := h.pool.Begin(t.Context())
@@ -62,8 +63,8 @@ func TestWhoHasTheLockForJoiningIsNamed(t *testing.T) {
 	require.ErrorContains(t, err, "idle in transaction")
 }
 
-// TestALeaseIsExtendedWhenLostLanesAreForgotten: a forwarder's lease ran out, another one took its lanes, and after
-// joining anew it cannot read whose they are. Until it can it publishes nothing of what it has read before.
+// TestALeaseIsExtendedWhenLostLanesAreForgotten: a forwarder's lease expired, another one took its lanes, and after
+// joining again it cannot read who owns them. Until it can, it publishes none of the messages that it read before.
 func TestALeaseIsExtendedWhenLostLanesAreForgotten(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -113,7 +114,7 @@ func TestALeaseIsExtendedWhenLostLanesAreForgotten(t *testing.T) {
 		}
 	})
 	for range 15 {
-		<-renewals // each a tenth of the lease behind the one before, whose plan has failed: the lease that there was is over
+		<-renewals // each a tenth of the lease apart, without a new plan: by now the old lease has expired
 	}
 	close(goOn)
 	w.arrives(t, "K-1")
@@ -125,7 +126,7 @@ func TestALeaseIsExtendedWhenLostLanesAreForgotten(t *testing.T) {
 	w.arrives(t, "K-2")
 }
 
-// TestDeletedLanesAreMadeAgain while forwarders run, and each message leaves.
+// TestDeletedLanesAreMadeAgain while forwarders run, and each message is published.
 func TestDeletedLanesAreMadeAgain(t *testing.T) {
 	h := onPgx(t)
 	cfg := sharing(quickConfig())
@@ -138,7 +139,7 @@ func TestDeletedLanesAreMadeAgain(t *testing.T) {
 	after := numbered("after", 1, 200)
 	w.publish(t, "orders", "", after...)
 	w.arrives(t, after...)
-	h.exec(t, "insert into outbox_lanes (scope, lane) select scope, 64 from outbox_lanes limit 1") // there is no such lane
+	h.exec(t, "insert into outbox_lanes (scope, lane) select scope, 64 from outbox_lanes limit 1") // invalid lane
 	h.exec(t, "delete from outbox_lanes where lane < 64")
 	last := numbered("last", 1, 200)
 	w.publish(t, "orders", "", last...)
@@ -146,8 +147,8 @@ func TestDeletedLanesAreMadeAgain(t *testing.T) {
 	assert.Equal(t, 64, h.count(t, "select count(*) from outbox_lanes where owner is not null and lane < 64"))
 }
 
-// TestClockSetBack: a forwarder died, and the clock of the database went back by a day. What it owned is free when the
-// others have seen its lease unchanged for as long as it lasts; those that live keep theirs.
+// TestClockSetBack: a forwarder died, and the clock of the database went back by a day. Its lanes are free when the
+// others have seen its lease unchanged for the lease's duration; live forwarders keep theirs.
 func TestClockSetBack(t *testing.T) {
 	h := onPgx(t)
 	const dead = "00000000-0000-0000-0000-00000000dead"
@@ -165,7 +166,7 @@ func TestClockSetBack(t *testing.T) {
 	cfg.Name = "alive"
 	w.join(t, h, cfg)
 	lives := "select count(*) from outbox_forwarders where expires_at > now()"
-	// as a clock set back has it
+	// the state after a clock is set back
 	h.exec(t, "update outbox_forwarders set expires_at = expires_at + interval '1 hour' where expires_at > now()")
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox_forwarders where expires_at > now() + interval '1 minute'") == 0
@@ -177,11 +178,11 @@ func TestClockSetBack(t *testing.T) {
 	}, "they have all lanes")
 }
 
-// TestTopicsThatNoIndexHolds are refused where they are written, or a failure of one could not be recorded. The longest
-// that there may be is shown when it fails, and when it is dead.
+// TestTopicsThatNoIndexHolds are refused when they are written, because a failure of one could not be recorded. The
+// longest allowed topic is shown when it fails and when it is dead.
 func TestTopicsThatNoIndexHolds(t *testing.T) {
 	h := onPgx(t)
-	const random = "(select string_agg(md5(i::text), '') from generate_series(1, 300) i)" // which does not compress
+	const random = "(select string_agg(md5(i::text), '') from generate_series(1, 300) i)" // does not compress
 	insert := "insert into outbox (uuid, topic, key, payload) values ('1', left(" + random + ", %d), 'K', '')"
 	_, err := h.pool.Exec(t.Context(), strings.ReplaceAll(insert, "%d", "9000"))
 	assert.Equal(t, "23514", text.SQLState(err), "%v", err)
@@ -195,7 +196,7 @@ func TestTopicsThatNoIndexHolds(t *testing.T) {
 	}, "it fails and dies")
 }
 
-// settledCounter is an observer that counts what was settled as published.
+// settledCounter is an observer that counts messages settled as published.
 type settledCounter struct {
 	deaf
 	n atomic.Int64
@@ -207,7 +208,7 @@ func (c *settledCounter) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	}
 }
 
-// deaf is an observer of engines that heeds nothing.
+// deaf is an engine observer that does nothing.
 type deaf struct{}
 
 func (deaf) ReadEnd(context.Context, observe.ReadEnd)       {}
@@ -241,7 +242,7 @@ func TestStandbyIsNotRead(t *testing.T) {
 	deadline := time.After(patience)
 	for refused := 0; refused < 3; {
 		select {
-		case err := <-reads: // there may be some from before
+		case err := <-reads: // reads from before may remain
 			require.False(t, err == nil && refused > 0, "a read of a standby succeeded")
 			if errors.Is(err, forwarder.ErrStandby) {
 				refused++
@@ -261,7 +262,7 @@ func TestStandbyIsNotRead(t *testing.T) {
 	assert.Equal(t, numbered("K-", 1, 3), w.payloads())
 }
 
-// readErrors is an observer that passes on how reads ended.
+// readErrors is an observer that passes on the results of reads.
 type readErrors struct {
 	deaf
 	errs chan error

@@ -24,7 +24,7 @@ func withTopics(scope string, topics ...string) forwarder.Config {
 	return cfg
 }
 
-// waiting says whether so many live forwarders wait for others to leave.
+// waiting reports whether n live forwarders are waiting for others to leave.
 func (h handle) waiting(t testing.TB, n int) bool {
 	t.Helper()
 	return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp() "+
@@ -63,7 +63,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
-		t.Parallel() // it waits more than it works
+		t.Parallel() // it spends most of its time waiting
 		for _, c := range []struct {
 			name          string
 			first, second forwarder.Config
@@ -110,7 +110,7 @@ func TestOneOfEightThatOverlapStarts(t *testing.T) {
 		all = append(all, f)
 	}
 	eventually(t, func() bool { return h.waiting(t, 7) }, "seven wait")
-	for n := range 8 { // one after the other
+	for n := range 8 { // one after another
 		var running []*forwarder.Forwarder
 		eventually(t, func() bool {
 			running = slices.DeleteFunc(slices.Clone(all), func(f *forwarder.Forwarder) bool { return !runs(f) })
@@ -122,8 +122,8 @@ func TestOneOfEightThatOverlapStarts(t *testing.T) {
 	}
 }
 
-// TestTopicsAreHandedOver is a rollout: forwarders of a, then of a and b. All messages leave, those of a key in their
-// order, and the old set, restarted meanwhile, does not overtake the new one.
+// TestTopicsAreHandedOver is a rollout: forwarders of a, then of a and b. All messages are published, those of a key in
+// order, and an old forwarder that is restarted meanwhile does not overtake the new ones.
 func TestTopicsAreHandedOver(t *testing.T) {
 	h := onPgx(t)
 	broker, log := newFakeBroker(), newLogCapture(t)
@@ -143,7 +143,7 @@ func TestTopicsAreHandedOver(t *testing.T) {
 	new1, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
 	eventually(t, func() bool { return h.waiting(t, 1) }, "the new one waits")
 	stop1()
-	again, stopAgain := inTurn(t, h, broker, withTopics("", "a"), log) // an old one is restarted
+	again, stopAgain := inTurn(t, h, broker, withTopics("", "a"), log) // restart of an old forwarder
 	eventually(t, func() bool { return h.waiting(t, 2) }, "it waits behind the new one")
 	new2, _ := inTurn(t, h, broker, withTopics("", "a", "b"), log)
 	eventually(t, func() bool { return h.waiting(t, 3) }, "the second new one waits")
@@ -152,7 +152,7 @@ func TestTopicsAreHandedOver(t *testing.T) {
 	assert.False(t, runs(new1) || runs(new2) || runs(again))
 	stop2()
 	within(t, "it runs", new1.Running())
-	within(t, "it runs", new2.Running()) // though the old one waits for longer than it
+	within(t, "it runs", new2.Running()) // although the old one has been waiting for longer
 	publish()
 	broker.arrives(t, append(want, "b20", "b40", "b60")...)
 	assert.Equal(t, want, broker.payloads("K"))
@@ -160,8 +160,8 @@ func TestTopicsAreHandedOver(t *testing.T) {
 	stopAgain()
 }
 
-// TestLateReturnMayNotOverlap: a forwarder whose lease ran out comes back, and another that reads its topics under
-// another scope has started meanwhile.
+// TestLateReturnMayNotOverlap: a forwarder whose lease expired returns after another one with an overlapping set of
+// topics has started under another scope.
 func TestLateReturnMayNotOverlap(t *testing.T) {
 	h := onPgx(t)
 	gated, gate := newGatedHandle(t, h)
@@ -187,12 +187,12 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 	w.arrives(t, payloads...)
 	assert.Equal(t, calls, first.calls.Load(), "the first published although it may not")
 	stop()
-	w.publish(t, "a", "K", "51") // now the first may again
+	w.publish(t, "a", "K", "51") // now the first forwarder may run again
 	w.arrives(t, "51")
 }
 
-// TestLateReturnWithoutAnAnswer: the answer to its joining anew is lost, which was to wait. It must not work on as
-// before.
+// TestLateReturnWithoutAnAnswer: the reply to joining again, which would have made it wait, is lost. The forwarder must
+// not continue as before.
 func TestLateReturnWithoutAnAnswer(t *testing.T) {
 	h := onPgx(t)
 	proxy := newProxy(t, h.url)
@@ -244,7 +244,7 @@ func TestTopicsAndRoutes(t *testing.T) {
 	})
 }
 
-// TestShareOfLanes: lanes are spread over the forwarders of a scope, and come back when one leaves.
+// TestShareOfLanes: lanes are spread over the forwarders of a scope, and redistributed when one leaves.
 func TestShareOfLanes(t *testing.T) {
 	h := onPgx(t)
 	cfg := sharing(quickConfig())
@@ -269,8 +269,8 @@ func TestShareOfLanes(t *testing.T) {
 	want(32, 32)
 }
 
-// TestSurplusLanesAreGivenBackOneByOne: a publish that takes long keeps its own lane and no other from being given
-// back, and waiting for it costs next to nothing.
+// TestSurplusLanesAreGivenBackOneByOne: a slow publish delays the release of its own lane only, and waiting for it is
+// cheap.
 func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -288,7 +288,7 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 		<-goOn
 		return nil
 	})
-	// All lanes are busy, so that whichever are surplus must wait.
+	// All lanes are busy, so any surplus lane must wait.
 	for lane := range 64 {
 		w.publish(t, "a", value[string](t, h, "select 'k' || i from generate_series(1, 10000) i "+
 			"where hashtext('k' || i) & 63 = $1 limit 1", lane), "slow")
@@ -297,7 +297,7 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 	w.join(t, h, cfg)
 	before := counter.n.Load()
 	begun := time.Now()
-	h.awaitRenewals(t) // it sees the other one, and has had the time to give lanes back
+	h.awaitRenewals(t) // it sees the other one, and had time to release lanes
 	assert.Less(t, float64(counter.n.Load()-before), 40*time.Since(begun).Seconds(), "statements about lanes in a second")
 	assert.Equal(t, []int{64},
 		column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner"),
@@ -309,7 +309,7 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 	}, "half of the lanes are given back")
 }
 
-// TestFactsThatCannotBeWritten: a forwarder that cannot write what it says of itself shares its lanes all the same.
+// TestFactsThatCannotBeWritten: a forwarder that cannot write its facts still shares its lanes.
 func TestFactsThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -317,12 +317,12 @@ func TestFactsThatCannotBeWritten(t *testing.T) {
 	h := newPgxHandle(t, url)
 	w := startForwarder(t, h, sharing(quickConfig()))
 	h.exec(t, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'no facts'; end $$")
-	// not when it joins anew
+	// but not when it joins again
 	h.exec(t, "create trigger refuse before update of facts on outbox_forwarders for each row "+
 		"when (new.expires_at = old.expires_at) execute function refuse()")
 	handle := chain(func(*message.Message) ([]*message.Message, error) { return nil, nil },
 		newTx(t, h, middleware.TxConfig{}), newInbox(t, h, middleware.InboxConfig{Service: "shop", Consumer: "book"}))
-	_, err := handle(newMessage("order")) // a consumer that it has not told of
+	_, err := handle(newMessage("order")) // a consumer not yet in its facts
 	require.NoError(t, err)
 	eventually(t, func() bool { return w.log.count("no facts") > 0 }, "they cannot be written")
 	w.join(t, newPgxHandle(t, url), quickConfig())
@@ -337,7 +337,7 @@ func TestFactsThatCannotBeWritten(t *testing.T) {
 	assert.Zero(t, w.log.count("renewing the lease"), "which was never in doubt")
 }
 
-// TestTopicThatNobodyTakes: a topic that is mistyped in Config.Topics would wait in silence.
+// TestTopicThatNobodyTakes: without a warning, a misspelled topic in Config.Topics would wait silently.
 func TestTopicThatNobodyTakes(t *testing.T) {
 	h := onPgx(t)
 	for _, topic := range []string{"orders", "invoices", "young"} {
@@ -358,7 +358,7 @@ func TestTopicThatNobodyTakes(t *testing.T) {
 		h.count(t, "select count(*) from outbox where topic in ('orders', 'young') and published_at is not null"))
 }
 
-// slowConn delays what is sent.
+// slowConn delays writes.
 type slowConn struct {
 	net.Conn
 	delay *atomic.Int64
@@ -369,7 +369,7 @@ func (c slowConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// newSlowHandle opens a pgx handle whose round trips take longer by what the number says.
+// newSlowHandle opens a pgx handle that adds delay to each round trip.
 func newSlowHandle(t testing.TB, url string, delay *atomic.Int64) handle {
 	t.Helper()
 	return pgxHandle(t, "slow", url, func(cfg *pgxpool.Config) {
@@ -381,8 +381,8 @@ func newSlowHandle(t testing.TB, url string, delay *atomic.Int64) handle {
 	})
 }
 
-// TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain: to join takes about as many round trips as fit into the lease. It is
-// given the time that it needs, and begins with all of the lease before it.
+// TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain: joining takes about as many round trips as fit into the lease. It
+// gets the time that it needs and starts with a full lease.
 func TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain(t *testing.T) {
 	extended(t)
 	t.Parallel()

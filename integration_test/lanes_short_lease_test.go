@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unevenConn delays what is sent by between half of the most and the most.
+// unevenConn delays writes by a random time between half of most and most.
 type unevenConn struct {
 	net.Conn
 	most time.Duration
@@ -26,8 +26,8 @@ func (c unevenConn) Write(p []byte) (int, error) {
 }
 
 // TestAShortLeaseGoesOn: with a lease of 1 s each statement takes 150 to 300 ms, and the forwarders are stopped for up
-// to 3 s, so that leases run out all the time and rows are written by hand meanwhile. It is slow, but it never stops:
-// what was made pending is published in each round. OUTBOX_LONG has 20 of them.
+// to 3 s, so leases keep expiring, while rows are inserted directly. It is slow but never stops: in each round all
+// pending messages are published. OUTBOX_LONG runs 20 rounds.
 func TestAShortLeaseGoesOn(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestAShortLeaseGoesOn(t *testing.T) {
 				}
 				stops++
 				_ = f.cmd.Process.Signal(syscall.SIGSTOP)
-				time.Sleep(rand.N(3 * time.Second)) // as long as a machine stands still
+				time.Sleep(rand.N(3 * time.Second)) // as long as a machine might be suspended
 				_ = f.cmd.Process.Signal(syscall.SIGCONT)
 			}
 			select {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// delivering calls a stack around a handler, and makes an error of a panic, as Watermill's Recoverer does.
+// delivering calls a stack around a handler and converts a panic to an error, as Watermill's Recoverer does.
 func delivering(handler message.HandlerFunc, mws []message.HandlerMiddleware) func(msg *message.Message) error {
 	handle := chain(handler, mws...)
 	return func(msg *message.Message) (err error) {
@@ -34,7 +34,7 @@ func delivering(handler message.HandlerFunc, mws []message.HandlerMiddleware) fu
 	}
 }
 
-// reaching delivers until a delivery has called what counts in calls: a busy machine may use up its time before.
+// reaching delivers until calls has increased: on a busy machine the time may run out before that.
 func reaching(deliver func(*message.Message) error, calls *int) func(msg *message.Message) error {
 	return func(msg *message.Message) (err error) {
 		for before := *calls; *calls == before; {
@@ -46,8 +46,8 @@ func reaching(deliver func(*message.Message) error, calls *int) func(msg *messag
 
 func nothing(*message.Message) ([]*message.Message, error) { return nil, nil }
 
-// TestOnMismatchThatFailsIsCounted by the process, as the key is that of another message: its wait grows, operators see
-// it, and in the end it is dead, with a letter of its own.
+// TestOnMismatchThatFailsIsCounted by the process, as the key belongs to another message: its wait grows, operators see
+// it, and finally it is dead, with a dead letter of its own.
 func TestOnMismatchThatFailsIsCounted(t *testing.T) {
 	h := onPgx(t)
 	for name, onMismatch := range map[string]func(ctx context.Context) error{
@@ -111,8 +111,8 @@ func TestOnMismatchThatFailsIsCounted(t *testing.T) {
 	}
 }
 
-// TestACopyIsSkippedThoughOnBeginFails: the message was handled, or is dead, so nothing is left to fail. Nacked, it
-// would come again for ever, with its failures recorded nowhere.
+// TestACopyIsSkippedThoughOnBeginFails: the message was handled or is dead, so a failure no longer matters. If nacked,
+// it would return forever, with its failures recorded nowhere.
 func TestACopyIsSkippedThoughOnBeginFails(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -144,7 +144,7 @@ func TestACopyIsSkippedThoughOnBeginFails(t *testing.T) {
 					assert.Contains(t, lines[len(lines)-1].Fields["stack"], "middleware_not_called_test.go")
 				}
 				assert.Equal(t, observe.Duplicate, obs.last().Outcome, "%s of a %s message", name, state)
-				if state == "processed" { // the hash of a dead one is not known
+				if state == "processed" { // the hash of a dead message is unknown
 					msg.Payload = []byte("changed")
 					require.Error(t, deliver(msg), "%s: other content is no copy", name)
 				}
@@ -153,8 +153,8 @@ func TestACopyIsSkippedThoughOnBeginFails(t *testing.T) {
 	})
 }
 
-// TestOnBeginThatLeavesNothingToWorkWithIsCounted, as one that returns an error is: it has failed a statement and kept
-// that to itself, or used up the time.
+// TestOnBeginThatLeavesNothingToWorkWithIsCounted like one that returns an error: it swallowed the error of a failed
+// statement, or used up the time.
 func TestOnBeginThatLeavesNothingToWorkWithIsCounted(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -211,7 +211,7 @@ func TestALetterThatCannotBeWrittenIsSeen(t *testing.T) {
 	assert.Contains(t, lastError, errHandler.Error())
 }
 
-// TestClassifyThatPanics counts as one that says Nack.
+// TestClassifyThatPanics is treated as Nack.
 func TestClassifyThatPanics(t *testing.T) {
 	h := onPgx(t)
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, errHandler },
@@ -225,7 +225,7 @@ func TestClassifyThatPanics(t *testing.T) {
 	assert.Equal(t, 1, outboxed(t, h))
 }
 
-// TestARetryAfterErrorMadeByHand waits as one of RetryAfter does.
+// TestARetryAfterErrorMadeByHand waits like one returned by RetryAfter.
 func TestARetryAfterErrorMadeByHand(t *testing.T) {
 	h := onPgx(t)
 	w := &waits{}
@@ -236,7 +236,7 @@ func TestARetryAfterErrorMadeByHand(t *testing.T) {
 	assert.Equal(t, []int{1}, w.all, "that of a first failure")
 }
 
-// unsound are errors that panic when they are asked what they are: nil pointers that were returned in the place of nil.
+// unsound returns errors that panic when they are inspected: nil pointers returned as errors.
 func unsound() map[string]error {
 	var later *outbox.RetryAfterError
 	return map[string]error{
@@ -249,7 +249,7 @@ type wrapped struct{ error }
 func (wrapped) Error() string   { return "wrapped" }
 func (w wrapped) Unwrap() error { return w.error }
 
-// met is the memory of a Deduplicator.
+// met is the storage of a Deduplicator.
 type met struct{ sync.Map }
 
 func (m *met) IsDuplicate(_ context.Context, key string) (bool, error) {
@@ -257,9 +257,9 @@ func (m *met) IsDuplicate(_ context.Context, key string) (bool, error) {
 	return duplicate, nil
 }
 
-// TestWatermillsMiddlewaresInsideAreFound at the first message, before the handler can write: Retry would have it write
-// twice, and the others have what a failed handler wrote committed, or its message dropped. A handler's own
-// AddMiddleware lands there.
+// TestWatermillsMiddlewaresInsideAreFound at the first message, before the handler can write: Retry would run its
+// writes twice, and the others would commit the writes of a failed handler, or drop its message. A handler's own
+// AddMiddleware is placed inside too.
 func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -324,7 +324,7 @@ func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 	}
 }
 
-// notedWork is what is noted of a message of the queue.
+// notedWork is the recorded state of a message of the queue.
 type notedWork struct {
 	core.Work
 	err error
@@ -332,7 +332,7 @@ type notedWork struct {
 
 func (n *notedWork) Note(err error) { n.err = err }
 
-// TestWatermillsMiddlewaresInsideChargeNothing to a message of the queue where Tx is outermost.
+// TestWatermillsMiddlewaresInsideChargeNothing to a message of the queue if Tx is outermost.
 func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 	h := onPgx(t)
 	retry := wmmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}
@@ -356,8 +356,8 @@ func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 	}
 }
 
-// TestWatermillsMiddlewaresWhereTheyBelong are left alone: outside, and around a part of a handler that has a savepoint
-// of its own.
+// TestWatermillsMiddlewaresWhereTheyBelong are accepted: outside, and around a part of a handler with its own
+// savepoint.
 func TestWatermillsMiddlewaresWhereTheyBelong(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

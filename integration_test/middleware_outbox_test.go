@@ -25,7 +25,7 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 		out := capturing(t, newOutboxPublisher(t, h), middleware.OutboxConfig{Topic: "events"})
 
 		msg := newMessage("")
-		produced, err := chain(book(h), tx, out)(msg) // TX + outbox, no inbox
+		produced, err := chain(book(h), tx, out)(msg) // Tx and Outbox, no Inbox
 		require.NoError(t, err)
 		assert.Empty(t, produced)
 		assert.Equal(t, 1, h.count(t, `select count(*) from outbox where topic = 'events' and payload = $1::bytea`,
@@ -79,7 +79,7 @@ func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 	})
 }
 
-// The whole stack in a Router, with the names and topics that it gives to handlers.
+// The whole stack in a Router, with the handler names and topics that the Router sets.
 func TestStackInARouter(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -130,7 +130,7 @@ func TestStackTwice(t *testing.T) {
 	})
 }
 
-// Inbox refuses what nobody captured, because the Router would publish it after the commit.
+// Inbox refuses returned messages that no Outbox captures, because the Router would publish them after the commit.
 func TestReturnedMessagesNeedOutbox(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -147,7 +147,7 @@ func TestReturnedMessagesNeedOutbox(t *testing.T) {
 	})
 }
 
-// delivered signs messages as a Subscriber on the outbox does.
+// delivered marks messages as a Subscriber of the outbox does.
 func delivered(relay bool) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -217,7 +217,7 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 	})
 }
 
-// Handlers that run side by side do not mix up their transactions.
+// Handlers that run in parallel do not mix up their transactions.
 func TestStackUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

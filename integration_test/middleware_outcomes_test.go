@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// inboxRow is the state of a message, as "attempts state error".
+// inboxRow returns the state of a message as "attempts state error".
 func inboxRow(t testing.TB, h handle, msg *message.Message) string {
 	t.Helper()
 	rows := column[string](t, h, `select attempts || case when processed_at is not null then ' processed' else '' end
@@ -54,7 +54,7 @@ func TestOutcomesRecordsFailures(t *testing.T) {
 	})
 }
 
-// A copy that fails after another was processed changes nothing about that.
+// A copy that fails after another one was processed changes nothing in the row.
 func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -65,7 +65,8 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 		}, logger)
 		for name, failure := range map[string]error{"failed": errHandler, "poisoned": outbox.Poison(errHandler)} {
 			msg := newMessage("")
-			// The copy fails after its transaction was rolled back and the other one's committed: between Tx and Outcomes.
+			// The copy fails after its transaction was rolled back and the other one's committed: between Tx and
+			// Outcomes.
 			meanwhile := func(next message.HandlerFunc) message.HandlerFunc {
 				return func(m *message.Message) ([]*message.Message, error) {
 					produced, err := next(m)
@@ -152,7 +153,7 @@ func TestPoisonInARouter(t *testing.T) {
 	})
 }
 
-// The dead row and the dead letter are one transaction: without the one the other must not exist.
+// The dead row and the dead letter are written in one transaction: neither must exist without the other.
 func TestDeadLetterIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -252,7 +253,7 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 	})
 }
 
-// What fails before Inbox was reached, or without one, is not recorded, but poison is put aside all the same.
+// Failures before Inbox, or without one, are not recorded, but poison messages still get a dead letter.
 func TestOutcomesWithoutInbox(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -298,7 +299,7 @@ func TestOutcomesStoresAnyMessageAndError(t *testing.T) {
 	})
 }
 
-// TestFailureWhileTheRouterCloses, which has ended the message's context, is recorded.
+// TestFailureWhileTheRouterCloses is recorded although the message's context has ended.
 func TestFailureWhileTheRouterCloses(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -350,7 +351,7 @@ func TestOutcomesWaitsBeforeANack(t *testing.T) {
 	})
 }
 
-// The wait follows the failures that were recorded, of panics as well, and is none for what our Subscriber delivered.
+// The wait grows with the recorded failures, panics included; deliveries of our Subscriber do not wait.
 func TestOutcomesBackoff(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -408,8 +409,8 @@ func TestTheWaitEndsWithTheRouter(t *testing.T) {
 	require.ErrorIs(t, err, errHandler)
 }
 
-// Ten failures within an hour, or a few over a long time, are an outage; both together are a message that cannot be
-// handled.
+// Ten failures within an hour, or a few over a long time, are an outage; ten over a long time are a message that cannot
+// be handled.
 func TestOutcomesDeadByDefault(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

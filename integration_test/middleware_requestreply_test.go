@@ -23,14 +23,14 @@ import (
 // PlaceOrder is a command with a reply.
 type PlaceOrder struct{ ID string }
 
-// replying is Watermill's request-reply through the outbox: commands and replies are messages of it, and the broker is
-// in the process.
+// replying is Watermill's request-reply through the outbox: commands and replies are outbox messages, and the broker is
+// in the same process.
 type replying struct {
 	h       handle
 	bus     *cqrs.CommandBus
 	backend *requestreply.PubSubBackend[string]
 	calls   atomic.Int64
-	command chan *message.Message // as they came
+	command chan *message.Message // commands received
 }
 
 func newReplying(
@@ -56,7 +56,7 @@ func newReplying(
 		GeneratePublishTopic:   func(requestreply.PubSubBackendPublishParams) (string, error) { return "replies", nil },
 		GenerateSubscribeTopic: func(requestreply.PubSubBackendSubscribeParams) (string, error) { return "replies", nil },
 		AckCommandErrors:       ackErrors,
-		// What docs/guides/patterns.md says: the reply of a failure leaves although the transaction is rolled back.
+		// As in docs/guides/patterns.md: the reply of a failure is published although the transaction is rolled back.
 		ModifyNotificationMessage: func(msg *message.Message, p requestreply.PubSubBackendOnCommandProcessedParams) error {
 			if p.HandleErr == nil {
 				return nil
@@ -117,14 +117,14 @@ func (r *replying) send(t *testing.T, id string) requestreply.Reply[string] {
 	return reply
 }
 
-// replies counts those that were written.
+// replies counts the replies written.
 func (r *replying) replies(t *testing.T) int {
 	t.Helper()
 	return r.h.count(t, "select count(*) from outbox where topic = 'replies'")
 }
 
-// TestRequestReply: the reply of a success is written in the handler's transaction, once, also if the command comes
-// twice. That of a failure leaves although nothing else does.
+// TestRequestReply: the reply of a success is written in the handler's transaction, once, even if the command is
+// delivered twice. The reply of a failure is published, but nothing else is.
 func TestRequestReply(t *testing.T) {
 	h := onPgx(t)
 	r := newReplying(t, h, false, func(ctx context.Context, call int64, cmd *PlaceOrder) (string, error) {
@@ -154,7 +154,7 @@ func TestRequestReplyOfAFailure(t *testing.T) {
 				if call == 1 {
 					return "", errors.New("sold out")
 				}
-				<-replied // replies have no key, so the second could come first
+				<-replied // replies have no key, so the second might otherwise arrive first
 				return "placed " + cmd.ID, nil
 			})
 			assert.ErrorContains(t, r.send(t, "1").Error, "sold out")

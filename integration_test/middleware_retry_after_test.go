@@ -25,8 +25,8 @@ var mortal = middleware.OutcomesConfig{
 	MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond},
 }
 
-// busyOnce is a handler that writes and asks for a later retry, and succeeds from its second call on. It notes when it
-// was called.
+// busyOnce is a handler that writes and then requests a retry, and succeeds from its second call on. It records the
+// times of its calls.
 type busyOnce struct {
 	h    handle
 	wait time.Duration
@@ -45,7 +45,7 @@ func (b *busyOnce) handle(ctx context.Context, id string) error {
 	return outbox.RetryAfter(errHandler, b.wait)
 }
 
-// check looks at what there is when the message was handled.
+// check verifies the state after the message was handled.
 func (b *busyOnce) check(t *testing.T, id string) {
 	t.Helper()
 	b.mu.Lock()
@@ -57,8 +57,9 @@ func (b *busyOnce) check(t *testing.T, id string) {
 	assert.Zero(t, b.h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
-// TestRetryAfterOnABroker that brings back at once what was nacked. OutcomesConfig.Backoff.Max is the longest wait with
-// a message in hand, so it is delivered several times meanwhile, unless the machine is slow: then it waits longer.
+// TestRetryAfterOnABroker that redelivers a nacked message immediately. OutcomesConfig.Backoff.Max is the longest time
+// that a message is held, so it is delivered several times meanwhile, unless the machine is slow: then each wait is
+// longer.
 func TestRetryAfterOnABroker(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -71,7 +72,8 @@ func TestRetryAfterOnABroker(t *testing.T) {
 	})
 }
 
-// deliveredMeanwhile delivers a message that its handler puts off, until it is handled, and returns how often.
+// deliveredMeanwhile delivers a message that its handler snoozes until it is handled, and returns the number of
+// deliveries.
 func deliveredMeanwhile(t *testing.T, h handle, wait time.Duration) (deliveries int) {
 	obs, f := &seen{}, newFeed()
 	busy := &busyOnce{h: h, wait: wait}
@@ -92,7 +94,8 @@ func deliveredMeanwhile(t *testing.T, h handle, wait time.Duration) (deliveries 
 	return deliveries
 }
 
-// TestRetryAfterOfAStoredMessage has the database wait, and no attempt charged, with a Dispatcher.
+// TestRetryAfterOfAStoredMessage: with a Dispatcher, the database keeps the message until its retry, and no attempt is
+// charged.
 func TestRetryAfterOfAStoredMessage(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -117,7 +120,7 @@ func TestRetryAfterOfAStoredMessage(t *testing.T) {
 	assert.Equal(t, 1, p.h.count(t, "select count(*) from effects"))
 }
 
-// TestRetryAfterBehindASubscriber does too behind a Router, with Outcomes or with Tx alone.
+// TestRetryAfterBehindASubscriber: the same with a Router, with Outcomes or with Tx alone.
 func TestRetryAfterBehindASubscriber(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -139,7 +142,7 @@ func TestRetryAfterBehindASubscriber(t *testing.T) {
 	assert.Equal(t, 2, p.h.count(t, "select count(*) from effects"))
 }
 
-// putOff is a queue with a handler for each topic that asks for a retry in an hour at first. A failure is a message's
+// putOff is a queue with a handler for each topic that first requests a retry in an hour. A failure is a message's
 // last.
 type putOff struct {
 	h        handle
@@ -162,8 +165,8 @@ func newPutOff(t *testing.T, topics ...string) *putOff {
 	return p
 }
 
-// check stores a message of each topic and sees it put off, without a trace of its first attempt, and done when it
-// falls due.
+// check stores a message of each topic and checks that it is snoozed, with no trace of its first attempt, and done
+// after it falls due.
 func (p *putOff) check(t *testing.T) {
 	t.Helper()
 	for topic := range p.handlers {
@@ -209,7 +212,7 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	assert.Zero(t, h.count(t, "select attempts from outbox"))
 }
 
-// TestRetryAfterAmongOtherErrors: what is poison or done is not put off.
+// TestRetryAfterAmongOtherErrors: poison and skipped messages are not snoozed.
 func TestRetryAfterAmongOtherErrors(t *testing.T) {
 	h := onPgx(t)
 	mws := stack(t, h, middleware.StackConfig{})
@@ -236,7 +239,7 @@ func TestRetryAfterAmongOtherErrors(t *testing.T) {
 	assert.NoError(t, outbox.RetryAfter(nil, time.Hour))
 }
 
-// fakeWork is claimed work whose settling can be seen in the table of effects.
+// fakeWork is claimed work whose settlements are rows in the table of effects.
 type fakeWork struct {
 	h             handle
 	lost, last    bool
@@ -257,7 +260,7 @@ func (w *fakeWork) AckAll(context.Context, []core.Work) ([]core.Work, error) { r
 func (w *fakeWork) Last() bool                                               { return w.last }
 func (w *fakeWork) Note(err error)                                           { w.notes = append(w.notes, err) }
 
-// of makes a message of it.
+// of returns a message with this work.
 func (w *fakeWork) of(t testing.TB, id string) *message.Message {
 	msg := message.NewMessage(id, nil)
 	msg.SetContext(core.WithWork(t.Context(), msg, w))
@@ -308,7 +311,7 @@ func TestClaimedWork(t *testing.T) {
 	assert.Empty(t, notes(), "neither dead nor a letter")
 	h.exec(t, "alter table outbox drop constraint refused")
 
-	// It belongs to somebody else by the time that it dies.
+	// Another owner has it by the time that it dies.
 	late := &fakeWork{h: h}
 	require.NoError(t, handled(func(*message.Message) ([]*message.Message, error) {
 		late.lost = true
@@ -325,7 +328,7 @@ func TestClaimedWork(t *testing.T) {
 	assert.Equal(t, 1, w.unacked, "the handler committed the ack, and it is taken back")
 }
 
-// TestClaimedWorkTwice: a handler that the message reaches through two Inboxes is told so.
+// TestClaimedWorkTwice: a message passes two Inboxes, and the handler gets an error that says so.
 func TestClaimedWorkTwice(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -341,7 +344,7 @@ func TestClaimedWorkTwice(t *testing.T) {
 	}), "it needs nothing but a transaction around it")
 }
 
-// TestClaimedWorkOfAnotherDatabase is noted in the inbox like any other message.
+// TestClaimedWorkOfAnotherDatabase is recorded in the inbox like any other message.
 func TestClaimedWorkOfAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -356,7 +359,7 @@ func TestClaimedWorkOfAnotherDatabase(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is not null"))
 }
 
-// elsewhere finds no transaction of its own database.
+// elsewhere is work of another database: it finds no transaction to settle in.
 type elsewhere struct{ fakeWork }
 
 func (w *elsewhere) Ack(ctx context.Context) (bool, error) {
@@ -364,7 +367,7 @@ func (w *elsewhere) Ack(ctx context.Context) (bool, error) {
 	return false, err
 }
 
-// TestClaimedWorkStaysWithItsHandler follows a context through a Pub/Sub within the process.
+// TestClaimedWorkStaysWithItsHandler: an in-process Pub/Sub passes on the context, but not the work.
 func TestClaimedWorkStaysWithItsHandler(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)

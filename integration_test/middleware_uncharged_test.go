@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// waits is a Backoff that remembers for which failures it was asked.
+// waits is a Backoff that records for which failures it was called.
 type waits struct {
 	mu  sync.Mutex
 	all []int
@@ -36,7 +36,7 @@ func (w *waits) backoff() outbox.Backoff {
 	}}
 }
 
-// wrongKind asks for the transaction of the other driver.
+// wrongKind requests the transaction of the other driver.
 func wrongKind(ctx context.Context, h handle) error {
 	var err error
 	if h.sql != nil {
@@ -47,7 +47,8 @@ func wrongKind(ctx context.Context, h handle) error {
 	return err
 }
 
-// TestAMistakeOfWiringChargesNothing, as only a change of the program helps: a bad deploy would fill the dead letters.
+// TestAMistakeOfWiringChargesNothing, as only a change to the program helps: otherwise a bad deployment would fill the
+// dead letters.
 func TestAMistakeOfWiringChargesNothing(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -64,7 +65,7 @@ func TestAMistakeOfWiringChargesNothing(t *testing.T) {
 				Outcomes: middleware.OutcomesConfig{MaxAttempts: 1, MinDeadAge: -1, Backoff: w.backoff()},
 				Inbox:    middleware.InboxConfig{Consumer: name},
 			}, logger)
-			for range 3 { // of three messages, one after the other
+			for range 3 { // three messages, one after another
 				_, err := chain(handler, mws...)(newMessage(""))
 				require.Error(t, err, name)
 			}
@@ -79,7 +80,7 @@ func TestAMistakeOfWiringChargesNothing(t *testing.T) {
 	})
 }
 
-// TestAMistakeOfWiringChargesNoRow of the queue or of an outbox that is subscribed.
+// TestAMistakeOfWiringChargesNoRow of the queue or of an outbox that is subscribed to.
 func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -122,7 +123,7 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	}
 }
 
-// TestWhatFailsBeforeTheInboxIsCounted: in the inbox, if it is known which message it is, else by the process.
+// TestWhatFailsBeforeTheInboxIsCounted: in the inbox if the message's key is known, otherwise by the process.
 func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -182,7 +183,7 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 				assert.Contains(t, lines[0].Msg, "handler not called: "+which+" failed: the message is retried", name)
 			}
 			if identified {
-				mws = stackFor(t, pub, cfg, logger) // another process goes on counting
+				mws = stackFor(t, pub, cfg, logger) // the counter of another process
 			}
 			letters := func() int {
 				return h.count(t, "select count(*) from outbox where payload = convert_to($1, 'UTF8')", name)
@@ -195,8 +196,8 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 	})
 }
 
-// TestAPoisonKeyIsSaidToDie, and nothing else: such a message is not retried. One without a UUID is named by what
-// consumed it.
+// TestAPoisonKeyIsSaidToDie, and is not also reported as retried. A message without a UUID is identified by its
+// consumer.
 func TestAPoisonKeyIsSaidToDie(t *testing.T) {
 	h := onPgx(t)
 	logger := watermill.NewCaptureLogger()
@@ -219,7 +220,8 @@ func TestAPoisonKeyIsSaidToDie(t *testing.T) {
 	assert.NotContains(t, lines[0].Fields, "message_uuid")
 }
 
-// TestWhatFailsBeforeTheInboxIsForgotten when it succeeds, or its transaction could not begin for no fault of its own.
+// TestWhatFailsBeforeTheInboxIsForgotten when it succeeds, or when its transaction could not begin through no fault of
+// its own.
 func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 	h := onPgx(t)
 	w := &waits{}
@@ -253,8 +255,8 @@ func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows, and nobody dies of a database that is down")
 }
 
-// TestWhatFailsWithoutATransactionIsNotCounted: what failed because no transaction began does not count when the
-// message fails by itself.
+// TestWhatFailsWithoutATransactionIsNotCounted: failures because no transaction began do not count later, when the
+// message itself fails.
 func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -293,7 +295,7 @@ func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 	})
 }
 
-// TestKeyHasTheContextOfItsMessage also if it is asked because OnBegin failed.
+// TestKeyHasTheContextOfItsMessage even when Key is called because OnBegin failed.
 func TestKeyHasTheContextOfItsMessage(t *testing.T) {
 	h := onPgx(t)
 	type tenant struct{}
@@ -310,7 +312,7 @@ func TestKeyHasTheContextOfItsMessage(t *testing.T) {
 	assert.Equal(t, []string{"acme/" + msg.UUID}, column[string](t, h, "select message_id from inbox where attempts = 1"))
 }
 
-// TestNothingIsReturnedOfAMessagePutAside: the Router would publish it with the ack. Without Tx nobody else drops it.
+// TestNothingIsReturnedOfAMessagePutAside: the Router would publish it with the ack. Without Tx nothing else drops it.
 func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 	h := onPgx(t)
 	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{
@@ -327,8 +329,8 @@ func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 	assert.Equal(t, []string{"dead_letters"}, topics(t, h))
 }
 
-// TestNoConnectionAtTheLastAttempt: a stored message whose handler was not called, as others had all connections, does
-// not die of it.
+// TestNoConnectionAtTheLastAttempt: a stored message whose handler was not called, since others had all connections,
+// does not die of it.
 func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -348,7 +350,7 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 				}
 				taken = append(taken, conn)
 			}
-			if first { // the others have as long as they need
+			if first { // later calls have no such limit
 				ctx, cancel := context.WithTimeout(msg.Context(), 500*time.Millisecond)
 				defer cancel()
 				msg.SetContext(ctx)
@@ -358,7 +360,7 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 		}
 	}
 	giveBack := func(next message.HandlerFunc) message.HandlerFunc {
-		// before Outcomes decides, who could write a letter now
+		// released before Outcomes decides, so that it could write a dead letter
 		return func(msg *message.Message) ([]*message.Message, error) {
 			produced, err := next(msg)
 			for _, conn := range taken {
@@ -396,7 +398,7 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 }
 
-// TestADetachedAckThatFailsIsRepeated, and not the handler.
+// TestADetachedAckThatFailsIsRepeated without repeating the handler.
 func TestADetachedAckThatFailsIsRepeated(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "create sequence tries")

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// Behind a watermill-sql subscriber an attempt that fails leaves nothing, whatever the subscriber does with its own
+// Behind a watermill-sql subscriber a failed attempt leaves nothing, whatever the subscriber does with its own
 // transaction.
 func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 	t.Parallel()
@@ -26,7 +26,7 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 		newEffects(t, h)
 		url := h.url
 		if h.name == "pgbouncer" {
-			url += "&binary_parameters=yes" // lib/pq then prepares nothing, which another connection might not have
+			url += "&binary_parameters=yes" // then lib/pq prepares no statements on one connection
 		}
 		queue := newSQLHandle(t, "postgres", url).sql
 		schemaAdapter, offsets := wsql.DefaultPostgreSQLSchema{}, wsql.DefaultPostgreSQLOffsetsAdapter{}
@@ -137,7 +137,7 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 			require.NoError(t, router.Close())
 			processed(msg)
 
-			// The subscriber did not see the ack and delivers it again, ahead of the next.
+			// The subscriber missed the ack and redelivers the message before the next.
 			require.NoError(t, pub.Publish("orders", next))
 			router = run(subscribe(patience), func(msg *message.Message) error {
 				calls.Add(1)
@@ -151,8 +151,8 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 	})
 }
 
-// TestBehindAWatermillSQL4Subscriber, of which a transaction may be of pgx too: the handler does not join it, and an
-// attempt that fails leaves nothing.
+// TestBehindAWatermillSQL4Subscriber, whose transaction may also be one of pgx: the handler does not join it, and a
+// failed attempt leaves nothing.
 func TestBehindAWatermillSQL4Subscriber(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -204,8 +204,7 @@ func TestBehindAWatermillSQL4Subscriber(t *testing.T) {
 	}
 }
 
-// inProcess is a Pub/Sub whose messages keep the context they were published with. If it blocks, Publish returns when
-// they are acked.
+// inProcess returns a Pub/Sub whose messages keep their context. If it blocks, Publish returns when they are acked.
 func inProcess(t testing.TB, blocks bool) *gochannel.GoChannel {
 	t.Helper()
 	cfg := gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: blocks}
@@ -214,7 +213,7 @@ func inProcess(t testing.TB, blocks bool) *gochannel.GoChannel {
 	return pubsub
 }
 
-// What a Forwarder publishes within the process was not delivered by our Subscriber.
+// Messages that a Forwarder publishes in-process do not count as delivered by our Subscriber.
 func TestForwarderIntoTheProcess(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -246,8 +245,8 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 	assert.Zero(t, broker.count(), "it was left to the Router")
 }
 
-// The sign of a delivery stays with the handler that it was made to, whatever the handler publishes within the process,
-// and however much the two handlers have in common.
+// The mark of a delivery stays with the handler that it was made to, whatever the handler publishes in-process, and
+// however much the two handlers have in common.
 func TestDeliveryDoesNotTravel(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -284,7 +283,7 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 	assert.Zero(t, broker.count(), "it was left to the Router")
 }
 
-// A handler may publish to its own topic within the process, outside of its transaction.
+// A handler may publish to its own topic in-process, outside its transaction.
 func TestPublishingToTheOwnTopic(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -38,7 +38,8 @@ func inEnvelopes(pub message.Publisher, topic string, marshaler wforwarder.Marsh
 	return wforwarder.NewPublisher(pub, wforwarder.PublisherConfig{ForwarderTopic: topic, Marshaler: marshaler})
 }
 
-// rowsOf are what the outbox holds if the first messages were published to one topic and the others to the next.
+// rowsOf returns the expected outbox rows if the first cut messages were published to one topic and the others to the
+// next.
 func rowsOf(msgs []*message.Message, cut int) (rows []waitingRow) {
 	for i, msg := range msgs {
 		topic := "orders"
@@ -50,8 +51,8 @@ func rowsOf(msgs []*message.Message, cut int) (rows []waitingRow) {
 	return rows
 }
 
-// TestSchemaAdapter: publishers of watermill-sql write into the outbox in their transaction, byte for byte, and
-// envelopes of Watermill's forwarder are opened.
+// TestSchemaAdapter: publishers of watermill-sql write to the outbox in their transaction, byte for byte, and envelopes
+// of Watermill's forwarder are unwrapped.
 func TestSchemaAdapter(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -107,7 +108,7 @@ func TestSchemaAdapter(t *testing.T) {
 	})
 }
 
-// TestSchemaAdapterRefuses: messages that cannot be stored, things that are no envelopes, subscribers.
+// TestSchemaAdapterRefuses: messages that cannot be stored, payloads that are not envelopes, subscribers.
 func TestSchemaAdapterRefuses(t *testing.T) {
 	t.Parallel()
 	h := newSQLHandle(t, "pgx", newMigratedDatabase(t))
@@ -143,7 +144,7 @@ func TestSchemaAdapterRefuses(t *testing.T) {
 	require.ErrorContains(t, err, "publisher is nil")
 }
 
-// TestMoveUnderTraffic: writers go over to the SchemaAdapter one after the other while they write and Watermill's
+// TestMoveUnderTraffic: writers switch to the SchemaAdapter one after another while they write and Watermill's
 // forwarder runs. Ours starts when the other has nothing left. No message is lost, none that was rolled back is
 // published, and the messages of a writer are in order.
 func TestMoveUnderTraffic(t *testing.T) {
@@ -155,7 +156,7 @@ func TestMoveUnderTraffic(t *testing.T) {
 	stop := old.run(t, sent)
 	ours := newSchemaAdapter(t, h, move.SchemaAdapterConfig{})
 
-	// write is one transaction of a service: a row of its own and two messages, some of it rolled back.
+	// write is one transaction of a service: a row of its own and two messages; some are rolled back.
 	write := func(schema wsql3.SchemaAdapter, writer, n int) error {
 		tx, err := h.sql.Begin()
 		if err != nil {
@@ -189,7 +190,7 @@ func TestMoveUnderTraffic(t *testing.T) {
 		}
 		return list
 	}
-	over := make(chan struct{}, writers) // one writer after another has gone over
+	over := make(chan struct{}, writers) // a value for each writer that has switched
 	drained := make(chan struct{})
 	var all sync.WaitGroup
 	errs := make(chan error, writers)
@@ -244,7 +245,7 @@ func TestMoveUnderTraffic(t *testing.T) {
 	assert.NotEqual(t, byWatermill, len(payloads))
 }
 
-// drainedStatement is the statement of moving.md that counts what Watermill's forwarder has left.
+// drainedStatement returns the statement of moving.md that counts the messages left for Watermill's forwarder.
 func drainedStatement(t testing.TB) string {
 	t.Helper()
 	list := movingPage(t)["Which way"]

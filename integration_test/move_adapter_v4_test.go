@@ -8,7 +8,7 @@ import (
 
 // schemaV4 is a SchemaAdapter of watermill-sql v4 for publishers.
 type schemaV4 struct {
-	wsql.DefaultPostgreSQLSchema // a publisher calls none of its methods
+	wsql.DefaultPostgreSQLSchema // publishers do not call its methods
 	outbox                       *move.SchemaAdapter
 }
 

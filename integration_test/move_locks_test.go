@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/move"
 )
 
-// TestMoveNamesWhoItWaitedFor: the error advises to end nobody else, and nobody at all where it was not for a row.
+// TestMoveNamesWhoItWaitedFor: the error advises ending the blocking session only, or none if the move was not waiting
+// for a row.
 func TestMoveNamesWhoItWaitedFor(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
@@ -39,9 +40,9 @@ func TestMoveNamesWhoItWaitedFor(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		call    func() error
-		by      string // what it waits for
-		besides string // what another one has locked, later
-		row     string // "" = it was for no row
+		by      string // the lock that it waits for
+		besides string // a lock of another session, taken later
+		row     string // "" = it was not waiting for a row
 	}{
 		"row": {
 			fromTable, "SELECT FROM my_outbox WHERE id = 2 FOR UPDATE", "SELECT FROM my_outbox WHERE id > 2 FOR UPDATE",
@@ -73,7 +74,7 @@ func TestMoveNamesWhoItWaitedFor(t *testing.T) {
 	}
 }
 
-// TestMoveWithoutLockTimeout waits without end, also where the database, or the role, has a bound of its own.
+// TestMoveWithoutLockTimeout waits without limit, even if the database or the role sets one.
 func TestMoveWithoutLockTimeout(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
@@ -97,7 +98,7 @@ func TestMoveWithoutLockTimeout(t *testing.T) {
 	require.NoError(t, within(t, "the move", moved))
 }
 
-// TestMoveThatCannotEndItsEntry has moved all the same, and says what is left.
+// TestMoveThatCannotEndItsEntry has moved the messages nevertheless, and reports how many are left.
 func TestMoveThatCannotEndItsEntry(t *testing.T) {
 	h := onPgx(t)
 	newOldForwarder(t, moveTables[0], h.url)

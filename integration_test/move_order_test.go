@@ -25,7 +25,7 @@ func (f *oldForwarder) publishIn(t testing.TB, tx *sql.Tx, payload string) {
 }
 
 // TestMoveOfInterleavedTransactions: a log's position is a transaction and an offset, so its rows are read in the order
-// of both. Here older transactions write the higher offsets, and each batch is one row: read by offset alone, the
+// of both. Here older transactions write the higher offsets, and each batch is one row: if read by offset alone, the
 // position would pass the rows of the older ones, and they would never be moved.
 func TestMoveOfInterleavedTransactions(t *testing.T) {
 	h := onPgx(t)
@@ -35,7 +35,7 @@ func TestMoveOfInterleavedTransactions(t *testing.T) {
 		tx, err := old.db.Begin()
 		require.NoError(t, err)
 		var xid string
-		// in this order, and the offsets in the other
+		// transactions in this order, offsets in the opposite one
 		require.NoError(t, tx.QueryRow("select pg_current_xact_id()::text").Scan(&xid))
 		txs = append(txs, tx)
 	}
@@ -59,8 +59,8 @@ func TestMoveOfInterleavedTransactions(t *testing.T) {
 	assert.Equal(t, want, waitingPayloads(waiting(t, h)))
 }
 
-// TestMoveBackInTheOrderOfIDs: a key on two topics goes back in its order, in three batches, although the table, and
-// the index of lanes that the planner may choose, have the rows in another one.
+// TestMoveBackInTheOrderOfIDs: a key with two topics is moved back in order, in three batches, although the table, and
+// the lane index that the planner may choose, have the rows in another order.
 func TestMoveBackInTheOrderOfIDs(t *testing.T) {
 	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[0], h.url)
@@ -86,7 +86,7 @@ func TestMoveBackInTheOrderOfIDs(t *testing.T) {
 	assert.Equal(t, want, waitingPayloads(waiting(t, h)))
 }
 
-// TestMoveKeepsAMessagesOwnDelay: where a row of a delayed queue and the message in its envelope name two times, the
+// TestMoveKeepsAMessagesOwnDelay: if a row of a delayed queue and the message in its envelope have different times, the
 // message's counts, as it does when Watermill's forwarder publishes it.
 func TestMoveKeepsAMessagesOwnDelay(t *testing.T) {
 	h := onPgx(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/move"
 )
 
-// TestMoveFromTable: a home-made table, by a mapping of its columns, whatever their types.
+// TestMoveFromTable moves a home-made table, given a mapping of its columns of any type.
 func TestMoveFromTable(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -47,7 +47,7 @@ func TestMoveFromTable(t *testing.T) {
 		}
 		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at > now() + interval '50 minutes'"))
 
-		// Bytes are bytes, and rows may be deleted.
+		// Bytes stay bytes, and rows may be deleted.
 		h.exec(t, "update my_outbox set sent_at = null where body is not null")
 		h.exec(t, "delete from outbox")
 		cfg.Columns = move.Columns{Topic: "'raw'", Payload: "raw"}
@@ -60,7 +60,7 @@ func TestMoveFromTable(t *testing.T) {
 	})
 }
 
-// TestMoveFromTableRefuses what is missing or wrong, and moves nothing then.
+// TestMoveFromTableRefuses missing or wrong configuration, and then moves nothing.
 func TestMoveFromTableRefuses(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `create table my_outbox (id text, topic text, body text, sent boolean default false)`)

@@ -28,14 +28,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/move"
 )
 
-// moveTable is a kind of table that Watermill's forwarder may have.
+// moveTable is a kind of table that Watermill's forwarder may use.
 type moveTable struct {
 	name      string
 	publisher func(t testing.TB, db *sql.DB) message.Publisher
 	marshaler wforwarder.Marshaler
-	// subscriber brings what is in the table to Watermill's forwarder.
+	// subscriber delivers the table's messages to Watermill's forwarder.
 	subscriber func(t testing.TB, db *sql.DB) message.Subscriber
-	queue      bool // else it is a log
+	queue      bool // otherwise it is a log
 	delays     bool
 }
 
@@ -126,7 +126,7 @@ var moveTables = []moveTable{
 	},
 }
 
-// gobMarshaler writes envelopes that are no JSON.
+// gobMarshaler writes envelopes that are not JSON.
 type gobMarshaler struct{}
 
 func (gobMarshaler) Marshal(v any) ([]byte, error) {
@@ -147,7 +147,7 @@ type oldForwarder struct {
 	pub   *wforwarder.Publisher
 }
 
-// newOldForwarder makes its tables as well.
+// newOldForwarder also creates its tables.
 func newOldForwarder(t testing.TB, table moveTable, url string) *oldForwarder {
 	t.Helper()
 	return newOldForwarderOf(t, "forwarder_topic", table, url)
@@ -168,7 +168,7 @@ func newOldForwarderOf(t testing.TB, topic string, table moveTable, url string) 
 	return f
 }
 
-// run forwards to pub until the test, or stop, ends it.
+// run forwards to pub until stop is called or the test ends.
 func (f *oldForwarder) run(t testing.TB, pub message.Publisher) (stop func()) {
 	t.Helper()
 	sub := f.subscriber(t, f.db)
@@ -180,14 +180,14 @@ func (f *oldForwarder) run(t testing.TB, pub message.Publisher) (stop func()) {
 	go func() { ended <- fwd.Run(context.Background()) }()
 	<-fwd.Running()
 	stop = sync.OnceFunc(func() {
-		require.NoError(t, fwd.Close()) // and the subscriber with it
+		require.NoError(t, fwd.Close()) // closes the subscriber too
 		require.NoError(t, <-ended)
 	})
 	t.Cleanup(stop)
 	return stop
 }
 
-// visible waits until nothing in a log is behind a transaction that is still open, of any database of the server.
+// visible waits until no message of a log is behind an open transaction of any database of the server.
 func (f *oldForwarder) visible(t testing.TB, h handle) {
 	t.Helper()
 	if f.queue {
@@ -203,7 +203,7 @@ func (f *oldForwarder) config() move.WatermillConfig {
 	return move.WatermillConfig{Topic: f.topic, Marshaler: f.marshaler}
 }
 
-// awkward are messages whose payloads and metadata are easily spoilt.
+// awkward returns messages whose payloads and metadata are easily corrupted.
 func awkward(n int) (msgs []*message.Message) {
 	payloads := []string{"", "\x00\xff\xfe not UTF-8", `{"b": 1,  "a": 1e400}`, "é\u2028"}
 	for i := range n {
@@ -240,8 +240,7 @@ func waiting(t testing.TB, h handle) (all []waitingRow) {
 
 func topicOf(i int) string { return []string{"orders", "orders", "invoices"}[i%3] }
 
-// TestMoveFromWatermill: whatever the table, the driver and the marshaler, each message arrives once, in its place,
-// byte for byte.
+// TestMoveFromWatermill: with each table, driver and marshaler every message arrives once, in its place, byte for byte.
 func TestMoveFromWatermill(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -293,8 +292,7 @@ func TestMoveFromWatermill(t *testing.T) {
 	})
 }
 
-// TestMoveStopsAndGoesOn: a move that ends in the middle, by its context or an error of the database, is continued by
-// the next.
+// TestMoveStopsAndGoesOn: a move that ends early, by its context or a database error, is continued by the next one.
 func TestMoveStopsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
@@ -316,7 +314,7 @@ func TestMoveStopsAndGoesOn(t *testing.T) {
 			assert.EqualValues(t, 4, r.Moved)
 			assert.Len(t, waiting(t, h), 4)
 
-			// What was written is gone if the row cannot be marked as moved.
+			// Messages are rolled back if their row cannot be marked as moved.
 			marks := map[bool]string{false: "watermill_offsets_forwarder_topic", true: "watermill_forwarder_topic"}[table.queue]
 			h.exec(t, `create function refuse() returns trigger language plpgsql as $$ begin raise 'refused'; end $$`)
 			h.exec(t, `create trigger refuse before update on `+marks+` for each row execute function refuse()`)
@@ -339,8 +337,8 @@ func TestMoveStopsAndGoesOn(t *testing.T) {
 	}
 }
 
-// TestMoveBesideTheOldForwarder: both run and both take from the table, while somebody writes to it; each message goes
-// one way.
+// TestMoveBesideTheOldForwarder: both run and take from the table while it is being written; each message takes one
+// way.
 func TestMoveBesideTheOldForwarder(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -376,7 +374,7 @@ func TestMoveBesideTheOldForwarder(t *testing.T) {
 				_, err := move.FromWatermill(t.Context(), pub, cfg)
 				require.NoError(t, err)
 			}
-			stop() // only now: one that is stopped in the middle of a message has it sent, and says that it has not
+			stop() // only now: stopped in the middle of a message it would publish it, but report an error
 			ways := map[string]int{}
 			for _, m := range sent.all() {
 				ways[m.payload]++
@@ -392,7 +390,8 @@ func TestMoveBesideTheOldForwarder(t *testing.T) {
 	}
 }
 
-// TestMoveOfWhatCannotBeRead: it ends the move with an error that says which row and what to do, or is a dead message.
+// TestMoveOfWhatCannotBeRead: an unreadable row ends the move with an error that names the row and what to do, or
+// becomes a dead message.
 func TestMoveOfWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[:3] {
@@ -404,7 +403,7 @@ func TestMoveOfWhatCannotBeRead(t *testing.T) {
 			publish("orders", newMessage("first"))
 			noEnvelope := newMessage(`{"canary": 1}`)
 			noEnvelope.Metadata = message.Metadata{"tenant": "7", "odd": "a\ufffdb"}
-			if !table.queue { // whose column is of type jsonb, which holds no such thing
+			if !table.queue { // its column has type jsonb, which cannot hold this
 				noEnvelope.Metadata["odd"] = "a\x00b"
 			}
 			require.NoError(t, table.publisher(t, old.db).Publish("forwarder_topic", noEnvelope))
@@ -453,7 +452,7 @@ func waitingPayloads(all []waitingRow) (payloads []string) {
 	return payloads
 }
 
-// TestMoveRefuses what would send a whole table again, or nothing.
+// TestMoveRefuses configurations that would send a whole table again, or nothing.
 func TestMoveRefuses(t *testing.T) {
 	h := onPgx(t)
 	pub := newOutboxPublisher(t, h)
@@ -475,27 +474,26 @@ func TestMoveRefuses(t *testing.T) {
 	refused(move.WatermillConfig{ConsumerGroup: "mistyped"}, `groups that have are [""]`)
 	refused(move.WatermillConfig{OffsetsTable: "nowhere"}, "start Watermill's forwarder once")
 
-	// A table that was restored from another server has transaction ids that are yet to come.
+	// A table that was restored from another server has transaction ids of the future.
 	h.exec(t, `update watermill_forwarder_topic set transaction_id = '1000000000'`)
 	refused(move.WatermillConfig{}, "restored from another server")
 	assert.Empty(t, waiting(t, h))
 
-	// So may its position have, when what it held is gone: nothing that is written here would be delivered.
+	// So may its position, after the table was emptied: messages written here would never be delivered.
 	h.exec(t, `update watermill_forwarder_topic set transaction_id = '3'`)
 	h.exec(t, `update watermill_offsets_forwarder_topic set last_processed_transaction_id = '1000000000'`)
 	refused(move.WatermillConfig{}, "restored from another server")
 	_, err = move.ToWatermill(t.Context(), h.db, move.WatermillConfig{})
 	require.ErrorContains(t, err, "restored from another server")
 
-	// A group that nobody has read with yet begins at the beginning.
+	// A group that has never read starts at the beginning.
 	h.exec(t, `delete from watermill_offsets_forwarder_topic`)
 	r, err := move.FromWatermill(t.Context(), pub, move.WatermillConfig{})
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, r.Moved)
 }
 
-// TestMoveWaitsForOlderTransactions: a message behind a transaction that is still open is left, counted, and not
-// overtaken.
+// TestMoveWaitsForOlderTransactions: a message behind an open transaction is left, counted, and not overtaken.
 func TestMoveWaitsForOlderTransactions(t *testing.T) {
 	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[0], h.url)
@@ -518,8 +516,8 @@ func TestMoveWaitsForOlderTransactions(t *testing.T) {
 	assert.Equal(t, []string{"1", "2"}, waitingPayloads(waiting(t, h)))
 }
 
-// TestMoveOfWhatAStuckForwarderHolds: the error says which row is locked, by whom, and what to do; that done, all is
-// moved.
+// TestMoveOfWhatAStuckForwarderHolds: the error names the locked row, the session that locked it, and what to do; after
+// that all messages are moved.
 func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
@@ -562,7 +560,8 @@ func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
 	}
 }
 
-// TestMoveThereAndBack: what goes to Watermill's forwarder is what it publishes, and comes back as it was.
+// TestMoveThereAndBack: Watermill's forwarder publishes the messages moved to its table, and moved back they are
+// unchanged.
 func TestMoveThereAndBack(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables {
@@ -634,7 +633,7 @@ func TestMoveThereAndBack(t *testing.T) {
 	}
 }
 
-// TestMoveOfARowsDelay: what only the row of a delayed queue says becomes the message's.
+// TestMoveOfARowsDelay: a delay that only the row of a delayed queue has becomes the message's.
 func TestMoveOfARowsDelay(t *testing.T) {
 	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[3], h.url)

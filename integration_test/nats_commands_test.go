@@ -20,22 +20,23 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// commands are metadata that JetStream would obey as headers: each loses a message, or others, or has it refused.
+// commands is metadata that JetStream would obey as headers: each would lose this message or others, or have it
+// refused.
 var commands = message.Metadata{
 	"Nats-Msg-Id": "same", "Nats-Rollup": "all", "Nats-Expected-Stream": "OTHER", "Nats-Expected-Last-Sequence": "99",
 	"Nats-TTL": "never", "Nats-Expected-Last-Msg-Id": "x",
 }
 
-// oddKeys are metadata that no header of NATS can carry under their own names.
+// oddKeys is metadata whose keys cannot be NATS header names.
 var oddKeys = message.Metadata{
 	"customer name": "1", "größe": "2", "a:b": "3", "": "4", "%a": "5", "%%25a": "6", "_watermill_message_uuid": "another",
 	"tab\t": "7", "nats-rollup": "8", "100%": "9", "a/b": "10", "[0]": "11",
 }
 
-// obedient has a stream do what headers tell it.
+// obedient makes a stream obey headers.
 func obedient(c *natsgo.StreamConfig) { c.AllowRollup, c.AllowMsgTTL = true, true }
 
-// received are the messages of a topic as a consumer finds them who decodes metadata, the first of them first.
+// received returns the first n messages of a topic as read by a consumer that decodes metadata.
 func received(t *testing.T, url, topic string, n int) []*message.Message {
 	t.Helper()
 	sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{URL: url, Unmarshaler: nats.Unmarshaler{}}, nil)
@@ -46,8 +47,8 @@ func received(t *testing.T, url, topic string, n int) []*message.Message {
 	return take(t, in, n)
 }
 
-// TestMetadataCommandNoBroker: what looks like a command is stored as it came, and so is what no header can have as its
-// name.
+// TestMetadataCommandNoBroker: metadata that looks like a command is stored unchanged, and so are keys that cannot be
+// header names.
 func TestMetadataCommandNoBroker(t *testing.T) {
 	t.Parallel()
 	var sent []*message.Message
@@ -140,8 +141,8 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 	}
 }
 
-// TestLettersAndCopiesCommandNoBroker: a service that passes on the metadata of what it consumed, and puts it aside,
-// obeys nobody outside, also behind a publisher that knows nothing of ours.
+// TestLettersAndCopiesCommandNoBroker: a service that republishes or dead-letters the metadata of consumed messages
+// obeys no outside commands, even with a publisher that does not know ours.
 func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t).URL()
@@ -190,7 +191,7 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 	}
 }
 
-// TestLettersOfTheForwarderCommandNoBroker: they are made by SQL, which knows the same commands as the middlewares.
+// TestLettersOfTheForwarderCommandNoBroker: SQL writes these, and filters the same commands as the middlewares.
 func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()
@@ -229,8 +230,8 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	assert.Equal(t, want, letter.Metadata)
 }
 
-// TestALetterIsNoCopySentAgain: the generation is that of the message. Its letter has none, and that of a message which
-// was sent again and dies again is another.
+// TestALetterIsNoCopySentAgain: the generation belongs to the message. Its dead letter has none, and a message that was
+// sent again and dies again gets a different dead letter.
 func TestALetterIsNoCopySentAgain(t *testing.T) {
 	h := onPgx(t)
 	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)

@@ -29,7 +29,7 @@ func natsServer(t testing.TB) *services.NATS {
 	return server
 }
 
-// natsStream makes a stream of its own for a test, on all subjects that begin with the returned prefix.
+// natsStream creates a stream for one test, with all subjects that begin with the returned prefix.
 func natsStream(
 	t testing.TB, url string, configure func(*natsgo.StreamConfig),
 ) (js natsgo.JetStreamContext, stream, prefix string) {
@@ -157,7 +157,7 @@ func TestNATSVerdicts(t *testing.T) {
 	}
 }
 
-// withHeader asks for a header, of any publisher.
+// withHeader requests a header from any publisher.
 func withHeader(msg *message.Message, name, value string) *message.Message {
 	msg.Metadata.Set(name, value)
 	nats.SetHeader(msg, name, value)
@@ -177,7 +177,7 @@ func TestNATSOutage(t *testing.T) {
 	require.NoError(t, server.Stop())
 	l.wait("unavailable", func(l *load) bool { return l.verdicts[unavailable] > 0 })
 
-	// The first calls wait for acknowledgements that never come; those after them need not wait.
+	// The first calls wait for acknowledgements that never arrive; later ones need not wait.
 	eventually(t, func() bool {
 		start := time.Now()
 		err := pub.Publish(prefix+"b", newMessage(""))
@@ -190,15 +190,15 @@ func TestNATSOutage(t *testing.T) {
 	l.stop()
 
 	require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage is nobody's fault: %v", l.errs)
-	// Those that were sent again although they were stored the first time count once. At most one message
-	// of each goroutine is stored without having been acknowledged.
+	// Messages that were sent again although they were stored the first time count once. At most one message of each
+	// goroutine is stored without an acknowledgement.
 	stored := natsStored(t, js, stream)
 	require.GreaterOrEqual(t, stored, len(l.acked))
 	require.LessOrEqual(t, stored, len(l.acked)+64)
 }
 
-// TestNATSLeavesASilentServer: the server that the publisher is connected to, of two, takes messages and answers
-// nothing. Pings would notice that after a minute, and never if it answers them.
+// TestNATSLeavesASilentServer: one of two servers, the one that the publisher is connected to, accepts messages and
+// does not reply. Pings would detect that after a minute, or never if it replies to them.
 func TestNATSLeavesASilentServer(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -41,10 +41,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// canary begins all that must not be seen: payloads, values of metadata, passwords and tokens.
+// canary begins every secret text: payloads, values of metadata, passwords and tokens.
 const canary = "cnry"
 
-// sings returns where a text has a canary, as it is or as bytes that somebody printed.
+// sings returns where a text contains a canary, as text or as printed bytes.
 func sings(text string) (where []string) {
 	numbers := strings.Trim(fmt.Sprint([]byte(canary)), "[]")
 	for _, form := range []string{
@@ -60,7 +60,7 @@ func sings(text string) (where []string) {
 	return where
 }
 
-// aviary is a service with all components, whose log, at its finest, is one text.
+// aviary is a service with all components, whose log at the finest level is one text.
 type aviary struct {
 	t      *testing.T
 	h      handle
@@ -90,7 +90,7 @@ func newAviary(t *testing.T) *aviary {
 	return a
 }
 
-// errSecret is what drivers say of their addresses.
+// errSecret quotes an address, as errors of drivers do.
 var errSecret = errors.New("dial postgres://ann:" + canary + "@pass@db:5432/x: refused; password=" + canary +
 	`; {"token": "` + canary + `"}; Bearer ` + canary + "7")
 
@@ -100,8 +100,8 @@ func (a *aviary) message(uuid string) *message.Message {
 	return msg
 }
 
-// TestNoCanarySings puts payloads, metadata, passwords and tokens wherever there can be some, has all fail that can,
-// and reads what the service has logged, stored as errors, measured and traced, and what operators are shown.
+// TestNoCanarySings puts payloads, metadata, passwords and tokens everywhere they can occur, makes everything fail that
+// can, and checks logs, stored errors, metrics, traces and operators' screens.
 func TestNoCanarySings(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -116,7 +116,7 @@ func TestNoCanarySings(t *testing.T) {
 
 	logged := strings.SplitAfter(a.log.String(), "\n")
 	logged = slices.DeleteFunc(logged, func(line string) bool {
-		return strings.Contains(line, `"msg":"Handler returned error"`) // Watermill's Router, and not ours
+		return strings.Contains(line, `"msg":"Handler returned error"`) // written by Watermill's Router
 	})
 	assert.Empty(t, sings(strings.Join(logged, "")), "in the log")
 	for _, text := range []string{"refused", "panicked", "127.0.0.1:1"} {
@@ -134,7 +134,7 @@ func TestNoCanarySings(t *testing.T) {
 	}
 }
 
-// publishes has the outbox refuse what it cannot store.
+// publishes publishes messages that the outbox refuses to store.
 func (a *aviary) publishes() {
 	pub, err := outbox.NewPublisher(a.h.db, outbox.PublisherConfig{MaxPayloadBytes: 100}, a.logger)
 	require.NoError(a.t, err)
@@ -154,7 +154,7 @@ func (a *aviary) publishes() {
 	}
 }
 
-// forwards has messages refused in all ways, and such as somebody wrote by hand.
+// forwards publishes messages that are refused in all ways, and rows inserted by SQL.
 func (a *aviary) forwards() {
 	pub := newOutboxPublisher(a.t, a.h)
 	b := newFakeBroker()
@@ -204,7 +204,7 @@ func (a *aviary) forwards() {
 	require.NoError(a.t, end())
 }
 
-// run runs something until the test ends, or until what it returns is called, which returns its error.
+// run runs something until the test ends, or until the returned function is called, which returns its error.
 func (a *aviary) run(r interface {
 	outbox.Runner
 	Close() error
@@ -216,11 +216,11 @@ func (a *aviary) run(r interface {
 	return end
 }
 
-// handles has handlers of a Router fail.
+// handles makes handlers of a Router fail.
 func (a *aviary) handles() {
 	pub := newOutboxPublisher(a.t, a.h)
 	in := newFeed()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, nil) // what it logs is Watermill's
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, nil)
 	require.NoError(a.t, err)
 	router.AddMiddleware(stackFor(a.t, pub, middleware.StackConfig{
 		Outcomes: middleware.OutcomesConfig{MaxAttempts: 2},
@@ -255,7 +255,7 @@ func (a *aviary) handles() {
 	require.NoError(a.t, end())
 }
 
-// reads has the subscribers of Kafka and NATS bring messages whose handlers fail.
+// reads delivers messages from Kafka and NATS to failing handlers.
 func (a *aviary) reads() {
 	nats := newJetStreamWorld(a.t, natsServer(a.t).URL())
 	configs := []inboundConfig{nats.config()}
@@ -296,7 +296,7 @@ func (a *aviary) reads() {
 	}
 }
 
-// queues has the queue and its webhooks refuse, fail and bury.
+// queues makes the queue and its webhooks refuse, fail and bury.
 func (a *aviary) queues() {
 	cfg := quickStore()
 	cfg.MaxAttempts = 2
@@ -366,7 +366,7 @@ func (a *aviary) queues() {
 	require.NoError(a.t, end())
 }
 
-// answers has requests under an Idempotency-Key fail.
+// answers makes requests with an Idempotency-Key fail.
 func (a *aviary) answers() {
 	once, err := idempotency.New(a.h.db, idempotency.Config{
 		Tenant: func(r *http.Request) (string, error) {
@@ -395,7 +395,7 @@ func (a *aviary) answers() {
 	}
 }
 
-// shown reads what operators see who may not see payloads, but metadata, and what the tables have beside them.
+// shown reads what operators without the right to see payloads are shown, and the other columns of the tables.
 func (a *aviary) shown() {
 	sings := func(shown string) []string { return sings(strings.ReplaceAll(shown, canary+" value", "")) }
 	c := ctl{t: a.t, url: a.h.url}
@@ -428,7 +428,7 @@ func (a *aviary) shown() {
 	}
 }
 
-// stored looks at the errors in the tables.
+// stored checks the errors in the tables.
 func (a *aviary) stored() {
 	for _, errs := range []string{
 		`select last_error from outbox where last_error <> ''`, `select reason from outbox_topics where reason <> ''`,
@@ -438,7 +438,7 @@ func (a *aviary) stored() {
 	}
 }
 
-// quotes has errors in the tables that quote secrets, as somebody may write them by SQL.
+// quotes stores errors that quote secrets, as SQL may.
 func (a *aviary) quotes() {
 	a.stored()
 	for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
@@ -456,7 +456,7 @@ func (a *aviary) quotes() {
 	assert.NotEmpty(a.t, found.Messages, "a group of such an error has its messages")
 }
 
-// losesTheDatabase looks at what there is, and then has a server that is not there.
+// losesTheDatabase runs everything while the server is unreachable.
 func (a *aviary) losesTheDatabase() {
 	a.shown()
 	a.quotes()

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// witness is an observer of all that a forwarder does.
+// witness is an observer of everything a forwarder does.
 type witness struct {
 	mu      sync.Mutex
 	starts  []observe.PublishStart
@@ -34,7 +34,7 @@ func noted[T any](w *witness, list *[]T, event T) {
 	*list = append(*list, event)
 }
 
-// toldSoFar returns what was noted so far.
+// toldSoFar returns the events recorded so far.
 func toldSoFar[T any](w *witness, list *[]T) []T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -43,7 +43,7 @@ func toldSoFar[T any](w *witness, list *[]T) []T {
 
 type traceKey struct{}
 
-// PublishStart does what a tracer does.
+// PublishStart changes context and metadata like a tracer.
 func (w *witness) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
 	noted(w, &w.starts, start)
 	start.Message.Metadata["trace"] += "<" + start.Message.UUID
@@ -63,9 +63,9 @@ func (w *witness) SettleEnd(_ context.Context, end observe.SettleEnd)     { note
 func (w *witness) CleanEnd(_ context.Context, end observe.CleanEnd)       { noted(w, &w.cleaned, end) }
 func (w *witness) LanesOwned(_ context.Context, owned observe.LanesOwned) { noted(w, &w.owned, owned) }
 
-// TestForwarderIsObserved: observers of the handle are told of each publish and its verdict, of deaths, pauses and
-// statements. What one puts into the context and the metadata reaches the publisher, and the metadata begin as they are
-// stored at each attempt.
+// TestForwarderIsObserved: observers of the handle are notified of each publish and its verdict, of deaths, pauses and
+// statements. Context values and metadata that an observer sets reach the publisher, and each attempt starts with the
+// stored metadata.
 func TestForwarderIsObserved(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -31,7 +31,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// telemetry is what services have sent to one place.
+// telemetry is the telemetry of all services of a test.
 type telemetry struct {
 	*otel.Observer
 	tracer trace.Tracer
@@ -51,7 +51,7 @@ func newTelemetry(t testing.TB, cfg otel.ObserverConfig, opts ...sdktrace.Tracer
 	return tel
 }
 
-// ended waits until there are as many spans of a name, and returns them.
+// ended waits for n ended spans of a name and returns them.
 func (tel telemetry) ended(t testing.TB, name string, n int) (found []sdktrace.ReadOnlySpan) {
 	t.Helper()
 	eventually(t, func() bool {
@@ -62,7 +62,7 @@ func (tel telemetry) ended(t testing.TB, name string, n int) (found []sdktrace.R
 	return found
 }
 
-// attributes of a span as text.
+// attributesOf returns the attributes of a span as text.
 func attributesOf(of []attribute.KeyValue) map[string]string {
 	m := map[string]string{}
 	for _, kv := range of {
@@ -71,7 +71,7 @@ func attributesOf(of []attribute.KeyValue) map[string]string {
 	return m
 }
 
-// childOf fails unless one span is the child of the other.
+// childOf asserts that child is a child of parent.
 func childOf(t testing.TB, child, parent sdktrace.ReadOnlySpan) {
 	t.Helper()
 	assert.Equal(t, parent.SpanContext().TraceID(), child.SpanContext().TraceID(), "%s is in the trace of %s",
@@ -80,7 +80,7 @@ func childOf(t testing.TB, child, parent sdktrace.ReadOnlySpan) {
 		parent.Name())
 }
 
-// linkedTo fails unless one span has a link to the other, and no other one.
+// linkedTo asserts that s has exactly one link, to to.
 func linkedTo(t testing.TB, s, to sdktrace.ReadOnlySpan) {
 	t.Helper()
 	require.Len(t, s.Links(), 1, s.Name())
@@ -88,7 +88,7 @@ func linkedTo(t testing.TB, s, to sdktrace.ReadOnlySpan) {
 		s.Name(), to.Name())
 }
 
-// TestTraceAcrossTwoServices: a request to one service and what another one does because of it are one trace, through
+// TestTraceAcrossTwoServices: a request to one service and the work that it causes in another are one trace, through
 // two databases and a broker.
 func TestTraceAcrossTwoServices(t *testing.T) {
 	t.Parallel()
@@ -163,7 +163,7 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 		strings.Join([]string{of["messaging.consumer.group.name"], of["outbox.handler"], of["outbox.outcome"]}, " "))
 }
 
-// TestTriesOfAnOutageHaveTracesOfTheirOwn, though each is attempt 1: no attempt is charged.
+// TestTriesOfAnOutageHaveTracesOfTheirOwn, although each is attempt 1: no attempt is charged.
 func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -191,8 +191,8 @@ func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
 	}
 }
 
-// TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the trace of the writer, others are linked to it, and
-// whichever brings the message, it is processed in the trace of the writer.
+// TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the writer's trace, later ones link to it, and
+// whichever succeeds, the message is processed in the writer's trace.
 func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -232,7 +232,7 @@ func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
 	assert.Equal(t, want, came["traceparent"], "a consumer finds the trace of the writer")
 }
 
-// TestWhatIsNotSampled: no span is shown, and nobody behind the outbox begins a trace of his own.
+// TestWhatIsNotSampled: no span is exported, and no consumer starts a trace of its own.
 func TestWhatIsNotSampled(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -246,7 +246,7 @@ func TestWhatIsNotSampled(t *testing.T) {
 	assert.Equal(t, "00", value[string](t, h, "select right(metadata->>'traceparent', 2) from outbox"))
 }
 
-// TestDispatcherIsTraced: a stored message is processed in the trace that its metadata bring.
+// TestDispatcherIsTraced: a stored message is processed in the trace of its metadata.
 func TestDispatcherIsTraced(t *testing.T) {
 	t.Parallel()
 	tel := newTelemetry(t, otel.ObserverConfig{})
@@ -273,7 +273,7 @@ func TestDispatcherIsTraced(t *testing.T) {
 	childOf(t, tel.ended(t, "create bookings", 1)[0], processed)
 }
 
-// TestTelemetryMetrics: the instruments are those of the conventions, with their attributes.
+// TestTelemetryMetrics: instruments and attributes follow the conventions.
 func TestTelemetryMetrics(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -316,7 +316,7 @@ func TestTelemetryMetrics(t *testing.T) {
 	assert.InDelta(t, (2 * time.Hour).Seconds(), tel.lag(t), patience.Seconds(), "what was to be late is not")
 }
 
-// points are what is measured now: by instrument, operation and error, a sum or a number of values.
+// points returns current measurements by instrument, operation and error: a sum or a number of values.
 func (tel telemetry) points(t testing.TB) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -364,7 +364,7 @@ func (tel telemetry) collect(t testing.TB) (all []metricdata.Metrics) {
 	return all
 }
 
-// ends records what observers of transactions and writes are told.
+// ends records calls of observers of transactions and writes.
 type ends struct {
 	mu     sync.Mutex
 	txs    []observe.TxEnd
@@ -425,7 +425,7 @@ func TestObserversAreTold(t *testing.T) {
 		require.Len(t, seen.writes, 4)
 		undone := errUndo
 		if h.sql != nil {
-			undone = nil // it was written before
+			undone = nil // was rolled back before it was written
 		}
 		for i, want := range []observe.WriteEnd{
 			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4},

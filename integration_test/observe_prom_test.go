@@ -25,7 +25,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// scraped is what a collector shows, one entry for each series: of a histogram how many values there are.
+// scraped returns the series of a collector with their values; for a histogram the number of observations.
 func scraped(t testing.TB, c prometheus.Collector) map[string]float64 {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -48,7 +48,7 @@ func scraped(t testing.TB, c prometheus.Collector) map[string]float64 {
 	return found
 }
 
-// shows waits until an observer, which is told of some things a moment later, shows all of this.
+// shows waits until an observer shows all of want; it is notified of some events a moment later.
 func shows(t testing.TB, c prometheus.Collector, want map[string]float64) {
 	t.Helper()
 	found := map[string]float64{}
@@ -93,7 +93,7 @@ func somethingOfEverything(t testing.TB, h handle) {
 		('refunds', '00000000-0000-0000-0000-000000000000', 'alice: later')`)
 }
 
-// TestCollectorOverEachHandle: what is in the tables is shown as package admin says it, whatever reaches the database.
+// TestCollectorOverEachHandle: with every handle the collector shows the same figures as package admin.
 func TestCollectorOverEachHandle(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -148,9 +148,9 @@ func TestCollectorOverEachHandle(t *testing.T) {
 	})
 }
 
-// TestScrapeIsOneQuery: also with many topics, and what is more than is counted is said to be.
+// TestScrapeIsOneQuery, also with many topics, and counts that reach their limit are marked as such.
 func TestScrapeIsOneQuery(t *testing.T) {
-	needsPlainOutbox(t) // partitions are read by queries of their own
+	needsPlainOutbox(t) // partitions are read by separate queries
 	t.Parallel()
 	var seen statementLog
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
@@ -171,8 +171,7 @@ func TestScrapeIsOneQuery(t *testing.T) {
 	assert.Positive(t, found["messages{state=ready,topic=many}"])
 }
 
-// TestCollectorSurvivesWhatItWatches: a database that is away is up = 0 and one line in the log, and nothing old is
-// shown.
+// TestCollectorSurvivesWhatItWatches: an unreachable database is up = 0 and one log line, and no old values are shown.
 func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 	h := onPgx(t)
 	log := newLogCapture(t)
@@ -199,8 +198,8 @@ func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 	assert.Equal(t, 0.0, scraped(t, c)["up{}"], "a pool without a free connection keeps no scrape waiting")
 }
 
-// TestPausedOutlivesItsForwarder: a topic that cannot be reached is shown as paused by any process, and by one that
-// starts during the outage; and it is over when the outage is.
+// TestPausedOutlivesItsForwarder: an unreachable topic is shown as paused by any process, also one that starts during
+// the outage, until the outage is over.
 func TestPausedOutlivesItsForwarder(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -234,7 +233,7 @@ func TestPausedOutlivesItsForwarder(t *testing.T) {
 	}, "and it is over")
 }
 
-// TestObserverOfAWholeService: one observer sees what is written, published and handled, by a Router and by a
+// TestObserverOfAWholeService: one observer sees messages written, published and handled, by a Router and by a
 // Dispatcher.
 func TestObserverOfAWholeService(t *testing.T) {
 	t.Parallel()
@@ -301,7 +300,7 @@ func TestObserverOfAWholeService(t *testing.T) {
 	})
 }
 
-// lagSum is the sum of what outbox_lag_seconds has counted.
+// lagSum returns the sum of outbox_lag_seconds.
 func lagSum(t testing.TB, c prometheus.Collector) (sum float64) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
@@ -323,8 +322,8 @@ var (
 	conditionShape = regexp.MustCompile(`(\w+)=~?"([^"]*)"`)
 )
 
-// TestFirstScrapeFillsTheTiles: what the dashboard's tiles ask for is in the first scrape of a service that has no
-// message yet, so that none of them says "No data".
+// TestFirstScrapeFillsTheTiles: the first scrape of a service without messages has every series of the dashboard's
+// tiles, so that none shows "No data".
 func TestFirstScrapeFillsTheTiles(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("../dashboards/grafana.json")
@@ -354,7 +353,8 @@ func TestFirstScrapeFillsTheTiles(t *testing.T) {
 	assert.GreaterOrEqual(t, tiles, 6)
 }
 
-// anySeries says whether a series of this name meets the conditions of a selector. What the viewer chooses is anything.
+// anySeries reports whether a series of this name meets the conditions of a selector. Dashboard variables match
+// anything.
 func anySeries(all map[string]float64, name, conditions string) bool {
 	for series := range all {
 		labels, ok := strings.CutPrefix(series, name+"{")
@@ -374,13 +374,13 @@ func anySeries(all map[string]float64, name, conditions string) bool {
 	return false
 }
 
-// contextless is an observer that has no context to give.
+// contextless is an observer that returns a nil context.
 type contextless struct{ ended chan context.Context }
 
 func (contextless) HandleStart(context.Context, observe.HandleStart) context.Context { return nil }
 func (c contextless) HandleEnd(ctx context.Context, _ observe.HandleEnd)             { c.ended <- ctx }
 
-// TestDispatcherIgnoresNilContexts: an observer that returns no context keeps no message from being handled.
+// TestDispatcherIgnoresNilContexts: messages are handled even if an observer returns no context.
 func TestDispatcherIgnoresNilContexts(t *testing.T) {
 	t.Parallel()
 	eye := contextless{make(chan context.Context, 10)}

@@ -12,14 +12,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// The negative controls take away one half each of what makes reading exact. If they pass, the tests of the
-// order prove nothing.
+// The negative controls each remove one half of what makes reading exact. If they pass, the order tests prove nothing.
 
 const (
 	defaultWithoutXid = `alter table outbox alter id set default nextval('outbox_id_seq')`
 
-	// slowInsert widens the moment between the row's id, which its default takes before the triggers run, and
-	// the transaction's id, which without ours is taken only after them.
+	// slowInsert widens the interval between assigning the row's id, which its default does before triggers run, and
+	// the transaction's id, which without our default happens only after them.
 	slowInsert = `
 create function slow_insert() returns trigger language plpgsql as $$ begin perform pg_sleep(0.15); return new; end $$;
 create trigger slow_insert before insert on outbox for each row when (new.topic = 'slow') execute function slow_insert()`
@@ -55,12 +54,12 @@ func TestOrderControlForgetfulFetch(t *testing.T) {
 	assert.NotEmpty(t, l.faults(), "a plain id > low kept the order")
 }
 
-// TestOrderControlDefaultWithoutXid runs the order test with row ids that are taken before transaction ids.
+// TestOrderControlDefaultWithoutXid runs the order test with row ids that are assigned before transaction ids.
 func TestOrderControlDefaultWithoutXid(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	noLeaks(t)
-	_, reader := ownMigratedServer(t) // transactions of others would hold the reads up
+	_, reader := ownMigratedServer(t) // other transactions would delay the reads
 	writer := pgxHandle(t, "writer", reader.url, manyConns)
 	l := newLedger(false)
 	run := orderRun{writers: 16, time: patience, until: l.violated, single: true, started: func(w handle) {
@@ -73,8 +72,8 @@ func TestOrderControlDefaultWithoutXid(t *testing.T) {
 	assert.NotEmpty(t, l.faults(), "row ids that do not follow transaction ids kept the order")
 }
 
-// TestOrderOfASlowInsert is the one case that the default of the id is for: a row takes its id, reads pass it,
-// and only then is it written. With our default it is read in order, without it is not.
+// TestOrderOfASlowInsert is the one case that needs the id's default: a row gets its id, reads pass it, and only then
+// is it written. With our default it is read in order, without it is not.
 func TestOrderOfASlowInsert(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -86,7 +85,7 @@ func TestOrderOfASlowInsert(t *testing.T) {
 				extended(t)
 			}
 			noLeaks(t)
-			_, h := ownMigratedServer(t) // as above
+			_, h := ownMigratedServer(t) // other transactions would delay the reads
 			execScript(t, h, slowInsert)
 			l := newLedger(false)
 			controlForwarder(t, h, l)
@@ -96,7 +95,7 @@ func TestOrderOfASlowInsert(t *testing.T) {
 			insert := func(topic, key, payload string) {
 				h.exec(t, insertPlain, watermill.NewUUID(), topic, key, payload)
 			}
-			insert("orders", "other", "1") // so that the reads have a mark above nothing
+			insert("orders", "other", "1") // so that a row precedes the position of the reads
 			eventually(t, func() bool { _, calls, _ := l.total(); return calls == 1 }, "first message")
 
 			n, last := 1, 0
@@ -127,7 +126,7 @@ func TestOrderOfASlowInsert(t *testing.T) {
 			insertBoth()
 			if c.wrong {
 				for deadline := time.Now().Add(patience); len(l.faults()) == 0 && time.Now().Before(deadline); {
-					insertBoth() // a busy machine does not read at the wrong moment each time
+					insertBoth() // a busy machine does not always read at the wrong moment
 				}
 				assert.NotEmpty(t, l.faults(), "disorder")
 				return

@@ -16,28 +16,28 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// ghost is the payload of messages that must never be published: their transaction, or the savepoint
-// around them, was rolled back.
+// ghost is the payload of messages that must never be published, because their transaction or savepoint was rolled
+// back.
 const ghost = "ghost"
 
-// errRefused is the message's own fault.
+// errRefused blames the message.
 var errRefused error = &forwarder.PublishError{Verdict: forwarder.Retry, Err: errors.New("refused")}
 
-// ledger knows what was committed for each key and, as a publisher, what arrived. Payloads are the positions
-// of the messages in their key's sequence, counting from 1. It delays calls, refuses some, and now and then accepts a
-// message and says that it did not.
+// ledger records commits of each key and, as a publisher, arrivals. Payloads are the positions of the messages in their
+// key's sequence, counting from 1. It delays calls, refuses some, and now and then accepts a message but returns an
+// error.
 type ledger struct {
 	trouble bool
 
 	mu        sync.Mutex
 	committed map[string]int
-	at        map[string]time.Time // of a key's last commit
-	arrived   map[string]int       // all up to here
+	at        map[string]time.Time // time of a key's last commit
+	arrived   map[string]int       // last position up to which all messages have arrived
 	early     map[string]map[int]bool
 	wrong     []string
 	calls     int
 	repeated  int
-	violated  chan struct{} // closed by the first wrong thing
+	violated  chan struct{} // closed at the first violation
 }
 
 var _ message.Publisher = (*ledger)(nil)
@@ -47,7 +47,7 @@ func newLedger(trouble bool) *ledger {
 		early: map[string]map[int]bool{}, violated: make(chan struct{})}
 }
 
-// commit notes that all messages of a key up to n are committed.
+// commit records that all messages of a key up to n are committed.
 func (l *ledger) commit(key string, n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +110,7 @@ func (l *ledger) fault(format string, args ...any) {
 
 func (l *ledger) Close() error { return nil }
 
-// missing lists what was committed and has not arrived.
+// missing lists committed messages that have not arrived.
 func (l *ledger) missing() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -127,7 +127,7 @@ func (l *ledger) missing() []string {
 	return list
 }
 
-// allArrive waits until everything that was committed has arrived.
+// allArrive waits until all committed messages have arrived.
 func (l *ledger) allArrive(t testing.TB) {
 	t.Helper()
 	begun := time.Now()
@@ -156,7 +156,7 @@ func (l *ledger) total() (committed, calls, repeated int) {
 	return committed, l.calls, l.repeated
 }
 
-// orderConfig is a forwarder's that retries soon and lets nothing die.
+// orderConfig retries soon and lets nothing die.
 func orderConfig() forwarder.Config {
 	return forwarder.Config{
 		Concurrency: 16, MaxAttempts: -1, LeaseTTL: 2 * time.Second, PollInterval: 50 * time.Millisecond,

@@ -11,15 +11,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// fetchSaboteur is a tracer on a forwarder's pool that makes some reads of the outbox time out or break, or
-// takes the tracked transactions from all of them.
+// fetchSaboteur is a tracer on a forwarder's pool that makes some reads of the outbox time out or break, or removes the
+// tracked transactions from all of them.
 type fetchSaboteur struct {
-	every    int64 // how many reads there are to one that fails, an early one first; 0 = none fails
-	forgetTx bool  // what is left is a plain id > low
+	every    int64 // reads for each one that fails, an early one first; 0 = none fails
+	forgetTx bool  // leaves a plain id > low
 	reads    atomic.Int64
 	failed   atomic.Int64
 	forgot   atomic.Int64
-	took     atomic.Int64 // nanoseconds, by all reads
+	took     atomic.Int64 // nanoseconds, total of all reads
 }
 
 func (s *fetchSaboteur) String() string {
@@ -49,7 +49,7 @@ func (s *fetchSaboteur) TraceQueryStart(
 	read := sabotaged{begun: time.Now(), cancel: func() {}}
 	if n := s.reads.Add(1); s.every > 0 && n%s.every == s.every/4 {
 		if s.failed.Add(1)%10 == 0 {
-			ctx, read.cancel = context.WithCancel(ctx) // as if the connection had broken
+			ctx, read.cancel = context.WithCancel(ctx) // like a broken connection
 			read.cancel()
 		} else {
 			ctx, read.cancel = context.WithTimeout(ctx, rand.N(6*time.Millisecond))
@@ -58,8 +58,8 @@ func (s *fetchSaboteur) TraceQueryStart(
 	return context.WithValue(ctx, sabotagedKey{}, read)
 }
 
-// forget empties the arrays of tracked transactions, the first four of the arguments, where they lie: the
-// caller sends the same slice.
+// forget empties the arrays of tracked transactions, the first four arguments, in place: the caller sends the same
+// slice.
 func (s *fetchSaboteur) forget(args []any) {
 	left := 4
 	for i := range args {

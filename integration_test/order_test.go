@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// orderTime is how long the writers of one order test write.
+// orderTime returns how long the writers of one order test write.
 func orderTime(short time.Duration) time.Duration {
 	if os.Getenv("OUTBOX_LONG") != "" {
 		return 10 * short
@@ -35,21 +35,20 @@ type orderRun struct {
 	writers  int
 	time     time.Duration
 	prepared bool
-	pooled   bool            // the forwarders' connections are PgBouncer's, where nobody can listen
-	single   bool            // one forwarder all the time
+	pooled   bool            // the forwarders connect through PgBouncer, where LISTEN does not work
+	single   bool            // a single forwarder all the time
 	started  func(w handle)  // called when the forwarders run
 	until    <-chan struct{} // ends the run early
 }
 
-// startDurable starts a server that syncs to disk as in production: commits take their time, as they do there.
+// startDurable starts a server that flushes to disk as in production, so commits take as long as they do there.
 var startDurable = shared(func(ctx context.Context) (*services.Postgres, error) {
 	return services.StartPostgres(ctx, services.Options{
 		PostgresSettings: []string{"max_prepared_transactions=20", "max_connections=600"},
 	})
 })
 
-// newOrderDatabase makes a migrated database for an order test. Its long transactions hold nobody up but others of its
-// kind.
+// newOrderDatabase returns a migrated database for an order test, whose long transactions delay only other order tests.
 func newOrderDatabase(t testing.TB) (url string) {
 	t.Helper()
 	server, err := startDurable()
@@ -59,7 +58,7 @@ func newOrderDatabase(t testing.TB) (url string) {
 	return url
 }
 
-// TestOrder is the promise on the order of keys under everything at once.
+// TestOrder tests the order of keys under all conditions at once.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	for _, run := range []orderRun{
@@ -127,7 +126,7 @@ func checkOrder(t *testing.T, run orderRun, writer, reader handle, l *ledger) {
 	assert.Greater(t, committed, enough)
 }
 
-// enough is how many commits an order test needs to show anything. A busy machine gets more time for them.
+// enough is the number of commits that an order test needs to be meaningful. A busy machine gets more time for them.
 const enough = 1000
 
 // write runs the writers, and the forwarders until the test ends.
@@ -176,7 +175,7 @@ func (run orderRun) write(t *testing.T, writer, reader handle, l *ledger) {
 	t.Log(w.kind.count)
 }
 
-// runForwarders runs one forwarder after the other, each for some time.
+// runForwarders runs one forwarder after another, each for some time.
 func runForwarders(
 	ctx context.Context, t *testing.T, h handle, l *ledger, pooled bool, life time.Duration, log watermill.LoggerAdapter,
 ) {

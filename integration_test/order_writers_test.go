@@ -27,8 +27,8 @@ var errAborted = errors.New("aborted on purpose")
 
 const insertPlain = `insert into outbox (uuid, topic, key, payload) values ($1, $2, $3, convert_to($4, 'UTF8'))`
 
-// orderWriters write messages of many keys in transactions of every kind. The next transaction of a key begins
-// after the commit of the one before returned.
+// orderWriters writes messages of many keys in transactions of every kind. The next transaction of a key begins after
+// the commit of the previous one returned.
 type orderWriters struct {
 	t         *testing.T
 	h         handle
@@ -36,7 +36,7 @@ type orderWriters struct {
 	publisher *outbox.Publisher
 	prepared  bool // some transactions are committed in two phases; pgx only
 
-	free chan string // keys that nobody writes
+	free chan string // keys not being written
 	next map[string]*int
 	kind struct {
 		sync.Mutex
@@ -58,7 +58,7 @@ func newOrderWriters(t *testing.T, h handle, l *ledger, keys int) *orderWriters 
 	return w
 }
 
-// run writes with n writers and the long transactions beside them until ctx is over.
+// run runs n writers, and long transactions next to them, until ctx ends.
 func (w *orderWriters) run(ctx context.Context, n int) {
 	var writers sync.WaitGroup
 	for i := range n {
@@ -74,7 +74,7 @@ func (w *orderWriters) run(ctx context.Context, n int) {
 	writers.Wait()
 }
 
-// stint writes a few transactions, one right after the other, to the same keys.
+// stint runs a few transactions on the same keys, one right after another.
 func (w *orderWriters) stint(ctx context.Context, rng *rand.Rand) {
 	keys := []string{<-w.free}
 	for rng.IntN(2) == 0 && len(keys) < 6 {
@@ -178,7 +178,7 @@ func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow
 		return err
 	}
 	switch rng.IntN(8) {
-	case 0, 1, 2: // COMMIT follows at once
+	case 0, 1, 2: // COMMIT follows immediately
 	case 3:
 		time.Sleep(rand.N(150 * time.Millisecond))
 	default:
@@ -187,8 +187,8 @@ func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow
 	return nil
 }
 
-// savepoints writes messages behind savepoints that are rolled back, in a third of the cases more of them than a
-// backend's cache of subtransactions holds.
+// savepoints writes messages behind savepoints that are rolled back, in a third of the cases more than fit into a
+// backend's cache of subtransactions.
 func (w *orderWriters) savepoints(ctx context.Context, rng *rand.Rand, key string) error {
 	tx, _ := (*core.DB)(w.h.db).Tx(ctx)
 	n := 1 + rng.IntN(4)
@@ -204,7 +204,7 @@ func (w *orderWriters) savepoints(ctx context.Context, rng *rand.Rand, key strin
 			"insert into outbox (uuid, topic, key, payload) values (gen_random_uuid(), 'orders', '" + key + "', 'ghost')",
 			"rollback to savepoint s",
 		} {
-			if i%3 == 2 && query != "savepoint s" { // subtransactions that live as long as the transaction
+			if i%3 == 2 && query != "savepoint s" { // these subtransactions last as long as the transaction
 				query = "insert into other (note) values ('kept')"
 			}
 			if _, err := tx.Exec(ctx, query); err != nil {
@@ -285,7 +285,7 @@ func (w *orderWriters) inTwoPhases(rng *rand.Rand, rows []orderRow, abort bool) 
 	return err
 }
 
-// long writes transactions that last seconds; one kind writes its message first, the other last.
+// long runs transactions that last seconds; one kind writes its message first, the other last.
 func (w *orderWriters) long(ctx context.Context, key string, first bool) {
 	for n := 1; ctx.Err() == nil; n++ {
 		err := outbox.InTx(context.WithoutCancel(ctx), w.h.db, func(tx context.Context) error {

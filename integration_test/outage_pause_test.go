@@ -13,8 +13,8 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// TestUnavailableTopicPauses: while one topic cannot be reached it is retried one message at a time, and no attempt is
-// charged. Another topic goes on, and afterwards all is published in order.
+// TestUnavailableTopicPauses: an unreachable topic is retried one message at a time, and no attempt is charged. Another
+// topic continues, and after the outage all messages are published in order.
 func TestUnavailableTopicPauses(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -65,9 +65,9 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	})
 }
 
-// TestKeyGoesOnWithoutItsFirstMessage: the first message of a key waits for a topic that cannot be reached, until an
-// operator skips, deletes or gives it up. Then the rest of the key, on another topic, waits no longer, and keys of the
-// same lane that the operator left alone wait on.
+// TestKeyGoesOnWithoutItsFirstMessage: the first message of a key waits for an unreachable topic until an operator
+// skips, deletes or discards it. Then the rest of the key, on another topic, continues, and keys of the same lane that
+// the operator left alone keep waiting.
 func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()
@@ -112,7 +112,7 @@ func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
 	w.arrives(t, append(numbered("behind-down", 0, 2), numbered("behind-hangs", 0, 2)...)...)
 }
 
-// TestUnavailableAfterRejection: the only message left on a topic waits for another attempt when the broker goes away.
+// TestUnavailableAfterRejection: the last message of a topic waits for a retry when the broker goes down.
 func TestUnavailableAfterRejection(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()

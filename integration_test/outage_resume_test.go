@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// TestAllTopicsAreBackTogether: all topics of two forwarders are paused. When the broker is back, they all publish
-// again, whether the errors had a verdict or not. Without one the outage has cost each forwarder four attempts, because
-// five messages fail at once, with one none.
+// TestAllTopicsAreBackTogether: all topics of two forwarders are paused. When the broker returns, all publish again,
+// whether the errors had a verdict or not. Without a verdict the outage has cost each forwarder four attempts, because
+// five messages fail at once; with a verdict none.
 func TestAllTopicsAreBackTogether(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 			h := newPgxHandle(t, newMigratedDatabase(t))
 			cfg := sharing(quickConfig())
 			cfg.OutageBackoff = outbox.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
-			cfg.Backoff = outbox.Backoff{Initial: time.Second} // no message is tried twice before five have failed
+			cfg.Backoff = outbox.Backoff{Initial: time.Second} // five messages fail before any is retried
 			const topics, perTopic = 20, 30
 			var down atomic.Bool
 			down.Store(true)
@@ -70,7 +70,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 			if failure == errOdd {
 				charged = 2 * 4
 			}
-			// Later a failure that was on its way may be counted after the first success.
+			// A failure that was on its way may be counted later, after the first success.
 			assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), charged)
 			down.Store(false)
 			w.arrives(t, all...)

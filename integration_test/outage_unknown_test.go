@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// errOdd is an error that nobody knows.
+// errOdd is an error that has no verdict.
 var errOdd = errors.New("broken pipe, or something")
 
 // mortalConfig lets messages die soon.
@@ -62,8 +62,8 @@ func TestADecoratorHidesNoVerdict(t *testing.T) {
 	assert.Zero(t, h.count(t, dead))
 }
 
-// TestAnOutageThatNobodyRecognisesKillsNothing: the publisher's errors are known to nobody, and while it fails each
-// message could die of its attempts many times.
+// TestAnOutageThatNobodyRecognisesKillsNothing: the publisher's errors have no verdict, and during the outage each
+// message could reach MaxAttempts many times.
 func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 	h := onPgx(t)
 	const keys, perKey = 50, 20
@@ -77,7 +77,7 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 		}
 	}
 	h.publish(t, "orders", "", numbered("u", 1, 970)...)
-	for i := range 30 { // one for each of many topics
+	for i := range 30 { // one in each of many topics
 		h.publish(t, fmt.Sprint("rare", i), "", fmt.Sprint("r", i))
 		all = append(all, fmt.Sprint("r", i))
 	}
@@ -115,7 +115,7 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 	assert.Zero(t, h.count(t, dead))
 }
 
-// TestAMessageThatFailsAmongOthersDies: nobody knows the error, but others of its topic are published.
+// TestAMessageThatFailsAmongOthersDies: the error has no verdict, but others of its topic are published.
 func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, mortalConfig())
@@ -125,7 +125,7 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 		}
 		return nil
 	})
-	// One alone: nothing else says that its topic works, and nothing that it does not.
+	// One alone: nothing shows whether its topic works.
 	w.publish(t, "quiet", "q", "poison-alone")
 	eventually(t, func() bool { return h.count(t, dead) == 1 }, "one that fails alone is dead")
 
@@ -136,7 +136,7 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 	eventually(t, func() bool { return h.count(t, dead) == 2 }, "one that fails among others is dead")
 	assert.LessOrEqual(t, w.triedTimes("poison-1"), 6, "some attempts may be charged to nobody")
 
-	// Very many, at once and one after another, in a topic that has little else: they hold nothing up, and die.
+	// Very many, concurrently and one after another, in a topic with few others: they delay nothing, and die.
 	bad := numbered("poison-x", 1, 100)
 	for i, payload := range bad {
 		w.publish(t, "bulk", fmt.Sprint("b", i), payload)
@@ -156,10 +156,10 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 	}
 }
 
-// TestATopicThatAlwaysFailsStopsNoOther: nobody knows why all of one topic fails, while others are published.
+// TestATopicThatAlwaysFailsStopsNoOther: all messages of one topic fail without a verdict, while others are published.
 func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
 	h := onPgx(t)
-	for i := range 10 { // before it starts, or the first would be alone for a while
+	for i := range 10 { // before it starts, or the first one would be alone for a while
 		h.publish(t, "missing", fmt.Sprint(i), numbered("x", 5*i, 5*i+4)...)
 	}
 	cfg := mortalConfig()
@@ -180,8 +180,8 @@ func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
 		"one attempt each of the messages that failed before the breaker opened")
 }
 
-// TestDrainOfAPoisonMessage: what fails alone is charged at once, so that a job that drains the outbox and ends leaves
-// a trace of it.
+// TestDrainOfAPoisonMessage: a message that fails alone is charged immediately, so that a job which drains the outbox
+// leaves a trace of the failure.
 func TestDrainOfAPoisonMessage(t *testing.T) {
 	h := onPgx(t)
 	broker := newFakeBroker()
@@ -196,7 +196,7 @@ func TestDrainOfAPoisonMessage(t *testing.T) {
 	assert.Equal(t, errOdd.Error(), value[string](t, h, "select last_error from outbox where attempts > 0"))
 }
 
-// attempts is how often messages were tried.
+// attempts returns the number of attempts of these messages.
 func attempts(b *fakeBroker, payloads []string) (n int) {
 	for _, p := range payloads {
 		n += b.triedTimes(p)
@@ -204,8 +204,8 @@ func attempts(b *fakeBroker, payloads []string) (n int) {
 	return n
 }
 
-// TestWatermillAMQPWithoutConnectionChargesNothing: its publisher has no verdict for that it is not connected, but says
-// so when it is asked. The message is the only one, so nothing else could tell.
+// TestWatermillAMQPWithoutConnectionChargesNothing: its publisher returns no verdict when it is not connected, but
+// reports so through a method. The message is the only one, so nothing else would show it.
 func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestOutboxctlChecks has a monitoring system look at outboxes that are well, ill, and not to be reached.
+// TestOutboxctlChecks runs check, as a monitoring system does, on healthy, failing and unreachable outboxes.
 func TestOutboxctlChecks(t *testing.T) {
 	h := onPgx(t)
 	c := ctl{t: t, url: h.url}

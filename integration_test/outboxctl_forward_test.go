@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// start runs a command that goes on until it is ended. end does that and returns what came of it.
+// start runs a command until end is called, which returns its result.
 func (c ctl) start(log *watched, args ...string) (end func() ctlResult) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -30,7 +30,7 @@ func (c ctl) start(log *watched, args ...string) (end func() ctlResult) {
 	}
 }
 
-// TestOutboxctlForwards has a forwarder without any Go code publish to NATS, and end when it is told to.
+// TestOutboxctlForwards publishes to NATS without any Go code, until the command is told to end.
 func TestOutboxctlForwards(t *testing.T) {
 	h := onPgx(t)
 	js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
@@ -52,7 +52,7 @@ func TestOutboxctlForwards(t *testing.T) {
 		},
 	}
 
-	const evil = "evil\u202e \x1b[2J\u009b" // no subject of NATS
+	const evil = "evil\u202e \x1b[2J\u009b" // not a NATS subject
 	publish(evil, 1)
 	publish(prefix+"orders", 100)
 	end := c.start(&watched{}, "forward", "--log", "json")
@@ -83,7 +83,7 @@ func TestOutboxctlForwards(t *testing.T) {
 		column[string](t, h, "SELECT DISTINCT topic FROM outbox WHERE published_at IS NULL AND dead_at IS NULL"))
 }
 
-// TestOutboxctlForwardsNothing has forwarders that cannot: nothing is lost, and no secret is logged.
+// TestOutboxctlForwardsNothing runs misconfigured forwarders: nothing is lost, and no secret is logged.
 func TestOutboxctlForwardsNothing(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')")
@@ -116,7 +116,7 @@ func TestOutboxctlForwardsNothing(t *testing.T) {
 	`))
 }
 
-// TestOutboxctlReconciles has a stream lose messages that it had acknowledged, and gets them back.
+// TestOutboxctlReconciles recovers acknowledged messages that a stream has lost.
 func TestOutboxctlReconciles(t *testing.T) {
 	h := onPgx(t)
 	js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
@@ -144,5 +144,5 @@ func TestOutboxctlReconciles(t *testing.T) {
 	r = ctl{t: t, url: h.url}.run("reconcile", "--all", "--dry-run")
 	assert.Equal(t, 2, r.code)
 	assert.Contains(t, r.err, "no broker given")
-	assert.NotContains(t, c.run("doctor").out+c.run("check").out, "UNKNOWN") // with the broker's own findings
+	assert.NotContains(t, c.run("doctor").out+c.run("check").out, "UNKNOWN") // including the broker's findings
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutboxctlOnKafka forwards to Kafka, whose log is truncated then, and gets back what it has lost.
+// TestOutboxctlOnKafka forwards to Kafka, truncates its log, and recovers the lost messages.
 func TestOutboxctlOnKafka(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -29,7 +29,7 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	sent := distinct(log)
 	assert.ElementsMatch(t, column[string](t, h, "SELECT uuid FROM outbox"), sent)
 	lost := 0
-	for len(distinct(log[lost:])) > len(sent)-3 { // one that was sent twice is lost with its second record
+	for len(distinct(log[lost:])) > len(sent)-3 { // a message that was sent twice is lost with its second record
 		lost++
 	}
 
@@ -53,7 +53,7 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	assert.NotContains(t, both, "no broker that was checked has topic")
 }
 
-// TestOutboxctlOnRabbitMQ forwards to the queue of a topic, and hides the password of a server that is not there.
+// TestOutboxctlOnRabbitMQ forwards to the queue of a topic, and hides the password of an unreachable server.
 func TestOutboxctlOnRabbitMQ(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -81,7 +81,7 @@ func TestOutboxctlOnRabbitMQ(t *testing.T) {
 	assert.NotContains(t, end().err, "canary")
 }
 
-// TestOutboxctlImportsTables moves what a home-made relay has not sent.
+// TestOutboxctlImportsTables moves the unsent messages of a home-made relay.
 func TestOutboxctlImportsTables(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "CREATE TABLE events (id bigserial, type text, customer text, body jsonb, sent_at timestamptz)")

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutboxctlHidesSecrets gives passwords in all places in which there can be one, and makes all errors that may
-// quote them.
+// TestOutboxctlHidesSecrets puts passwords in all places where one can occur, and causes all errors that may quote
+// them.
 func TestOutboxctlHidesSecrets(t *testing.T) {
 	t.Parallel()
 	good, err := url.Parse(newDatabase(t))
@@ -22,7 +22,7 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 	host := good.Host
-	const user = "postgres://127.0.0.1:" // where an unescaped password makes a host of it
+	const user = "postgres://127.0.0.1:" // an unescaped password is parsed as a host
 	for _, canary := range []string{
 		"canary", "can@ry", "can/ary#x", "can'ary y", "c%61nary", "can?a=b&c", "can:ary", "[canary",
 	} {
@@ -48,7 +48,7 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 			}
 		}
 	}
-	// One in the wrong place is known by its shape.
+	// A password in the wrong place is recognized by its shape.
 	for _, args := range [][]string{
 		{"postgres://u:canary@h/x"}, {"stats", "postgres://u:canary@h/x"}, {"stats", "password=canary"},
 		{"outbox", "list", "--postgres://u:canary@h"},
@@ -59,8 +59,8 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 	}
 }
 
-// TestOutboxctlHidesBrokerSecrets gives brokers passwords that make URLs what they are not, or that are in what an
-// error says, to all commands that talk to a broker, in all forms of output.
+// TestOutboxctlHidesBrokerSecrets gives all broker commands, in all output formats, passwords that break URLs or that
+// occur in error messages.
 func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('u', 'orders', '', now())")
@@ -88,7 +88,7 @@ func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
 			}
 		}
 	}
-	const said = "127.0.0.1:1" // by all that cannot connect to it; other ports begin like it
+	const said = "127.0.0.1:1" // every connection error contains it; other ports share its prefix
 	c.env = []string{"OUTBOX_KAFKA_PASSWORD=" + said}
 	for _, command := range []string{"doctor", "doctor -o json", "check", "check -o json"} {
 		r := c.run(append(words(command), "--kafka", said, "--kafka-user", "ann")...)
@@ -98,8 +98,7 @@ func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
 	}
 }
 
-// TestOutboxctlServesNoSecrets looks at the page, and at its log when the tables are gone, for the password of the
-// database.
+// TestOutboxctlServesNoSecrets searches the page, and its log when the tables are gone, for the database password.
 func TestOutboxctlServesNoSecrets(t *testing.T) {
 	h := onPgx(t)
 	at, err := url.Parse(h.url)
@@ -127,7 +126,7 @@ func TestOutboxctlServesNoSecrets(t *testing.T) {
 	assert.NotEqual(t, http.StatusOK, code)
 	r := end()
 	for _, all := range []string{fine, broken, r.out, r.err} {
-		for _, half := range []string{"zq7xk", "zx9kq"} { // however it is quoted
+		for _, half := range []string{"zq7xk", "zx9kq"} { // with any kind of quoting
 			assert.NotContains(t, all, half)
 		}
 	}

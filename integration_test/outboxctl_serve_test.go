@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutboxctlServes has the page look and act for those who may, and for nobody else.
+// TestOutboxctlServes: only permitted users may see the page and act on it.
 func TestOutboxctlServes(t *testing.T) {
 	h := onPgx(t)
 	fillOutboxctl(t, h)
@@ -51,7 +51,7 @@ func TestOutboxctlServes(t *testing.T) {
 	code, _ = get("", "localhost")
 	assert.Equal(t, http.StatusOK, code)
 	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example"} {
-		// a name that was made to point here
+		// a name that was made to resolve to this server
 		code, _ = get("", host)
 		assert.Equal(t, http.StatusMisdirectedRequest, code, host)
 	}
@@ -66,7 +66,7 @@ func TestOutboxctlServes(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, code)
 	code, _ = get("", "", "X-User", "carol")
 	assert.Equal(t, http.StatusOK, code)
-	code, _ = get("", "evil.example", "X-User", "carol") // such a site sets what header it likes
+	code, _ = get("", "evil.example", "X-User", "carol") // such a site sends any header it likes
 	assert.Equal(t, http.StatusMisdirectedRequest, code)
 	assert.Zero(t, end().code)
 

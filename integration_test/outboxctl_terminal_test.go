@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// atTerminal runs a command at a terminal, types what the answers say when their words are on the screen, and returns
-// what was on it.
+// atTerminal runs a command at a terminal, types each answer when its prompt is on the screen, and returns the screen's
+// text.
 func (c ctl) atTerminal(answers map[string]string, args ...string) (code int, screen string) {
 	c.t.Helper()
 	keyboard, terminal, err := pty.Open()
@@ -34,7 +34,7 @@ func (c ctl) atTerminal(answers map[string]string, args ...string) (code int, sc
 					_, _ = keyboard.WriteString(answer)
 				}
 			}
-			if err != nil { // the terminal was closed, and all of it was read
+			if err != nil { // the terminal was closed, and everything was read
 				read <- all.String()
 				return
 			}
@@ -49,7 +49,7 @@ func (c ctl) atTerminal(answers map[string]string, args ...string) (code int, sc
 	return code, screen
 }
 
-// TestOutboxctlAtATerminal asks, shows how far it is while it works, and leaves a clean line.
+// TestOutboxctlAtATerminal prompts, shows progress while it works, and leaves a clean line.
 func TestOutboxctlAtATerminal(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'orders', '', 10, `+

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// TestOutboxctlScreens compares what the commands print with what a person has read. The texts in the database attack
-// the terminal.
+// TestOutboxctlScreens compares the output of the commands with files that a person has read. The texts in the database
+// attack the terminal.
 func TestOutboxctlScreens(t *testing.T) {
 	needsPlainOutbox(t) // stats lists partitions
 	t.Parallel()
@@ -100,7 +100,7 @@ func TestOutboxctlScreens(t *testing.T) {
 	}
 }
 
-// TestOutboxctlMigrates makes the tables of a database that has none.
+// TestOutboxctlMigrates creates the tables in an empty database.
 func TestOutboxctlMigrates(t *testing.T) {
 	t.Parallel()
 	c := ctl{t: t, url: newDatabase(t)}
@@ -116,7 +116,7 @@ func TestOutboxctlMigrates(t *testing.T) {
 		--tables outbox=drop;table migrate up
 		migrate print --format flyway
 	`))
-	dir := filepath.Join(t.TempDir(), "sql", "migrations") // made when it is not there
+	dir := filepath.Join(t.TempDir(), "sql", "migrations") // created if it does not exist
 	r := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--start-at", "20")
 	require.Zero(t, r.code, r.err)
 	files, err := filepath.Glob(filepath.Join(dir, "*.sql"))
@@ -126,10 +126,10 @@ func TestOutboxctlMigrates(t *testing.T) {
 	again := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--start-at", "20")
 	assert.Equal(t, 1, again.code)
 	assert.Contains(t, again.err, "file exists: print only what is new, with --from")
-	late := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--from", "26") // the number of a file
+	late := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--from", "26") // from the number of a file
 	assert.Contains(t, late.out, "nothing to write: there is no version 26", late.err)
 
-	// What print says makes tables that fit, and roles can be granted on them.
+	// The output of print creates valid tables, and roles can be granted on them.
 	other := newPgxHandle(t, newDatabase(t))
 	_, err = other.pool.Exec(t.Context(), c.run("migrate", "print").out)
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestOutboxctlMigrates(t *testing.T) {
 	assert.Contains(t, c.run("migrate", "roles", "--prefix", "x_").out, `CREATE ROLE "x_reader"`)
 }
 
-// TestOutboxctlAsks has somebody at a terminal who is asked before anything changes.
+// TestOutboxctlAsks: a user at a terminal confirms before anything changes.
 func TestOutboxctlAsks(t *testing.T) {
 	h := onPgx(t)
 	fillOutboxctl(t, h)
@@ -165,7 +165,7 @@ func TestOutboxctlAsks(t *testing.T) {
 	}
 }
 
-// TestOutboxctlPausesFirst: somebody pauses a topic because the database is in trouble, so that counting takes long.
+// TestOutboxctlPausesFirst: pausing a topic works while the database is in trouble and counting is slow.
 func TestOutboxctlPausesFirst(t *testing.T) {
 	h := onPgx(t)
 	conn := begin(t, h, "BEGIN", "LOCK TABLE inbox_queue")
@@ -183,10 +183,10 @@ func TestOutboxctlPausesFirst(t *testing.T) {
 	assert.Equal(t, "Paused topic bookings.\n", r.out)
 }
 
-// TestOutboxctlIsInterrupted ends commands while they work, ask, or watch.
+// TestOutboxctlIsInterrupted ends commands while they work, wait for confirmation or watch.
 func TestOutboxctlIsInterrupted(t *testing.T) {
 	h := onPgx(t)
-	fillOutbox(t, h, 6*1200) // of each state two batches and a half
+	fillOutbox(t, h, 6*1200) // two and a half batches of each state
 	interrupted := func(at string, in *blocked, args ...string) (int, string, string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -225,7 +225,7 @@ func TestOutboxctlIsInterrupted(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(out, "\n"))
 }
 
-// TestOutboxctlInterruptedImport: what an import says that is cut off is what the audit log says, and what is there.
+// TestOutboxctlInterruptedImport: the output of an interrupted import matches the audit log and the tables.
 func TestOutboxctlInterruptedImport(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `CREATE TABLE mine (id bigint PRIMARY KEY, sent_at timestamptz, body text)`)
@@ -263,8 +263,8 @@ func (b *blocked) Read([]byte) (int, error) {
 	return 0, context.Canceled
 }
 
-// TestOutboxctlAttacks gives arguments that attack: the terminal, the statements, the log. None of them does anything,
-// and nothing that does not print reaches the screen.
+// TestOutboxctlAttacks passes arguments that attack the terminal, the statements and the log. None has an effect, and
+// no unprintable character reaches the screen.
 func TestOutboxctlAttacks(t *testing.T) {
 	h := onPgx(t)
 	fillOutboxctl(t, h)
@@ -304,14 +304,14 @@ func TestOutboxctlAttacks(t *testing.T) {
 					{"forward", "--nats", "x", "--broker-ca", attack},
 				} {
 					if !long && (i+n)%3 > 0 {
-						continue // each command meets two or three of the attacks
+						continue // each command gets two or three of the attacks
 					}
 					r := c.run(args...)
 					onlyPrints(t, r.out, args)
 					onlyPrints(t, r.err, args)
 				}
-				onlyPrints(t, c.run("audit").out, attack) // of what was done with reasons and actors
-				onlyPrints(t, c.run("stats").out, attack) // of what was paused
+				onlyPrints(t, c.run("audit").out, attack) // shows reasons and actors
+				onlyPrints(t, c.run("stats").out, attack) // shows paused topics
 				onlyPrints(t, c.run("stats", "-o", "json").out, attack)
 			})
 		}
@@ -335,7 +335,7 @@ func onlyPrints(t testing.TB, screen string, args any) {
 	}
 }
 
-// TestOutboxctlColours has colours on a terminal that has them, and no others.
+// TestOutboxctlColours: colours appear only on terminals that support them.
 func TestOutboxctlColours(t *testing.T) {
 	h := onPgx(t)
 	fillOutboxctl(t, h)
@@ -350,7 +350,7 @@ func TestOutboxctlColours(t *testing.T) {
 	}
 }
 
-// TestOutboxctlRoles has somebody look who may only look, and act who may act.
+// TestOutboxctlRoles: readers may look, operators may act.
 func TestOutboxctlRoles(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -380,7 +380,7 @@ func TestOutboxctlRoles(t *testing.T) {
 	}
 }
 
-// TestOutboxctlCompletes has a shell ask for what may follow. It needs no database.
+// TestOutboxctlCompletes lets a shell request completions. It needs no database.
 func TestOutboxctlCompletes(t *testing.T) {
 	t.Parallel()
 	c := ctl{t: t, url: "postgres://u:canary@127.0.0.1:1/x"}

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/outboxtest"
 )
 
-// TestNewPostgresIsOfOneTest: tests at once on one database each drain their own messages and have tables of their own,
-// and leave nothing behind.
+// TestNewPostgresIsOfOneTest: parallel tests on one database each drain their own messages, have their own tables, and
+// leave nothing behind.
 func TestNewPostgresIsOfOneTest(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
@@ -54,12 +54,12 @@ func TestNewPostgresIsOfOneTest(t *testing.T) {
 
 var errOfHandler = errors.New("the handler's")
 
-// answers publishes one message.
+// answers is a handler that publishes one message.
 func answers(msg *message.Message) ([]*message.Message, error) {
 	return message.Messages{message.NewMessage("answer to "+msg.UUID, []byte("answer"))}, nil
 }
 
-// TestHandleNamesWhatARouterWould, and takes the names that are given instead.
+// TestHandleNamesWhatARouterWould: names default to the Router's, and explicit names win.
 func TestHandleNamesWhatARouterWould(t *testing.T) {
 	db := onPgx(t).db
 	named := middleware.StackConfig{Service: "shop"}
@@ -96,7 +96,7 @@ func TestHandleNamesWhatARouterWould(t *testing.T) {
 	}
 }
 
-// TestHandleWaitsOnlyIfAsked: a failure is nacked at once, unless Outcomes.Backoff says how long it is to wait.
+// TestHandleWaitsOnlyIfAsked: a failure is nacked immediately unless Outcomes.Backoff sets a wait.
 func TestHandleWaitsOnlyIfAsked(t *testing.T) {
 	db := onPgx(t).db
 	const wait = 2 * time.Second
@@ -127,7 +127,7 @@ func TestHandleWaitsOnlyIfAsked(t *testing.T) {
 	}
 }
 
-// TestHandleLetsPanicsThrough, after the transaction was rolled back: the next delivery is a first one.
+// TestHandleLetsPanicsThrough, after the transaction was rolled back: the next delivery counts as the first.
 func TestHandleLetsPanicsThrough(t *testing.T) {
 	h := onPgx(t)
 	db := h.db
@@ -157,7 +157,7 @@ func TestHandleLetsPanicsThrough(t *testing.T) {
 	}
 }
 
-// TestBadWiringEndsTheTest: faults of the test's own are no results.
+// TestBadWiringEndsTheTest: errors in the test itself are not results.
 func TestBadWiringEndsTheTest(t *testing.T) {
 	db := onPgx(t).db
 	msg := message.NewMessage("1", nil)
@@ -178,7 +178,7 @@ func TestBadWiringEndsTheTest(t *testing.T) {
 	}
 }
 
-// fatal returns with what a test is ended.
+// fatal returns the message with which call ends its test.
 func fatal(t *testing.T, call func(t testing.TB)) (said string) {
 	defer func() { said = fmt.Sprint(recover()) }()
 	call(fatalT{t})

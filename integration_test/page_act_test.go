@@ -33,7 +33,7 @@ func tableStates(t testing.TB, h handle) string {
 	return strings.Join(all, "\n")
 }
 
-// TestPageActs asks and does everything that can be done, by links that the pages have.
+// TestPageActs previews and confirms every act, by links from the pages.
 func TestPageActs(t *testing.T) {
 	h := onPgx(t)
 	groups := func(in string) string {
@@ -44,9 +44,9 @@ func TestPageActs(t *testing.T) {
 		return list[0].ID
 	}
 	for _, c := range []struct {
-		page, verb, has string // the link to ask is on the page, and has this in it
+		page, verb, has string // the page has the link to the preview, which contains has
 		asks            string
-		count           string // counts what has become of them
+		count           string // counts the resulting rows
 		done            int
 		back, says      string
 	}{
@@ -124,7 +124,7 @@ func TestPageActs(t *testing.T) {
 				assert.Contains(t, s.get(c.page).body, groups(in))
 			}
 			s.get(link).says(t, link, c.asks)
-			s.get(link + "&sure=yes") // a GET never does
+			s.get(link + "&sure=yes") // a GET never acts
 			require.Equal(t, before, tableStates(t, h))
 			audited := h.count(t, "SELECT count(*) FROM outbox_audit")
 
@@ -159,7 +159,7 @@ func TestPageActs(t *testing.T) {
 	}
 }
 
-// TestPageActsOnChosen marks messages in a list.
+// TestPageActsOnChosen selects messages in a list.
 func TestPageActsOnChosen(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 60)
@@ -172,7 +172,7 @@ func TestPageActsOnChosen(t *testing.T) {
 	asked = s.post(form)
 	asked.says(t, "three are chosen, one of them is not dead", "Requeue 2 messages?", "3 selected")
 	assert.Equal(t, map[string]int{"dead": 2, "done": 1}, h.states(t, "id IN (3, 15, 4)"))
-	for _, input := range elements(t, asked.body, "input") { // the filter of the answer names what was chosen
+	for _, input := range elements(t, asked.body, "input") { // the form's filter names the selected messages
 		form[input["name"]] = []string{input["value"]}
 	}
 	assert.Equal(t, http.StatusSeeOther, s.post(form).status)
@@ -232,7 +232,7 @@ func TestPageAsksAgain(t *testing.T) {
 	}
 }
 
-// TestPageRefuses has requests that must do nothing, and some that must show nothing.
+// TestPageRefuses sends requests that must do nothing, and some that must show nothing.
 func TestPageRefuses(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 60)

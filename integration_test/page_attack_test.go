@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
-// attacks would make an element or attribute x7z, a link to elsewhere, a header or line of a log of their own, or text
-// that looks like another.
+// attacks would create an element or attribute x7z, a link to another site, a header or a log line, or text that looks
+// like other text.
 var attacks = []string{
 	`<x7z onload=alert(1)>`,
 	`"><x7z>`,
@@ -49,7 +49,7 @@ var attacks = []string{
 	`%`,
 }
 
-// chunks are the attacks in fewer texts, for there are many pages to read. What would be a link begins a text.
+// chunks joins the attacks into fewer texts, for there are many pages to read. A link attack begins a text.
 func chunks() (list []string) {
 	for _, x := range attacks {
 		n := len(list) - 1
@@ -62,7 +62,7 @@ func chunks() (list []string) {
 	return list
 }
 
-// TestPageAttacks has attacks in all that comes from messages and from operators, and reads all pages.
+// TestPageAttacks puts attacks into everything that comes from messages or operators, and reads all pages.
 func TestPageAttacks(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
@@ -84,16 +84,16 @@ func TestPageAttacks(t *testing.T) {
 			"", "errors", "errors?in=inbox", "errors?in=queue", "messages", "messages?state=failing", "messages?in=inbox",
 			"messages?in=queue", "audit",
 		}, map[string]bool{}
-		for len(todo) > 0 { // all that pages lead to
+		for len(todo) > 0 { // all links on the pages
 			path := todo[0]
 			todo = todo[1:]
 			if done[path] {
 				continue
 			}
 			done[path] = true
-			got := s.get(path) // checks what it gets
+			got := s.get(path) // checks the reply
 			want := http.StatusOK
-			if strings.Contains(path, "verb=redrive") { // no letter of these is left
+			if strings.Contains(path, "verb=redrive") { // there is no dead letter for these
 				want = http.StatusConflict
 			}
 			require.Equal(t, want, got.status, path)
@@ -109,14 +109,14 @@ func TestPageAttacks(t *testing.T) {
 	}
 }
 
-// What a page refuses hides what it would have read next, so such parameters are attacked one by one, and all others at
-// once.
+// A refused parameter hides the following ones from the page, so such parameters are attacked one by one, and all
+// others together.
 var (
 	refusable = []string{"in", "state", "consumer", "id", "after", "before", "page", "verb", "done"}
 	readable  = []string{"topic", "key", "group", "error", "all", "from", "sure", "token"}
 )
 
-// attack has a text in all parameters of a page.
+// attack puts a text into all parameters of a page.
 func (s *site) attack(page, x string) {
 	s.t.Helper()
 	get := func(names ...string) int {
@@ -149,7 +149,7 @@ func (s *site) attack(page, x string) {
 	}
 }
 
-// TestPageAttackedByQuery has attacks in each parameter of each page.
+// TestPageAttackedByQuery puts attacks into each parameter of each page.
 func TestPageAttackedByQuery(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -168,8 +168,7 @@ func TestPageAttackedByQuery(t *testing.T) {
 	}
 	assert.Equal(t, before, tableStates(t, h))
 
-	// Where an act comes from is a word of ours, and what it says on its way back is not what somebody has written into
-	// the address.
+	// The origin of an act must be one of our words, and the message after it must not come from the address.
 	for _, x := range chunks() {
 		got := s.post(url.Values{"verb": {"pause"}, "topic": {x}, "from": {x}, "reason": {x}, "sure": {"yes"}})
 		require.Equal(t, http.StatusSeeOther, got.status, "%q", x)

@@ -104,7 +104,7 @@ func TestPages(t *testing.T) {
 	assert.Empty(t, looks.log.take(), "what somebody asks wrongly is not for the log")
 }
 
-// TestPagesOfAList walks through a list by its links.
+// TestPagesOfAList follows the links of a list.
 func TestPagesOfAList(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -128,7 +128,7 @@ func TestPagesOfAList(t *testing.T) {
 		"AND dead_at IS NULL"))
 }
 
-// TestPageOfManyTopics: the overview stays small, and shows the topic that was asked for.
+// TestPageOfManyTopics: the overview stays small, and shows the requested topic.
 func TestPageOfManyTopics(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) SELECT n, 'topic-' || n, '' FROM generate_series(100, 2099) n`)
@@ -247,7 +247,7 @@ func TestPageWithoutDatabase(t *testing.T) {
 	assert.Empty(t, s.log.take(), "probes are quiet")
 }
 
-// TestPageRuns sees that the charts have a line although nobody looked.
+// TestPageRuns: charts have data although nobody opened the page.
 func TestPageRuns(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 60)
@@ -269,7 +269,7 @@ func TestPageRuns(t *testing.T) {
 	require.ErrorContains(t, err, "SampleInterval")
 }
 
-// TestPageSaysUnreadLanes also where no forwarder has run lately.
+// TestPageSaysUnreadLanes even if no forwarder has run recently.
 func TestPageSaysUnreadLanes(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox_lanes (scope, lane, epoch) SELECT 'left', l, 0 FROM generate_series(0, 63) l")
@@ -281,8 +281,8 @@ func TestPageSaysUnreadLanes(t *testing.T) {
 	assert.Regexp(t, `none +64 +left`, r.out)
 }
 
-// TestPageAsksNothingUnbound: where the database does not say in time what there is now, nothing is asked: the answer
-// would be bound to nothing.
+// TestPageAsksNothingUnbound: if the database cannot count the messages in time, no confirmation is offered: it would
+// not be limited to the counted messages.
 func TestPageAsksNothingUnbound(t *testing.T) {
 	t.Parallel()
 	proxy := newProxy(t, newMigratedDatabase(t))

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// foundOfPartitions lists what Doctor finds of the partitions.
+// foundOfPartitions lists Doctor's findings about partitions.
 func foundOfPartitions(t testing.TB, h handle) (list []string) {
 	t.Helper()
 	found := findings(t, h)
@@ -24,7 +24,7 @@ func foundOfPartitions(t testing.TB, h handle) (list []string) {
 
 var sqlOf = regexp.MustCompile(`(SELECT setval.*\))$`)
 
-// maintainAs gives the command that a finding names.
+// maintainAs runs the command of a finding.
 func maintainAs(t testing.TB, h handle, f admin.Finding) {
 	t.Helper()
 	said := commandOf.FindStringSubmatch(f.Cure)
@@ -33,7 +33,7 @@ func maintainAs(t testing.TB, h handle, f admin.Finding) {
 	require.Zero(t, r.code, "%s: %s%s", said[1], r.out, r.err)
 }
 
-// TestDoctorOfPartitions sees what goes wrong with an outbox in partitions, and that each printed cure cures.
+// TestDoctorOfPartitions: each problem of a partitioned outbox is found, and each printed cure works.
 func TestDoctorOfPartitions(t *testing.T) {
 	t.Parallel()
 	maintained := func(t *testing.T) handle {

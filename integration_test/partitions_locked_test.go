@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// holdWhile keeps a transaction open that has run a statement, until the function that it returns is called.
+// holdWhile keeps a transaction open after running a statement, until end is called.
 func holdWhile(t *testing.T, h handle, statement string) (pid int, end func()) {
 	t.Helper()
 	tx, err := h.pool.Begin(t.Context())
@@ -26,9 +26,9 @@ func holdWhile(t *testing.T, h handle, statement string) (pid int, end func()) {
 	return pid, func() { require.NoError(t, tx.Rollback(t.Context())) }
 }
 
-// TestLockedPartition: a partition that is rewritten, or an index of it, or one that a prepared transaction has locked,
-// holds up neither Check nor a run, which goes on with the others. Inspect, which has to read the outbox, says which
-// session has it.
+// TestLockedPartition: a partition that is being rewritten, has an index being rebuilt, or is locked by a prepared
+// transaction delays neither Check nor a run, which continues with the others. Inspect, which must read the outbox,
+// names the session that holds the lock.
 func TestLockedPartition(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -66,7 +66,7 @@ func TestLockedPartition(t *testing.T) {
 	require.Equal(t, []string{"outbox_p2"}, h.maintain(t).Dropped)
 }
 
-// TestLockedOutbox: Check does not wait for long, and says who has the table.
+// TestLockedOutbox: Check waits only briefly, and names the session that holds the lock.
 func TestLockedOutbox(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -74,7 +74,7 @@ func TestLockedOutbox(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	found, err := schema.Inspect(ctx, h.db)
-	if err == nil { // PostgreSQL 17 has functions of the catalog wait for the table
+	if err == nil { // since PostgreSQL 17 catalog functions wait for the table
 		require.Len(t, found, 1)
 		err = fmt.Errorf("%s: %s", found[0].Found, found[0].Cure)
 	}
@@ -87,7 +87,7 @@ func TestLockedOutbox(t *testing.T) {
 	require.Empty(t, found)
 }
 
-// TestCheckWaitsForNoOtherTable: whatever has checks of its own is none of its business, also while that is locked.
+// TestCheckWaitsForNoOtherTable: other tables with check constraints are ignored, even while locked.
 func TestCheckWaitsForNoOtherTable(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// open begins a transaction in which a statement has run, until the test ends or the function is called.
+// open begins a transaction and runs a statement in it; it ends when end is called or the test ends.
 func (h handle) open(t testing.TB, statement string) (end func()) {
 	t.Helper()
 	tx, err := h.pool.Begin(t.Context())
@@ -35,9 +35,9 @@ const (
 	writtenAgain = "emptied, and written to again: the next run tries again"
 )
 
-// writers write to an outbox until they are stopped, at the end of the test at the latest.
+// writers write to an outbox until they are stopped, at the latest when the test ends.
 type writers struct {
-	written, slowest atomic.Int64 // how often, and the longest insert in nanoseconds
+	written, slowest atomic.Int64 // number of inserts, and the longest one in nanoseconds
 	stop             func()
 }
 
@@ -66,8 +66,8 @@ func startWriters(
 	return &w
 }
 
-// TestSpaceIsFreedWhileWritersOverlap: transactions that write to the outbox and take long overlap all the time, so the
-// outbox is never free. Old partitions are emptied nevertheless, and dropped once it is.
+// TestSpaceIsFreedWhileWritersOverlap: long transactions that write to the outbox always overlap, so it is never free.
+// Old partitions are emptied nevertheless, and dropped once it is.
 func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -98,8 +98,9 @@ func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
 	require.Equal(t, 99, h.count(t, `SELECT sum(touched) FROM outbox_audit`))
 }
 
-// TestAutovacuumGivesWay: autovacuum that takes minutes for the default partition does not keep a run from making and
-// dropping partitions. It gives way only to a lock that has waited for deadlock_timeout, and no writer waits that long.
+// TestAutovacuumGivesWay: an autovacuum that takes minutes on the default partition does not prevent a run from
+// creating and dropping partitions. It yields only to a lock that has waited for deadlock_timeout, and no writer waits
+// that long.
 func TestAutovacuumGivesWay(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -118,8 +119,8 @@ func TestAutovacuumGivesWay(t *testing.T) {
 	require.Equal(t, []string{"outbox_p0", "outbox_p1"}, r.Dropped)
 }
 
-// TestMaintenanceWaitsForNobody has transactions that stay open use the outbox, while others write. The run keeps what
-// is in use, and nobody waits for it longer than for the lock that it waits for briefly.
+// TestMaintenanceWaitsForNobody: open transactions use the outbox while others write. The run keeps partitions in use,
+// and nobody waits for it longer than it briefly waits for its own lock.
 func TestMaintenanceWaitsForNobody(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -140,7 +141,7 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 				_, err = pool.Exec(context.Background(), `INSERT INTO outbox (uuid, topic, payload, published_at)
 					VALUES ('b', 't', 'p', now())`)
 				insert = time.Since(begun)
-				time.Sleep(20 * time.Millisecond) // their pace
+				time.Sleep(20 * time.Millisecond) // writers' pace
 				return insert, err
 			})
 			eventually(t, func() bool { return w.written.Load() > 20 }, "the writers write")
@@ -174,9 +175,9 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestChangesBetweenLookAndLock: a message that becomes pending after a partition was read, and before it is locked, is
-// not removed with it. Neither is one of a transaction that was in progress, one that was published in between, one
-// that comes before the emptied partition is dropped, or a partition that an operator has detached.
+// TestChangesBetweenLookAndLock: a partition is read and then locked. A message that becomes pending in between is not
+// removed with it; neither is one of a transaction that was in progress, one that was published in between, one written
+// before the emptied partition is dropped, or a partition that an operator has detached.
 func TestChangesBetweenLookAndLock(t *testing.T) {
 	t.Parallel()
 	const reserve, lock, drop = "outbox_p0 IN SHARE UPDATE", "outbox_p0 IN ACCESS EXCLUSIVE",
@@ -213,9 +214,9 @@ func TestChangesBetweenLookAndLock(t *testing.T) {
 	}
 }
 
-// TestDeletedRowsAreNotReadUnderTheLock: a partition whose rows were deleted one by one has no messages, and many
-// entries of its indexes to look through. The run cuts it to nothing before it locks the outbox, for which all writers
-// wait. A partition that has another row by then stays, although that row is deleted too.
+// TestDeletedRowsAreNotReadUnderTheLock: a partition whose rows were deleted one by one has no messages, but many index
+// entries to scan. The run truncates it before it locks the outbox, because all writers wait for that lock. A partition
+// that has another row by then stays, although that row is deleted too.
 func TestDeletedRowsAreNotReadUnderTheLock(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, nine(100)...)
@@ -238,7 +239,7 @@ func TestDeletedRowsAreNotReadUnderTheLock(t *testing.T) {
 	require.Equal(t, []string{"outbox_p1"}, h.maintain(t).Dropped)
 }
 
-// TestMaintainPartitionsTwice runs several at once: each partition is made and dropped once.
+// TestMaintainPartitionsTwice runs several at once: each partition is created and dropped once.
 func TestMaintainPartitionsTwice(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -279,8 +280,8 @@ func TestMaintainPartitionsTwice(t *testing.T) {
 	require.Equal(t, 1, h.count(t, pendingIn))
 }
 
-// TestMaintenanceKilledAtEveryStep cuts the connection as soon as the server has one of its statements. What must stay
-// is there, and the next run does the rest.
+// TestMaintenanceKilledAtEveryStep cuts the connection as soon as the server has one of its statements. No row that
+// must stay is lost, and the next run does the rest.
 func TestMaintenanceKilledAtEveryStep(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -326,7 +327,7 @@ func TestMaintenanceKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// pgDump returns the program, if there is one for this server.
+// pgDump returns the path of pg_dump for this server, if it is installed.
 func pgDump(t testing.TB, h handle) string {
 	t.Helper()
 	major := h.count(t, `SELECT current_setting('server_version_num')::int / 10000`)
@@ -340,8 +341,8 @@ func pgDump(t testing.TB, h handle) string {
 	return ""
 }
 
-// TestEveryDumpHasThePendingMessages: a dump in progress keeps partitions in use, and one that began before a
-// partition was dropped and comes too late for it lacks no pending message. Neither does a snapshot.
+// TestEveryDumpHasThePendingMessages: a dump in progress keeps partitions in use, and one that began before a partition
+// was dropped, and locks too late, still has all pending messages. So does a snapshot.
 func TestEveryDumpHasThePendingMessages(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, nine(100)...)
@@ -350,10 +351,10 @@ func TestEveryDumpHasThePendingMessages(t *testing.T) {
 	tx, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	_, err = tx.Exec(t.Context(), `SELECT count(*) FROM pg_class`) // it has a snapshot, and no lock on the outbox
+	_, err = tx.Exec(t.Context(), `SELECT count(*) FROM pg_class`) // it has a snapshot, but no lock on the outbox
 	require.NoError(t, err)
 
-	end := h.open(t, `LOCK TABLE outbox IN ACCESS SHARE MODE`) // as pg_dump does first, of all partitions
+	end := h.open(t, `LOCK TABLE outbox IN ACCESS SHARE MODE`) // as pg_dump first does with all partitions
 	r := h.maintain(t)
 	require.Empty(t, r.Dropped)
 	require.Contains(t, did(r), "kept outbox_p0: in use: the next run tries again")

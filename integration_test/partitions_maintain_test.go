@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// newPartitioned is a database whose outbox has partitions that end below these ids.
+// newPartitioned returns a database whose outbox has partitions that end below these ids.
 func newPartitioned(t testing.TB, ends ...int64) handle {
 	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))
@@ -25,7 +25,7 @@ func newPartitioned(t testing.TB, ends ...int64) handle {
 	return h
 }
 
-// nine ends for partitions of so many ids: one in use and eight ahead.
+// nine returns the ends of partitions of this size: one in use and eight ahead.
 func nine(size int64) (ends []int64) {
 	for i := range int64(9) {
 		ends = append(ends, size*(i+1))
@@ -33,7 +33,7 @@ func nine(size int64) (ends []int64) {
 	return ends
 }
 
-// writeRows writes n messages, and gives all rows the values that SQL sets.
+// writeRows writes n messages, and applies the assignments in set to all rows.
 func (h handle) writeRows(t testing.TB, n int, set string) {
 	t.Helper()
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata)
@@ -68,7 +68,7 @@ func (h handle) tryMaintain(t testing.TB, change ...func(*admin.PartitionsConfig
 	return a.MaintainPartitions(t.Context(), cfg)
 }
 
-// did lists what was done to partitions.
+// did lists the changes made to partitions.
 func did(r admin.PartitionsResult) (list []string) {
 	for _, name := range r.Made {
 		list = append(list, "made "+name)
@@ -82,7 +82,7 @@ func did(r admin.PartitionsResult) (list []string) {
 	return list
 }
 
-// ids lists those in a table.
+// ids lists the ids in a table.
 func (h handle) ids(t testing.TB, table string) []int64 {
 	t.Helper()
 	list := column[int64](t, h, `SELECT id FROM `+table+` ORDER BY id`)
@@ -90,7 +90,7 @@ func (h handle) ids(t testing.TB, table string) []int64 {
 	return list
 }
 
-// bounds lists those of the partitions.
+// bounds lists the bounds of the partitions.
 func (h handle) bounds(t testing.TB) (list []string) {
 	t.Helper()
 	for _, b := range column[string](t, h, `SELECT pg_get_expr(relpartbound, c.oid) FROM pg_inherits i
@@ -108,8 +108,8 @@ func (h handle) dbName(t testing.TB) string {
 	return strings.ToLower(strings.NewReplacer("-", "_").Replace(value[string](t, h, `SELECT current_database()::text`)))
 }
 
-// TestMaintainPartitions makes partitions ahead, drops those in which all is settled and old, and says what holds the
-// others.
+// TestMaintainPartitions creates partitions ahead, drops those whose rows are all settled and old, and reports what
+// keeps the others.
 func TestMaintainPartitions(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, 10, 20, 30, 40, 50, 60)
@@ -157,8 +157,9 @@ func TestMaintainPartitions(t *testing.T) {
 	require.Equal(t, []int64{25}, h.ids(t, "outbox_default"), "an id whose partition is gone has a place")
 }
 
-// TestMaintainPartitionsWhileTheDefaultHasMessages: the default has taken messages since nothing was ahead. New
-// partitions begin a whole one above the ids in use, the default is read once for all of them, and no check is left.
+// TestMaintainPartitionsWhileTheDefaultHasMessages: the default received messages because no partition was ahead. New
+// partitions begin one whole partition above the ids in use, the default is read once for all of them, and no check
+// constraint is left.
 func TestMaintainPartitionsWhileTheDefaultHasMessages(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, 100, 200)
@@ -167,7 +168,7 @@ func TestMaintainPartitionsWhileTheDefaultHasMessages(t *testing.T) {
 	h.exec(t, `UPDATE outbox SET published_at = NULL WHERE id = 300`)
 	require.Equal(t, 252, h.count(t, `SELECT count(*) FROM outbox_default`))
 	var mu sync.Mutex
-	var read []string // the server says what it reads to find out whether rows are where they should be
+	var read []string // the server logs when it reads a table to validate its rows
 	told := pgxHandle(t, "told", h.url, func(cfg *pgxpool.Config) {
 		cfg.ConnConfig.RuntimeParams["client_min_messages"] = "debug1"
 		cfg.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
@@ -193,7 +194,7 @@ func TestMaintainPartitionsWhileTheDefaultHasMessages(t *testing.T) {
 	require.Equal(t, []string{"made outbox_p10"}, did(h.maintain(t)))
 }
 
-// TestPartitionSizeChanges: new partitions may be larger, and names that others have are passed over.
+// TestPartitionSizeChanges: new partitions may be larger, and names that are taken are skipped.
 func TestPartitionSizeChanges(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -225,7 +226,7 @@ func TestPartitionsOfPartitionsAreNotDropped(t *testing.T) {
 	require.Equal(t, []string{"outbox_p0"}, h.maintain(t).Dropped)
 }
 
-// TestMaintainPartitionsRefuses names what is at fault.
+// TestMaintainPartitionsRefuses and names the cause.
 func TestMaintainPartitionsRefuses(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -248,7 +249,7 @@ func TestMaintainPartitionsRefuses(t *testing.T) {
 }
 
 // TestMaintainPartitionsAsTheOwner refuses a role that is not the owner and names the owner. New partitions belong to
-// the owner, whichever member makes them.
+// the owner, whichever member creates them.
 func TestMaintainPartitionsAsTheOwner(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -296,8 +297,8 @@ func TestMaintainPartitionsAsTheOwner(t *testing.T) {
 			SELECT FROM aclexplode(relacl) a WHERE a.grantee = 0))`, owner))
 }
 
-// TestNewestPartitionStays: while none can be made, the newest partition is not dropped, since the next ones are made
-// like it.
+// TestNewestPartitionStays: while none can be created, the newest partition is not dropped, since the next ones are
+// modelled on it.
 func TestNewestPartitionStays(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, 10, 20)
@@ -317,8 +318,8 @@ func TestNewestPartitionStays(t *testing.T) {
 }
 
 // TestTransactionAcrossMaintenance: a transaction that has published and stays open publishes again after partitions
-// were made and dropped, in those that it knows and in new ones, and what it wrote is committed. Its connection learns
-// of a new partition only with its next transaction, which was an error when partitions began just above the ids in
+// were created and dropped, to partitions that it knows and to new ones, and its messages are committed. Its connection
+// sees a new partition only in its next transaction, which was an error when partitions began just above the ids in
 // use.
 func TestTransactionAcrossMaintenance(t *testing.T) {
 	t.Parallel()
@@ -337,7 +338,7 @@ func TestTransactionAcrossMaintenance(t *testing.T) {
 			maintain()
 			want := 0
 			require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-				for round := range 3 { // it has no new lock in between, with which its connection would learn of partitions
+				for round := range 3 { // no new lock in between, by which its connection would learn of partitions
 					require.NoError(t, pub.PublishContext(ctx, "t", newMessage("of the transaction")), "round %d", round)
 					want++
 					for range 3 {

@@ -17,9 +17,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TestPartitionsOverANight has 24 hours pass: each fills a partition, of whose messages one in a hundred dies, and ends
-// with maintenance that keeps four hours. Somebody discards what has been dead for three hours. A trigger has each
-// message settled by the clock of the night.
+// TestPartitionsOverANight simulates 24 hours: each fills a partition in which one message in a hundred dies, and ends
+// with maintenance that keeps four hours. Dead messages are discarded after three hours. A trigger settles each message
+// by the simulated clock.
 func TestPartitionsOverANight(t *testing.T) {
 	extended(t)
 	t.Parallel()

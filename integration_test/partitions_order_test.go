@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestPartitionedOrder runs the order test while partitions are made, emptied and, if the outbox is ever free, dropped
-// as fast as possible: settled messages are old immediately. A run that does not get the outbox to itself is cut off,
+// TestPartitionedOrder runs the order test while partitions are created, emptied and, if the outbox is ever free,
+// dropped as fast as possible: settled messages are old immediately. A run that cannot lock the outbox is cut off,
 // since it would try for ten seconds.
 func TestPartitionedOrder(t *testing.T) {
 	extended(t)

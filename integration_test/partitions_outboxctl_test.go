@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestOutboxctlPartitions does what docs/run/partitions.md says, with the commands as they stand there.
+// TestOutboxctlPartitions follows docs/run/partitions.md, with its commands as printed.
 func TestOutboxctlPartitions(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)
@@ -59,7 +59,7 @@ func TestOutboxctlPartitions(t *testing.T) {
 		require.Regexp(t, `outbox_default +empty +other ids +\d+ kB`, r.out)
 	}
 
-	// Nobody has run it for long, and now a transaction reads all partitions.
+	// No maintenance for a long time, and now a transaction reads all partitions.
 	h = newPgxHandle(t, newMigratedDatabase(t))
 	intoPartitions(t, h, 100)
 	h.writeRows(t, 150, "")

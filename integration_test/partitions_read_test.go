@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// TestPartitionsAreRead reads partitions from the catalog, also of an outbox with another name in a schema of its own.
+// TestPartitionsAreRead reads partitions from the catalog, also of an outbox with another name and schema.
 func TestPartitionsAreRead(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// tablespace makes a tablespace that goes away with the test, after the databases that are made later.
+// tablespace creates a tablespace for the test, dropped after the databases created later.
 func tablespace(t *testing.T, name string) {
 	t.Helper()
 	h := pgxHandle(t, "pgx", postgresServer(t).URL(), func(cfg *pgxpool.Config) {
@@ -24,7 +24,7 @@ func tablespace(t *testing.T, name string) {
 	})
 }
 
-// placed says in which tablespaces the outbox and its partitions are, or one of them, with their indexes.
+// placed returns the tablespaces of the outbox and its partitions, or of one of them, with their indexes.
 func placed(t *testing.T, h handle, name string) []string {
 	t.Helper()
 	return column[string](t, h, `WITH parts AS (
@@ -35,8 +35,8 @@ func placed(t *testing.T, h handle, name string) []string {
 		  LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace ORDER BY 1`, name)
 }
 
-// TestPartitionsFollowTheTablespaceOfTheOutbox has a role that makes its tables elsewhere. A new partition is where the
-// outbox is, and each index where that of the outbox is, as CREATE TABLE ... PARTITION OF has it.
+// TestPartitionsFollowTheTablespaceOfTheOutbox: the role's default tablespace is another one. A new partition is in the
+// tablespace of the outbox, and each index in that of the outbox's index, as with CREATE TABLE ... PARTITION OF.
 func TestPartitionsFollowTheTablespaceOfTheOutbox(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -61,8 +61,8 @@ func TestPartitionsFollowTheTablespaceOfTheOutbox(t *testing.T) {
 	}
 }
 
-// TestMigrateInPartitionsIntoATablespace: the outbox is made where the role makes its tables, which is the usual place
-// also if the role names that.
+// TestMigrateInPartitionsIntoATablespace: the outbox is created in the role's default tablespace, which is the
+// database's even if the role names that one.
 func TestMigrateInPartitionsIntoATablespace(t *testing.T) {
 	extended(t)
 	t.Parallel()

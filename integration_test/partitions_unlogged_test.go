@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestUnloggedPartition: a crash of the server empties what is unlogged. Check and Doctor find each table where that is
-// a loss, and after the printed cures a crash takes nothing.
+// TestUnloggedPartition: a server crash empties unlogged tables. Check and Doctor find each table where that loses
+// messages, and after the printed cures a crash loses nothing.
 func TestUnloggedPartition(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -79,6 +79,6 @@ func TestUnloggedPartition(t *testing.T) {
 	assert.Equal(t, 63, h.count(t, `SELECT count(*) FROM outbox`))
 	assert.Equal(t, 2, h.count(t, `SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM inbox_queue)`))
 	assert.Greater(t, h.count(t, `SELECT nextval('outbox_id_seq')`), 60, "no id is handed out again")
-	h.exec(t, `UPDATE pg_class SET relpersistence = 'u' WHERE oid = 'outbox'::regclass`) // as CREATE UNLOGGED TABLE did
+	h.exec(t, `UPDATE pg_class SET relpersistence = 'u' WHERE oid = 'outbox'::regclass`) // like CREATE UNLOGGED TABLE
 	require.NoError(t, schema.Check(t.Context(), h.db), "it holds nothing, and nothing makes it logged")
 }

@@ -31,12 +31,12 @@ import (
 type statementLog struct {
 	mu    sync.Mutex
 	all   []statementSeen
-	walks map[*pgx.Conn]bool // whose next statement goes by indexes
+	walks map[*pgx.Conn]bool // connections whose next statement must use indexes
 }
 
 type statementSeen struct {
 	pgx.TraceQueryStartData
-	walked bool // by core.DB.Walk
+	walked bool // run by core.DB.Walk
 }
 
 func (l *statementLog) TraceQueryStart(
@@ -53,7 +53,7 @@ func (l *statementLog) TraceQueryStart(
 
 func (l *statementLog) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// TraceBatchStart sees what comes with BEGIN, and what is sent with settings of its own.
+// TraceBatchStart records statements sent with BEGIN or with their own settings.
 func (l *statementLog) TraceBatchStart(
 	ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData,
 ) context.Context {
@@ -83,21 +83,20 @@ func (l *statementLog) take() []statementSeen {
 	return all
 }
 
-// mostBlocks is how many pages a statement may read at most, those in memory included: whatever the machine is busy
-// with.
+// mostBlocks is the number of pages that a statement may read, from disk or memory, independent of the machine's load.
 const mostBlocks = 100_000
 
-// explaining marks the context of what is not to be remembered.
+// explaining marks the context of statements that are not recorded.
 type explaining struct{}
 
-// fillScale writes so many rows to the outbox, and others to the inbox and the queue.
+// fillScale writes this many rows to the outbox, and others to the inbox and the queue.
 func fillScale(t testing.TB, h handle, rows, others int) {
 	t.Helper()
 	for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
-		h.exec(t, "ALTER TABLE "+table+" SET UNLOGGED") // the planner does not care
+		h.exec(t, "ALTER TABLE "+table+" SET UNLOGGED") // irrelevant to the planner
 		h.exec(t, "ALTER TABLE "+table+" SET (autovacuum_enabled = off)")
 	}
-	// Of 20 rows 15 are published, 2 dead, 2 ready, and one is delayed or, in one of ten cases, failing.
+	// Of 20 rows 15 are published, 2 dead, 2 ready, and one is delayed or, in one case of ten, failing.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, due_at, attempts, last_error, published_at, dead_at)
 		SELECT i, 'topic-' || i % 50, CASE WHEN i % 4 > 0 THEN 'key-' || i % 10007 ELSE '' END, '\x00', now() - ($1::int - i) * interval '1 ms',
 		       CASE i % 20 WHEN 1 THEN now() + i % 1009 * interval '1 minute' WHEN 2 THEN now() WHEN 12 THEN now() END,
@@ -115,10 +114,9 @@ func fillScale(t testing.TB, h handle, rows, others int) {
 		  FROM generate_series(1, $1::int) i`, others)
 }
 
-// TestAdminAtScale makes every call that looks, and dry runs of those that act, and asks for the plan of each
-// statement: none may walk a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead;
-// no call of Go, of the command line or of the page may take two seconds, also where an index is missing.
-// It prints how long each takes.
+// TestAdminAtScale makes every read call, and dry runs of those that act, and checks the plan of each statement: none
+// may scan a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead; no call from Go,
+// the command line or the page may take two seconds, even if an index is missing. It prints how long each takes.
 func TestAdminAtScale(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)
@@ -147,7 +145,7 @@ func TestAdminAtScale(t *testing.T) {
 		if long {
 			t.Logf("%s: %s", name, best.Round(time.Millisecond))
 			slowest.note(name, best)
-			if name != "outboxctl find nothing" { // it shows its progress, and goes on
+			if name != "outboxctl find nothing" { // it shows its progress and continues
 				assert.Less(t, best, mostTime, name)
 			}
 		}
@@ -173,7 +171,7 @@ func TestAdminAtScale(t *testing.T) {
 				if err := tx.QueryRow(ctx, explain+s.SQL, s.Args...).Scan(&text); err != nil {
 					return err
 				}
-				_, err := tx.Exec(ctx, "ROLLBACK AND CHAIN") // it may have been an act
+				_, err := tx.Exec(ctx, "ROLLBACK AND CHAIN") // it may have run an act
 				return err
 			}), name)
 			var root []struct {
@@ -261,7 +259,7 @@ func TestAdminAtScale(t *testing.T) {
 			"keys blocked", "audit", "outbox requeue --topic topic-2 --dry-run --limit 1000",
 		} {
 			check(t, "outboxctl "+command, func() error {
-				if r := operator.run(words(command)...); r.code > 1 { // doctor has found something
+				if r := operator.run(words(command)...); r.code > 1 { // exit code 1: doctor has a finding
 					return fmt.Errorf("exit code %d: %s", r.code, r.err)
 				}
 				return nil
@@ -333,10 +331,10 @@ func TestAdminAtScale(t *testing.T) {
 
 const (
 	mostTime     = 2 * time.Second
-	judgeTimeout = 10 * time.Second // as package ui has it
+	judgeTimeout = 10 * time.Second // as in package ui
 )
 
-// slowestCalls are the calls by kind, with the slowest of each.
+// slowestCalls holds the slowest call of each kind.
 type slowestCalls map[string]time.Duration
 
 func (s slowestCalls) note(name string, took time.Duration) {
@@ -354,8 +352,8 @@ func (s slowestCalls) print(t *testing.T) {
 	t.Log("\n" + b.String())
 }
 
-// wholeTables are the tables that a plan walks as a whole, or all of an index of them: limited says that somebody above
-// stops early.
+// wholeTables returns the tables, or whole indexes of them, that a plan scans completely; limited means that a parent
+// node stops early.
 func (p plan) wholeTables(limited bool) (list []string) {
 	limited = limited || p.Type == "Limit"
 	switch p.Type {

@@ -19,14 +19,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// keptStatements are those whose plans connections keep, as a Store runs them.
+// keptStatements lists statements of a Store whose plans connections keep.
 var keptStatements = []string{
 	"EnqueueMessages", "ClaimReady", "ClaimTopics", "ClaimPages", "AckMessages", "AbandonMessages", "FailMessages",
 	"ReleaseMessages",
 }
 
-// TestStoresKeepPlans: a Store runs what it runs for each message, or batch of them, as statements that its connections
-// have prepared, and so plans each once.
+// TestStoresKeepPlans: statements that a Store runs for each message or batch are prepared once per connection, and so
+// planned once.
 func TestStoresKeepPlans(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -48,15 +48,14 @@ func TestStoresKeepPlans(t *testing.T) {
 	}
 }
 
-// TestKeptPlansAreGoodForATableThatWasEmpty: plans that are made once for each connection, here while the table has no
-// page, as vacuum leaves it, when reading all of it costs nothing. They are good for one that is full, until somebody
-// analyzes it.
+// TestKeptPlansAreGoodForATableThatWasEmpty: plans are made once per connection, here while the table has no page after
+// a vacuum, when a full scan costs nothing. They are still good when it is full, until somebody analyzes it.
 func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
-	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // which would have it planned anew
+	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // autovacuum would cause new plans
 	h.exec(t, "VACUUM (ANALYZE) inbox_queue")
 	ctx, store, owner := t.Context(), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	keeping := (*core.DB)(h.db).PlanCached()
@@ -71,7 +70,7 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	}
 	require.GreaterOrEqual(t, len(kept), len(keptStatements))
 	assert.Equal(t, "auto", value[string](t, h, "show plan_cache_mode"), "the settings have ended with the statements")
-	h.exec(t, "DELETE FROM inbox_queue") // which leaves the plans
+	h.exec(t, "DELETE FROM inbox_queue") // keeps the plans
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at) SELECT 'plan', i, 'orders', 'processing',
 		CASE WHEN i % 2 = 0 THEN now() END FROM generate_series(1, 50000) i`)
 	for _, s := range kept {
@@ -99,8 +98,8 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	t.Logf("500 of 50,000 messages in %s", time.Since(began))
 }
 
-// TestKeptPlansOfManySchemas: each schema has statements of its own, of which pgx keeps 512 for a connection. While
-// they fit none is prepared again; when they do not, each is, whenever it comes round.
+// TestKeptPlansOfManySchemas: each schema has its own statements, of which pgx keeps 512 for a connection. While they
+// fit none is prepared again; when they do not, each is, every time it is used.
 func TestKeptPlansOfManySchemas(t *testing.T) {
 	extended(t)
 	t.Parallel()

@@ -17,16 +17,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// planned is a statement of the forwarder with arguments such as it gets in production.
+// planned is a statement of the forwarder with arguments as in production.
 type planned struct {
 	name    string
 	sql     string
 	args    []any
-	indexes []string // of the outbox, one of which each of its scans must use
-	sorted  bool     // the rows must come out of the index in order
-	always  bool     // even if the table has next to no rows
-	reading bool     // also as it is planned, once, on the connection for reading
-	only    bool     // and nowhere else
+	indexes []string // indexes of the outbox, one of which each scan must use
+	sorted  bool     // the index must return the rows in order
+	always  bool     // even if the table is almost empty
+	reading bool     // also as planned once on the connection for reading
+	only    bool     // and only there
 }
 
 func plannedStatements() []planned {
@@ -140,7 +140,7 @@ type plan struct {
 	Plans    []plan
 }
 
-// scans returns the nodes that read the outbox, each with the index that it goes by, and those that sort.
+// scans returns the nodes that read the outbox, each with its index, and the number of sorts.
 func (p plan) scans() (list []plan, sorts int) {
 	switch {
 	case p.Type == "Bitmap Index Scan" && p.Index != "outbox_lanes_pkey":
@@ -157,7 +157,7 @@ func (p plan) scans() (list []plan, sorts int) {
 	return list, sorts
 }
 
-// checkReading asks for the plans of the connection for reading, which are made once for all states of the table.
+// checkReading checks the plans of the connection for reading, which are made once for all states of the table.
 func checkReading(t *testing.T, q drive.Querier, state string) {
 	for _, s := range plannedStatements() {
 		if !s.reading {
@@ -214,16 +214,16 @@ func checkPlan(t *testing.T, s planned, text []byte) {
 	}
 }
 
-// TestPlans asks the planner for its plans in databases of several sizes, with statistics that are fresh, and with
-// some from when the database looked altogether different. The long variant has a million messages in the end.
+// TestPlans checks plans in databases of several sizes, with fresh statistics and with some from when the database
+// looked very different. The long variant ends with a million messages.
 func TestPlans(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)
 	t.Parallel()
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	const empty = "empty, never analyzed"
-	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would spoil what is stale
-	// which saves a third of the time; the planner does not care
+	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would refresh stale statistics
+	// saves a third of the time, and is irrelevant to the planner
 	h.exec(t, "ALTER TABLE outbox SET UNLOGGED")
 	reading, closeReading, err := (*core.DB)(h.db).ReaderConn(t.Context())
 	require.NoError(t, err)
@@ -233,7 +233,7 @@ func TestPlans(t *testing.T) {
 			checkReading(t, reading, state)
 			for _, s := range plannedStatements() {
 				if s.only || state == empty && !s.always {
-					continue // reading a few pages as a whole is as good, and it is planned anew each time
+					continue // scanning a few pages completely is just as good, and it is planned again each time
 				}
 				var text []byte
 				require.NoError(t,
@@ -247,7 +247,7 @@ func TestPlans(t *testing.T) {
 		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload)
 			SELECT i, 'events', 'key-' || i % 10000, convert_to(repeat('x', 200), 'UTF8') FROM generate_series(1, $1::int) i`, n)
 	}
-	publish := func() { // all but a few
+	publish := func() { // all but a few rows
 		h.exec(t, "UPDATE outbox SET published_at = now() WHERE published_at IS NULL AND id % 1000 > 0")
 	}
 	analyze := func() { h.exec(t, "ANALYZE outbox") }
@@ -276,7 +276,7 @@ func TestPlans(t *testing.T) {
 	check("100,000 pending, statistics of an empty table")
 }
 
-// TestPlansOfTheInboxsCleanUp: what is old is found by its index, however many rows are not old.
+// TestPlansOfTheInboxsCleanUp: old rows are found by their index, however many others there are.
 func TestPlansOfTheInboxsCleanUp(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -298,8 +298,7 @@ func TestPlansOfTheInboxsCleanUp(t *testing.T) {
 	}
 }
 
-// TestPlanOfABatchsClaim: it looks up the messages that were handled before by the primary key, also before the first
-// ANALYZE.
+// TestPlanOfABatchsClaim: it finds messages handled before by the primary key, even before the first ANALYZE.
 func TestPlanOfABatchsClaim(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -314,11 +313,11 @@ func TestPlanOfABatchsClaim(t *testing.T) {
 	}
 }
 
-// TestFetchPrunes: what a forwarder reads and settles costs an outbox in partitions the pages that it costs a plain
-// one, although nothing was known of the ids when the statements were planned.
+// TestFetchPrunes: reads and settlements of a forwarder visit no more pages of a partitioned outbox than of a plain
+// one, although the ids were unknown when the statements were planned.
 func TestFetchPrunes(t *testing.T) {
 	extended(t)
-	needsPlainOutbox(t) // it compares one with one in partitions
+	needsPlainOutbox(t) // it compares both kinds itself
 	t.Parallel()
 	noLeaks(t)
 	const partitions, size, pending = 8, 4000, 2000
@@ -329,7 +328,7 @@ func TestFetchPrunes(t *testing.T) {
 	for i := range ends {
 		ends[i] = int64(i+1)*size + 1
 	}
-	ends[partitions-1] = 1e9 // as any is that is written to, what a read passes by included
+	ends[partitions-1] = 1e9 // like the partition being written, including rows that a read skips
 	cutOutbox(t, cut, append(ends, 2e9, 3e9, 4e9)...)
 	for _, h := range []handle{plain, cut} {
 		h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, published_at)
@@ -378,14 +377,14 @@ func TestFetchPrunes(t *testing.T) {
 		}
 		t.Logf("%s: %d pages, %d in partitions", test.name, pages["plain"], pages["cut"])
 		if old && strings.HasPrefix(test.name, "Settle") {
-			continue // for any arguments Postgres 13 plans an UPDATE that visits each partition: docs/run/partitions.md
+			continue // with a generic plan, an UPDATE in Postgres 13 visits each partition: docs/run/partitions.md
 		}
 		assert.LessOrEqual(t, float64(pages["cut"]), 1.05*float64(pages["plain"])+1, test.name)
 	}
 }
 
-// genericPages says how many pages a statement visits with a plan for any arguments, when all that it needs is in
-// memory. What it did is rolled back.
+// genericPages returns how many pages a statement visits with a generic plan, when all of them are in memory. Its
+// changes are rolled back.
 func genericPages(t *testing.T, h handle, statement string, args []any, reading bool) int64 {
 	t.Helper()
 	var visited int64
@@ -402,7 +401,7 @@ func genericPages(t *testing.T, h handle, statement string, args []any, reading 
 			require.NoError(t, err, s)
 		}
 		var text []byte
-		for range 3 { // the first reads catalogs
+		for range 3 { // the first run reads catalogs
 			require.NoError(t, drive.Collect(t.Context(), q, func(rows drive.Rows) error { return rows.Scan(&text) },
 				"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked("+strings.Join(literals, ", ")+")"))
 			var root []struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// queueStatements are those of the queue, as they are run.
+// queueStatements lists the statements of the queue as they are run.
 func queueStatements() []planned {
 	const owner, some = "00000000-0000-0000-0000-000000000001", 200
 	sources, ids := slices.Repeat([]string{"plan"}, some), make([]string, some)
@@ -119,13 +119,13 @@ func (s planned) check(t testing.TB, explained []byte) {
 	}
 }
 
-// TestPlansOfQueueInTransactions: a connection keeps the plans of what it has run a few times. Those that it made in a
-// handler's transaction, while the table was empty, are good for one that is full.
+// TestPlansOfQueueInTransactions: a connection keeps the plans of statements that it has run a few times. Plans made in
+// a handler's transaction while the table was empty are still good when it is full.
 func TestPlansOfQueueInTransactions(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // which would have it plan anew
-	h.exec(t, "TRUNCATE inbox_queue")                                   // as it is after the migration: never vacuumed
+	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // autovacuum would cause new plans
+	h.exec(t, "TRUNCATE inbox_queue")                                   // like after the migration: never vacuumed
 	conn, err := h.pool.Acquire(t.Context())
 	require.NoError(t, err)
 	defer conn.Release()
@@ -162,18 +162,18 @@ func TestPlansOfQueueInTransactions(t *testing.T) {
 	})
 }
 
-// TestPlansOfQueue asks the planner for the plans of the queue's statements, ready and delayed, with statistics that
-// are fresh, and with some from when the table looked altogether different. None reads the table as a whole.
+// TestPlansOfQueue checks the plans of the queue's statements, ready and delayed, with fresh statistics and with some
+// from when the table looked very different. None scans the whole table.
 func TestPlansOfQueue(t *testing.T) {
 	h := onPgx(t)
-	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // it would spoil what is stale
-	h.exec(t, "ALTER TABLE inbox_queue SET UNLOGGED")                   // which saves time; the planner does not care
+	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // it would refresh stale statistics
+	h.exec(t, "ALTER TABLE inbox_queue SET UNLOGGED")                   // saves time, and is irrelevant to the planner
 	const empty = "empty, never analyzed"
 	check := func(state string) {
 		t.Run(state, func(t *testing.T) {
 			for _, s := range queueStatements() {
 				if state == empty {
-					continue // a few pages are read as a whole
+					continue // a few pages are scanned completely
 				}
 				var text []byte
 				require.NoError(t,
@@ -187,7 +187,7 @@ func TestPlansOfQueue(t *testing.T) {
 		h.exec(t, strings.ReplaceAll(`INSERT INTO inbox_queue (source, message_id, topic, state, payload, due_at)
 			SELECT 'plan', (SELECT coalesce(max(id), 0) FROM inbox_queue) + i, 'orders', 'processing', convert_to(repeat('x', 50), 'UTF8'), DUE FROM generate_series(1, $1::int) i`, "DUE", due), n)
 	}
-	done := func() { // all but a few
+	done := func() { // all but a few rows
 		h.exec(t, "UPDATE inbox_queue SET state = 'done', done_at = now() WHERE state = 'processing' AND id % 1000 > 0")
 	}
 	analyze := func() { h.exec(t, "ANALYZE inbox_queue") }

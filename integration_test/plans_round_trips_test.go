@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// tripCounter counts round trips: each time that a connection writes after it has read. The NOTIFY that tells other
-// processes of a commit, in the background and coalesced, is none of the handler's.
+// tripCounter counts round trips: each time that a connection writes after reading. NOTIFY, which reports commits to
+// other processes in the background and coalesced, is not counted.
 type tripCounter struct {
 	net.Conn
 	trips   *atomic.Int64
@@ -44,7 +44,7 @@ func (c *tripCounter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// newCountedHandle opens a handle of one connection, whose round trips are counted.
+// newCountedHandle opens a handle with one connection whose round trips are counted.
 func newCountedHandle(t *testing.T, url string) (handle, *atomic.Int64) {
 	t.Helper()
 	trips := new(atomic.Int64)
@@ -90,7 +90,7 @@ func TestRoundTripsOnPgx(t *testing.T) {
 }
 
 // TestRoundTripsOfDuplicates: after a crash or a rebalance thousands of duplicates follow one another. Each but the
-// first is found by one statement without a transaction, and a message that is new costs more only once.
+// first is found by one statement without a transaction, and a new message costs more only once.
 func TestRoundTripsOfDuplicates(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
@@ -102,7 +102,7 @@ func TestRoundTripsOfDuplicates(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		cfg  middleware.StackConfig
-		want []int64 // of a duplicate, duplicates after it, a message that is new, and one after it
+		want []int64 // for a duplicate, the duplicates after it, a new message, and the one after it
 	}{
 		{"inbox read first", middleware.StackConfig{}, []int64{2, 1, 1, 4, 3}},
 		{"OnBegin may have said who it is", middleware.StackConfig{Tx: begins}, []int64{4, 4, 4, 5, 5}},
@@ -132,8 +132,8 @@ func TestRoundTripsOfDuplicates(t *testing.T) {
 	}
 }
 
-// TestNamedMessagesAreLookedUp, each by its index: to walk the table in its order would find them too, and reads all of
-// it. One that is named twice is found once.
+// TestNamedMessagesAreLookedUp, each by its index: scanning the table in order would find them too, but reads all of
+// it. A message that is named twice is found once.
 func TestNamedMessagesAreLookedUp(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)
@@ -176,7 +176,7 @@ func TestNamedMessagesAreLookedUp(t *testing.T) {
 	}
 }
 
-// scanArgs are the arguments of a scan of rows that are named.
+// scanArgs returns the arguments of a scan for named rows.
 func scanArgs(names []string, owners ...string) []any {
 	return []any{"", "", "", "", "", "", []string{}, 100, 100, int64(math.MaxInt64), "", "-infinity", "", 0, owners, names,
 		"",

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestClaimsBeforeTheFirstAnalyze: with the statistics of an empty table claims and acks of many rows are as quick as
-// with those of the full one, or nearly.
+// TestClaimsBeforeTheFirstAnalyze: claims and acks of many rows are nearly as fast with the statistics of an empty
+// table as with those of the full one.
 func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -37,8 +37,8 @@ func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
 	blind, seeing := drains(), drains("analyze inbox_queue")
 	var before, after []time.Duration
 	for range 11 {
-		// in turns, so that what else the machine does is the same for both; most come after five, when a prepared statement
-		// may change its plan
+		// alternating, so that the machine's load is the same for both; most runs follow the fifth, when a prepared
+		// statement may change its plan
 		before, after = append(before, blind()), append(after, seeing())
 	}
 	slices.Sort(before)

@@ -18,9 +18,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestClaimsPassWhatVacuumMayNotClean: while a transaction of somebody's is open, what was claimed and acked stays in
-// the index. A claim walks none of it, or, while a transaction that writes holds the mark, no more than the last part.
-// The control starts where a claim without a mark does.
+// TestClaimsPassWhatVacuumMayNotClean: an open transaction of another session keeps claimed and acked rows in the
+// index. A claim scans none of these, or, while a writing transaction holds back the cursor, only the last part. The
+// control starts where a claim without a cursor does.
 func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -35,7 +35,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		msgs := claimed(t, store, owner, limit)
 		for _, s := range seen.take() {
 			if s.SQL == claim || s.SQL == pages {
-				from = s.Args[len(s.Args)-20:] // what comes before is how it is sent
+				from = s.Args[len(s.Args)-20:] // the arguments before only affect how it is sent
 			}
 		}
 		acked, err := store.Ack(t.Context(), owner, idsOf(msgs)...)
@@ -62,7 +62,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	control := visited(fromStart(last))
 	require.Greater(t, control, int64(rows/20), "the transaction keeps nothing in the index")
 	eventually(t, func() bool {
-		// now and then a claim starts at the beginning, and while others write on the server at its overlap
+		// now and then a claim starts at the beginning, or, while others write on the server, at its overlap
 		_, last = claimsOf(store, 500)
 		return visited(last)*2 < control
 	}, "a claim walks less than half of what was claimed before")
@@ -71,7 +71,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		_, err := store.Enqueue(ctx, item("late", "late"))
 		return err
 	})
-	newcomer := newStore(t, h, queue.StoreConfig{}) // it has no mark yet
+	newcomer := newStore(t, h, queue.StoreConfig{}) // it has no cursor yet
 	eventually(t, func() bool {
 		_, last = claimsOf(newcomer, 500)
 		return visited(last)*2 < control
@@ -80,8 +80,8 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	end(true)
 }
 
-// TestReapingPassesWhatVacuumMayNotClean: it begins at the first message that is not done, and so do claims that look
-// from the beginning. Those that begin before it are few, and find what was put there by hand.
+// TestReapingPassesWhatVacuumMayNotClean: it begins at the first unfinished message, and so do full reads of claims.
+// The few that begin before it find rows inserted by SQL.
 func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -98,7 +98,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 		require.NoError(t, err)
 		done += n
 	}
-	// some are retried, which leaves as much in the other index
+	// retries leave as many entries in the other index
 	enqueued(t, store, numberedItems("retried", rows/4)...)
 	for range 2 {
 		eventually(t, func() bool {
@@ -111,7 +111,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	enqueued(t, store, numberedItems("live", 3)...)
 	require.NotEmpty(t, claimed(t, store, queue.NewOwner(), 500))
 
-	var reaps, looks [][]any // what was asked for
+	var reaps, looks [][]any // arguments of the statements
 	ask := func() {
 		seen.take()
 		claimed(t, store, queue.NewOwner(), 500)
@@ -124,7 +124,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 			}
 		}
 	}
-	patiently := func(condition func() bool, what string) { // the next one waits twenty times as long as one took
+	patiently := func(condition func() bool, what string) { // each try waits twenty times as long as one took
 		for tries := 1; !eventuallyTrue(condition); tries++ {
 			t.Logf("not yet: %s: %d full looks and %d reaps; the last: %v, %v", what, len(looks), len(reaps),
 				looks[max(0, len(looks)-1):], reaps[max(0, len(reaps)-1):])
@@ -149,8 +149,8 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	}, "a full look begins at the first message that is not done")
 }
 
-// TestASlowReapDelaysNoOther: one reap that met a machine that stood still does not keep claims from reaping for twenty
-// times as long.
+// TestASlowReapDelaysNoOther: a single slow reap, on a machine that stood still, does not stop claims from reaping for
+// twenty times as long.
 func TestASlowReapDelaysNoOther(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -167,7 +167,7 @@ func TestASlowReapDelaysNoOther(t *testing.T) {
 	}, "it reaps again")
 }
 
-// slowOnce has a statement take long the first time.
+// slowOnce delays a statement the first time.
 type slowOnce struct {
 	statementLog
 	statement string
@@ -184,7 +184,7 @@ func (w *slowOnce) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.Trace
 	return w.statementLog.TraceQueryStart(ctx, c, q)
 }
 
-// slowWalks has walks from the beginning take long, as they do of a large table.
+// slowWalks delays scans from the beginning, as a large table does.
 type slowWalks struct {
 	statementLog
 	reap, pages string
@@ -198,11 +198,11 @@ func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.Trac
 	return w.statementLog.TraceQueryStart(ctx, c, q)
 }
 
-// What comes before the arguments is how they are sent.
+// The arguments before only affect how it is sent.
 func reapArgs(args []any) []any { return args[len(args)-8:] }
 func lookArgs(args []any) []any { return args[len(args)-20:] }
 
-// pinVacuum opens a transaction that has read the queue, and returns what ends it.
+// pinVacuum opens a transaction that has read the queue; end ends it.
 func pinVacuum(t *testing.T, h handle) (end func()) {
 	reader, err := h.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	require.NoError(t, err)
@@ -211,7 +211,7 @@ func pinVacuum(t *testing.T, h handle) (end func()) {
 	return func() { _ = reader.Rollback(context.WithoutCancel(t.Context())) }
 }
 
-// blocksVisited counts the blocks that a statement asks for.
+// blocksVisited counts the blocks that a statement reads.
 func blocksVisited(t *testing.T, h handle, statement string, args []any) int64 {
 	t.Helper()
 	ctx := context.WithValue(t.Context(), explaining{}, true)

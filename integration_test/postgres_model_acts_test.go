@@ -22,7 +22,7 @@ func (w *twin) chance(percent int) bool { return w.rng.IntN(100) < percent }
 
 func (w *twin) forwarder() string { return modelForwarders[w.rng.IntN(len(modelForwarders))] }
 
-// act does one thing on both.
+// act makes one random change on both.
 func (w *twin) act(ctx context.Context) error {
 	switch p := w.rng.IntN(1000); {
 	case p < 420:
@@ -68,7 +68,7 @@ func (w *twin) flush(ctx context.Context) error {
 	})
 }
 
-// write makes a step of a transaction.
+// write makes one step of a transaction.
 func (w *twin) write(ctx context.Context, o *writer) error {
 	do := func(what string, statement string, args ...any) error {
 		w.did[what]++
@@ -91,7 +91,7 @@ func (w *twin) write(ctx context.Context, o *writer) error {
 		if err := do("savepoint", "savepoint s"); err != nil || w.chance(40) {
 			return err
 		}
-		o.tx.Write() // so that most of them have transaction ids
+		o.tx.Write() // so that most savepoints have transaction ids
 		return do("write elsewhere", "insert into elsewhere values (1)")
 	case p < 64 && o.tx.Depth() > 0:
 		o.tx.Release()
@@ -101,7 +101,7 @@ func (w *twin) write(ctx context.Context, o *writer) error {
 		if err := do("roll back to savepoint", "rollback to s"); err != nil {
 			return err
 		}
-		return w.fetch(ctx) // what has completed shows until others do
+		return w.fetch(ctx) // completed transactions are visible until others end
 	case p < 78:
 		if rows := w.model.Rows(); len(rows) > 0 {
 			r := rows[w.rng.IntN(len(rows))]
@@ -124,7 +124,7 @@ func (w *twin) write(ctx context.Context, o *writer) error {
 	}
 }
 
-// insert writes a message or two.
+// insert writes one or two messages.
 func (w *twin) insert(o *writer, do func(what, statement string, args ...any) error) error {
 	var uuids, topics, keys, metadata []string
 	var payloads [][]byte
@@ -150,7 +150,7 @@ func (w *twin) insert(o *writer, do func(what, statement string, args ...any) er
 	return do("insert", sqltext.InsertMessages, uuids, topics, keys, payloads, metadata, nil, delays)
 }
 
-// time is one that no other row has, in the future.
+// time returns a time in the future that no other row has.
 func (w *twin) time() int64 {
 	w.times++
 	return w.times * 10000
@@ -204,7 +204,7 @@ func short(lane int16, id int64, uuid string, attempts int) string {
 	return fmt.Sprintf("%d/%d/%s/%d", lane, id, uuid, attempts)
 }
 
-// request asks for lanes of a forwarder, most of them under the right epochs.
+// request requests the lanes of a forwarder, most of them under the right epochs.
 func (w *twin) request() modeldb.Request {
 	q := modeldb.Request{
 		Owner: w.forwarder(), Stretch: 1 + w.rng.Int64N(60), Single: w.chance(30), More: w.chance(50), Dead: w.chance(50),
@@ -267,7 +267,7 @@ func (w *twin) request() modeldb.Request {
 	return q
 }
 
-// fetched has the server answer, with one of the statements that may be asked.
+// fetched runs the request on the server, with one of the statements for reading.
 func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err error) {
 	query, more := sqltext.Fetch, sqltext.FetchMore
 	switch {
@@ -316,8 +316,8 @@ func (w *twin) fetched(ctx context.Context, q modeldb.Request) (a modelRead, err
 	return a, err
 }
 
-// life returns the model's name of what the server calls a life: the same name must mean the same life, and another
-// one another.
+// life returns the model's name for the server's incarnation: equal names must mean the same incarnation, different
+// names different ones.
 func (w *twin) life(name string) int {
 	if name == "" {
 		return 0
@@ -330,14 +330,14 @@ func (w *twin) life(name string) int {
 	now := w.model.Life()
 	for _, l := range w.lives {
 		if l.model == now {
-			return -1 // the server has begun another one, and the model has not
+			return -1 // the server has begun a new one, the model has not
 		}
 	}
 	w.lives = append(w.lives, knownLife{name, now})
 	return now
 }
 
-// someLife is one that was read, most often the last.
+// someLife returns an incarnation that was read, usually the latest.
 func (w *twin) someLife() knownLife {
 	switch n := len(w.lives); {
 	case n == 0 || w.chance(15):
@@ -349,7 +349,7 @@ func (w *twin) someLife() knownLife {
 	}
 }
 
-// results are messages that are there, some of them under another uuid.
+// results returns existing messages, some of them with a wrong uuid.
 func (w *twin) results() (results []modeldb.Settled, ids []int64, identities []string) {
 	for _, r := range pick(w.rng, w.model.Rows(), 8) {
 		identity := r.UUID
@@ -365,7 +365,7 @@ func (w *twin) results() (results []modeldb.Settled, ids []int64, identities []s
 	return results, ids, identities
 }
 
-// someSeq is how far the sequence was at some read; sometimes it was set back since.
+// someSeq returns the sequence's position at some read; it may have been set back since.
 func (w *twin) someSeq() int64 {
 	if w.chance(10) {
 		return 1 << 40
@@ -665,7 +665,7 @@ func (w *twin) look(ctx context.Context) error {
 	}
 }
 
-// requeue does to a message what an operator's act does to its row.
+// requeue changes a row as an operator's act does.
 func (w *twin) requeue(ctx context.Context) error {
 	_, ids, _ := w.results()
 	if len(ids) == 0 {

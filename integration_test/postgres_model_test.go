@@ -18,15 +18,15 @@ import (
 )
 
 const (
-	modelPrograms = 8   // OUTBOX_LONG makes it a thousand
-	modelActs     = 250 // of each
+	modelPrograms = 8   // a thousand with OUTBOX_LONG
+	modelActs     = 250 // per program
 	modelKeys     = 5
 	modelMessages = 3000
 )
 
-// TestModelIsPostgres runs random programs of the forwarder's statements over six connections on a real server and on
-// the model of it in package modeldb: all answers are the same to the digit, with transaction ids and snapshots, and
-// what a crash leaves is what the model has after one of its commits.
+// TestModelIsPostgres runs random programs of the forwarder's statements over six connections, on a real server and on
+// package modeldb's model of it. All results are identical, including transaction ids and snapshots, and the state
+// after a crash is the model's state after one of its commits.
 func TestModelIsPostgres(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -60,10 +60,10 @@ type twin struct {
 	rng     *rand.Rand
 	conn    *pgx.Conn
 	writers [5]writer
-	laneOf  map[string]int16 // of keys and uuids
+	laneOf  map[string]int16 // of keys and UUIDs
 	lives   []knownLife
 	uuids   int
-	times   int64              // each due time is another one, so that their order is known
+	times   int64              // each due time is different, so that their order is known
 	had     map[string][]int64 // epochs, by forwarder
 	said    []string
 	did     map[string]int
@@ -71,10 +71,10 @@ type twin struct {
 
 type writer struct {
 	conn *pgx.Conn
-	tx   *modeldb.Tx // nil = none is open
+	tx   *modeldb.Tx // nil = no open transaction
 }
 
-// knownLife is a life as the server names it, and the model.
+// knownLife is an incarnation as named by the server and by the model.
 type knownLife struct {
 	name  string
 	model int
@@ -97,12 +97,12 @@ func (w *twin) run(ctx context.Context, acts int) error {
 	return nil
 }
 
-// begin empties the server's tables and makes a model of that.
+// begin empties the server's tables and creates a matching model.
 func (w *twin) begin(ctx context.Context) error {
 	if err := w.connect(ctx); err != nil {
 		return err
 	}
-	// On disk, so that no crash brings back what was there.
+	// Durable, so that no crash restores the old rows.
 	if _, err := w.conn.Exec(ctx, `begin; set local synchronous_commit = on; truncate outbox restart identity;
 		delete from outbox_lanes; delete from outbox_forwarders; delete from outbox_life; commit`); err != nil {
 		return err
@@ -152,7 +152,7 @@ func (w *twin) disconnect() {
 	}
 }
 
-// list runs a query of the names' default and returns its rows.
+// list runs a query with the default table names and returns its rows.
 func list[T any](w *twin, ctx context.Context, query string, scan pgx.RowToFunc[T], args ...any) ([]T, error) {
 	rows, err := w.conn.Query(ctx, sqltext.Tables{}.Render(query), args...)
 	if err != nil {
@@ -166,7 +166,7 @@ func (w *twin) exec(ctx context.Context, query string, args ...any) (int64, erro
 	return tag.RowsAffected(), err
 }
 
-// same compares what the model answers with what the server does.
+// same compares the results of the model and the server.
 func (w *twin) same(what string, model, server any) error {
 	w.did[what]++
 	m, s := fmt.Sprintf("%+v", model), fmt.Sprintf("%+v", server)
@@ -182,7 +182,7 @@ const modelTables = `select id, uuid, topic, key, lane, attempts,
        published_at is not null, dead_at is not null, coalesce(metadata->>'outbox_generation', '')
   from outbox order by id`
 
-// compareTables compares all that is committed.
+// compareTables compares all committed rows.
 func (w *twin) compareTables(ctx context.Context) error {
 	rows, err := list(w, ctx, modelTables, func(row pgx.CollectableRow) (r modeldb.Row, err error) {
 		return r, row.Scan(&r.ID, &r.UUID, &r.Topic, &r.Key, &r.Lane, &r.Attempts, &r.Due, &r.Published, &r.Dead,
@@ -226,7 +226,7 @@ func (w *twin) compareLanes(ctx context.Context) error {
 	return w.same("lanes", model, lanes)
 }
 
-// crash kills the server: what it has then must be what the model had after one of its commits.
+// crash kills the server: its state must then be the model's state after one of its commits.
 func (w *twin) crash(ctx context.Context) error {
 	w.disconnect()
 	if err := w.server.Kill(); err != nil {
@@ -276,7 +276,7 @@ func pick[T any](rng *rand.Rand, all []T, percent int) (some []T) {
 	return some
 }
 
-// sorted is a copy in ascending order.
+// sorted returns a copy in ascending order.
 func sorted(list []int64) []int64 {
 	list = slices.Clone(list)
 	slices.Sort(list)

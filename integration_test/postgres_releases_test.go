@@ -30,24 +30,24 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// postgresReleases are those that the project supports, oldest first; `make test-matrix` runs all tests on each.
+// postgresReleases are the supported releases, oldest first; `make test-matrix` runs all tests on each.
 var postgresReleases = []string{"13.23.0", "14.24.0", "15.19.0", "16.15.0", "17.11.0", "18.6.0"}
 
-// compatible are the tests that go through tables and statements: what another release of Postgres may break at once.
-// Partitions are what releases differ in most. How order holds under load is left to `make test-matrix`.
+// compatible matches tests of tables and statements, the first things that another release of Postgres would break.
+// Partitions differ most between releases. Order under load is left to `make test-matrix`.
 const compatible = `^(TestMigrateIsIdempotent|TestStoreJoinsTransactions|TestFirstMessageOfADatabase|TestTxIsolationAndOnBegin|` +
 	`TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|` +
 	`TestMaintainPartitions|TestTransactionAcrossMaintenance|TestPartitionsAreRead|TestCheckOfPartitions|` +
 	`TestMaintainPartitionsWhileTheDefaultHasMessages|TestLockedPartition|TestSpaceIsFreedWhileWritersOverlap|` +
 	`TestAutovacuumGivesWay)$`
 
-// TestOldestAndNewestPostgres runs some tests again, each time on another release, in a process of its own.
+// TestOldestAndNewestPostgres runs some tests again on other releases, each in a child process.
 func TestOldestAndNewestPostgres(t *testing.T) {
 	extended(t)
-	needsPlainOutbox(t) // this run is on a chosen outbox
+	needsPlainOutbox(t) // this run has a chosen kind of outbox
 	t.Parallel()
 	if os.Getenv("OUTBOX_POSTGRES_VERSION") != "" {
-		return // this run is on a chosen one
+		return // this run has a chosen release
 	}
 	releases := []string{postgresReleases[0], postgresReleases[len(postgresReleases)-1]}
 	for _, release := range releases {
@@ -65,7 +65,7 @@ func TestOldestAndNewestPostgres(t *testing.T) {
 	}
 }
 
-// encryptingProxy takes Postgres connections by TLS alone and passes them on. It returns the URL of the database behind
+// encryptingProxy accepts only TLS connections and forwards them to Postgres. It returns the URL of the database behind
 // it.
 func encryptingProxy(t testing.TB, database string) (through string, encrypted *atomic.Int64) {
 	t.Helper()
@@ -121,8 +121,8 @@ func encryptingProxy(t testing.TB, database string) (through string, encrypted *
 	return server.String(), encrypted
 }
 
-// TestQueueOverEncryptedConnections: all connections of a Dispatcher, that for LISTEN too, are those of the pool, and
-// encrypted if it says so.
+// TestQueueOverEncryptedConnections: all connections of a Dispatcher, including the one for LISTEN, use the pool's
+// settings, and so its encryption.
 func TestQueueOverEncryptedConnections(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -146,8 +146,8 @@ func TestQueueOverEncryptedConnections(t *testing.T) {
 	}, "it listens")
 }
 
-// TestQueueOfReadOnlyServer is TestReadOnlyServer for those who store and handle messages: connections to a server that
-// was demoted are replaced when a statement learns of it, those of a process that only stores too.
+// TestQueueOfReadOnlyServer is TestReadOnlyServer for storing and handling messages: connections to a demoted server
+// are replaced when a statement fails as read-only, even in a process that only stores.
 func TestQueueOfReadOnlyServer(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -158,7 +158,7 @@ func TestQueueOfReadOnlyServer(t *testing.T) {
 		return nil
 	}}})
 	cfg.CleanInterval = -1
-	cfg.LeaseTTL = 50 * time.Minute // nor does anything else run but claims
+	cfg.LeaseTTL = 50 * time.Minute // only claims run
 	dispatching(t, storeOn(t, worker, quickStore()), cfg)
 	enqueued := func(i int) error {
 		_, err := store.Enqueue(t.Context(), items("orders", i+1)[i])
@@ -177,7 +177,7 @@ func TestQueueOfReadOnlyServer(t *testing.T) {
 	eventually(t, func() bool {
 		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil
-	}, "it can be written to again") // connections that were made meanwhile still cannot
+	}, "it can be written to again") // connections made before still cannot write
 	eventually(t, func() bool { return enqueued(1) == nil }, "messages are stored again")
 	untilState(t, storeOn(t, newPgxHandle(t, url), quickStore()), itemID("orders", 1), queue.Done)
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// ways are those in which a database with hostile settings is reached.
+// ways lists the ways to connect to a database with hostile settings.
 var ways = map[string]func(testing.TB, string) handle{
 	"pgx":       newPgxHandle,
 	"pgbouncer": newPgBouncerHandle,
@@ -39,16 +39,16 @@ var ways = map[string]func(testing.TB, string) handle{
 	"sql-pq": func(t testing.TB, url string) handle { return newSQLHandle(t, "postgres", url) },
 }
 
-// hostileToText are the ways in which a setting for the form of values is refused: lib/pq sets them itself.
+// hostileToText lists the ways that refuse settings for the text form of values: lib/pq overrides these itself.
 var hostileToText = []string{"pgx", "pgbouncer", "pgx-simple", "sql-pgx", "sql-pgx-exec"}
 
-// hostile are settings of a role or a database, and the ways in which they are refused, by an error that names them,
-// instead of borne.
+// hostile lists settings of a role or a database, and the ways that refuse them with an error that names them; the
+// other ways tolerate them.
 var hostile = []struct {
 	setting string
 	refused []string // "" = all
-	long    bool     // only where there is time
-	since   string   // the first release of Postgres that has it; "" = all have it
+	long    bool     // only if there is time
+	since   string   // the first release of Postgres with this setting; "" = all have it
 }{
 	{setting: "default_transaction_isolation = 'repeatable read'", refused: []string{""}},
 	{setting: "default_transaction_isolation = 'serializable'", refused: []string{""}, long: true},
@@ -83,14 +83,14 @@ var hostile = []struct {
 	{setting: "jit_above_cost = 0", long: true},
 }
 
-// TestHostileSettings: with each setting that a role or a database may have, all that this module is for works, or is
-// refused by an error that names the setting and says how to reset it.
+// TestHostileSettings: with each setting that a role or a database may have, everything that this module does works, or
+// is refused by an error that names the setting and the way to reset it.
 func TestHostileSettings(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	noLeaks(t)
 	long := os.Getenv("OUTBOX_LONG") != ""
-	// by this release of Postgres
+	// settings of this release of Postgres
 	known := column[string](t, newPgxHandle(t, newDatabase(t)), "SELECT name FROM pg_settings")
 	for _, s := range hostile {
 		name, _, _ := strings.Cut(s.setting, " ")
@@ -111,7 +111,7 @@ func TestHostileSettings(t *testing.T) {
 				}
 				if err := bears(t, h); refused {
 					require.ErrorContains(t, err, name)
-					if way != "pgx-simple" { // pgx refuses some itself
+					if way != "pgx-simple" { // pgx itself refuses some
 						require.ErrorContains(t, err, "RESET")
 					}
 				} else {
@@ -122,10 +122,10 @@ func TestHostileSettings(t *testing.T) {
 	}
 }
 
-// odd is a text that no encoding but UTF-8 holds, with what settings make something else of.
+// odd is a text that only UTF-8 can encode, with characters that some settings reinterpret.
 const odd = `ключ é € ' \ " 100% \x41`
 
-// bears does with a handle what this module is for.
+// bears tries everything that this module does.
 func bears(t *testing.T, h handle) error {
 	t.Helper()
 	check := schema.Check(t.Context(), h.db)
@@ -152,7 +152,7 @@ func bears(t *testing.T, h handle) error {
 	return nil
 }
 
-// bearsOutbox publishes, with a failure, and a message that is delayed.
+// bearsOutbox publishes messages, among them one that fails at first and one that is delayed.
 func bearsOutbox(t *testing.T, h handle) error {
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{}, nil)
 	require.NoError(t, err)
@@ -243,15 +243,14 @@ func bearsQueue(t *testing.T, h handle) {
 	}))
 }
 
-// setOn has the database of a handle give new sessions a setting.
+// setOn changes a setting for new sessions of the handle's database.
 func setOn(t *testing.T, h handle, setting string) {
 	t.Helper()
 	h.exec(t, "do $$ begin execute format('alter database %I set "+setting+"', current_database()); end $$")
 }
 
-// TestARewriteKeepsTheOrder: a transaction that was open for long has committed, and the table is
-// rewritten before the next read, which waits for that. What the transaction wrote looks as if the rewrite had written
-// it.
+// TestARewriteKeepsTheOrder: a long transaction has committed, and the table is rewritten before the next read, which
+// waits for that. The transaction's rows look as if the rewrite had written them.
 func TestARewriteKeepsTheOrder(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -288,8 +287,8 @@ func TestARewriteKeepsTheOrder(t *testing.T) {
 	assert.Equal(t, numbered("K-", 1, 2), w.payloads("K"))
 }
 
-// TestARoleThatIsAlteredLater: connections made from then on have its new settings. A forwarder that runs publishes, or
-// logs the setting, and goes on once it is reset.
+// TestARoleThatIsAlteredLater: new connections have its new settings. A running forwarder publishes, or logs the
+// setting and continues once it is reset.
 func TestARoleThatIsAlteredLater(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -324,7 +323,7 @@ func TestARoleThatIsAlteredLater(t *testing.T) {
 	}
 }
 
-// TestInspectNamesTheSetting, who has set it, and the statement that resets it.
+// TestInspectNamesTheSetting, where it is set, and the statement that resets it.
 func TestInspectNamesTheSetting(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
@@ -345,7 +344,7 @@ func TestInspectNamesTheSetting(t *testing.T) {
 	h.exec(t, "do $$ begin execute format('alter database %I reset all', current_database()); end $$")
 }
 
-// TestATransactionOfTheUsersWithAnotherEncoding, which is not ours to set: nothing is written that the server would
+// TestATransactionOfTheUsersWithAnotherEncoding, which we must not change: nothing is written that the server would
 // alter.
 func TestATransactionOfTheUsersWithAnotherEncoding(t *testing.T) {
 	t.Parallel()
@@ -371,7 +370,7 @@ func TestATransactionOfTheUsersWithAnotherEncoding(t *testing.T) {
 	require.ErrorContains(t, err, "client_encoding")
 }
 
-// TestAForwarderOfAnotherEncoding than that of those who write does not start, unless its driver sets the encoding.
+// TestAForwarderOfAnotherEncoding than the writers' does not start, unless its driver sets the encoding.
 func TestAForwarderOfAnotherEncoding(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

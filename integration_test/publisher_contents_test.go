@@ -63,7 +63,7 @@ func TestBadInputLeavesNothing(t *testing.T) {
 		for name, c := range cases {
 			t.Run(name, func(t *testing.T) {
 				for _, publish := range []func(context.Context) error{
-					func(context.Context) error { return pub.Publish(c.topic, c.msgs...) }, // in a transaction of its own
+					func(context.Context) error { return pub.Publish(c.topic, c.msgs...) }, // in its own transaction
 					func(ctx context.Context) error { return pub.PublishContext(ctx, c.topic, c.msgs...) },
 					func(ctx context.Context) error { return (*core.Publisher)(pub).Capture(ctx, c.topic, c.msgs...) },
 				} {
@@ -71,7 +71,7 @@ func TestBadInputLeavesNothing(t *testing.T) {
 						err := publish(ctx)
 						require.ErrorIs(t, err, outbox.ErrInvalidMessage)
 						require.ErrorContains(t, err, c.says)
-						return nil // the transaction can go on: nothing was sent
+						return nil // the transaction is still usable: nothing was sent
 					})
 					require.NoError(t, err)
 				}
@@ -192,7 +192,7 @@ func TestDelays(t *testing.T) {
 		pub := newOutboxPublisher(t, h)
 		for name, c := range map[string]struct {
 			set      func(msg *message.Message)
-			from, to time.Duration // due after the insert; none = it is ready at once, in its place
+			from, to time.Duration // bounds of the delay after the insert; none = ready immediately, in its place
 		}{
 			"SetDelay": {func(msg *message.Message) {
 				outbox.SetDelay(msg, 90*time.Second)
@@ -244,8 +244,8 @@ func TestDelays(t *testing.T) {
 	})
 }
 
-// TestForeignSQL writes rows by COPY and by plain SQL, without this library: the defaults give them what
-// the exact order needs.
+// TestForeignSQL writes rows by COPY and by plain SQL, without this library: column defaults provide what the exact
+// order needs.
 func TestForeignSQL(t *testing.T) {
 	h := onPgx(t)
 	require.NoError(t, publishInTx(t, h, newOutboxPublisher(t, h), "library", keyed("shared"), keyed("")))

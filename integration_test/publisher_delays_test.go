@@ -23,7 +23,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// TestWatermillsDelays: whatever Watermill says a delay with, the outbox waits, for any broker.
+// TestWatermillsDelays: however Watermill expresses a delay, the outbox waits, for any broker.
 func TestWatermillsDelays(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -58,8 +58,8 @@ func TestWatermillsDelays(t *testing.T) {
 	})
 }
 
-// TestCopiedMetadataDelaysOnce: a message whose metadata is that of one that was delayed waits no second time, and
-// keeps its place among those of its key.
+// TestCopiedMetadataDelaysOnce: a message with the metadata of one that was delayed is not delayed again, and keeps its
+// place among those of its key.
 func TestCopiedMetadataDelaysOnce(t *testing.T) {
 	h := onPgx(t)
 	received := make(chan message.Metadata, 3)
@@ -99,7 +99,7 @@ func TestCopiedMetadataDelaysOnce(t *testing.T) {
 }
 
 // TestWatermillsRequeuer: a message of JetStream that fails twice goes through the outbox, delayed, back to its topic
-// each time under its UUID, which JetStream takes for no copy, and is handled once.
+// each time under its UUID, which JetStream does not take for a copy, and is handled once.
 func TestWatermillsRequeuer(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t).URL()
@@ -171,7 +171,7 @@ func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h 
 	require.NoError(t, router.Close())
 	assert.Equal(t, []string{"", "1", "2"}, retries)
 	assert.Equal(t, 1, effects(t, h, msg))
-	// Watermill cuts the time to seconds, so on a busy machine it may have passed at once.
+	// Watermill truncates the time to seconds, so on a busy machine it may already have passed.
 	eventually(t, func() bool {
 		return h.count(t, `select count(*) from outbox where topic = $1 and published_at is not null`, prefix+"requeue") == 2
 	}, "both are settled")
@@ -180,8 +180,8 @@ func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h 
 		"the outbox delayed it")
 }
 
-// TestRetryInsideOfPoisonQueue: the middleware that was added first is outermost, so a message is put aside when its
-// retries are over, once, and no attempt left anything.
+// TestRetryInsideOfPoisonQueue: the middleware that was added first is outermost, so a message goes to the poison queue
+// once its retries are exhausted, and no attempt leaves a trace.
 func TestRetryInsideOfPoisonQueue(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)

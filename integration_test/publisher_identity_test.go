@@ -31,10 +31,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// identity is who a message is at a station. docs/reference/identity.md says that it is the same at all of them.
+// identity is a message's identity at one station. docs/reference/identity.md promises that it is the same at all of
+// them.
 type identity struct{ uuid, key, topic, payload string }
 
-// identities has a row for each station of each message.
+// identities has one row for each station of each message.
 type identities struct {
 	mu   sync.Mutex
 	seen map[string]map[string]identity // by message and station
@@ -56,20 +57,20 @@ func (i *identities) has(name, station string) bool {
 	return found
 }
 
-// identityBroker is what the test needs of a broker.
+// identityBroker is what the test needs from a broker.
 type identityBroker struct {
 	pub        message.Publisher
 	subscriber func(group string) message.Subscriber
-	topic      string // published to
+	topic      string // topic for the outbox
 	subscribed string
 	dead       string
-	passed     string                    // published to without the outbox
-	null       string                    // what null arrives as
+	passed     string                    // topic for publishing without the outbox
+	null       string                    // payload with which null arrives
 	foreign    func(key, payload string) // writes a record as another producer does
 	foreignKey string
 }
 
-// TestIdentity sends messages through every way out and back, and prints who they are at each station.
+// TestIdentity sends messages through every way out and back, and prints their identity at each station.
 func TestIdentity(t *testing.T) {
 	t.Parallel()
 	t.Run("kafka", func(t *testing.T) {
@@ -137,7 +138,7 @@ func payloadOf(b []byte) string {
 	return string(b)
 }
 
-// identityMessages are messages with the identity that each is to keep.
+// identityMessages returns messages with the identity that each must keep.
 func identityMessages() map[string]identityMessage {
 	messages := map[string]identityMessage{}
 	add := func(name, uuid, key, payload string, change func(*message.Message)) {
@@ -155,7 +156,7 @@ func identityMessages() map[string]identityMessage {
 }
 
 type identityMessage struct {
-	msg  *message.Message // nil: another producer writes it, without a UUID
+	msg  *message.Message // nil: written by another producer, without a UUID
 	want identity
 }
 
@@ -182,7 +183,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 		}
 	}
 
-	// In: a handler that fails until the message was redriven, and Ingest.
+	// In: a handler that fails until the message is redriven, and Ingest.
 	events, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	identify := func(msg *message.Message) (string, error) { return cmp.Or(msg.UUID, string(msg.Payload)), nil }
@@ -227,7 +228,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	t.Cleanup(func() { require.NoError(t, router.Close()); require.NoError(t, <-ended) })
 	<-router.Running()
 
-	// Out: through the outbox, and one from elsewhere.
+	// Out: through the outbox, and one from another producer.
 	fwd, err := forwarder.New(h.db, b.pub, quickConfig(), nil)
 	require.NoError(t, err)
 	runInBackground(t, fwd)
@@ -273,7 +274,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	rows("queue row", `select concat_ws('|', case message_id when 'foreign' then '' else message_id end, key, topic, `+shown+`)
 		from inbox_queue`)
 
-	// The queue's handlers, who find what Ingest stored under a UUID that Item chose.
+	// The queue's handlers see messages stored by Ingest under a UUID that Item chose.
 	handled := func(station string, msg *message.Message) {
 		name := nameOf(strings.Replace(msg.UUID, "foreign", "", 1), string(msg.Payload))
 		table.note(name, station, identity{
@@ -301,7 +302,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 		want.topic = b.topic
 		switch {
 		case name == "foreign" && station == "redriven":
-			want.uuid = got.uuid // that of its dead letter
+			want.uuid = got.uuid // the dead letter's UUID
 		case name == "foreign" && (station == "passed through" || station == "outbox"):
 			return got
 		case station == "passed through":
@@ -330,8 +331,8 @@ func (i *identities) check(t *testing.T, stations []string, want func(name, stat
 	t.Log("\n" + text.String())
 }
 
-// identityTables are the stations that need no broker: a subscriber of the outbox, and what becomes of a message that
-// the broker refuses, until it is requeued.
+// identityTables checks the stations that need no broker: a subscriber of the outbox, and a message that the broker
+// refuses, until it is requeued.
 func identityTables(t *testing.T, h handle) {
 	messages := identityMessages()
 	table := &identities{seen: map[string]map[string]identity{}}
@@ -404,7 +405,7 @@ func identityTables(t *testing.T, h handle) {
 		})
 }
 
-// TestNullStaysNull with each driver, beside payloads that are empty or too large to be read with their rows.
+// TestNullStaysNull with each driver, next to payloads that are empty or too large to be read with their rows.
 func TestNullStaysNull(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -55,7 +55,7 @@ func inTx(t testing.TB, h handle, fn func(ctx context.Context) error) error {
 	return outbox.InTx(t.Context(), h.db, fn)
 }
 
-// publishInTx publishes messages in a transaction of their own, through the messages' contexts.
+// publishInTx publishes messages in one transaction, through the messages' contexts.
 func publishInTx(t testing.TB, h handle, pub message.Publisher, topic string, msgs ...*message.Message) error {
 	t.Helper()
 	return inTx(t, h, func(ctx context.Context) error {
@@ -137,7 +137,7 @@ func TestPublishWithoutTransaction(t *testing.T) {
 	})
 }
 
-// decorated is what outbox.Decorator makes of a publisher.
+// decorated returns pub decorated by outbox.Decorator.
 func decorated(t testing.TB, h handle, cfg outbox.PublisherConfig, pub message.Publisher) *outbox.Publisher {
 	t.Helper()
 	decorate, err := outbox.Decorator(h.db, cfg, nil)
@@ -147,7 +147,7 @@ func decorated(t testing.TB, h handle, cfg outbox.PublisherConfig, pub message.P
 	return decorating.(*outbox.Publisher)
 }
 
-// recorder is a publisher that remembers.
+// recorder is a publisher that records messages.
 type recorder struct{ published []*message.Message }
 
 func (r *recorder) Publish(_ string, msgs ...*message.Message) error {
@@ -268,7 +268,7 @@ func TestPublishManyKeepsTheirOrder(t *testing.T) {
 	})
 }
 
-// TestPublishFailingHalfWay has a later chunk of one call fail in the database.
+// TestPublishFailingHalfWay makes a later chunk of one call fail in the database.
 func TestPublishFailingHalfWay(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -315,8 +315,8 @@ func TestPublishThroughPgBouncer(t *testing.T) {
 	})
 }
 
-// TestSwallowedInserts: where a trigger or a rule keeps rows from a table, whoever inserts gets ErrNotStored, and
-// Inspect names the trigger or the rule.
+// TestSwallowedInserts: if a trigger or a rule suppresses inserts, the caller gets ErrNotStored, and Inspect names the
+// trigger or the rule.
 func TestSwallowedInserts(t *testing.T) {
 	t.Parallel()
 	const trigger = "create function swallow() returns trigger language plpgsql as 'begin return null; end'; " +

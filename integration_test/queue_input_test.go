@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestBadInputOfStore: what cannot be stored is refused with the reason, and nothing of the call is done.
+// TestBadInputOfStore: invalid items are refused with the reason, and the whole call changes nothing.
 func TestBadInputOfStore(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -95,7 +95,7 @@ func TestStoreConfigIsChecked(t *testing.T) {
 	require.ErrorIs(t, err, outbox.ErrNoDB)
 }
 
-// TestStoresManyAtOnce: items of many statements are one call, and one transaction. The long variant has 100,000.
+// TestStoresManyAtOnce: items of many statements are one call and one transaction. The long variant has 100,000.
 func TestStoresManyAtOnce(t *testing.T) {
 	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
@@ -142,8 +142,7 @@ func TestLastErrorIsCut(t *testing.T) {
 	}
 }
 
-// TestExpiry: a message that nobody has when its time is over is not claimed any more, and is dead after the next
-// reaping.
+// TestExpiry: an unclaimed message that has expired is no longer claimed, and is dead after the next reaping.
 func TestExpiry(t *testing.T) {
 	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "expiry", owner: queue.NewOwner()}
@@ -164,8 +163,8 @@ func TestExpiry(t *testing.T) {
 	settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("held")))
 }
 
-// TestCleanKeepsUnfinished: only what is done, or was seen and never worked on, is deleted, batch by batch, each of
-// them short. A copy that comes after that is new: that is what the retention says.
+// TestCleanKeepsUnfinished: only messages that are done, or were seen but never worked on, are deleted, in short
+// batches. A later copy counts as new, as the retention says.
 func TestCleanKeepsUnfinished(t *testing.T) {
 	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
@@ -192,7 +191,7 @@ func TestCleanKeepsUnfinished(t *testing.T) {
 	assert.Equal(t, queue.New, stored[0].Result)
 }
 
-// TestMarkedByHand goes the way of those who handle a message where it comes in.
+// TestMarkedByHand follows callers that handle a message where it arrives, without the queue.
 func TestMarkedByHand(t *testing.T) {
 	h := onPgx(t)
 	ctx := t.Context()
@@ -230,7 +229,7 @@ func TestMarkedByHand(t *testing.T) {
 }
 
 // TestRoleOfTheQueue: a role with the four privileges on the table, USAGE and SELECT on its sequence, and SELECT on
-// what is paused, does all of it. It makes nothing and truncates nothing.
+// paused topics can do all of this. It creates and truncates nothing.
 func TestRoleOfTheQueue(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

@@ -13,9 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestOddRowsOfQueue has rows that SQL has written, with what Store.Enqueue would not write: they are handled as all
-// others, and neither a claim nor reaping stops at them. What was claimed by a process that died is reaped when a
-// Dispatcher starts.
+// TestOddRowsOfQueue inserts rows by SQL that Store.Enqueue would not write: they are handled like all others, and stop
+// neither claims nor reaping. Messages claimed by a process that died are reaped when a Dispatcher starts.
 func TestOddRowsOfQueue(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -69,7 +68,7 @@ func TestOddRowsOfQueue(t *testing.T) {
 	})
 }
 
-// TestRowWithTheHighestAttempts: it is charged as far as it can be, and fails none beside it.
+// TestRowWithTheHighestAttempts: its counter stays at the maximum, and others in the batch do not fail.
 func TestRowWithTheHighestAttempts(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickStore()

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// An operator's pause of a topic reaches the queue: none of its messages is claimed until it is resumed, whether it has
-// a limit or not, and whether its messages are new or fell due. Others are handled meanwhile.
+// An operator's pause of a topic reaches the queue: none of its messages is claimed until it is resumed, with or
+// without a limit, new or due again. Others are handled meanwhile.
 func TestPauseReachesTheQueue(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

@@ -22,7 +22,7 @@ func newQueuePublisher(t testing.TB, s *queue.Store, without outbox.WithoutTx) *
 	return pub
 }
 
-// TestPublishIntoTheQueue: messages are stored with the transaction of their context, or refused without one.
+// TestPublishIntoTheQueue: messages are stored in the transaction of their context, or refused without one.
 func TestPublishIntoTheQueue(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -78,8 +78,8 @@ func TestPublishIntoTheQueue(t *testing.T) {
 	})
 }
 
-// TestQueueAsDestination: a forwarder carries an outbox into the queue of another database. Copies are recognised, and
-// a message that the queue refuses is dead at once and delays no other.
+// TestQueueAsDestination: a forwarder publishes an outbox to the queue of another database. Copies are recognized, and
+// a message that the queue refuses dies immediately and delays no other.
 func TestQueueAsDestination(t *testing.T) {
 	t.Parallel()
 	from, to := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))

@@ -26,8 +26,8 @@ END $$;
 CREATE TRIGGER refuses BEFORE UPDATE ON inbox_queue FOR EACH ROW
   WHEN (NEW.message_id LIKE '%%7') EXECUTE FUNCTION refuses()`
 
-// TestRefusedMessagesStopNoOther: a constraint or a trigger of the database's owner refuses what one of the queue's
-// statements does to a tenth of the messages. All others are handled, and once it is dropped the rest too.
+// TestRefusedMessagesStopNoOther: a constraint or a trigger of the database's owner refuses one of the queue's
+// statements for a tenth of the messages. All others are handled, and after it is dropped the rest too.
 func TestRefusedMessagesStopNoOther(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -43,13 +43,13 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 	}
 	for name, c := range map[string]struct {
 		install  string
-		prepare  string // what happens to the messages before
+		prepare  string // changes the messages first
 		detached bool
-		slow     bool // handlers wait until the leases of all others were renewed, those of refused messages for the cure
+		slow     bool // handlers wait for renewals of all leases; with refused messages, for the cure
 		onDead   bool
-		left     string // the messages that are left before the cure
+		left     string // messages left before the cure
 		once     bool   // no handler is called twice
-		always   bool   // make test has it: one case for each statement, and each way to refuse
+		always   bool   // make test runs it: one case for each statement and each way to refuse
 	}{
 		"any change": {
 			install: `ALTER TABLE inbox_queue ADD CONSTRAINT no_sevens CHECK (message_id NOT LIKE '%7') NOT VALID`,
@@ -180,10 +180,10 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 					}
 				},
 			}})
-			switch cfg.LeaseTTL = 15 * time.Second; { // on any machine longer than a handler takes; renewed after a third
+			switch cfg.LeaseTTL = 15 * time.Second; { // longer than any handler takes; renewed after a third
 			case c.slow:
 				cfg.Concurrency = 2 * messages
-			case !c.once: // expired messages are looked for twice in a lease
+			case !c.once: // expired messages are searched for twice per lease
 				cfg.LeaseTTL = 2 * time.Second
 			}
 			if c.onDead {
@@ -236,7 +236,7 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 	}
 }
 
-// TestRefusedBehindABusyTopic: a message is refused while the free slots of its Dispatcher are not for the many
+// TestRefusedBehindABusyTopic: a message is refused while the free slots of its Dispatcher cannot be used by the many
 // messages before it.
 func TestRefusedBehindABusyTopic(t *testing.T) {
 	t.Parallel()
@@ -261,8 +261,8 @@ func TestRefusedBehindABusyTopic(t *testing.T) {
 	}, "all but two are handled")
 }
 
-// TestThousandsOfRefusedMessages: messages that lie behind thousands of refused ones do not wait until each of these
-// has been tried.
+// TestThousandsOfRefusedMessages: messages behind thousands of refused ones do not wait until each of these has been
+// tried.
 func TestThousandsOfRefusedMessages(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -292,7 +292,7 @@ func TestThousandsOfRefusedMessages(t *testing.T) {
 	t.Logf("all others were handled after %s", time.Since(begun))
 }
 
-// TestMissingRightsRefuseNoRow: an error that is about the whole table is told once, as such.
+// TestMissingRightsRefuseNoRow: an error about the whole table is reported once, as such.
 func TestMissingRightsRefuseNoRow(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -310,8 +310,8 @@ func TestMissingRightsRefuseNoRow(t *testing.T) {
 	assert.False(t, log.has("ERROR", "message refused by the database"))
 }
 
-// TestRefusedMessagesOfCallers: callers of Ack, Renew and Claim get what was done for the others, and an error that
-// names one message; in a transaction of theirs the error alone.
+// TestRefusedMessagesOfCallers: callers of Ack, Renew and Claim get the results of the other messages and an error that
+// names the refused one; in their own transaction only the error.
 func TestRefusedMessagesOfCallers(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -352,8 +352,8 @@ func TestRefusedMessagesOfCallers(t *testing.T) {
 	assert.Equal(t, 2, n)
 }
 
-// TestDoctorOfABusyQueue: a topic whose messages wait for a slot of a Dispatcher that is busy with others is no topic
-// without a handler; nor does a topic whose messages the database refuses lack one.
+// TestDoctorOfABusyQueue: a topic whose messages wait for a slot of a busy Dispatcher, or are refused by the database,
+// is not reported as lacking a handler.
 func TestDoctorOfABusyQueue(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)

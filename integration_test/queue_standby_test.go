@@ -11,9 +11,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestKnownMessagesWaitForTheStandby: what makes the answer Busy, AlreadyDone or "processed" may be on no standby, as
-// the wait of
-// whoever committed it was cut short. A sender that hears it forgets the message, which a failover loses.
+// TestKnownMessagesWaitForTheStandby: rows that would be answered with Busy, AlreadyDone or "processed" may not be on a
+// standby, as the wait of the session that committed them was interrupted. If a sender deleted its message after such
+// an answer, a failover would lose it.
 func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -58,7 +58,7 @@ func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 	locker, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = locker.Rollback(context.Background()) }()
-	// Another copy, that waits.
+	// Another copy, which waits.
 	_, err = locker.Exec(t.Context(), "select from inbox_queue where message_id = 'done' for update")
 	require.NoError(t, err)
 	for _, id := range []string{"busy", "done"} {

@@ -31,7 +31,7 @@ func subscriberOn(t testing.TB, s *queue.Store, cfg queue.SubscriberConfig) *que
 	return sub
 }
 
-// TestPubSubOfInbox runs Watermill's suite on a Publisher that stores and our Subscriber of what is stored.
+// TestPubSubOfInbox runs Watermill's suite on a Publisher that stores and our Subscriber of stored messages.
 func TestPubSubOfInbox(t *testing.T) {
 	extended(t)
 	if !runSuite(t, "TestConsumerGroups", "TestNewSubscriberReceivesOldMessages", "TestNoAck",
@@ -53,8 +53,8 @@ func TestPubSubOfInbox(t *testing.T) {
 	tests.TestPubSub(t, tests.Features{Persistent: true}, construct, nil)
 }
 
-// TestStoredMessagesThroughARouter: with the stack a message is marked done with what its handler writes, and dead with
-// its letter.
+// TestStoredMessagesThroughARouter: with the stack a message is marked done together with its handler's writes, and
+// dead together with its dead letter.
 func TestStoredMessagesThroughARouter(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -89,8 +89,8 @@ func TestStoredMessagesThroughARouter(t *testing.T) {
 	})
 }
 
-// TestStoredMessageOfAContext: a Router's handler sees what is stored of its message, behind the stack and without it,
-// and what it publishes within the process does not take that along.
+// TestStoredMessageOfAContext: a Router's handler sees the stored data of its message, with the stack and without it,
+// and messages that it publishes in-process do not carry it along.
 func TestStoredMessageOfAContext(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -147,7 +147,7 @@ func TestStoredMessageOfAContext(t *testing.T) {
 	assert.False(t, ok)
 }
 
-// TestStoredMessagesAcksAndNacks of a subscriber that is used without the stack.
+// TestStoredMessagesAcksAndNacks of a subscriber without the stack.
 func TestStoredMessagesAcksAndNacks(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -168,7 +168,7 @@ func TestStoredMessagesAcksAndNacks(t *testing.T) {
 	short := subscriberOn(t, s, cfg)
 	messages, err := short.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
-	<-received(messages).Context().Done() // its time for an ack is over
+	<-received(messages).Context().Done() // its ack timeout has expired
 	eventually(t, func() bool { _, attempts := stateOf(t, s, one.ID); return attempts == 1 }, "it is charged")
 	require.NoError(t, short.Close())
 	messages, err = subscriberOn(t, s, quickSubscriber()).Subscribe(t.Context(), "orders")
@@ -182,7 +182,7 @@ func TestStoredMessagesAcksAndNacks(t *testing.T) {
 	assert.Equal(t, queue.Processing, state, "it is for others")
 }
 
-// TestStoredMessagesSubscriptionEnds: what was not acked is given back without a charge.
+// TestStoredMessagesSubscriptionEnds: unacked messages are released without a charge.
 func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -212,7 +212,8 @@ func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 	require.ErrorContains(t, err, "run schema.Migrate")
 }
 
-// TestStoredMessageOfAnEndedTransaction: a handler that commits by itself cannot make its message be skipped.
+// TestStoredMessageOfAnEndedTransaction: a handler that ends its own transaction cannot cause its message to be
+// skipped.
 func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
@@ -241,7 +242,7 @@ func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
 	assert.Equal(t, 1, attempts)
 }
 
-// TestIngestStoresWhatABrokerDelivers, and acks it only then.
+// TestIngestStoresWhatABrokerDelivers and acks only after that.
 func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickStore()
@@ -287,8 +288,8 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 	require.True(t, f.deliver(t, message.NewMessage("later", nil)))
 }
 
-// TestIngestFailsSlowly: a broker brings at once again what cannot be stored, so Ingest waits, longer and longer,
-// unless Outcomes is around it, which puts such a message aside.
+// TestIngestFailsSlowly: a broker immediately redelivers messages that cannot be stored, so Ingest waits, longer each
+// time, unless Outcomes is around it, which gives them up with a dead letter.
 func TestIngestFailsSlowly(t *testing.T) {
 	h := onPgx(t)
 	ingest, err := queue.Ingest(storeOn(t, h, quickStore()), queue.IngestConfig{Source: "kafka"})
@@ -320,7 +321,7 @@ func TestIngestFailsSlowly(t *testing.T) {
 	assert.Equal(t, letters, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
-// TestIngestGathers what is delivered at once into few commits.
+// TestIngestGathers concurrent deliveries into few commits.
 func TestIngestGathers(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -370,8 +371,8 @@ func TestIngestGathers(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where message_id = 'joined'"))
 }
 
-// TestStoredMessageIsKeptBetweenAttempts: what repeats a handler may wait as long as it likes before the next
-// transaction.
+// TestStoredMessageIsKeptBetweenAttempts: a middleware that repeats a handler may wait as long as it likes before the
+// next transaction.
 func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)

@@ -13,8 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// TestStoreJoinsTransactions: whatever a store does in a transaction of the caller's is undone with it, and done with
-// it.
+// TestStoreJoinsTransactions: everything a store does in the caller's transaction is committed or rolled back with it.
 func TestStoreJoinsTransactions(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -33,7 +32,7 @@ func TestStoreJoinsTransactions(t *testing.T) {
 		for _, step := range []struct {
 			name string
 			call func(ctx context.Context) error
-			then string // brings about what the next step needs
+			then string // prepares the next step
 		}{
 			{"see", func(ctx context.Context) error { _, err := store.AlreadyProcessed(ctx, id, nil); return err }, ""},
 			{"enqueue", func(ctx context.Context) error { _, err := store.Enqueue(ctx, item("shop", "a")); return err }, ""},
@@ -72,8 +71,8 @@ func TestStoreJoinsTransactions(t *testing.T) {
 	})
 }
 
-// TestStoreInAnotherTransaction: of a transaction on another database, or that has ended, a store says so and does
-// nothing.
+// TestStoreInAnotherTransaction: with a transaction of another database, or one that has ended, a store returns an
+// error and does nothing.
 func TestStoreInAnotherTransaction(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -99,7 +98,7 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 }
 
 // TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a
-// message is stored then or not, InTx says that something is wrong, and nothing is lost unnoticed.
+// message is stored then or not, InTx returns an error, and nothing is lost unnoticed.
 func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
@@ -111,11 +110,11 @@ func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
 			err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 				_, err := store.Enqueue(ctx, item(end, "before"))
 				require.NoError(t, errors.Join(err, h.execTx(ctx, end)), end)
-				_, _ = store.Enqueue(ctx, item(end, "after")) // by somebody who does not look at errors
+				_, _ = store.Enqueue(ctx, item(end, "after")) // by a caller that ignores errors
 				return nil
 			})
 			require.ErrorIs(t, err, outbox.ErrTxEnded, end)
-			// Again, as whoever got its error does.
+			// Again, as a caller does after that error.
 			require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 				_, err := store.Enqueue(ctx, item(end, "before"), item(end, "after"))
 				return err

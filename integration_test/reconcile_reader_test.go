@@ -22,8 +22,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// TestATopicThatVanishedIsFound: a stream in memory is gone after a restart, with all that was acknowledged, and the
-// broker has nothing left that could be judged.
+// TestATopicThatVanishedIsFound: a stream in memory is gone after a restart, with all acknowledged messages, and the
+// broker has nothing left to check.
 func TestATopicThatVanishedIsFound(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -40,7 +40,7 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 	h.publish(t, memory+"orders", "", "1", "2")
 	eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
 		"all are published")
-	// no rate is left that would show the topic
+	// the recent rate no longer shows the topic
 	h.exec(t, "UPDATE outbox SET published_at = published_at - interval '1 hour'")
 
 	reader, err := nats.NewTopicReader(nats.TopicReaderConfig{URL: server.URL()}, nil)
@@ -73,8 +73,8 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 	assert.Empty(t, gone(), "nobody was asked")
 }
 
-// TestAReplicaThatIsBehindIsNoEnd: a consumer says that no message is pending as far as its replica knows. If reading
-// ended there, all that comes after it would be taken for lost and sent again.
+// TestAReplicaThatIsBehindIsNoEnd: a consumer reports that no message is pending as far as its replica knows. If
+// reading ended there, all later messages would be considered lost and sent again.
 func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -107,8 +107,8 @@ func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	}), "what was the last message when the reading began is deleted: the leader says so")
 }
 
-// behind is the address of a proxy to a server, whose consumers say of each message that it is the last one they know
-// of, and never bring the one with a hidden sequence.
+// behind returns the address of a proxy whose consumers report each message as the last one, and never deliver the one
+// with the hidden sequence.
 func behind(t *testing.T, url, hidden string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -132,8 +132,8 @@ func behind(t *testing.T, url, hidden string) string {
 	return "nats://" + l.Addr().String()
 }
 
-// nonePending copies what a server says, and changes the last part of
-// $JS.ACK.stream.consumer.delivered.sequence.sequence.time.pending, to which messages are to be acknowledged.
+// nonePending copies the server's output, but changes the last part of the ack subjects,
+// $JS.ACK.stream.consumer.delivered.sequence.sequence.time.pending.
 func nonePending(client io.Writer, from io.Reader, hidden string) {
 	in := bufio.NewReaderSize(from, 1<<20)
 	for {

@@ -25,12 +25,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// memoryLog is a broker's log with the times at which it took each message, by a clock of its own.
+// memoryLog is a broker's log with the time of each message by its own clock.
 type memoryLog struct {
 	uuids []string
 	times []time.Time
 	reads int // calls of Each
-	seen  int // messages that these passed on
+	seen  int // messages that these calls returned
 	fail  error
 }
 
@@ -48,7 +48,7 @@ func (l *memoryLog) Each(_ context.Context, _ string, after time.Time, fn func(s
 	return l.fail
 }
 
-// TestReconcileFindsWhatIsMissing compares more than fits into memory at once with a log whose clock is minutes behind.
+// TestReconcileFindsWhatIsMissing compares more messages than fit into memory with a log whose clock is minutes slow.
 func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	h := onPgx(t)
 	const rows, behind = 120_000, 8 * time.Minute
@@ -57,7 +57,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at, dead_at) VALUES ('discarded', `+
 		`'orders', '', now(), now())`)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) VALUES ('pending', 'orders', '')`)
-	// a copy, which the broker swallowed
+	// a copy that the broker dropped
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at) SELECT uuid, topic, payload, `+
 		`created_at, published_at FROM outbox WHERE uuid = 'u7'`)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, published_at) VALUES ('other', 'invoices', '', now())`)
@@ -98,7 +98,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	assert.Equal(t, int64(3), r.Touched)
 	assert.Equal(t, int64(rows), r.Compared, "with a copy, and without what waits again")
 	assert.Equal(t, 2, log.reads, "the memory is bounded, so the log is read in parts")
-	progress = slices.Compact(progress) // what was done and what was compared are both said
+	progress = slices.Compact(progress) // progress reports both changed and compared messages
 	require.Len(t, progress, 2)
 	assert.Less(t, progress[0], progress[1])
 	assert.Equal(t, lost, column[string](t, h, "SELECT uuid FROM outbox WHERE due_at IS NOT NULL "+
@@ -108,7 +108,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	assert.Equal(t, "reconcile", entries[0].Action)
 	assert.Equal(t, r, entries[0].Result, "with how many were compared")
 
-	// Where nothing is missing the log is not read to its end.
+	// If nothing is missing the log is not read to its end.
 	log.seen = 0
 	act.Filter = admin.Filter{IDs: []string{"11", "12"}}
 	r, err = a.Reconcile(t.Context(), log, act)
@@ -129,8 +129,8 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	require.ErrorIs(t, err, admin.ErrUnbound)
 }
 
-// reconciles has messages published, some of them lost by the broker, and those sent again, and no others. What loses
-// them may have more published first, and returns which the broker has lost.
+// reconciles publishes messages, loses some of them at the broker, and checks that exactly those are sent again. lose
+// may have more published first, and returns the lost messages.
 func reconciles(
 	t *testing.T, topic string, pub message.Publisher, log asked.TopicReader, lose func(more func()) []string,
 ) {
@@ -149,7 +149,7 @@ func reconciles(
 			return nil
 		}))
 		slices.Sort(uuids)
-		return slices.Compact(uuids) // what a busy broker did not answer in time is there twice
+		return slices.Compact(uuids) // messages whose acknowledgement was late are there twice
 	}
 	all := func() []string { return column[string](t, h, "SELECT uuid FROM outbox ORDER BY uuid COLLATE \"C\"") }
 	require.Equal(t, all(), holds())
@@ -181,8 +181,8 @@ func reconciles(
 		`ORDER BY uuid COLLATE "C"`))
 }
 
-// TestReconcileKnowsLimits: what a broker's own limits have deleted is not lost. Where they may have deleted something
-// as new as what is compared, nobody can tell.
+// TestReconcileKnowsLimits: messages deleted by the broker's own limits are not lost. If the limits may have deleted
+// messages as recent as the compared ones, the result is unknown.
 func TestReconcileKnowsLimits(t *testing.T) {
 	t.Parallel()
 	nothing := func(string) error { return nil }
@@ -196,7 +196,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 		defer func() { require.NoError(t, log.Close()) }()
 		for name, c := range map[string]struct {
 			configure func(*natsgo.StreamConfig)
-			want      string // "" = it has not deleted anything
+			want      string // "" = it has deleted nothing
 		}{
 			"messages": {func(c *natsgo.StreamConfig) { c.MaxMsgs = 10 }, "has max_msgs 10 and"},
 			"bytes":    {func(c *natsgo.StreamConfig) { c.MaxBytes = 1000 }, "and max_bytes 1000, and begins at"},
@@ -254,7 +254,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 				require.NoError(t, err)
 			}
 			require.NoError(t, log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing), "%s: nothing was deleted", name)
-			// as the broker does for retention.bytes, each five minutes
+			// like the broker's retention.bytes, enforced every five minutes
 			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 2}))
 			require.NoError(t, log.Each(t.Context(), topic, hourAgo, nothing), "%s: what was deleted is older", name)
 			err := log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing)
@@ -363,8 +363,8 @@ func TestReconcileJetStream(t *testing.T) {
 	require.ErrorIs(t, log.Each(t.Context(), "nobody.has.it", time.Time{}, nil), natsgo.ErrNoMatchingStream)
 }
 
-// TestReconcileKafkaCluster: all three nodes die at once, and of what they had acknowledged each has another part on
-// its disk when they come back, with half a batch at its end.
+// TestReconcileKafkaCluster: all three nodes die together. When they return, each has a different part of the
+// acknowledged messages on its disk, with half a batch at its end.
 func TestReconcileKafkaCluster(t *testing.T) {
 	cluster := kafkaCluster(t)
 	topic := newKafkaClusterTopic(t, cluster)
@@ -380,7 +380,7 @@ func TestReconcileKafkaCluster(t *testing.T) {
 	})
 }
 
-// truncateLogs leaves some percent of each partition of a topic.
+// truncateLogs keeps this percentage of each partition of a topic.
 func truncateLogs(t *testing.T, n *services.Node, topic string, percent int64) {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(n.Data(), topic+"-*", "*.log"))
@@ -394,8 +394,8 @@ func truncateLogs(t *testing.T, n *services.Node, topic string, percent int64) {
 	}
 }
 
-// TestReconcileJetStreamCluster: the disks of all three servers are put back to how they were before the last messages
-// were acknowledged.
+// TestReconcileJetStreamCluster: the disks of all three servers are reset to their state before the last messages were
+// acknowledged.
 func TestReconcileJetStreamCluster(t *testing.T) {
 	cluster := natsCluster(t)
 	topic := newJetStreamClusterTopic(t, cluster)
@@ -420,7 +420,7 @@ func TestReconcileJetStreamCluster(t *testing.T) {
 	})
 }
 
-// takesNoRisk: doctor has nothing to say of a topic that is made as the documents say.
+// takesNoRisk asserts that doctor has no finding for a topic created as documented.
 func takesNoRisk(t *testing.T, topic clusterTopic) {
 	t.Helper()
 	checker, ok := topic.log.(asked.Checker)
@@ -431,7 +431,7 @@ func takesNoRisk(t *testing.T, topic clusterTopic) {
 	assert.Empty(t, missing)
 }
 
-// gone are the messages that a topic had before and has no more, once it can be read.
+// gone returns the messages of before that the topic no longer has, once it can be read.
 func gone(t *testing.T, before []string, topic clusterTopic) []string {
 	t.Helper()
 	topic.led(t, nil)

@@ -22,8 +22,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// newRoles makes the roles of schema.Roles in a migrated database, with a table of an application beside ours, and
-// returns what opens a handle of one who logs in with one of them and has nothing else.
+// newRoles creates the roles of schema.Roles in a migrated database, with an application's table next to ours. as opens
+// a handle of a login that has only the given role.
 func newRoles(t *testing.T) (owner handle, as func(role string) handle) {
 	t.Helper()
 	owner = newPgxHandle(t, newMigratedDatabase(t))
@@ -58,7 +58,7 @@ func newRoles(t *testing.T) (owner handle, as func(role string) handle) {
 	}
 }
 
-// denied has statements refused.
+// denied asserts that statements are refused.
 func denied(t *testing.T, h handle, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
@@ -67,7 +67,7 @@ func denied(t *testing.T, h handle, statements ...string) {
 	}
 }
 
-// TestRoles has each role do what it is for, with our own code, and be refused the rest.
+// TestRoles: each role can do its job with our own code, and is refused everything else.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
@@ -274,7 +274,7 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-// role is how the names of the roles begin.
+// role returns the prefix of the roles' names.
 func role(h handle) string {
 	at, _ := url.Parse(h.url)
 	return strings.TrimPrefix(at.Path, "/") + "_"

@@ -27,9 +27,9 @@ func TestCheckNamesTheDamage(t *testing.T) {
 	more := len(allMigrations(t)) - 1
 	for name, damage := range map[string]struct {
 		sql         string
-		object      string // of the first problem
-		found, cure string // parts of it
-		others      int    // problems besides it
+		object      string // object of the first problem
+		found, cure string // parts of its text
+		others      int    // number of other problems
 		warning     bool
 	}{
 		"index missing": {
@@ -235,7 +235,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 	}
 }
 
-// TestCheckTakesEquivalents leaves alone what differs only in name or in form.
+// TestCheckTakesEquivalents ignores differences in name or form only.
 func TestCheckTakesEquivalents(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -253,7 +253,7 @@ func TestCheckTakesEquivalents(t *testing.T) {
 	assert.Empty(t, found)
 }
 
-// TestCuresCure applies the statement that Check names.
+// TestCuresCure runs the statements that Check prints.
 func TestCuresCure(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -294,12 +294,12 @@ func TestCheckUsesFewQueries(t *testing.T) {
 	t.Parallel()
 	counted := &queryCounter{}
 	h := pgxHandle(t, "counted", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = counted })
-	h.exec(t, "select") // the first statement of a pool asks for the settings of its role
+	h.exec(t, "select") // the first statement of a pool reads the settings of its role
 	counted.queries.Store(0)
 	require.NoError(t, schema.Check(t.Context(), h.db))
 	most := int64(9)
 	if partitioned {
-		most += 2 // the outbox and its leaves
+		most += 2 // the outbox and its partitions
 	}
 	assert.LessOrEqual(t, counted.queries.Load(), most)
 	assert.Positive(t, counted.queries.Load())
@@ -317,8 +317,8 @@ func (c *queryCounter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryE
 
 var creates = regexp.MustCompile(`CREATE (?:UNLOGGED )?(TABLE|SEQUENCE|INDEX) (\{\w+\})`)
 
-// TestCatalog compares schema/catalog.txt, which Check compares databases with, with what Migrate makes. With
-// OUTBOX_WRITE_CATALOG=1 it writes the file.
+// TestCatalog compares schema/catalog.txt, which Check uses, with the result of Migrate. With OUTBOX_WRITE_CATALOG=1 it
+// writes the file.
 func TestCatalog(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()

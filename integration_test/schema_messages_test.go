@@ -32,7 +32,7 @@ func TestSchemaOfNoHandle(t *testing.T) {
 	}
 }
 
-// TestTableOfAnotherProgram has the name of one of ours. The cure is another name, and never ALTER TABLE.
+// TestTableOfAnotherProgram with the name of one of ours: the cure is another name, never ALTER TABLE.
 func TestTableOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 	for table, field := range map[string]string{
@@ -54,7 +54,7 @@ func TestTableOfAnotherProgram(t *testing.T) {
 	}
 }
 
-// newRole makes a role with no rights that goes away with the test.
+// newRole creates a role without rights, dropped after the test.
 func newRole(t *testing.T, admin handle) string {
 	t.Helper()
 	role := fmt.Sprintf("role_%d_%s", os.Getpid(),
@@ -70,7 +70,7 @@ func newRole(t *testing.T, admin handle) string {
 	return role
 }
 
-// TestCheckNamesMissingGrants applies each GRANT that it names until nothing is missing.
+// TestCheckNamesMissingGrants runs each printed GRANT until nothing is missing.
 func TestCheckNamesMissingGrants(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -117,7 +117,7 @@ func TestCheckNamesMissingGrants(t *testing.T) {
 	assert.Empty(t, found)
 }
 
-// TestCheckOfARoleThatOnlyPublishes asks for no more than that.
+// TestCheckOfARoleThatOnlyPublishes requires no other grants.
 func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
@@ -140,7 +140,7 @@ func TestCheckOfARoleThatOnlyPublishes(t *testing.T) {
 	require.ErrorContains(t, err, "schema.Inspect lists the GRANT")
 }
 
-// TestMigrateNamesMissingGrants has a role that may do nothing, then one that may use the schema.
+// TestMigrateNamesMissingGrants for a role without rights, then for one that may use the schema.
 func TestMigrateNamesMissingGrants(t *testing.T) {
 	needsPlainOutbox(t)
 	t.Parallel()
@@ -164,7 +164,7 @@ func TestMigrateNamesMissingGrants(t *testing.T) {
 	require.NoError(t, makeTables(t.Context(), h.db), "there is nothing to create")
 }
 
-// TestCheckLooksElsewhere finds the tables that the search path hides.
+// TestCheckLooksElsewhere finds tables that the search path hides.
 func TestCheckLooksElsewhere(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))

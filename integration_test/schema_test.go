@@ -114,7 +114,7 @@ func TestMigrateRefusesAnotherHistory(t *testing.T) {
 
 const newerMigration = `insert into outbox_migrations (version, name, checksum) values (9999, 'future', 'x')`
 
-// TestMigrateOfAnOlderProcess restarts one during a rolling deployment.
+// TestMigrateOfAnOlderProcess: an older process restarts during a rolling deployment.
 func TestMigrateOfAnOlderProcess(t *testing.T) {
 	t.Parallel()
 	overEach(t, newMigratedDatabase(t), func(t *testing.T, h handle) {
@@ -130,7 +130,7 @@ func TestMigrateOfAnOlderProcess(t *testing.T) {
 	})
 }
 
-// TestMigrateWithRightsOnTheSchemaAlone is by a role that may not create schemas.
+// TestMigrateWithRightsOnTheSchemaAlone uses a role that may not create schemas.
 func TestMigrateWithRightsOnTheSchemaAlone(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -193,8 +193,8 @@ func TestTwoTableSetsInOneSchema(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from outbox"))
 }
 
-// TestSchemaInSearchPath has the tables in a schema that only the search path names, also one that is
-// not first, so that Postgres prints their names with the schema and without.
+// TestSchemaInSearchPath has the tables in a schema that only the search path names, even behind another one, so that
+// Postgres prints their names with the schema and without.
 func TestSchemaInSearchPath(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -239,8 +239,8 @@ func TestHostileNamesAreRefused(t *testing.T) {
 	}
 }
 
-// TestOlderMigrationKeepsTheOutbox: a database that lacks what later migrations made has an outbox that writes,
-// forwards, counts and shows its page.
+// TestOlderMigrationKeepsTheOutbox: the outbox of a database without the latest migrations still writes, forwards,
+// counts and shows its page.
 func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "DROP TABLE inbox_queue, outbox_idempotency CASCADE")
@@ -266,7 +266,7 @@ func TestOlderMigrationKeepsTheOutbox(t *testing.T) {
 	require.ErrorIs(t, schema.CheckOutbox(t.Context(), h.db), schema.ErrSchemaChanged)
 }
 
-// TestCureOfAnInvalidIndex does what the cure says, statement by statement.
+// TestCureOfAnInvalidIndex runs the cure statement by statement.
 func TestCureOfAnInvalidIndex(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_dead'::regclass")
@@ -288,7 +288,7 @@ func versions(list []schema.Migration) (got []int) {
 	return got
 }
 
-// migrates calls Migrate and expects these versions to run.
+// migrates calls Migrate and checks which versions ran.
 func migrates(t *testing.T, h handle, names sqltext.Tables, cfg schema.MigrateConfig, want ...int) {
 	t.Helper()
 	ran, err := schema.Migrate(t.Context(), h.with(t, names).db, cfg)
@@ -339,7 +339,8 @@ func TestMigrateWithOneConnection(t *testing.T) {
 	migrates(t, h, sqltext.Tables{}, schema.MigrateConfig{}, 1, 2)
 }
 
-// TestMigrateInPartitions: the outbox is made in partitions, passes Check without a word, and is used as any other.
+// TestMigrateInPartitions: the outbox is created in partitions, passes Check without findings, and works like any
+// other.
 func TestMigrateInPartitions(t *testing.T) {
 	t.Parallel()
 	cfg := schema.MigrateConfig{PartitionSize: 10}
@@ -382,7 +383,7 @@ func TestMigrateInPartitions(t *testing.T) {
 	require.ErrorContains(t, err, "the outbox is one table")
 }
 
-// TestFilesInPartitions: what the files make is what Migrate makes.
+// TestFilesInPartitions: the files create the same tables as Migrate.
 func TestFilesInPartitions(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))
@@ -398,7 +399,7 @@ func TestFilesInPartitions(t *testing.T) {
 	assert.Equal(t, 10, h.count(t, "SELECT count(*) FROM pg_inherits WHERE inhparent = 'outbox'::regclass"))
 }
 
-// TestCheckOfPartitions: partitions are looked at one by one, and the cures can be run.
+// TestCheckOfPartitions: partitions are checked one by one, and the cures work.
 func TestCheckOfPartitions(t *testing.T) {
 	t.Parallel()
 	h := newPgxHandle(t, newDatabase(t))

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// childEnv has this test binary run one of children instead of tests: its name, a space, and its settings as JSON.
+// childEnv makes this test binary run one of children instead of tests: its name, a space, and its settings as JSON.
 const childEnv = "OUTBOX_TEST_CHILD"
 
 var children = map[string]func(settings []byte) error{
@@ -36,7 +36,7 @@ func init() {
 	os.Exit(0)
 }
 
-// process is a child as its parent sees it.
+// process is a child process, as seen by its parent.
 type process struct {
 	cmd   *exec.Cmd
 	input io.Closer // a child ends when its input does
@@ -45,8 +45,8 @@ type process struct {
 	err   error
 }
 
-// newProcess prepares a child. It is in a group of its own: should this process die, the system ends one that is
-// stopped as well.
+// newProcess prepares a child. It is in its own process group: if this process dies, the system ends a stopped child
+// too.
 func newProcess(t testing.TB, child string, settings any) *process {
 	t.Helper()
 	spec, err := json.Marshal(settings)
@@ -67,7 +67,7 @@ func startProcess(t testing.TB, child string, settings any) *process {
 	return p
 }
 
-// start has the child end with the test, which logs its output if it has failed.
+// start runs the child until the test ends, and logs its output if the test has failed.
 func (p *process) start(t testing.TB) {
 	t.Helper()
 	var err error
@@ -91,7 +91,7 @@ func (p *process) kill() {
 	<-p.gone
 }
 
-// end lets the child end in good order.
+// end ends the child gracefully.
 func (p *process) end(t testing.TB) {
 	t.Helper()
 	_ = p.input.Close()

@@ -26,7 +26,7 @@ func storeOn(t testing.TB, h handle, cfg queue.StoreConfig) *queue.Store {
 	return s
 }
 
-// items are n messages of a topic, whose IDs are the topic and a number.
+// items returns n items of a topic, whose IDs are the topic and a number.
 func items(topic string, n int) []queue.Item {
 	all := make([]queue.Item, n)
 	for i := range all {
@@ -82,14 +82,14 @@ func drain(t testing.TB, d *queue.Dispatcher) {
 	require.NoError(t, d.Drain(ctx))
 }
 
-// applying is a handler that writes down the message, in its transaction.
+// applying is a handler that records the message in its transaction.
 func applying(h handle) func(context.Context, *queue.Message) error {
 	return func(ctx context.Context, msg *queue.Message) error {
 		return h.execTx(ctx, `insert into effects (message_id) values ($1)`, msg.MessageID)
 	}
 }
 
-// stateOf reads the state of a message, and its failed attempts.
+// stateOf returns the state of a message and its failed attempts.
 func stateOf(t testing.TB, s *queue.Store, id queue.ID) (queue.State, int) {
 	t.Helper()
 	msg, err := s.Get(t.Context(), id)
@@ -103,8 +103,8 @@ func untilState(t testing.TB, s *queue.Store, id queue.ID, want queue.State) {
 	untilMessage(t, s, id, "is "+string(want), func(msg queue.Message) bool { return msg.State == want })
 }
 
-// untilMessage waits until a message is as it should be, and returns it. If that does not happen it tells what became
-// of the message.
+// untilMessage waits until a message satisfies a condition, and returns it. If that does not happen, the failure shows
+// the message.
 func untilMessage(
 	t testing.TB, s *queue.Store, id queue.ID, what string, is func(msg queue.Message) bool,
 ) (msg queue.Message) {
@@ -149,7 +149,7 @@ func (g *barrier) handle(ctx context.Context, msg *queue.Message) error {
 	}
 }
 
-// await returns the next message that came to the handler.
+// await returns the next message that reached the handler.
 func (g *barrier) await(t testing.TB) *queue.Message {
 	t.Helper()
 	select {
@@ -161,7 +161,7 @@ func (g *barrier) await(t testing.TB) *queue.Message {
 	}
 }
 
-// newStore makes a Store over the tables of a handle.
+// newStore returns a Store on the tables of a handle.
 func newStore(t testing.TB, h handle, cfg queue.StoreConfig) *queue.Store {
 	t.Helper()
 	store, err := queue.NewStore(h.db, cfg, nil)
@@ -169,12 +169,12 @@ func newStore(t testing.TB, h handle, cfg queue.StoreConfig) *queue.Store {
 	return store
 }
 
-// item is one to store, with a topic and a payload.
+// item returns an item with a topic and a payload.
 func item(source, id string) queue.Item {
 	return queue.Item{ID: queue.ID{Source: source, MessageID: id}, Topic: "orders", Payload: []byte("payload of " + id)}
 }
 
-// claimed takes up to n messages for an owner.
+// claimed claims up to n messages for an owner.
 func claimed(t testing.TB, store *queue.Store, owner queue.Owner, n int) []queue.Message {
 	t.Helper()
 	msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: n})

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// registry is a Discovery whose answer the test changes.
+// registry is a Discovery whose list the test changes.
 type registry struct {
 	mu      sync.Mutex
 	targets map[string]fleet.Target
@@ -52,13 +52,13 @@ func (r *registry) Discover(context.Context) (list []fleet.Target, err error) {
 	return list, nil
 }
 
-// tenant is a target, and a way to it that is not the fleet's: that of another process.
+// tenant is a target with a second handle outside the fleet, as another process would have.
 type tenant struct {
 	fleet.Target
 	handle
 }
 
-// newTenants makes tables in schemas of one database, or in the search path if schemas is 0.
+// newTenants creates tables in schemas of one database, or in the search path if schemas is 0.
 func newTenants(t testing.TB, name string, schemas int) (list []tenant) {
 	t.Helper()
 	dsn := newDatabase(t)
@@ -100,7 +100,7 @@ func targetsOf(tenants ...tenant) (list []fleet.Target) {
 	return list
 }
 
-// pendingIn counts what is not published.
+// pendingIn counts unpublished messages.
 func (t tenant) pendingIn(tb testing.TB) int {
 	return t.count(tb, "SELECT count(*) FROM "+t.table("outbox")+" WHERE published_at IS NULL")
 }
@@ -112,12 +112,12 @@ func (t tenant) table(name string) string {
 	return t.Tables.Schema + "." + name
 }
 
-// asleep says that no forwarder is registered there.
+// asleep reports that no forwarder is registered there.
 func (t tenant) asleep(tb testing.TB) bool {
 	return t.count(tb, "SELECT count(*) FROM "+t.table("outbox_forwarders")+" WHERE expires_at > clock_timestamp()") == 0
 }
 
-// isLookedAt waits for two looks that begin from now on, with all forwarders asleep.
+// isLookedAt waits for two polls that begin from now on, with all forwarders asleep.
 func (t tenant) isLookedAt(tb testing.TB) {
 	tb.Helper()
 	for range 2 {
@@ -130,7 +130,7 @@ func (t tenant) isLookedAt(tb testing.TB) {
 	}
 }
 
-// runFleet runs a fleet until the test ends, and waits until it has discovered something.
+// runFleet runs a fleet until the test ends, and waits for its first discovery.
 func runFleet(t testing.TB, d fleet.Discovery, cfg fleet.Config, logger watermill.LoggerAdapter) *fleet.Fleet {
 	t.Helper()
 	f, err := fleet.New(d, cfg, logger)
@@ -161,7 +161,7 @@ func runUntilTheEnd(t testing.TB, r outbox.Runner, running <-chan struct{}, end 
 	}
 }
 
-// quickGroup is a configuration whose waits are short.
+// quickGroup is a configuration with short waits.
 func quickGroup() forwarder.GroupConfig {
 	return forwarder.GroupConfig{
 		Forwarder: quickConfig(), IdlePollInterval: 50 * time.Millisecond, IdleAfter: 200 * time.Millisecond,

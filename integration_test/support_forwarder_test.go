@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// quickConfig is a forwarder's configuration whose waits are short. But nobody is to wait for its lease: if it ran out
-// on a busy machine, messages would be sent twice and failures not counted, and tests that count would fail.
+// quickConfig is a forwarder's configuration with short waits, but a long lease, for which no test should wait: if it
+// expired on a busy machine, messages would be sent twice and failures not counted, and tests that count would fail.
 func quickConfig() forwarder.Config {
 	return forwarder.Config{
 		PollInterval: 50 * time.Millisecond, LeaseTTL: time.Minute, CloseTimeout: 10 * time.Second,
@@ -29,27 +29,27 @@ func quickConfig() forwarder.Config {
 	}
 }
 
-// shortLease is for a forwarder whose lease is to run out.
+// shortLease is for a forwarder whose lease must expire.
 func shortLease(cfg forwarder.Config) forwarder.Config {
 	cfg.LeaseTTL = time.Second
 	return cfg
 }
 
-// sharing is for forwarders that are to see one another, which they do when they renew their leases: every two seconds,
-// and a busy machine may take four more.
+// sharing is for forwarders that must notice one another, which happens when they renew their leases: every two
+// seconds, and up to four more on a busy machine.
 func sharing(cfg forwarder.Config) forwarder.Config {
 	cfg.LeaseTTL = 6 * time.Second
 	return cfg
 }
 
-// fakeBroker is a publisher that remembers what it took, by payload. What it answers is up to the test.
+// fakeBroker is a publisher that records accepted messages by payload. The test decides its results.
 type fakeBroker struct {
 	mu     sync.Mutex
-	answer func(topic string, msg *message.Message) error // called outside the lock; nil = take everything
+	answer func(topic string, msg *message.Message) error // called outside the lock; nil = accept everything
 	taken  []taken
 	seen   map[string]bool
 	tried  map[string]int
-	news   chan struct{} // closed and replaced whenever something was tried
+	news   chan struct{} // closed and replaced at each attempt
 }
 
 type taken struct {
@@ -93,14 +93,14 @@ func (b *fakeBroker) Publish(topic string, msgs ...*message.Message) error {
 
 func (b *fakeBroker) Close() error { return nil }
 
-// all returns what was taken.
+// all returns all accepted messages.
 func (b *fakeBroker) all() []taken {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.Clone(b.taken)
 }
 
-// payloads returns the payloads that were taken, first occurrences only, those of one key if one is given.
+// payloads returns accepted payloads without repetitions, only those of a key if one is given.
 func (b *fakeBroker) payloads(key ...string) []string {
 	var list []string
 	seen := map[string]bool{}
@@ -137,7 +137,7 @@ func (b *fakeBroker) wait(t testing.TB, what string, condition func() bool) {
 	}
 }
 
-// arrives waits until all payloads were taken.
+// arrives waits until all payloads were accepted.
 func (b *fakeBroker) arrives(t testing.TB, payloads ...string) {
 	t.Helper()
 	left := payloads
@@ -159,7 +159,7 @@ type world struct {
 	log logCapture
 }
 
-// startForwarder runs a forwarder with a broker of its own until the test ends.
+// startForwarder runs a forwarder with its own broker until the test ends.
 func startForwarder(t testing.TB, h handle, cfg forwarder.Config) world {
 	t.Helper()
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
@@ -176,7 +176,7 @@ func (w world) join(t testing.TB, h handle, cfg forwarder.Config) *forwarder.For
 	return f
 }
 
-// publish writes messages of a key in one transaction, in which there may be anything else.
+// publish writes messages of a key in one transaction, whatever they contain.
 func (h handle) publish(t testing.TB, topic, key string, payloads ...string) {
 	t.Helper()
 	require.NoError(t, h.tryPublish(topic, key, payloads...))
@@ -203,7 +203,7 @@ func (w world) publish(t testing.TB, topic, key string, payloads ...string) {
 	w.handle.publish(t, topic, key, payloads...)
 }
 
-// idle waits until the forwarder has nothing left to do.
+// idle waits until the forwarder has no work left.
 func (w world) idle(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -222,7 +222,7 @@ func (h handle) awaitRenewals(t testing.TB) {
 	}
 }
 
-// startForwarderOn is startForwarder with a broker that answers.
+// startForwarderOn is startForwarder with a broker that answers with answer.
 func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(string, *message.Message) error) world {
 	t.Helper()
 	w := world{handle: h, fakeBroker: newFakeBroker(), log: newLogCapture(t)}
@@ -231,7 +231,7 @@ func startForwarderOn(t testing.TB, h handle, cfg forwarder.Config, answer func(
 	return w
 }
 
-// statementCounter is a tracer that counts the statements that hold a text.
+// statementCounter is a tracer that counts statements that contain a text.
 type statementCounter struct {
 	text string
 	n    atomic.Int64

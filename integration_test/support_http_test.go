@@ -17,10 +17,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/idempotency"
 )
 
-// headerTenant is what stands for authentication in these tests.
+// headerTenant replaces authentication in these tests.
 const headerTenant = "Test-Tenant"
 
-// onceAround puts the middleware around a handler. Config.Tenant is that of the header.
+// onceAround wraps a handler in the middleware. Config.Tenant reads the header.
 func onceAround(t testing.TB, h handle, cfg idempotency.Config, next http.Handler) http.Handler {
 	t.Helper()
 	return onceLogging(t, h, cfg, nil, next)
@@ -38,7 +38,7 @@ func onceLogging(
 	return once(next)
 }
 
-// ordering is a handler that books what it is sent: a row, an event, and an answer that is another one each time.
+// ordering is a handler that books orders: a row, an event, and a different response each time.
 type ordering struct {
 	t     testing.TB
 	h     handle
@@ -52,7 +52,7 @@ func newOrdering(t testing.TB, h handle) *ordering {
 	return &ordering{t: t, h: h, pub: newOutboxPublisher(t, h)}
 }
 
-// order writes, and says as how many-th.
+// order writes an order and returns its number.
 func (o *ordering) order(r *http.Request) (n int64, err error) {
 	n = o.calls.Add(1)
 	body, err := io.ReadAll(r.Body)
@@ -79,7 +79,7 @@ func (o *ordering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "order %d\x00\xff", n)
 }
 
-// done fails the test unless as many rows and events are committed.
+// done asserts that n rows and n events are committed.
 func (o *ordering) done(n int) {
 	o.t.Helper()
 	assert.Equal(o.t, n, o.h.count(o.t, "select count(*) from effects"), "rows")
@@ -92,7 +92,7 @@ func keys(t testing.TB, h handle) int {
 	return h.count(t, "select count(*) from outbox_idempotency")
 }
 
-// asking is a request. Without a key it has no Idempotency-Key.
+// asking returns a request. Without a key it has no Idempotency-Key.
 func asking(key, body string) *http.Request {
 	r := httptest.NewRequest(http.MethodPost, "/orders?fast=1", strings.NewReader(body))
 	r.Header.Set("Content-Type", "text/plain")
@@ -102,7 +102,7 @@ func asking(key, body string) *http.Request {
 	return r
 }
 
-// answered is an answer that was read.
+// answered is a response that was read.
 type answered struct {
 	status int
 	header http.Header
@@ -111,7 +111,7 @@ type answered struct {
 
 func (a answered) replayed() bool { return a.header.Get(idempotency.HeaderReplayed) == "true" }
 
-// same fails the test unless an answer is another one again.
+// same asserts that a is a replay of first.
 func (a answered) same(t testing.TB, first answered) {
 	t.Helper()
 	assert.True(t, a.replayed(), "replayed")
@@ -128,7 +128,7 @@ func askedOf(t testing.TB, h http.Handler, r *http.Request) answered {
 	return answered{a.StatusCode, a.Header, string(body)}
 }
 
-// asks has a request answered in the background.
+// asks sends a request in the background.
 func asks(t testing.TB, h http.Handler, r *http.Request) <-chan answered {
 	got := make(chan answered, 1)
 	go func() { got <- askedOf(t, h, r) }()

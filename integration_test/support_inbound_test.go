@@ -40,7 +40,7 @@ type inboundWorld struct {
 	topic   string
 	group   string
 	sent    map[string]int // messages, by key
-	settled int            // all of them
+	settled int            // total number of messages
 }
 
 const inboundLedger = `
@@ -79,7 +79,7 @@ func newInboundWorldIn(t testing.TB, h handle, server *services.Kafka, partition
 	return w
 }
 
-// inboundHandle is of a database with the table of handled messages.
+// inboundHandle returns a database with the table of handled messages.
 func inboundHandle(t testing.TB) handle {
 	t.Helper()
 	h := pgxHandle(t, "inbound", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 60 })
@@ -87,7 +87,7 @@ func inboundHandle(t testing.TB) handle {
 	return h
 }
 
-// newWorldOf needs put, and the broker in its configuration.
+// newWorldOf returns a world that still needs put, and the broker in its configuration.
 func newWorldOf(t testing.TB, h handle, topic string) *inboundWorld {
 	t.Helper()
 	w := &inboundWorld{t: t, h: h, topic: topic, group: "g-" + watermill.NewShortUUID(), sent: map[string]int{}}
@@ -112,7 +112,7 @@ func onEachBroker(t *testing.T, partitions int32, test func(t *testing.T, w *inb
 	}
 }
 
-// numberedMessage says which of its key it is.
+// numberedMessage has its number within its key.
 type numberedMessage struct {
 	key string
 	seq int
@@ -138,10 +138,10 @@ func (w *inboundWorld) record(n numberedMessage) *sarama.ProducerMessage {
 	}
 }
 
-// handled is how many messages are in the table.
+// handled counts the messages in the table.
 func (w *inboundWorld) handled() int { return w.h.count(w.t, `select count(*) from ledger`) }
 
-// await waits until so many are.
+// await waits until n messages are handled.
 func (w *inboundWorld) await(n int) {
 	w.t.Helper()
 	deadline := time.Now().Add(3 * patience)
@@ -159,26 +159,26 @@ func (w *inboundWorld) await(n int) {
 	}
 }
 
-// disorder is how many rows do not follow the one before of their key.
+// disorder counts rows that do not follow the previous one of their key.
 func (w *inboundWorld) disorder() int {
 	return w.h.count(w.t, `select count(*) from (
 		select seq, lag(seq) over (partition by key order by n) as before from ledger) r
 		where seq <> coalesce(before, 0) + 1`)
 }
 
-// verify says that each message was handled once, in the order of its key.
+// verify asserts that each message was handled once, in the order of its key.
 func (w *inboundWorld) verify() {
 	w.t.Helper()
 	twice := w.h.count(w.t, `select count(*) - count(distinct (key, seq)) from ledger`)
 	assert.Equal(w.t, [3]int{w.settled, 0, 0}, [3]int{w.handled(), twice, w.disorder()}, "handled, twice, out of order")
 }
 
-// inboundConfig is that of one process of a group.
+// inboundConfig is the configuration of one process of a group.
 type inboundConfig struct {
 	URL, Topic, Group string
 	Brokers           []string
-	NATS              string        // of a consumer of JetStream instead of a group of Kafka
-	AckWait           time.Duration // of that
+	NATS              string        // URL, for a consumer of JetStream instead of a group of Kafka
+	AckWait           time.Duration // of that consumer
 	MaxBytes          int
 	Strategy          string // of rebalances; default range
 	Unordered         bool   // the negative control
@@ -188,10 +188,10 @@ type inboundConfig struct {
 	ManualCommit      bool
 	RevokeTimeout     time.Duration
 	CloseTimeout      time.Duration
-	FailFor           time.Duration      // of a process's life, keys that end with 07
+	FailFor           time.Duration      // after the start of a process, for keys that end with 07
 	FailUntilMended   bool               // the same keys, until the table of that name has a row
-	Service           string             // another one than "inbound", whose keys in the table have its name before them
-	observers         []observe.Observer // not in a process of its own
+	Service           string             // not "inbound": the table's keys get this name as a prefix
+	observers         []observe.Observer // not in a child process
 	unmarshaler       wmkafka.Unmarshaler
 	natsOptions       []natsgo.Option
 }
@@ -204,7 +204,7 @@ func (c inboundConfig) subscriber(logger watermill.LoggerAdapter) (message.Subsc
 	}
 	settings := kafka.DefaultSaramaSubscriberConfig()
 	settings.Version = sarama.V2_8_0_0
-	settings.Consumer.Group.Session.Timeout = 6 * time.Second // the least that brokers allow
+	settings.Consumer.Group.Session.Timeout = 6 * time.Second // the minimum that brokers allow
 	settings.Consumer.Group.Heartbeat.Interval = 500 * time.Millisecond
 	settings.Consumer.Offsets.AutoCommit.Enable = !c.ManualCommit
 	strategy, ok := map[string]func() sarama.BalanceStrategy{
@@ -243,7 +243,7 @@ type inboundService struct {
 	stop   sync.Once
 }
 
-// serve starts one. Before, if not nil, is called first by the handler, with the key of the message.
+// serve starts a process of the group. The handler first calls before, if not nil, with the key of the message.
 func (w *inboundWorld) serve(c inboundConfig, before func(msg *message.Message, key string) error) *inboundService {
 	w.t.Helper()
 	s, err := startInbound(w.h, c, before, watermill.NopLogger{})
@@ -317,7 +317,7 @@ func newJetStreamWorld(t testing.TB, url string) *jetStreamWorld {
 	return newJetStreamWorldIn(t, inboundHandle(t), url, nil)
 }
 
-// newJetStreamWorldIn has an AckWait that is short, as what a process that was killed had in hand comes after it.
+// newJetStreamWorldIn has a short AckWait, because messages of a killed process are redelivered after it.
 func newJetStreamWorldIn(t testing.TB, h handle, url string, configure func(*natsgo.StreamConfig)) *jetStreamWorld {
 	t.Helper()
 	js, stream, prefix := natsStream(t, url, configure)
@@ -341,7 +341,7 @@ func newJetStreamWorldIn(t testing.TB, h handle, url string, configure func(*nat
 	return &jetStreamWorld{inboundWorld: w, url: url, js: js, stream: stream}
 }
 
-// consumer is what the server says of the only consumer of the stream.
+// consumer returns the server's information about the stream's only consumer.
 func (w *jetStreamWorld) consumer() *natsgo.ConsumerInfo {
 	for info := range w.js.Consumers(w.stream) {
 		return info

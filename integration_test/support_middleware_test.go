@@ -19,13 +19,13 @@ import (
 
 var errHandler = errors.New("the handler failed")
 
-// newEffects makes the table that handlers write to.
+// newEffects creates the table that handlers write to.
 func newEffects(t testing.TB, h handle) {
 	t.Helper()
 	h.exec(t, `create table effects (message_id text not null, note text not null default '')`)
 }
 
-// effects counts what committed handlers wrote for a message.
+// effects counts the rows that committed handlers wrote for a message.
 func effects(t testing.TB, h handle, msg *message.Message) int {
 	t.Helper()
 	return h.count(t, `select count(*) from effects where message_id = $1`, msg.UUID)
@@ -50,7 +50,7 @@ func bookSilently(h handle) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) { return nil, write(h, msg) }
 }
 
-// failing is a handler that does what another does and then fails.
+// failing is a handler that runs another one and then fails.
 func failing(handler message.HandlerFunc, err error) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if _, handlerErr := handler(msg); handlerErr != nil {
@@ -103,7 +103,7 @@ func stackFor(
 	return mws
 }
 
-// newInbox is middleware.Inbox of the consumer shop/test, unless cfg says otherwise.
+// newInbox is middleware.Inbox of the consumer shop/test, unless cfg has another one.
 func newInbox(t testing.TB, h handle, cfg middleware.InboxConfig) message.HandlerMiddleware {
 	t.Helper()
 	if cfg.Service == "" {
@@ -130,7 +130,7 @@ func outboxed(t testing.TB, h handle) int {
 	return h.count(t, `select count(*) from outbox`)
 }
 
-// seen is an observer that remembers how messages were handled.
+// seen is an observer that records how messages were handled.
 type seen struct {
 	mu  sync.Mutex
 	all []observe.HandleEnd
@@ -163,7 +163,7 @@ func (s *seen) last() observe.HandleEnd {
 	return s.all[len(s.all)-1]
 }
 
-// attempts is the largest number for one delivery.
+// attempts returns the largest number of attempts within one delivery.
 func (s *seen) attempts() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,8 +181,7 @@ func newTx(t testing.TB, h handle, cfg middleware.TxConfig) message.HandlerMiddl
 	return mw
 }
 
-// feed is a Subscriber whose messages come from the test. Like that of a broker, its messages live as long
-// as the subscription.
+// feed is a Subscriber whose messages come from the test. Like a broker's, they live as long as the subscription.
 type feed struct {
 	messages chan *message.Message
 	closed   sync.Once
@@ -266,7 +265,7 @@ func startRouter(t testing.TB, configure func(r *message.Router)) *message.Route
 	return router
 }
 
-// published is a Publisher that remembers.
+// published is a Publisher that records messages.
 type published struct {
 	mu   sync.Mutex
 	all  []*message.Message

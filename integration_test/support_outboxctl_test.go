@@ -16,12 +16,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// ctl is outboxctl on a database, as somebody with a pipe has it unless world says otherwise.
+// ctl runs outboxctl on a database with its output in a pipe, unless width is set.
 type ctl struct {
 	t     testing.TB
 	url   string
 	width int      // of the terminal; 0 = a pipe
-	env   []string // beside OUTBOX_DSN and USER
+	env   []string // besides OUTBOX_DSN and USER
 }
 
 type ctlResult struct {
@@ -33,7 +33,7 @@ func (c ctl) run(args ...string) ctlResult {
 	return c.runWith(c.t.Context(), "", args...)
 }
 
-// runWith has somebody at the terminal who answers, if there is an answer.
+// runWith runs a command; a non-empty answer is typed at the terminal.
 func (c ctl) runWith(ctx context.Context, answer string, args ...string) ctlResult {
 	var out, err bytes.Buffer
 	width := func() int { return c.width }
@@ -44,8 +44,7 @@ func (c ctl) runWith(ctx context.Context, answer string, args ...string) ctlResu
 	return ctlResult{code, out.String(), err.String()}
 }
 
-// script runs commands as a shell would and returns what a screen would show. A line may begin with a width, as in "60:
-// stats".
+// script runs commands like a shell and returns the screen. A line may begin with a width, as in "60: stats".
 func (c ctl) script(lines string) string {
 	var screen strings.Builder
 	for line := range strings.Lines(lines) {
@@ -86,7 +85,7 @@ var (
 	cursor   = regexp.MustCompile(`("next": |--page )\S+`)
 )
 
-// golden compares what a person has read with what is now. OUTBOX_WRITE_GOLDEN=1 writes it: read it then.
+// golden compares a text with a file that a person has read. OUTBOX_WRITE_GOLDEN=1 writes the file: read it then.
 func golden(t testing.TB, name, have string) {
 	t.Helper()
 	have = someTime.ReplaceAllString(have, "2006-01-02${1}15:04:05Z")
@@ -101,7 +100,7 @@ func golden(t testing.TB, name, have string) {
 	require.Equal(t, string(want), have, "if that is meant: OUTBOX_WRITE_GOLDEN=1, and read %s", file)
 }
 
-// watched is a buffer that tells when something is written.
+// watched is a buffer that signals writes.
 type watched struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
@@ -124,7 +123,8 @@ func (w *watched) String() string {
 	return w.buffer.String()
 }
 
-// fillOutboxctl writes messages of all states whose ages do not change while a test runs. The texts attack a terminal.
+// fillOutboxctl writes messages of all states whose ages do not change while a test runs. Their texts attack a
+// terminal.
 func fillOutboxctl(t testing.TB, h handle) {
 	t.Helper()
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, metadata, created_at, due_at, attempts, last_error, published_at, dead_at)

@@ -19,7 +19,7 @@ import (
 	asked "github.com/millrace-go/watermill-outbox/broker"
 )
 
-// site is the page as a browser without JavaScript sees it.
+// site is the page as seen by a browser without JavaScript.
 type site struct {
 	t       testing.TB
 	handler *ui.Handler
@@ -27,7 +27,7 @@ type site struct {
 	cookie  *http.Cookie
 }
 
-// lines is a logger that keeps what was said, as text.
+// lines is a logger that keeps lines as text.
 type lines struct {
 	watermill.LoggerAdapter
 	mu  sync.Mutex
@@ -61,7 +61,7 @@ func (l *lines) take() []string {
 	return all
 }
 
-// newSite makes the page of a handle's tables, where everybody has the access.
+// newSite returns the page of a handle's tables, where everybody has this access.
 func newSite(t testing.TB, h handle, access ui.Access, brokers ...asked.Checker) *site {
 	t.Helper()
 	return newGuardedSite(t, h, func(*http.Request) (ui.Access, error) { return access, nil }, brokers...)
@@ -79,14 +79,14 @@ func newGuardedSite(
 	return &site{t: t, handler: page, log: log}
 }
 
-// reply is what the page has answered.
+// reply is a response of the page.
 type reply struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// says fails if somebody who reads the page does not read all of these.
+// says asserts that the page's visible text contains all texts.
 func (a reply) says(t testing.TB, what string, texts ...string) {
 	t.Helper()
 	all := textOf(t, a.body)
@@ -97,7 +97,7 @@ func (a reply) says(t testing.TB, what string, texts ...string) {
 	}
 }
 
-// send sends a request as it is.
+// send sends a request unchanged.
 func (s *site) send(r *http.Request) reply {
 	s.t.Helper()
 	w := httptest.NewRecorder()
@@ -127,7 +127,7 @@ func (s *site) get(path string) reply {
 	return s.send(r)
 }
 
-// post sends a form as the page's own would be.
+// post sends a form like the page's own.
 func (s *site) post(form url.Values) reply {
 	s.t.Helper()
 	if s.cookie == nil {
@@ -141,7 +141,7 @@ func (s *site) post(form url.Values) reply {
 	return s.send(r)
 }
 
-// sure reads the question at a link of the page and answers it with yes.
+// sure opens a confirmation link of the page and confirms.
 func (s *site) sure(link, reason string) reply {
 	s.t.Helper()
 	a := s.get(link)
@@ -154,7 +154,7 @@ func (s *site) sure(link, reason string) reply {
 	return s.post(form)
 }
 
-// elements are the attributes of all elements of a kind.
+// elements returns the attributes of all elements of a kind.
 func elements(t testing.TB, body, kind string) (list []map[string]string) {
 	t.Helper()
 	return elementsOf(parsed(t, body), kind)
@@ -180,7 +180,7 @@ func elementsOf(root *html.Node, kind string) (list []map[string]string) {
 	return list
 }
 
-// textOf is what of a page can be read, with single spaces.
+// textOf returns the visible text of a page, with single spaces.
 func textOf(t testing.TB, body string) string {
 	t.Helper()
 	return readableOf(parsed(t, body))
@@ -196,8 +196,8 @@ func readableOf(root *html.Node) string {
 	return strings.Join(strings.Fields(b.String()), " ")
 }
 
-// checkHTML fails if a page has an element or attribute that none of its templates has, a link that leads elsewhere, or
-// characters that show nothing or turn the text around.
+// checkHTML fails if a page has an element or attribute that none of its templates has, a link to another site, or
+// characters that are invisible or change the direction of text.
 func checkHTML(t testing.TB, body string) {
 	t.Helper()
 	root := parsed(t, body)
@@ -213,7 +213,7 @@ func checkHTML(t testing.TB, body string) {
 			if name == "x7z" || name == "style" || strings.HasPrefix(name, "on") {
 				t.Errorf("the element %s has an attribute %s=%q", e[""], name, value)
 			}
-			if name != "value" || e["type"] == "hidden" || e["type"] == "checkbox" { // what somebody has typed is his own
+			if name != "value" || e["type"] == "hidden" || e["type"] == "checkbox" { // not typed by the user
 				checkText(t, value)
 			}
 			if name == "href" || name == "src" || name == "action" {

@@ -12,8 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// intoPartitions makes the outbox of a handle, which is empty, one in partitions that end below these ids, and a
-// default.
+// intoPartitions partitions the empty outbox of a handle, with partitions that end below these ids, and a default.
 func intoPartitions(t testing.TB, h handle, ends ...int64) {
 	t.Helper()
 	for _, s := range []string{
@@ -33,8 +32,8 @@ func intoPartitions(t testing.TB, h handle, ends ...int64) {
 	}
 }
 
-// watchedHandle opens a pgx handle of the same database, whose statements, in both protocols, are shown to a function
-// before they are sent and, as soon as the server has them, again; if it returns false the connection is cut.
+// watchedHandle opens a pgx handle on the same database and calls see for each statement, in both protocols: before it
+// is sent and as soon as the server has it. If see returns false the connection is cut.
 func watchedHandle(t testing.TB, like handle, see func(statement string, sent bool) bool) handle {
 	t.Helper()
 	return pgxHandle(t, "watched", like.url, func(cfg *pgxpool.Config) {
@@ -50,7 +49,7 @@ func watchedHandle(t testing.TB, like handle, see func(statement string, sent bo
 type watchedConn struct {
 	net.Conn
 	see      func(string, bool) bool
-	prepared map[string]string // statements by their names at the server
+	prepared map[string]string // statements by their names on the server
 }
 
 func (c *watchedConn) Write(b []byte) (int, error) {
@@ -71,8 +70,8 @@ func (c *watchedConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// statements are those that a write of whole messages has the server execute. A Bind stands for the Execute that
-// follows it. What is no message, such as the start of the connection or the data of a COPY, has none.
+// statements returns the statements that a write of whole messages makes the server execute. A Bind stands for the
+// Execute that follows it. Other data, such as the start of the connection or a COPY, contains none.
 func (c *watchedConn) statements(b []byte) (list []string) {
 	for len(b) >= 5 {
 		size := int(binary.BigEndian.Uint32(b[1:])) + 1
@@ -93,7 +92,7 @@ func (c *watchedConn) statements(b []byte) (list []string) {
 	return list
 }
 
-// cutOutbox makes the outbox of a handle, which is empty, one in partitions that end at these ids, and a default one.
+// cutOutbox partitions the empty outbox of a handle, with partitions that end at these ids, and a default one.
 func cutOutbox(t testing.TB, h handle, ends ...int64) {
 	t.Helper()
 	for _, s := range []string{
@@ -112,7 +111,7 @@ func cutOutbox(t testing.TB, h handle, ends ...int64) {
 	}
 }
 
-// setForDatabase gives the database settings, for sessions that begin afterwards.
+// setForDatabase sets settings of the database, for new sessions.
 func setForDatabase(t *testing.T, h handle, settings ...string) {
 	t.Helper()
 	for _, s := range settings {

@@ -22,18 +22,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// proxy stands between clients and a server. It delays what clients say, lets connections stand half open, cuts them,
-// with Postgres at an exact point, and leads new ones to another server.
+// proxy stands between clients and a server. It delays clients' data, leaves connections half open, cuts them, with
+// Postgres at an exact point, and directs new ones to another server.
 type proxy struct {
 	url string
 
-	delay atomic.Int64 // of what clients say
-	waits atomic.Int64 // how often something was delayed
+	delay atomic.Int64 // of clients' data
+	waits atomic.Int64 // number of delays
 
-	cutAtCommitted atomic.Bool            // the server has answered COMMIT: the client never hears of it
-	cutAtSaid      atomic.Pointer[string] // the client sends it, in any case: the server never gets it
-	cutAtNext      atomic.Bool            // the client sends anything: the server never gets it
-	cutAtAnswer    atomic.Pointer[string] // the server answers with it: the client never hears of it
+	cutAtCommitted atomic.Bool            // the server has replied to COMMIT: the client does not get the reply
+	cutAtSaid      atomic.Pointer[string] // the client sends it, in any case: the server does not get it
+	cutAtNext      atomic.Bool            // the client sends anything: the server does not get it
+	cutAtAnswer    atomic.Pointer[string] // the server replies with it: the client does not get the reply
 	cuts           atomic.Int64
 
 	mu    sync.Mutex
@@ -59,7 +59,7 @@ func newProxy(t testing.TB, server string) *proxy {
 	return p
 }
 
-// lead has connections that begin from now on lead to another server.
+// lead directs new connections to another server.
 func (p *proxy) lead(t testing.TB, server string) {
 	t.Helper()
 	u, err := url.Parse(server)
@@ -69,7 +69,7 @@ func (p *proxy) lead(t testing.TB, server string) {
 	p.to = u.Host
 }
 
-// cut ends all connections that there are.
+// cut ends all connections.
 func (p *proxy) cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,17 +78,17 @@ func (p *proxy) cut() {
 	}
 }
 
-// freeze lets connections stand, and nothing through, not even that one has ended, until thaw.
+// freeze stops all data, and even the ends of connections, until thaw.
 func (p *proxy) freeze() { p.flow.Lock() }
 func (p *proxy) thaw()   { p.flow.Unlock() }
 
-// cutAtCommit lets the server not get the next COMMIT, unless pgx has prepared it.
+// cutAtCommit cuts the connection before the server gets the next COMMIT, unless pgx has prepared it.
 func (p *proxy) cutAtCommit() {
 	word := "commit\x00"
 	p.cutAtSaid.Store(&word)
 }
 
-// passes waits while the proxy is frozen, and then passes on what was said, unless the connection is to be cut.
+// passes waits while the proxy is frozen, and then forwards the data, unless the connection is to be cut.
 func (p *proxy) passes(to net.Conn, said []byte, cut func(said []byte) bool) bool {
 	p.flow.RLock()
 	defer p.flow.RUnlock()
@@ -100,7 +100,7 @@ func (p *proxy) passes(to net.Conn, said []byte, cut func(said []byte) bool) boo
 	return err == nil
 }
 
-// cuttable has cut end a connection, until the returned function is called.
+// cuttable lets cut end a connection, until the returned function is called.
 func (p *proxy) cuttable(conn net.Conn) (ended func()) {
 	p.mu.Lock()
 	p.conns[conn] = true
@@ -114,7 +114,7 @@ func (p *proxy) cuttable(conn net.Conn) (ended func()) {
 	}
 }
 
-// says passes on what a client says.
+// says forwards the client's data.
 func (p *proxy) says(server, client net.Conn, over <-chan struct{}) {
 	defer p.cuttable(client)()
 	buf := make([]byte, 64<<10)
@@ -143,7 +143,7 @@ func (p *proxy) cutsHere(said []byte) bool {
 		bytes.Contains(bytes.ToLower(said), []byte(*word)) && p.cutAtSaid.CompareAndSwap(word, nil)
 }
 
-// answers passes on whole messages of Postgres.
+// answers forwards whole messages of Postgres.
 func (p *proxy) answers(client, server net.Conn, _ <-chan struct{}) {
 	defer p.cuttable(server)()
 	for {
@@ -163,7 +163,7 @@ func (p *proxy) cutsThere(whole []byte) bool {
 		p.cutAtAnswer.CompareAndSwap(word, nil)
 }
 
-// pass passes on what any server answers.
+// pass forwards the data of any server.
 func (p *proxy) pass(client, server net.Conn, _ <-chan struct{}) {
 	defer p.cuttable(server)()
 	buf := make([]byte, 64<<10)
@@ -175,7 +175,7 @@ func (p *proxy) pass(client, server net.Conn, _ <-chan struct{}) {
 	}
 }
 
-// serverMessage reads what a server says at once: a type byte, and a length that counts itself and what follows.
+// serverMessage reads one message of the server: a type byte, then a length that includes itself, then the body.
 func serverMessage(server io.Reader) ([]byte, error) {
 	head := make([]byte, 5)
 	if _, err := io.ReadFull(server, head); err != nil {
@@ -186,8 +186,8 @@ func serverMessage(server io.Reader) ([]byte, error) {
 	return whole, err
 }
 
-// startProxy stands between clients and the server of a database until the test ends. up passes on what a client says,
-// and down what the server answers; when either returns, or over is closed, the connection is cut.
+// startProxy stands between clients and the server of a database until the test ends. up forwards the client's data,
+// and down the server's; when either returns, or over is closed, the connection is cut.
 func startProxy(
 	t testing.TB, database string, up, down func(to, from net.Conn, over <-chan struct{}),
 ) (proxied string) {
@@ -198,7 +198,7 @@ func startProxy(
 	return startProxyTo(t, database, func() string { return upstream }, up, down)
 }
 
-// startProxyTo is startProxy to a server that is asked for at each connection.
+// startProxyTo is startProxy with a function that returns the server for each connection.
 func startProxyTo(
 	t testing.TB, database string, upstream func() string, up, down func(to, from net.Conn, over <-chan struct{}),
 ) (proxied string) {
@@ -235,7 +235,7 @@ func startProxyTo(
 	return u.String()
 }
 
-// passOn passes on everything.
+// passOn forwards everything.
 func passOn(to, from net.Conn, _ <-chan struct{}) {
 	buf := make([]byte, 64<<10)
 	for {
@@ -249,7 +249,7 @@ func passOn(to, from net.Conn, _ <-chan struct{}) {
 	}
 }
 
-// newSilentServer takes connections and never says anything.
+// newSilentServer accepts connections and never replies.
 func newSilentServer(t testing.TB) (dsn string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -286,8 +286,8 @@ var startPgBouncer = shared(func(ctx context.Context) (*services.PgBouncer, erro
 	return services.StartPgBouncer(ctx, server.URL(), services.Options{})
 })
 
-// throughPgBouncer returns the URL by which a database of the shared server is reached through PgBouncer
-// in transaction mode. Where the machine has no PgBouncer it skips the test, except in CI.
+// throughPgBouncer returns the URL of a database of the shared server through PgBouncer in transaction mode. If the
+// machine has no PgBouncer it skips the test, except in CI.
 func throughPgBouncer(t testing.TB, database string) string {
 	t.Helper()
 	bouncer, err := startPgBouncer()
@@ -303,7 +303,7 @@ func throughPgBouncer(t testing.TB, database string) string {
 	return u.String()
 }
 
-// newPgBouncerHandle opens a handle of a pgx pool through PgBouncer, set up as pgx asks for there.
+// newPgBouncerHandle opens a handle of a pgx pool through PgBouncer, configured as pgx requires.
 func newPgBouncerHandle(t testing.TB, database string) handle {
 	t.Helper()
 	return pgxHandle(t, "pgbouncer", throughPgBouncer(t, database), func(cfg *pgxpool.Config) {
@@ -311,8 +311,8 @@ func newPgBouncerHandle(t testing.TB, database string) handle {
 	})
 }
 
-// pgbouncerHandles opens the ways to reach one migrated database through PgBouncer in transaction mode. Each
-// driver is told not to rely on prepared statements, as its documentation asks for.
+// pgbouncerHandles opens each driver on one migrated database through PgBouncer in transaction mode. Each is configured
+// not to rely on prepared statements, as its documentation requires.
 func pgbouncerHandles(t testing.TB) []handle {
 	t.Helper()
 	database := newMigratedDatabase(t)
@@ -330,8 +330,8 @@ func pgbouncerHandles(t testing.TB) []handle {
 	}
 }
 
-// forEachPgBouncerHandle runs a test over each of pgbouncerHandles. They share a database, so that
-// sessions of one meet what another left on a server connection.
+// forEachPgBouncerHandle runs a test with each of pgbouncerHandles. They share a database, so sessions of one may get
+// the server connections of another.
 func forEachPgBouncerHandle(t *testing.T, test func(t *testing.T, h handle)) {
 	t.Helper()
 	for _, h := range pgbouncerHandles(t) {

@@ -22,8 +22,8 @@ const (
 	permanent   = forwarder.Permanent
 )
 
-// outagePatience is how long a publisher may take to notice that its broker is gone or back: sarama's
-// circuit breaker alone takes ten seconds.
+// outagePatience is how long a publisher may take to notice that its broker is down or up again: sarama's circuit
+// breaker alone takes ten seconds.
 const outagePatience = 2 * time.Minute
 
 func take(t testing.TB, in <-chan *message.Message, n int) []*message.Message {
@@ -42,7 +42,7 @@ func take(t testing.TB, in <-chan *message.Message, n int) []*message.Message {
 	return all
 }
 
-// verdictOf is what an error says of itself.
+// verdictOf returns an error's own verdict.
 func verdictOf(err error) forwarder.Verdict {
 	var judged *forwarder.PublishError
 	if !errors.As(err, &judged) {
@@ -88,7 +88,7 @@ func startLoad(t testing.TB, pub message.Publisher, topic string, writers int, p
 
 				pause := 5 * time.Millisecond
 				if err != nil {
-					pause = 100 * time.Millisecond // else most of the time goes into refusals
+					pause = 100 * time.Millisecond // otherwise most of the time goes into refusals
 				}
 				select {
 				case <-l.done:
@@ -132,7 +132,7 @@ func (l *load) stop() {
 	l.wg.Wait()
 }
 
-// logCapture is a logger that remembers what was logged at info and above.
+// logCapture is a logger that records lines at info and above.
 type logCapture struct {
 	t  testing.TB
 	mu *sync.Mutex
@@ -158,7 +158,7 @@ func (l logCapture) Debug(string, watermill.LogFields)                {}
 func (l logCapture) Trace(string, watermill.LogFields)                {}
 func (l logCapture) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
-// count returns how many lines hold the text.
+// count returns the number of lines that contain a text.
 func (l logCapture) count(text string) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,7 +196,7 @@ func runInBackground(t testing.TB, f *forwarder.Forwarder) {
 	}
 }
 
-// newMessage makes a message with a fresh UUID.
+// newMessage returns a message with a fresh UUID.
 func newMessage(payload string) *message.Message {
 	return message.NewMessage(watermill.NewUUID(), message.Payload(payload))
 }

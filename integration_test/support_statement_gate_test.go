@@ -14,44 +14,44 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// statementGate holds statements of a pool back before they are sent.
+// statementGate holds statements of a pool before they are sent.
 type statementGate struct {
 	mu    sync.Mutex
 	rules map[string]*heldStatement
 }
 
-// heldStatement is a statement that waits, whenever it is run, until it is released.
+// heldStatement is a statement that waits at each run until it is released.
 type heldStatement struct {
-	arrived chan struct{} // gets one for each run, as far as somebody receives
+	arrived chan struct{} // a value for each run, dropped if nobody receives
 	open    chan struct{} // closed by release
-	args    []any         // of the last run
-	skip    int           // runs that pass
-	after   bool          // hold its result back, not the statement
-	begins  func()        // called first, each time; may be nil
-	ended   chan struct{} // gets one for each run that waited and has ended, as far as somebody receives
+	args    []any         // arguments of the last run
+	skip    int           // runs that pass first
+	after   bool          // hold its result, not the statement
+	begins  func()        // called first each time; may be nil
+	ended   chan struct{} // a value for each run that waited and has ended, dropped if nobody receives
 }
 
-// newStatementGate opens a pgx handle whose statements may be held back. Defer releaseAll: what the test started waits
-// for them when it ends.
+// newStatementGate opens a pgx handle whose statements may be held. Defer releaseAll: at its end the test waits for the
+// goroutines that run them.
 func newStatementGate(t testing.TB, url string) (handle, *statementGate) {
 	g := &statementGate{rules: map[string]*heldStatement{}}
 	h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = g })
 	return h, g
 }
 
-// hold makes a statement of package schema wait from now on, after so many runs of it.
+// hold makes a statement wait from now on, after skip runs.
 func (g *statementGate) hold(statement string, skip int) *heldStatement {
 	return g.watch(statement, &heldStatement{
 		arrived: make(chan struct{}, 100), open: make(chan struct{}), ended: make(chan struct{}, 100), skip: skip,
 	})
 }
 
-// holdResult makes a statement wait, each time it is run from now on, when the server has answered it.
+// holdResult makes a statement's result wait from now on, after the server has replied.
 func (g *statementGate) holdResult(statement string) *heldStatement {
 	return g.watch(statement, &heldStatement{arrived: make(chan struct{}, 100), open: make(chan struct{}), after: true})
 }
 
-// onRun has a function called whenever a statement is about to be sent.
+// onRun calls fn whenever a statement is about to be sent.
 func (g *statementGate) onRun(statement string, fn func()) *heldStatement {
 	return g.watch(statement, &heldStatement{begins: fn})
 }
@@ -127,7 +127,7 @@ func (g *statementGate) TraceQueryStart(
 
 type waited struct{}
 
-// TraceBatchStart has what is sent together wait for each of its statements.
+// TraceBatchStart makes a batch wait for each of its held statements.
 func (g *statementGate) TraceBatchStart(
 	ctx context.Context, conn *pgx.Conn, data pgx.TraceBatchStartData,
 ) context.Context {
@@ -180,7 +180,7 @@ func (g *statementGate) arrives(t testing.TB, what string, statements ...*heldSt
 	}
 }
 
-// readStatements are those of package schema that a read may be.
+// readStatements are the statements of package schema that read the outbox.
 var readStatements = []string{
 	sqltext.Fetch, sqltext.FetchMore, sqltext.FetchApart, sqltext.FetchMoreApart, sqltext.FetchRange,
 	sqltext.FetchRangeMore,
@@ -194,7 +194,7 @@ func (g *statementGate) holdReads() (reads []*heldStatement) {
 	return reads
 }
 
-// holdAnswers holds back the results of reads.
+// holdAnswers makes the results of reads wait.
 func (g *statementGate) holdAnswers() (reads []*heldStatement) {
 	for _, read := range readStatements {
 		reads = append(reads, g.holdResult(read))
@@ -202,7 +202,7 @@ func (g *statementGate) holdAnswers() (reads []*heldStatement) {
 	return reads
 }
 
-// holdSettling makes it wait that something is settled as published, one by one or as a range.
+// holdSettling makes the settling of published messages wait, one by one or as a range.
 func (g *statementGate) holdSettling() []*heldStatement {
 	return append(g.holdSpans(), g.hold(sqltext.SettlePublished, 0), g.hold(sqltext.SettlePublishedDelete, 0))
 }
@@ -211,15 +211,15 @@ func (g *statementGate) holdSpans() []*heldStatement {
 	return []*heldStatement{g.hold(sqltext.SettleSpan, 0), g.hold(sqltext.SettleSpanDelete, 0)}
 }
 
-// gate stands between a pool and its server. Shut, it lets nothing through but keeps the connections, as a
-// process that is stopped would.
+// gate stands between a pool and its server. When shut, it lets nothing through but keeps the connections, like a
+// stopped process.
 type gate struct {
 	mu   sync.Mutex
 	open chan struct{} // closed while the gate is open
 }
 
-// newGatedHandle opens a pgx handle of the database of another handle, reached as that one reaches it, behind a gate,
-// which is opened when the test ends.
+// newGatedHandle opens a pgx handle on the database of another handle, connected the same way, behind a gate, which
+// opens when the test ends.
 func newGatedHandle(t testing.TB, like handle) (handle, *gate) {
 	g := &gate{open: make(chan struct{})}
 	close(g.open)
@@ -279,7 +279,7 @@ type gatedConn struct {
 	net.Conn
 	gate *gate
 	mu   sync.Mutex
-	over chan struct{} // closed by Close, or by a deadline in the past, which is how pgx cancels, until it sets another
+	over chan struct{} // closed by Close, or by a deadline in the past, with which pgx cancels; then replaced
 }
 
 func (c *gatedConn) pass() error {

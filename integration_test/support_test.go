@@ -32,30 +32,30 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "6") // unless the command line says otherwise: tests wait more than they work
+	_ = flag.Set("test.parallel", "6") // unless set on the command line: tests spend most of their time waiting
 	stop := services.StopOnSignal()
 	code := m.Run()
 	if err := stop(); err != nil {
 		fmt.Fprintln(os.Stderr, "stop services:", err)
 		code = 1
 	}
-	http.DefaultClient.CloseIdleConnections() // a first run may have downloaded a server
-	// golang-migrate leaves the files behind that it had begun to read when one failed.
+	http.DefaultClient.CloseIdleConnections() // the first run may have downloaded a server
+	// golang-migrate leaks files that it had begun to read when a migration failed.
 	unread := goleak.IgnoreAnyFunction("github.com/golang-migrate/migrate/v4.(*Migration).Buffer")
-	// sarama's breaker sleeps for ten seconds after an outage, whether or not its client was closed.
+	// sarama's breaker sleeps for ten seconds after an outage, whether or not its client is closed.
 	asleep := goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer")
-	if err := goleak.Find(unread, asleep); err != nil { // said beside a failed test too: else it waits for the next run
+	if err := goleak.Find(unread, asleep); err != nil { // report it also next to a failed test
 		fmt.Fprintln(os.Stderr, err)
 		code = max(code, 1)
 	}
 	os.Exit(code)
 }
 
-// patience is how long tests wait for something that must happen: long enough for a busy machine, because
-// a test that passes never waits for all of it.
-const patience = 50 * time.Second // less than the minute of a lease or poll that nobody is to wait for
+// patience is how long tests wait for something that must happen: long enough for a busy machine, because a passing
+// test never waits for all of it.
+const patience = 50 * time.Second // less than the minute of a lease or poll for which tests must not wait
 
-// shared starts a server when a test first asks for it, and on behalf of none, see noLeaks.
+// shared starts a server when a test first needs it, independent of that test; see noLeaks.
 func shared[S any](start func(context.Context) (S, error)) func() (S, error) {
 	return sync.OnceValues(func() (server S, err error) {
 		started := make(chan struct{})
@@ -70,14 +70,14 @@ func shared[S any](start func(context.Context) (S, error)) func() (S, error) {
 }
 
 var startPostgres = shared(func(ctx context.Context) (*services.Postgres, error) {
-	// in memory where the tests write little
+	// in memory if the tests write little
 	return services.StartPostgres(ctx, services.Options{InMemory: testing.Short(), PostgresSettings: []string{
 		"max_prepared_transactions=50", "wal_level=logical", "max_connections=600",
-		"fsync=off", "full_page_writes=off", // making and dropping hundreds of databases would take minutes
+		"fsync=off", "full_page_writes=off", // otherwise creating and dropping hundreds of databases would take minutes
 	}})
 })
 
-// makeTemplate makes the database of which newMigratedDatabase makes copies.
+// makeTemplate creates the database that newMigratedDatabase copies.
 var makeTemplate = shared(func(ctx context.Context) (url string, err error) {
 	server, err := startPostgres()
 	if err != nil {
@@ -98,8 +98,8 @@ var makeTemplate = shared(func(ctx context.Context) (url string, err error) {
 	return url, makeTables(ctx, db)
 })
 
-// postgresServer returns the server that all tests of the run share. Do not stop it: a test that must
-// starts one of its own.
+// postgresServer returns the server that all tests of the run share. Do not stop it; tests that stop a server start
+// their own.
 func postgresServer(t testing.TB) *services.Postgres {
 	t.Helper()
 	server, err := startPostgres()
@@ -125,7 +125,7 @@ func ownMigratedServer(t testing.TB, settings ...string) (*services.Postgres, ha
 	return server, h
 }
 
-// newDatabase makes an empty database that goes away with the test.
+// newDatabase creates an empty database, dropped after the test.
 func newDatabase(t testing.TB) (url string) {
 	t.Helper()
 	return newDatabaseOf(t, postgresServer(t))
@@ -139,7 +139,7 @@ func newDatabaseOf(t testing.TB, server *services.Postgres) (url string) {
 	return url
 }
 
-// newMigratedDatabase is newDatabase with the tables of the default names in it.
+// newMigratedDatabase is newDatabase with the tables, under their default names.
 func newMigratedDatabase(t testing.TB) (url string) {
 	t.Helper()
 	template, err := makeTemplate()
@@ -161,28 +161,28 @@ func dropAfterwards(t testing.TB, server *services.Postgres, url string) {
 	})
 }
 
-// handle is one way to reach a database.
+// handle is one way to connect to a database.
 type handle struct {
 	name string
 	url  string
 	db   *outbox.DB
-	pool *pgxpool.Pool // nil unless the handle is made of one
-	sql  *sql.DB       // nil unless the handle is made of one
+	pool *pgxpool.Pool // nil unless the handle is based on one
+	sql  *sql.DB       // nil unless the handle is based on one
 }
 
-// with is another handle on the same pool, for tables of other names.
+// with returns another handle on the same pool, for tables with other names.
 func (h handle) with(t testing.TB, tables sqltext.Tables) handle {
 	t.Helper()
 	return h.configured(t, outbox.DBConfig{Tables: outbox.Tables(tables)})
 }
 
-// seenBy is another handle on the same pool, with observers.
+// seenBy returns another handle on the same pool, with observers.
 func (h handle) seenBy(t testing.TB, observers ...observe.Observer) handle {
 	t.Helper()
 	return h.configured(t, outbox.DBConfig{Observers: observers})
 }
 
-// configured is another handle on the same pool.
+// configured returns another handle on the same pool.
 func (h handle) configured(t testing.TB, cfg outbox.DBConfig) handle {
 	t.Helper()
 	return h.logging(t, cfg, nil)
@@ -206,10 +206,10 @@ func (h handle) logging(t testing.TB, cfg outbox.DBConfig, logger watermill.Logg
 const dropTables = `drop table outbox, outbox_lanes, outbox_forwarders, outbox_life, outbox_topics, ` +
 	`outbox_migrations, outbox_audit, outbox_idempotency, inbox, inbox_queue`
 
-// partitioned says whether the outbox of the tests is in partitions.
+// partitioned reports whether the tests' outbox is in partitions.
 var partitioned = os.Getenv("OUTBOX_PARTITIONED") == "1"
 
-// needsPlainOutbox is called by tests of what an outbox in partitions has not, and of how one becomes one.
+// needsPlainOutbox is called by tests that do not apply to a partitioned outbox, and by those that partition one.
 func needsPlainOutbox(t testing.TB) {
 	t.Helper()
 	if partitioned {
@@ -217,8 +217,8 @@ func needsPlainOutbox(t testing.TB) {
 	}
 }
 
-// makeTables makes the tables of a handle. With OUTBOX_PARTITIONED=1 in the environment the outbox is in partitions,
-// the first of them so small that few messages suffice to fill them.
+// makeTables creates the tables of a handle. With OUTBOX_PARTITIONED=1 in the environment the outbox is in partitions,
+// the first so small that a few messages fill them.
 func makeTables(ctx context.Context, db *outbox.DB) error {
 	if !partitioned {
 		_, err := schema.Migrate(ctx, db, schema.MigrateConfig{})
@@ -266,7 +266,7 @@ func (h handle) execTx(ctx context.Context, query string, args ...any) error {
 	return err
 }
 
-// execFirst runs a statement of ours in the transaction of ctx. With pgx it takes BEGIN along if it is the first.
+// execFirst runs one of our statements in the transaction of ctx. With pgx, BEGIN is sent with it if it is the first.
 func (h handle) execFirst(ctx context.Context, query string, args ...any) error {
 	q, err := (*core.DB)(h.db).Tx(ctx)
 	if err != nil {
@@ -276,7 +276,7 @@ func (h handle) execFirst(ctx context.Context, query string, args ...any) error 
 	return err
 }
 
-// count returns the number that a query outside any transaction yields.
+// count returns the number returned by a query outside any transaction.
 func (h handle) count(t testing.TB, query string, args ...any) int {
 	t.Helper()
 	return value[int](t, h, query, args...)
@@ -324,8 +324,7 @@ func pgxHandle(t testing.TB, name, url string, configure func(*pgxpool.Config)) 
 	return handle{name: name, url: url, pool: pool}.configured(t, outbox.DBConfig{})
 }
 
-// newSQLHandle opens a handle of database/sql, closed with the test; driver is "pgx" or "postgres", which
-// is lib/pq.
+// newSQLHandle opens a handle of database/sql, closed with the test; driver is "pgx" or "postgres", which is lib/pq.
 func newSQLHandle(t testing.TB, driver, url string) handle {
 	t.Helper()
 	db, err := sql.Open(driver, url)
@@ -336,13 +335,13 @@ func newSQLHandle(t testing.TB, driver, url string) handle {
 	return handle{name: name, url: url, sql: db}.configured(t, outbox.DBConfig{})
 }
 
-// openHandles opens all ways to reach one database.
+// openHandles opens each kind of handle on one database.
 func openHandles(t testing.TB, url string) []handle {
 	t.Helper()
 	return []handle{newPgxHandle(t, url), newSQLHandle(t, "pgx", url), newSQLHandle(t, "postgres", url)}
 }
 
-// overEach runs a test over all ways to reach one database, one after the other.
+// overEach runs a test with each kind of handle on one database, one after another.
 func overEach(t *testing.T, url string, test func(t *testing.T, h handle)) {
 	t.Helper()
 	for _, h := range openHandles(t, url) {
@@ -355,8 +354,8 @@ func overEach(t *testing.T, url string, test func(t *testing.T, h handle)) {
 	}
 }
 
-// onPgx runs a test beside others, over a pgx pool on a migrated database of its own, and looks for goroutines that it
-// leaves behind.
+// onPgx runs a test in parallel with others, with a pgx pool on its own migrated database, and checks for goroutine
+// leaks.
 func onPgx(t *testing.T) handle {
 	t.Helper()
 	t.Parallel()
@@ -364,8 +363,8 @@ func onPgx(t *testing.T) handle {
 	return newPgxHandle(t, newMigratedDatabase(t))
 }
 
-// forEachHandle runs a test over a pgx pool, over database/sql with pgx, over database/sql with lib/pq, and
-// over a pgx pool through PgBouncer in transaction mode, each on a migrated database of its own.
+// forEachHandle runs a test with a pgx pool, database/sql with pgx, database/sql with lib/pq, and a pgx pool through
+// PgBouncer in transaction mode, each on its own migrated database.
 func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
 	t.Helper()
 	for _, open := range []struct {
@@ -394,7 +393,7 @@ func eventually(t testing.TB, condition func() bool, format string, args ...any)
 	}
 }
 
-// eventuallyTrue is for a test that has more to say about what did not happen.
+// eventuallyTrue is for tests that report the failure themselves.
 func eventuallyTrue(condition func() bool) bool {
 	deadline := time.Now().Add(patience)
 	for wait := time.Millisecond; ; wait = min(2*wait, 50*time.Millisecond) {
@@ -405,13 +404,13 @@ func eventuallyTrue(condition func() bool) bool {
 		if time.Now().After(deadline) {
 			return false
 		}
-		// Tests run at once: those that look all the time take the machine from those that work.
+		// Tests run in parallel: frequent checks would take the CPU from those that work.
 		time.Sleep(max(wait, min(4*time.Since(begun), time.Second)))
 	}
 }
 
-// within returns what comes from a channel, the zero value once it is closed, and fails the test if nothing does within
-// patience.
+// within returns the next value of a channel, or the zero value once it is closed, and fails the test if there is none
+// within patience.
 func within[T any](t testing.TB, what string, from <-chan T) (v T) {
 	t.Helper()
 	select {
@@ -422,27 +421,26 @@ func within[T any](t testing.TB, what string, from <-chan T) (v T) {
 	return v
 }
 
-// noLeaks fails the test if it leaves goroutines behind. Call it first, so that it looks after every other clean-up. It
-// knows the test's own by a label, which goroutines inherit from those that start them; TestMain looks for all others.
+// noLeaks fails the test if it leaks goroutines. Call it first, so that it checks after every other clean-up. It
+// recognizes the test's goroutines by a label that they inherit; TestMain checks for all others.
 func noLeaks(t testing.TB) {
 	t.Helper()
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("test", t.Name())))
 	t.Cleanup(func() {
-		pprof.SetGoroutineLabels(context.Background()) // this goroutine is none of them
+		pprof.SetGoroutineLabels(context.Background()) // this goroutine is not one of them
 		var left []string
 		wait := time.Millisecond
 		for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(wait) {
 			if left = goroutinesOf(t); len(left) == 0 {
 				return
 			}
-			wait = min(2*wait, time.Second) // each look is at all goroutines of all tests
+			wait = min(2*wait, time.Second) // each check reads all goroutines of all tests
 		}
 		t.Errorf("goroutines that the test left behind:\n%s", strings.Join(left, "\n\n"))
 	})
 }
 
-// goroutinesOf returns the stacks of the goroutines of a test that called noLeaks; those that stand at the same place
-// are one.
+// goroutinesOf returns the stacks of the goroutines of a test that called noLeaks, merging equal ones.
 func goroutinesOf(t testing.TB) []string {
 	t.Helper()
 	var all strings.Builder
@@ -466,7 +464,7 @@ func TestNoLeaksSeesGoroutines(t *testing.T) {
 	close(end)
 }
 
-// joinNative returns a context that carries a transaction which the test began.
+// joinNative returns a context with a transaction that the test began.
 func joinNative(ctx context.Context, h handle, native any) (context.Context, error) {
 	if tx, ok := native.(*sql.Tx); ok {
 		return outbox.WithSQLTx(ctx, h.db, tx)

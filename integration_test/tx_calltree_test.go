@@ -34,7 +34,7 @@ func begunOutside(t *testing.T, h handle) map[string]func(fn func(ctx context.Co
 	}
 }
 
-// beginNative begins a transaction as a user does who knows nothing of this module.
+// beginNative begins a transaction like code that does not use this module.
 func beginNative(t testing.TB, h handle) (native any, commit, rollback func() error) {
 	t.Helper()
 	if h.sql != nil {
@@ -47,7 +47,7 @@ func beginNative(t testing.TB, h handle) (native any, commit, rollback func() er
 	return tx, func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
 }
 
-// TestHandlersDoNotJoinWhoPublished has the context of an open transaction travel to a handler with a message.
+// TestHandlersDoNotJoinWhoPublished: the context of an open transaction travels to a handler with a message.
 func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -100,7 +100,7 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 	})
 }
 
-// TestHandlersDoNotJoinTheirEarlierSelves has a handler publish to its own topic, with its context, while its
+// TestHandlersDoNotJoinTheirEarlierSelves: a handler publishes to its own topic, with its context, while its
 // transaction is open.
 func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 	t.Parallel()
@@ -157,7 +157,7 @@ func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 	})
 }
 
-// TestTxLeavesATransactionInTheContextAlone is about calls without a Router.
+// TestTxLeavesATransactionInTheContextAlone, in calls without a Router.
 func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -176,7 +176,7 @@ func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 	})
 }
 
-// TestTxJoinsAcrossARouterIfItIsToldTo has the Subscriber begin the transaction, and wait for the ack.
+// TestTxJoinsAcrossARouterIfItIsToldTo: the Subscriber begins the transaction and waits for the ack.
 func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -198,8 +198,9 @@ func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 	})
 }
 
-// TestALoopDoesNotJoinWhoPublished: it handles, without a Router, what came with the context of an open transaction.
-// Its InTx would be a savepoint of that one, return nil, and its work be gone with the rollback.
+// TestALoopDoesNotJoinWhoPublished: without a Router, a loop handles messages that carry the context of an open
+// transaction. If its InTx were a savepoint of that one, it would return nil and its work would be lost with the
+// rollback.
 func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -246,8 +247,8 @@ func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 	})
 }
 
-// TestIngestDoesNotJoinWhoPublished in a loop of the user's: what it has answered to be stored would be gone with that
-// one's rollback.
+// TestIngestDoesNotJoinWhoPublished in a loop of the user's: messages that it acked as stored would be lost with that
+// transaction's rollback.
 func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -291,7 +292,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{JoinContext: true})
 
-		// Behind a savepoint: the failure of the inner one leaves the outer one usable.
+		// With a savepoint: the failure of the inner transaction leaves the outer one usable.
 		failed, done, outer := newMessage(""), newMessage(""), newMessage("")
 		err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 			outer.SetContext(ctx)
@@ -306,7 +307,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 0, 1}, []int{effects(t, h, outer), effects(t, h, failed), effects(t, h, done)})
 
-		// A serialization failure dooms the outer one as well: repeating the inner one cannot help.
+		// A serialization failure dooms the outer transaction as well: repeating the inner one cannot help.
 		calls := 0
 		err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 			msg := newMessage("")
@@ -320,7 +321,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 		require.Equal(t, "40001", text.SQLState(err))
 		assert.Equal(t, 1, calls)
 
-		// What the outer one rolls back, the inner one cannot keep.
+		// A rollback of the outer transaction also undoes the inner one.
 		done = newMessage("")
 		err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 			done.SetContext(ctx)
@@ -358,7 +359,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 	})
 }
 
-// A Tx of the handler's own inside of the stack is a savepoint, and the stack still knows its message.
+// A handler's own Tx inside the stack is a savepoint, and the stack still recognizes its message.
 func TestTxInsideOfTheStack(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -395,7 +396,7 @@ func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
 		}, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
 		require.NoError(t, err)
 
-		msg := newMessage("") // as a Pub/Sub within the process delivers it, context included
+		msg := newMessage("") // as delivered by an in-process Pub/Sub, context included
 		msg.SetContext(ended)
 		_, err = handler(msg)
 		require.NoError(t, err)
@@ -403,8 +404,8 @@ func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
 	})
 }
 
-// An in-process Pub/Sub that passes contexts on brings the open transaction of the handler that published to another
-// one, which works in a goroutine of its own and must not join it.
+// An in-process Pub/Sub that passes on contexts carries the open transaction of the publishing handler to another one,
+// which runs in its own goroutine and must not join it.
 func TestTxIsNotSharedBetweenHandlers(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -437,7 +438,7 @@ func TestTxIsNotSharedBetweenHandlers(t *testing.T) {
 							if err := pubsub.Publish("events", event); err != nil {
 								return nil, err
 							}
-							return nil, errors.Join(<-done, errHandler) // the second one is done while this one is still open
+							return nil, errors.Join(<-done, errHandler) // the second one ends first
 						}, around...)(msg)
 						return err
 					})

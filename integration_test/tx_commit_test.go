@@ -27,7 +27,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// withAndWithoutCapture runs a test with messages that are written together with COMMIT and without.
+// withAndWithoutCapture runs a test with and without messages that are written together with COMMIT.
 func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, capture func(ctx context.Context) error)) {
 	t.Helper()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -45,8 +45,8 @@ func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, captu
 	})
 }
 
-// TestEndingTheTransactionBySQLIsFound covers what no handle can refuse. Whatever the handler begins instead is not the
-// transaction that the messages, or the inbox row of middleware.Inbox, belong to.
+// TestEndingTheTransactionBySQLIsFound covers statements that no handle can refuse. Any transaction that the handler
+// begins instead is not the one that the messages, or the inbox row of middleware.Inbox, belong to.
 func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
@@ -57,7 +57,7 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 			"rollback; begin isolation level serializable", "savepoint x; rollback; begin; savepoint x",
 		} {
 			for _, begins := range []bool{true, false} {
-				// with a statement of ours, as in middleware.Stack, or with the handler's
+				// BEGIN is sent with one of our statements, as in middleware.Stack, or with the handler's
 				n := 2*i + map[bool]int{true: 1}[begins]
 				hook := false
 				err := inTx(t, h, func(ctx context.Context) error {
@@ -68,7 +68,7 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 					}
 					require.NoError(t, outbox.AfterCommit(ctx, func(context.Context) { hook = true }))
 					err := h.execTx(ctx, end)
-					_ = note(ctx, h, 100+n) // in the new transaction, if there is one
+					_ = note(ctx, h, 100+n) // in the new transaction, if any
 					return errors.Join(err, capture(ctx))
 				})
 				require.ErrorIs(t, err, outbox.ErrTxEnded, end)
@@ -76,7 +76,7 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 				assert.False(t, hook)
 				switch end {
 				case "commit", "COMMIT; ", "end":
-					h.exec(t, "delete from notes where n = $1", 100+n) // was committed by itself
+					h.exec(t, "delete from notes where n = $1", 100+n) // was committed on its own
 					fallthrough
 				case "commit; begin", "commit and chain":
 					kept = append(kept, n)
@@ -92,7 +92,7 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 	})
 }
 
-// TestOnBeginChoosesTheIsolationLevel needs that nothing of ours has taken a snapshot.
+// TestOnBeginChoosesTheIsolationLevel requires that none of our statements has taken a snapshot before.
 func TestOnBeginChoosesTheIsolationLevel(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -143,8 +143,8 @@ func TestSwallowedErrorsRollBack(t *testing.T) {
 	})
 }
 
-// TestSwallowedFirstErrorRollsBack has the statement fail that BEGIN would have travelled with: what
-// comes after it must not commit by itself.
+// TestSwallowedFirstErrorRollsBack: the statement that BEGIN would have been sent with fails; later ones must not
+// commit on their own.
 func TestSwallowedFirstErrorRollsBack(t *testing.T) {
 	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
@@ -210,7 +210,7 @@ func TestContextOverBeforeCommit(t *testing.T) {
 	})
 }
 
-// TestBackendGoneBeforeCommit has the server end the session while the handler works.
+// TestBackendGoneBeforeCommit: the server ends the session while the handler works.
 func TestBackendGoneBeforeCommit(t *testing.T) {
 	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
@@ -233,8 +233,8 @@ func TestBackendGoneBeforeCommit(t *testing.T) {
 	})
 }
 
-// TestCommitUnknown cuts the connection exactly while COMMIT is under way: after the server carried it
-// out, and before it got it. Nobody can tell the two apart. With pgx also when captured messages travel with it.
+// TestCommitUnknown cuts the connection exactly while COMMIT is in flight: after the server carried it out, and before
+// it got it. The client cannot tell the two apart. With pgx also when captured messages are sent with it.
 func TestCommitUnknown(t *testing.T) {
 	t.Parallel()
 	for i, name := range []string{"pgx", "sql-pgx", "sql-pq", "pgx, with messages captured"} {
@@ -268,7 +268,7 @@ func TestCommitUnknown(t *testing.T) {
 						return nil
 					})
 				}
-				require.NoError(t, work(1, func() {})) // pgx has prepared COMMIT from now on
+				require.NoError(t, work(1, func() {})) // from now on pgx has prepared COMMIT
 				err := work(2, func() {
 					switch {
 					case arrives:
@@ -283,7 +283,7 @@ func TestCommitUnknown(t *testing.T) {
 				assert.False(t, hook)
 				assert.EqualValues(t, 1, proxy.cuts.Load())
 
-				// A connection that was cut in front of COMMIT takes the server a moment to notice.
+				// The server takes a moment to notice a connection that was cut before COMMIT.
 				eventually(t, func() bool {
 					return direct.count(t, "select count(*) from pg_stat_activity where application_name = 'cut'") == 0
 				}, "the session ends")
@@ -298,12 +298,12 @@ func TestCommitUnknown(t *testing.T) {
 	}
 }
 
-// poolerConn is a connection to a pooler whose server commits and then breaks: once armed it keeps all answers up to
-// that to COMMIT, and ends with an error of its own, which arrives in place of the answer to the first statement.
+// poolerConn is a connection to a pooler whose server commits and then breaks: once armed it holds back all replies up
+// to the one to COMMIT, and ends with its own error, which arrives in place of the first statement's reply.
 type poolerConn struct {
 	net.Conn
 	armed *atomic.Bool
-	error []byte // what is left of it
+	error []byte // its remaining bytes
 }
 
 func (c *poolerConn) Read(p []byte) (int, error) {
@@ -356,7 +356,7 @@ func TestCommitUnknownBehindAPooler(t *testing.T) {
 					return nil
 				})
 			}
-			require.NoError(t, work(1, func() {})) // pgx has prepared its statements from now on
+			require.NoError(t, work(1, func() {})) // from now on pgx has prepared its statements
 			require.ErrorIs(t, work(2, func() { armed.Store(true) }), outbox.ErrCommitUnknown)
 			assert.Equal(t, []int{1, 2}, notes(t, direct), "it was committed")
 			require.NoError(t, work(3, func() {}), "the pool is well")
@@ -403,7 +403,7 @@ func TestHintsFollowCommit(t *testing.T) {
 }
 
 // TestAnErrorThatPanicsEndsItsTransaction: a handler may return an error that is a nil pointer and panics in errors.Is.
-// It counts as a failure like any other, and the connection goes back to the pool.
+// It counts as a failure like any other, and the connection returns to the pool.
 func TestAnErrorThatPanicsEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	h := pgxHandle(t, "one connection", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
@@ -436,7 +436,7 @@ func TestAnErrorThatPanicsEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// TestAnErrorThatPanicsEndsNoProcess: it is a failure of its message like others.
+// TestAnErrorThatPanicsEndsNoProcess: its message fails like any other.
 func TestAnErrorThatPanicsEndsNoProcess(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickStore()

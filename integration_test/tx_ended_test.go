@@ -39,7 +39,7 @@ func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 		}
 		assert.Equal(t, []observe.Outcome{observe.RolledBack, observe.RolledBack}, obs.outcomes())
 
-		// An inner transaction that was rolled back on request is an error like any other to the outer one.
+		// To the outer transaction, a rollback of the inner one on request is an error like any other.
 		msg := newMessage("")
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			return nil, outbox.InTx(msg.Context(), h.db, outbox.SetRollbackOnly)
@@ -99,8 +99,9 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 	})
 }
 
-// TestHandlerThatCommitsByItself has committed the inbox's note as well, but what it returned is lost. Its message must
-// not count as handled, whether it then returns, fails, panics or ends its goroutine, and whatever it has begun since.
+// TestHandlerThatCommitsByItself has also committed the inbox row, but its returned messages are lost. Its message must
+// not count as handled, whether the handler then returns, fails, panics or ends its goroutine, and whatever it has
+// begun since.
 func TestHandlerThatCommitsByItself(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -147,7 +148,7 @@ func TestHandlerThatCommitsByItself(t *testing.T) {
 			}
 		}
 
-		// A copy that was processed meanwhile keeps its note.
+		// A copy that was processed meanwhile keeps its row.
 		msg := newMessage("")
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			require.NoError(t, h.execTx(msg.Context(), "rollback"))
@@ -159,7 +160,7 @@ func TestHandlerThatCommitsByItself(t *testing.T) {
 	})
 }
 
-// apart runs fn in a goroutine of its own and returns when it has ended, however that was.
+// apart runs fn in its own goroutine and returns when that has ended, in any way.
 func apart(fn func()) {
 	done := make(chan struct{})
 	go func() {

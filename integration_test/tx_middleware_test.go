@@ -133,7 +133,7 @@ func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
 		require.NoError(t, ctx.Err())
 		assert.Equal(t, "v", ctx.Value(key{}))
 
-		// A publisher behind the Router must not find the ended transaction in it.
+		// A publisher behind the Router must not find the ended transaction in the context.
 		broker := &published{}
 		pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, broker)
 		require.NoError(t, pub.Publish("topic", produced...))
@@ -163,7 +163,7 @@ func TestTxTime(t *testing.T) {
 		}
 		for name, handler := range map[string]message.HandlerFunc{"statement": sleepy, "deaf handler": deaf} {
 			reached = false
-			for limit := 250 * time.Millisecond; !reached; limit *= 2 { // a busy machine may need more to get that far
+			for limit := 250 * time.Millisecond; !reached; limit *= 2 { // a busy machine may need longer to get there
 				msg := newMessage("")
 				_, err := chain(handler, newTx(t, h, middleware.TxConfig{Timeout: limit}))(msg)
 				require.Error(t, err, name)
@@ -260,7 +260,7 @@ func TestTxRetries(t *testing.T) {
 		h.exec(t, "create table accounts (id text primary key, n int not null)")
 		h.exec(t, "insert into accounts values ('a', 0), ('b', 0)")
 
-		// Each adds one to what it read of the other's account: write skew, which only one may commit.
+		// Each adds one to the balance that it read from the other's account: write skew, which only one may commit.
 		skew := func(b *together, mine, other string) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
 				q, _ := (*core.DB)(h.db).Tx(msg.Context())
@@ -365,7 +365,7 @@ func TestTxUnknownCommitIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		// The server goes away while it works on COMMIT.
+		// The server goes down during COMMIT.
 		h.exec(t, `create function die() returns trigger language plpgsql as
 			$$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$`)
 		h.exec(t, `create constraint trigger die after insert on effects deferrable initially deferred

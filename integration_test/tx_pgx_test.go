@@ -76,7 +76,7 @@ func TestManagedTxNests(t *testing.T) {
 			refusesAll(t, ctx, ended)
 		}
 
-		// Two functions that do not know of each other both begin on the transaction in the context.
+		// Two functions that are unaware of each other both begin on the transaction in the context.
 		outer, err := tx.Begin(ctx)
 		require.NoError(t, err)
 		insert(ctx, outer, 4)
@@ -163,7 +163,7 @@ func TestPgxWithoutADescriptionCache(t *testing.T) {
 	assert.Equal(t, []byte{0, 255}, value[[]byte](t, h, "select y from kinds"))
 }
 
-// refusesAll uses everything a pgx.Tx has.
+// refusesAll calls every method of a pgx.Tx.
 func refusesAll(t *testing.T, ctx context.Context, tx pgx.Tx) {
 	t.Helper()
 	_, err := tx.Exec(ctx, "insert into notes values (99)")
@@ -186,8 +186,8 @@ func refusesAll(t *testing.T, ctx context.Context, tx pgx.Tx) {
 	require.ErrorIs(t, err, pgx.ErrTxClosed)
 }
 
-// TestManagedTxIsOverAfterItsEnd keeps the transaction and what came from it: the connection may serve
-// somebody else by then.
+// TestManagedTxIsOverAfterItsEnd keeps the transaction and objects obtained from it: by then the connection may serve
+// somebody else.
 func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	h := newPgxNotes(t)
@@ -284,7 +284,7 @@ func TestTransactionsThroughPgBouncer(t *testing.T) {
 	})
 }
 
-// TestDedicatedReconnects breaks the connection that the forwarder renews its lease on.
+// TestDedicatedReconnects breaks the connection on which the forwarder renews its lease.
 func TestDedicatedReconnects(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

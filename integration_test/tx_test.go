@@ -19,7 +19,7 @@ import (
 
 var errUndo = errors.New("undo")
 
-// newNotes makes a table in which tests see what was committed.
+// newNotes creates a table that shows which writes were committed.
 func newNotes(t testing.TB, h handle) {
 	t.Helper()
 	h.exec(t, "create table notes (n int unique deferrable initially deferred)")
@@ -61,12 +61,12 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 		}
 		err := inTx(t, h, func(ctx context.Context) error {
 			work(ctx, 1)
-			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // undone with what was inside
+			require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // all rolled back
 				work(ctx, 2)
 				require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { work(ctx, 3); return nil }))
 				return errUndo
 			}), errUndo)
-			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // kept without what was inside
+			require.NoError(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error { // kept, without the inner one
 				work(ctx, 4)
 				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(ctx context.Context) error {
 					work(ctx, 5)
@@ -101,7 +101,7 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 			"published 1", "published 4", "published 6", "published 11",
 			"captured 1", "captured 4", "captured 6", "captured 11",
 		}
-		if h.sql != nil { // there nothing waits for COMMIT
+		if h.sql != nil { // with database/sql nothing waits for COMMIT
 			want = []string{
 				"published 1", "captured 1", "published 4", "captured 4", "published 6", "captured 6", "published 11",
 				"captured 11",
@@ -112,8 +112,8 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 	})
 }
 
-// TestSavepointsOfAJoinedNativeTransaction has a nested function join its own native transaction with WithTx,
-// as a library that is handed one would, and fail in there first and then as a whole.
+// TestSavepointsOfAJoinedNativeTransaction: a nested function joins its own native transaction with WithTx, like a
+// library that is given one, and fails first inside it and then as a whole.
 func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -318,8 +318,8 @@ func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 	})
 }
 
-// TestNestedInTxRunOneAtATime has two of them overlap. With savepoints that are not within each other, one would undo
-// the work of the other.
+// TestNestedInTxRunOneAtATime makes two of them overlap. With savepoints that are not nested, one would undo the work
+// of the other.
 func TestNestedInTxRunOneAtATime(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -328,7 +328,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 			aIsOpen, bIsDone, a := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 			go func() {
 				a <- core.InTx(ctx, (*core.DB)(h.db), core.TxOptions{}, func(ctx context.Context) error {
-					// as TxConfig.JoinContext has it
+					// as with TxConfig.JoinContext
 					if err := note(ctx, h, 1); err != nil {
 						return err
 					}
@@ -372,7 +372,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 	})
 }
 
-// TestWhatIsCapturedIsUndoneWithASavepoint of InTx, or of the user's code, and else kept in order.
+// TestWhatIsCapturedIsUndoneWithASavepoint of InTx, or of the user's code, and otherwise kept in order.
 func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -425,7 +425,7 @@ func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 	})
 }
 
-// TestCapturingTakesNoSecondTransactionID looks at who wrote the row: a savepoint would have an id of its own.
+// TestCapturingTakesNoSecondTransactionID checks which transaction wrote the row: a savepoint would have its own id.
 func TestCapturingTakesNoSecondTransactionID(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -58,7 +58,7 @@ var migrationTools = map[schema.Format]func(t *testing.T, url string, files fste
 	},
 }
 
-// filesOf returns what Files does as a folder, and the names in it.
+// filesOf returns the result of Files as a folder, and the names in it.
 func filesOf(t *testing.T, cfg schema.FilesConfig) (folder fstest.MapFS, names []string) {
 	t.Helper()
 	list, err := schema.Files(cfg)
@@ -89,7 +89,7 @@ func TestFilesForOtherMigrationTools(t *testing.T) {
 	}
 }
 
-// TestFilesAmongTheUsersOwn puts them after files that the folder has already, whose numbers would be taken twice.
+// TestFilesAmongTheUsersOwn adds the files to a folder with the user's own, whose numbers would clash.
 func TestFilesAmongTheUsersOwn(t *testing.T) {
 	t.Parallel()
 	for format, suffix := range map[schema.Format]string{schema.Goose: ".sql", schema.GolangMigrate: ".up.sql"} {
@@ -107,7 +107,7 @@ func TestFilesAmongTheUsersOwn(t *testing.T) {
 	}
 }
 
-// TestFilesForAtlas: what migrate hash and migrate apply of its command line do.
+// TestFilesForAtlas does what the commands migrate hash and migrate apply do.
 func TestFilesForAtlas(t *testing.T) {
 	t.Parallel()
 	url, folder := newDatabase(t), t.TempDir()
@@ -130,7 +130,7 @@ func TestFilesForAtlas(t *testing.T) {
 	require.NoError(t, schema.Check(t.Context(), openOutbox(t, open(t, url), outbox.Tables{})))
 }
 
-// TestFilesAreFiles writes what Files returns, as a user would.
+// TestFilesAreFiles writes the result of Files to disk, as a user would.
 func TestFilesAreFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

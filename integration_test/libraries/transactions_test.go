@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// libraryOrder is a row as GORM and bun have it.
+// libraryOrder is a row as declared for GORM and bun.
 type libraryOrder struct {
 	bun.BaseModel `bun:"table:library_orders" gorm:"-"`
 
@@ -42,8 +42,8 @@ func (q *queries) CreateOrder(ctx context.Context, id string) error {
 	return err
 }
 
-// TestLibrariesWriteInTheTransaction: as docs/start/writing.md says, what sqlc, bun and GORM write with the transaction
-// of the context is committed with the message and rolled back with it.
+// TestLibrariesWriteInTheTransaction: with the transaction of the context, as in docs/start/writing.md, rows written by
+// sqlc, bun and GORM are committed or rolled back with the message.
 func TestLibrariesWriteInTheTransaction(t *testing.T) {
 	t.Parallel()
 	db := open(t, newDatabase(t))

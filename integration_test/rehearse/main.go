@@ -84,7 +84,7 @@ func write(ctx context.Context, db *outbox.DB, first, n int) error {
 	return nil
 }
 
-// toTable is a broker: it notes what arrives.
+// toTable is a broker that records arrivals in a table.
 type toTable struct{ pool *pgxpool.Pool }
 
 func (p toTable) Publish(_ string, messages ...*message.Message) error {

@@ -1,5 +1,5 @@
-// Package blocks is where the programs in the documents are compiled, each as the body of a function. Here is what they
-// take for granted.
+// Package blocks compiles the programs in the documents, each as the body of a function. These are the declarations
+// that they assume.
 package blocks
 
 import (
