@@ -1,13 +1,13 @@
 // Package integration has the tests of the promises of all modules, on real servers, which the tests start themselves.
 // They are one package because they share these servers and the helpers.
 //
-// A file's name begins with the promise that its tests check. A new file takes one of these prefixes; a new promise gets
-// a line here first.
+// A file's name begins with the promise that its tests check. A new file takes one of these prefixes; add a new
+// promise here first.
 //
 // Transactions:
 //
 //   - tx_: a handler's transaction is committed or rolled back as a whole, however it is begun, repeated or ended
-//   - brokers_: if a publisher returns nil its broker has stored the message; its errors blame the message or the broker
+//   - brokers_: if a publisher returns nil its broker has stored the message; errors blame the message or the broker
 //   - amqp_: RabbitMQ confirms, refuses and returns what the forwarder publishes
 //   - cloudevents_: messages are CloudEvents to the official SDK, and its events are messages
 //   - publisher_: a publisher stores messages byte by byte in the transaction of its context
@@ -23,7 +23,7 @@
 //   - lanes_: each lane has one owner, which keeps it while it lives and releases it when it stops
 //   - blocked_: a message that is refused, a row that is locked or a topic that hangs delays only its own key or topic
 //   - outage_: while a broker cannot be reached, its topic is paused and no attempt is charged
-//   - dead_letters_: a message dies for a reason, once, with a letter, and never without one
+//   - dead_letters_: a message dies for a reason, once, with a dead letter, and never without one
 //   - faults_: processes, connections and servers are killed, stopped and restored, and nothing is lost or invented
 //
 // The queue:
@@ -31,8 +31,8 @@
 //   - queue_: a store keeps acknowledged messages, refuses invalid ones, and delivers to any Router
 //   - claims_: a message has one owner at a time, and only the owner settles it, charged for failures alone
 //   - dispatch_: handlers run within their limits, and no topic, key or slow handler starves another
-//   - inbound_: what kafka.Subscriber reads is handled in order by key, many at once, applied once, and a failing key
-//     blocks nothing else, through crashes, freezes, rebalances and restarts
+//   - inbound_: messages of kafka.Subscriber are handled concurrently, in order by key, and applied once, and a failing
+//     key blocks nothing else, through crashes, freezes, rebalances and restarts
 //   - ingest_: messages of a broker or a webhook are acknowledged after they are stored, and not before
 //   - ibx_: the requirements of the specification, by number; ibx.md is written from them
 //   - fleet_: one process works for many databases, and a slow or unreachable one does not delay the others
