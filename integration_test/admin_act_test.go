@@ -210,7 +210,7 @@ func TestHeads(t *testing.T) {
 	require.ErrorIs(t, err, admin.ErrInvalid)
 	r, err := a.SkipHead(t.Context(), admin.Act{Filter: admin.Filter{Topic: "y", Key: "A"}, Reason: "no"})
 	require.NoError(t, err)
-	assert.Zero(t, r.Touched, "its head is of another topic")
+	assert.Zero(t, r.Touched, "the key's first message has another topic")
 }
 
 // TestActsPassByLocks: acts skip rows that another transaction has locked.
@@ -422,7 +422,7 @@ func TestAdminClean(t *testing.T) {
 	assert.Equal(t, admin.CleanResult{
 		At: dry.At, Outbox: admin.Count{N: 1000}, Inbox: admin.Count{N: 7}, Queue: admin.Count{N: 50},
 	}, r)
-	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'failing'"), "that is younger")
+	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'failing'"), "newer than MinAge")
 	assert.Equal(t, map[string]int{
 		"ready": 1000, "delayed": 1000, "failing": 1000, "dead": 1000, "done": 500, "discarded": 500,
 	}, h.states(t, "true"))
@@ -454,7 +454,7 @@ func TestAdminClean(t *testing.T) {
 		_, err = a.Clean(t.Context(), admin.CleanConfig{
 			OutboxRetention: 7 * 24 * time.Hour, At: time.Now().Add(7 * 24 * time.Hour), DryRun: dryRun,
 		})
-		require.ErrorIs(t, err, admin.ErrInvalid, "what is to be kept would go")
+		require.ErrorIs(t, err, admin.ErrInvalid, "would delete rows within the retention")
 		require.ErrorContains(t, err, "CleanConfig.At")
 	}
 	assert.Equal(t, before, tableStates(t, h))

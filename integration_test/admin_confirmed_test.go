@@ -129,8 +129,8 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 					h.exec(t, s)
 				}
 				discard(t)
-				assert.Equal(t, 2, h.count(t, c.untouched), "nobody was asked about those")
-				assert.Equal(t, 1, h.count(t, c.discarded), "this is one of the three")
+				assert.Equal(t, 2, h.count(t, c.untouched), "these were not confirmed")
+				assert.Equal(t, 1, h.count(t, c.discarded), "one of the three confirmed messages")
 			})
 		}
 	}
@@ -199,7 +199,7 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 	}
 	limited, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Limit: 1, DryRun: true})
 	require.NoError(t, err)
-	assert.Equal(t, admin.Count{N: 1}, limited.Matched, "it would change no more")
+	assert.Equal(t, admin.Count{N: 1}, limited.Matched, "a limit changes at most this many")
 }
 
 // TestReconcileSendsWhatWasConfirmed: the broker loses more messages after the preview; these are not sent.
@@ -251,7 +251,7 @@ func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	cfg.DryRun, cfg.At = false, dry.At
 	eventually(t, func() bool {
 		return value[bool](t, h, "SELECT clock_timestamp() > $1::timestamptz + interval '2 ms'", dry.At)
-	}, "they are old enough")
+	}, "the rows are old enough")
 	r, err := a.Clean(t.Context(), cfg)
 	require.NoError(t, err)
 	assert.Equal(t, admin.CleanResult{
@@ -260,7 +260,7 @@ func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 	cfg.At = time.Time{}
 	r, err = a.Clean(t.Context(), cfg)
 	require.NoError(t, err)
-	assert.Equal(t, [3]int64{1, 2, 1}, [3]int64{r.Outbox.N, r.Inbox.N, r.Queue.N}, "without it they go")
+	assert.Equal(t, [3]int64{1, 2, 1}, [3]int64{r.Outbox.N, r.Inbox.N, r.Queue.N}, "without At they are deleted")
 }
 
 // TestActsUnderAnyDateStyle: a scan resumes where it stopped, even if the session's DateStyle writes times ambiguously.

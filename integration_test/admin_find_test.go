@@ -32,7 +32,7 @@ func foundAll(t testing.TB, a *admin.Admin, what string, limit int) (all []strin
 			all = append(all, m.In.String()+" "+m.ID+" "+string(m.State))
 		}
 		if l.Next == "" {
-			assert.Zero(t, l.Progress, "all was searched")
+			assert.Zero(t, l.Progress, "everything was searched")
 			return all
 		}
 		p.After = l.Next
@@ -75,7 +75,7 @@ func TestFind(t *testing.T) {
 	}
 	key := foundAll(t, a, "key-6", 7)
 	assert.Len(t, key, int(h.count(t, "SELECT count(*) FROM outbox WHERE key = 'key-6'")))
-	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(key))), len(key), "none twice")
+	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(key))), len(key), "no duplicates")
 
 	for _, what := range []string{"", "a\x00b", "a\xff", string(make([]byte, 5000))} {
 		_, err := a.Find(t.Context(), what, admin.Page{})
@@ -174,7 +174,7 @@ func TestTrendIsInTheRows(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, trend.Points, 60)
 	assert.Equal(t, time.Minute, trend.Step)
-	assert.False(t, trend.About, "there are few")
+	assert.False(t, trend.About, "few rows are counted exactly")
 	for _, p := range trend.Points[1:59] {
 		assert.InDelta(t, 1, p.Written, 0.1, p.At)
 	}
@@ -192,7 +192,7 @@ func TestTrendIsInTheRows(t *testing.T) {
 	}
 	_, published = of.Now()
 	assert.InDelta(t, 0.5, published, 0.1)
-	assert.Len(t, of.Topics, 2, "and how all topics do")
+	assert.Len(t, of.Topics, 2, "trends of all topics")
 
 	over, err := a.Trend(t.Context(), admin.TrendConfig{Over: 24 * time.Hour})
 	require.NoError(t, err)
@@ -209,12 +209,12 @@ func TestTrendIsInTheRows(t *testing.T) {
 	page.says(t, "overview", "Written and published", "draining, empty in about", "1.0/s written", "Last day")
 	assert.NotContains(t, page.body, "from a sample")
 	s.get("?range=day").says(t, "overview of a day", "24h ago", "12h ago")
-	page.says(t, "figures for those who cannot hover", "Figures of the chart", "1.0/s")
+	page.says(t, "figures without hovering", "Figures of the chart", "1.0/s")
 	assert.Contains(t, page.body, `href="./?topic=letters#trend"`, "from the topic's row")
 	letters := s.get("?topic=letters&range=day")
-	letters.says(t, "chart of a topic", "Written and published: letters", "draining, empty in about", "0.2", "All topics")
-	assert.Contains(t, letters.body, `href="./?topic=letters#trend"`, "to its last hour")
-	assert.Contains(t, letters.body, `href="./?range=day#trend"`, "to all topics")
+	letters.says(t, "the chart of a topic", "Written and published: letters", "draining, empty in about", "0.2", "All topics")
+	assert.Contains(t, letters.body, `href="./?topic=letters#trend"`, "link to its last hour")
+	assert.Contains(t, letters.body, `href="./?range=day#trend"`, "link to all topics")
 }
 
 // TestTrendOfWhatGrows: one of two topics is written faster than it is published.
@@ -230,8 +230,8 @@ func TestTrendOfWhatGrows(t *testing.T) {
 	s.get("").says(t, "overview", "growing by 2.0/s", "4.0/s written, 2.0/s published")
 	s.get("?topic=orders").says(t, "of orders", "growing by 2.0/s", "3.0/s written, 1.0/s published")
 	letters := s.get("?topic=letters")
-	letters.says(t, "of letters", "1.0/s written, 1.0/s published")
-	assert.Equal(t, 1, strings.Count(textOf(t, letters.body), "growing by"), "only of all topics")
+	letters.says(t, "the trend of letters", "1.0/s written, 1.0/s published")
+	assert.Equal(t, 1, strings.Count(textOf(t, letters.body), "growing by"), "only for all topics together")
 }
 
 // TestCountsGoOnForATime: messages beyond the first limit are counted if there is time and estimated if not.

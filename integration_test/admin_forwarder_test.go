@@ -167,7 +167,7 @@ func TestOperatorPausesATopic(t *testing.T) {
 	assert.Equal(t, "alice: they asked us to", s.Topics[0].PausedBy[0].Reason)
 
 	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "open"}))
-	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 2 }, "both are held")
+	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 2 }, "both keys are blocked")
 	w.publish(t, "open", "", "5")
 	w.publish(t, "third", "", "6")
 	w.arrives(t, "6")
@@ -178,7 +178,7 @@ func TestOperatorPausesATopic(t *testing.T) {
 	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "open", Reason: "better"}))
 	w.arrives(t, "2", "5")
 	assert.Equal(t, []string{"1", "2"}, w.payloads("k"))
-	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 4 }, "it is told")
+	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 4 }, "the observer is notified")
 	assert.Equal(t, []string{"paused closed", "paused open", "resumed closed", "resumed open"}, seen.lines)
 	log, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
@@ -254,7 +254,7 @@ func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 					overtaken++
 				}
 			}
-			assert.Zero(t, overtaken, "keys whose requeued messages were overtaken")
+			assert.Zero(t, overtaken, "keys whose requeued messages were overtaken by later ones")
 		})
 	}
 }
@@ -308,7 +308,7 @@ func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
 			}
 		}
 	}
-	assert.Zero(t, overtook, "messages that overtook others of their keys")
+	assert.Zero(t, overtook, "messages published before earlier ones of their keys")
 }
 
 // TestDrainOfATopicThatAnOperatorPaused: Drain publishes the rest and names the paused topic instead of waiting for the

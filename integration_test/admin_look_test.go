@@ -443,9 +443,9 @@ func TestQueueActs(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, int64(8), r.Touched)
 		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'processing' AND crashes > 0"),
-			"none is suspected of what it did before")
+			"earlier charges make no message a suspect")
 		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'processing' AND expires_at IS NOT NULL"),
-			"none expires again at once")
+			"no message expires again immediately")
 		assert.Equal(t, 8, claim())
 		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)

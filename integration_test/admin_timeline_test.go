@@ -62,7 +62,7 @@ func TestTimeline(t *testing.T) {
 	for i, e := range events[1:4] {
 		assert.Equal(t, []any{"failed", i + 1, "f1"}, []any{e.What, e.Attempt, e.By}, got)
 		assert.NotEmpty(t, e.Error)
-		assert.Equal(t, i < 2, e.Until.After(e.At), "the last one is followed by no other")
+		assert.Equal(t, i < 2, e.Until.After(e.At), "the last page has no next page")
 	}
 	assert.Equal(t, "died", got[4])
 	assert.Equal(t, "letter", events[5].What)
@@ -75,11 +75,11 @@ func TestTimeline(t *testing.T) {
 	require.NoError(t, err)
 	w.arrives(t, "bad")
 	published := func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 }
-	eventually(t, published, "it is published, and its letter")
+	eventually(t, published, "the message and its dead letter are published")
 	done, err := a.Get(t.Context(), admin.Outbox, id)
 	require.NoError(t, err)
 	assert.Equal(t, admin.Done, done.State)
-	assert.Empty(t, done.LastError+done.ErrorGroup, "the timeline has it")
+	assert.Empty(t, done.LastError+done.ErrorGroup, "the timeline shows it")
 	_, err = a.Replay(t.Context(), admin.Act{Filter: admin.Filter{IDs: []string{id}}, Reason: "lost"})
 	require.NoError(t, err)
 	eventually(t, published, "it is published again")
@@ -141,7 +141,7 @@ func TestHistoryIsBounded(t *testing.T) {
 		sqltext.SettlePublished, sqltext.SettlePublishedDelete, sqltext.SettleSpan, sqltext.SettleSpanDelete,
 		sqltext.SettleUnlocked, sqltext.SettleUnlockedDelete, sqltext.InsertMessages,
 	} {
-		assert.NotContains(t, statement, "history", "what succeeds at first pays nothing")
+		assert.NotContains(t, statement, "history", "a first attempt that succeeds writes no history")
 	}
 }
 
@@ -216,7 +216,7 @@ func TestTimelineOfTheInbox(t *testing.T) {
 		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox WHERE message_id = $1 AND history IS NOT NULL", good.UUID))
 	})
 	for _, statement := range []string{sqltext.ClaimInbox, sqltext.InboxHandled, sqltext.UnclaimInbox} {
-		assert.NotContains(t, statement, "history", "what succeeds at first pays nothing")
+		assert.NotContains(t, statement, "history", "a first attempt that succeeds writes no history")
 	}
 }
 
@@ -295,7 +295,7 @@ func TestTimelineOfTheQueue(t *testing.T) {
 		require.Equal(t,
 			[]string{"written", "failed 1 | " + refused[:256], "failed 2 | " + refused, "died"}, got)
 		assert.Equal(t, time.Hour, events[1].Until.Sub(events[1].At))
-		assert.Zero(t, events[2].Until, "the last one is followed by no other")
+		assert.Zero(t, events[2].Until, "the last page has no next page")
 
 		_, err = a.Requeue(t.Context(), admin.Act{
 			Filter: admin.Filter{In: admin.Queue, IDs: []string{"shop:bad"}}, Reason: "mended",
@@ -329,7 +329,7 @@ func TestTimelineOfTheQueue(t *testing.T) {
 		sqltext.EnqueueMessages, sqltext.ClaimReady, sqltext.ClaimTopics, sqltext.ClaimPages, sqltext.RenewLeases,
 		sqltext.AckMessages, sqltext.AckMessage, sqltext.ReleaseMessages, sqltext.MarkProcessed,
 	} {
-		assert.NotContains(t, statement, "history", "what succeeds at first, and what is not charged, pays nothing")
+		assert.NotContains(t, statement, "history", "uncharged attempts and first successes write no history")
 	}
 }
 

@@ -21,7 +21,7 @@ func rabbitMQ(t testing.TB) *services.RabbitMQ {
 	t.Helper()
 	server, err := services.StartRabbitMQ(t.Context(), services.Options{})
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
-		t.Skip("no RabbitMQ on this machine: this test did not run")
+		t.Skip("RabbitMQ is not installed")
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, server.Close()) })

@@ -238,7 +238,7 @@ func TestBatchSkipsDuplicates(t *testing.T) {
 			}
 		}
 		assert.Equal(t, map[observe.Outcome]int{observe.Processed: 20, observe.Duplicate: 60}, count)
-		assert.Equal(t, 80, inCalls, "each call is told with its size, once")
+		assert.Equal(t, 80, inCalls, "each call is observed once, with its size")
 	})
 }
 

@@ -164,9 +164,9 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	h.exec(t, "update outbox set due_at = now() + interval '1 hour' where attempts > 0")
 	w.join(t, h, shortLease(quickConfig()))
 	w.publish(t, "orders", "K", "K-21")
-	w.publish(t, "orders", others[0], "of the same lane")
-	w.arrives(t, "of the same lane")
-	assert.Empty(t, w.payloads("K"), "the next owner does not know that K is held")
+	w.publish(t, "orders", others[0], "others of the same lane")
+	w.arrives(t, "others of the same lane")
+	assert.Empty(t, w.payloads("K"), "the next owner published past the blocked K")
 	h.exec(t, "update outbox set due_at = now() where attempts > 0")
 	w.wait(t, "the next owner tries K-1", func() bool { return w.triedTimes("K-1") >= tried+3 })
 	stop = w.healthy(t, h, "orders", others)
@@ -314,7 +314,7 @@ func staleOwner(t *testing.T, h handle) {
 		s.arrives(t, "K-4")
 		assert.Equal(t, numbered("K-", 1, 4), s.payloads("K"))
 	})
-	t.Run("fails, and takes the lane back", func(t *testing.T) {
+	t.Run("fails and reacquires the lane", func(t *testing.T) {
 		s := begin(t, shortLease(quickConfig()), true)
 		tried(s, 3)
 		s.fails(errRefused)
@@ -349,7 +349,7 @@ func staleOwner(t *testing.T, h handle) {
 		calls := next.calls.Load()
 		eventually(t, func() bool { return next.calls.Load()+stale.calls.Load() >= calls+5 }, "K-1 is tried again")
 		assert.Empty(t, slices.DeleteFunc(w.payloads("K"), func(p string) bool { return p == "K-1" }),
-			"K-2 passed a held K-1")
+			"K-2 was published before K-1")
 	})
 }
 

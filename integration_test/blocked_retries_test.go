@@ -117,7 +117,7 @@ func TestRowsWrittenByHand(t *testing.T) {
 		eventually(t, func() bool {
 			return h.count(t, "select count(*) from outbox where dead_at is not null and last_error like '%metadata is not%'") ==
 				3
-		}, "the others are dead, and say why")
+		}, "the others are dead, with a reason")
 		assert.ElementsMatch(t, []string{"bad0", "good"}, w.payloads())
 	})
 }
@@ -137,5 +137,5 @@ func TestLockedRow(t *testing.T) {
 	const pending = "select count(*) from outbox where published_at is null"
 	eventually(t, func() bool { return h.count(t, pending) == 1 }, "all but one are settled")
 	require.NoError(t, tx.Rollback(t.Context()))
-	eventually(t, func() bool { return h.count(t, pending) == 0 }, "and that one too")
+	eventually(t, func() bool { return h.count(t, pending) == 0 }, "and so is the locked one")
 }

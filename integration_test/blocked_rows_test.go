@@ -71,13 +71,13 @@ func TestRowThatCannotBeSettled(t *testing.T) {
 	}
 	eventually(t, settled(98), "all others are settled")
 	w.publish(t, "orders", "", "good-later")
-	eventually(t, settled(99), "and those that come later")
-	eventually(t, func() bool { return w.log.count("settling messages one by one") == 1 }, "it is said, once")
+	eventually(t, settled(99), "and so are later ones")
+	eventually(t, func() bool { return w.log.count("settling messages one by one") == 1 }, "it is logged once")
 	h.exec(t, "drop trigger refuse on outbox")
-	eventually(t, settled(101), "these two as well when they can be")
-	eventually(t, func() bool { return told.done.Load() >= 51 && told.failed.Load() >= 50 }, "observers are told")
+	eventually(t, settled(101), "these two as well once possible")
+	eventually(t, func() bool { return told.done.Load() >= 51 && told.failed.Load() >= 50 }, "observers are notified")
 	assert.Equal(t, []int64{51, 50}, []int64{told.done.Load(), told.failed.Load()},
-		"some were counted that were not settled")
+		"unsettled messages were counted")
 }
 
 // settledSum is an observer that adds up settled messages and ignores errors.
@@ -111,7 +111,7 @@ func TestManyLockedRows(t *testing.T) {
 		"the free one is settled")
 	require.NoError(t, tx.Rollback(t.Context()))
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
-		"the others are as well")
+		"so are the others")
 	assert.Equal(t, 10001, len(w.all()), "some were sent twice")
 }
 
@@ -170,7 +170,7 @@ func TestHeadsAreLoadedInPages(t *testing.T) {
 		t.Fatal("all blocked keys were loaded at once")
 	}
 	w.arrives(t, "another lane")
-	assert.NotContains(t, w.payloads(), "that lane", "its blocked keys are not known yet")
+	assert.NotContains(t, w.payloads(), "that lane", "its blocked keys are not loaded yet")
 	gate.release(second)
 	w.arrives(t, "that lane")
 	w.idle(t)
@@ -199,7 +199,7 @@ func TestWhatIsSettledTogether(t *testing.T) {
 			settling := gate.holdSettling()
 			w.publish(t, "orders", "", "first") // blocks the settler until all others are published
 			w.arrives(t, "first")
-			gate.arrives(t, "it is to be settled", settling...)
+			gate.arrives(t, "the message is about to be settled", settling...)
 			before, after := numbered("before", 1, 100), numbered("after", 1, 100)
 			w.publish(t, "orders", "", before...)
 			late, err := h.pool.Begin(t.Context())
@@ -218,7 +218,7 @@ func TestWhatIsSettledTogether(t *testing.T) {
 			const left = "select coalesce(string_agg(convert_from(payload, 'UTF8'), ' '), '') from outbox " +
 				"where published_at is null"
 			eventually(t, func() bool { return len(value[string](t, h, left)) < len("late late") }, "the others are settled")
-			require.Equal(t, "late", value[string](t, h, left), "settled, and not published yet")
+			require.Equal(t, "late", value[string](t, h, left), "settled before it was published")
 			close(goOn)
 			w.arrives(t, "late")
 			w.idle(t)

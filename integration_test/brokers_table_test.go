@@ -37,7 +37,7 @@ func TestPublishersConform(t *testing.T) {
 	}
 	args, given := os.LookupEnv(conformanceArgs)
 	if !given {
-		t.Skip("make conformance runs it")
+		t.Skip("run by make conformance")
 	}
 	flags := flag.NewFlagSet("make conformance ARGS=", flag.ContinueOnError)
 	kills := flags.Int("kills", 10, "how often each server is killed under load")

@@ -38,13 +38,13 @@ func TestClaimHasRoomForPayloads(t *testing.T) {
 		const room = 5*size + size/2
 		owner, came := queue.NewOwner(), map[queue.ID]bool{}
 		for looks := 0; len(came) < n; looks++ {
-			require.Less(t, looks, 3*n, "%d of %d messages came", len(came), n)
+			require.Less(t, looks, 3*n, "%d of %d messages were claimed", len(came), n)
 			msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 1000, MaxBytes: room})
 			require.NoError(t, err)
 			total := 0
 			for _, msg := range msgs {
 				total += len(msg.Payload)
-				assert.False(t, came[msg.ID], "%s came twice", msg.ID)
+				assert.False(t, came[msg.ID], "%s was claimed twice", msg.ID)
 				came[msg.ID] = true
 			}
 			// Each statement may return one message regardless: the last one, if the limit was not reached before.
@@ -95,7 +95,7 @@ func TestDispatcherHasRoomForPayloads(t *testing.T) {
 	}
 	dispatching(t, store, cfg)
 	defer release()
-	eventually(t, func() bool { return inHand.Load() >= room }, "there is no room for more")
+	eventually(t, func() bool { return inHand.Load() >= room }, "the byte limit is reached")
 	release()
 	eventually(t, func() bool { return handled.Load() == n/2 && dead.Load() == n/2 }, "all are handled or buried")
 	assert.LessOrEqual(t, most.Load(), int64(room+size))

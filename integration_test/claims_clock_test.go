@@ -196,7 +196,7 @@ func clockOfDispatcher(t *testing.T, h handle) {
 	case id := <-dead:
 		assert.Equal(t, "late expired", id)
 	case <-time.After(patience):
-		t.Fatal("what expired is not buried")
+		t.Fatal("the expired message is not buried")
 	}
 	h.exec(t, "create table leases_before as select locked_until from inbox_queue where topic = 'calls'")
 	eventually(t, func() bool {

@@ -422,10 +422,10 @@ func TestHistoryOfAQueue(t *testing.T) {
 		case porcupine.Illegal:
 			t.Fatalf("%s: %s", result, describeHistory(part))
 		case porcupine.Unknown:
-			t.Logf("no order of %d calls was found within %s, nor that there is none", len(part), patience)
+			t.Logf("found neither an order of %d calls within %s nor a proof that none exists", len(part), patience)
 		}
 	}
-	require.Positive(t, explained, "messages with an order of their calls that the model allows")
+	require.Positive(t, explained, "messages whose calls have an order that the model allows")
 	verbs := map[string]int{}
 	for _, op := range seen.all {
 		c, a := op.Input.(queueCall), op.Output.(queueAnswer)
@@ -454,7 +454,7 @@ func claimTheRest(t *testing.T, h handle, store *queue.Store, seen *historian, n
 		}
 		return h.count(t, "select count(*) from inbox_queue where state = 'processing' and topic <> '' "+
 			"and owner is distinct from $1", owner.String()) == 0
-	}, "all that is in processing can be claimed")
+	}, "all unfinished messages can be claimed")
 	for _, id := range column[string](t, h, "select message_id from inbox_queue") {
 		call := seen.call()
 		msg := got(t, store, item("shop", id).ID)

@@ -88,7 +88,7 @@ func TestLateEnqueueIsClaimed(t *testing.T) {
 			looks++
 			msgs := claimed(t, store, owner, 500)
 			return len(msgs) == 1 && msgs[0].ID.MessageID == "late"
-		}, "the late one is claimed")
+		}, "the late message is claimed")
 		t.Logf("open for %s and more: claimed %s after its commit, by claim %d", open, time.Since(committed), looks)
 	}
 }

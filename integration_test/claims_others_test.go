@@ -34,7 +34,7 @@ func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
 	eventually(t, func() bool {
 		again = append(again, claimed(t, store, owner, 3)...)
 		return len(again) == 3
-	}, "what was given back is claimed again")
+	}, "the released messages are claimed again")
 	for range 3 {
 		assert.Empty(t, claimed(t, newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), 3))
 		assert.Empty(t, claimed(t, store, queue.NewOwner(), 3))
@@ -257,7 +257,7 @@ func TestTwoClaimsBringOneSuspectIntoAProcess(t *testing.T) {
 		}
 		return n
 	}
-	eventually(t, func() bool { return owned() == 1 }, "one of them is given back")
+	eventually(t, func() bool { return owned() == 1 }, "one of them is released")
 	assert.Empty(t, suspects.came, "the other suspect")
 	suspects.open()
 	suspects.await(t)
@@ -315,7 +315,7 @@ func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
 	cfg.LeaseTTL = lease
 	dispatching(t, s, cfg)
 	require.ErrorIs(t, within(t, "the context's end", ended), queue.ErrLeaseLost)
-	assert.Less(t, took, lease*9/10, "without that renewal it ends with the lease")
+	assert.Less(t, took, lease*9/10, "without that renewal it would end with the lease")
 }
 
 // TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no cursor, since the commit is uncertain.

@@ -149,7 +149,7 @@ func TestEnqueueBesideAChangeOfItsRow(t *testing.T) {
 			return returned() ||
 				h.count(t,
 					"select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'") > 0
-		}, "the enqueue waits, or has an answer")
+		}, "the enqueue waits or has returned")
 	})
 }
 
@@ -184,7 +184,7 @@ func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bo
 				}
 				assert.Equal(t, want, result[0].Result)
 				if strings.HasPrefix(o.name, "look-up") {
-					assert.Equal(t, commit, result[0].Mismatch, "it came by with another hash")
+					assert.Equal(t, commit, result[0].Mismatch, "it was stored with another hash")
 				}
 				row := x.get(t, "a")
 				switch {
@@ -201,7 +201,7 @@ func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bo
 				} else {
 					was := x.item("a")
 					was.Payload, was.Metadata, was.DueAt = row.Payload, row.Metadata, row.DueAt
-					assert.Equal(t, was, row.Item, "nothing of it is stored")
+					assert.Equal(t, was, row.Item, "none of its content is stored")
 					assert.NotEqual(t, it.Payload, row.Payload)
 					assert.Empty(t, row.Metadata)
 				}

@@ -58,11 +58,11 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 	began := time.Now()
 	msgs := claimed(t, store, owner, others)
 	took := time.Since(began)
-	require.NotEmpty(t, msgs, "a claim goes on until it finds something")
+	require.NotEmpty(t, msgs, "a claim continues until it finds a message")
 	statements := 0
 	var first []any
 	for _, s := range seen.take() {
-		assert.NotEqual(t, all, s.SQL, "a look from the beginning has pages")
+		assert.NotEqual(t, all, s.SQL, "a full read has pages")
 		if s.SQL == pages {
 			if statements++; first == nil {
 				first = s.Args[len(s.Args)-20:]
@@ -76,7 +76,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		paused, before, after, len(msgs), others, statements, took)
 	assert.Greater(t, statements, paused/2/10_000)
 	assert.Less(t, after, min(int64(100_000), before+before/2),
-		"a page of new ones, one of due ones, and one that suspects may be on")
+		"a page of new messages, one of due ones, and one for suspects")
 	handle := func(context.Context, *queue.Message) error { return nil }
 	d := dispatching(t, store, quickDispatcher(map[string]queue.Handler{"others": {Handle: handle}}))
 	eventually(t, func() bool {
@@ -84,5 +84,5 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 	}, "all of the others are handled")
 	drain(t, d)
 	require.NoError(t, ad.Resume(t.Context(), admin.TopicAct{Topic: "paused", Reason: "test"}))
-	require.NotEmpty(t, claimed(t, store, owner, 10), "what was passed is found")
+	require.NotEmpty(t, claimed(t, store, owner, 10), "the skipped messages are found")
 }

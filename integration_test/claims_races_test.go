@@ -218,7 +218,7 @@ func TestEnqueueWaitsForWhatIsGivenBack(t *testing.T) {
 					where datname = current_database() and wait_event_type = 'Lock'`) > 0
 			}, "it waits")
 			end(true)
-			result := within(t, "it is answered", stored)
+			result := within(t, "it returns", stored)
 			assert.Equal(t, queue.Updated, result[0].Result, "%s behind %d savepoints", name, depth)
 			assert.Equal(t, "copy", value[string](t, h, `select convert_from(payload, 'UTF8') from inbox_queue where source = $1`,
 				id.Source))
@@ -312,5 +312,5 @@ func TestExpiredLeaseNoDeadlock(t *testing.T) {
 	require.NoError(t, group.Wait())
 	assert.Positive(t, reaped.Load(), "leases that ran out")
 	assert.Equal(t, acked, h.count(t, "select count(*) from inbox_queue where state = 'done'"),
-		"each ack that was said to count does")
+		"each ack reported as successful counts")
 }

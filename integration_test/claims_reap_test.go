@@ -51,7 +51,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 	dispatching(t, s, cfg)
 	eventually(t, func() bool {
 		return h.count(t, `SELECT count(*)::int FROM inbox_queue WHERE source = 'gone' AND crashes < 2`) == 0
-	}, "all are given back")
+	}, "all are released")
 }
 
 // TestReapLeavesWhatIsHandled: a message stays with its owner until the lease expires, even if the message itself has

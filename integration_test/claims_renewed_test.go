@@ -104,7 +104,7 @@ func TestAckAgainstInsertion(t *testing.T) {
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from pg_locks where locktype = 'advisory' and granted "+
 			"and objid = hashtext('a')::oid") == 1
-	}, "it has a")
+	}, "it has locked a")
 	group.Go(func() error {
 		n, err := store.Ack(t.Context(), owner, ids...)
 		assert.Equal(t, 2, n)

@@ -57,7 +57,7 @@ func TestFailedAckKeepsNoLease(t *testing.T) {
 	select {
 	case <-msg.Context().Done():
 	case <-time.After(patience):
-		t.Error("its context does not end")
+		t.Error("its context did not end")
 	}
 	msg.Nack()
 }

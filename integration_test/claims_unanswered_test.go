@@ -127,7 +127,7 @@ func TestClaimedWhileItIsGivenBack(t *testing.T) {
 	answer := gate.holdResult(sqltext.AbandonMessages)
 	storeAll(t, s, items("orders", 1)...)
 	dispatching(t, s, cfg)
-	gate.arrives(t, "it is given back", answer)
+	gate.arrives(t, "the message is released", answer)
 	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 1 },
 		"it is claimed again")
 	storeAll(t, s, items("orders", 2)[1])
@@ -135,7 +135,7 @@ func TestClaimedWhileItIsGivenBack(t *testing.T) {
 	gate.release(answer)
 	untilState(t, s, itemID("orders", 0), queue.Done)
 	_, attempts := stateOf(t, s, itemID("orders", 0))
-	assert.Equal(t, 1, attempts, "that of the failure")
+	assert.Equal(t, 1, attempts, "the charge of the failure")
 	assert.EqualValues(t, 3, calls.Load())
 }
 
@@ -173,6 +173,6 @@ func TestFailureIsChargedOnce(t *testing.T) {
 	gate.release(repeated)
 	untilState(t, s, itemID("orders", 0), queue.Done)
 	_, attempts := stateOf(t, s, itemID("orders", 0))
-	assert.Equal(t, 1, attempts, "that of the failure")
+	assert.Equal(t, 1, attempts, "the charge of the failure")
 	assert.EqualValues(t, 3, calls.Load())
 }

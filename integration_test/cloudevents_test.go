@@ -145,7 +145,7 @@ func TestCloudEventsKafka(t *testing.T) {
 		isShippedEvent(t, got)
 	}
 	plain := consumeKafka(t, server, topic, 1)[0]
-	assert.Equal(t, msg.UUID, plain.UUID, "to consumers that know nothing of CloudEvents it is what it was")
+	assert.Equal(t, msg.UUID, plain.UUID, "consumers without CloudEvents see it unchanged")
 }
 
 func TestCloudEventsNATS(t *testing.T) {

@@ -212,7 +212,7 @@ func TestDeadLetterTopic(t *testing.T) {
 		bad.Metadata = message.Metadata{"a": "b", outbox.MetadataKey: "K", outbox.MetadataGeneration: "3"}
 		outbox.SetDelay(bad, time.Millisecond)
 		require.NoError(t, pub.Publish("orders", bad))
-		eventually(t, func() bool { return len(received()) == 1 }, "the letter is sent, though its key is blocked")
+		eventually(t, func() bool { return len(received()) == 1 }, "the dead letter is published although its key is blocked")
 		letter := received()[0]
 		assert.Equal(t, bad.Payload, letter.Payload)
 		assert.NotEqual(t, bad.UUID, letter.UUID)
@@ -252,7 +252,7 @@ func TestNoDeathWithoutItsLetter(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from outbox where dead_at is not null"))
 	h.exec(t, `drop function refuse cascade`)
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'dead_letters'") == 1 },
-		"it is written after all")
+		"the dead letter is written after all")
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and topic = 'orders'"))
 }
 

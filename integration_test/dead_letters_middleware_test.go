@@ -71,7 +71,7 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 		_, err := chain(poison, outcomes)(message.NewMessage("", nil))
 		require.NoError(t, err)
 	}
-	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"), "messages without a UUID are not the same")
+	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"), "messages without a UUID are different messages")
 }
 
 // TestALetterOfAMessageWithoutUUID: the letter's UUID is derived from the position of the message in the broker:
@@ -192,11 +192,11 @@ func TestNoLetterOfALetter(t *testing.T) {
 	assert.Positive(t, log.count("handling a dead letter failed: no dead letter is written for it"))
 	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/letters' AND dead_at IS NULL "+
 		"AND attempts > 0 AND last_error LIKE '%'||$1||'%'", errHandler.Error()),
-		"an operator sees it fail")
+		"operators see the failure")
 	p.mend()
 	eventually(t, func() bool {
 		return h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/letters' AND processed_at IS NOT NULL") == 1
-	}, "and it is handled in the end")
+	}, "and finally it is handled")
 	assert.Equal(t, 1, outboxed(t, h))
 }
 
@@ -218,7 +218,7 @@ func TestALetterDiesWhereItIsStored(t *testing.T) {
 			errHandler.Error()) == 1 &&
 			h.count(t, "SELECT count(*) FROM outbox WHERE dead_at IS NOT NULL") == 1
 	}, "both are dead")
-	assert.Equal(t, 1, outboxed(t, h), "the letter that was there")
+	assert.Equal(t, 1, outboxed(t, h), "the existing dead letter")
 	uuids, calls := p.letters()
 	assert.Len(t, uuids, 2)
 	assert.Equal(t, 1+3, calls)

@@ -58,11 +58,11 @@ func heard(t *testing.T, s *queue.Store, seen *mourner, log *lineLogger, id queu
 	untilState(t, s, id, queue.Dead)
 	assert.True(t, eventuallyTrue(func() bool {
 		return len(seen.of(id)) > 0
-	}), "no observer was told that %s is dead", id.MessageID)
+	}), "observers were not notified of the death of %s", id.MessageID)
 	assert.True(t, eventuallyTrue(func() bool {
 		return log.has("ERROR", "message died", "message_id:"+id.MessageID, cause)
 	}),
-		"no line says that %s is dead", id.MessageID)
+		"no log line reports the death of %s", id.MessageID)
 	if ends := seen.of(id); assert.Len(t, ends, 1) {
 		assert.ErrorContains(t, ends[0].Err, cause)
 	}
@@ -168,7 +168,7 @@ func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 		return h.count(t, "select count(*) from inbox_queue where owner is null and last_error like '%no_letters%'") == 1
 	}, "its letter is refused")
 	state, attempts := stateOf(t, s, one)
-	assert.Equal(t, queue.Processing, state, "it died without a letter")
+	assert.Equal(t, queue.Processing, state, "it died without a dead letter")
 	assert.Equal(t, 1, attempts)
 	assert.Empty(t, seen.of(one))
 	h.exec(t, "alter table outbox drop constraint no_letters")
@@ -257,9 +257,9 @@ func TestOnDeadEndsWithTheHandlers(t *testing.T) {
 	within(t, "OnDead is called", called)
 	require.NoError(t, d.Close())
 	require.NoError(t, within(t, "the dispatcher ends", run))
-	require.ErrorIs(t, within(t, "OnDead ends", ended), context.Canceled, "and not by its own time")
+	require.ErrorIs(t, within(t, "OnDead ends", ended), context.Canceled, "and not through its own deadline")
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from inbox_queue where owner is null and state = 'processing' "+
 			"and due_at <= clock_timestamp()") == 1
-	}, "its message is given back")
+	}, "its message is released")
 }

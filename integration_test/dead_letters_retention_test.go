@@ -44,7 +44,7 @@ func TestDeadRetention(t *testing.T) {
 		where uuid = 'old'`)
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where uuid = 'old'") == 0 },
 		"it is deleted")
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"), "the young one stays")
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"), "the recent one stays")
 }
 
 // assertDiscardedOnce checks the entry in the audit log and the findings of Doctor.

@@ -70,7 +70,7 @@ func TestDeadRetentionReadsEachMessageOnce(t *testing.T) {
 	read := func() int {
 		return h.count(t, "select sum(idx_tup_read) from pg_stat_user_indexes where indexrelname like 'inbox_queue%dead%'")
 	}
-	eventually(t, func() bool { return read() >= 6000 }, "it is read by the index")
+	eventually(t, func() bool { return read() >= 6000 }, "it is read with the index")
 	assert.Equal(t, 6000, read())
 }
 
@@ -130,6 +130,6 @@ func TestDeadRetentionLeavesTheInboxAlone(t *testing.T) {
 	startForwarder(t, h, cfg)
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox where uuid = 'published' or published_at is null") == 0
-	}, "the outbox is looked after")
+	}, "the outbox was cleaned")
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is null"))
 }

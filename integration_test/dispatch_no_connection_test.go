@@ -84,7 +84,7 @@ func TestNoConnectionForAHandler(t *testing.T) {
 			}, "all are settled")
 			assert.Equal(t, messages, look.count(t, `select count(*)::int from inbox_queue where state = 'done'`))
 			assert.LessOrEqual(t, look.count(t, `select sum(attempts)::int from inbox_queue`), int(calls.Load())-messages,
-				"a message was charged whose handler was not called")
+				"a message was charged although its handler was not called")
 		})
 	}
 }

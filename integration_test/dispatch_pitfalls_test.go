@@ -101,7 +101,7 @@ func TestPausedHandlerAppliesNothing(t *testing.T) {
 	assert.Empty(t, late.came, "the handler was called")
 	state, attempts := stateOf(t, other, itemID("orders", 0))
 	assert.Equal(t, queue.Done, state)
-	assert.Equal(t, 1, attempts, "the lease that ran out is charged, and nothing else")
+	assert.Equal(t, 1, attempts, "only the expired lease is charged")
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 }
 
@@ -172,7 +172,7 @@ func TestDispatcherUnknownCommits(t *testing.T) {
 			return state == queue.Done
 		}, "it is done")
 		_, attempts := stateOf(t, near, id)
-		assert.Equal(t, i, attempts, "only the one that did not commit is charged")
+		assert.Equal(t, i, attempts, "only the attempt that did not commit is charged")
 		assert.Equal(t, 1, h.count(t, "select count(*) from effects where message_id = $1", id.MessageID))
 		assert.EqualValues(t, i+1, proxy.cuts.Load())
 	}

@@ -70,9 +70,9 @@ func TestABacklogStarvesNoTopic(t *testing.T) {
 			select {
 			case <-over:
 			case <-time.After(patience):
-				t.Fatal("the handlers are not called")
+				t.Fatal("the handlers were not called")
 			}
-			assert.EqualValues(t, quiet, quietHandled.Load(), "of the quiet topic, with %d of the others", busyHandled.Load())
+			assert.EqualValues(t, quiet, quietHandled.Load(), "messages of the quiet topic, next to %d of the others", busyHandled.Load())
 			t.Logf("%d of the quiet topic and %d of the others were handled", quietHandled.Load(), busyHandled.Load())
 		})
 	}

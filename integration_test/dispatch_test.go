@@ -62,7 +62,7 @@ func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 		assert.EqualValues(t, 20, detached.Load())
 		assert.Equal(t, 20, h.count(t, "select count(*) from inbox_queue where topic = 'orders' and attempts = (payload = "+
 			"'' and message_id ~ '[02468]$')::int"),
-			"each failure is charged once, and nothing else")
+			"only failures are charged, each once")
 		count := map[observe.Outcome]int{}
 		for _, o := range seen.outcomes() {
 			count[o]++
@@ -368,7 +368,7 @@ func TestDispatcherIsWoken(t *testing.T) {
 	eventually(t, func() bool { // before it listens, notifications are lost
 		storeAll(t, storeOn(t, there, quickStore()), items("orders", 2)...)
 		return len(g.came) > 0
-	}, "a commit of another process is heard of")
+	}, "a commit of another process wakes it")
 }
 
 // TestCloseGivesBack: claimed messages whose handlers have not begun are released without a charge, and Close waits for
@@ -389,10 +389,10 @@ func TestCloseGivesBack(t *testing.T) {
 	go func() { closed <- d.Close() }()
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from inbox_queue where state = 'processing' and owner is null") == 1
-	}, "it gives back what it did not begin")
+	}, "it releases messages whose handlers have not begun")
 	select {
 	case <-closed:
-		t.Fatal("it did not wait for its handlers")
+		t.Fatal("Close did not wait for its handlers")
 	case <-time.After(50 * time.Millisecond):
 	}
 	g.open()
@@ -425,7 +425,7 @@ func TestCloseReleasesAClaim(t *testing.T) {
 	storeAll(t, s, items("orders", 3)...)
 	claim := gate.holdResult(sqltext.ClaimPages) // the first one
 	d := newDispatcher(t, s, quickDispatcher(map[string]queue.Handler{"orders": {
-		Handle: func(context.Context, *queue.Message) error { t.Error("it was begun after the end"); return nil },
+		Handle: func(context.Context, *queue.Message) error { t.Error("a handler was started after Close"); return nil },
 	}}))
 	ctx, end := context.WithCancel(t.Context())
 	defer end()

@@ -36,7 +36,7 @@ func TestDefaultHandlerTakesTheRest(t *testing.T) {
 	assert.Equal(t, map[string]string{"known": "known", "limited": "limited", "one": "default", "two": "default"}, got)
 	cfg.Handlers = nil
 	_, err := queue.NewDispatcher(store, cfg, nil)
-	require.NoError(t, err, "one handler for all topics")
+	require.NoError(t, err, "the default handler serves all topics")
 }
 
 // TestServicesShareAQueue: two services have handlers for different topics of one table, in separate processes, and do
@@ -70,5 +70,5 @@ func TestServicesShareAQueue(t *testing.T) {
 		defer mu.Unlock()
 		return handled == len(topics)*rounds
 	}, "all are handled")
-	assert.Less(t, worst, 10*time.Second, "what has no handler here is left alone at once, not when it has waited for one")
+	assert.Less(t, worst, 10*time.Second, "messages without a handler here are left alone immediately")
 }

@@ -62,7 +62,7 @@ var faultsOfTheOutbox = []fault{
 				return nil
 			})
 			eventually(n, func() bool { return n.triedTimes("poison") > 3 }, "it fails")
-			assert.NotContains(n, findings(n, n.h), "backlog", "what waits behind it has the same cause")
+			assert.NotContains(n, findings(n, n.h), "backlog", "messages behind it have the same cause")
 		},
 	},
 	{

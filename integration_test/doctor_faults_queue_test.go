@@ -95,7 +95,7 @@ var faultsOfTheQueue = []fault{
 			eventually(n, func() bool {
 				return n.h.exec(n, "UPDATE inbox_queue SET crashes = crashes + 2 WHERE topic = 'killers' AND owner IS NULL "+
 					"AND crashes = 1") == 1
-			}, "its message is taken back, and counts as that of three")
+			}, "its message is reaped and charged three attempts")
 			f := ails(n, n.h, "queue_crashes")
 			assert.Contains(n, f.Cure, "DispatcherConfig.LeaseTTL")
 			assert.Contains(n, f.Evidence, "message test:killers-0 has done so 3 times")

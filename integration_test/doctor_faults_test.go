@@ -107,7 +107,7 @@ func (f fault) happens(t *testing.T) {
 		body := newSite(t, n.h, ui.Access{}, n.brokers...).get("").body
 		heading = headingOf(t, body)
 		return strings.Contains(textOf(t, body), title) && (f.severity == admin.Info || heading != "Healthy")
-	}, "the page says so: %s", title)
+	}, "the page shows it: %s", title)
 	n.agree(list, f)
 	cure := f.cure
 	if cure == nil {
@@ -128,7 +128,7 @@ func (n *night) cured(f fault) (left bool) {
 		found, ok := findings(n, n.h, n.brokers...)[f.check] // the worst one
 		left = ok
 		return !ok || found.Severity < f.severity
-	}, "doctor does not find %s any more", f.check)
+	}, "doctor no longer finds %s", f.check)
 	return left
 }
 

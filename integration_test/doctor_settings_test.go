@@ -62,7 +62,7 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	startForwarder(t, its, cfg)
 	eventually(t, func() bool {
 		return h.count(t, "SELECT count(*) FROM outbox_forwarders WHERE facts->>'pool_conns' = '2'") == 1
-	}, "it says what pool it has")
+	}, "the finding has the size of the pool")
 	for _, check := range []string{"pool", "classify", "timeouts", "retention"} {
 		cured(t, h, check)
 	}
@@ -130,7 +130,7 @@ func TestDoctorOfTwoServices(t *testing.T) {
 		return calls
 	}
 	require.Equal(t, 1, handled(shop, "shop"))
-	require.Zero(t, handled(billing, "shop"), "it has it from the other one's inbox row that it is done")
+	require.Zero(t, handled(billing, "shop"), "it skipped the message because of the other service's inbox row")
 	// A test cannot be two programs, so one of them gets another program name here.
 	eventually(t, func() bool {
 		return billing.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"program": "example.com/billing"}' `+
@@ -249,7 +249,7 @@ func TestNightSwallowedNotifications(t *testing.T) {
 	a, err := admin.New(newPgxHandle(t, swallows).db, admin.Config{QueryTimeout: -1}, nil)
 	require.NoError(t, err)
 	_, err = a.Doctor(interrupted)
-	require.ErrorIs(t, err, context.Canceled, "what was interrupted is no finding")
+	require.ErrorIs(t, err, context.Canceled, "an interrupted check is not a finding")
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -50,7 +50,7 @@ func ails(t testing.TB, h handle, check string) (f admin.Finding) {
 // cured waits until Doctor has no finding of a check.
 func cured(t testing.TB, h handle, check string) {
 	t.Helper()
-	eventually(t, func() bool { _, ok := findings(t, h)[check]; return !ok }, "doctor does not find %s any more", check)
+	eventually(t, func() bool { _, ok := findings(t, h)[check]; return !ok }, "doctor no longer finds %s", check)
 }
 
 var statementOf = regexp.MustCompile(`(?s): ((?:SELECT|UPDATE|DELETE|ALTER|GRANT|CREATE|DROP|ROLLBACK|VACUUM) .*)$`)
@@ -177,7 +177,7 @@ func TestDoctorOfAMissingSequence(t *testing.T) {
 			h.exec(t, first[1])
 		}
 		return false
-	}, "each is mended by the statement that is named")
+	}, "the printed statement cures each finding")
 	h.publish(t, "orders", "", "4")
 	assert.Equal(t, 4, h.count(t, "SELECT max(id)::int FROM outbox"))
 }
@@ -204,7 +204,7 @@ func TestDoctorWithLittleRights(t *testing.T) {
 	reader := as("reader")
 	f := ails(t, reader, "privileges")
 	assert.Equal(t, admin.Info, f.Severity)
-	assert.Len(t, findings(t, reader), 2, "besides that no forwarder is alive")
+	assert.Len(t, findings(t, reader), 2, "besides the finding that no forwarder is alive")
 	cure(t, owner, f)
 	cured(t, reader, "privileges")
 	owner.exec(t, "REVOKE pg_read_all_stats FROM "+`"`+role(owner)+`login_reader"`)

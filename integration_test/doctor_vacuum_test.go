@@ -77,7 +77,7 @@ func TestNightPinnedVacuum(t *testing.T) {
 	assert.Contains(t, f.Evidence, `"outbox" has 21000 dead rows that vacuum cannot remove because of session`)
 	assert.Contains(t, f.Evidence, `("culprit")`)
 	assert.Contains(t, ails(t, as("reader"), "vacuum").Evidence, "that vacuum cannot remove because of session",
-		"also to who sees little of it")
+		"also with few privileges")
 	cure(t, h, f)
 	cured(t, h, "vacuum")
 	vacuumed(t, h)
@@ -149,12 +149,12 @@ func TestNightStandbyPinsVacuum(t *testing.T) {
 		eventually(t, func() bool {
 			return h.count(t, "SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reports' "+
 				"AND backend_xmin IS NOT NULL)::int + (SELECT count(xmin) FROM pg_replication_slots)::int") == 1
-		}, "the primary keeps what it needs")
+		}, "the primary keeps the rows that it needs")
 		killForVacuum(t, h)
 		f := ails(t, h, "vacuum")
 		assert.Regexp(t, tt.who, f.Evidence)
 		assert.Contains(t, f.Cure, "on that standby")
-		assert.NotContains(t, f.Cure, "SELECT", "neither to end its connection here nor to drop the slot helps")
+		assert.NotContains(t, f.Cure, "SELECT", "neither ending its connection here nor dropping the slot helps")
 		s.needs(uint32(h.count(t, "SELECT txid_current()::int")))
 		vacuumed(t, h)
 		require.NoError(t, s.conn.Close(t.Context()))

@@ -53,7 +53,7 @@ func TestDocumentsCommandsAct(t *testing.T) {
 			line = strings.TrimSpace(strings.Replace(line, "--reason ...", "--reason 'a try'", 1))
 			args := words(line)
 			if by := notHere[args[0]]; by != "" {
-				assert.True(t, tests[by], "%s is said to be run by %s, which does not exist", args[0], by)
+				assert.True(t, tests[by], "%s names the test %s, which does not exist", args[0], by)
 				continue
 			}
 			if args[len(args)-1] == "..." || len(args) == 1 && (args[0] == "import" || args[0] == "export") {

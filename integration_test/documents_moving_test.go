@@ -93,7 +93,7 @@ func TestMovingPage(t *testing.T) {
 	s.does(there[:2]...)
 	assert.Contains(t, s.said, "10,000 messages (orders 10,000)")
 	ctl := ctl{t: t, url: h.url}
-	assert.Equal(t, 2, ctl.run("import", "watermill-sql").code, "nobody has said yes")
+	assert.Equal(t, 2, ctl.run("import", "watermill-sql").code, "not confirmed")
 	assert.Equal(t, 2, ctl.run("import", "watermill-sql", "--key", "metadata:", "--yes").code)
 	assert.JSONEq(t, `{"dry_run": true, "pending": 10000, "left": 10000, "moved": 10000, "topics": {"orders": 10000}}`,
 		ctl.run("import", "watermill-sql", "--dry-run", "-o", "json").out)
@@ -154,7 +154,7 @@ func TestMovingPageAfterARestore(t *testing.T) {
 	s.does(movingPage(t)["After a restore"]...)
 	r = ctl{t: t, url: h.url}.run("import", "watermill-sql", "--dry-run", "--key", "metadata:custmer_id")
 	assert.Contains(t, r.err, "no ordering key, so their order is not kept: 4 messages: see --key",
-		"a name that is misspelt")
+		"a misspelled name")
 	assert.Empty(t, ctl{t: t, url: h.url}.run("import", "watermill-sql", "--dry-run", "--key", "topic").err)
 	s.does("outboxctl import watermill-sql --yes")
 	var pending []string

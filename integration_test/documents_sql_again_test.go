@@ -66,7 +66,7 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 		assert.Len(t, met, 1500, statement)
 		for id, n := range met {
 			if n != 1 {
-				t.Errorf("it has met message %d %d times: %s", id, n, statement)
+				t.Errorf("it changed message %d %d times: %s", id, n, statement)
 				break
 			}
 		}

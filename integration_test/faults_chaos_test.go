@@ -81,7 +81,7 @@ func TestChaos(t *testing.T) {
 		took := c.works("after " + kind.name)
 		f := c.faults[kind.name]
 		f.slowest = max(f.slowest, took)
-		t.Logf("%s: %s, and all work after %s", time.Since(begun).Round(time.Second), kind.name,
+		t.Logf("%s: %s; everything works again after %s", time.Since(begun).Round(time.Second), kind.name,
 			took.Round(100*time.Millisecond))
 		if n%5 == 4 && !plan.forget {
 			c.check(fmt.Sprintf("after %d faults", n+1))

@@ -89,7 +89,7 @@ func newChaos(t *testing.T, plan chaosPlan) *chaos {
 	var err error
 	c.pooler, err = services.StartPgBouncer(t.Context(), c.proxy.url, services.Options{})
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
-		t.Skip("no pgbouncer on this machine: this test did not run")
+		t.Skip("PgBouncer is not installed")
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.pooler.Close()) })
@@ -127,7 +127,7 @@ func ownFileSystem(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := mountSmall(dir); err != nil {
-		t.Logf("no disk gets full: %v", err)
+		t.Logf("no full-disk faults: %v", err)
 		return ""
 	}
 	t.Cleanup(func() { require.NoError(t, syscall.Unmount(dir, 0)) })
@@ -148,7 +148,7 @@ func reachable(t testing.TB, dir string) {
 func ownClock(t testing.TB) string {
 	t.Helper()
 	if faketime() == "" {
-		t.Log("no clock jumps: apt-get install libfaketime")
+		t.Log("no clock faults: apt-get install libfaketime")
 		return ""
 	}
 	file := filepath.Join(t.TempDir(), "ahead")
@@ -355,7 +355,7 @@ func (c *chaos) settles() {
 	}
 	eventually(c.t, func() bool {
 		return c.h.count(c.t, `select count(*) from inbox_queue where state = 'processing'`) == 0
-	}, "all of the queue is done")
+	}, "all messages of the queue are done")
 	c.inbound.await(c.inbound.settled)
 	for _, p := range c.forwarding {
 		p.shutDown()

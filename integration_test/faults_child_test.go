@@ -95,7 +95,7 @@ func runChild(settings []byte) error {
 		case <-running:
 			return nil
 		case err := <-ended:
-			return fmt.Errorf("%T ended at once: %w", part, err)
+			return fmt.Errorf("%T ended immediately: %w", part, err)
 		}
 	}
 	if c.cfg.Handlers {

@@ -144,7 +144,7 @@ func (w *clusterWorld) missesNone(what string) {
 		}
 		assert.Equal(w, [2]int64{0, int64(w.total)}, [2]int64{r.Matched.N, r.Compared}, "%s: missing, compared", what)
 		return true
-	}, "what the broker has can be read")
+	}, "the broker's log can be read")
 }
 
 // verify compares the log with the outbox: each message is there, and the first copies of each key are in order.
@@ -185,7 +185,7 @@ func (w *clusterWorld) verify() {
 func kafkaCluster(t testing.TB) *services.KafkaCluster {
 	t.Helper()
 	if !long {
-		t.Skip("it takes minutes: OUTBOX_LONG=1")
+		t.Skip("takes minutes: set OUTBOX_LONG=1")
 	}
 	cluster, err := services.StartKafkaCluster(t.Context(), services.Options{})
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
@@ -233,7 +233,7 @@ func kafkaLeader(of *services.Node, topic string) (string, error) {
 func natsCluster(t testing.TB) *services.NATSCluster {
 	t.Helper()
 	if !long {
-		t.Skip("it takes minutes: OUTBOX_LONG=1")
+		t.Skip("takes minutes: set OUTBOX_LONG=1")
 	}
 	cluster, err := services.StartNATSCluster(t.Context(), services.Options{})
 	require.NoError(t, err)

@@ -312,7 +312,7 @@ func TestStoppedProcessChangesNothing(t *testing.T) {
 		require.NoError(t, err)
 		msgs = append(msgs, claimed(t, store, owner, 10)...)
 		return len(msgs) == 1+len(staleVerbs)
-	}, "they are another's")
+	}, "they have another owner")
 	rows := func() []string { return column[string](t, h, "select q::text from inbox_queue q order by message_id") }
 	before := rows()
 	require.NoError(t, p.cmd.Process.Signal(syscall.SIGCONT))

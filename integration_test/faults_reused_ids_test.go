@@ -121,7 +121,7 @@ func killBackend(t *testing.T, h handle) {
 		_, err := (*core.DB)(h.db).Exec(t.Context(), "checkpoint")
 		return err == nil
 	}, "the server is back")
-	require.Equal(t, started, value[time.Time](t, h, "select pg_postmaster_start_time()"), "the server was started anew")
+	require.Equal(t, started, value[time.Time](t, h, "select pg_postmaster_start_time()"), "the server was restarted")
 }
 
 // TestCommitsThatACrashLost: with synchronous_commit = off a crash loses the last commits and assigns their ids again.
@@ -132,7 +132,7 @@ func TestCommitsThatACrashLost(t *testing.T) {
 	noLeaks(t)
 	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
 		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log meanwhile
-			require.LessOrEqual(t, n, 10, "nothing was ever lost: the test shows nothing")
+			require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
 			t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t, cfg) })
 		}
 	})
@@ -178,7 +178,7 @@ func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 	found := numbered("found", 1, 20)
 	other.publish(t, "orders", "", found...)
 	first := other.count(t, "select min(id)::int from outbox where convert_from(payload, 'UTF8') like 'found%'")
-	require.LessOrEqual(t, first, ids, "no id was handed out again: the test shows nothing")
+	require.LessOrEqual(t, first, ids, "no id was assigned again: the test shows nothing")
 	done := settled.n.Load()
 	answer()
 	w.arrives(t, lost...)
@@ -246,7 +246,7 @@ func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
 	cfg.QueryTimeout = 5 * time.Second // also enough for the start on a busy machine
 	w := startForwarder(t, h, cfg)
 	w.publish(t, "orders", "K", "1")
-	eventually(t, func() bool { return w.log.count("reading the outbox failed") == 1 }, "it is said")
+	eventually(t, func() bool { return w.log.count("reading the outbox failed") == 1 }, "it is logged")
 	assert.Empty(t, w.payloads())
 	require.NoError(t, tx.Commit(t.Context()))
 	w.arrives(t, "1")
@@ -307,7 +307,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 				}
 				found := numbered("new", 1, way.others)
 				other.publish(t, "orders", "", found...)
-				require.Equal(t, way.others, h.count(t, "select max(id)::int from outbox"), "the ids were not handed out again")
+				require.Equal(t, way.others, h.count(t, "select max(id)::int from outbox"), "the ids were not assigned again")
 				if way.readFirst {
 					gate.release(reads...)
 					w.wait(t, "the new ones are being published", func() bool { return tried(w, found) == way.others })
@@ -351,7 +351,7 @@ func TestEpochsAreUsedOnce(t *testing.T) {
 		return nil
 	})
 	w.publish(t, "orders", "K", "K-1", "K-2")
-	gate.arrives(t, "the failure is to be settled", failed)
+	gate.arrives(t, "the failure is about to be settled", failed)
 	before := h.count(t, "select max(epoch)::int from outbox_lanes")
 	h.exec(t, "with life as (delete from outbox_life) update outbox_lanes set epoch = epoch - 1")
 	w.wait(t, "K-1 is tried in the new life", func() bool { return w.triedTimes("K-1") == 2 })

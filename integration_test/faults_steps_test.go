@@ -87,7 +87,7 @@ func killAtEveryStep(t *testing.T, cfg childConfig) {
 	id := value[string](t, w.h, `select id::text from outbox_forwarders where name = $1`, companion.cfg.Name)
 	companion.shutDown()
 	if n := w.h.count(t, `select count(*) from outbox_lanes where owner::text = $1`, id); n != 0 {
-		t.Errorf("%d lanes were not given back", n)
+		t.Errorf("%d lanes were not released", n)
 	}
 }
 
@@ -221,7 +221,7 @@ func stopForwarders(t *testing.T, cfg childConfig) {
 			victim.holdCopies()
 			placeAll()
 			placeAll()
-			eventually(t, func() bool { return len(victim.heldKeys()) >= 20 }, "%s: publishes under way", name)
+			eventually(t, func() bool { return len(victim.heldKeys()) >= 20 }, "%s: publishes in flight", name)
 			victim.signal(syscall.SIGSTOP)
 			stopped := victim.heldKeys()
 			if stand == "is publishing the same messages" {
@@ -238,7 +238,7 @@ func stopForwarders(t *testing.T, cfg childConfig) {
 						}
 					}
 					return true
-				}, "%s: the same publishes under way", name)
+				}, "%s: the same publishes in flight", name)
 			case "is done":
 				w.settle(name)
 			}
@@ -247,7 +247,7 @@ func stopForwarders(t *testing.T, cfg childConfig) {
 			n := victim.releaseCopies(answerAnyhow)
 			victim.signal(syscall.SIGCONT)
 			eventually(t, func() bool { return victim.timesAt("refused")+victim.timesAt("published") >= refused+n },
-				"%s: it has its answers", name)
+				"%s: it has its results", name)
 			if stand == "is publishing the same messages" {
 				w.awaitRenewal(victim) // its results are written, or never will be
 				other.releaseCopies(answerWell)

@@ -96,7 +96,7 @@ func (w *crashWorld) spawn(cfg childConfig, fatal string, skip int) *worker {
 		p.mu.Lock()
 		p.exit = err
 		if !p.wanted {
-			w.fail("%s ended by itself: %v", p.cfg.Name, err)
+			w.fail("%s ended unexpectedly: %v", p.cfg.Name, err)
 		}
 		p.mu.Unlock()
 		if text := p.log.String(); strings.Contains(text, "DATA RACE") || strings.Contains(text, "panic:") {
@@ -397,7 +397,7 @@ func flaky(_ *worker, _ Copy, arrive func()) error {
 		return fmt.Errorf("unavailable")
 	case n < 8:
 		arrive()
-		return fmt.Errorf("rejected, but it has arrived")
+		return fmt.Errorf("rejected although it arrived")
 	}
 	arrive()
 	return nil
@@ -437,7 +437,7 @@ func (b *broker) arrive(w *worker, c Copy) {
 	b.uuids[e] = c.UUID
 	switch last := b.last[e.Key]; {
 	case e.N < 1:
-		b.fail("event %v of an undone savepoint was published", e)
+		b.fail("event %v of a rolled-back savepoint was published", e)
 	case e.N > last+1:
 		b.fail("key %s: event %d came after %d: %v", e.Key, e.N, last, b.history[e.Key])
 		b.last[e.Key] = e.N

@@ -222,8 +222,8 @@ func TestFleetGroupConfigure(t *testing.T) {
 	}
 	brokers[all[0].Key].arrives(t, "to "+all[0].Key)
 	brokers[all[2].Key].arrives(t, "to "+all[2].Key)
-	eventually(t, func() bool { return all[0].count(t, "SELECT count(*) FROM s000.outbox") == 0 }, "nothing is kept")
-	eventually(t, func() bool { return log.count("no broker for it") == 1 }, "the log has it")
+	eventually(t, func() bool { return all[0].count(t, "SELECT count(*) FROM s000.outbox") == 0 }, "its state is discarded")
+	eventually(t, func() bool { return log.count("no broker for it") == 1 }, "it is logged")
 	assert.Equal(t, 1, all[1].pendingIn(t))
 }
 
@@ -249,16 +249,16 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	who.publish(t, "events", "", "under way")
 	<-entered
 	r.remove(who.Key)
-	eventually(t, func() bool { _, err := f.Get(who.Key); return errors.Is(err, fleet.ErrUnknownDatabase) }, "it is gone")
+	eventually(t, func() bool { _, err := f.Get(who.Key); return errors.Is(err, fleet.ErrUnknownDatabase) }, "the target is removed")
 	all[1].publish(t, "events", "", "of the other")
 	broker.arrives(t, "of the other")
 	close(leave)
 	eventually(t, func() bool {
 		return who.pendingIn(t) == 0 && who.asleep(t)
 	}, "it is settled, and the forwarder has left")
-	who.publish(t, "events", "", "nobody is there")
+	who.publish(t, "events", "", "no forwarder is running")
 	r.add(who.Target)
-	broker.arrives(t, "nobody is there")
+	broker.arrives(t, "no forwarder is running")
 	assert.Equal(t, 1, broker.triedTimes("under way"))
 }
 
@@ -331,7 +331,7 @@ func TestAHungPublisherTakesNoTurnsFromOthers(t *testing.T) {
 			broker.arrives(t, payload)
 		}
 	}
-	assert.Zero(t, broker.triedTimes("hung-2"), "calls for what is behind the one that hangs")
+	assert.Zero(t, broker.triedTimes("hung-2"), "calls for messages behind the hung one")
 	release()
 	broker.arrives(t, "hung-1", "hung-2")
 	eventually(t, func() bool { return all[0].pendingIn(t) == 0 }, "all is settled")

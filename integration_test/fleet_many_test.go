@@ -201,8 +201,8 @@ func TestFleetManyDatabases(t *testing.T) {
 		if calm {
 			slowed++
 		}
-		require.Less(t, slowed, 2, "the others were slowed down, or waited for the slow one")
-		require.Less(t, round, 4, "the machine was another one after the trouble than before it, each time")
+		require.Less(t, slowed, 2, "the others were slower, or waited for the slow one")
+		require.Less(t, round, 4, "in every round the machine's speed differed after the trouble from before")
 	}
 
 	most := count()
@@ -211,7 +211,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	assert.LessOrEqual(t, most, maxConns)
 	eventually(t, func() bool {
 		return log.count("polling a database failed") > 0
-	}, "the log says what cannot be reached")
+	}, "the log names the unreachable database")
 	printLooks(t, shared)
 }
 
@@ -237,7 +237,7 @@ func printLooks(t testing.TB, tenants []tenant) {
 	exec := func(query string, args ...any) func() error {
 		return func() error { _, err := (*core.DB)(direct.db).Exec(ctx, query, args...); return err }
 	}
-	t.Logf("medians: a look %s, at everything %s, at the numbers of %d schemas %s, connecting, looking and closing %s",
+	t.Logf("medians: a poll %s, a full read %s, the sequences of %d schemas %s, connecting, polling and closing %s",
 		median(exec(look, int64(1), false, []string{})), median(exec(look, int64(1), true, []string{})),
 		len(tenants), median(exec(sqltext.PollOutboxes, names)),
 		median(func() error {
@@ -363,13 +363,13 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 				}
 			}
 			return looks >= 3
-		}, "it is looked at")
+		}, "it is polled")
 		return len(seen), looks
 	}
 	eventually(t, func() bool { // databases may just have been added
 		n, looks := running()
 		return n-looks <= 2
-	}, "hardly a statement beside the looks at all")
+	}, "few statements besides the polls of all schemas")
 
 	for i, s := range stores {
 		enqueue(t, s, "new")
@@ -383,15 +383,15 @@ func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
 		_, err := stores[2].Enqueue(ctx, queue.Item{ID: queue.ID{Source: "test", MessageID: "late"}, Topic: "events"})
 		return err
 	})
-	eventually(t, func() bool { return len(h.handled()) == schemas+1 }, "what falls due is found")
+	eventually(t, func() bool { return len(h.handled()) == schemas+1 }, "due messages are found")
 	end(true)
-	eventually(t, func() bool { return len(h.handled()) == schemas+2 }, "what is committed late is found")
+	eventually(t, func() bool { return len(h.handled()) == schemas+2 }, "late commits are found")
 	atRest()
 	_, err := stores[3].AlreadyProcessed(t.Context(), queue.ID{Source: "test", MessageID: "seen"}, nil)
 	require.NoError(t, err)
 	atRest()
 	enqueue(t, stores[3], "seen")
-	eventually(t, func() bool { return len(h.handled()) == schemas+3 }, "what was seen before is found")
+	eventually(t, func() bool { return len(h.handled()) == schemas+3 }, "changed messages are found")
 	atRest()
 	drained := make(chan error, 1)
 	enqueue(t, stores[4], "drained")

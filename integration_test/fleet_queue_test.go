@@ -217,10 +217,10 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 			enqueue(t, s, itoa(i))
 		}
 	}
-	eventually(t, func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.now == 4 }, "the places are full")
+	eventually(t, func() bool { h.mu.Lock(); defer h.mu.Unlock(); return h.now == 4 }, "the slots are full")
 	close(h.gate)
 	eventually(t, func() bool { return len(h.handled()) >= 30 }, "the healthy ones are handled")
-	eventually(t, func() bool { return log.count("claiming failed") > 0 }, "the log has what is broken")
+	eventually(t, func() bool { return log.count("claiming failed") > 0 }, "the log names the broken databases")
 
 	r.remove(all[0].Key)
 	eventually(t, func() bool { _, err := f.Get(all[0].Key); return errors.Is(err, fleet.ErrUnknownDatabase) },
@@ -289,12 +289,12 @@ func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 
 	proxy.delay.Store(int64(time.Hour))
 	before := proxy.waits.Load()
-	eventually(t, func() bool { return proxy.waits.Load() >= before+3 }, "all three are being looked at")
+	eventually(t, func() bool { return proxy.waits.Load() >= before+3 }, "all three are being polled")
 	for i := range 40 {
 		enqueue(t, stores[3], itoa(i))
 	}
 	eventually(t, func() bool { return len(h.handled()) >= 44 }, "the healthy one is handled")
-	assert.Zero(t, log.count("claiming failed"), "it was handled only when the looks at the others had failed")
+	assert.Zero(t, log.count("claiming failed"), "it was handled only after the polls of the others failed")
 	require.NoError(t, g.Close())
 }
 

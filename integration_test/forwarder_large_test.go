@@ -199,7 +199,7 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	// collector may double that.
 	const most = 2*(2*room+3*size) + 32<<20
 	assert.LessOrEqual(t, heap, most)
-	t.Logf("%d MB of heap, at most %d are right", heap>>20, most>>20)
+	t.Logf("%d MB of heap, %d allowed", heap>>20, most>>20)
 }
 
 // forwardAlone publishes n messages, after a time in which it publishes none, and prints the maximum size of its heap.

@@ -195,7 +195,7 @@ func TestGracefulShutdown(t *testing.T) {
 		require.NoError(t, <-ended)
 		taken := broker.payloads()
 		assert.Contains(t, taken, "k1")
-		assert.NotContains(t, taken, "k20", "nothing new was to be sent")
+		assert.NotContains(t, taken, "k20", "nothing new should be published")
 		assert.Equal(t, len(taken), h.count(t, "select count(*) from outbox where published_at is not null"))
 		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 
@@ -309,7 +309,7 @@ func TestRetention(t *testing.T) {
 	cfg := quickConfig()
 	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 3 }, "what is old is deleted")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 3 }, "old messages are deleted")
 	assert.ElementsMatch(t, []string{"lately", "waiting", "dead"}, column[string](t, h, "select uuid from outbox"))
 
 	t.Run("none", func(t *testing.T) {
@@ -384,7 +384,7 @@ func TestShutdownFreesIdleLanes(t *testing.T) {
 	eventually(t, func() bool { return lanes() == 63 }, "the next one has all but one")
 	close(goOn)
 	require.NoError(t, <-ended)
-	eventually(t, func() bool { return lanes() == 64 }, "and then that one, too")
+	eventually(t, func() bool { return lanes() == 64 }, "and later that one too")
 }
 
 // TestFrozenStarter: a process that stands still while it joins does not prevent others from renewing their leases.
@@ -412,6 +412,6 @@ func TestRetentionOfTopics(t *testing.T) {
 	cfg := quickConfig()
 	cfg.Topics, cfg.Retention, cfg.CleanInterval = []string{"mine"}, time.Minute, 10*time.Millisecond
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'mine'") == 0 }, "its own go")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'mine'") == 0 }, "its own messages are deleted")
 	assert.Equal(t, 10, h.count(t, "select count(*) from outbox"))
 }

@@ -51,7 +51,7 @@ func TestEpochs(t *testing.T) {
 		first := take(sqltext.TakeLanes, owner)
 		assert.Equal(t, "fenced", h.outcome(t, other, first, 1))
 		assert.Equal(t, "waiting", h.outcome(t, owner, first, 1))
-		assert.Equal(t, "waiting", h.outcome(t, owner, first, 1), "it is repeated, as its answer was lost")
+		assert.Equal(t, "waiting", h.outcome(t, owner, first, 1), "it is repeated because its reply was lost")
 		assert.Equal(t, 1, h.count(t, "select attempts from outbox"))
 		second := take(sqltext.RetakeLanes, owner)
 		assert.Equal(t, "fenced", h.outcome(t, owner, first, 2))
@@ -118,7 +118,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 		again := numbered(itoa(n)+"-", 1, 100)
 		w.publish(t, "orders", "", again...)
 		w.arrives(t, again...)
-		gate.arrives(t, "they are to be settled", settle...)
+		gate.arrives(t, "they are about to be settled", settle...)
 		before := gate.holdAnswers()
 		gate.arrives(t, "a read from before", before...)
 		require.NoError(t, long.Commit(t.Context())) // so all are read again
@@ -159,7 +159,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 	gate.release(settle...)
 	eventually(t, func() bool {
 		return assert.ObjectsAreEqual([]int{32, 32}, shares())
-	}, "half of the lanes are given back")
+	}, "half of the lanes are released")
 	w.idle(t)
 	assert.Equal(t, 2000, len(w.all()), "some were sent twice")
 }
@@ -212,7 +212,7 @@ func TestLockedFailure(t *testing.T) {
 	const recorded = "select count(*) from outbox where attempts = 1"
 	eventually(t, func() bool { return h.count(t, recorded) == 9 }, "all others are recorded")
 	require.NoError(t, tx.Rollback(t.Context()))
-	eventually(t, func() bool { return h.count(t, recorded) == 10 }, "and that one, too")
+	eventually(t, func() bool { return h.count(t, recorded) == 10 }, "and so is that one")
 }
 
 // TestPublishedAfterItsDeath: a publish that timed out, after which the message died, has succeeded after all.
@@ -305,7 +305,7 @@ func TestReadOnlyServer(t *testing.T) {
 	eventually(t, func() bool {
 		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil
-	}, "the server can be written to again") // connections made before still cannot write
+	}, "the server is writable again") // connections made before still cannot write
 	other := newPgxHandle(t, url)
 	other.publish(t, "orders", "K", "2")
 	w.arrives(t, "2")

@@ -42,7 +42,7 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 		require.True(t, open, "the channel is closed")
 		return msg
 	case <-time.After(patience):
-		t.Fatal("no message came")
+		t.Fatal("no message arrived")
 	}
 	return nil
 }
@@ -74,7 +74,7 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 			}
 			h.publish(t, "orders", "another", "marker") // everything before it has been delivered when this is
 			marker := receive(t, messages)
-			assert.Equal(t, "marker", string(marker.Payload), "it came before the ack of the one before")
+			assert.Equal(t, "marker", string(marker.Payload), "it arrived before the previous one was acked")
 			marker.Ack()
 			msg.Ack()
 			select {
@@ -126,7 +126,7 @@ func TestSubscribersOfATopicShareIt(t *testing.T) {
 	select {
 	case <-all:
 	case <-time.After(patience):
-		t.Fatal("not all messages came")
+		t.Fatal("not all messages arrived")
 	}
 	require.NoError(t, s.Close())
 	readers.Wait()
@@ -188,10 +188,10 @@ func TestSubscriptionEnds(t *testing.T) {
 	select {
 	case <-msg.Context().Done():
 	case <-time.After(patience):
-		t.Fatal("the message's context goes on")
+		t.Fatal("the message's context did not end")
 	}
 	for range messages {
-		t.Error("another message came")
+		t.Error("another message arrived")
 	}
 	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0 or published_at is not null"))
 

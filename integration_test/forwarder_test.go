@@ -25,7 +25,7 @@ func TestFirstMessageOfADatabase(t *testing.T) {
 		w.idle(t)
 		w.publish(t, "orders", "key", "1")
 		w.arrives(t, "1")
-		assert.Zero(t, w.log.count("message became pending again"), "by the sweep, which is not how it should be")
+		assert.Zero(t, w.log.count("message became pending again"), "found by the sweep, not by a normal read")
 	})
 }
 
@@ -95,7 +95,7 @@ func TestMetadataComesOutAsItWentIn(t *testing.T) {
 		case metadata := <-got:
 			assert.Equal(t, want, metadata)
 		case <-time.After(patience):
-			t.Fatal("no message came")
+			t.Fatal("no message arrived")
 		}
 	})
 }

@@ -133,7 +133,7 @@ func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 	answer()
 	h.publish(t, "orders", "L", "2")
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 2 },
-		"so is the next")
+		"so is the next one")
 	assert.Equal(t, 2, h.count(t, "select sum(attempts)::int from outbox"), "it was charged twice")
 }
 
@@ -157,7 +157,7 @@ func TestStopWaitsForTheVerdict(t *testing.T) {
 	})
 	_, stop := inTurn(t, h, broker, cfg, newLogCapture(t))
 	h.publish(t, "orders", "K", "1")
-	within(t, "the time-out is judged", judging)
+	within(t, "the timeout is classified", judging)
 	close(timedOut)
 	stopped := make(chan struct{})
 	go func() {
@@ -165,7 +165,7 @@ func TestStopWaitsForTheVerdict(t *testing.T) {
 		stop()
 	}()
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 0 },
-		"it has given all back")
+		"it has released all lanes")
 	select {
 	case <-stopped:
 		t.Error("it has stopped")

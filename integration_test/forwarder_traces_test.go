@@ -32,8 +32,8 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 		where t.failures > 0 and t.paused_at between now() - interval '1 minute' and now()`
 	eventually(t, func() bool {
 		return assert.ObjectsAreEqual([]string{"down: broker is down"}, column[string](t, h, paused))
-	}, "the pause is written down")
-	eventually(t, func() bool { return w.log.count("topic unavailable") == 1 }, "it is said, once in a minute")
+	}, "the pause is recorded")
+	eventually(t, func() bool { return w.log.count("topic unavailable") == 1 }, "it is logged once a minute")
 	w.answers(nil)
 	w.arrives(t, "1")
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 0 }, "and so is its end")
@@ -69,15 +69,15 @@ func TestCleanUpGoesOn(t *testing.T) {
 	cfg := quickConfig()
 	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 1 }, "what is old is deleted")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 1 }, "old messages are deleted")
 	mu.Lock()
 	walked := len(cursors)
 	mu.Unlock()
-	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(cursors) > walked+5 }, "it looks again")
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return len(cursors) > walked+5 }, "it reads again")
 	mu.Lock()
 	defer mu.Unlock()
 	for _, cursor := range cursors[walked+1:] {
-		assert.GreaterOrEqual(t, cursor, int64(4000), "it began anew: %v", cursors)
+		assert.GreaterOrEqual(t, cursor, int64(4000), "it began at the start again: %v", cursors)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestTracesOfForwardersThatAreGone(t *testing.T) {
 	}, "lanes of abandoned scopes are deleted")
 	assert.Equal(t, []string{"y", "z"}, column[string](t, h, "select topic from outbox_topics order by 1"))
 	_, _ = inTurn(t, h, newFakeBroker(), other, newLogCapture(t))
-	eventually(t, func() bool { return value[int64](t, h, epochs) > 0 }, "its lanes are there again")
+	eventually(t, func() bool { return value[int64](t, h, epochs) > 0 }, "its lanes exist again")
 	assert.Greater(t, value[int64](t, h, epochs), before)
 }
 

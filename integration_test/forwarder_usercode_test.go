@@ -150,7 +150,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 			case <-msg.Context().Done():
 				causes <- msg.Context().Err()
 			case <-time.After(patience):
-				causes <- errors.New("the context goes on")
+				causes <- errors.New("the context did not end")
 			}
 		}
 		return nil // succeeds after all
@@ -172,7 +172,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 			select {
 			case <-msg.Context().Done():
 			case <-time.After(patience):
-				t.Fatal("the context goes on")
+				t.Fatal("the context did not end")
 			}
 		}
 	})

@@ -43,7 +43,7 @@ func served(t *testing.T, h handle, handler http.HandlerFunc) (first, second *ht
 	}
 	first, second = ask(), ask()
 	if second.Header.Get(idempotency.HeaderReplayed) != "true" {
-		t.Errorf("status %d is no replay", second.StatusCode)
+		t.Errorf("status %d is not a replay", second.StatusCode)
 	}
 	return first, second
 }
@@ -80,7 +80,7 @@ func TestSecretsAreNotStored(t *testing.T) {
 		w.Header().Set("X-Order", "7")
 	})
 	if first.Header.Get("X-Auth-Token") != "s3cr3t" || second.Header.Get("X-Order") != "7" {
-		t.Errorf("the answer has %v, and its replay %v", first.Header, second.Header)
+		t.Errorf("the response has %v, its replay %v", first.Header, second.Header)
 	}
 	for name, values := range second.Header {
 		if strings.Contains(strings.Join(values, ""), "s3cr3t") {

@@ -155,7 +155,7 @@ func TestHTTPUnknownCommit(t *testing.T) {
 		proxy.cutAtCommit()
 		assert.Equal(t, 503, askedOf(t, once, asking("k2", "two")).status, h.name)
 		again = askedOf(t, once, asking("k2", "two"))
-		assert.Equal(t, "order 4\x00\xff", again.body, "it was not")
+		assert.Equal(t, "order 4\x00\xff", again.body, "it was not committed")
 		assert.False(t, again.replayed())
 		assert.Equal(t, 3, direct.count(t, "select count(*) from effects"))
 		assert.EqualValues(t, cuts+2, proxy.cuts.Load())

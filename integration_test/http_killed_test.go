@@ -277,7 +277,7 @@ func TestHTTPUnderKill(t *testing.T) {
 	for what, n := range map[string]int64{
 		"kills": int64(kills), "cut": c.cut.Load(), "gone": c.gone.Load(), "lost": c.lost.Load(),
 	} {
-		assert.Positive(t, n, "%s: it proves nothing: %s", what, counts)
+		assert.Positive(t, n, "%s: the run proves nothing: %s", what, counts)
 	}
 	ledger := func(what, query string) {
 		var found string

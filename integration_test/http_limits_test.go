@@ -83,7 +83,7 @@ func TestHTTPStreams(t *testing.T) {
 	} {
 		once := onceAround(t, h, idempotency.Config{}, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, flushes := w.(http.Flusher)
-			assert.False(t, flushes, "so that a handler knows")
+			assert.False(t, flushes, "so that a handler can detect it")
 			_, err := o.order(r)
 			require.NoError(t, err)
 			err = stream(w)
@@ -263,11 +263,11 @@ func TestHTTPTwins(t *testing.T) {
 		within(t, "the handler is called", b.entered)
 		beside, there := asks(t, here, asking("k1", "one")), asks(t, elsewhere, asking("k1", "one"))
 		other := asks(t, elsewhere, asking("k1", "two"))
-		eventually(t, func() bool { return waiters(t, h) == 1 }, "one waits for the transaction, those beside it in memory")
+		eventually(t, func() bool { return waiters(t, h) == 1 }, "one waits for the transaction, the others in memory")
 		b.release <- 0
-		got := within(t, "the answer", first)
+		got := within(t, "the response", first)
 		assert.Equal(t, 201, got.status)
-		within(t, "the one beside", beside).same(t, got)
+		within(t, "the one next to it", beside).same(t, got)
 		within(t, "the one elsewhere", there).same(t, got)
 		assert.Equal(t, 422, within(t, "another body", other).status)
 		o.done(1)
@@ -303,7 +303,7 @@ func TestHTTPConflict(t *testing.T) {
 		o := newOrdering(t, h)
 		b := heldUp(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			assert.NoError(t, h.execTx(r.Context(), `do $$ begin assert current_setting('lock_timeout') = '0'; end $$`),
-				"its own statements wait as ever")
+				"its own statements wait as before")
 			o.ServeHTTP(w, r)
 		}))
 		patient := onceAround(t, h, idempotency.Config{}, b)
@@ -323,7 +323,7 @@ func TestHTTPConflict(t *testing.T) {
 			within(t, "the handler is called", own.entered)
 			assert.Equal(t, 409, askedOf(t, impatient, asking(key, "two")).status, "in the same process")
 			own.release <- 0
-			assert.Equal(t, 201, within(t, "the one that was first", twin).status)
+			assert.Equal(t, 201, within(t, "the first one", twin).status)
 		}
 		b.release <- 0
 		got := within(t, "the first", first)
@@ -356,7 +356,7 @@ func TestHTTPWaitersKeepNoConnections(t *testing.T) {
 	b.release <- 0
 	b.release <- 0
 	for _, one := range all {
-		assert.Equal(t, 201, within(t, "an answer", one).status)
+		assert.Equal(t, 201, within(t, "a response", one).status)
 	}
 	o.done(1 + others)
 }
@@ -377,7 +377,7 @@ func TestHTTPIsolation(t *testing.T) {
 				there := asks(t, elsewhere, asking("k1", "one"))
 				eventually(t, func() bool { return waiters(t, h) == 1 }, "the other one waits")
 				b.release <- 0
-				got := within(t, "the answer", first)
+				got := within(t, "the response", first)
 				require.Equal(t, 201, got.status)
 				within(t, "the same", there).same(t, got)
 				askedOf(t, here, asking("k1", "one")).same(t, got)

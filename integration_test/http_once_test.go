@@ -364,7 +364,7 @@ func TestAdminCleansKeys(t *testing.T) {
 	assert.Equal(t, "clean idempotency room", entries[0].Action+" "+entries[0].Filter.In.String()+" "+entries[0].Reason)
 	assert.EqualValues(t, 7, entries[0].Result.Touched)
 	_, err = a.List(t.Context(), admin.Filter{In: entries[0].Filter.In}, admin.Page{})
-	require.Error(t, err, "they are no messages")
+	require.Error(t, err, "they are not messages")
 	s, err := a.Stats(t.Context(), admin.StatsConfig{Exact: true})
 	require.NoError(t, err)
 	assert.Empty(t, s.Topics)

@@ -88,7 +88,7 @@ var ibxAbandons = []requirement{
 		x.due(t, "a")
 		require.Len(t, x.claim(t, x.owner, 1), 1)
 		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
-		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty one is none")
+		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty text counts as none")
 	}},
 	{number: 58, text: "a delay that is not positive is refused", verdict: inOtherWords, why: noExceptions +
 		" Zero is how Go says that none is given.",

@@ -42,7 +42,7 @@ func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
 		})
 		w.await(w.settled - bad)
 		assert.NotZero(t, failed.Load())
-		assert.Equal(t, w.settled-bad, w.handled(), "a key was handled that fails")
+		assert.Equal(t, w.settled-bad, w.handled(), "a failing key was handled")
 		mended.Store(true)
 		w.await(w.settled)
 		w.verify()
@@ -112,12 +112,12 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 		return seen.any(func(p observe.PartitionState) bool {
 			return p.Owned && p.Paused == observe.PausedByBlockedKey && p.BlockedKeys == 1 && p.OldestBlocked > 0 && p.Lag > 0
 		})
-	}, "observers are told of the pause")
+	}, "observers are notified of the pause")
 	eventually(t, func() bool {
 		return slices.ContainsFunc(log.Captured()[watermill.ErrorLogLevel], func(line watermill.CapturedMessage) bool {
 			return strings.HasPrefix(line.Msg, "reading is paused") && strings.Contains(line.Err.Error(), "fails")
 		})
-	}, "an error line tells of it")
+	}, "an error line reports it")
 	ad := newAdmin(t, w.h)
 	found := func() []admin.Finding {
 		all, err := ad.Doctor(t.Context())
@@ -126,8 +126,8 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	}
 	ails(t, w.h, "partition_blocked")
 	f := found()[0]
-	assert.Len(t, found(), 1, "of two forwarders")
-	assert.Equal(t, admin.Warning, f.Severity, "it has just begun")
+	assert.Len(t, found(), 1, "reported by two forwarders")
+	assert.Equal(t, admin.Warning, f.Severity, "the pause has just begun")
 	assert.Contains(t, f.Evidence, `partition 0 of topic "`+w.topic+`", read by consumer group "`+w.group+`"`)
 	assert.Regexp(t, `paused for .* blocked keys: 1, the oldest for .*; lag \d+ messages`, f.Evidence)
 	assert.Equal(t, []string{"PartitionBlocked"}, f.Alerts)
@@ -141,7 +141,7 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	assert.True(t, alert(), "the alert of its name fires on the metrics of the same partition")
 	operator := ctl{t: t, url: w.h.url}
 	assert.Contains(t, operator.run("doctor").out, "partition_blocked")
-	assert.Contains(t, operator.run("errors", "--in", "inbox").out, "fails", "where the cure sends")
+	assert.Contains(t, operator.run("errors", "--in", "inbox").out, "fails", "the page that the cure refers to")
 	assert.Contains(t, newSite(t, w.h, ui.Access{}).get("/").body, "artition is blocked by a message", "its title")
 
 	eventually(t, func() bool {
@@ -153,14 +153,14 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 
 	mended.Store(true)
 	w.await(w.settled)
-	eventually(t, func() bool { return len(found()) == 0 }, "it is found no more")
+	eventually(t, func() bool { return len(found()) == 0 }, "it is no longer found")
 	_, known := firing(t, false, observer)
 	assert.True(t, !known || !alert(), "and the alert is over")
 	eventually(t, func() bool {
 		p := seen.last()
 		return p.Owned && p.Paused == "" && p.Lag == 0 && p.Pending == 0
-	}, "observers are told that it is read again")
+	}, "observers are notified that it is read again")
 	s.close()
-	assert.False(t, seen.last().Owned, "observers are told of its end")
+	assert.False(t, seen.last().Owned, "observers are notified of its end")
 	w.verify()
 }

@@ -48,7 +48,7 @@ func TestInboundCloseCommitsEveryAck(t *testing.T) {
 			w.verify()
 			// A message behind another of its key may be committed late; those above the watermark are delivered again
 			// and skipped.
-			assert.EqualValues(t, w.settled-done, again.calls.Load(), "handlers that were called for a message twice")
+			assert.EqualValues(t, w.settled-done, again.calls.Load(), "handlers called twice for a message")
 			assert.EqualValues(t, w.settled, w.committed())
 		})
 	}
@@ -106,7 +106,7 @@ func TestInboundSlowHandlersAtRevoke(t *testing.T) {
 	})
 	within(t, "a handler is at work", entered)
 	second := w.serve(c, work)
-	eventually(t, func() bool { return second.calls.Load() > 0 }, "the group does not wait for handlers for ever")
+	eventually(t, func() bool { return second.calls.Load() > 0 }, "the group does not wait for handlers forever")
 	close(stuck)
 	w.await(w.settled)
 	w.verify()
@@ -182,11 +182,11 @@ func TestInboundTopicIsMadeAnew(t *testing.T) {
 	eventually(t, func() bool {
 		err := asks.CreateTopic(w.topic, &sarama.TopicDetail{NumPartitions: 2, ReplicationFactor: 1}, false)
 		return err == nil || errors.Is(err, sarama.ErrTopicAlreadyExists)
-	}, "the topic is made anew")
+	}, "the topic is recreated")
 	eventually(t, func() bool {
 		all, err := asks.DescribeTopics([]string{w.topic})
 		return err == nil && len(all) == 1 && errors.Is(all[0].Err, sarama.ErrNoError) && len(all[0].Partitions) > 0
-	}, "it is there")
+	}, "the topic exists")
 	w.send(100, 20)
 	w.await(w.settled)
 	w.verify()
@@ -218,6 +218,6 @@ func TestInboundMessagesAreDeleted(t *testing.T) {
 	w.put(fresh)
 	eventually(t, func() bool {
 		return w.h.count(t, `select count(distinct (key, seq)) from fresh`) == 200
-	}, "what came after is handled")
+	}, "later messages are handled")
 	assert.Zero(t, w.h.count(t, `select count(*) - count(distinct (key, seq)) from ledger`))
 }

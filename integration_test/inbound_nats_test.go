@@ -38,9 +38,9 @@ func TestJetStreamClose(t *testing.T) {
 	w.await(w.settled)
 	standby.close()
 	w.verify()
-	assert.EqualValues(t, w.settled, s.calls.Load()+standby.calls.Load(), "a handler was called for a message twice")
+	assert.EqualValues(t, w.settled, s.calls.Load()+standby.calls.Load(), "a handler was called twice for a message")
 	info := w.consumer()
-	assert.Equal(t, [2]int{0, 0}, [2]int{info.NumAckPending, int(info.NumPending)}, "messages that JetStream waits for")
+	assert.Equal(t, [2]int{0, 0}, [2]int{info.NumAckPending, int(info.NumPending)}, "unacked messages at JetStream")
 }
 
 // TestInboundBounds: reading stops at MaxAhead messages, or at about MaxBytes plus fetched messages, and resumes.
@@ -75,7 +75,7 @@ func TestInboundBounds(t *testing.T) {
 			c.observers = []observe.Observer{seen}
 			t.Cleanup(func() {
 				if seen.mu.Lock(); t.Failed() && len(seen.all) > 0 {
-					t.Logf("told at first %+v, at last %+v", seen.all[0], seen.all[len(seen.all)-1])
+					t.Logf("first reported %+v, last %+v", seen.all[0], seen.all[len(seen.all)-1])
 				}
 				seen.mu.Unlock()
 			})
@@ -88,7 +88,7 @@ func TestInboundBounds(t *testing.T) {
 				return seen.any(func(p observe.PartitionState) bool {
 					return p.Paused == tt.reason && p.Running == 16 && p.PausedFor > 2*c.AckWait && p.Lag == 2000
 				})
-			}, "it pauses for longer than AckWait while all places are taken, and stays the owner")
+			}, "it pauses for longer than AckWait while all slots are in use, and stays the owner")
 			close(release)
 			w.await(w.settled)
 			w.verify()
@@ -289,7 +289,7 @@ func TestJetStreamCloseWaitsForNoUserCode(t *testing.T) {
 				require.Equal(t, "an observer", what)
 				require.Equal(t, "bad", string(msg.Payload))
 			}
-			require.True(t, settled(), "JetStream does not know what was acked")
+			require.True(t, settled(), "JetStream lacks some acks")
 		})
 	}
 }

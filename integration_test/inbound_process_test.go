@@ -149,7 +149,7 @@ func failUntilMended(h handle, fails func(key string) bool) func(*message.Messag
 func TestInboundCampaign(t *testing.T) {
 	extended(t)
 	if !long {
-		t.Skip("it takes minutes: OUTBOX_LONG=1")
+		t.Skip("takes minutes: set OUTBOX_LONG=1")
 	}
 	for _, strategy := range []string{"range", "sticky", "cooperative"} {
 		t.Run(strategy, func(t *testing.T) { inboundCampaign(t, strategy) })
@@ -178,7 +178,7 @@ func inboundCampaign(t *testing.T, strategy string) {
 		require.NoError(t, server.Kill())
 		require.NoError(t, server.Restart(t.Context()))
 	})
-	require.Equal(t, w.settled-failing, w.handled(), "of keys that fail")
+	require.Equal(t, w.settled-failing, w.handled(), "messages of failing keys")
 	w.h.exec(t, `insert into mended values (now())`)
 	w.spawn(c)
 	w.await(w.settled)
@@ -193,7 +193,7 @@ func inboundCampaign(t *testing.T, strategy string) {
 func TestJetStreamCampaign(t *testing.T) {
 	extended(t)
 	if !long {
-		t.Skip("it takes minutes: OUTBOX_LONG=1")
+		t.Skip("takes minutes: set OUTBOX_LONG=1")
 	}
 	server, err := services.StartNATS(t.Context(), services.Options{})
 	require.NoError(t, err)
@@ -228,7 +228,7 @@ func (w *inboundWorld) campaign(c inboundConfig, processes, until int, restart f
 			done, progress = n, time.Now()
 		}
 		if time.Since(progress) > campaignPatience {
-			t.Fatalf("%d of %d messages are handled, and no more for %s", done, until, campaignPatience)
+			t.Fatalf("%d of %d messages are handled, no more within %s", done, until, campaignPatience)
 		}
 		if len(live) < 2 || len(live) < processes && rand.IntN(2) == 0 {
 			live = append(live, w.spawn(c))

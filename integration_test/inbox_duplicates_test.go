@@ -37,7 +37,7 @@ func syncsDuring(t *testing.T, url string, fn func(h handle)) int {
 	before := value[int](t, reader, query)
 	fn(h)
 	h.pool.Close()
-	eventually(t, func() bool { return pids() == 0 }, "the connections are gone, and what they counted is known")
+	eventually(t, func() bool { return pids() == 0 }, "the connections are closed and have reported their counts")
 	after := value[int](t, reader, query)
 	reader.pool.Close()
 	return after - before
@@ -177,7 +177,7 @@ func setStandby(t testing.TB, h handle, statement, want string) {
 	t.Helper()
 	h.exec(t, statement)
 	h.exec(t, "select pg_reload_conf()")
-	eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in force")
+	eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in effect")
 }
 
 // TestADuplicateWaitsForTheStandby that the first delivery's COMMIT waits for, as long as that may be lost with this
@@ -202,7 +202,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	eventually(t, func() bool { return effects(t, h, second) == 1 }, "visible, and on no standby")
 	for range 2 { // the second call follows a duplicate
 		_, err = handler(second.Copy())
-		require.Error(t, err, "its broker would forget it, and a failover loses what was committed")
+		require.Error(t, err, "its broker would delete it, and a failover would lose the commit")
 	}
 	begins := middleware.TxConfig{OnBegin: func(context.Context, *message.Message) error { return errHandler }}
 	waited := make(chan error, 1)
@@ -213,7 +213,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from pg_stat_activity "+
 			"where wait_event = 'SyncRep' and query like '%FOR UPDATE%'") > 0
-	}, "one that is found to be a copy after OnBegin failed waits too")
+	}, "a copy detected after OnBegin failed waits too")
 	reload("alter system reset synchronous_standby_names", "")
 	<-waited
 	h.pool.Reset()

@@ -159,7 +159,7 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 		require.ErrorContains(t, err, "schema.Migrate")
 
 		assert.Zero(t, effects(t, h, msg))
-		assert.Zero(t, h.count(t, "select count(*) from inbox"), "nothing half done")
+		assert.Zero(t, h.count(t, "select count(*) from inbox"), "nothing is half done")
 	})
 }
 
@@ -252,7 +252,7 @@ func TestInboxContentCheck(t *testing.T) {
 		other := message.NewMessage(msg.UUID, []byte("other content"))
 		for _, m := range []*message.Message{msg, msg.Copy(), other} {
 			_, err := handler(m)
-			require.NoError(t, err, "a mismatch is acked all the same")
+			require.NoError(t, err, "a mismatch is acked nevertheless")
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
 		assert.Equal(t, []string{"other content"}, told)
@@ -330,7 +330,7 @@ func TestForwarderCleansTheInbox(t *testing.T) {
 
 	h.exec(t, "update inbox set processed_at = now() - interval '31 days' where message_id = 'new1'")
 	eventually(t, func() bool { return h.count(t, "select count(*) from inbox where message_id = 'new1'") == 0 },
-		"it goes on")
+		"it continues")
 }
 
 func TestCleaningTheInbox(t *testing.T) {

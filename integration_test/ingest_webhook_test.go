@@ -86,7 +86,7 @@ func TestWebhookAnswers(t *testing.T) {
 		assert.Equal(t, result, a.Header.Get(queue.HeaderResult))
 		body, err := io.ReadAll(a.Body)
 		require.NoError(t, err)
-		assert.NotContains(t, string(body), "signature", "an answer helps nobody to guess")
+		assert.NotContains(t, string(body), "signature", "responses do not help to guess")
 	}
 	check(post("one", "payload"), 200, "new")
 	check(post("one", "payload"), 200, "updated")
@@ -115,7 +115,7 @@ func TestWebhookAnswers(t *testing.T) {
 	check(post(strings.Repeat("x", 256), "payload"), 400, "")
 	check(post("long", "payload"+strings.Repeat("x", 994)), 413, "")
 	check(post("long", "payload"+strings.Repeat("x", 94)), 413, "")
-	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue"), "what was refused is not stored")
+	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue"), "refused messages are not stored")
 
 	h.exec(t, "alter table inbox_queue rename to gone")
 	check(post("later", "payload"), 503, "")
@@ -183,7 +183,7 @@ func TestWebhookWaitsForNoSlowBody(t *testing.T) {
 				}
 				time.Sleep(patient / 10)
 			}
-			t.Errorf("%s: the whole body was waited for", method)
+			t.Errorf("%s: the webhook waited for the whole body", method)
 		}()
 		assert.Equal(t, status, read(answers))
 		_, err := answers.ReadByte()
@@ -234,7 +234,7 @@ func TestWebhookLogsNoBody(t *testing.T) {
 		}
 	}
 	assert.True(t, log.has("INFO", "cannot unmarshal number", "struct field .Amount of type int8"),
-		"what is of use is there: %s", log.lines)
+		"the useful part is there: %s", log.lines)
 	assert.True(t, log.has("INFO", "parsing time"), log.lines)
 	for _, part := range []string{"4111111111111111", `7`, `\x07`} {
 		for _, line := range log.lines {

@@ -58,7 +58,7 @@ func kafkaTopic(t testing.TB, server kafkaBrokers, partitions int32, settings ma
 			}
 		}
 		return err == nil && len(made) == int(partitions)
-	}, "the broker leads the topic that it made")
+	}, "the broker leads the topic that it created")
 	return topic
 }
 
@@ -130,7 +130,7 @@ func TestKafkaKeyIsPartition(t *testing.T) {
 		keyed[partition] = true
 		gotOrder = append(gotOrder, msg.UUID)
 	}
-	require.Len(t, keyed, 1, "a key is one partition")
+	require.Len(t, keyed, 1, "a key uses one partition")
 	require.Len(t, unkeyed, 4, "messages without a key spread over all partitions")
 	require.Equal(t, order, gotOrder)
 }
@@ -160,7 +160,7 @@ func TestKafkaOversize(t *testing.T) {
 	tooLarge := string(make([]byte, 30_000))
 	err = own.Publish(topic, newMessage(tooLarge))
 	require.ErrorIs(t, err, sarama.ErrMessageSizeTooLarge)
-	require.Equal(t, unknown, kafka.Classify(err), "of a batch nobody knows which message was too large")
+	require.Equal(t, unknown, kafka.Classify(err), "the error does not show which message of a batch was too large")
 
 	// One oversized message among many in the same batches.
 	const writers, each = 32, 20
@@ -229,12 +229,12 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 				require.NoError(t, server.Restart(t.Context()))
 				before := l.count()
 				l.wait("recovery", func(l *load) bool { return len(l.acked) > before+each })
-				eventually(t, func() bool { return early.Publish(topic, newMessage("")) == nil }, "who came before Kafka finds it")
+				eventually(t, func() bool { return early.Publish(topic, newMessage("")) == nil }, "a publisher started before Kafka connects to it")
 				refused(each / 50)
 				tooLarge.stop()
 				l.stop()
 
-				require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage is nobody's fault: %v", l.errs)
+				require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage must not blame the message: %v", l.errs)
 				require.Zero(t, tooLarge.verdicts[unknown]+tooLarge.count(), "%v", tooLarge.errs)
 				stored := map[string]int{}
 				for _, uuid := range kafkaUUIDs(t, server, topic) {

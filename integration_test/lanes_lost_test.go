@@ -121,7 +121,7 @@ func TestALeaseIsExtendedWhenLostLanesAreForgotten(t *testing.T) {
 	for range 3 {
 		<-renewals
 	}
-	assert.Zero(t, w.triedTimes("K-2"), "calls for a message of a lane that is another's")
+	assert.Zero(t, w.triedTimes("K-2"), "calls for a message of another owner's lane")
 	sql("alter table hidden rename to outbox_lanes", "delete from outbox_forwarders where name = 'thief'")
 	w.arrives(t, "K-2")
 }

@@ -90,7 +90,7 @@ func TestTopicsMayNotOverlap(t *testing.T) {
 					return
 				}
 				eventually(t, func() bool { return h.waiting(t, 1) }, "the second waits")
-				eventually(t, func() bool { return log.count("waiting to start") > 0 }, "it says so")
+				eventually(t, func() bool { return log.count("waiting to start") > 0 }, "it logs that")
 				assert.Equal(t, 1, log.count("waiting to start"))
 				assert.False(t, runs(second))
 				stop()
@@ -185,7 +185,7 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 		w.publish(t, "a", "K", p)
 	}
 	w.arrives(t, payloads...)
-	assert.Equal(t, calls, first.calls.Load(), "the first published although it may not")
+	assert.Equal(t, calls, first.calls.Load(), "the first forwarder published although it must wait")
 	stop()
 	w.publish(t, "a", "K", "51") // now the first forwarder may run again
 	w.arrives(t, "51")
@@ -209,7 +209,7 @@ func TestLateReturnWithoutAnAnswer(t *testing.T) {
 		`'{a}', 'another', now() + interval '1 hour')`)
 	proxy.cutAtCommitted.Store(true)
 	proxy.thaw()
-	eventually(t, func() bool { return proxy.cuts.Load() == 1 }, "the answer is lost")
+	eventually(t, func() bool { return proxy.cuts.Load() == 1 }, "the reply is lost")
 	h.publish(t, "a", "K", "2")
 	eventually(t, func() bool { return w.log.count("waiting to start") > 0 }, "it waits")
 	assert.Equal(t, []string{"1"}, w.payloads())
@@ -301,12 +301,12 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 	assert.Less(t, float64(counter.n.Load()-before), 40*time.Since(begun).Seconds(), "statements about lanes in a second")
 	assert.Equal(t, []int{64},
 		column[int](t, h, "select count(*)::int from outbox_lanes where owner is not null group by owner"),
-		"lanes were given back with publishes under way")
+		"lanes were released with publishes in flight")
 	close(goOn)
 	eventually(t, func() bool {
 		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
 			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
-	}, "half of the lanes are given back")
+	}, "half of the lanes are released")
 }
 
 // TestFactsThatCannotBeWritten: a forwarder that cannot write its facts still shares its lanes.
@@ -329,12 +329,12 @@ func TestFactsThatCannotBeWritten(t *testing.T) {
 	eventually(t, func() bool {
 		return assert.ObjectsAreEqual([]int{32, 32}, column[int](t, h,
 			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
-	}, "half of the lanes are given back")
+	}, "half of the lanes are released")
 	h.exec(t, "drop trigger refuse on outbox_forwarders")
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox_forwarders where facts->'consumers' ? 'shop/book'") == 1
-	}, "it says so in the end")
-	assert.Zero(t, w.log.count("renewing the lease"), "which was never in doubt")
+	}, "it logs that finally")
+	assert.Zero(t, w.log.count("renewing the lease"), "the rest of its row is unaffected")
 }
 
 // TestTopicThatNobodyTakes: without a warning, a misspelled topic in Config.Topics would wait silently.
@@ -349,7 +349,7 @@ func TestTopicThatNobodyTakes(t *testing.T) {
 	cfg.CleanInterval = 20 * time.Millisecond
 	begun := time.Now()
 	w.join(t, h, cfg)
-	eventually(t, func() bool { return w.log.count("no forwarder publishes this topic") > 0 }, "it says so")
+	eventually(t, func() bool { return w.log.count("no forwarder publishes this topic") > 0 }, "it logs that")
 	w.publish(t, "ordres", "", "taken")
 	w.arrives(t, "taken", "invoices-2")
 	assert.LessOrEqual(t, w.log.count("no forwarder publishes this topic"), 1+int(time.Since(begun)/time.Minute),

@@ -93,21 +93,21 @@ func TestOnMismatchThatFailsIsCounted(t *testing.T) {
 		require.Empty(t, letters(), name)
 		require.NoError(t, deliver(other), "%s: acked", name)
 		assert.Equal(t, observe.Dead, obs.last().Outcome, name)
-		require.Len(t, letters(), 1, "%s: not for ever", name)
+		require.Len(t, letters(), 1, "%s: not forever", name)
 		for len(letters()) < 2 { // another copy
 			_ = deliver(other)
 		}
-		assert.Equal(t, letters()[0], letters()[1], "%s: the letters of one content are known as one", name)
+		assert.Equal(t, letters()[0], letters()[1], "%s: dead letters of the same content have one UUID", name)
 		if name == "poison" {
 			third := first.Copy()
 			third.Payload = []byte(name + ", changed again")
 			require.NoError(t, deliver(third))
 			assert.NotEqual(t, letters()[0], value[string](t, h,
 				"select uuid from outbox where payload = convert_to($1, 'UTF8')", string(third.Payload)),
-				"another content has a letter of its own")
+				"different content gets its own dead letter")
 		}
 		assert.Equal(t, 1, h.count(t, "select count(*) from inbox where consumer = 'shop/' || $1 and dead_at is null", name),
-			"%s: the message that was handled stays so", name)
+			"%s: the handled message stays handled", name)
 	}
 }
 
@@ -146,7 +146,7 @@ func TestACopyIsSkippedThoughOnBeginFails(t *testing.T) {
 				assert.Equal(t, observe.Duplicate, obs.last().Outcome, "%s of a %s message", name, state)
 				if state == "processed" { // the hash of a dead message is unknown
 					msg.Payload = []byte("changed")
-					require.Error(t, deliver(msg), "%s: other content is no copy", name)
+					require.Error(t, deliver(msg), "%s: different content is not a copy", name)
 				}
 			}
 		}
@@ -187,7 +187,7 @@ func TestOnBeginThatLeavesNothingToWorkWithIsCounted(t *testing.T) {
 			}
 			require.NoError(t, deliver(msg), "%s: acked", name)
 			assert.Equal(t, 1, h.count(t, "select count(*) from outbox where payload = convert_to($1, 'UTF8')", name),
-				"%s: not for ever", name)
+				"%s: not forever", name)
 		}
 	})
 }
@@ -233,7 +233,7 @@ func TestARetryAfterErrorMadeByHand(t *testing.T) {
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, later },
 		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{Backoff: w.backoff()}}))
 	require.ErrorIs(t, deliver(newMessage("")), error(later))
-	assert.Equal(t, []int{1}, w.all, "that of a first failure")
+	assert.Equal(t, []int{1}, w.all, "the wait after a first failure")
 }
 
 // unsound returns errors that panic when they are inspected: nil pointers returned as errors.
@@ -386,6 +386,6 @@ func TestWatermillsMiddlewaresWhereTheyBelong(t *testing.T) {
 		calls = 0
 		_, err = chain(twice, newTx(t, h, middleware.TxConfig{}), wmmiddleware.CorrelationID, retry.Middleware, nested)(msg)
 		require.NoError(t, err)
-		assert.Equal(t, 1, effects(t, h, msg), "each attempt behind a savepoint")
+		assert.Equal(t, 1, effects(t, h, msg), "each attempt in a savepoint")
 	})
 }

@@ -193,14 +193,14 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 		broker.fail = nil
 		broker.mu.Unlock()
 		assert.True(t, forward.deliver(t, msg.Copy()))
-		require.Equal(t, 1, broker.count(), "a failed publish must not be taken for a duplicate")
+		require.Equal(t, 1, broker.count(), "a failed publish must not count as a duplicate")
 		assert.Equal(t, msg.UUID, broker.all[0].UUID)
-		assert.Zero(t, outboxed(t, h), "it would come back for ever")
+		assert.Zero(t, outboxed(t, h), "it would return forever")
 
 		for range 2 {
 			assert.True(t, local.deliver(t, msg.Copy()))
 		}
-		assert.Equal(t, 1, effects(t, h, msg), "a handler that only consumes is guarded")
+		assert.Equal(t, 1, effects(t, h, msg), "a handler that returns no messages is guarded too")
 
 		msg = newMessage("")
 		for range 2 {
@@ -209,9 +209,9 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 		assert.Equal(t, 1, effects(t, h, msg))
 		forgetful.messages <- newMessage("")
 		for range 2 {
-			within(t, "a mistake of wiring is tried in hand, and charges nothing", again)
+			within(t, "a wiring mistake is retried without a nack or a charge", again)
 		}
-		assert.Zero(t, h.count(t, "select count(*) from inbox where processed_at is null"), "it would come back for ever")
+		assert.Zero(t, h.count(t, "select count(*) from inbox where processed_at is null"), "it would return forever")
 		assert.Equal(t, []string{"more"}, column[string](t, h, "select topic from outbox"))
 		assert.Equal(t, 1, broker.count())
 	})

@@ -88,7 +88,7 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 			assert.Equal(t, []observe.Outcome{observe.Processed, outcome}, obs.outcomes(), name)
 			obs.all = nil
 		}
-		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "nothing was put aside")
+		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "no dead letter was written")
 		assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 	})
 }
@@ -146,7 +146,7 @@ func TestPoisonInARouter(t *testing.T) {
 			r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return outbox.Poison(errHandler) })
 		})
 		assert.True(t, f.deliver(t, newMessage("")))
-		assert.True(t, f.deliver(t, message.NewMessage("", []byte("no id"))), "not nacked for ever")
+		assert.True(t, f.deliver(t, message.NewMessage("", []byte("no id"))), "not nacked forever")
 		assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = 'dead_letters' and uuid <> ''
 			and metadata->>'topic_poisoned' = 'orders' and metadata->>'handler_poisoned' = 'book-order'`))
 		assert.Equal(t, 1, h.count(t, "select count(*) from inbox where dead_at is not null"))
@@ -247,7 +247,7 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 			assert.Equal(t, before+1, outboxed(t, h), name)
 
 			require.True(t, revived(t, h, "shop/test", msg.UUID))
-			require.Error(t, deliver(), "%s: all attempts are to be had again", name)
+			require.Error(t, deliver(), "%s: all attempts are available again", name)
 			assert.True(t, strings.HasPrefix(inboxRow(t, h, msg), "1 "), "%s: %s", name, inboxRow(t, h, msg))
 		}
 	})
@@ -346,7 +346,7 @@ func TestOutcomesWaitsBeforeANack(t *testing.T) {
 			require.ErrorIs(t, err, errHandler)
 		}
 		assert.GreaterOrEqual(t, time.Since(begun), 8*(100+200+400)*time.Millisecond/10, "by default")
-		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "an attempt is no error line")
+		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "an attempt is not logged as an error")
 		assert.Len(t, logger.Captured()[watermill.DebugLogLevel], 3)
 	})
 }
@@ -436,6 +436,6 @@ func TestOutcomesDeadByDefault(t *testing.T) {
 		require.True(t, revived(t, h, "shop/test", msg.UUID))
 		h.exec(t, "update inbox set attempts = 50")
 		_, err = fails(msg.Copy())
-		require.ErrorIs(t, err, errHandler, "the hour begins anew")
+		require.ErrorIs(t, err, errHandler, "the hour starts again")
 	})
 }

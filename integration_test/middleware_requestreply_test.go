@@ -139,8 +139,8 @@ func TestRequestReply(t *testing.T) {
 	}))
 	within(t, "the copy", r.command)
 	assert.Equal(t, "placed 2", r.send(t, "2").HandlerResult)
-	assert.EqualValues(t, 2, r.calls.Load(), "a copy of the command calls nobody")
-	assert.Equal(t, 2, r.replies(t), "and brings no second reply")
+	assert.EqualValues(t, 2, r.calls.Load(), "a copy of the command calls no handler")
+	assert.Equal(t, 2, r.replies(t), "and causes no second reply")
 	assert.Equal(t, 2, h.count(t, "select count(*) from effects"))
 }
 
@@ -165,7 +165,7 @@ func TestRequestReplyOfAFailure(t *testing.T) {
 			} else {
 				eventually(t, func() bool { return r.calls.Load() == 2 }, "it is delivered again, after its reply")
 			}
-			eventually(t, func() bool { return r.replies(t) == 2 }, "a reply of each call")
+			eventually(t, func() bool { return r.replies(t) == 2 }, "a reply to each call")
 			assert.Equal(t, 1, h.count(t, "select count(*) from effects"), "the failure left nothing else")
 		})
 	}

@@ -51,7 +51,7 @@ func (b *busyOnce) check(t *testing.T, id string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if assert.Len(t, b.calls, 2) {
-		assert.GreaterOrEqual(t, b.calls[1].Sub(b.calls[0]), b.wait, "not before the time was up")
+		assert.GreaterOrEqual(t, b.calls[1].Sub(b.calls[0]), b.wait, "not before its time")
 	}
 	assert.Equal(t, 1, b.h.count(t, "select count(*) from effects where message_id = $1", id))
 	assert.Zero(t, b.h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
@@ -181,7 +181,7 @@ func (p *putOff) check(t *testing.T) {
 		assert.Contains(t, msg.LastError, errHandler.Error(), topic)
 		assert.Zero(t, p.h.count(t, "select count(*) from effects where message_id = $1", msg.MessageID), topic)
 	}
-	eventually(t, func() bool { return len(p.obs.outcomes()) == len(p.handlers) }, "observers are told")
+	eventually(t, func() bool { return len(p.obs.outcomes()) == len(p.handlers) }, "observers are notified")
 	for _, outcome := range p.obs.outcomes() {
 		assert.Equal(t, observe.Postponed, outcome)
 	}
@@ -285,13 +285,13 @@ func TestClaimedWork(t *testing.T) {
 
 	w := &fakeWork{h: h}
 	require.NoError(t, handled(book(h), w))
-	assert.Equal(t, []string{"", "acked"}, notes(), "the ack commits with what the handler wrote")
+	assert.Equal(t, []string{"", "acked"}, notes(), "the ack commits with the handler's writes")
 	assert.Equal(t, 1, outboxed(t, h))
-	assert.Zero(t, h.count(t, "select count(*) from inbox"), "and takes the place of the note")
+	assert.Zero(t, h.count(t, "select count(*) from inbox"), "and replaces the inbox row")
 
 	w = &fakeWork{h: h, lost: true, last: true}
 	require.ErrorIs(t, handled(book(h), w), core.ErrLeaseLost)
-	assert.Empty(t, notes(), "nothing of a message that is somebody else's")
+	assert.Empty(t, notes(), "nothing for a message with another owner")
 	assert.Zero(t, outboxed(t, h), "not even a dead letter")
 
 	w = &fakeWork{h: h}
@@ -325,7 +325,7 @@ func TestClaimedWork(t *testing.T) {
 		return nil, h.execFirst(msg.Context(), "commit")
 	}, w)
 	require.ErrorIs(t, err, outbox.ErrTxEnded)
-	assert.Equal(t, 1, w.unacked, "the handler committed the ack, and it is taken back")
+	assert.Equal(t, 1, w.unacked, "the ack that the handler committed is undone")
 }
 
 // TestClaimedWorkTwice: a message passes two Inboxes, and the handler gets an error that says so.
@@ -341,7 +341,7 @@ func TestClaimedWorkTwice(t *testing.T) {
 		msg.SetContext(core.WithWork(ctx, msg, w))
 		_, err := chain(bookSilently(h), newInbox(t, h, middleware.InboxConfig{}))(msg)
 		return err
-	}), "it needs nothing but a transaction around it")
+	}), "it needs only a transaction around it")
 }
 
 // TestClaimedWorkOfAnotherDatabase is recorded in the inbox like any other message.

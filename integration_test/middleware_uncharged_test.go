@@ -71,7 +71,7 @@ func TestAMistakeOfWiringChargesNothing(t *testing.T) {
 			}
 			assert.Equal(t, []int{1, 2, 3}, w.all, "%s: the wait grows", name)
 			assert.Zero(t, h.count(t, "select count(*) from inbox"), name)
-			assert.Zero(t, outboxed(t, h), "%s: no letters", name)
+			assert.Zero(t, outboxed(t, h), "%s: no dead letters", name)
 			lines := logger.Captured()[watermill.ErrorLogLevel]
 			if assert.Len(t, lines, 1, "%s: one line", name) {
 				assert.Contains(t, lines[0].Msg, "wired", name)
@@ -191,7 +191,7 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 			require.Zero(t, letters(), name)
 			_ = deliver(mws)
 			assert.Equal(t, observe.Dead, obs.last().Outcome, name)
-			assert.Equal(t, 1, letters(), "%s: not for ever", name)
+			assert.Equal(t, 1, letters(), "%s: not forever", name)
 		}
 	})
 }
@@ -209,7 +209,7 @@ func TestAPoisonKeyIsSaidToDie(t *testing.T) {
 	require.NoError(t, broker.Publish("orders", message.NewMessage("", nil)))
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
-	eventually(t, func() bool { return outboxed(t, h) == 1 }, "it has a letter")
+	eventually(t, func() bool { return outboxed(t, h) == 1 }, "it has a dead letter")
 	require.NoError(t, router.Close())
 	require.NoError(t, within(t, "the router ends", ended))
 	lines := logger.Captured()[watermill.ErrorLogLevel]
@@ -252,7 +252,7 @@ func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 	for range 3 {
 		require.Error(t, deliver("b"))
 	}
-	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows, and nobody dies of a database that is down")
+	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows, and no message dies of a database outage")
 }
 
 // TestWhatFailsWithoutATransactionIsNotCounted: failures because no transaction began do not count later, when the
@@ -288,7 +288,7 @@ func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 				require.ErrorIs(t, deliver(over), core.ErrNotBegun, name)
 			}
 			require.Error(t, deliver(t.Context()), "%s: the first failure that counts", name)
-			assert.Equal(t, []int{1, 2, 3, 4, 5, 6}, w.all, "%s: the wait grows with all", name)
+			assert.Equal(t, []int{1, 2, 3, 4, 5, 6}, w.all, "%s: the wait grows with all failures", name)
 			require.NoError(t, deliver(t.Context()), "%s: the second", name)
 			assert.Equal(t, observe.Dead, obs.last().Outcome, name)
 		}
@@ -391,10 +391,10 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 	case err := <-failed:
 		assert.ErrorContains(t, err, "connections of the pool are in use")
 	case <-time.After(patience):
-		t.Fatal("the handler found a connection, or its message was put aside")
+		t.Fatal("the handler found a connection, or its message was dead")
 	}
 	untilState(t, s, one.ID, queue.Done)
-	assert.Zero(t, outboxed(t, h), "no letter")
+	assert.Zero(t, outboxed(t, h), "no dead letter")
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 }
 

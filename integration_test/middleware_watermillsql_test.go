@@ -242,7 +242,7 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is not null"))
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'bookings'"))
-	assert.Zero(t, broker.count(), "it was left to the Router")
+	assert.Zero(t, broker.count(), "the Router published it")
 }
 
 // The mark of a delivery stays with the handler that it was made to, whatever the handler publishes in-process, and
@@ -280,7 +280,7 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is not null"))
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'bookings'"))
-	assert.Zero(t, broker.count(), "it was left to the Router")
+	assert.Zero(t, broker.count(), "the Router published it")
 }
 
 // A handler may publish to its own topic in-process, outside its transaction.

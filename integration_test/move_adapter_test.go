@@ -216,7 +216,7 @@ func TestMoveUnderTraffic(t *testing.T) {
 		})
 	}
 	for range writers {
-		within(t, "a writer goes over", over)
+		within(t, "a writer switches", over)
 	}
 	eventually(t, func() bool { return h.count(t, drainedStatement(t)) == 0 }, "Watermill's forwarder has nothing left")
 	stop()

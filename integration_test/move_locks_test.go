@@ -65,7 +65,7 @@ func TestMoveNamesWhoItWaitedFor(t *testing.T) {
 		} else {
 			assert.ErrorContains(t, err, c.row, name)
 			assert.ErrorContains(t, err, "perhaps by process "+itoa(int(by.PgConn().PID()))+" of role", name)
-			assert.NotContains(t, err.Error(), "began", "%s: outbox_mover may not see since when", name)
+			assert.NotContains(t, err.Error(), "began", "%s: outbox_mover may not see the start time", name)
 		}
 		for _, conn := range []*pgx.Conn{by, besides} {
 			_, err := conn.Exec(t.Context(), "ROLLBACK")

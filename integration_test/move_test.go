@@ -385,7 +385,7 @@ func TestMoveBesideTheOldForwarder(t *testing.T) {
 			for _, msg := range msgs {
 				assert.Equal(t, 1, ways[string(msg.Payload)], "%q", msg.Payload)
 			}
-			t.Logf("%d were sent by Watermill's forwarder", len(sent.all()))
+			t.Logf("Watermill's forwarder sent %d", len(sent.all()))
 		})
 	}
 }
@@ -531,7 +531,7 @@ func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
 			tried := make(chan struct{}, 100)
 			broker.answers(func(string, *message.Message) error { tried <- struct{}{}; return errors.New("refused") })
 			stop := old.run(t, broker)
-			within(t, "it holds what it cannot publish", tried)
+			within(t, "it holds a message that it cannot publish", tried)
 			holds := map[bool]string{
 				false: `the position of consumer group "" in public.watermill_offsets_forwarder_topic`,
 				true:  `row with offset "1" in public.watermill_forwarder_topic`,

@@ -111,7 +111,7 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 		nats.SetHeader(msg, header, value)
 		require.NoError(t, pub.Publish(prefix+"a", msg))
 		eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
-			"%s leaves", what)
+			"%s is published", what)
 		require.Equal(t, want, natsStored(t, js, stream), what)
 		return msg
 	}
@@ -126,7 +126,7 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 	require.Equal(t, int64(1), r.Touched)
 	eventually(t, func() bool {
 		return natsStored(t, js, stream) == 2
-	}, "what is sent again on purpose has an id of its own")
+	}, "a message that is sent again on purpose has a new id")
 
 	last := publish("a rollup", "Nats-Rollup", "all", 1)
 	got := received(t, url, prefix+"a", 1)[0]
@@ -185,7 +185,7 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 			require.NoError(t, err)
 			runInBackground(t, f)
 			eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
-				"all leave")
+				"all are published")
 			assert.Equal(t, 6, natsStored(t, js, stream))
 		})
 	}
@@ -250,6 +250,6 @@ func TestALetterIsNoCopySentAgain(t *testing.T) {
 	}
 	assert.Equal(t, 6, outboxed(t, h))
 	assert.Zero(t, h.count(t, "SELECT count(*) FROM outbox WHERE metadata ? 'outbox_generation' OR due_at IS NOT NULL"),
-		"a letter is sent for the first time, and now")
+		"a dead letter is sent for the first time, now")
 	assert.Equal(t, 3, h.count(t, "SELECT count(DISTINCT uuid) FROM outbox"))
 }

@@ -182,14 +182,14 @@ func TestNATSOutage(t *testing.T) {
 		start := time.Now()
 		err := pub.Publish(prefix+"b", newMessage(""))
 		return nats.Classify(err) == unavailable && time.Since(start) < natsAckTimeout/2
-	}, "a call fails at once while disconnected")
+	}, "a call fails immediately while disconnected")
 
 	require.NoError(t, server.Restart(t.Context()))
 	before := l.count()
 	l.wait("recovery", func(l *load) bool { return len(l.acked) > before+100 })
 	l.stop()
 
-	require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage is nobody's fault: %v", l.errs)
+	require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage must not blame the message: %v", l.errs)
 	// Messages that were sent again although they were stored the first time count once. At most one message of each
 	// goroutine is stored without an acknowledgement.
 	stored := natsStored(t, js, stream)

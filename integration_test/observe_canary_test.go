@@ -120,7 +120,7 @@ func TestNoCanarySings(t *testing.T) {
 	})
 	assert.Empty(t, sings(strings.Join(logged, "")), "in the log")
 	for _, text := range []string{"refused", "panicked", "127.0.0.1:1"} {
-		assert.Contains(t, a.log.String(), text, "it was not tried")
+		assert.Contains(t, a.log.String(), text, "this text never occurred")
 	}
 	metrics, err := a.prom.Gather()
 	require.NoError(t, err)
@@ -362,7 +362,7 @@ func (a *aviary) queues() {
 	eventually(a.t, func() bool {
 		return a.h.count(a.t, `select count(*) from inbox_queue where state in ('dead', 'done')`) == 4
 	}, "one is done and three are dead")
-	assert.Equal(a.t, 200, post("fine", canary+" changed", canary+" value"), "and known with other content")
+	assert.Equal(a.t, 200, post("fine", canary+" changed", canary+" value"), "and known with different content")
 	require.NoError(a.t, end())
 }
 
@@ -467,7 +467,7 @@ func (a *aviary) losesTheDatabase() {
 	f, err := forwarder.New(gone.db, newFakeBroker(), quickConfig(), a.logger)
 	require.NoError(a.t, err)
 	end := a.run(f)
-	eventually(a.t, func() bool { return strings.Contains(a.log.String(), at.Host) }, "the forwarder says so")
+	eventually(a.t, func() bool { return strings.Contains(a.log.String(), at.Host) }, "the forwarder logs that")
 	if err := end(); err != nil {
 		assert.Empty(a.t, sings(err.Error()))
 	}

@@ -100,7 +100,7 @@ func TestForwarderIsObserved(t *testing.T) {
 	w.publish(t, "down", "", "waits")
 	w.arrives(t, "waits")
 	eventually(t, func() bool { return len(toldSoFar(eyes, &eyes.resumed)) == 1 && len(toldSoFar(eyes, &eyes.dead)) == 1 },
-		"it is told")
+		"the observer is notified")
 	w.idle(t)
 	h.exec(t, "update outbox set published_at = published_at - interval '1 hour' where published_at is not null")
 	eventually(t, func() bool { return outboxed(t, h) == 1 }, "they are cleaned")
@@ -182,7 +182,7 @@ func TestSubscriberIsObserved(t *testing.T) {
 	assert.Equal(t, first.UUID, first.Context().Value(traceKey{}))
 	first.Nack()
 	receive(t, messages).Ack()
-	eventually(t, func() bool { return len(toldSoFar(eyes, &eyes.ends)) == 2 }, "both are told")
+	eventually(t, func() bool { return len(toldSoFar(eyes, &eyes.ends)) == 2 }, "both are observed")
 	ends := toldSoFar(eyes, &eyes.ends)
 	require.ErrorIs(t, ends[0].Err, outbox.ErrNacked)
 	assert.Equal(t, "retry", ends[0].Verdict)

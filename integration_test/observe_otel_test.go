@@ -187,7 +187,7 @@ func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
 			continue
 		}
 		linkedTo(t, s, created)
-		assert.False(t, s.Parent().IsValid(), "it begins a trace")
+		assert.False(t, s.Parent().IsValid(), "it starts a trace")
 	}
 }
 
@@ -218,7 +218,7 @@ func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
 		assert.Equal(t, itoa(i+1), of["outbox.attempt"])
 		if i > 0 {
 			linkedTo(t, s, created)
-			assert.False(t, s.Parent().IsValid(), "it begins a trace")
+			assert.False(t, s.Parent().IsValid(), "it starts a trace")
 			assert.NotEqual(t, created.SpanContext().TraceID(), s.SpanContext().TraceID())
 		}
 		if i < 2 {
@@ -229,7 +229,7 @@ func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
 		}
 	}
 	want := fmt.Sprintf("00-%s-%s-01", created.SpanContext().TraceID(), created.SpanContext().SpanID())
-	assert.Equal(t, want, came["traceparent"], "a consumer finds the trace of the writer")
+	assert.Equal(t, want, came["traceparent"], "a consumer gets the writer's trace")
 }
 
 // TestWhatIsNotSampled: no span is exported, and no consumer starts a trace of its own.
@@ -312,8 +312,8 @@ func TestTelemetryMetrics(t *testing.T) {
 			found[point] = all[point]
 		}
 		return maps.Equal(want, found)
-	}, "%v is told: %v", want, found)
-	assert.InDelta(t, (2 * time.Hour).Seconds(), tel.lag(t), patience.Seconds(), "what was to be late is not")
+	}, "%v is recorded: %v", want, found)
+	assert.InDelta(t, (2 * time.Hour).Seconds(), tel.lag(t), patience.Seconds(), "the delayed message is not late")
 }
 
 // points returns current measurements by instrument, operation and error: a sum or a number of values.

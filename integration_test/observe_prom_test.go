@@ -142,7 +142,7 @@ func TestCollectorOverEachHandle(t *testing.T) {
 		for series, n := range scraped(t, c) {
 			table := partitioned && strings.HasPrefix(series, "table_partitions")
 			if series != "up{}" && series != "collect_duration_seconds{}" && !table {
-				assert.Zero(t, n, "what is over is zero: %s", series)
+				assert.Zero(t, n, "an ended state is zero: %s", series)
 			}
 		}
 	})
@@ -159,7 +159,7 @@ func TestScrapeIsOneQuery(t *testing.T) {
 	c := newCollector(t, h, prom.CollectorConfig{})
 	seen.take()
 	found := scraped(t, c)
-	assert.Len(t, seen.take(), 2, "the second asks whether there are partitions")
+	assert.Len(t, seen.take(), 2, "the second statement checks for partitions")
 	assert.Equal(t, 10.0, found["messages{state=dead,topic=topic-42}"])
 	assert.Equal(t, 10.0, found["messages{state=ready,topic=topic-41}"])
 
@@ -195,7 +195,7 @@ func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Release()
 	c = newCollector(t, busy, prom.CollectorConfig{QueryTimeout: 10 * time.Millisecond})
-	assert.Equal(t, 0.0, scraped(t, c)["up{}"], "a pool without a free connection keeps no scrape waiting")
+	assert.Equal(t, 0.0, scraped(t, c)["up{}"], "a pool without a free connection does not delay a scrape")
 }
 
 // TestPausedOutlivesItsForwarder: an unreachable topic is shown as paused by any process, also one that starts during
@@ -221,7 +221,7 @@ func TestPausedOutlivesItsForwarder(t *testing.T) {
 		"it is paused")
 
 	require.NoError(t, first.Forwarder.Close())
-	eventually(t, func() bool { _, there := scraped(t, observer)[own]; return !there }, "who has stopped pauses nothing")
+	eventually(t, func() bool { _, there := scraped(t, observer)[own]; return !there }, "a stopped forwarder pauses nothing")
 	second := startForwarderOn(t, h, classifyingConfig(), down)
 	anew := newCollector(t, newPgxHandle(t, h.url), prom.CollectorConfig{})
 	eventually(t, func() bool { return scraped(t, anew)[paused] == 1 }, "it is paused again")
@@ -230,7 +230,7 @@ func TestPausedOutlivesItsForwarder(t *testing.T) {
 	eventually(t, func() bool {
 		n, there := scraped(t, anew)[paused]
 		return there && n == 0 && scraped(t, observer)[own] == 0
-	}, "and it is over")
+	}, "and the pause is over")
 }
 
 // TestObserverOfAWholeService: one observer sees messages written, published and handled, by a Router and by a
@@ -255,7 +255,7 @@ func TestObserverOfAWholeService(t *testing.T) {
 		`now() - interval '2 hours')`)
 	w.arrives(t, "old")
 	w.idle(t)
-	eventually(t, func() bool { return scraped(t, observer)["deaths_total{topic=orders}"] == 1 }, "the death is told")
+	eventually(t, func() bool { return scraped(t, observer)["deaths_total{topic=orders}"] == 1 }, "the death is observed")
 	shows(t, observer, map[string]float64{
 		"written_messages_total{topic=orders}": 3, "written_bytes_total{topic=orders}": 11,
 		"publishes_total{result=published,topic=orders}": 3, "publishes_total{result=permanent,topic=orders}": 1,
@@ -265,7 +265,7 @@ func TestObserverOfAWholeService(t *testing.T) {
 		"transaction_duration_seconds{result=committed}": 1,
 	})
 	assert.InDelta(t, 2*time.Hour.Seconds(), lagSum(t, observer), patience.Seconds(),
-		"the age is what the database's clock says")
+		"the age is by the database's clock")
 
 	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)

@@ -35,7 +35,7 @@ func TestStoreFirstInOrder(t *testing.T) {
 			for range 2 { // brokers deliver twice
 				msg := message.NewMessage(key+itoa(i), nil)
 				outbox.SetKey(msg, key)
-				require.True(t, broker.deliver(t, msg), "it is acked when it is stored")
+				require.True(t, broker.deliver(t, msg), "it is acked once stored")
 			}
 		}
 	}

@@ -134,7 +134,7 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 	w.publish(t, "orders", "", numbered("m", 1, 200)...)
 	w.arrives(t, append(numbered("m", 1, 200), "behind")...)
 	eventually(t, func() bool { return h.count(t, dead) == 2 }, "one that fails among others is dead")
-	assert.LessOrEqual(t, w.triedTimes("poison-1"), 6, "some attempts may be charged to nobody")
+	assert.LessOrEqual(t, w.triedTimes("poison-1"), 6, "some attempts may not be charged")
 
 	// Very many, concurrently and one after another, in a topic with few others: they delay nothing, and die.
 	bad := numbered("poison-x", 1, 100)

@@ -58,7 +58,7 @@ func TestOutboxctlForwards(t *testing.T) {
 	end := c.start(&watched{}, "forward", "--log", "json")
 	eventually(t, func() bool {
 		return natsStored(t, js, stream) == 101
-	}, "all messages in the stream, and the letter of the dead one")
+	}, "all messages and the dead letter are in the stream")
 	eventually(t, func() bool { return h.count(t, "SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL") == 1 },
 		"the message of the evil topic is dead")
 	assert.Equal(t, "in-a-container", value[string](t, h, "SELECT name FROM outbox_forwarders"))
@@ -67,7 +67,7 @@ func TestOutboxctlForwards(t *testing.T) {
 	assert.Empty(t, r.out)
 	assert.Equal(t, 101, h.count(t, "SELECT count(*)::int FROM outbox WHERE published_at IS NOT NULL"))
 	assert.Zero(t, h.count(t, "SELECT count(*)::int FROM outbox_lanes WHERE owner IS NOT NULL"),
-		"lanes that it did not give back")
+		"lanes that were not released")
 	assert.NotContains(t, r.err, "canary")
 	onlyPrints(t, r.err, "the log")
 	for line := range strings.Lines(r.err) {

@@ -45,7 +45,7 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	require.Zero(t, broker("forward", "--drain").code)
 	assert.Equal(t, sent, distinct(kafkaUUIDs(t, server, topic)))
 	assert.Contains(t, broker("reconcile", "--all", "--dry-run").out, "would change 0 messages")
-	assert.Contains(t, broker("doctor").out, "has one replica", "what the broker says of itself")
+	assert.Contains(t, broker("doctor").out, "has one replica", "the broker's own findings")
 	other := natsServer(t).URL()
 	assert.Contains(t, c.run("doctor", "--nats", other).out, "no broker that was checked has topic")
 	both := broker("check", "--nats", other).out
@@ -77,7 +77,7 @@ func TestOutboxctlOnRabbitMQ(t *testing.T) {
 	c.env = []string{"OUTBOX_AMQP=amqp://ann:canary@127.0.0.1:1/"}
 	var log watched
 	end := c.start(&log, "forward")
-	eventually(t, func() bool { return strings.Contains(log.String(), "not connected to RabbitMQ") }, "it says why")
+	eventually(t, func() bool { return strings.Contains(log.String(), "not connected to RabbitMQ") }, "it logs why")
 	assert.NotContains(t, end().err, "canary")
 }
 
@@ -99,7 +99,7 @@ func TestOutboxctlImportsTables(t *testing.T) {
 	r = c.run("import", "table", "events", "--pending", "sent_at IS NULL", "--done", "sent_at = now()", "--topic", "type",
 		"--payload", "body", "--dry-run")
 	assert.Contains(t, r.err, "no ordering key, so their order is not kept: 3 messages: see --key")
-	assert.Equal(t, 2, c.run(does...).code, "nobody is there to say yes")
+	assert.Equal(t, 2, c.run(does...).code, "no terminal for the confirmation")
 	r = c.run(does[:len(does)-2]...)
 	assert.Equal(t, 2, r.code)
 	assert.Contains(t, r.err, "--payload is missing")

@@ -107,7 +107,7 @@ func TestOutboxctlServesNoSecrets(t *testing.T) {
 	log := &watched{}
 	end := ctl{t: t, url: at.String()}.start(log, "serve", "--listen", "127.0.0.1:0")
 	address := regexp.MustCompile(`http://[0-9.:]+/`)
-	eventually(t, func() bool { return address.MatchString(log.String()) }, "it says where it is: %s", log)
+	eventually(t, func() bool { return address.MatchString(log.String()) }, "it prints its address: %s", log)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(path string) (int, string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address.FindString(log.String())+path, nil)

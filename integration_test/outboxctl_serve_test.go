@@ -23,7 +23,7 @@ func TestOutboxctlServes(t *testing.T) {
 		t.Helper()
 		log := &watched{}
 		end = c.start(log, append([]string{"serve"}, args...)...)
-		eventually(t, func() bool { return address.MatchString(log.String()) }, "it says where it is: %s", log)
+		eventually(t, func() bool { return address.MatchString(log.String()) }, "it prints its address: %s", log)
 		base := strings.Replace(address.FindString(log.String()), "[::]", "127.0.0.1", 1)
 		return func(path, host string, header ...string) (int, string) {
 			t.Helper()

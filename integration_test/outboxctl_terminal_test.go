@@ -65,7 +65,7 @@ func TestOutboxctlAtATerminal(t *testing.T) {
 	code, screen = c.atTerminal(map[string]string{question: "y\n"}, requeue...)
 	assert.Zero(t, code, screen)
 	assert.Regexp(t, `\d+% .*\(\d+/9000, \d+ messages/s\) \[\d+s:\d+s\]`, screen, "the bar, with rate and time left")
-	assert.Regexp(t, `\r\x1b\[[0-9]?K|\r +\r`, screen, "it is wiped off")
+	assert.Regexp(t, `\r\x1b\[[0-9]?K|\r +\r`, screen, "the bar is erased")
 	assert.Regexp(t, `Requeued 9,000 messages; entry \d+ of the audit log\.\r\n$`, screen)
 	assert.Equal(t, 9000, h.states(t, "true")["ready"])
 

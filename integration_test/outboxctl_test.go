@@ -177,7 +177,7 @@ func TestOutboxctlPausesFirst(t *testing.T) {
 	}, "it is paused")
 	_, err := conn.Exec(t.Context(), "ROLLBACK")
 	require.NoError(t, err)
-	eventually(t, func() bool { return strings.Contains(log.String(), "check the name") }, "it looks afterwards: %s", log)
+	eventually(t, func() bool { return strings.Contains(log.String(), "check the name") }, "it counts afterwards: %s", log)
 	r := end()
 	assert.Zero(t, r.code, r.err)
 	assert.Equal(t, "Paused topic bookings.\n", r.out)
@@ -252,7 +252,7 @@ func TestOutboxctlInterruptedImport(t *testing.T) {
 	log, _, err := newAdmin(t, h).Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
 	assert.Equal(t, "interrupted: context canceled", log[0].Outcome)
-	assert.NotEmpty(t, log[0].Actor, "the user of the system, as there is no USER")
+	assert.NotEmpty(t, log[0].Actor, "the system's user, without USER")
 }
 
 // blocked is a terminal at which nobody types.

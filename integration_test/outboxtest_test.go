@@ -88,11 +88,11 @@ func TestHandleNamesWhatARouterWould(t *testing.T) {
 		poison := func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errOfHandler) }
 		got, err := outboxtest.Handle(t, db, poison, message.NewMessage("poison of "+service, nil), cfg)
 		if err != nil || len(got.Published) != 1 || got.Published[0].Metadata.Get(middleware.MetadataService) != service {
-			t.Errorf("the letter of %s: %v %v", service, got, err)
+			t.Errorf("the dead letter of %s: %v %v", service, got, err)
 		}
 	}
 	if all := outboxtest.Drain(t, db); len(all) != 5 {
-		t.Errorf("what Handle returns is still there for Drain: %d messages", len(all))
+		t.Errorf("Drain returns messages that Handle returned before: %d", len(all))
 	}
 }
 
@@ -142,7 +142,7 @@ func TestHandleLetsPanicsThrough(t *testing.T) {
 			}
 			panic("the handler's")
 		}, msg, middleware.StackConfig{})
-		t.Error("it came back with", err)
+		t.Error("Handle returned", err)
 		return nil
 	}()
 	if said != "the handler's" {
@@ -153,7 +153,7 @@ func TestHandleLetsPanicsThrough(t *testing.T) {
 		t.Error(got, err)
 	}
 	if all := outboxtest.Drain(t, db); len(all) != 1 {
-		t.Errorf("%d messages are there", len(all))
+		t.Errorf("%d messages exist", len(all))
 	}
 }
 

@@ -167,10 +167,10 @@ func TestPageActsOnChosen(t *testing.T) {
 	form := url.Values{"choice": {"yes"}, "filter": {"state=dead"}, "from": {"messages"}, "verb": {"requeue"}}
 	asked := s.post(form)
 	assert.Equal(t, http.StatusBadRequest, asked.status)
-	asked.says(t, "nothing is chosen", "no message is selected")
+	asked.says(t, "nothing is selected", "no message is selected")
 	form["chosen"] = []string{"3", "15", "4"}
 	asked = s.post(form)
-	asked.says(t, "three are chosen, one of them is not dead", "Requeue 2 messages?", "3 selected")
+	asked.says(t, "three are selected, one of them is not dead", "Requeue 2 messages?", "3 selected")
 	assert.Equal(t, map[string]int{"dead": 2, "done": 1}, h.states(t, "id IN (3, 15, 4)"))
 	for _, input := range elements(t, asked.body, "input") { // the form's filter names the selected messages
 		form[input["name"]] = []string{input["value"]}
@@ -297,7 +297,7 @@ func TestPageRefuses(t *testing.T) {
 		assert.Equal(t, s.cookie.Value, func() string {
 			s.get("messages")
 			return s.cookie.Value
-		}(), "other tabs keep theirs")
+		}(), "other tabs keep their tokens")
 		for name, c := range map[string]struct {
 			header      map[string]string
 			form, token string

@@ -177,5 +177,5 @@ func TestPageAttackedByQuery(t *testing.T) {
 		assert.Empty(t, u.Scheme+u.Host, "%q", x)
 		assert.Equal(t, http.StatusOK, s.get(got.header.Get("Location")).status)
 	}
-	assert.Empty(t, s.log.take(), "nothing of it is for the log")
+	assert.Empty(t, s.log.take(), "none of it is logged")
 }

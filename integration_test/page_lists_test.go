@@ -77,7 +77,7 @@ func TestPages(t *testing.T) {
 		assert.Equal(t, "no-store", got.header.Get("Cache-Control"))
 		assert.Contains(t, got.header.Get("Content-Security-Policy"), "default-src 'none'")
 		assert.NotContains(t, got.header.Get("Content-Security-Policy"), "unsafe")
-		assert.Empty(t, got.header.Values("Set-Cookie"), "who cannot act needs no token")
+		assert.Empty(t, got.header.Values("Set-Cookie"), "users who cannot act need no token")
 
 		more := acts.get(path)
 		require.Equal(t, http.StatusOK, more.status, path)
@@ -101,7 +101,7 @@ func TestPages(t *testing.T) {
 		assert.Equal(t, status, got.status, path)
 		assert.Equal(t, "no-store", got.header.Get("Cache-Control"))
 	}
-	assert.Empty(t, looks.log.take(), "what somebody asks wrongly is not for the log")
+	assert.Empty(t, looks.log.take(), "invalid requests are not logged")
 }
 
 // TestPagesOfAList follows the links of a list.
@@ -209,7 +209,7 @@ func TestPageAssets(t *testing.T) {
 		assert.Equal(t, http.StatusOK, got.status)
 		assert.Equal(t, kind, got.header.Get("Content-Type"))
 		assert.Equal(t, "nosniff", got.header.Get("X-Content-Type-Options"))
-		assert.Equal(t, "no-store", got.header.Get("Cache-Control"), "without its hash it may be another one tomorrow")
+		assert.Equal(t, "no-store", got.header.Get("Cache-Control"), "without its hash the file may change")
 	}
 	for _, e := range elements(t, s.get("").body, "link") {
 		assert.Contains(t, s.get(e["href"]).header.Get("Cache-Control"), "immutable", e["href"])
@@ -242,9 +242,9 @@ func TestPageWithoutDatabase(t *testing.T) {
 		return s.get("ready").status == http.StatusServiceUnavailable
 	}, "the probe notices")
 	assert.Equal(t, "unavailable\n", s.get("ready").body)
-	eventually(t, func() bool { return s.get("health").body == "unavailable\n" }, "the judgement is a new one")
+	eventually(t, func() bool { return s.get("health").body == "unavailable\n" }, "the verdict is recomputed")
 	assert.Equal(t, http.StatusServiceUnavailable, s.get("health").status)
-	assert.Empty(t, s.log.take(), "probes are quiet")
+	assert.Empty(t, s.log.take(), "probes are not logged")
 }
 
 // TestPageRuns: charts have data although nobody opened the page.

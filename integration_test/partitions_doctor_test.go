@@ -40,7 +40,7 @@ func TestDoctorOfPartitions(t *testing.T) {
 		h := newPartitioned(t, nine(100)...)
 		h.writeRows(t, 50, "")
 		require.Empty(t, did(h.maintain(t)))
-		require.Empty(t, foundOfPartitions(t, h), "nothing is wrong with it")
+		require.Empty(t, foundOfPartitions(t, h), "no findings")
 		return h
 	}
 	find := func(t *testing.T, h handle, check string, s admin.Severity, evidence string) admin.Finding {
@@ -177,7 +177,7 @@ func TestPartitionsAreReadThroughTheOutbox(t *testing.T) {
 	owner.exec(t, `REVOKE ALL ON SEQUENCE outbox_id_seq FROM PUBLIC, "`+role(owner)+`reader"`)
 	list, err = newAdmin(t, reader).Partitions(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, admin.PartitionUnknown, list[1].State, "which id is the last is not known")
+	require.Equal(t, admin.PartitionUnknown, list[1].State, "the last id is unknown")
 	require.Equal(t, []string{"warning partitions_ahead"}, foundOfPartitions(t, reader))
 	require.Contains(t, findings(t, reader)["partitions_ahead"].Evidence, "could not check")
 }

@@ -169,7 +169,7 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 				end()
 				r = h.maintain(t)
 			}
-			require.Equal(t, []string{"outbox_p0"}, r.Dropped, "the next run does what this one has left")
+			require.Equal(t, []string{"outbox_p0"}, r.Dropped, "the next run finishes the work")
 			require.GreaterOrEqual(t, r.Ahead, 8)
 		})
 	}
@@ -364,7 +364,7 @@ func TestEveryDumpHasThePendingMessages(t *testing.T) {
 	require.Contains(t, did(r), "kept outbox_p1: 1 pending")
 	var n int
 	require.NoError(t, tx.QueryRow(t.Context(), pendingIn).Scan(&n))
-	require.Equal(t, 2, n, "a snapshot from before sees what is pending")
+	require.Equal(t, 2, n, "an earlier snapshot sees the pending messages")
 	require.NoError(t, tx.Rollback(t.Context()))
 
 	program := pgDump(t, h)
@@ -395,7 +395,7 @@ func TestEveryDumpHasThePendingMessages(t *testing.T) {
 	}).maintain(t)
 	d := within(t, "the dump", dumps)
 	if d.err != nil {
-		require.Regexp(t, `outbox_p1|OID`, d.text, "a dump fails aloud, and is repeated")
+		require.Regexp(t, `outbox_p1|OID`, d.text, "a dump fails with an error, and is repeated")
 		return
 	}
 	require.Regexp(t, `\bu240\b`, d.text)

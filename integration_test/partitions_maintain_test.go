@@ -136,7 +136,7 @@ func TestMaintainPartitions(t *testing.T) {
 	require.Equal(t, r.Removed, value[int64](t, h, `SELECT touched FROM outbox_audit WHERE action = 'partitions'
 		AND reason = 'cron' AND actor = 'test' AND ended_at IS NOT NULL AND outcome = ''`))
 	require.Equal(t, []string{"62-72", "132-142"}, []string{h.bounds(t)[4], h.bounds(t)[11]},
-		"a partition begins a whole one above the ids in use")
+		"a partition begins one whole partition above the ids in use")
 	require.Equal(t, value[string](t, h, `SELECT reloptions::text FROM pg_class WHERE relname = 'outbox_p5'`),
 		value[string](t, h, `SELECT reloptions::text FROM pg_class WHERE relname = 'outbox_p13'`))
 	require.Equal(t, 7, h.count(t, `SELECT count(*) FROM pg_indexes WHERE tablename = 'outbox_p13'`))
@@ -154,7 +154,7 @@ func TestMaintainPartitions(t *testing.T) {
 	h.exec(t, `UPDATE outbox SET `+settledLongAgo)
 	require.Equal(t, []string{"dropped outbox_p0", "dropped outbox_p1", "dropped outbox_p2"}, did(h.maintain(t)))
 	h.exec(t, `INSERT INTO outbox (id, uuid, topic, payload) VALUES (25, 'late', 't', 'p')`)
-	require.Equal(t, []int64{25}, h.ids(t, "outbox_default"), "an id whose partition is gone has a place")
+	require.Equal(t, []int64{25}, h.ids(t, "outbox_default"), "an id whose partition was dropped can be stored")
 }
 
 // TestMaintainPartitionsWhileTheDefaultHasMessages: the default received messages because no partition was ahead. New
@@ -189,7 +189,7 @@ func TestMaintainPartitionsWhileTheDefaultHasMessages(t *testing.T) {
 	h.exec(t, `SELECT setval('outbox_id_seq', 580)`)
 	h.exec(t, `UPDATE outbox SET id = 580 WHERE id = 600`)
 	h.writeRows(t, 30, "")
-	require.Equal(t, 252+20, h.count(t, `SELECT count(*) FROM outbox_default`), "the gap, and what was there")
+	require.Equal(t, 252+20, h.count(t, `SELECT count(*) FROM outbox_default`), "the gap, and the existing rows")
 	require.Equal(t, 10, h.count(t, `SELECT count(*) FROM outbox_p2`))
 	require.Equal(t, []string{"made outbox_p10"}, did(h.maintain(t)))
 }

@@ -70,15 +70,15 @@ func TestPartitionsOverANight(t *testing.T) {
 	t.Logf("partitions by hour: %v", counts)
 	t.Logf("KiB by hour: %v", inKiB(sizes))
 	steady := sizes[kept+attended+1:]
-	assert.LessOrEqual(t, float64(sizes[hours-1]), 1.1*float64(sizes[kept+attended]), "the size is that of hour 8")
+	assert.LessOrEqual(t, float64(sizes[hours-1]), 1.1*float64(sizes[kept+attended]), "the size stays that of hour 8")
 	assert.LessOrEqual(t, float64(slices.Max(steady)), 1.1*float64(slices.Min(steady)), "the size does not change")
 	assert.LessOrEqual(t, slices.Max(counts), int64(kept+attended+1+1+8),
 		"few partitions: a dead message keeps one until it is discarded and old")
 	assert.Equal(t, counts[hours-1], 9+int64(made-dropped))
-	assert.Equal(t, counts[11], counts[hours-1], "what is made is dropped")
+	assert.Equal(t, counts[11], counts[hours-1], "created partitions are dropped")
 	assert.Zero(t, h.count(t, `SELECT count(*) FROM outbox_default`))
 	assert.Equal(t, fmt.Sprint(hours*perHour), fmt.Sprint(removed+int64(h.count(t, `SELECT count(*) FROM outbox`))),
-		"each message was removed, or is there")
+		"each message was removed or exists")
 }
 
 func inKiB(sizes []int64) (list []int64) {

@@ -66,5 +66,5 @@ func TestPartitionedOrder(t *testing.T) {
 	assert.Positive(t, removed)
 	require.NoError(t, maintain(t.Context()))
 	assert.Positive(t, dropped)
-	assert.Equal(t, 1, writer.count(t, `SELECT count(*) FROM outbox_p0 WHERE uuid = 'u'`), "it is due in an hour")
+	assert.Equal(t, 1, writer.count(t, `SELECT count(*) FROM outbox_p0 WHERE uuid = 'u'`), "due in an hour")
 }

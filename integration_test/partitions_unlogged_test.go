@@ -78,7 +78,7 @@ func TestUnloggedPartition(t *testing.T) {
 	killBackend(t, h)
 	assert.Equal(t, 63, h.count(t, `SELECT count(*) FROM outbox`))
 	assert.Equal(t, 2, h.count(t, `SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM inbox_queue)`))
-	assert.Greater(t, h.count(t, `SELECT nextval('outbox_id_seq')`), 60, "no id is handed out again")
+	assert.Greater(t, h.count(t, `SELECT nextval('outbox_id_seq')`), 60, "no id is assigned again")
 	h.exec(t, `UPDATE pg_class SET relpersistence = 'u' WHERE oid = 'outbox'::regclass`) // like CREATE UNLOGGED TABLE
-	require.NoError(t, schema.Check(t.Context(), h.db), "it holds nothing, and nothing makes it logged")
+	require.NoError(t, schema.Check(t.Context(), h.db), "it is empty, and no statement makes it logged")
 }

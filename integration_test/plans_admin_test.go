@@ -192,7 +192,7 @@ func TestAdminAtScale(t *testing.T) {
 				assert.Less(t, of.Plan.Hit+of.Plan.Read, mostBlocks, "%s reads too much: %s", name, s.SQL)
 			}
 			for _, table := range root[0].Plan.wholeTables(false) {
-				assert.NotContains(t, []string{"outbox", "inbox", "inbox_queue"}, table, "%s walks all of it: %s", name, s.SQL)
+				assert.NotContains(t, []string{"outbox", "inbox", "inbox_queue"}, table, "%s scans all of it: %s", name, s.SQL)
 			}
 		}
 	}
@@ -306,7 +306,7 @@ func TestAdminAtScale(t *testing.T) {
 		all(t)
 		r, err := a.Clean(t.Context(), admin.CleanConfig{OutboxRetention: 1000 * time.Hour, DryRun: true})
 		require.NoError(t, err)
-		assert.Equal(t, admin.Count{More: true}, r.Outbox, "it looks at the oldest 100,000 alone")
+		assert.Equal(t, admin.Count{More: true}, r.Outbox, "it reads only the oldest 100,000")
 		return
 	}
 	t.Run("never analyzed", all)
@@ -322,7 +322,7 @@ func TestAdminAtScale(t *testing.T) {
 	h.exec(t, "DROP INDEX outbox_ready")
 	page := newSite(t, h, ui.Access{})
 	begun = time.Now()
-	assert.Equal(t, http.StatusOK, page.get("").status, "an index is missing, and the overview says so")
+	assert.Equal(t, http.StatusOK, page.get("").status, "the overview reports the missing index")
 	page.get("").says(t, "overview", "The tables are not as the code needs them")
 	slowest.note("page with an index missing", time.Since(begun)/2)
 	assert.Less(t, time.Since(begun), 2*judgeTimeout)

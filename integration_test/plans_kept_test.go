@@ -140,9 +140,9 @@ func TestKeptPlansOfManySchemas(t *testing.T) {
 		before := acks()
 		round()
 		if after := acks(); fits {
-			assert.Equal(t, before, after, "acks were prepared again, with room for %d statements", capacity)
+			assert.Equal(t, before, after, "acks were prepared again with a cache of %d statements", capacity)
 		} else {
-			assert.Greater(t, after, before, "with room for %d statements all are kept", capacity)
+			assert.Greater(t, after, before, "with a cache of %d statements all are kept", capacity)
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		// now and then a claim starts at the beginning, or, while others write on the server, at its overlap
 		_, last = claimsOf(store, 500)
 		return visited(last)*2 < control
-	}, "a claim walks less than half of what was claimed before")
+	}, "a claim scans less than half of the rows claimed before")
 
 	end := openTx(t, h, func(ctx context.Context) error {
 		_, err := store.Enqueue(ctx, item("late", "late"))
@@ -75,8 +75,8 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	eventually(t, func() bool {
 		_, last = claimsOf(newcomer, 500)
 		return visited(last)*2 < control
-	}, "a claim that waits for somebody's commit walks the last part")
-	assert.Greater(t, visited(fromStart(last))*10, control*9, "what was claimed before is still in the index")
+	}, "a claim during an open transaction scans only the last part")
+	assert.Greater(t, visited(fromStart(last))*10, control*9, "rows claimed before are still in the index")
 	end(true)
 }
 
@@ -126,7 +126,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	}
 	patiently := func(condition func() bool, what string) { // each try waits twenty times as long as one took
 		for tries := 1; !eventuallyTrue(condition); tries++ {
-			t.Logf("not yet: %s: %d full looks and %d reaps; the last: %v, %v", what, len(looks), len(reaps),
+			t.Logf("not yet: %s: %d full reads and %d reaps; the last: %v, %v", what, len(looks), len(reaps),
 				looks[max(0, len(looks)-1):], reaps[max(0, len(reaps)-1):])
 			require.Less(t, tries, 5, what)
 		}

@@ -242,7 +242,7 @@ func (w *twin) crash(ctx context.Context) error {
 	lost := 0
 	for err := first; err != nil; err = w.compareTables(ctx) {
 		if w.model.Commits() == 0 {
-			return fmt.Errorf("after a crash the server has what the model had after none of its commits: %w", first)
+			return fmt.Errorf("after a crash the server's state is not the model's after any of its commits: %w", first)
 		}
 		lost++
 		w.model.Lose(1)
@@ -260,7 +260,7 @@ func (w *twin) crash(ctx context.Context) error {
 	w.did["crash"]++
 	w.did["commits lost"] += lost
 	if rows := w.model.Rows(); len(rows) > 0 && seq[0] < rows[len(rows)-1].ID {
-		return fmt.Errorf("after a crash the sequence is at %d, below a row that is there", seq[0])
+		return fmt.Errorf("after a crash the sequence is at %d, below an existing row", seq[0])
 	}
 	w.model.Crash(seq[0], next[0])
 	return nil

@@ -87,7 +87,7 @@ func encryptingProxy(t testing.TB, database string) (through string, encrypted *
 		const request = 80877103 // SSLRequest
 		var head [8]byte
 		if _, err := io.ReadFull(conn, head[:]); err != nil || binary.BigEndian.Uint32(head[4:]) != request {
-			t.Errorf("a connection in clear: %x %v", head, err)
+			t.Errorf("an unencrypted connection: %x %v", head, err)
 			return
 		}
 		if _, err := conn.Write([]byte("S")); err != nil {
@@ -172,12 +172,12 @@ func TestQueueOfReadOnlyServer(t *testing.T) {
 	before := worker.pool.Stat().NewConnsCount()
 	admin.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "+
 		"and pid <> pg_backend_pid()")
-	eventually(t, func() bool { return text.SQLState(enqueued(1)) == drive.ReadOnlyServer }, "it cannot be written to")
-	eventually(t, func() bool { return worker.pool.Stat().NewConnsCount() > before }, "claims have a connection to it")
+	eventually(t, func() bool { return text.SQLState(enqueued(1)) == drive.ReadOnlyServer }, "the server is read-only")
+	eventually(t, func() bool { return worker.pool.Stat().NewConnsCount() > before }, "claims have a connection to it again")
 	eventually(t, func() bool {
 		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil
-	}, "it can be written to again") // connections made before still cannot write
+	}, "the server is writable again") // connections made before still cannot write
 	eventually(t, func() bool { return enqueued(1) == nil }, "messages are stored again")
 	untilState(t, storeOn(t, newPgxHandle(t, url), quickStore()), itemID("orders", 1), queue.Done)
 }

@@ -315,7 +315,7 @@ func TestARoleThatIsAlteredLater(t *testing.T) {
 			eventually(t, func() bool { return admin.tryPublish("orders", "K", "2") == nil }, "it has connections again")
 			eventually(t, func() bool {
 				return slices.Contains(broker.payloads(), "2") || log.count("RESET default_transaction_isolation") > 0
-			}, "it publishes, or says why not")
+			}, "it publishes or logs why not")
 			admin.exec(t, "do $$ begin execute format('alter database %I reset all', current_database()); end $$")
 			reconnect()
 			broker.arrives(t, "2")

@@ -84,7 +84,7 @@ func TestCopiedMetadataDelaysOnce(t *testing.T) {
 		select {
 		case metadata = <-received:
 		case <-time.After(patience):
-			t.Fatal("no message came")
+			t.Fatal("no message arrived")
 		}
 		assert.Equal(t, msg.Metadata[delay.DelayedForKey], metadata[delay.DelayedForKey])
 		h.exec(t, "delete from outbox where published_at is not null")
@@ -208,7 +208,7 @@ func TestRetryInsideOfPoisonQueue(t *testing.T) {
 	require.NoError(t, broker.Publish("orders", msg))
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox where topic = 'poison' and uuid = $1", msg.UUID) == 1
-	}, "it is put aside")
+	}, "it is in the poison queue")
 	require.NoError(t, router.Close())
 	assert.EqualValues(t, 3, calls.Load())
 	assert.Zero(t, effects(t, h, msg))

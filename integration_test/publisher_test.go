@@ -100,7 +100,7 @@ func TestPublishIsAtomicWithTheTransaction(t *testing.T) {
 		assert.Equal(t, []int64{1}, column[int64](t, h, "select id from orders"))
 		rows := outboxRows(t, h)
 		require.Len(t, rows, 2)
-		assert.Equal(t, []string{"orders", "audit"}, []string{rows[0].topic, rows[1].topic}, "what was captured comes last")
+		assert.Equal(t, []string{"orders", "audit"}, []string{rows[0].topic, rows[1].topic}, "captured messages are last")
 	})
 }
 

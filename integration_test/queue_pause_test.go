@@ -53,7 +53,7 @@ func TestPauseReachesTheQueue(t *testing.T) {
 	findings, err := ad.Doctor(t.Context())
 	require.NoError(t, err)
 	for _, f := range findings {
-		assert.NotEqual(t, "queue_waits", f.Check, "it waits because an operator wants it to: %s", f)
+		assert.NotEqual(t, "queue_waits", f.Check, "its topic is paused by an operator: %s", f)
 	}
 	for _, topic := range topics[:2] {
 		assert.Zero(t, done[topic].Load(), topic)

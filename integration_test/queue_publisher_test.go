@@ -52,7 +52,7 @@ func TestPublishIntoTheQueue(t *testing.T) {
 			})
 			assert.Equal(t, fails, err != nil)
 		}
-		assert.Equal(t, 2, stored(), "what was rolled back is gone")
+		assert.Equal(t, 2, stored(), "the rolled-back message is gone")
 		m := got(t, s, queue.ID{Source: "jobs", MessageID: "one"})
 		assert.Equal(t, "K", m.Key)
 		assert.Equal(t, "order", m.Metadata.Get("kind"))

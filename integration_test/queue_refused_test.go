@@ -219,12 +219,12 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 					h.count(t, `SELECT count(*) FROM inbox_queue WHERE message_id LIKE '%7' AND `+c.left))
 				eventually(t, func() bool {
 					return log.has("ERROR", "message refused by the database", "topic:orders", "message_id:orders-", "sqlstate:")
-				}, "a line says why")
+				}, "a log line says why")
 			}
 			close(cured)
 			h.exec(t, `DROP TRIGGER IF EXISTS refuses ON inbox_queue`)
 			h.exec(t, `ALTER TABLE inbox_queue DROP CONSTRAINT IF EXISTS no_sevens`)
-			eventually(t, func() bool { return settled(`LIKE '%7'`) }, "the rest too, once nothing refuses them")
+			eventually(t, func() bool { return settled(`LIKE '%7'`) }, "the rest too, after the cure")
 			mu.Lock()
 			defer mu.Unlock()
 			for id, n := range calls {

@@ -37,7 +37,7 @@ func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 	reload := func(statement string, want string) {
 		h.exec(t, statement)
 		h.exec(t, "select pg_reload_conf()")
-		eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in force")
+		eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in effect")
 	}
 	owner, done := queue.NewOwner(), item("sender", "done").ID
 	_, err := enqueue("done")
@@ -53,7 +53,7 @@ func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 	const owned = "select count(*) from inbox_queue where owner is not null"
 	eventually(t, func() bool { return h.count(t, owned) == 2 }, "visible, and on no standby")
 	require.Error(t, briefly(func(ctx context.Context) error { _, err := store.Ack(ctx, owner, done); return err }))
-	eventually(t, func() bool { return got(t, store, done).State == queue.Done }, "likewise")
+	eventually(t, func() bool { return got(t, store, done).State == queue.Done }, "done, and on no standby")
 
 	locker, err := h.pool.Begin(t.Context())
 	require.NoError(t, err)

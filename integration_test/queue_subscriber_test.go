@@ -82,7 +82,7 @@ func TestStoredMessagesThroughARouter(t *testing.T) {
 		assert.Equal(t, 20, h.count(t, "select count(*) from outbox where topic = 'booked'"))
 		assert.Equal(t, 2, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 		assert.Zero(t, h.count(t, "select count(*) from inbox"),
-			"a stored message is noted where it is stored, and nowhere else")
+			"a stored message is recorded only in the queue")
 		failed := got(t, s, itemID("failing", 0))
 		assert.Equal(t, 3, failed.Attempts)
 		assert.Equal(t, errHandler.Error(), failed.LastError)
@@ -138,9 +138,9 @@ func TestStoredMessageOfAContext(t *testing.T) {
 				assert.Equal(t, orders.Key, msg.Key)
 			}
 		case <-time.After(patience):
-			t.Fatal("no message comes")
+			t.Fatal("no message arrived")
 		}
-		assert.False(t, <-others, "it came along")
+		assert.False(t, <-others, "the queue's data was carried along")
 	}
 	assert.Equal(t, map[queue.ID][]int{orders.ID: {0, 1}, bare.ID: {0, 1}}, attempts)
 	_, ok := queue.MessageFromContext(t.Context())
@@ -199,9 +199,9 @@ func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 	cancel()
 	<-msg.Context().Done()
 	free := "select count(*) from inbox_queue where state = 'processing' and owner is null and attempts = 0"
-	eventually(t, func() bool { return h.count(t, free) >= 2 }, "they are given back")
+	eventually(t, func() bool { return h.count(t, free) >= 2 }, "they are released")
 	for range messages {
-		t.Error("another message came")
+		t.Error("another message arrived")
 	}
 	assert.Equal(t, 3, h.count(t, free))
 	require.NoError(t, sub.Close())
@@ -237,7 +237,7 @@ func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
 	untilState(t, s, one.ID, queue.Done)
 	eventually(t, func() bool { return outboxed(t, h) == 1 }, "the second attempt publishes")
 	assert.Equal(t, one.Metadata, <-deliveries)
-	assert.Equal(t, one.Metadata, <-deliveries, "it is whole again")
+	assert.Equal(t, one.Metadata, <-deliveries, "all its writes are repeated")
 	_, attempts := stateOf(t, s, one.ID)
 	assert.Equal(t, 1, attempts)
 }
@@ -317,7 +317,7 @@ func TestIngestFailsSlowly(t *testing.T) {
 		require.NoError(t, err)
 		took = append(took, time.Since(begun))
 	}
-	assert.Less(t, slices.Min(took), 800*time.Millisecond*8/10, "each wait is longer by now")
+	assert.Less(t, slices.Min(took), 800*time.Millisecond*8/10, "waits are longer by now")
 	assert.Equal(t, letters, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 

@@ -58,9 +58,9 @@ func TestStoreJoinsTransactions(t *testing.T) {
 		} {
 			before := state(t.Context())
 			end := openTx(t, h, step.call)
-			assert.Equal(t, before, state(t.Context()), "%s is seen before its commit", step.name)
+			assert.Equal(t, before, state(t.Context()), "%s is visible before its commit", step.name)
 			end(false)
-			assert.Equal(t, before, state(t.Context()), "%s is not undone", step.name)
+			assert.Equal(t, before, state(t.Context()), "%s is not rolled back", step.name)
 			end = openTx(t, h, step.call)
 			end(true)
 			assert.NotEqual(t, before, state(t.Context()), "%s did nothing", step.name)

@@ -66,11 +66,11 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 	eventually(t, func() bool { return slices.Equal(gone(reader), want) }, "the stream is missed")
 	assert.Empty(t, gone(reader, brokerFunc(func([]string) ([]asked.Risk, []string, error) {
 		return nil, nil, nil
-	})), "another broker has all")
+	})), "another broker has all of them")
 	assert.Empty(t, gone(reader, brokerFunc(func([]string) ([]asked.Risk, []string, error) {
 		return nil, nil, errDown
 	})), "another broker may have it")
-	assert.Empty(t, gone(), "nobody was asked")
+	assert.Empty(t, gone(), "no broker was checked")
 }
 
 // TestAReplicaThatIsBehindIsNoEnd: a consumer reports that no message is pending as far as its replica knows. If
@@ -104,7 +104,7 @@ func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	assert.Equal(t, sent, each("", func() {}))
 	assert.Equal(t, sent[:4], each("5", func() {
 		require.NoError(t, js.DeleteMsg(stream, 5))
-	}), "what was the last message when the reading began is deleted: the leader says so")
+	}), "the last message at the start was deleted, as the leader reports")
 }
 
 // behind returns the address of a proxy whose consumers report each message as the last one, and never deliver the one

@@ -96,7 +96,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(3), r.Touched)
-	assert.Equal(t, int64(rows), r.Compared, "with a copy, and without what waits again")
+	assert.Equal(t, int64(rows), r.Compared, "with a copy, and without requeued messages")
 	assert.Equal(t, 2, log.reads, "the memory is bounded, so the log is read in parts")
 	progress = slices.Compact(progress) // progress reports both changed and compared messages
 	require.Len(t, progress, 2)
@@ -106,7 +106,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	entries, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
 	assert.Equal(t, "reconcile", entries[0].Action)
-	assert.Equal(t, r, entries[0].Result, "with how many were compared")
+	assert.Equal(t, r, entries[0].Result, "with the number of compared messages")
 
 	// If nothing is missing the log is not read to its end.
 	log.seen = 0
@@ -119,7 +119,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	log.fail = errors.New("the broker is gone")
 	log.uuids = nil
 	_, err = a.Reconcile(t.Context(), log, act)
-	require.ErrorIs(t, err, log.fail, "a log that could not be read misses nothing")
+	require.ErrorIs(t, err, log.fail, "nothing is missing from a log that could not be read")
 	assert.Equal(t, 4, h.count(t, "SELECT count(*) FROM outbox WHERE due_at IS NOT NULL"))
 	assert.Equal(t, []int64{0, 2, int64(rows)},
 		column[int64](t, h, "SELECT compared FROM outbox_audit ORDER BY id DESC LIMIT 3"))
@@ -216,7 +216,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 			}
 			err := log.Each(t.Context(), prefix+"orders", hourAgo, nothing)
 			later := log.Each(t.Context(), prefix+"orders", time.Now(), nothing)
-			require.NoError(t, later, "%s: what was deleted is older", name)
+			require.NoError(t, later, "%s: the deleted messages are older", name)
 			if c.want == "" {
 				require.NoError(t, err, name)
 				continue
@@ -256,7 +256,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 			require.NoError(t, log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing), "%s: nothing was deleted", name)
 			// like the broker's retention.bytes, enforced every five minutes
 			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 2}))
-			require.NoError(t, log.Each(t.Context(), topic, hourAgo, nothing), "%s: what was deleted is older", name)
+			require.NoError(t, log.Each(t.Context(), topic, hourAgo, nothing), "%s: the deleted messages are older", name)
 			err := log.Each(t.Context(), topic, hourAgo.Add(-2*time.Hour), nothing)
 			if limits == nil {
 				require.NoError(t, err, "it was lost")
@@ -265,7 +265,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 			require.ErrorContains(t, err, "has retention.bytes, and partition 0 begins with offset 2")
 			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 6}))
 			err = log.Each(t.Context(), topic, hourAgo, nothing)
-			require.ErrorContains(t, err, "everything in partition 0 up to offset 6 was deleted", "some of it is as new")
+			require.ErrorContains(t, err, "everything in partition 0 up to offset 6 was deleted", "some deleted messages are as recent")
 		}
 	})
 }

@@ -253,7 +253,7 @@ func TestRoles(t *testing.T) {
 	own.DryRun = true
 	owner.exec(t, `GRANT SELECT, DELETE ON orders TO "`+role(owner)+`mover"`)
 	_, err = move.FromTable(t.Context(), moving, own)
-	require.ErrorContains(t, err, "permission denied", "to lock a row takes UPDATE, as docs/guides/moving.md says")
+	require.ErrorContains(t, err, "permission denied", "locking a row needs UPDATE, as docs/guides/moving.md says")
 	own.DryRun = false
 	owner.exec(t, `GRANT UPDATE (id) ON orders TO "`+role(owner)+`mover"`)
 	there, err = move.FromTable(t.Context(), moving, own)

@@ -286,7 +286,7 @@ func TestCheckOfADatabaseThatWasNeverMigrated(t *testing.T) {
 		err := schema.Check(t.Context(), h.with(t, sqltext.Tables{Schema: "nowhere"}).db)
 		require.ErrorIs(t, err, schema.ErrSchemaChanged, h.name)
 		require.ErrorContains(t, err, "run schema.Migrate")
-		require.NotContains(t, err.Error(), "CREATE", "Migrate is the cure for all of it")
+		require.NotContains(t, err.Error(), "CREATE", "Migrate cures everything")
 	})
 }
 
@@ -384,5 +384,5 @@ func TestCatalog(t *testing.T) {
 	}
 	was, err := os.ReadFile(file)
 	require.NoError(t, err)
-	assert.Equal(t, string(was), is, "run with OUTBOX_WRITE_CATALOG=1")
+	assert.Equal(t, string(was), is, "run it with OUTBOX_WRITE_CATALOG=1")
 }

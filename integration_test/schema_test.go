@@ -109,7 +109,7 @@ func TestMigrateRefusesAnotherHistory(t *testing.T) {
 	require.ErrorIs(t, err, schema.ErrSchemaChanged)
 	h.exec(t, newerMigration)
 	_, err = schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
-	require.ErrorIs(t, err, schema.ErrSchemaChanged, "that a newer version came by does not excuse it")
+	require.ErrorIs(t, err, schema.ErrSchemaChanged, "a newer version elsewhere does not excuse this")
 }
 
 const newerMigration = `insert into outbox_migrations (version, name, checksum) values (9999, 'future', 'x')`
@@ -353,7 +353,7 @@ func TestMigrateInPartitions(t *testing.T) {
 			require.NoError(t, err, h.name)
 			assert.Empty(t, ran)
 			ran, err = schema.Migrate(t.Context(), h.db, schema.MigrateConfig{})
-			require.NoError(t, err, "who does not know of partitions leaves them alone")
+			require.NoError(t, err, "an older version leaves partitions alone")
 			assert.Empty(t, ran)
 			found, err := schema.Inspect(t.Context(), h.db)
 			require.NoError(t, err)

@@ -156,7 +156,7 @@ func (g *barrier) await(t testing.TB) *queue.Message {
 	case msg := <-g.came:
 		return msg
 	case <-time.After(patience):
-		t.Fatal("no message came to the handler")
+		t.Fatal("no message reached the handler")
 		return nil
 	}
 }

@@ -126,7 +126,7 @@ func (t tenant) isLookedAt(tb testing.TB) {
 			return t.count(tb, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query_start > $1
 				AND application_name LIKE 'fleet-%' AND (query LIKE '%pg_snapshot_xmin%' OR query LIKE '%pg_sequence_last_value%')`,
 				now) > 0
-		}, "%s is looked at", t.Key)
+		}, "%s is polled", t.Key)
 	}
 }
 

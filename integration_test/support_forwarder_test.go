@@ -132,7 +132,7 @@ func (b *fakeBroker) wait(t testing.TB, what string, condition func() bool) {
 		select {
 		case <-news:
 		case <-deadline:
-			t.Fatalf("did not happen within %s: %s; %d messages were taken", patience, what, len(b.all()))
+			t.Fatalf("did not happen within %s: %s; %d messages were accepted", patience, what, len(b.all()))
 		}
 	}
 }

@@ -228,7 +228,7 @@ func (f *feed) deliver(t testing.TB, msg *message.Message) (acked bool) {
 	select {
 	case f.messages <- msg:
 	case <-time.After(patience):
-		t.Fatal("nobody took the message")
+		t.Fatal("the message was not received")
 	}
 	return settled(t, msg)
 }

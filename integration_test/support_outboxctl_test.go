@@ -97,7 +97,7 @@ func golden(t testing.TB, name, have string) {
 	}
 	want, err := os.ReadFile(file)
 	require.NoError(t, err)
-	require.Equal(t, string(want), have, "if that is meant: OUTBOX_WRITE_GOLDEN=1, and read %s", file)
+	require.Equal(t, string(want), have, "if intended: OUTBOX_WRITE_GOLDEN=1, then read %s", file)
 }
 
 // watched is a buffer that signals writes.

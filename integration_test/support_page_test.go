@@ -207,7 +207,7 @@ func checkHTML(t testing.TB, body string) {
 		case "script":
 			assert.Regexp(t, `^script\.js\?[0-9a-f]+$`, e["src"])
 		case "x7z", "iframe", "object", "embed", "base", "img", "style":
-			t.Errorf("there is an element %s", e[""])
+			t.Errorf("unexpected element %s", e[""])
 		}
 		for name, value := range e {
 			if name == "x7z" || name == "style" || strings.HasPrefix(name, "on") {

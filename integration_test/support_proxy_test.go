@@ -292,7 +292,7 @@ func throughPgBouncer(t testing.TB, database string) string {
 	t.Helper()
 	bouncer, err := startPgBouncer()
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {
-		t.Skip("no pgbouncer on this machine: this test did not run")
+		t.Skip("PgBouncer is not installed")
 	}
 	require.NoError(t, err)
 	direct, err := url.Parse(database)

@@ -213,7 +213,7 @@ var partitioned = os.Getenv("OUTBOX_PARTITIONED") == "1"
 func needsPlainOutbox(t testing.TB) {
 	t.Helper()
 	if partitioned {
-		t.Skip("this test is about an outbox that is one table")
+		t.Skip("this test needs an unpartitioned outbox")
 	}
 }
 

@@ -89,7 +89,7 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 				transact(func(ctx context.Context) {
 					event.SetContext(ctx)
 					require.NoError(t, pubsub.Publish("events", event))
-					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: the connection serves this goroutine alone",
+					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: the connection is used by this goroutine only",
 						inside, outside)
 					require.NoError(t, <-done, "%s in %s", inside, outside)
 				})
@@ -237,7 +237,7 @@ func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, 1, effects(t, h, event))
 			} else {
-				require.ErrorIs(t, err, outbox.ErrTxBusy, "and not nil, as nothing of it is left")
+				require.ErrorIs(t, err, outbox.ErrTxBusy, "and not nil, since none of its work is left")
 				assert.ErrorContains(t, err, "OutsideTx")
 				assert.Zero(t, effects(t, h, event))
 			}
@@ -280,7 +280,7 @@ func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
 		}), errUndo)
 		assert.Equal(t, queue.Processing, got(t, store, item("loop", event.UUID).ID).State)
 		_, err = store.Get(t.Context(), item("loop", own.UUID).ID)
-		require.ErrorIs(t, err, queue.ErrNotFound, "in the goroutine of the transaction it is part of it")
+		require.ErrorIs(t, err, queue.ErrNotFound, "in the transaction's goroutine it is part of the transaction")
 		require.NoError(t, pubsub.Close())
 		<-done
 	})
@@ -352,7 +352,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 		done.SetContext(ctx)
 		_, err = chain(book(h), stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{JoinContext: true}})...)(done)
 		require.NoError(t, err)
-		assert.Zero(t, effects(t, h, done), "committed before its time")
+		assert.Zero(t, effects(t, h, done), "committed too early")
 		require.NoError(t, commit())
 		assert.Equal(t, 1, effects(t, h, done))
 		assert.Equal(t, 1, outboxed(t, h))

@@ -86,9 +86,9 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 			}
 		}
 		slices.Sort(kept)
-		assert.Equal(t, kept, notes(t, h), "what the handler committed itself")
-		assert.Empty(t, topics(t, h), "nothing is published for a transaction that is gone")
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return note(ctx, h, 200) }), "the pool is well")
+		assert.Equal(t, kept, notes(t, h), "the handler's own commits")
+		assert.Empty(t, topics(t, h), "nothing is published for an ended transaction")
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return note(ctx, h, 200) }), "the pool still works")
 	})
 }
 
@@ -229,7 +229,7 @@ func TestBackendGoneBeforeCommit(t *testing.T) {
 		assert.False(t, hook)
 		assert.Empty(t, notes(t, killer))
 		assert.Empty(t, topics(t, killer))
-		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return note(ctx, h, 2) }), "the pool is well")
+		require.NoError(t, inTx(t, h, func(ctx context.Context) error { return note(ctx, h, 2) }), "the pool still works")
 	})
 }
 
@@ -292,7 +292,7 @@ func TestCommitUnknown(t *testing.T) {
 				if captures {
 					assert.Len(t, topics(t, direct), want)
 				}
-				require.NoError(t, work(3, func() {}), "the pool is well")
+				require.NoError(t, work(3, func() {}), "the pool still works")
 			})
 		}
 	}
@@ -359,7 +359,7 @@ func TestCommitUnknownBehindAPooler(t *testing.T) {
 			require.NoError(t, work(1, func() {})) // from now on pgx has prepared its statements
 			require.ErrorIs(t, work(2, func() { armed.Store(true) }), outbox.ErrCommitUnknown)
 			assert.Equal(t, []int{1, 2}, notes(t, direct), "it was committed")
-			require.NoError(t, work(3, func() {}), "the pool is well")
+			require.NoError(t, work(3, func() {}), "the pool still works")
 		})
 	}
 }

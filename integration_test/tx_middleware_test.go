@@ -31,7 +31,7 @@ func TestTxAlone(t *testing.T) {
 		msg := newMessage("")
 		produced, err := chain(book(h), tx)(msg)
 		require.NoError(t, err)
-		assert.Len(t, produced, 1, "returned messages go on to the Router")
+		assert.Len(t, produced, 1, "returned messages are passed to the Router")
 		assert.Equal(t, 1, effects(t, h, msg))
 
 		msg = newMessage("")

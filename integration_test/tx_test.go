@@ -340,7 +340,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 			<-aIsOpen
 			b := outbox.InTx(ctx, h.db, func(ctx context.Context) error { return note(ctx, h, 2) })
 			close(bIsDone)
-			require.ErrorIs(t, b, outbox.ErrTxBusy, "refused, and not undone in silence")
+			require.ErrorIs(t, b, outbox.ErrTxBusy, "refused, not silently rolled back")
 			require.ErrorIs(t, <-a, errUndo)
 
 			require.NoError(t, outbox.InTx(ctx, h.db, func(inner context.Context) error {
@@ -471,6 +471,6 @@ func TestOpenRowsAreNamed(t *testing.T) {
 			require.Error(t, err)
 			assert.Contains(t, fmt.Sprint(err), "close them", "publishes: %v", publishes)
 		}
-		require.NoError(t, publishInTx(t, h, pub, "topic", newMessage("")), "the pool is well")
+		require.NoError(t, publishInTx(t, h, pub, "topic", newMessage("")), "the pool still works")
 	})
 }

@@ -83,7 +83,7 @@ func TestFilesForOtherMigrationTools(t *testing.T) {
 				require.NoError(t, schema.Check(t.Context(), db))
 				ran, err := schema.Migrate(t.Context(), db, schema.MigrateConfig{})
 				require.NoError(t, err)
-				require.Empty(t, ran, "the files left something for Migrate")
+				require.Empty(t, ran, "the files left work for Migrate")
 			})
 		}
 	}
