@@ -212,7 +212,8 @@ func TestTrendIsInTheRows(t *testing.T) {
 	page.says(t, "figures without hovering", "Figures of the chart", "1.0/s")
 	assert.Contains(t, page.body, `href="./?topic=letters#trend"`, "from the topic's row")
 	letters := s.get("?topic=letters&range=day")
-	letters.says(t, "the chart of a topic", "Written and published: letters", "draining, empty in about", "0.2", "All topics")
+	letters.says(t, "the chart of a topic", "Written and published: letters", "draining, empty in about", "0.2",
+		"All topics")
 	assert.Contains(t, letters.body, `href="./?topic=letters#trend"`, "link to its last hour")
 	assert.Contains(t, letters.body, `href="./?range=day#trend"`, "link to all topics")
 }

@@ -167,7 +167,8 @@ func TestOperatorPausesATopic(t *testing.T) {
 	assert.Equal(t, "alice: they asked us to", s.Topics[0].PausedBy[0].Reason)
 
 	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "open"}))
-	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 2 }, "both keys are blocked")
+	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 2 },
+		"both keys are blocked")
 	w.publish(t, "open", "", "5")
 	w.publish(t, "third", "", "6")
 	w.arrives(t, "6")
@@ -178,7 +179,8 @@ func TestOperatorPausesATopic(t *testing.T) {
 	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "open", Reason: "better"}))
 	w.arrives(t, "2", "5")
 	assert.Equal(t, []string{"1", "2"}, w.payloads("k"))
-	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 4 }, "the observer is notified")
+	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 4 },
+		"the observer is notified")
 	assert.Equal(t, []string{"paused closed", "paused open", "resumed closed", "resumed open"}, seen.lines)
 	log, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)

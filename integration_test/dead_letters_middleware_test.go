@@ -71,7 +71,8 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 		_, err := chain(poison, outcomes)(message.NewMessage("", nil))
 		require.NoError(t, err)
 	}
-	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"), "messages without a UUID are different messages")
+	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"),
+		"messages without a UUID are different messages")
 }
 
 // TestALetterOfAMessageWithoutUUID: the letter's UUID is derived from the position of the message in the broker:

@@ -72,7 +72,8 @@ func TestABacklogStarvesNoTopic(t *testing.T) {
 			case <-time.After(patience):
 				t.Fatal("the handlers were not called")
 			}
-			assert.EqualValues(t, quiet, quietHandled.Load(), "messages of the quiet topic, next to %d of the others", busyHandled.Load())
+			assert.EqualValues(t, quiet, quietHandled.Load(), "messages of the quiet topic, next to %d of the others",
+				busyHandled.Load())
 			t.Logf("%d of the quiet topic and %d of the others were handled", quietHandled.Load(), busyHandled.Load())
 		})
 	}

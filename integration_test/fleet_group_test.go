@@ -222,7 +222,8 @@ func TestFleetGroupConfigure(t *testing.T) {
 	}
 	brokers[all[0].Key].arrives(t, "to "+all[0].Key)
 	brokers[all[2].Key].arrives(t, "to "+all[2].Key)
-	eventually(t, func() bool { return all[0].count(t, "SELECT count(*) FROM s000.outbox") == 0 }, "its state is discarded")
+	eventually(t, func() bool { return all[0].count(t, "SELECT count(*) FROM s000.outbox") == 0 },
+		"its state is discarded")
 	eventually(t, func() bool { return log.count("no broker for it") == 1 }, "it is logged")
 	assert.Equal(t, 1, all[1].pendingIn(t))
 }
@@ -249,7 +250,8 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 	who.publish(t, "events", "", "under way")
 	<-entered
 	r.remove(who.Key)
-	eventually(t, func() bool { _, err := f.Get(who.Key); return errors.Is(err, fleet.ErrUnknownDatabase) }, "the target is removed")
+	eventually(t, func() bool { _, err := f.Get(who.Key); return errors.Is(err, fleet.ErrUnknownDatabase) },
+		"the target is removed")
 	all[1].publish(t, "events", "", "of the other")
 	broker.arrives(t, "of the other")
 	close(leave)

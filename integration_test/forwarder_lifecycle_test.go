@@ -412,6 +412,7 @@ func TestRetentionOfTopics(t *testing.T) {
 	cfg := quickConfig()
 	cfg.Topics, cfg.Retention, cfg.CleanInterval = []string{"mine"}, time.Minute, 10*time.Millisecond
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'mine'") == 0 }, "its own messages are deleted")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'mine'") == 0 },
+		"its own messages are deleted")
 	assert.Equal(t, 10, h.count(t, "select count(*) from outbox"))
 }

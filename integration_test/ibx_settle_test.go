@@ -182,7 +182,8 @@ var ibxReaping = []requirement{
 	{number: 72, text: "leases are reaped periodically", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		x.lapse(t, "a")
-		eventually(t, func() bool { x.claim(t, x.owner, 1); return x.get(t, "a").Attempts == 1 }, "a Claim reaps now and then")
+		eventually(t, func() bool { x.claim(t, x.owner, 1); return x.get(t, "a").Attempts == 1 },
+			"a Claim reaps now and then")
 	}},
 }
 

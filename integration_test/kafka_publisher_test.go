@@ -229,7 +229,8 @@ func TestKafkaKeepsWhatItAcknowledges(t *testing.T) {
 				require.NoError(t, server.Restart(t.Context()))
 				before := l.count()
 				l.wait("recovery", func(l *load) bool { return len(l.acked) > before+each })
-				eventually(t, func() bool { return early.Publish(topic, newMessage("")) == nil }, "a publisher started before Kafka connects to it")
+				eventually(t, func() bool { return early.Publish(topic, newMessage("")) == nil },
+					"a publisher started before Kafka connects to it")
 				refused(each / 50)
 				tooLarge.stop()
 				l.stop()

@@ -221,7 +221,8 @@ func TestPausedOutlivesItsForwarder(t *testing.T) {
 		"it is paused")
 
 	require.NoError(t, first.Forwarder.Close())
-	eventually(t, func() bool { _, there := scraped(t, observer)[own]; return !there }, "a stopped forwarder pauses nothing")
+	eventually(t, func() bool { _, there := scraped(t, observer)[own]; return !there },
+		"a stopped forwarder pauses nothing")
 	second := startForwarderOn(t, h, classifyingConfig(), down)
 	anew := newCollector(t, newPgxHandle(t, h.url), prom.CollectorConfig{})
 	eventually(t, func() bool { return scraped(t, anew)[paused] == 1 }, "it is paused again")

@@ -361,7 +361,8 @@ func TestFetchPrunes(t *testing.T) {
 		{"Fetch", sqltext.FetchApart, func(handle) []any { return from(last - pending) }, true},
 		{"FetchRange", sqltext.FetchRange, func(handle) []any { return from(last - pending) }, true},
 		{"FetchRangeMore", sqltext.FetchRangeMore, func(handle) []any {
-			return append(from(last), ids, true, none, []string{}, none, none, none, int64(0), []string{}, []string{}, []string{})
+			return append(from(last), ids, true, none, []string{}, none, none, none, int64(0), []string{}, []string{},
+				[]string{})
 		}, true},
 		{"Pending", sqltext.Pending, func(handle) []any { return []any{ids} }, false},
 		{"SettlePublished", sqltext.SettlePublished, func(h handle) []any {

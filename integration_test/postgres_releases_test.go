@@ -173,7 +173,8 @@ func TestQueueOfReadOnlyServer(t *testing.T) {
 	admin.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "+
 		"and pid <> pg_backend_pid()")
 	eventually(t, func() bool { return text.SQLState(enqueued(1)) == drive.ReadOnlyServer }, "the server is read-only")
-	eventually(t, func() bool { return worker.pool.Stat().NewConnsCount() > before }, "claims have a connection to it again")
+	eventually(t, func() bool { return worker.pool.Stat().NewConnsCount() > before },
+		"claims have a connection to it again")
 	eventually(t, func() bool {
 		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil

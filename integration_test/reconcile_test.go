@@ -265,7 +265,8 @@ func TestReconcileKnowsLimits(t *testing.T) {
 			require.ErrorContains(t, err, "has retention.bytes, and partition 0 begins with offset 2")
 			require.NoError(t, asks.DeleteRecords(topic, map[int32]int64{0: 6}))
 			err = log.Each(t.Context(), topic, hourAgo, nothing)
-			require.ErrorContains(t, err, "everything in partition 0 up to offset 6 was deleted", "some deleted messages are as recent")
+			require.ErrorContains(t, err, "everything in partition 0 up to offset 6 was deleted",
+				"some deleted messages are as recent")
 		}
 	})
 }
