@@ -62,8 +62,8 @@ func (m *maintenance) missing(size int64) int {
 }
 
 // above is where the next partition begins. A statement that began before the partition was made routes its rows to
-// the default partition, which refuses them then: so there is at least a whole partition between the ids that are handed
-// out now and the new one. If the partitions ahead ran out, the default partition takes those ids.
+// the default partition, which refuses them then: so there is at least a whole partition between the ids that are
+// handed out now and the new one. If the partitions ahead ran out, the default partition takes those ids.
 func (m *maintenance) above(size int64) int64 {
 	if newest := m.set.Size(); newest > 0 {
 		size = min(size, newest)
@@ -86,7 +86,9 @@ func (m *maintenance) names(n int) (list []string) {
 }
 
 // makeLocked makes the missing partitions in a transaction.
-func (m *maintenance) makeLocked(ctx context.Context, q drive.Querier, size int64, taken int) (made []string, err error) {
+func (m *maintenance) makeLocked(
+	ctx context.Context, q drive.Querier, size int64, taken int,
+) (made []string, err error) {
 	if err = m.reserve(ctx, q); err != nil {
 		return nil, err
 	}

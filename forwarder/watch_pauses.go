@@ -13,8 +13,8 @@ import (
 // operatorInterval is how often a forwarder reads which topics an operator has paused.
 const operatorInterval = time.Second
 
-// watchPauses is the goroutine that polls for topics that an operator has paused. It is separate because a pause must not
-// wait for a sweep.
+// watchPauses is the goroutine that polls for topics that an operator has paused. It is separate because a pause must
+// not wait for a sweep.
 func (e *engine) watchPauses(ctx context.Context) {
 	// Cause: the database.
 	// Cure: pauses by operators are not noticed.

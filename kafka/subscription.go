@@ -95,7 +95,8 @@ func (s *subscription) join(joined func()) error {
 		return err
 	}
 	m := &member{
-		subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup), lastOffset: client.GetOffset,
+		subscription: s, joined: joined, committed: committedOffset(client, s.cfg.ConsumerGroup),
+		lastOffset: client.GetOffset,
 	}
 	m.markers = func(ctx context.Context, topic string, partition int32, from int64) (int64, error) {
 		r := partitionReader{client: client, topic: topic, partition: partition}

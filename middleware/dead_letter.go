@@ -44,9 +44,9 @@ func (o *outcomes) isLetter(ctx context.Context) bool {
 	return core.ConsumedFrom(ctx).Topic == o.cfg.DeadLetterTopic
 }
 
-// sendDeadLetter marks the message dead and publishes its dead letter, unless it is a dead letter itself; both or neither. It
-// returns false and does nothing if a copy was processed in the meantime or is already dead, or if the message now has
-// another owner.
+// sendDeadLetter marks the message dead and publishes its dead letter, unless it is a dead letter itself; both or
+// neither. It returns false and does nothing if a copy was processed in the meantime or is already dead, or if the
+// message now has another owner.
 func (o *outcomes) sendDeadLetter(
 	ctx context.Context, msg *message.Message, h *handling, cause error,
 ) (marked bool, err error) {

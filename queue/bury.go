@@ -30,8 +30,8 @@ const (
 
 // bury calls OnDead and marks a message dead, both or neither. counted reports whether this attempt counts.
 //
-// OnDead comes first, because it may take long: a call that stores a duplicate of a message waits for a transaction that has
-// marked it dead, and so do the calls whose items are stored together with the duplicate.
+// OnDead comes first, because it may take long: a call that stores a duplicate of a message waits for a transaction
+// that has marked it dead, and so do the calls whose items are stored together with the duplicate.
 func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome {
 	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))
 	defer cancel()

@@ -23,18 +23,18 @@
 // # When it cannot
 //
 // A long transaction in any database of the server holds xmin back. After HoldFor, scans start at a second mark, an
-// overlap behind the last claimed row. When the transaction has ended, one scan starts at the first mark again. It passes
-// the rows that were claimed meanwhile, which is much less work than claiming them was.
+// overlap behind the last claimed row. When the transaction has ended, one scan starts at the first mark again. It
+// passes the rows that were claimed meanwhile, which is much less work than claiming them was.
 //
-// Once in FullInterval a full scan starts at the beginning, because a row that was locked when a scan passed it, and then
-// given back, is behind all marks. Full scans take about a twentieth of the time, or a tenth if every second one is slow.
-// If the first row of the index is known from another walk, they start there, and at the beginning for only about a
-// hundredth of the time, for rows that committed late and were locked, or were changed by hand.
+// Once in FullInterval a full scan starts at the beginning, because a row that was locked when a scan passed it, and
+// then given back, is behind all marks. Full scans take about a twentieth of the time, or a tenth if every second one
+// is slow. If the first row of the index is known from another walk, they start there, and at the beginning for only
+// about a hundredth of the time, for rows that committed late and were locked, or were changed by hand.
 //
 // # In pages
 //
-// A scan that may pass many rows, because it starts at the beginning or where no scan has been, stops at the end of a page
-// and continues there: it also passes rows that may not be claimed now, because their topic is paused. All its pages count
-// as one scan: its snapshot is the first page's, and its number is read after the last page. Between two pages of a full
-// scan, another scan starts at the mark, so that new rows do not wait for the end of the full one.
+// A scan that may pass many rows, because it starts at the beginning or where no scan has been, stops at the end of a
+// page and continues there: it also passes rows that may not be claimed now, because their topic is paused. All its
+// pages count as one scan: its snapshot is the first page's, and its number is read after the last page. Between two
+// pages of a full scan, another scan starts at the mark, so that new rows do not wait for the end of the full one.
 package progress

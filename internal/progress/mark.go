@@ -111,9 +111,9 @@ func (s Scan) Full() bool { return s.full }
 // Pages reports whether the scan may pass many rows, so that its statement should read at most a page of them.
 func (s Scan) Pages() bool { return s.pages }
 
-// Reaches reports, after a scan of m that found all rows, whether the rows of m can be read together with those of other
-// from now on, provided that the same statement made the last scan of other: none of m is left below the mark of other,
-// and scans that start at other's exact mark see the rows that are not visible yet.
+// Reaches reports, after a scan of m that found all rows, whether the rows of m can be read together with those of
+// other from now on, provided that the same statement made the last scan of other: none of m is left below the mark of
+// other, and scans that start at other's exact mark see the rows that are not visible yet.
 func (m *Mark) Reaches(l Scan, other *Mark) bool {
 	return l.full && !l.page || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
 }
@@ -121,8 +121,8 @@ func (m *Mark) Reaches(l Scan, other *Mark) bool {
 // Settled reports whether no row is left up to a position and none will appear there, except rows that are given back.
 func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 
-// Next returns the next scan. If full is true, it starts at the beginning now and then. Call Done when its statement has
-// committed, and Failed if it has not, or if its outcome is unknown.
+// Next returns the next scan. If full is true, it starts at the beginning now and then. Call Done when its statement
+// has committed, and Failed if it has not, or if its outcome is unknown.
 func (m *Mark) Next(now time.Time, full bool) Scan {
 	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
 		return Scan{From: w.at, full: w.of.full, whole: w.of.whole, page: true, pages: true, drawn: w.of.drawn}
@@ -141,8 +141,8 @@ func (m *Mark) Next(now time.Time, full bool) Scan {
 	return l
 }
 
-// Failed records that a scan failed after some time. A full scan is not repeated immediately, because scans from the mark
-// may still work. It is repeated sooner than after a slow one, because its length need not be the cause.
+// Failed records that a scan failed after some time. A full scan is not repeated immediately, because scans from the
+// mark may still work. It is repeated sooner than after a slow one, because its length need not be the cause.
 func (m *Mark) Failed(now time.Time, took time.Duration, l Scan) {
 	if l.full {
 		m.fullAt, m.walk = now.Add(AfterFailure(took)), walk{}

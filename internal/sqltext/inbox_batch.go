@@ -4,8 +4,8 @@ package sqltext
 // that is ours to process, with the note for UnclaimInbox, and for each that was handled before. It returns no row for
 // a message that failed before, that a copy handled while this statement waited, or whose row a trigger kept away: use
 // ClaimInbox for those. Rows are locked in the order of their ids, so that two processes with the same messages do not
-// deadlock. Only messages that were not claimed are looked up, one by one: a join reads the consumer's whole inbox while
-// the table was never analyzed.
+// deadlock. Only messages that were not claimed are looked up, one by one: a join reads the consumer's whole inbox
+// while the table was never analyzed.
 //
 // Arguments: consumer, message ids, content hashes (bytea, may be empty).
 const ClaimInboxes = `WITH asked AS MATERIALIZED (SELECT * FROM unnest($2::text[], $3::bytea[]) AS a(id, hash)),

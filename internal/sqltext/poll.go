@@ -37,8 +37,8 @@ SELECT now.seq, now.xmin, now.next_xid, pg_is_in_recovery(),
                    ORDER BY o.lane, o.due_at LIMIT 1) r) END::float8
   FROM now`
 
-	// PollOutboxes returns the last ids drawn from many sequences of one database; 0 for a sequence that is missing or that
-	// the role may not read, whose own poll then returns the error.
+	// PollOutboxes returns the last ids drawn from many sequences of one database; 0 for a sequence that is missing or
+	// that the role may not read, whose own poll then returns the error.
 	//
 	// Arguments: sequences, as SQL.
 	PollOutboxes = `SELECT coalesce(CASE WHEN has_sequence_privilege(s.id, 'SELECT') THEN pg_sequence_last_value(s.id) END, 0)

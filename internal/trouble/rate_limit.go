@@ -8,8 +8,8 @@ import (
 // maxRemembered bounds the memory of a RateLimit.
 const maxRemembered = 1000
 
-// RateLimit says when an error line is due about a trouble that many messages have: at first, and then once a minute. The
-// zero value is ready for use, by any number of goroutines.
+// RateLimit says when an error line is due about a trouble that many messages have: at first, and then once a minute.
+// The zero value is ready for use, by any number of goroutines.
 type RateLimit struct {
 	mu     sync.Mutex
 	logged map[string]time.Time

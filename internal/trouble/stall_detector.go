@@ -2,13 +2,13 @@ package trouble
 
 import "time"
 
-// maxStall bounds the time by which StallDetector.Limit grows. If no server answers, for example because the stream does
-// not exist, moving on to another server does not help.
+// maxStall bounds the time by which StallDetector.Limit grows. If no server answers, for example because the stream
+// does not exist, moving on to another server does not help.
 const maxStall = 5 * time.Minute
 
 // StallDetector measures how long a server of a cluster has answered no request. The client itself stays with a server
-// that is cut off from the others as long as it answers pings, and with a frozen one for a minute. A StallDetector is not
-// safe for concurrent use.
+// that is cut off from the others as long as it answers pings, and with a frozen one for a minute. A StallDetector is
+// not safe for concurrent use.
 type StallDetector struct {
 	Limit time.Duration // the stall after which another server is tried
 

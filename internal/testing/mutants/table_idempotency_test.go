@@ -9,7 +9,8 @@ var idempotencyMutants = []Mutant{
 		New:    "RETURNING",
 	},
 	{
-		Name: "H2", File: "internal/sqltext/idempotency.go", In: "integration_test", Test: "TestHTTPHandlerEndsItsTransaction",
+		Name: "H2", File: "internal/sqltext/idempotency.go", In: "integration_test",
+		Test:   "TestHTTPHandlerEndsItsTransaction",
 		Breaks: "a request whose answer was lost gets the answer of one that has expired",
 		Old:    "expires_at = excluded.expires_at,\n       status = NULL, header = NULL, body = NULL",
 		New:    "expires_at = excluded.expires_at",
@@ -21,7 +22,8 @@ var idempotencyMutants = []Mutant{
 		New:    "       w.lock_timeout\n",
 	},
 	{
-		Name: "H4", File: "idempotency/row.go", In: "integration_test", Second: true, Test: "TestHTTPRepetitionWaitsForTheStandby",
+		Name: "H4", File: "idempotency/row.go", In: "integration_test", Second: true,
+		Test:   "TestHTTPRepetitionWaitsForTheStandby",
 		Breaks: "an answer is repeated that a standby may not have",
 		Old:    "if err == nil && !standby {",
 		New:    "if err == nil {",
@@ -33,7 +35,8 @@ var idempotencyMutants = []Mutant{
 		New:    "case !bytes.Equal(hash, hash):",
 	},
 	{
-		Name: "H6", File: "internal/sqltext/idempotency.go", In: "integration_test", Test: "TestHTTPHandlerEndsItsTransaction",
+		Name: "H6", File: "internal/sqltext/idempotency.go", In: "integration_test",
+		Test:   "TestHTTPHandlerEndsItsTransaction",
 		Breaks: "an answer is stored behind a COMMIT of the handler",
 		Old:    "StoreAnswerMarked = StoreAnswer + ` AND ` + isMarked",
 		New:    "StoreAnswerMarked = StoreAnswer",

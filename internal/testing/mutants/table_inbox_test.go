@@ -15,7 +15,8 @@ var inboxMutants = []Mutant{
 		New:    " WHERE i.processed_at IS NULL\nRETURNING true",
 	},
 	{
-		Name: "I3", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestOutcomesLeavesProcessedMessagesAlone",
+		Name: "I3", File: "internal/sqltext/inbox.go", In: "integration_test",
+		Test:   "TestOutcomesLeavesProcessedMessagesAlone",
 		Breaks: "a failure is charged to a message that a copy has processed",
 		Old: ` WHERE i.processed_at IS NULL AND i.dead_at IS NULL` + "`" + `
 
@@ -25,7 +26,8 @@ var inboxMutants = []Mutant{
 	// InboxFailures`,
 	},
 	{
-		Name: "I4", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestOutcomesLeavesProcessedMessagesAlone",
+		Name: "I4", File: "internal/sqltext/inbox.go", In: "integration_test",
+		Test:   "TestOutcomesLeavesProcessedMessagesAlone",
 		Breaks: "a message that a copy has processed dies",
 		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING i.revived",
 		New:    " WHERE i.dead_at IS NULL\nRETURNING i.revived",
@@ -159,7 +161,8 @@ var inboxMutants = []Mutant{
 		New:    "AND (processed_at IS NOT NULL OR dead_at IS NOT NULL)",
 	},
 	{
-		Name: "I26", File: "middleware/inbox.go", In: "integration_test", Second: true, Test: "TestADuplicateWaitsForTheStandby",
+		Name: "I26", File: "middleware/inbox.go", In: "integration_test", Second: true,
+		Test:   "TestADuplicateWaitsForTheStandby",
 		Breaks: "the transaction of a duplicate does not wait for the standby",
 		Old:    "if !standby {",
 		New:    "if !standby || true {",

@@ -34,7 +34,8 @@ var adminMutants = []Mutant{
 		New:    "due_at = statement_timestamp(), attempts = 0,",
 	},
 	{
-		Name: "A8", File: "internal/sqltext/stores.go", In: "integration_test", Test: "TestWhatFollowsASkippedMessageIsSkipped",
+		Name: "A8", File: "internal/sqltext/stores.go", In: "integration_test",
+		Test:   "TestWhatFollowsASkippedMessageIsSkipped",
 		Breaks: "a requeued message overtakes one of its key that was locked",
 		Old:    "WHERE o.id = l.id AND NOT EXISTS (SELECT FROM blocked b WHERE b.key = l.key AND b.id < l.id)",
 		New:    "WHERE o.id = l.id",

@@ -21,7 +21,8 @@ var queueMutants = []Mutant{
 		New:    "t != nil {\n		t.taken++",
 	},
 	{
-		Name: "Q4", File: "internal/sqltext/states.go", In: "integration_test", Test: "TestADelayedMessageIsAsOldAsItsDueTime",
+		Name: "Q4", File: "internal/sqltext/states.go", In: "integration_test",
+		Test:   "TestADelayedMessageIsAsOldAsItsDueTime",
 		Breaks: "a delayed message is as old as its Enqueue, and not as its due time",
 		Old:    "  THEN q.due_at ELSE q.first_seen_at END, timestamptz",
 		New:    "  THEN q.first_seen_at ELSE q.first_seen_at END, timestamptz",
@@ -70,7 +71,8 @@ var queueMutants = []Mutant{
 		New:    "     ORDER BY i.n\n",
 	},
 	{
-		Name: "Q12", File: "internal/sqltext/queue_settle.go", In: "integration_test", Second: true, Test: "TestKillerDiesAlone",
+		Name: "Q12", File: "internal/sqltext/queue_settle.go", In: "integration_test", Second: true,
+		Test:   "TestKillerDiesAlone",
 		Breaks: "a message that kills its process is never suspected",
 		Old:    "crashes = least(q.crashes, 2147483646) + 1,",
 		New:    "crashes = 0,",
@@ -107,7 +109,8 @@ var queueMutants = []Mutant{
 		New: "AND $1::uuid IS NOT NULL\n           `\n	ofHeld = `  FROM held h WHERE q.ctid = h.ctid`",
 	},
 	{
-		Name: "Q20", File: "internal/sqltext/queue_claim.go", In: "integration_test", Test: "TestASuspectOfABusyTopicHoldsUpNoOther",
+		Name: "Q20", File: "internal/sqltext/queue_claim.go", In: "integration_test",
+		Test:   "TestASuspectOfABusyTopicHoldsUpNoOther",
 		Breaks: "a message that killed a process, of a topic without a free slot, takes the slot that those of other topics wait for",
 		Old:    "WHERE l.room <= 0))`",
 		New:    "WHERE l.room < 0))`",

@@ -30,7 +30,8 @@ var rootMutants = []Mutant{
 		New:    "",
 	},
 	{
-		Name: "R5", File: "internal/core/savepoint.go", In: "integration_test", Test: "TestWhatIsCapturedIsUndoneWithASavepoint",
+		Name: "R5", File: "internal/core/savepoint.go", In: "integration_test",
+		Test:   "TestWhatIsCapturedIsUndoneWithASavepoint",
 		Breaks: "messages captured in a nested InTx are lost",
 		Old:    "	s.parent.waiting = append(s.parent.waiting, s.waiting...)\n",
 		New:    "",
