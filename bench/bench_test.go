@@ -71,7 +71,7 @@ func BenchmarkPublish(b *testing.B) {
 	}
 }
 
-// BenchmarkForward publishes what is in the outbox to a publisher that does nothing; one operation is one message.
+// BenchmarkForward publishes the outbox to a publisher that does nothing; one operation is one message.
 func BenchmarkForward(b *testing.B) {
 	for name, cfg := range map[string]forwarder.Config{"keep": {}, "delete": {Retention: -1}} {
 		b.Run(name, func(b *testing.B) {

@@ -13,10 +13,10 @@ import (
 
 const (
 	brokered     = 50_000
-	brokeredSlow = 15_000 // by Watermill's forwarder
+	brokeredSlow = 15_000 // with Watermill's forwarder
 )
 
-// broker makes a fresh topic of a real broker for each run.
+// broker creates a fresh topic of a real broker for each run.
 type broker interface {
 	publisher() (message.Publisher, error)
 	create(topic string) error
@@ -87,7 +87,7 @@ func (b *bench) brokerGroup(name, title string, r row, start func(context.Contex
 
 var brokerRuns atomic.Int64
 
-// throughBroker lets a side publish to a topic of its own, and counts what the broker has in the end.
+// throughBroker lets a side publish to its own topic, and counts the messages there at the end.
 func (b *bench) throughBroker(
 	n int, at broker, drain func(int, func(int) (*sink, error)) func(context.Context) (measured, error),
 ) func(context.Context) (measured, error) {

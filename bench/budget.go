@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// fewestRounds is how many rounds a side has before the budget of its group counts.
+// fewestRounds is the number of rounds that a side has regardless of its group's budget.
 const fewestRounds = 2
 
-// budget shares the time of a run among its groups. Each has a part of what is left, in proportion to what it takes
-// when it is quiet, so what one does not use is for those after it. Its zero value has no end.
+// budget divides the time of a run among its groups, in proportion to the time that each takes on a quiet machine. Time
+// that one does not use is left to the later ones. The zero value has no end.
 type budget struct {
 	now   func() time.Time // nil = time.Now
 	end   time.Time        // of the run
-	group time.Time        // of the group that is measured
+	group time.Time        // end of the current group
 }
 
 func newBudget(total time.Duration) (b budget) {
@@ -30,7 +30,7 @@ func (b *budget) clock() time.Time {
 	return time.Now()
 }
 
-// begin gives the group at the front its part of the time.
+// begin gives the first group its share of the time.
 func (b *budget) begin(groups []group) {
 	if b.end.IsZero() {
 		return
@@ -44,19 +44,19 @@ func (b *budget) begin(groups []group) {
 	b.group = now.Add(time.Duration(float64(max(0, b.end.Sub(now))) * part))
 }
 
-// takes is about how long the fewest rounds take on two cores.
+// takes returns roughly how long the fewest rounds take on two cores.
 func (g group) takes() time.Duration { return max(g.about, time.Second) }
 
-// affords says whether there is time for something more in the group.
+// affords reports whether the group has time for something that takes this long.
 func (b *budget) affords(takes time.Duration) bool {
 	return b.end.IsZero() || !b.clock().Add(takes).After(b.group)
 }
 
-// over says whether the run has to end.
+// over reports whether the run must end.
 func (b *budget) over() bool { return !b.end.IsZero() && !b.clock().Before(b.end) }
 
-// unjudged says why nothing can be said of a row, if nothing can: the machine was busy with something else, and what
-// was measured is neither above the floor in the worst case, nor below it in the best; or the time of the run was over.
+// unjudged returns why a row cannot be judged, or "": the machine was busy, and the ratio is neither above the floor in
+// the worst case nor below it in the best; or the time of the run was over.
 func (o *outcome) unjudged() string {
 	switch {
 	case o.missing != "" || o.err != nil || len(o.broken) > 0:
@@ -69,7 +69,8 @@ func (o *outcome) unjudged() string {
 	return ""
 }
 
-// status is what the program exits with: 1 if a row is below its floor, or failed; else 3 if one could not be judged.
+// status returns the program's exit code: 1 if a row is below its floor, or failed; otherwise 3 if one could not be
+// judged.
 func status(outcomes []outcome) (code int) {
 	for _, o := range outcomes {
 		switch {
@@ -82,8 +83,8 @@ func status(outcomes []outcome) (code int) {
 	return code
 }
 
-// ratio is what a row says, with each side's value picked by one of two functions: of those that it grows with, and of
-// those that it falls with.
+// ratio computes a row's ratio, choosing each side's value with over if the ratio grows with it, and with under
+// otherwise.
 func (r *row) ratio(found map[string]*series, over, under func([]float64) float64) float64 {
 	ours, rival := over, under
 	value := 1.0
@@ -107,7 +108,7 @@ func (r *row) ratio(found map[string]*series, over, under func([]float64) float6
 	return value
 }
 
-// isNoisyRow says whether a row compares with what was noisy. A side that slows down from round to round under its own
+// isNoisyRow reports whether one of a row's sides was noisy. A side that slows down from round to round under its own
 // load is not.
 func isNoisyRow(r row, found map[string]*series) bool {
 	return slices.ContainsFunc([]string{r.ours, r.rival, r.oursBase, r.rivalBase}, func(name string) bool {

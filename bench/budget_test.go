@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// ticking is a clock that rounds put forward.
+// ticking is a clock that rounds advance.
 type ticking struct{ now time.Time }
 
 func (c *ticking) round(takes time.Duration, values ...float64) func(context.Context) (measured, error) {
@@ -37,7 +37,7 @@ func pair(about time.Duration, ours, rival func(context.Context) (measured, erro
 	}
 }
 
-// TestBudget: groups share the time of a run, what one leaves is for the others, and rounds are repeated only in it.
+// TestBudget: groups share the time of a run, unused time goes to later ones, and rounds are repeated only within it.
 func TestBudget(t *testing.T) {
 	clock := &ticking{now: time.Unix(1e9, 0)}
 	b := clock.bench(10*time.Minute, 7)
@@ -60,11 +60,11 @@ func TestBudget(t *testing.T) {
 	if ends[0] != 14*time.Second {
 		t.Errorf("seven quick rounds of two sides end after %s", ends[0])
 	}
-	// A fifth of what is left is its share: some 117 s, of which two rounds take 80.
+	// Its share is a fifth of the rest, about 117 s, of which two rounds take 80.
 	if took := ends[1] - ends[0]; took != 80*time.Second {
 		t.Errorf("slow rounds take %s", took)
 	}
-	// A quarter of what is left, 126 s: seven rounds of 16 s, and no time for one more.
+	// A quarter of the rest, 126 s: seven rounds of 16 s, and no time for one more.
 	if took := ends[2] - ends[1]; took != 7*16*time.Second ||
 		!strings.Contains(outcomes[2].remarks(), "no time to repeat") {
 		t.Errorf("noisy rounds take %s", took)
@@ -79,7 +79,7 @@ func TestBudget(t *testing.T) {
 	}
 }
 
-// TestBudgetIsOver: what does not fit into the run at all ends it, and says so.
+// TestBudgetIsOver: a group that does not fit into the run ends it, with a message.
 func TestBudgetIsOver(t *testing.T) {
 	clock := &ticking{now: time.Unix(1e9, 0)}
 	b := clock.bench(time.Minute, 7)
@@ -108,7 +108,7 @@ func TestBudgetIsOver(t *testing.T) {
 	}
 }
 
-// TestNoBudget: without one there are as many rounds as were asked for.
+// TestNoBudget: without a budget there are as many rounds as requested.
 func TestNoBudget(t *testing.T) {
 	clock := &ticking{now: time.Unix(1e9, 0)}
 	b := &bench{rounds: 7, begun: time.Now()}

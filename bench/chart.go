@@ -27,7 +27,7 @@ type bar struct {
 	ours  bool
 }
 
-// sections collects what belongs in the chart; our bar comes first and once.
+// sections collects the bars of the chart; ours comes first and once.
 func sections(outcomes []outcome) []section {
 	var list []section
 	for _, o := range outcomes {
@@ -49,7 +49,7 @@ func sections(outcomes []outcome) []section {
 	return list
 }
 
-// chart draws the bars, the longest of each section over the whole width.
+// chart draws the bars, the longest of each section over the full width.
 func chart(outcomes []outcome, machine string) string {
 	var body strings.Builder
 	y := 46

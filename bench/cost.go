@@ -35,8 +35,8 @@ func (c cost) perMessage(n int, what string) string {
 		float64(c.cpu.Microseconds())/float64(n), what)
 }
 
-// costOf measures what a run of work costs the server. A checkpoint before it makes all begin alike: the first change
-// of a page after one writes the whole page.
+// costOf measures what work costs the server. A checkpoint before it gives all the same start: the first change of a
+// page after a checkpoint writes the whole page.
 func (b *bench) costOf(ctx context.Context, d *database, work func() error) (cost, error) {
 	if _, err := d.pool.Exec(ctx, "CHECKPOINT"); err != nil {
 		return cost{}, err
@@ -61,7 +61,7 @@ func (b *bench) costOf(ctx context.Context, d *database, work func() error) (cos
 	return cost{to - from, used - cpu}, err
 }
 
-// costOfOurs is from the insert to the row's deletion.
+// costOfOurs measures from the insert to the row's deletion.
 func (b *bench) costOfOurs(cfg forwarder.Config) func(context.Context) (string, error) {
 	return func(ctx context.Context) (string, error) {
 		d, err := b.newDatabase(ctx)
@@ -95,7 +95,7 @@ func (b *bench) costOfOurs(cfg forwarder.Config) func(context.Context) (string, 
 	}
 }
 
-// costOfWatermill is from the insert to the acknowledged offset: Watermill deletes nothing.
+// costOfWatermill measures from the insert to the acknowledged offset: Watermill deletes nothing.
 func (b *bench) costOfWatermill(ctx context.Context) (string, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {
@@ -134,8 +134,8 @@ func (b *bench) costOfWatermill(ctx context.Context) (string, error) {
 	return c.perMessage(n, "from insert to acknowledged offset; it deletes nothing"), errors.Join(err, f.Close(), <-ended)
 }
 
-// costOfRiver is from the insert to the deletion of the completed job, by the statement of its cleaner, which runs too
-// seldom to wait for.
+// costOfRiver measures from the insert to the deletion of the completed job, by the statement of its cleaner, which
+// runs too rarely to wait for.
 func (b *bench) costOfRiver(ctx context.Context) (string, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {
@@ -194,8 +194,8 @@ func messagesOf(first, end int) (msgs []*message.Message) {
 	return msgs
 }
 
-// emptied returns when every row was deleted. Cleaning passes by what was published later than it was old enough to be
-// deleted, and looks at that again within the hour, which is not waited for.
+// emptied returns an error unless every row was published and deleted. It deletes rows itself that cleaning passed
+// before they were published; cleaning would return to them only within the hour.
 func (d *database) emptied(ctx context.Context) error {
 	if _, err := d.pool.Exec(ctx, "DELETE FROM outbox WHERE published_at IS NOT NULL"); err != nil {
 		return fmt.Errorf("delete published rows that cleaning passed by: %w", err)

@@ -11,7 +11,7 @@ import (
 
 const clockTick = 10 * time.Millisecond // the unit of /proc, on every Linux that Go runs on
 
-// serverCPU is the processor time that all processes of the server have used so far, those that ended included. It
+// serverCPU returns the processor time that all processes of the server have used so far, including ended ones. It
 // needs Linux and a server on this machine.
 func (d *database) serverCPU(ctx context.Context) (time.Duration, error) {
 	var backend int
@@ -33,17 +33,17 @@ func (d *database) serverCPU(ctx context.Context) (time.Duration, error) {
 	}
 	for _, file := range files {
 		if c, err := cpuOf(file); err == nil && c.parent == own.parent {
-			// one that has just ended is in server.ended next time
+			// a process that has just ended is in server.ended next time
 			total += c.own
 		}
 	}
 	return total, nil
 }
 
-// cpu is what a process has used.
+// cpu is the processor time of a process.
 type cpu struct {
 	parent     int
-	own, ended time.Duration // its own, and that of children which it waited for
+	own, ended time.Duration // its own, and that of children it has waited for
 }
 
 func cpuOf(file string) (cpu, error) {
@@ -51,7 +51,7 @@ func cpuOf(file string) (cpu, error) {
 	if err != nil {
 		return cpu{}, err
 	}
-	// The program's name, in brackets, may hold anything. See proc_pid_stat(5) for the fields after it.
+	// The program's name, in parentheses, may contain anything. See proc_pid_stat(5) for the fields after it.
 	var state string
 	var parent int
 	var skip [9]int64

@@ -19,13 +19,13 @@ type database struct {
 	drop func()
 }
 
-// newDatabase makes one. Dropping it ends with a checkpoint, so that every run begins alike.
+// newDatabase creates a database. Dropping it ends with a checkpoint, so every run starts alike.
 func (b *bench) newDatabase(ctx context.Context) (*database, error) {
 	return b.newDatabaseOn(ctx, b.postgres, schema.MigrateConfig{})
 }
 
-// newServer makes a database on a server of its own, which ends with it: the snapshots of all databases of a server
-// list the transactions of each. A server that the environment names is used by all.
+// newServer creates a database on its own server, which ends with it: snapshots list the transactions of all databases
+// of a server. A server named in the environment is shared by all.
 func (b *bench) newServer(ctx context.Context) (*database, error) {
 	postgres, err := services.StartPostgres(ctx, services.Options{})
 	if err != nil {
@@ -92,13 +92,13 @@ func (d *database) settled(ctx context.Context) error {
 	return nil
 }
 
-// open makes a database of a pool that its caller closes.
+// open returns a database for a pool that its caller closes.
 func open(url string, pool *pgxpool.Pool) (*database, error) {
 	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)
 	return &database{url: url, pool: pool, db: db}, err
 }
 
-// silent is the database with a handle without notifications.
+// silent returns the database with a handle that sends no notifications.
 func (d *database) silent() (*database, error) {
 	quiet := *d
 	var err error

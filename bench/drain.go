@@ -71,7 +71,7 @@ func (b *bench) slowGroup() group {
 	}
 }
 
-// sleepFact says how long a millisecond's sleep takes on this machine.
+// sleepFact reports how long a sleep of one millisecond takes on this machine.
 func sleepFact() string {
 	const times = 100
 	begun := time.Now()
@@ -81,7 +81,7 @@ func sleepFact() string {
 	return "its 1 ms takes " + (time.Since(begun) / times).Round(10*time.Microsecond).String()
 }
 
-// slowRounds is how many rounds a slow rival gets.
+// slowRounds is the number of rounds of a slow rival.
 func (b *bench) slowRounds() int {
 	if b.quick {
 		return 2

@@ -14,13 +14,13 @@ import (
 
 const (
 	idleTime    = 10 * time.Second
-	aboutFigure = 15 * time.Second // that measuring one takes
+	aboutFigure = 15 * time.Second // time to measure one
 )
 
 // figure is a result that is not a ratio.
 type figure struct{ name, text, aim string }
 
-// figure notes one, in the place of an earlier one of that name.
+// figure records a figure, replacing an earlier one of the same name.
 func (b *bench) figure(name, text, aim string) {
 	for i, f := range b.figures {
 		if f.name == name {
@@ -31,7 +31,7 @@ func (b *bench) figure(name, text, aim string) {
 	b.figures = append(b.figures, figure{name, text, aim})
 }
 
-// measurement is a figure that is measured by itself.
+// measurement is a figure measured separately.
 type measurement struct {
 	name, aim string
 	run       func(ctx context.Context) (string, error)
@@ -53,7 +53,7 @@ func (b *bench) measurements() []measurement {
 	}
 }
 
-// idleQueries counts what a forwarder asks when there is nothing to do.
+// idleQueries counts the queries of an idle forwarder.
 func (b *bench) idleQueries(ctx context.Context) (string, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {

@@ -19,7 +19,7 @@ const (
 	businessInsert = "INSERT INTO business (id, amount) VALUES ($1, $2)"
 )
 
-// handler makes a function that handles message i in a transaction.
+// handler returns a function that handles message i in a transaction.
 type handler func(d *database) (func(ctx context.Context, i int) error, error)
 
 func middlewares(d *database) (func(context.Context, int) error, error) {

@@ -17,7 +17,7 @@ const (
 	lateLimit  = time.Second
 )
 
-// horizonGroup is what happens to a queue table while somebody's transaction keeps vacuum from cleaning it.
+// horizonGroup measures a queue table while an open transaction prevents vacuum from cleaning it.
 func (b *bench) horizonGroup() group {
 	return group{
 		about: 200 * time.Second,
@@ -39,7 +39,7 @@ func (b *bench) horizonGroup() group {
 	}
 }
 
-// pin is whose transaction is open meanwhile.
+// pin is the owner of the open transaction.
 type pin int
 
 const (
@@ -48,18 +48,18 @@ const (
 	writer
 )
 
-// horizon is a forwarder under a pin: one that stays open from the first round to the last.
+// horizon is a forwarder under a pin that lasts from the first round to the last.
 type horizon struct {
 	bench *bench
 	who   pin
 	*database
 	sink *sink
-	n    int // messages of a round
+	n    int // messages per round
 	sent int
 	f    *forwarder.Forwarder
 	stop func() error
 	held *pgx.Conn
-	came chan time.Time // when the writer's message came
+	came chan time.Time // arrival times of the writer's messages
 }
 
 func (h *horizon) begin(ctx context.Context) (err error) {
@@ -67,13 +67,13 @@ func (h *horizon) begin(ctx context.Context) (err error) {
 		return err
 	}
 	h.n = h.bench.scaled(drained)
-	last := lastingMost * h.n // the writer's
+	last := lastingMost * h.n // the writer's messages
 	h.sink, h.came = newSink(last+1), make(chan time.Time, 1)
 	h.sink.stamp = func(i int) {
 		if i == last {
 			select {
 			case h.came <- time.Now():
-			default: // a repetition
+			default: // already recorded
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func (h *horizon) end(ctx context.Context) (measured, error) {
 
 func (h *horizon) close() {
 	if h.stop != nil {
-		_ = h.stop() // end has its error
+		_ = h.stop() // end returns its error
 	}
 	if h.held != nil {
 		_ = h.held.Close(context.Background())
@@ -181,8 +181,8 @@ func insertAndDrain(
 	return perSecond(n, took), nil
 }
 
-// fullSweep makes rows of every lane pending behind the forwarder's back, the lowest, a middle and the highest, and
-// returns how long it took to find them all.
+// fullSweep makes rows of every lane pending without the forwarder's notice, the lowest, a middle one and the highest,
+// and returns how long it took to find them all.
 func (d *database) fullSweep(ctx context.Context) (time.Duration, error) {
 	begun := time.Now()
 	_, err := d.pool.Exec(ctx, `UPDATE outbox SET published_at = NULL WHERE id IN (

@@ -7,13 +7,13 @@ import (
 
 const (
 	inbounded     = 8000
-	inboundedSlow = 1000 // by one handler after the other that waits for something
+	inboundedSlow = 1000 // with one handler at a time that waits for something
 	inboundKeys   = 1000
 	inFlight      = 16 // the default of kafka.Subscriber
 )
 
-// inboundGroup is a partition of Kafka that is read by key against one that watermill-kafka's subscriber reads. Both
-// have the same Router, Stack and handler, which does one INSERT.
+// inboundGroup compares reading a Kafka partition by key with watermill-kafka's subscriber. Both have the same Router,
+// Stack and handler, which does one INSERT.
 func (b *bench) inboundGroup() group {
 	return group{
 		about: 260 * time.Second,

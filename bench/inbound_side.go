@@ -25,33 +25,33 @@ const (
  (SELECT id, lag(id) OVER (PARTITION BY id % $1 ORDER BY n) AS before FROM arrivals) a`
 )
 
-// inbound is a partition with messages that a Router handles.
+// inbound is a partition with messages for a Router.
 type inbound struct {
 	bench   *bench
 	at      *kafkaBroker
 	n       int
-	byKey   bool // through kafka.Subscriber, else through watermill-kafka's
+	byKey   bool // with kafka.Subscriber instead of watermill-kafka's
 	rtt     time.Duration
-	work    time.Duration // that the handler takes besides
-	failing int           // one key of so many fails for ever; 0 = none does
-	again   bool          // all was handled before
+	work    time.Duration // additional time of the handler
+	failing int           // one of this many keys always fails; 0 = none fails
+	again   bool          // everything was handled before
 	batch   bool          // middleware.Batch instead of Stack
 }
 
-// batched is how many messages are in flight for a batch.
+// batched is the number of messages in flight for a batch.
 const batched = 1000
 
-// keys is how many keys the messages have.
+// keys returns the number of distinct keys.
 func (in inbound) keys() int {
 	if in.batch {
-		return batched * 5 // as many as a batch can have, wherever it begins
+		return batched * 5 // more than any batch contains
 	}
 	return inboundKeys
 }
 
 var errOfKey = errors.New("messages of this key fail")
 
-// fails says whether message i is of a key that fails.
+// fails reports whether message i has a failing key.
 func (in inbound) fails(i int) bool { return in.failing > 0 && i%inboundKeys%in.failing == 7 }
 
 func (in inbound) run(ctx context.Context) (measured, error) {
@@ -161,7 +161,7 @@ func insertArrivals(ctx context.Context, msgs []*message.Message) error {
 	return err
 }
 
-// handle returns how long it took a group from the first call of the handler until so many messages were committed.
+// handle returns how long a group took from the first call of the handler until want messages were committed.
 func (in inbound) handle(ctx context.Context, d *database, topic, group string, want int) (time.Duration, error) {
 	pub, err := outbox.NewPublisher(d.db, outbox.PublisherConfig{}, nil)
 	if err != nil {

@@ -21,7 +21,7 @@ type jetStream struct {
 	js     natsgo.JetStreamContext
 }
 
-// startJetStream starts a server with the default settings in a process of its own.
+// startJetStream starts a server with default settings in its own process.
 func (b *bench) startJetStream(ctx context.Context) (broker, error) {
 	j := &jetStream{}
 	var err error

@@ -64,6 +64,6 @@ func (k *kafkaBroker) stored(topic string) (int, error) {
 func (k *kafkaBroker) remove(topic string) { _ = k.admin.DeleteTopic(topic) }
 
 func (k *kafkaBroker) close() {
-	_ = k.admin.Close() // and its client
+	_ = k.admin.Close() // closes its client too
 	_ = k.kafka.Close()
 }

@@ -16,13 +16,13 @@ import (
 
 const (
 	hotKey       = "hot"
-	hotPerSecond = 1000 // what a publisher of 1 ms could do at best
+	hotPerSecond = 1000 // the most that a publisher of 1 ms can do
 	otherKeys    = 20
 	otherLimit   = 50 * time.Millisecond
 	otherTick    = 20 * time.Millisecond
 )
 
-// hotGroup is one key with a long queue, and other keys of its lane beside it.
+// hotGroup is one key with a long backlog, next to other keys of its lane.
 func (b *bench) hotGroup() group {
 	n := b.scaled(20_000)
 	if b.quick {
@@ -128,7 +128,7 @@ func (d *database) trickle(
 	return committed, nil
 }
 
-// failingGroup is a hundredth of the keys failing for a while.
+// failingGroup has one in a hundred keys fail for a while.
 func (b *bench) failingGroup() group {
 	return group{
 		about: 25 * time.Second,

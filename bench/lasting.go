@@ -8,24 +8,25 @@ import (
 
 const (
 	lastingRounds  = 10
-	lastingCounted = 3 // the last ones
-	// lastingMost is how many rounds there are at most, with those that are repeated.
+	lastingCounted = 3 // the last ones count
+	// lastingMost is the maximum number of rounds, including repeated ones.
 	lastingMost = lastingRounds + lastingCounted
 )
 
-// lasting is a side whose rounds go on where the last one ended, in the same tables, for a row that watches what
-// becomes of these. It has as many rounds whatever -rounds says, and the last ones count.
+// lasting is a side whose rounds continue in the same tables, for a row that watches how these degrade. Its number of
+// rounds does not depend on -rounds, and the last ones count.
 type lasting interface {
 	// begin is called before the first round of any side. ctx is good until close.
 	begin(ctx context.Context) error
 	round(ctx context.Context) (measured, error)
-	// end is called after the last round of all sides, and finds what else the row demands. Its value does not count.
+	// end is called after the last round of all sides, and checks the row's other requirements. Its value does not
+	// count.
 	end(ctx context.Context) (measured, error)
-	// close is called whatever failed, begin too.
+	// close is called even if something failed, also begin.
 	close()
 }
 
-// end lets a lasting side say what it found beside its rounds.
+// end adds what a lasting side found apart from its rounds.
 func (b *bench) end(ctx context.Context, s *series) error {
 	ctx, cancel := context.WithTimeout(ctx, sideTimeout)
 	defer cancel()

@@ -15,7 +15,7 @@ const (
 	latencyMessages = 300
 )
 
-// latencyGroup is how long a message waits after its commit, on a machine that has nothing else to do.
+// latencyGroup is the time from a message's commit to its arrival, on an otherwise idle machine.
 func (b *bench) latencyGroup() group {
 	return group{
 		about: 100 * time.Second,
@@ -41,12 +41,12 @@ func (b *bench) latencyGroup() group {
 	}
 }
 
-// latency is what a side waited, as its result: the median in milliseconds.
+// latency converts waits to a result: the median in milliseconds.
 func latency(w waits) measured {
 	return measured{value: float64(w.p50) / float64(time.Millisecond), facts: []string{w.String()}}
 }
 
-// roundTripLatency is what any program waits for the database at least.
+// roundTripLatency is the minimum that any program waits for the database.
 func (b *bench) roundTripLatency(ctx context.Context) (measured, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {
@@ -72,7 +72,7 @@ func (b *bench) roundTripLatency(ctx context.Context) (measured, error) {
 	return latency(latencies(from, to)), nil
 }
 
-// latencyInProcess is how long a message waits for a forwarder in the process that committed it.
+// latencyInProcess is the latency of a forwarder in the process that committed the message.
 func (b *bench) latencyInProcess(ctx context.Context) (measured, error) {
 	d, err := b.newDatabase(ctx)
 	if err != nil {
@@ -140,7 +140,7 @@ func (b *bench) across(
 		came := make([]time.Time, latencyMessages)
 		for i, at := range r.Stamps {
 			came[i] = time.Unix(0, at)
-			committed[i] = committed[i].Round(0) // the wall clock is what two processes share
+			committed[i] = committed[i].Round(0) // two processes share only the wall clock
 		}
 		return latency(latencies(committed, came)), checkWorkers(latencyMessages, r)
 	}

@@ -22,7 +22,7 @@ func listen(cfg workerConfig) error {
 		return err
 	}
 	defer pool.Close()
-	var heard atomic.Int64 // the first says that listening has begun
+	var heard atomic.Int64 // the first one shows that it listens
 	ended := make(chan error, 1)
 	d, err := open(cfg.URL, pool)
 	if err != nil {

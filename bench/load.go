@@ -24,7 +24,7 @@ func uuidOf(i int) string {
 	return fmt.Sprintf("%08x-b16b-4000-8000-%012x", uint32(i)*2654435761, i)
 }
 
-// indexOf is the reverse of uuidOf; -1 for what it did not make.
+// indexOf is the inverse of uuidOf; -1 for other UUIDs.
 func indexOf(uuid string) int {
 	if len(uuid) != 36 {
 		return -1
@@ -79,8 +79,8 @@ func loadKeyed(ctx context.Context, to copier, first, n int, key func(int) strin
 	return nil
 }
 
-// backlog loads n messages and gathers statistics as autovacuum would in a while. Without them the planner
-// reads the hand-written loop's rows in the wrong order, and that is not what is measured here.
+// backlog loads n messages and runs ANALYZE, as autovacuum would after a while. Without statistics the planner reads
+// the hand-written loop's rows in the wrong order, and that is not what we measure.
 func (d *database) backlog(ctx context.Context, n int) error {
 	if err := load(ctx, d.pool, 0, n); err != nil {
 		return err

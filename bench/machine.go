@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// machine says what was measured on: one line for each fact.
+// machine describes the machine, one line per fact.
 func (b *bench) machine(ctx context.Context) ([]string, error) {
 	conn, err := pgx.Connect(ctx, b.postgres.URL())
 	if err != nil {

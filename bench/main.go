@@ -21,7 +21,7 @@ type bench struct {
 	postgres *services.Postgres
 	quick    bool
 	rounds   int
-	scale    float64 // of the numbers of messages
+	scale    float64 // factor for the numbers of messages
 	begun    time.Time
 	budget   budget
 	figures  []figure
@@ -96,7 +96,7 @@ func run(o options) (code int, err error) {
 
 	var outcomes []outcome
 	groups := o.chosen(b.groups())
-	figures := group{} // they have no rounds, so that what they take is set apart
+	figures := group{} // figures have no rounds, so their time is set aside
 	for _, m := range b.measurements() {
 		if o.wants(m.name, false) {
 			figures.about += aboutFigure
@@ -132,12 +132,12 @@ func run(o options) (code int, err error) {
 	return code, b.files(o, machine, outcomes)
 }
 
-// wants says whether a row, or a figure, is to be measured.
+// wants reports whether a row or a figure is to be measured.
 func (o *options) wants(name string, quick bool) bool {
 	return o.pattern.MatchString(name) && (quick || !o.quick)
 }
 
-// chosen are the groups that have rows to be measured, with no others.
+// chosen returns the groups with rows to be measured, and only those rows.
 func (o *options) chosen(groups []group) (chosen []group) {
 	for _, g := range groups {
 		g.rows = slices.DeleteFunc(slices.Clone(g.rows), func(r row) bool { return !o.wants(r.name, r.quick) })
@@ -161,7 +161,7 @@ func (b *bench) files(o options, machine []string, outcomes []outcome) error {
 	return errors.Join(errs...)
 }
 
-// groups are all rows, in the order in which they are measured.
+// groups returns all rows in the order in which they are measured.
 func (b *bench) groups() []group {
 	return []group{
 		b.drainGroup(), b.slowGroup(), b.jetStreamGroup(), b.kafkaGroup(), b.rabbitMQGroup(), b.horizonGroup(),
@@ -171,7 +171,7 @@ func (b *bench) groups() []group {
 	}
 }
 
-// scaled is a number of messages after -scale.
+// scaled returns a number of messages after -scale.
 func (b *bench) scaled(n int) int { return max(int(float64(n)*b.scale), 100) }
 
 func (b *bench) progress(format string, args ...any) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// madeUp is a side whose rounds are known before, the last of them for ever.
+// madeUp is a side with given rounds, the last of them repeated forever.
 type madeUp struct {
 	values       []float64
 	ran          int
@@ -24,8 +24,8 @@ func (m *madeUp) begin(context.Context) error           { m.begun = m.ran; retur
 func (m *madeUp) end(context.Context) (measured, error) { m.ended = m.ran; return measured{}, nil }
 func (m *madeUp) close()                                {}
 
-// TestNoise: rounds of a machine that was busy with something else are repeated, on all sides, and the row says so.
-// What a side does to itself is kept.
+// TestNoise: rounds on a busy machine are repeated, on all sides, and the row says so. Slowdowns that a side causes
+// itself are kept.
 func TestNoise(t *testing.T) {
 	steady := slices.Repeat([]float64{100}, 7)
 	halving := []float64{12_800, 6400, 3200, 1600, 800, 400, 200, 100, 50, 25, 12, 6, 3, 1}

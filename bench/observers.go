@@ -18,8 +18,8 @@ import (
 
 const observedRounds = 3
 
-// observed is what this process spends on a message from InTx to the settled row, with and without observers. Rounds
-// are interleaved, and the median counts.
+// observed is the processor time that this process spends on a message from InTx to the settled row, with and without
+// observers. Rounds are interleaved, and the median counts.
 func (b *bench) observed(ctx context.Context) (string, error) {
 	sides := []struct {
 		name string
@@ -64,7 +64,7 @@ func (b *bench) observed(ctx context.Context) (string, error) {
 	return text, nil
 }
 
-// tracing is an observer whose spans and metrics go nowhere.
+// tracing returns an observer whose spans and metrics are discarded.
 func tracing(sampler sdktrace.Sampler) (observe.Observer, func(context.Context) error, error) {
 	traces := sdktrace.NewTracerProvider(sdktrace.WithSampler(sampler), sdktrace.WithBatcher(nowhere{}))
 	metrics := sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))
@@ -72,7 +72,7 @@ func tracing(sampler sdktrace.Sampler) (observe.Observer, func(context.Context) 
 	return o, func(ctx context.Context) error { return errors.Join(traces.Shutdown(ctx), metrics.Shutdown(ctx)) }, err
 }
 
-// nowhere is an exporter.
+// nowhere is an exporter that discards everything.
 type nowhere struct{}
 
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }

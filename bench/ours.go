@@ -8,8 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// oursDraining measures the forwarder on n messages that are there when it starts: from owning its lanes to all
-// settled.
+// oursDraining measures the forwarder on a backlog of n messages: from owning its lanes to all settled.
 func (b *bench) oursDraining(
 	n int, cfg forwarder.Config, to func(n int) (*sink, error),
 ) func(context.Context) (measured, error) {

@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// handlingTime is how long a round takes: transactions wait for the disk, and in two seconds a disk may have a good or
-// a bad moment.
+// handlingTime is the duration of a round: transactions wait for the disk, and two seconds may hit a good or a bad
+// moment of a disk.
 const handlingTime = 4 * time.Second
 
-// overheadGroup is handling a message in the middlewares against the same statements written by hand.
+// overheadGroup compares handling a message in the middlewares with the same statements written by hand.
 func (b *bench) overheadGroup() group {
 	return group{
 		about: 90 * time.Second,
@@ -47,7 +47,7 @@ func (b *bench) overheadGroup() group {
 	}
 }
 
-// handling measures transactions per second of some handlers side by side.
+// handling measures transactions per second of several concurrent handlers.
 func (b *bench) handling(
 	side handler, handlers int, rtt time.Duration, heard bool,
 ) func(context.Context) (measured, error) {
@@ -120,7 +120,7 @@ func (b *bench) handling(
 	}
 }
 
-// wrote returns an error unless n messages were noted, handled and answered.
+// wrote returns an error unless n messages were recorded, handled and answered.
 func (d *database) wrote(ctx context.Context, n int) error {
 	var inbox, business, outbox int
 	err := d.pool.QueryRow(ctx, `SELECT (SELECT count(*) FROM inbox WHERE processed_at IS NOT NULL),
@@ -133,10 +133,10 @@ func (d *database) wrote(ctx context.Context, n int) error {
 	return err
 }
 
-// spareConns are what a pool has beside those of its handlers.
+// spareConns is the number of a pool's connections besides those of its handlers.
 const spareConns = 4
 
-// sized is the database with connections enough, through a slow proxy if rtt is not 0.
+// sized returns the database with enough connections, through a slow proxy if rtt is not 0.
 func (d *database) sized(ctx context.Context, conns int, rtt time.Duration) (*database, func(), error) {
 	url, done := d.url, func() {}
 	if rtt > 0 {
@@ -161,7 +161,7 @@ func (d *database) sized(ctx context.Context, conns int, rtt time.Duration) (*da
 	return larger, func() { pool.Close(); done() }, errors.Join(err, fillPool(ctx, pool))
 }
 
-// fillPool opens all connections of a pool: to open one takes as long as dozens of messages.
+// fillPool opens all connections of a pool: opening one takes as long as dozens of messages.
 func fillPool(ctx context.Context, pool *pgxpool.Pool) error {
 	for range pool.Config().MaxConns {
 		c, err := pool.Acquire(ctx)

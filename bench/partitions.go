@@ -13,10 +13,10 @@ import (
 
 const (
 	cleaned        = 100_000 // messages that are too old
-	partitionCount = 8       // that have messages
+	partitionCount = 8       // with messages
 )
 
-// partitionsGroup is an outbox in partitions beside a plain one, in what is the same on every machine.
+// partitionsGroup compares a partitioned outbox with a plain one by values that are the same on every machine.
 func (b *bench) partitionsGroup() group {
 	n := b.scaled(cleaned)
 	return group{
@@ -45,7 +45,7 @@ func (b *bench) partitionsGroup() group {
 	}
 }
 
-// partitionsTimedGroup is what depends on the machine.
+// partitionsTimedGroup compares values that depend on the machine.
 func (b *bench) partitionsTimedGroup() group {
 	return group{
 		about: 30 * time.Second,
@@ -63,7 +63,7 @@ func (b *bench) partitionsTimedGroup() group {
 	}
 }
 
-// newOutbox makes a database with a plain outbox, or one in partitions of so many ids.
+// newOutbox creates a database with a plain outbox, or one with partitions of size ids.
 func (b *bench) newOutbox(ctx context.Context, size, parts int) (*database, error) {
 	d, err := b.newDatabaseOn(ctx, b.postgres, schema.MigrateConfig{PartitionSize: int64(size)})
 	for i := 1 + migrations.Ahead; i < parts && err == nil; i++ {
@@ -76,7 +76,7 @@ func (b *bench) newOutbox(ctx context.Context, size, parts int) (*database, erro
 	return d, err
 }
 
-// settledLongAgo writes n messages that are old, and vacuums them as autovacuum would have.
+// settledLongAgo writes n old messages, and vacuums them as autovacuum would have.
 func (d *database) settledLongAgo(ctx context.Context, n int) error {
 	if _, err := d.pool.Exec(ctx, `INSERT INTO outbox (uuid, topic, key, payload, metadata, created_at, published_at)
 		SELECT gen_random_uuid(), $1, 'key-' || n % $2::int, $3, '{}', now() - interval '2 days', now() - interval '2 days'
@@ -87,11 +87,11 @@ func (d *database) settledLongAgo(ctx context.Context, n int) error {
 	return err
 }
 
-// removal is what removing old messages costs.
+// removal is the cost of removing old messages.
 type removal struct {
 	cost
 	took time.Duration
-	dead int64 // rows that vacuum has to remove
+	dead int64 // rows left to vacuum
 }
 
 func (r removal) String() string {
@@ -99,7 +99,7 @@ func (r removal) String() string {
 		number(float64(r.dead)))
 }
 
-// remove removes n old messages: with their partition, or one by one.
+// remove removes n old messages, with their partition or one by one.
 func (b *bench) remove(ctx context.Context, n int, inParts bool) (r removal, err error) {
 	size := 0
 	if inParts {
@@ -121,7 +121,7 @@ func (b *bench) remove(ctx context.Context, n int, inParts bool) (r removal, err
 		return r, err
 	}
 	if inParts {
-		if _, err = a.MaintainPartitions(ctx, admin.PartitionsConfig{}); err != nil { // makes partitions
+		if _, err = a.MaintainPartitions(ctx, admin.PartitionsConfig{}); err != nil { // creates partitions
 			return r, err
 		}
 	}
@@ -155,14 +155,14 @@ func (b *bench) cleaning(n int, inParts bool) func(context.Context) (measured, e
 	return func(ctx context.Context) (m measured, err error) {
 		r, err := b.remove(ctx, n, inParts)
 		m = measured{value: float64(r.wal) / float64(n), facts: []string{r.String()}}
-		if inParts && m.value > 3 { // of each partition 0.25 MB, however many messages it has
+		if inParts && m.value > 3 { // each partition costs 0.25 MB, whatever the number of its messages
 			m.broken = fmt.Sprintf("%.2f bytes of WAL a message instead of 3", m.value)
 		}
 		return m, err
 	}
 }
 
-// cleanup is both sides of a removal as a figure: with -scale 50 of 5,000,000 messages.
+// cleanup reports both sides of a removal as a figure: with -scale 50 for 5,000,000 messages.
 func (b *bench) cleanup(ctx context.Context) (string, error) {
 	n := b.scaled(cleaned)
 	dropped, err := b.remove(ctx, n, true)

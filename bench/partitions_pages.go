@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	partitionRows = 4_000   // that are in a partition
-	partitionIDs  = 100_000 // that it may have: more than a Fetch passes by
+	partitionRows = 4_000   // rows per partition
+	partitionIDs  = 100_000 // ids per partition: more than a Fetch skips
 	anOwner       = "00000000-0000-0000-0000-000000000001"
 )
 
-// fetchAtRest is what a forwarder asks when there is nothing to do: the statement, a semicolon, and its arguments.
+// fetchAtRest is the query of an idle forwarder: the statement, a semicolon, and its arguments.
 func fetchAtRest() string {
 	last := (partitionCount-1)*partitionIDs + 1 + partitionRows // the last id
 	list := func(v int) string {
@@ -29,7 +29,7 @@ func fetchAtRest() string {
 	}, ", ")
 }
 
-// settleHundred is the same of 100 messages that were published.
+// settleHundred is the same for settling 100 published messages.
 func settleHundred() string {
 	var ids, none []string
 	for i := range 100 {
@@ -39,7 +39,7 @@ func settleHundred() string {
 		"}', '{" + strings.Join(none, ",") + "}', '{life}', 0"
 }
 
-// pagesOf counts the pages that a statement visits with a plan for any arguments, when all that it needs is in memory.
+// pagesOf counts the pages that a statement visits with a generic plan, when all of them are in memory.
 func (b *bench) pagesOf(inParts bool, statement func() string) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (m measured, err error) {
 		size, parts := 0, 0
@@ -90,7 +90,7 @@ func (b *bench) pagesOf(inParts bool, statement func() string) func(context.Cont
 				return m, err
 			}
 		}
-		for range 3 { // the first reads catalogs
+		for range 3 { // the first run reads catalogs
 			var text []byte
 			if err = tx.QueryRow(ctx, "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE looked("+args+")",
 				pgx.QueryExecModeSimpleProtocol).Scan(&text); err != nil {

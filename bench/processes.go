@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// backlogGroup drains ten times as much in a process of its own, whose memory is looked at as well. A longer run
-// meets checkpoints and a larger table, so each backlog is compared with the hand-written loop on the same one.
+// backlogGroup drains ten times as much in a process of its own, and also measures its memory. A longer run meets
+// checkpoints and a larger table, so each backlog is compared with the hand-written loop on the same one.
 func (b *bench) backlogGroup() group {
 	n := b.scaled(drained)
 	return group{
@@ -66,8 +66,8 @@ func (b *bench) backlogDraining(n int, memory string) func(context.Context) (mea
 	}
 }
 
-// twoGroup is two forwarders in two processes against one. The publisher is slow enough that one forwarder leaves both
-// cores room; otherwise the row would measure the machine.
+// twoGroup compares two forwarders in two processes with one. The publisher is slow enough that one forwarder leaves
+// both cores idle time; otherwise the row would measure the machine.
 func (b *bench) twoGroup() group {
 	return group{
 		about: 30 * time.Second,
@@ -162,7 +162,7 @@ func all(workers []*worker, command string) error {
 	return nil
 }
 
-// sharedBy returns when as many forwarders own the same number of lanes each.
+// sharedBy returns when this many forwarders own the same number of lanes each.
 func (d *database) sharedBy(ctx context.Context, forwarders int) error {
 	for {
 		rows, err := d.pool.Query(ctx, "SELECT count(*) FROM outbox_lanes WHERE owner IS NOT NULL GROUP BY owner")
@@ -180,8 +180,8 @@ func (d *database) sharedBy(ctx context.Context, forwarders int) error {
 	}
 }
 
-// checkWorkers returns an error unless n distinct messages came to the workers together, in order within each,
-// and no key went back and forth between them.
+// checkWorkers returns an error unless n distinct messages reached the workers together, in order within each, and no
+// key went back and forth between them.
 func checkWorkers(n int, results ...workerResult) error {
 	distinct := 0
 	for word := range results[0].Seen {

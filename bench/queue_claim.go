@@ -18,7 +18,7 @@ const (
 	claimLease = 30 * time.Second
 )
 
-// claimGroup is what the store adds to the statements that one would write oneself.
+// claimGroup measures what the store adds to the statements that one would write by hand.
 func (b *bench) claimGroup() group {
 	n := b.scaled(drained)
 	return group{
@@ -37,10 +37,10 @@ func (b *bench) claimGroup() group {
 	}
 }
 
-// claims takes messages, hands them to pub, and acks them, a batch after the other until there are none.
+// claims claims messages, hands them to pub, and acks them, one batch after another until there are none.
 type claims func(ctx context.Context, pub message.Publisher) error
 
-// claiming measures n messages that are there.
+// claiming measures n existing messages.
 func (b *bench) claiming(
 	n int, table queueTable, start func(*database, context.Context) (claims, func(), error),
 ) func(context.Context) (measured, error) {
@@ -67,12 +67,12 @@ func (b *bench) claiming(
 	}
 }
 
-// queueTable is a table of stored messages: its column of states, and what is in there of those that are ready.
+// queueTable is a table of stored messages: its column of states, and the value of ready ones.
 type queueTable struct{ name, state, ready string }
 
 var ourQueue = queueTable{"inbox_queue", "state", "processing"}
 
-// fill stores messages first to first+n-1, by plain SQL: Enqueue is not what is measured.
+// fill stores messages first to first+n-1 by plain SQL: Enqueue is not what we measure.
 func (t queueTable) fill(ctx context.Context, to copier, first, n int) error {
 	i := first
 	_, err := to.CopyFrom(ctx, pgx.Identifier{t.name}, []string{
@@ -92,7 +92,7 @@ func (t queueTable) fill(ctx context.Context, to copier, first, n int) error {
 	return nil
 }
 
-// done returns an error unless every message is.
+// done returns an error unless every message is done.
 func (t queueTable) done(ctx context.Context, d *database) error {
 	var left int
 	if err := d.pool.QueryRow(ctx, "SELECT count(*) FROM "+t.name+" WHERE "+t.state+" <> 'done'").Scan(&left); err != nil {
@@ -109,7 +109,7 @@ func (d *database) storeClaims(context.Context) (claims, func(), error) {
 	return claimsOf(store, store.Claim), func() {}, err
 }
 
-// claimsOf claims with a function, which is that of the store or one around it, and acks.
+// claimsOf claims with claim, the store's method or a wrapper of it, and acks.
 func claimsOf(store *queue.Store, claim func(context.Context, queue.Claim) ([]queue.Message, error)) claims {
 	owner := queue.NewOwner()
 	return func(ctx context.Context, pub message.Publisher) error {

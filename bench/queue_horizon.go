@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// claimHorizonGroup is what happens to claims while the transactions of others keep vacuum from cleaning the table.
+// claimHorizonGroup measures claims while open transactions prevent vacuum from cleaning the table.
 func (b *bench) claimHorizonGroup() group {
 	return group{
 		about: 120 * time.Second,
@@ -30,8 +30,8 @@ func (b *bench) claimHorizonGroup() group {
 	}
 }
 
-// claimHorizon is rounds of claims, and after each a few claims that do without the mark: the control, which falls and
-// falls under a pin, or there is nothing that the mark could be good for.
+// claimHorizon is rounds of claims, each followed by a few claims without the cursor. These are the control: they keep
+// slowing down under a pin, or the cursor would be useless.
 type claimHorizon struct {
 	bench  *bench
 	pinned bool
@@ -39,7 +39,7 @@ type claimHorizon struct {
 	sink             *sink
 	commit           func() error
 	marked, unmarked claims
-	n, few           int // messages of a round
+	n, few           int // messages per round
 	next             int
 	controls         []float64
 }
@@ -55,7 +55,7 @@ func (h *claimHorizon) begin(ctx context.Context) (err error) {
 	h.marked, h.unmarked = claimsOf(store, store.Claim), claimsOf(store, h.withoutMark(store))
 	h.n = h.bench.scaled(20_000)
 	h.few = h.n / 20
-	last := lastingMost * (h.n + h.few) // the writer's
+	last := lastingMost * (h.n + h.few) // the writer's messages
 	h.sink = newSink(last + 1)
 	h.commit, err = h.pinClaims(ctx, h.pinned, last)
 	return err
@@ -94,7 +94,7 @@ func (h *claimHorizon) end(ctx context.Context) (measured, error) {
 		if median(h.controls[len(h.controls)-lastingCounted:]) > median(h.controls[:lastingCounted])/2 {
 			m.broken = "claims without the mark are not slower in the end, so the pins did nothing"
 		}
-		h.sink.wanted++ // the writer's
+		h.sink.wanted++ // the writer's message
 	}
 	committed := time.Now()
 	for h.sink.distinct.Load() < h.sink.wanted {
@@ -110,14 +110,14 @@ func (h *claimHorizon) end(ctx context.Context) (measured, error) {
 
 func (h *claimHorizon) close() {
 	if h.commit != nil {
-		_ = h.commit() // end has its error
+		_ = h.commit() // end returns its error
 	}
 	if h.database != nil {
 		h.drop()
 	}
 }
 
-// withoutMark claims in a transaction of the caller's, which the store's mark has no part in.
+// withoutMark claims in a transaction of the caller, where the store does not use its cursor.
 func (d *database) withoutMark(store *queue.Store) func(context.Context, queue.Claim) ([]queue.Message, error) {
 	return func(ctx context.Context, c queue.Claim) (msgs []queue.Message, err error) {
 		err = outbox.InTx(ctx, d.db, func(ctx context.Context) error {
@@ -128,7 +128,7 @@ func (d *database) withoutMark(store *queue.Store) func(context.Context, queue.C
 	}
 }
 
-// pinClaims opens two transactions, one that has read the table and one that has stored a message, until commit.
+// pinClaims opens two transactions until commit: one that has read the table and one that has stored a message.
 func (d *database) pinClaims(ctx context.Context, pinned bool, index int) (commit func() error, err error) {
 	var held []*pgx.Conn
 	commit = func() (err error) {

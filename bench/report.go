@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// printTable prints what a reader wants to see.
+// printTable prints the results for readers.
 func (b *bench) printTable(w io.Writer, outcomes []outcome) {
 	fmt.Fprintln(w)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -32,7 +32,7 @@ func (b *bench) printTable(w io.Writer, outcomes []outcome) {
 	fmt.Fprintf(w, "\nmedians of up to %d rounds, %s\n\n", b.rounds, time.Since(b.begun).Round(time.Second))
 }
 
-// unjudged names the rows of which nothing can be said.
+// unjudged returns the names of rows that could not be judged.
 func unjudged(outcomes []outcome) (names []string) {
 	for _, o := range outcomes {
 		if o.unjudged() != "" {
@@ -42,7 +42,7 @@ func unjudged(outcomes []outcome) (names []string) {
 	return names
 }
 
-// printRatios prints what a program wants to see.
+// printRatios prints the results for programs.
 func printRatios(w io.Writer, outcomes []outcome) {
 	for _, o := range outcomes {
 		switch {
@@ -64,7 +64,7 @@ func printRatios(w io.Writer, outcomes []outcome) {
 	}
 }
 
-// printMarkdown prints the same as a part of the documentation.
+// printMarkdown prints the results for the documentation.
 func (b *bench) printMarkdown(w io.Writer, machine []string, outcomes []outcome) {
 	for _, m := range machine {
 		fmt.Fprintf(w, "- %s\n", m)

@@ -10,33 +10,33 @@ import (
 	"time"
 )
 
-// row is one line of the result: a ratio of two sides, and the least that it may be.
+// row is one line of the result: a ratio of two sides, and its minimum.
 type row struct {
 	name, what string
 	floor, aim float64
 	ours       string // name of a side of the same group
-	rival      string // name of a side, or "" if the value of ours is the ratio already
+	rival      string // name of a side, or "" if the value of ours is already the ratio
 	lower      bool   // less is better: the value is rival / ours
-	oursBase   string // name of a side that ours is divided by first, or ""
+	oursBase   string // name of a side to divide ours by first, or ""
 	rivalBase  string // the same for the rival
 	unit       string // of the sides; default msg/s
 	quick      bool   // part of -quick
-	missing    string // why the row cannot be measured, if it cannot
-	chart      string // title of the row's section in the chart, if it belongs there
-	label      string // of the rival in the chart
+	missing    string // why the row cannot be measured, or ""
+	chart      string // title of the row's section in the chart, or "" to leave it out
+	label      string // the rival's name in the chart
 }
 
-// side is one thing that is measured.
+// side is one of the things to measure.
 type side struct {
 	name    string
-	rounds  int // default: those of the run; fewer for what is slow
+	rounds  int // default: the run's; fewer for a slow side
 	note    string
 	run     func(ctx context.Context) (measured, error)
 	lasting lasting // instead of run, or nil
 }
 
-// measured is what a run of a side found. An error of run means that the side did not do its work; broken
-// says that it did, but not as the row demands.
+// measured is the result of a run of a side. An error of run means that the side did not do its work; broken means that
+// it did, but not as the row requires.
 type measured struct {
 	value  float64
 	broken string
@@ -46,11 +46,11 @@ type measured struct {
 // group is a set of rows that share sides. The rounds of its sides are interleaved.
 type group struct {
 	rows  []row
-	about time.Duration // that the fewest rounds take on two cores; a rough share of the run's time rests on it
+	about time.Duration // time of the fewest rounds on two cores; roughly decides its share of the run's time
 	sides func(ctx context.Context) ([]side, func(), error)
 }
 
-// outcome is a row with what was measured for it.
+// outcome is a row with its measurements.
 type outcome struct {
 	row
 	value             float64
@@ -60,9 +60,9 @@ type outcome struct {
 	broken            []string
 	err               error
 
-	noisy       bool    // some side was, also when its rounds were repeated
-	worst, best float64 // what the ratio may be, then
-	short       bool    // the time of the run was over before there were enough rounds
+	noisy       bool    // a side was noisy, even after repeated rounds
+	worst, best float64 // then, bounds of the ratio
+	short       bool    // the run ended before there were enough rounds
 }
 
 func (o outcome) below() bool {

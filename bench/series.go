@@ -7,22 +7,22 @@ import (
 	"time"
 )
 
-// sideTimeout is when a run of a side is given up.
+// sideTimeout is the time after which a run of a side is abandoned.
 const sideTimeout = 4 * time.Minute
 
-// series is what the rounds of a side gave.
+// series is the results of a side's rounds.
 type series struct {
 	side   side
-	values []float64 // those that count
+	values []float64 // the values that count
 	all    []float64
 	facts  []string
 	broken []string
-	again  int  // rounds that were repeated because some side was noisy
-	noisy  bool // this side was
-	short  bool // the time of the run was over before it had enough rounds
+	again  int  // rounds repeated because a side was noisy
+	noisy  bool // this side was noisy
+	short  bool // the run ended before it had enough rounds
 }
 
-// take runs the rounds of all sides in turn, A B A B, those that are to be repeated too.
+// take runs the rounds of all sides alternately, A B A B, including repeated ones.
 func (b *bench) take(ctx context.Context, all []*series) error {
 	most, fewest := 0, fewestRounds
 	for _, s := range all {
@@ -100,7 +100,7 @@ func (s *series) remember(m measured) {
 	}
 }
 
-// last returns what the last round had to say.
+// last returns the notes of the last round.
 func (s *series) last() []string {
 	if len(s.facts) == 0 || s.facts[len(s.facts)-1] == "" {
 		return nil

@@ -12,9 +12,8 @@ import (
 
 const rawBatch = 1000
 
-// rawLoop measures what a good engineer writes in an afternoon: one connection, a low mark, one UPDATE or
-// DELETE for each thousand messages. It has no concurrency, no second process, no retries, and misses what
-// commits late.
+// rawLoop measures what a good engineer writes in an afternoon: one connection, a low mark, one UPDATE or DELETE for
+// each thousand messages. It has no concurrency, no second process and no retries, and misses late commits.
 func (b *bench) rawLoop(n int, settle string) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)

@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A work queue with leases as a good engineer writes it in an afternoon: known messages by a unique constraint, a
-// status, attempts, owner and lease in the row, an index of what is ready, and two statements.
+// A work queue with leases as a good engineer writes it in an afternoon: duplicates by a unique constraint, a status,
+// attempts, owner and lease in the row, an index of ready rows, and two statements.
 const (
 	rawJobs = `CREATE TABLE jobs (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -33,8 +33,8 @@ RETURNING id, message_id, topic, payload, metadata, attempts`
 
 var rawQueue = queueTable{"jobs", "status", "ready"}
 
-// rawClaims passes what is ready once, by a mark in memory. It has no second process and no retries, gives back nothing
-// whose lease is over, and misses what commits late.
+// rawClaims passes the ready rows once, with a position in memory. It has no second process and no retries, ignores
+// expired leases, and misses late commits.
 func (d *database) rawClaims(ctx context.Context) (claims, func(), error) {
 	conn, err := pgx.Connect(ctx, d.url)
 	if err != nil {

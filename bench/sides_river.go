@@ -14,7 +14,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// riverJob carries what a message of ours carries.
+// riverJob has the same data as one of our messages.
 type riverJob struct {
 	Index   int    `json:"index"`
 	Key     string `json:"key"`
@@ -52,8 +52,8 @@ func riverWriter(pool *pgxpool.Pool) (*river.Client[pgx.Tx], error) {
 	return river.NewClient(riverpgxv5.New(pool), &river.Config{Logger: quiet, FetchCooldown: time.Millisecond})
 }
 
-// startRiver runs a client at its quickest: it hears of inserts through its notifier, fetches again after a
-// millisecond, and polls each millisecond besides.
+// startRiver runs a client at its fastest: it is notified of inserts, fetches again after a millisecond, and also polls
+// every millisecond.
 func startRiver(ctx context.Context, pool *pgxpool.Pool, s *sink) (stop func() error, err error) {
 	workers := river.NewWorkers()
 	if err := river.AddWorkerSafely(workers, &riverWorker{to: s}); err != nil {
@@ -108,7 +108,7 @@ func (b *bench) riverInProcess(ctx context.Context) (measured, error) {
 	return latency(latencies(committed, came)), nil
 }
 
-// riverTrickle inserts one job in each tick and transaction, and returns when each was committed.
+// riverTrickle inserts one job per tick, each in its own transaction, and returns when each was committed.
 func riverTrickle(ctx context.Context, d *database) ([]time.Time, error) {
 	client, err := riverWriter(d.pool)
 	if err != nil {

@@ -23,8 +23,8 @@ var watermillSchema = wsql.DefaultPostgreSQLSchema{
 	GeneratePayloadType: func(string) string { return "BYTEA" },
 }
 
-// watermillForwarder measures Watermill's forwarder on watermill-sql. Its messages were written by its own
-// publisher, and so in its envelope.
+// watermillForwarder measures Watermill's forwarder on watermill-sql. Its messages were written by its own publisher,
+// in its envelope.
 func (b *bench) watermillForwarder(n int, to func(n int) (*sink, error)) func(context.Context) (measured, error) {
 	return func(ctx context.Context) (measured, error) {
 		d, err := b.newDatabase(ctx)

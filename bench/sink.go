@@ -10,25 +10,25 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// sink is the publisher that every side publishes to. It notes which messages came, checks the order of
-// each key, and passes them on to next, or does nothing with them, or takes its time.
+// sink is the publisher that every side publishes to. It records which messages arrived, checks the order of each key,
+// and passes messages to next, or discards them, or takes its time.
 type sink struct {
 	next  message.Publisher // nil = none
 	delay time.Duration
-	sleep func(time.Duration)   // how delay is spent; default time.Sleep
+	sleep func(time.Duration)   // implements delay; default time.Sleep
 	fail  func(index int) error // nil = never
-	stamp func(index int)       // nil = not
+	stamp func(index int)       // nil = no stamps
 	keyOf func(index int) int   // number of the key; default index modulo keys
 
 	n        int
 	seen     []atomic.Uint64 // a bit for each message
 	last     []atomic.Int64  // index + 1 of the last message of each key
-	first    []int64         // index + 1 of the first message of each key; nil = not noted
+	first    []int64         // index + 1 of the first message of each key; nil = not recorded
 	distinct atomic.Int64
 	overtook atomic.Int64
 	strange  atomic.Int64
 	wanted   int64
-	done     chan struct{} // closed when wanted messages came
+	done     chan struct{} // closed when wanted messages have arrived
 }
 
 func newSink(n int) *sink {
@@ -90,7 +90,7 @@ func (s *sink) arrived(i int) {
 // Close implements message.Publisher.
 func (s *sink) Close() error { return nil }
 
-// wait returns when all messages came.
+// wait returns when all messages have arrived.
 func (s *sink) wait(ctx context.Context) error {
 	select {
 	case <-s.done:
@@ -100,7 +100,7 @@ func (s *sink) wait(ctx context.Context) error {
 	}
 }
 
-// check returns an error unless exactly the wanted messages came, in order per key.
+// check returns an error unless exactly the wanted messages arrived, in order per key.
 func (s *sink) check() error {
 	switch {
 	case s.strange.Load() > 0:

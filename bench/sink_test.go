@@ -17,7 +17,7 @@ func send(t *testing.T, s *sink, indexes ...int) {
 }
 
 func TestSinkFindsWhatIsWrong(t *testing.T) {
-	const n = 2*keys + 1 // two messages of each key, a third one of the first
+	const n = 2*keys + 1 // two messages of each key, and a third of the first
 	everything := make([]int, n)
 	for i := range everything {
 		everything[i] = i

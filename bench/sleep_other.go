@@ -6,5 +6,5 @@ import (
 	"time"
 )
 
-// sleepExactly waits, on this system no more exactly than time.Sleep does.
+// sleepExactly sleeps; on this system it is no more accurate than time.Sleep.
 func sleepExactly(d time.Duration) { time.Sleep(d) }

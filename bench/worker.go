@@ -18,30 +18,30 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// workerEnv holds the workerConfig of a process that is to be a worker: this program again, which runs one
-// forwarder and answers a line for each line of its standard input.
+// workerEnv holds the workerConfig for a worker process: this program again, which runs one forwarder and replies with
+// a line to each line of its standard input.
 const workerEnv = "OUTBOX_BENCH_WORKER"
 
 type workerConfig struct {
 	NATS    bool // be a NATS server instead
 	Listen  bool // count notifications instead
-	River   bool // work on jobs of river instead
+	River   bool // work on River's jobs instead
 	URL     string
-	N       int // messages that may come
+	N       int // maximum number of messages
 	Delay   time.Duration
-	Stamped bool // note when each message came
+	Stamped bool // record when each message arrived
 }
 
-// workerResult is what came to a worker's publisher.
+// workerResult lists the messages that reached a worker's publisher.
 type workerResult struct {
 	Seen        []uint64
-	First, Last []int64 // of each key: index + 1 of its first and last message, 0 = none
+	First, Last []int64 // for each key: index + 1 of its first and last message, 0 = none
 	Stamps      []int64 // Unix nanoseconds
 	Overtook    int64
-	PeakKB      int64 // resident memory at its highest
+	PeakKB      int64 // peak resident memory
 }
 
-// worker is the parent's end of such a process.
+// worker is the parent's end of a worker process.
 type worker struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -71,7 +71,7 @@ func startWorker(ctx context.Context, cfg workerConfig) (*worker, error) {
 	return w, w.cmd.Start()
 }
 
-// ask sends a line and returns the answer.
+// ask sends a line and returns the reply.
 func (w *worker) ask(command string) (string, error) {
 	if _, err := io.WriteString(w.in, command+"\n"); err != nil {
 		return "", fmt.Errorf("worker: %s: %w", command, err)
@@ -103,7 +103,7 @@ func (w *worker) result() (r workerResult, err error) {
 	return r, err
 }
 
-// close ends the process, which ends at the end of its input.
+// close ends the process by closing its input.
 func (w *worker) close() error { return errors.Join(w.in.Close(), w.cmd.Wait()) }
 
 // beWorker is the main function of a worker.
@@ -188,7 +188,7 @@ func (s *sink) result(stamps []int64) workerResult {
 	return r
 }
 
-// peakKB returns the highest resident memory of this process so far; 0 where Linux does not tell.
+// peakKB returns the peak resident memory of this process; 0 on systems that do not report it.
 func peakKB() int64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -50,7 +50,7 @@ func parse() (o options, err error) {
 	return o, err
 }
 
-// run prints a line for each pair. What one of a pair cannot do is its result, and stops no other.
+// run prints a line for each pair. A failure of one pair is its result, and does not stop the others.
 func run(o options) (err error) {
 	ctx, cancel := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer cancel()

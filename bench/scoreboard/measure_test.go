@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestTimeOf: a burst has more messages in the time of the stress, and neither more before nor after it.
+// TestTimeOf: a burst has more messages during the stress, and no more before or after it.
 func TestTimeOf(t *testing.T) {
 	o := options{rate: 100, baseline: 2 * time.Second, stress: time.Second, recovery: time.Second}
 	for i, want := range map[int]time.Duration{
@@ -19,7 +19,7 @@ func TestTimeOf(t *testing.T) {
 	}
 }
 
-// TestResult: what is counted of six messages, of which one is lost, and one may have been committed.
+// TestResult counts six messages, of which one is lost and one may have been committed.
 func TestResult(t *testing.T) {
 	o := options{rate: 1, baseline: 2 * time.Second, stress: 2 * time.Second, recovery: time.Second}
 	l := &ledger{committed: make([]atomic.Int64, 6), arrived: make([]atomic.Int64, 6)}

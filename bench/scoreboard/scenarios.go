@@ -11,10 +11,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// scenario is what happens to a system. stress lasts until ctx is over, and undoes what it did before it returns.
+// scenario is a stress for a system. stress lasts until ctx ends, and undoes its changes before it returns.
 type scenario struct {
 	name   string
-	burst  int // times as many messages, under stress; 0 = as many
+	burst  int // factor for the number of messages under stress; 0 = 1
 	stress func(ctx context.Context, w *world) error
 }
 
@@ -41,7 +41,7 @@ func nothing(ctx context.Context, _ *world) error {
 	return nil
 }
 
-// over says whether an error is that of a stress that ended.
+// over drops an error that is due to the end of the stress.
 func over(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -49,7 +49,7 @@ func over(ctx context.Context, err error) error {
 	return err
 }
 
-// connect opens a connection of the stress, which ends when it does.
+// connect opens a connection for the stress, which ends with it.
 func (w *world) connect(ctx context.Context) (*pgx.Conn, func(), error) {
 	conn, err := pgx.Connect(ctx, w.url)
 	return conn, func() {
@@ -72,7 +72,7 @@ func idleInTransaction(ctx context.Context, w *world) error {
 	return nothing(ctx, w)
 }
 
-// activeReaders are four that read all of the tables, each in a snapshot that it holds for two seconds.
+// activeReaders runs four readers of all tables, each in a snapshot that it holds for two seconds.
 func activeReaders(ctx context.Context, w *world) error {
 	readers := make(chan error)
 	for range 4 {
@@ -106,7 +106,7 @@ func reader(ctx context.Context, w *world) error {
 	return over(ctx, err)
 }
 
-// workerCrash kills the worker that was started first, River's leader, and starts it again at half of the time.
+// workerCrash kills the worker that was started first, River's leader, and restarts it halfway through.
 func workerCrash(ctx context.Context, w *world) error {
 	end, _ := ctx.Deadline()
 	w.fleet.kill(0)
@@ -114,7 +114,7 @@ func workerCrash(ctx context.Context, w *world) error {
 	return errors.Join(w.fleet.start(0), nothing(ctx, w))
 }
 
-// repeatedKills kills one worker after the other, every five seconds, and starts it at once.
+// repeatedKills kills one worker after another, every five seconds, and restarts it immediately.
 func repeatedKills(ctx context.Context, w *world) error {
 	for n := 0; wait(ctx, 5*time.Second); n = (n + 1) % workerCount {
 		w.fleet.kill(n)
@@ -133,7 +133,7 @@ func serverRestart(ctx context.Context, w *world) error {
 	return nothing(ctx, w)
 }
 
-// backendsKilled ends two sessions of workers a second.
+// backendsKilled ends two worker sessions a second.
 func backendsKilled(ctx context.Context, w *world) error {
 	conn, end, err := w.connect(ctx)
 	defer end()
@@ -144,7 +144,7 @@ func backendsKilled(ctx context.Context, w *world) error {
 	return over(ctx, err)
 }
 
-// connectionsExhausted takes all connections that the server has left, and those that come free.
+// connectionsExhausted takes all free connections of the server, and those that become free.
 func connectionsExhausted(ctx context.Context, w *world) error {
 	taken := 0
 	for ctx.Err() == nil {
@@ -159,7 +159,7 @@ func connectionsExhausted(ctx context.Context, w *world) error {
 	return nil
 }
 
-// wait says whether ctx lasted.
+// wait reports whether ctx lasted that long.
 func wait(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

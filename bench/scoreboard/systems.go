@@ -26,19 +26,19 @@ import (
 
 const (
 	topic      = "events"
-	takes      = 5 * time.Millisecond // that a message is handled
+	takes      = 5 * time.Millisecond // time to handle a message
 	concurrent = 100
 	lease      = 10 * time.Second
 )
 
-// system is one of those that are compared.
+// system is one of the compared systems.
 type system struct {
 	name    string
 	ours    bool
 	migrate func(ctx context.Context, pool *pgxpool.Pool) error
-	// produce returns what commits message i in a transaction of its own.
+	// produce returns a function that commits message i in its own transaction.
 	produce func(pool *pgxpool.Pool) (func(ctx context.Context, i int) error, error)
-	// work handles messages until ctx is over, or something fails.
+	// work handles messages until ctx ends or something fails.
 	work func(ctx context.Context, pool *pgxpool.Pool) error
 }
 
@@ -48,7 +48,7 @@ var systems = []system{
 	{name: "river", migrate: migrateRiver, produce: produceRiver, work: workRiver},
 }
 
-// handled takes its time, and then tells the parent in one write, which a process that is killed has made or not.
+// handled takes its time and then reports to the parent in one write, which a killed process has either made or not.
 func handled(i int) error {
 	time.Sleep(takes)
 	_, err := os.Stdout.WriteString(strconv.Itoa(i) + "\n")
@@ -63,7 +63,7 @@ func migrateOurs(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// payload is 500 bytes that begin with the number.
+// payload returns 500 bytes that begin with the number.
 func payload(i int) []byte { return fmt.Appendf(nil, `{"index":%d,"text":"%0470d"}`, i, 0) }
 
 func indexOf(payload []byte) (int, error) {
@@ -158,7 +158,7 @@ func workQueue(ctx context.Context, pool *pgxpool.Pool) error {
 	return d.Run(ctx)
 }
 
-// job is what River stores.
+// job is the job that River stores.
 type job struct {
 	Index int    `json:"index"`
 	Text  string `json:"text"`

@@ -15,15 +15,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// workerEnv holds the workerConfig of a process that is to be a worker: this program again.
+// workerEnv holds the workerConfig for a worker process, which is this program again.
 const workerEnv = "OUTBOX_SCOREBOARD_WORKER"
 
-// workerName is what the connections of workers are called.
+// workerName is the application name of workers' connections.
 const workerName = "scoreboard-worker"
 
 type workerConfig struct{ System, URL string }
 
-// beWorker works until the process is killed. What fails it begins again after a second, as a supervisor would.
+// beWorker works until the process is killed. After a failure it starts again in a second, as a supervisor would.
 func beWorker(encoded string) error {
 	var cfg workerConfig
 	if err := json.Unmarshal([]byte(encoded), &cfg); err != nil {
@@ -52,7 +52,7 @@ func newPool(url, name string, most int32) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(context.Background(), cfg)
 }
 
-// fleet is the worker processes of a system.
+// fleet holds the worker processes of a system.
 type fleet struct {
 	config string
 	came   func(i int)
@@ -102,14 +102,14 @@ func (f *fleet) start(n int) error {
 	return nil
 }
 
-// kill ends worker n at once, if it runs.
+// kill kills worker n if it runs.
 func (f *fleet) kill(n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if cmd := f.workers[n]; cmd != nil {
 		f.workers[n] = nil
 		_ = cmd.Process.Kill()
-		_, _ = cmd.Process.Wait() // not cmd.Wait, which closes the pipe before all is read
+		_, _ = cmd.Process.Wait() // not cmd.Wait, which closes the pipe before everything is read
 	}
 }
 

@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// notPublic are the folders whose packages users do not import: programs, tests, their modules in testdata, tools of
-// the release. They can change at any time, so api.txt does not list them.
+// notPublic lists folders whose packages users do not import: programs, tests, their modules in testdata, release
+// tools. These can change at any time, so api.txt does not list them.
 var notPublic = []string{"bench", "cmd", "examples", "integration_test", "internal", "testdata", "tools"}
 
-// apiPackages lists the packages whose exported names are noted in api.txt: all but those in notPublic.
+// apiPackages lists the packages whose exported names are in api.txt: all but those in notPublic.
 func apiPackages(t *testing.T) (dirs []string) {
 	err := filepath.WalkDir(".", func(dir string, e fs.DirEntry, err error) error {
 		switch {
@@ -41,8 +41,7 @@ func apiPackages(t *testing.T) (dirs []string) {
 
 func isSource(file string) bool { return !strings.HasSuffix(file, "_test.go") }
 
-// TestAPI fails when an exported name, a field or a signature appears, changes or vanishes. If that is meant, `make
-// api` notes it.
+// TestAPI fails when an exported name, field or signature is added, changed or removed. If intended, run `make api`.
 func TestAPI(t *testing.T) {
 	var api strings.Builder
 	for _, dir := range apiPackages(t) {
@@ -111,7 +110,7 @@ func exported(t *testing.T, dir string) (list []string) {
 	return list
 }
 
-// oneLine is a signature however its source is broken into lines.
+// oneLine returns a signature on one line.
 func oneLine(signature string) string {
 	return strings.NewReplacer("( ", "(", ", )", ")").Replace(strings.Join(strings.Fields(signature), " "))
 }

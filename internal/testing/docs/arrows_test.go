@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPublishersCompileNoDoctor: who only publishes to a broker does not compile what looks after an outbox; and what a
-// broker is asked, in package broker, is told without the rest of the module.
+// TestPublishersCompileNoDoctor: programs that only publish to a broker do not compile the code that inspects an
+// outbox, and package broker, the interface for checking a broker, does not depend on the rest of the module.
 func TestPublishersCompileNoDoctor(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/millrace-go/watermill-outbox"

@@ -1,4 +1,4 @@
-// Package docs has only tests: of the pages in docs, and of what they are written from.
+// Package docs has only tests: of the pages in docs, and of their sources.
 package docs
 
 import (
@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestMain has the tests read the repository from its root.
+// TestMain makes the tests run in the repository's root.
 func TestMain(m *testing.M) {
 	if err := os.Chdir("../../.."); err != nil {
 		fmt.Fprintln(os.Stderr, err)

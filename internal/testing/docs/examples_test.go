@@ -11,10 +11,10 @@ import (
 	"testing"
 )
 
-// notRun is how the comment of a package says why none of its examples is run.
+// notRun is how a package comment explains why none of its examples is run.
 var notRun = regexp.MustCompile(`examples? (is|are) compiled and not run: `)
 
-// TestExamples: the first thing that pkg.go.dev shows of a package is an example of it, with what it prints.
+// TestExamples: pkg.go.dev first shows an example of each package, with its output.
 func TestExamples(t *testing.T) {
 	t.Parallel()
 	for _, dir := range apiPackages(t) {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLayout holds the shape that this project promises: what stands at the top level, and what it is an adapter for.
-// Whoever looks for the Publisher and its Decorator finds them in adapter.go.
+// TestLayout checks the promised layout: the files at the top level, and what the module is an adapter for. The
+// Publisher and its Decorator are in adapter.go.
 func TestLayout(t *testing.T) {
 	for _, name := range []string{
 		"go.mod", "go.sum", "adapter.go", "middleware/doc.go", "forwarder/doc.go", "schema/doc.go", "examples/kafka",

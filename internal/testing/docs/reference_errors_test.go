@@ -16,14 +16,14 @@ import (
 	"unicode"
 )
 
-// printed is a text that the program prints: an error that has a variable, or a line of the log.
+// printed is a text that the program prints: an error variable, or a log line.
 type printed struct {
-	dir, name, level  string // name is that of the variable, level that of the line
+	dir, name, level  string // name of the variable, level of the line
 	text, cause, cure string
 	advice            []string
 }
 
-// errorsAndLogs lists the texts that do not say their cause and cure themselves, with what the code says of them.
+// errorsAndLogs lists the texts that lack their own cause and cure, with those from the code's comments.
 func errorsAndLogs(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Errors and log lines
@@ -71,15 +71,15 @@ Errors are also in ` + "`last_error`" + ` of a message.
 	return b.String()
 }
 
-// theDatabase is a cause that has a section of its own.
+// theDatabase is a cause with its own section.
 const theDatabase = "the database"
 
 func isPanic(text string) bool {
 	return strings.Contains(text, "panicked") || strings.HasPrefix(text, "panic in ")
 }
 
-// addsToText makes the advice of texts, of what is not in them. It leaves out the texts that say what to do, and those
-// about which nothing is to be done.
+// addsToText reduces the advice to what the text does not contain. It leaves out texts that include what to do, and
+// those that need no action.
 func addsToText(list []printed) (rest []printed) {
 	for _, p := range list {
 		p.cause, p.cure = strings.TrimSuffix(p.cause, "."), strings.TrimSuffix(p.cure, ".")
@@ -103,7 +103,7 @@ func addsToText(list []printed) (rest []printed) {
 	return rest
 }
 
-// sorted puts texts in order and makes one of those that are printed at several places.
+// sorted orders texts and merges those that are printed in several places.
 func sorted(list []printed) []printed {
 	slices.SortStableFunc(list, func(a, b printed) int {
 		return cmp.Or(cmp.Compare(a.dir, b.dir), cmp.Compare(a.text, b.text))
@@ -119,8 +119,7 @@ func sorted(list []printed) []printed {
 	return merged
 }
 
-// allErrors finds the variables of errors: those of public packages, also under the names of internal ones, and the
-// rest.
+// allErrors finds error variables: those of public packages, also under the names of internal ones, and the rest.
 func allErrors(t *testing.T) (exported, others []printed) {
 	internal, aliased := map[string]printed{}, map[string]bool{}
 	everyPackage(t, func(dir string, files []*ast.File) {
@@ -139,7 +138,7 @@ func allErrors(t *testing.T) (exported, others []printed) {
 				p.cause = cmp.Or(p.cause, new(godoc.Package).Synopsis(rest))
 				alias, _ := spec.Values[i].(*ast.SelectorExpr)
 				switch {
-				case p.text == "" && alias == nil || strings.HasPrefix(p.text, "%"): // of other errors
+				case p.text == "" && alias == nil || strings.HasPrefix(p.text, "%"): // wraps other errors
 				case public && name.IsExported():
 					if alias != nil {
 						p.level = embedded(alias.X) + "." + alias.Sel.Name // until its text is known
@@ -171,8 +170,8 @@ func allErrors(t *testing.T) (exported, others []printed) {
 	return exported, others
 }
 
-// fromText takes what no comment says from a text that is `what happened: why: what to do`, or, with two parts, the
-// last of them.
+// fromText takes cause and cure from a text that is `what happened: why: what to do`, or with two parts from the last,
+// unless a comment has them.
 func (p *printed) fromText(least int) {
 	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(p.text, importName(p.dir)+": "), "warning: "), ": ")
 	if len(parts) == 3 {
@@ -183,7 +182,7 @@ func (p *printed) fromText(least int) {
 	}
 }
 
-// complete fails for a text without cause or cure, unless the text says what to do.
+// complete fails for a text without cause or cure, unless the text includes what to do.
 func complete(t *testing.T, list []printed) {
 	for _, p := range list {
 		if p.cure == "" || p.cause == "" && !strings.Contains(p.text, p.cure) {
@@ -202,7 +201,7 @@ func lastName(e ast.Expr) string {
 	return ""
 }
 
-// causeAndCure reads a comment that may have lines that begin with "Cause: " and "Cure: ", and what else it says.
+// causeAndCure splits a comment into lines that begin with "Cause: " and "Cure: ", and the rest.
 func causeAndCure(doc *ast.CommentGroup) (rest, cause, cure string) {
 	to := &rest
 	for line := range strings.Lines(doc.Text()) {
@@ -220,7 +219,7 @@ func causeAndCure(doc *ast.CommentGroup) (rest, cause, cure string) {
 	return rest, cause, cure
 }
 
-// literal is the text of a string, of strings that are added up, or of an error that is made of one; else nothing.
+// literal returns the text of a string, of concatenated strings, or of an error made from one, or nothing.
 func literal(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -238,10 +237,10 @@ func literal(e ast.Expr) string {
 	return ""
 }
 
-// positions are those of all sources that sourcesOf has read.
+// positions are the positions of all sources that sourcesOf has parsed.
 var positions = token.NewFileSet()
 
-// parsed reads one of them.
+// parsed parses one of them.
 func parsed(t *testing.T, name string) *ast.File {
 	file, err := parser.ParseFile(positions, name, nil, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
@@ -250,7 +249,7 @@ func parsed(t *testing.T, name string) *ast.File {
 	return file
 }
 
-// TestTextsBeginLow: an error is often the end of another text, and a line of the log is searched for by its beginning.
+// TestTextsBeginLow: an error often ends another text, and a log line is searched for by its beginning.
 func TestTextsBeginLow(t *testing.T) {
 	exported, others := allErrors(t)
 	for _, p := range slices.Concat(exported, others, logLines(t)) {

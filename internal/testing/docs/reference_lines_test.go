@@ -65,13 +65,13 @@ func logLines(t *testing.T) (list []printed) {
 	return list
 }
 
-// isFields says whether an argument is a watermill.LogFields.
+// isFields reports whether an argument is a watermill.LogFields.
 func isFields(e ast.Expr) bool {
 	fields, ok := e.(*ast.CompositeLit)
 	return ok && lastName(fields.Type) == "LogFields"
 }
 
-// whatOf is the activity of a trouble.RetryLog.
+// whatOf returns the activity of a trouble.RetryLog.
 func whatOf(n *ast.CompositeLit) string {
 	if kind, ok := n.Type.(*ast.SelectorExpr); !ok || lastName(kind.X) != "trouble" {
 		return ""

@@ -29,7 +29,7 @@ func TestReference(t *testing.T) {
 	}
 }
 
-// sourcesOf parses the files of a package that are no tests.
+// sourcesOf parses the files of a package that are not tests.
 func sourcesOf(t *testing.T, dir string) (files []*ast.File) {
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
@@ -41,7 +41,7 @@ func sourcesOf(t *testing.T, dir string) (files []*ast.File) {
 	return files
 }
 
-// declared calls each for all specs of a package, with the comment of each.
+// declared calls each for all specs of a package, with their comments.
 func declared[S ast.Spec](files []*ast.File, each func(spec S, doc *ast.CommentGroup)) {
 	for _, file := range files {
 		for _, decl := range file.Decls {
@@ -56,7 +56,7 @@ func declared[S ast.Spec](files []*ast.File, each func(spec S, doc *ast.CommentG
 	}
 }
 
-// importName is how a package is called in code, with the folder where it is ambiguous.
+// importName returns a package's name in code, with its folder if ambiguous.
 func importName(dir string) string {
 	if dir == "." {
 		return "outbox"
@@ -120,10 +120,10 @@ func inShort(text string) string {
 	}
 	text = strings.TrimSpace(strings.Join(short, ""))
 	return strings.NewReplacer("; default none.", ".", "; default off.",
-		".").Replace(text) // as the page says at its beginning
+		".").Replace(text) // as the page explains at its beginning
 }
 
-// withoutNames cuts the names with which a comment begins.
+// withoutNames removes the names with which a comment begins.
 func withoutNames(text string, names []string) string {
 	list := strings.Join(names, ", ")
 	if n := len(names) - 1; n > 0 {
@@ -150,7 +150,7 @@ func embedded(e ast.Expr) string {
 	return "?"
 }
 
-// everyPackage calls each for all packages that a service may run, in the order of their names.
+// everyPackage calls each for all packages that a service may run, sorted by name.
 func everyPackage(t *testing.T, each func(dir string, files []*ast.File)) {
 	skipped := slices.DeleteFunc(slices.Clone(notPublic), func(name string) bool {
 		return name == "internal" || name == "cmd"

@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// TestStabilityNamesTheVersions: docs/reference/stability.md says with which versions the tests run: those that the
-// tests start, and those that the go.mod files require. A row whose version is another one fails.
+// TestStabilityNamesTheVersions: the versions in docs/reference/stability.md are those that the tests start or the
+// go.mod files require.
 func TestStabilityNamesTheVersions(t *testing.T) {
 	t.Parallel()
-	rows := map[string]string{} // what was tried, by the first column of the table
+	rows := map[string]string{} // tested versions, by the first column of the table
 	_, table, _ := strings.Cut(read(t, "docs/reference/stability.md"), "### Versions")
 	for line := range strings.Lines(table) {
 		if columns := strings.Split(line, "|"); len(columns) == 6 {

@@ -1,4 +1,4 @@
-// Command lines counts the library's lines of Go and SQL by part: code apart from comments, without blank lines and
+// Command lines counts the library's lines of Go and SQL by part: code separate from comments, without blank lines and
 // tests.
 //
 //	go run ./internal/testing/lines [folder]
@@ -18,8 +18,8 @@ import (
 	"text/tabwriter"
 )
 
-// parts are the folders of each part; a file belongs to the longest folder that holds it. What is in none is the
-// foundation: the root, middleware, schema and what they stand on.
+// parts lists the folders of each part; a file belongs to the longest matching folder. Files in none are the
+// foundation: the root, middleware, schema and their dependencies.
 var parts = []struct {
 	name    string
 	folders []string
@@ -33,7 +33,7 @@ var parts = []struct {
 	{"tests and tools, not counted", []string{"bench", "examples", "integration_test", "internal/testing", "tools"}},
 }
 
-// ofQueue are the statements of internal/sqltext that only the queue runs.
+// ofQueue matches the statements of internal/sqltext that only the queue runs.
 var ofQueue = regexp.MustCompile(`^internal/sqltext/queue`)
 
 type count struct{ code, comments int }
@@ -115,13 +115,13 @@ func partOf(name string) int {
 	}
 }
 
-// countGo counts the lines that hold code, and those that hold nothing but a comment.
+// countGo counts lines with code, and lines that are only comments.
 func countGo(content []byte) (code, comments int) {
 	files := token.NewFileSet()
 	file := files.AddFile("", -1, len(content))
 	var s scanner.Scanner
 	s.Init(file, content, nil, scanner.ScanComments)
-	lines := map[int]bool{} // line -> it holds code
+	lines := map[int]bool{} // line -> has code
 	for {
 		pos, tok, text := s.Scan()
 		if tok == token.EOF {

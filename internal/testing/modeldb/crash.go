@@ -2,7 +2,8 @@ package modeldb
 
 import "slices"
 
-// Life names the life of the server and the sequence, 0 = it has no name: ids mean what they meant in the same life.
+// Life returns the incarnation of the server and the sequence, 0 = unnamed: ids keep their meaning within an
+// incarnation.
 func (d *DB) Life() int {
 	if !d.named {
 		return 0
@@ -10,7 +11,7 @@ func (d *DB) Life() int {
 	return d.life
 }
 
-// BeginLife gives a life its name. It takes a transaction id if it had none.
+// BeginLife names the incarnation. It takes a transaction id if there was no name.
 func (d *DB) BeginLife() {
 	if !d.named {
 		d.named = true
@@ -18,13 +19,13 @@ func (d *DB) BeginLife() {
 	}
 }
 
-// Commits is how many commits a crash may lose.
+// Commits returns how many commits a crash may lose.
 func (d *DB) Commits() int { return len(d.commits) }
 
-// Durable says that all commits are on disk.
+// Durable marks all commits as flushed to disk.
 func (d *DB) Durable() { d.commits = nil }
 
-// Lose takes the last commits back, as a crash does, and is the first half of one: what is left may be compared.
+// Lose undoes the last n commits, the first half of a crash; the remaining state may then be compared.
 func (d *DB) Lose(n int) {
 	kept := len(d.commits) - n
 	for _, c := range slices.Backward(d.commits[kept:]) {
@@ -33,8 +34,8 @@ func (d *DB) Lose(n int) {
 	d.commits = d.commits[:kept]
 }
 
-// Crash ends all transactions, and the life of the server. Ids go on from where its log says: they may be handed out
-// again, and row ids may be passed by.
+// Crash ends all transactions and the incarnation. Ids continue from the position in the server's log: transaction ids
+// may be assigned again, and row ids may be skipped.
 func (d *DB) Crash(seq, next int64) {
 	d.open, d.commits = nil, nil
 	clear(d.locks)

@@ -2,7 +2,7 @@ package modeldb
 
 import "slices"
 
-// Lanes is how many lanes there are.
+// Lanes is the number of lanes.
 const Lanes = 64
 
 // Row is a message in the outbox.
@@ -14,10 +14,10 @@ type Row struct {
 	State
 }
 
-// State is what changes in a row.
+// State is the mutable part of a row.
 type State struct {
 	Attempts   int
-	Due        int64 // as DB.Now counts; 0 = none
+	Due        int64 // relative to DB.Now; 0 = none
 	Published  bool
 	Dead       bool
 	Generation string // of an operator's act; "" = none
@@ -25,7 +25,7 @@ type State struct {
 
 func (r *Row) pending() bool { return !r.Published && !r.Dead }
 
-// identity is the uuid with its generation.
+// identity returns the UUID with its generation.
 func (r *Row) identity() string {
 	if r.Generation == "" {
 		return r.UUID
@@ -35,28 +35,28 @@ func (r *Row) identity() string {
 
 // DB is a database with the tables of one outbox.
 type DB struct {
-	// Now is the time. While it is 0, due times are seconds from now: negative ones are past.
+	// Now is the current time. While it is 0, due times are seconds from now, negative if past.
 	Now int64
 
 	next   int64 // the next transaction id
-	latest int64 // the highest that has completed
+	latest int64 // the highest completed transaction id
 	seq    int64 // the last row id
 	life   int   // counts up
-	named  bool  // the life has its token
+	named  bool  // the incarnation has a token
 
 	open       []*Tx
 	rows       []*Row // committed, ascending by id
 	locks      map[int64]*Tx
 	lanes      [Lanes]Lane
-	created    bool // the lanes
+	created    bool // the lanes exist
 	forwarders map[string]Forwarder
-	commits    []commit // that a crash may lose, oldest first
+	commits    []commit // commits that a crash may lose, oldest first
 }
 
-// commit is how to take a commit back.
+// commit can undo a commit.
 type commit struct{ undo func() }
 
-// New makes an empty database of a server whose next transaction id is the argument.
+// New returns an empty database of a server whose next transaction id is next.
 func New(next int64) *DB {
 	return &DB{next: next, latest: next - 1, life: 1, locks: map[int64]*Tx{}, forwarders: map[string]Forwarder{}}
 }
@@ -75,7 +75,7 @@ func (d *DB) newXid() int64 {
 	return d.next - 1
 }
 
-// one is a statement that took a transaction id, and committed.
+// one runs a statement that takes a transaction id and commits.
 func (d *DB) one(undo func()) (xid int64) {
 	xid = d.newXid()
 	d.latest = max(d.latest, xid)
@@ -85,10 +85,10 @@ func (d *DB) one(undo func()) (xid int64) {
 
 func (d *DB) logged(undo func()) { d.commits = append(d.commits, commit{undo}) }
 
-// change changes rows in a transaction of its own.
+// change changes rows in its own transaction.
 func (d *DB) change(rows []*Row, remove bool, change func(*Row)) {
 	if len(rows) == 0 {
-		return // and takes no transaction id
+		return // takes no transaction id
 	}
 	before := slices.Clone(d.rows)
 	old := make([]State, len(rows))
@@ -107,18 +107,18 @@ func (d *DB) change(rows []*Row, remove bool, change func(*Row)) {
 	})
 }
 
-// anyLocked says whether a transaction has locked one of some rows.
+// anyLocked reports whether a transaction has locked one of some rows.
 func (d *DB) anyLocked(rows []*Row) bool {
 	return slices.ContainsFunc(rows, func(r *Row) bool { return d.locks[r.ID] != nil })
 }
 
-// Rows returns what is committed. It is not to be changed.
+// Rows returns the committed rows. Do not change them.
 func (d *DB) Rows() []*Row { return d.rows }
 
-// Open returns the transactions that are open.
+// Open returns the open transactions.
 func (d *DB) Open() []*Tx { return d.open }
 
-// Requeue has an operator want messages sent again, as one generation, all of them due.
+// Requeue is an operator's act to send messages again, as one generation, all of them due.
 func (d *DB) Requeue(ids []int64, due int64, generation string) (blocked bool) {
 	rows := d.list(ids)
 	if d.anyLocked(rows) {
@@ -140,7 +140,7 @@ func (d *DB) list(ids []int64) (rows []*Row) {
 	return rows
 }
 
-// Truncate empties the outbox and starts its ids again.
+// Truncate empties the outbox and restarts its ids.
 func (d *DB) Truncate() (blocked bool) {
 	for _, tx := range d.open {
 		if slices.ContainsFunc(tx.levels, func(l level) bool { return l.uses }) {

@@ -2,25 +2,25 @@ package modeldb
 
 import "slices"
 
-// Lane is a row of the lanes.
+// Lane is a row of the lanes table.
 type Lane struct {
 	Owner string // "" = none
 	Epoch int64
 }
 
-// Forwarder is a row of the forwarders. All are of one scope and read all topics, so that none waits for another.
+// Forwarder is a row of the forwarders table. All have one scope and read all topics, so none waits for another.
 type Forwarder struct {
-	Alive   bool // its lease has not run out
+	Alive   bool // its lease has not expired
 	Leaving bool
 }
 
-// Term is a lane with an epoch, and the highest one that who takes it had of it.
+// Term is a lane with an epoch, and the highest epoch that its next owner ever had of it.
 type Term struct {
 	Lane       int16
 	Epoch, Had int64
 }
 
-// Register writes the row of a forwarder, and those of the lanes that are missing: it announces, and joins.
+// Register writes the row of a forwarder, and missing rows of lanes, both when it announces itself and when it joins.
 func (d *DB) Register(id string) {
 	old, had, lanes, created := d.forwarders[id], d.has(id), d.lanes, d.created
 	xid := d.one(func() {
@@ -46,7 +46,7 @@ func (d *DB) restore(id string, old Forwarder, had bool) {
 	}
 }
 
-// Heartbeat renews a lease, unless it has run out; alive = false ends it.
+// Heartbeat renews a lease unless it has expired; alive = false ends it.
 func (d *DB) Heartbeat(id string, alive, leaving bool) (renewed bool) {
 	old := d.forwarders[id]
 	if !old.Alive {
@@ -66,7 +66,7 @@ func (d *DB) Leave(id string) {
 	}
 }
 
-// Members lists the live forwarders, and whether each is to have lanes.
+// Members lists the live forwarders, and whether each should have lanes.
 func (d *DB) Members() (ids []string, has []bool) {
 	for id, f := range d.forwarders {
 		if f.Alive {
@@ -91,13 +91,13 @@ func (d *DB) Lanes() (lanes []Lane, alive []bool) {
 	return lanes, alive
 }
 
-// Take takes lanes whose epoch is still the one that was read and whose owner is not alive. Epochs rise above all that
-// the owner-to-be had.
+// Take acquires lanes whose epoch is unchanged since it was read and whose owner is not alive. New epochs are above all
+// that the new owner ever had.
 func (d *DB) Take(id string, terms []Term) []Term {
 	return d.raise(id, terms, func(l Lane) bool { return !d.forwarders[l.Owner].Alive })
 }
 
-// Retake raises the epochs of one's own lanes.
+// Retake raises the epochs of a forwarder's own lanes.
 func (d *DB) Retake(id string, terms []Term) []Term {
 	return d.raise(id, terms, func(l Lane) bool { return l.Owner == id })
 }
@@ -116,7 +116,7 @@ func (d *DB) raise(id string, terms []Term, may func(Lane) bool) (taken []Term) 
 	return taken
 }
 
-// GiveBack gives lanes back. Their epochs rise when somebody takes them.
+// GiveBack releases lanes. Their epochs rise when they are acquired.
 func (d *DB) GiveBack(id string, terms []Term) {
 	lanes, changed := d.lanes, false
 	for _, t := range terms {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Request is what Fetch is asked; what is said by lane is as long as Lanes.
+// Request has the arguments of Fetch; slices by lane have length Lanes.
 type Request struct {
 	Owner              string
 	Xids, Bounds       []int64
@@ -17,34 +17,34 @@ type Request struct {
 	Stretch            int64
 	Single             bool // FetchRange
 
-	More   bool // the statement that also reads what follows
+	More   bool // run the statement that also reads more rows
 	IDs    []int64
-	Dead   bool // dead rows count among those
+	Dead   bool // include dead rows among these
 	Due    []int64
-	Closed []string // topics of which nothing due is read,
-	// Blocked and Guessed are keys and topics of which nothing delayed is.
+	Closed []string // topics to read no due rows of
+	// Blocked and Guessed are keys and topics to read no delayed rows of.
 	Blocked, Guessed []string
 
-	From, Upto, Deferred []int64 // by lane: ids, and how many rows; none = nothing
+	From, Upto, Deferred []int64 // by lane: ids, and numbers of rows; empty = nothing
 	All                  uint64
 	Keys                 []string
 }
 
-// Answer is what it returns.
+// Answer is the result of Fetch.
 type Answer struct {
 	Seq      int64
 	Snapshot string
 	NextXid  int64
 	Rewind   int64 // -1 = none
 	Owned    uint64
-	Life     int // 0 = the life has no name
+	Life     int // 0 = the incarnation has no name
 	Ready    []Row
 	ByID     []Row
 	Due      []Row
 	Deferred []Row
 }
 
-// Fetch reads under one snapshot.
+// Fetch reads with one snapshot.
 func (d *DB) Fetch(q Request) Answer {
 	a := Answer{Seq: d.seq, NextXid: d.next, Rewind: -1, Life: d.Life()}
 	xmax := d.latest + 1
@@ -125,7 +125,7 @@ func (a *Answer) ended(bound int64) {
 	}
 }
 
-// past lists what is ready past a mark in some lanes.
+// past lists ready rows beyond a mark in some lanes.
 func (d *DB) past(mark, stretch, limit int64, lanes uint64) (rows []Row) {
 	for _, r := range d.rows {
 		if r.ID > mark && r.ID <= mark+stretch && lanes>>r.Lane&1 == 1 && r.pending() && r.Due == 0 &&
@@ -136,7 +136,7 @@ func (d *DB) past(mark, stretch, limit int64, lanes uint64) (rows []Row) {
 	return rows
 }
 
-// deferred lists what is ready in a lane from an id on, of some keys or all.
+// deferred lists the ready rows of a lane from an id on, of some keys or all.
 func (d *DB) deferred(lane int, q *Request) (rows []Row) {
 	for _, r := range d.rows {
 		if int(r.Lane) == lane && r.pending() && r.Due == 0 && r.ID >= q.From[lane] && r.ID <= q.Upto[lane] &&
@@ -147,7 +147,7 @@ func (d *DB) deferred(lane int, q *Request) (rows []Row) {
 	return rows
 }
 
-// deferredDead lists the dead rows of a lane among the keys of what was deferred.
+// deferredDead lists the dead rows of a lane with keys of deferred rows.
 func (d *DB) deferredDead(lane int, q *Request) (rows []Row) {
 	for _, r := range d.rows {
 		if int(r.Lane) == lane && r.Dead && !r.Published && r.ID >= q.From[lane] && r.ID <= q.Upto[lane] &&
@@ -196,7 +196,7 @@ func (d *DB) Heads(lane int16, cursor, limit int64, dead bool) (rows []Row) {
 	return rows
 }
 
-// Sweep lists rows of a lane that are pending above a cursor, up to an id.
+// Sweep lists pending rows of a lane above a cursor, up to an id.
 func (d *DB) Sweep(lane int16, cursor, upto, limit int64) []Row {
 	return d.past(cursor, upto-cursor, limit, 1<<lane)
 }

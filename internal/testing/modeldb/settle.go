@@ -8,8 +8,8 @@ type Settled struct {
 	Identity string // its uuid with its generation
 }
 
-// SettlePublished marks messages published, or deletes them. life is that in which all of them were read, 0 = they
-// differ; seq is how far the sequence was then.
+// SettlePublished marks messages published, or deletes them. life is the incarnation in which all of them were read, 0
+// = different ones; seq was then the position of the sequence.
 func (d *DB) SettlePublished(list []Settled, life int, seq int64, remove bool) (blocked bool) {
 	var rows []*Row
 	for _, s := range list {
@@ -21,7 +21,8 @@ func (d *DB) SettlePublished(list []Settled, life int, seq int64, remove bool) (
 	return d.settle(rows, remove)
 }
 
-// first says that an id means what it meant: it is of the same life, and no operator had its message sent again.
+// first reports whether an id still has its meaning: it is of the same incarnation, and no operator has sent its
+// message again.
 func (d *DB) first(r *Row, life int, seq int64) bool {
 	return (r.Due == 0 || r.Generation == "") && life != 0 && life == d.Life() && d.seq >= seq
 }
@@ -34,7 +35,7 @@ func (d *DB) settle(rows []*Row, remove bool) (blocked bool) {
 	return false
 }
 
-// SettleSpan settles all ids from one to another, but for some, and says how many that were.
+// SettleSpan settles all ids from lo to hi except out, and returns how many.
 func (d *DB) SettleSpan(lo, hi int64, life int, seq int64, out []int64, remove bool) (n int64, blocked bool) {
 	var rows []*Row
 	for _, r := range d.rows {
@@ -45,7 +46,7 @@ func (d *DB) SettleSpan(lo, hi int64, life int, seq int64, out []int64, remove b
 	return int64(len(rows)), d.settle(rows, remove)
 }
 
-// SettleUnlocked settles by uuid what no transaction has locked, and returns the others.
+// SettleUnlocked settles by UUID the messages that no transaction has locked, and returns the others.
 func (d *DB) SettleUnlocked(list []Settled, remove bool) (locked []int64) {
 	var free []*Row
 	for _, s := range list {
@@ -68,12 +69,12 @@ type Failed struct {
 	Lane      int16
 	Epoch     int64
 	Attempts  int
-	Delay     int64 // as DB.Now counts; negative = it is over
+	Delay     int64 // relative to DB.Now; negative = no wait
 	Permanent bool
 }
 
-// SettleFailed records failures, at most one of a message, and answers what became of each: "" is one that another has
-// settled. The locks on lanes take a transaction id even if nothing is recorded.
+// SettleFailed records failures, at most one per message, and returns the outcome of each: "" means that another owner
+// has settled it. The locks on lanes take a transaction id even if nothing is recorded.
 func (d *DB) SettleFailed(owner string, list []Failed, most int) (outcomes []string) {
 	outcomes = make([]string, len(list))
 	var rows []*Row
@@ -90,7 +91,7 @@ func (d *DB) SettleFailed(owner string, list []Failed, most int) (outcomes []str
 		switch {
 		case r == nil || r.Published || !startsWith(f.Identity, r.UUID):
 		case r.identity() != f.Identity:
-			outcomes[i] = "waiting" // an operator had it sent again
+			outcomes[i] = "waiting" // an operator has requeued it
 		case r.Dead:
 			outcomes[i] = "dead"
 		case d.locks[r.ID] != nil:

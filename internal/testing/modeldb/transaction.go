@@ -2,7 +2,7 @@ package modeldb
 
 import "slices"
 
-// Tx is a transaction that is open. Its first level is its own, the others are savepoints.
+// Tx is an open transaction. Its first level is its own, the others are savepoints.
 type Tx struct {
 	d      *DB
 	rows   []*Row
@@ -10,30 +10,30 @@ type Tx struct {
 	levels []level
 }
 
-// level is what was done since a savepoint.
+// level has the changes since a savepoint.
 type level struct {
-	xid          int64   // 0 = it has none yet
-	children     []int64 // of savepoints that were released into it
+	xid          int64   // 0 = none yet
+	children     []int64 // of savepoints released into it
 	uses         bool    // it has a lock on the outbox
-	rows, locked int     // that there were before
+	rows, locked int     // counts before it began
 }
 
-// Begin begins a transaction. It takes an id with its first write.
+// Begin begins a transaction. It takes an id at its first write.
 func (d *DB) Begin() *Tx {
 	tx := &Tx{d: d, levels: make([]level, 1)}
 	d.open = append(d.open, tx)
 	return tx
 }
 
-// Depth is how many savepoints there are.
+// Depth returns the number of savepoints.
 func (t *Tx) Depth() int { return len(t.levels) - 1 }
 
-// Wrote says whether the transaction has an id.
+// Wrote reports whether the transaction has an id.
 func (t *Tx) Wrote() bool { return t.levels[0].xid != 0 }
 
 func (t *Tx) innermost() *level { return &t.levels[len(t.levels)-1] }
 
-// take gives ids to the first levels that have none, outer ones first.
+// take gives ids to the first levels without one, outer ones first.
 func (t *Tx) take(levels int) {
 	for i := range levels {
 		if l := &t.levels[i]; l.xid == 0 {
@@ -42,7 +42,7 @@ func (t *Tx) take(levels int) {
 	}
 }
 
-// Write writes to some other table.
+// Write writes to another table.
 func (t *Tx) Write() { t.take(len(t.levels)) }
 
 // Insert writes a message. The default of the id takes the transaction's id, then the row id; ids of savepoints are
@@ -57,7 +57,7 @@ func (t *Tx) Insert(r Row) (id int64) {
 	return r.ID
 }
 
-// Lock locks a committed row for an update, if it is there.
+// Lock locks a committed row for update, if it exists.
 func (t *Tx) Lock(id int64) (found, blocked bool) {
 	by := t.d.locks[id]
 	if by != nil && by != t {
@@ -75,12 +75,12 @@ func (t *Tx) Lock(id int64) (found, blocked bool) {
 	return true, false
 }
 
-// Savepoint begins one.
+// Savepoint sets a savepoint.
 func (t *Tx) Savepoint() {
 	t.levels = append(t.levels, level{rows: len(t.rows), locked: len(t.locked)})
 }
 
-// Release ends the innermost savepoint; what it did belongs to the next one out.
+// Release releases the innermost savepoint; its changes become the next outer level's.
 func (t *Tx) Release() {
 	inner := *t.innermost()
 	t.levels = t.levels[:len(t.levels)-1]
@@ -92,8 +92,8 @@ func (t *Tx) Release() {
 	}
 }
 
-// RollbackTo undoes what was done since the innermost savepoint, which stays. Its ids have completed, while that of the
-// transaction, which is lower, has not.
+// RollbackTo undoes the changes since the innermost savepoint, which stays. Its ids have completed, but the lower one
+// of the transaction has not.
 func (t *Tx) RollbackTo() {
 	l := t.innermost()
 	t.d.completes(*l)
@@ -112,7 +112,7 @@ func (d *DB) completes(l level) {
 	}
 }
 
-// End commits, or rolls back.
+// End commits or rolls back.
 func (t *Tx) End(commit bool) {
 	d := t.d
 	d.open = slices.DeleteFunc(d.open, func(o *Tx) bool { return o == t })

@@ -14,19 +14,19 @@ import (
 // Mutant is one broken rule of shipped code.
 type Mutant struct {
 	Name    string
-	Breaks  string // what is true without the rule
+	Breaks  string // statement that is true without the rule
 	File    string // from the root, or for the engine from forwarder/internal
 	Old     string // occurs in the file exactly once
 	New     string
-	Trouble string // the schedules that must find it, if Test is empty
-	First   uint64 // the seed that found it when this was written; after a change to the code it may be another
+	Trouble string // the schedules that must find it if Test is empty
+	First   uint64 // the seed that found it when this was written; changes to the code may change it
 	Test    string // the test that fails with it; "" = schedules must find it
 	In      string // the package of Test, from the same folder as File; "" = board, for the engine
 	Second  bool   // Test belongs to the second tier, which -short skips
-	Strike  string // why it breaks no promise, or none that a schedule can see; "" = it must be found
+	Strike  string // why it breaks no promise, or none visible to a schedule; "" = it must be found
 }
 
-// Seeds are those within which each mutant of the engine must be found.
+// Seeds is the number of seeds within which each mutant of the engine must be found.
 const Seeds = 2000
 
 // engine completes the paths of the forwarder's mutants.
@@ -38,8 +38,8 @@ func engine(list []Mutant) []Mutant {
 	return list
 }
 
-// Build makes the test binary of package In with the mutant, or with no mutant if there is no name. Of a large package
-// it compiles only what the tests need, if any are named.
+// Build builds the test binary of package In with the mutant, or without any if it has no name. Of a large package it
+// compiles only code that tests need, if any are given.
 func (m Mutant) Build(root, dir string, tests ...string) (binary string, err error) {
 	binary = filepath.Join(dir, cmp.Or(m.Name, "unbroken")+"."+strings.ReplaceAll(m.In, "/", "_")+".test")
 	replaced := map[string]string{}
@@ -89,7 +89,7 @@ func (m Mutant) replace(replaced map[string]string, root, dir string) error {
 	return os.WriteFile(changed, []byte(strings.Replace(string(text), m.Old, m.New, 1)), 0o600)
 }
 
-// prune replaces the test files of a package by what the tests need of them.
+// prune reduces the test files of a package to the code that tests need.
 func prune(replaced map[string]string, pkg, dir string, tests []string) error {
 	kept, err := needed(pkg, tests)
 	if err != nil {
@@ -105,7 +105,7 @@ func prune(replaced map[string]string, pkg, dir string, tests []string) error {
 			return err
 		}
 		if len(text) == 0 {
-			replaced[shipped] = "" // as if it were not there
+			replaced[shipped] = "" // as if deleted
 			continue
 		}
 		replaced[shipped] = filepath.Join(out, filepath.Base(file))
@@ -118,7 +118,7 @@ func prune(replaced map[string]string, pkg, dir string, tests []string) error {
 
 var violation = regexp.MustCompile(`seed (\d+): (.*)`)
 
-// Run has a binary make schedules, and returns the seed at which something was wrong; problem "" = nothing was.
+// Run makes a binary run schedules, and returns the seed of the first problem; problem "" = none.
 func Run(binary, trouble string, from, to uint64) (seed uint64, problem string, err error) {
 	cmd := exec.Command("nice", binary, "-test.run", "^TestSeed$", "-test.timeout", "30m")
 	cmd.Env = append(os.Environ(), fmt.Sprintf("OUTBOX_SEED=%s/%d-%d", trouble, from, to))
@@ -144,7 +144,7 @@ func (m Mutant) Fails(root, binary string) (failed bool, output string, err erro
 		args = append(args, "-test.short")
 	}
 	cmd := exec.Command("nice", args...)
-	cmd.Dir = filepath.Join(root, m.In) // where testdata is
+	cmd.Dir = filepath.Join(root, m.In) // the folder with testdata
 	out, err := cmd.CombinedOutput()
 	switch output = string(out); {
 	case strings.Contains(output, "--- FAIL: "+m.Test+" ") || strings.Contains(output, "\npanic: "):
@@ -157,7 +157,7 @@ func (m Mutant) Fails(root, binary string) (failed bool, output string, err erro
 	return false, output, nil
 }
 
-// Find returns the first seed at which a mutant is found. It tries the one in the table before all others.
+// Find returns the first seed that finds a mutant. It tries the one in the table first.
 func (m Mutant) Find(binary string) (seed uint64, problem string, err error) {
 	if seed, problem, err = Run(binary, m.Trouble, m.First, m.First+1); problem != "" || err != nil {
 		return seed, problem, err

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// root is where the paths of the table begin.
+// root is the folder to which the paths of the table are relative.
 const root = "../../.."
 
-// quick are those that test-all builds in each run, one of each part.
+// quick lists mutants that test-all builds in each run, one of each part.
 var quick = []string{"W3", "W4", "W9", "B1", "B9", "B12", "L9", "M2", "M5", "M12", "M14", "D2"}
 
-// table is all of them.
+// table returns all mutants.
 func table() []Mutant {
 	return slices.Concat(engine(slices.Concat(windowMutants, boardMutants, machineMutants)), others())
 }
 
-// others are the mutants that only tests find.
+// others returns mutants that only tests find.
 func others() []Mutant {
 	return slices.Concat(rootMutants, inboxMutants, idempotencyMutants, adminMutants, queueMutants, brokerMutants)
 }
 
-// TestTable: each old text is in its file exactly once, or a mutant breaks something else than it says; and each test
-// exists.
+// TestTable: each old text occurs in its file exactly once, otherwise a mutant would break something else; and each
+// test exists.
 func TestTable(t *testing.T) {
 	names, tests := map[string]bool{}, map[string][]string{}
 	for _, m := range table() {
@@ -57,14 +57,14 @@ func TestTable(t *testing.T) {
 	}
 }
 
-// found is the outcome of a mutant.
+// found is the result of a mutant.
 type found struct {
 	seed    uint64
 	problem string
 	took    time.Duration
 }
 
-// TestMutants has the model or a test find a dozen broken rules, and with OUTBOX_MUTANTS, as make mutants sets it,
+// TestMutants lets the model or a test find a dozen broken rules, and with OUTBOX_MUTANTS, which make mutants sets,
 // those of the whole table whose name begins with one of its words. With nothing broken the same schedules and tests
 // pass.
 func TestMutants(t *testing.T) {
@@ -106,22 +106,22 @@ func chosen(all []Mutant) []Mutant {
 	})
 }
 
-// top is the test function of Test, which may be a part of it.
+// top returns the test function of Test, which may be a subtest.
 func (m Mutant) top() string {
 	top, _, _ := strings.Cut(m.Test, "/")
 	return top
 }
 
-// hunt looks for mutants.
+// hunt searches for mutants.
 type hunt struct {
 	dir      string
-	unbroken map[string]string // test binaries with nothing broken, by package
+	unbroken map[string]string // unbroken test binaries, by package
 
 	mu     sync.Mutex
-	passes map[string]bool // whether a test does with nothing broken
+	passes map[string]bool // whether a test passes with nothing broken
 }
 
-// prepare builds each package with nothing broken.
+// prepare builds each package unbroken.
 func (h *hunt) prepare(list []Mutant) (err error) {
 	tests := map[string][]string{}
 	for _, m := range list {
@@ -139,11 +139,10 @@ func (h *hunt) prepare(list []Mutant) (err error) {
 	return nil
 }
 
-// pruned says whether only the mutant's test is compiled: the model's packages are small.
+// pruned reports whether only the mutant's test is compiled: the model's packages are small.
 func (m Mutant) pruned() bool { return m.In == "integration_test" }
 
-// find looks for a mutant by its test, or else among the seeds that it must be found within. One that need not be found
-// is built all the same.
+// find searches for a mutant with its test, or otherwise within Seeds seeds. One that need not be found is still built.
 func (h *hunt) find(t *testing.T, m Mutant) (f found) {
 	began := time.Now()
 	var tests []string
@@ -208,7 +207,7 @@ func (h *hunt) passesUnbroken(t *testing.T, m Mutant) bool {
 
 var complaints = regexp.MustCompile(`(?m)^\s+(\w+_test\.go:\d+: *\S.*|Error: .*|Error:.*)$|^panic: .*$`)
 
-// complaint is the first thing that a test says.
+// complaint returns the first complaint in a test's output.
 func complaint(output string) string {
 	lines := complaints.FindAllString(output, 3)
 	for i := range lines {
@@ -217,7 +216,7 @@ func complaint(output string) string {
 	return strings.Join(lines, " ")
 }
 
-// print writes the outcome of all of them.
+// print prints the results of all mutants.
 func print(list []Mutant, results map[string]found) {
 	struck, hits := 0, 0
 	const line = "%-4s %-34s %-10s %5s %5v  %s\n"

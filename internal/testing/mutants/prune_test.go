@@ -17,20 +17,21 @@ import (
 // decl is a top-level declaration of a test file.
 type decl struct {
 	file  string
-	from  int // offsets in the file, the comment included
+	from  int // offsets in the file, including the comment
 	to    int
-	names []string // that it declares; of a method the receiver's type
-	// method is the name of a method that only selectors need; "" = it is none, or exported, as those of interfaces are.
+	names []string // declared names; for a method its receiver's type
+	// method is the name of a method that only selectors need; "" = not a method, or exported, as methods of interfaces
+	// are.
 	method string
 	uses   map[string]bool
-	picks  map[string]bool // what it selects, or declares in an interface
+	picks  map[string]bool // names that it selects, or declares in an interface
 }
 
-// namedTest finds tests that others run by name, in a process of their own.
+// namedTest finds tests that others run by name, in a child process.
 var namedTest = regexp.MustCompile(`\bTest\w+`)
 
-// needed returns the test files of a package, each with only those declarations that some tests need, directly or not.
-// A file of which nothing is needed is empty. An import stays if its name is used, so this guesses names from paths.
+// needed returns the test files of a package, each with only the declarations that some tests need, directly or not. A
+// file without any is empty. An import stays if its name is used; names are guessed from paths.
 func needed(pkg string, tests []string) (map[string][]byte, error) {
 	files, err := filepath.Glob(filepath.Join(pkg, "*_test.go"))
 	if err != nil {
@@ -105,11 +106,11 @@ func newDecl(set *token.FileSet, file string, d ast.Decl) *decl {
 	var look func(n ast.Node) bool
 	look = func(n ast.Node) bool {
 		switch n := n.(type) {
-		case *ast.SelectorExpr: // what is selected is a field, a method, or of another package
+		case *ast.SelectorExpr: // a selected name is a field, a method, or in another package
 			found.picks[n.Sel.Name] = true
 			ast.Inspect(n.X, look)
 			return false
-		case *ast.Field: // as are its names
+		case *ast.Field: // so are field names
 			for _, name := range n.Names {
 				found.picks[name.Name] = true
 			}
@@ -144,7 +145,7 @@ func receiver(t ast.Expr) string {
 	return ""
 }
 
-// closure keeps what the tests use, and the init functions and assertions of a file of which something is kept.
+// closure returns the declarations that the tests use, and the init functions and assertions of files with any.
 func closure(decls []*decl, tests []string) map[*decl]bool {
 	named, unnamed := map[string][]*decl{}, map[string][]*decl{}
 	for _, d := range decls {
@@ -161,7 +162,7 @@ func closure(decls []*decl, tests []string) map[*decl]bool {
 	for _, test := range tests {
 		todo = append(todo, named[test]...)
 	}
-	var later []*decl // methods that nothing has selected yet
+	var later []*decl // methods that nothing has selected so far
 	for {
 		if len(todo) == 0 {
 			ready := func(d *decl) bool { return picked[d.method] }
@@ -191,7 +192,7 @@ func closure(decls []*decl, tests []string) map[*decl]bool {
 	return keep
 }
 
-// cut removes what is not kept, and the imports that only that used.
+// cut removes all other declarations, and imports that only they used.
 func cut(set *token.FileSet, file *ast.File, text []byte, decls []*decl, keep map[*decl]bool) []byte {
 	name := set.Position(file.Pos()).Filename
 	text = bytes.Clone(text)
@@ -234,7 +235,7 @@ func importName(spec *ast.ImportSpec) string {
 
 var version = regexp.MustCompile(`^v\d+$`)
 
-// blank keeps the lines, so that failures name the right ones.
+// blank keeps line breaks, so that failures have the right line numbers.
 func blank(text []byte) {
 	for i, c := range text {
 		if c != '\n' {

@@ -1,6 +1,6 @@
 package mutants
 
-// boardMutants are those of package board: what may be published, and when.
+// boardMutants are mutants of package board: what may be published, and when.
 var boardMutants = []Mutant{
 	{
 		Name: "B1", File: "board/results.go", Trouble: "whatever", First: 11,

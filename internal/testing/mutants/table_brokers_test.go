@@ -1,6 +1,6 @@
 package mutants
 
-// brokerMutants are those of packages kafka and nats.
+// brokerMutants are mutants of packages kafka and nats.
 var brokerMutants = []Mutant{
 	{
 		Name: "K1", File: "kafka/partition.go", In: "kafka", Test: "TestMarksOnlyTheWatermark",

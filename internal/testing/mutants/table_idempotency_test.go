@@ -1,6 +1,6 @@
 package mutants
 
-// idempotencyMutants are those of HTTP requests with a key.
+// idempotencyMutants are mutants of HTTP requests with a key.
 var idempotencyMutants = []Mutant{
 	{
 		Name: "H1", File: "internal/sqltext/idempotency.go", In: "integration_test", Test: "TestHTTPOnce",

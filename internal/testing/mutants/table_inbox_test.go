@@ -1,6 +1,6 @@
 package mutants
 
-// inboxMutants are those of the inbox, of dead letters, and of the other middlewares.
+// inboxMutants are mutants of the inbox, of dead letters, and of the other middlewares.
 var inboxMutants = []Mutant{
 	{
 		Name: "I1", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestInboxHandlesAMessageOnce",

@@ -1,6 +1,6 @@
 package mutants
 
-// machineMutants are those of packages machine and lease: what the goroutines share.
+// machineMutants are mutants of packages machine and lease: state shared by goroutines.
 var machineMutants = []Mutant{
 	{
 		Name: "L4", File: "machine/lanes.go", Trouble: "theft", First: 81,

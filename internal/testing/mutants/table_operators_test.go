@@ -1,6 +1,6 @@
 package mutants
 
-// adminMutants are those of what operators do and see.
+// adminMutants are mutants of operators' acts and views.
 var adminMutants = []Mutant{
 	{
 		Name: "A3", File: "internal/sqltext/admin_redrive.go", In: "integration_test", Test: "TestRedriveIsOneTransaction",

@@ -1,6 +1,6 @@
 package mutants
 
-// queueMutants are those of the durable queue.
+// queueMutants are mutants of the durable queue.
 var queueMutants = []Mutant{
 	{
 		Name: "Q1", File: "queue/group.go", In: "queue", Test: "TestADatabaseHasHalfOfAGroup",

@@ -1,6 +1,6 @@
 package mutants
 
-// rootMutants are those of transactions, of what is published in them, and of Run.
+// rootMutants are mutants of transactions, publishing in them, and Run.
 var rootMutants = []Mutant{
 	{
 		Name: "R1", File: "internal/core/tx.go", In: "integration_test", Test: "TestTxAlone",

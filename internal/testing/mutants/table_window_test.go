@@ -1,6 +1,6 @@
 package mutants
 
-// windowMutants are those of package window: what is read, and from where on.
+// windowMutants are mutants of package window: which rows are read, and from where.
 var windowMutants = []Mutant{
 	{
 		Name: "W1", File: "window/marks.go", Trouble: "whatever", First: 0,

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// cached returns the folder name in the folder root, filling it first if it is missing. It appears complete or not at
-// all, and of several processes that miss it at once one fills it while the others wait.
+// cached returns the folder name in root, filling it first if it is missing. It appears complete or not at all, and of
+// several processes that need it one fills it while the others wait.
 func cached(ctx context.Context, root, name string, fill func(dir string) error) (string, error) {
 	dir := filepath.Join(root, name)
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +47,7 @@ func cached(ctx context.Context, root, name string, fill func(dir string) error)
 		return "", err
 	}
 	if err := os.Rename(full, dir); err != nil {
-		// Where there are no locks another process may have been quicker.
+		// On systems without locks another process may have been faster.
 		if _, missing := os.Stat(dir); missing != nil {
 			return "", err
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 // childAttributes makes the child run as account, get the signal when this process dies, and stay out of our process
-// group, so that Ctrl-C reaches this process alone and servers end after their users.
+// group, so that Ctrl-C reaches only this process and servers end after their users.
 func childAttributes(as *account, onDeath os.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pdeathsig: onDeath.(syscall.Signal)}
 	if as != nil {
@@ -28,7 +28,7 @@ func childrenOf(pid int) []int {
 		if err != nil {
 			continue
 		}
-		// The program's name, in brackets, may hold anything; state and parent follow it.
+		// The program's name, in parentheses, may contain anything; state and parent follow it.
 		var state string
 		var parent int
 		_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// childAttributes makes the child run as account and stay out of our process group, so that Ctrl-C reaches this
-// process alone and servers end after their users. There is no parent-death signal here.
+// childAttributes makes the child run as account and stay out of our process group, so that Ctrl-C reaches only this
+// process and servers end after their users. There is no parent-death signal here.
 func childAttributes(as *account, _ os.Signal) *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if as != nil {

@@ -11,7 +11,7 @@ import (
 // clusterNodes is enough for three replicas, and for a majority without one of them.
 const clusterNodes = 3
 
-// Node is one server of a cluster, in a process of its own. Its methods are safe for concurrent use.
+// Node is one server of a cluster, in its own process. Its methods are safe for concurrent use.
 type Node struct {
 	*daemon
 	name  string
@@ -19,25 +19,25 @@ type Node struct {
 	links *links
 }
 
-// Name is what the cluster calls it.
+// Name returns the node's name in the cluster.
 func (n *Node) Name() string { return n.name }
 
-// Address is where clients reach it, as host:port.
+// Address returns the address for clients, as host:port.
 func (n *Node) Address() string { return address(n.port) }
 
-// Data is the folder with all that it keeps. Change it only while it does not run.
+// Data returns the folder with all its data. Change it only while the node is stopped.
 func (n *Node) Data() string { return dataOf(n.folder) }
 
 func dataOf(f *folder) string { return filepath.Join(f.path, "data") }
 
-// Isolate cuts the server off from the others until Join, while clients still reach it. Connections stay open, and
-// nothing comes through. It takes Linux.
+// Isolate cuts the server off from the others until Join, while clients still reach it. Connections stay open, but pass
+// no data. It needs Linux.
 func (n *Node) Isolate() error { return n.links.set(n.index, false) }
 
-// Join connects a server again that was isolated.
+// Join reconnects an isolated server.
 func (n *Node) Join() error { return n.links.set(n.index, true) }
 
-// cluster is servers that start at once: none is ready before most of them run. Its methods are safe for concurrent
+// cluster is servers that start together: none is ready before most of them run. Its methods are safe for concurrent
 // use.
 type cluster struct {
 	nodes   []*Node
@@ -45,7 +45,7 @@ type cluster struct {
 	closing sync.Once
 }
 
-// add takes a server into a cluster that is not launched yet. At these ports the others find it.
+// add adds a server to a cluster that is not launched yet. The others find it at these ports.
 func (c *cluster) add(name string, d *daemon, ports ...int) error {
 	n := &Node{daemon: d, name: name, index: len(c.nodes), links: &c.links}
 	c.nodes = append(c.nodes, n)
@@ -57,7 +57,7 @@ func (c *cluster) add(name string, d *daemon, ports ...int) error {
 	return nil
 }
 
-// launch starts all for the first time, or none.
+// launch starts all servers for the first time, or none.
 func (c *cluster) launch(ctx context.Context) error {
 	err := c.each(func(n *Node) error { return n.launch(ctx) })
 	if err != nil {
@@ -76,7 +76,7 @@ func (c *cluster) each(do func(*Node) error) error {
 	return errors.Join(errs...)
 }
 
-// Node returns the server of a name, or nil.
+// Node returns the server with this name, or nil.
 func (c *cluster) Node(name string) *Node {
 	for _, n := range c.nodes {
 		if n.name == name {
@@ -89,14 +89,14 @@ func (c *cluster) Node(name string) *Node {
 // Nodes returns all servers.
 func (c *cluster) Nodes() []*Node { return slices.Clone(c.nodes) }
 
-// Stop ends all servers in good order and keeps their data for Restart.
+// Stop ends all servers gracefully and keeps their data for Restart.
 func (c *cluster) Stop() error { return c.each((*Node).Stop) }
 
-// Kill ends all servers as a crash of all their machines would, but for what the operating systems have cached.
+// Kill ends all servers like a crash of all their machines, except that the operating systems' caches survive.
 func (c *cluster) Kill() error { return c.each((*Node).Kill) }
 
 // Restart starts all servers again on the same ports and data, stopping them first if they are running, and returns
-// when all of them answer.
+// when all of them reply.
 func (c *cluster) Restart(ctx context.Context) error {
 	return c.each(func(n *Node) error { return n.Restart(ctx) })
 }

@@ -13,29 +13,29 @@ import (
 )
 
 const (
-	startTimeout    = 10 * time.Minute // see vigil for what ends most starts that fail
+	startTimeout    = 10 * time.Minute // see vigil, which ends most failing starts
 	readyTimeout    = 30 * time.Second // of one request
 	stopPatience    = 30 * time.Second
-	firstAttempts   = 5   // a new port each time
-	restartAttempts = 100 // with a pause between them: what a killed server left behind takes a while to go
+	firstAttempts   = 5   // each with a new port
+	restartAttempts = 100 // with pauses: traces of a killed server take a while to disappear
 	attemptPause    = 100 * time.Millisecond
 	pollPause       = 20 * time.Millisecond
 )
 
-// daemon is a server program run as a child process, with its folder. Its methods are safe for concurrent use. A nil
-// daemon stands for a server that is not ours.
+// daemon is a server program running as a child process, with its folder. Its methods are safe for concurrent use. A
+// nil daemon stands for a server that is not ours.
 type daemon struct {
 	name    string
 	account *account
 	folder  *folder
 	opts    Options
 
-	prepare func(ctx context.Context) error   // makes the data folder, once
+	prepare func(ctx context.Context) error   // creates the data folder, once
 	command func(port int) (*exec.Cmd, error) // called for every start
-	ready   func(ctx context.Context) error   // one real request, which must tell our server from another one
-	stop    os.Signal                         // ends it in good order
-	discard os.Signal                         // ends it quickly when its data is not needed any more
-	revive  bool                              // after a crash it must run once more to give back what it holds
+	ready   func(ctx context.Context) error   // one real request, which must recognize our server
+	stop    os.Signal                         // ends it gracefully
+	discard os.Signal                         // ends it quickly when its data is no longer needed
+	revive  bool                              // after a crash it must run once more to release its resources
 
 	mu       sync.Mutex
 	port     int
@@ -45,7 +45,7 @@ type daemon struct {
 	closed   bool
 }
 
-// launch starts the daemon for the first time. From here on StopAll knows of it.
+// launch starts the daemon for the first time. From then on StopAll closes it.
 func (d *daemon) launch(ctx context.Context) error {
 	d.mu.Lock()
 	register(d)
@@ -57,7 +57,7 @@ func (d *daemon) launch(ctx context.Context) error {
 	return nil
 }
 
-// start is called with mu held. If it fails, its error says where the log is.
+// start requires mu to be held. If it fails, its error includes the path of the log.
 func (d *daemon) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -73,7 +73,7 @@ func (d *daemon) start(ctx context.Context) error {
 	return err
 }
 
-// keepLog copies the log to where it outlives the folder, if there is anything in it.
+// keepLog copies a non-empty log out of the folder, which will be removed.
 func (d *daemon) keepLog() string {
 	content, err := os.ReadFile(d.logPath())
 	if err != nil || len(content) == 0 {
@@ -126,7 +126,7 @@ func (d *daemon) startUp(ctx context.Context) error {
 	return err
 }
 
-// attempt starts the program and waits until it is ready, it ends, it does nothing any more, or ctx ends.
+// attempt starts the program and waits until it is ready, ends or hangs, or ctx ends.
 func (d *daemon) attempt(ctx context.Context) error {
 	cmd, err := d.command(d.port)
 	if err != nil {
@@ -163,7 +163,7 @@ func (d *daemon) attempt(ctx context.Context) error {
 
 func (d *daemon) logPath() string { return filepath.Join(d.folder.root, d.name+".log") }
 
-// inFolder lets cmd run in the daemon's folder as its account, without the caller's PG* variables.
+// inFolder makes cmd run in the daemon's folder as its account, without the caller's PG* variables.
 func (d *daemon) inFolder(cmd *exec.Cmd) {
 	cmd.Dir = d.folder.path
 	cmd.SysProcAttr = childAttributes(d.account, d.discard)
@@ -175,7 +175,7 @@ func (d *daemon) inFolder(cmd *exec.Cmd) {
 	cmd.Env = append(cmd.Env, "HOME="+d.folder.path, "LC_ALL=C")
 }
 
-// Stop ends the server in good order and keeps its data for Restart. It does nothing if the server is not running.
+// Stop ends the server gracefully and keeps its data for Restart. It does nothing if the server is not running.
 func (d *daemon) Stop() error {
 	if d == nil {
 		return ofTheFake("stop")
@@ -185,8 +185,8 @@ func (d *daemon) Stop() error {
 	return d.end(d.stop)
 }
 
-// Kill ends the server with all its processes as a crash would, and returns once it is gone. What the operating system
-// has cached survives, so this is no imitation of a power cut.
+// Kill ends the server with all its processes like a crash, and returns once it is gone. The operating system's cache
+// survives, so this does not simulate a power failure.
 func (d *daemon) Kill() error {
 	if d == nil {
 		return ofTheFake("kill")
@@ -194,7 +194,7 @@ func (d *daemon) Kill() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.process.alive() {
-		// Without its parent a busy Postgres backend lives on for seconds and keeps the server from coming back.
+		// Without its parent a busy Postgres backend lives on for seconds and prevents a restart.
 		killTree(d.process.cmd.Process.Pid)
 		<-d.process.done
 	}
@@ -202,11 +202,10 @@ func (d *daemon) Kill() error {
 	return nil
 }
 
-// Freeze keeps the server from doing anything until Thaw. Its connections stay open and nothing comes out of them, so
-// that to all others it is cut off.
+// Freeze stops the server's processes until Thaw. Its connections stay open but silent, so to others it is cut off.
 func (d *daemon) Freeze() error { return d.frozen("freeze", true) }
 
-// Thaw lets a server that was frozen go on where it was.
+// Thaw resumes a frozen server.
 func (d *daemon) Thaw() error { return d.frozen("thaw", false) }
 
 func (d *daemon) frozen(verb string, yes bool) error {
@@ -222,7 +221,7 @@ func (d *daemon) frozen(verb string, yes bool) error {
 }
 
 // Restart starts the server again on the same port and data, stopping it first if it is running. It returns once the
-// server answers; ctx bounds the wait, which is never longer than ten minutes.
+// server replies; ctx bounds the wait, which is never longer than ten minutes.
 func (d *daemon) Restart(ctx context.Context) error {
 	if d == nil {
 		return ofTheFake("restart")
@@ -256,7 +255,7 @@ func (d *daemon) Close() error {
 	return errors.Join(d.end(d.discard), d.folder.Close())
 }
 
-// end is called with mu held.
+// end requires mu to be held.
 func (d *daemon) end(s os.Signal) error {
 	if !d.process.alive() {
 		return nil

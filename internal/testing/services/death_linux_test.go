@@ -80,7 +80,7 @@ func startHelper(t *testing.T, what string) (*exec.Cmd, []child) {
 	return cmd, children
 }
 
-// runs reports whether the process exists and is no zombie: an orphan's may stay if nobody reaps it.
+// runs reports whether the process exists and is not a zombie: an orphan's may stay if nobody reaps it.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")
@@ -146,7 +146,8 @@ func TestSweepSparesFoldersInUse(t *testing.T) {
 	}
 }
 
-// TestChildOutlivesThreads ends threads of this process. A child must only get its death signal when all of it ends.
+// TestChildOutlivesThreads ends threads of this process. A child must get its death signal only when the whole process
+// ends.
 func TestChildOutlivesThreads(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command("sleep", "600")

@@ -1,26 +1,26 @@
-// Package services gives examples, integration tests and benchmarks servers to talk to: Postgres, Kafka, NATS,
-// RabbitMQ and Redis.
+// Package services starts servers for examples, integration tests and benchmarks: Postgres, Kafka, NATS, RabbitMQ and
+// Redis.
 //
 // [StartPostgres], [StartKafka] and [StartNATS] start a real server: Postgres from the machine's binaries or downloaded
 // ones, Kafka on the machine's Java with jars from Maven, NATS inside this process. Without a usable Java or Maven
 // [StartKafka] starts an in-memory fake, logs one line about it, and [Kafka.Fake] returns true. With CI=true in the
 // environment that is an error instead.
 //
-// [StartKafkaCluster] and [StartNATSCluster] always start three servers, each in a process of its own.
+// [StartKafkaCluster] and [StartNATSCluster] always start three servers, each in its own process.
 // [StartNATSProcess] starts one NATS server that can be killed.
 //
 // [StartRabbitMQ] and [StartRedis] run the machine's program, and return [ErrNotInstalled] if there is none.
 //
-// A server is returned after it has answered a real request. It listens on 127.0.0.1 and a free port, and keeps its
+// A server is returned after it has replied to a real request. It listens on 127.0.0.1 and a free port, and keeps its
 // data in a temporary folder under os.TempDir.
 //
 // # Life of a server
 //
-// Stop ends a server in good order and Kill as a crash would; both keep its data. Restart brings it back on the same
-// port with the same data. Close ends it for good and removes its folder. The fake Kafka cannot
-// be stopped: Stop, Kill and Restart return an error that wraps [errors.ErrUnsupported].
+// Stop ends a server gracefully and Kill like a crash; both keep its data. Restart starts it again on the same port
+// with the same data. Close ends it for good and removes its folder. The fake Kafka cannot be stopped: Stop, Kill and
+// Restart return an error that wraps [errors.ErrUnsupported].
 //
-// A [Node] of a cluster can be frozen as well, and isolated from the other nodes.
+// A [Node] of a cluster can also be frozen, and isolated from the other nodes.
 //
 // The context given to a Start function bounds the start, not the life of the server. [StopAll] closes whatever is
 // still running, and [StopOnSignal] does so on an interrupt as well, so that a TestMain reads:
@@ -30,8 +30,8 @@
 //	stop()
 //	os.Exit(code)
 //
-// If this process is killed without warning, Linux ends the server processes with it; elsewhere they stay. Folders
-// that such a run left behind are removed by the next run that starts a server.
+// If this process is killed, Linux ends the server processes with it; on other systems they stay. The next run that
+// starts a server removes folders left by such a run.
 //
 // # Environment
 //
@@ -39,5 +39,5 @@
 //   - OUTBOX_POSTGRES_VERSION: full version such as 17.5.0, downloaded instead of using the machine's.
 //   - CI: true forbids the fake Kafka.
 //   - JAVA_HOME: tried before the java in PATH.
-//   - TMPDIR: where data goes; on a memory file system syncing costs nothing and benchmarks flatter.
+//   - TMPDIR: where data goes; on a memory file system syncing is free and benchmarks look better.
 package services

@@ -11,8 +11,8 @@ import (
 
 const folderPattern = "watermill-outbox-*"
 
-// folder is a temporary folder of one server. Its lock file is held for as long as this process lives, which is how
-// another run tells a folder in use from one left behind.
+// folder is a temporary folder of one server. This process holds its lock file while it lives, by which another run
+// distinguishes a folder in use from an abandoned one.
 type folder struct {
 	root string
 	path string // inside root, owned by the account the server runs as
@@ -39,7 +39,7 @@ func newFolderIn(dir string, as *account) (_ *folder, err error) {
 	if err := lockFile(f.lock); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", f.lock.Name(), err)
 	}
-	// The server's account has to pass through root, and only that.
+	// The server's account must traverse root, and nothing more.
 	if err := os.Chmod(root, 0o711); err != nil {
 		return nil, err
 	}
@@ -50,7 +50,7 @@ func newFolderIn(dir string, as *account) (_ *folder, err error) {
 }
 
 const (
-	memory       = "/dev/shm" // where files are in memory, on Linux
+	memory       = "/dev/shm" // where files are in memory on Linux
 	enoughMemory = 4 << 30
 )
 
@@ -62,7 +62,7 @@ func tempDir(opts Options) string {
 	return os.TempDir()
 }
 
-// Close deletes the folder, trying for a while as the last processes of a killed server may still write to it.
+// Close deletes the folder, retrying for a while because the last processes of a killed server may still write to it.
 func (f *folder) Close() error {
 	unregister(f)
 	deadline := time.Now().Add(10 * time.Second)
@@ -79,8 +79,7 @@ func (f *folder) Close() error {
 
 var sweepOnce = sync.OnceFunc(sweep)
 
-// sweep removes what runs that were killed have left behind. Young folders are let be: their owner may not have
-// taken its lock yet.
+// sweep removes folders abandoned by killed runs. It leaves recent ones: their owner may not have taken its lock yet.
 func sweep() {
 	roots, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPattern))
 	inMemory, _ := filepath.Glob(filepath.Join(memory, folderPattern))

@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// Kafka is a Kafka broker that makes topics of four partitions when they are first used. Its methods are safe for
+// Kafka is a Kafka broker that creates topics with four partitions when they are first used. Its methods are safe for
 // concurrent use. Stop, Kill and Restart work on a real broker.
 type Kafka struct {
 	*daemon
@@ -23,7 +23,7 @@ type Kafka struct {
 }
 
 // StartKafka starts a broker: a single node on the machine's Java 17 or later with jars resolved by Maven once into the
-// user's cache folder, else, unless CI is true, a fake in this process.
+// user's cache folder, otherwise, unless CI is true, a fake in this process.
 func StartKafka(ctx context.Context, opts Options) (*Kafka, error) {
 	java, jars, err := kafkaOnJava(ctx, opts)
 	if ctx.Err() != nil {
@@ -67,7 +67,7 @@ func startRealKafka(ctx context.Context, java, jars string, opts Options) (*Kafk
 // Brokers returns the addresses of the brokers as host:port. They stay the same across Restart.
 func (k *Kafka) Brokers() []string { return append([]string(nil), k.brokers...) }
 
-// Fake reports whether this is the in-memory fake, which loses everything with its process and says nothing about the
+// Fake reports whether this is the in-memory fake, which loses everything with its process and shows nothing about the
 // speed or the failures of a real broker.
 func (k *Kafka) Fake() bool { return k.fake != nil }
 
@@ -79,17 +79,16 @@ func (k *Kafka) Close() error {
 	return k.daemon.Close()
 }
 
-// clusterID asks for the cluster's id and fails unless a broker is registered as alive.
+// clusterID returns the cluster's id and fails unless a broker is registered as alive.
 func clusterID(ctx context.Context, brokers []string) (string, error) {
 	id, _, err := clusterOf(ctx, brokers)
 	return id, err
 }
 
-// clusterOf asks for the cluster's id and for the addresses of the brokers that are registered as alive, and fails if
-// none is.
+// clusterOf returns the cluster's id and the addresses of brokers registered as alive, and fails if there are none.
 func clusterOf(ctx context.Context, brokers []string) (id string, alive []string, err error) {
 	request := kmsg.NewPtrMetadataRequest()
-	request.Topics = []kmsg.MetadataRequestTopic{} // nil would ask for all topics
+	request.Topics = []kmsg.MetadataRequestTopic{} // nil would request all topics
 	response, err := ask(ctx, brokers, request)
 	if err != nil {
 		return "", nil, err
@@ -104,7 +103,7 @@ func clusterOf(ctx context.Context, brokers []string) (id string, alive []string
 	return *metadata.ClusterID, alive, nil
 }
 
-// givesProducerIDs fails while an idempotent producer cannot begin, as for a moment after the brokers are registered.
+// givesProducerIDs fails while an idempotent producer cannot start, as for a moment after the brokers are registered.
 func givesProducerIDs(ctx context.Context, brokers []string) error {
 	response, err := ask(ctx, brokers, kmsg.NewPtrInitProducerIDRequest())
 	if err != nil {

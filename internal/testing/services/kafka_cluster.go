@@ -12,8 +12,8 @@ import (
 // replicas, of which two must be in sync.
 type KafkaCluster struct{ cluster }
 
-// StartKafkaCluster starts one, and returns when all brokers are registered. It returns an error that wraps
-// [ErrNotInstalled] where there is no usable Java or Maven.
+// StartKafkaCluster starts a cluster, and returns when all brokers are registered. It returns an error that wraps
+// [ErrNotInstalled] without a usable Java or Maven.
 func StartKafkaCluster(ctx context.Context, opts Options) (*KafkaCluster, error) {
 	java, jars, err := kafkaOnJava(ctx, opts)
 	if ctx.Err() != nil {

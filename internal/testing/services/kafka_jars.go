@@ -21,7 +21,7 @@ const (
 //go:embed pom.xml
 var pom []byte
 
-// kafkaOnJava returns the java program and the folder of jars to run a broker with, or why there are none.
+// kafkaOnJava returns the java program and the folder of jars to run a broker with, or why they are missing.
 func kafkaOnJava(ctx context.Context, opts Options) (java, jars string, err error) {
 	if java, err = findJava(ctx); err != nil {
 		return "", "", err
@@ -66,7 +66,7 @@ func findJava(ctx context.Context) (string, error) {
 	return java, nil
 }
 
-// resolveJars fetches the jars into dir. What Maven says of it stays in the log, where others that wait for it look.
+// resolveJars downloads the jars into dir. Maven's output stays in the log, which others waiting for it read.
 func resolveJars(ctx context.Context, dir, log string, opts Options) error {
 	maven, err := exec.LookPath("mvn")
 	if err != nil {

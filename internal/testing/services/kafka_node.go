@@ -14,16 +14,16 @@ import (
 	"syscall"
 )
 
-// kafkaNode is a broker that is a controller as well, alone or one of a cluster.
+// kafkaNode is a broker and controller, alone or in a cluster.
 type kafkaNode struct {
 	java, jars  string
-	args        []string // of java
+	args        []string // arguments of java
 	further     []string // settings
 	cluster     string   // its id
-	id          int      // of the node, from 1 on
-	controllers []int    // ports of all nodes; one that is alone chooses its own
-	replication int      // port of the broker for the others of a cluster
-	port        int      // of the broker for clients, for which the properties are written
+	id          int      // node id, from 1
+	controllers []int    // ports of all nodes; a single node chooses its own
+	replication int      // the broker's port for other nodes
+	port        int      // the broker's port for clients, for which the properties are written
 }
 
 func (n *kafkaNode) daemon(name string, opts Options) (*daemon, error) {
@@ -77,7 +77,7 @@ const (
 
 func (n *kafkaNode) file(d *daemon, name string) string { return filepath.Join(d.folder.path, name) }
 
-// format writes down the id and the version of the storage, but no ports: any will do.
+// format writes the storage's id and version, but no ports: any will do.
 func (n *kafkaNode) format(ctx context.Context, d *daemon) error {
 	for name, content := range map[string][]byte{
 		properties: n.settings(dataOf(d.folder), 1, slices.Repeat([]int{2}, len(n.controllers))),
@@ -107,8 +107,8 @@ func (n *kafkaNode) configure(d *daemon) error {
 	return os.WriteFile(n.file(d, properties), n.settings(dataOf(d.folder), n.port, n.controllers), 0o644)
 }
 
-// host is where other nodes, and the node itself, find a node: by a name where there are several, for which each of
-// them has another address.
+// host returns the host name by which other nodes, and the node itself, find a node: in a cluster a name that each node
+// resolves to a different address.
 func (n *kafkaNode) host(id int) string {
 	if len(n.controllers) == 1 {
 		return "127.0.0.1"
@@ -116,7 +116,7 @@ func (n *kafkaNode) host(id int) string {
 	return fmt.Sprint("node", id)
 }
 
-// hosts is what the node knows of names. It knows no others.
+// hosts returns the node's hosts file. It resolves no other names.
 func (n *kafkaNode) hosts() []byte {
 	self, _ := os.Hostname()
 	known := fmt.Appendf(nil, "127.0.0.1 localhost %s\n", self)
@@ -126,7 +126,7 @@ func (n *kafkaNode) hosts() []byte {
 	return known
 }
 
-// settings are the production defaults except for what a single node needs, and for short broker sessions: with the
+// settings returns the production defaults except for what a single node needs, and for short broker sessions: with the
 // default a killed broker waits nine seconds for its own old session to expire.
 func (n *kafkaNode) settings(dir string, port int, controllers []int) []byte {
 	var voters []string
@@ -171,7 +171,7 @@ broker.heartbeat.interval.ms=500
 		strings.Join(n.further, "\n"))
 }
 
-// newClusterID returns an id as Kafka writes them. One that begins with a dash reads as an option on a command line.
+// newClusterID returns an id in Kafka's format. One that begins with a dash would be parsed as a command-line option.
 func newClusterID() string {
 	for {
 		var id [16]byte
@@ -182,7 +182,7 @@ func newClusterID() string {
 	}
 }
 
-// kafkaLogging makes the broker say what it does: by default it logs errors alone.
+// kafkaLogging makes the broker log its actions: by default it logs errors only.
 const kafkaLogging = `rootLogger.level = INFO
 rootLogger.appenderRef.console.ref = console
 appender.console.type = Console

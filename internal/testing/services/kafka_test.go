@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// produce writes one record to the topic, which may not be there yet.
+// produce writes one record to the topic, which may not exist yet.
 func produce(ctx context.Context, t *testing.T, brokers []string, topic string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.AllowAutoTopicCreation())

@@ -10,11 +10,11 @@ import (
 	"sync"
 )
 
-// linked says whether the nodes of a cluster find one another through links. It takes an address for each pair of them:
-// Linux has all that begin with 127 without being told to.
+// linked reports whether the nodes of a cluster are connected through links. This needs an address for each pair of
+// them: on Linux all that begin with 127 work without configuration.
 const linked = runtime.GOOS == "linux"
 
-// linkHost is where a node finds the host of another one.
+// linkHost returns the host at which a node finds another one.
 func linkHost(from, to int) string {
 	if from == to || !linked {
 		return "127.0.0.1"
@@ -26,11 +26,11 @@ func linkAddress(from, to, port int) string {
 	return net.JoinHostPort(linkHost(from, to), strconv.Itoa(port))
 }
 
-// links are the ways between the nodes of a cluster, each a proxy, so that a node can be cut off from the others while
-// clients reach it. Its methods are safe for concurrent use.
+// links are the connections between the nodes of a cluster, each a proxy, so that a node can be cut off from the others
+// while clients reach it. Its methods are safe for concurrent use.
 type links []*link
 
-// connect opens the ways from each node to a port of one.
+// connect opens the links from each node to a port of one.
 func (l *links) connect(to, port int) error {
 	for from := range clusterNodes {
 		if from == to || !linked {
@@ -49,7 +49,7 @@ func (l *links) connect(to, port int) error {
 	return nil
 }
 
-// set opens or shuts all ways from and to a node.
+// set opens or shuts all links from and to a node.
 func (l links) set(node int, open bool) error {
 	if len(l) == 0 {
 		return fmt.Errorf("cut off a node, which takes Linux: %w", errors.ErrUnsupported)
@@ -72,8 +72,8 @@ func (l *links) close() {
 	}
 }
 
-// link is a way from one node to another. Shut, it lets connections stand, and nothing through until it is open again,
-// as a network does that has lost its middle.
+// link is a connection from one node to another. When shut, it keeps connections but passes nothing until it is open
+// again, like a network that drops packets.
 type link struct {
 	from, to int
 	target   string
@@ -100,7 +100,7 @@ func (k *link) set(open bool) {
 	}
 }
 
-// pass waits while the link is shut, and says whether it is there.
+// pass waits while the link is shut, and reports whether it still exists.
 func (k *link) pass() bool {
 	k.mu.Lock()
 	open := k.open
@@ -123,7 +123,7 @@ func (k *link) serve() {
 	}
 }
 
-// carry passes on what both ends say, and that one of them has closed the connection.
+// carry copies the data of both ends, and passes on when one of them closes the connection.
 func (k *link) carry(near net.Conn) {
 	defer near.Close()
 	if !k.pass() {

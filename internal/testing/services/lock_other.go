@@ -6,5 +6,5 @@ import "os"
 
 func lockFile(*os.File) error { return nil }
 
-// Without locks a folder in use looks like one left behind, so none counts as ours to remove.
+// Without locks a folder in use looks like an abandoned one, so none counts as ours to remove.
 func ownedByUs(os.FileInfo) bool { return false }

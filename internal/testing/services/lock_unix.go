@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// lockFile takes an exclusive lock that ends when f is closed or this process dies. It fails at once if another
+// lockFile takes an exclusive lock that ends when f is closed or this process dies. It fails immediately if another
 // holds it.
 func lockFile(f *os.File) error {
 	const how = syscall.LOCK_EX | syscall.LOCK_NB

@@ -57,7 +57,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// wantGone checks that neither the process nor the folder of a closed daemon is there any more.
+// wantGone checks that process and folder of a closed daemon are gone.
 func wantGone(t *testing.T, d *daemon) {
 	t.Helper()
 	if d.process.alive() {

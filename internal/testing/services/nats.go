@@ -12,8 +12,8 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// natsPatience is how long a server in this process may take to answer: long, because a busy machine may be slow, and
-// it cannot end unnoticed.
+// natsPatience is how long a server in this process may take to reply: long, because a busy machine may be slow, and
+// the server cannot end unnoticed.
 const natsPatience = time.Minute
 
 // NATS is a NATS server with JetStream. Its methods are safe for concurrent use.
@@ -54,7 +54,7 @@ func StartNATS(ctx context.Context, opts Options) (*NATS, error) {
 	return n, nil
 }
 
-// start is called with mu held.
+// start requires mu to be held.
 func (n *NATS) start(ctx context.Context) error {
 	if n.closed {
 		return errors.New("already closed")
@@ -83,7 +83,7 @@ func (n *NATS) start(ctx context.Context) error {
 	return errors.Join(errors.New("not ready for connections"), err)
 }
 
-// natsReady makes one JetStream request to the server of a name.
+// natsReady makes one JetStream request to the server with this name.
 func natsReady(ctx context.Context, url, name string, patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -116,7 +116,7 @@ func (n *NATS) Stop() error {
 	return nil
 }
 
-// stop is called with mu held.
+// stop requires mu to be held.
 func (n *NATS) stop() {
 	if n.server != nil {
 		n.server.Shutdown()

@@ -13,7 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// natsNode in the environment makes a program that imports this package a NATS server: one inside of the process that
+// natsNode in the environment turns a program that imports this package into a NATS server: one inside the process that
 // uses it could not be killed.
 const natsNode = "OUTBOX_SERVICES_NATS_NODE"
 
@@ -24,11 +24,11 @@ func init() {
 	}
 }
 
-// natsNodeConfig is what such a process is told.
+// natsNodeConfig configures such a process.
 type natsNodeConfig struct {
 	Name, Folder string
 	Port, Route  int
-	Routes       []string // to the others of a cluster
+	Routes       []string // to the other nodes
 }
 
 func (c natsNodeConfig) command() (*exec.Cmd, error) {
@@ -45,7 +45,7 @@ func (c natsNodeConfig) command() (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// serveNATS returns when the server has ended by itself; signals end the process.
+// serveNATS returns when the server has ended on its own; signals end the process.
 func serveNATS(spec string) error {
 	var c natsNodeConfig
 	if err := json.Unmarshal([]byte(spec), &c); err != nil {
@@ -59,7 +59,7 @@ func serveNATS(spec string) error {
 		options.Routes = server.RoutesFromStr(strings.Join(c.Routes, ","))
 		options.Cluster = server.ClusterOpts{
 			Name: "cluster", Host: "127.0.0.1", Port: c.Route,
-			Advertise: "127.0.0.1:1", // there is nothing: what the others tell of a server must not lead around the links
+			Advertise: "127.0.0.1:1", // nothing listens there: others must not bypass the links
 		}
 	}
 	s, err := server.NewServer(options)
@@ -72,11 +72,12 @@ func serveNATS(spec string) error {
 	return errors.New("shut down")
 }
 
-// NATSCluster is a cluster of three NATS servers with JetStream, "n0", "n1" and "n2", each in a process of its own. Its
+// NATSCluster is a cluster of three NATS servers with JetStream, "n0", "n1" and "n2", each in its own process. Its
 // methods are safe for concurrent use.
 type NATSCluster struct{ cluster }
 
-// StartNATSCluster starts one, and returns when it has a leader. It keeps JetStream on disk and syncs every write.
+// StartNATSCluster starts a cluster, and returns when it has a leader. It keeps JetStream on disk and syncs every
+// write.
 func StartNATSCluster(ctx context.Context, opts Options) (*NATSCluster, error) {
 	c := &NATSCluster{}
 	err := c.add(opts)

@@ -7,11 +7,11 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// NATSProcess is a NATS server with JetStream in a process of its own, which can be killed and frozen. Its methods are
-// safe for concurrent use.
+// NATSProcess is a NATS server with JetStream in its own process, which can be killed and frozen. Its methods are safe
+// for concurrent use.
 type NATSProcess struct{ *daemon }
 
-// StartNATSProcess starts one. It keeps JetStream on disk and syncs every write.
+// StartNATSProcess starts a server. It keeps JetStream on disk and syncs every write.
 func StartNATSProcess(ctx context.Context, opts Options) (*NATSProcess, error) {
 	d, err := natsNodeConfig{Name: "alone"}.daemon(opts)
 	if err != nil {

@@ -9,28 +9,27 @@ import (
 	"sync"
 )
 
-// ErrNotInstalled is returned by [StartPgBouncer], [StartRabbitMQ] and [StartRedis] where the machine has no such
-// program, and by [StartKafkaCluster] where it has no usable Java or Maven.
+// ErrNotInstalled is returned by [StartPgBouncer], [StartRabbitMQ] and [StartRedis] if the machine does not have the
+// program, and by [StartKafkaCluster] if it has no usable Java or Maven.
 var ErrNotInstalled = errors.New("not installed")
 
 // Options are the settings common to all servers. The zero value is ready to use.
 type Options struct {
-	// Log receives one line per server, saying which one is used, and one every few seconds while it does not answer yet.
-	// Nil means os.Stderr; io.Discard silences it. Writes come one at a time.
+	// Log receives one line per server with its version and address, and one every few seconds while a start waits. Nil
+	// means os.Stderr; io.Discard silences it. Writes are serialized.
 	Log io.Writer
 
 	// PostgresSettings are further settings ("name=value") for a Postgres.
 	PostgresSettings []string
 
-	// InMemory keeps the data of a Postgres in memory, on Linux and if 4 GB are free there. Copies of databases take a
-	// third of the processor's time.
+	// InMemory keeps the data of a Postgres in memory, on Linux and if 4 GB are free there. Copying databases then
+	// takes a third of the CPU time.
 	InMemory bool
 
 	// KafkaSettings are further settings ("name=value") for a Kafka of one node.
 	KafkaSettings []string
 
-	// QuickStart has a Kafka compiled for a quick start and not for throughput, at half of the processor's
-	// time.
+	// QuickStart runs a Kafka compiled for a quick start instead of throughput, with half of the CPU time.
 	QuickStart bool
 }
 

@@ -20,7 +20,7 @@ type PgBouncer struct {
 	url string
 }
 
-// packagedPgBouncer is where packages put it, and where only root's PATH leads.
+// packagedPgBouncer is where packages install it, a folder that only root has in its PATH.
 var packagedPgBouncer = "/usr/sbin/pgbouncer"
 
 // StartPgBouncer starts PgBouncer in front of the server at postgresURL; every database of it can be reached, as the
@@ -52,14 +52,14 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 	ini := filepath.Join(f.path, "pgbouncer.ini")
 	b.daemon = &daemon{
 		name: "pgbouncer", account: as, folder: f, opts: opts,
-		stop:    syscall.SIGKILL, // it has nothing to lose, and what its other signals mean differs between versions
+		stop:    syscall.SIGKILL, // it has nothing to lose, and the meaning of its other signals depends on the version
 		discard: syscall.SIGKILL,
 		prepare: func(context.Context) error { return nil },
 		command: func(port int) (*exec.Cmd, error) {
 			u := url.URL{Scheme: "postgres", User: url.User(upstream.User), Host: address(port),
 				Path: "/" + upstream.Database, RawQuery: "sslmode=disable"}
 			b.url = u.String()
-			// The file may hold a password. The folder is open to nobody else.
+			// The file may contain a password. Nobody else may read the folder.
 			if err := os.WriteFile(ini, pgBouncerConfig(upstream, port), 0o600); err != nil {
 				return nil, err
 			}
@@ -84,7 +84,7 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 // across Restart.
 func (b *PgBouncer) URL() string { return b.url }
 
-// isOurs asks the admin console for the path of its configuration.
+// isOurs queries the admin console for the path of its configuration.
 func (b *PgBouncer) isOurs(ctx context.Context, ini string) error {
 	admin := "postgres://admin@" + address(b.port) + "/pgbouncer?sslmode=disable&default_query_exec_mode=simple_protocol"
 	conn, err := pgx.Connect(ctx, admin)

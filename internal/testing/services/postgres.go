@@ -23,14 +23,14 @@ type Postgres struct {
 	url string
 
 	mu      sync.Mutex
-	created map[string]bool // by NewDatabase
-	version int             // server_version_num; 0 = not asked yet
-	idle    *pgx.Conn       // the last one that made or dropped a database: a new one for each costs as much
+	created map[string]bool // databases of NewDatabase
+	version int             // server_version_num; 0 = not read yet
+	idle    *pgx.Conn       // the last one that created or dropped a database: opening a new one costs as much
 }
 
-// StartPostgres starts a server: from OUTBOX_POSTGRES_BIN, else from the highest version installed on the machine, else
-// from binaries downloaded once into the user's cache folder. It syncs to disk as in production and takes 200
-// connections. As root it runs as user postgres or else nobody.
+// StartPostgres starts a server: from OUTBOX_POSTGRES_BIN, otherwise from the highest version installed on the machine,
+// otherwise from binaries downloaded once into the user's cache folder. It syncs to disk as in production and accepts
+// 200 connections. As root it runs as user postgres or else nobody.
 func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	return startPostgres(ctx, opts, func(bin, data string) *exec.Cmd {
 		return exec.Command(filepath.Join(bin, "initdb"),
@@ -38,7 +38,7 @@ func StartPostgres(ctx context.Context, opts Options) (*Postgres, error) {
 	})
 }
 
-// startPostgres starts a server on the data that a command makes.
+// startPostgres starts a server with a data folder created by a command.
 func startPostgres(ctx context.Context, opts Options, fill func(bin, data string) *exec.Cmd) (*Postgres, error) {
 	bin, version, err := postgresBinaries(ctx)
 	if err != nil {
@@ -96,13 +96,12 @@ func startPostgres(ctx context.Context, opts Options, fill func(bin, data string
 // URL returns the connection URL of the server's first database. It stays the same across Restart.
 func (p *Postgres) URL() string { return p.url }
 
-// NewDatabase makes an empty database of its own for the caller and returns its URL. It lasts until DropDatabase or
-// Close.
+// NewDatabase creates an empty database and returns its URL. It lasts until DropDatabase or Close.
 func (p *Postgres) NewDatabase(ctx context.Context) (string, error) {
 	return p.create(ctx, "template template0")
 }
 
-// CopyDatabase is NewDatabase with all that is in a database that NewDatabase made, and that has no connections.
+// CopyDatabase creates a copy of a database made by NewDatabase, which must have no connections.
 func (p *Postgres) CopyDatabase(ctx context.Context, databaseURL string) (string, error) {
 	name, err := p.made(databaseURL)
 	if err != nil {
@@ -114,7 +113,7 @@ func (p *Postgres) CopyDatabase(ctx context.Context, databaseURL string) (string
 	}
 	options := "template " + name
 	if version >= 150000 {
-		options += " strategy file_copy" // as before 15; where many are made and dropped it is several times cheaper
+		options += " strategy file_copy" // as before 15; several times cheaper when many are created and dropped
 	}
 	return p.create(ctx, options)
 }
@@ -151,8 +150,8 @@ func (p *Postgres) create(ctx context.Context, options string) (string, error) {
 	return u, nil
 }
 
-// DropDatabase drops the database that NewDatabase returned databaseURL for, along with its connections. Tests that
-// make many databases save disk space by it; Close does it for all of them.
+// DropDatabase drops the database that NewDatabase returned databaseURL for, along with its connections. It saves disk
+// space in tests that create many databases; Close drops all of them.
 func (p *Postgres) DropDatabase(ctx context.Context, databaseURL string) error {
 	name, err := p.made(databaseURL)
 	if err != nil {
@@ -167,7 +166,7 @@ func (p *Postgres) DropDatabase(ctx context.Context, databaseURL string) error {
 	return nil
 }
 
-// made returns the name of a database that was made here.
+// made returns the name of a database created here.
 func (p *Postgres) made(databaseURL string) (string, error) {
 	u, err := url.Parse(databaseURL)
 	if err != nil {
@@ -197,7 +196,7 @@ func (p *Postgres) forgetIdle() {
 	}
 }
 
-// inDatabase returns the server's URL with another database in it. The URL may hold a password, so errors leave it out.
+// inDatabase returns the server's URL with another database. The URL may contain a password, so errors omit it.
 func (p *Postgres) inDatabase(name string) (string, error) {
 	u, err := url.Parse(p.url)
 	if err != nil || (u.Scheme != "postgres" && u.Scheme != "postgresql") {

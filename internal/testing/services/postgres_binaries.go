@@ -21,7 +21,7 @@ const (
 	downloadedPostgres = "17.5.0"
 )
 
-// installedPostgres are the folders in which packages put initdb and postgres.
+// installedPostgres lists folders in which packages install initdb and postgres.
 var installedPostgres = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -32,7 +32,7 @@ var installedPostgres = []string{
 	`C:\Program Files\PostgreSQL\*\bin`,
 }
 
-// postgresBinaries returns the folder with initdb and postgres, and the version in words.
+// postgresBinaries returns the folder with initdb and postgres, and a description of the version.
 func postgresBinaries(ctx context.Context) (bin, version string, err error) {
 	if bin = os.Getenv("OUTBOX_POSTGRES_BIN"); bin != "" {
 		if _, version, err = postgresVersion(bin); err != nil {
@@ -100,7 +100,7 @@ func postgresVersion(bin string) (major int, version string, err error) {
 func downloadPostgres(ctx context.Context, version string) (string, error) {
 	root, err := userCache()
 	if os.Geteuid() == 0 && runtime.GOOS == "linux" {
-		// The account the server runs as cannot reach into root's home.
+		// The server's account cannot access root's home.
 		root, err = "/var/cache/watermill-outbox", nil
 	}
 	if err != nil {
@@ -112,8 +112,8 @@ func downloadPostgres(ctx context.Context, version string) (string, error) {
 	return filepath.Join(dir, "bin"), err
 }
 
-// unpackPostgres uses the one call of the library that downloads and unpacks, Start. What Start does after that is of
-// no use here: as root it always fails, so it only counts whether the programs are there.
+// unpackPostgres uses the library's only call that downloads and unpacks, Start. The rest of Start is useless here: as
+// root it always fails, so success means that the programs exist afterwards.
 func unpackPostgres(version, dir string) error {
 	port, err := freePort()
 	if err != nil {

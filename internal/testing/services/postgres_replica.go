@@ -8,13 +8,13 @@ import (
 	"path/filepath"
 )
 
-// StartReplica starts another server that has all databases of this one and follows it, for reading, until Promote.
-// Replication is asynchronous unless synchronous_standby_names of the primary says otherwise. It returns
-// ErrNotInstalled without pg_basebackup beside postgres, which a downloaded Postgres does not have.
+// StartReplica starts a read-only server that follows all databases of this one until Promote. Replication is
+// asynchronous unless synchronous_standby_names of the primary says otherwise. It returns ErrNotInstalled without
+// pg_basebackup next to postgres; a downloaded Postgres lacks it.
 func (p *Postgres) StartReplica(ctx context.Context, opts Options) (*Postgres, error) {
 	from, err := url.Parse(p.url)
 	if err != nil {
-		return nil, err // it was made here, or was read before
+		return nil, err // it was generated here, or read before
 	}
 	bin, _, err := postgresBinaries(ctx)
 	if err != nil {
@@ -29,8 +29,8 @@ func (p *Postgres) StartReplica(ctx context.Context, opts Options) (*Postgres, e
 	})
 }
 
-// Promote makes a primary of a replica, and returns when it takes writes. Stop or kill the server that it followed
-// before, or there are two.
+// Promote turns a replica into a primary, and returns when it accepts writes. Stop or kill the old primary first, or
+// there are two.
 func (p *Postgres) Promote(ctx context.Context) error {
 	var promoted bool
 	if err := queryRow(ctx, p.url, "select pg_promote(true, 10)", &promoted); err != nil {

@@ -108,7 +108,7 @@ func TestPostgres(t *testing.T) {
 	}
 }
 
-// TestReplica: what was committed is on the replica, and there still when it is promoted.
+// TestReplica: committed rows are on the replica, and still there after it is promoted.
 func TestReplica(t *testing.T) {
 	ctx := within(t, 5*time.Minute)
 	primary, err := StartPostgres(ctx, Options{})
@@ -161,7 +161,7 @@ func TestPgBouncer(t *testing.T) {
 	}
 	must(t, err)
 
-	// Clients that are connected at once and take turns share a server connection in transaction mode alone.
+	// In transaction mode only, clients that are connected concurrently and take turns share a server connection.
 	var pids [5]int
 	for i := range pids {
 		conn, err := pgx.Connect(ctx, b.URL()+"&default_query_exec_mode=exec")

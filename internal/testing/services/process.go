@@ -18,10 +18,10 @@ type process struct {
 }
 
 // startProcess starts cmd, whose output must go to files and not to pipes: an orphan that holds a pipe open would
-// keep Wait from returning.
+// prevent Wait from returning.
 //
-// Linux sends the parent-death signal when the thread that started the child ends, so one goroutine keeps that
-// thread to itself until the child is gone.
+// Linux sends the parent-death signal when the thread that started the child ends, so one goroutine occupies that
+// thread until the child is gone.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
@@ -56,7 +56,7 @@ func (p *process) alive() bool {
 // end sends the signal and waits until the child is gone, killing it if that takes longer than patience.
 func (p *process) end(s os.Signal, patience time.Duration) error {
 	if err := p.cmd.Process.Signal(s); err != nil {
-		_ = p.cmd.Process.Kill() // Windows knows no other signal
+		_ = p.cmd.Process.Kill() // Windows supports no other signal
 	}
 	select {
 	case <-p.done:
@@ -79,7 +79,7 @@ func runCommand(ctx context.Context, cmd *exec.Cmd) error {
 	return runLogged(ctx, cmd, out)
 }
 
-// runLogged is runCommand with a file for the output that stays.
+// runLogged is runCommand with a file for the output.
 func runLogged(ctx context.Context, cmd *exec.Cmd, out *os.File) error {
 	cmd.Stdout, cmd.Stderr = out, out
 	if cmd.SysProcAttr == nil {

@@ -12,7 +12,7 @@ const (
 	stallTimeout  = 2 * time.Minute
 )
 
-// watch says every few seconds what is still being waited for, with the last line of its log, until stop is called.
+// watch logs every few seconds what it is waiting for, with the last line of its log, until stop is called.
 func (o Options) watch(what, log string) (stop func()) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
@@ -51,13 +51,13 @@ func lastLine(path string) string {
 	return ": " + line
 }
 
-// vigil tells a slow start from one that hangs: a busy machine may take minutes, but then the log grows.
+// vigil distinguishes a slow start from one that hangs: a busy machine may take minutes, but then the log grows.
 type vigil struct {
 	size  int64
 	since time.Time
 }
 
-// hangs says whether the log has not grown for stallTimeout.
+// hangs reports whether the log has not grown for stallTimeout.
 func (v *vigil) hangs(now time.Time, size int64) bool {
 	if v.since.IsZero() || size != v.size {
 		v.size, v.since = size, now

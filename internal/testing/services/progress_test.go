@@ -34,7 +34,7 @@ func TestWatchSaysWhatIsWaitedFor(t *testing.T) {
 func TestVigilLetsSlowStartsBe(t *testing.T) {
 	now := time.Now()
 	var v vigil
-	for size := range int64(20) { // 20 times the limit, but something happens
+	for size := range int64(20) { // 20 times the limit, but with progress
 		if v.hangs(now, size) {
 			t.Fatal("a log that grows was taken for one that does not")
 		}
@@ -47,7 +47,7 @@ func TestVigilLetsSlowStartsBe(t *testing.T) {
 	}
 }
 
-// A start that fails says why, and where the whole log is although the server's folder is gone.
+// The error of a failed start has the reason and the path of the log, although the server's folder is gone.
 func TestFailedStartKeepsItsLog(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the program is a shell script")

@@ -18,11 +18,11 @@ import (
 // RabbitMQ is a RabbitMQ server. Its methods are safe for concurrent use.
 type RabbitMQ struct {
 	*daemon
-	epmd *process // Erlang's name server, which a node cannot start without
+	epmd *process // Erlang's name server, which a node needs to start
 	url  string
 }
 
-// packagedRabbitMQ is the server's script without the wrapper that insists on one user.
+// packagedRabbitMQ is the server's script without the wrapper that requires a certain user.
 var packagedRabbitMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 // StartRabbitMQ starts a server with a user guest. It returns [ErrNotInstalled] if the machine has no RabbitMQ or no
@@ -72,11 +72,11 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 				"RABBITMQ_DIST_PORT=" + strconv.Itoa(distPort),
 				"ERL_EPMD_PORT=" + strconv.Itoa(epmdPort), "ERL_EPMD_ADDRESS=127.0.0.1",
 				"RABBITMQ_MNESIA_BASE=" + file("mnesia"), "RABBITMQ_LOG_BASE=" + file("log"),
-				"RUNNING_UNDER_SYSTEMD=true", // the script becomes the server, so that signals reach it
+				"RUNNING_UNDER_SYSTEMD=true", // the script execs the server, so that signals reach it
 				"RABBITMQ_ENABLED_PLUGINS_FILE=" + file("plugins"),
 				"RABBITMQ_CONFIG_FILE=" + file("rabbitmq"), "RABBITMQ_CONF_ENV_FILE=" + file("no-such-file"),
 				"RABBITMQ_GENERATED_CONFIG_DIR=" + file("generated"),
-				// Few threads that do not spin: a test machine is shared.
+				// Few threads, no spinning: test machines are shared.
 				"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=+sbwt none +sbwtdcpu none +sbwtdio none +S 2:2 " +
 					"-kernel inet_dist_use_interface {127,0,0,1}",
 			}

@@ -17,7 +17,7 @@ import (
 type Redis struct{ *daemon }
 
 // StartRedis starts a server with settings such as "appendonly yes". Without any it has the defaults of Redis, which
-// writes snapshots alone. It returns [ErrNotInstalled] if the machine has no redis-server. As root it runs as user
+// only writes snapshots. It returns [ErrNotInstalled] if the machine has no redis-server. As root it runs as user
 // postgres or else nobody.
 func StartRedis(ctx context.Context, opts Options, settings ...string) (*Redis, error) {
 	program, err := exec.LookPath("redis-server")
@@ -58,7 +58,7 @@ func StartRedis(ctx context.Context, opts Options, settings ...string) (*Redis, 
 // Address returns the server's host:port. It stays the same across Restart.
 func (r *Redis) Address() string { return address(r.port) }
 
-// isOurs asks the server for its folder, which also fails while it loads its data.
+// isOurs queries the server for its folder, which also fails while it loads its data.
 func (r *Redis) isOurs(ctx context.Context, folder string) error {
 	dialer := net.Dialer{Timeout: readyTimeout}
 	conn, err := dialer.DialContext(ctx, "tcp", address(r.port))

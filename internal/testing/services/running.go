@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// running holds what has to be closed at the end of the run, oldest first.
+// running holds everything to close at the end of the run, oldest first.
 var running struct {
 	sync.Mutex
 	closers []io.Closer
@@ -28,8 +28,8 @@ func unregister(c io.Closer) {
 	running.closers = slices.DeleteFunc(running.closers, func(o io.Closer) bool { return o == c })
 }
 
-// StopAll closes every server that was started here and is not closed yet, the youngest first, and returns all errors.
-// It is safe to call at any time and more than once.
+// StopAll closes every server that was started here and is not closed yet, the newest first, and returns all errors. It
+// is safe to call at any time and more than once.
 func StopAll() error {
 	var errs []error
 	for {
@@ -47,8 +47,8 @@ func StopAll() error {
 }
 
 // StopOnSignal makes an interrupt or SIGTERM close all servers and then end this process with status 128 plus the
-// signal's number; a second signal ends it at once. The returned function calls [StopAll] and undoes StopOnSignal; call
-// it at the end of main or TestMain, before os.Exit.
+// signal's number; a second signal ends it immediately. The returned function calls [StopAll] and undoes StopOnSignal;
+// call it at the end of main or TestMain, before os.Exit.
 func StopOnSignal() (stop func() error) {
 	signals := make(chan os.Signal, 1)
 	undone := make(chan struct{})

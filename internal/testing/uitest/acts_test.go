@@ -13,7 +13,7 @@ import (
 
 var alice = ui.Access{Actor: "alice@example.com", Act: true, Payloads: true}
 
-// state counts the rows of the outbox that are so.
+// outbox counts the rows of the outbox that match a condition.
 func (w *world) outbox(t *testing.T, where string) int {
 	t.Helper()
 	return w.count(t, "SELECT count(*) FROM outbox WHERE "+where)
@@ -24,7 +24,7 @@ const (
 	discardedOnes = "dead_at IS NOT NULL AND published_at IS NOT NULL"
 )
 
-// TestActs clicks each act, and answers the question in its dialog.
+// TestActs clicks each act, and confirms it in its dialog.
 func TestActs(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -102,7 +102,7 @@ func TestActs(t *testing.T) {
 	b.shoot("audit-full-wide")
 }
 
-// TestDialog opens questions and does not answer them with yes.
+// TestDialog opens confirmations and does not confirm them.
 func TestDialog(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -126,7 +126,7 @@ func TestDialog(t *testing.T) {
 	assert.Zero(t, w.count(t, "SELECT count(*) FROM outbox_audit"))
 }
 
-// TestKeyboard uses no mouse: from the top of the page to a question, to its answer, and back to the page.
+// TestKeyboard uses only the keyboard: from the top of the page to a confirmation, through it, and back to the page.
 func TestKeyboard(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -157,7 +157,7 @@ func TestKeyboard(t *testing.T) {
 	assert.Equal(t, 1, w.count(t, "SELECT count(*) FROM outbox_audit WHERE reason = 'mended'"))
 }
 
-// TestWithoutScript has JavaScript switched off.
+// TestWithoutScript disables JavaScript.
 func TestWithoutScript(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -173,7 +173,7 @@ func TestWithoutScript(t *testing.T) {
 	assert.Equal(t, 1, w.outbox(t, discardedOnes))
 }
 
-// TestRefresh sees figures come by themselves, and not while the tab is behind another or somebody has stopped them.
+// TestRefresh: figures refresh on their own, but not while the tab is hidden or the user has stopped them.
 func TestRefresh(t *testing.T) {
 	w := newWorld(t, ui.Access{})
 	b := newTab(t)

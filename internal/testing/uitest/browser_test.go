@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// tab is one tab of the browser, closed with the test. What its page complains about fails the test.
+// tab is one tab of the browser, closed with the test. Errors of its page fail the test.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -69,7 +69,7 @@ func (b *tab) dark(on bool) {
 	}))
 }
 
-// shoot leaves a picture of the whole page.
+// shoot saves a screenshot of the whole page.
 func (b *tab) shoot(name string) {
 	b.t.Helper()
 	var picture []byte
@@ -77,7 +77,7 @@ func (b *tab) shoot(name string) {
 	require.NoError(b.t, os.WriteFile(filepath.Join(pictures(b.t), name+".png"), picture, 0o644))
 }
 
-// shootWindow leaves a picture of what is in the window.
+// shootWindow saves a screenshot of the window.
 func (b *tab) shootWindow(name string) {
 	b.t.Helper()
 	var picture []byte
@@ -85,7 +85,7 @@ func (b *tab) shootWindow(name string) {
 	require.NoError(b.t, os.WriteFile(filepath.Join(pictures(b.t), name+".png"), picture, 0o644))
 }
 
-// pictures is where they are left.
+// pictures returns the folder for screenshots.
 func pictures(t *testing.T) string {
 	t.Helper()
 	folder := filepath.Join(cache, "ui")
@@ -93,7 +93,7 @@ func pictures(t *testing.T) string {
 	return folder
 }
 
-// js runs a script and returns what it says.
+// js runs a script and returns its result.
 func js[T any](b *tab, script string) (v T) {
 	b.t.Helper()
 	b.run(chromedp.Evaluate(script, &v, func(p *runtime.EvaluateParams) *runtime.EvaluateParams {
@@ -102,7 +102,7 @@ func js[T any](b *tab, script string) (v T) {
 	return v
 }
 
-// until waits until a script says true.
+// until waits until a script returns true.
 func (b *tab) until(script string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !js[bool](b, script); time.Sleep(20 * time.Millisecond) {
@@ -112,7 +112,7 @@ func (b *tab) until(script string) {
 	}
 }
 
-// stopClock has what pages wait for, in what is opened next, wait for passTime.
+// stopClock makes timers of pages opened from now on wait for passTime.
 func (b *tab) stopClock() {
 	const script = `(() => {
 		const waiting = new Map();
@@ -132,16 +132,16 @@ func (b *tab) stopClock() {
 	}))
 }
 
-// passTime does what the page waits to do, and returns when that is done.
+// passTime runs the page's timers, and returns when they are done.
 func (b *tab) passTime() { js[bool](b, "passTime()") }
 
-// click clicks what a selector finds first.
+// click clicks the first element that a selector finds.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.run(chromedp.Click(selector, chromedp.ByQuery, chromedp.NodeVisible))
 }
 
-// scripts switches JavaScript on or off for what is opened next.
+// scripts enables or disables JavaScript for pages opened from now on.
 func (b *tab) scripts(on bool) {
 	b.run(emulation.SetScriptExecutionDisabled(!on))
 }

@@ -1,6 +1,5 @@
-// Package uitest drives the page in a real browser, Chromium without a window, on a real Postgres. It leaves
-// screenshots in .cache/ui of the repository. `make test-ui` runs it; it needs chromium in the PATH, and npm once, for
-// axe-core.
+// Package uitest drives the page in a real browser, headless Chromium, with a real Postgres. It saves screenshots in
+// .cache/ui of the repository. `make test-ui` runs it; it needs chromium in the PATH, and npm once, for axe-core.
 package uitest
 
 import (
@@ -18,11 +17,11 @@ import (
 )
 
 const (
-	cache   = "../../../.cache" // as .gitignore has it
+	cache   = "../../../.cache" // as in .gitignore
 	axeName = "axe-core-4.14.1"
 )
 
-// browser is what all tests have their tabs in.
+// browser is the browser of all tests' tabs.
 var browser context.Context
 
 func TestMain(m *testing.M) {
@@ -45,13 +44,13 @@ func run(m *testing.M) int {
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(program), chromedp.NoSandbox, chromedp.DisableGPU,
-		// Nothing but the page is asked for.
+		// The browser loads nothing but the page.
 		chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true),
 		chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("hide-scrollbars", true))
 	allocator, end := chromedp.NewExecAllocator(context.Background(), options...)
 	defer end()
 	var cancel context.CancelFunc
-	// of events that are newer than chromedp
+	// caused by events that chromedp does not know yet
 	browser, cancel = chromedp.NewContext(allocator, chromedp.WithErrorf(func(string, ...any) {}))
 	defer cancel()
 	if err := chromedp.Run(browser); err != nil {
@@ -61,7 +60,7 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// axe is the script of axe-core, from its npm package.
+// axe returns the script of axe-core, from its npm package.
 var axe = sync.OnceValues(func() (string, error) {
 	script := filepath.Join(cache, axeName+".min.js")
 	if b, err := os.ReadFile(script); err == nil {

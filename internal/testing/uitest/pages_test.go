@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestPages leaves pictures of all pages, wide, in the dark and on a phone, and has axe-core look at each.
+// TestPages saves screenshots of all pages, wide, in dark mode and on a phone, and runs axe-core on each.
 func TestPages(t *testing.T) {
 	script, err := axe()
 	require.NoError(t, err)
@@ -53,7 +53,7 @@ func TestPages(t *testing.T) {
 	assert.Empty(t, b.axe(script), "a question in its dialog")
 }
 
-// TestEmpty is the first sight of somebody who has just made the tables.
+// TestEmpty shows the page of newly created tables.
 func TestEmpty(t *testing.T) {
 	script, err := axe()
 	require.NoError(t, err)
@@ -66,7 +66,7 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// axe returns what axe-core finds wrong with the page.
+// axe returns the problems that axe-core finds on the page.
 func (b *tab) axe(script string) (list []string) {
 	b.t.Helper()
 	js[any](b, script+"; null")

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// broken are the numbers, ages and names that are written on more than one line though there is room for them on one.
+// broken lists numbers, ages and names that are broken over lines although one line has room for them.
 const broken = `(() => {
 	const bad = [];
 	for (const cell of document.querySelectorAll(".num, .figure, time + .quiet, .long bdi")) {
@@ -25,8 +25,8 @@ const broken = `(() => {
 	return bad.join(", ");
 })()`
 
-// TestPhone has long lists and large numbers on narrow screens: a list scrolls by itself, so that what is below it is a
-// swipe or two away, and no number is broken.
+// TestPhone has long lists and large numbers on narrow screens: a list scrolls on its own, so the content below it is
+// one or two swipes away, and no number is broken.
 func TestPhone(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -54,8 +54,8 @@ func TestPhone(t *testing.T) {
 	}
 }
 
-// TestFiguresOfTheChart: who cannot hover reads them from a table, by keyboard, and it stays open when the page
-// refreshes.
+// TestFiguresOfTheChart: users who cannot hover read the figures from a table, by keyboard, and it stays open when the
+// page refreshes.
 func TestFiguresOfTheChart(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestScreenshots makes the pictures of the documents: make screenshots. What they show is the same each time, but for
-// the course of the charts.
+// TestScreenshots takes the screenshots of the documents: make screenshots. Their content is always the same, except
+// for the course of the charts.
 func TestScreenshots(t *testing.T) {
 	folder := os.Getenv("OUTBOX_SCREENSHOTS")
 	if folder == "" {
@@ -62,8 +62,7 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// smaller writes a picture with the 256 colours that it has most of: a page has few, and shades of them around its
-// letters.
+// smaller encodes a picture with its 256 most frequent colours: a page has few, and shades of them around its letters.
 func smaller(t *testing.T, picture []byte) []byte {
 	t.Helper()
 	full, err := png.Decode(bytes.NewReader(picture))

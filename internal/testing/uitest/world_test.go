@@ -25,10 +25,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// patience is how long something may take that must happen.
+// patience limits the wait for something that must happen.
 const patience = 30 * time.Second
 
-// world is a page and what it shows.
+// world is a page with its database.
 type world struct {
 	url   string
 	pool  *pgxpool.Pool
@@ -40,7 +40,7 @@ var startPostgres = sync.OnceValues(func() (*services.Postgres, error) {
 	return services.StartPostgres(context.Background(), services.Options{PostgresSettings: []string{"fsync=off"}})
 })
 
-// newWorld makes a database of its own, with a page that everybody may act on.
+// newWorld returns a page on its own database, with this access for everybody.
 func newWorld(t *testing.T, access ui.Access) *world {
 	t.Helper()
 	server, err := startPostgres()
@@ -75,7 +75,7 @@ func newWorld(t *testing.T, access ui.Access) *world {
 	return w
 }
 
-// start runs something until the test is over.
+// start runs something until the test ends.
 func (w *world) start(t *testing.T, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -98,7 +98,7 @@ func (w *world) count(t *testing.T, query string, args ...any) (n int) {
 	return n
 }
 
-// broker publishes nowhere, and not all of it.
+// broker discards messages, and refuses some.
 type broker struct{}
 
 var errAway = errors.New("dial tcp 10.2.0.17:9092: connect: connection refused")
@@ -131,7 +131,7 @@ func (w *world) forward(t *testing.T) {
 	w.start(t, fwd.Run)
 }
 
-// badDay fills the tables with what an operator finds on one.
+// badDay fills the tables with an operator's bad day.
 func (w *world) badDay(t *testing.T) {
 	t.Helper()
 	for topic, errs := range map[string]struct {
@@ -166,7 +166,7 @@ func (w *world) badDay(t *testing.T) {
 		  FROM generate_series(1, 20) i`)
 }
 
-// traffic writes messages that leave at once, more and fewer, for a while.
+// traffic writes messages that are published immediately, at a varying rate, for a while.
 func (w *world) traffic(t *testing.T, rounds int) {
 	t.Helper()
 	for i := range rounds {
@@ -175,6 +175,6 @@ func (w *world) traffic(t *testing.T, rounds int) {
 			`'{}' FROM generate_series(1, $1::int) i`,
 			20+(i*i*7)%180+300*(i%9/7))
 		w.db.Wake()
-		time.Sleep(60 * time.Millisecond) // the charts are to have a shape
+		time.Sleep(60 * time.Millisecond) // gives the charts a shape
 	}
 }

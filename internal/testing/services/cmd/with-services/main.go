@@ -1,4 +1,4 @@
-// With-services runs a command with servers to talk to.
+// With-services runs a command with servers.
 //
 //	with-services [-postgres] [-kafka] [-nats] -- command [argument ...]
 //
