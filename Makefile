@@ -66,7 +66,7 @@ soak: ## an hour at a steady rate, stopped now and then: memory, connections and
 	@$(call chaos,$(or $(ARGS),1h) $(shell date +%s) soak)
 
 simulate: ## many random schedules of the forwarder's state, as a table (ARGS='10m 4711': for how long, and the first seed)
-	@OUTBOX_SIMULATE="$(or $(ARGS),10m)" $(GO) test -count=1 -v -timeout 0 -run 'TestSimulate$$' ./forwarder/internal/board | grep -v '^ *\(---\|===\) '
+	@OUTBOX_SIMULATE="$(or $(ARGS),10m)" $(GO) test -count=1 -v -timeout 0 -run 'TestSimulate$$' ./forwarder/internal/dispatch | grep -v '^ *\(---\|===\) '
 
 conformance: ## kill and freeze brokers under each publisher, as a table (ARGS='-kills 100 -only ^amqp -write')
 	@cd integration_test && OUTBOX_CONFORMANCE="$(ARGS)" $(GO) test -count=1 -v -timeout 0 -run 'TestPublishersConform$$' .

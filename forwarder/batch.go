@@ -44,7 +44,7 @@ func (b *batch[T]) pause(now time.Time) time.Duration {
 	return max(0, b.laterAt.Sub(now))
 }
 
-// putOff schedules rows to be tried again after a pause, and the others now.
+// waitForTopic schedules rows to be tried again after a pause, and the others now.
 func (b *batch[T]) putOff(rows []T, at time.Time) {
 	if len(rows) > 0 {
 		if len(b.later) == 0 || at.Before(b.laterAt) {

@@ -23,9 +23,9 @@ var bubbleStatements = func() map[string]namedStatement {
 			sqltext.Fetch, sqltext.FetchApart, sqltext.FetchMore, sqltext.FetchMoreApart,
 		}},
 		"fetch range":      {(*bubbleServer).fetchRange, []string{sqltext.FetchRange, sqltext.FetchRangeMore}},
-		"begin life":       {(*bubbleServer).beginLife, []string{sqltext.BeginLife}},
+		"begin life":       {(*bubbleServer).beginLife, []string{sqltext.CreateIncarnation}},
 		"writers":          {(*bubbleServer).writers, []string{sqltext.Writers}},
-		"load heads":       {(*bubbleServer).loadHeads, []string{sqltext.LoadHeads}},
+		"load heads":       {(*bubbleServer).loadHeads, []string{sqltext.LoadBlocked}},
 		"sweep":            {(*bubbleServer).sweep, []string{sqltext.Sweep}},
 		"pending":          {(*bubbleServer).pendingOf, []string{sqltext.Pending}},
 		"settle published": {(*bubbleServer).settlePublished, []string{sqltext.SettlePublished}},
@@ -134,7 +134,7 @@ func (s *bubbleServer) look(args []any) (a bubbleAnswer, _ bool) {
 }
 
 func (s *bubbleServer) beginLife([]any) (a bubbleAnswer, _ bool) {
-	s.db.BeginLife()
+	s.db.CreateIncarnation()
 	return a, false
 }
 

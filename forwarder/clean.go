@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -27,21 +29,21 @@ const (
 // cleaner remembers how far published messages have been deleted. It continues where it stopped, because under a
 // long-running transaction deleted rows stay in the index, and would be read again each time.
 type cleaner struct {
-	life  string    // the incarnation in which the ids below are valid
-	low   int64     // nothing is left to delete up to here
-	next  int64     // where to continue
-	again time.Time // when to start over, at low
-	span  int64
+	incarnation string    // the incarnation in which the ids below are valid
+	low         int64     // nothing is left to delete up to here
+	next        int64     // where to continue
+	again       time.Time // when to start over, at low
+	span        int64
 }
 
 // clean follows the primary key upwards and deletes messages past the retention, until it reaches younger messages.
 func (c *cleaner) clean(ctx context.Context, e *engine) error {
-	var life string
-	if e.step(func(_ time.Time, m *machine.Machine) { life, _ = m.Life() }); life == "" {
+	var incarnation string
+	if e.step(func(_ time.Time, c *coordinator.Coordinator) { incarnation, _ = c.Incarnation() }); incarnation == "" {
 		return nil // nothing was read yet
 	}
-	if life != c.life {
-		*c = cleaner{life: life}
+	if incarnation != c.incarnation {
+		*c = cleaner{incarnation: incarnation}
 	}
 	inOrder := false // everything up to low was deleted
 	if now := time.Now(); !now.Before(c.again) {
@@ -98,4 +100,44 @@ func (e *engine) forgetForwarders(ctx context.Context) error {
 		_, err := q.Exec(ctx, e.sql.forget, forgetAfter.Seconds())
 		return err
 	})
+}
+
+// deadShare is how long dead messages of one table are discarded before other work has its turn.
+const deadShare = 5 * time.Second
+
+// deadCleaners discards the messages that have been dead for longer than DeadRetention.
+func (e *engine) deadCleaners() []*clean.Dead {
+	all := []*clean.Dead{{
+		DB: e.db, Logger: e.logger, Store: sqltext.Outbox, In: "outbox", Topics: e.cfg.Topics,
+		Retention: e.cfg.DeadRetention, Timeout: e.cfg.QueryTimeout,
+	}}
+	if e.cfg.InboxRetention > 0 {
+		all = append(all, &clean.Dead{
+			DB: e.db, Logger: e.logger, Store: sqltext.Inbox, In: "inbox",
+			Retention: e.cfg.DeadRetention, Timeout: e.cfg.QueryTimeout,
+		})
+	}
+	return all
+}
+
+// cleanInbox deletes old rows of the inbox. The forwarder does this, so that users need no job for it.
+func (e *engine) cleanInbox(ctx context.Context) error {
+	begun := time.Now()
+	rows, err := clean.Inbox(ctx, e.db, e.cfg.InboxRetention, "", e.cfg.QueryTimeout)
+	if ctx.Err() != nil {
+		err = nil // interrupted, not failed
+	}
+	e.obs.cleaned(observe.CleanEnd{Table: e.cfg.tables.Inbox, Rows: rows, Duration: time.Since(begun), Err: err})
+	return err
+}
+
+// cleanKeys deletes expired rows of package idempotency. Each row has its expiry time.
+func (e *engine) cleanKeys(ctx context.Context) error {
+	begun := time.Now()
+	rows, err := clean.Keys(ctx, e.db, "", e.cfg.QueryTimeout)
+	if ctx.Err() != nil {
+		err = nil // interrupted, not failed
+	}
+	e.obs.cleaned(observe.CleanEnd{Table: e.cfg.tables.Idempotency, Rows: rows, Duration: time.Since(begun), Err: err})
+	return err
 }

@@ -9,8 +9,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
@@ -42,22 +42,23 @@ func newMessages(t testing.TB) *messages {
 	}
 	m := &messages{e: e, lock: &countedLock{}}
 	e.mu = m.lock
-	var all []board.Term
-	for n := range int16(board.Lanes) {
-		all = append(all, board.Term{Lane: n, Epoch: 1})
+	var all []dispatch.Assignment
+	for n := range int16(dispatch.Lanes) {
+		all = append(all, dispatch.Assignment{Lane: n, Epoch: 1})
 	}
-	e.step(func(now time.Time, m *machine.Machine) { starts(now, m, all...) })
+	e.step(func(now time.Time, m *coordinator.Coordinator) { starts(now, m, all...) })
 	return m
 }
 
 // rows makes what one read returns.
-func (m *messages) rows() (list []*board.Row) {
-	rows := make([]board.Row, messagesPerRead)
+func (m *messages) rows() (list []*dispatch.Row) {
+	rows := make([]dispatch.Row, messagesPerRead)
 	for i := range rows {
 		m.id++
-		rows[i] = board.Row{
-			ID: m.id, Term: board.Term{Lane: int16(i * board.Lanes / messagesPerRead), Epoch: 1}, Topic: "orders",
-			Metadata: []byte("{}"), CreatedAt: time.Now(),
+		rows[i] = dispatch.Row{
+			ID: m.id, Topic: "orders",
+			Assignment: dispatch.Assignment{Lane: int16(i * dispatch.Lanes / messagesPerRead), Epoch: 1},
+			Metadata:   []byte("{}"), CreatedAt: time.Now(),
 		}
 		list = append(list, &rows[i])
 	}
@@ -65,11 +66,11 @@ func (m *messages) rows() (list []*board.Row) {
 }
 
 // publish returns when the messages of a read are published and settled.
-func (m *messages) publish(rows []*board.Row) {
-	m.e.step(func(now time.Time, m *machine.Machine) { read(now, m, rows) })
+func (m *messages) publish(rows []*dispatch.Row) {
+	m.e.step(func(now time.Time, m *coordinator.Coordinator) { read(now, m, rows) })
 	m.e.publishing.Wait()
-	var published []*board.Row
-	m.e.step(func(_ time.Time, m *machine.Machine) { published, _ = m.Results(maxSettle) })
+	var published []*dispatch.Row
+	m.e.step(func(_ time.Time, m *coordinator.Coordinator) { published, _ = m.Results(maxSettle) })
 	m.e.settled(published, nil)
 }
 

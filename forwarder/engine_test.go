@@ -1,6 +1,12 @@
 package forwarder
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"runtime"
+	"runtime/pprof"
+	"strings"
 	"testing"
 	"time"
 
@@ -8,8 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
@@ -26,21 +32,21 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	term := board.Term{Lane: 1, Epoch: 1}
-	e.step(func(now time.Time, m *machine.Machine) {
+	term := dispatch.Assignment{Lane: 1, Epoch: 1}
+	e.step(func(now time.Time, m *coordinator.Coordinator) {
 		starts(now, m, term)
-		read(now, m, []*board.Row{{ID: 1, Term: term, Topic: "orders", Metadata: []byte("{}")}})
+		read(now, m, []*dispatch.Row{{ID: 1, Assignment: term, Topic: "orders", Metadata: []byte("{}")}})
 	})
 	call := <-calls
 	call.mu.Lock()
 	handing := make(chan struct{})
-	go e.step(func(now time.Time, m *machine.Machine) {
+	go e.step(func(now time.Time, m *coordinator.Coordinator) {
 		m.Stop(now)
 		close(handing)
 	})
 	<-handing
 	free := make(chan struct{})
-	go e.step(func(time.Time, *machine.Machine) { close(free) })
+	go e.step(func(time.Time, *coordinator.Coordinator) { close(free) })
 	select {
 	case <-free:
 	case <-time.After(10 * time.Second):
@@ -53,18 +59,18 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 }
 
 // starts has a machine publish and read lanes, none of whose keys are blocked.
-func starts(now time.Time, m *machine.Machine, lanes ...board.Term) {
+func starts(now time.Time, m *coordinator.Coordinator, lanes ...dispatch.Assignment) {
 	m.Renewed(now)
 	m.Took(lanes)
 	for _, t := range lanes {
-		m.LaneLoaded(now, t, "life", board.NewTaken(now, t, nil))
+		m.LaneLoaded(now, t, "life", dispatch.NewTakenLane(now, t, nil))
 	}
 }
 
 // read has a machine find rows.
-func read(now time.Time, m *machine.Machine, rows []*board.Row) {
+func read(now time.Time, m *coordinator.Coordinator, rows []*dispatch.Row) {
 	req, _ := m.ReadBegins(now, true)
-	var ans machine.ReadAnswer
+	var ans coordinator.ReadAnswer
 	for n := range ans.Owned {
 		ans.Owned[n] = true
 	}
@@ -84,4 +90,58 @@ func withoutServer(t testing.TB) *outbox.DB {
 		t.Fatal(err)
 	}
 	return db
+}
+
+// TestGoroutinesAreLabelled: a profile says of each goroutine what it does and for which outbox, also of a worker,
+// which another goroutine starts.
+func TestGoroutinesAreLabelled(t *testing.T) {
+	called, goOn := make(chan struct{}), make(chan struct{})
+	send := func(*callContext, core.Delivery, *message.Message) error {
+		close(called)
+		<-goOn
+		return nil
+	}
+	e, err := newEngine(t.Context(), withoutServer(t), Config{Scope: "labels", Name: "me"}, send, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.pooled = true // it needs no connection to start
+	end := e.reports.start(time.Minute)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- e.run(ctx) }()
+	term := dispatch.Assignment{Lane: 1, Epoch: 1}
+	e.step(func(now time.Time, m *coordinator.Coordinator) {
+		starts(now, m, term)
+		read(now, m, []*dispatch.Row{{ID: 1, Assignment: term, Topic: "orders", Metadata: []byte("{}")}})
+	})
+	<-called
+	missing := func() (names []string) {
+		var profile bytes.Buffer
+		if err := pprof.Lookup("goroutine").WriteTo(&profile, 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{
+			"reader", "settler", "rebalancer", "timer", "maintainer", "operator", "listener", "reporter", "worker",
+		} {
+			label := fmt.Sprintf(`{"outbox":%q, "outbox_db":%q, "outbox_forwarder":"me", "outbox_scope":"labels"}`, name,
+				e.obs.db)
+			if !strings.Contains(profile.String(), label) {
+				names = append(names, name)
+			}
+		}
+		return names
+	}
+	for deadline := time.Now().Add(time.Minute); len(missing()) > 0; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			t.Errorf("no goroutine has the label of %v", missing())
+			break
+		}
+	}
+	close(goOn)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	end()
 }

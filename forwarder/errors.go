@@ -41,15 +41,15 @@ var (
 	// Cure: return an error instead.
 	errGoexit = errors.New("the publisher called runtime.Goexit")
 
-	// errNoLife means that no forwarder has read the outbox since the server crashed, or ever.
+	// errNoIncarnation means that no forwarder has read the outbox since the server crashed, or ever.
 	// Cause: no forwarder has read the outbox since a crash.
 	// Cure: none is needed.
-	errNoLife = errors.New("identity of the server not recorded yet")
+	errNoIncarnation = errors.New("identity of the server not recorded yet")
 
-	// errNewLife means that everything read before is void.
+	// errNewIncarnation means that everything read before is void.
 	// Cause: the server was restarted, restored or replaced.
 	// Cure: none is needed.
-	errNewLife = errors.New("server or id sequence restarted, restored or replaced: reading starts over")
+	errNewIncarnation = errors.New("server or id sequence restarted, restored or replaced: reading starts over")
 
 	// Cause: they are slower than publishing.
 	// Cure: make them faster.

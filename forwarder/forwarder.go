@@ -3,11 +3,16 @@ package forwarder
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
@@ -32,7 +37,7 @@ func newForwarder(
 	if pub == nil {
 		return nil, ErrNoPublisher
 	}
-	if err := refuseOwn(db, cfg, pub); err != nil {
+	if err := refuseLoop(db, cfg, pub); err != nil {
 		return nil, err
 	}
 	to := newPublishers(pub, cfg)
@@ -137,3 +142,101 @@ func (f *Forwarder) drainRunning(ctx context.Context) error {
 	}
 	return err
 }
+
+// drain waits until a read that began after the call has found no work left; others is as in coordinator.DrainBegins.
+func (e *engine) drain(ctx context.Context, others bool) error {
+	var id int64
+	done := make(chan error, 1)
+	e.step(func(_ time.Time, c *coordinator.Coordinator) {
+		id = c.DrainBegins(others)
+		e.drains[id] = done
+	})
+	defer e.step(func(_ time.Time, c *coordinator.Coordinator) {
+		c.DrainEnds(id)
+		delete(e.drains, id)
+	})
+	e.wake()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-done:
+		return err
+	}
+}
+
+// errDrained returns the error of a drain: nil, or one that names the paused topics for which messages wait.
+func errDrained(d coordinator.Drained) error {
+	switch {
+	case d.Closed:
+		return outbox.ErrClosed
+	case len(d.Paused) == 0:
+		return nil
+	}
+	topics := slices.Sorted(slices.Values(d.Paused))
+	return fmt.Errorf("forwarder: not drained: topics paused by an operator: %q: resume them with admin.Resume", topics)
+}
+
+// State describes the forwarder's memory in one line for a log or a debugger: which lanes it reads, its lease, messages
+// in memory and in flight, and topics that it does not publish to. Zero values are left out. For the tables use
+// admin.Stats and admin.Doctor.
+//
+// State takes a few microseconds, without the database, and may be called at any time, also before and after Run.
+func (f *Forwarder) State() string {
+	var s coordinator.State
+	f.engine.step(func(now time.Time, c *coordinator.Coordinator) { s = c.State(now) })
+	return describe(s)
+}
+
+// describe names the number of lanes that are read, and the other lanes by number.
+func describe(s coordinator.State) string {
+	reading, others := 0, []string(nil)
+	for _, l := range s.Lanes {
+		switch l.State {
+		case coordinator.Reading:
+			reading++
+		case coordinator.Taken: // its blocked keys are being loaded
+			others = append(others, fmt.Sprintf("%d taken", l.Number))
+		case coordinator.Releasing: // another forwarder gets it once nothing of it is in flight
+			others = append(others, fmt.Sprintf("%d releasing", l.Number))
+		}
+	}
+	lanes := fmt.Sprintf("%d of %d lanes read", reading, max(s.Share, 0))
+	if len(others) > 0 {
+		lanes += fmt.Sprintf(" (%s)", strings.Join(others, ", "))
+	}
+	parts := []string{lanes, "no lease"}
+	if s.Lease > 0 {
+		parts[1] = "lease for " + round(s.Lease).String()
+	}
+	count := func(what string, n int) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf(what, n))
+		}
+	}
+	since := func(what string, d time.Duration) {
+		if d > 0 {
+			parts = append(parts, fmt.Sprintf(what, round(d)))
+		}
+	}
+	count("messages in memory: %d", s.Rows)
+	count("%d bytes", int(s.Bytes))
+	count("%d publishing", s.Young+s.Slow)
+	count("%d hung", s.Hung)
+	count("%d unsettled", s.Unsettled)
+	count("%d waiting keys", s.Waiting)
+	count("%d blocked keys", s.BlockedKeys)
+	if len(s.Closed) > 0 {
+		parts = append(parts, fmt.Sprintf("topics not published to %q", slices.Sorted(slices.Values(s.Closed))))
+	}
+	count("lag %d ids", int(s.Lag))
+	count("%d waiting calls of Drain", s.Drains)
+	since("quiet for %s", s.Health.Quiet)
+	since("reads fail for %s", s.Health.Failing)
+	since("reading for %s", s.Health.Reading)
+	if s.Stopping {
+		parts = append(parts, "stopping")
+	}
+	return strings.Join(parts, "; ")
+}
+
+func round(d time.Duration) time.Duration { return d.Round(time.Millisecond) }

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/fleet"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/nap"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/idle"
 	"github.com/millrace-go/watermill-outbox/internal/breaker"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
@@ -34,16 +34,16 @@ type database struct {
 
 	state   databaseState
 	leaving bool // it was removed from the fleet
-	nap     nap.Memory
+	idle    idle.Tracker
 	breaker breaker.Breaker
-	pollAt  time.Time    // next poll, unless its server delays it
-	allAt   time.Time    // next poll of everything
-	ofAll   machine.Pace // of polls of everything,
-	ofOne   machine.Pace // and of other polls
-	dueAt   time.Time    // when the next message is due; zero = none
-	tidyAt  time.Time    // when to start it for a clean-up, even without messages
-	toTidy  bool         // it was started only for a clean-up
-	topics  []string     // of its forwarder
+	pollAt  time.Time            // next poll, unless its server delays it
+	allAt   time.Time            // next poll of everything
+	ofAll   coordinator.Throttle // of polls of everything,
+	ofOne   coordinator.Throttle // and of other polls
+	dueAt   time.Time            // when the next message is due; zero = none
+	tidyAt  time.Time            // when to start it for a clean-up, even without messages
+	toTidy  bool                 // it was started only for a clean-up
+	topics  []string             // of its forwarder
 	drains  []wanted
 
 	// While it is awake.

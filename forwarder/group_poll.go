@@ -9,7 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/nap"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/idle"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -130,7 +130,7 @@ func (g *Group) sleepers(s *server, now time.Time) (list []asked) {
 			g.rouse(d, now)
 			continue
 		}
-		number, known := d.nap.Number()
+		number, known := d.idle.Number()
 		list = append(list, asked{d, number, !known || !now.Before(d.allAt), d.topics})
 	}
 	return list
@@ -168,7 +168,7 @@ func (g *Group) pollMany(ctx context.Context, list []asked) error {
 func (g *Group) pollOne(ctx context.Context, a asked, number int64) error {
 	d := a.d
 	begun := time.Now()
-	l := nap.Poll{All: a.all, Due: -1}
+	l := idle.Poll{All: a.all, Due: -1}
 	standby := false
 	queryCtx, cancel := context.WithTimeout(ctx, g.cfg.Forwarder.QueryTimeout)
 	defer cancel()
@@ -214,14 +214,14 @@ func (g *Group) broken(d *database, err error, now time.Time) {
 }
 
 // polled applies the result of a poll.
-func (g *Group) polled(a asked, l nap.Poll, number int64, took time.Duration) {
+func (g *Group) polled(a asked, l idle.Poll, number int64, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	d, now := a.d, time.Now()
 	if d.state != asleep {
 		return // it was woken in the meantime
 	}
-	work := d.nap.Polled(l)
+	work := d.idle.Polled(l)
 	var rest time.Duration // slow polls may use about a twentieth of the time
 	if l.All {
 		rest = d.ofAll.Rest(took)

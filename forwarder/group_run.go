@@ -9,7 +9,7 @@ import (
 	"time"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
 )
 
 // Cause: one outbox of the Group cannot be read.
@@ -180,9 +180,9 @@ type health struct {
 const stuckAfter = time.Second
 
 func (e *engine) health() health {
-	var m machine.Health
-	e.step(func(now time.Time, of *machine.Machine) { m = of.Health(now) })
-	return health{quiet: m.Quiet, failing: m.Failing, stuck: m.Asking > stuckAfter || m.Failing > 0}
+	var m coordinator.Health
+	e.step(func(now time.Time, of *coordinator.Coordinator) { m = of.Health(now) })
+	return health{quiet: m.Quiet, failing: m.Failing, stuck: m.Reading > stuckAfter || m.Failing > 0}
 }
 
 // stuck reports whether the forwarder of a database is waiting for the database. mu must be held.

@@ -2,13 +2,24 @@ package forwarder
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/google/uuid"
 
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/facts"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // waitReportInterval is how often a forwarder logs that it waits for others to leave.
@@ -16,18 +27,18 @@ const waitReportInterval = time.Minute
 
 // waitReport records what was last logged about the forwarders that this one waits for.
 type waitReport struct {
-	since, said time.Time // zero = it is not waiting
+	since, logged time.Time // zero = it is not waiting
 }
 
 // register writes the heartbeat row, and joins the forwarders of the scope unless others must leave first: those that
 // read some of the same topics under another scope, or other topics under the same one.
-func (k *keeper) register(ctx context.Context) error {
-	e := k.e
+func (r *rebalancer) register(ctx context.Context) error {
+	e := r.e
 	var ahead []string
-	says := e.facts()
+	facts := e.facts()
 	err := e.withJoinLock(ctx, func(ctx context.Context, q drive.Querier) error {
 		if _, err := q.Exec(ctx, e.sql.announce, e.owner, e.cfg.Scope, topicsArg(e.cfg.Topics), e.cfg.Name,
-			e.cfg.LeaseTTL.Seconds(), says, ownTime()); err != nil {
+			e.cfg.LeaseTTL.Seconds(), facts, localTime()); err != nil {
 			return err
 		}
 		err := drive.Collect(ctx, q, func(rows drive.Rows) error {
@@ -57,27 +68,125 @@ func (k *keeper) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("register forwarder: %w", err)
 	}
-	k.joined, k.told = len(ahead) == 0, says
-	k.sayWaiting(ahead)
+	r.joined, r.written = len(ahead) == 0, facts
+	r.logWaiting(ahead)
 	return nil
 }
 
-// sayWaiting logs which forwarders this one waits for, immediately and then once a minute.
-func (k *keeper) sayWaiting(ahead []string) {
-	w, now := &k.waits, time.Now()
+// logWaiting logs which forwarders this one waits for, immediately and then once a minute.
+func (r *rebalancer) logWaiting(ahead []string) {
+	w, now := &r.waits, time.Now()
 	switch {
-	case k.joined && w.since.IsZero():
-	case k.joined:
-		k.e.logger.Info("the other forwarders have stopped: starting", watermill.LogFields{
+	case r.joined && w.since.IsZero():
+	case r.joined:
+		r.e.logger.Info("the other forwarders have stopped: starting", watermill.LogFields{
 			"waited": now.Sub(w.since).String(),
 		})
 		*w = waitReport{}
-	case now.Sub(w.said) >= waitReportInterval:
-		if w.said = now; w.since.IsZero() {
+	case now.Sub(w.logged) >= waitReportInterval:
+		if w.logged = now; w.since.IsZero() {
 			w.since = now
 		}
-		k.e.logger.Info("waiting to start: other forwarders read some of the same topics: stop them, or give all of "+
+		r.e.logger.Info("waiting to start: other forwarders read some of the same topics: stop them, or give all of "+
 			"them the same Config.Topics",
 			watermill.LogFields{"for": strings.Join(ahead, "; "), "waited": now.Sub(w.since).String()})
 	}
+}
+
+const (
+	// joinIdle bounds how long a forwarder may pause between two statements while others wait to join. A busy machine may
+	// take a second or two.
+	joinIdle = 5 * time.Second
+	// findHolder bounds the search for the session that has the lock.
+	findHolder = 2 * time.Second
+)
+
+// withJoinLock runs fn in a transaction during which no forwarder joins or is forgotten. If its process vanishes, the
+// lock is released after half of the query timeout at most; the others wait longer than that.
+func (e *engine) withJoinLock(ctx context.Context, fn func(ctx context.Context, q drive.Querier) error) error {
+	limited, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	locked := false
+	err := e.db.Transact(limited, func(q drive.Querier) error {
+		idle, wait := min(joinIdle, e.cfg.QueryTimeout/2), e.cfg.QueryTimeout*3/4
+		if _, err := q.Exec(limited, e.sql.lock, milliseconds(idle), milliseconds(wait)); err != nil {
+			return err
+		}
+		locked = true
+		return fn(limited, q)
+	})
+	if !locked && (text.SQLState(err) == text.LockNotAvailable || errors.Is(err, context.DeadlineExceeded)) {
+		return e.blamed(ctx, err)
+	}
+	return err
+}
+
+// blamed adds to an error of waiting for the lock the session that has it.
+func (e *engine) blamed(ctx context.Context, waiting error) error {
+	ctx, cancel := context.WithTimeout(ctx, findHolder)
+	defer cancel()
+	err := waiting
+	_ = drive.Collect(ctx, e.db, func(rows drive.Rows) error { // if this fails, the session is left out
+		var pid int64
+		var what string
+		var idle float64
+		if err := rows.Scan(&pid, &what, &idle); err != nil {
+			return err
+		}
+		err = fmt.Errorf("%w: the session with pid %d (%s for %.0f s) holds the lock under which forwarders join: "+
+			"end it with SELECT pg_terminate_backend(%d)", waiting, pid, what, idle, pid)
+		return nil
+	}, e.sql.lockHolder)
+	return err
+}
+
+func milliseconds(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
+
+// process distinguishes the pools of this process from those of others.
+var process = uuid.NewString()
+
+// program is the package of this process's main function, which all replicas of a service share.
+var program = sync.OnceValue(func() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Path != "" {
+		return info.Path
+	}
+	return filepath.Base(os.Args[0])
+})
+
+// writeFacts writes the facts about this forwarder if they have changed.
+func (r *rebalancer) writeFacts(ctx context.Context) error {
+	facts := r.e.facts()
+	if facts == r.written {
+		return nil
+	}
+	if _, err := r.q.Exec(ctx, r.e.sql.tell, r.e.owner, facts, localTime()); err != nil {
+		return fmt.Errorf("write settings: %w", err)
+	}
+	r.written = facts
+	return nil
+}
+
+// localTime lets the database record the difference between the two clocks: times in facts are by this process's clock.
+func localTime() float64 { return float64(time.Now().UnixMicro()) / 1e6 }
+
+// facts returns facts about this forwarder for admin.Doctor, as JSON.
+func (e *engine) facts() string {
+	conns, hung := e.db.Conns(), 0
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { hung = c.Hung() })
+	f := facts.Forwarder{
+		Program: program(), Consumers: e.db.Consumers(), Blocked: e.db.Blocked(),
+		Pool: fmt.Sprintf("%s %p", process, e.db.Pool()), PoolConns: conns.Max, PoolNeeds: conns.Needs,
+		Handlers: e.db.MostHandlers(), Beside: conns.Beside,
+		Hung: hung, Blind: e.to != nil && e.to.blind.Load(), BlockKeyOnDead: e.cfg.BlockKeyOnDead,
+		LeaseTTL: e.cfg.LeaseTTL, PublishTimeout: e.cfg.PublishTimeout, CloseTimeout: e.cfg.CloseTimeout,
+		Retention: e.cfg.Retention, InboxRetention: e.cfg.InboxRetention,
+	}
+	if e.cfg.DisableListen && f.Beside > 0 {
+		f.Beside--
+	}
+	if e.pooled {
+		f.Beside = 0
+	}
+	b, _ := json.Marshal(f) // it can always be encoded
+	return string(b)
 }

@@ -1,14 +1,18 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 	"github.com/millrace-go/watermill-outbox/observe"
@@ -21,14 +25,14 @@ type reader struct {
 	e             *engine
 	q             drive.Querier // nil = not connected
 	close         func()        // nil = q is the pool
-	loading       map[int16]*loading
+	loading       map[int16]*loadingLane
 	rows          int // that the last read returned
 	timeoutFactor int // how often the time for payloads was doubled because the first of them did not arrive in time
 }
 
 // read reads until ctx ends.
 func (e *engine) read(ctx context.Context) {
-	r := &reader{e: e, loading: map[int16]*loading{}}
+	r := &reader{e: e, loading: map[int16]*loadingLane{}}
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 5*time.Second
 	// Cause: the database.
@@ -53,7 +57,7 @@ func (e *engine) read(ctx context.Context) {
 			retry.Reset()
 		} else {
 			pause := retry.NextBackOff()
-			e.step(func(now time.Time, m *machine.Machine) { m.ReadFailed(now, req, timedOut(err), pause) })
+			e.step(func(now time.Time, c *coordinator.Coordinator) { c.ReadFailed(now, req, timedOut(err), pause) })
 		}
 		if ctx.Err() != nil {
 			return
@@ -89,22 +93,22 @@ func (r *reader) disconnect() {
 }
 
 // plan returns whether and what to read.
-func (r *reader) plan() (p machine.ReadPlan) {
-	r.e.step(func(now time.Time, m *machine.Machine) { p = m.PlanRead(now, r.e.dirty.Load()) })
+func (r *reader) plan() (p coordinator.ReadPlan) {
+	r.e.step(func(now time.Time, c *coordinator.Coordinator) { p = c.PlanRead(now, r.e.dirty.Load()) })
 	return p
 }
 
 // once loads some blocked keys of newly taken lanes, if there are any, and does one read. After an error it returns the
 // request to be taken back, if there is one.
-func (r *reader) once(ctx context.Context, plan machine.ReadPlan) (*machine.ReadRequest, error) {
+func (r *reader) once(ctx context.Context, plan coordinator.ReadPlan) (*coordinator.ReadRequest, error) {
 	if err := r.connect(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.loadHeads(ctx, plan.Load); err != nil {
+	if err := r.loadBlocked(ctx, plan.Load); err != nil {
 		return nil, err
 	}
 	if plan.Writers {
-		r.raise(ctx)
+		r.checkWriters(ctx)
 	}
 	req, ok := r.begin()
 	if !ok {
@@ -112,8 +116,8 @@ func (r *reader) once(ctx context.Context, plan machine.ReadPlan) (*machine.Read
 	}
 	begun := time.Now()
 	ans, err := r.e.fetch(ctx, r.q, r.close != nil, &req, r.rows+r.rows/4)
-	if errors.Is(err, errNoLife) {
-		if err = r.beginLife(ctx); err == nil {
+	if errors.Is(err, errNoIncarnation) {
+		if err = r.createIncarnation(ctx); err == nil {
 			ans, err = r.e.fetch(ctx, r.q, r.close != nil, &req, 0)
 		}
 	}
@@ -133,19 +137,19 @@ func (r *reader) once(ctx context.Context, plan machine.ReadPlan) (*machine.Read
 	return nil, fmt.Errorf("read large messages: %w", late)
 }
 
-// beginLife creates the identity of a new incarnation.
-func (r *reader) beginLife(ctx context.Context) error {
+// createIncarnation creates the identity of a new incarnation.
+func (r *reader) createIncarnation(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
 	defer cancel()
-	_, err := r.q.Exec(ctx, r.e.sql.beginLife)
+	_, err := r.q.Exec(ctx, r.e.sql.createIncarnation)
 	return err
 }
 
 // begin returns the read request, if there is a lane to read from.
-func (r *reader) begin() (req machine.ReadRequest, ok bool) {
+func (r *reader) begin() (req coordinator.ReadRequest, ok bool) {
 	ranges := r.close != nil // a plan that is made again for each statement may choose another index for a range
-	r.e.step(func(now time.Time, m *machine.Machine) {
-		if req, ok = m.ReadBegins(now, ranges); ok {
+	r.e.step(func(now time.Time, c *coordinator.Coordinator) {
+		if req, ok = c.ReadBegins(now, ranges); ok {
 			r.e.dirty.Store(false)
 		}
 	})
@@ -153,21 +157,130 @@ func (r *reader) begin() (req machine.ReadRequest, ok bool) {
 }
 
 // end applies a complete answer, or none of it. A large one takes several steps, because workers wait for each of them.
-func (r *reader) end(req machine.ReadRequest, ans machine.ReadAnswer, begun time.Time) (err error) {
+func (r *reader) end(req coordinator.ReadRequest, ans coordinator.ReadAnswer, begun time.Time) (err error) {
 	e := r.e
 	over, added := time.Now(), 0
 	r.rows = len(ans.Read.Ready)
-	e.step(func(now time.Time, m *machine.Machine) {
-		if m.ReadAnswered(now, &req, &ans) {
-			err = errNewLife
+	e.step(func(now time.Time, c *coordinator.Coordinator) {
+		if c.ReadAnswered(now, &req, &ans) {
+			err = errNewIncarnation
 		}
 	})
 	for err == nil && ans.HasPart(&req, rowsPerStep) {
-		e.step(func(now time.Time, m *machine.Machine) { m.PartRead(now, &ans, rowsPerStep) })
+		e.step(func(now time.Time, c *coordinator.Coordinator) { c.PartRead(now, &ans, rowsPerStep) })
 	}
 	if err == nil {
-		e.step(func(now time.Time, m *machine.Machine) { added = m.ReadEnds(now, &req, &ans).Added })
+		e.step(func(now time.Time, c *coordinator.Coordinator) { added = c.ReadEnds(now, &req, &ans).Added })
 	}
 	e.obs.read(observe.ReadEnd{Rows: added, Duration: over.Sub(begun), Err: err})
 	return err
+}
+
+// blockedPerPage is how many blocked keys one statement loads.
+const blockedPerPage = 5000
+
+// loadingLane is a lane that was taken, with the blocked keys that are loaded so far.
+type loadingLane struct {
+	assignment  dispatch.Assignment
+	incarnation string // server incarnation in which they were loaded
+	blocked     []dispatch.BlockedRow
+}
+
+// loadBlocked loads a page of the messages that block keys in newly taken lanes, and starts the lanes that are
+// complete. The reading goroutine calls it, so its statement begins after the taking committed and ends before the
+// first read. Lanes with few blocked keys go first, so that their messages are published while the others still load.
+func (r *reader) loadBlocked(ctx context.Context, load []dispatch.Assignment) error {
+	e, old := r.e, r.loading
+	if len(load)+len(old) == 0 {
+		return nil
+	}
+	r.loading = make(map[int16]*loadingLane, len(load))
+	for _, t := range load {
+		if r.loading[t.Lane] = old[t.Lane]; r.loading[t.Lane] == nil || r.loading[t.Lane].assignment != t {
+			r.loading[t.Lane] = &loadingLane{assignment: t}
+		}
+	}
+	if len(r.loading) == 0 {
+		return nil
+	}
+	lanes, cursors := make([]int64, 0, len(r.loading)), make([]int64, 0, len(r.loading))
+	for n, l := range r.loading {
+		cursor := int64(0)
+		if k := len(l.blocked); k > 0 {
+			cursor = l.blocked[k-1].ID
+		}
+		lanes, cursors = append(lanes, int64(n)), append(cursors, cursor)
+	}
+	limit := max(1, blockedPerPage/len(lanes))
+	pages, incarnation, err := e.blockedRows(ctx, r.q, lanes, cursors, limit)
+	if err != nil {
+		return err
+	}
+	for n, l := range r.loading {
+		if l.incarnation = cmp.Or(l.incarnation, incarnation); l.incarnation != incarnation {
+			r.loading = nil // rows loaded before a crash of the server may be lost: start again from the first page
+			return errNewIncarnation
+		}
+		if l.blocked = append(l.blocked, pages[n]...); len(pages[n]) == limit {
+			continue
+		}
+		delete(r.loading, n)
+		lane := dispatch.NewTakenLane(time.Now(), l.assignment, l.blocked) // the others need not wait for this
+		e.step(func(now time.Time, c *coordinator.Coordinator) { c.LaneLoaded(now, l.assignment, l.incarnation, lane) })
+	}
+	return nil
+}
+
+// blockedRows reads a page of the messages that block keys, above a cursor in each lane, and the incarnation of the
+// server.
+func (e *engine) blockedRows(
+	ctx context.Context, q drive.Querier, lanes, cursors []int64, limit int,
+) (pages map[int16][]dispatch.BlockedRow, incarnation string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	pages = map[int16][]dispatch.BlockedRow{}
+	err = drive.Collect(ctx, q, func(rows drive.Rows) error {
+		var lane int16
+		var b dispatch.BlockedRow
+		var wait float64
+		if err := rows.Scan(&lane, &b.ID, &b.Key, &b.Topic, &b.Attempts, &wait, &b.Dead); err != nil {
+			return err
+		}
+		if lane < 0 {
+			if incarnation = b.Topic; b.Dead {
+				return ErrStandby
+			}
+			return nil
+		}
+		b.Wait = time.Duration(wait * float64(time.Second))
+		pages[lane] = append(pages[lane], b)
+		return nil
+	}, e.sql.loadBlocked, lanes, cursors, int64(limit), topicsArg(e.cfg.Topics), e.cfg.BlockKeyOnDead)
+	if err != nil {
+		return nil, "", fmt.Errorf("load blocked keys: %w", err)
+	}
+	for _, page := range pages {
+		slices.SortFunc(page, func(a, b dispatch.BlockedRow) int { return cmp.Compare(a.ID, b.ID) })
+	}
+	return pages, incarnation, nil
+}
+
+// checkWriters finds the long transactions that have not written to the outbox, so that their end does not make us read
+// again everything written since they began.
+func (r *reader) checkWriters(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout)
+	defer cancel()
+	writers := map[uint32]bool{}
+	err := drive.Collect(ctx, r.q, func(rows drive.Rows) error {
+		var xid int64
+		err := rows.Scan(&xid)
+		writers[uint32(xid)] = true
+		return err
+	}, r.e.sql.writers)
+	if err != nil {
+		r.e.logger.Debug("could not check for long transactions: reading "+
+			"continues", watermill.LogFields{"err": err.Error()})
+		return
+	}
+	r.e.step(func(_ time.Time, c *coordinator.Coordinator) { c.WritersSeen(writers) })
 }

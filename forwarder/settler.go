@@ -1,6 +1,7 @@
 package forwarder
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,10 +11,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/window"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/cursor"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -27,8 +29,8 @@ const (
 // are repeated: settling twice changes nothing. Only it uses these fields.
 type settler struct {
 	e         *engine
-	published batch[*board.Row]
-	failed    batch[board.Failure]
+	published batch[*dispatch.Row]
+	failed    batch[dispatch.Failure]
 }
 
 // runSettler works until ctx has ended and nothing is left that can be settled.
@@ -79,10 +81,10 @@ func (e *engine) runSettler(ctx context.Context) {
 
 // collect adds new results, and those whose pause is over.
 func (s *settler) collect(now time.Time) {
-	var published []*board.Row
-	var failed []board.Failure
+	var published []*dispatch.Row
+	var failed []dispatch.Failure
 	if room := maxSettle - len(s.published.rows) - len(s.failed.rows); room > 0 {
-		s.e.step(func(_ time.Time, m *machine.Machine) { published, failed = m.Results(room) })
+		s.e.step(func(_ time.Time, c *coordinator.Coordinator) { published, failed = c.Results(room) })
 	}
 	s.published.add(published, now)
 	s.failed.add(failed, now)
@@ -95,7 +97,7 @@ func (s *settler) giveUp(ctx context.Context) {
 	if left == 0 {
 		return
 	}
-	s.e.step(func(_ time.Time, m *machine.Machine) { m.Unsettled(published, failed) })
+	s.e.step(func(_ time.Time, c *coordinator.Coordinator) { c.Unsettled(published, failed) })
 	// Cause: the database.
 	// Cure: inboxes skip the duplicates.
 	s.e.logger.Error("stopped before all results were written: those messages are published again", errStopped,
@@ -105,8 +107,8 @@ func (s *settler) giveUp(ctx context.Context) {
 // writePublished returns the rows that it could not settle because they are locked, if it is careful; otherwise it
 // waits for them.
 func (s *settler) writePublished(
-	ctx context.Context, rows []*board.Row, careful bool,
-) (locked []*board.Row, err error) {
+	ctx context.Context, rows []*dispatch.Row, careful bool,
+) (locked []*dispatch.Row, err error) {
 	e := s.e
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
@@ -127,12 +129,12 @@ func (s *settler) writePublished(
 
 // writeAll settles rows. Rows of the span are settled again, one by one, if some were not found as they had been read,
 // for example in another incarnation, or because an operator requeued them.
-func (s *settler) writeAll(ctx context.Context, rows []*board.Row) error {
+func (s *settler) writeAll(ctx context.Context, rows []*dispatch.Row) error {
 	e := s.e
-	life, seq := e.lifeOf(rows)
-	if life != "" {
+	incarnation, seq := e.incarnationOf(rows)
+	if incarnation != "" {
 		if sp, rest := spanOf(rows); sp.rows > 0 {
-			n, err := e.db.Exec(ctx, e.sql.settleSpan, sp.lo, sp.hi, life, seq, sp.out)
+			n, err := e.db.Exec(ctx, e.sql.settleSpan, sp.lo, sp.hi, incarnation, seq, sp.out)
 			if err != nil {
 				return err
 			}
@@ -145,12 +147,12 @@ func (s *settler) writeAll(ctx context.Context, rows []*board.Row) error {
 		return nil
 	}
 	ids, uuids := identities(rows)
-	_, err := e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, life, seq)
+	_, err := e.db.Exec(ctx, e.sql.settlePublished, ids, uuids, incarnation, seq)
 	return err
 }
 
 // writeUnlocked settles rows that no other transaction has locked.
-func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, locked []*board.Row, err error) {
+func (s *settler) writeUnlocked(ctx context.Context, rows []*dispatch.Row) (done, locked []*dispatch.Row, err error) {
 	ids, uuids := identities(rows)
 	passed := map[int64]bool{}
 	err = drive.Collect(ctx, s.e.db, func(rows drive.Rows) error {
@@ -170,7 +172,7 @@ func (s *settler) writeUnlocked(ctx context.Context, rows []*board.Row) (done, l
 }
 
 // identities returns the ids and identities of rows, by rising id.
-func identities(rows []*board.Row) (ids []int64, uuids []string) {
+func identities(rows []*dispatch.Row) (ids []int64, uuids []string) {
 	rows = slices.Clone(rows)
 	sortRows(rows)
 	ids, uuids = make([]int64, len(rows)), make([]string, len(rows))
@@ -181,26 +183,172 @@ func identities(rows []*board.Row) (ids []int64, uuids []string) {
 }
 
 // identity distinguishes a message from others with the same id: its uuid, and its generation if it has one.
-func identity(r *board.Row) string {
+func identity(r *dispatch.Row) string {
 	if r.Generation == "" {
 		return r.UUID
 	}
 	return r.UUID + "/" + r.Generation
 }
 
-// lifeOf returns the incarnation in which all rows were read, as the server names it, and the sequence as of a read in
-// it; "" = it is over, or they differ.
-func (e *engine) lifeOf(rows []*board.Row) (life string, seq int64) {
-	e.step(func(_ time.Time, m *machine.Machine) { life, seq = m.Life() })
+// incarnationOf returns the incarnation in which all rows were read, as the server names it, and the sequence as of a
+// read in it; "" = it is over, or they differ.
+func (e *engine) incarnationOf(rows []*dispatch.Row) (incarnation string, seq int64) {
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { incarnation, seq = c.Incarnation() })
 	for _, r := range rows {
-		if r.Life != life {
+		if r.Incarnation != incarnation {
 			return "", seq
 		}
 	}
-	return window.ServersLife(life), seq
+	return cursor.ServerIncarnation(incarnation), seq
 }
 
 // settled reports results that are in the database.
-func (e *engine) settled(published []*board.Row, failed []board.Outcome) {
-	e.step(func(now time.Time, m *machine.Machine) { m.Settled(now, published, failed) })
+func (e *engine) settled(published []*dispatch.Row, failed []dispatch.Outcome) {
+	e.step(func(now time.Time, c *coordinator.Coordinator) { c.Settled(now, published, failed) })
+}
+
+// writeFailed returns the failures that it could not settle because their rows are locked.
+func (s *settler) writeFailed(
+	ctx context.Context, failed []dispatch.Failure, _ bool,
+) (locked []dispatch.Failure, err error) {
+	e := s.e
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	begun := time.Now()
+	answers := make(map[int64]string, len(failed))
+	err = drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var id int64
+		var answer string
+		err := rows.Scan(&id, &answer)
+		answers[id] = answer
+		return err
+	}, e.sql.settleFailed, e.failedArgs(failed)...)
+	if err != nil {
+		e.obs.settled(observe.SettleEnd{Duration: time.Since(begun), Err: err})
+		return nil, fmt.Errorf("settle %d failed: %w", len(failed), err)
+	}
+	outcomes, locked, dead := outcomesOf(failed, answers)
+	e.obs.settled(observe.SettleEnd{Failed: len(outcomes), Dead: dead, Duration: time.Since(begun)})
+	e.settled(nil, outcomes)
+	if dead > 0 && e.cfg.DeadLetterTopic != "" {
+		e.db.Wake()
+	}
+	return locked, nil
+}
+
+// failedArgs returns the arguments of the statement that settles failures.
+func (e *engine) failedArgs(failed []dispatch.Failure) []any {
+	n := len(failed)
+	ids, lanes, epochs, attempts := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	delays, errs, permanent, uuids := make([]float64, n), make([]string, n), make([]bool, n), make([]string, n)
+	for i, f := range failed {
+		ids[i], attempts[i] = f.Row.ID, int64(f.Attempts)
+		lanes[i], epochs[i] = int64(f.Row.Assignment.Lane), f.Row.Assignment.Epoch
+		delays[i], errs[i], permanent[i] = f.Delay.Seconds(), text.OfError(f.Err), f.Permanent
+		uuids[i] = identity(f.Row)
+	}
+	mostAttempts, minAge := int64(e.cfg.MaxAttempts), max(e.cfg.MinDeadAge, 0).Seconds()
+	if mostAttempts < 0 {
+		mostAttempts = 1 << 40
+	}
+	args := []any{e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids}
+	if e.cfg.DeadLetterTopic != "" {
+		args = append(args, e.cfg.DeadLetterTopic, e.cfg.Name)
+	}
+	return args
+}
+
+// outcomesOf interprets the database's answers: the outcomes of failures, the failures whose rows are locked, and how
+// many messages are now dead.
+func outcomesOf(
+	failed []dispatch.Failure, answers map[int64]string,
+) (outcomes []dispatch.Outcome, locked []dispatch.Failure, dead int) {
+	outcomes = make([]dispatch.Outcome, 0, len(failed))
+	for _, f := range failed {
+		o := dispatch.Outcome{Failure: f, Kind: dispatch.Gone} // no answer means that another settled it
+		switch answers[f.Row.ID] {
+		case "waiting":
+			o.Kind = dispatch.Waiting
+		case "dead":
+			o.Kind = dispatch.Dead
+			dead++
+		case "fenced":
+			o.Kind = dispatch.Fenced
+		case "locked":
+			locked = append(locked, f)
+			continue
+		}
+		outcomes = append(outcomes, o)
+	}
+	return outcomes, locked, dead
+}
+
+const (
+	leastSpan = 64 // rows; fewer are not worth a separate statement
+	widestGap = 16 // ids between two rows of a span
+	manyRows  = 16 // minimum number of rows for each id that is left out
+)
+
+// span is a range of ids that are all settled, except the listed ones: scanning it costs a half or a third of looking
+// up each id. It may contain ids that no read has seen yet, of transactions that commit later, so each id between the
+// ends either belongs to one of our rows or is left out.
+type span struct {
+	lo, hi int64
+	out    []int64
+	rows   int64
+}
+
+// spanOf finds the longest span in rows that were published in one incarnation, and returns the rows outside it.
+// Requeued rows are never in a span.
+func spanOf(all []*dispatch.Row) (s span, rest []*dispatch.Row) {
+	var rows, again []*dispatch.Row
+	for _, r := range all {
+		if r.Generation == "" {
+			rows = append(rows, r)
+		} else {
+			again = append(again, r)
+		}
+	}
+	slices.SortFunc(rows, func(a, b *dispatch.Row) int { return cmp.Compare(a.ID, b.ID) })
+	from, to, first := 0, 0, 0
+	for i := range rows {
+		if i+1 < len(rows) && rows[i+1].ID-rows[i].ID <= widestGap+1 {
+			continue
+		}
+		if i+1-first > to-from {
+			from, to = first, i+1
+		}
+		first = i + 1
+	}
+	if to-from < leastSpan {
+		return span{}, all
+	}
+	s = span{lo: rows[from].ID, hi: rows[to-1].ID, out: []int64{}}
+	next := s.lo
+	for _, r := range rows[from:to] {
+		for ; next < r.ID; next++ {
+			s.out = append(s.out, next)
+		}
+		next = r.ID + 1
+	}
+	s.rows = s.hi - s.lo + 1 - int64(len(s.out)) // a row that was published twice counts once
+	if s.rows < int64(manyRows*len(s.out)) {
+		return span{}, all
+	}
+	return s, slices.Concat(rows[:from], rows[to:], again)
+}
+
+// prepareSettling returns an error if dead letters must be written and the connection's role may not write them: every
+// death would fail, again and again.
+func (e *engine) prepareSettling(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	mayWrite := false
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error { return rows.Scan(&mayWrite) }, e.sql.mayWrite)
+	if err == nil && !mayWrite && e.cfg.DeadLetterTopic != "" {
+		err = fmt.Errorf("forwarder: DeadLetterTopic is set and the role may not insert into %s: "+
+			"grant it what schema.Roles grants a writer",
+			e.cfg.tables.OutboxName())
+	}
+	return err
 }

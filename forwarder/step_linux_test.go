@@ -16,8 +16,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/board"
-	"github.com/millrace-go/watermill-outbox/forwarder/internal/machine"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
@@ -75,7 +75,7 @@ func (m madeUp) Query(_ context.Context, query string, args ...any) (drive.Rows,
 func (m madeUp) heads(lanes, cursors []int64, limit int64) *madeUpRows {
 	var rows madeUpRows
 	for i, lane := range lanes {
-		for id, n := after(cursors[i], lane), limit; id <= m.held && n > 0; id, n = id+board.Lanes, n-1 {
+		for id, n := after(cursors[i], lane), limit; id <= m.held && n > 0; id, n = id+dispatch.Lanes, n-1 {
 			rows = append(rows, []any{int16(lane), id, m.key(id), "orders", 1, 3600.0, false})
 		}
 	}
@@ -86,9 +86,9 @@ func (m madeUp) ready(marks, limits []int64, stretch int64) *madeUpRows {
 	rows := madeUpRows{
 		{int16(sqltext.FromHeader), m.all(), "10:10:", "a life", "10 -1 0 -1", []byte(nil), []byte(nil), time.Now(), 0},
 	}
-	for lane := range int64(board.Lanes) {
+	for lane := range int64(dispatch.Lanes) {
 		id := after(max(marks[lane], m.held), lane)
-		for n := limits[lane]; id <= min(m.all(), marks[lane]+stretch) && n > 0; id, n = id+board.Lanes, n-1 {
+		for n := limits[lane]; id <= min(m.all(), marks[lane]+stretch) && n > 0; id, n = id+dispatch.Lanes, n-1 {
 			rows = append(rows, []any{
 				sqltext.FromReady + int16(lane), id, "uuid", "orders", m.key(id), []byte("{}"), []byte("{}"), time.Now(), 0,
 			})
@@ -108,10 +108,10 @@ func (m madeUp) key(id int64) string {
 
 // after returns the first number of a lane that is above an id.
 func after(id, lane int64) int64 {
-	if next := id - id%board.Lanes + lane; next > id {
+	if next := id - id%dispatch.Lanes + lane; next > id {
 		return next
 	}
-	return id - id%board.Lanes + lane + board.Lanes
+	return id - id%dispatch.Lanes + lane + dispatch.Lanes
 }
 
 // madeUpRows are rows that are left.
@@ -150,7 +150,7 @@ func TestLongestStep(t *testing.T) {
 	}
 	lock := &heldLock{}
 	e.mu = lock
-	r := &reader{e: e, q: m, loading: map[int16]*loading{}}
+	r := &reader{e: e, q: m, loading: map[int16]*loadingLane{}}
 	one := control()
 	limit := max(10*time.Millisecond, 10*one)
 	t.Logf("control: %s", one)
@@ -161,16 +161,16 @@ func TestLongestStep(t *testing.T) {
 		}
 		lock.longest = 0
 	}
-	e.step(func(now time.Time, m *machine.Machine) {
-		var all []board.Term
-		for lane := range int16(board.Lanes) {
-			all = append(all, board.Term{Lane: lane, Epoch: 1})
+	e.step(func(now time.Time, m *coordinator.Coordinator) {
+		var all []dispatch.Assignment
+		for lane := range int16(dispatch.Lanes) {
+			all = append(all, dispatch.Assignment{Lane: lane, Epoch: 1})
 		}
 		m.Renewed(now)
 		m.Took(all)
 	})
 	for load := r.plan().Load; len(load) > 0; load = r.plan().Load {
-		if err := r.loadHeads(t.Context(), load); err != nil {
+		if err := r.loadBlocked(t.Context(), load); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,8 +181,8 @@ func TestLongestStep(t *testing.T) {
 		}
 		e.publishing.Wait()
 		for {
-			var rows []*board.Row
-			e.step(func(_ time.Time, m *machine.Machine) { rows, _ = m.Results(maxSettle) })
+			var rows []*dispatch.Row
+			e.step(func(_ time.Time, m *coordinator.Coordinator) { rows, _ = m.Results(maxSettle) })
 			if len(rows) == 0 {
 				break
 			}
@@ -190,7 +190,7 @@ func TestLongestStep(t *testing.T) {
 		}
 	}
 	longest("draining")
-	e.step(func(_ time.Time, m *machine.Machine) { m.SteppedAside() })
+	e.step(func(_ time.Time, m *coordinator.Coordinator) { m.SteppedAside() })
 	longest("forgetting all of it")
 }
 
@@ -202,9 +202,9 @@ func control() time.Duration {
 	const times, rows = 20, int64(8192)
 	begun := threadTime()
 	for range times {
-		m := map[int64]*board.Row{}
+		m := map[int64]*dispatch.Row{}
 		for id := range rows {
-			m[id] = &board.Row{ID: id}
+			m[id] = &dispatch.Row{ID: id}
 		}
 		for id := range rows {
 			delete(m, id)

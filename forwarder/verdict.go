@@ -1,10 +1,6 @@
 package forwarder
 
 import (
-	"errors"
-	"reflect"
-	"sync/atomic"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -93,8 +89,8 @@ func verdictIn(err error) (v Verdict, said bool) {
 		return verdictIn(e.Unwrap())
 	case interface{ Unwrap() []error }:
 		for _, one := range e.Unwrap() {
-			its, says := verdictIn(one)
-			said = said || says
+			its, facts := verdictIn(one)
+			said = said || facts
 			if milder(its, v) {
 				v = its
 			}
@@ -110,95 +106,27 @@ func milder(a, b Verdict) bool {
 	return rank[a] > rank[b]
 }
 
-// publishers maps topics to publishers. It is safe for concurrent use; nil stands for the receiver of a Subscriber.
-type publishers struct {
-	classify func(error) Verdict // Config.Classify; may be nil
-	routes   map[string]int      // index of each publisher of Config.Routes; 0 is the publisher of New
-	all      []message.Publisher
-	links    []link        // by index: whether it is connected; nil if it cannot report that
-	knows    []atomic.Bool // by index: it has returned an error with a verdict
-	blind    atomic.Bool   // one of them has returned an error without a verdict, and has no link
+// WithVerdicts returns a publisher whose errors carry the verdict of classify, for a publisher whose own errors carry
+// none. Unlike Config.Classify it affects only this publisher, and not others of Config.Routes. For Unknown the
+// publisher's error is returned unchanged.
+//
+//	pub := forwarder.WithVerdicts(redisPublisher, redis.Classify)
+func WithVerdicts(pub message.Publisher, classify func(error) Verdict) message.Publisher {
+	return &classified{pub, classify}
 }
 
-func newPublishers(pub message.Publisher, cfg Config) *publishers {
-	p := &publishers{classify: cfg.Classify, routes: make(map[string]int, len(cfg.Routes)), all: []message.Publisher{pub}}
-	for topic, to := range cfg.Routes {
-		p.routes[topic] = p.numberOf(to)
-	}
-	p.knows = make([]atomic.Bool, len(p.all))
-	for _, pub := range p.all {
-		p.links = append(p.links, linkOf(pub))
-	}
-	return p
+type classified struct {
+	message.Publisher
+	classify func(error) Verdict
 }
 
-// numberOf returns the index of a publisher, adding it if it is new.
-func (p *publishers) numberOf(pub message.Publisher) int {
-	for i, known := range p.all {
-		if samePublisher(known, pub) {
-			return i
-		}
-	}
-	p.all = append(p.all, pub)
-	return len(p.all) - 1
-}
-
-// samePublisher reports whether two publishers are the same value, if they can be compared.
-func samePublisher(a, b message.Publisher) bool {
-	va, vb := reflect.ValueOf(a), reflect.ValueOf(b)
-	return va.IsValid() && vb.IsValid() && va.Comparable() && vb.Comparable() && a == b
-}
-
-// number returns the index of a topic's publisher.
-func (p *publishers) number(topic string) int {
-	if p == nil {
-		return 0
-	}
-	return p.routes[topic]
-}
-
-// publish sends a message of a topic. If the publisher is not connected, a failed message was never sent, so its broker
-// is to blame. The connection is checked before the call and not after: a message is at fault itself if the broker
-// refuses it by closing the connection.
-func (p *publishers) publish(topic string, msg *message.Message) error {
-	n := p.number(topic)
-	link := p.links[n]
-	apart := link != nil && !link.IsConnected()
-	err := p.all[n].Publish(topic, msg)
+func (c *classified) Publish(topic string, msgs ...*message.Message) error {
+	err := c.Publisher.Publish(topic, msgs...)
 	if err == nil {
 		return nil
 	}
-	switch _, said := verdictIn(err); {
-	case said:
-		p.knows[n].Store(true) // even if it comes too late to count
-	case apart:
-		err = &PublishError{Unavailable, err}
+	if v := c.classify(err); v != Unknown {
+		return &PublishError{Verdict: v, Err: err}
 	}
 	return err
-}
-
-// judge returns the verdict on an error of a topic's publisher. A timeout is not the publisher's error: a publisher
-// that gives verdicts does not blame messages for a missing answer. The receiver of a Subscriber's message nacks it
-// because of the message itself.
-func (p *publishers) judge(topic string, err error) Verdict {
-	if p == nil {
-		return Retry
-	}
-	if p.classify != nil {
-		if v := p.classify(err); v != Unknown {
-			return v
-		}
-	}
-	v, said := verdictIn(err)
-	switch {
-	case said:
-		return v
-	case errors.Is(err, ErrPublishTimeout):
-		if p.knows[p.number(topic)].Load() {
-			return Unavailable
-		}
-	case p.links[p.number(topic)] == nil:
-		p.blind.Store(true)
-	}
-	return v
 }

@@ -162,7 +162,7 @@ func TestHeadsAreLoadedInPages(t *testing.T) {
 	h.publish(t, "orders", key(7), "that lane")
 	behind := value[string](t, h, "select min(key) from outbox where attempts > 0")
 	h.publish(t, "orders", behind, "behind")
-	second := gate.hold(sqltext.LoadHeads, 1)
+	second := gate.hold(sqltext.LoadBlocked, 1)
 	w := startForwarder(t, h, quickConfig())
 	select {
 	case <-second.arrived:

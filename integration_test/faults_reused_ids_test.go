@@ -209,7 +209,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 	<-failure.arrived
 	var reads []*heldStatement
 	loaded := make(chan struct{})
-	gate.onRun(sqltext.LoadHeads, func() {
+	gate.onRun(sqltext.LoadBlocked, func() {
 		reads = gate.holdReads()
 		close(loaded)
 	})

@@ -82,11 +82,11 @@ func plannedStatements() []planned {
 			indexes: []string{"outbox_ready"}, always: true},
 		{name: "Pending", sql: sqltext.Pending, args: []any{ids}, indexes: []string{"outbox_pkey"}},
 		{
-			name: "LoadHeads", sql: sqltext.LoadHeads, args: []any{numbers, marks, int64(78), []string{}, true},
+			name: "LoadBlocked", sql: sqltext.LoadBlocked, args: []any{numbers, marks, int64(78), []string{}, true},
 			indexes: []string{"outbox_held", "outbox_dead"}, always: true, reading: true,
 		},
 		{
-			name: "Untaken", sql: sqltext.Untaken, args: []any{int64(200), 30.0}, indexes: []string{"outbox_ready"},
+			name: "UnreadTopics", sql: sqltext.UnreadTopics, args: []any{int64(200), 30.0}, indexes: []string{"outbox_ready"},
 			always: true,
 		},
 		{

@@ -46,8 +46,8 @@ func (w *twin) act(ctx context.Context) error {
 	case p < 975:
 		return w.truncate(ctx)
 	case p < 990:
-		w.model.BeginLife()
-		_, err := w.exec(ctx, sqltext.BeginLife)
+		w.model.CreateIncarnation()
+		_, err := w.exec(ctx, sqltext.CreateIncarnation)
 		return err
 	case p < 996:
 		return w.flush(ctx)
@@ -488,7 +488,7 @@ func (w *twin) settleFailed(ctx context.Context) error {
 	return w.same("settle failed", w.model.SettleFailed(owner, failed, most), server)
 }
 
-// lease makes a step of a keeper.
+// lease makes a step of a rebalancer.
 func (w *twin) lease(ctx context.Context) error {
 	id := w.forwarder()
 	switch p := w.rng.IntN(100); {
@@ -620,7 +620,7 @@ func (w *twin) look(ctx context.Context) error {
 			}
 			model = append(model, fmt.Sprint(r.ID, r.Key, r.Attempts, max(0, wait), r.Dead))
 		}
-		heads, err := list(w, ctx, sqltext.LoadHeads, func(row pgx.CollectableRow) (_ string, err error) {
+		heads, err := list(w, ctx, sqltext.LoadBlocked, func(row pgx.CollectableRow) (_ string, err error) {
 			var lane int16
 			var id, attempts int64
 			var key, topic string

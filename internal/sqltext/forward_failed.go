@@ -16,14 +16,14 @@ const (
 	// minimum age in seconds, uuids with their generations.
 	SettleFailed = settleFailed + failedAnswers
 
-	// SettleFailedLetters is SettleFailed that also writes a dead letter for each message that dies, except for dead
+	// SettleFailedDeadLetters is SettleFailed that also writes a dead letter for each message that dies, except for dead
 	// letters themselves. A letter has no key in its row, because BlockKeyOnDead may block the key of its message; it
 	// is published with the key. It has a UUID of its own, because brokers and inboxes deduplicate by it. It does not
 	// inherit the delay and the generation of the message. Metadata values that are not text, which only SQL can have
 	// written and no message can carry, become text in the letter. Metadata that would command a broker are renamed.
 	//
 	// Arguments: those of SettleFailed; topic of the letters, name of the forwarder.
-	SettleFailedLetters = settleFailed + `, letters AS (
+	SettleFailedDeadLetters = settleFailed + `, letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
     SELECT gen_random_uuid()::text, $13::text, o.payload,
            (SELECT coalesce(jsonb_object_agg(m.key || CASE

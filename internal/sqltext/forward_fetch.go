@@ -16,7 +16,7 @@ const (
 // they implement, together with those of the files forward_*.go.
 const (
 	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
-	// with the snapshot and what follows from it; then come the rows past each lane's mark. Its first column is
+	// with the snapshot and what follows from it; then come the rows past each lane's cursor. Its first column is
 	// the row's lane plus one of the constants From..., as each column more is felt.
 	//
 	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the
@@ -31,7 +31,7 @@ const (
 	// only index that can deliver that order is the partial one; ordered by id alone the planner may
 	// choose to walk the primary key through all that was published.
 	//
-	// Each lane is read over the same stretch of ids past its mark, so that lanes that start at one place, as
+	// Each lane is read over the same stretch of ids past its cursor, so that lanes that start at one place, as
 	// they do when a long transaction ends, share the pages of the table that they visit: a page that many
 	// published rows lie on is loaded once and not once for each lane.
 	//
@@ -40,8 +40,8 @@ const (
 	// arguments would compare each lane with each of the arguments otherwise.
 	//
 	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments and their bounds;
-	// by lane its epoch (0 = not to be read), mark, limit, and how much that grows if the lane starts below its mark;
-	// topics (empty = all); how many ids past its mark a lane is read; how large a row may be to come as a whole.
+	// by lane its epoch (0 = not to be read), cursor, limit, and how much that grows if the lane starts below its cursor;
+	// topics (empty = all); how many ids past its cursor a lane is read; how large a row may be to come as a whole.
 	//
 	// Of a larger one payload and metadata are NULL, see FetchPayloads: so the answer's size has a bound. To know how
 	// large a payload is nothing is read of it, wherever it is stored, and metadata has to be looked into only if it is
@@ -99,11 +99,11 @@ const (
          WHERE g.lo < now.xmax
     ) t
 ), owned AS MATERIALIZED (
-    SELECT l.lane, least(w.mark, rewind.id) AS mark, now.at,
-           w.lim + CASE WHEN rewind.id < w.mark THEN w.rewound ELSE 0 END AS lim
+    SELECT l.lane, least(w.cursor, rewind.id) AS cursor, now.at,
+           w.lim + CASE WHEN rewind.id < w.cursor THEN w.rewound ELSE 0 END AS lim
       FROM rewind CROSS JOIN now CROSS JOIN {lanes} l
      CROSS JOIN LATERAL (SELECT ($8::bigint[])[l.lane + 1], ($9::bigint[])[l.lane + 1],
-       ($10::bigint[])[l.lane + 1]) AS w(mark, lim, rewound)
+       ($10::bigint[])[l.lane + 1]) AS w(cursor, lim, rewound)
      WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.epoch = ($7::bigint[])[l.lane + 1]
 )
 SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({life}, '') AS topic,
@@ -124,7 +124,7 @@ SELECT 0::smallint AS lane, now.seq AS id, now.snap::text AS uuid, coalesce({lif
 	fetchReady = readyPast + readyOwned
 
 	fetchReadyApart = readyPast + `
-          AND o.id > owned.mark AND o.id <= owned.mark + $12::bigint` + readyOwned
+          AND o.id > owned.cursor AND o.id <= owned.cursor + $12::bigint` + readyOwned
 
 	readyPast = `
 UNION ALL
@@ -133,7 +133,8 @@ SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid,
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
-        WHERE (o.lane, o.id) > (owned.lane, owned.mark) AND (o.lane, o.id) <= (owned.lane, owned.mark + $12::bigint)`
+        WHERE (o.lane, o.id) > (owned.lane, owned.cursor)
+          AND (o.lane, o.id) <= (owned.lane, owned.cursor + $12::bigint)`
 
 	readyOwned = `
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
@@ -144,11 +145,11 @@ SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid,
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 128 ELSE 640 END::smallint, r.id, r.uuid, r.topic, r.key,
        CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
-  FROM (SELECT min(owned.mark), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(mark, lim,
+  FROM (SELECT min(owned.cursor), sum(owned.lim)::bigint, bit_or(1::bigint << owned.lane) FROM owned) AS w(cursor, lim,
     lanes) CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o
-        WHERE o.id > w.mark AND o.id <= w.mark + $12::bigint AND w.lanes & (1::bigint << o.lane) <> 0
+        WHERE o.id > w.cursor AND o.id <= w.cursor + $12::bigint AND w.lanes & (1::bigint << o.lane) <> 0
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL
           AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[]))
         ORDER BY o.id LIMIT w.lim) r`
@@ -241,6 +242,6 @@ SELECT r.lane + 256::smallint, r.id, r.uuid, r.topic, r.key, NULL, NULL, r.creat
                   AND r.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
                   AND r.mode <> 'AccessShareLock')`
 
-	// BeginLife names the server's incarnation. It runs when a read found none.
-	BeginLife = `INSERT INTO {outbox_life} DEFAULT VALUES ON CONFLICT DO NOTHING`
+	// CreateIncarnation names the server's incarnation. It runs when a read found none.
+	CreateIncarnation = `INSERT INTO {outbox_life} DEFAULT VALUES ON CONFLICT DO NOTHING`
 )

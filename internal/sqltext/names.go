@@ -31,7 +31,7 @@ type Tables struct {
 
 // life identifies an incarnation of the server and of the sequence of ids: the start time of the server, a row in a
 // table that a crash, a promotion and a restored backup empty, and the file of the sequence, which restarting the
-// sequence replaces. It is NULL from a crash until BeginLife runs.
+// sequence replaces. It is NULL from a crash until CreateIncarnation runs.
 const life = `(SELECT extract(epoch FROM pg_postmaster_start_time())::text || ' ' || l.token::text || ' ' ||
                                  pg_relation_filenode({outbox_id_seq_text}::regclass)::text FROM {outbox_life} l)`
 

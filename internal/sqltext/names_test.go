@@ -26,7 +26,7 @@ func TestNoPlaceholderIsLeft(t *testing.T) {
 		}
 	}
 	for _, s := range []string{
-		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadHeads, sqltext.Pending, sqltext.SettlePublished,
+		sqltext.InsertMarked, sqltext.Fetch, sqltext.Sweep, sqltext.LoadBlocked, sqltext.Pending, sqltext.SettlePublished,
 		sqltext.SettleFailed,
 		sqltext.ClaimInbox, sqltext.TakeLanes, sqltext.CleanInbox, sqltext.CleanPublished,
 		sqltext.ClaimKey, sqltext.ReadAnswer, sqltext.StoreAnswer, sqltext.CleanKeys, sqltext.CountExpiredKeys,

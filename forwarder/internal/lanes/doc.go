@@ -1,2 +1,2 @@
-// Package lanes has the types for lanes that board, window, lease and the engine share.
+// Package lanes has the types for lanes that dispatch, cursor, lease and the engine share.
 package lanes

@@ -3,8 +3,8 @@ package lanes
 // Count is the number of lanes; they are numbered from 0.
 const Count = 64
 
-// Term is one period of owning a lane. Everything in memory belongs to a term.
-type Term struct {
+// Assignment is one period of owning a lane. Everything in memory belongs to an assignment.
+type Assignment struct {
 	Lane  int16
 	Epoch int64 // raised whenever the lane is taken; 0 is free
 }

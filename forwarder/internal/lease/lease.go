@@ -19,8 +19,8 @@ const (
 	afterExpiry = 20 * time.Millisecond
 )
 
-// Term is one period of owning a lane.
-type Term = lanes.Term
+// Assignment is one period of owning a lane.
+type Assignment = lanes.Assignment
 
 // Member is a live forwarder of the scope that should have lanes.
 type Member struct {
@@ -31,7 +31,7 @@ type Member struct {
 
 // Lane is a lane as stored in the database.
 type Lane struct {
-	Term
+	Assignment
 	Owner string // "" = free
 	Alive bool   // its owner is alive
 }
@@ -49,46 +49,46 @@ type View struct {
 
 // Held is a lane that is in memory.
 type Held struct {
-	Epoch   int64
-	Handing bool // it is being handed back
+	Epoch     int64
+	Releasing bool // it is being released
 }
 
 // Plan is what to do, each part in this order.
 type Plan struct {
-	Lost     []Term // no longer ours: forget them
-	HandBack []Term // too many: release them once nothing of them is in flight
-	Retake   []Term // ours, but not in memory: raise their epochs, because work under the old ones is unknown
-	Take     []Term // free, with the epochs to compare
-	Share    int    // how many lanes we should have
-	Short    int    // for the next View
-	Next     time.Duration
+	Lost    []Assignment // no longer ours: forget them
+	Release []Assignment // too many: release them once nothing of them is in flight
+	Retake  []Assignment // ours, but not in memory: raise their epochs, because work under the old ones is unknown
+	Take    []Assignment // free, with the epochs to compare
+	Share   int          // how many lanes we should have
+	Short   int          // for the next View
+	Next    time.Duration
 }
 
 // Plan compares the actual state with the desired one.
 func (v View) Plan() Plan {
 	p := Plan{Share: v.share()}
-	var mine, free []Term
+	var mine, free []Assignment
 	for _, l := range v.Lanes {
 		held, have := v.Held[l.Lane]
 		if have && (l.Owner != v.Me || l.Epoch != held.Epoch) {
-			p.Lost = append(p.Lost, Term{Lane: l.Lane, Epoch: held.Epoch})
+			p.Lost = append(p.Lost, Assignment{Lane: l.Lane, Epoch: held.Epoch})
 			have = false
 		}
 		switch {
 		case l.Owner != v.Me:
 			if !l.Alive {
-				free = append(free, l.Term)
+				free = append(free, l.Assignment)
 			}
 		case !have && v.Stopping: // a leaving forwarder releases all its lanes
 		case !have:
-			p.Retake = append(p.Retake, l.Term)
-		case !held.Handing:
-			mine = append(mine, l.Term)
+			p.Retake = append(p.Retake, l.Assignment)
+		case !held.Releasing:
+			mine = append(mine, l.Assignment)
 		}
 	}
 	have := len(mine) + len(p.Retake)
 	if surplus := min(max(0, have-p.Share), len(mine)); surplus > 0 {
-		p.HandBack = mine[:surplus]
+		p.Release = mine[:surplus]
 		have -= surplus
 	}
 	p.Take = free[:min(max(0, p.Share-have), len(free))]

@@ -15,7 +15,7 @@ func scope(members []string, owners ...string) View {
 		v.Members = append(v.Members, Member{ID: id, Left: ttl})
 	}
 	for n := range int16(Lanes) {
-		l := Lane{Term: Term{Lane: n, Epoch: 1}}
+		l := Lane{Assignment: Assignment{Lane: n, Epoch: 1}}
 		if len(owners) > 0 {
 			l.Owner = owners[int(n)%len(owners)]
 		}
@@ -51,11 +51,11 @@ func TestShare(t *testing.T) {
 
 func TestTakesWhatIsFree(t *testing.T) {
 	p := scope([]string{"a", "b"}).Plan()
-	if len(p.Take) != 32 || p.Short != 0 || p.Next != ttl/3 || len(p.HandBack)+len(p.Lost)+len(p.Retake) > 0 {
+	if len(p.Take) != 32 || p.Short != 0 || p.Next != ttl/3 || len(p.Release)+len(p.Lost)+len(p.Retake) > 0 {
 		t.Errorf("%+v", p)
 	}
 	p = scope([]string{"b"}, "dead").Plan()
-	if len(p.Take) != 64 || p.Take[5] != (Term{Lane: 5, Epoch: 1}) {
+	if len(p.Take) != 64 || p.Take[5] != (Assignment{Lane: 5, Epoch: 1}) {
 		t.Errorf("of a dead owner: %+v", p)
 	}
 }
@@ -82,19 +82,19 @@ func TestWaitsForWhatOthersHave(t *testing.T) {
 
 func TestGivesBackWhatIsTooMuch(t *testing.T) {
 	p := scope([]string{"a", "b"}, "b").Plan()
-	if len(p.HandBack) != 32 || p.Short != 0 || len(p.Take) > 0 {
+	if len(p.Release) != 32 || p.Short != 0 || len(p.Take) > 0 {
 		t.Errorf("%+v", p)
 	}
 	v := scope([]string{"a", "b"}, "b")
 	for n := range int16(32) {
-		v.Held[n] = Held{Epoch: 1, Handing: true}
+		v.Held[n] = Held{Epoch: 1, Releasing: true}
 	}
-	if p := v.Plan(); len(p.HandBack) > 0 {
+	if p := v.Plan(); len(p.Release) > 0 {
 		t.Errorf("more than the surplus: %+v", p)
 	}
 	v = scope([]string{"b"}, "b")
 	v.Stopping = true
-	if p := v.Plan(); len(p.HandBack) != 64 || p.Short != 0 {
+	if p := v.Plan(); len(p.Release) != 64 || p.Short != 0 {
 		t.Errorf("stopping: %+v", p)
 	}
 }
@@ -105,17 +105,17 @@ func TestNotices(t *testing.T) {
 	v.Lanes[3].Epoch = 2 // our own retaking, whose answer was lost
 	delete(v.Held, 5)
 	p := v.Plan()
-	if want := []Term{{Lane: 1, Epoch: 1}, {Lane: 3, Epoch: 1}}; !reflect.DeepEqual(p.Lost, want) {
+	if want := []Assignment{{Lane: 1, Epoch: 1}, {Lane: 3, Epoch: 1}}; !reflect.DeepEqual(p.Lost, want) {
 		t.Errorf("lost %v, not %v", p.Lost, want)
 	}
-	if want := []Term{{Lane: 3, Epoch: 2}, {Lane: 5, Epoch: 1}}; !reflect.DeepEqual(p.Retake, want) {
+	if want := []Assignment{{Lane: 3, Epoch: 2}, {Lane: 5, Epoch: 1}}; !reflect.DeepEqual(p.Retake, want) {
 		t.Errorf("to retake %v, not %v", p.Retake, want)
 	}
 	if p.Share != 32 || p.Short != 1 {
 		t.Errorf("%+v", p)
 	}
 	v.Held = map[int16]Held{}
-	if p := v.Plan(); len(p.Retake) != 31 || len(p.HandBack)+len(p.Take) > 0 {
+	if p := v.Plan(); len(p.Retake) != 31 || len(p.Release)+len(p.Take) > 0 {
 		t.Errorf("nothing in memory: %+v", p)
 	}
 	v.Stopping = true

@@ -11,8 +11,8 @@ func (d *DB) Life() int {
 	return d.life
 }
 
-// BeginLife names the incarnation. It takes a transaction id if there was no name.
-func (d *DB) BeginLife() {
+// CreateIncarnation names the incarnation. It takes a transaction id if there was no name.
+func (d *DB) CreateIncarnation() {
 	if !d.named {
 		d.named = true
 		d.one(func() {})

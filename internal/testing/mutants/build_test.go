@@ -21,7 +21,7 @@ type Mutant struct {
 	Trouble string // the schedules that must find it if Test is empty
 	First   uint64 // the seed that found it when this was written; changes to the code may change it
 	Test    string // the test that fails with it; "" = schedules must find it
-	In      string // the package of Test, from the same folder as File; "" = board, for the engine
+	In      string // the package of Test, from the same folder as File; "" = dispatch, for the engine
 	Second  bool   // Test belongs to the second tier, which -short skips
 	Strike  string // why it breaks no promise, or none visible to a schedule; "" = it must be found
 }
@@ -33,7 +33,7 @@ const Seeds = 2000
 func engine(list []Mutant) []Mutant {
 	const in = "forwarder/internal"
 	for i, m := range list {
-		list[i].File, list[i].In = in+"/"+m.File, in+"/"+cmp.Or(m.In, "board")
+		list[i].File, list[i].In = in+"/"+m.File, in+"/"+cmp.Or(m.In, "dispatch")
 	}
 	return list
 }

@@ -20,7 +20,7 @@ var quick = []string{"W3", "W4", "W9", "B1", "B9", "B12", "L9", "M2", "M5", "M12
 
 // table returns all mutants.
 func table() []Mutant {
-	return slices.Concat(engine(slices.Concat(windowMutants, boardMutants, machineMutants)), others())
+	return slices.Concat(engine(slices.Concat(cursorMutants, dispatchMutants, coordinatorMutants)), others())
 }
 
 // others returns mutants that only tests find.

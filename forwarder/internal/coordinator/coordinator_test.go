@@ -1,0 +1,397 @@
+package coordinator
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/cursor"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+)
+
+// The schedules of package dispatch's model drive a Coordinator against a database. Here is what that leaves out.
+
+// driven is a Coordinator whose forwarder is alone and owns all lanes.
+type driven struct {
+	*Coordinator
+	t    *testing.T
+	now  time.Time
+	seq  int64
+	took time.Duration // each read
+}
+
+func drive(t *testing.T) *driven {
+	cfg := Config{Me: "me", LeaseTTL: time.Minute, PollInterval: time.Second}
+	m := New(cfg, dispatch.New(dispatch.Config{
+		Concurrency: 2, Rows: 100, Backoff: func(int) time.Duration { return time.Minute },
+	}), cursor.New())
+	d := &driven{Coordinator: m, t: t, now: time.Unix(1e9, 0)}
+	d.Renewed(d.now)
+	d.Took(d.view("").Take)
+	for _, term := range d.PlanRead(d.now, false).Load {
+		d.LaneLoaded(d.now, term, "life", dispatch.NewTakenLane(d.now, term, nil))
+	}
+	d.Effects(d.now)
+	return d
+}
+
+// view is what the database says, where all lanes have one owner.
+func (d *driven) view(owner string) lease.Plan {
+	var list []lease.Lane
+	for n := range int16(lanes.Count) {
+		list = append(list, lease.Lane{Assignment: lanes.Assignment{Lane: n, Epoch: 1}, Owner: owner, Alive: owner != ""})
+	}
+	return d.MembersRead([]lease.Member{{ID: "me", Left: time.Minute}}, list, 0)
+}
+
+func (d *driven) begin() *ReadRequest {
+	d.t.Helper()
+	req, ok := d.ReadBegins(d.now, true)
+	if !ok {
+		d.t.Fatal("no read begins")
+	}
+	return &req
+}
+
+// end answers a read with rows.
+func (d *driven) end(req *ReadRequest, rows ...*dispatch.Row) {
+	d.t.Helper()
+	d.endDue(req, nil, rows...)
+}
+
+// endDue answers a read with rows, and others that fell due.
+func (d *driven) endDue(req *ReadRequest, due []*dispatch.Row, rows ...*dispatch.Row) {
+	d.t.Helper()
+	a := ReadAnswer{Answer: cursor.Answer{Incarnation: "life", Rewind: -1, Took: d.took}}
+	for n := range a.Owned {
+		a.Owned[n] = true
+	}
+	for _, r := range due {
+		r.Assignment = lanes.Assignment{Lane: 3, Epoch: d.Lane(3).Epoch}
+	}
+	for _, r := range rows {
+		r.Assignment = lanes.Assignment{Lane: 3, Epoch: d.Lane(3).Epoch}
+		a.Counts[3], a.Last[3], d.seq = a.Counts[3]+1, r.ID, r.ID
+	}
+	a.Snapshot.Seq = d.seq
+	a.Read.Ready, a.Read.Due, a.Read.DueRead = rows, due, req.Due
+	if d.ReadAnswered(d.now, req, &a) {
+		d.t.Fatal("a new life")
+	}
+	d.ReadEnds(d.now, req, &a)
+}
+
+func (d *driven) drained() (ids []int64) {
+	for _, done := range d.Effects(d.now).Drained {
+		ids = append(ids, done.ID)
+	}
+	return ids
+}
+
+// quiet reads until there is no more.
+func (d *driven) quiet() {
+	for range 3 {
+		d.end(d.begin())
+	}
+	d.Effects(d.now)
+}
+
+// TestDrainWaitsForARead that began later, and for what it found.
+func TestDrainWaitsForARead(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	req := d.begin()
+	id := d.DrainBegins(true)
+	d.end(req)
+	if ids := d.drained(); len(ids) > 0 {
+		t.Fatalf("%v are answered by a read that began before", ids)
+	}
+	d.end(d.begin(), &dispatch.Row{ID: 1, Topic: "orders"})
+	if ids := d.drained(); len(ids) > 0 {
+		t.Fatalf("%v are answered while a row waits", ids)
+	}
+	call := d.Next(d.now, nil, dispatch.Result{}, nil, true)
+	d.Next(d.now, call, dispatch.Result{}, nil, false)
+	d.end(d.begin())
+	if ids := d.drained(); len(ids) > 0 {
+		t.Fatalf("%v are answered while a result is not settled", ids)
+	}
+	published, _ := d.Results(10)
+	d.Settled(d.now, published, nil)
+	if e := d.Effects(d.now); e.Wake&WakeReader == 0 {
+		t.Error("nobody is woken to read once all is settled")
+	}
+	if d.PlanRead(d.now, false).Wait > 0 {
+		t.Error("there is no read once all is settled")
+	}
+	for range 3 {
+		d.end(d.begin())
+		if ids := d.drained(); slices.Equal(ids, []int64{id}) {
+			return
+		}
+	}
+	t.Error("the drain is not answered")
+}
+
+// TestDrainNeedsAllLanes: what waits in a lane that is not read yet is not drained.
+func TestDrainNeedsAllLanes(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.DrainBegins(true)
+	d.Released([]lanes.Assignment{{Lane: 5, Epoch: 1}})
+	d.quietButNot(t, "a lane is missing")
+	d.Took([]lanes.Assignment{{Lane: 5, Epoch: 2}})
+	d.quietButNot(t, "a lane is not loaded")
+}
+
+func (d *driven) quietButNot(t *testing.T, why string) {
+	t.Helper()
+	for range 3 {
+		d.end(d.begin())
+		if ids := d.drained(); len(ids) > 0 {
+			t.Errorf("%v are answered although %s", ids, why)
+		}
+	}
+}
+
+// TestDrainWaitsForASilentMember: it was killed, maybe, and what waits in its lanes is ours to drain after its lease.
+func TestDrainWaitsForASilentMember(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	var theirs []lanes.Assignment
+	var list []lease.Lane
+	for n := range int16(lanes.Count) {
+		l := lease.Lane{Assignment: lanes.Assignment{Lane: n, Epoch: 1}, Owner: "me", Alive: true}
+		if n >= lanes.Count/2 {
+			l.Owner = "you"
+			theirs = append(theirs, l.Assignment)
+		}
+		list = append(list, l)
+	}
+	d.Released(theirs)
+	view := func(silent bool) {
+		d.MembersRead([]lease.Member{{ID: "me"}, {ID: "you", Silent: silent}}, list, 0)
+	}
+	view(true)
+	d.DrainBegins(false)
+	d.end(d.begin())
+	if ids := d.drained(); len(ids) != 1 {
+		t.Error("a drain that does not mean the lanes of others waits for them")
+	}
+	id := d.DrainBegins(true)
+	d.quietButNot(t, "a member may be dead")
+	view(false)
+	if e := d.Effects(d.now); e.Wake&WakeReader == 0 || d.PlanRead(d.now, false).Wait > 0 {
+		t.Error("no read answers the drain once the member has renewed its lease")
+	}
+	d.end(d.begin())
+	if ids := d.drained(); !slices.Equal(ids, []int64{id}) {
+		t.Errorf("%v are answered, want %v", ids, id)
+	}
+}
+
+// TestDrainWaitsForATopicThatWasLeftOut of a read, as an operator had paused it: during the read it is let go, and
+// nobody has looked what of it fell due.
+func TestDrainWaitsForATopicThatWasLeftOut(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.PauseByOperator(d.now, []string{"orders"})
+	id := d.DrainBegins(true)
+	req := d.begin()
+	d.PauseByOperator(d.now, nil)
+	d.end(req)
+	d.drainedByTheNext(id)
+}
+
+// drainedByTheNext read is a drain answered, and not before.
+func (d *driven) drainedByTheNext(id int64) {
+	d.t.Helper()
+	if ids := d.drained(); len(ids) > 0 {
+		d.t.Errorf("%v are answered by a read that has not seen all that fell due", ids)
+	}
+	if d.PlanRead(d.now, false).Wait > 0 {
+		d.t.Error("there is no other read")
+	}
+	d.end(d.begin())
+	if ids := d.drained(); !slices.Equal(ids, []int64{id}) {
+		d.t.Errorf("%v are answered, want %v", ids, id)
+	}
+}
+
+// TestDrainWaitsForWhatIsHidden behind messages that fell due, and that wait for the first of their key.
+func TestDrainWaitsForWhatIsHidden(t *testing.T) {
+	d := drive(t)
+	term := lanes.Assignment{Lane: 3, Epoch: 2}
+	d.Released([]lanes.Assignment{{Lane: 3, Epoch: 1}})
+	d.Took([]lanes.Assignment{term})
+	d.LaneLoaded(d.now, term, "life", dispatch.NewTakenLane(d.now, term, []dispatch.BlockedRow{
+		{ID: 1, Key: "k", Topic: "orders", Attempts: 1, Wait: time.Hour}, {ID: 2, Key: "k", Topic: "orders", Attempts: 1},
+	}))
+	d.quiet()
+	id := d.DrainBegins(true)
+	d.endDue(d.begin(), []*dispatch.Row{{ID: 2, Key: "k", Topic: "orders", Attempts: 1}})
+	d.drainedByTheNext(id)
+}
+
+// TestStopAnswersDrains, those that wait and those that come later.
+func TestStopAnswersDrains(t *testing.T) {
+	d := drive(t)
+	first := d.DrainBegins(true)
+	d.Stop(d.now)
+	e := d.Effects(d.now)
+	if len(e.Drained) != 1 || e.Drained[0].ID != first || !e.Drained[0].Closed {
+		t.Errorf("%+v", e.Drained)
+	}
+	if e.Wake&WakeRebalancer == 0 || len(d.Free()) != lanes.Count {
+		t.Errorf("%d lanes are free, wake %b", len(d.Free()), e.Wake)
+	}
+	if second := d.DrainBegins(true); !slices.Equal(d.drained(), []int64{second}) {
+		t.Error("a drain after the stop is not answered")
+	}
+}
+
+// TestNoWorkerStartsWithoutALease, and those that run end.
+func TestNoWorkerStartsWithoutALease(t *testing.T) {
+	d := drive(t)
+	d.end(d.begin(), &dispatch.Row{ID: 1, Topic: "orders"}, &dispatch.Row{ID: 2, Topic: "orders"})
+	d.now = d.now.Add(time.Minute)
+	if n := d.Effects(d.now).Start; n != 0 {
+		t.Errorf("%d workers are to start at the end of the lease", n)
+	}
+	d.Renewed(d.now.Add(-time.Second))
+	if n := d.Effects(d.now).Start; n != 2 {
+		t.Errorf("%d workers are to start under a new lease, not 2", n)
+	}
+	if n := d.Effects(d.now).Start; n != 0 {
+		t.Errorf("%d more are to start", n)
+	}
+	d.now = d.now.Add(59 * time.Second)
+	for range 2 {
+		if d.Next(d.now, nil, dispatch.Result{}, nil, true) != nil {
+			t.Error("a call starts at the end of the lease")
+		}
+	}
+	d.Renewed(d.now)
+	if n := d.Effects(d.now).Start; n != 2 {
+		t.Errorf("%d workers are to start after those that found no lease, not 2", n)
+	}
+}
+
+// TestPauseAfterAFailedRead: neither lanes that are taken nor commits shorten it.
+func TestPauseAfterAFailedRead(t *testing.T) {
+	d := drive(t)
+	d.ReadFailed(d.now, d.begin(), true, time.Second)
+	d.Released([]lanes.Assignment{{Lane: 5, Epoch: 1}})
+	d.Took([]lanes.Assignment{{Lane: 5, Epoch: 2}})
+	if p := d.PlanRead(d.now, true); p.Wait != time.Second || len(p.Load) > 0 {
+		t.Errorf("%+v", p)
+	}
+	if m := d.Health(d.now.Add(time.Second)); m.Failing != time.Second || m.Quiet != 0 || m.Reading != 0 {
+		t.Errorf("%+v", m)
+	}
+	d.now = d.now.Add(time.Second)
+	if p := d.PlanRead(d.now, false); p.Wait > 0 || len(p.Load) != 1 {
+		t.Errorf("%+v", p)
+	}
+}
+
+// TestWhatFallsDueDoesNotWakeAReaderThatPauses: it would look, wait, and be woken by that, again and again.
+func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
+	d := drive(t)
+	failed := d.fail()
+	d.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed, Kind: dispatch.Waiting}})
+	d.now = d.now.Add(time.Hour) // the message is due
+	d.ReadFailed(d.now, d.begin(), true, time.Second)
+	d.PlanRead(d.now, false)
+	if _, due := d.dispatcher.Due(); due.IsZero() || due.After(d.now) {
+		t.Fatalf("nothing is due: %s", due)
+	}
+	if d.Effects(d.now).Wake&WakeReader != 0 {
+		t.Error("the reader is woken")
+	}
+	d.now = d.now.Add(time.Second)
+	if p := d.PlanRead(d.now, false); p.Wait > 0 {
+		t.Errorf("after the pause it waits for %s", p.Wait)
+	}
+}
+
+// TestMuchThatFellDueDelaysNoPoll: the next look for what fell due rests in proportion to a slow read, and what is new
+// is read at the usual interval all the same.
+func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.took, d.now = 10*time.Second, d.now.Add(2*time.Second)
+	req := d.begin()
+	var due []*dispatch.Row
+	for id := range req.Dispatch.Due[3] {
+		due = append(due, &dispatch.Row{ID: id + 1, Topic: "orders", Attempts: 1})
+	}
+	d.endDue(req, due)
+	for range 2 { // the second read does not look, and delays nothing either
+		if wait := d.PlanRead(d.now, false).Wait; wait != time.Second {
+			t.Fatalf("the next read is in %s, want the interval of a second", wait)
+		}
+		d.now = d.now.Add(time.Second)
+		if req = d.begin(); req.Due {
+			t.Fatal("it looks for what fell due before its time")
+		}
+		d.end(req)
+	}
+	d.now = d.now.Add(17500 * time.Millisecond)
+	d.end(d.begin())
+	if wait := d.PlanRead(d.now, false).Wait; wait != 500*time.Millisecond {
+		t.Fatalf("the next look is in %s, want it when it is due", wait)
+	}
+}
+
+// TestACommitIsReadOnce, after a rest, and what is new during the read by another one.
+func TestACommitIsReadOnce(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	if p := d.PlanRead(d.now, true); p.Wait > 0 {
+		t.Errorf("a commit waits for %s", p.Wait)
+	}
+	req := d.begin()
+	d.end(req)
+	if p := d.PlanRead(d.now, false); p.Wait == 0 {
+		t.Error("it is read twice")
+	}
+	req = d.begin()
+	d.PlanRead(d.now, true)
+	d.end(req)
+	if p := d.PlanRead(d.now, false); p.Wait > 0 {
+		t.Error("what was new during the read waits")
+	}
+}
+
+// fail has a row fail, and returns the failure that is to be settled.
+func (d *driven) fail() dispatch.Failure {
+	d.t.Helper()
+	d.end(d.begin(), &dispatch.Row{ID: 1, Key: "k", Topic: "orders"})
+	call := d.Next(d.now, nil, dispatch.Result{}, nil, true)
+	d.Next(d.now, call, dispatch.Result{Verdict: dispatch.Retry}, nil, false)
+	_, failed := d.Results(10)
+	if len(failed) != 1 {
+		d.t.Fatalf("%d failures", len(failed))
+	}
+	return failed[0]
+}
+
+// TestAFencedFailureEndsItsAssignment, unless the lane is ours again under a higher epoch.
+func TestAFencedFailureEndsItsAssignment(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		d := drive(t)
+		failed := d.fail()
+		if again {
+			d.Released([]lanes.Assignment{failed.Row.Assignment})
+			d.Took([]lanes.Assignment{{Lane: 3, Epoch: 2}})
+		}
+		d.Effects(d.now)
+		d.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed, Kind: dispatch.Fenced}})
+		if woken := d.Effects(d.now).Wake&WakeRebalancer != 0; woken == again || (d.Lane(3).Epoch != 0) != again {
+			t.Errorf("again %v: the rebalancer is woken: %v, the lane is %+v", again, woken, d.Lane(3))
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package dispatch_test
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lanes"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+)
+
+// checkSignals notes whom an event wakes, and looks whether it leaves somebody asleep who has something to do before he
+// looks by himself.
+func (f *forwarder) checkSignals(e coordinator.Effects) {
+	now := f.m.db.now
+	for _, t := range f.coordinator.Free() {
+		if !f.freed[t] && e.Wake&coordinator.WakeRebalancer == 0 {
+			f.m.failf("forwarder %d: lane %d may be released, and nobody wakes the rebalancer", f.id, t.Lane)
+		}
+	}
+	tick, read := f.dispatcher.Due()
+	if e.Wake&coordinator.WakeTimer != 0 {
+		f.tickAt = tick
+	}
+	if !tick.IsZero() && tick.Before(f.tickAt) {
+		f.m.failf("forwarder %d: something is due, and nobody wakes the timer", f.id)
+	}
+	if !read.IsZero() && read.Before(f.readAt) && !f.read && f.reading == nil && f.readsLanes() {
+		f.m.failf("forwarder %d: a read is due, and nobody wakes the reader", f.id)
+	}
+	if e.Start > 0 && !now.Before(f.leaseUntil) {
+		f.m.failf("forwarder %d starts %d workers, though its lease is over: they end, and others start", f.id, e.Start)
+	}
+}
+
+// checkLanes looks whether the dispatcher and the cursors have the lanes that the coordinator says are read.
+func (f *forwarder) checkLanes() {
+	for _, n := range f.m.lanes {
+		l := f.coordinator.Lane(n)
+		reading := l.Epoch != 0 && l.State == coordinator.Reading
+		if reading && !f.dispatcher.Owns(f.term(n)) {
+			f.m.failf("forwarder %d reads lane %d of epoch %d, which the board does not have", f.id, n, l.Epoch)
+		}
+		if _, epoch := f.cursors.At(n); (epoch != 0) != reading || reading && epoch != l.Epoch {
+			f.m.failf("forwarder %d has lane %d as %+v, and reads it under epoch %d", f.id, n, l, epoch)
+		}
+	}
+}
+
+// checkReleased looks whether what was released is not to be released again.
+func (f *forwarder) checkReleased(list []lease.Assignment) {
+	for _, t := range f.coordinator.Free() {
+		if slices.Contains(list, t) {
+			f.m.failf("forwarder %d is to give lane %d back again", f.id, t.Lane)
+		}
+	}
+}
+
+// checkPlan looks whether one that stops takes no lane.
+func (f *forwarder) checkPlan(p lease.Plan) {
+	if f.coordinator.Stopping() && len(p.Retake)+len(p.Take) > 0 {
+		f.m.failf("forwarder %d stops, and is to take %v and %v", f.id, p.Retake, p.Take)
+	}
+}
+
+// draining is a call of Drain.
+type draining struct {
+	began  int       // clock
+	at     time.Time // what was due then was to be looked for; zero = nothing was
+	others bool
+}
+
+// drain begins a call of Drain.
+func (f *forwarder) drain() {
+	if len(f.drains) > 1 {
+		return
+	}
+	d := draining{f.m.db.tick(), f.m.db.now, f.m.side.IntN(2) == 0}
+	id := f.coordinator.DrainBegins(d.others)
+	f.drains[id] = d
+	f.logf("drain %d begins, others %v", id, d.others)
+	f.take()
+}
+
+// drained looks whether the answer to a Drain is right.
+func (f *forwarder) drained(d coordinator.Drained) {
+	call, waits := f.drains[d.ID]
+	if !waits {
+		return // it was there to have a read look for what fell due
+	}
+	delete(f.drains, d.ID)
+	f.logf("drain %d is answered: %+v", d.ID, d)
+	switch {
+	case d.Closed && !f.coordinator.Stopping():
+		f.m.failf("forwarder %d says that it stops to a Drain, and does not stop", f.id)
+	case d.Closed:
+	case call.others && f.m.db.alive(deadMember):
+		f.m.failf("forwarder %d answers a Drain while another is dead whose lease is not over", f.id)
+	case len(f.toLoad()) > 0:
+		f.m.failf("forwarder %d answers a Drain while lanes load: %v", f.id, f.toLoad())
+	case len(d.Paused) > 0:
+		for _, topic := range d.Paused {
+			if !slices.Contains(f.paused, topic) {
+				f.m.failf("forwarder %d answers a Drain with topic %s, which no operator has paused", f.id, topic)
+			}
+		}
+	default:
+		if _, missing := f.coordinator.Owned(); missing {
+			f.m.failf("forwarder %d answers a Drain, and lanes are missing to its share", f.id)
+		}
+		f.checkArrived("answers a Drain", call, func(lane int16) dispatch.Assignment { return f.term(lane) })
+	}
+}
+
+// readsLanes says whether there is a lane to read.
+func (f *forwarder) readsLanes() bool {
+	for n := range lanes.Count {
+		if l := f.coordinator.Lane(int16(n)); l.Epoch != 0 && l.State == coordinator.Reading {
+			return true
+		}
+	}
+	return false
+}

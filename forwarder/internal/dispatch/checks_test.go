@@ -1,0 +1,158 @@
+package dispatch_test
+
+import (
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+// cutOff is what a crash of the server means to a forwarder: what was on its way comes to nothing, and of what the
+// server had done nobody may have heard.
+func (f *forwarder) cutOff() {
+	if r := f.reading; r != nil && (r.answer == nil || f.m.chance(50)) {
+		f.readFailed(r)
+	}
+	if s := f.settling; s != nil && (!s.committed || f.m.chance(50)) {
+		f.settling = nil
+	}
+	f.loading, f.checking, f.keeping = nil, nil, nil
+}
+
+// busy says whether something is under way that needs no time to pass.
+func (f *forwarder) busy() bool {
+	return f.planned || f.reading != nil || f.loading != nil || len(f.toLoad()) > 0 || f.settling != nil ||
+		len(f.calls) > 0 || f.launched > 0 ||
+		f.settle || f.read || f.dirty || len(f.left.published)+len(f.left.failed) > 0
+}
+
+// check compares the dispatcher's counters with what there is, and both with the limits.
+func (f *forwarder) check(thoroughly bool) {
+	counts, cfg := f.dispatcher.Counts(), f.m.cfg
+	hung, calls := 0, make([]*dispatch.Call, 0, len(f.calls))
+	for _, c := range f.calls {
+		calls = append(calls, c.Call)
+		if c.timedOut {
+			hung++
+		}
+	}
+	if thoroughly {
+		if n := len(f.coordinator.InFlight()); n != len(calls) {
+			f.m.failf("forwarder %d says that %d calls are under way, and %d are", f.id, n, len(calls))
+		}
+		if problem := f.dispatcher.Check(calls); problem != "" {
+			f.m.failf("forwarder %d: %s", f.id, problem)
+		}
+	}
+	f.checkLanes()
+	for r := range f.unsettled {
+		msg := f.m.messages[r.UUID]
+		settles := msg.is(r.UUID, r.Generation) // else an operator had it sent again, and this settles nothing
+		if settles && !msg.published && f.reads(r.Assignment) && !f.dispatcher.Knows(r.Assignment, r.ID) {
+			f.m.failf("forwarder %d does not know row %d any more, whose success is not settled", f.id, r.ID)
+		}
+	}
+	switch {
+	case counts.Young+counts.Slow != len(f.calls)-hung || counts.Hung != hung:
+		f.m.failf("forwarder %d counts %+v, with %d calls under way, %d of them hung", f.id, counts, len(f.calls), hung)
+	case counts.Young > cfg.Concurrency || counts.Young+counts.Slow+counts.Hung > 8*cfg.Concurrency:
+		f.m.failf("forwarder %d has too many calls under way: %+v", f.id, counts)
+	case counts.Waiting > cfg.Deferred+8*cfg.Concurrency: // what was under way always waits
+		f.m.failf("forwarder %d has %d keys that wait, and may have %d", f.id, counts.Waiting, cfg.Deferred)
+	case counts.Rows > 2*cfg.Rows+f.lanesRead()+2*len(f.m.topics)+8:
+		f.m.failf("forwarder %d has %d rows in memory, with room for %d", f.id, counts.Rows, cfg.Rows)
+	case counts.Unsettled < len(f.left.published)+len(f.left.failed):
+		f.m.failf("forwarder %d counts %d unsettled, and %d are being settled", f.id, counts.Unsettled,
+			len(f.left.published)+len(f.left.failed))
+	}
+}
+
+// lanesRead is how many lanes may bring a row each, whatever the room: one range of ids may be read for all of them,
+// and then one lane has what the others have not used.
+func (f *forwarder) lanesRead() int {
+	if f.m.allLanes {
+		return dispatch.Lanes
+	}
+	return len(f.m.lanes)
+}
+
+// checkQuiet looks whether nothing that the read saw waits, when the dispatcher says so: what Drain promises.
+func (f *forwarder) checkQuiet(r *reading) {
+	if f.dispatcher.Quiet() {
+		f.checkArrived("is quiet", draining{began: r.began}, func(lane int16) dispatch.Assignment {
+			return dispatch.Assignment{Lane: lane, Epoch: r.req.Cursors.Epochs[lane]}
+		})
+	}
+}
+
+// checkArrived looks whether all has arrived, in lanes that are read, that was committed before some moment and is due.
+func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) dispatch.Assignment) {
+	if !f.m.calm {
+		return // a key may be held by a blocked row that somebody else has settled
+	}
+	held := map[string]bool{}
+	for _, msg := range f.m.db.table {
+		if f.waitsFor(msg) {
+			held[msg.key] = msg.key != ""
+		}
+	}
+	for _, msg := range f.m.db.table {
+		if !f.reads(term(msg.lane)) || held[msg.key] || f.m.db.locked[msg] || f.waitsFor(msg) {
+			continue
+		}
+		due := msg.due.IsZero() || msg.attempts > 0 && msg.key != "" || !msg.due.After(d.at)
+		if msg.pending() && msg.tx.committed < d.began && due {
+			f.m.failf("forwarder %d %s, and row %v waits", f.id, what, msg)
+		}
+	}
+}
+
+// waitsFor says whether a message waits for its next attempt, as far as the forwarder was told, or for an operator.
+func (f *forwarder) waitsFor(msg *record) bool {
+	if !msg.visible() || msg.published || msg.attempts == 0 && !msg.dead {
+		return false
+	}
+	due, told := f.due[msg.uuid]
+	return msg.dead && f.m.db.blockKeyOnDead || !msg.dead && (!told || msg.excused || due.After(f.m.db.now))
+}
+
+// checkStopped looks whether a stop left anything behind.
+func (f *forwarder) checkStopped() {
+	if len(f.drains) > 0 {
+		f.m.failf("forwarder %d has stopped, and %d calls of Drain still wait", f.id, len(f.drains))
+	}
+	if c := f.dispatcher.Counts(); c.Young+c.Slow+c.Unsettled > 0 {
+		f.m.failf("forwarder %d has stopped with %+v", f.id, c)
+	}
+}
+
+// checkEnd looks whether anything is left when all is done.
+func (f *forwarder) checkEnd() {
+	if !f.dispatcher.Quiet() {
+		f.m.failf("forwarder %d is not quiet in the end: %+v", f.id, f.dispatcher.Counts())
+	}
+	if c := f.dispatcher.Counts(); c != (dispatch.Counts{}) {
+		f.m.failf("forwarder %d has %+v in the end", f.id, c)
+	}
+	f.m.db.now = f.m.db.now.Add(time.Hour)
+	f.dispatcher.Tick(f.m.db.now)
+	f.dispatcher.ReadBegins(f.m.db.now) // forgets
+	f.dispatcher.ReadFailed(f.m.db.now, dispatch.Request{})
+	s := f.dispatcher.Sizes()
+	if f.coordinator.Stopping() {
+		s.Degraded = 0 // a topic that was paused stays so: nothing is tried any more
+	}
+	if s.Degraded+s.Keys+s.Heads-s.Keyless+s.Lows > 0 {
+		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)
+	}
+	for r, t := range f.told {
+		if t.ok && !t.okTaken {
+			f.m.failf("forwarder %d was told the success of row %d, and nobody got it to settle", f.id, r.ID)
+		}
+	}
+	for _, n := range f.m.lanes {
+		mark, _ := f.cursors.At(n)
+		if above, all := f.dispatcher.Known(f.term(n), mark); above+all > 0 {
+			f.m.failf("forwarder %d knows %d and %d rows of lane %d in the end", f.id, above, all, n)
+		}
+	}
+}

@@ -1,0 +1,159 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+)
+
+// laneRow is a row of outbox_lanes; owner 0 = none.
+type laneRow struct {
+	owner int
+	epoch int64
+}
+
+// memberRow is a row of outbox_forwarders.
+type memberRow struct {
+	expires time.Time
+	leaving bool
+}
+
+// deadMember was killed before the schedule began, and its lease is not over.
+const deadMember = 1000
+
+// leaveBehind has a dead member own every second lane.
+func (d *database) leaveBehind(lease time.Duration) {
+	d.members[deadMember] = memberRow{expires: d.now.Add(lease)}
+	for n := 0; n < laneCount; n += 2 {
+		d.lanes[n] = laneRow{owner: deadMember, epoch: 1}
+	}
+}
+
+// alive says whether a forwarder's lease has not run out.
+func (d *database) alive(owner int) bool {
+	m, ok := d.members[owner]
+	return ok && m.expires.After(d.now)
+}
+
+// heartbeat renews a lease, or joins anew.
+func (d *database) heartbeat(owner int, leaving bool) {
+	d.members[owner] = memberRow{d.now.Add(d.leases), leaving}
+}
+
+// view is what the lease's statements answer.
+func (d *database) view(me int) (members []lease.Member, lanes []lease.Lane) {
+	ids := make([]int, 0, len(d.members))
+	for id := range d.members {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		if m := d.members[id]; d.alive(id) && !m.leaving {
+			members = append(members, lease.Member{ID: strconv.Itoa(id), Left: m.expires.Sub(d.now)})
+		}
+	}
+	lanes = make([]lease.Lane, 0, laneCount)
+	for n, l := range d.lanes {
+		row := lease.Lane{Assignment: lease.Assignment{Lane: int16(n), Epoch: l.epoch}, Alive: d.alive(l.owner)}
+		if l.owner != 0 {
+			row.Owner = strconv.Itoa(l.owner)
+		}
+		lanes = append(lanes, row)
+	}
+	return members, lanes
+}
+
+// take takes lanes whose epoch is still the one that was read and whose owner is not alive.
+func (d *database) take(me int, terms []lease.Assignment) (taken []lease.Assignment) {
+	for _, t := range terms {
+		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && !d.alive(l.owner) {
+			taken = append(taken, d.changeLane(t.Lane, laneRow{me, l.epoch + 1}))
+		}
+	}
+	return taken
+}
+
+// retake raises the epochs of one's own lanes.
+func (d *database) retake(me int, terms []lease.Assignment) (taken []lease.Assignment) {
+	for _, t := range terms {
+		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && l.owner == me {
+			epoch := l.epoch + 1
+			if d.faults.epochKept {
+				epoch = l.epoch
+			}
+			taken = append(taken, d.changeLane(t.Lane, laneRow{me, epoch}))
+		}
+	}
+	return taken
+}
+
+// releaseFree gives lanes back. The epoch rises when somebody takes them.
+func (d *database) giveBack(me int, terms []lease.Assignment) {
+	for _, t := range terms {
+		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && l.owner == me {
+			d.changeLane(t.Lane, laneRow{0, l.epoch})
+		}
+	}
+}
+
+func (d *database) changeLane(n int16, row laneRow) lease.Assignment {
+	d.lanes[n] = row
+	return lease.Assignment{Lane: n, Epoch: row.epoch}
+}
+
+// operate does something to a message that an operator, or foreign SQL, can do to it. It says what.
+func (d *database) operate(m *record) string {
+	m.excused, m.batch = true, 0
+	do := func(what string, change func(*record)) string {
+		d.change([]*record{m}, change)
+		return fmt.Sprintf("%s %v", what, m)
+	}
+	kinds := d.rng.IntN(100)
+	switch {
+	case m.published && kinds < 50:
+		m.replayed = true
+		return do("replays", func(m *record) { m.published = false })
+	case m.published:
+		return do("cleans up", func(m *record) { m.gone = true })
+	case m.dead && kinds < 60, m.attempts > 0 && kinds < 25:
+		return do("requeues", func(m *record) {
+			m.dead, m.due, m.attempts, m.generation = false, d.now, max(m.attempts, 1), m.generation+1
+		})
+	case m.attempts > 0 && !m.dead && kinds < 45:
+		return do("puts off", func(m *record) { m.due = d.now.Add(farOff) })
+	case kinds < 65 && !m.dead:
+		return do("kills", func(m *record) { m.dead = true })
+	case kinds < 80:
+		m.skipped = true
+		return do("skips", func(m *record) { m.published, m.dead = true, false })
+	default:
+		return do("deletes", func(m *record) { m.gone = true })
+	}
+}
+
+// together has all of a key and a topic sent again that was tried before.
+func (d *database) together(key, topic string) (again []*record) {
+	for _, m := range d.byKey[key] {
+		if m.topic == topic && m.visible() && !d.locked[m] && (m.published || m.dead || m.attempts > 0) {
+			again = append(again, m)
+		}
+	}
+	if len(again) < 2 {
+		return nil
+	}
+	d.batches++
+	for _, m := range again {
+		m.excused, m.replayed = true, m.replayed || m.published
+	}
+	d.change(again, func(m *record) {
+		m.published, m.dead, m.due, m.attempts, m.batch = false, false, d.now, 1, d.batches
+		m.generation++
+	})
+	return again
+}
+
+// farOff is when a message is due that an operator put off.
+const farOff = 1000 * time.Hour

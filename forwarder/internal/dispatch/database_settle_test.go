@@ -1,0 +1,96 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"time"
+)
+
+// settled is a success on its way into the database.
+type settled struct {
+	id              int64
+	uuid, life, act string
+}
+
+// settlePublished returns what it passed by, as somebody has it locked, and what it did to which message.
+func (d *database) settlePublished(list []settled) (locked []settled, problem string) {
+	var rows []*record
+	for _, s := range list {
+		m := d.find(s.id)
+		if m == nil || m.published || !m.is(s.uuid, s.act) && !d.means(m, s.life) {
+			continue
+		}
+		if d.locked[m] {
+			locked = append(locked, s)
+			continue
+		}
+		if m.sent == 0 {
+			problem = fmt.Sprintf("row %v was marked published and never sent", m)
+		}
+		if m.uuid != s.uuid {
+			problem = fmt.Sprintf("row %v was marked published for %s", m, s.uuid)
+		}
+		rows = append(rows, m)
+	}
+	if len(rows) > 0 {
+		d.change(rows, func(m *record) { m.published, m.dead, m.gone = true, false, d.deletes })
+	}
+	return locked, problem
+}
+
+// means says whether an id means now what it meant in a incarnation, and nobody has had its message sent again.
+func (d *database) means(m *record, life string) bool {
+	return m.generation == 0 && life == d.lifeName() || d.faults.settleByID
+}
+
+// is says whether it is still a message as it was read: of the same act, if an operator had it sent again.
+func (m *record) is(uuid, act string) bool { return m.uuid == uuid && m.act() == act }
+
+// failed is a failure on its way into the database.
+type failed struct {
+	id        int64
+	uuid, act string
+	lane      int16
+	epoch     int64
+	attempts  int
+	delay     time.Duration
+	permanent bool
+}
+
+// settleFailed answers what became of each.
+func (d *database) settleFailed(owner int, list []failed) []string {
+	outcomes := make([]string, len(list))
+	var rows []*record
+	change := map[*record]failed{}
+	for i, f := range list {
+		if row := d.lanes[f.lane]; (row.owner != owner || row.epoch != f.epoch) && !d.faults.unfenced {
+			outcomes[i] = "fenced"
+			continue
+		}
+		m := d.find(f.id)
+		switch {
+		case m == nil || m.uuid != f.uuid || m.published:
+			outcomes[i] = "gone"
+		case m.act() != f.act: // it was sent again since
+			outcomes[i] = "waiting"
+		case m.dead:
+			outcomes[i] = "dead"
+		case d.locked[m]:
+			outcomes[i] = "locked"
+		default:
+			outcomes[i] = "waiting"
+			if f.permanent || f.attempts >= d.maxAttempts {
+				outcomes[i] = "dead"
+			}
+			rows, change[m] = append(rows, m), f
+		}
+	}
+	if len(rows) > 0 {
+		d.change(rows, func(m *record) {
+			f := change[m]
+			m.attempts, m.due = f.attempts, d.now.Add(f.delay)
+			m.dead = f.permanent || f.attempts >= d.maxAttempts
+			m.wasDead = m.wasDead || m.dead
+		})
+	}
+	return outcomes
+}

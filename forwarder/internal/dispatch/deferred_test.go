@@ -1,0 +1,187 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+// What of the rows that a read has caught up with is gone, when its payload is asked for, counts for the limit all the
+// same: those behind it are caught up with the next read.
+func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 2})
+	d.put(0, "k", "a", ids(1, 6)...)
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	d.returned(d.next(2), dispatch.OK)
+	d.settle()
+	a := d.begin()
+	r := d.answer(a)
+	for _, row := range r.Caught {
+		row.Large = row.ID == 3
+	}
+	delete(d.table, 3)
+	r.RemoveLarge(nil, map[int64]bool{3: true})
+	d.finish(a, r)
+	d.want(d.drain(), 4, 5, 6)
+}
+
+// A row of a key that found no place to wait does not try a topic: another one of its key may be there, before it.
+func TestKeyWithoutAPlaceIsNoProbe(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Deferred: 1})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.put(0, "y", "down", 2)
+	d.read()
+	d.told(dispatch.TopicPaused, dispatch.TooManyWaiting)
+	delete(d.table, 1)
+	d.gone(1)
+	d.read()
+	d.put(0, "y", "down", 3)
+	d.read()
+	d.tick(time.Second)
+	d.want(d.drain(), 2, 3)
+}
+
+// While more keys wait than may, a key's rows on another topic do not wait for those on the closed one, and these leave
+// in their order.
+func TestKeysBeyondTheBound(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Deferred: 2})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	for i := range int64(5) {
+		key := fmt.Sprint("y", i)
+		d.put(0, key, "down", 10*i+11)
+		d.put(0, key, "up", 10*i+12)
+		d.put(0, key, "down", 10*i+13)
+	}
+	d.want(d.drain(), 22, 32, 42, 52) // y0 has found a place
+	if c := d.b.Counts(); c.Waiting != 2 || c.Rows != 0 {
+		t.Fatalf("%+v", c)
+	}
+	d.tick(time.Second)
+	sent := d.drain()
+	at := map[int64]int{}
+	for i, id := range sent {
+		at[id] = i
+	}
+	for i := range int64(5) {
+		if at[10*i+11] > at[10*i+13] || i == 0 && (at[11] > at[12] || at[12] > at[13]) {
+			t.Fatalf("published %v", sent)
+		}
+	}
+	if len(sent) != 12 || d.b.Counts() != (dispatch.Counts{}) {
+		t.Fatalf("published %v, %+v", sent, d.b.Counts())
+	}
+}
+
+// Delayed rows of blocked keys that fill a read are not read again at once, nor when a key goes on.
+func TestDelayedRowsOfBlockedKeys(t *testing.T) {
+	const keys = 30
+	d := newDesk(t, dispatch.Config{Rows: 8, Deferred: 64})
+	d.rarely = true
+	for n := range int64(keys) {
+		key, id := fmt.Sprint("k", n), 4*n+1
+		d.put(0, key, "a", id)
+		d.read()
+		d.returned(d.next(id), dispatch.Retry)
+		d.settle()
+		for delayed := id + 1; delayed < id+4; delayed++ {
+			d.put(0, key, "a", delayed)
+			d.table[delayed].due = d.now
+		}
+	}
+	d.rarely = false
+	for i := range 10 {
+		if p := d.read(); i > 5 && (p.ManyDue || p.More) {
+			t.Fatalf("read %d: %+v", i, p)
+		}
+	}
+	d.tick(time.Second)
+	d.rarely = true
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	d.settle()
+	if a := d.begin(); a.WantDue {
+		t.Fatal("due rows are looked for")
+	}
+}
+
+// Delayed rows of a blocked key do not hide those of other keys, however many they are, and go on with their key.
+func TestDelayedRowsOfABlockedKeyHideNoOther(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 8, Deferred: 64})
+	d.put(0, "x", "a", ids(1, 60)...)
+	d.put(0, "y", "a", 61)
+	for id := range d.table {
+		if id > 1 {
+			d.table[id].due = d.now
+		}
+	}
+	d.table[61].due = d.now.Add(time.Millisecond)
+	d.rarely = true
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.rarely = false
+	d.tick(10 * time.Millisecond)
+	for range 10 {
+		d.read()
+	}
+	d.returned(d.next(61), dispatch.OK)
+	d.settle()
+	d.tick(time.Second)
+	d.want(d.drain(), ids(1, 60)...)
+}
+
+// Delayed rows of a topic that is paused for unknown errors do not hide those of other topics, and go once it is open.
+func TestDelayedRowsOfAnOpenBreakerHideNoOther(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 8, Concurrency: 8, Deferred: 64})
+	d.want(d.breaks("a", 101, 5), 101, 102, 103, 104)
+	for id := range int64(60) {
+		d.put(0, fmt.Sprint("x", id), "a", id+1)
+		d.table[id+1].due = d.now
+	}
+	d.put(0, "y", "b", 61)
+	d.table[61].due = d.now.Add(time.Millisecond)
+	d.tick(10 * time.Millisecond)
+	for range 10 {
+		d.read()
+	}
+	d.returned(d.next(61), dispatch.OK)
+	d.settle()
+	d.tick(time.Minute)
+	if d.drain(); len(d.table) != 0 {
+		t.Fatalf("%d rows are left", len(d.table))
+	}
+}
+
+// A key that goes on while a read leaves its delayed rows out is read again.
+func TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 8, Deferred: 64})
+	d.put(0, "x", "a", ids(1, 20)...)
+	for id := range d.table {
+		if id > 1 {
+			d.table[id].due = d.now
+		}
+	}
+	d.rarely = true
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.rarely = false
+	for range 5 {
+		d.read()
+	}
+	a := d.begin()
+	r := d.answer(a)
+	delete(d.table, 1)
+	d.tick(time.Millisecond)
+	d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 100, nil) // an operator has discarded it
+	d.finish(a, r)
+	d.notQuiet(2)
+	d.want(d.drain(), ids(2, 20)...)
+}

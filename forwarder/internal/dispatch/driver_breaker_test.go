@@ -1,0 +1,51 @@
+package dispatch_test
+
+import "github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+
+// said is what a forwarder's dispatcher was told of a call.
+type said struct {
+	topic string
+	uuid  string
+	ok    bool
+	known bool // the error said whose fault it was
+}
+
+// repeated is the place of what comes of a message that was published before: nothing, unless an operator wants it sent
+// again.
+const repeated = -2
+
+// answered notes an answer that says something of a topic, and returns its place.
+func (f *forwarder) answered(c *call, res dispatch.Result, late bool) int {
+	a := said{topic: c.Row.Topic, uuid: c.Row.UUID, ok: res.Verdict == dispatch.OK, known: res.Verdict != dispatch.Unknown}
+	switch {
+	case a.ok:
+	case late || res.Verdict != dispatch.Unknown && res.Verdict != dispatch.Unavailable:
+		return -1
+	case !f.dispatcher.Owns(c.Row.Assignment):
+		return -1 // nobody asks
+	case f.dispatcher.Published(c.Row):
+		return repeated
+	}
+	f.answers = append(f.answers, a)
+	return len(f.answers) - 1
+}
+
+// mayCharge reports whether few messages of the topic had failed without a success in between.
+func (f *forwarder) mayCharge(at int) bool {
+	if at < 0 {
+		return at == repeated
+	}
+	failed := map[string]bool{}
+	for i := at; i >= 0; i-- {
+		switch b := f.answers[i]; {
+		case b.topic != f.answers[at].topic:
+		case b.ok:
+			return true
+		case !b.known:
+			if failed[b.uuid] = true; len(failed) == 5 {
+				return false
+			}
+		}
+	}
+	return true
+}

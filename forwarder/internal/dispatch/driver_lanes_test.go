@@ -1,0 +1,185 @@
+package dispatch_test
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+)
+
+// keeping is what the rebalancer is at.
+type keeping struct {
+	began   time.Time
+	unsure  bool // the lease had run out
+	members []lease.Member
+	lanes   []lease.Lane
+	taken   []lease.Assignment
+	done    bool
+}
+
+// isFree checks that nothing of a lane that may be released is under way.
+func (f *forwarder) isFree(t dispatch.Assignment) {
+	f.logf("may give back lane %d, epoch %d", t.Lane, t.Epoch)
+	l := f.coordinator.Lane(t.Lane)
+	if l.Epoch != t.Epoch {
+		return // it is over: the answer that made it free said that as well
+	}
+	if l.State != coordinator.Releasing {
+		f.m.failf("forwarder %d: lane %d of epoch %d is called free, which is not being released", f.id, t.Lane, t.Epoch)
+		return
+	}
+	for _, c := range f.calls {
+		if c.Row.Assignment == t && !c.timedOut {
+			f.m.failf("forwarder %d: lane %d is called free while row %d is under way", f.id, t.Lane, c.Row.ID)
+		}
+	}
+	for _, r := range f.left.published {
+		if r.Assignment == t {
+			f.m.failf("forwarder %d: lane %d is called free while the success of row %d is unsettled", f.id, t.Lane, r.ID)
+		}
+	}
+	for _, r := range f.left.failed {
+		if r.Row.Assignment == t {
+			f.m.failf("forwarder %d: lane %d is called free while the failure of row %d is unsettled", f.id, t.Lane, r.Row.ID)
+		}
+	}
+	for r, told := range f.told {
+		if r.Assignment == t && (told.ok && !told.okTaken) {
+			f.m.failf("forwarder %d: lane %d is called free while nobody took the success of row %d", f.id, t.Lane, r.ID)
+		}
+	}
+}
+
+func (f *forwarder) term(lane int16) dispatch.Assignment {
+	return dispatch.Assignment{Lane: lane, Epoch: f.coordinator.Lane(lane).Epoch}
+}
+
+// reads says whether an assignment is one of those that are read.
+func (f *forwarder) reads(t dispatch.Assignment) bool {
+	return f.coordinator.Lane(t.Lane) == coordinator.Lane{Epoch: t.Epoch, State: coordinator.Reading}
+}
+
+// toLoad returns the lanes that were taken and whose blocked rows are not loaded. The dispatcher and the cursors hear
+// only of lanes that messages are in, as there are 64 of them: the others stay as they are.
+func (f *forwarder) toLoad() (list []dispatch.Assignment) {
+	for _, n := range f.m.lanes {
+		if l := f.coordinator.Lane(n); l.Epoch != 0 && l.State == coordinator.Taken {
+			list = append(list, dispatch.Assignment{Lane: n, Epoch: l.Epoch})
+		}
+	}
+	return list
+}
+
+// rebalancer makes a step of the goroutine that keeps the lease: it looks, it changes the lanes, it learns what came of
+// it.
+func (f *forwarder) rebalancer() {
+	k := f.keeping
+	switch {
+	case k == nil:
+		f.look()
+	case !k.done:
+		f.change(k)
+	default:
+		f.keeping = nil
+		k.taken = slices.DeleteFunc(k.taken, func(lease.Assignment) bool {
+			return f.m.chance(5) && !f.m.finishing // the answer was lost
+		})
+		f.coordinator.Took(k.taken)
+		f.take()
+	}
+}
+
+func (f *forwarder) look() {
+	k := &keeping{began: f.m.db.now, unsure: !f.m.db.alive(f.id)}
+	f.m.db.heartbeat(f.id, f.coordinator.Stopping())
+	if !k.unsure {
+		f.renewed(k.began)
+	}
+	f.giveBack()
+	k.members, k.lanes = f.m.db.view(f.id)
+	f.sees(k.members)
+	f.looked()
+	f.keeping = k
+}
+
+// sighting is when the lease of another member was to end, and whether it has been renewed since it was seen first.
+type sighting struct {
+	expires time.Time
+	renewed bool
+}
+
+// sees notes which of the members may be dead.
+func (f *forwarder) sees(members []lease.Member) {
+	for i, o := range members {
+		if o.ID == strconv.Itoa(f.id) {
+			continue
+		}
+		expires := f.m.db.now.Add(o.Left)
+		s, known := f.seen[o.ID]
+		if !known {
+			s.expires = expires
+		}
+		s.renewed = s.renewed || !s.expires.Equal(expires)
+		f.seen[o.ID], members[i].Silent = s, !s.renewed
+	}
+}
+
+// renewed says that the lease was renewed. Its length changes at the end, and some forwarders have a wrong clock.
+func (f *forwarder) renewed(began time.Time) {
+	if f.m.ignoreLease {
+		began = began.Add(farOff)
+	}
+	f.leaseUntil = began.Add(f.m.db.leases)
+	f.coordinator.Renewed(f.leaseUntil.Add(-f.ttl))
+	f.take()
+}
+
+// releaseFree gives back what is free.
+func (f *forwarder) giveBack() {
+	free := slices.Clone(f.coordinator.Free())
+	if f.m.variant.freeAtOnce {
+		free = slices.DeleteFunc(f.coordinator.All(), func(t lease.Assignment) bool {
+			return f.coordinator.Lane(t.Lane).State != coordinator.Releasing
+		})
+	}
+	if len(free) > 0 {
+		f.m.db.giveBack(f.id, free)
+		f.coordinator.Released(free)
+		f.take()
+		f.checkReleased(free)
+	}
+}
+
+// looked loads blocked rows too early.
+func (f *forwarder) looked() {
+	if f.m.variant.headsBeforeTake && f.m.thief != f {
+		f.headsBefore = f.m.allHeads()
+	}
+}
+
+func (f *forwarder) change(k *keeping) {
+	k.done = true
+	p := f.coordinator.MembersRead(k.members, k.lanes, f.short)
+	f.take()
+	f.short = p.Short
+	f.checkPlan(p)
+	if k.unsure {
+		f.renewed(k.began)
+	}
+	if lost, back := f.usedTerms(p.Lost), f.usedTerms(p.Release); len(lost)+len(back) > 0 {
+		f.logf("loses %v, hands back %v", lost, back)
+	}
+	k.taken = append(f.m.db.retake(f.id, p.Retake), f.m.db.take(f.id, p.Take)...)
+	if len(p.Retake)+len(p.Take) > 0 {
+		f.logf("retakes or takes %v", f.usedTerms(k.taken))
+	}
+}
+
+func (f *forwarder) usedTerms(list []lease.Assignment) []lease.Assignment {
+	return slices.DeleteFunc(slices.Clone(list), func(t lease.Assignment) bool {
+		return !slices.Contains(f.m.lanes, t.Lane)
+	})
+}

@@ -1,0 +1,101 @@
+package dispatch_test
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+type checking struct {
+	began time.Time
+	term  dispatch.Assignment
+	from  int64
+	page  int // blocked rows at most
+	heads []dispatch.BlockedRow
+}
+
+// maintainer makes a step of the goroutine for what is in no hurry: a page of the recheck of blocked rows, or of the
+// sweep.
+func (f *forwarder) maintainer() {
+	if f.coordinator.Stopping() {
+		return
+	}
+	if c := f.checking; c != nil {
+		f.checking = nil
+		f.logf("rechecks heads %v in lane %d above %d", c.heads, c.term.Lane, c.from)
+		left := f.coordinator.BlockedSeen(f.m.db.now, c.began, []coordinator.Position{{Assignment: c.term, Cursor: c.from}},
+			map[int16][]dispatch.BlockedRow{c.term.Lane: c.heads}, c.page)
+		if f.sweeping[-c.term.Lane-1] = 0; len(left) > 0 {
+			f.sweeping[-c.term.Lane-1] = left[0].Cursor
+		}
+		f.take()
+		return
+	}
+	n := f.m.lanes[f.m.rng.IntN(len(f.m.lanes))]
+	if !f.reads(f.term(n)) {
+		return
+	}
+	switch p := f.m.rng.IntN(100); {
+	case p < 40:
+		f.beginCheck(f.term(n))
+	case p < 70:
+		f.sweep(f.term(n))
+	case p < 80:
+		f.hold()
+	case !f.m.variant.noLook:
+		f.lookAtFirsts(f.term(n))
+	}
+}
+
+// hold tells the dispatcher which topics an operator has paused.
+func (f *forwarder) hold() {
+	f.paused = slices.Clone(f.m.db.paused)
+	f.logf("hears that an operator has paused %v", f.paused)
+	f.coordinator.PauseByOperator(f.m.db.now, f.paused)
+	f.take()
+}
+
+// lookAtFirsts looks whether what keys wait for is still pending.
+func (f *forwarder) lookAtFirsts(t dispatch.Assignment) {
+	var gone []int64
+	for _, id := range f.coordinator.WaitingIDs(t) {
+		if m := f.m.db.find(id); m == nil || !m.pending() {
+			gone = append(gone, id)
+		}
+	}
+	if len(gone) > 0 {
+		f.logf("finds what keys wait for gone in lane %d: %v", t.Lane, gone)
+		f.coordinator.WaitingGone(f.m.db.now, t, gone)
+		f.take()
+	}
+}
+
+func (f *forwarder) beginCheck(t dispatch.Assignment) {
+	if f.m.variant.noRecheck {
+		return
+	}
+	c := &checking{began: f.m.db.now, term: t, from: f.sweeping[-t.Lane-1], page: 1 + f.m.rng.IntN(5)}
+	for _, v := range f.m.db.heads(t.Lane, c.from, c.page) {
+		c.heads = append(c.heads, f.m.head(v))
+	}
+	f.checking = c
+}
+
+func (f *forwarder) sweep(t dispatch.Assignment) {
+	from := []coordinator.Position{{Assignment: t, Cursor: f.sweeping[t.Lane]}}
+	at := f.coordinator.NextSpans(from, int64(1+f.m.rng.IntN(50)))
+	if f.sweeping[t.Lane] = 0; len(at) == 0 || f.m.variant.noSweep {
+		return
+	}
+	limit := 1 + f.m.rng.IntN(5)
+	ids := f.m.db.sweep(t.Lane, at[0].Cursor, at[0].Upto)
+	ids = ids[:min(limit, len(ids))]
+	if len(ids) > 0 {
+		f.logf("sweeps lane %d: %v", t.Lane, ids)
+	}
+	f.coordinator.Swept(at, map[int16][]dispatch.Orphan{t.Lane: ids}, limit)
+	f.take()
+	f.sweeping[t.Lane] = at[0].Cursor
+}

@@ -1,0 +1,373 @@
+package dispatch_test
+
+import (
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/cursor"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+type reading struct {
+	req    coordinator.ReadRequest
+	began  int // clock
+	answer *answer
+
+	// What became of rows that came without a payload, once that was asked for.
+	asked            bool
+	came, late, gone map[int64]bool
+	timedOut         bool
+}
+
+type loading struct {
+	term  dispatch.Assignment
+	life  string
+	from  int64
+	done  bool // all pages were read
+	heads []dispatch.BlockedRow
+	uuids []string
+}
+
+// reader makes a step of the reading goroutine.
+func (f *forwarder) reader() {
+	switch r := f.reading; {
+	case f.m.variant.otherEpoch && r != nil && f.loading == nil && len(f.toLoad()) > 0:
+		f.beginLoad()
+	case f.m.variant.otherEpoch && f.loading != nil:
+		f.loadPage()
+	case f.late != nil && f.m.chance(50):
+		r, f.late = f.late, nil
+		f.endRead(r)
+	case r != nil && r.answer == nil:
+		f.evaluate(r)
+	case r != nil && f.m.variant.readsOverlap && f.late == nil:
+		f.late, f.reading = r, nil
+	case r != nil && f.m.withholds && !r.asked:
+		f.askPayloads(r)
+	case r != nil:
+		f.reading = nil
+		f.endRead(r)
+	case f.loading != nil && f.loading.done:
+		f.loaded()
+	case f.loading != nil:
+		f.loadPage()
+	case f.planned:
+		f.planned = false
+		f.beginRead()
+	case f.coordinator.Stopping():
+	case len(f.toLoad()) > 0:
+		f.beginLoad()
+	case f.m.allLanes && f.loadUnused():
+	case f.wantsRead():
+		if f.planned = f.m.apart; !f.planned {
+			f.beginRead()
+		}
+	}
+}
+
+// wantsRead says whether the engine would read now.
+func (f *forwarder) wantsRead() bool {
+	if f.noReadWhile != nil && f.noReadWhile() {
+		return false
+	}
+	if f.m.tight && !f.read && f.m.db.now.Before(f.readAt) {
+		return false // nobody woke it
+	}
+	plan := f.coordinator.PlanRead(f.m.db.now, f.dirty)
+	if f.read, f.readAt = false, (time.Time{}); plan.Wait > 0 {
+		f.readAt = f.m.db.now.Add(plan.Wait)
+	}
+	return !f.m.tight || plan.Wait == 0
+}
+
+// beginLoad starts to load the blocked rows of a lane that was taken.
+func (f *forwarder) beginLoad() {
+	f.loading = &loading{term: f.toLoad()[0], life: f.m.db.lifeName()}
+	f.loadPage()
+}
+
+// loadUnused starts the lanes that no message is in.
+func (f *forwarder) loadUnused() (any bool) {
+	for _, t := range f.coordinator.All() {
+		if f.coordinator.Lane(t.Lane).State == coordinator.Taken {
+			any = true
+			f.coordinator.LaneLoaded(f.m.db.now, t, f.m.db.lifeName(), dispatch.NewTakenLane(f.m.db.now, t, nil))
+			f.take()
+		}
+	}
+	return any
+}
+
+func (f *forwarder) loadPage() {
+	l := f.loading
+	page := 1 + f.m.rng.IntN(5)
+	list := f.m.db.heads(l.term.Lane, l.from, page)
+	if f.m.variant.headsNotLoaded {
+		list = nil
+	}
+	for _, v := range list {
+		l.heads = append(l.heads, f.m.head(v))
+		l.from = v.id
+		l.uuids = append(l.uuids, v.uuid)
+	}
+	if l.done = len(list) < page; l.done && !f.m.apart {
+		f.loaded()
+	}
+}
+
+// loaded starts a lane whose blocked rows were loaded.
+func (f *forwarder) loaded() {
+	l := f.loading
+	f.loading = nil
+	if f.m.variant.headsBeforeTake {
+		l.heads = f.headsBefore[l.term.Lane]
+	}
+	f.logf("loaded lane %d, epoch %d, heads %v", l.term.Lane, l.term.Epoch, l.heads)
+	for i, uuid := range l.uuids {
+		f.due[uuid] = f.m.db.now.Add(l.heads[i].Wait)
+	}
+	f.coordinator.LaneLoaded(f.m.db.now, l.term, l.life, dispatch.NewTakenLane(f.m.db.now, l.term, l.heads))
+	f.more = true
+	f.take()
+	if f.dispatcher.Owns(l.term) && f.coordinator.Lane(l.term.Lane).Epoch != l.term.Epoch {
+		f.m.failf("forwarder %d starts lane %d of epoch %d, which it lost while it loaded", f.id, l.term.Lane, l.term.Epoch)
+	}
+}
+
+func (f *forwarder) beginRead() {
+	f.writers = nil
+	if f.m.chance(30) {
+		f.writers = f.m.db.writers()
+		f.coordinator.WritersSeen(f.writers)
+		f.m.others(30)
+	}
+	if f.m.variant.lowsTooHigh {
+		f.dispatcher.RaiseLows()
+	}
+	if f.m.variant.noCatch {
+		f.dispatcher.ForgetLows()
+	}
+	if f.m.chance(20) { // it looks for what fell due
+		defer f.coordinator.DrainEnds(f.coordinator.DrainBegins(false))
+	}
+	r, ok := &reading{began: f.m.db.tick()}, false
+	if r.req, ok = f.coordinator.ReadBegins(f.m.db.now, true); !ok {
+		return
+	}
+	if f.m.variant.triesFromTheTop {
+		r.req.Dispatch.AskOther(f.m.db.lastOf)
+	}
+	f.take()
+	w := &r.req.Cursors
+	w.Stretch = min(w.Stretch, f.m.stretch())
+	c := &r.req.Dispatch.Catch
+	for n, limit := range c.Limits {
+		if most := f.m.stretch(); limit > 0 && c.From[n]+most < c.Upto[n] {
+			c.Upto[n] = c.From[n] + most
+			c.Short |= 1 << n
+		}
+	}
+	if f.m.withholds {
+		w.Whole = 5
+	}
+	f.reading, f.dirty, f.read, f.more = r, false, false, false
+	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 {
+		return w.Limits[n]
+	}), w.Stretch, r.req.Dispatch.IDs)
+	if !c.None() {
+		f.logf("catches up from %v, to %v, limits %v, all of %b, keys %q", f.used(func(n int16) int64 { return c.From[n] }),
+			f.used(func(n int16) int64 { return c.Upto[n] }), f.used(func(n int16) int64 { return c.Limits[n] }), c.All, c.Keys)
+	}
+}
+
+// used leaves out the lanes that no message is in.
+func (f *forwarder) used(list func(lane int16) int64) []int64 {
+	if !f.m.logging {
+		return nil
+	}
+	of := make([]int64, len(f.m.lanes))
+	for i, n := range f.m.lanes {
+		of[i] = list(n)
+	}
+	return of
+}
+
+// evaluate is the moment of the read's snapshot.
+func (f *forwarder) evaluate(r *reading) {
+	if f.m.chance(f.m.readFails) {
+		f.readFailed(r)
+		return
+	}
+	w := &r.req.Cursors
+	q := query{owner: f.id, xids: w.Xids, bounds: w.Bounds, los: w.Los, segmentBounds: w.SegmentBounds,
+		stretch: w.Stretch, ids: r.req.Dispatch.IDs, due: r.req.Due, single: w.Single}
+	if f.m.leavesOut {
+		q.closed, q.blocked, q.guessed = r.req.Dispatch.Closed, r.req.Dispatch.Blocked, r.req.Dispatch.Unclassified
+	}
+	for n, epoch := range w.Epochs {
+		if epoch == 0 {
+			continue
+		}
+		l := laneQuery{
+			lane: int16(n), epoch: epoch, mark: w.Cursors[n], rows: w.Limits[n], rewound: w.Rewound[n],
+			due:   int64(r.req.Dispatch.Due[n]),
+			catch: f.m.variant.catchOf(&r.req.Dispatch.Catch, n),
+		}
+		q.lanes = append(q.lanes, l)
+	}
+	f.m.variant.spoilQuery(f, &q)
+	a := f.m.db.fetch(q, func() { f.m.others(30) })
+	f.lastSeq = a.seq
+	r.answer = &a
+	f.logf("reads: snapshot %d:%v next %d seq %d rewind %d, ready %v, by id %v, due %v, caught %v", a.xmax, a.running,
+		a.nextXid, a.seq, a.rewind, idsOf(a.ready), idsOf(a.byID), idsOf(a.due), idsOf(a.caught))
+}
+
+func idsOf(list []version) []int64 {
+	of := make([]int64, len(list))
+	for i, v := range list {
+		of[i] = v.id
+	}
+	return of
+}
+
+// askPayloads asks for what the answer leaves out.
+func (f *forwarder) askPayloads(r *reading) {
+	r.asked = true
+	read := f.readOf(r)
+	wanted := f.coordinator.Wanted(&r.req, &coordinator.ReadAnswer{Read: read})
+	if len(wanted) == 0 {
+		return
+	}
+	most := len(wanted)
+	if f.m.chance(f.m.readFails) {
+		most, r.timedOut = f.m.rng.IntN(most), f.m.chance(50)
+	}
+	r.came, r.late = f.m.db.payloads(wanted, r.req.Cursors.Bytes, most)
+	r.gone = map[int64]bool{}
+	for _, row := range wanted {
+		r.gone[row.ID] = !r.came[row.ID] && !r.late[row.ID]
+	}
+	if f.m.variant.lateIsGone {
+		r.late, r.gone = nil, r.late
+	}
+	f.logf("reads payloads of %d rows with room for %d: late %v, gone %v",
+		len(wanted), r.req.Cursors.Bytes, r.late, r.gone)
+}
+
+// readOf is what the dispatcher is told, before what did not come is taken out of it.
+func (f *forwarder) readOf(r *reading) dispatch.Read {
+	read := dispatch.Read{ByID: map[int64]dispatch.Found{}, DueRead: r.req.Due}
+	for _, v := range r.answer.byID {
+		read.ByID[v.id] = dispatch.Found{Row: f.row(r, v), Dead: v.seen.dead}
+	}
+	for _, v := range r.answer.ready {
+		read.Ready = append(read.Ready, f.row(r, v))
+	}
+	for _, v := range r.answer.caught {
+		read.Caught = append(read.Caught, f.row(r, v))
+	}
+	for _, v := range r.answer.due {
+		read.Due = append(read.Due, f.row(r, v))
+	}
+	return read
+}
+
+func (f *forwarder) readFailed(r *reading) {
+	f.logf("fails to read")
+	f.reading, f.more, f.read = nil, true, true
+	f.coordinator.ReadFailed(f.m.db.now, &r.req, f.m.chance(50), 0)
+	f.take()
+}
+
+func (f *forwarder) endRead(r *reading) {
+	if f.m.chance(f.m.readFails) {
+		f.readFailed(r)
+		return
+	}
+	a := f.answerOf(r)
+	f.m.variant.spoilAnswer(f, r, &a.Answer)
+	if f.coordinator.ReadAnswered(f.m.db.now, &r.req, &a) {
+		f.logf("finds a new life")
+		f.take()
+		f.coordinator.ReadFailed(f.m.db.now, nil, false, 0) // there is no request to take back
+		f.take()
+		return
+	}
+	f.take()
+	f.logf("ends the read: marks %v", f.used(f.mark))
+	switch v := f.m.variant; {
+	case v.waitsIgnored:
+		f.dispatcher.ForgetWaits()
+	case v.limitIgnored:
+		for n := range r.req.Dispatch.Catch.Limits {
+			r.req.Dispatch.Catch.Limits[n] *= 1000
+		}
+	case v.triesFromTheTop:
+		f.dispatcher.TakeAnyway(r.req.Dispatch, a.Read)
+	}
+	if a.HasPart(&r.req, 1) && f.m.chance(30) {
+		f.coordinator.PartRead(f.m.db.now, &a, 1+f.m.rng.IntN(len(a.Read.Ready)-1))
+		f.take()
+		for range 1 + f.m.rng.IntN(10) {
+			f.worker()
+			f.publisher()
+			f.settler()
+		}
+	}
+	f.more = f.coordinator.ReadEnds(f.m.db.now, &r.req, &a).More
+	f.read = true // it looks again
+	f.take()
+	if !f.more {
+		f.checkQuiet(r)
+	}
+}
+
+// answerOf is the complete answer to a read.
+func (f *forwarder) answerOf(r *reading) coordinator.ReadAnswer {
+	a := r.answer
+	answer := coordinator.ReadAnswer{Read: f.readOf(r), Answer: cursor.Answer{
+		Incarnation: a.life,
+		Snapshot:    cursor.Snapshot{Xmax: a.xmax, InProgress: a.running, NextXid: a.nextXid, Seq: a.seq},
+		Rewind:      a.rewind, Rows: len(a.ready) + len(a.byID) + len(a.due) + len(a.caught),
+		Took: time.Duration(f.m.rng.IntN(100)) * time.Microsecond, TimedOut: r.timedOut,
+	}}
+	if f.m.chance(10) {
+		answer.Took *= 1000
+	}
+	for n := range a.owned {
+		answer.Owned[n] = true
+	}
+	for _, v := range a.ready {
+		answer.Counts[v.lane]++
+		answer.Last[v.lane] = v.id
+		if answer.First == 0 || v.id < answer.First {
+			answer.First = v.id
+		}
+	}
+	answer.Cut = answer.Read.RemoveLarge(r.late, r.gone)
+	return answer
+}
+
+func (f *forwarder) mark(lane int16) int64 {
+	mark, _ := f.cursors.At(lane)
+	return mark
+}
+
+// termOf is the assignment that a lane was asked for.
+func (f *forwarder) termOf(r *reading, lane int16) dispatch.Assignment {
+	if f.m.variant.otherEpoch {
+		return f.term(lane)
+	}
+	return dispatch.Assignment{Lane: lane, Epoch: r.req.Cursors.Epochs[lane]}
+}
+
+// row is what the dispatcher is given.
+func (f *forwarder) row(r *reading, v version) *dispatch.Row {
+	large := int64(v.size) > r.req.Cursors.Whole && !r.came[v.id]
+	return &dispatch.Row{
+		Large: large, ID: v.id, Assignment: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic,
+		Payload:   make([]byte, v.size),
+		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Incarnation: r.answer.life, Generation: v.seen.act(),
+	}
+}

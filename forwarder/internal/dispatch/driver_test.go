@@ -1,0 +1,182 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/cursor"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
+)
+
+// forwarder is one process: the real machine, driven as the engine drives it, but each goroutine of the engine is a
+// method here that makes one step, and the model decides whose turn it is.
+type forwarder struct {
+	m           *model
+	id          int
+	coordinator *coordinator.Coordinator
+	dispatcher  *dispatch.Dispatcher // to look into, and to damage
+	cursors     *cursor.Cursors
+
+	settle, read bool               // the settler, the reader was woken
+	readAt       time.Time          // when the reader looks unasked; zero = it is about to
+	tickAt       time.Time          // when the timer does
+	drains       map[int64]draining // calls of Drain that wait
+	launched     int                // workers that have not made their first step
+	calls        []*call
+	freed        map[lease.Assignment]bool // lanes that may be released, as was noticed
+
+	planned    bool // a read is to begin
+	reading    *reading
+	late       *reading // one more, where reads overlap by mistake
+	loading    *loading
+	settling   *settling
+	left       settling // results that were taken and not settled yet
+	keeping    *keeping
+	checking   *checking
+	sweeping   map[int16]int64 // cursors
+	lastFailed *dispatch.Row
+	paused     []string        // topics, as the dispatcher was told
+	writers    map[uint32]bool // found out before the read, if they were looked for
+	lastSeq    int64           // of the last read
+
+	more        bool      // there is more to read
+	dirty       bool      // there was a commit since the last read began
+	frozen      time.Time // it does nothing until then
+	frozenWhile func() bool
+	noReadWhile func() bool
+	ttl         time.Duration // of its lease, as it was configured
+	leaseUntil  time.Time     // by what it knows
+	short       int
+	seen        map[string]sighting // the other members
+
+	headsBefore map[int16][]dispatch.BlockedRow // as of when the rebalancer looked
+
+	due       map[string]time.Time       // by uuid, when messages that failed are due, as it was told
+	told      map[*dispatch.Row]*telling // what each row's call came to
+	success   map[rowOf]bool             // told, in this assignment
+	unsettled map[*dispatch.Row]bool     // of those
+	answers   []said
+}
+
+// pollInterval is how often a forwarder reads unasked.
+const pollInterval = 5 * time.Millisecond
+
+func newForwarder(m *model) *forwarder {
+	m.forwarderIDs++
+	f := &forwarder{m: m, id: m.forwarderIDs, dispatcher: dispatch.New(m.cfg), cursors: cursor.New(),
+		freed: map[lease.Assignment]bool{}, ttl: m.db.leases, sweeping: map[int16]int64{},
+		told: map[*dispatch.Row]*telling{}, success: map[rowOf]bool{}, unsettled: map[*dispatch.Row]bool{},
+		drains: map[int64]draining{}, seen: map[string]sighting{},
+		due: map[string]time.Time{}}
+	f.coordinator = coordinator.New(coordinator.Config{
+		Me: strconv.Itoa(f.id), LeaseTTL: f.ttl, PollInterval: pollInterval, CloseTimeout: 5 * time.Millisecond,
+	}, f.dispatcher, f.cursors)
+	return f
+}
+
+func (f *forwarder) logf(format string, args ...any) {
+	if f.m.logging {
+		f.m.logf("forwarder %d "+format, append([]any{f.id}, args...)...)
+	}
+}
+
+// take collects the effects of an event.
+func (f *forwarder) take() {
+	e := f.coordinator.Effects(f.m.db.now)
+	f.launched += e.Start
+	f.settle = f.settle || e.Wake&coordinator.WakeSettler != 0
+	f.read = f.read || e.Wake&coordinator.WakeReader != 0
+	f.checkSignals(e)
+	for _, t := range f.coordinator.Free() {
+		if !f.freed[t] {
+			f.freed[t] = true
+			f.isFree(t)
+		}
+	}
+	for _, d := range e.Drained {
+		f.drained(d)
+	}
+	for _, c := range e.Recall {
+		if o := f.callOf(c); o != nil {
+			f.logf("is to recall %d", c.Row.ID)
+			o.recalled = true
+		}
+	}
+	for _, c := range e.Expired {
+		if o := f.callOf(c); o != nil {
+			o.expired = true
+		}
+	}
+	for _, r := range e.Reports {
+		f.logf("reports %+v", r)
+		f.m.overflowed = f.m.overflowed || r.Kind == dispatch.TooManyWaiting
+		if r.Kind == dispatch.OrphanFound && !f.m.operators {
+			f.m.failf("forwarder %d: the sweep found row %d, which nobody knew of", f.id, r.ID)
+		}
+	}
+}
+
+// timer makes a step of the goroutine with the one timer.
+func (f *forwarder) timer() {
+	f.tickAt = f.m.db.now.Add(f.coordinator.Tick(f.m.db.now))
+	f.take()
+}
+
+// stop begins an orderly end.
+func (f *forwarder) stop() {
+	f.logf("stops")
+	f.late, f.loading, f.checking = nil, nil, nil
+	f.coordinator.Stop(f.m.db.now)
+	f.take()
+	if f.reading != nil && f.reading.answer == nil { // what is answered is taken over all the same
+		f.readFailed(f.reading)
+	}
+	if f.m.variant.stopDropsResults {
+		f.giveUp()
+	}
+}
+
+// stopped says whether an orderly end is complete.
+func (f *forwarder) stopped() bool {
+	return f.coordinator.Stopping() && len(f.coordinator.All()) == 0 && f.dispatcher.Counts().Unsettled == 0 &&
+		f.reading == nil && f.settling == nil && f.keeping == nil &&
+		!slices.ContainsFunc(f.calls, func(c *call) bool { return !c.timedOut })
+}
+
+func (f *forwarder) standsStill() bool {
+	return f.frozen.After(f.m.db.now) || f.frozenWhile != nil && f.frozenWhile()
+}
+
+// step has one of the goroutines make a step.
+func (f *forwarder) step() {
+	if f.m.edges && f.m.side.IntN(100) < 5 {
+		f.drain()
+	}
+	switch p := f.m.rng.IntN(100); {
+	case p < 30:
+		f.reader()
+	case p < 45:
+		f.worker()
+	case p < 65:
+		f.publisher()
+	case p < 80:
+		f.settler()
+	case p < 85:
+		f.timer()
+	case p < 90:
+		if f.m.maintains {
+			f.maintainer()
+		}
+	case f.m.chance(f.m.keeps):
+		f.rebalancer()
+	}
+}
+
+func (f *forwarder) String() string {
+	return fmt.Sprintf("forwarder %d: %d lanes, %d calls, %d and %d results left", f.id, len(f.coordinator.All()),
+		len(f.calls), len(f.left.published), len(f.left.failed))
+}

@@ -1,0 +1,191 @@
+package dispatch
+
+import (
+	"slices"
+	"time"
+)
+
+// fetch is a row to read by id, and why.
+type fetch struct {
+	reason     fetchReason
+	assignment Assignment
+	id         int64
+	blocked    *blockedRow // retry
+	name       string      // probe: the name of its key
+	topic      *topic      // topic that the row is to be a probe of
+}
+
+type fetchReason uint8
+
+const (
+	forRetry  fetchReason = iota // it failed, and another attempt is due
+	forProbe                     // it tests whether its topic works again
+	forOrphan                    // it is pending, and unknown to the dispatcher
+)
+
+func (a *Request) add(f fetch) {
+	a.fetches = append(a.fetches, f)
+	a.IDs = append(a.IDs, f.id)
+}
+
+const mostOrphans = 1000 // waiting for a read
+
+// wantsProbe reports whether a topic must be tested when its pause is over.
+func (t *topic) wantsProbe() bool {
+	return t.paused && !t.byOperator && t.probe == nil && !t.probeInRead
+}
+
+// probeIsDue reports whether a probe of a paused topic may be asked for, or is not needed because nothing waits for it.
+func (d *Dispatcher) probeIsDue(t *topic) bool {
+	return t.wantsProbe() && !d.now.Before(t.until) && (d.hasSlot(t) || !d.isWaitedFor(t))
+}
+
+// isWaitedFor reports whether keys or overdue blocked rows wait for a topic.
+func (d *Dispatcher) isWaitedFor(t *topic) bool { return t.lanes != 0 || d.isOverdue(t) }
+
+func (d *Dispatcher) fetchProbes(a *Request) {
+	for _, t := range d.degraded {
+		if !d.probeIsDue(t) {
+			continue
+		}
+		if p, ok := d.nextProbe(t); ok && d.hasSlot(t) {
+			t.probeInRead = true
+			a.add(fetch{reason: forProbe, assignment: p.assignment, id: p.id, name: p.name, topic: t})
+		} else {
+			d.reopen(t)
+		}
+	}
+}
+
+// Orphan is a row that the sweep found pending below the cursor.
+type Orphan struct {
+	ID         int64
+	Key, Topic string
+}
+
+// Orphans receives the rows that the sweep found. Unknown rows are read by id.
+func (d *Dispatcher) Orphans(t Assignment, rows []Orphan) {
+	l := d.activeLane(t)
+	if l == nil {
+		return
+	}
+	for _, r := range rows {
+		if !l.knows(r.ID) && !d.isDeferred(l, r.ID, r.Key, r.Topic) && len(d.orphans) < mostOrphans {
+			d.orphans = append(d.orphans, orphan{t, r.ID})
+			d.effects.Read = true
+		}
+	}
+}
+
+// isDeferred reports whether a row will be read again.
+func (d *Dispatcher) isDeferred(l *lane, id int64, key, topic string) bool {
+	t := d.topics[topic]
+	return t != nil && t.isDeferred(l, id) || key != "" && l.covers(key, id)
+}
+
+// orphan is a row that is pending and unknown to the dispatcher.
+type orphan struct {
+	assignment Assignment
+	id         int64
+}
+
+func (d *Dispatcher) fetchOrphans(a *Request) {
+	for _, s := range d.orphans {
+		a.add(fetch{reason: forOrphan, assignment: s.assignment, id: s.id})
+	}
+	d.orphans = d.orphans[:0]
+}
+
+// fetched handles a row that was asked for, or its absence. looked means that requeued rows are known.
+func (d *Dispatcher) fetched(a fetch, r Read, looked bool) {
+	l := d.activeLane(a.assignment)
+	if l == nil {
+		return
+	}
+	if f, found := r.ByID[a.id]; a.reason == forRetry {
+		d.retryFetched(l, a, f, found, looked)
+	} else {
+		d.probeFetched(l, a, f, found, looked)
+	}
+}
+
+// probeFetched handles the message that is to test whether a topic works again.
+func (d *Dispatcher) probeFetched(l *lane, a fetch, f Found, found, looked bool) {
+	t, r := a.topic, f.Row
+	switch {
+	case l.knows(a.id): // it continued in the meantime
+	case !found, r.Topic != t.name:
+		t.candidates = slices.DeleteFunc(t.candidates, func(p candidate) bool { return p.id == a.id })
+		d.endTopicWait(l, a.name)
+	case f.Dead: // an operator marked it dead while it waited; now it blocks its key
+		if a.name != "" {
+			d.addBlocked(l, a.name, a.id, t.name, d.now.Add(never))
+		}
+	case a.name != "" && r.Attempts > 0: // an operator requeued it while it waited, perhaps with lower ones
+		d.blockRequeued(l, r)
+	case !looked: // a requeued message may come before it: the next read sees more
+		d.wantDue = true
+	case !t.paused || t.byOperator || t.probe != nil || !d.hasSlot(t),
+		!d.mayProbe(t, candidate{a.assignment, a.id, a.name}):
+	case a.name == "":
+		d.bypassKey(l, nil, r, t)
+	default:
+		d.bypassKey(l, l.keyOf(a.name), r, t)
+	}
+}
+
+// addOrphan accepts an unknown row, unless a read has returned it since.
+func (d *Dispatcher) addOrphan(l *lane, r *Row) {
+	if !l.knows(r.ID) && d.accept(l, r, false) {
+		d.report(r.about(OrphanFound))
+	}
+}
+
+// Due returns when Tick must be called next, and when to read without other reason; zero = never. Both may be in the
+// past.
+func (d *Dispatcher) Due() (tick, read time.Time) {
+	sooner := func(at *time.Time, t time.Time) {
+		if at.IsZero() || t.Before(*at) {
+			*at = t
+		}
+	}
+	if c := d.young.front; c != nil {
+		sooner(&tick, c.Started.Add(d.cfg.SlowAfter))
+		if d.cfg.PublishTimeout > 0 {
+			sooner(&tick, c.Started.Add(d.cfg.PublishTimeout))
+		}
+	}
+	if c := d.slow.front; c != nil && d.cfg.PublishTimeout > 0 {
+		sooner(&tick, c.Started.Add(d.cfg.PublishTimeout))
+	}
+	for _, t := range d.degraded {
+		if d.excess(t) != nil {
+			sooner(&tick, d.now)
+		}
+		if t.paused || t.exhausted {
+			sooner(&tick, t.repeat)
+		}
+		switch {
+		case !t.wantsProbe() || d.stopped:
+		case !d.hasLane():
+			sooner(&tick, t.until)
+		case d.hasSlot(t) || !d.isWaitedFor(t):
+			sooner(&read, t.until)
+		}
+	}
+	if d.stopped {
+		return tick, time.Time{}
+	}
+	if d.retryMoved {
+		d.retryMoved, d.nextRetry = false, time.Time{}
+		for _, l := range d.lanes {
+			if l != nil && len(l.retries) > 0 {
+				sooner(&d.nextRetry, l.retries[0].due)
+			}
+		}
+	}
+	if !d.nextRetry.IsZero() && d.hasSomeRoom() {
+		sooner(&read, d.nextRetry)
+	}
+	return tick, read
+}

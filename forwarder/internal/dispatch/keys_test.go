@@ -1,0 +1,318 @@
+package dispatch_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+func TestRejectedMessageHoldsItsKey(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.put(0, "other", "a", 3)
+	d.read()
+	c := d.next(1)
+	d.next(3)
+	d.returned(c, dispatch.Retry)
+	d.told(dispatch.RowRejected)
+	d.none() // from now on, not from the settling on
+	d.put(0, "k", "a", 4)
+	d.settle()
+	d.read()
+	d.none()
+	d.tick(time.Second)
+	d.read()
+	c = d.next(1)
+	if c.Attempt != 2 {
+		t.Fatalf("attempt %d", c.Attempt)
+	}
+	d.none()
+	d.returned(c, dispatch.OK)
+	d.settle()
+	d.want(d.drain(), 2, 4)
+	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Heads != 0 { // row 3 is under way
+		t.Fatalf("%+v is left", s)
+	}
+}
+
+// TestReceiverAsksForAWait: it counts instead of the backoff, and the key waits as long.
+func TestReceiverAsksForAWait(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.read()
+	d.answered(d.next(1), dispatch.Result{Verdict: dispatch.Retry, Err: errBroker, Wait: time.Hour})
+	d.settle()
+	d.tick(time.Hour - time.Second)
+	d.want(d.drain())
+	d.tick(time.Second)
+	d.want(d.drain(), 1, 2)
+}
+
+func TestRejectedMessageWithoutKeyIsTriedAgain(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.want(d.drain())
+	d.tick(time.Second)
+	d.want(d.drain(), 1)
+}
+
+func TestPermanentFailure(t *testing.T) {
+	for _, blockKeyOnDead := range []bool{false, true} {
+		d := newDesk(t, dispatch.Config{BlockKeyOnDead: blockKeyOnDead})
+		d.put(0, "k", "a", 1, 2)
+		d.read()
+		d.returned(d.next(1), dispatch.Permanent)
+		d.none()
+		d.settle()
+		d.told(dispatch.RowDead)
+		if !blockKeyOnDead {
+			d.want(d.drain(), 2)
+			continue
+		}
+		d.want(d.drain())
+		look := func() {
+			began := d.now
+			d.tick(time.Minute)
+			d.b.BlockedSeen(d.now, began.Add(time.Second), d.terms[0], 0, 100, d.heads(0))
+			d.after()
+		}
+		look()
+		d.want(d.drain()) // it is still dead
+		delete(d.table, 1)
+		look()
+		d.want(d.drain(), 2)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	start := func(t *testing.T) (*desk, []dispatch.Failure) {
+		d := newDesk(t, dispatch.Config{})
+		d.put(0, "k", "a", 1, 2)
+		d.read()
+		d.returned(d.next(1), dispatch.Retry)
+		_, failed := d.b.Results(10)
+		return d, failed
+	}
+	t.Run("gone", func(t *testing.T) {
+		d, failed := start(t)
+		delete(d.table, 1)
+		d.write(nil, failed)
+		d.want(d.drain(), 2)
+	})
+	t.Run("locked", func(t *testing.T) {
+		d, failed := start(t)
+		d.b.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed[0], Kind: dispatch.Locked}})
+		d.after()
+		if !d.last.Settle || d.b.Quiet() {
+			t.Fatal("the failure is forgotten")
+		}
+		d.settle()
+		d.tick(time.Second)
+		d.want(d.drain(), 1, 2)
+	})
+	t.Run("fenced", func(t *testing.T) {
+		d, failed := start(t)
+		d.b.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed[0], Kind: dispatch.Fenced}})
+		d.after()
+		d.read()
+		d.none()
+		if c := d.b.Counts(); c != (dispatch.Counts{}) {
+			t.Fatalf("%+v", c)
+		}
+	})
+}
+
+func TestRowsOfAKeyAreBounded(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 4})
+	d.put(0, "k", "a", ids(1, 50)...)
+	d.put(0, "", "a", 51)
+	d.read()
+	if c := d.b.Counts(); c.Rows != 5 {
+		t.Fatalf("%+v", c)
+	}
+	c := d.next(1)
+	d.next(51)
+	d.returned(c, dispatch.OK)
+	d.want(d.drain(), ids(2, 50)...)
+}
+
+// A row that is read together with those that the read catches up with goes before them, if it is lower.
+func TestLowestGoesFirst(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 2})
+	d.put(0, "k", "a", 1, 2, 6, 7)
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	c := d.next(2)
+	d.settle()
+	d.returned(c, dispatch.OK)
+	d.put(0, "k", "a", 5) // it was committed later than 6 and 7 were read
+	d.marks[0] = 4
+	first := d.begin()
+	r := d.answer(first)
+	if c := first.Catch; !slices.Equal(c.Keys, []string{"k"}) || c.From[0] != 6 {
+		t.Fatalf("catches up with %+v", c)
+	}
+	d.finish(first, r) // 6 and 7 come, and 7 gives its place up
+	d.next(5)
+	d.none()
+}
+
+func TestSettledRowsAreKnownUntilAReadBegins(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 1)
+	d.read()
+	d.marks[0] = 0
+	a := d.begin()
+	r := d.answer(a) // it still sees row 1
+	d.returned(d.next(1), dispatch.OK)
+	d.settle()
+	d.finish(a, r)
+	d.none()
+	if !d.b.Knows(d.terms[0], 1) {
+		t.Fatal("row 1 is forgotten before a read began")
+	}
+	d.read()
+	if d.b.Knows(d.terms[0], 1) {
+		t.Fatal("row 1 is not forgotten")
+	}
+}
+
+func TestBlockedRowsOfATakenLane(t *testing.T) {
+	d := newDesk(t, dispatch.Config{}, 1)
+	d.put(0, "k", "a", 1, 2)
+	d.table[1].attempts, d.table[1].due = 3, d.now.Add(time.Hour)
+	d.take(0)
+	d.read()
+	d.none()
+	t.Run("until the recheck finds them gone", func(t *testing.T) {
+		d.t = t
+		delete(d.table, 1)
+		began := d.now
+		d.now = d.now.Add(time.Second)
+		d.b.BlockedSeen(d.now, began, d.terms[0], 5, 100, nil) // another page
+		d.b.BlockedSeen(d.now, began.Add(-time.Hour), d.terms[0], 0, 100, nil)
+		d.after()
+		d.want(d.drain())
+		d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 100, nil)
+		d.after()
+		d.want(d.drain(), 2)
+	})
+}
+
+func TestRequeuedRowIsTriedImmediately(t *testing.T) {
+	d := newDesk(t, dispatch.Config{}, 1)
+	d.put(0, "k", "a", 1, 2)
+	d.table[1].attempts, d.table[1].due = 3, d.now.Add(time.Hour)
+	d.take(0)
+	d.want(d.drain())
+	d.table[1].due = d.now
+	d.now = d.now.Add(time.Millisecond)
+	d.read() // it fell due
+	d.want(d.drain(), 1, 2)
+
+	// One that nobody knew of blocks its key, too.
+	d.put(0, "k", "a", 3, 4)
+	d.read()
+	c := d.next(3)
+	d.table[3].attempts = 1 // and is left alone while it is under way
+	d.put(0, "k", "a", 2)
+	d.table[2].attempts, d.table[2].due = 1, d.now
+	d.read()
+	d.returned(c, dispatch.OK)
+	d.settle()
+	d.none()
+	d.now = d.now.Add(time.Second)
+	d.want(d.drain(), 2, 4)
+}
+
+func TestOrphans(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 1, 5)
+	d.read()
+	d.put(0, "k", "a", 3)
+	d.put(0, "x", "a", 4, 9)
+	d.b.Orphans(d.terms[0], orphans(1, 3, 4, 5, 9))
+	d.after()
+	if !d.last.Read || d.b.Quiet() {
+		t.Fatal("nobody is to read them")
+	}
+	a := d.begin()
+	if !slices.Equal(a.IDs, []int64{3, 4, 9}) {
+		t.Fatalf("asked for %v", a.IDs)
+	}
+	d.b.ReadFailed(d.now, a)
+	d.after()
+	a = d.begin()
+	r := d.answer(a)
+	r.Ready = nil
+	r.Lanes[0].Cursor = 5 // 9 lies above
+	d.finish(a, r)
+	d.told(dispatch.OrphanFound, dispatch.OrphanFound)
+	d.next(1)
+	d.next(4)
+	d.none()
+}
+
+// A row whose payload seemed to be of no use when it was read, and is of use when the read is taken over.
+func TestRowWithoutPayloadIsAskedFor(t *testing.T) {
+	for _, key := range []string{"k", ""} {
+		d := newDesk(t, dispatch.Config{})
+		d.put(0, key, "a", 1, 2)
+		a := d.begin()
+		r := d.answer(a)
+		r.Ready[0].Large = true
+		d.finish(a, r)
+		if key != "" {
+			d.none()
+		}
+		if a = d.begin(); a.Catch.From[0] != 1 {
+			t.Fatalf("catches up with %+v", a.Catch)
+		}
+		d.finish(a, d.answer(a))
+		got := d.drain()
+		slices.Sort(got)
+		d.want(got, 1, 2)
+	}
+}
+
+func TestFailedReadIsAskedAgain(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 1})
+	d.put(0, "k", "a", 1, 2, 3)
+	d.put(0, "held", "a", 4)
+	d.put(0, "waits", "b", 5)
+	d.read()
+	d.returned(d.next(), dispatch.OK)
+	d.returned(d.next(5), dispatch.Unavailable)
+	d.returned(d.next(4), dispatch.Retry)
+	d.settle()
+	d.tick(time.Second)
+	a := d.begin()
+	want := []int64{4, 5}
+	if !slices.Equal(a.IDs, want) || !slices.Equal(a.Catch.Keys, []string{"k"}) {
+		t.Fatalf("asked for %v, want %v", a.IDs, want)
+	}
+	d.b.ReadFailed(d.now, a)
+	d.after()
+	if a = d.begin(); !slices.Equal(a.IDs, want) || !slices.Equal(a.Catch.Keys, []string{"k"}) {
+		t.Fatalf("asked for %v after it failed, want %v", a.IDs, want)
+	}
+}
+
+func TestAbortedCallIsMadeAgain(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.put(0, "", "a", 3)
+	d.read()
+	c1, c3 := d.next(1), d.next(3)
+	d.returned(c1, dispatch.Aborted)
+	d.returned(c3, dispatch.Aborted)
+	d.told()
+	got := d.drain()
+	slices.Sort(got)
+	d.want(got, 1, 2, 3)
+}

@@ -1,0 +1,80 @@
+package dispatch
+
+// Wanted returns the useful rows of a read that came without their payload, in the order in which the payloads are
+// needed: rows asked for by id, deferred rows, new rows, the oldest first, then due rows. Rows that will not be kept in
+// memory need no payload, and leave the room to others.
+func (d *Dispatcher) Wanted(a Request, r *Read) (wanted []*Row) {
+	for _, fetch := range a.fetches {
+		if f, found := r.ByID[fetch.id]; found && f.Row.Large && !f.Dead {
+			wanted = append(wanted, f.Row)
+		}
+	}
+	for i, rows := range [...][]*Row{r.Caught, r.Ready, r.Due} {
+		for _, row := range rows {
+			if l := d.activeLane(row.Assignment); row.Large && l != nil && d.mayKeep(l, row, i == 0, i == 2) {
+				wanted = append(wanted, row)
+			}
+		}
+	}
+	return wanted
+}
+
+// mayKeep reports whether a row will probably be kept in memory: rows that are known, deferred, or wait for another
+// attempt will not. If that has changed when the row is accepted, it is deferred, or due rows are looked for again.
+// caught means that the read caught up with it, due that it fell due.
+func (d *Dispatcher) mayKeep(l *lane, r *Row, caught, due bool) bool {
+	t, k := d.topics[r.Topic], l.keys[r.Key]
+	switch {
+	case l.knows(r.ID), t != nil && t.closed:
+		return false
+	case r.Key == "":
+		return caught || due || t == nil || !t.isDeferred(l, r.ID)
+	case r.Attempts > 0, !caught && !due && d.isDeferred(l, r.ID, r.Key, r.Topic):
+		return false
+	case due:
+		return d.keepsDue(l, r.Key)
+	}
+	return k == nil || !d.defers(k, r.ID) || k.goesBefore(r.ID)
+}
+
+// RemoveLarge removes rows without a payload from a read: late ones, for which there was no room, and those that are
+// gone. Rows after a late one in its lane are removed as well, because a lane is read in order, except rows that block
+// their keys. cut has the id of the first new one.
+func (r *Read) RemoveLarge(late, gone map[int64]bool) (cut [Lanes]int64) {
+	r.count()
+	for id, f := range r.ByID {
+		switch {
+		case f.Dead:
+		case late[id]:
+			if r.Late == nil {
+				r.Late = map[int64]bool{}
+			}
+			r.Late[id] = true
+			delete(r.ByID, id)
+		case gone[id]:
+			delete(r.ByID, id)
+		}
+	}
+	r.Caught, r.CaughtCut = removeLarge(r.Caught, late, gone)
+	r.Ready, cut = removeLarge(r.Ready, late, gone)
+	var cutDue [Lanes]int64
+	r.Due, cutDue = removeLarge(r.Due, late, gone)
+	r.DueLate = cutDue != [Lanes]int64{}
+	return cut
+}
+
+func removeLarge(rows []*Row, late, gone map[int64]bool) (kept []*Row, cut [Lanes]int64) {
+	kept = rows[:0]
+	for _, row := range rows {
+		at := &cut[row.Assignment.Lane]
+		if row.Large && late[row.ID] && *at == 0 {
+			*at = row.ID
+		}
+		blocks := row.Key != "" && row.Attempts > 0 // it blocks its key, even without payload
+		if blocks || *at == 0 && !(row.Large && gone[row.ID]) {
+			kept = append(kept, row)
+		}
+	}
+	clear(rows[len(kept):])
+	return kept, cut
+}

@@ -1,0 +1,196 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/cursor"
+)
+
+const (
+	endAt     = 1 << 20 // the number of the first step of the end
+	longEnd   = 5000    // how many there may be
+	longWait  = 2000    // how many for what can be sent while a topic is dead
+	afterward = 200     // how many for all to become quiet
+)
+
+// finish ends all transactions and lets everything through.
+func (m *model) finish() {
+	m.pcg.Seed(m.seed, endAt)
+	m.finishing = true
+	m.logf("the end begins")
+	for len(m.db.open) > 0 {
+		m.db.end(m.db.open[0], true)
+	}
+	clear(m.db.locked)
+	m.db.log = nil
+	m.readFails, m.settleFails, m.unknown = 0, 0, 0
+	m.maintains = m.maintains || m.cfg.PublishTimeout > 0 // who has a lane sees so alone what another publishes late
+	m.db.leases = 1000 * time.Hour
+	clear(m.db.members) // the leases of the dead run out
+	for _, f := range m.forwarders {
+		f.dirty, f.read, f.frozen, f.frozenWhile, f.noReadWhile = true, true, time.Time{}, nil, nil
+		m.db.heartbeat(f.id, f.coordinator.Stopping())
+		f.hold()
+	}
+	quiet := 0
+	for i := 1; i < longEnd && quiet < afterward; i++ {
+		m.at = endAt + i
+		m.acts++
+		m.pcg.Seed(m.seed, uint64(m.at))
+		m.pass()
+		m.resolve()
+		for _, f := range slices.Clone(m.forwarders) {
+			if i < 10 || i%3 == 0 {
+				f.rebalancer()
+			}
+			f.reader()
+			f.worker()
+			f.publisher()
+			f.settler()
+			f.timer()
+			if m.maintains {
+				f.maintainer()
+			}
+		}
+		if m.check(i%4 == 0); m.violated != "" {
+			return
+		}
+		if !m.revived && (i > longWait || len(m.free()) == 0) {
+			if free := m.free(); len(free) > 0 {
+				m.failf("%v waits, though only topic %q is dead, %q hangs, and %q are paused; %v", free[0], m.deadTopic,
+					m.hungTopic, m.db.paused, m.forwarders)
+				return
+			}
+			m.revive()
+		}
+		if m.revived && len(m.left()) == 0 {
+			if quiet++; m.allQuiet() {
+				break
+			}
+		}
+	}
+	m.checkEnd()
+}
+
+// revive ends the outages, and the pauses of operators.
+func (m *model) revive() {
+	m.logf("all topics can be reached again")
+	m.revived, m.db.paused = true, nil
+	for _, f := range m.forwarders {
+		f.hold()
+	}
+}
+
+// pass lets time pass: when nothing is under way, up to the next thing that is due.
+func (m *model) pass() {
+	soon := m.db.now.Add(m.patience * 100 * time.Microsecond)
+	next := m.db.now.Add(50 * time.Millisecond)
+	for _, f := range m.forwarders {
+		if f.busy() {
+			m.db.now = soon
+			return
+		}
+		tick, read := f.dispatcher.Due()
+		for _, t := range []time.Time{tick, read, f.readAt} {
+			if !t.IsZero() && t.Before(next) {
+				next = t
+			}
+		}
+	}
+	if next.Before(soon) {
+		next = soon
+	}
+	m.db.now = next
+}
+
+// resolve has an operator deal with what would wait for ever.
+func (m *model) resolve() {
+	for _, msg := range m.db.table {
+		if msg.visible() && !msg.published && (msg.dead && m.db.blockKeyOnDead || msg.due.Sub(m.db.now) > farOff/2) {
+			m.operators = true
+			m.maintains = true
+			msg.excused = true
+			m.db.change([]*record{msg}, func(msg *record) {
+				msg.dead, msg.due, msg.attempts, msg.batch = false, m.db.now, max(1, msg.attempts), 0
+				msg.generation++
+			})
+			m.logf("an operator requeues %v", msg)
+		}
+	}
+}
+
+// left lists what is neither published nor dead.
+func (m *model) left() (list []*record) {
+	for _, msg := range m.db.table {
+		if msg.pending() {
+			list = append(list, msg)
+		}
+	}
+	return list
+}
+
+// free lists what is left although neither its topic is dead or paused, nor that of one before it of its key, or of one
+// that blocks its key. (What an operator wants sent again may wait for a shadow: the sweep ends at its lowest id. What
+// there was no room for to park may wait for all of its key, and what was delayed for all that was there when it fell
+// due.)
+func (m *model) free() (list []*record) {
+	down := func(msg *record) bool {
+		return msg.topic == m.deadTopic || msg.topic == m.hungTopic || slices.Contains(m.db.paused, msg.topic)
+	}
+	waits, left := map[string]int64{}, m.left() // ids, 0 for all
+	for _, msg := range left {
+		first, any := waits[msg.key]
+		switch {
+		case !down(msg) || msg.key == "":
+		case msg.attempts > 0:
+			waits[msg.key] = 0
+		case !any || msg.id < first:
+			waits[msg.key] = msg.id
+		}
+	}
+	for _, msg := range left {
+		first, any := waits[msg.key]
+		if !down(msg) && !msg.replayed && (!any || msg.id < first && msg.due.IsZero()) {
+			list = append(list, msg)
+		}
+	}
+	return list
+}
+
+func (m *model) allQuiet() bool {
+	for _, f := range m.forwarders {
+		name, _ := f.cursors.Incarnation()
+		if len(f.coordinator.All()) > 0 && cursor.ServerIncarnation(name) != m.db.lifeName() {
+			return false // it has not noticed yet what became of the server
+		}
+		if s := f.dispatcher.Sizes(); s.Heads > s.Keyless {
+			return false // the recheck has not noticed yet what became of their rows
+		}
+		if f.reading != nil || f.settling != nil || f.more || len(f.calls) > 0 || !f.dispatcher.Quiet() {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *model) checkEnd() {
+	if left := m.left(); len(left) > 0 {
+		var text []string
+		for _, msg := range left {
+			text = append(text, fmt.Sprintf("%v attempts %d", msg, msg.attempts))
+		}
+		m.failf("never settled: %s; %v", strings.Join(text, ", "), m.forwarders)
+		return
+	}
+	for _, msg := range m.db.all {
+		if msg.tx.committed > 0 && msg.sent == 0 && !msg.dead && !msg.excused && !msg.gone {
+			m.failf("row %v was never sent", msg)
+		}
+	}
+	for _, f := range m.forwarders {
+		f.checkEnd()
+	}
+}

@@ -1,0 +1,178 @@
+package dispatch_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+// What was committed later, and has a lower id, goes before what is in memory of its key: that may be of a topic that
+// hangs.
+func TestLowerIDsGoFirst(t *testing.T) {
+	for _, when := range []string{"before the topic is slow", "later"} {
+		t.Run(when, func(t *testing.T) {
+			d := newDesk(t, dispatch.Config{Concurrency: 1})
+			d.put(0, "", "hung", 1)
+			d.put(0, "x", "hung", 5)
+			d.put(0, "x", "up", 6)
+			d.read()
+			d.next(1)
+			if when == "later" {
+				d.tick(time.Second)
+			}
+			d.put(0, "x", "up", 2, 4)
+			d.marks[0] = 1
+			d.read()
+			d.tick(time.Second)
+			d.want(d.drain(), 2, 4)
+		})
+	}
+}
+
+// The queue of a key gets no longer for them, and a large one is asked for again.
+func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
+	for _, large := range []bool{false, true} {
+		d := newDesk(t, dispatch.Config{KeyRows: 2})
+		d.put(0, "x", "a", 3, 4, 5)
+		d.read()
+		c := d.next(3)
+		d.put(0, "x", "a", 6)
+		d.read()
+		d.put(0, "x", "a", 1, 2)
+		d.marks[0] = 0
+		a := d.begin()
+		r := d.answer(a)
+		r.Ready[1].Large = large
+		d.finish(a, r)
+		if n := d.b.Counts().Rows; n > 3 {
+			t.Fatalf("%d rows in memory: one is under way, and two may wait", n)
+		}
+		d.returned(c, dispatch.OK)
+		d.want(d.drain(), 1, 2, 4, 5, 6)
+	}
+}
+
+// A probe that may not go yet leaves memory. Rows with lower ids, and those that arrive meanwhile, continue.
+func TestProbesThatMayNotGo(t *testing.T) {
+	t.Run("an operator pauses the topic", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{})
+		d.put(0, "x", "down", 1)
+		d.put(0, "x", "up", 2)
+		d.read()
+		d.returned(d.next(1), dispatch.Unavailable)
+		d.tick(time.Second)
+		d.read() // the probe comes into memory
+		d.pause("down")
+		d.tick(0)
+		delete(d.table, 1)
+		d.gone(1)
+		d.want(d.drain(), 2)
+	})
+	t.Run("the topic hangs", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{Concurrency: 1, PublishTimeout: time.Second})
+		d.put(0, "", "down", 1)
+		d.put(0, "x", "down", 3)
+		d.read()
+		c := d.next(1)
+		d.tick(time.Second)
+		d.timesOut(dispatch.Unavailable) // it is paused, and has no place for a probe
+		d.tick(time.Minute)
+		if _, read := d.b.Due(); !read.IsZero() {
+			t.Fatal("a read is wanted for the probe")
+		}
+		d.read()
+		d.put(0, "x", "up", 2)
+		d.marks[0] = 1
+		d.want(d.drain(), 2)
+		d.returned(c, dispatch.Unavailable) // late
+		if _, read := d.b.Due(); read.IsZero() {
+			t.Fatal("no read is wanted for the probe")
+		}
+		d.read()
+		probe := d.next()
+		if probe == nil || probe.Row.Topic != "down" {
+			t.Fatalf("%+v is tried", probe)
+		}
+	})
+	t.Run("a message that failed before", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{Concurrency: 1, PublishTimeout: time.Second})
+		d.put(0, "x", "down", 1)
+		d.read()
+		d.returned(d.next(1), dispatch.Retry)
+		d.settle()
+		d.tick(2 * time.Second)
+		d.read()
+		c := d.next(1)
+		d.tick(time.Second)
+		d.timesOut(dispatch.Unavailable)
+		d.tick(time.Minute)
+		d.read()
+		d.reports = nil
+		d.returned(c, dispatch.Unavailable) // late: there is a place again
+		d.read()
+		d.next(1)
+		d.told()
+	})
+	t.Run("the topic is let go", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{})
+		d.put(0, "x", "down", 1)
+		d.put(0, "", "down", 2)
+		d.read()
+		d.returned(d.next(1), dispatch.Unavailable)
+		d.tick(time.Second)
+		d.read()
+		d.pause("down")
+		d.tick(time.Second)
+		d.want(d.drain())
+		d.pause()
+		d.tick(0)
+		d.read()
+		d.returned(d.next(), dispatch.OK)
+		if got := len(d.drain()) + 1; got != 2 {
+			t.Fatalf("%d are published, want both", got)
+		}
+	})
+}
+
+// A row with a lower id whose topic is closed holds what follows it, as if it had been read before.
+func TestLowerIDsOfAClosedTopic(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "up", 3, 4, 5)
+	d.read()
+	c := d.next(3)
+	d.pause("held")
+	d.put(0, "x", "held", 1)
+	d.marks[0] = 0
+	d.read()
+	d.returned(c, dispatch.OK)
+	d.want(d.drain())
+	d.pause()
+	d.want(d.drain(), 1, 4, 5)
+}
+
+// TestExhaustedTopicIsReported each minute, also while it is paused: only a restart ends that.
+func TestExhaustedTopicIsReported(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 1, PublishTimeout: time.Second})
+	d.put(0, "", "down", 1)
+	d.read()
+	d.next(1)
+	d.tick(time.Second)
+	d.timesOut(dispatch.Unavailable)
+	d.reports = nil
+	d.tick(time.Minute)
+	d.told(dispatch.TopicPaused, dispatch.TopicExhausted)
+}
+
+// What falls due takes its place then: in the order in which it does, and behind what is there.
+func TestWhatFallsDueGoesBehind(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "a", 1, 2, 3, 5, 6)
+	d.table[1].due, d.table[3].due, d.table[2].due = d.now, d.now.Add(time.Second), d.now.Add(2*time.Second)
+	d.read()
+	c := d.next(5)
+	d.tick(3 * time.Second)
+	d.returned(c, dispatch.OK)
+	d.settle()
+	d.want(d.drain(), 6, 1, 3, 2)
+}

@@ -1,0 +1,244 @@
+package dispatch_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+func TestUnavailableTopicPauses(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1, 2)
+	d.put(0, "y", "down", 3)
+	d.put(0, "z", "up", 4)
+	d.put(0, "", "down", 5)
+	d.read()
+	c1, c3 := d.next(1), d.next(4)
+	d.returned(c1, dispatch.Unavailable)
+	d.told(dispatch.TopicPaused)
+	d.returned(c3, dispatch.OK)
+	d.none()
+	d.tick(0) // what was in memory is deferred
+	if c := d.b.Counts(); c.Rows != 0 || c.Waiting != 2 {
+		t.Fatalf("%+v", c)
+	}
+	d.settle()
+	d.put(0, "z", "up", 6)
+	d.put(0, "", "down", 7)
+	d.want(d.drain(), 6)
+	if d.b.Quiet() {
+		t.Fatal("quiet while a topic is paused")
+	}
+
+	d.tick(time.Second)
+	if _, read := d.b.Due(); read.After(d.now) {
+		t.Fatal("nobody reads the probe")
+	}
+	d.read()
+	probe := d.next()
+	d.none()
+	d.returned(probe, dispatch.Unavailable) // no attempt is charged
+	d.told(dispatch.TopicPaused)
+	d.tick(1900 * time.Millisecond)
+	d.want(d.drain()) // it is paused for two seconds now
+	d.tick(100 * time.Millisecond)
+	d.read()
+	probe = d.next()
+	if probe.Attempt != 1 || !probe.Probe || c1.Probe {
+		t.Fatalf("attempt %d, probe %v", probe.Attempt, probe.Probe)
+	}
+	d.returned(probe, dispatch.OK)
+	d.told(dispatch.TopicResumed)
+	got := append([]int64{probe.Row.ID}, d.drain()...)
+	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
+		t.Fatalf("published %v", got)
+	}
+	slices.Sort(got)
+	d.want(got, 1, 2, 3, 5, 7)
+	d.read()
+	if s := d.b.Sizes(); s != (dispatch.Sizes{Topics: 2}) || !d.b.Quiet() {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestPauseIsReportedEachMinute(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.told(dispatch.TopicPaused)
+	d.tick(59 * time.Second)
+	d.told()
+	d.tick(time.Second)
+	d.tick(time.Second)
+	if !d.reports[0].Repeated || d.reports[0].Err != errBroker {
+		t.Fatalf("%+v", d.reports[0])
+	}
+	d.told(dispatch.TopicPaused)
+}
+
+func TestRejectedProbeOpensTheTopic(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1)
+	d.put(0, "y", "down", 2)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	d.returned(d.next(), dispatch.Retry)
+	d.told(dispatch.TopicPaused, dispatch.TopicResumed, dispatch.RowRejected)
+	d.settle()
+	if n := len(d.drain()); n != 1 {
+		t.Fatalf("%d published", n)
+	}
+}
+
+// A blocked row's next attempt is its topic's probe, in turn with other keys, and keeps its blocked row whatever comes
+// of it.
+func TestBlockedRowOnAPausedTopic(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1, 2)
+	d.put(0, "y", "down", 3)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.returned(d.next(3), dispatch.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	d.returned(d.next(3), dispatch.Unavailable)
+	d.tick(2 * time.Second)
+	d.read()
+	c := d.next(1)
+	d.none()
+	d.returned(c, dispatch.Unavailable)
+	d.tick(3 * time.Second)
+	d.read()
+	d.returned(d.next(), dispatch.OK)
+	got := d.drain()
+	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
+		t.Fatalf("published %v", got)
+	}
+}
+
+// The probe of a topic is the first message that is not settled of its key.
+func TestProbeIsTheFirstOfItsKey(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 1})
+	d.put(0, "x", "down", ids(1, 9)...)
+	d.read()
+	c := d.next(1)
+	d.read()
+	d.returned(c, dispatch.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	d.next(1)
+}
+
+func TestTopicWithoutAnyMessageOpens(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	delete(d.table, 1)
+	d.tick(time.Second)
+	d.read()
+	d.read()
+	d.told(dispatch.TopicPaused, dispatch.TopicResumed)
+	if d.read(); !d.b.Quiet() {
+		t.Fatal("not quiet")
+	}
+}
+
+func TestReportsComeInOrder(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "a", 1)
+	d.put(0, "y", "b", 2)
+	d.put(0, "z", "c", 3)
+	d.read()
+	cs := []*dispatch.Call{d.next(1), d.next(2), d.next(3)}
+	d.b.Returned(d.now, cs[0], result(dispatch.Retry))
+	d.b.Returned(d.now, cs[1], result(dispatch.Unavailable))
+	d.b.Returned(d.now, cs[2], result(dispatch.Permanent))
+	_, failed := d.b.Results(10)
+	d.calls = nil
+	d.write(nil, failed)
+	d.told(dispatch.RowRejected, dispatch.TopicPaused, dispatch.RowDead)
+}
+
+func TestManyTopicsAreForgotten(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 10000})
+	d.check = false
+	for id := int64(1); id <= 5000; id++ {
+		d.put(0, "", string(rune(0x4e00+id)), id)
+	}
+	d.drain()
+	if n := d.b.Sizes().Topics; n > 1024 {
+		t.Fatalf("%d topics are remembered", n)
+	}
+}
+
+// A forwarder that has given up its lanes does not say for ever that a topic is paused.
+func TestPauseEndsWithTheLanes(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.b.LanesLost(d.terms[0])
+	d.after()
+	if tick, _ := d.b.Due(); !tick.Equal(d.now.Add(time.Second)) || !d.b.Quiet() {
+		t.Fatalf("tick %v", tick)
+	}
+	d.tick(time.Second)
+	d.told(dispatch.TopicPaused, dispatch.TopicResumed)
+}
+
+func TestTopicThatAnOperatorPaused(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "held", 1, 2)
+	d.put(0, "", "held", 3)
+	d.put(0, "y", "other", 4)
+	d.read()
+	c := d.next()
+	d.pause("held")
+	d.told(dispatch.TopicPaused)
+	d.tick(0)
+	d.returned(c, dispatch.Unavailable) // its broker cannot be reached, either
+	d.told(dispatch.TopicPaused)
+	d.tick(time.Hour)
+	d.want(d.drain(), 4)
+	if d.b.Quiet() {
+		t.Fatal("quiet while a topic is paused by an operator")
+	}
+	if tick, read := d.b.Due(); !read.IsZero() || !tick.After(d.now) {
+		t.Fatalf("tick %v, read %v: nothing is to be tried", tick, read)
+	}
+	d.reports = nil
+	d.pause()
+	d.told(dispatch.TopicResumed)
+	got := d.drain() // the probe, and then the others
+	if i, j := slices.Index(got, 1), slices.Index(got, 2); i > j {
+		t.Fatalf("published %v", got)
+	}
+	slices.Sort(got)
+	d.want(got, 1, 2, 3)
+}
+
+// What a sweep found while a read was about to bring it is no orphan: it waits for its retry as any other.
+func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "", "a", 1)
+	a := d.begin()
+	d.b.Orphans(d.terms[0], orphans(1))
+	d.finish(a, d.answer(a))
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.read()
+	d.none()
+	if i := slices.IndexFunc(d.reports, func(r dispatch.Report) bool { return r.Kind == dispatch.OrphanFound }); i >= 0 {
+		t.Fatalf("an orphan was reported: %+v", d.reports[i])
+	}
+	d.tick(time.Second)
+	d.read()
+	d.want(d.drain(), 1)
+}

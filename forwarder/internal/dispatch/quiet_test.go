@@ -1,0 +1,170 @@
+package dispatch_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+// notQuiet fails if it is quiet though a message may go.
+func (d *desk) notQuiet(id int64) {
+	d.t.Helper()
+	if d.b.Quiet() {
+		d.t.Fatalf("it is quiet, and %d is due", id)
+	}
+}
+
+// TestNotQuietWhileRequeuedRowsAreUnknown: all that a read finds due of a lane waits for the first of another key, so a
+// blocked row looks again whether others were sent again with it.
+func TestNotQuietWhileRequeuedRowsAreUnknown(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 100}, 0, 1, 2, 3, 4, 5, 6, 7) // room for 6 of a lane that fell due
+	d.put(0, "y", "a", 1)
+	d.put(0, "x", "a", ids(2, 10)...)
+	for _, m := range d.table {
+		m.attempts, m.due, m.act = 1, d.now.Add(-time.Second), "1"
+	}
+	d.table[1].due, d.table[1].act = d.now, "2"
+	d.table[2].due = d.now.Add(time.Minute)
+	d.take(0)
+	d.read()
+	d.notQuiet(1)
+	d.tick(time.Second)
+	d.want(d.drain(), 1)
+	if !d.b.Quiet() {
+		t.Fatal("it is not quiet, and all that is left waits")
+	}
+}
+
+// TestNotQuietWhileAKeyHasItsTurn to try a topic: a blocked row of the topic is put off.
+func TestNotQuietWhileAKeyHasItsTurn(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 1)
+	d.put(0, "y", "down", 2)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.returned(d.next(2), dispatch.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	c := d.next(2)
+	a := d.begin()
+	r := d.answer(a) // without what is due of a topic that is paused
+	d.returned(c, dispatch.OK)
+	d.settle()
+	d.finish(a, r)
+	d.notQuiet(1)
+	d.act("glance", nil)
+	d.notQuiet(1)
+	d.want(d.drain(), 1)
+}
+
+// TestNotQuietWhileARetryIsOverdue as its topic was slow.
+func TestNotQuietWhileARetryIsOverdue(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 1, Rows: 16})
+	d.put(0, "x", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.put(0, "", "a", 2, 3)
+	d.read()
+	c := d.next(2)
+	d.tick(2 * time.Second)
+	d.read()
+	d.returned(c, dispatch.OK)
+	d.returned(d.next(3), dispatch.OK)
+	d.settle()
+	d.act("glance", nil)
+	d.notQuiet(1)
+	d.want(d.drain(), 1)
+}
+
+// TestQuietNamesTheTopicOfABlockedRow that an operator has paused, and once that is let go the blocked row is due at
+// once.
+func TestQuietNamesTheTopicOfABlockedRow(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "held", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.pause("held")
+	d.read()
+	if quiet, paused := d.b.QuietButPaused(); !quiet || len(paused) > 0 {
+		t.Fatalf("quiet %v, topics %q wait, before the head is due", quiet, paused)
+	}
+	d.tick(time.Minute)
+	d.read()
+	if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {
+		t.Fatalf("quiet %v, topics %q wait", quiet, paused)
+	}
+	d.pause()
+	d.notQuiet(1)
+	d.act("glance", nil)
+	d.returned(d.next(1), dispatch.OK)
+}
+
+// TestNotQuietBehindABlockedRowOfAPausedTopic: an operator has paused the topic of one that is due, and another one is.
+func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "held", 1)
+	d.put(0, "y", "a", 2, 3)
+	for _, m := range d.table {
+		m.attempts, m.due, m.act = 1, d.now, "1"
+	}
+	d.table[1].due = d.now.Add(time.Second)
+	d.take(0)
+	d.read()
+	d.tick(50 * time.Millisecond) // the lane is read by now
+	d.read()
+	c := d.next(2)
+	d.b.PauseByOperator(d.now, []string{"held"})
+	a := d.begin()
+	r := d.answer(a)
+	d.tick(2 * time.Second)
+	d.returned(c, dispatch.OK)
+	d.settle()
+	d.finish(a, r)
+	d.notQuiet(3)
+	d.want(d.drain(), 3)
+}
+
+// TestNotQuietWhileWhatWasSettledComesAgain: a read finds a message that an operator has sent again, and takes it for
+// what is being settled.
+func TestNotQuietWhileWhatWasSettledComesAgain(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	published, _ := d.b.Results(10) // the database has settled it, and its answer is on the way
+	d.table[1].attempts, d.table[1].due, d.table[1].act = 1, d.now, "1"
+	a := d.begin()
+	r := d.answer(a)
+	d.write(published, nil)
+	d.finish(a, r)
+	d.notQuiet(1)
+	d.want(d.drain(), 1)
+}
+
+// TestNotQuietWithoutThePayloadOfWhatFellDue: it was not wanted, as the row waited for another one, which is gone.
+func TestNotQuietWithoutThePayloadOfWhatFellDue(t *testing.T) {
+	for _, key := range []string{"k", ""} {
+		d := newDesk(t, dispatch.Config{KeyRows: 1})
+		d.pause("a")
+		d.put(0, key, "a", 1)
+		d.read()
+		d.pause()
+		a := d.begin()
+		delete(d.table, 1)
+		d.put(0, key, "a", 2)
+		d.table[2].due = d.now
+		r := d.answer(a)
+		r.Due[0].Large = true
+		if key != "" && len(d.b.Wanted(a, &r)) > 0 {
+			t.Fatal("it is wanted, and waits for another one")
+		}
+		d.finish(a, r)
+		d.notQuiet(2)
+		d.want(d.drain(), 2)
+	}
+}

@@ -1,0 +1,203 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+// sendAgain has an operator requeue messages in one act.
+func (d *desk) sendAgain(ids ...int64) {
+	for _, id := range ids {
+		m := d.table[id]
+		m.dead, m.attempts, m.due, m.act = false, 1, d.now, m.act+"1"
+	}
+}
+
+// What an operator requeues while its topic is closed goes before what was written to it since, also if it is more than
+// a read returns.
+func TestRequeuedWhileItsTopicIsClosed(t *testing.T) {
+	const keys = 10
+	for closed, topic := range map[string]struct{ close, open func(d *desk) }{
+		"by an operator": {func(d *desk) { d.pause("a") }, func(d *desk) { d.pause() }},
+		"unreachable": {
+			func(d *desk) { d.returned(d.next(99), dispatch.Unavailable) },
+			func(d *desk) { d.tick(time.Second) },
+		},
+	} {
+		t.Run(closed, func(t *testing.T) {
+			d := newDesk(t, dispatch.Config{Rows: 8})
+			for k := range int64(keys) {
+				d.put(0, fmt.Sprint("k", k), "a", k+1)
+				d.table[k+1].dead = true
+			}
+			d.put(0, "", "a", 99)
+			d.read()
+			topic.close(d)
+			d.sendAgain(ids(1, keys)...)
+			for k := range int64(keys / 2) {
+				d.put(0, fmt.Sprint("k", k), "a", 100+k)
+			}
+			d.rarely = true
+			d.read()
+			topic.open(d)
+			for k := range int64(keys) {
+				d.put(0, fmt.Sprint("k", k), "a", 100+k)
+			}
+			sent := d.drain()
+			for k := range int64(keys) {
+				if first, second := slices.Index(sent, k+1), slices.Index(sent, 100+k); first < 0 || second < first {
+					t.Fatalf("published %v", sent)
+				}
+			}
+		})
+	}
+}
+
+// A poll sees what an operator requeues while a topic is paused for unknown errors: what was written since goes behind.
+func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 8})
+	for id := range int64(5) {
+		d.put(0, fmt.Sprint("k", id), "a", id+1)
+		d.table[id+1].dead = true
+	}
+	d.breaks("a", 11, 5)
+	d.sendAgain(ids(1, 5)...)
+	d.read()
+	d.rarely = true
+	for id := range int64(5) {
+		d.put(0, fmt.Sprint("k", id), "a", id+21)
+	}
+	d.read()
+	d.tick(time.Minute)
+	sent := d.drain()
+	for id := range int64(5) {
+		if first, second := slices.Index(sent, id+1), slices.Index(sent, id+21); first < 0 || second < first {
+			t.Fatalf("published %v", sent)
+		}
+	}
+}
+
+// What is written after the topic was resumed, and before what was requeued is known, waits for that, too.
+func TestRequeuedBeforeItsTopicWasResumed(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 8})
+	d.rarely = true
+	for id := range int64(10) {
+		d.put(0, fmt.Sprint("k", id), "a", id+1)
+		d.table[id+1].dead = true
+	}
+	d.read()
+	d.pause("a")
+	d.sendAgain(ids(1, 10)...)
+	d.read()
+	d.pause()
+	for id := range int64(10) {
+		d.put(0, fmt.Sprint("k", id), "a", id+11)
+	}
+	sent := d.drain()
+	for id := range int64(10) {
+		if first, second := slices.Index(sent, id+1), slices.Index(sent, id+11); first < 0 || second < first {
+			t.Fatalf("published %v", sent)
+		}
+	}
+}
+
+// A requeued message does not wait for messages of other keys that fell due and that there is no room for.
+func TestRequeuedBesideLargeMessages(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 6, 10, 16)
+	d.put(0, "l", "a", 7, 8)
+	for _, m := range d.table {
+		m.due = d.now
+	}
+	d.sendAgain(16)
+	d.table[16].due = d.now.Add(time.Second)
+	d.tick(time.Second)
+	for range 10 {
+		a := d.begin()
+		r := d.answer(a)
+		for _, row := range r.Due {
+			row.Large = row.Attempts == 0
+		}
+		late := map[int64]bool{}
+		for i, row := range d.b.Wanted(a, &r) {
+			row.Large, late[row.ID] = i > 0, i > 0
+		}
+		r.RemoveLarge(late, nil)
+		d.finish(a, r)
+		if c := d.next(); c != nil {
+			d.returned(c, dispatch.OK)
+			d.settle()
+		}
+		d.tick(time.Second)
+	}
+	if len(d.sent) < 5 {
+		t.Fatalf("published %v", d.sent)
+	}
+}
+
+// What there is no room for hides no requeued message that was read behind it.
+func TestLateMessagesHideNoRequeued(t *testing.T) {
+	r := dispatch.Read{Due: []*dispatch.Row{
+		{ID: 1, Key: "k", Large: true}, {ID: 2, Key: "l"}, {ID: 3, Key: "m", Attempts: 1},
+	}}
+	if r.RemoveLarge(map[int64]bool{1: true}, nil); len(r.Due) != 1 || r.Due[0].ID != 3 || !r.DueLate {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// A message that was discarded and requeued before its turn waits for the lower ones of its key, wherever these are: in
+// memory, deferred with the key or for a topic, or not read yet.
+func TestDiscardedAndRequeued(t *testing.T) {
+	t.Run("in memory", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{})
+		d.put(0, "k", "a", ids(1, 10)...)
+		d.read()
+		c := d.next(1)
+		d.sendAgain(7)
+		d.read()
+		d.returned(c, dispatch.OK)
+		d.want(d.drain(), ids(2, 10)...)
+	})
+	t.Run("deferred", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{KeyRows: 4})
+		d.put(0, "k", "a", ids(1, 30)...)
+		d.read()
+		c := d.next(1)
+		d.sendAgain(17)
+		d.read()
+		d.returned(c, dispatch.OK)
+		d.want(d.drain(), ids(2, 30)...)
+	})
+	t.Run("not read", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{Rows: 4})
+		d.put(0, "k", "a", ids(1, 30)...)
+		d.read()
+		c := d.next(1)
+		d.sendAgain(17)
+		d.read()
+		d.returned(c, dispatch.OK)
+		d.want(d.drain(), ids(2, 30)...)
+	})
+	t.Run("on a closed topic", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{})
+		d.pause("b")
+		d.put(0, "k", "b", 1)
+		d.put(0, "k", "a", 2, 3, 4)
+		d.read()
+		d.sendAgain(3)
+		d.want(d.drain())
+		d.pause()
+		d.want(d.drain(), 1, 2, 3, 4)
+	})
+	t.Run("after a change of owners", func(t *testing.T) {
+		d := newDesk(t, dispatch.Config{Rows: 4})
+		d.put(0, "k", "a", ids(1, 30)...)
+		d.sendAgain(17)
+		d.take(0)
+		d.want(d.drain(), ids(1, 30)...)
+	})
+}

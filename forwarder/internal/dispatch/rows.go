@@ -1,0 +1,122 @@
+package dispatch
+
+// keep brings a row into memory.
+func (d *Dispatcher) keep(l *lane, r *Row) {
+	c := &r.call
+	c.Row, c.Attempt, c.topic = r, r.Attempts+1, d.topicOf(r.Topic)
+	l.known[r.ID] = r
+	l.top = max(l.top, r.ID)
+	l.moves(r, 1)
+	d.rows++
+	d.bytes += r.size()
+}
+
+// moves counts a row that comes into memory, or one that leaves it or is now in flight.
+func (l *lane) moves(r *Row, n int) {
+	t, size := r.call.topic, int64(n)*r.size()
+	l.rows += n
+	l.bytes += size
+	t.rows += n
+	t.bytes += size
+}
+
+// drop removes a waiting row from memory.
+func (d *Dispatcher) drop(l *lane, r *Row) {
+	if r.call.state == pending {
+		d.unqueue(&r.call)
+	}
+	r.call.state = dropped
+	delete(l.known, r.ID)
+	l.moves(r, -1)
+	d.update(r.call.topic)
+	d.rows--
+	d.bytes -= r.size()
+}
+
+func (r *Row) size() int64 { return int64(len(r.Payload) + len(r.Metadata)) }
+
+// accept handles a row that was read for the first time, or again: it puts it into memory, in its place in its key's
+// queue, or not at all. due means that it was read because it fell due: then nothing waits for it, and if it is not
+// kept it returns with the next due rows. All other rows that are not kept are deferred.
+func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
+	if l.known[r.ID] != nil {
+		return false
+	}
+	if r.call.due = due; !due && r.ID > l.top { // it was never read before
+		l.top = r.ID
+		defer func() {
+			if !kept {
+				l.deferredRows++
+			}
+		}()
+	}
+	b, t := l.blocked[r.ID], d.topicOf(r.Topic)
+	if r.Key == "" {
+		if b != nil && r.Large {
+			d.retrySooner(l, b, d.now)
+			return false
+		}
+		if b != nil { // it was read before its retry was asked for
+			r.call.waited = true
+			d.removeBlocked(l, b)
+		}
+		if r.Large || !due && !l.mayPublish(t, r.ID) || t.closed {
+			d.wantDue = d.wantDue || due && !t.closed // its payload was not wanted then
+			d.deferForTopic(l, t, r, false)
+			return false
+		}
+		d.keep(l, r)
+		d.enqueue(r)
+		return true
+	}
+	if b != nil {
+		d.retrySooner(l, b, d.now)
+		return false
+	}
+	if r.Attempts > 0 {
+		// It waits for another attempt and so blocks its key, although we did not know: an operator requeued it.
+		d.blockRequeued(l, r)
+		return false
+	}
+	if l.covers(r.Key, r.ID) {
+		return false
+	}
+	k := l.keyOf(r.Key)
+	switch before := !due && k.goesBefore(r.ID); {
+	case due && (t.closed || !d.keepsDue(l, r.Key)):
+		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds.
+		k.moreDue = !t.closed && k.blockedIDs.len() == 0
+		d.forgetIdleKey(k)
+		return false
+	case due && r.Large: // its payload was not wanted before, and would be now
+		d.wantDue = true
+		d.forgetIdleKey(k)
+		return false
+	case !before && d.defers(k, r.ID):
+		k.deferFrom(r.ID)
+	case !due && !l.mayPublish(t, r.ID):
+		d.deferForTopic(l, t, r, false)
+		if before {
+			d.deferQueue(k)
+		}
+	case r.Large:
+		if k.deferFrom(r.ID); before {
+			d.deferQueue(k)
+		}
+	default:
+		return d.addToKey(k, r, due)
+	}
+	d.advance(k)
+	return false
+}
+
+// keepsDue reports whether a due row of a key is kept: no other row of the key has to be read before it.
+func (d *Dispatcher) keepsDue(l *lane, name string) bool {
+	k := l.keys[name]
+	return l.waits[name].topic == nil && (k == nil || k.low == 0 && k.blockedIDs.len() == 0 && !d.defers(k, 0))
+}
+
+// defers reports whether a row of a key that is read is deferred instead of kept.
+func (d *Dispatcher) defers(k *key, id int64) bool {
+	return k.blocked(id) || k.firstIsClosed() || int(k.n) >= d.cfg.KeyRows
+}

@@ -1,0 +1,218 @@
+package dispatch_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+const (
+	scheduleSteps = 1000
+	someSeeds     = 400
+	manySeeds     = 20000
+)
+
+// schedule is a seed and which of its steps are made.
+type schedule struct {
+	seed    uint64
+	steps   []int
+	variant variant
+}
+
+func allSteps() []int {
+	steps := make([]int, scheduleSteps)
+	for i := range steps {
+		steps[i] = i
+	}
+	return steps
+}
+
+// run returns what is wrong, and the events if they are wanted.
+func (s schedule) run(logging bool) (problem string, m *model) {
+	m = newModel(s.seed, s.variant, logging)
+	defer func() {
+		if r := recover(); r != nil {
+			problem = fmt.Sprintf("panic in step %d: %v", m.at, r)
+			m.logf("%s", problem)
+			if logging {
+				panic(problem + "\n" + strings.Join(m.events, "\n"))
+			}
+		}
+	}()
+	return m.run(s.steps), m
+}
+
+// kindOf leaves the numbers out of a problem.
+func kindOf(problem string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsDigit(r) {
+			return -1
+		}
+		return r
+	}, problem[:min(len(problem), 30)])
+}
+
+// shrink leaves out steps as long as the same kind of thing is wrong.
+func (s schedule) shrink(problem string) schedule {
+	kind := kindOf(problem)
+	for size := len(s.steps) / 2; size > 0; {
+		shorter := false
+		for from := 0; from < len(s.steps); {
+			t := s
+			t.steps = slices.Concat(s.steps[:from], s.steps[min(from+size, len(s.steps)):])
+			if problem, _ := t.run(false); kindOf(problem) == kind {
+				s, shorter = t, true
+			} else {
+				from += size
+			}
+		}
+		if !shorter || size > len(s.steps) {
+			size = min(size/2, max(len(s.steps)/2, 1)) // ends with 0
+			if size == 0 {
+				break
+			}
+			if len(s.steps) == 1 {
+				break
+			}
+		}
+	}
+	return s
+}
+
+// mostEvents is how many are printed of a schedule that does not end.
+const mostEvents = 250
+
+// fail prints the events of a failing schedule, made as short as it gets.
+func (s schedule) fail(t *testing.T, problem string) {
+	t.Helper()
+	short := s.shrink(problem)
+	again, m := short.run(true)
+	if n := len(m.events); n > mostEvents {
+		m.events = slices.Concat(m.events[:mostEvents/2], []string{"..."}, m.events[n-mostEvents/2:])
+	}
+	t.Fatalf("seed %d: %s\nWith %d of its steps, %s: %s\n%s", s.seed, problem, len(short.steps), m, again,
+		strings.Join(m.events, "\n"))
+}
+
+// seeds are those to run of each kind of trouble.
+func seeds(of trouble) (to uint64) {
+	to = someSeeds
+	if os.Getenv("OUTBOX_LONG") != "" {
+		to = manySeeds
+	}
+	switch {
+	case of == whatever:
+	case to == manySeeds && (of == outage || of == operators): // where the rarest faults were
+		to /= 2
+	default:
+		to /= 8
+	}
+	return to
+}
+
+// TestSeed runs what OUTBOX_SEED names: crashes/17 is a schedule, which is made as short as it gets if it fails, and
+// crashes/0-2000 is many of them up to the first that fails.
+func TestSeed(t *testing.T) {
+	which := os.Getenv("OUTBOX_SEED")
+	if which == "" {
+		t.Skip("OUTBOX_SEED names no schedule")
+	}
+	of, numbers, _ := strings.Cut(which, "/")
+	first, last, many := strings.Cut(numbers, "-")
+	from, err := strconv.ParseUint(first, 10, 64)
+	to := from + 1
+	if many && err == nil {
+		to, err = strconv.ParseUint(last, 10, 64)
+	}
+	if err != nil || !slices.Contains(troubles, trouble(of)) {
+		t.Fatalf("OUTBOX_SEED is %q: want a trouble of %v, and a seed or a range: crashes/17, crashes/0-2000",
+			which, troubles)
+	}
+	for seed := from; seed < to; seed++ {
+		s := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: trouble(of)}}
+		switch problem, _ := s.run(false); {
+		case problem != "" && many:
+			t.Fatalf("seed %d: %s", seed, problem)
+		case problem != "":
+			s.fail(t, problem)
+		}
+	}
+}
+
+// TestModelKeepsOrderAndLosesNothing drives the forwarder's state machine through random schedules of reads, results,
+// crashes, operators and outages: each key keeps its order, and no message is lost. Among them are schedules in which
+// certain things are sure to happen, because broken variants are looked for there.
+func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
+	for _, of := range troubles {
+		to := seeds(of)
+		const part = 50
+		for from, end := uint64(0), to/10; from < to; from, end = end, min(end+part, to) {
+			t.Run(fmt.Sprintf("%s from %d", of, from), func(t *testing.T) {
+				if from > 0 && testing.Short() {
+					t.Skip("make test-all has it")
+				}
+				t.Parallel()
+				for seed := from; seed < end; seed++ {
+					s := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: of}}
+					if problem, _ := s.run(false); problem != "" {
+						s.fail(t, problem)
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestSchedulesThatFailed makes those again at which something was wrong once: messages that an operator had sent again
+// in one act were published in another order, as the first of them was deferred, or not known yet when the retry of a
+// later one was due. The scripts of testdata are these schedules, made short.
+func TestSchedulesThatFailed(t *testing.T) {
+	for _, s := range []schedule{
+		{seed: 200, variant: variant{trouble: outage}},
+		{seed: 420, variant: variant{trouble: operators}},
+		{seed: 677, variant: variant{trouble: outage}},
+		{seed: 709, variant: variant{trouble: operators}},
+		{seed: 1838, variant: variant{trouble: whatever}},
+	} {
+		s.steps = allSteps()
+		if problem, _ := s.run(false); problem != "" {
+			s.fail(t, problem)
+		}
+	}
+}
+
+// A fuzzed schedule is a seed and the steps that are made of it, in any order.
+func FuzzModel(f *testing.F) {
+	f.Add(uint64(1), []byte{1, 2, 3, 4})
+	f.Fuzz(func(t *testing.T, seed uint64, data []byte) {
+		s := schedule{seed: seed}
+		for len(data) >= 2 {
+			s.steps = append(s.steps, int(binary.LittleEndian.Uint16(data)))
+			data = data[2:]
+		}
+		if problem, _ := s.run(false); problem != "" {
+			s.fail(t, problem)
+		}
+	})
+}
+
+// TestModelIsRepeatable: the same seed does the same, step by step, or a seed that fails says nothing.
+func TestModelIsRepeatable(t *testing.T) {
+	for _, of := range troubles {
+		for seed := range uint64(2) {
+			s := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: of}}
+			_, first := s.run(true)
+			_, again := s.run(true)
+			for i, event := range first.events {
+				if i >= len(again.events) || again.events[i] != event {
+					t.Fatalf("%s, seed %d: event %d is %q, and then another", of, seed, i, event)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package dispatch_test
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestSimulate makes schedules of all troubles in turn for as long as OUTBOX_SIMULATE says, as make simulate does, from
+// the seed on that it names: "10m 4711"; without one, from a seed of the clock. It prints what it did as a table, and
+// goes on after a violation: OUTBOX_SEED has TestSeed make such a schedule again, as short as it gets.
+func TestSimulate(t *testing.T) {
+	args := strings.Fields(os.Getenv("OUTBOX_SIMULATE"))
+	if len(args) == 0 {
+		t.Skip("OUTBOX_SIMULATE says not for how long")
+	}
+	lasts, err := time.ParseDuration(args[0])
+	first := uint64(time.Now().Unix())
+	if len(args) > 1 && err == nil {
+		first, err = strconv.ParseUint(args[1], 10, 64)
+	}
+	if err != nil || len(args) > 2 {
+		t.Fatalf("OUTBOX_SIMULATE is %q: want how long, and maybe a seed: 10m 4711: %v", args, err)
+	}
+	s := &simulation{done: map[trouble]*simulated{}, next: first, first: first}
+	for _, of := range troubles {
+		s.done[of] = &simulated{}
+	}
+	began := time.Now()
+	var workers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			for time.Since(began) < lasts {
+				for n, seed := 0, s.seed(); n < len(troubles); n++ {
+					s.make(troubles[n], seed)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	s.print(time.Since(began))
+	for _, v := range s.violations {
+		t.Error(v)
+	}
+}
+
+type simulation struct {
+	mu          sync.Mutex
+	first, next uint64
+	done        map[trouble]*simulated
+	violations  []string
+}
+
+// simulated is what was done of one trouble.
+type simulated struct {
+	schedules, acts, violations int
+	took                        time.Duration // of one core
+}
+
+func (s *simulation) seed() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	return s.next - 1
+}
+
+func (s *simulation) make(of trouble, seed uint64) {
+	began := time.Now()
+	problem, m := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: of}}.run(false)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.done[of]
+	d.schedules++
+	d.acts += m.acts
+	d.took += time.Since(began)
+	if problem != "" {
+		d.violations++
+		s.violations = append(s.violations, fmt.Sprintf("OUTBOX_SEED=%s/%d: %s", of, seed, problem))
+	}
+}
+
+func (s *simulation) print(took time.Duration) {
+	fmt.Printf("seeds %d to %d, for %v\n%-10s %9s %10s %10s %10s\n", s.first, s.next-1, took.Round(time.Second), "trouble",
+		"schedules", "acts", "a second", "violations")
+	for _, of := range troubles {
+		d := s.done[of]
+		fmt.Printf("%-10s %9d %10d %10.1f %10d\n", of, d.schedules, d.acts, float64(d.schedules)/d.took.Seconds(),
+			d.violations)
+	}
+}

@@ -1,0 +1,197 @@
+package dispatch_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+)
+
+// gone tells the dispatcher which of the first messages of waiting keys are not in the table any more.
+func (d *desk) gone(want ...int64) {
+	d.t.Helper()
+	firsts := d.b.WaitingIDs(d.terms[0])
+	slices.Sort(firsts)
+	if !slices.Equal(firsts, want) {
+		d.t.Fatalf("keys wait for %v, want %v", firsts, want)
+	}
+	d.b.WaitingGone(d.now, d.terms[0], slices.DeleteFunc(firsts, func(id int64) bool { return d.table[id] != nil }))
+	d.after()
+}
+
+// An operator deletes what a key has in memory of a slow topic, while the only place to wait is another key's:
+// what the key has on another topic goes on.
+func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 1, Deferred: 1})
+	d.put(0, "", "slow", 7)
+	d.put(0, "k", "slow", 8)
+	d.put(0, "k", "up", 9)
+	d.read()
+	d.next(7)
+	d.tick(2 * time.Second) // it is slow now, and what is in memory waits for it
+	d.put(0, "other", "slow", 10)
+	d.read()
+	delete(d.table, 8)
+	d.gone(8, 10)
+	d.want(d.drain(), 9)
+}
+
+// An operator deletes what a key waits for: the rest of it, on another topic, goes on.
+func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	for i, key := range []string{"x", "y"} {
+		d.put(0, key, "down", int64(10*i+1), int64(10*i+2))
+		d.put(0, key, "up", int64(10*i+3))
+	}
+	d.read()
+	x, y := d.next(1), d.next(11)
+	d.returned(x, dispatch.Unavailable)
+	d.returned(y, dispatch.Unavailable)
+	delete(d.table, 1)
+	d.gone(1, 11)
+	d.want(d.drain())
+	delete(d.table, 2)
+	d.gone(2, 11)
+	d.want(d.drain(), 3)
+	delete(d.table, 11)
+	d.gone(11)
+	d.want(d.drain())
+	d.gone(12)
+}
+
+// The same for what is in memory, as one of the few of a topic whose publishes hang.
+func TestKeyWhoseFirstMessageIsGoneFromAHungTopic(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 1})
+	d.put(0, "", "hung", 1)
+	d.put(0, "x", "hung", 2)
+	d.put(0, "x", "up", 3)
+	d.read()
+	d.next(1)
+	d.tick(time.Second)
+	d.gone(2)
+	d.want(d.drain())
+	delete(d.table, 2)
+	d.gone(2)
+	d.want(d.drain(), 3)
+}
+
+// What of the key was refused for the topic's sake does not wait for the topic, either.
+func TestKeyWhoseFirstMessageIsGoneGoesOn(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2, 3)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.put(0, "x", "up", 4)
+	d.want(d.drain())
+	delete(d.table, 1)
+	d.gone(1)
+	d.want(d.drain(), 2, 3, 4)
+}
+
+// So it is when the probe of the topic finds the message gone, before anybody else has looked, and others wait for the
+// topic.
+func TestKeyWhoseTrialIsGoneGoesOn(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2)
+	d.put(0, "y", "down", 3)
+	d.read()
+	x, y := d.next(1), d.next(3)
+	d.returned(x, dispatch.Unavailable)
+	d.returned(y, dispatch.Unavailable)
+	delete(d.table, 1)
+	d.want(d.outage(), 2)
+}
+
+// outage lets four minutes pass in which topic down cannot be reached, and returns what was published.
+func (d *desk) outage() []int64 {
+	d.t.Helper()
+	d.sent = nil
+	for range 4 {
+		d.tick(time.Minute)
+		d.read()
+		for c := d.next(); c != nil; c = d.next() {
+			if c.Row.Topic == "down" {
+				d.returned(c, dispatch.Unavailable)
+			} else {
+				d.returned(c, dispatch.OK)
+			}
+		}
+	}
+	return d.sent
+}
+
+// So it is when an operator has sent the message again, which blocks the key, and then deletes it.
+func TestKeyWhoseRetryIsGoneGoesOn(t *testing.T) {
+	// of two keys the one with the blocked row is never chosen for a probe
+	for _, others := range [][]string{{"y"}, {"y", "z"}} {
+		d := newDesk(t, dispatch.Config{KeyRows: 1})
+		d.put(0, "x", "down", 1)
+		d.put(0, "x", "up", 2)
+		for i, key := range others {
+			d.put(0, key, "down", int64(3+i))
+		}
+		d.read()
+		for _, c := range []*dispatch.Call{d.next(1), d.next(), d.next()} {
+			if c != nil {
+				d.returned(c, dispatch.Unavailable)
+			}
+		}
+		m := d.table[1]
+		m.attempts, m.due, m.act = 1, d.now, "1"
+		d.want(d.outage())
+		delete(d.table, 1)
+		d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 1000, nil)
+		d.after()
+		d.want(d.outage(), 2)
+	}
+}
+
+// The probe that is published, while an operator pauses its topic, lets what is behind it go on when the topic is open.
+func TestKeyWhoseTrialIsPublishedGoesOn(t *testing.T) {
+	d := newDesk(t, dispatch.Config{KeyRows: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "x", "up", 2)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.tick(time.Minute)
+	d.read()
+	c := d.next(1)
+	d.pause("down")
+	d.returned(c, dispatch.OK)
+	d.settle()
+	d.want(d.drain(), 2)
+}
+
+// A row with a lower ID, on an open topic, is read while its key waits for a closed one and has no place for more: it
+// takes that of the key's last.
+func TestLowerMessageTakesThePlace(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "x", "down", 5)
+	d.read()
+	d.returned(d.next(5), dispatch.Unavailable)
+	d.put(0, "x", "up", 3)
+	d.marks[0] = 2
+	d.read()
+	d.want(d.outage(), 3)
+	d.sent = nil
+	d.tick(time.Minute)
+	d.want(d.drain(), 5)
+}
+
+// There is no place for what a key has: 2, whose topic is closed, and 3, whose topic works. An operator skips 2. Nobody
+// sees it, and 3 is read again all the same.
+func TestKeyWhoseFirstIsGoneIsReadAgain(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Deferred: 1})
+	d.put(0, "x", "down", 1)
+	d.put(0, "y", "down", 2)
+	d.put(0, "y", "up", 3)
+	d.read()
+	x, y := d.next(1), d.next(2)
+	d.returned(x, dispatch.Unavailable)
+	d.returned(y, dispatch.Unavailable)
+	delete(d.table, 2)
+	d.want(d.outage(), 3) // when it is to try the topic
+}

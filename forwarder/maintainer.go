@@ -1,0 +1,249 @@
+package forwarder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
+)
+
+const (
+	sweepBatch = 1000    // ids per lane and statement
+	sweepSpan  = 1 << 18 // ids that a statement covers
+)
+
+// maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, recording
+// paused topics, reporting topics that no forwarder reads, and deleting old published messages.
+func (e *engine) maintain(ctx context.Context) {
+	// Cause: the database.
+	// Cure: rows changed by hand are not noticed.
+	sweep := trouble.RetryLog{Logger: e.logger, What: "sweeping the outbox"}
+	// Cause: the database.
+	// Cure: keys unblocked by an operator stay blocked.
+	blocked := trouble.RetryLog{Logger: e.logger, What: "checking blocked keys"}
+	// Cause: the database.
+	// Cure: keys of paused topics stay blocked.
+	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
+	// Cause: the database.
+	// Cure: the table grows.
+	deleting := trouble.RetryLog{Logger: e.logger, What: "deleting published messages"}
+	// Cause: the database.
+	// Cure: the inbox grows; without the grant, set InboxRetention to -1.
+	inbox := trouble.RetryLog{Logger: e.logger, What: "deleting old rows of the inbox"}
+	// Cause: the database.
+	// Cure: the table grows.
+	keys := trouble.RetryLog{Logger: e.logger, What: "deleting expired idempotency keys"}
+	// Cause: the database.
+	// Cure: nothing else depends on it.
+	forget := trouble.RetryLog{Logger: e.logger, What: "deleting rows of stopped forwarders"}
+	// Cause: the database.
+	// Cure: unread topics are not reported.
+	lonely := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
+	// Cause: the database.
+	// Cure: no paused topics are shown.
+	told := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
+	var published cleaner
+	dead := e.deadCleaners()
+	var paused pauseWriter
+	var unread unreadTopics
+	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
+	round := func() {
+		blocked.Report(e.recheckBlocked(ctx, &blockedThrottle))
+		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
+		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
+		if at := e.positions(); len(at) == 0 || at[0].Assignment.Lane != 0 { // one forwarder is enough
+			return
+		}
+		lonely.Report(unread.check(ctx, e))
+		deleting.Report(published.clean(ctx, e))
+		if e.cfg.InboxRetention > 0 {
+			inbox.Report(e.cleanInbox(ctx))
+		}
+		keys.Report(e.cleanKeys(ctx))
+		forget.Report(e.forgetForwarders(ctx))
+		for _, d := range dead {
+			d.Turn(ctx, deadShare)
+		}
+	}
+	tick := time.NewTicker(e.cfg.CleanInterval)
+	defer tick.Stop()
+	pauseTick := time.NewTicker(pauseInterval)
+	defer pauseTick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pauseTick.C:
+			told.Report(paused.write(ctx, e))
+		case <-tick.C:
+			round()
+		case done := <-e.tidyNow:
+			round()
+			close(done)
+		}
+	}
+}
+
+// positions returns the start of each lane that is being read, by lane number.
+func (e *engine) positions() (at []coordinator.Position) {
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { at = c.Positions() })
+	return at
+}
+
+// sweepLanes checks all pending rows below the cursors once for rows that the dispatcher does not know, using about a
+// twentieth of the time. The rows that it finds are read by id after the next ordinary read: by then a row of a
+// transaction that has just committed is already known, in its proper place.
+func (e *engine) sweepLanes(ctx context.Context, throttle *coordinator.Throttle) error {
+	for at := e.positions(); ; {
+		begun := time.Now()
+		var err error
+		if at, err = e.sweepOnce(ctx, at); err != nil || len(at) == 0 {
+			return err
+		}
+		if !core.Pause(ctx, throttle.Rest(time.Since(begun))) {
+			return nil
+		}
+	}
+}
+
+// sweepOnce makes one step of the sweep and returns the positions that remain; none are left when it is done.
+func (e *engine) sweepOnce(ctx context.Context, at []coordinator.Position) ([]coordinator.Position, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { at = c.NextSpans(at, sweepSpan) })
+	if len(at) == 0 {
+		return nil, nil
+	}
+	var lanes, cursors, upto []int64
+	for _, p := range at {
+		lanes, cursors, upto = append(lanes, int64(p.Assignment.Lane)), append(cursors, p.Cursor), append(upto, p.Upto)
+	}
+	found := map[int16][]dispatch.Orphan{}
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var lane int16
+		var row dispatch.Orphan
+		err := rows.Scan(&lane, &row.ID, &row.Key, &row.Topic)
+		found[lane] = append(found[lane], row)
+		return err
+	}, e.sql.sweep, lanes, cursors, upto, int64(sweepBatch), topicsArg(e.cfg.Topics))
+	if err != nil {
+		return nil, fmt.Errorf("sweep: %w", err)
+	}
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { c.Swept(at, found, sweepBatch) })
+	return at, nil
+}
+
+// recheckBlocked compares the blocked keys with the rows that block them, which an operator may have settled, requeued
+// or deleted.
+func (e *engine) recheckBlocked(ctx context.Context, throttle *coordinator.Throttle) error {
+	for at := e.positions(); len(at) > 0; {
+		begun := time.Now()
+		var lanes, cursors []int64
+		for _, p := range at {
+			lanes, cursors = append(lanes, int64(p.Assignment.Lane)), append(cursors, p.Cursor)
+		}
+		limit := max(1, blockedPerPage/len(lanes))
+		pages, _, err := e.blockedRows(ctx, e.db, lanes, cursors, limit)
+		if err != nil {
+			return err
+		}
+		e.step(func(now time.Time, c *coordinator.Coordinator) { at = c.BlockedSeen(now, begun, at, pages, limit) })
+		if !core.Pause(ctx, throttle.Rest(time.Since(begun))) {
+			return nil
+		}
+	}
+	return nil
+}
+
+// recheckWaiting checks whether the first rows of keys that wait for a paused topic are still pending: if an operator
+// has settled or deleted such a row, the rest of its key may continue, on other topics.
+func (e *engine) recheckWaiting(ctx context.Context, throttle *coordinator.Throttle) error {
+	for _, p := range e.positions() {
+		var waiting []int64
+		e.step(func(_ time.Time, c *coordinator.Coordinator) { waiting = c.WaitingIDs(p.Assignment) })
+		for page := range slices.Chunk(waiting, blockedPerPage) {
+			begun := time.Now()
+			pending, err := e.pending(ctx, page)
+			if err != nil {
+				return err
+			}
+			gone := slices.DeleteFunc(page, func(id int64) bool { return pending[id] })
+			e.step(func(now time.Time, c *coordinator.Coordinator) { c.WaitingGone(now, p.Assignment, gone) })
+			if !core.Pause(ctx, throttle.Rest(time.Since(begun))) {
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// pending returns which ids belong to pending messages.
+func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	pending := make(map[int64]bool, len(ids))
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var id int64
+		err := rows.Scan(&id)
+		pending[id] = true
+		return err
+	}, e.sql.pending, sorted(ids))
+	if err != nil {
+		return nil, fmt.Errorf("check which messages are pending: %w", err)
+	}
+	return pending, nil
+}
+
+const (
+	unreadInterval = time.Minute      // between two checks for topics without a forwarder
+	unreadAge      = 30 * time.Second // of a message before it counts
+	unreadPerLane  = 200              // messages
+)
+
+// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
+// Cure: add it, or discard the messages.
+var errUnread = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
+	"and that its forwarder runs")
+
+// unreadTopics checks for topics without a forwarder, such as one that is misspelt in Config.Topics. It belongs to the
+// maintaining goroutine.
+type unreadTopics struct{ at time.Time }
+
+// check logs, at most once a minute, topics that no forwarder reads. If a forwarder reads all topics, there are none.
+func (u *unreadTopics) check(ctx context.Context, e *engine) error {
+	if len(e.cfg.Topics) == 0 || time.Since(u.at) < unreadInterval {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	u.at = time.Now()
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var topic string
+		var messages int64
+		var oldest float64
+		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
+			return err
+		}
+		// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
+		// Cure: add it, or discard the messages.
+		e.logger.Error("no forwarder publishes this topic: its messages stay pending", errUnread, watermill.LogFields{
+			"topic": topic, "messages_at_least": messages,
+			"oldest":     time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),
+			"own_topics": e.cfg.Topics,
+		})
+		return nil
+	}, e.sql.unreadTopics, int64(unreadPerLane), unreadAge.Seconds())
+	if err != nil {
+		return fmt.Errorf("check for topics without a forwarder: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package forwarder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+)
+
+// An error that comes after the call's context ended for its time-out is that of the time-out, whoever waits for the
+// call. It may be told before the timer has told of it.
+func TestErrorAfterTheTimeout(t *testing.T) {
+	undelivered := delivery{ctx: t.Context(), messages: make(chan *message.Message)}
+	unacked := delivery{ctx: t.Context(), messages: make(chan *message.Message, 1)}
+	for name, send := range map[string]send{
+		"nobody receives": undelivered.send,
+		"nobody acks":     unacked.send,
+		"publisher": func(call *callContext, _ core.Delivery, msg *message.Message) error {
+			<-msg.Context().Done()
+			return msg.Context().Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var judged error
+			e := &engine{
+				cfg: Config{PublishTimeout: time.Second}, send: send,
+				to: newPublishers(nil, Config{Classify: func(err error) Verdict {
+					if judged = err; errors.Is(err, context.DeadlineExceeded) {
+						return Unavailable
+					}
+					return Permanent
+				}}),
+			}
+			w := &worker{
+				e: e, call: &dispatch.Call{Row: &dispatch.Row{Metadata: []byte("{}")}},
+				next: &callContext{base: context.Background()},
+			}
+			w.next.over(ErrPublishTimeout)
+			w.publish()
+			if w.result.Verdict != dispatch.Permanent || judged == nil ||
+				judged.Error() != "forwarder: publish timed out after 1s" || !errors.Is(judged, ErrPublishTimeout) {
+				t.Errorf("%v: %v", w.result.Verdict, judged)
+			}
+		})
+	}
+}
+
+type contextKey struct{}
+
+func TestCallContext(t *testing.T) {
+	base := context.WithValue(context.Background(), contextKey{}, "value")
+	c := &callContext{base: base}
+	if c.Err() != nil || context.Cause(c) != nil || c.Value(contextKey{}) != "value" {
+		t.Fatalf("%v %v %v at first", c.Err(), context.Cause(c), c.Value(contextKey{}))
+	}
+	before := runtime.NumGoroutine()
+	derived, cancel := context.WithTimeout(c, time.Hour)
+	defer cancel()
+	if n := runtime.NumGoroutine(); n > before {
+		t.Errorf("a derived context has started %d goroutines", n-before)
+	}
+	select {
+	case <-c.Done():
+		t.Fatal("over too soon")
+	default:
+	}
+	c.over(ErrPublishTimeout)
+	c.over(context.Canceled)
+	for _, ctx := range []context.Context{c, derived} {
+		<-ctx.Done()
+		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrPublishTimeout) || ctx.Value(contextKey{}) != "value" {
+			t.Errorf("%v because of %v", ctx.Err(), context.Cause(ctx))
+		}
+	}
+}
+
+// Whoever looks only afterwards sees the same.
+func TestCallContextThatNobodyWatched(t *testing.T) {
+	for _, cause := range []error{context.Canceled, ErrPublishTimeout} {
+		c := &callContext{base: context.Background()}
+		c.over(cause)
+		want := context.Canceled
+		if cause == ErrPublishTimeout {
+			want = context.DeadlineExceeded
+		}
+		if c.Err() != want || context.Cause(c) != cause {
+			t.Errorf("%v because of %v", c.Err(), context.Cause(c))
+		}
+		<-c.Done()
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		(&callContext{base: context.Background()}).over(context.Canceled)
+	}); n > 1 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func FuzzDecodeMetadata(f *testing.F) {
+	for _, text := range []string{
+		`{}`, ` { } `, `{"a": "b"}`, `{"a":"b","c":"d"}`, `{ "a" : "b" , "" : "" }`, `{"a": "b"} `, `{"a": "b", "a": "c"}`,
+		`{"q": "\"", "u": "\u00e9", "b": "\\"}`, `{"é": "日本"}`, "{\"a\": \"\x7f\"}",
+		`null`, ``, `{`, `{"a"}`, `{"a": 1}`, `{"a": "b",}`, `{"a": "b"}}`, `{"a": "b"`, `{"a": {"b": "c"}}`, `[]`, `"a"`,
+		"{\"a\": \"\n\"}", "{\"a\": \"\xff\"}",
+		"\t{\n\"a\": \"b\"}",
+	} {
+		f.Add([]byte(text))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		var want message.Metadata
+		wantErr := json.Unmarshal(text, &want)
+		got, err := decodeMetadata(text)
+		if (err == nil) != (wantErr == nil) || err == nil && !maps.Equal(got, want) {
+			t.Fatalf("%q: %v, %v instead of %v, %v", text, got, err, want, wantErr)
+		}
+		if got == nil {
+			t.Fatalf("%q: no metadata", text)
+		}
+	})
+}
+
+func BenchmarkDecodeMetadata(b *testing.B) {
+	text := []byte(`{"outbox_key": "key-1234", "correlation_id": "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}`)
+	b.Run("ours", func(b *testing.B) {
+		for b.Loop() {
+			_, _ = decodeMetadata(text)
+		}
+	})
+	b.Run("json", func(b *testing.B) {
+		for b.Loop() {
+			var m message.Metadata
+			_ = json.Unmarshal(text, &m)
+		}
+	})
+}
+
+// TestNackedErrorHasTheWait: what a handler asked for gets to the worker, and the cause as text alone.
+func TestNackedErrorHasTheWait(t *testing.T) {
+	poison := outbox.Poison(errors.New("no"))
+	for _, wait := range []time.Duration{0, time.Hour} {
+		err := nackedError(wait, poison)
+		if !errors.Is(err, outbox.ErrNacked) || errors.Is(err, outbox.ErrPoison) {
+			t.Errorf("%v decides something", err)
+		}
+		n, ok := err.(*nacked)
+		if ok != (wait > 0) || ok && n.wait != wait {
+			t.Errorf("%v has another wait than %s", err, wait)
+		}
+	}
+	if err := nackedError(0, nil); err != outbox.ErrNacked {
+		t.Errorf("without a cause it is %v", err)
+	}
+}

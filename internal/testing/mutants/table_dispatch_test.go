@@ -1,0 +1,470 @@
+package mutants
+
+// dispatchMutants are mutants of package dispatch: what may be published, and when.
+var dispatchMutants = []Mutant{
+	{
+		Name: "B1", File: "dispatch/results.go", Trouble: "whatever", First: 11,
+		Breaks: "what was settled is forgotten at once",
+		Old: `		d.settled = append(d.settled, r)
+`,
+		New: `		if r.call.results == 0 && l.known[r.ID] == r {
+			delete(l.known, r.ID)
+		}
+`,
+	},
+	{
+		Name: "B2", File: "dispatch/reads.go", Trouble: "whatever", First: 2,
+		Breaks: "what was settled is forgotten during a read",
+		Old: `	before := d.rows
+	saw := d.sawDue(a, r)`,
+		New: `	before := d.rows
+	d.forget()
+	saw := d.sawDue(a, r)`,
+	},
+	{
+		Name: "B3", File: "dispatch/results.go", Trouble: "whatever", First: 0,
+		Breaks: "a failure blocks its key only once it is settled",
+		Old:    "case r.Key == \"\" || l.releasing:",
+		New:    "case l != nil:",
+	},
+	{
+		Name: "D1", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "a row is kept that its key has deferred",
+		Old:    `k != nil && k.low != 0 && k.low <= id {`,
+		New:    `false && k != nil {`,
+	},
+	{
+		Name: "D2", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what a key has on other topics does not wait for a closed one",
+		Old:    `return w.topic != nil && w.low <= id &&`,
+		New:    `return false &&`,
+	},
+	{
+		Name: "D3", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what is new on a topic does not wait until that is caught up",
+		Old:    `>>l.assignment.Lane&1 == 0 && !t.isDeferred(l, id)`,
+		New:    `>>l.assignment.Lane&1 == 0`,
+	},
+	{
+		Name: "D4", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what there was too much of is taken for caught up",
+		Old:    `case r.caught[n].rows >= limit:`,
+		New:    `case limit < 0:`,
+	},
+	{
+		Name: "D5", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "a stretch that did not reach the cursor is taken for caught up",
+		Old:    `case a.Catch.Short>>n&1 != 0:`,
+		New:    `case false:`,
+	},
+	{
+		Name: "D6", File: "dispatch/large.go", Trouble: "theft", Test: "TestWhatIsGoneCountsAsCaughtUp",
+		Breaks: "what was caught up is counted without what is gone",
+		Old: `	r.count()
+	for id, f`,
+		New: `	for id, f`,
+	},
+	{
+		Name: "D7", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what was deferred below during a read is taken for caught up",
+		Old:    `low == 0 || low < c.From[n]:`,
+		New:    `low == 0:`,
+	},
+	{
+		Name: "D8", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "what there was no room for is taken for caught up",
+		Old:    `case cut > 0:`,
+		New:    `case false:`,
+	},
+	{
+		Name: "D9", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
+		Breaks: "the row after those that were caught up is passed by",
+		Old:    `max(low, to[n]+1)`,
+		New:    `max(low, to[n]+2)`,
+	},
+	{
+		Name: "D10", File: "dispatch/pauses.go", Trouble: "outage", First: 0,
+		Breaks: "a probe goes although its key has something to go before it",
+		Old:    `k.isIdle(p.id) && (k.low == 0 || k.low > p.id)`,
+		New:    `true`,
+	},
+	{
+		Name: "D11", File: "dispatch/pauses.go", Trouble: "whatever", Test: "TestKeyWithoutAPlaceIsNoProbe",
+		Breaks: "a probe goes whose key may have had no place to wait",
+		Old:    `(l.overflow == 0 || p.id < l.overflow) && waits`,
+		New:    `waits`,
+	},
+	{
+		Name: "D12", File: "dispatch/keys.go", Trouble: "whatever", First: 0,
+		Breaks: "what a full queue drops is not deferred",
+		Old: `		d.deferRow(k, last)
+`,
+		New: ``,
+	},
+	{
+		Name: "D14", File: "dispatch/rows.go", Trouble: "whatever", First: 0,
+		Breaks: "a known row is taken for a new one",
+		Old: `	if l.known[r.ID] != nil {
+		return false
+	}
+	if r.call.due`,
+		New: `	if r.call.due`,
+	},
+	{
+		Name: "D15", File: "dispatch/results.go", Trouble: "whatever", First: 0,
+		Breaks: "what is behind a row that is sent back stays in memory",
+		Old: `		d.deferForTopic(l, t, r, again)
+		d.deferQueue(k)
+`,
+		New: `		d.deferForTopic(l, t, r, again)
+`,
+	},
+	{
+		Name: "D16", File: "dispatch/deferred.go", Trouble: "outage", First: 0,
+		Breaks: "keys wait for a topic that is caught up",
+		Old: `			d.endTopicWaits(t, l)
+`,
+		New: ``,
+	},
+	{
+		Name: "D17", File: "dispatch/results.go", Trouble: "whatever", First: 0,
+		Breaks: "after a late success a copy of the message waits on",
+		Old: `	if late {
+		d.forgetCopies(l, r)
+	}
+`,
+		New: ``,
+	},
+	{
+		Name: "D18", File: "dispatch/rows.go", Trouble: "whatever", First: 0,
+		Breaks: "a row of a topic that is caught up is kept before its turn",
+		Old:    `	case !due && !l.mayPublish(t, r.ID):`,
+		New:    `	case !due && t.closed:`,
+	},
+	{
+		Name: "B9", File: "dispatch/calls.go", Trouble: "whatever", First: 0,
+		Breaks: "a late success counts for nothing",
+		Old: `	case r.Verdict == OK:
+		d.succeeded(c, true)`,
+		New: `	case false:
+		d.succeeded(c, true)`,
+	},
+	{
+		Name: "B10", File: "dispatch/calls.go", Trouble: "whatever", First: 11,
+		Breaks: "a late error is charged",
+		Old: `	case !late:
+		d.applyResult(c, r)`,
+		New: `	case !late || r.Verdict != OK:
+		d.applyResult(c, r)`,
+	},
+	{
+		Name: "B11", File: "dispatch/calls.go", Trouble: "whatever", First: 0,
+		Breaks: "a time-out is charged of a call that has returned",
+		Old: `	if c.state != expired {
+		return
+	}
+	c.state = hung`,
+		New: `	if c.state != expired && c.state != returned {
+		return
+	}
+	c.state = hung`,
+	},
+	{
+		Name: "B12", File: "dispatch/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane is free with results unsettled",
+		Old:    " && l.inFlight == 0 && l.unsettled == 0 {",
+		New:    " && l.inFlight == 0 {",
+	},
+	{
+		Name: "B14", File: "dispatch/reads.go", Trouble: "operators", Test: "TestOrphans",
+		Breaks: "an orphan above the cursor is taken before its turn",
+		Old:    "found && !f.Dead && fetch.id <= ours[fetch.assignment.Lane].Cursor {",
+		New:    "found && !f.Dead {",
+	},
+	{
+		Name: "B15", File: "dispatch/calls.go", Trouble: "whatever", First: 0,
+		Breaks: "hung calls are not counted",
+		Old:    "manyCalls*d.cfg.Concurrency-d.calls)",
+		New:    "manyCalls*d.cfg.Concurrency-d.young.n-d.slow.n)",
+		Strike: "three topics do not have as many calls as that",
+	},
+	{
+		Name: "B16", File: "dispatch/results.go", Trouble: "operators", First: 112,
+		Breaks: "a key does not go on after its blocked row is gone",
+		Old: `	default:
+		d.removeBlocked(l, b)
+	}`,
+		New: `	case o.Kind != Gone:
+		d.removeBlocked(l, b)
+	}`,
+	},
+	{
+		Name: "B17", File: "dispatch/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane is free with calls under way",
+		Old:    "!l.free && l.inFlight == 0 && l.unsettled == 0",
+		New:    "!l.free && l.unsettled == 0",
+	},
+	{
+		Name: "B18", File: "dispatch/keys.go", Trouble: "whatever", First: 2,
+		Breaks: "a key's row goes while another one of it is under way",
+		Old:    "if r == nil || k.inFlight != nil || r.call.state == pending || k.blocked(r.ID) {",
+		New:    "if r == nil || r.call.state == pending || k.blocked(r.ID) {",
+	},
+	{
+		Name: "B19", File: "dispatch/keys.go", Trouble: "whatever", First: 0,
+		Breaks: "a key's row goes while the key is blocked",
+		Old:    "r.call.state == pending || k.blocked(r.ID) {",
+		New:    "r.call.state == pending {",
+		Strike: "a key has no row in its queue that is blocked, as the recount of each schedule sees",
+	},
+	{
+		Name: "B58", File: "dispatch/requeues.go", Trouble: "whatever", Test: "TestDiscardedAndRequeued",
+		Breaks: "what was sent again does not wait for lower ids of its key",
+		Old:    `return k.n > 0 || b.generation != "" &&`,
+		New:    `return k.n > 0 && b.generation != "" &&`,
+	},
+	{
+		Name: "B59", File: "dispatch/deferred.go", Trouble: "whatever", Test: "TestRequeuedBeforeItsTopicWasResumed",
+		Breaks: "a topic goes on before it is known what was sent again while it was paused",
+		Old:    `!t.closed && t.unseen>>l.assignment.Lane&1 == 0 &&`,
+		New:    `!t.closed &&`,
+	},
+	{
+		Name: "B60", File: "dispatch/fetches.go", Trouble: "whatever", Test: "TestRequeuedWhileItsTopicIsClosed/unreachable",
+		Breaks: "a probe goes before it is known what was sent again",
+		Old:    `case !looked:`,
+		New:    `case false:`,
+	},
+	{
+		Name: "B61", File: "dispatch/large.go", Trouble: "whatever", Test: "TestLateMessagesHideNoRequeued",
+		Breaks: "what was sent again is taken out of a read with what there was no room for",
+		Old:    `if blocks || *at == 0 &&`,
+		New:    `if blocks && *at == 0 || *at == 0 &&`,
+	},
+	{
+		Name: "B62", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestNotQuietWithoutThePayloadOfWhatFellDue",
+		Breaks: "what fell due and came without payload is forgotten",
+		Old:    `d.wantDue = true`,
+		New:    `d.wantDue = d.wantDue && true`,
+	},
+	{
+		Name: "B63", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
+		Breaks: "all delayed rows are read each time that a failed message of a key is published",
+		Old:    `k.moreDue = !t.closed && k.blockedIDs.len() == 0`,
+		New:    `k.moreDue = !t.closed`,
+	},
+	{
+		Name: "B64", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
+		Breaks: "delayed rows that fill a read and are not kept are read again at once",
+		Old:    `many || more || l.manyDue && added[t.Lane] > 0`,
+		New:    `many || l.manyDue`,
+	},
+	{
+		Name: "B65", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestRequeuedWhileTheBreakerIsOpen",
+		Breaks: "rows that are requeued while the breaker is open are overtaken",
+		Old:    `a.Unclassified = append(a.Unclassified, t.name)`,
+		New:    `a.Closed = append(a.Closed, t.name)`,
+	},
+	{
+		Name: "B66", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfABlockedKeyHideNoOther",
+		Breaks: "delayed rows of a blocked key hide those of others",
+		Old:    "\t\td.leaveOutDelayed(&a)\n",
+		New:    "",
+	},
+	{
+		Name: "B67", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut",
+		Breaks: "delayed rows are left out although their key goes on",
+		Old:    `wentOn := k.blockedIDs.len() == 0 && d.activeLane`,
+		New:    `wentOn := false && d.activeLane`,
+	},
+	{
+		Name: "B68", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestDelayedRowsOfAnOpenBreakerHideNoOther",
+		Breaks: "delayed rows of a topic that is paused for unknown errors hide those of others",
+		Old:    "\t\t\ta.Unclassified = append(a.Unclassified, t.name)\n",
+		New:    "",
+	},
+	{
+		Name: "B69", File: "dispatch/pauses.go", Trouble: "whatever", Test: "TestTheNewestMessageIsTheNextProbe",
+		Breaks: "one good message among many that fail is tried after all of them",
+		Old:    "case n > 0 && t.candidates[n-1].id > p.id:",
+		New:    "case false:",
+	},
+	{
+		Name: "B20", File: "dispatch/retries.go", Trouble: "whatever", First: 0,
+		Breaks: "a blocked row goes that is not the first of its key",
+		Old: `	case !b.isFirst():
+		d.waitForBlocked(l, b)
+		return
+	case b.key != nil`,
+		New:    `	case b.key != nil`,
+		Strike: "a blocked row is looked at again after it was read: it costs a read",
+	},
+	{
+		Name: "B21", File: "dispatch/results.go", Trouble: "whatever", First: 0,
+		Breaks: "a failure of a row that was published late blocks its key",
+		Old:    `		case l.published(c.Row.ID): // an`,
+		New:    `		case false: // an`,
+		Strike: "the failure of a message that is published is answered so: it costs a statement",
+	},
+	{
+		Name: "B22", File: "dispatch/results.go", Trouble: "whatever", First: 1,
+		Breaks: "a blocked row is not retried",
+		Old: `	case o.Kind == Waiting:
+		d.schedule(l, b, d.now.Add(o.Delay))`,
+		New: `	case o.Kind == Waiting:`,
+	},
+	{
+		Name: "B23", File: "dispatch/results.go", Trouble: "whatever", First: 46,
+		Breaks: "a dead message does not block its key though the dead are to",
+		Old:    "case o.Kind == Dead && d.cfg.BlockKeyOnDead:",
+		New:    "case false:",
+	},
+	{
+		Name: "B24", File: "dispatch/results.go", Trouble: "whatever", First: 0,
+		Breaks: "a locked failure is forgotten",
+		Old: `		d.failed = append(d.failed, o.Failure)
+		d.effects.Settle = true
+		return`,
+		New:    `		return`,
+		Strike: "the settler keeps what was locked, and never tells Locked",
+	},
+	{
+		Name: "B25", File: "dispatch/reads.go", Trouble: "whatever", First: 58,
+		Breaks: "what there was no room for is taken for gone",
+		Old:    "if fetch.reason != forOrphan && !r.Late[fetch.id] {",
+		New:    "if fetch.reason != forOrphan {",
+	},
+	{
+		Name: "B26", File: "dispatch/results.go", Trouble: "blindness", First: 0,
+		Breaks: "the breaker never opens: each unknown error is charged",
+		Old: `		case r.Verdict == Unknown:
+			d.failedUnknown(l, c, r)`,
+		New: `		case r.Verdict == Unknown:
+			d.rejected(l, c, r)`,
+	},
+	{
+		Name: "B27", File: "dispatch/reads.go", Trouble: "whatever", First: 15,
+		Breaks: "a failed read is not asked for again",
+		Old:    "case fetch.reason == forRetry && failed &&",
+		New:    "case false &&",
+	},
+	{
+		Name: "B29", File: "dispatch/fetches.go", Trouble: "outage", First: 0,
+		Breaks: "a topic that an operator has paused is tried",
+		Old:    "return t.paused && !t.byOperator && t.probe == nil",
+		New:    "return t.paused && t.probe == nil",
+		Strike: "the row that a probe was asked for is looked at again: it costs a read",
+	},
+	{
+		Name: "B31", File: "dispatch/topics.go", Trouble: "whatever", First: 2,
+		Breaks: "a topic may have more calls than Concurrency",
+		Old:    "if t.byOperator || t.calls >= slots {",
+		New:    "if t.byOperator {",
+	},
+	{
+		Name: "B33", File: "dispatch/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane is free again and again",
+		Old:    "if l.releasing && !l.free && l.inFlight",
+		New:    "if l.releasing && l.inFlight",
+		Strike: "the rebalancer releases it once",
+	},
+	{
+		Name: "B36", File: "dispatch/reads.go", Trouble: "operators", Test: "TestScripts/requeued-retry",
+		Breaks: "an operator's batch is not held behind its first",
+		Old: `	d.addRequeued(r.Due)
+`,
+		New: "",
+	},
+	{
+		Name: "B37", File: "dispatch/retries.go", Trouble: "whatever", Test: "TestScripts/requeued-retry",
+		Breaks: "a message that was sent again goes before it is known what was sent again with it",
+		Old:    "case b.generation != r.Generation && !looked:",
+		New:    "case false:",
+	},
+	{
+		Name: "B38", File: "dispatch/requeues.go", Trouble: "operators", Test: "TestScripts/requeued-late",
+		Breaks: "a late success is taken for that of a message which was sent again since",
+		Old:    "return l.known[r.ID].requeuedAfter(r)",
+		New:    "return false",
+	},
+	{
+		Name: "B44", File: "dispatch/requeues.go", Trouble: "operators", Test: "TestScripts/requeued-under-way",
+		Breaks: "the answer to an attempt of before counts for a message that was sent again since",
+		Old:    "if b == nil || b.key == nil || b.generation == r.Generation {",
+		New:    "if b == nil || true {",
+	},
+	{
+		Name: "B45", File: "dispatch/breaker.go", Trouble: "blindness", Test: "TestFourMessagesThatFailInTurnsAreCharged",
+		Breaks: "messages that fail several times open the breaker",
+		Old:    "len(*f) < breakAfter && !slices.Contains(*f, uuid) {",
+		New:    "len(*f) < breakAfter && (len(*f) == 0 || !slices.Contains((*f)[len(*f)-1:], uuid)) {",
+	},
+	{
+		Name: "B48", File: "dispatch/breaker.go", Trouble: "blindness", Test: "TestASuccessStartsTheCountAgain",
+		Breaks: "a success does not start the count of failures again",
+		Old:    "\t*t.unknown, *t.publisher = nil, nil\n",
+		New:    "",
+	},
+	{
+		Name: "B56", File: "dispatch/breaker.go", Trouble: "blindness", Test: "TestTopicsOfAPublisherFailTogether",
+		Breaks: "failures on several topics of a publisher do not count together",
+		Old:    "\t\tt.publisher.add(c.Row.UUID)\n",
+		New:    "",
+	},
+	{
+		Name: "B46", File: "dispatch/results.go", Trouble: "blindness", Test: "TestScripts/outage-late",
+		Breaks: "the failure of a probe whose message was published late ends no probe",
+		Old:    "r.Verdict == Unknown && !l.published(c.Row.ID):",
+		New:    "r.Verdict == Unknown:",
+	},
+	{
+		Name: "B49", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileARetryIsOverdue",
+		Breaks: "it is quiet while a blocked row is late",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
+		New:    "len(d.settled) > 0 || d.wantDue {",
+	},
+	{
+		Name: "B50", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
+		Breaks: "it is quiet though a read took what came again for what was settled during it",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
+		New:    "d.wantDue || d.hasOverdue() {",
+	},
+	{
+		Name: "B51", File: "dispatch/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
+		Breaks: "what was committed late goes behind what is in memory of its key",
+		Old:    "case due || !k.goesBefore(r.ID):",
+		New:    "case true:",
+	},
+	{
+		Name: "B57", File: "dispatch/keys.go", Trouble: "whatever", Test: "TestWhatFallsDueGoesBehind",
+		Breaks: "what falls due goes before what is there",
+		Old:    "case due || !k.goesBefore(r.ID):",
+		New:    "case !k.goesBefore(r.ID):",
+	},
+	{
+		Name: "B52", File: "dispatch/topics.go", Trouble: "outage", Test: "TestProbesThatMayNotGo",
+		Breaks: "the probe of a topic that an operator has paused stays in memory",
+		Old:    "if t.byOperator && t.probe != nil && t.probe.call.state == pending {",
+		New:    "if false {",
+	},
+	{
+		Name: "B53", File: "dispatch/fetches.go", Trouble: "outage", Test: "TestProbesThatMayNotGo",
+		Breaks: "a topic is tried that has no place for a call",
+		Old:    "(d.hasSlot(t) || !d.isWaitedFor(t))\n",
+		New:    "true\n",
+	},
+	{
+		Name: "B55", File: "dispatch/requeues.go", Trouble: "operators", Test: "TestScripts/requeued-queued",
+		Breaks: "the attempt from before an operator's act is published as well",
+		Old:    "known != nil && known.Generation != r.Generation && known.call.state == pending {",
+		New:    "false {",
+	},
+	{
+		Name: "M10", File: "dispatch/lanes.go", Trouble: "whatever", First: 0,
+		Breaks: "a lane that was loaded wakes no read",
+		Old: `	d.retryMoved = true
+	d.effects.Read = true`,
+		New:    `	d.retryMoved = true`,
+		Strike: "the reader that loads a lane reads next in any case",
+	},
+}
