@@ -11,15 +11,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// The schedules of package dispatch's model drive a Coordinator against a database. Here is what that leaves out.
+// The schedules of package dispatch's model drive a Coordinator against a database. These tests cover the rest.
 
-// driven is a Coordinator whose forwarder is alone and owns all lanes.
+// driven is a Coordinator of a single forwarder that owns all lanes.
 type driven struct {
 	*Coordinator
 	t    *testing.T
 	now  time.Time
 	seq  int64
-	took time.Duration // each read
+	took time.Duration // duration of each read
 }
 
 func drive(t *testing.T) *driven {
@@ -37,7 +37,7 @@ func drive(t *testing.T) *driven {
 	return d
 }
 
-// view is what the database says, where all lanes have one owner.
+// view returns the database's state, with one owner of all lanes.
 func (d *driven) view(owner string) lease.Plan {
 	var list []lease.Lane
 	for n := range int16(lanes.Count) {
@@ -55,13 +55,13 @@ func (d *driven) begin() *ReadRequest {
 	return &req
 }
 
-// end answers a read with rows.
+// end completes a read with rows.
 func (d *driven) end(req *ReadRequest, rows ...*dispatch.Row) {
 	d.t.Helper()
 	d.endDue(req, nil, rows...)
 }
 
-// endDue answers a read with rows, and others that fell due.
+// endDue completes a read with rows, and others that fell due.
 func (d *driven) endDue(req *ReadRequest, due []*dispatch.Row, rows ...*dispatch.Row) {
 	d.t.Helper()
 	a := ReadAnswer{Answer: cursor.Answer{Incarnation: "life", Rewind: -1, Took: d.took}}
@@ -90,7 +90,7 @@ func (d *driven) drained() (ids []int64) {
 	return ids
 }
 
-// quiet reads until there is no more.
+// quiet reads until there are no more rows.
 func (d *driven) quiet() {
 	for range 3 {
 		d.end(d.begin())
@@ -98,7 +98,7 @@ func (d *driven) quiet() {
 	d.Effects(d.now)
 }
 
-// TestDrainWaitsForARead that began later, and for what it found.
+// TestDrainWaitsForARead that began later, and for the rows that it found.
 func TestDrainWaitsForARead(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -135,7 +135,7 @@ func TestDrainWaitsForARead(t *testing.T) {
 	t.Error("the drain is not answered")
 }
 
-// TestDrainNeedsAllLanes: what waits in a lane that is not read yet is not drained.
+// TestDrainNeedsAllLanes: a lane that is not read yet is not drained.
 func TestDrainNeedsAllLanes(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -156,7 +156,7 @@ func (d *driven) quietButNot(t *testing.T, why string) {
 	}
 }
 
-// TestDrainWaitsForASilentMember: it was killed, maybe, and what waits in its lanes is ours to drain after its lease.
+// TestDrainWaitsForASilentMember: it may have been killed, and after its lease its lanes are ours to drain.
 func TestDrainWaitsForASilentMember(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -192,8 +192,8 @@ func TestDrainWaitsForASilentMember(t *testing.T) {
 	}
 }
 
-// TestDrainWaitsForATopicThatWasLeftOut of a read, as an operator had paused it: during the read it is let go, and
-// nobody has looked what of it fell due.
+// TestDrainWaitsForATopicThatWasLeftOut of a read, because an operator had paused it: during the read it is resumed,
+// and its due rows have not been read.
 func TestDrainWaitsForATopicThatWasLeftOut(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -205,7 +205,7 @@ func TestDrainWaitsForATopicThatWasLeftOut(t *testing.T) {
 	d.drainedByTheNext(id)
 }
 
-// drainedByTheNext read is a drain answered, and not before.
+// drainedByTheNext checks that the next read completes a drain, and none before.
 func (d *driven) drainedByTheNext(id int64) {
 	d.t.Helper()
 	if ids := d.drained(); len(ids) > 0 {
@@ -220,7 +220,7 @@ func (d *driven) drainedByTheNext(id int64) {
 	}
 }
 
-// TestDrainWaitsForWhatIsHidden behind messages that fell due, and that wait for the first of their key.
+// TestDrainWaitsForWhatIsHidden behind due messages that wait for the first of their key.
 func TestDrainWaitsForWhatIsHidden(t *testing.T) {
 	d := drive(t)
 	term := lanes.Assignment{Lane: 3, Epoch: 2}
@@ -235,7 +235,7 @@ func TestDrainWaitsForWhatIsHidden(t *testing.T) {
 	d.drainedByTheNext(id)
 }
 
-// TestStopAnswersDrains, those that wait and those that come later.
+// TestStopAnswersDrains, pending and later ones.
 func TestStopAnswersDrains(t *testing.T) {
 	d := drive(t)
 	first := d.DrainBegins(true)
@@ -252,7 +252,7 @@ func TestStopAnswersDrains(t *testing.T) {
 	}
 }
 
-// TestNoWorkerStartsWithoutALease, and those that run end.
+// TestNoWorkerStartsWithoutALease, and running ones end.
 func TestNoWorkerStartsWithoutALease(t *testing.T) {
 	d := drive(t)
 	d.end(d.begin(), &dispatch.Row{ID: 1, Topic: "orders"}, &dispatch.Row{ID: 2, Topic: "orders"})
@@ -279,7 +279,7 @@ func TestNoWorkerStartsWithoutALease(t *testing.T) {
 	}
 }
 
-// TestPauseAfterAFailedRead: neither lanes that are taken nor commits shorten it.
+// TestPauseAfterAFailedRead: neither acquired lanes nor commits shorten it.
 func TestPauseAfterAFailedRead(t *testing.T) {
 	d := drive(t)
 	d.ReadFailed(d.now, d.begin(), true, time.Second)
@@ -297,7 +297,7 @@ func TestPauseAfterAFailedRead(t *testing.T) {
 	}
 }
 
-// TestWhatFallsDueDoesNotWakeAReaderThatPauses: it would look, wait, and be woken by that, again and again.
+// TestWhatFallsDueDoesNotWakeAReaderThatPauses: it would poll, wait, and be woken by the same row again and again.
 func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
 	d := drive(t)
 	failed := d.fail()
@@ -317,8 +317,8 @@ func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
 	}
 }
 
-// TestMuchThatFellDueDelaysNoPoll: the next look for what fell due rests in proportion to a slow read, and what is new
-// is read at the usual interval all the same.
+// TestMuchThatFellDueDelaysNoPoll: the next read of due rows is delayed in proportion to a slow one, but new rows are
+// still read at the usual interval.
 func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -329,7 +329,7 @@ func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
 		due = append(due, &dispatch.Row{ID: id + 1, Topic: "orders", Attempts: 1})
 	}
 	d.endDue(req, due)
-	for range 2 { // the second read does not look, and delays nothing either
+	for range 2 { // the second read leaves out due rows, and delays nothing either
 		if wait := d.PlanRead(d.now, false).Wait; wait != time.Second {
 			t.Fatalf("the next read is in %s, want the interval of a second", wait)
 		}
@@ -346,7 +346,7 @@ func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
 	}
 }
 
-// TestACommitIsReadOnce, after a rest, and what is new during the read by another one.
+// TestACommitIsReadOnce, after a rest, and a commit during the read by another read.
 func TestACommitIsReadOnce(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -366,7 +366,7 @@ func TestACommitIsReadOnce(t *testing.T) {
 	}
 }
 
-// fail has a row fail, and returns the failure that is to be settled.
+// fail lets a row fail, and returns the failure to settle.
 func (d *driven) fail() dispatch.Failure {
 	d.t.Helper()
 	d.end(d.begin(), &dispatch.Row{ID: 1, Key: "k", Topic: "orders"})

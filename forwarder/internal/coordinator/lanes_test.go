@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// TestANewIncarnationTakesLanesAgain: all that was read is forgotten, and the rebalancer is woken.
+// TestANewIncarnationTakesLanesAgain: everything in memory is discarded, and the rebalancer is woken.
 func TestANewIncarnationTakesLanesAgain(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -30,7 +30,7 @@ func TestANewIncarnationTakesLanesAgain(t *testing.T) {
 	}
 }
 
-// TestLaneLoadedInAnotherAssignment: what was loaded before a lane was lost says nothing of it once it is ours again.
+// TestLaneLoadedInAnotherAssignment: blocked rows loaded before a lane was lost are not used when it is ours again.
 func TestLaneLoadedInAnotherAssignment(t *testing.T) {
 	d := drive(t)
 	old, again := lanes.Assignment{Lane: 5, Epoch: 2}, lanes.Assignment{Lane: 5, Epoch: 3}
@@ -44,7 +44,7 @@ func TestLaneLoadedInAnotherAssignment(t *testing.T) {
 	}
 }
 
-// TestALaneThatAReadFindsLost: one that a read finds to be another's is forgotten.
+// TestALaneThatAReadFindsLost to another owner is forgotten.
 func TestALaneThatAReadFindsLost(t *testing.T) {
 	d := drive(t)
 	req := d.begin()
@@ -57,7 +57,7 @@ func TestALaneThatAReadFindsLost(t *testing.T) {
 	}
 }
 
-// TestReleasedLanesAreNotFree any more.
+// TestReleasedLanesAreNotFree any longer.
 func TestReleasedLanesAreNotFree(t *testing.T) {
 	d := drive(t)
 	d.Stop(d.now)
@@ -98,7 +98,7 @@ func TestScansContinueAfterAFullPage(t *testing.T) {
 	}
 }
 
-// TestALaneThatIsHandedBackIsNotRead: neither a surplus one, nor any after a stop.
+// TestALaneThatIsHandedBackIsNotRead: neither a surplus lane, nor any after a stop.
 func TestALaneThatIsHandedBackIsNotRead(t *testing.T) {
 	d := drive(t)
 	var list []lease.Lane

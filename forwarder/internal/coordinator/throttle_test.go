@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// TestThrottleForgivesAStall: among what is fast, something slow is followed by hardly any rest, and so is what comes
-// after it.
+// TestThrottleForgivesAStall: a single slow read among fast ones is followed by almost no rest, and so are later ones.
 func TestThrottleForgivesAStall(t *testing.T) {
 	var p Throttle
 	for i := range 50 {
@@ -20,7 +19,7 @@ func TestThrottleForgivesAStall(t *testing.T) {
 	}
 }
 
-// TestThrottleBoundsSlowWork: what is slow each time gets a twentieth of the time, and what is slow more rarely
+// TestThrottleBoundsSlowWork: work that is always slow gets a twentieth of the time, and work that is slow less often
 // gets more, but not all of it.
 func TestThrottleBoundsSlowWork(t *testing.T) {
 	for _, c := range []struct {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// owned makes an answer for lanes, up to an id, that found so many rows in lane 1.
+// owned returns an answer for lanes, read up to id last, with rows found in lane 1.
 func owned(seq int64, rows int64, last int64, lanes ...int16) Answer {
 	a := Answer{Incarnation: "a", Snapshot: Snapshot{Xmax: 10, NextXid: 10, Seq: seq}, Rewind: -1, Took: time.Millisecond}
 	for _, n := range lanes {
@@ -38,7 +38,7 @@ func TestCursors(t *testing.T) {
 	wantMark(t, w, 1, 100)
 	wantMark(t, w, 2, 100)
 
-	// Lane 1 was full: its mark is the last row, and no further, though there may be more below the sequence.
+	// Lane 1 was full: its mark is the last row and no further, as there may be more below the sequence.
 	w.resting = false
 	r := next(w)
 	p = w.Complete(r, owned(200, r.Limits[1], 150, 1, 2))
@@ -48,7 +48,7 @@ func TestCursors(t *testing.T) {
 	wantMark(t, w, 1, 150)
 	wantMark(t, w, 2, 200)
 
-	// A transaction with bound 120 ended. Lane 1 is full even with what is read again: a step back.
+	// A transaction with bound 120 ended. Lane 1 is full even with rows that are read again: a step back.
 	r = next(w)
 	a := owned(300, r.Limits[1]+r.Rewound[1], 130, 1, 2)
 	a.Rewind = 120
@@ -58,7 +58,7 @@ func TestCursors(t *testing.T) {
 	wantMark(t, w, 1, 130)
 	wantMark(t, w, 2, 300)
 
-	// The next read is only as long as its stretch.
+	// The next read is no longer than its stretch.
 	r = next(w)
 	if p = w.Complete(r, owned(1<<20, 0, 0, 1, 2)); !p.Short || !p.More {
 		t.Errorf("%+v when short", p)
@@ -77,7 +77,7 @@ func TestNoRoom(t *testing.T) {
 	if p := w.Complete(r, a); !p.More {
 		t.Errorf("%+v", p)
 	}
-	wantMark(t, w, 1, 50) // or what the ended transaction wrote would be passed by
+	wantMark(t, w, 1, 50) // otherwise rows of the ended transaction would be skipped
 }
 
 func TestAnswersOfOtherAssignments(t *testing.T) {
@@ -165,7 +165,7 @@ func TestSingle(t *testing.T) {
 	if lanes := w.Next(room, false, known(0, 0)); lanes.Single || lanes.Stretch != firstStretch {
 		t.Errorf("by lane, %+v", lanes)
 	}
-	// Its limit is for all lanes together, and so is the cursor that it leaves when it was full.
+	// Its limit is shared by all lanes, and so is the cursor that it leaves when full.
 	a := owned(100100, r.Limits[1], 100050, 1, 2)
 	a.Counts[2], a.Last[2] = r.Limits[2], 100060
 	if p := w.Complete(r, a); !p.More {
@@ -180,20 +180,20 @@ func TestSingle(t *testing.T) {
 	if !next(w).Single {
 		t.Error("at rest again, and no single range")
 	}
-	// A lane that is full by itself is not full, as the others left it their part.
+	// A lane that exceeds its own limit is not full if the others left it their part.
 	r = next(w)
 	if p := w.Complete(r, owned(100120, r.Limits[1], 100110, 1, 2)); p.More {
 		t.Errorf("%+v", p)
 	}
 	wantMark(t, w, 1, 100120)
-	// Of a lane that was lost meanwhile there are no rows, and its limit does not count.
+	// A lane that was lost meanwhile has no rows, and its limit does not count.
 	r = next(w)
 	a = owned(100130, r.Limits[1], 100125, 1)
 	if p := w.Complete(r, a); !p.More {
 		t.Errorf("%+v", p)
 	}
 	wantMark(t, w, 1, 100125)
-	// A stretch that does not reach the end is none for a single range.
+	// A single range is not used for a stretch that does not reach the end.
 	w.Complete(next(w), owned(100130, 0, 0, 1))
 	r = next(w)
 	if p := w.Complete(r, owned(100130+2*singleStretch, 0, 0, 1)); !r.Single || !p.Short || next(w).Single {
@@ -221,7 +221,7 @@ func TestSingleNeedsOneStart(t *testing.T) {
 }
 
 func TestDense(t *testing.T) {
-	// full answers a read of two lanes that were both full, with so many ids from the first row to the last.
+	// full completes a read of two lanes that were both full, with this many ids from the first row to the last.
 	full := func(r Request, first, ids int64) Answer {
 		a := owned(1<<30, r.Limits[1], first+ids/2, 1, 2)
 		a.Counts[2], a.Last[2], a.First = r.Limits[2], first+ids-1, first
@@ -235,9 +235,9 @@ func TestDense(t *testing.T) {
 		r := w.Next(Room{Rows: 1000, Bytes: 1 << 40}, true, known(0, 0))
 		return w, r, r.Limits[1] + r.Limits[2]
 	}
-	const first = 1 << 20 // what was published long ago is passed by
+	const first = 1 << 20 // rows published long ago are skipped
 
-	// Most of what is there is ours: both lanes go on from the lower mark, as one range that is long enough to be full.
+	// Most rows are ours: both lanes continue from the lower mark, as one range that is long enough to be full.
 	w, r, rows := start()
 	w.Complete(r, full(r, first, 2*rows))
 	wantMark(t, w, 1, first+rows)
@@ -246,7 +246,7 @@ func TestDense(t *testing.T) {
 	if !r.Single || r.Stretch != sparse*(r.Limits[1]+r.Limits[2]) || r.Limits[1] != 507 {
 		t.Fatalf("in a backlog, %+v", r)
 	}
-	// It stays so while the range is dense, and no longer.
+	// This continues as long as the range is dense.
 	w.Complete(r, full(r, first+rows, 2*rows))
 	wantMark(t, w, 1, first+3*rows-1)
 	if r = next(w); !r.Single {
@@ -257,7 +257,7 @@ func TestDense(t *testing.T) {
 		t.Error("where most is not ours, as one range")
 	}
 
-	// Most of what is there is somebody else's, or published.
+	// Most rows are published or belong to others.
 	w, r, rows = start()
 	w.Complete(r, full(r, first, sparse*rows+2))
 	wantMark(t, w, 1, first+(sparse*rows+2)/2)
@@ -265,19 +265,19 @@ func TestDense(t *testing.T) {
 		t.Error("most is not ours, and it is read as one range")
 	}
 
-	// A lane that is far behind, such as one that was just taken, does not take the others back.
+	// A lane that is far behind, such as one just acquired, does not take the others back.
 	w, r, rows = start()
 	w.Take(3, 1, "a")
 	w.Complete(r, full(r, first, 2*rows))
 	wantMark(t, w, 2, first+2*rows-1)
 
-	// Reads that are not to be of one range stay where they are.
+	// Reads for which one range is not allowed stay where they are.
 	w, _, rows = start()
 	r = w.Next(Room{Rows: 1000, Bytes: 1 << 40}, false, known(0, 0))
 	w.Complete(r, full(r, first, 2*rows))
 	wantMark(t, w, 2, first+2*rows-1)
 
-	// After a time-out the next read is by lane again.
+	// After a timeout the next read is by lane again.
 	w, r, rows = start()
 	w.Complete(r, full(r, first, 2*rows))
 	w.Failed(next(w), true)
@@ -286,7 +286,7 @@ func TestDense(t *testing.T) {
 	}
 }
 
-// A lane in which there was no room for a row is read up to there, and the others as far as they would have been.
+// A lane without room for a row is read up to that row, and the others as far as without it.
 func TestNoRoomForARow(t *testing.T) {
 	for _, ranges := range []bool{false, true} {
 		w := New()
@@ -316,7 +316,7 @@ func TestNoRoomForARow(t *testing.T) {
 	}
 }
 
-// TestFirstReadInAnotherIncarnation: what blocks keys was learned before the server crashed, and may be lost with it.
+// TestFirstReadInAnotherIncarnation: blocked rows were loaded before the server crashed, and may be lost with it.
 func TestFirstReadInAnotherIncarnation(t *testing.T) {
 	w := New()
 	w.Take(1, 1, "before")

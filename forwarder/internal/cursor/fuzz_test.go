@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// FuzzSnapshot: a snapshot that is read has what its text says, in its order, and nothing else.
+// FuzzSnapshot: a parsed snapshot has the content of its text, in order, and nothing else.
 func FuzzSnapshot(f *testing.F) {
 	for _, s := range []string{"10:20:", "10:20:11,15", "10:20", "::", "1:2:3,", "1:-2:+3", "1:9223372036854775808:"} {
 		f.Add(s)

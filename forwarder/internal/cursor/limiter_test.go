@@ -22,7 +22,7 @@ func TestStretchAdapts(t *testing.T) {
 		{"as much as a read should take", firstStretch, 2 * slowRead, Progress{Short: true}, firstStretch},
 		{"never too short", minStretch, slow, Progress{Short: true}, minStretch},
 		{"never too long", maxStretch, quick, Progress{Short: true}, maxStretch},
-		// or the marks go back faster than they move on
+		// or the marks go back faster than they advance
 		{"sent back, however slow", firstStretch, slow, Progress{Short: true, Rewound: true}, 2 * firstStretch},
 	} {
 		l := limiter{stretch: c.from}
@@ -80,7 +80,7 @@ func TestLimits(t *testing.T) {
 	w.Take(2, 1, "a")
 	w.lanes[2].full = false
 	r := w.Next(Room{Rows: 100, Bytes: 1000}, true, known(7, 10))
-	// Half for both alike, half for the one that has more; what is known comes again.
+	// Half is shared equally, half goes to the lane with more; known rows are returned again.
 	if r.Limits[1] != 25+50+7 || r.Limits[2] != 25+7 || r.Rewound[1] != 3 || r.Limits[3] != 0 {
 		t.Fatalf("limits %v, rewound %v", r.Limits[:4], r.Rewound[:4])
 	}

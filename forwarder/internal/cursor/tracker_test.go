@@ -23,15 +23,16 @@ func TestParseSnapshot(t *testing.T) {
 
 func TestTrackerBoundsOfTransactions(t *testing.T) {
 	var tr tracker
-	// Nothing is known of what the first read finds in progress, nor of ids 20 and 21, which have been handed out.
+	// Nothing is known about transactions that the first read finds in progress, nor about ids 20 and 21, which have
+	// been assigned.
 	tr.observe(Snapshot{Xmax: 20, InProgress: []int64{15}, NextXid: 22, Seq: 100})
 	wantArgs(t, &tr, []int64{15}, []int64{0}, []int64{20}, []int64{0})
 
-	// 20 is in progress still and keeps its bound, as 15 does. 23 came after the first read had seen id 100.
+	// 20 is still in progress and keeps its bound, like 15. 23 began after the first read had seen id 100.
 	tr.observe(Snapshot{Xmax: 24, InProgress: []int64{15, 20, 23}, NextXid: 26, Seq: 200})
 	wantArgs(t, &tr, []int64{15, 20, 23}, []int64{0, 0, 100}, []int64{24}, []int64{100})
 
-	// A segment is cut where the snapshot's xmax has come to, and continued for what is new.
+	// A segment ends at the snapshot's xmax, and a new one begins there.
 	tr.observe(Snapshot{Xmax: 25, InProgress: []int64{15}, NextXid: 28, Seq: 300})
 	wantArgs(t, &tr, []int64{15}, []int64{0}, []int64{25, 26}, []int64{100, 200})
 }
@@ -43,7 +44,7 @@ func TestBoundsMoveOnlyForOpenTransactions(t *testing.T) {
 		t.Fatalf("lag %d", tr.lag())
 	}
 	tr.writersSeen(map[uint32]bool{11: true})
-	// The next read still goes by the old bounds: 10 may have written and committed since the locks were read.
+	// The next read still uses the old bounds: 10 may have written and committed since the locks were read.
 	wantArgs(t, &tr, []int64{10, 11, 12}, []int64{0, 0, 0}, []int64{}, []int64{})
 	tr.observe(Snapshot{Xmax: 20, InProgress: []int64{11, 12}, NextXid: 20, Seq: 6000})
 	wantArgs(t, &tr, []int64{11, 12}, []int64{0, 5000}, []int64{}, []int64{})

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// BenchmarkMessage is what the dispatcher costs per message: read, published, settled, forgotten, with keys of one
-// message each, one key for all, and without any.
+// BenchmarkMessage measures the dispatcher's cost per message: read, published, settled, forgotten, with keys of one
+// message each, one key for all, and no keys.
 func BenchmarkMessage(b *testing.B) {
 	const batch = 4096
 	for _, kind := range []string{"keys", "one key", "no key"} {
@@ -38,7 +38,7 @@ func BenchmarkMessage(b *testing.B) {
 				ready := make([]*dispatch.Row, 0, batch)
 				size := batch
 				if kind == "one key" {
-					size = 128 // what is kept of one key
+					size = 128 // maximum kept per key
 				}
 				for i := range size {
 					lane := int16(i * dispatch.Lanes / size)

@@ -86,7 +86,7 @@ func TestFewFailuresAreCharged(t *testing.T) {
 	d.returned(c1, dispatch.Unknown)
 	d.want(d.charged(), 1)
 	d.told(dispatch.RowRejected)
-	d.none() // row 2 waits behind row 1
+	d.none() // row 2 waits for row 1
 	d.returned(c3, dispatch.OK)
 	d.tick(time.Second)
 	d.read()
@@ -115,7 +115,7 @@ func TestFourMessagesThatFailInTurnsAreCharged(t *testing.T) {
 	d.want(d.breaks("a", 5, 1))
 }
 
-// breaks has messages of a topic fail, one of each key, and returns which were charged.
+// breaks lets messages of a topic fail, one of each key, and returns which were charged.
 func (d *desk) breaks(topic string, first, n int64) (charged []int64) {
 	d.t.Helper()
 	for id := first; id < first+n; id++ {
@@ -191,7 +191,7 @@ func TestASuccessStartsTheCountAgain(t *testing.T) {
 	d.want(d.breaks("a", 6, 5), 6, 7, 8, 9)
 }
 
-// The newest message that waits for a topic is the next probe, also if it was in memory with many others that fail.
+// The newest message that waits for a topic is the next probe, even if it was in memory with many others that fail.
 func TestTheNewestMessageIsTheNextProbe(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 5})
 	const newest = 106
@@ -208,7 +208,7 @@ func TestTheNewestMessageIsTheNextProbe(t *testing.T) {
 		d.returned(c, dispatch.Unknown)
 	}
 	d.charged()
-	for range 4 { // messages that failed before have every other turn
+	for range 4 { // every second turn goes to messages that failed before
 		c := d.tried()
 		if c.Row.ID == newest {
 			return

@@ -29,9 +29,9 @@ func TestCallsAreLimited(t *testing.T) {
 		t.Fatalf("%d workers are of use, want 2", d.last.Publish)
 	}
 	d.next(1)
-	d.next(11) // topics in turn
+	d.next(11) // topics take turns
 	d.none()
-	d.tick(time.Second) // both are slow now, and give up their places
+	d.tick(time.Second) // both are slow now, and give up their slots
 	d.next()
 	d.next()
 	d.none()
@@ -56,7 +56,7 @@ func TestCallsOfAnyAgeAreLimited(t *testing.T) {
 	d.none()
 }
 
-// A hung topic keeps its own places, and nothing else: neither the calls nor the room of the others.
+// A hung topic keeps its own slots and nothing else: neither the calls nor the memory of the others.
 func TestHungTopicDoesNotStopOthers(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 2, Rows: 64, PublishTimeout: 30 * time.Second})
 	d.put(0, "", "hung", ids(1, 500)...)
@@ -227,12 +227,12 @@ func TestDue(t *testing.T) {
 	d.next(2)
 	d.b.Tick(d.now)
 	d.after()
-	due(2001*time.Millisecond, -1) // 2 grows slow
+	due(2001*time.Millisecond, -1) // 2 becomes slow
 	d.tick(time.Second)
 	due(10001*time.Millisecond, -1) // 1 expires
 	d.returned(c1, dispatch.Retry)
 	d.settle()
-	due(11001*time.Millisecond, 3001*time.Millisecond) // 2 expires; 1 is due for another attempt
+	due(11001*time.Millisecond, 3001*time.Millisecond) // 2 expires; 1 is due for a retry
 	d.returned(d.next(3), dispatch.Unavailable)
 	due(11001*time.Millisecond, 3001*time.Millisecond)
 	d.now = d.now.Add(time.Second)

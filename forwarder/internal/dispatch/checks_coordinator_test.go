@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// checkSignals notes whom an event wakes, and looks whether it leaves somebody asleep who has something to do before he
-// looks by himself.
+// checkSignals records the goroutines that an event wakes, and checks that no other has work to do before it would wake
+// on its own.
 func (f *forwarder) checkSignals(e coordinator.Effects) {
 	now := f.m.db.now
 	for _, t := range f.coordinator.Free() {
@@ -34,7 +34,7 @@ func (f *forwarder) checkSignals(e coordinator.Effects) {
 	}
 }
 
-// checkLanes looks whether the dispatcher and the cursors have the lanes that the coordinator says are read.
+// checkLanes checks that the dispatcher and the cursors have the lanes that the coordinator reads.
 func (f *forwarder) checkLanes() {
 	for _, n := range f.m.lanes {
 		l := f.coordinator.Lane(n)
@@ -48,7 +48,7 @@ func (f *forwarder) checkLanes() {
 	}
 }
 
-// checkReleased looks whether what was released is not to be released again.
+// checkReleased checks that released lanes are not released again.
 func (f *forwarder) checkReleased(list []lease.Assignment) {
 	for _, t := range f.coordinator.Free() {
 		if slices.Contains(list, t) {
@@ -57,21 +57,21 @@ func (f *forwarder) checkReleased(list []lease.Assignment) {
 	}
 }
 
-// checkPlan looks whether one that stops takes no lane.
+// checkPlan checks that a stopping forwarder acquires no lane.
 func (f *forwarder) checkPlan(p lease.Plan) {
 	if f.coordinator.Stopping() && len(p.Retake)+len(p.Take) > 0 {
 		f.m.failf("forwarder %d stops, and is to take %v and %v", f.id, p.Retake, p.Take)
 	}
 }
 
-// draining is a call of Drain.
+// draining is a pending call of Drain.
 type draining struct {
 	began  int       // clock
-	at     time.Time // what was due then was to be looked for; zero = nothing was
+	at     time.Time // rows due at that time must be read; zero = none
 	others bool
 }
 
-// drain begins a call of Drain.
+// drain calls Drain.
 func (f *forwarder) drain() {
 	if len(f.drains) > 1 {
 		return
@@ -83,11 +83,11 @@ func (f *forwarder) drain() {
 	f.take()
 }
 
-// drained looks whether the answer to a Drain is right.
+// drained checks the result of a Drain.
 func (f *forwarder) drained(d coordinator.Drained) {
 	call, waits := f.drains[d.ID]
 	if !waits {
-		return // it was there to have a read look for what fell due
+		return // it only made a read return due rows
 	}
 	delete(f.drains, d.ID)
 	f.logf("drain %d is answered: %+v", d.ID, d)
@@ -113,7 +113,7 @@ func (f *forwarder) drained(d coordinator.Drained) {
 	}
 }
 
-// readsLanes says whether there is a lane to read.
+// readsLanes reports whether there is a lane to read.
 func (f *forwarder) readsLanes() bool {
 	for n := range lanes.Count {
 		if l := f.coordinator.Lane(int16(n)); l.Epoch != 0 && l.State == coordinator.Reading {

@@ -6,8 +6,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// cutOff is what a crash of the server means to a forwarder: what was on its way comes to nothing, and of what the
-// server had done nobody may have heard.
+// cutOff is the effect of a server crash on a forwarder: calls in flight fail, and it may not have received the results
+// of those that the server completed.
 func (f *forwarder) cutOff() {
 	if r := f.reading; r != nil && (r.answer == nil || f.m.chance(50)) {
 		f.readFailed(r)
@@ -18,14 +18,14 @@ func (f *forwarder) cutOff() {
 	f.loading, f.checking, f.keeping = nil, nil, nil
 }
 
-// busy says whether something is under way that needs no time to pass.
+// busy reports whether work is in flight that needs no time to pass.
 func (f *forwarder) busy() bool {
 	return f.planned || f.reading != nil || f.loading != nil || len(f.toLoad()) > 0 || f.settling != nil ||
 		len(f.calls) > 0 || f.launched > 0 ||
 		f.settle || f.read || f.dirty || len(f.left.published)+len(f.left.failed) > 0
 }
 
-// check compares the dispatcher's counters with what there is, and both with the limits.
+// check compares the dispatcher's counters with its contents, and both with the limits.
 func (f *forwarder) check(thoroughly bool) {
 	counts, cfg := f.dispatcher.Counts(), f.m.cfg
 	hung, calls := 0, make([]*dispatch.Call, 0, len(f.calls))
@@ -46,7 +46,7 @@ func (f *forwarder) check(thoroughly bool) {
 	f.checkLanes()
 	for r := range f.unsettled {
 		msg := f.m.messages[r.UUID]
-		settles := msg.is(r.UUID, r.Generation) // else an operator had it sent again, and this settles nothing
+		settles := msg.is(r.UUID, r.Generation) // otherwise an operator has requeued it, and this settles nothing
 		if settles && !msg.published && f.reads(r.Assignment) && !f.dispatcher.Knows(r.Assignment, r.ID) {
 			f.m.failf("forwarder %d does not know row %d any more, whose success is not settled", f.id, r.ID)
 		}
@@ -56,7 +56,7 @@ func (f *forwarder) check(thoroughly bool) {
 		f.m.failf("forwarder %d counts %+v, with %d calls under way, %d of them hung", f.id, counts, len(f.calls), hung)
 	case counts.Young > cfg.Concurrency || counts.Young+counts.Slow+counts.Hung > 8*cfg.Concurrency:
 		f.m.failf("forwarder %d has too many calls under way: %+v", f.id, counts)
-	case counts.Waiting > cfg.Deferred+8*cfg.Concurrency: // what was under way always waits
+	case counts.Waiting > cfg.Deferred+8*cfg.Concurrency: // rows in flight may always wait
 		f.m.failf("forwarder %d has %d keys that wait, and may have %d", f.id, counts.Waiting, cfg.Deferred)
 	case counts.Rows > 2*cfg.Rows+f.lanesRead()+2*len(f.m.topics)+8:
 		f.m.failf("forwarder %d has %d rows in memory, with room for %d", f.id, counts.Rows, cfg.Rows)
@@ -66,8 +66,8 @@ func (f *forwarder) check(thoroughly bool) {
 	}
 }
 
-// lanesRead is how many lanes may bring a row each, whatever the room: one range of ids may be read for all of them,
-// and then one lane has what the others have not used.
+// lanesRead is the number of lanes that may return a row each regardless of the limits: one range of ids may be read
+// for all of them, and then a lane gets the parts that others have not used.
 func (f *forwarder) lanesRead() int {
 	if f.m.allLanes {
 		return dispatch.Lanes
@@ -75,7 +75,7 @@ func (f *forwarder) lanesRead() int {
 	return len(f.m.lanes)
 }
 
-// checkQuiet looks whether nothing that the read saw waits, when the dispatcher says so: what Drain promises.
+// checkQuiet checks that no row seen by the read is waiting when the dispatcher reports quiet, as Drain promises.
 func (f *forwarder) checkQuiet(r *reading) {
 	if f.dispatcher.Quiet() {
 		f.checkArrived("is quiet", draining{began: r.began}, func(lane int16) dispatch.Assignment {
@@ -84,10 +84,11 @@ func (f *forwarder) checkQuiet(r *reading) {
 	}
 }
 
-// checkArrived looks whether all has arrived, in lanes that are read, that was committed before some moment and is due.
+// checkArrived checks that all due messages of the lanes being read that were committed before some moment have
+// arrived.
 func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) dispatch.Assignment) {
 	if !f.m.calm {
-		return // a key may be held by a blocked row that somebody else has settled
+		return // another owner may have settled the blocked row of a key
 	}
 	held := map[string]bool{}
 	for _, msg := range f.m.db.table {
@@ -106,7 +107,7 @@ func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) 
 	}
 }
 
-// waitsFor says whether a message waits for its next attempt, as far as the forwarder was told, or for an operator.
+// waitsFor reports whether a message waits for its retry, as far as the forwarder knows, or for an operator.
 func (f *forwarder) waitsFor(msg *record) bool {
 	if !msg.visible() || msg.published || msg.attempts == 0 && !msg.dead {
 		return false
@@ -115,7 +116,7 @@ func (f *forwarder) waitsFor(msg *record) bool {
 	return msg.dead && f.m.db.blockKeyOnDead || !msg.dead && (!told || msg.excused || due.After(f.m.db.now))
 }
 
-// checkStopped looks whether a stop left anything behind.
+// checkStopped checks that a stop left nothing behind.
 func (f *forwarder) checkStopped() {
 	if len(f.drains) > 0 {
 		f.m.failf("forwarder %d has stopped, and %d calls of Drain still wait", f.id, len(f.drains))
@@ -125,7 +126,7 @@ func (f *forwarder) checkStopped() {
 	}
 }
 
-// checkEnd looks whether anything is left when all is done.
+// checkEnd checks that nothing is left at the end.
 func (f *forwarder) checkEnd() {
 	if !f.dispatcher.Quiet() {
 		f.m.failf("forwarder %d is not quiet in the end: %+v", f.id, f.dispatcher.Counts())
@@ -139,7 +140,7 @@ func (f *forwarder) checkEnd() {
 	f.dispatcher.ReadFailed(f.m.db.now, dispatch.Request{})
 	s := f.dispatcher.Sizes()
 	if f.coordinator.Stopping() {
-		s.Degraded = 0 // a topic that was paused stays so: nothing is tried any more
+		s.Degraded = 0 // a paused topic stays paused: nothing is published any more
 	}
 	if s.Degraded+s.Keys+s.Heads-s.Keyless+s.Lows > 0 {
 		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)

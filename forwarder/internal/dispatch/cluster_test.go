@@ -21,10 +21,10 @@ type memberRow struct {
 	leaving bool
 }
 
-// deadMember was killed before the schedule began, and its lease is not over.
+// deadMember was killed before the schedule began, and its lease has not expired.
 const deadMember = 1000
 
-// leaveBehind has a dead member own every second lane.
+// leaveBehind makes a dead member the owner of every second lane.
 func (d *database) leaveBehind(lease time.Duration) {
 	d.members[deadMember] = memberRow{expires: d.now.Add(lease)}
 	for n := 0; n < laneCount; n += 2 {
@@ -32,18 +32,18 @@ func (d *database) leaveBehind(lease time.Duration) {
 	}
 }
 
-// alive says whether a forwarder's lease has not run out.
+// alive reports whether a forwarder's lease has not expired.
 func (d *database) alive(owner int) bool {
 	m, ok := d.members[owner]
 	return ok && m.expires.After(d.now)
 }
 
-// heartbeat renews a lease, or joins anew.
+// heartbeat renews a lease, or joins again.
 func (d *database) heartbeat(owner int, leaving bool) {
 	d.members[owner] = memberRow{d.now.Add(d.leases), leaving}
 }
 
-// view is what the lease's statements answer.
+// view returns the results of the lease's statements.
 func (d *database) view(me int) (members []lease.Member, lanes []lease.Lane) {
 	ids := make([]int, 0, len(d.members))
 	for id := range d.members {
@@ -66,7 +66,7 @@ func (d *database) view(me int) (members []lease.Member, lanes []lease.Lane) {
 	return members, lanes
 }
 
-// take takes lanes whose epoch is still the one that was read and whose owner is not alive.
+// take acquires lanes whose epoch is unchanged since it was read and whose owner is not alive.
 func (d *database) take(me int, terms []lease.Assignment) (taken []lease.Assignment) {
 	for _, t := range terms {
 		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && !d.alive(l.owner) {
@@ -76,7 +76,7 @@ func (d *database) take(me int, terms []lease.Assignment) (taken []lease.Assignm
 	return taken
 }
 
-// retake raises the epochs of one's own lanes.
+// retake raises the epochs of the forwarder's own lanes.
 func (d *database) retake(me int, terms []lease.Assignment) (taken []lease.Assignment) {
 	for _, t := range terms {
 		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && l.owner == me {
@@ -90,7 +90,7 @@ func (d *database) retake(me int, terms []lease.Assignment) (taken []lease.Assig
 	return taken
 }
 
-// releaseFree gives lanes back. The epoch rises when somebody takes them.
+// giveBack releases lanes. Their epochs rise when they are acquired.
 func (d *database) giveBack(me int, terms []lease.Assignment) {
 	for _, t := range terms {
 		if l := d.lanes[t.Lane]; l.epoch == t.Epoch && l.owner == me {
@@ -104,7 +104,7 @@ func (d *database) changeLane(n int16, row laneRow) lease.Assignment {
 	return lease.Assignment{Lane: n, Epoch: row.epoch}
 }
 
-// operate does something to a message that an operator, or foreign SQL, can do to it. It says what.
+// operate does something to a message that an operator or foreign SQL may do, and returns a description.
 func (d *database) operate(m *record) string {
 	m.excused, m.batch = true, 0
 	do := func(what string, change func(*record)) string {
@@ -134,7 +134,7 @@ func (d *database) operate(m *record) string {
 	}
 }
 
-// together has all of a key and a topic sent again that was tried before.
+// together requeues all messages of a key and topic that were tried before.
 func (d *database) together(key, topic string) (again []*record) {
 	for _, m := range d.byKey[key] {
 		if m.topic == topic && m.visible() && !d.locked[m] && (m.published || m.dead || m.attempts > 0) {
@@ -155,5 +155,5 @@ func (d *database) together(key, topic string) (again []*record) {
 	return again
 }
 
-// farOff is when a message is due that an operator put off.
+// farOff is the delay of messages that an operator snoozes.
 const farOff = 1000 * time.Hour

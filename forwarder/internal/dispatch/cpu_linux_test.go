@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cpuTime is how long the calling thread has run.
+// cpuTime returns how long the calling thread has run.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_THREAD, &u); err != nil {

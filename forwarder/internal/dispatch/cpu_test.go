@@ -6,5 +6,5 @@ import "time"
 
 var started = time.Now()
 
-// cpuTime is how long this test has run: the time of a thread is not known here.
+// cpuTime returns how long this test has run: the time of a thread is unknown here.
 func cpuTime() time.Duration { return time.Since(started) }

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// What is damaged here, the model must find.
+// The model must detect the damage done here.
 
-// ForgetNow forgets at once what was settled.
+// ForgetNow forgets settled rows immediately.
 func (b *Dispatcher) ForgetNow() { b.forget() }
 
 // ForgetWaits forgets which keys wait for topics.
@@ -20,7 +20,7 @@ func (b *Dispatcher) ForgetWaits() {
 	}
 }
 
-// ForgetLows takes all that was deferred for caught up.
+// ForgetLows treats all deferred rows as caught up.
 func (b *Dispatcher) ForgetLows() {
 	for _, l := range b.lanes {
 		if l == nil {
@@ -43,7 +43,7 @@ func (b *Dispatcher) ForgetLows() {
 	}
 }
 
-// RaiseLows makes the lowest ids of what is deferred too high.
+// RaiseLows raises the lowest ids of deferred rows too far.
 func (b *Dispatcher) RaiseLows() {
 	for _, l := range b.lanes {
 		if l == nil {
@@ -62,14 +62,14 @@ func (b *Dispatcher) RaiseLows() {
 	}
 }
 
-// HasLows says whether anything is deferred in the lane of an assignment.
+// HasLows reports whether anything is deferred in the lane of an assignment.
 func (b *Dispatcher) HasLows(t Assignment) bool {
 	l := b.lane(t)
 	return l != nil && (l.deferredKeys > 0 ||
 		slices.ContainsFunc(b.degraded, func(t *topic) bool { return t.lowIn(l) != 0 }))
 }
 
-// ForgetHeads lets go of blocked rows whose failure is not settled yet.
+// ForgetHeads unblocks rows whose failure is not settled yet.
 func (b *Dispatcher) ForgetHeads() {
 	for _, l := range b.lanes {
 		if l != nil {
@@ -82,8 +82,7 @@ func (b *Dispatcher) ForgetHeads() {
 	}
 }
 
-// AskOther changes which rows are to be the probes of their topics. To be called after ReadBegins, and TakeAnyway
-// before RowsRead.
+// AskOther changes which rows are fetched as probes. Call it after ReadBegins, and TakeAnyway before RowsRead.
 func (a *Request) AskOther(other func(key string, id int64) int64) {
 	for i, fetch := range a.fetches {
 		if fetch.reason == forProbe && fetch.name != "" {
@@ -93,7 +92,7 @@ func (a *Request) AskOther(other func(key string, id int64) int64) {
 	}
 }
 
-// TakeAnyway takes a probe although it is not the first of its key.
+// TakeAnyway accepts a probe although it is not the first of its key.
 func (b *Dispatcher) TakeAnyway(a Request, r Read) {
 	for _, fetch := range a.fetches {
 		f, found := r.ByID[fetch.id]

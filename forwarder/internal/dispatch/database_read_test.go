@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// query is what schema.Fetch is asked.
+// query has the arguments of schema.Fetch.
 type query struct {
 	owner                            int
 	xids, bounds, los, segmentBounds []int64
@@ -16,8 +16,8 @@ type query struct {
 	single                           bool // one range of ids for all lanes, with the sum of their limits
 	ids                              []int64
 	due                              bool
-	closed                           []string // topics of which nothing that fell due is wanted
-	blocked, guessed                 []string // and keys and topics of which nothing delayed is
+	closed                           []string // topics whose due rows are not wanted
+	blocked, guessed                 []string // and keys and topics whose delayed rows are not wanted
 }
 
 type laneQuery struct {
@@ -27,14 +27,14 @@ type laneQuery struct {
 	catch                      catchQuery
 }
 
-// catchQuery is what was deferred and may go on.
+// catchQuery describes deferred rows that may continue.
 type catchQuery struct {
 	from, upto, limit int64
 	all               bool
 	keys              []string
 }
 
-// answer is what it returns.
+// answer is the result of a fetch.
 type answer struct {
 	xmax, nextXid, seq int64
 	running            []int64
@@ -45,14 +45,14 @@ type answer struct {
 	life               string
 }
 
-// version is a row as a snapshot shows it.
+// version is a row as seen by a snapshot.
 type version struct {
 	*record
 	seen state
 }
 
-// payloads returns the ids of rows that are still to be published and fit into some room, the first of them in any
-// case, and those of the others. It comes to nothing after some of them.
+// payloads returns the ids of rows that are still unpublished and fit into some room, the first of them in any case,
+// and the ids of the others. It fails after some of them.
 func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came, late map[int64]bool) {
 	came, late = map[int64]bool{}, map[int64]bool{}
 	used, first := int64(0), true
@@ -72,8 +72,8 @@ func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came,
 	return came, late
 }
 
-// fetch reads under one snapshot. In between happens what others do between the parts that are not one instant:
-// the sequence's value, the snapshot, and the next transaction id.
+// fetch reads with one snapshot. between runs what others do between the parts that are not atomic: the sequence's
+// value, the snapshot, and the next transaction id.
 func (d *database) fetch(q query, between func()) answer {
 	a := answer{seq: d.seq, rewind: -1, owned: map[int16]bool{}, life: d.lifeName()}
 	between()
@@ -127,7 +127,7 @@ func (d *database) fetch(q query, between func()) answer {
 	return a
 }
 
-// from returns where a lane is read from and how many rows of it at most.
+// from returns where a lane is read from, and how many of its rows at most.
 func (l laneQuery) from(a *answer) (start, most int64) {
 	if a.rewind >= 0 && a.rewind < l.mark {
 		return a.rewind, l.rows + l.rewound
@@ -181,7 +181,7 @@ func (d *database) writers() map[uint32]bool {
 	return w
 }
 
-// blocked rows lists the rows of a lane that block their keys, with ids above from, at most so many.
+// heads lists the rows of a lane that block their keys, with ids above from, at most this many.
 func (d *database) heads(lane int16, from int64, most int) []version {
 	var list []version
 	for _, m := range d.table {

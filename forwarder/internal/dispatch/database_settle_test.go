@@ -11,7 +11,7 @@ type settled struct {
 	uuid, life, act string
 }
 
-// settlePublished returns what it passed by, as somebody has it locked, and what it did to which message.
+// settlePublished returns the results that it skipped because their rows are locked, and a description of a problem.
 func (d *database) settlePublished(list []settled) (locked []settled, problem string) {
 	var rows []*record
 	for _, s := range list {
@@ -37,12 +37,12 @@ func (d *database) settlePublished(list []settled) (locked []settled, problem st
 	return locked, problem
 }
 
-// means says whether an id means now what it meant in a incarnation, and nobody has had its message sent again.
+// means reports whether an id still has its meaning of an incarnation, and no operator has requeued its message.
 func (d *database) means(m *record, life string) bool {
 	return m.generation == 0 && life == d.lifeName() || d.faults.settleByID
 }
 
-// is says whether it is still a message as it was read: of the same act, if an operator had it sent again.
+// is reports whether the message is unchanged since it was read: of the same act, if an operator requeued it.
 func (m *record) is(uuid, act string) bool { return m.uuid == uuid && m.act() == act }
 
 // failed is a failure on its way into the database.
@@ -56,7 +56,7 @@ type failed struct {
 	permanent bool
 }
 
-// settleFailed answers what became of each.
+// settleFailed returns the outcome of each.
 func (d *database) settleFailed(owner int, list []failed) []string {
 	outcomes := make([]string, len(list))
 	var rows []*record
@@ -70,7 +70,7 @@ func (d *database) settleFailed(owner int, list []failed) []string {
 		switch {
 		case m == nil || m.uuid != f.uuid || m.published:
 			outcomes[i] = "gone"
-		case m.act() != f.act: // it was sent again since
+		case m.act() != f.act: // requeued since
 			outcomes[i] = "waiting"
 		case m.dead:
 			outcomes[i] = "dead"

@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// database does what the statements of package schema do in Postgres, in memory and one step at a time:
-// transactions with ids, subtransactions and row ids, snapshots, row locks, and a crash that loses the
-// latest commits and hands their ids out again.
+// database does in memory, one step at a time, what the statements of package schema do in Postgres: transactions with
+// ids, subtransactions and row ids, snapshots, row locks, and a crash that loses the latest commits and assigns their
+// ids again.
 type database struct {
 	rng *rand.Rand
 	now time.Time
 
 	nextXid int64 // the next transaction id
-	latest  int64 // the highest transaction id that has completed
+	latest  int64 // the highest completed transaction id
 	seq     int64 // the last row id
 	life    int
 	uuids   int
-	clock   int // counts what happens, for before and after
+	clock   int // counts events, to order them
 
 	open    []*transaction
 	table   []*record // ascending by id
 	all     []*record // every message that was ever inserted
 	byKey   map[string][]*record
-	locked  map[*record]bool // by somebody's transaction
+	locked  map[*record]bool // by another transaction
 	log     []logged         // commits that a crash may lose
 	lanes   [laneCount]laneRow
 	members map[int]memberRow
 	leases  time.Duration // how long a lease lasts
 
 	paused  []string // topics, by an operator
-	batches int      // acts that brought several messages back
+	batches int      // acts that requeued several messages
 
 	deletes        bool // settling deletes
 	blockKeyOnDead bool
@@ -44,7 +44,7 @@ type database struct {
 
 const laneCount = 64
 
-// faults are what a broken database, or a broken statement, would do.
+// faults of a broken database, or a broken statement.
 type faults struct {
 	settleByID, unfenced, epochKept, nextIsXmax bool
 }
@@ -59,23 +59,23 @@ type record struct {
 	size     int
 	tx       *transaction
 	inserted int  // clock
-	excused  bool // no order is promised: it was delayed, or an operator touched it
+	excused  bool // no order is promised: delayed, or changed by an operator
 	state
 	what
 }
 
-// state is what changes in a row.
+// state is the mutable part of a row.
 type state struct {
 	attempts   int
 	due        time.Time // zero = NULL
 	published  bool
 	dead       bool
 	gone       bool // deleted
-	batch      int  // the act in which an operator wanted it sent again together with others of its key
-	generation int  // how often an operator wanted it sent again
+	batch      int  // the act that requeued it together with others of its key
+	generation int  // number of times that an operator requeued it
 }
 
-// act is as the metadata of a row have it.
+// act returns the row's act, as its metadata have it.
 func (s state) act() string {
 	if s.generation == 0 {
 		return ""
@@ -83,14 +83,14 @@ func (s state) act() string {
 	return fmt.Sprint(s.generation)
 }
 
-// what is what became of a message outside of the database.
+// what is the history of a message outside the database.
 type what struct {
-	sent     int  // how often it reached the broker
-	accepted bool // a dispatcher was told that it did
-	skipped  bool // an operator gave it up
-	replayed bool // an operator wants it sent again
-	resent   int  // the batch it was of when it reached the broker last
-	wasDead  bool // so those behind it may have passed it
+	sent     int  // number of times that it reached the broker
+	accepted bool // a dispatcher was told so
+	skipped  bool // an operator discarded it
+	replayed bool // an operator requeued it
+	resent   int  // its batch when it last reached the broker
+	wasDead  bool // so later ones may have passed it
 }
 
 func newDatabase(rng *rand.Rand) *database {
@@ -112,7 +112,7 @@ func (m *record) String() string {
 	return s + " topic " + m.topic + ")"
 }
 
-// find returns the row of an id.
+// find returns the row with an id.
 func (d *database) find(id int64) *record {
 	i, found := slices.BinarySearchFunc(d.table, id, func(m *record, id int64) int { return cmp.Compare(m.id, id) })
 	if !found || !d.table[i].visible() {
@@ -126,7 +126,7 @@ func (d *database) tick() int {
 	return d.clock
 }
 
-// logged notes a commit. Sooner or later it is on disk.
+// logged records a commit, which is flushed to disk sooner or later.
 func (d *database) logged(undo func()) {
 	d.log = append(d.log, logged{undo, d.seq, d.nextXid})
 	if len(d.log) > 12 || d.rng.IntN(8) == 0 {

@@ -12,15 +12,15 @@ type transaction struct {
 	rows      []*record
 	points    []savepoint
 	committed int  // clock; 0 = not (yet)
-	lost      bool // it had committed, and then the server crashed
+	lost      bool // it was committed, and then the server crashed
 }
 
 type savepoint struct {
-	rows int     // how many the transaction had
-	xids []int64 // its own and those of what was released into it
+	rows int     // number of rows of the transaction before
+	xids []int64 // its own and those of savepoints released into it
 }
 
-// logged is a commit that may not be on disk yet.
+// logged is a commit that may not be flushed to disk yet.
 type logged struct {
 	undo         func()
 	seq, nextXid int64 // at the commit
@@ -31,7 +31,7 @@ func (d *database) newXid() int64 {
 	return d.nextXid - 1
 }
 
-// insert writes a row. The default of the id sees to it that the transaction has an id before its first row does; a
+// insert writes a row. The default of the id gives the transaction an id before its first row gets one; a
 // subtransaction gets its own only when the row is stored.
 func (d *database) insert(tx *transaction, key, topic string, lane int16, due time.Time) *record {
 	if tx.xid == 0 {
@@ -68,7 +68,7 @@ func (d *database) savepoint(tx *transaction) {
 	tx.points = append(tx.points, savepoint{rows: len(tx.rows)})
 }
 
-// release ends the innermost savepoint; what it wrote belongs to the next one out.
+// release releases the innermost savepoint; its rows become the next outer one's.
 func (d *database) release(tx *transaction) {
 	last := len(tx.points) - 1
 	if last > 0 {
@@ -77,8 +77,8 @@ func (d *database) release(tx *transaction) {
 	tx.points = tx.points[:last]
 }
 
-// rollbackTo undoes the innermost savepoint. Its transaction ids have completed, while their parent's, which
-// is lower, has not.
+// rollbackTo undoes the innermost savepoint. Its transaction ids have completed, but the lower one of their parent has
+// not.
 func (d *database) rollbackTo(tx *transaction) {
 	last := len(tx.points) - 1
 	p := tx.points[last]
@@ -122,7 +122,7 @@ func (d *database) end(tx *transaction, commit bool) {
 	})
 }
 
-// change changes rows in a transaction of its own, as settling and operators do.
+// change changes rows in its own transaction, as settling and operators do.
 func (d *database) change(rows []*record, change func(*record)) {
 	old := make([]state, len(rows))
 	for i, m := range rows {
@@ -133,12 +133,12 @@ func (d *database) change(rows []*record, change func(*record)) {
 	d.logged(func() {
 		for i, m := range rows {
 			m.state = old[i]
-			m.batch = 0 // somebody may go by what is lost
+			m.batch = 0 // others may depend on the lost state
 		}
 	})
 }
 
-// crash ends all transactions and loses the latest commits. What comes then gets their ids.
+// crash ends all transactions and loses the latest commits. Later ones get their ids.
 func (d *database) crash() (lost int) {
 	keep := d.rng.IntN(len(d.log) + 1)
 	lost = len(d.log) - keep
@@ -164,8 +164,8 @@ func (d *database) crash() (lost int) {
 	return lost
 }
 
-// truncate empties the table and starts the sequence again, which only a table that no open transaction has written
-// to lets happen.
+// truncate empties the table and restarts the sequence. It is blocked while an open transaction has written to the
+// table.
 func (d *database) truncate() bool {
 	for _, tx := range d.open {
 		if len(tx.rows) > 0 {

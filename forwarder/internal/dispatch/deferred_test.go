@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// What of the rows that a read has caught up with is gone, when its payload is asked for, counts for the limit all the
-// same: those behind it are caught up with the next read.
+// Rows that a read has caught up with count for the limit even if they are gone when their payloads are fetched: the
+// next read catches up with those behind them.
 func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 2})
 	d.put(0, "k", "a", ids(1, 6)...)
@@ -28,7 +28,7 @@ func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
 	d.want(d.drain(), 4, 5, 6)
 }
 
-// A row of a key that found no place to wait does not try a topic: another one of its key may be there, before it.
+// A row whose key found no slot to wait is not a probe: another row of its key may precede it.
 func TestKeyWithoutAPlaceIsNoProbe(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Deferred: 1})
 	d.put(0, "x", "down", 1)
@@ -46,8 +46,8 @@ func TestKeyWithoutAPlaceIsNoProbe(t *testing.T) {
 	d.want(d.drain(), 2, 3)
 }
 
-// While more keys wait than may, a key's rows on another topic do not wait for those on the closed one, and these leave
-// in their order.
+// If more keys wait than allowed, rows of a key on another topic do not wait for those on the closed one, and these are
+// published in order.
 func TestKeysBeyondTheBound(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Deferred: 2})
 	d.put(0, "x", "down", 1)
@@ -59,7 +59,7 @@ func TestKeysBeyondTheBound(t *testing.T) {
 		d.put(0, key, "up", 10*i+12)
 		d.put(0, key, "down", 10*i+13)
 	}
-	d.want(d.drain(), 22, 32, 42, 52) // y0 has found a place
+	d.want(d.drain(), 22, 32, 42, 52) // y0 has found a slot
 	if c := d.b.Counts(); c.Waiting != 2 || c.Rows != 0 {
 		t.Fatalf("%+v", c)
 	}
@@ -79,7 +79,7 @@ func TestKeysBeyondTheBound(t *testing.T) {
 	}
 }
 
-// Delayed rows of blocked keys that fill a read are not read again at once, nor when a key goes on.
+// Delayed rows of blocked keys that fill a read are not read again immediately, nor when a key continues.
 func TestDelayedRowsOfBlockedKeys(t *testing.T) {
 	const keys = 30
 	d := newDesk(t, dispatch.Config{Rows: 8, Deferred: 64})
@@ -111,7 +111,7 @@ func TestDelayedRowsOfBlockedKeys(t *testing.T) {
 	}
 }
 
-// Delayed rows of a blocked key do not hide those of other keys, however many they are, and go on with their key.
+// Delayed rows of a blocked key, however many, do not hide those of other keys, and continue with their key.
 func TestDelayedRowsOfABlockedKeyHideNoOther(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 8, Deferred: 64})
 	d.put(0, "x", "a", ids(1, 60)...)
@@ -137,7 +137,8 @@ func TestDelayedRowsOfABlockedKeyHideNoOther(t *testing.T) {
 	d.want(d.drain(), ids(1, 60)...)
 }
 
-// Delayed rows of a topic that is paused for unknown errors do not hide those of other topics, and go once it is open.
+// Delayed rows of a topic that is paused for unknown errors do not hide those of other topics, and continue once it is
+// open.
 func TestDelayedRowsOfAnOpenBreakerHideNoOther(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 8, Concurrency: 8, Deferred: 64})
 	d.want(d.breaks("a", 101, 5), 101, 102, 103, 104)
@@ -159,7 +160,7 @@ func TestDelayedRowsOfAnOpenBreakerHideNoOther(t *testing.T) {
 	}
 }
 
-// A key that goes on while a read leaves its delayed rows out is read again.
+// A key that continues while a read leaves out its delayed rows is read again.
 func TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 8, Deferred: 64})
 	d.put(0, "x", "a", ids(1, 20)...)
@@ -180,7 +181,7 @@ func TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut(t *testing.T) {
 	r := d.answer(a)
 	delete(d.table, 1)
 	d.tick(time.Millisecond)
-	d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 100, nil) // an operator has discarded it
+	d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 100, nil) // an operator has discarded the blocked row
 	d.finish(a, r)
 	d.notQuiet(2)
 	d.want(d.drain(), ids(2, 20)...)

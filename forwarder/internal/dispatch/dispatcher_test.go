@@ -14,7 +14,7 @@ import (
 
 var errBroker = errors.New("no answer")
 
-// desk is a dispatcher with a table behind it in which all is committed at once, and whose reads return everything past
+// desk is a dispatcher with a table in which everything is committed immediately, and whose reads return all rows past
 // a mark that there is room for. Each event is followed by a recount.
 type desk struct {
 	t       testing.TB
@@ -32,9 +32,9 @@ type desk struct {
 	last    dispatch.Effects
 	check   bool
 
-	rarely    bool            // what fell due is looked for only if the dispatcher wants it
-	acts      int             // of an operator
-	unsettled []*dispatch.Row // published, and kept by the settler
+	rarely    bool            // due rows are read only if the dispatcher wants them
+	acts      int             // number of operators' acts
+	unsettled []*dispatch.Row // published, and held by the settler
 	hung      []*dispatch.Call
 }
 
@@ -45,7 +45,7 @@ type message struct {
 	attempts   int
 	due        time.Time
 	dead       bool
-	act        string // of an operator, that had it sent again
+	act        string // the operator's act that requeued it
 }
 
 func newDesk(t testing.TB, cfg dispatch.Config, lanes ...int16) *desk {
@@ -70,7 +70,7 @@ func newDesk(t testing.TB, cfg dispatch.Config, lanes ...int16) *desk {
 	return d
 }
 
-// take takes a lane anew, with its blocked rows.
+// take acquires a lane again, with its blocked rows.
 func (d *desk) take(lane int16) {
 	t := dispatch.Assignment{Lane: lane, Epoch: d.terms[lane].Epoch + 1}
 	d.terms[lane], d.marks[lane] = t, 0
@@ -95,7 +95,7 @@ func (d *desk) put(lane int16, key, topic string, ids ...int64) {
 	}
 }
 
-// after takes the effects of an event, and recounts.
+// after handles the effects of an event, and recounts.
 func (d *desk) after() {
 	d.t.Helper()
 	d.last = d.b.Effects()
@@ -164,7 +164,7 @@ func (d *desk) answer(a dispatch.Request) dispatch.Read {
 				d.marks[lane] = id
 			}
 		}
-		if limit > 0 && len(ids) > 0 { // all was read
+		if limit > 0 && len(ids) > 0 { // everything was read
 			d.marks[lane] = max(d.marks[lane], ids[len(ids)-1])
 		}
 		slices.SortStableFunc(fellDue, func(x, y *message) int { return x.due.Compare(y.due) })
@@ -197,7 +197,7 @@ func (d *desk) finish(a dispatch.Request, r dispatch.Read) dispatch.Progress {
 	return p
 }
 
-// next starts a call, of a row if one is named.
+// next starts a call, of the given row if any.
 func (d *desk) next(id ...int64) *dispatch.Call {
 	d.t.Helper()
 	c := d.b.Next(d.now, nil)
@@ -246,7 +246,7 @@ func result(v dispatch.Verdict) dispatch.Result {
 	return dispatch.Result{Verdict: v, Err: errBroker}
 }
 
-// timesOut lets calls time out, all that are old enough.
+// timesOut times out all calls that are old enough.
 func (d *desk) timesOut(v dispatch.Verdict) {
 	d.t.Helper()
 	d.b.Tick(d.now)
@@ -265,7 +265,7 @@ func (d *desk) tick(after time.Duration) {
 	d.after()
 }
 
-// pause has an operator pause these topics, and let all others go.
+// pause sets the topics that an operator has paused.
 func (d *desk) pause(topics ...string) {
 	d.t.Helper()
 	d.b.PauseByOperator(d.now, topics)
@@ -282,7 +282,7 @@ func (d *desk) settle() {
 func (d *desk) write(published []*dispatch.Row, failed []dispatch.Failure) {
 	d.t.Helper()
 	for _, r := range published {
-		if m := d.table[r.ID]; m != nil && m.act == r.Generation { // else it was sent again since
+		if m := d.table[r.ID]; m != nil && m.act == r.Generation { // otherwise requeued since
 			delete(d.table, r.ID)
 		}
 	}
@@ -294,7 +294,7 @@ func (d *desk) write(published []*dispatch.Row, failed []dispatch.Failure) {
 			o.Kind = dispatch.Fenced
 		case m == nil || m.dead:
 			o.Kind = dispatch.Gone
-		case m.act != f.Row.Generation: // it was sent again since, and waits for that
+		case m.act != f.Row.Generation: // requeued since, and waits for that
 		case f.Permanent:
 			m.attempts, m.dead, o.Kind = f.Attempts, true, dispatch.Dead
 		default:
@@ -306,7 +306,7 @@ func (d *desk) write(published []*dispatch.Row, failed []dispatch.Failure) {
 	d.after()
 }
 
-// drain publishes and reads until nothing happens any more, and returns what was published.
+// drain publishes and reads until nothing happens any more, and returns the published ids.
 func (d *desk) drain() []int64 {
 	d.t.Helper()
 	d.sent = nil
@@ -333,7 +333,7 @@ func (d *desk) want(got []int64, want ...int64) {
 	}
 }
 
-// told says which reports there were, and forgets them.
+// told checks the reports made so far, and forgets them.
 func (d *desk) told(want ...dispatch.ReportKind) {
 	d.t.Helper()
 	var got []dispatch.ReportKind
@@ -346,8 +346,8 @@ func (d *desk) told(want ...dispatch.ReportKind) {
 	d.reports = nil
 }
 
-// TestNotQuietWhileARetryIsDue: a read has begun before the blocked row of a key was published, and so has not asked
-// for the next one.
+// TestNotQuietWhileARetryIsDue: a read began before the blocked row of a key was published, and so did not request the
+// next one.
 func TestNotQuietWhileARetryIsDue(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "k", "a", 1, 2)
@@ -356,7 +356,7 @@ func TestNotQuietWhileARetryIsDue(t *testing.T) {
 	}
 	d.take(0)
 	d.read()
-	d.tick(50 * time.Millisecond) // the lane is read by now
+	d.tick(50 * time.Millisecond) // the lane has been read
 	d.read()
 	c := d.next(1)
 	a := d.begin()
@@ -380,7 +380,7 @@ func ids(from, to int64) (list []int64) {
 	return list
 }
 
-// orphans is what a sweep finds.
+// orphans returns the rows that a sweep finds.
 func orphans(ids ...int64) (rows []dispatch.Orphan) {
 	for _, id := range ids {
 		rows = append(rows, dispatch.Orphan{ID: id, Topic: "a"})

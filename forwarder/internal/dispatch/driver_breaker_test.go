@@ -2,19 +2,18 @@ package dispatch_test
 
 import "github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 
-// said is what a forwarder's dispatcher was told of a call.
+// said is a call's result as a forwarder's dispatcher got it.
 type said struct {
 	topic string
 	uuid  string
 	ok    bool
-	known bool // the error said whose fault it was
+	known bool // the error had a verdict
 }
 
-// repeated is the place of what comes of a message that was published before: nothing, unless an operator wants it sent
-// again.
+// repeated is the place of results of a message that was published before: none, unless an operator has requeued it.
 const repeated = -2
 
-// answered notes an answer that says something of a topic, and returns its place.
+// answered records a result that shows something about a topic, and returns its place.
 func (f *forwarder) answered(c *call, res dispatch.Result, late bool) int {
 	a := said{topic: c.Row.Topic, uuid: c.Row.UUID, ok: res.Verdict == dispatch.OK, known: res.Verdict != dispatch.Unknown}
 	switch {
@@ -22,7 +21,7 @@ func (f *forwarder) answered(c *call, res dispatch.Result, late bool) int {
 	case late || res.Verdict != dispatch.Unknown && res.Verdict != dispatch.Unavailable:
 		return -1
 	case !f.dispatcher.Owns(c.Row.Assignment):
-		return -1 // nobody asks
+		return -1 // irrelevant
 	case f.dispatcher.Published(c.Row):
 		return repeated
 	}

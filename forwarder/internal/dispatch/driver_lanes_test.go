@@ -10,22 +10,22 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// keeping is what the rebalancer is at.
+// keeping is the rebalancer's current work.
 type keeping struct {
 	began   time.Time
-	unsure  bool // the lease had run out
+	unsure  bool // the lease had expired
 	members []lease.Member
 	lanes   []lease.Lane
 	taken   []lease.Assignment
 	done    bool
 }
 
-// isFree checks that nothing of a lane that may be released is under way.
+// isFree checks that nothing of a lane that may be released is in flight.
 func (f *forwarder) isFree(t dispatch.Assignment) {
 	f.logf("may give back lane %d, epoch %d", t.Lane, t.Epoch)
 	l := f.coordinator.Lane(t.Lane)
 	if l.Epoch != t.Epoch {
-		return // it is over: the answer that made it free said that as well
+		return // already ended: the event that made it free ended it too
 	}
 	if l.State != coordinator.Releasing {
 		f.m.failf("forwarder %d: lane %d of epoch %d is called free, which is not being released", f.id, t.Lane, t.Epoch)
@@ -57,13 +57,13 @@ func (f *forwarder) term(lane int16) dispatch.Assignment {
 	return dispatch.Assignment{Lane: lane, Epoch: f.coordinator.Lane(lane).Epoch}
 }
 
-// reads says whether an assignment is one of those that are read.
+// reads reports whether an assignment is being read.
 func (f *forwarder) reads(t dispatch.Assignment) bool {
 	return f.coordinator.Lane(t.Lane) == coordinator.Lane{Epoch: t.Epoch, State: coordinator.Reading}
 }
 
-// toLoad returns the lanes that were taken and whose blocked rows are not loaded. The dispatcher and the cursors hear
-// only of lanes that messages are in, as there are 64 of them: the others stay as they are.
+// toLoad returns the acquired lanes whose blocked rows are not loaded. The dispatcher and the cursors only learn of
+// lanes with messages, as there are 64: the others stay as they are.
 func (f *forwarder) toLoad() (list []dispatch.Assignment) {
 	for _, n := range f.m.lanes {
 		if l := f.coordinator.Lane(n); l.Epoch != 0 && l.State == coordinator.Taken {
@@ -73,8 +73,7 @@ func (f *forwarder) toLoad() (list []dispatch.Assignment) {
 	return list
 }
 
-// rebalancer makes a step of the goroutine that keeps the lease: it looks, it changes the lanes, it learns what came of
-// it.
+// rebalancer makes a step of the goroutine that holds the lease: it reads, changes the lanes, and gets the results.
 func (f *forwarder) rebalancer() {
 	k := f.keeping
 	switch {
@@ -85,7 +84,7 @@ func (f *forwarder) rebalancer() {
 	default:
 		f.keeping = nil
 		k.taken = slices.DeleteFunc(k.taken, func(lease.Assignment) bool {
-			return f.m.chance(5) && !f.m.finishing // the answer was lost
+			return f.m.chance(5) && !f.m.finishing // the reply was lost
 		})
 		f.coordinator.Took(k.taken)
 		f.take()
@@ -105,13 +104,13 @@ func (f *forwarder) look() {
 	f.keeping = k
 }
 
-// sighting is when the lease of another member was to end, and whether it has been renewed since it was seen first.
+// sighting is when the lease of another member would end, and whether it was renewed since it was first seen.
 type sighting struct {
 	expires time.Time
 	renewed bool
 }
 
-// sees notes which of the members may be dead.
+// sees records which of the members may be dead.
 func (f *forwarder) sees(members []lease.Member) {
 	for i, o := range members {
 		if o.ID == strconv.Itoa(f.id) {
@@ -127,7 +126,7 @@ func (f *forwarder) sees(members []lease.Member) {
 	}
 }
 
-// renewed says that the lease was renewed. Its length changes at the end, and some forwarders have a wrong clock.
+// renewed records a renewal of the lease. Its length changes at the end, and some forwarders have a wrong clock.
 func (f *forwarder) renewed(began time.Time) {
 	if f.m.ignoreLease {
 		began = began.Add(farOff)
@@ -137,7 +136,7 @@ func (f *forwarder) renewed(began time.Time) {
 	f.take()
 }
 
-// releaseFree gives back what is free.
+// giveBack releases free lanes.
 func (f *forwarder) giveBack() {
 	free := slices.Clone(f.coordinator.Free())
 	if f.m.variant.freeAtOnce {

@@ -16,7 +16,7 @@ type checking struct {
 	heads []dispatch.BlockedRow
 }
 
-// maintainer makes a step of the goroutine for what is in no hurry: a page of the recheck of blocked rows, or of the
+// maintainer makes a step of the goroutine for work without urgency: a page of the recheck of blocked rows, or of the
 // sweep.
 func (f *forwarder) maintainer() {
 	if f.coordinator.Stopping() {
@@ -49,7 +49,7 @@ func (f *forwarder) maintainer() {
 	}
 }
 
-// hold tells the dispatcher which topics an operator has paused.
+// hold passes the topics that an operator has paused to the dispatcher.
 func (f *forwarder) hold() {
 	f.paused = slices.Clone(f.m.db.paused)
 	f.logf("hears that an operator has paused %v", f.paused)
@@ -57,7 +57,7 @@ func (f *forwarder) hold() {
 	f.take()
 }
 
-// lookAtFirsts looks whether what keys wait for is still pending.
+// lookAtFirsts checks whether the rows that keys wait for are still pending.
 func (f *forwarder) lookAtFirsts(t dispatch.Assignment) {
 	var gone []int64
 	for _, id := range f.coordinator.WaitingIDs(t) {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// rowOf is a message in an assignment; sent again by an operator it is another one.
+// rowOf is a message in an assignment; after an operator requeued it, it counts as a different one.
 type rowOf struct {
 	term      dispatch.Assignment
 	uuid, act string
@@ -15,22 +15,22 @@ type rowOf struct {
 
 func of(r *dispatch.Row) rowOf { return rowOf{r.Assignment, r.UUID, r.Generation} }
 
-// telling is what the dispatcher was told of a row's call, and what came of it.
+// telling is the result of a row's call that the dispatcher got, and its consequences.
 type telling struct {
 	ok, failed           bool
 	okTaken, failedTaken bool // by the settler
 	failedAt             int  // clock, when the failure was settled
 	unknown              bool // it failed without a verdict
-	at                   int  // of the forwarder's answers
+	at                   int  // among the forwarder's answers
 }
 
-// call is a Publish under way.
+// call is a Publish in flight.
 type call struct {
 	*dispatch.Call
 	msg      *record
 	landed   bool
-	expired  bool // the dispatcher asked for its end, and was not told yet
-	timedOut bool // the dispatcher was told
+	expired  bool // the dispatcher requested its end, and has no result yet
+	timedOut bool // the dispatcher has this result
 	recalled bool // the dispatcher wants it back
 }
 
@@ -107,7 +107,7 @@ func (f *forwarder) started(c *dispatch.Call) {
 	if slices.Contains(f.paused, r.Topic) {
 		f.m.failf("row %d is published, whose topic %s an operator has paused", r.ID, r.Topic)
 	}
-	// The next attempt of a row without a key may be on the queue when a late success comes.
+	// A retry of a row without a key may be in the queue when a late success arrives.
 	if f.success[of(r)] && !msg.replayed && r.Key != "" {
 		f.m.failf("row %d (%s) is published again after its success was told", r.ID, r.UUID)
 	}
@@ -116,7 +116,7 @@ func (f *forwarder) started(c *dispatch.Call) {
 	f.calls = append(f.calls, o)
 }
 
-// publisher has something become of a call: it reaches the broker, or it returns.
+// publisher advances a call: it reaches the broker, or it returns.
 func (f *forwarder) publisher() {
 	if len(f.calls) == 0 {
 		return
@@ -127,7 +127,7 @@ func (f *forwarder) publisher() {
 		f.land(c)
 	case c.expired && f.m.chance(50):
 		f.timeOut(c)
-	case f.m.chance(f.m.slow) && !f.m.finishing: // it takes its time
+	case f.m.chance(f.m.slow) && !f.m.finishing: // it is slow
 	case c.Row.Topic == f.m.hungTopic && !f.m.revived && !f.coordinator.Stopping():
 	default:
 		f.returns(c)
@@ -137,11 +137,11 @@ func (f *forwarder) publisher() {
 func (f *forwarder) land(c *call) {
 	c.landed = true
 	f.logf("sends %d (%s)", c.Row.ID, c.Row.UUID)
-	c.msg.resent = c.msg.batch // also if it is of an attempt from before
+	c.msg.resent = c.msg.batch // even if it belongs to an earlier attempt
 	f.m.landed(c.msg)
 }
 
-// timeOut tells the dispatcher that a call took too long.
+// timeOut reports to the dispatcher that a call took too long.
 func (f *forwarder) timeOut(c *call) {
 	res := dispatch.Result{Verdict: dispatch.Retry, Err: errTimeout}
 	switch {
@@ -180,7 +180,7 @@ func (f *forwarder) returns(c *call) {
 		res = dispatch.Result{Verdict: dispatch.Unknown, Err: errUnknown}
 	case c.Row.Topic == f.m.deadTopic && !f.m.revived:
 		res = dispatch.Result{Verdict: dispatch.Unavailable, Err: errUnavailable}
-	case f.m.finishing && !f.m.chance(10): // most get through in the end
+	case f.m.finishing && !f.m.chance(10): // most succeed in the end
 	case (f.coordinator.Stopping() || c.recalled) && !c.landed && p < 30:
 		res = dispatch.Result{Verdict: dispatch.Aborted, Err: errRejected}
 	case p < f.m.rejects && f.m.blind:
@@ -212,7 +212,7 @@ func (f *forwarder) returns(c *call) {
 	}
 	f.spoilHeads()
 	f.take()
-	if c.expired { // its end was on its way: it comes too late
+	if c.expired { // the request to end it comes too late
 		if len(f.coordinator.Expiring([]*dispatch.Call{c.Call})) > 0 && !f.m.variant.timeOutTwice {
 			f.m.failf("forwarder %d: row %d is to time out, which has returned", f.id, c.Row.ID)
 		}
@@ -224,7 +224,7 @@ func (f *forwarder) returns(c *call) {
 	}
 }
 
-// tell notes what the dispatcher must make of a call.
+// tell records how the dispatcher must handle a call.
 func (f *forwarder) tell(c *call, res dispatch.Result, late bool) {
 	t := f.told[c.Row]
 	if t == nil {

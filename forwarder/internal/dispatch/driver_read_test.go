@@ -13,7 +13,7 @@ type reading struct {
 	began  int // clock
 	answer *answer
 
-	// What became of rows that came without a payload, once that was asked for.
+	// Outcomes of rows that were read without a payload, once it was fetched.
 	asked            bool
 	came, late, gone map[int64]bool
 	timedOut         bool
@@ -23,7 +23,7 @@ type loading struct {
 	term  dispatch.Assignment
 	life  string
 	from  int64
-	done  bool // all pages were read
+	done  bool // all pages are read
 	heads []dispatch.BlockedRow
 	uuids []string
 }
@@ -65,13 +65,13 @@ func (f *forwarder) reader() {
 	}
 }
 
-// wantsRead says whether the engine would read now.
+// wantsRead reports whether the engine would read now.
 func (f *forwarder) wantsRead() bool {
 	if f.noReadWhile != nil && f.noReadWhile() {
 		return false
 	}
 	if f.m.tight && !f.read && f.m.db.now.Before(f.readAt) {
-		return false // nobody woke it
+		return false // it was not woken
 	}
 	plan := f.coordinator.PlanRead(f.m.db.now, f.dirty)
 	if f.read, f.readAt = false, (time.Time{}); plan.Wait > 0 {
@@ -80,13 +80,13 @@ func (f *forwarder) wantsRead() bool {
 	return !f.m.tight || plan.Wait == 0
 }
 
-// beginLoad starts to load the blocked rows of a lane that was taken.
+// beginLoad starts loading the blocked rows of an acquired lane.
 func (f *forwarder) beginLoad() {
 	f.loading = &loading{term: f.toLoad()[0], life: f.m.db.lifeName()}
 	f.loadPage()
 }
 
-// loadUnused starts the lanes that no message is in.
+// loadUnused starts the lanes without messages.
 func (f *forwarder) loadUnused() (any bool) {
 	for _, t := range f.coordinator.All() {
 		if f.coordinator.Lane(t.Lane).State == coordinator.Taken {
@@ -115,7 +115,7 @@ func (f *forwarder) loadPage() {
 	}
 }
 
-// loaded starts a lane whose blocked rows were loaded.
+// loaded starts a lane whose blocked rows are loaded.
 func (f *forwarder) loaded() {
 	l := f.loading
 	f.loading = nil
@@ -147,7 +147,7 @@ func (f *forwarder) beginRead() {
 	if f.m.variant.noCatch {
 		f.dispatcher.ForgetLows()
 	}
-	if f.m.chance(20) { // it looks for what fell due
+	if f.m.chance(20) { // it also reads due rows
 		defer f.coordinator.DrainEnds(f.coordinator.DrainBegins(false))
 	}
 	r, ok := &reading{began: f.m.db.tick()}, false
@@ -180,7 +180,7 @@ func (f *forwarder) beginRead() {
 	}
 }
 
-// used leaves out the lanes that no message is in.
+// used leaves out the lanes without messages.
 func (f *forwarder) used(list func(lane int16) int64) []int64 {
 	if !f.m.logging {
 		return nil
@@ -231,7 +231,7 @@ func idsOf(list []version) []int64 {
 	return of
 }
 
-// askPayloads asks for what the answer leaves out.
+// askPayloads fetches payloads that the answer left out.
 func (f *forwarder) askPayloads(r *reading) {
 	r.asked = true
 	read := f.readOf(r)
@@ -255,7 +255,7 @@ func (f *forwarder) askPayloads(r *reading) {
 		len(wanted), r.req.Cursors.Bytes, r.late, r.gone)
 }
 
-// readOf is what the dispatcher is told, before what did not come is taken out of it.
+// readOf returns the dispatcher's input, before missing rows are removed from it.
 func (f *forwarder) readOf(r *reading) dispatch.Read {
 	read := dispatch.Read{ByID: map[int64]dispatch.Found{}, DueRead: r.req.Due}
 	for _, v := range r.answer.byID {
@@ -290,7 +290,7 @@ func (f *forwarder) endRead(r *reading) {
 	if f.coordinator.ReadAnswered(f.m.db.now, &r.req, &a) {
 		f.logf("finds a new life")
 		f.take()
-		f.coordinator.ReadFailed(f.m.db.now, nil, false, 0) // there is no request to take back
+		f.coordinator.ReadFailed(f.m.db.now, nil, false, 0) // there is no request to withdraw
 		f.take()
 		return
 	}
@@ -316,14 +316,14 @@ func (f *forwarder) endRead(r *reading) {
 		}
 	}
 	f.more = f.coordinator.ReadEnds(f.m.db.now, &r.req, &a).More
-	f.read = true // it looks again
+	f.read = true // it reads again
 	f.take()
 	if !f.more {
 		f.checkQuiet(r)
 	}
 }
 
-// answerOf is the complete answer to a read.
+// answerOf returns the complete answer to a read.
 func (f *forwarder) answerOf(r *reading) coordinator.ReadAnswer {
 	a := r.answer
 	answer := coordinator.ReadAnswer{Read: f.readOf(r), Answer: cursor.Answer{
@@ -354,7 +354,7 @@ func (f *forwarder) mark(lane int16) int64 {
 	return mark
 }
 
-// termOf is the assignment that a lane was asked for.
+// termOf returns the assignment for which a lane was read.
 func (f *forwarder) termOf(r *reading, lane int16) dispatch.Assignment {
 	if f.m.variant.otherEpoch {
 		return f.term(lane)
@@ -362,7 +362,7 @@ func (f *forwarder) termOf(r *reading, lane int16) dispatch.Assignment {
 	return dispatch.Assignment{Lane: lane, Epoch: r.req.Cursors.Epochs[lane]}
 }
 
-// row is what the dispatcher is given.
+// row returns the dispatcher's input for a row.
 func (f *forwarder) row(r *reading, v version) *dispatch.Row {
 	large := int64(v.size) > r.req.Cursors.Whole && !r.came[v.id]
 	return &dispatch.Row{

@@ -14,13 +14,13 @@ type settling struct {
 	locked    []settled
 }
 
-// settler makes a step of the settling goroutine: it takes results, commits them, and gets the answer.
+// settler makes a step of the settling goroutine: it takes results, commits them, and gets the reply.
 func (f *forwarder) settler() {
 	s := f.settling
 	switch {
 	case f.coordinator.Stopping() && !f.m.calm && !f.m.finishing && f.m.chance(5):
 		f.giveUp()
-	case s == nil && f.m.tight && !f.settle && len(f.left.published)+len(f.left.failed) == 0: // nobody woke it
+	case s == nil && f.m.tight && !f.settle && len(f.left.published)+len(f.left.failed) == 0: // it was not woken
 	case s == nil:
 		f.beginSettle()
 	case !s.committed:
@@ -35,7 +35,7 @@ func (f *forwarder) settler() {
 
 func (f *forwarder) beginSettle() {
 	published, failures := f.results(1 + f.m.rng.IntN(10))
-	f.settle = len(published)+len(failures) > 0 // it looks again until there are none
+	f.settle = len(published)+len(failures) > 0 // it repeats until there are none
 	f.left.published = append(f.left.published, published...)
 	f.left.failed = append(f.left.failed, failures...)
 	if len(f.left.published)+len(f.left.failed) == 0 {
@@ -47,7 +47,7 @@ func (f *forwarder) beginSettle() {
 	f.settling = s
 }
 
-// results takes what is to be settled, and looks whether the dispatcher was told it.
+// results takes results to settle, and checks that the dispatcher got them.
 func (f *forwarder) results(most int) (published []*dispatch.Row, failures []dispatch.Failure) {
 	published, failures = f.coordinator.Results(most)
 	f.take()
@@ -162,7 +162,7 @@ func (f *forwarder) endSettle(s *settling) {
 	f.take()
 }
 
-// giveUp ends settling at a stop before all is settled.
+// giveUp ends settling at a stop, before everything is settled.
 func (f *forwarder) giveUp() {
 	f.logf("gives up settling")
 	published, failures := f.results(1 << 30)

@@ -12,57 +12,57 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// forwarder is one process: the real machine, driven as the engine drives it, but each goroutine of the engine is a
-// method here that makes one step, and the model decides whose turn it is.
+// forwarder is one process: the real coordinator, driven as the engine drives it, except that each goroutine of the
+// engine is a method that makes one step, and the model decides whose turn it is.
 type forwarder struct {
 	m           *model
 	id          int
 	coordinator *coordinator.Coordinator
-	dispatcher  *dispatch.Dispatcher // to look into, and to damage
+	dispatcher  *dispatch.Dispatcher // for inspection, and to damage it
 	cursors     *cursor.Cursors
 
-	settle, read bool               // the settler, the reader was woken
-	readAt       time.Time          // when the reader looks unasked; zero = it is about to
-	tickAt       time.Time          // when the timer does
-	drains       map[int64]draining // calls of Drain that wait
+	settle, read bool               // woken
+	readAt       time.Time          // when the reader polls; zero = now
+	tickAt       time.Time          // when the timer fires
+	drains       map[int64]draining // pending calls of Drain
 	launched     int                // workers that have not made their first step
 	calls        []*call
-	freed        map[lease.Assignment]bool // lanes that may be released, as was noticed
+	freed        map[lease.Assignment]bool // lanes reported as free
 
-	planned    bool // a read is to begin
+	planned    bool // a read is about to begin
 	reading    *reading
-	late       *reading // one more, where reads overlap by mistake
+	late       *reading // an additional read, in variants where reads overlap
 	loading    *loading
 	settling   *settling
-	left       settling // results that were taken and not settled yet
+	left       settling // results taken and not settled yet
 	keeping    *keeping
 	checking   *checking
 	sweeping   map[int16]int64 // cursors
 	lastFailed *dispatch.Row
-	paused     []string        // topics, as the dispatcher was told
-	writers    map[uint32]bool // found out before the read, if they were looked for
+	paused     []string        // topics, as the dispatcher knows
+	writers    map[uint32]bool // read before the read, if requested
 	lastSeq    int64           // of the last read
 
-	more        bool      // there is more to read
-	dirty       bool      // there was a commit since the last read began
+	more        bool      // there are more rows to read
+	dirty       bool      // something was committed since the last read began
 	frozen      time.Time // it does nothing until then
 	frozenWhile func() bool
 	noReadWhile func() bool
-	ttl         time.Duration // of its lease, as it was configured
-	leaseUntil  time.Time     // by what it knows
+	ttl         time.Duration // its configured lease
+	leaseUntil  time.Time     // as far as it knows
 	short       int
 	seen        map[string]sighting // the other members
 
-	headsBefore map[int16][]dispatch.BlockedRow // as of when the rebalancer looked
+	headsBefore map[int16][]dispatch.BlockedRow // as the rebalancer read them
 
-	due       map[string]time.Time       // by uuid, when messages that failed are due, as it was told
-	told      map[*dispatch.Row]*telling // what each row's call came to
-	success   map[rowOf]bool             // told, in this assignment
-	unsettled map[*dispatch.Row]bool     // of those
+	due       map[string]time.Time       // by UUID, when failed messages are due, as far as it knows
+	told      map[*dispatch.Row]*telling // the result of each row's call
+	success   map[rowOf]bool             // reported, in this assignment
+	unsettled map[*dispatch.Row]bool     // those of them
 	answers   []said
 }
 
-// pollInterval is how often a forwarder reads unasked.
+// pollInterval is the interval of a forwarder's polls.
 const pollInterval = 5 * time.Millisecond
 
 func newForwarder(m *model) *forwarder {
@@ -126,13 +126,13 @@ func (f *forwarder) timer() {
 	f.take()
 }
 
-// stop begins an orderly end.
+// stop begins a graceful stop.
 func (f *forwarder) stop() {
 	f.logf("stops")
 	f.late, f.loading, f.checking = nil, nil, nil
 	f.coordinator.Stop(f.m.db.now)
 	f.take()
-	if f.reading != nil && f.reading.answer == nil { // what is answered is taken over all the same
+	if f.reading != nil && f.reading.answer == nil { // an answered read is still used
 		f.readFailed(f.reading)
 	}
 	if f.m.variant.stopDropsResults {
@@ -140,7 +140,7 @@ func (f *forwarder) stop() {
 	}
 }
 
-// stopped says whether an orderly end is complete.
+// stopped reports whether a graceful stop is complete.
 func (f *forwarder) stopped() bool {
 	return f.coordinator.Stopping() && len(f.coordinator.All()) == 0 && f.dispatcher.Counts().Unsettled == 0 &&
 		f.reading == nil && f.settling == nil && f.keeping == nil &&
@@ -151,7 +151,7 @@ func (f *forwarder) standsStill() bool {
 	return f.frozen.After(f.m.db.now) || f.frozenWhile != nil && f.frozenWhile()
 }
 
-// step has one of the goroutines make a step.
+// step lets one of the goroutines make a step.
 func (f *forwarder) step() {
 	if f.m.edges && f.m.side.IntN(100) < 5 {
 		f.drain()

@@ -1,7 +1,6 @@
 package dispatch
 
-// Sizes is what is remembered.
-// Blocked rows with the Keyless ones, that have no key
+// Sizes counts what is in memory. Heads are blocked rows, including the Keyless ones.
 type Sizes struct{ Topics, Degraded, Keys, Known, Heads, Keyless, Lows int }
 
 func (b *Dispatcher) Sizes() Sizes {
@@ -17,7 +16,7 @@ func (b *Dispatcher) Sizes() Sizes {
 	return s
 }
 
-// Knows says whether an id needs no second look: in memory, settled since the last read began, or a blocked row.
+// Knows reports whether an id needs no second read: in memory, settled since the last read began, or a blocked row.
 func (b *Dispatcher) Knows(t Assignment, id int64) bool {
 	l := b.lane(t)
 	if l == nil {
@@ -26,10 +25,10 @@ func (b *Dispatcher) Knows(t Assignment, id int64) bool {
 	return l.knows(id)
 }
 
-// Owns says whether an assignment is not over.
+// Owns reports whether an assignment is current.
 func (b *Dispatcher) Owns(t Assignment) bool { return b.lane(t) != nil }
 
-// Published says whether the dispatcher knows of a row that it was published.
+// Published reports whether the dispatcher knows that a row was published.
 func (b *Dispatcher) Published(r *Row) bool {
 	l := b.activeLane(r.Assignment)
 	return l != nil && l.published(r.ID)

@@ -17,7 +17,7 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	d.next(3)
 	d.returned(c, dispatch.Retry)
 	d.told(dispatch.RowRejected)
-	d.none() // from now on, not from the settling on
+	d.none() // from the failure on, not from its settling
 	d.put(0, "k", "a", 4)
 	d.settle()
 	d.read()
@@ -32,12 +32,12 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	d.returned(c, dispatch.OK)
 	d.settle()
 	d.want(d.drain(), 2, 4)
-	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Heads != 0 { // row 3 is under way
+	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Heads != 0 { // row 3 is in flight
 		t.Fatalf("%+v is left", s)
 	}
 }
 
-// TestReceiverAsksForAWait: it counts instead of the backoff, and the key waits as long.
+// TestReceiverAsksForAWait: its wait replaces the backoff, and the key waits as long.
 func TestReceiverAsksForAWait(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "k", "a", 1, 2)
@@ -141,7 +141,7 @@ func TestRowsOfAKeyAreBounded(t *testing.T) {
 	d.want(d.drain(), ids(2, 50)...)
 }
 
-// A row that is read together with those that the read catches up with goes before them, if it is lower.
+// A row that is read together with rows that the read catches up with precedes them if its id is lower.
 func TestLowestGoesFirst(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 2})
 	d.put(0, "k", "a", 1, 2, 6, 7)
@@ -150,14 +150,14 @@ func TestLowestGoesFirst(t *testing.T) {
 	c := d.next(2)
 	d.settle()
 	d.returned(c, dispatch.OK)
-	d.put(0, "k", "a", 5) // it was committed later than 6 and 7 were read
+	d.put(0, "k", "a", 5) // it was committed after 6 and 7 were read
 	d.marks[0] = 4
 	first := d.begin()
 	r := d.answer(first)
 	if c := first.Catch; !slices.Equal(c.Keys, []string{"k"}) || c.From[0] != 6 {
 		t.Fatalf("catches up with %+v", c)
 	}
-	d.finish(first, r) // 6 and 7 come, and 7 gives its place up
+	d.finish(first, r) // 6 and 7 arrive, and 7 loses its slot
 	d.next(5)
 	d.none()
 }
@@ -215,11 +215,11 @@ func TestRequeuedRowIsTriedImmediately(t *testing.T) {
 	d.read() // it fell due
 	d.want(d.drain(), 1, 2)
 
-	// One that nobody knew of blocks its key, too.
+	// A row that was unknown blocks its key too.
 	d.put(0, "k", "a", 3, 4)
 	d.read()
 	c := d.next(3)
-	d.table[3].attempts = 1 // and is left alone while it is under way
+	d.table[3].attempts = 1 // it is ignored while it is in flight
 	d.put(0, "k", "a", 2)
 	d.table[2].attempts, d.table[2].due = 1, d.now
 	d.read()
@@ -258,7 +258,7 @@ func TestOrphans(t *testing.T) {
 	d.none()
 }
 
-// A row whose payload seemed to be of no use when it was read, and is of use when the read is taken over.
+// A row whose payload seemed unnecessary when it was read is needed when the read is used.
 func TestRowWithoutPayloadIsAskedFor(t *testing.T) {
 	for _, key := range []string{"k", ""} {
 		d := newDesk(t, dispatch.Config{})

@@ -91,7 +91,7 @@ func TestLostLane(t *testing.T) {
 	}
 }
 
-// A read that was under way when a lane was lost and taken again brings nothing into the new assignment.
+// A read that was in flight when a lane was lost and acquired again adds nothing to the new assignment.
 func TestReadOfAnotherAssignment(t *testing.T) {
 	d := newDesk(t, dispatch.Config{}, 0, 1)
 	d.put(0, "", "a", 1)
@@ -169,7 +169,7 @@ func TestRoom(t *testing.T) {
 	if c := d.b.Counts(); c.Rows != 10 || c.Bytes != 70 || d.b.HasRoom() {
 		t.Fatalf("%+v", c)
 	}
-	for range 20 { // a little, always, but not without end
+	for range 20 { // always a little, but not without limit
 		d.read()
 	}
 	if c := d.b.Counts(); c.Rows != 28 {

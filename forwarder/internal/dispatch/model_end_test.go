@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	endAt     = 1 << 20 // the number of the first step of the end
-	longEnd   = 5000    // how many there may be
-	longWait  = 2000    // how many for what can be sent while a topic is dead
-	afterward = 200     // how many for all to become quiet
+	endAt     = 1 << 20 // number of the first step of the end
+	longEnd   = 5000    // maximum number of these steps
+	longWait  = 2000    // maximum for messages that can be published while a topic is dead
+	afterward = 200     // maximum until all is quiet
 )
 
-// finish ends all transactions and lets everything through.
+// finish ends all transactions and lets every publish succeed.
 func (m *model) finish() {
 	m.pcg.Seed(m.seed, endAt)
 	m.finishing = true
@@ -27,9 +27,9 @@ func (m *model) finish() {
 	clear(m.db.locked)
 	m.db.log = nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0
-	m.maintains = m.maintains || m.cfg.PublishTimeout > 0 // who has a lane sees so alone what another publishes late
+	m.maintains = m.maintains || m.cfg.PublishTimeout > 0 // else messages that an earlier owner published late go unnoticed
 	m.db.leases = 1000 * time.Hour
-	clear(m.db.members) // the leases of the dead run out
+	clear(m.db.members) // the leases of dead members expire
 	for _, f := range m.forwarders {
 		f.dirty, f.read, f.frozen, f.frozenWhile, f.noReadWhile = true, true, time.Time{}, nil, nil
 		m.db.heartbeat(f.id, f.coordinator.Stopping())
@@ -75,7 +75,7 @@ func (m *model) finish() {
 	m.checkEnd()
 }
 
-// revive ends the outages, and the pauses of operators.
+// revive ends the outages and the operators' pauses.
 func (m *model) revive() {
 	m.logf("all topics can be reached again")
 	m.revived, m.db.paused = true, nil
@@ -84,7 +84,7 @@ func (m *model) revive() {
 	}
 }
 
-// pass lets time pass: when nothing is under way, up to the next thing that is due.
+// pass lets time pass: if nothing is in flight, until the next due event.
 func (m *model) pass() {
 	soon := m.db.now.Add(m.patience * 100 * time.Microsecond)
 	next := m.db.now.Add(50 * time.Millisecond)
@@ -106,7 +106,7 @@ func (m *model) pass() {
 	m.db.now = next
 }
 
-// resolve has an operator deal with what would wait for ever.
+// resolve has an operator resolve what would otherwise wait forever.
 func (m *model) resolve() {
 	for _, msg := range m.db.table {
 		if msg.visible() && !msg.published && (msg.dead && m.db.blockKeyOnDead || msg.due.Sub(m.db.now) > farOff/2) {
@@ -122,7 +122,7 @@ func (m *model) resolve() {
 	}
 }
 
-// left lists what is neither published nor dead.
+// left lists messages that are neither published nor dead.
 func (m *model) left() (list []*record) {
 	for _, msg := range m.db.table {
 		if msg.pending() {
@@ -132,10 +132,10 @@ func (m *model) left() (list []*record) {
 	return list
 }
 
-// free lists what is left although neither its topic is dead or paused, nor that of one before it of its key, or of one
-// that blocks its key. (What an operator wants sent again may wait for a shadow: the sweep ends at its lowest id. What
-// there was no room for to park may wait for all of its key, and what was delayed for all that was there when it fell
-// due.)
+// free lists pending messages that nothing excuses: neither their topic is dead or paused, nor that of an earlier
+// message of their key, or of one that blocks it. (Requeued messages may wait for a deferred row: the sweep ends at its
+// lowest id. Rows without room to be deferred may wait for their whole key, and delayed ones for all rows that existed
+// when they fell due.)
 func (m *model) free() (list []*record) {
 	down := func(msg *record) bool {
 		return msg.topic == m.deadTopic || msg.topic == m.hungTopic || slices.Contains(m.db.paused, msg.topic)
@@ -164,10 +164,10 @@ func (m *model) allQuiet() bool {
 	for _, f := range m.forwarders {
 		name, _ := f.cursors.Incarnation()
 		if len(f.coordinator.All()) > 0 && cursor.ServerIncarnation(name) != m.db.lifeName() {
-			return false // it has not noticed yet what became of the server
+			return false // it has not noticed the server's crash yet
 		}
 		if s := f.dispatcher.Sizes(); s.Heads > s.Keyless {
-			return false // the recheck has not noticed yet what became of their rows
+			return false // the recheck has not noticed their rows' outcome yet
 		}
 		if f.reading != nil || f.settling != nil || f.more || len(f.calls) > 0 || !f.dispatcher.Quiet() {
 			return false

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// members has forwarders come and go.
+// members lets forwarders join and leave.
 func (m *model) members() {
 	f := m.forwarders[m.rng.IntN(len(m.forwarders))]
 	switch p := m.rng.IntN(100); {
@@ -27,9 +27,9 @@ func (m *model) members() {
 	}
 }
 
-// steal has a forwarder take a lane whose owner knows nothing of it, as when its lease runs out; or its own, when
-// somebody else had it meanwhile. It looks first, and takes it in another step. That is worth most when a failure of
-// the lane is settled meanwhile, or is about to be.
+// steal lets a forwarder acquire a lane without its owner's notice, as when its lease expires; or its own, after
+// another one had it. It reads first, and acquires in another step. That is most useful when a failure of the lane is
+// being settled, or is about to be.
 func (m *model) steal() {
 	if m.db.now.Before(m.stealAfter) {
 		return
@@ -66,15 +66,15 @@ func (m *model) steal() {
 	}
 	epoch := m.db.lanes[n].epoch + 1 + m.rng.Int64N(2)
 	m.db.lanes[n] = laneRow{f.id, epoch}
-	if k := f.keeping; k != nil { // what it learns of this lane is what it learned last
+	if k := f.keeping; k != nil { // it uses its latest information about this lane
 		k.taken = slices.DeleteFunc(k.taken, func(t dispatch.Assignment) bool { return t.Lane == n })
 	}
 	f.coordinator.Took([]dispatch.Assignment{{Lane: n, Epoch: epoch}})
 	f.take()
 	m.logf("forwarder %d takes lane %d with epoch %d", f.id, n, epoch)
 	if row != nil && !m.afterFailure {
-		// Who fails stands still until the new owner has loaded the blocked rows, and that one does not read before the
-		// failure.
+		// The forwarder with the failure stands still until the new owner has loaded the blocked rows, and the new
+		// owner does not read before the failure.
 		until := m.db.now.Add(10 * time.Millisecond)
 		if of != f {
 			of.frozenWhile = func() bool {

@@ -9,10 +9,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// model is one schedule: some forwarders over one database, and a random interleaving of single steps. After each
-// step it checks what the design promises, and at the end that nothing was lost.
+// model is one schedule: some forwarders on one database, and a random interleaving of single steps. After each step it
+// checks the promises of the design, and at the end that nothing was lost.
 //
-// Each step has random numbers of its own, so a failing schedule can be made shorter by leaving steps out.
+// Each step has its own random numbers, so a failing schedule can be shortened by leaving steps out.
 type model struct {
 	pcg  *rand.PCG
 	rng  *rand.Rand
@@ -21,33 +21,33 @@ type model struct {
 	cfg  dispatch.Config
 
 	db           *database
-	lanes        []int16 // that messages are in
+	lanes        []int16 // lanes with messages
 	topics       []string
 	keys         int
-	messages     map[string]*record // by uuid
+	messages     map[string]*record // by UUID
 	forwarders   []*forwarder
 	forwarderIDs int
-	thief        *forwarder // it is about to take a lane
+	thief        *forwarder // about to acquire a lane
 	lookedAt     int        // clock
-	stealAfter   time.Time  // what was stolen last is to be of use
+	stealAfter   time.Time  // the last theft should have an effect first
 	afterFailure bool       // it waits for the settling of a failure
 
 	// What happens in this schedule.
-	allLanes    bool // also those that no message is in are read, or no Drain is ever answered
+	allLanes    bool // lanes without messages are read too, or no Drain would ever complete
 	edges       bool // calls of Drain, and steps at the very end of a lease
 	calm        bool // nothing that excuses a duplicate
-	tight       bool // reads and publishes start only when the dispatcher asks for it
+	tight       bool // reads and publishes start only when the dispatcher requests it
 	small       bool // stretches are short
 	crashes     bool
 	operators   bool
 	kills       bool // forwarders die, or stand still
 	maintains   bool
 	ignoreLease bool
-	deadTopic   string // cannot be reached until all else is done; "" = none
+	deadTopic   string // unreachable until everything else is done; "" = none
 	hungTopic   string // its publishes do not return until then
 	revived     bool
 	patience    time.Duration // a factor
-	keeps       int           // percent, as below: how often the rebalancer gets a turn
+	keeps       int           // percent, like the following ones: how often the rebalancer gets a turn
 	rejects     int
 	unavailable int
 	slow        int
@@ -55,21 +55,21 @@ type model struct {
 	settleFails int
 	unknown     int
 
-	blind      bool // nobody knows the errors
+	blind      bool // errors have no verdict
 	landsEarly bool // a message may reach the broker although its publish fails
-	leavesOut  bool // reads leave out what fell due of topics that are closed
-	withholds  bool // reads leave out the payloads of nearly all rows at first
-	apart      bool // others act between the reader's plan and its read, and before what it loaded is taken over
+	leavesOut  bool // reads leave out due rows of closed topics
+	withholds  bool // reads at first leave out the payloads of nearly all rows
+	apart      bool // others act between the reader's plan and its read, and before loaded rows are used
 
 	variant variant
 
 	finishing  bool
-	overflowed bool // too many keys wait for closed topics: the order of a key's rows on several topics is given up
+	overflowed bool // too many keys wait for closed topics: the order of a key's rows across topics is given up
 	violated   string
 	logging    bool
 	events     []string
 	at         int // step
-	acts       int // steps that were made
+	acts       int // steps made
 }
 
 func newModel(seed uint64, v variant, logging bool) *model {
@@ -128,7 +128,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	}
 	if m.cfg.PublishTimeout > 0 && m.chance(25) {
 		m.hungTopic = m.topics[1]
-		m.cfg.Rows, m.cfg.Bytes = max(m.cfg.Rows, 8), max(m.cfg.Bytes, 800) // an eighth is a row: what it may take
+		m.cfg.Rows, m.cfg.Bytes = max(m.cfg.Rows, 8), max(m.cfg.Bytes, 800) // a row is an eighth: its maximum
 	}
 	if rand.New(rand.NewPCG(seed, 3)).IntN(100) < 10 { // a slow topic may have several rows in memory
 		m.cfg.Rows, m.cfg.Bytes = 200, 1<<30
@@ -141,7 +141,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	}
 	for range 1 + m.rng.IntN(3) {
 		m.start()
-		for range 3 { // it takes its lanes
+		for range 3 { // it acquires its lanes
 			m.forwarders[0].rebalancer()
 		}
 	}
@@ -149,7 +149,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	return m
 }
 
-// String says what happens in this schedule.
+// String describes the schedule.
 func (m *model) String() string {
 	return fmt.Sprintf("calm %v, tight %v, small %v, crashes %v, operators %v, kills %v, maintains %v, deletes %v, "+
 		"hold dead %v, dead topic %q, hung topic %q, %+v",
@@ -160,7 +160,7 @@ func (m *model) String() string {
 
 func (m *model) chance(percent int) bool { return m.rng.IntN(100) < percent }
 
-// delay is what a backoff comes to.
+// delay returns the wait of a backoff.
 func (m *model) delay() time.Duration {
 	return m.patience * time.Duration(1000+m.rng.IntN(4000)) * time.Microsecond
 }
@@ -180,7 +180,7 @@ func (m *model) stretch() int64 {
 	return 1000
 }
 
-// part is how many of a list of results one settling takes.
+// part returns how many of a list of results one settling takes.
 func (m *model) part(n int) int {
 	if n == 0 || m.chance(50) {
 		return n
@@ -221,7 +221,7 @@ func (m *model) allHeads() map[int16][]dispatch.BlockedRow {
 	return heads
 }
 
-// advance lets time pass: now and then to the moment at which a lease ends, and no further.
+// advance lets time pass: now and then exactly to the end of a lease.
 func (m *model) advance(by time.Duration) {
 	next := m.db.now.Add(by)
 	if m.edges {
@@ -242,7 +242,7 @@ func (m *model) do(step int) {
 	m.pcg.Seed(m.seed, uint64(step)+1)
 	m.advance(time.Duration(m.rng.IntN(300)) * time.Microsecond)
 	p := m.rng.IntN(1000)
-	of := func(part int) bool { // that many of a thousand steps
+	of := func(part int) bool { // this many in a thousand steps
 		p -= part
 		return p < 0 && p >= -part
 	}
@@ -276,7 +276,7 @@ func (m *model) do(step int) {
 	m.check(step%4 == 0)
 }
 
-// landed checks the promise on order when a message reaches the broker.
+// landed checks the order when a message reaches the broker.
 func (m *model) landed(msg *record) {
 	msg.sent++
 	if msg.sent > 1 {
@@ -296,9 +296,8 @@ func (m *model) landed(msg *record) {
 	}
 }
 
-// checkTogether looks whether messages of one key and topic that an operator wanted sent again in one act leave in
-// their order. Where reads leave out what is due of closed topics, some of them may not be known yet when others are
-// tried.
+// checkTogether checks that messages of one key and topic that an operator requeued in one act are published in order.
+// If reads leave out due rows of closed topics, some of them may be unknown when others are tried.
 func (m *model) checkTogether(r *dispatch.Row, msg *record) {
 	if msg.batch == 0 || r.Generation != msg.act() {
 		return
@@ -310,7 +309,7 @@ func (m *model) checkTogether(r *dispatch.Row, msg *record) {
 	}
 }
 
-// check looks at what must be so after each step.
+// check checks what must hold after each step.
 func (m *model) check(thoroughly bool) {
 	for _, f := range slices.Clone(m.forwarders) {
 		f.check(thoroughly)
@@ -323,7 +322,7 @@ func (m *model) check(thoroughly bool) {
 	}
 }
 
-// run makes the steps, lets everything through, and returns what was wrong.
+// run makes the steps, lets everything through, and returns the problem.
 func (m *model) run(steps []int) string {
 	for _, n := range steps {
 		m.do(n)

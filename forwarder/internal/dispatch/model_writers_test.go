@@ -58,7 +58,7 @@ func (m *model) insert(tx *transaction) {
 	m.logf("transaction %d inserts %v", tx.xid, msg)
 }
 
-// others has writers make a step in the middle of something else.
+// others lets writers make a step in the middle of something else.
 func (m *model) others(percent int) {
 	for m.chance(percent) && !m.finishing {
 		m.write()
@@ -102,7 +102,7 @@ func (m *model) operate() {
 	}
 }
 
-// blocks says whether a message is the first of its key and its topic is dead, so that all of the key waits for that.
+// blocks reports whether a message is the first of its key and its topic is dead, so that the whole key waits for it.
 func (m *model) blocks(msg *record) bool {
 	return msg.topic == m.deadTopic && msg.key != "" && msg.pending() &&
 		slices.IndexFunc(m.db.byKey[msg.key], func(o *record) bool {
@@ -110,7 +110,7 @@ func (m *model) blocks(msg *record) bool {
 		}) == slices.Index(m.db.byKey[msg.key], msg)
 }
 
-// lock has some other transaction lock a row, or let all of them go.
+// lock lets another transaction lock a row, or release all of them.
 func (m *model) lock() {
 	d := m.db
 	if len(d.locked) > 0 && m.chance(60) || len(d.table) == 0 {

@@ -7,8 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// What was committed later, and has a lower id, goes before what is in memory of its key: that may be of a topic that
-// hangs.
+// A row that was committed later with a lower id precedes rows in memory of its key, which may be of a hung topic.
 func TestLowerIDsGoFirst(t *testing.T) {
 	for _, when := range []string{"before the topic is slow", "later"} {
 		t.Run(when, func(t *testing.T) {
@@ -30,7 +29,7 @@ func TestLowerIDsGoFirst(t *testing.T) {
 	}
 }
 
-// The queue of a key gets no longer for them, and a large one is asked for again.
+// They do not lengthen the queue of a key, and large ones are fetched again.
 func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		d := newDesk(t, dispatch.Config{KeyRows: 2})
@@ -53,7 +52,7 @@ func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
 	}
 }
 
-// A probe that may not go yet leaves memory. Rows with lower ids, and those that arrive meanwhile, continue.
+// A probe that may not be published yet leaves memory. Rows with lower ids, and those that arrive meanwhile, continue.
 func TestProbesThatMayNotGo(t *testing.T) {
 	t.Run("an operator pauses the topic", func(t *testing.T) {
 		d := newDesk(t, dispatch.Config{})
@@ -62,7 +61,7 @@ func TestProbesThatMayNotGo(t *testing.T) {
 		d.read()
 		d.returned(d.next(1), dispatch.Unavailable)
 		d.tick(time.Second)
-		d.read() // the probe comes into memory
+		d.read() // the probe is in memory
 		d.pause("down")
 		d.tick(0)
 		delete(d.table, 1)
@@ -76,7 +75,7 @@ func TestProbesThatMayNotGo(t *testing.T) {
 		d.read()
 		c := d.next(1)
 		d.tick(time.Second)
-		d.timesOut(dispatch.Unavailable) // it is paused, and has no place for a probe
+		d.timesOut(dispatch.Unavailable) // it is paused, and has no slot for a probe
 		d.tick(time.Minute)
 		if _, read := d.b.Due(); !read.IsZero() {
 			t.Fatal("a read is wanted for the probe")
@@ -109,7 +108,7 @@ func TestProbesThatMayNotGo(t *testing.T) {
 		d.tick(time.Minute)
 		d.read()
 		d.reports = nil
-		d.returned(c, dispatch.Unavailable) // late: there is a place again
+		d.returned(c, dispatch.Unavailable) // late: there is a slot again
 		d.read()
 		d.next(1)
 		d.told()
@@ -135,7 +134,7 @@ func TestProbesThatMayNotGo(t *testing.T) {
 	})
 }
 
-// A row with a lower id whose topic is closed holds what follows it, as if it had been read before.
+// A row with a lower id whose topic is closed blocks later ones, as if it had been read before.
 func TestLowerIDsOfAClosedTopic(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "up", 3, 4, 5)
@@ -151,7 +150,7 @@ func TestLowerIDsOfAClosedTopic(t *testing.T) {
 	d.want(d.drain(), 1, 4, 5)
 }
 
-// TestExhaustedTopicIsReported each minute, also while it is paused: only a restart ends that.
+// TestExhaustedTopicIsReported each minute, even while it is paused: only a restart ends that.
 func TestExhaustedTopicIsReported(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1, PublishTimeout: time.Second})
 	d.put(0, "", "down", 1)
@@ -164,7 +163,7 @@ func TestExhaustedTopicIsReported(t *testing.T) {
 	d.told(dispatch.TopicPaused, dispatch.TopicExhausted)
 }
 
-// What falls due takes its place then: in the order in which it does, and behind what is there.
+// A row takes its place when it falls due: in the order of due times, behind existing rows.
 func TestWhatFallsDueGoesBehind(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "a", 1, 2, 3, 5, 6)

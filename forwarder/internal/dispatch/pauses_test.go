@@ -20,7 +20,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.told(dispatch.TopicPaused)
 	d.returned(c3, dispatch.OK)
 	d.none()
-	d.tick(0) // what was in memory is deferred
+	d.tick(0) // rows in memory are deferred
 	if c := d.b.Counts(); c.Rows != 0 || c.Waiting != 2 {
 		t.Fatalf("%+v", c)
 	}
@@ -42,7 +42,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 	d.returned(probe, dispatch.Unavailable) // no attempt is charged
 	d.told(dispatch.TopicPaused)
 	d.tick(1900 * time.Millisecond)
-	d.want(d.drain()) // it is paused for two seconds now
+	d.want(d.drain()) // now it is paused for two seconds
 	d.tick(100 * time.Millisecond)
 	d.read()
 	probe = d.next()
@@ -95,8 +95,7 @@ func TestRejectedProbeOpensTheTopic(t *testing.T) {
 	}
 }
 
-// A blocked row's next attempt is its topic's probe, in turn with other keys, and keeps its blocked row whatever comes
-// of it.
+// A blocked row's retry is its topic's probe, in turn with other keys, and it stays blocked whatever the result.
 func TestBlockedRowOnAPausedTopic(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "down", 1, 2)
@@ -122,7 +121,7 @@ func TestBlockedRowOnAPausedTopic(t *testing.T) {
 	}
 }
 
-// The probe of a topic is the first message that is not settled of its key.
+// The probe of a topic is the first unsettled message of its key.
 func TestProbeIsTheFirstOfItsKey(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 1})
 	d.put(0, "x", "down", ids(1, 9)...)
@@ -178,7 +177,7 @@ func TestManyTopicsAreForgotten(t *testing.T) {
 	}
 }
 
-// A forwarder that has given up its lanes does not say for ever that a topic is paused.
+// A forwarder that has released its lanes does not report forever that a topic is paused.
 func TestPauseEndsWithTheLanes(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "down", 1)
@@ -203,7 +202,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d.pause("held")
 	d.told(dispatch.TopicPaused)
 	d.tick(0)
-	d.returned(c, dispatch.Unavailable) // its broker cannot be reached, either
+	d.returned(c, dispatch.Unavailable) // its broker is unreachable too
 	d.told(dispatch.TopicPaused)
 	d.tick(time.Hour)
 	d.want(d.drain(), 4)
@@ -224,7 +223,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d.want(got, 1, 2, 3)
 }
 
-// What a sweep found while a read was about to bring it is no orphan: it waits for its retry as any other.
+// A row that a sweep found while a read was about to return it is not an orphan: it waits for its retry like any other.
 func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "", "a", 1)

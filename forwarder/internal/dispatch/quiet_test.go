@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// notQuiet fails if it is quiet though a message may go.
+// notQuiet fails if the dispatcher is quiet although a message may be published.
 func (d *desk) notQuiet(id int64) {
 	d.t.Helper()
 	if d.b.Quiet() {
@@ -16,10 +16,10 @@ func (d *desk) notQuiet(id int64) {
 	}
 }
 
-// TestNotQuietWhileRequeuedRowsAreUnknown: all that a read finds due of a lane waits for the first of another key, so a
-// blocked row looks again whether others were sent again with it.
+// TestNotQuietWhileRequeuedRowsAreUnknown: all due rows of a lane that a read finds wait for the first of another key,
+// so a blocked row checks again whether others were requeued with it.
 func TestNotQuietWhileRequeuedRowsAreUnknown(t *testing.T) {
-	d := newDesk(t, dispatch.Config{Rows: 100}, 0, 1, 2, 3, 4, 5, 6, 7) // room for 6 of a lane that fell due
+	d := newDesk(t, dispatch.Config{Rows: 100}, 0, 1, 2, 3, 4, 5, 6, 7) // room for 6 due rows of a lane
 	d.put(0, "y", "a", 1)
 	d.put(0, "x", "a", ids(2, 10)...)
 	for _, m := range d.table {
@@ -37,7 +37,7 @@ func TestNotQuietWhileRequeuedRowsAreUnknown(t *testing.T) {
 	}
 }
 
-// TestNotQuietWhileAKeyHasItsTurn to try a topic: a blocked row of the topic is put off.
+// TestNotQuietWhileAKeyHasItsTurn to probe a topic: a blocked row of the topic is postponed.
 func TestNotQuietWhileAKeyHasItsTurn(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "down", 1)
@@ -50,7 +50,7 @@ func TestNotQuietWhileAKeyHasItsTurn(t *testing.T) {
 	d.read()
 	c := d.next(2)
 	a := d.begin()
-	r := d.answer(a) // without what is due of a topic that is paused
+	r := d.answer(a) // without due rows of a paused topic
 	d.returned(c, dispatch.OK)
 	d.settle()
 	d.finish(a, r)
@@ -60,7 +60,7 @@ func TestNotQuietWhileAKeyHasItsTurn(t *testing.T) {
 	d.want(d.drain(), 1)
 }
 
-// TestNotQuietWhileARetryIsOverdue as its topic was slow.
+// TestNotQuietWhileARetryIsOverdue because its topic was slow.
 func TestNotQuietWhileARetryIsOverdue(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1, Rows: 16})
 	d.put(0, "x", "a", 1)
@@ -80,8 +80,8 @@ func TestNotQuietWhileARetryIsOverdue(t *testing.T) {
 	d.want(d.drain(), 1)
 }
 
-// TestQuietNamesTheTopicOfABlockedRow that an operator has paused, and once that is let go the blocked row is due at
-// once.
+// TestQuietNamesTheTopicOfABlockedRow that an operator has paused; once it is resumed the blocked row is due
+// immediately.
 func TestQuietNamesTheTopicOfABlockedRow(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "held", 1)
@@ -104,7 +104,8 @@ func TestQuietNamesTheTopicOfABlockedRow(t *testing.T) {
 	d.returned(d.next(1), dispatch.OK)
 }
 
-// TestNotQuietBehindABlockedRowOfAPausedTopic: an operator has paused the topic of one that is due, and another one is.
+// TestNotQuietBehindABlockedRowOfAPausedTopic: a due blocked row has a topic that an operator paused, and so has
+// another one.
 func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "held", 1)
@@ -115,7 +116,7 @@ func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {
 	d.table[1].due = d.now.Add(time.Second)
 	d.take(0)
 	d.read()
-	d.tick(50 * time.Millisecond) // the lane is read by now
+	d.tick(50 * time.Millisecond) // the lane has been read
 	d.read()
 	c := d.next(2)
 	d.b.PauseByOperator(d.now, []string{"held"})
@@ -129,14 +130,14 @@ func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {
 	d.want(d.drain(), 3)
 }
 
-// TestNotQuietWhileWhatWasSettledComesAgain: a read finds a message that an operator has sent again, and takes it for
-// what is being settled.
+// TestNotQuietWhileWhatWasSettledComesAgain: a read returns a message that an operator has requeued, and mistakes it
+// for the one being settled.
 func TestNotQuietWhileWhatWasSettledComesAgain(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "", "a", 1)
 	d.read()
 	d.returned(d.next(1), dispatch.OK)
-	published, _ := d.b.Results(10) // the database has settled it, and its answer is on the way
+	published, _ := d.b.Results(10) // the database has settled it, and its reply is on the way
 	d.table[1].attempts, d.table[1].due, d.table[1].act = 1, d.now, "1"
 	a := d.begin()
 	r := d.answer(a)
@@ -146,7 +147,7 @@ func TestNotQuietWhileWhatWasSettledComesAgain(t *testing.T) {
 	d.want(d.drain(), 1)
 }
 
-// TestNotQuietWithoutThePayloadOfWhatFellDue: it was not wanted, as the row waited for another one, which is gone.
+// TestNotQuietWithoutThePayloadOfWhatFellDue: it was not needed while the row waited for another one, which is gone.
 func TestNotQuietWithoutThePayloadOfWhatFellDue(t *testing.T) {
 	for _, key := range []string{"k", ""} {
 		d := newDesk(t, dispatch.Config{KeyRows: 1})

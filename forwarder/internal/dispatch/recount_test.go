@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// recount compares the counters with what is there, and the lists with each other. Its arguments are such that
+// recount compares the counters with the contents, and the lists with each other. Its arguments are chosen so that
 // formatting them costs nothing as long as all is well.
 type recount struct {
 	b       *Dispatcher
@@ -19,7 +19,7 @@ type recount struct {
 	inFlight                      [Lanes]int
 }
 
-// counted is what is counted of a topic.
+// counted has the counts of a topic.
 type counted struct {
 	calls, old, hung, rows int
 	bytes                  int64
@@ -28,7 +28,7 @@ type counted struct {
 func (t *topic) String() string { return t.name }
 func (k *key) String() string   { return strconv.Quote(k.name) }
 
-// Check counts anew. calls are those that have not returned, hung ones too.
+// Check recounts. calls are those that have not returned, including hung ones.
 func (b *Dispatcher) Check(calls []*Call) string {
 	n := recount{b: b, topics: make(map[*topic]*counted, len(b.topics))}
 	for _, t := range b.topics {
@@ -141,7 +141,7 @@ func (n *recount) queue(t *topic, queue *list[Call, *Call]) (queued int) {
 	return queued
 }
 
-// lows compares the lanes in which something is deferred.
+// lows checks the lanes with deferred rows.
 func (n *recount) lows(t *topic) {
 	lanes := uint64(0)
 	for i, l := range n.b.lanes {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// sendAgain has an operator requeue messages in one act.
+// sendAgain requeues messages in one act.
 func (d *desk) sendAgain(ids ...int64) {
 	for _, id := range ids {
 		m := d.table[id]
@@ -17,8 +17,8 @@ func (d *desk) sendAgain(ids ...int64) {
 	}
 }
 
-// What an operator requeues while its topic is closed goes before what was written to it since, also if it is more than
-// a read returns.
+// Messages that an operator requeues while their topic is closed precede messages written to it since, even if they are
+// more than a read returns.
 func TestRequeuedWhileItsTopicIsClosed(t *testing.T) {
 	const keys = 10
 	for closed, topic := range map[string]struct{ close, open func(d *desk) }{
@@ -57,7 +57,8 @@ func TestRequeuedWhileItsTopicIsClosed(t *testing.T) {
 	}
 }
 
-// A poll sees what an operator requeues while a topic is paused for unknown errors: what was written since goes behind.
+// A poll sees messages that an operator requeues while a topic is paused for unknown errors: messages written since
+// follow them.
 func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 8})
 	for id := range int64(5) {
@@ -81,7 +82,7 @@ func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {
 	}
 }
 
-// What is written after the topic was resumed, and before what was requeued is known, waits for that, too.
+// Messages written after the topic was resumed, and before requeued ones are known, wait for these too.
 func TestRequeuedBeforeItsTopicWasResumed(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 8})
 	d.rarely = true
@@ -105,7 +106,7 @@ func TestRequeuedBeforeItsTopicWasResumed(t *testing.T) {
 	}
 }
 
-// A requeued message does not wait for messages of other keys that fell due and that there is no room for.
+// A requeued message does not wait for due messages of other keys for which there is no room.
 func TestRequeuedBesideLargeMessages(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "k", "a", 6, 10, 16)
@@ -139,7 +140,7 @@ func TestRequeuedBesideLargeMessages(t *testing.T) {
 	}
 }
 
-// What there is no room for hides no requeued message that was read behind it.
+// Rows without room hide no requeued message that was read behind them.
 func TestLateMessagesHideNoRequeued(t *testing.T) {
 	r := dispatch.Read{Due: []*dispatch.Row{
 		{ID: 1, Key: "k", Large: true}, {ID: 2, Key: "l"}, {ID: 3, Key: "m", Attempts: 1},

@@ -17,7 +17,7 @@ const (
 	manySeeds     = 20000
 )
 
-// schedule is a seed and which of its steps are made.
+// schedule is a seed and the selection of its steps.
 type schedule struct {
 	seed    uint64
 	steps   []int
@@ -32,7 +32,7 @@ func allSteps() []int {
 	return steps
 }
 
-// run returns what is wrong, and the events if they are wanted.
+// run returns the problem, and the events if requested.
 func (s schedule) run(logging bool) (problem string, m *model) {
 	m = newModel(s.seed, s.variant, logging)
 	defer func() {
@@ -47,7 +47,7 @@ func (s schedule) run(logging bool) (problem string, m *model) {
 	return m.run(s.steps), m
 }
 
-// kindOf leaves the numbers out of a problem.
+// kindOf removes the numbers from a problem.
 func kindOf(problem string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsDigit(r) {
@@ -57,7 +57,7 @@ func kindOf(problem string) string {
 	}, problem[:min(len(problem), 30)])
 }
 
-// shrink leaves out steps as long as the same kind of thing is wrong.
+// shrink leaves out steps as long as the same kind of problem occurs.
 func (s schedule) shrink(problem string) schedule {
 	kind := kindOf(problem)
 	for size := len(s.steps) / 2; size > 0; {
@@ -84,10 +84,10 @@ func (s schedule) shrink(problem string) schedule {
 	return s
 }
 
-// mostEvents is how many are printed of a schedule that does not end.
+// mostEvents is the number of events printed of a schedule that does not end.
 const mostEvents = 250
 
-// fail prints the events of a failing schedule, made as short as it gets.
+// fail prints the events of a failing schedule, made as short as possible.
 func (s schedule) fail(t *testing.T, problem string) {
 	t.Helper()
 	short := s.shrink(problem)
@@ -99,7 +99,7 @@ func (s schedule) fail(t *testing.T, problem string) {
 		strings.Join(m.events, "\n"))
 }
 
-// seeds are those to run of each kind of trouble.
+// seeds returns how many to run of each kind of trouble.
 func seeds(of trouble) (to uint64) {
 	to = someSeeds
 	if os.Getenv("OUTBOX_LONG") != "" {
@@ -107,7 +107,7 @@ func seeds(of trouble) (to uint64) {
 	}
 	switch {
 	case of == whatever:
-	case to == manySeeds && (of == outage || of == operators): // where the rarest faults were
+	case to == manySeeds && (of == outage || of == operators): // the rarest faults were found here
 		to /= 2
 	default:
 		to /= 8
@@ -115,8 +115,8 @@ func seeds(of trouble) (to uint64) {
 	return to
 }
 
-// TestSeed runs what OUTBOX_SEED names: crashes/17 is a schedule, which is made as short as it gets if it fails, and
-// crashes/0-2000 is many of them up to the first that fails.
+// TestSeed runs the schedules that OUTBOX_SEED names: crashes/17 is one, shortened if it fails, and crashes/0-2000 is a
+// range up to the first that fails.
 func TestSeed(t *testing.T) {
 	which := os.Getenv("OUTBOX_SEED")
 	if which == "" {
@@ -145,8 +145,8 @@ func TestSeed(t *testing.T) {
 }
 
 // TestModelKeepsOrderAndLosesNothing drives the forwarder's state machine through random schedules of reads, results,
-// crashes, operators and outages: each key keeps its order, and no message is lost. Among them are schedules in which
-// certain things are sure to happen, because broken variants are looked for there.
+// crashes, operators and outages: each key keeps its order, and no message is lost. Some schedules have certain events
+// for sure, because broken variants are searched for in them.
 func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 	for _, of := range troubles {
 		to := seeds(of)
@@ -168,9 +168,9 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 	}
 }
 
-// TestSchedulesThatFailed makes those again at which something was wrong once: messages that an operator had sent again
-// in one act were published in another order, as the first of them was deferred, or not known yet when the retry of a
-// later one was due. The scripts of testdata are these schedules, made short.
+// TestSchedulesThatFailed repeats schedules that once failed: messages that an operator requeued in one act were
+// published in another order, because the first of them was deferred, or not known yet when the retry of a later one
+// was due. The scripts of testdata are these schedules, shortened.
 func TestSchedulesThatFailed(t *testing.T) {
 	for _, s := range []schedule{
 		{seed: 200, variant: variant{trouble: outage}},
@@ -186,7 +186,7 @@ func TestSchedulesThatFailed(t *testing.T) {
 	}
 }
 
-// A fuzzed schedule is a seed and the steps that are made of it, in any order.
+// A fuzzed schedule is a seed and its selected steps, in any order.
 func FuzzModel(f *testing.F) {
 	f.Add(uint64(1), []byte{1, 2, 3, 4})
 	f.Fuzz(func(t *testing.T, seed uint64, data []byte) {
@@ -201,7 +201,7 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// TestModelIsRepeatable: the same seed does the same, step by step, or a seed that fails says nothing.
+// TestModelIsRepeatable: the same seed repeats every step; otherwise a failing seed would be useless.
 func TestModelIsRepeatable(t *testing.T) {
 	for _, of := range troubles {
 		for seed := range uint64(2) {

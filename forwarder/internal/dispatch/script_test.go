@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// mostActs is how long a script may be: one that is longer says too little about the fault.
+// mostActs limits the length of a script: a longer one explains too little about the fault.
 const mostActs = 15
 
-// scriptTimeout is when a publish of a script times out.
+// scriptTimeout is the time after which a publish of a script times out.
 const scriptTimeout = 10 * time.Second
 
-// TestScripts makes the schedules of testdata again: each is a fault that the model found once, made short, in words.
-// Unlike a seed a script means the same when the model has changed.
+// TestScripts repeats the schedules of testdata: each is a fault that the model once found, shortened, in words. Unlike
+// a seed, a script keeps its meaning when the model changes.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.script")
 	if err != nil || len(files) < 3 {
@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// act does what a line says. All messages are in lane 0, on topic a, and have key k unless they have one of their own.
+// act performs a line. All messages are in lane 0, on topic a, and have key k unless they have their own.
 func (d *desk) act(what string, args []string) {
 	d.t.Helper()
 	switch what {
@@ -55,19 +55,19 @@ func (d *desk) act(what string, args []string) {
 		ids := d.ids(args)
 		d.put(0, "k", "a", ids...)
 		d.marks[0] = min(d.marks[0], slices.Min(ids)-1)
-	case "alone": // commit messages, each with a key of its own
+	case "alone": // commit messages, each with its own key
 		for _, id := range d.ids(args) {
 			d.put(0, fmt.Sprint("k", id), "a", id)
 		}
-	case "other": // the same, on topic b
+	case "other": // the same on topic b
 		for _, id := range d.ids(args) {
 			d.put(0, fmt.Sprint("k", id), "b", id)
 		}
-	case "elsewhere": // the same as commit, on topic b
+	case "elsewhere": // the same as commit on topic b
 		ids := d.ids(args)
 		d.put(0, "k", "b", ids...)
 		d.marks[0] = min(d.marks[0], slices.Min(ids)-1)
-	case "again": // an operator wants messages sent again, in one act
+	case "again": // an operator requeues messages in one act
 		d.acts++
 		for _, id := range d.ids(args) {
 			m := &message{id: id, key: "k", topic: "a", attempts: 1, due: d.now, act: fmt.Sprint(d.acts)}
@@ -76,30 +76,30 @@ func (d *desk) act(what string, args []string) {
 			}
 			d.table[id] = m
 		}
-	case "skip": // an operator wants no more of messages
+	case "skip": // an operator discards messages
 		for _, id := range d.ids(args) {
 			delete(d.table, id)
 		}
-	case "read": // and look for what fell due; maybe after some time
+	case "read": // read, including due rows; maybe after some time
 		if len(args) > 0 {
 			d.pass(args[0])
 		}
 		d.read()
-	case "glance": // read, and do not look for what fell due
+	case "glance": // read, without due rows
 		a := d.begin()
 		r := d.answer(a)
 		r.Due, r.DueRead = nil, false
 		d.finish(a, r)
-	case "few": // read, with room for so many that fell due
+	case "few": // read, with room for this many due rows
 		a := d.begin()
 		a.Due[0] = d.ids(args)[0]
 		d.finish(a, d.answer(a))
 	case "narrow": // read, with room for one payload
 		d.readNarrow()
-	case "recheck": // compare the blocked rows
+	case "recheck": // compare the blocked rows with the table
 		d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 1000, d.heads(0))
 		d.after()
-	case "start": // publishes, and they have no answer yet
+	case "start": // publishes, without a result yet
 		for _, id := range d.ids(args) {
 			d.next(id)
 		}
@@ -107,26 +107,26 @@ func (d *desk) act(what string, args []string) {
 		d.answers(args, dispatch.OK)
 	case "reject":
 		d.answers(args, dispatch.Retry)
-	case "hang": // what is under way times out, and is rejected for it
+	case "hang": // calls in flight time out, and are rejected
 		d.tick(scriptTimeout)
 		d.hung = append(d.hung, d.expired...)
 		d.timesOut(dispatch.Retry)
-	case "lose": // what is under way times out, as the broker cannot be reached
+	case "lose": // calls in flight time out, because the broker is unreachable
 		d.tick(scriptTimeout)
 		d.hung = append(d.hung, d.expired...)
 		d.timesOut(dispatch.Unavailable)
-	case "late": // what hung is published
+	case "late": // hung calls succeed
 		for _, c := range d.hung {
 			d.returned(c, dispatch.OK)
 		}
 		d.hung = nil
-	case "unavailable": // the broker is
+	case "unavailable": // the broker is unavailable
 		d.answers(args, dispatch.Unavailable)
-	case "unknown": // is why they fail
+	case "unknown": // they fail without a verdict
 		d.answers(args, dispatch.Unknown)
 	case "idle": // nothing may be published
 		d.none()
-	case "settle": // all, or only the failures, or only what came since that
+	case "settle": // all results, or only the failures, or only those since then
 		published, failed := d.b.Results(1000)
 		switch {
 		case len(args) == 0:
@@ -137,7 +137,7 @@ func (d *desk) act(what string, args []string) {
 		d.write(published, failed)
 	case "close": // an operator pauses topic a
 		d.pause("a")
-	case "pass": // time
+	case "pass": // time passes
 		d.pass(args[0])
 	default:
 		d.t.Fatalf("there is no act %q", what)
@@ -164,7 +164,7 @@ func (d *desk) readNarrow() {
 	d.finish(a, r)
 }
 
-// answers starts publishes, unless they are under way, and then has each return.
+// answers starts publishes unless they are in flight, and then lets each return.
 func (d *desk) answers(args []string, v dispatch.Verdict) {
 	d.t.Helper()
 	var calls []*dispatch.Call

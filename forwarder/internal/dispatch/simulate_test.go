@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestSimulate makes schedules of all troubles in turn for as long as OUTBOX_SIMULATE says, as make simulate does, from
-// the seed on that it names: "10m 4711"; without one, from a seed of the clock. It prints what it did as a table, and
-// goes on after a violation: OUTBOX_SEED has TestSeed make such a schedule again, as short as it gets.
+// TestSimulate runs schedules of all troubles in turn for as long as OUTBOX_SIMULATE says, as make simulate does,
+// starting with the seed that it names: "10m 4711"; without one, with a seed from the clock. It prints a table of the
+// results, and continues after a violation: with OUTBOX_SEED, TestSeed repeats such a schedule, as short as possible.
 func TestSimulate(t *testing.T) {
 	args := strings.Fields(os.Getenv("OUTBOX_SIMULATE"))
 	if len(args) == 0 {
@@ -56,10 +56,10 @@ type simulation struct {
 	violations  []string
 }
 
-// simulated is what was done of one trouble.
+// simulated is the result for one trouble.
 type simulated struct {
 	schedules, acts, violations int
-	took                        time.Duration // of one core
+	took                        time.Duration // CPU time of one core
 }
 
 func (s *simulation) seed() uint64 {

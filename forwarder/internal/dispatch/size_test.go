@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// steps measures the longest step of a scenario. If it runs several times, of each step the fastest run counts.
+// steps measures the longest step of a scenario. If it runs several times, the fastest run of each step counts.
 type steps struct {
 	took []time.Duration
 	at   int
@@ -34,8 +34,8 @@ func (s *steps) slowest() (took time.Duration) {
 	return took
 }
 
-// control is how long it takes to fill a map with 8,192 rows and empty it, what one read may bring and take: on the
-// machine at hand, in this run.
+// control returns the time to fill a map with 8,192 rows and empty it, the maximum of one read: on this machine, in
+// this run.
 func control() time.Duration {
 	const times = 50
 	begun := cpuTime()
@@ -58,7 +58,7 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// longest is what no step may exceed: about 5 ms on a machine with nothing else to do, where the clock is fine.
+// longest returns the limit for a step: about 5 ms on an idle machine with a fine clock.
 func longest(t *testing.T) time.Duration {
 	one := control()
 	limit := max(20*time.Millisecond, 20*one)
@@ -66,8 +66,8 @@ func longest(t *testing.T) time.Duration {
 	return limit
 }
 
-// Keys wait for a topic that is paused, each with a row; with OUTBOX_LONG a million. They take little memory, no step
-// takes long, and all are published when the topic is open again.
+// Keys wait for a paused topic, each with a row; with OUTBOX_LONG a million. They take little memory, no step takes
+// long, and all are published when the topic is open again.
 func TestManyKeysOfAPausedTopic(t *testing.T) {
 	const lanes, batch = 64, 8192
 	keys := int64(300_000)

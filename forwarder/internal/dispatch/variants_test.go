@@ -7,33 +7,33 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// variant is what is broken on purpose: each breaks one rule of the protocol.
+// variant is a deliberate fault: each breaks one rule of the protocol.
 type variant struct {
 	database faults
-	trouble  trouble // looked for among schedules with this: elsewhere it breaks nothing
+	trouble  trouble // searched for in schedules with this trouble: in others it breaks nothing
 
 	// Reading.
-	readsOverlap  bool // so what was deferred is caught up by a read that began before
-	plain         bool // id > mark, without any look at transactions
+	readsOverlap  bool // so deferred rows are caught up by a read that began before
+	plain         bool // id > mark, without regard to transactions
 	noSegments    bool // transactions above the snapshot's xmax are not tracked
 	noConsent     bool // a bound is raised although the next read may not list its transaction
-	fullGoesOn    bool // a lane that was full is taken for read to its end
-	otherEpoch    bool // an answer is taken over by whatever assignment the lane has now
-	forgetsAtOnce bool // what was settled is forgotten at the settling
-	noCatch       bool // what is deferred is taken for caught up
-	lateIsGone    bool // what there was no room for is taken for gone
-	cutIgnored    bool // a lane is taken for read past what there was no room for
+	fullGoesOn    bool // a lane that was full counts as read to its end
+	otherEpoch    bool // an answer is used by whatever assignment the lane has now
+	forgetsAtOnce bool // settled rows are forgotten at the settling
+	noCatch       bool // deferred rows count as caught up
+	lateIsGone    bool // rows without room count as gone
+	cutIgnored    bool // a lane counts as read past rows without room
 	noSweep       bool
-	noLook        bool // nobody sees that an operator settled what a key waits for
+	noLook        bool // it is not noticed that an operator settled a row that a key waits for
 
 	// Blocked rows.
 	headsNotLoaded  bool
 	headsBeforeTake bool
-	heldOnceSettled bool // a key is blocked from the settling of the failure on
+	heldOnceSettled bool // a key is blocked only after its failure is settled
 	noRecheck       bool
-	limitIgnored    bool // what there was too much of to catch up with is taken for caught up
+	limitIgnored    bool // rows above the limit of catching up count as caught up
 	triesFromTheTop bool // with a probe that is not the first of its key
-	waitsIgnored    bool // what waits for a topic does not stop later rows of its keys
+	waitsIgnored    bool // rows waiting for a topic do not stop later rows of their keys
 	lowsTooHigh     bool
 
 	// Results.
@@ -43,10 +43,10 @@ type variant struct {
 	freeAtOnce          bool // a lane is released with results unsettled
 	rejectedInOtherTerm bool
 	stopDropsResults    bool
-	unknownCharged      bool // errors that nobody knows
+	unknownCharged      bool // errors without a verdict
 }
 
-// trouble is what is sure to happen in a schedule.
+// trouble is an event that a schedule has for sure.
 type trouble string
 
 const (
@@ -55,13 +55,13 @@ const (
 	crashes   trouble = "crashes"
 	operators trouble = "operators"
 	outage    trouble = "outage"    // of a topic, and operators
-	blindness trouble = "blindness" // in an outage, which nobody recognises
-	drains    trouble = "drains"    // of forwarders that nothing happens to
+	blindness trouble = "blindness" // in an outage with errors that have no verdict
+	drains    trouble = "drains"    // of forwarders to which nothing happens
 )
 
 var troubles = []trouble{whatever, theft, crashes, operators, outage, blindness, drains}
 
-// among makes a schedule one of those that the variant is looked for among.
+// among gives a schedule the properties of those in which the variant is searched for.
 func (v variant) among(m *model) {
 	if v.trouble == whatever || v.trouble == "" {
 		return
@@ -106,7 +106,7 @@ func (v variant) spoilQuery(f *forwarder, q *query) {
 	}
 }
 
-// catchOf is what a lane is to be caught up with.
+// catchOf returns what a lane is to catch up with.
 func (v variant) catchOf(c *dispatch.Catch, n int) catchQuery {
 	return catchQuery{from: c.From[n], upto: c.Upto[n], limit: c.Limits[n], all: c.All>>n&1 != 0, keys: c.Keys}
 }
@@ -126,15 +126,15 @@ func (v variant) spoilAnswer(f *forwarder, r *reading, a *cursor.Answer) {
 	}
 }
 
-// enoughSeeds are those within which each broken variant must be found. A variant that was first found at rareSeed or
-// later is looked for through many schedules once the code has changed.
+// enoughSeeds is the number of seeds within which each broken variant must be found. A variant that was first found at
+// rareSeed or later is searched for in many schedules once the code has changed.
 const (
 	enoughSeeds = 500
 	rareSeed    = 50
 )
 
-// first is the seed at which each was found when this was written, where the search begins: when the code has changed
-// it may be another one.
+// first is the seed at which each was found when this was written, where the search begins: if the code has changed it
+// may be another one.
 func TestModelFindsEveryBrokenVariant(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -191,7 +191,7 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 	}
 }
 
-// find returns the first seed at which the variant fails, looking at one of them before the others.
+// find returns the first seed at which the variant fails, trying one of them first.
 func (v variant) find(first uint64) (seed uint64, problem string) {
 	fails := func(seed uint64) bool {
 		problem, _ = schedule{seed: seed, steps: allSteps(), variant: v}.run(false)

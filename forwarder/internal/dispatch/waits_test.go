@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// gone tells the dispatcher which of the first messages of waiting keys are not in the table any more.
+// gone reports to the dispatcher which first messages of waiting keys no longer exist.
 func (d *desk) gone(want ...int64) {
 	d.t.Helper()
 	firsts := d.b.WaitingIDs(d.terms[0])
@@ -20,8 +20,8 @@ func (d *desk) gone(want ...int64) {
 	d.after()
 }
 
-// An operator deletes what a key has in memory of a slow topic, while the only place to wait is another key's:
-// what the key has on another topic goes on.
+// An operator deletes a key's row in memory of a slow topic, while the only slot to wait is another key's: the key's
+// rows on another topic continue.
 func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1, Deferred: 1})
 	d.put(0, "", "slow", 7)
@@ -29,7 +29,7 @@ func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
 	d.put(0, "k", "up", 9)
 	d.read()
 	d.next(7)
-	d.tick(2 * time.Second) // it is slow now, and what is in memory waits for it
+	d.tick(2 * time.Second) // it is slow now, and rows in memory wait for it
 	d.put(0, "other", "slow", 10)
 	d.read()
 	delete(d.table, 8)
@@ -37,7 +37,7 @@ func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
 	d.want(d.drain(), 9)
 }
 
-// An operator deletes what a key waits for: the rest of it, on another topic, goes on.
+// An operator deletes the row that a key waits for: its other rows, on another topic, continue.
 func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	for i, key := range []string{"x", "y"} {
@@ -60,7 +60,7 @@ func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
 	d.gone(12)
 }
 
-// The same for what is in memory, as one of the few of a topic whose publishes hang.
+// The same for a row in memory, one of the few of a topic whose publishes hang.
 func TestKeyWhoseFirstMessageIsGoneFromAHungTopic(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1})
 	d.put(0, "", "hung", 1)
@@ -76,7 +76,7 @@ func TestKeyWhoseFirstMessageIsGoneFromAHungTopic(t *testing.T) {
 	d.want(d.drain(), 3)
 }
 
-// What of the key was refused for the topic's sake does not wait for the topic, either.
+// Rows of the key that were deferred because of the topic do not wait for it either.
 func TestKeyWhoseFirstMessageIsGoneGoesOn(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 1})
 	d.put(0, "x", "down", 1)
@@ -90,8 +90,7 @@ func TestKeyWhoseFirstMessageIsGoneGoesOn(t *testing.T) {
 	d.want(d.drain(), 2, 3, 4)
 }
 
-// So it is when the probe of the topic finds the message gone, before anybody else has looked, and others wait for the
-// topic.
+// So do they when the topic's probe finds the message gone before anything else notices, and others wait for the topic.
 func TestKeyWhoseTrialIsGoneGoesOn(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 1})
 	d.put(0, "x", "down", 1)
@@ -105,7 +104,7 @@ func TestKeyWhoseTrialIsGoneGoesOn(t *testing.T) {
 	d.want(d.outage(), 2)
 }
 
-// outage lets four minutes pass in which topic down cannot be reached, and returns what was published.
+// outage lets four minutes pass in which topic down is unreachable, and returns the published ids.
 func (d *desk) outage() []int64 {
 	d.t.Helper()
 	d.sent = nil
@@ -123,7 +122,7 @@ func (d *desk) outage() []int64 {
 	return d.sent
 }
 
-// So it is when an operator has sent the message again, which blocks the key, and then deletes it.
+// So do they when an operator has requeued the message, which blocks the key, and then deletes it.
 func TestKeyWhoseRetryIsGoneGoesOn(t *testing.T) {
 	// of two keys the one with the blocked row is never chosen for a probe
 	for _, others := range [][]string{{"y"}, {"y", "z"}} {
@@ -149,7 +148,7 @@ func TestKeyWhoseRetryIsGoneGoesOn(t *testing.T) {
 	}
 }
 
-// The probe that is published, while an operator pauses its topic, lets what is behind it go on when the topic is open.
+// A probe that is published while an operator pauses its topic lets the rows behind it continue when the topic is open.
 func TestKeyWhoseTrialIsPublishedGoesOn(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 1})
 	d.put(0, "x", "down", 1)
@@ -165,8 +164,8 @@ func TestKeyWhoseTrialIsPublishedGoesOn(t *testing.T) {
 	d.want(d.drain(), 2)
 }
 
-// A row with a lower ID, on an open topic, is read while its key waits for a closed one and has no place for more: it
-// takes that of the key's last.
+// A row with a lower id, on an open topic, is read while its key waits for a closed one and has no free slot: it takes
+// the slot of the key's last row.
 func TestLowerMessageTakesThePlace(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "down", 5)
@@ -181,8 +180,8 @@ func TestLowerMessageTakesThePlace(t *testing.T) {
 	d.want(d.drain(), 5)
 }
 
-// There is no place for what a key has: 2, whose topic is closed, and 3, whose topic works. An operator skips 2. Nobody
-// sees it, and 3 is read again all the same.
+// There is no slot for a key's rows: 2, whose topic is closed, and 3, whose topic works. An operator skips 2. Nothing
+// notices that, and 3 is read again nevertheless.
 func TestKeyWhoseFirstIsGoneIsReadAgain(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Deferred: 1})
 	d.put(0, "x", "down", 1)
@@ -193,5 +192,5 @@ func TestKeyWhoseFirstIsGoneIsReadAgain(t *testing.T) {
 	d.returned(x, dispatch.Unavailable)
 	d.returned(y, dispatch.Unavailable)
 	delete(d.table, 2)
-	d.want(d.outage(), 3) // when it is to try the topic
+	d.want(d.outage(), 3) // when it is its turn to probe the topic
 }

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// server is a table whose rows have ids from a sequence, and transactions that take their id before those of their
+// server is a table whose rows have ids from a sequence, and transactions that take their id before the ids of their
 // rows.
 type server struct {
 	rand    *rand.Rand
 	xid, id int64 // the next ones
-	done    int64 // the highest transaction id that has ended
+	done    int64 // the highest ended transaction id
 	open    map[int64][]int64
 	rows    map[int64]bool // committed and ready
 }
@@ -46,7 +46,7 @@ func (s *server) end() {
 	}
 }
 
-// poll is what the statement says, with the number read some time before the snapshot and the next transaction id after
+// poll returns the statement's result; the number is read some time before the snapshot, the next transaction id after
 // it.
 func (s *server) poll(m *Tracker, all bool) Poll {
 	number, known := m.Number()
@@ -82,7 +82,7 @@ func misses(seed uint64, spoil func(*Tracker, *Poll, *server)) bool {
 		if spoil != nil {
 			spoil(&m, &l, s)
 		}
-		if m.Polled(l) { // somebody reads and empties it; what is in progress comes later
+		if m.Polled(l) { // it is read and emptied; transactions in progress follow later
 			clear(s.rows)
 		}
 	}
@@ -115,7 +115,7 @@ func TestIdleMissesNothing(t *testing.T) {
 	}
 }
 
-// The rules that look as good and are not: each loses rows in the same schedules.
+// Variants of the rules that look as good but are wrong: each loses rows in the same schedules.
 func TestIdleControls(t *testing.T) {
 	for name, spoil := range map[string]func(*Tracker, *Poll, *server){
 		"the number is remembered at once":                func(_ *Tracker, l *Poll, _ *server) { l.Oldest = l.Next },
@@ -149,7 +149,7 @@ func TestIdleRemembers(t *testing.T) {
 	ask(Poll{Number: 5, Oldest: 10, Next: 10, All: true, Due: nothing}, false, 5)
 	ask(Poll{Number: 7, Oldest: 10, Next: 12, Due: nothing}, false, 5)
 	ask(Poll{Number: 7, Oldest: 11, Next: 14, Due: nothing}, false, 5)
-	ask(Poll{Number: 8, Oldest: 12, Next: 15, Due: nothing}, false, 7) // what had begun by the first poll at 7
+	ask(Poll{Number: 8, Oldest: 12, Next: 15, Due: nothing}, false, 7) // transactions begun by the first poll at 7
 	ask(Poll{Number: 9, Oldest: 12, Next: 15, Ready: true, Due: nothing}, true, 7)
 	ask(Poll{Number: 9, Oldest: 15, Next: 15, Due: 0}, true, 7) // something is due
 	ask(Poll{Number: 9, Oldest: 15, Next: 15, Due: time.Second}, false, 9)

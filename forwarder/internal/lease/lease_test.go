@@ -8,7 +8,7 @@ import (
 
 const ttl = 9 * time.Second
 
-// scope makes a View of "b" among live members, with lanes by owner in turn.
+// scope returns a View of "b" among live members, with the lanes' owners in turn.
 func scope(members []string, owners ...string) View {
 	v := View{Me: "b", TTL: ttl, Held: map[int16]Held{}}
 	for _, id := range members {
@@ -102,7 +102,7 @@ func TestGivesBackWhatIsTooMuch(t *testing.T) {
 func TestNotices(t *testing.T) {
 	v := scope([]string{"a", "b"}, "a", "b") // 1, 3, 5 ... are ours
 	v.Lanes[1].Owner, v.Lanes[1].Epoch = "a", 2
-	v.Lanes[3].Epoch = 2 // our own retaking, whose answer was lost
+	v.Lanes[3].Epoch = 2 // our own retake, whose reply was lost
 	delete(v.Held, 5)
 	p := v.Plan()
 	if want := []Assignment{{Lane: 1, Epoch: 1}, {Lane: 3, Epoch: 1}}; !reflect.DeepEqual(p.Lost, want) {
