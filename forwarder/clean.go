@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 const (
@@ -53,7 +53,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	if retention < 0 {
 		retention = keepDiscarded
 	}
-	done := observe.CleanEnd{Table: e.cfg.tables.Outbox}
+	done := meter.CleanEnd{Table: e.cfg.tables.Outbox}
 	started := time.Now()
 	defer func() {
 		done.Duration = time.Since(started)
@@ -127,7 +127,7 @@ func (e *engine) cleanInbox(ctx context.Context) error {
 	if ctx.Err() != nil {
 		err = nil // interrupted, not failed
 	}
-	e.obs.cleaned(observe.CleanEnd{Table: e.cfg.tables.Inbox, Rows: rows, Duration: time.Since(begun), Err: err})
+	e.obs.cleaned(meter.CleanEnd{Table: e.cfg.tables.Inbox, Rows: rows, Duration: time.Since(begun), Err: err})
 	return err
 }
 
@@ -138,6 +138,6 @@ func (e *engine) cleanKeys(ctx context.Context) error {
 	if ctx.Err() != nil {
 		err = nil // interrupted, not failed
 	}
-	e.obs.cleaned(observe.CleanEnd{Table: e.cfg.tables.Idempotency, Rows: rows, Duration: time.Since(begun), Err: err})
+	e.obs.cleaned(meter.CleanEnd{Table: e.cfg.tables.Idempotency, Rows: rows, Duration: time.Since(begun), Err: err})
 	return err
 }

@@ -8,11 +8,11 @@ import (
 )
 
 var (
-	// ErrNoPublisher is returned by New for a nil publisher.
-	ErrNoPublisher = errors.New("forwarder: no publisher: pass the broker's publisher")
+	// errNoPublisher is returned by New for a nil publisher.
+	errNoPublisher = errors.New("forwarder: no publisher: pass the broker's publisher")
 
-	// ErrOwnPublisher is returned by New for a publisher into the outbox that the forwarder reads, also behind decorators.
-	ErrOwnPublisher = errors.New("forwarder: publisher writes to the outbox that the forwarder reads: " +
+	// errOwnPublisher is returned by New for a publisher into the outbox that the forwarder reads, also behind decorators.
+	errOwnPublisher = errors.New("forwarder: publisher writes to the outbox that the forwarder reads: " +
 		"messages would loop forever: pass the broker's publisher")
 
 	// ErrPublishTimeout is the error of a publish that took longer than Config.PublishTimeout. It goes to
@@ -21,10 +21,11 @@ var (
 	// Cure: check the broker; if it is slow, raise Config.PublishTimeout.
 	ErrPublishTimeout = errors.New("forwarder: publish timed out")
 
-	// ErrPublishPanic is the error of a publisher that panicked. It is classified and recorded like ErrPublishTimeout.
+	// errPublishPanic is the error of a publisher that panicked. It is classified and recorded like ErrPublishTimeout.
 	//
+	// Cause: a bug of the publisher.
 	// Cure: fix the publisher: the log has the stack.
-	ErrPublishPanic = errors.New("forwarder: publisher panicked")
+	errPublishPanic = errors.New("forwarder: publisher panicked")
 
 	// errBadMetadata is for rows written by hand: the write side stores only metadata that can be read back.
 	// Cause: the row was written by hand.
@@ -55,10 +56,10 @@ var (
 	// Cure: make them faster.
 	errTooSlow = errors.New("forwarder: too many reports are queued")
 
-	// ErrStandby is logged and reported to observers if a running forwarder is connected to a standby. Snapshots there do
+	// errStandby is logged and reported to observers if a running forwarder is connected to a standby. Snapshots there do
 	// not list the transactions in progress, so it cannot be read in order: nothing is published until they reach a
 	// primary again. On a standby Run does not start; schema.Check says so.
-	ErrStandby = errors.New("forwarder: connected to a standby: connect to the primary")
+	errStandby = errors.New("forwarder: connected to a standby: connect to the primary")
 )
 
 // timedOut says whether a statement was given up because it took too long.

@@ -31,7 +31,7 @@ func (e *engine) fetch(
 	err := drive.Collect(ctx, q, c.collect, query, args...)
 	switch {
 	case text.SQLState(err) == featureNotSupported && onStandby(ctx, q):
-		return c.answer, ErrStandby // unlogged tables cannot be read there
+		return c.answer, errStandby // unlogged tables cannot be read there
 	case err != nil:
 		return c.answer, err
 	case !c.found:
@@ -202,7 +202,7 @@ func (a *answer) header(row *dispatch.Row) error {
 		return fmt.Errorf("header %q: %w", row.Key, err)
 	}
 	if standby != 0 {
-		return ErrStandby
+		return errStandby
 	}
 	for n := range a.Owned {
 		a.Owned[n] = owned&(1<<n) != 0

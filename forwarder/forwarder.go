@@ -24,8 +24,8 @@ type Forwarder struct {
 	life   *life.Life
 }
 
-// New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns outbox.ErrNoDB,
-// ErrNoPublisher, ErrOwnPublisher or an error that names every invalid field. A nil logger logs nothing.
+// New makes a Forwarder that publishes to pub, which it never closes. It does no I/O. It returns outbox.ErrNoDB, or an
+// error that names every invalid field. A nil logger logs nothing.
 func New(db *outbox.DB, pub message.Publisher, cfg Config, logger watermill.LoggerAdapter) (*Forwarder, error) {
 	return newForwarder(db, pub, cfg, false, logger)
 }
@@ -35,7 +35,7 @@ func newForwarder(
 	db *outbox.DB, pub message.Publisher, cfg Config, pooled bool, logger watermill.LoggerAdapter,
 ) (*Forwarder, error) {
 	if pub == nil {
-		return nil, ErrNoPublisher
+		return nil, errNoPublisher
 	}
 	if err := refuseLoop(db, cfg, pub); err != nil {
 		return nil, err

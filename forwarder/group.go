@@ -47,8 +47,8 @@ type Group struct {
 }
 
 // NewGroup makes a Group that publishes to pub, which it never closes; nil if GroupConfig.Configure sets a publisher
-// for each database. It does no I/O. It returns ErrNoPublisher or an error that names every invalid field. A nil logger
-// logs nothing.
+// for each database. It does no I/O. It returns an error that names every invalid field. A nil logger logs
+// nothing.
 func NewGroup(
 	databases *fleet.Fleet, pub message.Publisher, cfg GroupConfig, logger watermill.LoggerAdapter,
 ) (*Group, error) {
@@ -56,7 +56,7 @@ func NewGroup(
 	case databases == nil:
 		return nil, errors.New("forwarder: no databases: pass the result of fleet.New")
 	case pub == nil && cfg.Configure == nil:
-		return nil, ErrNoPublisher
+		return nil, errNoPublisher
 	}
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {

@@ -102,7 +102,7 @@ func (g *Group) failed(s *server, list []asked, number int64, err error, now tim
 	} else {
 		g.logger.Debug("polling a database still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
 	}
-	if errors.Is(err, ErrStandby) { // other connections may lead to the primary
+	if errors.Is(err, errStandby) { // other connections may lead to the primary
 		for d := range s.databases {
 			d.db.Reset()
 			break
@@ -181,7 +181,7 @@ func (g *Group) pollOne(ctx context.Context, a asked, number int64) error {
 		return err
 	}, d.db.Render(sqltext.PollOutbox), a.number, a.all, topicsArg(a.topics))
 	if standby && err == nil {
-		err = ErrStandby
+		err = errStandby
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -189,7 +189,7 @@ func (g *Group) pollOne(ctx context.Context, a asked, number int64) error {
 	case err == nil:
 		g.polled(a, l, number, time.Since(begun))
 		return nil
-	case text.SQLState(err) == "" || timedOut(err) || errors.Is(err, ErrStandby):
+	case text.SQLState(err) == "" || timedOut(err) || errors.Is(err, errStandby):
 		return fmt.Errorf("poll the outbox: %w", err)
 	}
 	g.mu.Lock()

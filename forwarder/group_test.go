@@ -25,8 +25,8 @@ func TestGroupConfig(t *testing.T) {
 		!strings.Contains(err.Error(), "fleet.New") {
 		t.Error(err)
 	}
-	if _, err := forwarder.NewGroup(databases, nil, forwarder.GroupConfig{}, nil); !errors.Is(err,
-		forwarder.ErrNoPublisher) {
+	if _, err := forwarder.NewGroup(databases, nil, forwarder.GroupConfig{}, nil); err == nil ||
+		!strings.Contains(err.Error(), "pass the broker's publisher") {
 		t.Error(err)
 	}
 	_, err = forwarder.NewGroup(databases, broker, forwarder.GroupConfig{

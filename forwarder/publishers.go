@@ -121,7 +121,7 @@ func connectionOf(pub message.Publisher) connection {
 // maxDecorators is how many nested decorators are unwrapped.
 const maxDecorators = 16
 
-// refuseLoop returns ErrOwnPublisher if a publisher writes to the outbox that the forwarder reads: each message would
+// refuseLoop returns errOwnPublisher if a publisher writes to the outbox that the forwarder reads: each message would
 // loop forever.
 func refuseLoop(db *outbox.DB, cfg Config, pub message.Publisher) error {
 	if (*core.DB)(db).Check() != nil {
@@ -131,7 +131,7 @@ func refuseLoop(db *outbox.DB, cfg Config, pub message.Publisher) error {
 	check := func(what string, pub message.Publisher) error {
 		if own := writer(reflect.ValueOf(pub), maxDecorators); own != nil &&
 			(*core.Publisher)(own).DB().SameOutbox((*core.DB)(db)) {
-			return fmt.Errorf("%w: %s writes to %s", ErrOwnPublisher, what, name)
+			return fmt.Errorf("%w: %s writes to %s", errOwnPublisher, what, name)
 		}
 		return nil
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 const rowsPerStep = 1024 // that are added before others get the lock: a millisecond or two
@@ -62,7 +62,7 @@ func (e *engine) read(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		if report.Report(err); errors.Is(err, ErrStandby) { // others may lead to the primary
+		if report.Report(err); errors.Is(err, errStandby) { // others may lead to the primary
 			r.disconnect()
 			e.db.Reset()
 		}
@@ -127,7 +127,7 @@ func (r *reader) once(ctx context.Context, plan coordinator.ReadPlan) (*coordina
 		late = r.payloads(ctx, &req, &ans)
 	}
 	if err != nil {
-		r.e.obs.read(observe.ReadEnd{Duration: ans.Took, Err: err})
+		r.e.obs.read(meter.ReadEnd{Duration: ans.Took, Err: err})
 		return &req, fmt.Errorf("read outbox: %w", err)
 	}
 	r.e.obs.clock(ans.at, begun)
@@ -172,7 +172,7 @@ func (r *reader) end(req coordinator.ReadRequest, ans coordinator.ReadAnswer, be
 	if err == nil {
 		e.step(func(now time.Time, c *coordinator.Coordinator) { added = c.ReadEnds(now, &req, &ans).Added })
 	}
-	e.obs.read(observe.ReadEnd{Rows: added, Duration: over.Sub(begun), Err: err})
+	e.obs.read(meter.ReadEnd{Rows: added, Duration: over.Sub(begun), Err: err})
 	return err
 }
 
@@ -248,7 +248,7 @@ func (e *engine) blockedRows(
 		}
 		if lane < 0 {
 			if incarnation = b.Topic; b.Dead {
-				return ErrStandby
+				return errStandby
 			}
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -267,7 +268,7 @@ type observers struct {
 	publishes []observe.PublishObserver
 	deaths    []observe.DeadObserver
 	topics    []observe.TopicObserver
-	engines   []observe.EngineObserver
+	engines   []meter.ForwarderObserver
 	ahead     atomic.Int64 // nanoseconds by which the database's clock is ahead of this one
 }
 
@@ -277,7 +278,7 @@ func newObservers(
 	return observers{
 		db: db, scope: scope, ctx: ctx, reports: reports, logger: logger,
 		publishes: only[observe.PublishObserver](list), deaths: only[observe.DeadObserver](list),
-		topics: only[observe.TopicObserver](list), engines: only[observe.EngineObserver](list),
+		topics: only[observe.TopicObserver](list), engines: only[meter.ForwarderObserver](list),
 	}
 }
 
@@ -365,25 +366,25 @@ func (o *observers) resumed(r observe.TopicResumed) {
 	tell(o, o.topics, func(to observe.TopicObserver) { to.TopicResumed(o.ctx, r) })
 }
 
-func (o *observers) read(end observe.ReadEnd) {
+func (o *observers) read(end meter.ReadEnd) {
 	end.DB, end.Scope = o.db, o.scope
-	tell(o, o.engines, func(to observe.EngineObserver) { to.ReadEnd(o.ctx, end) })
+	tell(o, o.engines, func(to meter.ForwarderObserver) { to.ReadEnd(o.ctx, end) })
 }
 
-func (o *observers) settled(end observe.SettleEnd) {
+func (o *observers) settled(end meter.SettleEnd) {
 	end.DB, end.Scope = o.db, o.scope
-	tell(o, o.engines, func(to observe.EngineObserver) { to.SettleEnd(o.ctx, end) })
+	tell(o, o.engines, func(to meter.ForwarderObserver) { to.SettleEnd(o.ctx, end) })
 }
 
-func (o *observers) cleaned(end observe.CleanEnd) {
+func (o *observers) cleaned(end meter.CleanEnd) {
 	if end.DB = o.db; end.Rows > 0 || end.Err != nil {
-		tell(o, o.engines, func(to observe.EngineObserver) { to.CleanEnd(o.ctx, end) })
+		tell(o, o.engines, func(to meter.ForwarderObserver) { to.CleanEnd(o.ctx, end) })
 	}
 }
 
 func (o *observers) owned(lanes int) {
-	own := observe.LanesOwned{DB: o.db, Scope: o.scope, Lanes: lanes}
-	tell(o, o.engines, func(to observe.EngineObserver) { to.LanesOwned(o.ctx, own) })
+	own := meter.LanesOwned{DB: o.db, Scope: o.scope, Lanes: lanes}
+	tell(o, o.engines, func(to meter.ForwarderObserver) { to.LanesOwned(o.ctx, own) })
 }
 
 // tell queues a separate report for each observer, so that one that fails does not stop the others.

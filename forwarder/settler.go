@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/cursor"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 const (
@@ -119,10 +119,10 @@ func (s *settler) writePublished(
 		err = s.writeAll(ctx, rows)
 	}
 	if err != nil {
-		e.obs.settled(observe.SettleEnd{Duration: time.Since(begun), Err: err})
+		e.obs.settled(meter.SettleEnd{Duration: time.Since(begun), Err: err})
 		return nil, fmt.Errorf("settle %d published: %w", len(rows), err)
 	}
-	e.obs.settled(observe.SettleEnd{Done: len(done), Duration: time.Since(begun)})
+	e.obs.settled(meter.SettleEnd{Done: len(done), Duration: time.Since(begun)})
 	e.settled(done, nil)
 	return locked, nil
 }
@@ -224,11 +224,11 @@ func (s *settler) writeFailed(
 		return err
 	}, e.sql.settleFailed, e.failedArgs(failed)...)
 	if err != nil {
-		e.obs.settled(observe.SettleEnd{Duration: time.Since(begun), Err: err})
+		e.obs.settled(meter.SettleEnd{Duration: time.Since(begun), Err: err})
 		return nil, fmt.Errorf("settle %d failed: %w", len(failed), err)
 	}
 	outcomes, locked, dead := outcomesOf(failed, answers)
-	e.obs.settled(observe.SettleEnd{Failed: len(outcomes), Dead: dead, Duration: time.Since(begun)})
+	e.obs.settled(meter.SettleEnd{Failed: len(outcomes), Dead: dead, Duration: time.Since(begun)})
 	e.settled(nil, outcomes)
 	if dead > 0 && e.cfg.DeadLetterTopic != "" {
 		e.db.Wake()

@@ -23,7 +23,7 @@ import (
 type send func(call *callContext, d core.Delivery, msg *message.Message) error
 
 // errEnded is the result of a publish that ended its goroutine.
-var errEnded = fmt.Errorf("%w: %w", ErrPublishPanic, errGoexit)
+var errEnded = fmt.Errorf("%w: %w", errPublishPanic, errGoexit)
 
 // worker is a goroutine that publishes until there is nothing to publish. Only it uses these fields.
 type worker struct {
@@ -81,7 +81,7 @@ func (w *worker) publish() {
 	if bad == nil {
 		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
 		guard(func() { err = e.send(call, d, msg) }, func(failed error) {
-			err = fmt.Errorf("%w: %w", ErrPublishPanic, failed)
+			err = fmt.Errorf("%w: %w", errPublishPanic, failed)
 			// Cause: a bug of the publisher; see the field stack.
 			// Cure: the attempt is counted and the message retried.
 			e.logger.Error("publisher panicked", err, watermill.LogFields{

@@ -16,7 +16,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
 // side is the publisher of one of several forwarders to the same broker.
@@ -190,7 +190,7 @@ type failuresSettled struct {
 	news chan struct{}
 }
 
-func (s failuresSettled) SettleEnd(_ context.Context, end observe.SettleEnd) {
+func (s failuresSettled) SettleEnd(_ context.Context, end meter.SettleEnd) {
 	if end.Err == nil && end.Failed > 0 {
 		select {
 		case s.news <- struct{}{}:

@@ -97,7 +97,7 @@ func TestPublisherThatPanics(t *testing.T) {
 	w.publish(t, "orders", "K", "1", "2")
 	w.arrives(t, "2")
 	assert.Equal(t, []string{"1", "2"}, w.payloads("K"))
-	assert.Equal(t, forwarder.ErrPublishPanic.Error()+": panic: no",
+	assert.Equal(t, "forwarder: publisher panicked: panic: no",
 		value[string](t, h, "select last_error from outbox where attempts > 0"))
 	eventually(t, func() bool { return w.log.count("error: publisher panicked") == 2 }, "the panics are reported")
 }

@@ -13,8 +13,8 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // TestOneRowStopsNoOther: whatever a row contains, the others are read and settled.
@@ -86,7 +86,7 @@ type settledSum struct {
 	done, failed atomic.Int64
 }
 
-func (s *settledSum) SettleEnd(_ context.Context, end observe.SettleEnd) {
+func (s *settledSum) SettleEnd(_ context.Context, end meter.SettleEnd) {
 	s.done.Add(int64(end.Done))
 	s.failed.Add(int64(end.Failed))
 }

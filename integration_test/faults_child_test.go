@@ -23,6 +23,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -305,13 +306,13 @@ func (o childObserver) PublishEnd(_ context.Context, end observe.PublishEnd) {
 	}
 }
 
-func (o childObserver) ReadEnd(_ context.Context, end observe.ReadEnd) {
+func (o childObserver) ReadEnd(_ context.Context, end meter.ReadEnd) {
 	if end.Rows > 0 {
 		o.at("read", end.Rows)
 	}
 }
 
-func (o childObserver) SettleEnd(_ context.Context, end observe.SettleEnd) {
+func (o childObserver) SettleEnd(_ context.Context, end meter.SettleEnd) {
 	switch {
 	case end.Err != nil:
 	case end.Failed > 0:
@@ -321,17 +322,17 @@ func (o childObserver) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	}
 }
 
-func (o childObserver) LanesOwned(_ context.Context, owned observe.LanesOwned) {
+func (o childObserver) LanesOwned(_ context.Context, owned meter.LanesOwned) {
 	if owned.Lanes > 0 {
 		o.at("lanes", owned.Lanes)
 	}
 }
 
-func (childObserver) CleanEnd(context.Context, observe.CleanEnd) {}
+func (childObserver) CleanEnd(context.Context, meter.CleanEnd) {}
 
 var (
 	_ message.Subscriber      = childSubscriber{}
 	_ message.Publisher       = childPublisher{}
 	_ observe.PublishObserver = childObserver{}
-	_ observe.EngineObserver  = childObserver{}
+	_ meter.ForwarderObserver = childObserver{}
 )

@@ -16,6 +16,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -30,10 +31,10 @@ func (o rudeObserver) PublishEnd(context.Context, observe.PublishEnd)     { o.be
 func (o rudeObserver) MessageDead(context.Context, observe.MessageDead)   { o.behave() }
 func (o rudeObserver) TopicPaused(context.Context, observe.TopicPaused)   { o.behave() }
 func (o rudeObserver) TopicResumed(context.Context, observe.TopicResumed) { o.behave() }
-func (o rudeObserver) ReadEnd(context.Context, observe.ReadEnd)           { o.behave() }
-func (o rudeObserver) SettleEnd(context.Context, observe.SettleEnd)       { o.behave() }
-func (o rudeObserver) CleanEnd(context.Context, observe.CleanEnd)         { o.behave() }
-func (o rudeObserver) LanesOwned(context.Context, observe.LanesOwned)     { o.behave() }
+func (o rudeObserver) ReadEnd(context.Context, meter.ReadEnd)             { o.behave() }
+func (o rudeObserver) SettleEnd(context.Context, meter.SettleEnd)         { o.behave() }
+func (o rudeObserver) CleanEnd(context.Context, meter.CleanEnd)           { o.behave() }
+func (o rudeObserver) LanesOwned(context.Context, meter.LanesOwned)       { o.behave() }
 
 // rudeLogger is a logger that misbehaves in each method.
 type rudeLogger struct{ behave func() }
@@ -216,9 +217,9 @@ func TestOwnPublisher(t *testing.T) {
 	require.NoError(t, err)
 	for name, pub := range map[string]message.Publisher{"plain": own, "decorated": decorated, "twice": twice} {
 		_, err = forwarder.New(h.db, pub, forwarder.Config{}, nil)
-		require.ErrorIs(t, err, forwarder.ErrOwnPublisher, name)
+		require.ErrorContains(t, err, "messages would loop forever", name)
 		_, err = forwarder.New(h.db, broker, forwarder.Config{Routes: map[string]message.Publisher{"a": pub}}, nil)
-		require.ErrorIs(t, err, forwarder.ErrOwnPublisher, name)
+		require.ErrorContains(t, err, "messages would loop forever", name)
 	}
 	ok, err := decorate(broker)
 	require.NoError(t, err)

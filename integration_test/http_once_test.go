@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/idempotency"
 	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
 func TestHTTPOnce(t *testing.T) {
@@ -332,7 +332,7 @@ func TestCleaningKeys(t *testing.T) {
 
 func TestForwarderCleansKeys(t *testing.T) {
 	h := onPgx(t)
-	cleaned := cleanings{ends: make(chan observe.CleanEnd, 100)}
+	cleaned := cleanings{ends: make(chan meter.CleanEnd, 100)}
 	h = h.seenBy(t, cleaned)
 	agedKeys(t, h, 7)
 	cfg := quickConfig()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
@@ -52,17 +53,17 @@ func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
 // seenPartitions remembers the partition states that an observer received.
 type seenPartitions struct {
 	mu  sync.Mutex
-	all []observe.PartitionState
+	all []meter.PartitionState
 }
 
-func (s *seenPartitions) PartitionState(_ context.Context, state observe.PartitionState) {
+func (s *seenPartitions) PartitionState(_ context.Context, state meter.PartitionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.all = append(s.all, state)
 }
 
 // last returns the latest state.
-func (s *seenPartitions) last() (state observe.PartitionState) {
+func (s *seenPartitions) last() (state meter.PartitionState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.all) > 0 {
@@ -72,7 +73,7 @@ func (s *seenPartitions) last() (state observe.PartitionState) {
 }
 
 // any reports whether one of the states satisfies is.
-func (s *seenPartitions) any(is func(observe.PartitionState) bool) bool {
+func (s *seenPartitions) any(is func(meter.PartitionState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, state := range s.all {
@@ -109,8 +110,8 @@ func TestBlockedPartitionIsFound(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(s.close)
 	eventually(t, func() bool {
-		return seen.any(func(p observe.PartitionState) bool {
-			return p.Owned && p.Paused == observe.PausedByBlockedKey && p.BlockedKeys == 1 && p.OldestBlocked > 0 && p.Lag > 0
+		return seen.any(func(p meter.PartitionState) bool {
+			return p.Owned && p.Paused == meter.PausedByBlockedKey && p.BlockedKeys == 1 && p.OldestBlocked > 0 && p.Lag > 0
 		})
 	}, "observers are notified of the pause")
 	eventually(t, func() bool {

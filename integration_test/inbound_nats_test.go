@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 	"github.com/millrace-go/watermill-outbox/nats"
 	"github.com/millrace-go/watermill-outbox/observe"
@@ -52,12 +53,12 @@ func TestInboundBounds(t *testing.T) {
 		nats   bool
 		set    func(c *inboundConfig)
 		most   int
-		reason observe.PauseReason
+		reason meter.PauseReason
 	}{
-		"Kafka, messages":     {false, ahead, 2000, observe.PausedByHandlers},
-		"JetStream, messages": {true, ahead, 100, observe.PausedByHandlers},
+		"Kafka, messages":     {false, ahead, 2000, meter.PausedByHandlers},
+		"JetStream, messages": {true, ahead, 100, meter.PausedByHandlers},
 		"JetStream, bytes": { // plus two pulls
-			true, func(c *inboundConfig) { c.MaxBytes = 20_000 }, 600, observe.PausedByBytes,
+			true, func(c *inboundConfig) { c.MaxBytes = 20_000 }, 600, meter.PausedByBytes,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -85,15 +86,15 @@ func TestInboundBounds(t *testing.T) {
 				return nil
 			})
 			eventually(t, func() bool {
-				return seen.any(func(p observe.PartitionState) bool {
+				return seen.any(func(p meter.PartitionState) bool {
 					return p.Paused == tt.reason && p.Running == 16 && p.PausedFor > 2*c.AckWait && p.Lag == 2000
 				})
 			}, "it pauses for longer than AckWait while all slots are in use, and stays the owner")
 			close(release)
 			w.await(w.settled)
 			w.verify()
-			assert.False(t, seen.any(func(p observe.PartitionState) bool { return p.Pending > tt.most }), "too much in memory")
-			assert.False(t, seen.any(func(p observe.PartitionState) bool { return !p.Owned }), "it was not the owner")
+			assert.False(t, seen.any(func(p meter.PartitionState) bool { return p.Pending > tt.most }), "too much in memory")
+			assert.False(t, seen.any(func(p meter.PartitionState) bool { return !p.Owned }), "it was not the owner")
 		})
 	}
 }
@@ -207,7 +208,7 @@ func (h hangsAt) hang() {
 	<-h.until
 }
 
-func (h hangsAt) PartitionState(_ context.Context, s observe.PartitionState) {
+func (h hangsAt) PartitionState(_ context.Context, s meter.PartitionState) {
 	if s.Owned {
 		h.hang()
 	}

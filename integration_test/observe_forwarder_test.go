@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -22,10 +23,10 @@ type witness struct {
 	dead    []observe.MessageDead
 	paused  []observe.TopicPaused
 	resumed []observe.TopicResumed
-	reads   []observe.ReadEnd
-	settled []observe.SettleEnd
-	cleaned []observe.CleanEnd
-	owned   []observe.LanesOwned
+	reads   []meter.ReadEnd
+	settled []meter.SettleEnd
+	cleaned []meter.CleanEnd
+	owned   []meter.LanesOwned
 }
 
 func noted[T any](w *witness, list *[]T, event T) {
@@ -58,10 +59,10 @@ func (w *witness) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 func (w *witness) MessageDead(_ context.Context, d observe.MessageDead)   { noted(w, &w.dead, d) }
 func (w *witness) TopicPaused(_ context.Context, p observe.TopicPaused)   { noted(w, &w.paused, p) }
 func (w *witness) TopicResumed(_ context.Context, r observe.TopicResumed) { noted(w, &w.resumed, r) }
-func (w *witness) ReadEnd(_ context.Context, end observe.ReadEnd)         { noted(w, &w.reads, end) }
-func (w *witness) SettleEnd(_ context.Context, end observe.SettleEnd)     { noted(w, &w.settled, end) }
-func (w *witness) CleanEnd(_ context.Context, end observe.CleanEnd)       { noted(w, &w.cleaned, end) }
-func (w *witness) LanesOwned(_ context.Context, owned observe.LanesOwned) { noted(w, &w.owned, owned) }
+func (w *witness) ReadEnd(_ context.Context, end meter.ReadEnd)           { noted(w, &w.reads, end) }
+func (w *witness) SettleEnd(_ context.Context, end meter.SettleEnd)       { noted(w, &w.settled, end) }
+func (w *witness) CleanEnd(_ context.Context, end meter.CleanEnd)         { noted(w, &w.cleaned, end) }
+func (w *witness) LanesOwned(_ context.Context, owned meter.LanesOwned)   { noted(w, &w.owned, owned) }
 
 // TestForwarderIsObserved: observers of the handle are notified of each publish and its verdict, of deaths, pauses and
 // statements. Context values and metadata that an observer sets reach the publisher, and each attempt starts with the
@@ -150,11 +151,11 @@ func TestForwarderIsObserved(t *testing.T) {
 	assert.GreaterOrEqual(t, resumed.Duration, wait)
 	assert.Equal(t, observe.TopicResumed{DB: h.name, Scope: "default", Topic: "down", Duration: resumed.Duration}, resumed)
 
-	var sum observe.SettleEnd
+	var sum meter.SettleEnd
 	for _, s := range toldSoFar(eyes, &eyes.settled) {
 		sum.Done, sum.Failed, sum.Dead = sum.Done+s.Done, sum.Failed+s.Failed, sum.Dead+s.Dead
 	}
-	assert.Equal(t, observe.SettleEnd{Done: 2, Failed: 3, Dead: 1}, sum)
+	assert.Equal(t, meter.SettleEnd{Done: 2, Failed: 3, Dead: 1}, sum)
 	rows := 0
 	for _, r := range toldSoFar(eyes, &eyes.reads) {
 		rows += r.Rows
@@ -162,7 +163,7 @@ func TestForwarderIsObserved(t *testing.T) {
 	assert.GreaterOrEqual(t, rows, 3)
 	assert.Equal(t, int64(2), toldSoFar(eyes, &eyes.cleaned)[0].Rows)
 	assert.Equal(t, "outbox", toldSoFar(eyes, &eyes.cleaned)[0].Table)
-	assert.Equal(t, []observe.LanesOwned{{DB: h.name, Scope: "default", Lanes: 64}, {DB: h.name, Scope: "default"}},
+	assert.Equal(t, []meter.LanesOwned{{DB: h.name, Scope: "default", Lanes: 64}, {DB: h.name, Scope: "default"}},
 		toldSoFar(eyes, &eyes.owned))
 	assert.Positive(t, w.log.count("observer panicked"))
 }

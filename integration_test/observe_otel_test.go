@@ -33,7 +33,7 @@ import (
 
 // telemetry is the telemetry of all services of a test.
 type telemetry struct {
-	*otel.Observer
+	observe.Observer
 	tracer trace.Tracer
 	spans  *tracetest.SpanRecorder
 	reader *sdkmetric.ManualReader

@@ -61,7 +61,7 @@ func shows(t testing.TB, c prometheus.Collector, want map[string]float64) {
 	}, "%v is shown: %v", want, found)
 }
 
-func newCollector(t testing.TB, h handle, cfg prom.CollectorConfig) *prom.Collector {
+func newCollector(t testing.TB, h handle, cfg prom.CollectorConfig) prometheus.Collector {
 	t.Helper()
 	c, err := prom.NewCollector(h.db, cfg, nil)
 	require.NoError(t, err)

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
 // regulate pauses the partition when enough is in memory, and resumes it when half of that is done. The bytes count for
@@ -23,7 +23,7 @@ func (p *partition) regulate() {
 
 // report passes the state of the partition to observers.
 func (p *partition) report(owned bool) {
-	state := observe.PartitionState{
+	state := meter.PartitionState{
 		Group: p.cfg.ConsumerGroup, Topic: p.claim.Topic(), Partition: p.claim.Partition(), Owned: owned,
 	}
 	if owned {

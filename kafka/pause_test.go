@@ -10,6 +10,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -17,16 +18,16 @@ import (
 type lastState struct {
 	observe.Observer
 	mu    sync.Mutex
-	state observe.PartitionState
+	state meter.PartitionState
 }
 
-func (l *lastState) PartitionState(_ context.Context, state observe.PartitionState) {
+func (l *lastState) PartitionState(_ context.Context, state meter.PartitionState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.state = state
 }
 
-func (l *lastState) get() observe.PartitionState {
+func (l *lastState) get() meter.PartitionState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state
@@ -54,7 +55,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 			w.one().Ack()
 		}
 		time.Sleep(4 * time.Minute)
-		if lines := w.errors(); len(lines) != 0 || seen.get().Paused != observe.PausedByHandlers {
+		if lines := w.errors(); len(lines) != 0 || seen.get().Paused != meter.PausedByHandlers {
 			t.Fatalf("slow handlers: %q, paused by %q", lines, seen.get().Paused)
 		}
 		if blocked, _ := w.sub.reports.Blocked(); len(blocked) != 0 {
@@ -65,7 +66,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 		if len(lines) != 1 || !strings.HasPrefix(lines[0], "reading is paused, and no handler has returned") {
 			t.Errorf("the log says %q", lines)
 		}
-		if by := seen.get().Paused; by != observe.PausedByHungHandlers {
+		if by := seen.get().Paused; by != meter.PausedByHungHandlers {
 			t.Errorf("observers are told that it is paused by %q", by)
 		}
 		if blocked, _ := w.sub.reports.Blocked(); len(blocked) != 1 || !blocked[0].Hung {
@@ -73,7 +74,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 		}
 		w.one().Ack()
 		time.Sleep(2 * time.Second)
-		if by := seen.get().Paused; by == observe.PausedByHungHandlers {
+		if by := seen.get().Paused; by == meter.PausedByHungHandlers {
 			t.Error("a handler has returned, and they hang still")
 		}
 	})

@@ -20,7 +20,8 @@ import (
 // maxInstanceID is Kafka's limit.
 const maxInstanceID = 249
 
-// SubscriberConfig configures NewSubscriber. It requires the embedded fields Brokers, Unmarshaler and ConsumerGroup.
+// SubscriberConfig configures NewSubscriber. Required are the fields Brokers, Unmarshaler and ConsumerGroup of what it
+// embeds.
 type SubscriberConfig struct {
 	// SubscriberConfig is watermill-kafka's; Brokers, Unmarshaler and ConsumerGroup are required. OverwriteSaramaConfig
 	// is DefaultSaramaSubscriberConfig by default. NackResendSleep and ReconnectRetrySleep are not used.
@@ -54,7 +55,7 @@ type SubscriberConfig struct {
 	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
-	// Observers watch the partitions, if they are observe.PartitionObservers; default none.
+	// Observers watch the partitions, if observe/prom made them; default none.
 	Observers []observe.Observer
 }
 

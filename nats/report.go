@@ -4,11 +4,11 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
-func (r *reader) state() observe.PartitionState {
-	return observe.PartitionState{Group: r.durable, Topic: r.topic}
+func (r *reader) state() meter.PartitionState {
+	return meter.PartitionState{Group: r.durable, Topic: r.topic}
 }
 
 // reportGone reports that another process owns the consumer, or none.

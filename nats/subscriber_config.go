@@ -63,7 +63,7 @@ type SubscriberConfig struct {
 	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
-	// Observers watch the consumer, as partition 0, if they are observe.PartitionObservers; default none.
+	// Observers watch the consumer, as partition 0, if observe/prom made them; default none.
 	Observers []observe.Observer
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/millrace-go/watermill-outbox/internal/inbound"
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
 // newTestTerm is a term of an owner that was delivered the messages of these stream positions, with the key "k".
@@ -193,7 +193,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 0 {
 		t.Fatalf("slow handlers: %v", lines)
 	}
-	if why := inbound.Reason(term.pause, term.window, true); why != observe.PausedByHandlers {
+	if why := inbound.Reason(term.pause, term.window, true); why != meter.PausedByHandlers {
 		t.Fatalf("slow handlers: paused by %q", why)
 	}
 	term.pause.Settled = time.Now().Add(-5 * time.Minute)

@@ -11,10 +11,9 @@
 //	PublishObserver    around each publish, or delivery of a Subscriber: error and verdict
 //	DeadObserver       messages that will not be retried, once the database has recorded it
 //	TopicObserver      a paused topic: each failed probe, and the end of the pause
-//	EngineObserver     the forwarder's statements and rounds; the number of lanes when it changes, 0 when it has stopped
-//	PartitionObserver  lag, blocked keys and pauses, once a second; set it in SubscriberConfig.Observers of kafka, nats
 //
-// The modules observe/prom and observe/otel have observers for Prometheus and OpenTelemetry.
+// The modules observe/prom and observe/otel have observers for Prometheus and OpenTelemetry. That of Prometheus also
+// counts the forwarder's statements, and shows the partitions of the subscribers of kafka and nats.
 //
 // # Contexts and metadata
 //
@@ -24,7 +23,7 @@
 // # Concurrency
 //
 // Methods must be safe for concurrent use. Methods of Tx-, Write-, Handle- and PublishObserver run in the working
-// goroutine, which waits for them; the others run in order in a goroutine of the forwarder or the subscription. If more
+// goroutine, which waits for them; the others run in order in a goroutine of the forwarder. If more
 // than a thousand reports of a forwarder wait, further ones are dropped and logged. A panic is caught and logged.
 //
 // Do not show payloads. Structs may get fields, Outcome values and the package interfaces; an interface never gets

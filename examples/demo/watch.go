@@ -25,8 +25,8 @@ import (
 type watch struct {
 	page     *page
 	registry *prometheus.Registry
-	counts   *prom.Observer
-	traces   *otel.Observer
+	counts   prometheus.Collector
+	traces   observe.Observer
 	spans    *tracetest.SpanRecorder
 
 	mu    sync.Mutex

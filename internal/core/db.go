@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -77,7 +78,7 @@ func isObserver(o observe.Observer) bool {
 	}
 	switch o.(type) {
 	case observe.TxObserver, observe.WriteObserver, observe.HandleObserver,
-		observe.PublishObserver, observe.DeadObserver, observe.TopicObserver, observe.EngineObserver:
+		observe.PublishObserver, observe.DeadObserver, observe.TopicObserver, meter.ForwarderObserver:
 		return true
 	}
 	return false

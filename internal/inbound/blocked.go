@@ -7,19 +7,19 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/facts"
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
 // note remembers a partition while it is paused behind a message that keeps failing, or by handlers that hang.
-func (r *Reports) note(state observe.PartitionState) {
+func (r *Reports) note(state meter.PartitionState) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.blocked == nil {
 		return
 	}
 	id := fmt.Sprint(state.Topic, " ", state.Partition)
-	hung := state.Paused == observe.PausedByHungHandlers
-	if !state.Owned || !hung && state.Paused != observe.PausedByBlockedKey {
+	hung := state.Paused == meter.PausedByHungHandlers
+	if !state.Owned || !hung && state.Paused != meter.PausedByBlockedKey {
 		delete(r.blocked, id)
 		return
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // hungAfter is how long no handler may return, while nothing is read, before handlers count as hung.
@@ -22,20 +22,20 @@ type Pause struct {
 }
 
 // Reason says why the source is paused. Full says that MaxAhead messages are in memory, and not MaxBytes.
-func Reason[T any](p Pause, w *keyed.Window[T], full bool) observe.PauseReason {
+func Reason[T any](p Pause, w *keyed.Window[T], full bool) meter.PauseReason {
 	idle := p.Since
 	if p.Settled.After(idle) {
 		idle = p.Settled
 	}
 	switch oldest := w.Oldest(); {
 	case oldest != nil && oldest.Failures > 0:
-		return observe.PausedByBlockedKey
+		return meter.PausedByBlockedKey
 	case !p.Since.IsZero() && time.Since(idle) >= hungAfter:
-		return observe.PausedByHungHandlers
+		return meter.PausedByHungHandlers
 	case !full:
-		return observe.PausedByBytes
+		return meter.PausedByBytes
 	}
-	return observe.PausedByHandlers
+	return meter.PausedByHandlers
 }
 
 // ErrHung is what the line of a source whose handlers hang says.
@@ -60,10 +60,10 @@ func lastFailure(failures int, cause error) error {
 // that it is paused behind a message that keeps failing, or by handlers that never return. Position is the name of a
 // position in the log.
 func Describe[T any](
-	state observe.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool,
+	state meter.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool,
 	position string,
 	lines *trouble.RateLimit, logger watermill.LoggerAdapter,
-) observe.PartitionState {
+) meter.PartitionState {
 	state.Ahead, state.Pending, state.Running = w.Records(), w.Undone(), running
 	failing, since := w.Failing()
 	if state.BlockedKeys = failing; failing > 0 {
@@ -73,7 +73,7 @@ func Describe[T any](
 		return state
 	}
 	state.Paused, state.PausedFor = Reason(p, w, full), time.Since(p.Since)
-	blocked, hung := state.Paused == observe.PausedByBlockedKey, state.Paused == observe.PausedByHungHandlers
+	blocked, hung := state.Paused == meter.PausedByBlockedKey, state.Paused == meter.PausedByHungHandlers
 	switch {
 	case !blocked && !hung, !lines.Allow(fmt.Sprint("paused ", state.Partition)):
 	case blocked:

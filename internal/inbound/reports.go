@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/facts"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -20,8 +21,8 @@ const lastReports = 5 * time.Second
 // Reports tells observers of partitions, in a goroutine of its own, so that no reader waits for them. Make it with
 // NewReports.
 type Reports struct {
-	to     []observe.PartitionObserver
-	queue  chan observe.PartitionState
+	to     []meter.PartitionObserver
+	queue  chan meter.PartitionState
 	over   chan struct{}
 	ended  chan struct{}
 	logger watermill.LoggerAdapter
@@ -34,11 +35,11 @@ type Reports struct {
 func NewReports(observers []observe.Observer, logger watermill.LoggerAdapter) *Reports {
 	r := &Reports{
 		blocked: map[string]facts.Partition{},
-		queue:   make(chan observe.PartitionState, 1024),
+		queue:   make(chan meter.PartitionState, 1024),
 		over:    make(chan struct{}), ended: make(chan struct{}), logger: logger,
 	}
 	for _, o := range observers {
-		if to, ok := o.(observe.PartitionObserver); ok {
+		if to, ok := o.(meter.PartitionObserver); ok {
 			r.to = append(r.to, to)
 		}
 	}
@@ -65,7 +66,7 @@ func (r *Reports) run() {
 	}
 }
 
-func (r *Reports) tell(state observe.PartitionState) {
+func (r *Reports) tell(state meter.PartitionState) {
 	for _, to := range r.to {
 		func() {
 			defer func() {
@@ -86,7 +87,7 @@ func (r *Reports) tell(state observe.PartitionState) {
 func (r *Reports) Wanted() bool { return len(r.to) > 0 }
 
 // Post leaves a report out if too many wait: the next one comes a second later.
-func (r *Reports) Post(state observe.PartitionState) {
+func (r *Reports) Post(state meter.PartitionState) {
 	r.note(state)
 	if !r.Wanted() {
 		return

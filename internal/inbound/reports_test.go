@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -17,7 +18,7 @@ func TestTheEndDoesNotWaitForObservers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		stuck := make(chan struct{})
 		r := NewReports([]observe.Observer{hangs{stuck}}, watermill.NopLogger{})
-		r.Post(observe.PartitionState{})
+		r.Post(meter.PartitionState{})
 		stopped := make(chan struct{})
 		go func() {
 			defer close(stopped)
@@ -34,7 +35,7 @@ func TestTheEndDoesNotWaitForObservers(t *testing.T) {
 
 type hangs struct{ until chan struct{} }
 
-func (h hangs) PartitionState(context.Context, observe.PartitionState) { <-h.until }
+func (h hangs) PartitionState(context.Context, meter.PartitionState) { <-h.until }
 
 func isClosed(c <-chan struct{}) bool {
 	synctest.Wait()

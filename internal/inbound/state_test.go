@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
-	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 func TestHung(t *testing.T) {
@@ -26,7 +26,7 @@ func TestHung(t *testing.T) {
 		"none for long":             {paused: ago(time.Hour), returned: ago(hungAfter), want: true},
 	} {
 		w := keyed.New[int](keyed.Limits{Records: 1}, 0)
-		if got := Reason(Pause{c.paused, c.returned}, w, true) == observe.PausedByHungHandlers; got != c.want {
+		if got := Reason(Pause{c.paused, c.returned}, w, true) == meter.PausedByHungHandlers; got != c.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -39,7 +39,7 @@ func TestPauseNamesTheCause(t *testing.T) {
 		w.Add(0, []byte("k"), 1, cause)
 		w.Hold(w.Start(false), time.Now(), time.Now())
 		log := watermill.NewCaptureLogger()
-		Describe(observe.PartitionState{}, w, func(err error) error { return err }, 0, Pause{Since: time.Now()}, true,
+		Describe(meter.PartitionState{}, w, func(err error) error { return err }, 0, Pause{Since: time.Now()}, true,
 			"offset",
 			&trouble.RateLimit{}, log)
 		lines := log.Captured()[watermill.ErrorLogLevel]

@@ -25,7 +25,7 @@
 // process span.
 //
 // Brokers must carry metadata as headers. Kafka's and NATS's marshalers do, JSON and Gob for NATS do not. A publisher
-// that traces by itself, as that of Kafka with OTELEnabled, puts the context of a span of its own into the message that
+// that traces by itself, as that of Kafka with a Tracer, puts the context of a span of its own into the message that
 // it sends, below send.
 //
 // # Metrics

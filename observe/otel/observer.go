@@ -41,9 +41,8 @@ func (c *ObserverConfig) setDefaults() {
 	}
 }
 
-// Observer makes spans and metrics of what is done through the handles that it is given to, any number of them. It is
-// safe for concurrent use.
-type Observer struct {
+// observer makes spans and metrics of what is done through the handles that it is passed to.
+type observer struct {
 	cfg     ObserverConfig
 	tracer  trace.Tracer
 	metrics metrics
@@ -51,20 +50,22 @@ type Observer struct {
 }
 
 var (
-	_ observe.WriteObserver   = (*Observer)(nil)
-	_ observe.HandleObserver  = (*Observer)(nil)
-	_ observe.PublishObserver = (*Observer)(nil)
-	_ observe.DeadObserver    = (*Observer)(nil)
+	_ observe.WriteObserver   = (*observer)(nil)
+	_ observe.HandleObserver  = (*observer)(nil)
+	_ observe.PublishObserver = (*observer)(nil)
+	_ observe.DeadObserver    = (*observer)(nil)
 )
 
-// NewObserver makes an Observer. It returns the errors of the MeterProvider.
-func NewObserver(cfg ObserverConfig) (*Observer, error) {
+// NewObserver makes an observer that makes spans and metrics of what is done through the handles that it is passed to
+// (outbox.DBConfig.Observers), any number of them. It is safe for concurrent use. NewObserver returns the errors of the
+// MeterProvider.
+func NewObserver(cfg ObserverConfig) (observe.Observer, error) {
 	cfg.setDefaults()
 	m, err := newMetrics(cfg.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL)))
 	if err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
-	return &Observer{
+	return &observer{
 		cfg: cfg, metrics: m, tracer: cfg.TracerProvider.Tracer(scope, trace.WithSchemaURL(semconv.SchemaURL)),
 	}, nil
 }

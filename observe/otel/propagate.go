@@ -26,7 +26,7 @@ func (g global) Extract(ctx context.Context, from propagation.TextMapCarrier) co
 func (g global) Fields() []string { return g.now().Fields() }
 
 // stored returns ctx with the span context that came with a message, if there is one, and that.
-func (o *Observer) stored(ctx context.Context, msg *message.Message) (context.Context, trace.SpanContext) {
+func (o *observer) stored(ctx context.Context, msg *message.Message) (context.Context, trace.SpanContext) {
 	if len(msg.Metadata) == 0 {
 		return ctx, trace.SpanContext{}
 	}
@@ -39,7 +39,7 @@ func (o *Observer) stored(ctx context.Context, msg *message.Message) (context.Co
 }
 
 // store puts the span context of ctx into the message.
-func (o *Observer) store(ctx context.Context, msg *message.Message) {
+func (o *observer) store(ctx context.Context, msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = message.Metadata{}
 	}

@@ -24,10 +24,11 @@ const traceparent = "00-01000000000000000000000000000000-0200000000000000-01"
 
 // TestWithoutASetup: who has set up neither providers nor a propagator gets no spans, and what came along goes on.
 func TestWithoutASetup(t *testing.T) {
-	o, err := NewObserver(ObserverConfig{})
+	made, err := NewObserver(ObserverConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	o := made.(*observer)
 	msg := message.NewMessage("1", nil)
 	o.WriteEnd(o.WriteStart(t.Context(), observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}}),
 		observe.WriteEnd{Topic: "orders"})
@@ -63,10 +64,11 @@ func TestWithoutASetup(t *testing.T) {
 func TestGlobalPropagator(t *testing.T) {
 	was := otel.GetTextMapPropagator()
 	defer otel.SetTextMapPropagator(was)
-	o, err := NewObserver(ObserverConfig{})
+	made, err := NewObserver(ObserverConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	o := made.(*observer)
 	ctx := trace.ContextWithSpanContext(t.Context(), spanContext())
 	store := func() message.Metadata {
 		msg := message.NewMessage("1", nil)

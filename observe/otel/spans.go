@@ -23,7 +23,7 @@ const (
 )
 
 // common are the attributes of all spans.
-func (o *Observer) common(op *operation, db, topic string, more ...attribute.KeyValue) trace.SpanStartOption {
+func (o *observer) common(op *operation, db, topic string, more ...attribute.KeyValue) trace.SpanStartOption {
 	return trace.WithAttributes(append(more, semconv.MessagingSystemKey.String(o.cfg.System),
 		semconv.MessagingOperationName(op.name), op.kind,
 		semconv.MessagingDestinationName(topic), attrDB.String(db))...)
@@ -33,7 +33,7 @@ func (o *Observer) common(op *operation, db, topic string, more ...attribute.Key
 type creating struct{}
 
 // WriteStart is part of observe.WriteObserver. Each message gets a span of its own, and takes its context along.
-func (o *Observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
+func (o *observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
 	spans := make([]trace.Span, 0, len(start.Messages))
 	for _, msg := range start.Messages {
 		parent := ctx
@@ -52,7 +52,7 @@ func (o *Observer) WriteStart(ctx context.Context, start observe.WriteStart) con
 }
 
 // WriteEnd is part of observe.WriteObserver.
-func (o *Observer) WriteEnd(ctx context.Context, end observe.WriteEnd) {
+func (o *observer) WriteEnd(ctx context.Context, end observe.WriteEnd) {
 	spans, _ := ctx.Value(creating{}).([]trace.Span)
 	failure := ""
 	if end.Err != nil {
@@ -76,7 +76,7 @@ type sent struct {
 }
 
 // PublishStart is part of observe.PublishObserver.
-func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
+func (o *observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindClient),
 		o.common(send, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID),
 			semconv.MessagingMessageBodySize(len(start.Message.Payload)),
@@ -91,7 +91,7 @@ func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart)
 }
 
 // PublishEnd is part of observe.PublishObserver.
-func (o *Observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
+func (o *observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 	of, ok := ctx.Value(sending{}).(sent)
 	failure := ""
 	if end.Err != nil {
@@ -117,7 +117,7 @@ func (o *Observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 type processing struct{}
 
 // HandleStart is part of observe.HandleObserver.
-func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
+func (o *observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
 	opts := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindConsumer),
 		o.common(process, start.DB, start.Topic, semconv.MessagingMessageID(start.Message.UUID),
 			semconv.MessagingMessageBodySize(len(start.Message.Payload)),
@@ -137,7 +137,7 @@ func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) c
 }
 
 // HandleEnd is part of observe.HandleObserver.
-func (o *Observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
+func (o *observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 	span, ok := ctx.Value(processing{}).(trace.Span)
 	if end.Outcome == observe.Mismatch { // told besides Duplicate
 		if ok {
@@ -165,7 +165,7 @@ func (o *Observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 }
 
 // MessageDead is part of observe.DeadObserver.
-func (o *Observer) MessageDead(ctx context.Context, dead observe.MessageDead) {
+func (o *observer) MessageDead(ctx context.Context, dead observe.MessageDead) {
 	o.metrics.died(ctx, o.sets.of(o.cfg.System, series{op: send, db: dead.DB, topic: dead.Topic}))
 }
 

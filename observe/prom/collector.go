@@ -42,9 +42,8 @@ func (c CollectorConfig) validate() error {
 	return checkNamespace("CollectorConfig", c.Namespace)
 }
 
-// Collector exports the state of a handle's tables. It owns nothing, and runs its query when it is collected. It is
-// safe for concurrent use.
-type Collector struct {
+// collector exports the state of a handle's tables.
+type collector struct {
 	db     *core.DB
 	cfg    CollectorConfig
 	logger watermill.LoggerAdapter
@@ -55,15 +54,17 @@ type Collector struct {
 	failing bool // the last collection has failed
 }
 
-// NewCollector makes a Collector. It does no I/O. It returns outbox.ErrNoDB or an error that names the field at fault.
-// A nil logger is that of db. Collectors of several handles may be in one registry if the handles have different names.
-func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAdapter) (*Collector, error) {
+// NewCollector makes a collector that exports the state of a handle's tables. It owns nothing, runs its query when it
+// is collected, and is safe for concurrent use. NewCollector does no I/O, and returns outbox.ErrNoDB or an error that
+// names the field at fault. A nil logger is that of db. Collectors of several handles may be in one registry if the
+// handles have different names.
+func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAdapter) (prometheus.Collector, error) {
 	cfg.setDefaults()
 	own := (*core.DB)(db)
 	if err := errors.Join(own.Check(), cfg.validate()); err != nil {
 		return nil, err
 	}
-	c := &Collector{db: own, cfg: cfg, logger: own.Logger(logger), descs: newDescs(cfg.Namespace, own.Name())}
+	c := &collector{db: own, cfg: cfg, logger: own.Logger(logger), descs: newDescs(cfg.Namespace, own.Name())}
 	for _, topic := range cfg.Topics {
 		c.known.topics.add(topic)
 	}
@@ -71,14 +72,14 @@ func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAda
 }
 
 // Describe is part of prometheus.Collector.
-func (c *Collector) Describe(to chan<- *prometheus.Desc) {
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range c.descs.all() {
 		to <- d
 	}
 }
 
 // Collect is part of prometheus.Collector.
-func (c *Collector) Collect(to chan<- prometheus.Metric) {
+func (c *collector) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if c.cfg.QueryTimeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, c.cfg.QueryTimeout)
@@ -102,7 +103,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 // log logs once that the tables cannot be read, and once that they can be read again.
-func (c *Collector) log(err error) {
+func (c *collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:
 		// Cause: the database.

@@ -12,15 +12,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/partitions"
 )
 
-// shown is a Collector that shows a sample instead of reading one.
+// shown is a collector that shows a sample instead of reading one.
 type shown struct {
-	*Collector
+	*collector
 	sample sample
 }
 
 func newShown(cfg CollectorConfig) *shown {
 	cfg.setDefaults()
-	c := &shown{Collector: &Collector{cfg: cfg, descs: newDescs(cfg.Namespace, "shop")}}
+	c := &shown{collector: &collector{cfg: cfg, descs: newDescs(cfg.Namespace, "shop")}}
 	for _, topic := range cfg.Topics {
 		c.known.topics.add(topic)
 	}

@@ -1,13 +1,13 @@
 // Package prom exports metrics of an outbox and an inbox to Prometheus: events as they happen, and the state of the
 // tables.
 //
-// An Observer counts the events of handles. Pass it to them (outbox.DBConfig.Observers), and register it:
+// The observer counts the events of handles. Pass it to them (outbox.DBConfig.Observers), and register it:
 //
 //	seen, err := prom.NewObserver(prom.ObserverConfig{})
 //	db, err := outbox.FromPgx(pool, outbox.DBConfig{Observers: []observe.Observer{seen}}, logger)
 //	prometheus.MustRegister(seen)
 //
-// A Collector exports the state of a handle's tables: backlog, age of the oldest message, dead messages and pauses. The
+// The collector exports the state of a handle's tables: backlog, age of the oldest message, dead messages and pauses. The
 // state is in the database, so one process is enough to export it; several export the same, and the rules in
 // dashboards/ take their maximum.
 //
@@ -18,7 +18,7 @@
 //
 // # Cost of a scrape
 //
-// An Observer responds from memory. A Collector runs one query on a connection of the handle's pool, in its own short
+// The observer responds from memory. The collector runs one query on a connection of the handle's pool, in its own short
 // transaction, however many topics there are, and one to three more for partitions. It counts at most 10,000 dead
 // messages of a topic, and 20,000 of all topics together, so fewer per topic if there are several; the same for failing
 // messages, and for consumers of the inbox. Of ready and delayed messages it counts the oldest 100 of each of the 64

@@ -13,7 +13,7 @@ import (
 
 const document = "../../docs/reference/metrics.md"
 
-// families are what Observer and Collector show when there is something of everything.
+// families are what observer and collector show when there is something of everything.
 func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily }) {
 	t.Helper()
 	gather := func(c prometheus.Collector) []*dto.MetricFamily {
@@ -34,7 +34,7 @@ func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily 
 	if err != nil {
 		t.Fatal(err)
 	}
-	all(o)
+	all(o.(*observer))
 	of.observer = gather(o)
 	c := newShown(CollectorConfig{})
 	c.sample = something()

@@ -9,17 +9,18 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
 // TxStart is part of observe.TxObserver.
-func (o *Observer) TxStart(ctx context.Context, start observe.TxStart) context.Context {
+func (o *observer) TxStart(ctx context.Context, start observe.TxStart) context.Context {
 	o.dbs.of(start.DB, o.newDB)
 	return ctx
 }
 
 // TxEnd is part of observe.TxObserver.
-func (o *Observer) TxEnd(_ context.Context, end observe.TxEnd) {
+func (o *observer) TxEnd(_ context.Context, end observe.TxEnd) {
 	result := "failed"
 	switch {
 	case end.Err == nil:
@@ -33,13 +34,13 @@ func (o *Observer) TxEnd(_ context.Context, end observe.TxEnd) {
 }
 
 // WriteStart is part of observe.WriteObserver.
-func (o *Observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
+func (o *observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
 	o.topics.of(topicKey{start.DB, start.Topic}, o.newTopic)
 	return ctx
 }
 
 // WriteEnd is part of observe.WriteObserver.
-func (o *Observer) WriteEnd(_ context.Context, end observe.WriteEnd) {
+func (o *observer) WriteEnd(_ context.Context, end observe.WriteEnd) {
 	t := o.topics.of(topicKey{end.DB, end.Topic}, o.newTopic)
 	if end.Err != nil {
 		t.writeErrors.Inc()
@@ -53,7 +54,7 @@ func (o *Observer) WriteEnd(_ context.Context, end observe.WriteEnd) {
 type delayed struct{}
 
 // PublishStart is part of observe.PublishObserver.
-func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
+func (o *observer) PublishStart(ctx context.Context, start observe.PublishStart) context.Context {
 	o.topics.of(topicKey{start.DB, start.Topic}, o.newTopic)
 	if m := start.Message.Metadata; m[delay.DelayedUntilKey] != "" || m[delay.DelayedForKey] != "" {
 		return context.WithValue(ctx, delayed{}, true)
@@ -62,7 +63,7 @@ func (o *Observer) PublishStart(ctx context.Context, start observe.PublishStart)
 }
 
 // PublishEnd is part of observe.PublishObserver.
-func (o *Observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
+func (o *observer) PublishEnd(ctx context.Context, end observe.PublishEnd) {
 	t := o.topics.of(topicKey{end.DB, end.Topic}, o.newTopic)
 	t.publishSeconds.Observe(end.Duration.Seconds())
 	switch {
@@ -86,18 +87,18 @@ func count(all map[string]prometheus.Counter, value string) {
 }
 
 // MessageDead is part of observe.DeadObserver.
-func (o *Observer) MessageDead(_ context.Context, dead observe.MessageDead) {
+func (o *observer) MessageDead(_ context.Context, dead observe.MessageDead) {
 	o.topics.of(topicKey{dead.DB, dead.Topic}, o.newTopic).dead.Inc()
 }
 
 // HandleStart is part of observe.HandleObserver.
-func (o *Observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
+func (o *observer) HandleStart(ctx context.Context, start observe.HandleStart) context.Context {
 	o.handlers.of(handlerKey{start.DB, start.Service, start.Handler, start.Topic}, o.newHandler)
 	return ctx
 }
 
 // HandleEnd is part of observe.HandleObserver.
-func (o *Observer) HandleEnd(_ context.Context, end observe.HandleEnd) {
+func (o *observer) HandleEnd(_ context.Context, end observe.HandleEnd) {
 	h := o.handlers.of(handlerKey{end.DB, end.Service, end.Handler, end.Topic}, o.newHandler)
 	count(h.handled, strings.ReplaceAll(end.Outcome.String(), " ", "_"))
 	// A mismatch is reported besides Duplicate, and a batch has its duration once.
@@ -107,16 +108,16 @@ func (o *Observer) HandleEnd(_ context.Context, end observe.HandleEnd) {
 }
 
 // TopicPaused is part of observe.TopicObserver.
-func (o *Observer) TopicPaused(_ context.Context, p observe.TopicPaused) {
+func (o *observer) TopicPaused(_ context.Context, p observe.TopicPaused) {
 	o.setPaused(p.DB, p.Scope, p.Topic, p.ByOperator, 1)
 }
 
 // TopicResumed is part of observe.TopicObserver.
-func (o *Observer) TopicResumed(_ context.Context, r observe.TopicResumed) {
+func (o *observer) TopicResumed(_ context.Context, r observe.TopicResumed) {
 	o.setPaused(r.DB, r.Scope, r.Topic, r.ByOperator, 0)
 }
 
-func (o *Observer) setPaused(db, scope, topic string, byOperator bool, to float64) {
+func (o *observer) setPaused(db, scope, topic string, byOperator bool, to float64) {
 	who := pausers[0]
 	if byOperator {
 		who = pausers[1]
@@ -129,8 +130,8 @@ func (o *Observer) setPaused(db, scope, topic string, byOperator bool, to float6
 	}
 }
 
-// ReadEnd is part of observe.EngineObserver.
-func (o *Observer) ReadEnd(_ context.Context, end observe.ReadEnd) {
+// ReadEnd is part of meter.ForwarderObserver.
+func (o *observer) ReadEnd(_ context.Context, end meter.ReadEnd) {
 	s := o.scopes.of(scopeKey{end.DB, end.Scope}, o.newScope)
 	s.readSeconds.Observe(end.Duration.Seconds())
 	s.readRows.Add(float64(end.Rows))
@@ -139,8 +140,8 @@ func (o *Observer) ReadEnd(_ context.Context, end observe.ReadEnd) {
 	}
 }
 
-// SettleEnd is part of observe.EngineObserver.
-func (o *Observer) SettleEnd(_ context.Context, end observe.SettleEnd) {
+// SettleEnd is part of meter.ForwarderObserver.
+func (o *observer) SettleEnd(_ context.Context, end meter.SettleEnd) {
 	s := o.scopes.of(scopeKey{end.DB, end.Scope}, o.newScope)
 	s.settleSeconds.Observe(end.Duration.Seconds())
 	if end.Err != nil {
@@ -152,8 +153,8 @@ func (o *Observer) SettleEnd(_ context.Context, end observe.SettleEnd) {
 	s.settled["dead"].Add(float64(end.Dead))
 }
 
-// CleanEnd is part of observe.EngineObserver.
-func (o *Observer) CleanEnd(_ context.Context, end observe.CleanEnd) {
+// CleanEnd is part of meter.ForwarderObserver.
+func (o *observer) CleanEnd(_ context.Context, end meter.CleanEnd) {
 	own := labels(end.DB, end.Table)
 	rows, errs := o.metrics.cleaned.WithLabelValues(own...), o.metrics.cleanErrors.WithLabelValues(own...)
 	rows.Add(float64(end.Rows))
@@ -162,8 +163,8 @@ func (o *Observer) CleanEnd(_ context.Context, end observe.CleanEnd) {
 	}
 }
 
-// LanesOwned is part of observe.EngineObserver. A forwarder that has stopped, or has nothing to do, pauses no topics.
-func (o *Observer) LanesOwned(_ context.Context, owned observe.LanesOwned) {
+// LanesOwned is part of meter.ForwarderObserver. A forwarder that has stopped, or has nothing to do, pauses no topics.
+func (o *observer) LanesOwned(_ context.Context, owned meter.LanesOwned) {
 	o.scopes.of(scopeKey{owned.DB, owned.Scope}, o.newScope).lanes.Set(float64(owned.Lanes))
 	if owned.Lanes == 0 {
 		own := labels(owned.DB, owned.Scope)

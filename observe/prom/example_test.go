@@ -25,7 +25,7 @@ func Example() {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(seen)
 
-	seen.MessageDead(context.Background(), observe.MessageDead{DB: "shop", Topic: "orders"})
+	seen.(observe.DeadObserver).MessageDead(context.Background(), observe.MessageDead{DB: "shop", Topic: "orders"})
 
 	scrape := httptest.NewRecorder()
 	promhttp.HandlerFor(metrics, promhttp.HandlerOpts{}).ServeHTTP(scrape, httptest.NewRequest("GET", "/metrics", nil))

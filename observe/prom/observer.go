@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -60,8 +61,8 @@ func checkNamespace(config, namespace string) error {
 	return nil
 }
 
-// Observer counts the events of the handles that it is passed to, any number of them. It is safe for concurrent use.
-type Observer struct {
+// observer counts the events of the handles that it is passed to.
+type observer struct {
 	cfg  ObserverConfig
 	list []prometheus.Collector // what to collect
 
@@ -75,26 +76,27 @@ type Observer struct {
 }
 
 var (
-	_ prometheus.Collector    = (*Observer)(nil)
-	_ observe.TxObserver      = (*Observer)(nil)
-	_ observe.WriteObserver   = (*Observer)(nil)
-	_ observe.HandleObserver  = (*Observer)(nil)
-	_ observe.PublishObserver = (*Observer)(nil)
-	_ observe.DeadObserver    = (*Observer)(nil)
-	_ observe.TopicObserver   = (*Observer)(nil)
-	_ observe.EngineObserver  = (*Observer)(nil)
+	_ prometheus.Collector    = (*observer)(nil)
+	_ observe.TxObserver      = (*observer)(nil)
+	_ observe.WriteObserver   = (*observer)(nil)
+	_ observe.HandleObserver  = (*observer)(nil)
+	_ observe.PublishObserver = (*observer)(nil)
+	_ observe.DeadObserver    = (*observer)(nil)
+	_ observe.TopicObserver   = (*observer)(nil)
+	_ meter.ForwarderObserver = (*observer)(nil)
 
-	_ observe.PartitionObserver = (*Observer)(nil)
+	_ meter.PartitionObserver = (*observer)(nil)
 )
 
-// NewObserver makes an Observer. It returns an error that names the invalid field. It registers nothing: it is a
-// prometheus.Collector, for any registry.
-func NewObserver(cfg ObserverConfig) (*Observer, error) {
+// NewObserver makes a collector that counts the events of the handles that it is passed to, any number of them
+// (outbox.DBConfig.Observers), and the partitions of subscribers (SubscriberConfig.Observers of kafka and nats). It
+// registers nothing, and is safe for concurrent use. NewObserver returns an error that names the invalid field.
+func NewObserver(cfg ObserverConfig) (prometheus.Collector, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	o := &Observer{cfg: cfg}
+	o := &observer{cfg: cfg}
 	o.define()
 	o.definePartitions()
 	for _, db := range cfg.DBs {
@@ -107,14 +109,14 @@ func NewObserver(cfg ObserverConfig) (*Observer, error) {
 }
 
 // Describe is part of prometheus.Collector.
-func (o *Observer) Describe(to chan<- *prometheus.Desc) {
+func (o *observer) Describe(to chan<- *prometheus.Desc) {
 	for _, c := range o.list {
 		c.Describe(to)
 	}
 }
 
 // Collect is part of prometheus.Collector.
-func (o *Observer) Collect(to chan<- prometheus.Metric) {
+func (o *observer) Collect(to chan<- prometheus.Metric) {
 	for _, c := range o.list {
 		c.Collect(to)
 	}

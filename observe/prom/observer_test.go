@@ -15,22 +15,24 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-func newObserver(t testing.TB, cfg ObserverConfig) (*Observer, *prometheus.Registry) {
+func newObserver(t testing.TB, cfg ObserverConfig) (*observer, *prometheus.Registry) {
 	t.Helper()
-	o, err := NewObserver(cfg)
+	c, err := NewObserver(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
+	o := c.(*observer)
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(o)
 	return o, reg
 }
 
 // all tells an observer of one of everything.
-func all(o *Observer) {
+func all(o *observer) {
 	ctx, failed := context.Background(), errors.New("failed")
 	msg := message.NewMessage("1", nil)
 	for _, err := range []error{nil, failed, outbox.ErrRolledBack, fmt.Errorf("commit: %w", outbox.ErrCommitUnknown)} {
@@ -64,18 +66,18 @@ func all(o *Observer) {
 		})
 	}
 	o.TopicPaused(ctx, observe.TopicPaused{DB: "shop", Scope: "default", Topic: "orders", Failures: 1, Err: failed})
-	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Rows: 3, Duration: time.Millisecond})
-	o.ReadEnd(ctx, observe.ReadEnd{DB: "shop", Scope: "default", Err: failed})
-	o.SettleEnd(ctx, observe.SettleEnd{
+	o.ReadEnd(ctx, meter.ReadEnd{DB: "shop", Scope: "default", Rows: 3, Duration: time.Millisecond})
+	o.ReadEnd(ctx, meter.ReadEnd{DB: "shop", Scope: "default", Err: failed})
+	o.SettleEnd(ctx, meter.SettleEnd{
 		DB: "shop", Scope: "default", Done: 4, Failed: 2, Dead: 1, Duration: time.Millisecond,
 	})
-	o.SettleEnd(ctx, observe.SettleEnd{DB: "shop", Scope: "default", Done: 4, Err: failed})
-	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Rows: 7})
-	o.CleanEnd(ctx, observe.CleanEnd{DB: "shop", Table: "outbox", Err: failed})
-	o.LanesOwned(ctx, observe.LanesOwned{DB: "shop", Scope: "default", Lanes: 64})
-	o.PartitionState(ctx, observe.PartitionState{
+	o.SettleEnd(ctx, meter.SettleEnd{DB: "shop", Scope: "default", Done: 4, Err: failed})
+	o.CleanEnd(ctx, meter.CleanEnd{DB: "shop", Table: "outbox", Rows: 7})
+	o.CleanEnd(ctx, meter.CleanEnd{DB: "shop", Table: "outbox", Err: failed})
+	o.LanesOwned(ctx, meter.LanesOwned{DB: "shop", Scope: "default", Lanes: 64})
+	o.PartitionState(ctx, meter.PartitionState{
 		Group: "booking", Topic: "orders", Partition: 3, Owned: true, Lag: 100, Pending: 50, BlockedKeys: 2,
-		OldestBlocked: time.Minute, Paused: observe.PausedByBlockedKey,
+		OldestBlocked: time.Minute, Paused: meter.PausedByBlockedKey,
 	})
 }
 
@@ -177,10 +179,10 @@ func TestObserverCountsEverything(t *testing.T) {
 func TestObserverForgetsPartitions(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for partition := range int32(2) {
-		o.PartitionState(t.Context(), observe.PartitionState{Group: "g", Topic: "t", Partition: partition, Owned: true})
+		o.PartitionState(t.Context(), meter.PartitionState{Group: "g", Topic: "t", Partition: partition, Owned: true})
 	}
 	before := len(values(t, reg))
-	o.PartitionState(t.Context(), observe.PartitionState{Group: "g", Topic: "t", Partition: 1})
+	o.PartitionState(t.Context(), meter.PartitionState{Group: "g", Topic: "t", Partition: 1})
 	if after := len(values(t, reg)); before == 0 || after != before/2 {
 		t.Errorf("%d series, and %d when one of two partitions is gone", before, after)
 	}
@@ -206,9 +208,9 @@ func lint(t testing.TB, reg prometheus.Gatherer) {
 // TestObserverBeginsAtZero: what is first heard of a topic shows all that may happen to it.
 func TestObserverBeginsAtZero(t *testing.T) {
 	const dead = `deaths_total{db="shop",topic="orders"}`
-	for name, known := range map[string]func(*Observer){
-		"written": func(o *Observer) { o.WriteStart(t.Context(), observe.WriteStart{DB: "shop", Topic: "orders"}) },
-		"published": func(o *Observer) {
+	for name, known := range map[string]func(*observer){
+		"written": func(o *observer) { o.WriteStart(t.Context(), observe.WriteStart{DB: "shop", Topic: "orders"}) },
+		"published": func(o *observer) {
 			o.PublishStart(t.Context(), observe.PublishStart{DB: "shop", Topic: "orders", Message: &message.Message{}})
 		},
 	} {
@@ -258,7 +260,7 @@ func TestPausesEnd(t *testing.T) {
 	if paused("a", "forwarder") != 0 || paused("a", "operator") != 1 || paused("b", "forwarder") != 1 {
 		t.Error("the end of one pause is not the end of others")
 	}
-	o.LanesOwned(t.Context(), observe.LanesOwned{DB: "shop", Scope: "b"})
+	o.LanesOwned(t.Context(), meter.LanesOwned{DB: "shop", Scope: "b"})
 	if paused("a", "operator") != 1 || paused("b", "forwarder") != -1 {
 		t.Error("a forwarder that has stopped pauses nothing, and others go on")
 	}
@@ -269,7 +271,7 @@ func TestObserverTakesAnyName(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for _, topic := range []string{"", "a\xffb", "x\x00y", `quote " and \`, strings.Repeat("long", 300)} {
 		o.WriteEnd(t.Context(), observe.WriteEnd{DB: topic, Topic: topic, Messages: 1})
-		o.LanesOwned(t.Context(), observe.LanesOwned{DB: topic, Scope: topic})
+		o.LanesOwned(t.Context(), meter.LanesOwned{DB: topic, Scope: topic})
 	}
 	if n := testutil.CollectAndCount(o, "outbox_written_messages_total"); n != 5 {
 		t.Errorf("%d of 5 topics are counted", n)

@@ -7,12 +7,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
 // pauses are the reasons why a partition is not read.
-var pauses = []observe.PauseReason{
-	observe.PausedByBlockedKey, observe.PausedByHandlers, observe.PausedByBytes, observe.PausedByHungHandlers,
+var pauses = []meter.PauseReason{
+	meter.PausedByBlockedKey, meter.PausedByHandlers, meter.PausedByBytes, meter.PausedByHungHandlers,
 }
 
 // partitionGauges are the gauges of the partitions of this process's subscribers.
@@ -20,7 +20,7 @@ type partitionGauges struct {
 	lag, pending, blocked, oldest, paused *prometheus.GaugeVec
 }
 
-func (o *Observer) definePartitions() {
+func (o *observer) definePartitions() {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		opts := prometheus.GaugeOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}
 		v := prometheus.NewGaugeVec(opts, append([]string{"group", "topic", "partition"}, labels...))
@@ -37,8 +37,8 @@ func (o *Observer) definePartitions() {
 	}
 }
 
-// PartitionState is part of observe.PartitionObserver. The series of a revoked partition end.
-func (o *Observer) PartitionState(_ context.Context, s observe.PartitionState) {
+// PartitionState is part of meter.PartitionObserver. The series of a revoked partition end.
+func (o *observer) PartitionState(_ context.Context, s meter.PartitionState) {
 	own := labels(s.Group, s.Topic, strconv.Itoa(int(s.Partition)))
 	p := &o.partitions
 	if !s.Owned {

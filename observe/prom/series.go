@@ -27,7 +27,7 @@ var (
 )
 
 // define makes the metrics.
-func (o *Observer) define() {
+func (o *observer) define() {
 	of := func(labels []string) []string { return append([]string{"db"}, labels...) }
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}, of(labels))
@@ -91,7 +91,7 @@ type dbSeries struct {
 	tx map[string]prometheus.Observer
 }
 
-func (o *Observer) newDB(db string) *dbSeries {
+func (o *observer) newDB(db string) *dbSeries {
 	return &dbSeries{tx: each(txResults, func(result string) prometheus.Observer {
 		return o.metrics.txSeconds.WithLabelValues(labels(db, result)...)
 	})}
@@ -106,7 +106,7 @@ type topicSeries struct {
 
 type topicKey struct{ db, topic string }
 
-func (o *Observer) newTopic(k topicKey) *topicSeries {
+func (o *observer) newTopic(k topicKey) *topicSeries {
 	m, own := &o.metrics, labels(k.db, k.topic)
 	return &topicSeries{
 		written: m.written.WithLabelValues(own...), writtenBytes: m.writtenBytes.WithLabelValues(own...),
@@ -128,7 +128,7 @@ type scopeSeries struct {
 
 type scopeKey struct{ db, scope string }
 
-func (o *Observer) newScope(k scopeKey) *scopeSeries {
+func (o *observer) newScope(k scopeKey) *scopeSeries {
 	m, own := &o.metrics, labels(k.db, k.scope)
 	return &scopeSeries{
 		lanes:       m.lanes.WithLabelValues(own...),
@@ -149,7 +149,7 @@ type handlerSeries struct {
 
 type handlerKey struct{ db, service, handler, topic string }
 
-func (o *Observer) newHandler(k handlerKey) *handlerSeries {
+func (o *observer) newHandler(k handlerKey) *handlerSeries {
 	own := labels(k.db, k.service, k.handler, k.topic)
 	return &handlerSeries{
 		handled: each(outcomes, func(outcome string) prometheus.Counter {

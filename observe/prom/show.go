@@ -67,7 +67,7 @@ func (d descs) all() []*prometheus.Desc {
 }
 
 // show sends the results, with zeros for known names without rows.
-func (c *Collector) show(s sample, to chan<- prometheus.Metric) {
+func (c *collector) show(s sample, to chan<- prometheus.Metric) {
 	send := func(d *prometheus.Desc, value float64, of ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels(of...)...)
 	}
