@@ -18,7 +18,7 @@ type channel struct {
 	conn     *amqp091.Connection
 	inFlight chan struct{}
 
-	returns chan amqp091.Return // has room for all in flight: amqp091-go drops returns without room
+	returns chan amqp091.Return // has room for all in flight: amqp091-go drops what does not fit
 	closes  chan *amqp091.Error
 
 	mu       sync.Mutex
@@ -85,7 +85,7 @@ func (c *channel) alone(id string) (done func()) {
 // closedBy returns the reason for a negative confirm.
 func (c *channel) closedBy() error {
 	if !c.IsClosed() {
-		return ErrNack
+		return errNack
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,7 +99,7 @@ func (c *channel) closedBy() error {
 	if c.cause != nil && c.cause.Server {
 		return c.cause
 	}
-	return fmt.Errorf("%w: connection lost", ErrNoConfirm)
+	return fmt.Errorf("%w: connection lost", errNoConfirm)
 }
 
 // unroutable returns an error if the message was returned. The broker sends a return before the confirm.
@@ -122,7 +122,7 @@ func (c *channel) unroutable(id string) error {
 		return nil
 	}
 	delete(c.returned, id)
-	return fmt.Errorf("%w: exchange %q, routing key %q: %d %s", ErrUnroutable, r.Exchange, r.RoutingKey, r.ReplyCode,
+	return fmt.Errorf("%w: exchange %q, routing key %q: %d %s", errUnroutable, r.Exchange, r.RoutingKey, r.ReplyCode,
 		r.ReplyText)
 }
 

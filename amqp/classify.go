@@ -14,21 +14,21 @@ import (
 
 // Errors of Publish. Classify calls all of them Unavailable.
 var (
-	// ErrNotConnected is returned while no connection can be made.
+	// errNotConnected is returned while no connection can be made.
 	//
 	// Cause: the broker is down, or the URI, user or password is wrong.
 	// Cure: start it, or correct Config.Connection.
-	ErrNotConnected = errors.New("not connected to RabbitMQ")
-	// ErrNoConfirm is returned for messages that were in flight when the connection was lost or given up. They may have
+	errNotConnected = errors.New("not connected to RabbitMQ")
+	// errNoConfirm is returned for messages that were in flight when the connection was lost or given up. They may have
 	// arrived.
 	//
 	// Cause: the broker stopped, is frozen, or has an alarm.
 	// Cure: check the broker; the messages are published again.
-	ErrNoConfirm = errors.New("no confirm from the broker")
-	// ErrNack is returned if the broker could not take the message: its queue is full, or failed.
-	ErrNack = errors.New("refused by the broker: check the limits and the state of its queue")
-	// ErrUnroutable is returned if no queue is bound for the message.
-	ErrUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
+	errNoConfirm = errors.New("no confirm from the broker")
+	// errNack is returned if the broker could not take the message: its queue is full, or failed.
+	errNack = errors.New("refused by the broker: check the limits and the state of its queue")
+	// errUnroutable is returned if no queue is bound for the message.
+	errUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
 )
 
 // unavailable are reply codes that do not blame a message.
@@ -45,8 +45,8 @@ func Classify(err error) forwarder.Verdict {
 	switch {
 	case errors.Is(err, outbox.ErrInvalidMessage):
 		return forwarder.Permanent
-	case errors.Is(err, ErrNotConnected), errors.Is(err, ErrNoConfirm), errors.Is(err, ErrNack),
-		errors.Is(err, ErrUnroutable), errors.Is(err, outbox.ErrClosed), errors.Is(err, forwarder.ErrPublishTimeout),
+	case errors.Is(err, errNotConnected), errors.Is(err, errNoConfirm), errors.Is(err, errNack),
+		errors.Is(err, errUnroutable), errors.Is(err, outbox.ErrClosed), errors.Is(err, forwarder.ErrPublishTimeout),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
 		return forwarder.Unavailable

@@ -31,7 +31,7 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher that connects on first use. A nil logger logs nothing.
+// NewPublisher returns a publisher that connects when it is first used. A nil logger logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -87,7 +87,7 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 	if p.conn == nil || p.conn.IsClosed() {
 		conn, err := p.cfg.dial()
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrNotConnected, err)
+			return nil, fmt.Errorf("%w: %w", errNotConnected, err)
 		}
 		p.conn, p.channels = conn, map[string]*channel{}
 		p.logger.Info("connected to RabbitMQ", nil)
@@ -115,7 +115,7 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 func (p *Publisher) giveUp(topic string, ch *channel) {
 	// Cause: the broker is overloaded, frozen or has an alarm, or a quorum queue has no leader.
 	// Cure: check the broker and the queues of the topic.
-	p.logger.Error("no confirm in time: messages in flight are published again", ErrNoConfirm,
+	p.logger.Error("no confirm in time: messages in flight are published again", errNoConfirm,
 		watermill.LogFields{"topic": topic})
 	p.mu.Lock()
 	if p.channels[topic] == ch {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
@@ -307,11 +308,10 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 1, nil)
 	own, err := wmkafka.NewPublisher(wmkafka.PublisherConfig{
-		Brokers: server.Brokers(), Marshaler: kafka.Marshaler{}, OverwriteSaramaConfig: kafka.DefaultSaramaPublisherConfig(),
+		Brokers: server.Brokers(), Marshaler: wmkafka.DefaultMarshaler{},
 	}, nil)
 	require.NoError(t, err)
-	pub, err := kafka.Wrap(own, nil)
-	require.NoError(t, err)
+	pub := forwarder.WithVerdicts(own, kafka.Classify)
 
 	msg := newMessage("hello")
 	require.NoError(t, pub.Publish(topic, msg))
@@ -319,11 +319,7 @@ func TestKafkaUserBuiltPublisher(t *testing.T) {
 
 	if !server.Fake() { // the fake accepts any name
 		err = pub.Publish("not a topic name", newMessage(""))
-		require.Equal(t, permanent, kafka.Classify(err), "%v", err)
+		require.Equal(t, permanent, verdictOf(err), "%v", err)
 	}
-
 	require.NoError(t, pub.Close())
-	err = pub.Publish(topic, newMessage(""))
-	require.ErrorIs(t, err, outbox.ErrClosed)
-	require.Equal(t, unavailable, kafka.Classify(err))
 }

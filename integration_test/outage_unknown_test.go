@@ -46,10 +46,8 @@ func TestADecoratorHidesNoVerdict(t *testing.T) {
 		}
 		return nil
 	})
-	inner, err := kafka.Wrap(broker, nil)
-	require.NoError(t, err)
 	builder := metrics.NewPrometheusMetricsBuilder(prometheus.NewRegistry(), "", "")
-	pub, err := builder.DecoratePublisher(inner)
+	pub, err := builder.DecoratePublisher(forwarder.WithVerdicts(broker, kafka.Classify))
 	require.NoError(t, err)
 	f, err := forwarder.New(h.db, pub, mortalConfig(), newLogCapture(t))
 	require.NoError(t, err)

@@ -91,7 +91,9 @@ func TestIdentity(t *testing.T) {
 				return sub
 			},
 			foreign: func(key, payload string) {
-				producer, err := sarama.NewSyncProducer(server.Brokers(), kafka.DefaultSaramaPublisherConfig())
+				settings := sarama.NewConfig()
+				settings.Producer.Return.Successes = true
+				producer, err := sarama.NewSyncProducer(server.Brokers(), settings)
 				require.NoError(t, err)
 				defer producer.Close()
 				_, _, err = producer.SendMessage(&sarama.ProducerMessage{

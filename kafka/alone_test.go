@@ -61,10 +61,7 @@ func (b *batching) Close() error { return nil }
 func TestARefusedMessageIsSentAlone(t *testing.T) {
 	t.Parallel()
 	fake := &batching{}
-	pub, err := kafka.Wrap(fake, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pub := kafka.NewPublisherTo(fake, nil)
 	const calls, bad = 16, 3
 	errs := make([]error, calls)
 	var first, fresh sync.WaitGroup

@@ -54,7 +54,7 @@ var unavailable = []error{
 	sarama.ErrConcurrentTransactions, sarama.ErrTransactionCoordinatorFenced,
 }
 
-var permanent = []error{ErrRefused, outbox.ErrInvalidMessage, sarama.ErrInvalidTopic}
+var permanent = []error{errRefused, outbox.ErrInvalidMessage, sarama.ErrInvalidTopic}
 
 // refusals are returned for a whole batch, though one of its messages may be at fault.
 var refusals = []error{

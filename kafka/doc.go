@@ -9,8 +9,8 @@
 //
 // A message is reported as sent when all in-sync replicas have it: set min.insync.replicas to 2 with three replicas.
 // The producer is idempotent. The record key is the ordering key, so messages of a key go to one partition; partitions
-// added to a live topic move keys. If the broker refuses a batch, only the guilty message fails, with [ErrRefused].
-// Publish returns within half a minute. [Wrap] does the same for a publisher of your own.
+// added to a live topic move keys. If the broker refuses a batch, only the guilty message fails. Publish
+// returns within half a minute. For errors of a publisher of your own, use forwarder.WithVerdicts and [Classify].
 //
 // Change other settings in [PublisherConfig].Configure. The constructor refuses changes that break these promises.
 //

@@ -121,25 +121,3 @@ func TestNullAndEmpty(t *testing.T) {
 		}
 	}
 }
-
-// TestMurmur2 compares with the partitions of Java's client, as its own test and kafka-python's note them.
-func TestMurmur2(t *testing.T) {
-	t.Parallel()
-	p := kafka.NewMurmur2Partitioner("orders")
-	for key, hash := range map[string]int32{
-		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,
-		"a-little-bit-longer-string": -1486304829, "lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8": -58897971,
-		"abc": 479470107,
-	} {
-		const partitions = 1009
-		got, err := p.Partition(&sarama.ProducerMessage{Key: sarama.StringEncoder(key)}, partitions)
-		if want := (hash & 0x7fffffff) % partitions; err != nil || got != want {
-			t.Errorf("%q goes to partition %d, Java's to %d: %v", key, got, want, err)
-		}
-	}
-	c := kafka.DefaultSaramaPublisherConfig()
-	c.Producer.Partitioner = kafka.NewMurmur2Partitioner
-	if err := kafka.ValidateSarama(c); err != nil {
-		t.Error(err)
-	}
-}

@@ -13,19 +13,19 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// Marshaler gives records the ordering key of their message (docs/reference/identity.md), and no key to messages
-// without one: an empty key becomes nil. It is safe for concurrent use if the wrapped one is.
-type Marshaler struct {
+// marshaler gives records the ordering key of their message (docs/reference/identity.md), and no key to messages
+// without one: an empty key becomes nil.
+type marshaler struct {
 	// Marshaler makes the Kafka message. Default: watermill-kafka's DefaultMarshaler. If it sets a non-empty key, that
 	// key stays; a forwarder's message that was stored without a key is refused then, as it is sent in no order.
 	Marshaler wmkafka.Marshaler
 }
 
-var _ wmkafka.Marshaler = Marshaler{}
+var _ wmkafka.Marshaler = marshaler{}
 
 // Marshal returns the wrapped marshaler's message with the ordering key as its key, or its error unchanged. Metadata
 // "_watermill_message_uuid" and keys that begin with "%" are sent under an encoded name, see docs/start/kafka.md.
-func (m Marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
+func (m marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
 	stored, _ := core.IsDelivered(msg)
 	key, err := core.KeyOf(msg)
 	if err != nil {
@@ -69,7 +69,7 @@ func carrying(key string) string {
 	return key
 }
 
-// Unmarshaler restores the names of metadata that the Marshaler had to encode. It is safe for concurrent use if the
+// Unmarshaler restores the names of metadata that the Publisher had to encode. It is safe for concurrent use if the
 // wrapped one is.
 type Unmarshaler struct {
 	// Unmarshaler makes the message of the Kafka message. Default: watermill-kafka's DefaultMarshaler.

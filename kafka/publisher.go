@@ -15,14 +15,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// ErrRefused wraps the broker's error for a message that was refused even when it was sent alone. Classify calls it
+// errRefused wraps the broker's error for a message that was refused even when it was sent alone. Classify calls it
 // Permanent.
 //
-// Cure: do what the broker's error says; then requeue.
-var ErrRefused = errors.New("kafka: message refused by the broker")
+// Cause: see the broker's error.
+// Cure: do what it says; then requeue.
+var errRefused = errors.New("kafka: message refused by the broker")
 
-// Publisher publishes to Kafka, for consumers with watermill-kafka's subscriber. It is safe for concurrent use, Close
-// included.
+// Publisher publishes to Kafka what watermill-kafka's subscriber reads. It is safe for concurrent use, Close included.
 type Publisher struct {
 	inner  message.Publisher
 	logger watermill.LoggerAdapter
@@ -45,7 +45,6 @@ type turns struct {
 // reconnects forever. NewPublisher returns an error that names the field if the configuration is incomplete or unsafe.
 // A nil logger logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
-	cfg.setDefaults()
 	if err := cfg.validate("PublisherConfig"); err != nil {
 		return nil, err
 	}
@@ -53,20 +52,9 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	if err != nil {
 		return nil, err
 	}
-	return Wrap(&producer{
-		brokers: cfg.Brokers, settings: settings, marshaler: Marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer,
-	}, logger)
-}
-
-// Wrap makes a Publisher of a watermill-kafka publisher that you built yourself, so that a message does not fail
-// because of another one in its batch, and Close may be called during publishes. Do not use pub directly after that.
-// Wrap returns an error if pub is nil. A nil logger logs nothing.
-func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
-	if pub == nil {
-		return nil, errors.New("kafka: the publisher to wrap is nil")
-	}
-	logger = core.RedactingLogger(logger)
-	return &Publisher{inner: pub, logger: logger}, nil
+	return &Publisher{logger: core.RedactingLogger(logger), inner: &producer{
+		brokers: cfg.Brokers, settings: settings, marshaler: marshaler{Marshaler: cfg.Marshaler}, tracer: cfg.Tracer,
+	}}, nil
 }
 
 // Publish sends the messages one after another and returns when all in-sync replicas have them. It stops at the first
@@ -121,7 +109,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	defer t.Unlock()
 	alone := p.inner.Publish(topic, msg)
 	if isRefusal(alone) {
-		return fmt.Errorf("%w: %w", ErrRefused, alone)
+		return fmt.Errorf("%w: %w", errRefused, alone)
 	}
 	if alone == nil {
 		t.warnOnce.Do(func() {
@@ -135,7 +123,7 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	return alone
 }
 
-// Close waits for calls of Publish in flight, or for the attempt to connect, and closes the wrapped publisher. That
+// Close waits for calls of Publish in flight, or for the attempt to connect, and closes the connections. That
 // takes up to half a minute if a broker accepts connections and never responds. Later calls return nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -18,25 +17,17 @@ type PublisherConfig struct {
 	// Brokers are host:port addresses to start from. Required.
 	Brokers []string
 
-	// Marshaler makes Kafka messages; default: watermill-kafka's DefaultMarshaler. It is wrapped in this package's
-	// Marshaler: a record key that yours sets is kept, else the ordering key is used.
+	// Marshaler makes Kafka messages; default: watermill-kafka's DefaultMarshaler. A record key that it
+	// sets is kept, else the ordering key is used.
 	Marshaler wmkafka.Marshaler
 
-	// Configure changes DefaultSaramaPublisherConfig: TLS, SASL, compression, version, limits; default none. Settings
-	// that could lose or reorder messages are refused.
+	// Configure changes the settings that docs/start/kafka.md lists: TLS, SASL, compression, version, limits; default
+	// none. Settings that could lose or reorder messages are refused.
 	Configure func(*sarama.Config) error
 
-	// OTELEnabled traces every message, as watermill-kafka does; default off. observe/otel has a span for each publish
-	// already.
-	OTELEnabled bool
-	// Tracer traces every message, instead of OTELEnabled; default none.
+	// Tracer traces every message, as wmkafka.NewOTELSaramaTracer() does; default none. observe/otel has a span for each
+	// publish already.
 	Tracer wmkafka.SaramaTracer
-}
-
-func (c *PublisherConfig) setDefaults() {
-	if c.OTELEnabled && c.Tracer == nil {
-		c.Tracer = wmkafka.NewOTELSaramaTracer()
-	}
 }
 
 func (c PublisherConfig) validate(config string) error {
@@ -62,18 +53,17 @@ func (c PublisherConfig) validate(config string) error {
 
 // sarama returns the settings after Configure has changed them.
 func (c PublisherConfig) sarama() (*sarama.Config, error) {
-	sc := DefaultSaramaPublisherConfig()
+	sc := safeSettings()
 	if c.Configure != nil {
 		if err := c.Configure(sc); err != nil {
 			return nil, fmt.Errorf("kafka: PublisherConfig.Configure: %w", err)
 		}
 	}
-	return sc, ValidateSarama(sc)
+	return sc, validateSarama(sc)
 }
 
-// DefaultSaramaPublisherConfig returns the settings that docs/start/kafka.md lists, for programs that build their own
-// publisher. Each call returns a new config.
-func DefaultSaramaPublisherConfig() *sarama.Config {
+// safeSettings returns the settings that docs/start/kafka.md lists.
+func safeSettings() *sarama.Config {
 	c := sarama.NewConfig()
 	c.ClientID = "watermill-outbox"
 
@@ -96,15 +86,13 @@ func DefaultSaramaPublisherConfig() *sarama.Config {
 	return c
 }
 
-// ValidateSarama returns an error that names the field if a publisher with these settings could lose or reorder
+// validateSarama returns an error that names the field if a publisher with these settings could lose or reorder
 // messages, or if sarama refuses them.
-func ValidateSarama(c *sarama.Config) error {
+func validateSarama(c *sarama.Config) error {
 	unsafe := func(field, want, why string) error {
 		return fmt.Errorf("kafka: unsafe behind an outbox: %s must be %s: %s", field, want, why)
 	}
 	switch {
-	case c == nil:
-		return errors.New("kafka: the sarama config is nil")
 	case c.Producer.RequiredAcks != sarama.WaitForAll:
 		return unsafe("Producer.RequiredAcks", "WaitForAll", "messages that only the leader has are lost with it")
 	case c.Producer.Transaction.ID != "":

@@ -81,10 +81,7 @@ func TestOneBadMessageDoesNotFailItsBatch(t *testing.T) {
 	const calls = 16
 	fake := newFakeKafka(calls)
 	var log bytes.Buffer
-	pub, err := kafka.Wrap(fake, watermill.NewStdLoggerWithOut(&log, false, false))
-	if err != nil {
-		t.Fatal(err)
-	}
+	pub := kafka.NewPublisherTo(fake, watermill.NewStdLoggerWithOut(&log, false, false))
 
 	errs := make([]error, calls)
 	var wg sync.WaitGroup
@@ -124,10 +121,7 @@ func TestCloseWaitsForPublish(t *testing.T) {
 		close(started)
 		<-release
 	}
-	pub, err := kafka.Wrap(fake, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pub := kafka.NewPublisherTo(fake, nil)
 
 	published, closed := make(chan error, 1), make(chan error, 1)
 	go func() { published <- pub.Publish("topic", message.NewMessage("1", nil)) }()
@@ -147,7 +141,7 @@ func TestCloseWaitsForPublish(t *testing.T) {
 		t.Error(err)
 	}
 
-	err = pub.Publish("topic", message.NewMessage("2", nil))
+	err := pub.Publish("topic", message.NewMessage("2", nil))
 	if !errors.Is(err, outbox.ErrClosed) || verdict(err) != unavailable {
 		t.Errorf("after Close: %v, %v, want ErrClosed, unavailable", err, verdict(err))
 	}
@@ -197,11 +191,8 @@ func (a *answers) Close() error { return nil }
 // A message that was refused with its batch, and then fails alone for another reason, was not sent.
 func TestLoneResendCanFailInItsOwnWay(t *testing.T) {
 	for _, alone := range []error{sarama.ErrNotConnected, sarama.ErrInvalidTopic, errors.New("something else")} {
-		pub, err := kafka.Wrap(&answers{sarama.ErrMessageSizeTooLarge, alone}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = pub.Publish("topic", message.NewMessage("1", nil))
+		pub := kafka.NewPublisherTo(&answers{sarama.ErrMessageSizeTooLarge, alone}, nil)
+		err := pub.Publish("topic", message.NewMessage("1", nil))
 		if !errors.Is(err, alone) || errors.Is(err, kafka.ErrRefused) || verdict(err) != kafka.Classify(alone) {
 			t.Errorf("got %v, %v, want the second error %v", err, verdict(err), alone)
 		}
@@ -210,20 +201,11 @@ func TestLoneResendCanFailInItsOwnWay(t *testing.T) {
 
 func TestNilMessageIsAnError(t *testing.T) {
 	sent := &answers{}
-	pub, err := kafka.Wrap(sent, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = pub.Publish("topic", message.NewMessage("1", nil), nil)
+	pub := kafka.NewPublisherTo(sent, nil)
+	err := pub.Publish("topic", message.NewMessage("1", nil), nil)
 	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") ||
 		verdict(err) != permanent {
 		t.Errorf("got %v, %v", err, verdict(err))
-	}
-}
-
-func TestIsolateNeedsPublisher(t *testing.T) {
-	if _, err := kafka.Wrap(nil, nil); err == nil {
-		t.Fatal("nil publisher accepted")
 	}
 }
 

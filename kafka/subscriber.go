@@ -29,8 +29,8 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// NewSubscriber makes a Subscriber. It does no I/O. It returns an error that names every invalid field. A nil logger
-// logs nothing.
+// NewSubscriber makes a Subscriber. It does no I/O. It returns an error that names every field of the config at fault.
+// A nil logger logs nothing.
 func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
 	backoff, err := core.Backoff(cfg.Backoff).Asked("kafka: SubscriberConfig.Backoff")
@@ -71,12 +71,6 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 // SubscribeInitialize creates the topic with InitializeTopicDetails, as watermill-kafka's subscriber does.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return s.inner.SubscribeInitialize(topic)
-}
-
-// PartitionOffset returns the offsets of the next messages to be written to a topic, as watermill-kafka's subscriber
-// does.
-func (s *Subscriber) PartitionOffset(topic string) (wmkafka.PartitionOffset, error) {
-	return s.inner.PartitionOffset(topic)
 }
 
 // Close ends all subscriptions, commits the acked messages, and leaves the group. It waits for that; if Kafka does not

@@ -32,7 +32,6 @@ func TestMovingIsOneLine(t *testing.T) {
 	type subscriber interface {
 		message.Subscriber
 		message.SubscribeInitializer
-		PartitionOffset(topic string) (wmkafka.PartitionOffset, error)
 	}
 	for _, s := range []subscriber{theirs, ours} {
 		for range 2 {

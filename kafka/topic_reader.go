@@ -20,7 +20,7 @@ import (
 type TopicReaderConfig struct {
 	// Brokers are host:port addresses to start from. Required.
 	Brokers []string
-	// Configure changes the settings of DefaultSaramaPublisherConfig: TLS, SASL; default none.
+	// Configure changes the settings of the connection, as PublisherConfig.Configure: TLS, SASL; default none.
 	Configure func(*sarama.Config) error
 	// Unmarshaler finds the UUID of a message, if the publisher has a Marshaler of its own; default: watermill-kafka's
 	// DefaultMarshaler.

@@ -115,10 +115,7 @@ func (r refusing) Publish(string, ...*message.Message) error { return r.err }
 
 // TestAMessageThatExpectsAnotherStreamIsAtFault, unless its publisher expects it of all of them.
 func TestAMessageThatExpectsAnotherStreamIsAtFault(t *testing.T) {
-	pub, err := nats.Wrap(refusing{err: &natsgo.APIError{Code: 400, ErrorCode: 10060}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pub := nats.NewPublisherTo(refusing{err: &natsgo.APIError{Code: 400, ErrorCode: 10060}})
 	plain, asks, copies := message.NewMessage("1", nil), message.NewMessage("2", nil), message.NewMessage("3", nil)
 	nats.SetHeader(asks, natsgo.ExpectedStreamHdr, "OTHER")
 	copies.Metadata.Set(natsgo.ExpectedStreamHdr, "OTHER")

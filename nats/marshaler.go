@@ -16,10 +16,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// Marshaler sets a Nats-Msg-Id by which JetStream recognises a repeated message, and keeps metadata from commanding the
-// server. It is safe for concurrent use if the wrapped one is.
-type Marshaler struct {
-	// Marshaler creates the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
+// marshaler sets a Nats-Msg-Id by which JetStream recognises a repeated message, and keeps metadata from commanding the
+// server.
+type marshaler struct {
+	// Marshaler makes the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
 	// as Nats-TTL or Nats-Msg-Id, which gets the generation added. Headers that it copies from metadata of the same
 	// name and value are data.
 	Marshaler wmnats.Marshaler
@@ -27,13 +27,13 @@ type Marshaler struct {
 	quoted func(key string) // called for metadata that would have commanded the server; nil = none
 }
 
-var _ wmnats.Marshaler = Marshaler{}
+var _ wmnats.Marshaler = marshaler{}
 
 // Marshal returns the wrapped marshaler's message with Nats-Msg-Id and the headers of SetHeader, or its error
 // unchanged. Metadata whose key is an invalid header, or a header that JetStream or its clients obey, are sent under an
 // encoded name, see docs/start/nats.md. It returns an error that wraps nats.ErrBadSubject for a subject with wildcards
 // or empty tokens, and outbox.ErrInvalidMessage if the headers of SetHeader cannot be read or sent.
-func (m Marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
+func (m marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
 	key, err := core.KeyOf(msg)
 	if err != nil {
 		return nil, err
@@ -117,7 +117,7 @@ func escapeUUID(id string) string {
 }
 
 // quote renames headers that are copies of metadata and must not take effect.
-func (m Marshaler) quote(out *natsgo.Msg, msg *message.Message) {
+func (m marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 	var quoted map[string]string
 	for key, value := range msg.Metadata {
 		carried, commands := carry(key, len(msg.Payload) == 0)

@@ -23,7 +23,7 @@ import (
 // Close included.
 type Publisher struct {
 	inner message.Publisher
-	stall *stallDetector // nil if the publisher was built by the user
+	stall *stallDetector
 
 	open   sync.RWMutex
 	closed bool
@@ -52,17 +52,6 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 	}
 	stall := &stallDetector{conn: conn, logger: logger, lasts: trouble.StallDetector{Limit: 2 * cfg.AckTimeout}}
 	return &Publisher{inner: pub, stall: stall}, nil
-}
-
-// Wrap makes a Publisher of a watermill-nats publisher that you built yourself, so that its errors carry verdicts and
-// Close may be called during publishes. Do not use pub directly after that. Build it with PublishConfig: with
-// watermill-nats's own marshalers, metadata with the names of JetStream's headers command the server. Wrap returns an
-// error if pub is nil.
-func Wrap(pub message.Publisher, logger watermill.LoggerAdapter) (*Publisher, error) {
-	if pub == nil {
-		return nil, errors.New("nats: the publisher to wrap is nil")
-	}
-	return &Publisher{inner: pub}, nil
 }
 
 // Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first error,
@@ -114,7 +103,7 @@ func explain(topic string, err error) error {
 	}
 }
 
-// Close waits for calls of Publish in flight and closes the wrapped publisher with its connection. Later calls return
+// Close waits for calls of Publish in flight and closes the connection. Later calls return
 // nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()

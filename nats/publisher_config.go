@@ -24,8 +24,8 @@ type PublisherConfig struct {
 	// Options are applied after Options(): credentials, TLS, handlers; default none.
 	Options []natsgo.Option
 
-	// Marshaler makes NATS messages; default: watermill-nats's NATSMarshaler. It is wrapped in this package's
-	// Marshaler, which sets Nats-Msg-Id and encodes metadata.
+	// Marshaler makes NATS messages; default: watermill-nats's NATSMarshaler. Headers that it sets
+	// itself stay, such as Nats-TTL or Nats-Msg-Id; headers that it copies from metadata are data.
 	Marshaler wmnats.Marshaler
 
 	// SubjectCalculator names the subjects of a stream that AutoProvision creates; default: the topic.
@@ -72,7 +72,7 @@ func (c PublisherConfig) validate() error {
 		return unsafe("JetStream.Disabled must be false", "core NATS acknowledges nothing")
 	case c.JetStream.TrackMsgId:
 		return unsafe("JetStream.TrackMsgId must be false",
-			"it takes the same UUID on two subjects of a stream for one message; the Marshaler sets Nats-Msg-Id")
+			"it takes the same UUID on two subjects of a stream for one message; the publisher sets Nats-Msg-Id")
 	}
 
 	options := natsgo.GetDefaultOptions()
@@ -90,8 +90,8 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// checkURL refuses URLs that nats.go cannot parse, or parses as another host, because the password is not escaped. Unlike
-// nats.go's errors, its own does not quote the URL.
+// checkURL refuses URLs that nats.go cannot parse, or takes for another host, because the password is not escaped. The
+// errors of nats.go quote the URL. This one does not.
 func checkURL(config, urls string) error {
 	for i, s := range strings.Split(urls, ",") {
 		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {
@@ -124,7 +124,7 @@ func (c PublisherConfig) publish(quoted func(key string)) wmnats.PublisherPublis
 	js := c.JetStream
 	js.PublishOptions = slices.Concat([]natsgo.PubOpt{natsgo.AckWait(c.AckTimeout)}, js.PublishOptions)
 	return wmnats.PublisherPublishConfig{
-		Marshaler: Marshaler{c.Marshaler, quoted}, SubjectCalculator: c.SubjectCalculator, JetStream: js,
+		Marshaler: marshaler{c.Marshaler, quoted}, SubjectCalculator: c.SubjectCalculator, JetStream: js,
 	}
 }
 
@@ -139,12 +139,4 @@ func Options() []natsgo.Option {
 		natsgo.ReconnectBufSize(-1),
 		natsgo.PingInterval(20 * time.Second),
 	}
-}
-
-// PublishConfig returns the publish settings that docs/start/nats.md lists, for watermill-nats's
-// NewPublisherWithNatsConn on a connection of your own.
-func PublishConfig() wmnats.PublisherPublishConfig {
-	var c PublisherConfig
-	c.setDefaults()
-	return c.publish(nil)
 }

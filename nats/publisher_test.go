@@ -125,14 +125,8 @@ func TestURLsAreNotQuoted(t *testing.T) {
 }
 
 func TestNilsAreErrors(t *testing.T) {
-	if _, err := nats.Wrap(nil, nil); err == nil {
-		t.Error("nil publisher accepted")
-	}
-	pub, err := nats.Wrap(deaf{}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = pub.Publish("a", message.NewMessage("u", nil), nil)
+	pub := nats.NewPublisherTo(deaf{})
+	err := pub.Publish("a", message.NewMessage("u", nil), nil)
 	if !errors.Is(err, outbox.ErrInvalidMessage) || !strings.Contains(err.Error(), "2 of 2 is nil") ||
 		verdict(err) != permanent {
 		t.Errorf("nil message: got %v, %v", err, verdict(err))
@@ -170,11 +164,8 @@ func TestPublishErrorsNameTopicAndCure(t *testing.T) {
 		"nothing to be said of": {natsgo.ErrTimeout, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pub, err := nats.Wrap(failing{err: tt.err}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			err = pub.Publish("orders", message.NewMessage("u", nil))
+			pub := nats.NewPublisherTo(failing{err: tt.err})
+			err := pub.Publish("orders", message.NewMessage("u", nil))
 			if !errors.Is(err, tt.err) || verdict(err) != unavailable {
 				t.Errorf("got %v, verdict %v, want %v, unavailable", err, verdict(err), tt.err)
 			}

@@ -21,11 +21,8 @@ type stallDetector struct {
 	lasts trouble.StallDetector
 }
 
-// result records the result of a request that began at a time. With a nil receiver it does nothing.
+// result records the result of a request that began at a time.
 func (s *stallDetector) result(begun time.Time, err error) {
-	if s == nil {
-		return
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch _, code := apiError(err); {
