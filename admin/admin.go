@@ -99,3 +99,6 @@ func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Admin, err
 	}
 	return &Admin{db: own, cfg: cfg, logger: own.Logger(logger)}, nil
 }
+
+// DB returns the handle.
+func (a *Admin) DB() *outbox.DB { return (*outbox.DB)(a.db) }

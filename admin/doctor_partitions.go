@@ -29,7 +29,7 @@ func (e *doctorRun) checkPartitions(ctx context.Context) error {
 			e.db.Render("{outbox}"), n)
 		cure, empty := "", 0
 		for _, one := range p.list {
-			if one.State == PartitionEmpty && !one.Default {
+			if one.State == partitionEmpty && !one.Default {
 				empty++
 			}
 		}
@@ -81,9 +81,9 @@ func (e *doctorRun) partitionsKept(p partitioned) {
 	var held, due []string
 	for _, one := range p.list {
 		switch one.State {
-		case PartitionHeld:
+		case partitionHeld:
 			held = append(held, one.Name+" has "+one.HeldBy())
-		case PartitionDue:
+		case partitionDue:
 			due = append(due, one.Name)
 		}
 	}

@@ -3,7 +3,6 @@ package admin
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -89,31 +88,6 @@ type Filter struct {
 	All bool `json:"all,omitempty"`
 
 	find string // set by Find: a UUID or a key
-}
-
-// Words describes the filter, field by field.
-func (f Filter) Words() (list [][2]string) {
-	add := func(name, value string) {
-		if value != "" {
-			list = append(list, [2]string{name, value})
-		}
-	}
-	add("state", strings.Join(names(f.States), ", "))
-	add("id", strings.Join(f.IDs, ", "))
-	add("topic", f.Topic)
-	add("key", f.Key)
-	add(map[bool]string{true: "source", false: "consumer"}[f.In == Queue], f.Consumer)
-	add("error group", f.ErrorGroup)
-	add("error containing", f.ErrorContains)
-	for _, t := range []struct {
-		name string
-		at   time.Time
-	}{{"from", f.After}, {"before", f.Before}} {
-		if !t.at.IsZero() {
-			add(t.name, t.at.UTC().Format("2006-01-02 15:04:05Z"))
-		}
-	}
-	return list
 }
 
 // Page is a page of a list.

@@ -38,37 +38,6 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s %s: %s. %s", f.Severity, f.Check, f.Evidence, f.Cure)
 }
 
-// Health is the summary of findings, for the page's heading, the exit code of outboxctl check and health probes.
-type Health struct {
-	Severity Severity  // of the worst problem; Info if there is none
-	Problems []Finding // findings worse than Info, worst first
-}
-
-// Judge summarises the findings of Doctor.
-func Judge(findings []Finding) Health {
-	h := Health{Problems: slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Severity <= Info })}
-	sortFindings(h.Problems)
-	if len(h.Problems) > 0 {
-		h.Severity = h.Problems[0].Severity
-	}
-	return h
-}
-
-// String returns "healthy", or the title of the worst problem and the number of others, one for each Check.
-func (h Health) String() string {
-	if len(h.Problems) == 0 {
-		return "healthy"
-	}
-	others := map[string]bool{}
-	for _, f := range h.Problems {
-		others[f.Check] = true
-	}
-	if len(others) == 1 {
-		return h.Problems[0].Title
-	}
-	return fmt.Sprintf("%s, and %d more", h.Problems[0].Title, len(others)-1)
-}
-
 // sortFindings puts the worst first.
 func sortFindings(list []Finding) {
 	slices.SortStableFunc(list, func(x, y Finding) int { return int(y.Severity - x.Severity) })

@@ -36,18 +36,6 @@ type Message struct {
 	Bytes   int    `json:"bytes,omitempty"`
 }
 
-// Since returns when the message entered its state, as far as the table shows: when it was settled, died, or was
-// written.
-func (m Message) Since() time.Time {
-	switch {
-	case !m.SettledAt.IsZero():
-		return m.SettledAt
-	case m.State == Dead && !m.DeadAt.IsZero():
-		return m.DeadAt
-	}
-	return m.CreatedAt
-}
-
 // List is a page of messages.
 type List struct {
 	Messages []Message `json:"messages"`

@@ -16,9 +16,12 @@ import (
 
 // Partition describes a partition of an outbox.
 type Partition struct {
-	Name    string         `json:"name"`
-	State   PartitionState `json:"state"`
-	Default bool           `json:"default"` // it has the ids that have no other partition
+	Name string `json:"name"`
+	// State is ahead, above the last id; current; or behind it: retained while messages are younger than the retention of
+	// the last run, held by pending or dead messages, due when the next run drops it, or empty. The default partition is
+	// empty or filled. State is unknown if the role may not read the last id.
+	State   string `json:"state"`
+	Default bool   `json:"default"` // it has the ids that have no other partition
 	// From is the lowest id, and To the first one above it; 0 = no bound.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
@@ -32,19 +35,15 @@ type Partition struct {
 	Dead    Count `json:"dead"`
 }
 
-// PartitionState is the state of a partition relative to the last id.
-type PartitionState string
-
-// The states. The default partition is PartitionEmpty or PartitionFilled.
 const (
-	PartitionAhead    PartitionState = "ahead"    // above the last id
-	PartitionCurrent  PartitionState = "current"  // has the last id
-	PartitionRetained PartitionState = "retained" // behind it; messages are younger than the retention of the last run
-	PartitionHeld     PartitionState = "held"     // behind it, and old; pending or dead messages keep it
-	PartitionDue      PartitionState = "due"      // behind it, settled and old: the next run drops it
-	PartitionEmpty    PartitionState = "empty"    // the default, or one behind the last id, has no message
-	PartitionFilled   PartitionState = "filled"   // the default has messages
-	PartitionUnknown  PartitionState = "unknown"  // the role may not read the sequence of the ids
+	partitionAhead    = "ahead"
+	partitionCurrent  = "current"
+	partitionRetained = "retained"
+	partitionHeld     = "held"
+	partitionDue      = "due"
+	partitionEmpty    = "empty"
+	partitionFilled   = "filled"
+	partitionUnknown  = "unknown"
 )
 
 // Partitions lists the partitions of an outbox by their ids, the default last. It returns none if the outbox is one
@@ -116,7 +115,7 @@ func (a *Admin) partitions(ctx context.Context) (p partitioned, err error) {
 		for _, one := range append(slices.Clone(p.Set.Partitions), partitions.Partition{
 			Range: partitions.Range{From: math.MaxInt64}}) {
 			if one.From > from {
-				add(Partition{Name: d.Name, Default: true, State: PartitionEmpty, Bytes: d.Total},
+				add(Partition{Name: d.Name, Default: true, State: partitionEmpty, Bytes: d.Total},
 					partitions.Range{From: from, To: one.From})
 			}
 			from = one.To
@@ -138,8 +137,8 @@ func (a *Admin) partitions(ctx context.Context) (p partitioned, err error) {
 	}, sqltext.PartitionRows, first, below, stamp(now.Add(-p.keep)), int64(mostHeld+1))
 	for _, gap := range p.list[min(gaps+1, len(p.list)):] { // into one
 		d := &p.list[gaps]
-		if d.Oldest = max(d.Oldest, gap.Oldest); gap.State == PartitionFilled {
-			d.State = PartitionFilled
+		if d.Oldest = max(d.Oldest, gap.Oldest); gap.State == partitionFilled {
+			d.State = partitionFilled
 		}
 	}
 	p.list = p.list[:min(gaps+1, len(p.list))]
@@ -153,24 +152,24 @@ func (s *Partition) holds(oldest *float64, young bool, pending, dead int64) {
 	}
 	switch {
 	case s.Default && oldest != nil:
-		s.State = PartitionFilled
-	case s.State != PartitionDue:
+		s.State = partitionFilled
+	case s.State != partitionDue:
 	case oldest == nil:
-		s.State = PartitionEmpty
+		s.State = partitionEmpty
 	default:
 		s.Pending = Count{N: min(pending, mostHeld), More: pending > mostHeld}
 		s.Dead = Count{N: min(dead, mostHeld), More: dead > mostHeld}
 		if young {
-			s.State = PartitionRetained
+			s.State = partitionRetained
 		} else if pending+dead > 0 {
-			s.State = PartitionHeld
+			s.State = partitionHeld
 		}
 	}
 }
 
 // describe returns the fields of a partition that need no reading of its messages.
 func (p partitioned) describe(one partitions.Partition) Partition {
-	s := Partition{Name: one.Name, Bytes: one.Total, State: PartitionDue}
+	s := Partition{Name: one.Name, Bytes: one.Total, State: partitionDue}
 	if one.From > math.MinInt64 {
 		s.From = one.From
 	}
@@ -179,11 +178,11 @@ func (p partitioned) describe(one partitions.Partition) Partition {
 	}
 	switch {
 	case !p.Known:
-		s.State = PartitionUnknown
+		s.State = partitionUnknown
 	case one.From > p.Last:
-		s.State = PartitionAhead
+		s.State = partitionAhead
 	case one.To > p.Last:
-		s.State = PartitionCurrent
+		s.State = partitionCurrent
 	}
 	return s
 }

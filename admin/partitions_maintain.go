@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,8 +39,8 @@ type PartitionsResult struct {
 	// Made and Dropped are names of partitions.
 	Made    []string `json:"made"`
 	Dropped []string `json:"dropped"`
-	// Kept are the partitions behind the last id that stay.
-	Kept []KeptPartition `json:"kept"`
+	// Kept are the partitions behind the last id that stay, and why.
+	Kept map[string]string `json:"kept"`
 	// Ahead is how many partitions are wholly above the last id at the end; 0 after an error.
 	Ahead int `json:"ahead"`
 	// NotMade is why partitions that were needed were not made; "" = none is missing.
@@ -47,12 +49,6 @@ type PartitionsResult struct {
 	Removed int64 `json:"removed"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`
-}
-
-// KeptPartition is a partition that was not dropped.
-type KeptPartition struct {
-	Name string `json:"name"`
-	Why  string `json:"why"`
 }
 
 const (
@@ -93,7 +89,7 @@ var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Cl
 // owner of the table, or an error of the database or the context.
 func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_ PartitionsResult, err error) {
 	m := &maintenance{Admin: a, cfg: cfg, patience: lockPatience,
-		out: PartitionsResult{Made: []string{}, Dropped: []string{}, Kept: []KeptPartition{}}}
+		out: PartitionsResult{Made: []string{}, Dropped: []string{}, Kept: map[string]string{}}}
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("maintain partitions: %w", err)
@@ -133,9 +129,9 @@ func (m *maintenance) used() (list []string) {
 	if d := m.set.Default; d != nil && m.out.NotMade == inUse {
 		list = append(list, d.Name)
 	}
-	for _, k := range m.out.Kept {
-		if k.Why == inUse || k.Why == emptyInUse {
-			list = append(list, k.Name)
+	for _, name := range slices.Sorted(maps.Keys(m.out.Kept)) {
+		if why := m.out.Kept[name]; why == inUse || why == emptyInUse {
+			list = append(list, name)
 		}
 	}
 	return list
@@ -228,7 +224,7 @@ func (m *maintenance) reserve(ctx context.Context, q drive.Querier) error {
 }
 
 func (m *maintenance) keep(p partitions.Partition, why string) {
-	m.out.Kept = append(m.out.Kept, KeptPartition{Name: p.Name, Why: why})
+	m.out.Kept[p.Name] = why
 }
 
 // locked runs fn in a transaction that waits for locks briefly, again and again; false = in vain. Then later calls try

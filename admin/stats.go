@@ -29,24 +29,21 @@ type Stats struct {
 	Topics     []TopicStats     `json:"topics"`
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
 	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
-	// Unread lists scopes with lanes that no running forwarder owns, sorted: their messages are not published.
-	Unread     []UnreadLanes   `json:"unread"`
-	Inbox      []ConsumerStats `json:"inbox"`      // of consumers that have failing or dead messages, sorted
-	Partitions []Partition     `json:"partitions"` // as Admin.Partitions lists them
+	// Unread is the number of lanes, of 64, that no running forwarder owns, by scope: the messages of their keys wait.
+	// That is normal for a moment while forwarders start or end; otherwise see Doctor.
+	Unread     map[string]int `json:"unread"`
+	Inbox      []TopicStats   `json:"inbox"`      // of consumers that have failing or dead messages, sorted
+	Partitions []Partition    `json:"partitions"` // as Admin.Partitions lists them
 }
 
-// UnreadLanes is the number of lanes of a scope that no forwarder reads: the messages of their keys wait. That is
-// normal for a moment while forwarders start or end; otherwise see Doctor.
-type UnreadLanes struct {
-	Scope string `json:"scope"`
-	Lanes int    `json:"lanes"` // of 64
-}
-
-// TopicStats describes a topic.
+// TopicStats describes a topic of the outbox or the queue, or a consumer of the inbox, where messages are only failing
+// or dead.
 type TopicStats struct {
-	Topic   string `json:"topic"`
-	Ready   Count  `json:"ready"`
-	Failing Count  `json:"failing"`
+	Topic    string `json:"topic,omitempty"`
+	Consumer string `json:"consumer,omitempty"`
+
+	Ready   Count `json:"ready"`
+	Failing Count `json:"failing"`
 	// FailingOften counts those of Failing that failed more than three times.
 	FailingOften Count `json:"failing_often"`
 	Delayed      Count `json:"delayed"`
@@ -83,17 +80,6 @@ type ForwarderStats struct {
 	LeaseLeft time.Duration `json:"lease_left"`
 	// WaitingSince is when it began to wait for forwarders with other topics.
 	WaitingSince time.Time `json:"waiting_since,omitzero"`
-}
-
-// ConsumerStats describes a consumer of the inbox.
-type ConsumerStats struct {
-	Consumer string `json:"consumer"`
-	Failing  Count  `json:"failing"` // failed, or requeued, and not handled since
-	// FailingOften counts those of Failing that failed more than three times.
-	FailingOften Count `json:"failing_often"`
-	Dead         Count `json:"dead"`
-	// Oldest is the age of the oldest message that is failing.
-	Oldest time.Duration `json:"oldest"`
 }
 
 // bounds limit what a query counts.
@@ -326,11 +312,12 @@ func (a *Admin) forwarders(ctx context.Context, s *Stats) error {
 }
 
 func (a *Admin) unread(ctx context.Context, s *Stats) error {
-	s.Unread = []UnreadLanes{}
+	s.Unread = map[string]int{}
 	return a.collect(ctx, func(rows drive.Rows) error {
-		var u UnreadLanes
-		err := rows.Scan(&u.Scope, &u.Lanes)
-		s.Unread = append(s.Unread, u)
+		var scope string
+		var lanes int
+		err := rows.Scan(&scope, &lanes)
+		s.Unread[scope] = lanes
 		return err
 	}, sqltext.Unread)
 }

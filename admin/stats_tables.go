@@ -11,8 +11,8 @@ import (
 )
 
 // consumers counts the dead and failing messages of consumers.
-func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error) {
-	byName := map[string]*ConsumerStats{}
+func (a *Admin) consumers(ctx context.Context, b bounds) ([]TopicStats, error) {
+	byName := map[string]*TopicStats{}
 	for _, state := range []State{Dead, Failing} {
 		statement := sqltext.CountInboxDead
 		if state == Failing {
@@ -26,7 +26,7 @@ func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error
 			err := rows.Scan(&name, &c.N, &c.More, &oldest, &often)
 			s := byName[name]
 			if s == nil {
-				s = &ConsumerStats{Consumer: name}
+				s = &TopicStats{Consumer: name}
 				byName[name] = s
 			}
 			if state == Dead {
@@ -40,7 +40,7 @@ func (a *Admin) consumers(ctx context.Context, b bounds) ([]ConsumerStats, error
 			return nil, err
 		}
 	}
-	list := make([]ConsumerStats, 0, len(byName))
+	list := make([]TopicStats, 0, len(byName))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		list = append(list, *byName[name])
 	}

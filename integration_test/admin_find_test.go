@@ -19,6 +19,8 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/trend"
 )
 
 // foundAll returns table and id of each result on all pages of a search.
@@ -169,23 +171,22 @@ func TestTrendIsInTheRows(t *testing.T) {
 		         interval '1 second' END
 		  FROM generate_series(7200, 1, -1) i`)
 	h.exec(t, `ANALYZE outbox`)
-	a := newAdmin(t, h)
-	trend, err := a.Trend(t.Context(), admin.TrendConfig{})
+	hour, err := trend.Read(t.Context(), (*core.DB)(h.db), trend.Config{Over: time.Hour})
 	require.NoError(t, err)
-	require.Len(t, trend.Points, 60)
-	assert.Equal(t, time.Minute, trend.Step)
-	assert.False(t, trend.About, "few rows are counted exactly")
-	for _, p := range trend.Points[1:59] {
+	require.Len(t, hour.Points, 60)
+	assert.Equal(t, time.Minute, hour.Step)
+	assert.False(t, hour.About, "few rows are counted exactly")
+	for _, p := range hour.Points[1:59] {
 		assert.InDelta(t, 1, p.Written, 0.1, p.At)
 	}
-	written, published := trend.Now()
+	written, published := hour.Now()
 	assert.InDelta(t, 1, written, 0.1)
 	assert.InDelta(t, 2, published, 0.3)
-	require.Len(t, trend.Topics, 2)
-	assert.Equal(t, "orders", trend.Topics[0].Topic)
-	assert.InDelta(t, 0.75, trend.Topics[0].Written, 0.1)
+	require.Len(t, hour.Topics, 2)
+	assert.Equal(t, "orders", hour.Topics[0].Topic)
+	assert.InDelta(t, 0.75, hour.Topics[0].Written, 0.1)
 
-	of, err := a.Trend(t.Context(), admin.TrendConfig{Topic: "letters"})
+	of, err := trend.Read(t.Context(), (*core.DB)(h.db), trend.Config{Over: time.Hour, Topic: "letters"})
 	require.NoError(t, err)
 	for _, p := range of.Points[1:59] {
 		assert.InDelta(t, 0.25, p.Written, 0.1, p.At)
@@ -194,15 +195,13 @@ func TestTrendIsInTheRows(t *testing.T) {
 	assert.InDelta(t, 0.5, published, 0.1)
 	assert.Len(t, of.Topics, 2, "trends of all topics")
 
-	over, err := a.Trend(t.Context(), admin.TrendConfig{Over: 24 * time.Hour})
+	over, err := trend.Read(t.Context(), (*core.DB)(h.db), trend.Config{Over: 24 * time.Hour})
 	require.NoError(t, err)
 	sum := 0.0
 	for _, p := range over.Points {
 		sum += p.Written * over.Step.Seconds()
 	}
 	assert.InDelta(t, 7200, sum, 10)
-	_, err = a.Trend(t.Context(), admin.TrendConfig{Over: time.Second})
-	require.ErrorIs(t, err, admin.ErrInvalid)
 
 	s := newSite(t, h, ui.Access{})
 	page := s.get("")
@@ -262,12 +261,12 @@ func TestCountsGoOnForATime(t *testing.T) {
 	patient, err := admin.New(h.db, admin.Config{QueryTimeout: -1}, nil) // counts ten million messages
 	require.NoError(t, err)
 	begun := time.Now()
-	trend, err := a.Trend(t.Context(), admin.TrendConfig{})
+	hour, err := trend.Read(t.Context(), (*core.DB)(h.db), trend.Config{Over: time.Hour})
 	require.NoError(t, err)
-	t.Logf("a trend took %s, from a sample: %v", time.Since(begun).Round(time.Millisecond), trend.About)
+	t.Logf("a trend took %s, from a sample: %v", time.Since(begun).Round(time.Millisecond), hour.About)
 	sum := 0.0
-	for _, p := range trend.Points {
-		sum += p.Written * trend.Step.Seconds()
+	for _, p := range hour.Points {
+		sum += p.Written * hour.Step.Seconds()
 	}
 	assert.InEpsilon(t, rows, sum, 0.1, "all were written within the hour")
 	for range 2 {

@@ -216,7 +216,7 @@ func TestStatsOfConsumersAndLanes(t *testing.T) {
 	require.Len(t, s.Inbox, 1)
 	assert.Equal(t, admin.Count{N: 8}, s.Inbox[0].Failing)
 	assert.Equal(t, admin.Count{N: 5}, s.Inbox[0].FailingOften)
-	assert.Equal(t, []admin.UnreadLanes{{Scope: "here", Lanes: 32}}, s.Unread,
+	assert.Equal(t, map[string]int{"here": 32}, s.Unread,
 		"24 have no owner, and the owner of 8 is gone")
 	page := newSite(t, h, ui.Access{}).get("")
 	page.says(t, "the page", "No forwarder reads 32 of the 64 lanes of scope here", "8 (5 more than 3 times)")

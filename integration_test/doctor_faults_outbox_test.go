@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 )
 
 // forwards starts a forwarder whose publisher answers with answer.
@@ -96,7 +97,7 @@ var faultsOfTheOutbox = []fault{
 			n.h.exec(n, "UPDATE outbox_topics SET paused_at = now() - interval '6 minutes'")
 			list, err := newAdmin(n, n.h).Doctor(n.Context())
 			require.NoError(n, err)
-			assert.Len(n, admin.Judge(list).Problems, 1, "one cause is one finding: %v", list)
+			assert.Len(n, summary.Judge(list).Problems, 1, "one cause is one finding: %v", list)
 		},
 		cure: func(n *night, f admin.Finding) {
 			assert.Contains(n, f.Cure, "resumes the topic on its own")

@@ -54,8 +54,8 @@ func TestPartitionsOverANight(t *testing.T) {
 			(hour-attended)*perHour)
 		at := value[time.Time](t, h, `SELECT began + hour * interval '1 hour' FROM night`)
 		r := h.maintain(t, func(c *admin.PartitionsConfig) { c.At, c.Retention = at, kept*time.Hour })
-		for _, k := range r.Kept {
-			require.NotContains(t, k.Why, "in use", "hour %d: %s", hour, k.Name)
+		for name, why := range r.Kept {
+			require.NotContains(t, why, "in use", "hour %d: %s", hour, name)
 		}
 		made, dropped, removed = made+len(r.Made), dropped+len(r.Dropped), removed+r.Removed
 		set, err := partitions.Read(t.Context(), (*core.DB)(h.db), sqltext.Tables{})

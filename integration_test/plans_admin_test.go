@@ -23,7 +23,9 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/trend"
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
@@ -238,8 +240,13 @@ func TestAdminAtScale(t *testing.T) {
 		}{{admin.Outbox, "12"}, {admin.Inbox, "shop/1:1"}, {admin.Queue, "shop:1"}} {
 			check(t, "timeline in "+in.of.String(), func() error { _, err := a.Timeline(t.Context(), in.of, in.id); return err })
 		}
-		for _, cfg := range []admin.TrendConfig{{}, {Over: 24 * time.Hour}, {Over: 7 * 24 * time.Hour, Topic: "topic-2"}} {
-			check(t, "trend over "+cfg.Over.String(), func() error { _, err := a.Trend(t.Context(), cfg); return err })
+		for _, cfg := range []trend.Config{
+			{Over: time.Hour}, {Over: 24 * time.Hour}, {Over: 7 * 24 * time.Hour, Topic: "topic-2"},
+		} {
+			check(t, "trend over "+cfg.Over.String(), func() error {
+				_, err := trend.Read(t.Context(), (*core.DB)(h.db), cfg)
+				return err
+			})
 		}
 		check(t, "blocked keys", func() error {
 			_, _, err := a.BlockedKeys(t.Context(), admin.Filter{}, 50)

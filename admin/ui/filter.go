@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 	words_ "github.com/millrace-go/watermill-outbox/internal/words"
 )
 
@@ -122,7 +123,7 @@ func words(f admin.Filter) (list []pair) {
 	if f.IDs = nil; len(ids) == 1 {
 		f.IDs = ids
 	}
-	for _, w := range f.Words() {
+	for _, w := range summary.Filter(f) {
 		add(sentence(w[0]), w[1])
 	}
 	if len(ids) > 1 {

@@ -3,8 +3,10 @@ package ui
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 )
 
 // findPage has the results of a search so far.
@@ -18,6 +20,7 @@ type findPage struct {
 type foundMessage struct {
 	admin.Message
 	Level, Table, Owner string
+	Since               time.Time
 	Letter              bool // it is the dead letter of the message searched for
 }
 
@@ -37,7 +40,7 @@ func (rq *request) find() error {
 	}
 	for _, m := range list.Messages {
 		p.List = append(p.List, foundMessage{
-			Message: m, Level: levels[m.State], Table: m.In.String(), Owner: ownerOf(m.In),
+			Message: m, Level: levels[m.State], Table: m.In.String(), Owner: ownerOf(m.In), Since: summary.Since(&m),
 			Letter: m.UUID != p.What && m.Metadata["uuid_poisoned"] == p.What,
 		})
 	}

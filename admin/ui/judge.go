@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 )
 
 // issue is a finding on the page.
@@ -72,7 +73,7 @@ var severities = map[admin.Severity]string{admin.Info: "idle", admin.Warning: "w
 
 // heading summarises the findings.
 func heading(findings []admin.Finding) (level, text string) {
-	h := admin.Judge(findings)
+	h := summary.Judge(findings)
 	if level = severities[h.Severity]; h.Severity == admin.Info {
 		level = "ok"
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 )
 
 // overview shows the health at a glance.
@@ -19,11 +20,11 @@ type overview struct {
 	Trend          *trendChart        // nil if it could not be read
 	WrittenBy      map[string]float64 // messages per second, by topic
 	Topics, Queue  topicTable
-	Inbox          []admin.ConsumerStats
+	Inbox          []admin.TopicStats
 	Partitions     []partitionRow
 	MorePartitions int
 	Forwarders     []forwarderRow
-	Unread         []admin.UnreadLanes
+	Unread         map[string]int
 	At             time.Time
 	Done           *done
 }
@@ -87,7 +88,7 @@ func (rq *request) overview() error {
 	}()
 	s, err := rq.watch.stats(ctx)
 	j := <-judging
-	if err != nil && len(admin.Judge(j.findings).Problems) == 0 {
+	if err != nil && len(summary.Judge(j.findings).Problems) == 0 {
 		return err
 	}
 	o := &overview{Issues: issues(j.findings)}
@@ -237,12 +238,12 @@ func rowOf(in admin.Table, t admin.TopicStats) topicRow {
 // partitionsShown picks the partitions to show: the current one, the default, then those that are held or due, and of
 // these the newest.
 func partitionsShown(all []admin.Partition) []admin.Partition {
-	old := func(p admin.Partition) bool { return p.State == admin.PartitionHeld || p.State == admin.PartitionDue }
+	old := func(p admin.Partition) bool { return p.State == "held" || p.State == "due" }
 	left := len(all) - mostPartitions
 	shown := slices.Clone(all)
 	for _, spare := range []bool{true, false} {
 		shown = slices.DeleteFunc(shown, func(p admin.Partition) bool {
-			if left <= 0 || p.Default || p.State == admin.PartitionCurrent || spare == old(p) {
+			if left <= 0 || p.Default || p.State == "current" || spare == old(p) {
 				return false
 			}
 			left--
@@ -254,7 +255,7 @@ func partitionsShown(all []admin.Partition) []admin.Partition {
 
 func partitionRowOf(p admin.Partition) partitionRow {
 	row := partitionRow{Partition: p, Level: "ok", Ids: number(p.From) + " to " + number(p.To-1)}
-	if p.State != admin.PartitionCurrent {
+	if p.State != "current" {
 		row.Level = "idle"
 	}
 	switch {
@@ -265,7 +266,7 @@ func partitionRowOf(p admin.Partition) partitionRow {
 	case p.From == 0:
 		row.Ids = "below " + number(p.To)
 	}
-	if p.State == admin.PartitionHeld {
+	if p.State == "held" {
 		row.Level, row.Holds = "warn", "by "+p.HeldBy()
 	}
 	return row

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 )
 
 // pulse checks at most once a second whether the database responds, however many probes arrive.
@@ -47,7 +48,7 @@ func (h *Handler) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), judgeTimeout)
 	defer cancel()
 	findings, err := h.watch.judge(ctx)
-	health := admin.Judge(findings)
+	health := summary.Judge(findings)
 	switch {
 	case health.Severity == admin.Critical:
 		answerProbe(w, http.StatusServiceUnavailable, health.Severity.String())

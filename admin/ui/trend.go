@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/trend"
 )
 
 const (
@@ -40,32 +42,32 @@ type trendStep struct{ At, Written, Published string }
 type slice struct{ X, Width, Text string }
 
 // trend returns the rates of written and published messages, at most a few seconds old.
-func (w *watcher) trend(ctx context.Context, cfg admin.TrendConfig) (*admin.Trend, error) {
+func (w *watcher) trend(ctx context.Context, cfg trend.Config) (*trend.Trend, error) {
 	w.mu.Lock()
 	known := w.trends[cfg]
 	w.mu.Unlock()
 	if known != nil && time.Since(known.at) < trendFresh {
 		return known.trend, nil
 	}
-	t, err := w.admin.Trend(ctx, cfg)
+	t, err := trend.Read(ctx, (*core.DB)(w.admin.DB()), cfg)
 	if err != nil {
 		return nil, err
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	maps.DeleteFunc(w.trends, func(_ admin.TrendConfig, t *trendAt) bool { return time.Since(t.at) >= trendFresh })
+	maps.DeleteFunc(w.trends, func(_ trend.Config, t *trendAt) bool { return time.Since(t.at) >= trendFresh })
 	w.trends[cfg] = &trendAt{t, time.Now()}
 	return t, nil
 }
 
 type trendAt struct {
-	trend *admin.Trend
+	trend *trend.Trend
 	at    time.Time
 }
 
 // trends fills in the chart of the requested topic and range, and the course of the backlog over the last hour.
 func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) error {
-	hour, err := rq.watch.trend(ctx, admin.TrendConfig{Over: time.Hour})
+	hour, err := rq.watch.trend(ctx, trend.Config{Over: time.Hour})
 	if err != nil {
 		return err
 	}
@@ -75,7 +77,7 @@ func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) erro
 		o.WrittenBy[t.Topic] = t.Written
 	}
 	asked, isDay := rq.r.URL.Query(), rq.r.URL.Query().Get("range") == "day"
-	cfg := admin.TrendConfig{Over: time.Hour}
+	cfg := trend.Config{Over: time.Hour}
 	if topic := asked.Get("topic"); known(topic, s, hour) {
 		cfg.Topic = topic
 	}
@@ -109,9 +111,9 @@ func (rq *request) trends(ctx context.Context, o *overview, s *admin.Stats) erro
 }
 
 // known reports whether a topic has messages, or had some in the last hour. Other topics have no chart.
-func known(topic string, s *admin.Stats, hour *admin.Trend) bool {
+func known(topic string, s *admin.Stats, hour *trend.Trend) bool {
 	return slices.ContainsFunc(s.Topics, func(t admin.TopicStats) bool { return t.Topic == topic }) ||
-		slices.ContainsFunc(hour.Topics, func(t admin.TopicTrend) bool { return t.Topic == topic })
+		slices.ContainsFunc(hour.Topics, func(t trend.Topic) bool { return t.Topic == topic })
 }
 
 // trendLink returns the URL of the overview with the chart of a topic, or of all.
@@ -129,7 +131,7 @@ func trendLink(topic, over string) string {
 }
 
 // course describes whether a backlog grows or drains, and when it will be empty.
-func course(t *admin.Trend, backlog admin.Count) string {
+func course(t *trend.Trend, backlog admin.Count) string {
 	written, published := t.Now()
 	drains := published - written
 	switch noise := math.Max(written, published) / 10; {
@@ -146,7 +148,7 @@ func course(t *admin.Trend, backlog admin.Count) string {
 	return "steady; "
 }
 
-func drawTrend(t *admin.Trend) *trendChart {
+func drawTrend(t *trend.Trend) *trendChart {
 	most := 0.0
 	for _, p := range t.Points {
 		most = max(most, p.Written, p.Published)

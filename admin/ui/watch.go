@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/broker"
+	"github.com/millrace-go/watermill-outbox/internal/trend"
 )
 
 const (
@@ -33,7 +34,7 @@ type watcher struct {
 	latest  *admin.Stats
 	readAt  time.Time
 	samples []sample // oldest first
-	trends  map[admin.TrendConfig]*trendAt
+	trends  map[trend.Config]*trendAt
 
 	examining  chan struct{} // its holder runs Doctor
 	findings   []admin.Finding
@@ -43,7 +44,7 @@ type watcher struct {
 func newWatcher(a *admin.Admin, cfg Config) *watcher {
 	return &watcher{
 		admin: a, brokers: cfg.Brokers, every: cfg.SampleInterval,
-		trends: map[admin.TrendConfig]*trendAt{}, turn: make(chan struct{}, 1),
+		trends: map[trend.Config]*trendAt{}, turn: make(chan struct{}, 1),
 		examining: make(chan struct{}, 1),
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 )
 
 // The exit codes of check are the convention of monitoring systems.
@@ -56,7 +57,7 @@ type status struct {
 }
 
 func judge(findings []admin.Finding) status {
-	h := admin.Judge(findings)
+	h := summary.Judge(findings)
 	s := status{Status: "ok", Code: int(h.Severity), Message: h.String(), Findings: findings}
 	if len(h.Problems) > 0 {
 		s.Status, s.Message = h.Severity.String(), h.Problems[0].Check+": "+h.Problems[0].Evidence

@@ -81,7 +81,7 @@ func describeClean(r admin.CleanResult) string {
 		count(r.Idempotency) + " HTTP requests"
 }
 
-// days is a flag for a duration, also in days; if "none" is allowed, its value is -1.
+// days is a flag for a duration that may be in days; if "none" is allowed, its value is -1.
 type days struct {
 	of   time.Duration
 	none bool

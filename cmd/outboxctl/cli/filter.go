@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
@@ -94,7 +95,7 @@ func (f *filterFlags) get(ids []string) (admin.Filter, error) {
 // describe describes a filter in words.
 func describe(f admin.Filter) string {
 	parts := []string{}
-	for _, w := range f.Words() {
+	for _, w := range summary.Filter(f) {
 		parts = append(parts, w[0]+" "+w[1])
 	}
 	if f.All {

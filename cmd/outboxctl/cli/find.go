@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/internal/summary"
 )
 
 // fewFound is the number of messages up to which find describes each; more become a table.
@@ -68,7 +69,7 @@ func (a *app) printFound(list *admin.List) error {
 			g.empty = "not found yet"
 		}
 		for _, m := range list.Messages {
-			row := plain(m.In.String(), m.ID, string(m.State), since(m.Since()), m.Topic, m.Key,
+			row := plain(m.In.String(), m.ID, string(m.State), since(summary.Since(&m)), m.Topic, m.Key,
 				strconv.Itoa(m.Attempts), m.LastError)
 			row[2].style = stateStyle(m.State)
 			g.rows = append(g.rows, row)
@@ -83,7 +84,7 @@ func (a *app) printFound(list *admin.List) error {
 					return err
 				}
 			}
-			if err := a.say("%-12s the %s, %s for %s", "found in", m.In, string(m.State), since(m.Since())); err != nil {
+			if err := a.say("%-12s the %s, %s for %s", "found in", m.In, string(m.State), since(summary.Since(&m))); err != nil {
 				return err
 			}
 			if err := a.printMessage(&m, "", false); err != nil {

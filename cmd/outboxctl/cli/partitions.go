@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -90,8 +92,8 @@ func (a *app) printMaintained(r admin.PartitionsResult, made, dropped string) er
 	for _, name := range r.Dropped {
 		g.rows = append(g.rows, plain(name, dropped, ""))
 	}
-	for _, k := range r.Kept {
-		g.rows = append(g.rows, plain(k.Name, "kept", k.Why))
+	for _, name := range slices.Sorted(maps.Keys(r.Kept)) {
+		g.rows = append(g.rows, plain(name, "kept", r.Kept[name]))
 	}
 	if r.NotMade != "" {
 		g.rows = append(g.rows, plain("", "not made", r.NotMade))

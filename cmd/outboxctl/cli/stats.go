@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,13 +169,13 @@ func forwarderGrid(s *admin.Stats) grid {
 	}; !slices.ContainsFunc(s.Forwarders, alive) && len(g.rows)+len(s.Unread) > 0 {
 		g.title += ": " + g.empty
 	}
-	for _, u := range s.Unread {
-		g.rows = append(g.rows, []cell{{"none", red}, {strconv.Itoa(u.Lanes), red}, {}, {text: u.Scope}, {}, {}})
+	for _, scope := range slices.Sorted(maps.Keys(s.Unread)) {
+		g.rows = append(g.rows, []cell{{"none", red}, {strconv.Itoa(s.Unread[scope]), red}, {}, {text: scope}, {}, {}})
 	}
 	return g
 }
 
-func consumerGrid(consumers []admin.ConsumerStats) grid {
+func consumerGrid(consumers []admin.TopicStats) grid {
 	g := grid{title: "Inbox", heads: []string{"CONSUMER", "FAILING", "ATTEMPTS>3", "DEAD", "OLDEST"}}
 	for _, c := range consumers {
 		oldest := ""

@@ -27,9 +27,10 @@ var parts = []struct {
 	{"schema and foundation", []string{"."}},
 	{"forwarder", []string{"forwarder"}},
 	{"queue and fleets", []string{"queue", "fleet", "internal/keyed"}},
-	{"operators", []string{"admin", "cmd", "move", "internal/partitions", "internal/clean", "internal/words"}},
+	{"operators", []string{"admin", "cmd", "move", "internal/partitions", "internal/clean", "internal/summary",
+		"internal/trend", "internal/words"}},
 	{"brokers", []string{"amqp", "broker", "kafka", "nats"}},
-	{"observe, idempotency, outboxtest", []string{"observe", "idempotency", "outboxtest"}},
+	{"observe, idempotency, outboxtest", []string{"observe", "internal/meter", "idempotency", "outboxtest"}},
 	{"tests and tools, not counted", []string{"bench", "examples", "integration_test", "internal/testing", "tools"}},
 }
 
