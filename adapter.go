@@ -75,7 +75,7 @@ func Decorator(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (mes
 // Publish writes the messages in the transaction of their contexts, in their order. It checks all of them before it
 // writes any. Publishing no messages is not an error.
 //
-// It returns ErrInvalidMessage, ErrMixedTx, ErrOtherDB, ErrNoTx depending on PublisherConfig.WithoutTx, an error of
+// It returns ErrInvalidMessage, ErrOtherDB, ErrNoTx depending on PublisherConfig.WithoutTx, an error of
 // PublisherConfig.Key, or the database's, after which Postgres refuses all further statements of the transaction. It
 // returns ErrNoTx if the transaction in the context has ended (use OutsideTx), and ErrTxEnded if the handler ended it.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {

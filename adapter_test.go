@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // noDatabase is a handle that is never connected.
@@ -48,7 +49,7 @@ func TestConstructorsNameWhatIsBad(t *testing.T) {
 	}
 	(*DB)(nil).Wake()
 	pool := sql.OpenDB(&fakeServer{})
-	if _, err := FromSQL(pool, DBConfig{Tables: Tables{Inbox: "a b"}}, nil); !errors.Is(err, ErrBadName) ||
+	if _, err := FromSQL(pool, DBConfig{Tables: Tables{Inbox: "a b"}}, nil); !errors.Is(err, sqltext.ErrBadName) ||
 		!strings.Contains(err.Error(), "DBConfig.Tables") {
 		t.Errorf("bad name: %v", err)
 	}

@@ -5,18 +5,12 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
-	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 var (
 	// ErrNoDB is returned for a nil pool or a nil *DB.
 	ErrNoDB = core.ErrNoDB // outbox: no database…
-
-	// ErrBadName is returned for an invalid table or schema name.
-	//
-	// Cure: use at most 40 ASCII letters, digits, _, $ and -; a letter or _ first.
-	ErrBadName = sqltext.ErrBadName // bad table name
 
 	// ErrTxKind is returned by PgxTx and SQLTx if the transaction in the context is not of their type.
 	//
@@ -26,10 +20,6 @@ var (
 	// ErrNoTx is returned by Publish if the context carries no transaction, or one that has ended. An ended transaction
 	// is an error for each value of PublisherConfig.WithoutTx; OutsideTx removes it.
 	ErrNoTx = core.ErrNoTx // outbox: no transaction in the context…
-
-	// ErrMixedTx is returned by Publish if the messages of one call carry different transactions. Nothing
-	// of the call was written.
-	ErrMixedTx = core.ErrMixedTx // outbox: the messages of one call carry different transactions…
 
 	// ErrOtherDB is returned if the transaction in the context was begun on a handle of another pool.
 	//
@@ -56,14 +46,6 @@ var (
 	// function were not part of the transaction, and nothing was published for them. It is also returned, without a call
 	// of the function, for a context whose transaction has ended; OutsideTx removes it.
 	ErrTxEnded = drive.ErrTxEnded // outbox: the transaction was ended inside the function that InTx runs…
-
-	// ErrTxBusy is returned by a nested InTx while another one runs in the same transaction. That includes an InTx with
-	// the context of an outer scope and one in another goroutine. InTx returns it too if its function returned while a
-	// nested one was running. Savepoints of one connection can only be nested.
-	ErrTxBusy = core.ErrTxBusy // outbox: a nested InTx is running in this transaction…
-
-	// ErrTxManaged is returned by Commit and Rollback of the transaction that PgxTx returns.
-	ErrTxManaged = drive.ErrTxManaged // outbox: this transaction is committed by the code that began it…
 
 	// ErrNacked is the error of a message that was nacked without an error. middleware.Tx returns it if the handler nacked
 	// and returned nil, and a Subscriber records it.

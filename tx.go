@@ -32,12 +32,12 @@ type TxOptions struct {
 //
 // If ctx already carries a transaction of InTx, WithPgxTx or WithSQLTx, fn runs behind a savepoint of it, and a failure
 // undoes only fn's work. Nested calls run one at a time, with the innermost context and in the goroutine of the
-// surrounding function; others return ErrTxBusy. If the transaction of ctx has ended, InTx returns ErrTxEnded; with
+// surrounding function; others return an error. If the transaction of ctx has ended, InTx returns ErrTxEnded; with
 // OutsideTx(ctx) it begins a new one.
 //
 // A transaction that travelled with a message through an in-process Pub/Sub does not count for the Router's handler. A
 // loop of your own behind such a Pub/Sub passes OutsideTx(msg.Context()) to InTx, PgxTx, SQLTx, PublishContext and
-// queue.Store; otherwise it joins the publisher's transaction, or gets ErrTxBusy.
+// queue.Store; otherwise it joins the publisher's transaction, or returns an error.
 //
 // InTx also returns ErrNoDB, ErrOtherDB if ctx carries a transaction of another pool, ErrRolledBack and
 // ErrCommitUnknown. Serialization failures and deadlocks are retried by middleware.Tx and not here.
@@ -82,7 +82,7 @@ func withTx(ctx context.Context, db *DB, tx drive.Tx) (context.Context, error) {
 
 // PgxTx returns the transaction in the context, if its handle was made by FromPgx. It returns ErrNoTx without one or
 // after its end, ErrTxKind for a *sql.Tx, and the error of BEGIN. One goroutine at a time may use it. Commit and
-// Rollback return ErrTxManaged.
+// Rollback return an error.
 func PgxTx(ctx context.Context) (pgx.Tx, error) { return native[pgx.Tx](ctx) }
 
 // SQLTx is PgxTx for a handle of FromSQL. Do not call Commit or Rollback: InTx would return ErrTxEnded.

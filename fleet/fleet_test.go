@@ -17,6 +17,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
 // capture is a logger that keeps what it is told.
@@ -432,7 +433,7 @@ func TestFleetOpensPools(t *testing.T) {
 	if one == two || two.Tables().Schema != "two" || f.Pool(list[0].DSN) == f.Pool(list[2].DSN) {
 		t.Error("targets of one DSN share a pool, and nothing else")
 	}
-	if _, err := f.Get("bad table"); !errors.Is(err, outbox.ErrBadName) {
+	if _, err := f.Get("bad table"); !errors.Is(err, sqltext.ErrBadName) {
 		t.Error(err)
 	}
 	_, err := f.Get("bad dsn")

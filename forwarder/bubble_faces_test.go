@@ -105,7 +105,9 @@ func (b *bubble) subscribe(number, atOnce int) {
 	bf := b.on(b.server, number)
 	handler := &bubblePublisher{b.broker, bf.pool}
 	bf.stop = b.supervise(func(ctx context.Context) error {
-		s, err := NewSubscriber(bf.db, SubscriberConfig{Name: fmt.Sprint(number), Concurrency: atOnce}, nil)
+		s, err := NewSubscriber(bf.db, SubscriberConfig{
+			Forwarder: Config{Name: fmt.Sprint(number), Concurrency: atOnce},
+		}, nil)
 		if err != nil {
 			panic(err)
 		}

@@ -2,8 +2,6 @@ package forwarder
 
 import (
 	"errors"
-	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,66 +42,31 @@ func TestConfigNamesEveryBadField(t *testing.T) {
 }
 
 func TestNewRefusesWhatIsMissing(t *testing.T) {
-	if _, err := New(nil, nil, Config{}, nil); !errors.Is(err, ErrNoPublisher) {
+	if _, err := New(nil, nil, Config{}, nil); !errors.Is(err, errNoPublisher) {
 		t.Errorf("nil publisher: %v", err)
 	}
 	if _, err := NewSubscriber(nil, SubscriberConfig{}, nil); !errors.Is(err, outbox.ErrNoDB) {
 		t.Errorf("nil handle: %v", err)
 	}
 	_, err := NewSubscriber(nil, SubscriberConfig{
-		AckTimeout: -2, LeaseTTL: 1, Retention: -2, Backoff: outbox.Backoff{Initial: 2, Max: 1},
+		AckTimeout: -2, Forwarder: Config{LeaseTTL: 1, Retention: -2, Backoff: outbox.Backoff{Initial: 2, Max: 1}},
 	}, nil)
-	for _, field := range []string{"AckTimeout", "LeaseTTL", "Retention", "Backoff"} {
+	for _, field := range []string{"AckTimeout", "Forwarder.LeaseTTL", "Forwarder.Retention", "Forwarder.Backoff"} {
 		if err == nil || !strings.Contains(err.Error(), "SubscriberConfig."+field) {
 			t.Errorf("%s is not named in: %v", field, err)
 		}
 	}
 }
 
-// TestSubscriberConfigIsWhatASubscriberUses: each of its fields reaches the engine, and it has all of a Forwarder's but
-// those that say what is published where, and how.
-func TestSubscriberConfigIsWhatASubscriberUses(t *testing.T) {
-	forwarders := []string{"Topics", "Scope", "Routes", "PublishTimeout", "Classify", "OutageBackoff"}
-	own := []string{"Relay", "AckTimeout"}
-	config, subscriber := reflect.TypeFor[Config](), reflect.TypeFor[SubscriberConfig]()
-	for i := range config.NumField() {
-		field := config.Field(i)
-		_, shared := subscriber.FieldByName(field.Name)
-		if field.IsExported() && shared == slices.Contains(forwarders, field.Name) {
-			t.Errorf("Config.%s: in SubscriberConfig: %t", field.Name, shared)
-		}
-	}
-	for i := range subscriber.NumField() {
-		field := subscriber.Field(i)
-		if slices.Contains(own, field.Name) {
-			continue
-		}
-		var c SubscriberConfig
-		var want any
-		switch v := reflect.ValueOf(&c).Elem().Field(i); v.Kind() {
-		case reflect.String:
-			v.SetString("other")
-			want = v.Interface()
-		case reflect.Bool:
-			v.SetBool(true)
-			want = v.Interface()
-		case reflect.Struct:
-			v.FieldByName("Initial").SetInt(int64(time.Minute))
-			want = time.Minute
-		default:
-			v.SetInt(int64(time.Hour) + 7)
-			want = v.Interface()
-		}
-		cfg, err := c.config()
-		if err != nil {
-			t.Errorf("%s: %v", field.Name, err)
-		}
-		got := reflect.ValueOf(cfg).FieldByName(field.Name)
-		if got.Kind() == reflect.Struct {
-			got = got.FieldByName("Initial")
-		}
-		if got.Interface() != want {
-			t.Errorf("SubscriberConfig.%s: the engine has %v, not %v", field.Name, got, want)
+// TestASubscriberDoesNotPublish: fields about publishing are refused, not ignored.
+func TestASubscriberDoesNotPublish(t *testing.T) {
+	_, err := NewSubscriber(nil, SubscriberConfig{Forwarder: Config{
+		Topics: []string{"orders"}, Scope: "here", Routes: map[string]message.Publisher{}, PublishTimeout: time.Second,
+		Classify: func(error) Verdict { return Retry }, OutageBackoff: outbox.Backoff{Max: time.Second},
+	}}, nil)
+	for _, field := range []string{"Topics", "Scope", "Routes", "PublishTimeout", "Classify", "OutageBackoff"} {
+		if err == nil || !strings.Contains(err.Error(), "SubscriberConfig.Forwarder."+field) {
+			t.Errorf("%s is not named in: %v", field, err)
 		}
 	}
 }

@@ -208,7 +208,7 @@ func TestALetterDiesWhereItIsStored(t *testing.T) {
 	storeAll(t, s, items("dead_letters", 1)...)
 	h.publish(t, "dead_letters", "", "a letter")
 	cfg := subscribing(quickConfig())
-	cfg.MaxAttempts, cfg.MinDeadAge, cfg.DeadLetterTopic = 3, -1, "dead_letters"
+	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge, cfg.Forwarder.DeadLetterTopic = 3, -1, "dead_letters"
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
 		r.AddConsumerHandler("of the queue", "dead_letters", subscriberOn(t, s, quickSubscriber()), p.handle)

@@ -17,8 +17,10 @@ import (
 // subscribing returns the part of a forwarder's configuration that a Subscriber has too.
 func subscribing(cfg forwarder.Config) forwarder.SubscriberConfig {
 	return forwarder.SubscriberConfig{
-		AckTimeout: cfg.PublishTimeout, Concurrency: cfg.Concurrency, PollInterval: cfg.PollInterval, LeaseTTL: cfg.LeaseTTL,
-		CloseTimeout: cfg.CloseTimeout, Backoff: cfg.Backoff,
+		AckTimeout: cfg.PublishTimeout, Forwarder: forwarder.Config{
+			Concurrency: cfg.Concurrency, PollInterval: cfg.PollInterval, LeaseTTL: cfg.LeaseTTL,
+			CloseTimeout: cfg.CloseTimeout, Backoff: cfg.Backoff,
+		},
 	}
 }
 

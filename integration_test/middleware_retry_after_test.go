@@ -197,7 +197,7 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	h := onPgx(t)
 	newEffects(t, h)
 	cfg := subscribing(quickConfig())
-	cfg.MaxAttempts, cfg.MinDeadAge = 1, -1
+	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge = 1, -1
 	busy := &busyOnce{h: h, wait: 100 * time.Millisecond}
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: mortal}, nil)...)

@@ -96,7 +96,7 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	sub, err := queue.NewSubscriber(s, queue.SubscriberConfig{PollInterval: 20 * time.Millisecond}, nil)
 	require.NoError(t, err)
 	cfg := subscribing(quickConfig())
-	cfg.MaxAttempts, cfg.MinDeadAge = 1, -1
+	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge = 1, -1
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: mortal}, nil)...)
 		r.AddConsumerHandler("routed", "routed", sub, func(msg *message.Message) error { return wrongKind(msg.Context(), h) })

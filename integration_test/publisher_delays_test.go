@@ -112,7 +112,9 @@ func TestWatermillsRequeuer(t *testing.T) {
 	t.Run("it reads the outbox", func(t *testing.T) {
 		t.Parallel()
 		requeues(t, url, broker(t), func(h handle) message.Subscriber {
-			sub, err := forwarder.NewSubscriber(h.db, forwarder.SubscriberConfig{PollInterval: 50 * time.Millisecond}, nil)
+			sub, err := forwarder.NewSubscriber(h.db, forwarder.SubscriberConfig{
+				Forwarder: forwarder.Config{PollInterval: 50 * time.Millisecond},
+			}, nil)
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, sub.Close()) })
 			return sub

@@ -182,9 +182,9 @@ func TestPublishRefusesMixedTransactions(t *testing.T) {
 				first, second, none := newMessage("a"), newMessage("b"), newMessage("c")
 				first.SetContext(a)
 				second.SetContext(b)
-				require.ErrorIs(t, pub.Publish("orders", first, second), outbox.ErrMixedTx)
-				require.ErrorIs(t, pub.Publish("orders", first, none), outbox.ErrMixedTx)
-				require.ErrorIs(t, pub.Publish("orders", none, first), outbox.ErrMixedTx)
+				require.ErrorIs(t, pub.Publish("orders", first, second), core.ErrMixedTx)
+				require.ErrorIs(t, pub.Publish("orders", first, none), core.ErrMixedTx)
+				require.ErrorIs(t, pub.Publish("orders", none, first), core.ErrMixedTx)
 
 				require.ErrorIs(t, outbox.InTx(a, other.db, func(context.Context) error { return nil }), outbox.ErrOtherDB)
 				require.ErrorIs(t, newOutboxPublisher(t, other).PublishContext(a, "orders", newMessage("")), outbox.ErrOtherDB)

@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -42,7 +43,7 @@ func TestPublishIntoTheQueue(t *testing.T) {
 				outbox.SetKey(msg, "K")
 				msg.Metadata.Set("kind", "order")
 				outbox.SetDelay(later, time.Hour)
-				assert.ErrorIs(t, pub.Publish("jobs", msg, newMessage("bare")), outbox.ErrMixedTx)
+				assert.ErrorIs(t, pub.Publish("jobs", msg, newMessage("bare")), core.ErrMixedTx)
 				require.NoError(t, pub.Publish("jobs", msg))
 				require.NoError(t, pub.PublishContext(ctx, "jobs", later))
 				if fails {
@@ -78,7 +79,7 @@ func TestPublishIntoTheQueue(t *testing.T) {
 	})
 }
 
-// TestQueueAsDestination: a forwarder publishes an outbox to the queue of another database. Copies are recognised, and
+// TestQueueAsDestination: a forwarder publishes an outbox to the queue of another database. Copies are recognized, and
 // a message that the queue refuses dies immediately and delays no other.
 func TestQueueAsDestination(t *testing.T) {
 	t.Parallel()

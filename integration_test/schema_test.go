@@ -222,14 +222,14 @@ func TestHostileNamesAreRefused(t *testing.T) {
 			"Queue": {Queue: bad},
 		} {
 			_, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: outbox.Tables(names)}, nil)
-			require.ErrorIs(t, err, outbox.ErrBadName, "%s %q", field, bad)
+			require.ErrorIs(t, err, sqltext.ErrBadName, "%s %q", field, bad)
 			require.ErrorContains(t, err, field)
 			_, err = schema.Files(schema.FilesConfig{Format: schema.Plain, Tables: outbox.Tables(names)})
-			require.ErrorIs(t, err, outbox.ErrBadName)
+			require.ErrorIs(t, err, sqltext.ErrBadName)
 		}
 	}
 	_, err := outbox.FromPgx(pool, outbox.DBConfig{Tables: outbox.Tables{Inbox: "outbox"}}, nil)
-	require.ErrorIs(t, err, outbox.ErrBadName)
+	require.ErrorIs(t, err, sqltext.ErrBadName)
 	for field, cfg := range map[string]schema.FilesConfig{
 		"Format": {Format: "flyway"}, "StartAt": {Format: schema.Goose, StartAt: -1},
 		"From": {Format: schema.Goose, From: -1},

@@ -237,7 +237,7 @@ func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, 1, effects(t, h, event))
 			} else {
-				require.ErrorIs(t, err, outbox.ErrTxBusy, "and not nil, since none of its work is left")
+				require.ErrorIs(t, err, core.ErrTxBusy, "and not nil, since none of its work is left")
 				assert.ErrorContains(t, err, "OutsideTx")
 				assert.Zero(t, effects(t, h, event))
 			}
@@ -359,7 +359,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 	})
 }
 
-// A handler's own Tx inside the stack is a savepoint, and the stack still recognises its message.
+// A handler's own Tx inside the stack is a savepoint, and the stack still recognizes its message.
 func TestTxInsideOfTheStack(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -92,7 +93,7 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 		}
 		_, err := chain(end, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
 		if h.pool != nil {
-			require.ErrorIs(t, err, outbox.ErrTxManaged)
+			require.ErrorIs(t, err, drive.ErrTxManaged)
 		} else {
 			require.ErrorIs(t, err, outbox.ErrTxEnded)
 		}

@@ -40,13 +40,13 @@ func TestManagedTxRefusesToEnd(t *testing.T) {
 	h := newPgxNotes(t)
 	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
 		require.NoError(t, note(ctx, h, 1))
-		require.ErrorIs(t, tx.Commit(ctx), outbox.ErrTxManaged)
-		require.ErrorIs(t, tx.Rollback(ctx), outbox.ErrTxManaged)
+		require.ErrorIs(t, tx.Commit(ctx), drive.ErrTxManaged)
+		require.ErrorIs(t, tx.Rollback(ctx), drive.ErrTxManaged)
 
 		batch := &pgx.Batch{}
 		batch.BeginTx(pgx.TxOptions{})
 		results := tx.SendBatch(ctx, batch)
-		require.ErrorIs(t, results.Close(), outbox.ErrTxManaged)
+		require.ErrorIs(t, results.Close(), drive.ErrTxManaged)
 		return note(ctx, h, 2)
 	}))
 	assert.Equal(t, []int{1, 2}, notes(t, h))
@@ -208,7 +208,7 @@ func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
 			assert.Nil(t, tx.Conn())
 		}
 		require.ErrorIs(t, nested.Commit(t.Context()), pgx.ErrTxClosed)
-		require.ErrorIs(t, kept.Commit(t.Context()), outbox.ErrTxManaged)
+		require.ErrorIs(t, kept.Commit(t.Context()), drive.ErrTxManaged)
 		_, err = large.Create(t.Context(), 0)
 		require.ErrorIs(t, err, pgx.ErrTxClosed)
 	}

@@ -340,11 +340,11 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 			<-aIsOpen
 			b := outbox.InTx(ctx, h.db, func(ctx context.Context) error { return note(ctx, h, 2) })
 			close(bIsDone)
-			require.ErrorIs(t, b, outbox.ErrTxBusy, "refused, not silently rolled back")
+			require.ErrorIs(t, b, core.ErrTxBusy, "refused, not silently rolled back")
 			require.ErrorIs(t, <-a, errUndo)
 
 			require.NoError(t, outbox.InTx(ctx, h.db, func(inner context.Context) error {
-				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(context.Context) error { return nil }), outbox.ErrTxBusy,
+				require.ErrorIs(t, outbox.InTx(ctx, h.db, func(context.Context) error { return nil }), core.ErrTxBusy,
 					"the context of the outer one")
 				return outbox.InTx(inner, h.db, func(ctx context.Context) error { return note(ctx, h, 3) })
 			}))
@@ -366,7 +366,7 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 			return note(ctx, h, 5)
 		})
 		close(goOn)
-		require.ErrorIs(t, err, outbox.ErrTxBusy, "half of a nested one would be committed")
+		require.ErrorIs(t, err, core.ErrTxBusy, "half of a nested one would be committed")
 		require.Error(t, <-nested)
 		assert.Equal(t, []int{3, 4}, notes(t, h))
 	})

@@ -11,14 +11,14 @@ import (
 )
 
 var (
-	// ErrUncaptured is returned by Inbox if the handler returned messages and there is no Outbox.
+	// errUncaptured is returned by Inbox if the handler returned messages and there is no Outbox.
 	// Nothing of the attempt was committed.
-	ErrUncaptured = errors.New("the handler returned messages that would be published after the commit, where a " +
+	errUncaptured = errors.New("the handler returned messages that would be published after the commit, where a " +
 		"failure could not be retried: add middleware.Outbox inside middleware.Inbox")
 
-	// ErrRelayed is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by its
+	// errRelayed is returned by Outbox if a handler returned the message that forwarder.Subscriber delivered to it, by its
 	// UUID. Written to the outbox again, the message could loop forever.
-	ErrRelayed = errors.New("the handler returned the message that was delivered to it from the outbox: set " +
+	errRelayed = errors.New("the handler returned the message that was delivered to it from the outbox: set " +
 		"forwarder.SubscriberConfig.Relay if it passes messages on to a broker, or return a message with a new UUID")
 )
 
@@ -34,7 +34,7 @@ func (e *wiringError) Unwrap() error { return e.sentinel }
 // miswired reports whether an error can be fixed only by a change of the program.
 func miswired(err error) bool {
 	var wiring *wiringError
-	return errors.As(err, &wiring) || errors.Is(err, ErrUncaptured) || errors.Is(err, ErrRelayed) ||
+	return errors.As(err, &wiring) || errors.Is(err, errUncaptured) || errors.Is(err, errRelayed) ||
 		errors.Is(err, outbox.ErrTxKind) || errors.Is(err, outbox.ErrOtherDB)
 }
 

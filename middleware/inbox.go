@@ -82,7 +82,7 @@ func (c InboxConfig) validate() error {
 // has another owner, Inbox returns queue.ErrLeaseLost and nothing is committed. A message of forwarder.Subscriber is
 // not recorded if its handler publishes and forwarder.SubscriberConfig.Relay is set.
 //
-// Inbox returns ErrUncaptured if the handler returns messages and there is no Outbox; outbox.ErrPoison for a message
+// Inbox returns an error if the handler returns messages and there is no Outbox; outbox.ErrPoison for a message
 // without a usable key; outbox.ErrNotStored if a trigger or a rule swallows its row; outbox.ErrNoTx and
 // outbox.ErrOtherDB; and errors of the handler, of Key, of OnMismatch and of the database. The constructor returns
 // outbox.ErrNoDB or an error that names an invalid field.
@@ -172,7 +172,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 func (i *inbox) handleOnce(next message.HandlerFunc, msg *message.Message, who string) ([]*message.Message, error) {
 	produced, err := next(msg)
 	if err == nil && len(produced) > 0 {
-		err = fmt.Errorf("inbox: handler %s: %w", who, ErrUncaptured)
+		err = fmt.Errorf("inbox: handler %s: %w", who, errUncaptured)
 	}
 	return nil, err
 }

@@ -25,7 +25,7 @@ type OutboxConfig struct {
 // CorrelationID, go inside. For messages of our own Subscriber with forwarder.SubscriberConfig.Relay, the returned
 // messages are left to the Router.
 //
-// Outbox returns ErrRelayed; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage
+// Outbox returns an error for the message that was delivered from the outbox; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage
 // for a message that cannot be stored; an error if there is no topic; and the handler's errors. The constructor returns
 // an error if pub is nil, or one that names an invalid field. Outbox logs nothing.
 func Outbox(
@@ -69,7 +69,7 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 	}
 	for _, out := range produced {
 		if delivered && out != nil && out.UUID == uuid {
-			return nil, fmt.Errorf("outbox: handler %q: %w", message.HandlerNameFromCtx(ctx), ErrRelayed)
+			return nil, fmt.Errorf("outbox: handler %q: %w", message.HandlerNameFromCtx(ctx), errRelayed)
 		}
 		relate(out, uuid, correlation)
 	}

@@ -47,7 +47,7 @@ func NewPublisher(store *Store, cfg PublisherConfig) (*Publisher, error) {
 	return &Publisher{ingester: newIngester(store), cfg: cfg}, nil
 }
 
-// Publish is PublishContext with the context of the messages. It returns outbox.ErrMixedTx if they carry different
+// Publish is PublishContext with the context of the messages. It returns an error if they carry different
 // transactions.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	ctx, err := core.ContextOf(msgs)

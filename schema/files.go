@@ -60,7 +60,7 @@ type File struct {
 
 // Files returns the statements of Migrate as files for another migration tool, in the order in which they must run.
 // Each file records its version for Migrate and Check. They have no way down, because an outbox may hold promised
-// messages. Files returns outbox.ErrBadName, or an error that names an invalid field.
+// messages. Files returns an error that names an invalid table or field.
 func Files(cfg FilesConfig) ([]File, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ type RolesConfig struct {
 //   - mover: package move. The owner of the other side's tables grants their use.
 //   - reader: the queries of package admin. It cannot change anything or read payloads.
 //
-// It returns outbox.ErrBadName, or an error that names an invalid field.
+// It returns an error that names an invalid table or field.
 func Roles(cfg RolesConfig) (string, error) {
 	if err := cfg.Tables.Validate(); err != nil {
 		return "", fmt.Errorf("RolesConfig.Tables: %w", err)

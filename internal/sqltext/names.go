@@ -10,6 +10,9 @@ import (
 )
 
 // ErrBadName is returned for a table or schema name that is refused before any SQL is built from it.
+//
+// Cause: it is long, or has characters that need escaping.
+// Cure: use at most 40 ASCII letters, digits, _, $ and -; a letter or _ first.
 var ErrBadName = errors.New("bad table name")
 
 // Tables are the names of the tables. The zero value means the defaults in the search path of the

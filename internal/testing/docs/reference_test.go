@@ -80,8 +80,8 @@ func configuration(t *testing.T) string {
 
 Every field with its default, written by ` + "`make reference`" + `. The
 [Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more. A default that is not
-named is none, or off; -1 switches off where that makes sense. Fields that ` + "`forwarder.SubscriberConfig`" + ` shares with ` + "`forwarder.Config`" + `, and
-those of the parts of ` + "`middleware.StackConfig`" + `, are listed once.
+named is none, or off; -1 switches off where that makes sense. The fields of the parts of ` + "`middleware.StackConfig`" + ` are
+listed once.
 `)
 	for _, dir := range apiPackages(t) {
 		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, _ *ast.CommentGroup) {

@@ -132,7 +132,7 @@ var inboxMutants = []Mutant{
 	{
 		Name: "I21", File: "middleware/inbox.go", In: "integration_test", Test: "TestReturnedMessagesNeedOutbox",
 		Breaks: "messages that a handler returns are published by the Router, after the commit",
-		Old:    "err = fmt.Errorf(\"inbox: handler %s: %w\", who, ErrUncaptured)",
+		Old:    "err = fmt.Errorf(\"inbox: handler %s: %w\", who, errUncaptured)",
 		New:    "return produced, nil",
 	},
 	{
