@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -150,8 +151,8 @@ func TestBatchHandlesEachMessageOnce(t *testing.T) {
 	})
 }
 
-// TestBatchWithBadMessages: some messages are poison, one panics twice, one succeeds at its third attempt. The others
-// are committed, each once, and each poison message gets a dead letter.
+// TestBatchWithBadMessages: some messages are poison, one panics, one ends the goroutine and one fails, each more than
+// once or in a batch only. The others are committed, each once, and each poison message gets a dead letter.
 func TestBatchWithBadMessages(t *testing.T) {
 	t.Parallel()
 	w := newInboundWorld(t, 2)
@@ -163,7 +164,7 @@ func TestBatchWithBadMessages(t *testing.T) {
 		bad = append(bad, msg)
 	}
 	bad = append(bad, w.record(numberedMessage{"panics", 1}), w.record(numberedMessage{"fails", 1}),
-		w.record(numberedMessage{"later", 1}))
+		w.record(numberedMessage{"later", 1}), w.record(numberedMessage{"exits", 1}))
 	cfg := sarama.NewConfig()
 	cfg.Producer.Return.Successes = true
 	producer, err := sarama.NewSyncProducer(w.server.Brokers(), cfg)
@@ -171,9 +172,9 @@ func TestBatchWithBadMessages(t *testing.T) {
 	defer producer.Close()
 	require.NoError(t, producer.SendMessages(bad))
 	w.send(2000, 1000)
-	w.settled += 3
+	w.settled += 4
 
-	var panics, fails, postponed atomic.Int64
+	var panics, fails, postponed, exits atomic.Int64
 	s := w.serveBatches(w.batchSubscriber(1000), middleware.BatchConfig{},
 		func(_ context.Context, msgs []*message.Message) error {
 			for _, msg := range msgs {
@@ -184,13 +185,15 @@ func TestBatchWithBadMessages(t *testing.T) {
 					return errHandler
 				case key == "later" && len(msgs) == 1 && postponed.Add(1) < 3:
 					return outbox.RetryAfter(errHandler, 50*time.Millisecond)
+				case key == "exits" && len(msgs) > 1 && exits.Add(1) == 1:
+					runtime.Goexit()
 				}
 			}
 			return nil
 		})
-	w.await(4003)
+	w.await(4004)
 	w.verify()
-	assert.Equal(t, 4003, w.published())
+	assert.Equal(t, 4004, w.published())
 	letters := func() int { return w.h.count(t, `select count(*) from outbox where topic = 'dead_letters'`) }
 	require.Eventually(t, func() bool { return letters() == 5 }, patience, 10*time.Millisecond)
 	assert.Equal(t, 5, w.h.count(t, `select count(*) from inbox where dead_at is not null`))

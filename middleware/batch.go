@@ -97,7 +97,7 @@ func Batch(
 	outcomes.identify = inbox.identify
 	b := &batcher{
 		db: (*core.DB)(db), cfg: cfg, fn: fn, inbox: inbox, outcomes: outcomes, logger: (*core.DB)(db).Logger(logger),
-		turn: make(chan struct{}, 1), full: make(chan struct{}, 1),
+		full: make(chan struct{}, 1),
 	}
 	b.alone = around("Outcomes", outcomes.handle)(tx(around("Inbox", inbox.handle)(
 		func(msg *message.Message) ([]*message.Message, error) {
@@ -153,9 +153,10 @@ func (b *batcher) identify(ctx context.Context, msg *message.Message, h *handlin
 			return nil
 		}
 	}
-	asked := msg.Copy()
-	asked.SetContext(ctx)
-	c, err := b.inbox.identify(ctx, asked)
+	outside := msg.Context()
+	msg.SetContext(ctx)
+	defer msg.SetContext(outside)
+	c, err := b.inbox.identify(ctx, msg)
 	if err != nil {
 		return nil
 	}

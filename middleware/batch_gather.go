@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// batcher gathers messages. The goroutine of one of them handles a batch while the next ones gather.
+// batcher gathers messages. One goroutine handles a batch while the messages of the next one gather.
 type batcher struct {
 	db       *core.DB
 	cfg      BatchConfig
@@ -24,15 +24,15 @@ type batcher struct {
 	logger   watermill.LoggerAdapter
 	alone    message.HandlerFunc // Outcomes, Tx, Inbox and fn for one message
 
-	turn chan struct{} // capacity 1: held while a batch is in progress
 	full chan struct{} // capacity 1: enough messages wait for a batch
 
 	mu      sync.Mutex
+	running bool // a goroutine leads a batch
 	waiting []*batched
 	bytes   int // of their payloads
 }
 
-// batched is a message in a batch. The holder of the turn may use it once it is no longer waiting.
+// batched is a message in a batch. The goroutine that leads its batch may use it once it is no longer waiting.
 type batched struct {
 	msg   *message.Message
 	ctx   context.Context
@@ -64,31 +64,28 @@ func (b *batcher) join(ctx context.Context, one *batched) (result, error) {
 	b.mu.Lock()
 	b.waiting = append(b.waiting, one)
 	b.bytes += len(one.msg.Payload)
-	enough := b.enough()
-	b.mu.Unlock()
-	if enough {
+	if !b.running {
+		b.running = true
+		go func() {
+			runtime.Gosched() // others may be about to join
+			b.lead()
+		}()
+	}
+	if b.enough() {
 		select {
 		case b.full <- struct{}{}:
 		default:
 		}
 	}
-	for {
-		select {
-		case r := <-one.done:
-			return r, nil
-		default:
+	b.mu.Unlock()
+	select {
+	case r := <-one.done:
+		return r, nil
+	case <-ctx.Done():
+		if b.leave(one) {
+			return result{}, ctx.Err()
 		}
-		select {
-		case r := <-one.done:
-			return r, nil
-		case <-ctx.Done():
-			if b.leave(one) {
-				return result{}, ctx.Err()
-			}
-			return <-one.done, nil // bounded by TxConfig.Timeout
-		case b.turn <- struct{}{}:
-			b.lead(ctx)
-		}
+		return <-one.done, nil // bounded by TxConfig.Timeout
 	}
 }
 
@@ -110,16 +107,33 @@ func (b *batcher) leave(one *batched) bool {
 	return true
 }
 
-func (b *batcher) lead(ctx context.Context) {
-	defer func() { <-b.turn }()
-	runtime.Gosched() // others may be about to join
-	b.gather(ctx)
-	batch := b.next()
+// lead handles one batch, and starts the goroutine for the next one if messages wait.
+func (b *batcher) lead() {
+	var batch []*batched
+	finished := false
+	defer func() {
+		if !finished { // the function called runtime.Goexit
+			for _, one := range batch {
+				select {
+				case one.done <- goesAlone(one):
+				default: // its half of the batch has a result
+				}
+			}
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if b.running = len(b.waiting) > 0; b.running {
+			go b.lead()
+		}
+	}()
+	b.gather()
+	batch = b.next()
 	b.run(batch, &halving{tries: max(len(batch)/8, 8+2*bits.Len(uint(len(batch)))), begun: time.Now()})
+	finished = true
 }
 
 // gather waits until enough messages wait, or the first of them has waited for MaxWait.
-func (b *batcher) gather(ctx context.Context) {
+func (b *batcher) gather() {
 	if b.cfg.MaxWait == 0 {
 		return
 	}
@@ -143,8 +157,6 @@ func (b *batcher) gather(ctx context.Context) {
 		case <-timer.C:
 			return
 		case <-b.full:
-		case <-ctx.Done():
-			return
 		}
 	}
 }
@@ -153,16 +165,15 @@ func (b *batcher) gather(ctx context.Context) {
 func (b *batcher) next() (batch []*batched) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	seen := make(map[[2]string]bool, min(len(b.waiting), b.cfg.MaxMessages))
+	seen := make(map[string]bool, min(len(b.waiting), b.cfg.MaxMessages))
 	bytes := 0
 	b.waiting = slices.DeleteFunc(b.waiting, func(w *batched) bool {
-		key := [2]string{w.claim.consumer, w.claim.key}
 		size := len(w.msg.Payload)
-		if len(batch) >= b.cfg.MaxMessages || len(batch) > 0 && bytes+size > b.cfg.MaxBytes || seen[key] ||
+		if len(batch) >= b.cfg.MaxMessages || len(batch) > 0 && bytes+size > b.cfg.MaxBytes || seen[w.claim.key] ||
 			len(batch) > 0 && w.claim.consumer != batch[0].claim.consumer {
 			return false
 		}
-		seen[key] = true
+		seen[w.claim.key] = true
 		bytes += size
 		batch = append(batch, w)
 		return true

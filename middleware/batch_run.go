@@ -34,18 +34,11 @@ func (b *batcher) run(batch []*batched, h *halving) {
 	if len(batch) == 0 {
 		return
 	}
-	reported := false
 	report := func(of func(*batched) result) {
-		reported = true
 		for _, one := range batch {
 			one.done <- of(one)
 		}
 	}
-	defer func() {
-		if !reported { // the function called runtime.Goexit
-			report(goesAlone)
-		}
-	}()
 	if len(batch) > 1 && !h.goesOn(b.cfg.Tx.Timeout) {
 		report(goesAlone)
 		return
@@ -71,7 +64,6 @@ func (b *batcher) run(batch []*batched, h *halving) {
 		b.logger.Debug("batch failed: its halves are tried separately", watermill.LogFields{
 			"messages": len(batch), "err": text.OfError(err),
 		})
-		reported = true
 		b.run(batch[:half], h)
 		b.run(batch[half:], h)
 	default:
