@@ -15,7 +15,7 @@ import (
 type CloudEvents struct {
 	// Source is the service that publishes, as a URI or a path such as /orders; required to publish.
 	Source string
-	// ContentType is the media type of payloads; default "application/json". Metadata "content-type" take precedence.
+	// ContentType is the media type of payloads; default "application/json". Metadata "content-type" takes precedence.
 	ContentType string
 }
 

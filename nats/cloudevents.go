@@ -14,7 +14,7 @@ import (
 type CloudEvents struct {
 	// Source is ce-source, the service that publishes, as a URI or a path such as /orders; required to publish.
 	Source string
-	// ContentType is the media type of payloads; default "application/json". Metadata "content-type" take precedence.
+	// ContentType is the media type of payloads; default "application/json". Metadata "content-type" takes precedence.
 	ContentType string
 }
 
