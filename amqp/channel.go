@@ -18,7 +18,7 @@ type channel struct {
 	conn     *amqp091.Connection
 	inFlight chan struct{}
 
-	returns chan amqp091.Return // has room for all in flight: amqp091-go drops what does not fit
+	returns chan amqp091.Return // has room for all in flight: amqp091-go drops returns without room
 	closes  chan *amqp091.Error
 
 	mu       sync.Mutex

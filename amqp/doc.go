@@ -1,5 +1,5 @@
-// Package amqp publishes to RabbitMQ what watermill-amqp's subscriber reads, and reports a message as published only
-// when a queue has it.
+// Package amqp publishes to RabbitMQ, for consumers with watermill-amqp's subscriber, and reports a message as published
+// only when a queue has it.
 //
 //	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg}, logger) // cfg is watermill-amqp's
 //
@@ -16,13 +16,13 @@
 //   - The message id is the UUID, unless the marshaler sets one. The broker does not drop duplicates; consumers must.
 //   - Metadata cannot command the broker: see [Marshaler].
 //
-// Declare durable queues; where a server may be lost permanently, quorum queues or streams.
+// Declare durable queues; if a server may be lost permanently, quorum queues or streams.
 //
 // # Verdicts
 //
 //   - Unavailable: no connection, no confirm in time, a negative confirm (a full queue with reject-publish), no queue
 //     for the message, no exchange, no permission, resource alarms.
-//   - Permanent: a routing key or a metadata key over 255 bytes, headers that fit no frame, outbox.ErrInvalidMessage.
+//   - Permanent: a routing key or a metadata key over 255 bytes, headers larger than a frame, outbox.ErrInvalidMessage.
 //   - Unknown: everything else, such as a message over max_message_size. The broker then closes the topic's channel,
 //     which fails the other messages in flight too; the forwarder tries each again.
 package amqp

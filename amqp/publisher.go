@@ -31,7 +31,7 @@ type Publisher struct {
 
 var _ message.Publisher = (*Publisher)(nil)
 
-// NewPublisher returns a publisher that connects when it is first used. A nil logger logs nothing.
+// NewPublisher returns a publisher that connects on first use. A nil logger logs nothing.
 func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {

@@ -14,7 +14,7 @@ const askEnd = 5 * time.Second
 
 // end tracks the end of a partition. The goroutine of the partition owns it.
 type end struct {
-	known   int64 // as Kafka last said when it was asked
+	known   int64 // Kafka's last reply
 	answers chan int64
 	asked   time.Time
 	asking  bool

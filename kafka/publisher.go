@@ -22,7 +22,8 @@ import (
 // Cure: do what it says; then requeue.
 var errRefused = errors.New("kafka: message refused by the broker")
 
-// Publisher publishes to Kafka what watermill-kafka's subscriber reads. It is safe for concurrent use, Close included.
+// Publisher publishes to Kafka, for consumers with watermill-kafka's subscriber. It is safe for concurrent use, Close
+// included.
 type Publisher struct {
 	inner  message.Publisher
 	logger watermill.LoggerAdapter

@@ -29,8 +29,8 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// NewSubscriber makes a Subscriber. It does no I/O. It returns an error that names every field of the config at fault.
-// A nil logger logs nothing.
+// NewSubscriber makes a Subscriber. It does no I/O. It returns an error that names every invalid field. A nil logger
+// logs nothing.
 func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
 	backoff, err := core.Backoff(cfg.Backoff).Asked("kafka: SubscriberConfig.Backoff")

@@ -20,8 +20,7 @@ import (
 // maxInstanceID is Kafka's limit.
 const maxInstanceID = 249
 
-// SubscriberConfig configures NewSubscriber. Required are the fields Brokers, Unmarshaler and ConsumerGroup of what it
-// embeds.
+// SubscriberConfig configures NewSubscriber. It requires the embedded fields Brokers, Unmarshaler and ConsumerGroup.
 type SubscriberConfig struct {
 	// SubscriberConfig is watermill-kafka's; Brokers, Unmarshaler and ConsumerGroup are required. OverwriteSaramaConfig
 	// is DefaultSaramaSubscriberConfig by default. NackResendSleep and ReconnectRetrySleep are not used.

@@ -60,7 +60,7 @@ func settingsOf(client sarama.Client, topic string) (s topicSettings, err error)
 	return s, nil
 }
 
-// Retention returns retention.ms of a topic.
+// Retention returns the retention.ms of a topic.
 func (l *TopicReader) Retention(_ context.Context, topic string) (retention time.Duration, known bool, err error) {
 	client, _, err := l.partitions(topic)
 	switch {

@@ -107,7 +107,7 @@ func Classify(err error) forwarder.Verdict {
 	return forwarder.Unknown
 }
 
-// wantsOtherStream reports whether the error concerns a message that names another stream than that of its subject, by
+// wantsOtherStream reports whether the error concerns a message that names a stream other than its subject's, by
 // SetHeader or, with another marshaler, in its metadata. If the publisher names that stream for all of its messages,
 // none of them is at fault.
 func wantsOtherStream(err error, msgs []*message.Message) bool {

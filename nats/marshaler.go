@@ -19,7 +19,7 @@ import (
 // marshaler sets a Nats-Msg-Id by which JetStream recognises a repeated message, and keeps metadata from commanding the
 // server.
 type marshaler struct {
-	// Marshaler makes the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
+	// Marshaler creates the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
 	// as Nats-TTL or Nats-Msg-Id, which gets the generation added. Headers that it copies from metadata of the same
 	// name and value are data.
 	Marshaler wmnats.Marshaler

@@ -90,8 +90,8 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// checkURL refuses URLs that nats.go cannot parse, or takes for another host, because the password is not escaped. The
-// errors of nats.go quote the URL. This one does not.
+// checkURL refuses URLs that nats.go cannot parse, or parses as another host, because the password is not escaped. Unlike
+// nats.go's errors, its own does not quote the URL.
 func checkURL(config, urls string) error {
 	for i, s := range strings.Split(urls, ",") {
 		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {

@@ -27,7 +27,7 @@ type pull struct {
 	keep bool      // it requests no message, and only shows that the owner is alive
 }
 
-// lateAnswer is how long after its expiry a pull without a reply is given up.
+// lateAnswer is the time after its expiry when a pull without a reply is abandoned.
 const lateAnswer = time.Second
 
 // pullMessages sends the messages of one pull to the reader, and then the pull itself.
@@ -36,8 +36,8 @@ func (r *reader) pullMessages(batch int, wait time.Duration, pin string) {
 	r.endPull(p, r.fetch(p, batch, wait, pin))
 }
 
-// fetch replaces that of nats.go, which takes a message for a status of the server, or another process for the owner,
-// if a producer sets the headers that the server uses for this.
+// fetch replaces nats.go's method, which mistakes a message for a status of the server, or another process for the
+// owner, if a producer sets the headers that the server uses for this.
 func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error {
 	ctx, cancel := context.WithTimeout(r.life, wait+lateAnswer)
 	defer cancel()
@@ -115,7 +115,7 @@ func (r *reader) keepAlive(wait time.Duration, pin string) {
 	answer, err := r.conn.RequestWithContext(ctx, r.from.next, request(1, 1, wait, pin))
 	if err == nil {
 		if _, err = status(answer); err == nil {
-			core.Pause(r.life, time.Until(p.sent.Add(wait))) // that a message is too large is reported at once
+			core.Pause(r.life, time.Until(p.sent.Add(wait))) // "message too large" is reported immediately
 		}
 	}
 	r.endPull(p, err)

@@ -39,7 +39,7 @@ type Access struct {
 	Actor string
 	// Act allows all acts: requeue, redrive, discard, skip, replay, retry_now, pause and resume.
 	Act bool
-	// Payloads allows to see what messages carry.
+	// Payloads allows the user to see payloads.
 	Payloads bool
 }
 
@@ -74,7 +74,7 @@ var (
 	_ outbox.Runner = (*Handler)(nil)
 )
 
-// New makes a Handler. It does no I/O. It returns an error that names what is at fault. A nil logger logs nothing.
+// New returns a Handler. It does no I/O. It returns an error that names invalid fields. A nil logger logs nothing.
 func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, error) {
 	if a == nil {
 		return nil, errors.New("ui: New needs an admin.Admin")
@@ -88,9 +88,8 @@ func New(a *admin.Admin, cfg Config, logger watermill.LoggerAdapter) (*Handler, 
 	return &Handler{admin: a, cfg: cfg, logger: logger, watch: newWatcher(a, cfg), pulse: newPulse(a)}, nil
 }
 
-// Run looks at the figures at each SampleInterval until ctx is over, so that the charts have something to show when a
-// page opens. Without it they begin when the first one does. It returns nil, or outbox.ErrRunning if it was called
-// before.
+// Run samples the figures every SampleInterval until ctx ends, so that the charts have data when a page is opened.
+// Without it they begin when the first page is opened. It returns nil, or outbox.ErrRunning if it was called before.
 func (h *Handler) Run(ctx context.Context) error {
 	if !h.running.CompareAndSwap(false, true) {
 		return outbox.ErrRunning
@@ -106,7 +105,7 @@ func (h *Handler) Run(ctx context.Context) error {
 	}
 }
 
-// request is one request while it is answered.
+// request is one request being served.
 type request struct {
 	*Handler
 	w      http.ResponseWriter
@@ -115,18 +114,18 @@ type request struct {
 	page   string
 }
 
-// pages are what is behind the last slash.
+// pages are the handlers by the path after the last slash.
 var pages = map[string]func(*request) error{
 	"": (*request).overview, "errors": (*request).errors, "messages": (*request).messages, "message": (*request).message,
 	"find": (*request).find, "audit": (*request).audit, "act": (*request).act,
 }
 
-// ServeHTTP answers a request.
+// ServeHTTP serves the page.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	setHeaders(w.Header())
 	page := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	switch {
-	case r.URL.Path == "": // a prefix that was stripped had no slash at its end, which relative links need
+	case r.URL.Path == "": // the stripped prefix had no trailing slash, which relative links need
 		target, _, _ := strings.Cut(r.RequestURI, "?")
 		w.Header().Set("Location", "./"+path.Base(target)+"/")
 		w.WriteHeader(http.StatusMovedPermanently)
@@ -177,20 +176,20 @@ func (rq *request) answer() (err error) {
 	return show(rq)
 }
 
-// setHeaders forbids what the page does not need.
+// setHeaders forbids everything that the page does not need.
 func setHeaders(header http.Header) {
 	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
 		"connect-src 'self'; "+
 		"form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("X-Frame-Options", "DENY")
-	header.Set("Referrer-Policy", "same-origin") // with none, browsers would not tell a POST's origin
+	header.Set("Referrer-Policy", "same-origin") // otherwise browsers would not send a POST's origin
 	header.Set("Cross-Origin-Opener-Policy", "same-origin")
 	header.Set("Cross-Origin-Resource-Policy", "same-origin")
 	header.Set("Cache-Control", "no-store")
 }
 
-// show renders a page. Nothing is sent before all of it is made.
+// show renders a page completely before it sends anything.
 func (rq *request) show(status int, name string, data any) error {
 	token, err := rq.token()
 	if err != nil {

@@ -1,7 +1,14 @@
-// Command webhook takes webhooks of a payment provider: it checks who sent them, stores them, answers, and handles them
+// Command webhook receives webhooks of a payment provider: it verifies and stores them, responds, and handles them
 // afterwards, each once, however often the provider sends it.
 //
-//	DATABASE_URL=postgres://... WEBHOOK_SECRET=whsec_... go run ./webhook
+//	DATABASE_URL=postgres://me:secret@localhost/shop WEBHOOK_SECRET=whsec_try go run ./webhook
+//
+// To try it, send a webhook. Send the last line twice: the header Queue-Result is "new", then "already done" ("updated"
+// if not handled yet), and the table payments has one row.
+//
+//	body='{"id":"evt_1","type":"payment.received","data":{"amount":42}}'; now=$(date +%s)
+//	sign=$(printf '%s.%s' "$now" "$body" | openssl dgst -sha256 -hmac whsec_try -hex | sed 's/.* //')
+//	curl -i -H "Stripe-Signature: t=$now,v1=$sign" -d "$body" http://127.0.0.1:8080/webhooks/payments
 package main
 
 import (
