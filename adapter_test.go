@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// noDatabase is a handle that is never connected.
+// noDatabase returns a handle that is never connected.
 func noDatabase(t *testing.T) *DB {
 	t.Helper()
 	db, err := sql.Open("pgx", "postgres://nobody@127.0.0.1:1/none")
@@ -168,7 +168,7 @@ func TestErrorsOfKeyRefuseTheMessage(t *testing.T) {
 	}
 }
 
-// TestSetAggregateReplacesTheKey: a copy of a consumed message is about another aggregate, and has its key.
+// TestSetAggregateReplacesTheKey: a copy of a consumed message concerns another aggregate, and gets its key.
 func TestSetAggregateReplacesTheKey(t *testing.T) {
 	t.Parallel()
 	consumed := message.NewMessage("u", nil)
@@ -183,7 +183,7 @@ func TestSetAggregateReplacesTheKey(t *testing.T) {
 	}
 }
 
-// passedOn keeps what a decorated publisher was given.
+// passedOn records the messages that a decorated publisher receives.
 type passedOn struct{ got []*message.Message }
 
 func (p *passedOn) Publish(_ string, msgs ...*message.Message) error {
@@ -193,8 +193,8 @@ func (p *passedOn) Publish(_ string, msgs ...*message.Message) error {
 
 func (p *passedOn) Close() error { return nil }
 
-// TestPassThroughKeepsTheKey: what goes past the outbox has the key that the outbox would have stored, and is not
-// delayed, as nobody would wait.
+// TestPassThroughKeepsTheKey: a message that bypasses the outbox has the key that the outbox would have stored, and is
+// not delayed, since nothing would wait for its time.
 func TestPassThroughKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	decorate, err := Decorator(noDatabase(t), PublisherConfig{
@@ -224,7 +224,7 @@ func TestPassThroughKeepsTheKey(t *testing.T) {
 	if err := pub.Publish("orders", late); !errors.Is(err, ErrInvalidMessage) || len(broker.got) != 2 {
 		t.Errorf("a delayed message: %v, %d passed on", err, len(broker.got))
 	}
-	SetDueAt(late, time.Now().Add(-time.Hour)) // a copy of one that was delayed
+	SetDueAt(late, time.Now().Add(-time.Hour)) // a copy of a delayed message
 	if err := pub.Publish("orders", late); err != nil {
 		t.Errorf("a time that has passed: %v", err)
 	}

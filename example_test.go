@@ -8,7 +8,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Messages of one key leave in order. Without SetKey it is that of the aggregate.
+// Messages of one key are published in order. Without SetKey the aggregate is the key.
 func ExampleSetKey() {
 	step := message.NewMessage("0190-1", nil)
 	outbox.SetKey(step, "saga-7")

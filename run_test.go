@@ -19,7 +19,7 @@ type runnerFunc func(ctx context.Context) error
 
 func (f runnerFunc) Run(ctx context.Context) error { return f(ctx) }
 
-// ledger notes in which order things ended.
+// ledger records the order in which runners end.
 type ledger struct {
 	mu   sync.Mutex
 	ends []string
@@ -99,8 +99,8 @@ func TestRunEndsAllWhenOneReturns(t *testing.T) {
 	}
 }
 
-// TestRunEndsARouterWithoutHandlers: such a Router does not end with its context. One that got a handler meanwhile ends
-// as well.
+// TestRunEndsARouterWithoutHandlers: such a Router does not end with its context. One that got a handler since then
+// ends too.
 func TestRunEndsARouterWithoutHandlers(t *testing.T) {
 	for name, late := range map[string]bool{"none": false, "one that was added while it ran": true} {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +145,7 @@ func TestRunRefusesNil(t *testing.T) {
 	}
 }
 
-// TestRunHasOneDeadline: a runner that hangs keeps those after it for two thirds of the time, and Run for all of it.
+// TestRunHasOneDeadline: a hung runner delays later ones for two thirds of the time, and Run for all of it.
 func TestRunHasOneDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

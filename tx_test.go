@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// fakeServer stands behind database/sql and takes every statement, unless answer says otherwise.
+// fakeServer is a server behind database/sql that accepts every statement, unless answer returns something else.
 type fakeServer struct {
 	opened int
 	answer func(conn int, query string) error
@@ -69,7 +69,7 @@ func (c *fakeConn) ExecContext(_ context.Context, query string, _ []driver.Named
 	return driver.RowsAffected(1), nil
 }
 
-// QueryContext answers as a server without any of the settings that are asked for.
+// QueryContext replies like a server without any of the requested settings.
 func (c *fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
 	return noRows{}, nil
 }
@@ -154,7 +154,7 @@ func TestContextOfAnEndedSavepoint(t *testing.T) {
 	}
 }
 
-// told counts what observers are told.
+// told counts observers' calls.
 type told struct {
 	starts int
 	txs    []observe.TxEnd
@@ -332,7 +332,7 @@ func TestNotifying(t *testing.T) {
 	}
 }
 
-// TestGoroutinesThatOutliveTheFunction use its context while the transaction ends.
+// TestGoroutinesThatOutliveTheFunction and use its context while the transaction ends.
 func TestGoroutinesThatOutliveTheFunction(t *testing.T) {
 	server := &fakeServer{}
 	db := server.db(t)

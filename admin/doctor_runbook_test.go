@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestRunbookHasEachFinding: whoever searches docs/run/runbook.md for what doctor printed finds it, and finds nothing
-// that doctor no longer says.
+// TestRunbookHasEachFinding: docs/run/runbook.md contains every text that doctor prints, and none that it no longer
+// prints.
 func TestRunbookHasEachFinding(t *testing.T) {
 	files, err := filepath.Glob("doctor*.go")
 	if err != nil {
@@ -26,7 +26,7 @@ func TestRunbookHasEachFinding(t *testing.T) {
 			made[string(found[1])] = true
 		}
 		for _, found := range regexp.MustCompile(`\{"(\w+)", \(\*doctorRun\)`).FindAllSubmatch(source, -1) {
-			made[string(found[1])] = true // a check that could not be made is a finding of this name
+			made[string(found[1])] = true // a check that could not run is a finding of this name
 		}
 	}
 	for name := range made {

@@ -13,7 +13,7 @@ import (
 )
 
 func newAdmin() *admin.Admin {
-	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects on first use
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -28,8 +28,8 @@ func newAdmin() *admin.Admin {
 	return a
 }
 
-// The broker took large messages again, so those that died of their size are sent once more. A preview first, and then
-// exactly what it counted.
+// The broker accepts large messages again, so messages that died of their size are requeued: first a preview, then
+// exactly the counted messages.
 func ExampleAdmin_Requeue() {
 	act := admin.Act{
 		Filter: admin.Filter{Topic: "orders", ErrorContains: "message too large"},
@@ -51,7 +51,7 @@ func ExampleAdmin_Requeue() {
 	fmt.Println("requeued", done.Touched)
 }
 
-// What Doctor finds, one line each. It fails a deployment that would not work.
+// Doctor's findings, one line each. Critical ones make a deployment fail.
 func ExampleAdmin_Doctor() {
 	findings, err := newAdmin().Doctor(context.Background())
 	if err != nil {
@@ -65,7 +65,7 @@ func ExampleAdmin_Doctor() {
 	}
 }
 
-// An act that would meet all messages is refused before the database is asked, unless it says that it means all.
+// An act that would select all messages is refused before the database is queried, unless All is set.
 func ExampleAct() {
 	_, err := newAdmin().Requeue(context.Background(), admin.Act{Reason: "the broker is back"})
 	fmt.Println(errors.Is(err, admin.ErrUnbound))

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// FuzzCursor: Page.After comes from outside. What is no cursor is ErrInvalid, and what is one can go into a statement
-// and stays itself.
+// FuzzCursor: Page.After comes from outside. Invalid cursors are ErrInvalid; valid ones can be used in a statement and
+// are unchanged by a round trip.
 func FuzzCursor(f *testing.F) {
 	f.Add("")
 	f.Add(cursor{Done: 2, From: &place{Owner: "shop/book", At: "2006-01-02 15:04:05+00", Name: "m1"}}.String())
@@ -33,8 +33,8 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// FuzzPreview: Act.Preview comes from outside. What is none is ErrInvalid, and what is one bounds the act and stays
-// itself.
+// FuzzPreview: Act.Preview comes from outside. Invalid previews are ErrInvalid; valid ones bound the act and are
+// unchanged by a round trip.
 func FuzzPreview(f *testing.F) {
 	at := time.Unix(1_700_000_000, 0)
 	for _, in := range []Table{Outbox, Inbox, Queue} {

@@ -35,7 +35,7 @@ func TestNormal(t *testing.T) {
 	if a, b := groupID("order 1 of \"x\""), groupID("order 22 of \"y z\""); a != b || len(a) != 16 {
 		t.Errorf("%q and %q", a, b)
 	}
-	// Noted down by people: it must never change.
+	// People write this down: it must never change.
 	if got := groupID("timeout after 5s"); got != "2ce3bd5fc90f2e2f" {
 		t.Errorf("the id of a group is %q now", got)
 	}

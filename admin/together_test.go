@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// sparse is a table in which a step looks at a few rows and finds few of them, as a filter does among others' messages.
+// sparse is a table in which a step reads a few rows and returns few of them, like a filter among others' messages.
 type sparse struct {
 	ids  map[State][]int64
 	look int64
@@ -28,9 +28,9 @@ func (s sparse) step(_ context.Context, w *walk) (list []found, next *place, err
 	return list, &place{ID: upto}, nil
 }
 
-// TestTogetherWaitsForEachWalk: a message is handed out only when every state has been looked through up to its id.
-// Dead and failing ones of a key are interleaved, more than a batch of them, and the dead ones lie far behind others'
-// that do not fit.
+// TestTogetherWaitsForEachWalk: a message is returned only when every state has been read up to its id. Dead and
+// failing messages of a key are interleaved, more than a batch of them, and the dead ones are far behind others' that
+// do not match.
 func TestTogetherWaitsForEachWalk(t *testing.T) {
 	ids := map[State][]int64{}
 	var want []int64

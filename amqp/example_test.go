@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/amqp"
 )
 
-// The same Config serves watermill-amqp's subscriber.
+// The same Config works for watermill-amqp's subscriber.
 func ExampleNewPublisher() {
 	pub, err := amqp.NewPublisher(amqp.PublisherConfig{
 		Config: wmamqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/"),

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/broker"
 )
 
-// A broker of your own: what is needed for admin.Reconcile is a way to read what it holds.
+// A broker of your own: admin.Reconcile needs a way to read its messages.
 type shelf map[string][]struct {
 	uuid string
 	at   time.Time
@@ -32,7 +32,7 @@ func (s shelf) Each(_ context.Context, topic string, after time.Time, fn func(uu
 	return nil
 }
 
-// A TopicReader for another broker. admin.Reconcile sends again what the outbox published and Each does not name.
+// A TopicReader for another broker. admin.Reconcile sends published messages again that Each does not return.
 func Example() {
 	noon := time.Date(2030, 1, 1, 12, 0, 0, 0, time.UTC)
 	var held broker.TopicReader = shelf{"orders": {

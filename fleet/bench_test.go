@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// BenchmarkTargets says what a target costs a process that has not connected to it: with a DSN of its own, and with one
-// that all share.
+// BenchmarkTargets measures the cost of a target that a process has not connected to: with its own DSN, and with a
+// shared one.
 func BenchmarkTargets(b *testing.B) {
 	for name, dsn := range map[string]string{"own DSN": "db%05d", "shared DSN": "db"} {
 		b.Run(name, func(b *testing.B) {

@@ -66,7 +66,7 @@ func acquire(t testing.TB, f *fleet.Fleet, dsn string) *pgxpool.Conn {
 	return c
 }
 
-// Many pools that all want connections at once share the places, and the server never sees more.
+// Many pools that all want connections share the slots, and the server never sees more.
 func TestFleetBudget(t *testing.T) {
 	s := newServer(t)
 	list := targets(s, 20)
@@ -95,7 +95,7 @@ func TestFleetBudget(t *testing.T) {
 	}
 }
 
-// A connection that is idle in one pool is closed for another that needs its place, and one that is given back as well.
+// A connection that is idle in one pool is closed for another pool that needs its slot, and so is one that is returned.
 func TestFleetIdleConnectionsMakeRoom(t *testing.T) {
 	s := newServer(t)
 	list := targets(s, 3)
@@ -112,7 +112,8 @@ func TestFleetIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// Who waits for too long hears who has the places, and a line in the log says so. Nobody hears a password.
+// A caller that waits too long gets an error that shows who has the slots, and so does the log. Neither shows a
+// password.
 func TestFleetBudgetSaysWhoHasThePlaces(t *testing.T) {
 	s := newServer(t)
 	log := &capture{}
@@ -137,7 +138,7 @@ func TestFleetBudgetSaysWhoHasThePlaces(t *testing.T) {
 	}
 }
 
-// What cannot be connected to takes no more than its share of the places, and one that is in order again all of them.
+// A server that cannot be reached takes no more than its share of the slots, and all of them when it works again.
 func TestFleetSuspects(t *testing.T) {
 	bad, good := newServer(t), newServer(t)
 	bad.refuse = true
@@ -170,7 +171,7 @@ func TestFleetSuspects(t *testing.T) {
 	stuck.Wait()
 }
 
-// A request to cancel needs no place, so that a full budget of statements that are given up empties itself.
+// A cancel request needs no slot, so a full budget of abandoned statements empties itself.
 func TestFleetCancelledStatementsGiveTheirPlaces(t *testing.T) {
 	s := newServer(t)
 	list := targets(s, 2)

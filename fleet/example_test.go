@@ -10,10 +10,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// Each tenant has a schema, or a database, of its own. Nothing is connected to before it is used.
+// Each tenant has its own schema or database. The fleet connects on first use.
 func Example() {
 	discover := fleet.DiscoveryFunc(func(ctx context.Context) ([]fleet.Target, error) {
-		// In life: SELECT key, dsn FROM tenants
+		// in a real service: SELECT key, dsn FROM tenants
 		return []fleet.Target{
 			{Key: "acme", DSN: "postgres://localhost/shared", Tables: outbox.Tables{Schema: "acme"}},
 			{Key: "globex", DSN: "postgres://localhost/shared", Tables: outbox.Tables{Schema: "globex"}}, // shares acme's pool

@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Pool returns the pool of a DSN, nil if there is none.
+// Pool returns the pool of a DSN, or nil.
 func (f *Fleet) Pool(dsn string) *pgxpool.Pool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -16,10 +16,10 @@ func (f *Fleet) Pool(dsn string) *pgxpool.Pool {
 	return nil
 }
 
-// Apply takes over an answer of a discovery.
+// Apply applies a discovery's result.
 func (f *Fleet) Apply(ctx context.Context, targets ...Target) { f.apply(ctx, targets) }
 
-// Places returns how many places of the budget are taken, and how many wait for one.
+// Places returns how many slots of the budget are taken, and how many callers wait for one.
 func (f *Fleet) Places() (taken, waiting int) {
 	f.budget.mu.Lock()
 	defer f.budget.mu.Unlock()

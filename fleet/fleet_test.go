@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// capture is a logger that keeps what it is told.
+// capture is a logger that keeps its lines.
 type capture struct {
 	watermill.NopLogger
 	mu    sync.Mutex
@@ -48,12 +48,12 @@ func (c *capture) Error(msg string, err error, fields watermill.LogFields) {
 func (c *capture) Info(msg string, fields watermill.LogFields)      { c.add("info", msg, nil, fields) }
 func (c *capture) With(watermill.LogFields) watermill.LoggerAdapter { return c }
 
-// world is a Discovery and an Open for tests, which count.
+// world is a Discovery and an Open for tests that count their calls.
 type world struct {
 	mu      sync.Mutex
 	targets []fleet.Target
 	err     error
-	hang    chan struct{} // until it is closed, whatever the context says
+	hang    chan struct{} // blocks until it is closed, whatever the context
 	asked   int
 	opened  map[string]int
 	closed  map[string]int
@@ -101,7 +101,7 @@ func (w *world) set(targets ...fleet.Target) {
 	w.targets = targets
 }
 
-// breaks has a target not be opened any more.
+// breaks makes a target impossible to open.
 func (w *world) breaks(key string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,7 +114,7 @@ func (w *world) counts(key string) (opened, closed int) {
 	return w.opened[key], w.closed[key]
 }
 
-// inWorld runs a fleet on a clock of its own.
+// inWorld runs a fleet with its own clock.
 func inWorld(t *testing.T, w *world, test func(t *testing.T, f *fleet.Fleet, log *capture)) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &capture{}
@@ -124,7 +124,7 @@ func inWorld(t *testing.T, w *world, test func(t *testing.T, f *fleet.Fleet, log
 	})
 }
 
-// next lets the time pass until the discovery was asked again.
+// next lets time pass until the discovery is polled again.
 func next() {
 	time.Sleep(5*time.Minute + time.Second)
 	synctest.Wait()
@@ -179,7 +179,7 @@ func TestFleetFollowsItsDiscovery(t *testing.T) {
 	}
 }
 
-// A discovery that fails, answers nothing, panics or hangs changes nothing, and is heard again afterwards.
+// A discovery that fails, returns nothing, panics or hangs changes nothing, and is used again afterwards.
 func TestFleetKeepsWhatItKnows(t *testing.T) {
 	for name, fault := range map[string]func(*world) (heal func()){
 		"error": func(w *world) func() {
@@ -211,7 +211,7 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 				w.targets = []fleet.Target{a, c}
 				w.mu.Unlock()
 				next()
-				next() // a hung answer is that of before
+				next() // while it hangs the previous result stays
 				if get(t, f, "a") != before || !slices.Equal(f.Keys(), []string{"a", "c"}) {
 					t.Error(f.Keys())
 				}
@@ -220,8 +220,8 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 	}
 }
 
-// A discovery that returns nothing is taken for a fault at first, and believed when it goes on for RefreshInterval: the
-// last database goes as well.
+// A discovery that returns nothing is first considered faulty, and accepted if that continues for RefreshInterval: then
+// the last database is removed too.
 func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, log *capture) {
@@ -233,10 +233,10 @@ func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 		if get(t, f, "a") != before || len(f.Keys()) != 2 {
 			t.Error("it was forgotten at once")
 		}
-		w.set(a, b) // there it is again, so what follows counts anew
+		w.set(a, b) // it is back, so the count restarts
 		time.Sleep(5 * time.Minute)
 		w.set()
-		time.Sleep(4 * time.Minute) // less than RefreshInterval, whenever the first empty answer came
+		time.Sleep(4 * time.Minute) // less than RefreshInterval, whenever the first empty result came
 		synctest.Wait()
 		if get(t, f, "a") != before {
 			t.Error("two short times without an answer count as one long one")
@@ -258,7 +258,7 @@ func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 	})
 }
 
-// Targets with one Key are one if they are the same in all, and else none of them is used, wherever they stand.
+// Targets with the same Key are one if they are equal; otherwise none of them is used, in any order.
 func TestFleetTwins(t *testing.T) {
 	other := a
 	other.DSN = "elsewhere"
@@ -280,7 +280,7 @@ func TestFleetTwins(t *testing.T) {
 	}
 }
 
-// A handle that is held outlives its target, is told so, and is the same one if the target comes back.
+// A held handle outlives its target, is notified, and is reused if the target returns.
 func TestFleetHeldHandles(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, _ *capture) {
@@ -333,7 +333,7 @@ func TestFleetHeldHandles(t *testing.T) {
 	})
 }
 
-// One target with a fault costs the others nothing, and keeps the handle that it had.
+// A faulty target does not affect the others, and keeps its handle.
 func TestFleetBadTargets(t *testing.T) {
 	w := newWorld(a, b)
 	w.breaks("b", errors.New("not today"))
@@ -364,8 +364,8 @@ func TestFleetBadTargets(t *testing.T) {
 	})
 }
 
-// TestFleetOpenThatHangs, whatever its context says, keeps no other target from the fleet, and what it opens in the end
-// is closed.
+// TestFleetOpenThatHangs, ignoring its context, keeps no other target out of the fleet, and the handle that it finally
+// opens is closed.
 func TestFleetOpenThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(fleet.Target{Key: "hung"}, fleet.Target{Key: "well"})
@@ -483,7 +483,7 @@ func TestFleetLifecycle(t *testing.T) {
 		w.mu.Lock()
 		w.err = nil
 		w.mu.Unlock()
-		time.Sleep(10 * time.Second) // a failure is tried again soon
+		time.Sleep(10 * time.Second) // failures are retried soon
 		<-f.Running()
 		held, err := f.Acquire("a")
 		if err != nil {
@@ -512,7 +512,7 @@ func TestFleetLifecycle(t *testing.T) {
 	})
 }
 
-// By default the Discovery is asked every five minutes, no sooner and no later.
+// By default the Discovery is polled every five minutes, no sooner and no later.
 func TestFleetRefreshInterval(t *testing.T) {
 	w := newWorld(a)
 	inWorld(t, w, func(t *testing.T, _ *fleet.Fleet, _ *capture) {

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// turns gives each database as many messages as its name has in the list, and returns who had turns.
+// turns gives each database as many messages as its name has in the list, and returns the order of turns.
 func turns(sel fleet.Selection, pending map[string]int, n int) (order []string) {
 	status := map[string]fleet.Status{}
 	var last fleet.Status
@@ -46,7 +46,7 @@ func TestFleetSelection(t *testing.T) {
 	}
 }
 
-// Drain first waits for the one that it is at while that is busy, and round robin does not.
+// DrainFirst waits for its current database while that is busy; RoundRobin does not.
 func TestFleetDrainFirstWhileItIsBusy(t *testing.T) {
 	list := []fleet.Status{
 		{Key: "a", Busy: true, Handled: 1, LastTurn: time.Unix(1, 0)}, {Key: "b", LastTurn: time.Unix(3, 0)},
@@ -55,7 +55,7 @@ func TestFleetDrainFirstWhileItIsBusy(t *testing.T) {
 	if i := fleet.DrainFirst().Next(list, list[0]); i != 0 {
 		t.Error(list[i].Key)
 	}
-	if i := fleet.DrainFirst().Next(list, list[1]); i != 0 { // it comes back to what it had to leave
+	if i := fleet.DrainFirst().Next(list, list[1]); i != 0 { // it returns to the one that it had to leave
 		t.Error(list[i].Key)
 	}
 	if i := fleet.RoundRobin().Next(list, list[0]); i != 2 {

@@ -9,14 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
-// server is as much of Postgres as a pool needs to connect and to ping. It counts its connections.
+// server implements enough of Postgres for a pool to connect and ping. It counts its connections.
 type server struct {
 	listener net.Listener
 
 	mu         sync.Mutex
-	silent     chan struct{} // if not nil, nobody is let in before it is closed
-	hang       chan struct{} // if not nil, nothing is answered before it is closed
-	refuse     bool          // to let anybody in
+	silent     chan struct{} // if not nil, no login succeeds before it is closed
+	hang       chan struct{} // if not nil, there is no reply before it is closed
+	refuse     bool          // refuse all logins
 	open, peak int
 	attempts   int
 	conns      map[net.Conn]bool

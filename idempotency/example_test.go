@@ -10,11 +10,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/idempotency"
 )
 
-// The handler writes with the transaction of its request. Behind authentication, so that each replay is authorized
-// anew.
+// The handler writes in the transaction of its request. Authentication is outside, so that each replay is authorized
+// again.
 func ExampleNew() {
 	var db *outbox.DB                                              // outbox.FromPgx
-	authenticate := func(h http.Handler) http.Handler { return h } // yours
+	authenticate := func(h http.Handler) http.Handler { return h } // your own
 
 	once, err := idempotency.New(db, idempotency.Config{
 		Tenant: func(r *http.Request) (string, error) { return r.Header.Get("Client"), nil },
@@ -38,7 +38,7 @@ func ExampleNew() {
 		}))))
 }
 
-// Without the middleware of New an error is answered with 500 all the same.
+// Without the middleware of New, an error still gets a 500.
 func ExampleHandlerFunc() {
 	order := idempotency.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return errors.New("sold out") })
 	w := httptest.NewRecorder()

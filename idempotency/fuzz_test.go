@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// FuzzKey: a key that is taken can be stored and named in a log, and is the same quoted as a string of RFC 8941.
+// FuzzKey: an accepted key can be stored and logged, and is the same when quoted as a string of RFC 8941.
 func FuzzKey(f *testing.F) {
 	var visible string
 	for c := ' '; c <= '~'; c++ {
@@ -39,7 +39,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: on the wire, a replay is the first answer, byte by byte, but for the headers that are not kept.
+// FuzzAnswer: on the wire, a replay equals the first response byte by byte, except for headers that are not stored.
 func FuzzAnswer(f *testing.F) {
 	f.Add(200, "X-A", "b", "{}")
 	f.Add(204, "Location", "/a: b\r\nX-C: d", "")
@@ -53,7 +53,7 @@ func FuzzAnswer(f *testing.F) {
 		r.Header().Add(name, value)
 		r.Header().Add(name, "second")
 		r.WriteHeader(status)
-		_, _ = r.Write([]byte(body)) // of a status with a body
+		_, _ = r.Write([]byte(body)) // only for a status with a body
 		stored, err := answerOf(r, dropsOf(nil), 1<<20)
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func FuzzAnswer(f *testing.F) {
 		stored.replay(replayed)
 		want, err := onWire(direct.Header())
 		if err != nil {
-			return // no client reads it
+			return // no client could read it
 		}
 		got, err := onWire(replayed.Header())
 		if err != nil {
@@ -82,7 +82,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// onWire is a header as a client reads it.
+// onWire returns a header as read by a client.
 func onWire(h http.Header) (http.Header, error) {
 	var lines bytes.Buffer
 	if err := h.Write(&lines); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// batching is a Kafka that puts what comes within a while into one batch, also what is sent again, and refuses a batch
-// for one message that is too large.
+// batching is a Kafka that collects messages for a while into one batch, also repeated ones, and refuses a batch
+// because of one message that is too large.
 type batching struct {
 	mu      sync.Mutex
 	current *batch
@@ -56,8 +56,8 @@ func (b *batching) flush() {
 
 func (b *batching) Close() error { return nil }
 
-// TestARefusedMessageIsSentAlone: what was refused with others is not sent again with others, neither with those that
-// were refused as well nor with new ones.
+// TestARefusedMessageIsSentAlone: a message that was refused in a batch is not sent again with others, neither refused
+// nor new ones.
 func TestARefusedMessageIsSentAlone(t *testing.T) {
 	t.Parallel()
 	fake := &batching{}

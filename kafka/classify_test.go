@@ -23,7 +23,7 @@ const (
 	permanent   = forwarder.Permanent
 )
 
-// verdict is what an error says of itself.
+// verdict returns the verdict that an error carries.
 func verdict(err error) forwarder.Verdict {
 	var judged *forwarder.PublishError
 	if !errors.As(err, &judged) {
@@ -43,7 +43,7 @@ func TestClassify(t *testing.T) {
 		{errors.New("something else"), unknown},
 		{sarama.ConfigurationError("Producing headers requires Kafka at least v0.11"), unknown},
 
-		// Nobody knows which message of the batch.
+		// It is unknown which message of the batch.
 		{sarama.ErrMessageSizeTooLarge, unknown},
 		{sarama.ErrMessageSetSizeTooLarge, unknown},
 		{sarama.ErrInvalidRecord, unknown},
@@ -100,14 +100,14 @@ func TestClassifySeveral(t *testing.T) {
 	}
 }
 
-// The verdict on every code that a broker may answer with. One that sarama adds must be put here.
+// The verdict for every code that a broker may return. Add codes that sarama adds.
 func TestClassifyKnowsEveryCode(t *testing.T) {
 	codes := map[forwarder.Verdict][]sarama.KError{
 		permanent: {17}, // invalid topic
 		unavailable: {
 			3, 5, 6, 7, 8, 9, 11, 13, 14, 15, 16, 19, 20, 38, 41, 55, 56, 57, 60, 72, 74, 75, 77, 78, 80, 83, 89, // the cluster
-			21, 35, 76, // settings that do not fit it
-			29, 30, 31, 33, 34, 53, 54, 58, 61, 62, 63, 64, 65, 66, // who we are and what we may do
+			21, 35, 76, // unsuitable settings
+			29, 30, 31, 33, 34, 53, 54, 58, 61, 62, 63, 64, 65, 66, // authentication and permissions
 			45, 46, 47, 49, 51, 52, 59, 90, // the state of the producer
 		},
 		unknown: {

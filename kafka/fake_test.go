@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// fakeSession remembers what it was told, in order.
+// fakeSession records its calls, in order.
 type fakeSession struct {
 	sarama.ConsumerGroupSession
 	ctx context.Context
@@ -29,7 +29,7 @@ func (s *fakeSession) add(format string, args ...any) {
 	s.told = append(s.told, fmt.Sprintf(format, args...))
 }
 
-// take returns what it was told since the last call.
+// take returns the calls since the last take.
 func (s *fakeSession) take() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ type fakeClaim struct {
 	partition int32
 	initial   int64
 	messages  chan *sarama.ConsumerMessage
-	end       func() // takes the partition away
+	end       func() // revokes the partition
 }
 
 func newClaim(partition int32, initial int64) *fakeClaim {
@@ -90,7 +90,7 @@ type world struct {
 	claims sync.WaitGroup
 }
 
-// bubble runs a test with a clock of its own.
+// bubble runs a test with its own clock.
 func bubble(t *testing.T, change func(*SubscriberConfig), test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,7 +126,7 @@ func bubble(t *testing.T, change func(*SubscriberConfig), test func(w *world)) {
 	})
 }
 
-// claim starts to read a partition. The returned channel is closed when it was given away.
+// claim starts reading a partition. The returned channel is closed when the partition is released.
 func (w *world) claim(c *fakeClaim) (ended chan struct{}) {
 	ended = make(chan struct{})
 	stop := context.AfterFunc(w.sess.ctx, c.end)
@@ -142,7 +142,7 @@ func (w *world) claim(c *fakeClaim) (ended chan struct{}) {
 	return ended
 }
 
-// next returns the messages that are delivered now, at most n.
+// next returns the messages delivered now, at most n.
 func (w *world) next(n int) (msgs []*message.Message) {
 	for range n {
 		synctest.Wait()
@@ -157,7 +157,7 @@ func (w *world) next(n int) (msgs []*message.Message) {
 	return msgs
 }
 
-// one returns the only message that is delivered now.
+// one returns the only message delivered now.
 func (w *world) one() *message.Message {
 	w.t.Helper()
 	msgs := w.next(100)
@@ -167,7 +167,7 @@ func (w *world) one() *message.Message {
 	return msgs[0]
 }
 
-// told says that the session was told this since it was last asked.
+// told asserts the session's calls since the last check.
 func (w *world) told(want ...string) {
 	w.t.Helper()
 	synctest.Wait()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// FuzzMarshaler: what a consumer reads is what was published, whatever its names, values and bytes are.
+// FuzzMarshaler: a consumer reads exactly the published message, whatever its names, values and bytes are.
 func FuzzMarshaler(f *testing.F) {
 	f.Add("u", "order/1", "tenant", "acme", []byte("{}"))
 	f.Add("", "", "", "", []byte(nil))

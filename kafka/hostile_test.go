@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// The channel is closed although the Unmarshaler never returns, and what it then returns reaches no handler.
+// The channel is closed although the Unmarshaler never returns; the message that it finally returns reaches no handler.
 func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 	t.Parallel()
 	stuck := make(chan struct{})
@@ -26,7 +26,7 @@ func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 		c.send(0, "k", "slow")
 		w.lose()
 		w.close()
-		<-ended // given up
+		<-ended // abandoned
 		closed := make(chan struct{})
 		go func() {
 			defer close(closed)
@@ -43,7 +43,7 @@ func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 	})
 }
 
-// A partition that hangs in Key hangs no delivery which waits to be taken.
+// A partition that hangs in Key does not delay deliveries that wait to be received.
 func TestTheEndDoesNotWaitForKey(t *testing.T) {
 	t.Parallel()
 	stuck := sync.OnceValue(func() chan struct{} { return make(chan struct{}) })

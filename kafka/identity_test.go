@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// recordOf is the record that a message becomes, as a consumer gets it.
+// recordOf returns the record of a message, as a consumer gets it.
 func recordOf(t *testing.T, m wmkafka.Marshaler, msg *message.Message) *sarama.ConsumerMessage {
 	t.Helper()
 	sent, err := m.Marshal("orders", msg)
@@ -37,8 +37,7 @@ func recordOf(t *testing.T, m wmkafka.Marshaler, msg *message.Message) *sarama.C
 	return record
 }
 
-// TestKeyWithoutOutbox: a message that goes straight to Kafka has the record key that it would have had through the
-// outbox.
+// TestKeyWithoutOutbox: a message published directly to Kafka has the same record key as through the outbox.
 func TestKeyWithoutOutbox(t *testing.T) {
 	t.Parallel()
 	msg := message.NewMessage("u", nil)
@@ -57,8 +56,8 @@ func TestKeyWithoutOutbox(t *testing.T) {
 	}
 }
 
-// TestForeignKey: the key of a record that another producer wrote is the ordering key, and the record key again when it
-// is published.
+// TestForeignKey: the key of another producer's record becomes the ordering key, and the record key again when it is
+// published.
 func TestForeignKey(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"customer-7", "\x00\x00\x00\x2a", "\xff\xfe", "%41", " ", ""} {
@@ -79,7 +78,7 @@ func TestForeignKey(t *testing.T) {
 	}
 }
 
-// TestMarshalerThatSetsKeys: the forwarder keeps no order of keys that it does not know of, so it is told.
+// TestMarshalerThatSetsKeys: the forwarder keeps no order for keys that it does not know, so such a message is refused.
 func TestMarshalerThatSetsKeys(t *testing.T) {
 	t.Parallel()
 	m := kafka.Marshaler{Marshaler: wmkafka.NewWithPartitioningMarshaler(
@@ -107,7 +106,7 @@ func TestMarshalerThatSetsKeys(t *testing.T) {
 	}
 }
 
-// TestNullAndEmpty: a tombstone stays one, and an empty payload is none.
+// TestNullAndEmpty: a tombstone stays a tombstone, and an empty payload does not become one.
 func TestNullAndEmpty(t *testing.T) {
 	t.Parallel()
 	for _, payload := range [][]byte{nil, {}} {

@@ -90,7 +90,7 @@ func TestMarshalerPassesErrorsOn(t *testing.T) {
 	}
 }
 
-// The header of the UUID would be there twice, and the consumer would take the wrong one.
+// The UUID's header would exist twice, and the consumer would use the wrong one.
 func TestMarshalerKeepsTheUUID(t *testing.T) {
 	for _, value := range []string{"another", ""} {
 		msg := message.NewMessage("uuid", []byte("payload"))
@@ -116,8 +116,8 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is
-// spelt.
+// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, however they are
+// spelled.
 func TestUnmarshalerTakesNoOrders(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
 		msg, err := kafka.Unmarshaler{}.Unmarshal(&sarama.ConsumerMessage{Headers: []*sarama.RecordHeader{

@@ -62,7 +62,7 @@ func TestOneKeyAfterAnother(t *testing.T) {
 	})
 }
 
-// A message that was nacked blocks its key for the backoff, and is made anew.
+// A nacked message blocks its key for the backoff, and is delivered as a new message.
 func TestNackedMessageIsFresh(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) {
@@ -119,7 +119,7 @@ func TestNackedMessageIsFresh(t *testing.T) {
 	})
 }
 
-// What the handler asks for by outbox.RetryAfter, as middleware.Outcomes passes it on, is kept.
+// A wait requested with outbox.RetryAfter, as passed on by middleware.Outcomes, is kept.
 func TestRetryAfterBlocksItsKeySoLong(t *testing.T) {
 	t.Parallel()
 	bubble(t, nil, func(w *world) {
@@ -138,14 +138,14 @@ func TestRetryAfterBlocksItsKeySoLong(t *testing.T) {
 	})
 }
 
-// Keys that fail slowly, as many as there are places, leave half of these to the others.
+// As many slowly failing keys as there are slots leave half of the slots to others.
 func TestFailingKeysLeaveHalfOfThePlaces(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) {
 		cfg.Concurrency = 4
 		cfg.Backoff = outbox.Backoff{Func: func(int) time.Duration { return time.Second }}
 	}, func(w *world) {
-		first, second := newClaim(0, 0), newClaim(1, 0) // they share the places
+		first, second := newClaim(0, 0), newClaim(1, 0) // they share the slots
 		w.claim(first)
 		w.claim(second)
 		for i := range 3 {
@@ -224,7 +224,7 @@ func (u unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, e
 	return message.NewMessage("", msg.Value), nil
 }
 
-// A panic in Key ends nothing. The message is not delivered, because nobody knows what it must not overtake.
+// A panic in Key ends nothing. The message is not delivered, because its order is unknown.
 func TestKeyMayPanic(t *testing.T) {
 	t.Parallel()
 	var mended atomic.Bool

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// lastState remembers the last state that it was told.
+// lastState remembers the last state that it received.
 type lastState struct {
 	observe.Observer
 	mu    sync.Mutex
@@ -33,14 +33,14 @@ func (l *lastState) get() meter.PartitionState {
 	return l.state
 }
 
-// hangs is a config whose partition is paused by one message in hand.
+// hangs configures a partition that one unfinished message pauses.
 func hangs(seen *lastState) func(*SubscriberConfig) {
 	return func(cfg *SubscriberConfig) {
 		cfg.Concurrency, cfg.MaxAhead, cfg.Observers = 1, 2, []observe.Observer{seen}
 	}
 }
 
-// TestHungHandlersAreTold: a partition whose handlers never return is not silent; one whose handlers are slow is.
+// TestHungHandlersAreTold: a partition whose handlers never return is reported; one whose handlers are slow is not.
 func TestHungHandlersAreTold(t *testing.T) {
 	t.Parallel()
 	seen := &lastState{}
@@ -50,7 +50,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 		for i := range 10 {
 			c.send(int64(i), "", fmt.Sprint(i))
 		}
-		for range 3 { // slow, but at work
+		for range 3 { // slow, but working
 			time.Sleep(4 * time.Minute)
 			w.one().Ack()
 		}
@@ -80,7 +80,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 	})
 }
 
-// TestLagGrowsWhileItIsPaused: sarama fetches nothing of a partition that is paused, and so learns nothing of its end.
+// TestLagGrowsWhileItIsPaused: sarama fetches nothing from a paused partition, and so does not learn its end.
 func TestLagGrowsWhileItIsPaused(t *testing.T) {
 	t.Parallel()
 	seen := &lastState{}

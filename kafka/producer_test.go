@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// handlers make a mock broker that answers every produce request for the topic with the code.
+// handlers makes a mock broker answer every produce request for the topic with the code.
 func handlers(
 	t *testing.T, broker *sarama.MockBroker, topic string, code sarama.KError,
 ) map[string]sarama.MockResponse {
@@ -29,7 +29,7 @@ func handlers(
 	}
 }
 
-// nobody is an address at which nobody listens.
+// nobody returns an address at which nothing listens.
 func nobody(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -63,7 +63,7 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 	})
 }
 
-// TestTopicThatIsMissing: whoever reads the error knows which one to create.
+// TestTopicThatIsMissing: the error shows which topic to create.
 func TestTopicThatIsMissing(t *testing.T) {
 	broker := sarama.NewMockBroker(t, 1)
 	defer broker.Close()
@@ -82,7 +82,7 @@ func TestTopicThatIsMissing(t *testing.T) {
 	}
 }
 
-// A cluster that answers but gives out no producer ids, as one that is coming up.
+// A cluster that responds but assigns no producer ids, like one that is starting.
 func TestCloseLeavesNothing(t *testing.T) {
 	broker := sarama.NewMockBroker(t, 1)
 	defer broker.Close()

@@ -23,5 +23,5 @@ func ExampleNewPublisher() {
 	}
 	defer func() { _ = pub.Close() }()
 
-	// Hand pub to forwarder.New, which asks it what its errors mean.
+	// Pass pub to forwarder.New, which uses the verdicts of its errors.
 }

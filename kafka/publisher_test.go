@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// fakeKafka refuses every batch that contains a message of more than 10 bytes. As sarama does, it puts
-// messages of concurrent calls into one batch: it waits until size calls have come in, or a call comes alone.
+// fakeKafka refuses every batch with a message of more than 10 bytes. Like sarama, it batches messages of concurrent
+// calls: it waits until there are size calls, or a single call.
 type fakeKafka struct {
 	mu       sync.Mutex
 	batch    []*message.Message
@@ -150,7 +150,7 @@ func TestCloseWaitsForPublish(t *testing.T) {
 	}
 }
 
-// goroutineIn says whether there is a goroutine in which all these functions are called.
+// goroutineIn reports whether a goroutine is in all of these functions.
 func goroutineIn(functions ...string) bool {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -177,7 +177,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// answers is a publisher that answers one call after another.
+// answers is a publisher that returns one error after another.
 type answers []error
 
 func (a *answers) Publish(string, ...*message.Message) error {
@@ -209,7 +209,7 @@ func TestNilMessageIsAnError(t *testing.T) {
 	}
 }
 
-// What sarama really returns, through watermill-kafka, from a broker that answers with the given error.
+// The errors that sarama really returns, through watermill-kafka, from a broker that answers with the given code.
 func TestVerdictsOnSaramasErrors(t *testing.T) {
 	const topic = "orders"
 	publish := func(t *testing.T, code sarama.KError, size int) error {

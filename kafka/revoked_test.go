@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// counting counts the messages that are unmarshalled.
+// counting counts unmarshalled messages.
 type counting struct {
 	unmarshaler
 	n *atomic.Int32
@@ -23,8 +23,8 @@ func (c counting) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, erro
 	return c.unmarshaler.Unmarshal(msg)
 }
 
-// Nothing is delivered after the session is over, nor unmarshalled, which would take slots of other partitions.
-// Messages with handlers may still be acked.
+// After the session ends nothing is delivered or unmarshalled, which would take slots of other partitions. Messages
+// with handlers may still be acked.
 func TestNothingStartsAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	var unmarshalled atomic.Int32
@@ -36,7 +36,7 @@ func TestNothingStartsAfterTheEnd(t *testing.T) {
 		for i := range int64(4) {
 			c.send(i, "", fmt.Sprint(i))
 		}
-		msg := w.next(1)[0] // the other one waits to be taken
+		msg := w.next(1)[0] // the other one waits to be received
 		w.lose()
 		if got := w.next(9); len(got) != 0 {
 			t.Fatalf("delivered %q", payloads(got))
@@ -95,8 +95,7 @@ func TestAbandonedAckMarksNothing(t *testing.T) {
 	})
 }
 
-// The end of the subscription ends the contexts, and waits for CloseTimeout, also where a partition was taken away
-// before.
+// The end of the subscription ends the contexts and waits for CloseTimeout, even if a partition was revoked before.
 func TestTheEndWaitsForAcks(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]bool{"owned": false, "being taken away": true} {
@@ -133,7 +132,7 @@ func TestTheEndWaitsForAcks(t *testing.T) {
 	}
 }
 
-// With a cooperative strategy the channel is closed, behind what is buffered, and nothing else tells of it.
+// With a cooperative strategy the channel is closed behind the buffered messages, and nothing else shows the end.
 func TestFullWindowStillSeesTheEnd(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) { cfg.MaxAhead = 10 }, func(w *world) {
@@ -176,8 +175,8 @@ func TestClaimResumesAtItsStart(t *testing.T) {
 	})
 }
 
-// Without a committed offset the first message is one, so that a crash does not begin at the newest again. A reset goes
-// before the mark, which sarama ignores below the offset that it knows.
+// Without a committed offset the first message is marked, so that after a crash reading does not start at the newest
+// again. A reset precedes the mark, which sarama ignores below the offset that it knows.
 func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	t.Parallel()
 	for _, initial := range []int64{sarama.OffsetNewest, sarama.OffsetOldest} {
@@ -198,8 +197,8 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	}
 }
 
-// TestEachResetOfAnOffsetIsTold: what was deleted under a reader is lost to it, so each time has its line. Those of
-// other errors are left out for a minute.
+// TestEachResetOfAnOffsetIsTold: messages deleted before they are read are lost, so each occurrence is logged. Lines of
+// other errors are limited to one a minute.
 func TestEachResetOfAnOffsetIsTold(t *testing.T) {
 	t.Parallel()
 	bubble(t, nil, func(w *world) {
@@ -219,7 +218,7 @@ func TestEachResetOfAnOffsetIsTold(t *testing.T) {
 	})
 }
 
-// MaxBytes is that of all partitions. One that has nothing in memory is read all the same.
+// MaxBytes covers all partitions. One with nothing in memory is always read.
 func TestBytesAreSharedByPartitions(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) { cfg.MaxBytes = 1000 }, func(w *world) {
@@ -233,7 +232,7 @@ func TestBytesAreSharedByPartitions(t *testing.T) {
 		held := w.next(2)
 		w.told("pause 1")
 		time.Sleep(3 * time.Second)
-		w.told() // one that has nothing in memory does not pause
+		w.told() // a partition with nothing in memory does not pause
 		second.send(0, "", "small")
 		msg := w.one()
 		w.told("pause 2")
@@ -261,7 +260,7 @@ func TestBytesAreSharedByPartitions(t *testing.T) {
 	})
 }
 
-// tracer counts what the claims bring, as the ones that trace do.
+// tracer counts the claims' messages, as tracers do.
 type tracer struct {
 	sarama.ConsumerGroupHandler
 	seen chan int64
@@ -276,7 +275,7 @@ func (c tracedClaim) Messages() <-chan *sarama.ConsumerMessage { return c.messag
 
 func (h tracer) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	traced := tracedClaim{claim, make(chan *sarama.ConsumerMessage)}
-	go func() { // as otelsarama does, it waits for ever if nobody reads
+	go func() { // like otelsarama, it waits forever if nobody reads
 		defer close(traced.messages)
 		for msg := range claim.Messages() {
 			traced.messages <- msg

@@ -15,7 +15,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// TestMovingIsOneLine: what is given to watermill-kafka's constructor is given to ours.
+// TestMovingIsOneLine: our constructor accepts the arguments of watermill-kafka's.
 func TestMovingIsOneLine(t *testing.T) {
 	cfg := wmkafka.SubscriberConfig{
 		Brokers: []string{"127.0.0.1:1"}, Unmarshaler: wmkafka.DefaultMarshaler{}, ConsumerGroup: "group",
@@ -133,7 +133,7 @@ func TestInstanceIDHasTheTopic(t *testing.T) {
 	}
 }
 
-// Two handlers of a topic would share its partitions, each under another name in the inbox.
+// Two handlers of a topic would share its partitions, each with its own name in the inbox.
 func TestATopicIsSubscribedOnce(t *testing.T) {
 	s, err := NewSubscriber(validConfig(), nil)
 	if err != nil {
@@ -163,7 +163,7 @@ func TestATopicIsSubscribedOnce(t *testing.T) {
 	}
 }
 
-// TestUnusedFieldsAreTold: what a service has set for watermill-kafka, and does nothing here, is a line.
+// TestUnusedFieldsAreTold: settings for watermill-kafka that have no effect here are logged.
 func TestUnusedFieldsAreTold(t *testing.T) {
 	t.Parallel()
 	for _, set := range []bool{false, true} {

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// What was given to watermill-kafka's NewSubscriber is given to this one.
+// It takes the same configuration as watermill-kafka's NewSubscriber.
 func ExampleNewSubscriber() {
 	orders, err := kafka.NewSubscriber(kafka.SubscriberConfig{
 		SubscriberConfig: wmkafka.SubscriberConfig{
@@ -31,7 +31,7 @@ func ExampleNewSubscriber() {
 		fmt.Println(err)
 		return
 	}
-	// Add middleware.Stack, which skips what is delivered twice.
+	// Add middleware.Stack, which skips duplicates.
 	router.AddConsumerHandler("book", "orders", orders, func(msg *message.Message) error {
 		return nil
 	})
@@ -39,7 +39,7 @@ func ExampleNewSubscriber() {
 	// Output: 1 handler
 }
 
-// A mistake in the config is named by its field.
+// An error names the invalid field.
 func ExampleNewSubscriber_mistake() {
 	_, err := kafka.NewSubscriber(kafka.SubscriberConfig{
 		SubscriberConfig: wmkafka.SubscriberConfig{

@@ -22,9 +22,9 @@ var (
 	logger watermill.LoggerAdapter = watermill.NopLogger{}
 )
 
-// The whole stack on a Router. What a handler returns is written to the outbox in its transaction, and a message that
-// is delivered again is acked without it. The Router never publishes by itself: AddHandler asks for a Publisher, and it
-// gives the publish topic its name.
+// The whole stack on a Router. Returned messages are written to the outbox in the handler's transaction, and a
+// redelivered message is acked without calling it. The Router itself never publishes: AddHandler requires a Publisher,
+// which provides the name of the publish topic.
 func Example() {
 	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
 	if err != nil {
@@ -49,7 +49,7 @@ func Example() {
 	go router.Run(context.Background())
 	<-router.Running()
 
-	for range 2 { // the broker delivers it twice
+	for range 2 { // the broker delivers the message twice
 		if err := broker.Publish("orders", message.NewMessage("order-1", []byte("table 7"))); err != nil {
 			log.Fatal(err)
 		}
@@ -81,8 +81,8 @@ func ExampleStack() {
 	router.AddMiddleware(stack...)
 }
 
-// Many messages in one transaction: a projection that is written by one INSERT. In a program the handler goes to a
-// Router, behind a subscriber that has many messages in flight:
+// Many messages in one transaction: a projection that is written by one INSERT. In a program, add the handler to a
+// Router, behind a subscriber with many messages in flight:
 //
 //	router.AddConsumerHandler("orders-report", "orders", sub, project)
 func ExampleBatch() {
@@ -111,7 +111,7 @@ func ExampleBatch() {
 	router.Wait()
 }
 
-// Tx alone, with a tenant for row-level security.
+// Tx alone, setting a tenant for row-level security.
 func ExampleTx() {
 	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, logger)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// unreachable is a handle that never gets a connection.
+// unreachable returns a handle that never gets a connection.
 func unreachable(t *testing.T) *outbox.DB {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), "postgres://127.0.0.1:1/none?connect_timeout=1")
@@ -186,7 +186,7 @@ func TestLetterUUIDs(t *testing.T) {
 	}
 }
 
-// insideTx is what a middleware sees behind a Tx.
+// insideTx runs a middleware inside a Tx.
 func insideTx(mw message.HandlerMiddleware) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -280,8 +280,8 @@ func TestDeadLetterIsStorable(t *testing.T) {
 	}
 }
 
-// TestMiswiredIsNoHotLoop: brokers bring a failed message again at once. Middlewares that are put together wrongly say
-// what to do, and then wait.
+// TestMiswiredIsNoHotLoop: brokers redeliver a failed message immediately. Wrongly combined middlewares return an error
+// that says what to do, and then wait.
 func TestMiswiredIsNoHotLoop(t *testing.T) {
 	pub, err := outbox.NewPublisher(unreachable(t), outbox.PublisherConfig{}, nil)
 	if err != nil {
@@ -330,7 +330,7 @@ func TestMiswiredIsNoHotLoop(t *testing.T) {
 	}
 }
 
-// TestAFailureIsChargedSinceTheFirstThatCounts: those before it only make the wait longer.
+// TestAFailureIsChargedSinceTheFirstThatCounts: failures before it only lengthen the wait.
 func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &outcomes{logger: watermill.NopLogger{}, cfg: OutcomesConfig{MaxAttempts: 2, MinDeadAge: time.Hour}}

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestOutcomesLeavesTheWaitToTheSubscriber: while a subscriber holds the key of a message back, the message must not
-// keep its place, and what its handler asks for goes to that subscriber.
+// TestOutcomesLeavesTheWaitToTheSubscriber: while a subscriber blocks the message's key, the message must not keep its
+// slot, and the wait that its handler requests is passed to the subscriber.
 func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
 	failed := errors.New("failed")
 	for name, test := range map[string]struct {
@@ -59,7 +59,7 @@ func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
 	}
 }
 
-// TestABackoffThatPanics: the message is nacked with the error of its handler, and waits as Initial says.
+// TestABackoffThatPanics: the message is nacked with its handler's error, and waits for Initial.
 func TestABackoffThatPanics(t *testing.T) {
 	const wait = 50 * time.Millisecond
 	mw, err := Outcomes(unreachable(t), OutcomesConfig{Service: "shop", Backoff: outbox.Backoff{

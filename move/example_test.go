@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/move"
 )
 
-// An outbox table of one's own, whose relay has been stopped. The dry run counts what would be moved.
+// Your own outbox table, whose relay has been stopped. The dry run counts the messages to move.
 func ExampleFromTable() {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, "postgres://localhost/shop")
@@ -45,7 +45,7 @@ func ExampleFromTable() {
 	fmt.Println(moved.Pending, moved.Topics)
 }
 
-// The transaction, watermill-sql's publisher and its calls stay as they are.
+// The transaction, watermill-sql's publisher and its calls stay unchanged.
 func ExampleNewSchemaAdapter() {
 	pool, err := sql.Open("postgres", "postgres://localhost/shop")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// FuzzEnvelopes: what an outbox can hold comes out as it was sealed, and what is no envelope is an error.
+// FuzzEnvelopes: a message is unchanged after wrapping and unwrapping, and an invalid envelope is an error.
 func FuzzEnvelopes(f *testing.F) {
 	f.Add("orders", "u", "k", "v", []byte(`{}`))
 	f.Add("", "", "", "", []byte(nil))

@@ -15,8 +15,8 @@ type lines struct {
 
 func (l *lines) Error(string, error, watermill.LogFields) { l.errors++ }
 
-// TestAttemptsAreSaidNowAndThen: each attempt has another error where there are several servers, and is no news for
-// that. After there was a connection it is.
+// TestAttemptsAreSaidNowAndThen: with several servers each attempt has a different error, which is not logged again
+// each time. After a connection it is.
 func TestAttemptsAreSaidNowAndThen(t *testing.T) {
 	log := &lines{}
 	a := &attempts{logger: log}

@@ -24,7 +24,7 @@ const (
 	permanent   = forwarder.Permanent
 )
 
-// verdict is what an error says of itself.
+// verdict returns the verdict that an error carries.
 func verdict(err error) forwarder.Verdict {
 	var judged *forwarder.PublishError
 	if !errors.As(err, &judged) {
@@ -105,7 +105,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// refusing is a publisher whose server refuses what it gets.
+// refusing is a publisher whose server refuses messages.
 type refusing struct {
 	message.Publisher
 	err error
@@ -113,7 +113,7 @@ type refusing struct {
 
 func (r refusing) Publish(string, ...*message.Message) error { return r.err }
 
-// TestAMessageThatExpectsAnotherStreamIsAtFault, unless its publisher expects it of all of them.
+// TestAMessageThatExpectsAnotherStreamIsAtFault, unless its publisher expects that stream for all messages.
 func TestAMessageThatExpectsAnotherStreamIsAtFault(t *testing.T) {
 	pub := nats.NewPublisherTo(refusing{err: &natsgo.APIError{Code: 400, ErrorCode: 10060}})
 	plain, asks, copies := message.NewMessage("1", nil), message.NewMessage("2", nil), message.NewMessage("3", nil)

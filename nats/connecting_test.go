@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// errorsOf is a logger that hands on the errors of error lines.
+// errorsOf is a logger that passes on the errors of error lines.
 type errorsOf struct {
 	watermill.NopLogger
 	lines chan error
@@ -21,7 +21,7 @@ type errorsOf struct {
 
 func (l errorsOf) Error(_ string, err error, _ watermill.LogFields) { l.lines <- err }
 
-// TestLogSaysWhyThereIsNoConnection has the client try a port where nobody speaks TLS, or nobody at all.
+// TestLogSaysWhyThereIsNoConnection tries a port without TLS, and one without a listener.
 func TestLogSaysWhyThereIsNoConnection(t *testing.T) {
 	for scheme, want := range map[string]string{"nats": "no servers available", "tls": "secure connection not available"} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +55,7 @@ func TestLogSaysWhyThereIsNoConnection(t *testing.T) {
 	}
 }
 
-// infosOf is a logger that hands on the fields of info lines.
+// infosOf is a logger that passes on the fields of info lines.
 type infosOf struct {
 	watermill.NopLogger
 	lines chan watermill.LogFields
@@ -63,7 +63,7 @@ type infosOf struct {
 
 func (l infosOf) Info(_ string, fields watermill.LogFields) { l.lines <- fields }
 
-// TestLogHidesTokens: NATS takes a user without a password for a token.
+// TestLogHidesTokens: NATS treats a user without a password as a token.
 func TestLogHidesTokens(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// FuzzMarshaler: what a consumer reads is what was published, whatever its names and bytes are, and no metadata is a
-// header that the server obeys, or the end of the headers.
+// FuzzMarshaler: a consumer reads exactly the published message, whatever its names and bytes are, and no metadata
+// become a header that the server obeys, or end the headers.
 func FuzzMarshaler(f *testing.F) {
 	f.Add("orders", "u", "tenant", "acme", []byte("{}"))
 	f.Add("a b", "", "", "", []byte(nil))
@@ -47,11 +47,11 @@ func FuzzMarshaler(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		delete(got.Metadata, natsgo.MsgIdHdr) // it is the publisher's
+		delete(got.Metadata, natsgo.MsgIdHdr) // set by the publisher
 		want := msg.Copy()
 		delete(want.Metadata, outbox.MetadataHeaders)
 		if name == outbox.MetadataHeaders {
-			got.Metadata = want.Metadata // what it asked for is there
+			got.Metadata = want.Metadata // the requested header is there
 		}
 		if !got.Equals(want) {
 			t.Errorf("got %+v, want %+v", got, want)

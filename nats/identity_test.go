@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// oneLine is what nats.go does to the value of a header.
+// oneLine does what nats.go does to header values.
 var oneLine = strings.NewReplacer("\r\n", " ", "\r", " ", "\n", " ")
 
-// overTheWire is a message as a subscriber gets it: nats.go writes headers as lines of text.
+// overTheWire returns a message as a subscriber gets it: nats.go writes headers as lines of text.
 func overTheWire(t *testing.T, msg *natsgo.Msg) *natsgo.Msg {
 	t.Helper()
 	lines := "NATS/1.0\r\n"
@@ -31,7 +31,8 @@ func overTheWire(t *testing.T, msg *natsgo.Msg) *natsgo.Msg {
 	return &natsgo.Msg{Subject: msg.Subject, Header: got, Data: msg.Data}
 }
 
-// TestValuesThatHeadersAlter: UUIDs, keys and metadata arrive as they were, and no two UUIDs are one Nats-Msg-Id.
+// TestValuesThatHeadersAlter: UUIDs, keys and metadata arrive unchanged, and different UUIDs have different
+// Nats-Msg-Ids.
 func TestValuesThatHeadersAlter(t *testing.T) {
 	t.Parallel()
 	ids := map[string]string{}
@@ -63,7 +64,7 @@ func TestValuesThatHeadersAlter(t *testing.T) {
 	}
 }
 
-// TestKeyWithoutOutbox: a message that goes straight to NATS has the key that it would have had through the outbox.
+// TestKeyWithoutOutbox: a message published directly to NATS has the same key as through the outbox.
 func TestKeyWithoutOutbox(t *testing.T) {
 	t.Parallel()
 	msg := message.NewMessage("u", nil)

@@ -143,7 +143,7 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 	}
 }
 
-// settingMarshaler sets a header by itself, from metadata of another name.
+// settingMarshaler itself sets a header, from metadata with another name.
 type settingMarshaler struct{ wmnats.NATSMarshaler }
 
 func (m *settingMarshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, error) {
@@ -152,8 +152,8 @@ func (m *settingMarshaler) Marshal(topic string, msg *message.Message) (*natsgo.
 	return out, err
 }
 
-// A marshaler of the application's commands; metadata that it copies do not. Those of Gob and JSON have no headers of
-// either.
+// The application's own marshaler sets commands; metadata that it copies do not become commands. Gob and JSON have no
+// headers for either.
 func TestMarshalerCommands(t *testing.T) {
 	for name, tt := range map[string]struct {
 		inner wmnats.Marshaler
@@ -186,8 +186,8 @@ func TestMarshalerCommands(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: what asks for headers of a broker is left out of what was consumed, however it is
-// spelt.
+// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, however they are
+// spelled.
 func TestUnmarshalerTakesNoOrders(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
 		msg, err := nats.Unmarshaler{}.Unmarshal(&natsgo.Msg{

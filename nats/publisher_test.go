@@ -89,10 +89,10 @@ func goroutines() string {
 	return string(stacks[:runtime.Stack(stacks, true)])
 }
 
-// deaf stands for a publisher that must not be called.
+// deaf is a publisher that must not be called.
 type deaf struct{ message.Publisher }
 
-// TestURLsAreNotQuoted: an error that says what is wrong with a URL must not show its password.
+// TestURLsAreNotQuoted: an error about a URL must not show its password.
 func TestURLsAreNotQuoted(t *testing.T) {
 	for _, urls := range []string{
 		"nats://ann:can/ary@h:4222", "nats://ann:1/canary@h:4222", "nats://ann:can?ary@h", "nats://ann:1#canary@h",
@@ -133,7 +133,7 @@ func TestNilsAreErrors(t *testing.T) {
 	}
 }
 
-// failing fails as watermill-nats does: its errors print a stack with %+v.
+// failing returns errors like watermill-nats's, which print a stack with %+v.
 type failing struct {
 	message.Publisher
 	err error

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// TestSilence: what begins it, what ends it, and what says nothing of the server.
+// TestSilence: what starts it, what ends it, and what is irrelevant.
 func TestSilence(t *testing.T) {
 	s := &stallDetector{conn: &natsgo.Conn{}, lasts: trouble.StallDetector{Limit: time.Hour}}
 	lasts := func() time.Duration {

@@ -65,7 +65,7 @@ func TestDefaults(t *testing.T) {
 	}
 }
 
-// TestUnmarshalReadsWhatThePublisherWrites: keys that no header can have come back, and commands do not.
+// TestUnmarshalReadsWhatThePublisherWrites: keys that cannot be header names are restored, commands are not.
 func TestUnmarshalReadsWhatThePublisherWrites(t *testing.T) {
 	msg := natsgo.NewMsg("orders")
 	msg.Header["_watermill_message_uuid"] = []string{"u"}

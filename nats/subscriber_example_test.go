@@ -25,7 +25,7 @@ func ExampleNewSubscriber() {
 		fmt.Println(err)
 		return
 	}
-	// Add middleware.Stack, which skips what is delivered twice.
+	// Add middleware.Stack, which skips duplicates.
 	router.AddConsumerHandler("book", "orders", orders, func(msg *message.Message) error {
 		return nil
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
-// newTestTerm is a term of an owner that was delivered the messages of these stream positions, with the key "k".
+// newTestTerm returns a term of an owner that received the messages at these stream positions, with the key "k".
 func newTestTerm(t *testing.T, positions ...uint64) *term {
 	cfg := SubscriberConfig{Consumer: "booking"}
 	cfg.setDefaults()
@@ -37,8 +37,8 @@ func newTestTerm(t *testing.T, positions ...uint64) *term {
 	return r.term
 }
 
-// TestOwnerWaitsForAllThatIsPending: what is held here and not pending any more, as the stream has dropped it, stands
-// for no message that is still to come.
+// TestOwnerWaitsForAllThatIsPending: messages held here that the stream has dropped are no longer pending, and do not
+// count for messages still to come.
 func TestOwnerWaitsForAllThatIsPending(t *testing.T) {
 	info := func(pending int, floor, delivered uint64, pin string) *jetstream.ConsumerInfo {
 		return &jetstream.ConsumerInfo{
@@ -69,7 +69,7 @@ func TestOwnerWaitsForAllThatIsPending(t *testing.T) {
 	}
 }
 
-// TestAGapIsWaitedFor: a delivery that was lost on its way may be older than what came after it.
+// TestAGapIsWaitedFor: a lost delivery may be older than later ones.
 func TestAGapIsWaitedFor(t *testing.T) {
 	term := newTestTerm(t, 5)
 	term.whole = true
@@ -86,7 +86,7 @@ func TestAGapIsWaitedFor(t *testing.T) {
 	}
 }
 
-// sentFor returns how many acks and naks of a message were sent since the last call. Nobody reads them.
+// sentFor returns the number of acks and naks sent for a message since the last call. Nothing receives them.
 func sentFor(t *testing.T, msg *natsgo.Msg) (sent func() uint64) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -124,7 +124,8 @@ func sentFor(t *testing.T, msg *natsgo.Msg) (sent func() uint64) {
 	}
 }
 
-// TestWithoutALeaseNothingIsDone: another process may be the owner, and counts on what JetStream waits for.
+// TestWithoutALeaseNothingIsDone: another process may be the owner, and rely on the messages that JetStream has
+// pending.
 func TestWithoutALeaseNothingIsDone(t *testing.T) {
 	term := newTestTerm(t, 5)
 	term.whole = true
@@ -145,7 +146,7 @@ func TestWithoutALeaseNothingIsDone(t *testing.T) {
 	}
 }
 
-// TestWhatAHandlerHasIsNotHandedBack: JetStream would deliver it to the next owner at once.
+// TestWhatAHandlerHasIsNotHandedBack: JetStream would immediately deliver it to the next owner.
 func TestWhatAHandlerHasIsNotHandedBack(t *testing.T) {
 	term := newTestTerm(t, 5)
 	it := term.held[5]
@@ -160,7 +161,7 @@ func TestWhatAHandlerHasIsNotHandedBack(t *testing.T) {
 	}
 }
 
-// TestPinOfAMessage: it is known from the server alone, and one that nobody knows is confirmed before anything starts.
+// TestPinOfAMessage: only the server sets it, and an unknown one is confirmed before anything starts.
 func TestPinOfAMessage(t *testing.T) {
 	term := newTestTerm(t, 5)
 	term.whole = true
@@ -182,7 +183,7 @@ func TestPinOfAMessage(t *testing.T) {
 	}
 }
 
-// TestHungHandlersAreTold: a consumer whose handlers never return is not silent.
+// TestHungHandlersAreTold: a consumer whose handlers never return is reported.
 func TestHungHandlersAreTold(t *testing.T) {
 	term := newTestTerm(t, 5, 6)
 	logger := watermill.NewCaptureLogger()

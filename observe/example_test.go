@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// pager pages somebody for each message that nothing tries again. It implements one of the interfaces; all others
-// are left out.
+// pager pages somebody for each message that is no longer retried. It implements one of the interfaces and omits the
+// others.
 type pager struct{ page func(text string) }
 
 var _ observe.DeadObserver = pager{}
@@ -18,8 +18,8 @@ func (p pager) MessageDead(_ context.Context, dead observe.MessageDead) {
 	p.page(fmt.Sprintf("%s %s is dead after %d attempts: %v", dead.Topic, dead.UUID, dead.Attempts, dead.Err))
 }
 
-// An observer of your own. A handle takes any number of them, in outbox.DBConfig.Observers; here we tell it ourselves
-// what a forwarder would.
+// An observer of your own. A handle takes any number of them, in outbox.DBConfig.Observers; here we call it ourselves
+// as a forwarder would.
 func Example() {
 	observers := []observe.Observer{pager{page: func(text string) { fmt.Println(text) }}}
 	for _, o := range observers {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/outboxtest"
 )
 
-var t *testing.T // yours
+var t *testing.T // your own
 
 // book is a handler as its users write it.
 func book(msg *message.Message) ([]*message.Message, error) {
@@ -24,7 +24,7 @@ func book(msg *message.Message) ([]*message.Message, error) {
 	return message.Messages{message.NewMessage("booking-1", []byte("booked"))}, err
 }
 
-// A handler, with all that the middlewares do around it. The second delivery of a message finds it handled.
+// A handler with everything that the middlewares do around it. The second delivery of a message is a duplicate.
 func ExampleHandle() {
 	db, pool := outboxtest.NewPostgres(t, os.Getenv("TEST_DATABASE_URL"))
 	if _, err := pool.Exec(t.Context(), "CREATE TABLE bookings (id text PRIMARY KEY)"); err != nil {
@@ -39,7 +39,7 @@ func ExampleHandle() {
 	}
 }
 
-// Code that publishes in a transaction: what a forwarder would publish after the commit.
+// Code that publishes in a transaction: Drain returns the messages that a forwarder would publish after the commit.
 func ExampleDrain() {
 	db, _ := outboxtest.NewPostgres(t, os.Getenv("TEST_DATABASE_URL"))
 	events, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)

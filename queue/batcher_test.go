@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// TestBatcher: items added during a write go into the next batch, except those that were removed. Add waits while there
+// TestBatcher: items added during a write are in the next batch, except those that were removed. Add waits while there
 // is no room, and close waits until everything is written.
 func TestBatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

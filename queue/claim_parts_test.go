@@ -11,15 +11,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// world is a table in which transactions store messages of a few topics, some of which fall due, and what ClaimTopics
-// sees of it.
+// world is a table in which transactions store messages of a few topics, some of which fall due, and the rows that
+// ClaimTopics sees.
 type world struct {
 	rand  *rand.Rand
 	clock int64 // microseconds
 	xid   int64 // the last transaction id
 	id    int64
 	open  map[int64][]*stored
-	ready []*stored // committed and not claimed
+	ready []*stored // committed and unclaimed
 	limit map[string]int
 	taken map[string]int
 }
@@ -57,7 +57,7 @@ func (w *world) step() {
 	}
 }
 
-// done frees places.
+// done frees slots.
 func (w *world) done(all bool) {
 	for topic := range w.limit {
 		for w.taken[topic] > 0 && (all || w.rand.IntN(3) == 0) {
@@ -151,9 +151,8 @@ func (w *world) claim(c *claimCursor, limit int) (got []*stored, o claimResult) 
 	return got, c.claimed(time.Now(), p, found)
 }
 
-// TestTopicsThatAreBehindPassNothing: whatever the order in which transactions end and places become free, all messages
-// are claimed once, by scans of which none but the first begins at the beginning, and no topic gets more than it has
-// room for.
+// TestTopicsThatAreBehindPassNothing: in whatever order transactions end and slots become free, all messages are
+// claimed once, only the first scan starts at the beginning, and no topic gets more than its free slots.
 func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 	wasBehind, cameBack := 0, 0
 	for seed := range uint64(150) {
@@ -211,7 +210,7 @@ func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 	}
 }
 
-// TestNothingIsBehindAtRest: once all is handled one scan is for all topics, of which there is one part for each kind.
+// TestNothingIsBehindAtRest: once all messages are handled one scan covers all topics, in one part for each kind.
 func TestNothingIsBehindAtRest(t *testing.T) {
 	w := &world{
 		rand: rand.New(rand.NewPCG(1, 3)), clock: 1e9, limit: map[string]int{"0": 1, "1": 1}, taken: map[string]int{},
@@ -232,8 +231,8 @@ func TestNothingIsBehindAtRest(t *testing.T) {
 	}
 }
 
-// TestManySetsOfTopicsForgetOneAtATime: a Store that is asked for more sets of topics than it keeps marks for forgets
-// one, and not all.
+// TestManySetsOfTopicsForgetOneAtATime: a Store with more sets of topics than it keeps cursors for forgets one at a
+// time.
 func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
 	s := &Store{}
 	all := map[string]*claimCursor{}
@@ -252,7 +251,8 @@ func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
 	}
 }
 
-// TestClaimsGoOnAfterOneThatFailed from their marks: what makes a scan from the beginning fail is not met soon.
+// TestClaimsGoOnAfterOneThatFailed from their cursors: the cause of a failing scan from the beginning is not met again
+// soon.
 func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	c := newClaimCursor()
 	began := time.Now().Add(-2 * progress.FullInterval)

@@ -13,7 +13,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// unreachable is a store whose database never answers.
+// unreachable returns a store whose database never responds.
 func unreachable(t *testing.T) *Store {
 	t.Helper()
 	pool, err := pgxpool.New(context.Background(), "postgres://127.0.0.1:1/none?connect_timeout=1")

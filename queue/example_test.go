@@ -11,9 +11,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-var pool *pgxpool.Pool // yours
+var pool *pgxpool.Pool // your own
 
-// A message is stored when it comes in and handled later, once, however often its sender repeats it.
+// A message is stored when it arrives and handled later, once, however often its sender repeats it.
 func Example() {
 	ctx := context.Background()
 	db, err := outbox.FromPgx(pool, outbox.DBConfig{}, nil)

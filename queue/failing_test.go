@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// fakePool is a database whose answers are those of a function: rows of values.
+// fakePool is a database whose replies come from a function: rows of values.
 type fakePool struct {
 	drive.Pool
 	answer func(query string) ([][]any, error)
@@ -63,7 +63,7 @@ func fakeStore(t *testing.T, answer func(query string) ([][]any, error)) *Store 
 	return &Store{db: db, logger: watermill.NopLogger{}}
 }
 
-// TestEnqueueSaysThatItsSecondTryFailed: Busy would say that there is nothing to repeat, and nothing of a Mismatch.
+// TestEnqueueSaysThatItsSecondTryFailed: Busy would mean that nothing needs repeating, and hide a Mismatch.
 func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
 	broken, tries := errors.New("the connection broke"), 0
 	s := fakeStore(t, func(string) ([][]any, error) {
@@ -78,7 +78,7 @@ func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
 	}
 }
 
-// TestOneDatabaseThatCannotBeChecked does not count against its pool: it is woken, and the others are checked.
+// TestOneDatabaseThatCannotBeChecked does not affect its pool: it is woken, and the others are checked.
 func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	nothing := func(context.Context, *Message) error { return nil }
@@ -123,7 +123,7 @@ func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 	g.work.Wait()
 }
 
-// TestAckBeforeTheLoopServes: a Group's claim may be faster than the goroutine that serves.
+// TestAckBeforeTheLoopServes: a Group's claim may return before the goroutine that serves acks has started.
 func TestAckBeforeTheLoopServes(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { return nil, nil })
 	l := newLoop(s, loopConfig{slots: 1, lease: time.Minute}, watermill.NopLogger{}, nil)
@@ -131,7 +131,7 @@ func TestAckBeforeTheLoopServes(t *testing.T) {
 	(&claimed{loop: l}).ack()
 }
 
-// TestCleanAfterFailedReaping: old messages are deleted whatever keeps reaping from its work.
+// TestCleanAfterFailedReaping: old messages are deleted even if reaping keeps failing.
 func TestCleanAfterFailedReaping(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { return nil, errors.New("broken") })
 	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Minute, "")
@@ -141,7 +141,7 @@ func TestCleanAfterFailedReaping(t *testing.T) {
 	}
 }
 
-// TestPanicBelowIngest: code of the user's below Enqueue, such as a logger or a tracer of pgx, panics.
+// TestPanicBelowIngest: the user's code below Enqueue, such as a logger or a tracer of pgx, panics.
 func TestPanicBelowIngest(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { panic("tracer") })
 	s.cfg.setDefaults()
@@ -157,7 +157,7 @@ func TestPanicBelowIngest(t *testing.T) {
 	}
 }
 
-// TestDeadRetentionThatFails: done messages are deleted as soon and as often as without it.
+// TestDeadRetentionThatFails: done messages are still deleted as soon and as often.
 func TestDeadRetentionThatFails(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { return nil, errors.New("no rights") })
 	s.cfg.Retention = -1

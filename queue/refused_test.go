@@ -12,7 +12,7 @@ import (
 
 var errRaised = &pgconn.PgError{Code: "P0001", Routine: "exec_stmt_raise", Message: "refused"}
 
-// refusingStore is a Store whose database lists rows of a topic, or fails to.
+// refusingStore returns a Store whose database lists rows of a topic, or fails to.
 func refusingStore(t *testing.T, listed int, failed error) *Store {
 	t.Helper()
 	s := fakeStore(t, func(query string) (rows [][]any, err error) {
@@ -28,7 +28,7 @@ func refusingStore(t *testing.T, listed int, failed error) *Store {
 	return s
 }
 
-// refuseAll has rows of a topic refused so long ago that they are due again.
+// refuseAll records rows of a topic as refused so long ago that they are due again.
 func refuseAll(s *Store, topic string, n int, since time.Duration) {
 	for range n {
 		id := int64(len(s.refusals.rows) + 1)
@@ -39,7 +39,7 @@ func refuseAll(s *Store, topic string, n int, since time.Duration) {
 
 func succeeds() error { return nil }
 
-// TestRefusedRowsOfOthersDelayNone: rows that a claim cannot take keep none from being tried that it can.
+// TestRefusedRowsOfOthersDelayNone: rows that a claim cannot take do not delay retries of those that it can.
 func TestRefusedRowsOfOthersDelayNone(t *testing.T) {
 	s := refusingStore(t, 0, nil)
 	refuseAll(s, "of nobody", 2*maxDue, time.Minute)
@@ -59,7 +59,7 @@ func TestRefusedRowsOfOthersDelayNone(t *testing.T) {
 	}
 }
 
-// TestCuredRowsReturnImmediately: after the first of them was changed the others do not wait for their own times.
+// TestCuredRowsReturnImmediately: once the first of them was changed, the others do not wait for their own times.
 func TestCuredRowsReturnImmediately(t *testing.T) {
 	s := refusingStore(t, 0, nil)
 	refuseAll(s, "orders", 1, time.Minute)
@@ -83,7 +83,7 @@ func TestCuredRowsReturnImmediately(t *testing.T) {
 	}
 }
 
-// TestErrorOfAllRows: a statement that fails for each row is at fault itself, or the table.
+// TestErrorOfAllRows: if a statement fails for each row, the statement or the table is at fault.
 func TestErrorOfAllRows(t *testing.T) {
 	for name, refused := range map[string]int{"few refused": 0, "many refused": maxLeftOut + 1} {
 		s := refusingStore(t, maxAlone, nil)
@@ -102,7 +102,7 @@ func TestErrorOfAllRows(t *testing.T) {
 	}
 }
 
-// TestOneRowOfManyChanges: the same error of the others is theirs.
+// TestOneRowOfManyChanges: then the same error is the fault of the other rows.
 func TestOneRowOfManyChanges(t *testing.T) {
 	s := refusingStore(t, maxAlone, nil)
 	tried := 0
@@ -120,7 +120,7 @@ func TestOneRowOfManyChanges(t *testing.T) {
 	}
 }
 
-// TestFailedListOfUnchangedRows: what the statement for many did counts.
+// TestFailedListOfUnchangedRows: the changes of the statement for many rows count.
 func TestFailedListOfUnchangedRows(t *testing.T) {
 	s := refusingStore(t, 0, errors.New("timeout"))
 	s.triggers = true
@@ -129,7 +129,7 @@ func TestFailedListOfUnchangedRows(t *testing.T) {
 	}
 }
 
-// TestClaimThatIsRefusedAllRows is empty: a Drain would never end.
+// TestClaimThatIsRefusedAllRows is empty; otherwise a Drain would never end.
 func TestClaimThatIsRefusedAllRows(t *testing.T) {
 	for listed, empty := range []bool{true, false} {
 		s := refusingStore(t, listed, nil)
@@ -142,7 +142,7 @@ func TestClaimThatIsRefusedAllRows(t *testing.T) {
 	}
 }
 
-// TestReapingEndsWithManyRefused: where no statement for many messages runs, no number says that there are more.
+// TestReapingEndsWithManyRefused: if no statement for many messages runs, no number shows that there are more.
 func TestReapingEndsWithManyRefused(t *testing.T) {
 	queries := 0
 	s := fakeStore(t, func(string) ([][]any, error) {

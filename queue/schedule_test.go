@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// got is a scan that brings messages of one topic.
+// got records a scan that returned messages of one topic.
 func (s *schedule) got(begun, now time.Time, n int, more bool) {
 	for range n {
 		s.take("", 1, false)
@@ -14,7 +14,7 @@ func (s *schedule) got(begun, now time.Time, n int, more bool) {
 	s.claimed(begun, now, n, more, nil)
 }
 
-// clock is a time that a test moves.
+// clock is a time that a test advances.
 type clock time.Time
 
 func (c *clock) now() time.Time        { return time.Time(*c) }
@@ -88,7 +88,7 @@ func TestScheduleIsWoken(t *testing.T) {
 	}
 }
 
-// TestScheduleWaitsForSeveralSlots: while there is more to take, a scan for one slot only comes as often as scans may.
+// TestScheduleWaitsForSeveralSlots: while more messages are ready, a scan for one slot runs only as often as scans may.
 func TestScheduleWaitsForSeveralSlots(t *testing.T) {
 	s, c := newTestSchedule(16, 50, nil)
 	n, _ := s.nextClaim(c.now())
@@ -107,8 +107,8 @@ func TestScheduleWaitsForSeveralSlots(t *testing.T) {
 	}
 }
 
-// TestScheduleOfATopicWithALimit: a slot that is free is looked for at once while messages of its topic may have been
-// passed, and else not before it is time.
+// TestScheduleOfATopicWithALimit: a free slot leads to an immediate scan if messages of its topic may have been
+// skipped, and otherwise not before the next one is due.
 func TestScheduleOfATopicWithALimit(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2, "many": 20})
 	s.nextClaim(c.now())
@@ -143,7 +143,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 }
 
-// TestScheduleOfATopicThatIsPassedBy: it has no room for a while, and all of it afterwards.
+// TestScheduleOfATopicThatIsPassedBy: it has no free slot for a while, and all of them afterwards.
 func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2})
 	s.nextClaim(c.now())
@@ -151,7 +151,7 @@ func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	if !s.pass("passed", c.now().Add(time.Minute)) {
 		t.Fatal("it is not passed by")
 	}
-	s.done("passed", 1, false) // the one that was taken before counts for nothing
+	s.done("passed", 1, false) // the one that was handled before does not count
 	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"passed", 0}) || rooms[1] != (room{"slow", 2}) {
 		t.Errorf("there is room for %v", rooms)
 	}
@@ -174,7 +174,7 @@ func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	}
 }
 
-// TestWokenDuringAScan: the scan may have begun too early to see what woke it, so another one follows it.
+// TestWokenDuringAScan: the scan may have begun too early to see the new message, so another one follows.
 func TestWokenDuringAScan(t *testing.T) {
 	for _, got := range []int{0, 1} {
 		s := newSchedule(10, 10, 1000, time.Hour, nil)
@@ -200,9 +200,10 @@ func TestWokenDuringAScan(t *testing.T) {
 	}
 }
 
-// TestScheduleHasRoomForPayloads: beyond it nothing is claimed until something is done, but a message too large for it.
+// TestScheduleHasRoomForPayloads: above the limit nothing is claimed until a message is done, except one that is too
+// large for it.
 func TestScheduleHasRoomForPayloads(t *testing.T) {
-	s, c := newTestSchedule(8, 8, nil) // room for 1000
+	s, c := newTestSchedule(8, 8, nil) // 1000 bytes
 	if free := s.bytesFree(); free != 1000 {
 		t.Errorf("at first there is room for %d", free)
 	}

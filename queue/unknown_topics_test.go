@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// TestUnknownTopicsWaitLongerAndLonger and are warned of once a minute.
+// TestUnknownTopicsWaitLongerAndLonger, with a warning once a minute.
 func TestUnknownTopicsWaitLongerAndLonger(t *testing.T) {
-	const always = 10 * 365 * 24 * time.Hour // the messages are there
+	const always = 10 * 365 * 24 * time.Hour // the messages exist all this time
 	s, now := unknownTopics{}, time.Now()
 	for _, step := range []struct {
 		after time.Duration
@@ -23,7 +23,7 @@ func TestUnknownTopicsWaitLongerAndLonger(t *testing.T) {
 		{time.Second, false, time.Minute + time.Second/unknownTopicShare},
 		{time.Hour, true, 2*time.Minute + time.Second/unknownTopicShare},
 		{time.Hour, true, 3*time.Minute + time.Second/unknownTopicShare},
-		{2 * time.Hour, true, time.Second}, // it is another story by now
+		{2 * time.Hour, true, time.Second}, // by then it counts as new
 	} {
 		now = now.Add(step.after)
 		warn, wait := s.seen("topic", now, always)

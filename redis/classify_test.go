@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// refused is what go-redis returns for an error of the server.
+// refused is the type of go-redis's errors for error replies.
 type refused string
 
 func (r refused) Error() string { return string(r) }

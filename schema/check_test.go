@@ -61,7 +61,7 @@ func TestNormalizedKeepsWhatMatters(t *testing.T) {
 	}
 }
 
-// emptyDatabase says what server it is and has nothing else.
+// emptyDatabase reports its server version and has no tables.
 type emptyDatabase struct {
 	product string
 	version int64
@@ -131,8 +131,7 @@ func TestCheckOfTheServer(t *testing.T) {
 	}
 }
 
-// TestSettingsPageMarksWhatIsFound: the page says of each setting that Check looks at, and of no other, that it is
-// found.
+// TestSettingsPageMarksWhatIsFound: the page marks exactly the settings that Check reads.
 func TestSettingsPageMarksWhatIsFound(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile(filepath.Join("..", "docs", "run", "postgresql.md"))

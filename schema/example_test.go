@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// The folder of goose has 57 files of the application's own.
+// The application's goose folder has 57 files of its own.
 func ExampleFiles() {
 	files, err := schema.Files(schema.FilesConfig{
 		Format:  schema.Goose,

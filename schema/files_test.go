@@ -7,8 +7,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestFilesWriteBooleansAsTrue: Postgres takes on for a storage option, and Atlas, which inspects what the files made,
-// reads only true and false.
+// TestFilesWriteBooleansAsTrue: Postgres accepts on for a storage option, but Atlas, which inspects the resulting
+// tables, reads only true and false.
 func TestFilesWriteBooleansAsTrue(t *testing.T) {
 	t.Parallel()
 	for _, format := range []schema.Format{schema.Goose, schema.GolangMigrate, schema.Plain} {

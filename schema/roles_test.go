@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestRolesFile compares docs/run/roles.sql with what Roles returns. OUTBOX_UPDATE=1 writes it.
+// TestRolesFile compares docs/run/roles.sql with the result of Roles. OUTBOX_UPDATE=1 writes it.
 func TestRolesFile(t *testing.T) {
 	sql, err := schema.Roles(schema.RolesConfig{})
 	if err != nil {

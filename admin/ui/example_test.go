@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
-// The page below a prefix of a service's own mux. Who may act is what the service says.
+// The page under a prefix of the service's own mux. The service decides who may act.
 func ExampleNew() {
-	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects on first use
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func ExampleNew() {
 	page, err := ui.New(a, ui.Config{
 		Title: "Shop",
 		Authorize: func(r *http.Request) (ui.Access, error) {
-			user, _, ok := r.BasicAuth() // in life: the session of your other internal pages
+			user, _, ok := r.BasicAuth() // in a real service: the session of your other internal pages
 			if !ok {
 				return ui.Access{}, errors.New("nobody is logged in")
 			}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzFilter: a link that the page makes of the filter in a query means the same filter.
+// FuzzFilter: a link made from a query's filter means the same filter.
 func FuzzFilter(f *testing.F) {
 	for _, s := range []string{
 		"", "in=queue&state=dead&topic=a%26b", "id=1&id=2&all=yes", "after=2006-01-02T15:04&before=2006-01-02",

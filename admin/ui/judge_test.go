@@ -85,8 +85,8 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestChartTellsItsFigures: each part of a chart says when it was what, in parts that a pointer can meet, and no more
-// than the page can carry.
+// TestChartTellsItsFigures: each part of a chart shows its figures and time, in parts large enough for a pointer and
+// few enough for the page.
 func TestChartTellsItsFigures(t *testing.T) {
 	begin := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 	var samples []sample
@@ -111,7 +111,7 @@ func TestChartTellsItsFigures(t *testing.T) {
 	}
 }
 
-// TestSamples sees that figures that are read more often than charts show do not push older ones out.
+// TestSamples: figures that are read more often than charts show them do not displace older ones.
 func TestSamples(t *testing.T) {
 	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
 	begin := time.Now()
@@ -131,8 +131,8 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestAnActMakesOldWhatWasAskedBefore: figures and findings that were on their way when something was done are not
-// shown to the next viewer.
+// TestAnActMakesOldWhatWasAskedBefore: figures and findings that were being read during an act are not shown to the
+// next viewer.
 func TestAnActMakesOldWhatWasAskedBefore(t *testing.T) {
 	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
 	w.forget()

@@ -8,8 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestPartitionsThatMatterAreShown: of many partitions the page shows the current one, the default and those that are
-// due.
+// TestPartitionsThatMatterAreShown: of many partitions the page shows the current one, the default, and due ones.
 func TestPartitionsThatMatterAreShown(t *testing.T) {
 	var all []admin.Partition
 	add := func(state string, n int) {
@@ -39,7 +38,7 @@ func TestPartitionsThatMatterAreShown(t *testing.T) {
 	}
 }
 
-// TestTopicsThatNeedAttentionAreShown: of too many topics the page lists the one asked for and those in the worst
+// TestTopicsThatNeedAttentionAreShown: of too many topics the page lists the requested one and those in the worst
 // state.
 func TestTopicsThatNeedAttentionAreShown(t *testing.T) {
 	var all []admin.TopicStats

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestScreenshotsAreOfThisPage fails when the page has changed since its pictures in docs were made. docs/page.sum is
-// of what they were made from: templates, style, script, and the words that Go puts between them.
+// TestScreenshotsAreOfThisPage fails if the page has changed since its screenshots in docs were made. docs/page.sum
+// covers their sources: templates, style, script, and the words that Go inserts.
 func TestScreenshotsAreOfThisPage(t *testing.T) {
 	var sum strings.Builder
 	for _, pattern := range []string{"page/*", "words.go", "verbs.go",

@@ -59,7 +59,7 @@ func TestWords(t *testing.T) {
 	}
 }
 
-// TestFilterThereAndBack writes filters into addresses and reads them.
+// TestFilterThereAndBack converts filters to addresses and back.
 func TestFilterThereAndBack(t *testing.T) {
 	for _, f := range []admin.Filter{
 		{}, {In: admin.Queue, Topic: "t\r\n", Key: "k&", Consumer: "c=%00", States: []admin.State{admin.Dead, admin.Failing}},
@@ -75,7 +75,7 @@ func TestFilterThereAndBack(t *testing.T) {
 	}
 }
 
-// TestEffectOfRequeue: nothing in the inbox is tried again by itself, and the question must not say so.
+// TestEffectOfRequeue: messages of the inbox are not retried on their own, and the confirmation must not say so.
 func TestEffectOfRequeue(t *testing.T) {
 	requeue := verbOf("requeue")
 	for in, says := range map[admin.Table]string{

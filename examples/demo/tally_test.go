@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/examples/demo/booking"
 )
 
-// goodDay is evidence that adds up: six orders of two accounts, one of them twice, one event sent twice.
+// goodDay returns evidence without contradictions: six orders of two accounts, one of them twice, one event sent twice.
 func goodDay(t *testing.T) evidence {
 	t.Helper()
 	encode := func(v any) []byte {
@@ -50,7 +50,7 @@ func TestGoodDayAddsUp(t *testing.T) {
 
 func TestEachFaultIsNoticed(t *testing.T) {
 	for name, test := range map[string]struct {
-		row   string // the row of the table that must say WRONG
+		row   string // the row of the table that must show WRONG
 		fault func(e *evidence)
 	}{
 		"order lost by the broker": {"orders in", func(e *evidence) { e.sent++ }},

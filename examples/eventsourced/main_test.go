@@ -64,7 +64,7 @@ func TestAccounts(t *testing.T) {
 		}
 	}
 
-	// Eight at once withdraw from one account, more than there is.
+	// Eight concurrent withdrawals from one account, for more than its balance.
 	if err := s.deposit(t.Context(), "acme", 100); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestAccounts(t *testing.T) {
 		t.Errorf("version and balance are %s", got)
 	}
 
-	// Who has read an old version cannot append, and publishes nothing.
+	// A reader of an old version cannot append, and publishes nothing.
 	err = outbox.InTx(t.Context(), s.db, func(ctx context.Context) error {
 		tx, err := outbox.PgxTx(ctx)
 		if err != nil {
@@ -103,7 +103,7 @@ func TestAccounts(t *testing.T) {
 		t.Errorf("an old version: %v", err)
 	}
 
-	// A copy of an event changes nothing, also under the identity of another message.
+	// A copy of an event changes nothing, even with the identity of another message.
 	for _, id := range []string{"acme/11", "another"} {
 		msg := message.NewMessage(id, []byte(`{"account":"acme","version":11,"amount":-10}`))
 		outbox.SetAggregate(msg, "account", "acme")
@@ -118,7 +118,7 @@ func TestAccounts(t *testing.T) {
 	}
 	projected("after copies")
 
-	// Built anew while events come.
+	// Rebuilt while events arrive.
 	group.Go(func() {
 		for range 50 {
 			if err := s.deposit(t.Context(), "other", 1); err != nil {

@@ -17,7 +17,8 @@ import (
 
 func TestMain(m *testing.M) { demotest.Services(m, main) }
 
-// TestService sends two orders, one of them twice, and one that is no order, to a service that is started twice.
+// TestService sends two orders, one of them twice, and a message that is not an order, to a service that is started
+// twice.
 func TestService(t *testing.T) {
 	server, err := services.StartKafka(t.Context(), services.Options{Log: io.Discard, QuickStart: true})
 	if err != nil {
@@ -50,7 +51,7 @@ func TestService(t *testing.T) {
 		t.Helper()
 		msg := message.NewMessage(id, []byte(payload))
 		outbox.SetKey(msg, "customer-1")
-		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // the service makes the topic
+		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // waits for the topic
 			err := broker.Publish("orders", msg)
 			if err == nil {
 				return

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { demotest.Services(m, main) }
 
-// TestService sends orders, each twice, and one that nobody can read, to a service that is started twice.
+// TestService sends orders, each twice, and an unreadable one, to a service that is started twice.
 func TestService(t *testing.T) {
 	postgres, err := services.StartPostgres(t.Context(), services.Options{Log: io.Discard})
 	if err != nil {

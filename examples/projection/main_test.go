@@ -18,8 +18,8 @@ import (
 
 func TestMain(m *testing.M) { demotest.Services(m, main) }
 
-// TestProjection sends 1000 orders of 50 customers, some of them twice, and a message that is no order, to a service
-// that is started twice.
+// TestProjection sends 1000 orders of 50 customers, some of them twice, and a message that is not an order, to a
+// service that is started twice.
 func TestProjection(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all has it")
@@ -55,7 +55,7 @@ func TestProjection(t *testing.T) {
 		t.Helper()
 		msg := message.NewMessage(id, []byte(payload))
 		outbox.SetKey(msg, customer)
-		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // the service makes the topic
+		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // waits for the topic
 			err := broker.Publish("orders", msg)
 			if err == nil {
 				return
@@ -69,7 +69,7 @@ func TestProjection(t *testing.T) {
 	for half := range 2 {
 		stop := demotest.Start(t, "DATABASE_URL="+url, "KAFKA_BROKERS="+strings.Join(server.Brokers(), ","))
 		send("strange", "nobody", "no order")
-		for i := half * orders / 4; i < (half+1)*orders/2; i++ { // some come twice
+		for i := half * orders / 4; i < (half+1)*orders/2; i++ { // some are sent twice
 			customer := fmt.Sprint("customer-", i%customers)
 			send(fmt.Sprint("order-", i), customer, fmt.Sprintf(`{"Customer": %q, "Amount": %d}`, customer, i))
 		}

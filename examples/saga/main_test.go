@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestMain is also the program itself, in a process that a test may kill.
+// TestMain also runs the program itself, in a process that a test may kill.
 func TestMain(m *testing.M) {
 	if limit := os.Getenv("SAGA_LIMIT"); limit != "" {
 		d, err := time.ParseDuration(limit)
@@ -76,7 +76,7 @@ func (s *shop) exec(query string) {
 	}
 }
 
-// start runs the program in a process of its own. It ends when it is interrupted, or killed at the end of the test.
+// start runs the program in its own process. It ends when it is interrupted, or is killed at the end of the test.
 func (s *shop) start(limit time.Duration, args ...string) (end func(os.Signal)) {
 	s.t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
@@ -142,7 +142,7 @@ func TestOrdersAreBookedOrTakenBack(t *testing.T) {
 	s.want("stock", `SELECT string_agg(item || ' ' || in_stock, ', ' ORDER BY item) FROM stock`, "book 0, lamp 5")
 }
 
-// TestCrashInTheMiddle kills the program while it reserves, which it cannot finish; another process goes on there.
+// TestCrashInTheMiddle kills the program during a reservation that cannot finish; another process continues there.
 func TestCrashInTheMiddle(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-all has it")
@@ -150,7 +150,7 @@ func TestCrashInTheMiddle(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	s.exec(`BEGIN`)
-	s.exec(`UPDATE stock SET in_stock = in_stock WHERE item = 'book'`) // whoever reserves waits for us
+	s.exec(`UPDATE stock SET in_stock = in_stock WHERE item = 'book'`) // reservations wait for this lock
 	end := s.start(longTime, "order-1", "book", "42")
 	other, err := pgx.Connect(t.Context(), s.url)
 	if err != nil {
@@ -174,7 +174,7 @@ func TestCrashInTheMiddle(t *testing.T) {
 	s.want("stock", `SELECT in_stock::text FROM stock WHERE item = 'book'`, "0")
 }
 
-// TestTimeIsUp has the time limit come before the payment.
+// TestTimeIsUp: the time limit expires before the payment.
 func TestTimeIsUp(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

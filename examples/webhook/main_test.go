@@ -83,7 +83,7 @@ func TestWebhook(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- run(ctx, listener, database, "secret") }()
-	for range 20 { // senders that never end
+	for range 20 { // clients that never finish their requests
 		conn, err := net.Dial("tcp", listener.Addr().String())
 		if err != nil {
 			t.Fatal(err)

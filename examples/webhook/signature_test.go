@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// FuzzSignature: only one who knows the secret, and has signed this body not long ago, gets a header accepted.
+// FuzzSignature: a header is accepted only from a sender who knows the secret and signed this body recently.
 func FuzzSignature(f *testing.F) {
 	now := time.Unix(1_700_000_000, 0)
 	v := verifier{secret: []byte("secret"), now: func() time.Time { return now }}

@@ -70,7 +70,7 @@ func (r *deadRows) Scan(dest ...any) error {
 	return nil
 }
 
-// TestManyRefusedMessages: if many messages in a row are refused, a round ends, and the next one goes on behind them.
+// TestManyRefusedMessages: if many messages in a row are refused, a round ends, and the next one continues behind them.
 func TestManyRefusedMessages(t *testing.T) {
 	q := &deadQueue{refused: maxRefused + 50}
 	for id := range int64(3 * Batch) {
@@ -98,7 +98,7 @@ func TestManyRefusedMessages(t *testing.T) {
 	}
 }
 
-// TestInterruptedRound: its entry in the audit log ends, and it is continued.
+// TestInterruptedRound: its audit entry ends, and the next round continues it.
 func TestInterruptedRound(t *testing.T) {
 	q := &deadQueue{dead: []int64{1}, refused: 1}
 	db, err := core.NewDB(q, core.Config{DisableNotify: true}, watermill.NopLogger{})

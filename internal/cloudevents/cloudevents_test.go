@@ -9,7 +9,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// TestTwoSpellings: of two keys for one attribute the same one is taken each time, although maps have no order.
+// TestTwoSpellings: of two keys for one attribute the same one is used each time, although maps have no order.
 func TestTwoSpellings(t *testing.T) {
 	for range 20 {
 		msg := message.NewMessage("1", nil)
@@ -38,7 +38,7 @@ func TestTwoSpellings(t *testing.T) {
 	}
 }
 
-// TestEmptyAttributes: the specification has no empty values, so an empty attribute is as good as none.
+// TestEmptyAttributes: the specification has no empty values, so empty attributes are omitted.
 func TestEmptyAttributes(t *testing.T) {
 	msg := message.NewMessage("1", nil)
 	msg.Metadata = message.Metadata{

@@ -9,7 +9,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// FuzzRoundTrip: what is received is what was sent, whatever the metadata are called.
+// FuzzRoundTrip: a received event equals the sent one, whatever its metadata keys are.
 func FuzzRoundTrip(f *testing.F) {
 	f.Add("uuid", "OrderPlaced", "tenant", "t1")
 	for _, key := range []string{"CE-ID", "Ce_Id", "CLOUDEVENTS_ID", "cloudevents:id", "ce_specversion", "ce-time"} {

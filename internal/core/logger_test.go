@@ -23,8 +23,8 @@ func (s *said) Info(msg string, fields watermill.LogFields) {
 }
 func (s *said) With(watermill.LogFields) watermill.LoggerAdapter { return s }
 
-// TestDiscreetLogsNoSecrets: what looks like a secret is left out of messages, errors and fields, and all else stays
-// itself.
+// TestDiscreetLogsNoSecrets: text that looks like a secret is removed from messages, errors and fields; everything else
+// is unchanged.
 func TestDiscreetLogsNoSecrets(t *testing.T) {
 	t.Parallel()
 	var log said

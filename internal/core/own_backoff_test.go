@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// A sign counts for the message that it was made for, and not for one that got its context.
+// The mark applies to its own message, and not to others that got its context.
 func TestOwnBackoffIsThatOfOneMessage(t *testing.T) {
 	msg := message.NewMessage("1", nil)
 	if OwnBackoff(msg) != nil {

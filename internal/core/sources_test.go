@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/facts"
 )
 
-// TestSourcesEndWithoutAForwarder: a process without one keeps no subscriptions that have ended.
+// TestSourcesEndWithoutAForwarder: a process without one does not keep ended subscriptions.
 func TestSourcesEndWithoutAForwarder(t *testing.T) {
 	db := &DB{}
 	for range 10 {

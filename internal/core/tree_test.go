@@ -10,8 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 )
 
-// TestTreeEndsWhereARouterDelivers follows a context through a Pub/Sub that hands contexts on, to the same handler
-// again.
+// TestTreeEndsWhereARouterDelivers follows a context through a Pub/Sub that passes contexts on, back to the same
+// handler.
 func TestTreeEndsWhereARouterDelivers(t *testing.T) {
 	if handlerNameKey == nil {
 		t.Fatal("Watermill's key is not known")

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// notedPool notes what is sent to tell other processes: with a COMMIT, or by itself.
+// notedPool records notifications to other processes: with a COMMIT, or alone.
 type notedPool struct {
 	drive.Pool
 	takesHints bool

@@ -22,13 +22,13 @@ type stateError string
 func (e stateError) Error() string    { return "SQLSTATE " + string(e) }
 func (e stateError) SQLState() string { return string(e) }
 
-// pqError is an error as lib/pq makes it.
+// pqError looks like an error of lib/pq.
 type pqError struct{ Code, Severity string }
 
 func (e *pqError) Error() string    { return e.Code }
 func (e *pqError) SQLState() string { return e.Code }
 
-// fakeServer stands behind database/sql and takes every statement, unless answer says otherwise.
+// fakeServer is a server behind database/sql that accepts every statement, unless answer returns something else.
 type fakeServer struct {
 	opened int
 	answer func(conn int, query string) error
@@ -66,7 +66,7 @@ func (c *fakeConn) ExecContext(_ context.Context, query string, _ []driver.Named
 	return driver.RowsAffected(1), nil
 }
 
-// QueryContext answers as a server without any of the settings that are asked for.
+// QueryContext replies like a server without any of the requested settings.
 func (c *fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
 	return noRows{}, nil
 }
@@ -89,7 +89,7 @@ func TestCommitErrors(t *testing.T) {
 		{&pgconn.PgError{Code: "08P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "57P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "40003"}, true, true},
-		// it may be there after recovery
+		// it may exist after recovery
 		{&pgconn.PgError{Code: "58030", SeverityUnlocalized: "PANIC", Severity: "PANIK"}, true, true},
 		{&pgconn.PgError{Code: "53100", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "58030", Severity: "ERROR"}, false, false},
@@ -100,7 +100,7 @@ func TestCommitErrors(t *testing.T) {
 		{driver.ErrBadConn, true, true},
 		{timeout, true, true},
 		{context.Canceled, true, true},
-		{context.DeadlineExceeded, true, false}, // database/sql says that itself, before anything is sent
+		{context.DeadlineExceeded, true, false}, // database/sql returns this itself, before anything is sent
 	} {
 		if got := errors.Is(commitError(test.err), ErrCommitUnknown); got != test.pgx {
 			t.Errorf("pgx: %v: unknown is %v", test.err, got)

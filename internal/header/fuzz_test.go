@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// FuzzNames: two keys at once, one of them encoded, come back as they were, and a header's name that anybody sends is
-// decoded to a key of which it is the name, or stays.
+// FuzzNames: two keys, one of them encoded, are restored unchanged, and any header name from outside is either decoded
+// to the key that encodes to it, or unchanged.
 func FuzzNames(f *testing.F) {
 	for _, s := range []string{
 		"", "a b", "%", "%%25", "größe", "\x00", "\xff", "Nats-TTL", "%Nats-TTL", "%zz", "%a%62",

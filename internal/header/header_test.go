@@ -11,15 +11,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestAnyKeysComeBack: whatever keys there are at once, encoded ones and such as look encoded among them, each has a
-// name of its own and is itself again.
+// TestAnyKeysComeBack: any set of keys, with encoded ones and ones that look encoded, gets distinct names and is
+// restored.
 func TestAnyKeysComeBack(t *testing.T) {
 	t.Parallel()
 	keys := []string{
 		"", " ", "a b", "a+b", "%", "%%", "%a", "%%25a", "%%2525a", "größe", "\x00", "\xff", "a:b", "=", "%zz", "%+",
 		"Nats-TTL", "%Nats-TTL",
 	}
-	for _, all := range []bool{true, false} { // else only those that must be
+	for _, all := range []bool{true, false} { // or only those that must be encoded
 		want, sent := message.Metadata{}, message.Metadata{}
 		for _, key := range keys {
 			name := key
@@ -35,7 +35,7 @@ func TestAnyKeysComeBack(t *testing.T) {
 			t.Errorf("got %q, want %q", sent, want)
 		}
 	}
-	for _, foreign := range []string{"%a%62", "%a%2F%", "% "} { // which Encode makes of no key
+	for _, foreign := range []string{"%a%62", "%a%2F%", "% "} { // Encode never produces these
 		m := message.Metadata{foreign: "x"}
 		if Decode(m); m[foreign] != "x" {
 			t.Errorf("%q became %v", foreign, m)

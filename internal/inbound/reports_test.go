@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// An observer that hangs is given up.
+// A hung observer is abandoned.
 func TestTheEndDoesNotWaitForObservers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

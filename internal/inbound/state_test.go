@@ -32,7 +32,7 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// TestPauseNamesTheCause: the line of a paused partition says why its oldest message fails.
+// TestPauseNamesTheCause: the log line of a paused partition shows why its oldest message fails.
 func TestPauseNamesTheCause(t *testing.T) {
 	for want, cause := range map[string]error{"no such table": errors.New("no such table"), "middleware.Outcomes": nil} {
 		w := keyed.New[error](keyed.Limits{Records: 1}, 0)

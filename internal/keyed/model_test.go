@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 )
 
-// model knows of a window only lists.
+// model represents a window as plain lists.
 type model struct {
 	from, high int64
 	all        []*entry // by position
@@ -29,7 +29,7 @@ type entry struct {
 	item          *keyed.Item[int64]
 }
 
-// head says whether nothing of the key of e keeps it: no earlier one is undone, and none is running.
+// head reports whether nothing of e's key blocks e: no earlier one is unfinished, and none is running.
 func (m *model) head(e *entry) bool {
 	if e.running || e.done {
 		return false
@@ -42,7 +42,7 @@ func (m *model) head(e *entry) bool {
 	return true
 }
 
-// startable returns the lowest one that may start.
+// startable returns the lowest entry that may start.
 func (m *model) startable(now time.Time, again bool) *entry {
 	for _, e := range m.all {
 		if m.head(e) && !e.due.After(now) && (e.failures == 0 || again) {
@@ -61,7 +61,7 @@ func (m *model) watermark() int64 {
 	return m.high
 }
 
-// forget drops what is below the watermark.
+// forget drops entries below the watermark.
 func (m *model) forget() {
 	for len(m.all) > 0 && m.all[0].done {
 		m.all = m.all[1:]
@@ -102,8 +102,7 @@ func (m *model) check(w *keyed.Window[int64]) error {
 	return nil
 }
 
-// history drives a window and the model by the numbers of next, each below what it is asked for, and returns what
-// differs.
+// history drives a window and the model with numbers from next, each below its limit, and returns the first difference.
 func history(next func(n int) int, disorder bool, steps int) error {
 	from := int64(next(9))
 	m := &model{from: from, high: from, limits: keyed.Limits{Records: 3 + next(40), Bytes: int64(10 + next(200))}}
@@ -152,7 +151,7 @@ func history(next func(n int) int, disorder bool, steps int) error {
 	for range steps {
 		switch next(5) {
 		case 0:
-			if w.Full() && next(4) > 0 { // what is in hand comes all the same
+			if w.Full() && next(4) > 0 { // messages already fetched still arrive
 				continue
 			}
 			pos := m.high + int64(next(3))
@@ -194,7 +193,7 @@ func history(next func(n int) int, disorder bool, steps int) error {
 			return err
 		}
 	}
-	for round := 0; len(m.all) > 0; round++ { // all that is left can be done
+	for round := 0; len(m.all) > 0; round++ { // everything left can be finished
 		now = now.Add(10)
 		before := len(running)
 		if err := start(true); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 )
 
-// TestWatermarkFollows: of many keys, all of whose messages take the same time, 16 are in flight. What is done above
-// the watermark is what a crash would repeat.
+// TestWatermarkFollows: of many keys, whose messages all take the same time, 16 are in flight. A crash would repeat the
+// finished messages above the watermark.
 func TestWatermarkFollows(t *testing.T) {
 	const messages, keys, places, allowed = 20_000, 1000, 16, 200
 	r := rand.New(rand.NewPCG(1, 1))
@@ -76,7 +76,7 @@ func TestWindowBounds(t *testing.T) {
 	}
 }
 
-// Retries are started only where they may be, oldest first, and hold no other key.
+// Retries are started only where allowed, oldest first, and delay no other key.
 func TestRetriesLeaveRoom(t *testing.T) {
 	now := time.Unix(0, 0)
 	w := keyed.New[int](keyed.Limits{Records: 100}, 0)
@@ -150,7 +150,7 @@ func BenchmarkWindow(b *testing.B) {
 	}
 }
 
-// TestForget: what is done is not counted and not kept, whatever position is stuck.
+// TestForget: finished messages are neither counted nor kept, even if a position is stuck.
 func TestForget(t *testing.T) {
 	w := keyed.New[int](keyed.Limits{Records: 3, Forget: true}, 0)
 	w.Add(0, []byte("stuck"), 1, 0)

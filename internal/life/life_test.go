@@ -92,7 +92,7 @@ func TestWhile(t *testing.T) {
 
 	never, over := New(), make(chan struct{})
 	ctx, cancel := context.WithCancel(t.Context())
-	starts := func(ctx context.Context) error { // and never runs
+	starts := func(ctx context.Context) error { // but never runs
 		ctx, end, err := never.Begin(ctx)
 		if err == nil {
 			cancel()

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// world is a database in which transactions insert rows, and what claims see of it.
+// world is a database in which transactions insert rows, and the rows that claims see.
 type world struct {
 	rand    *rand.Rand
 	now     time.Time
-	numbers int64 // transactions that have a number
-	ids     int64 // rows that have an id
-	ended   int64 // the highest number that has ended
+	numbers int64 // transactions with a number
+	ids     int64 // rows with an id
+	ended   int64 // the highest ended number
 	open    map[int64][]int64
 	ready   map[int64]bool
-	passes  map[int64]bool // committed, and nobody may claim them for now
-	long    int            // how many of a hundred transactions stay open for long
+	passes  map[int64]bool // committed, but not claimable for now
+	long    int            // how many transactions in a hundred stay open for long
 	until   map[int64]time.Time
 
 	// wrongNumber breaks the rule: the snapshot's xmax instead of the next number.
@@ -56,7 +56,7 @@ func (w *world) steps() {
 }
 
 func (w *world) end(number int64) {
-	if w.rand.IntN(10) > 0 { // else it is rolled back
+	if w.rand.IntN(10) > 0 { // otherwise it is rolled back
 		for _, id := range w.open[number] {
 			if w.passes != nil && id%3 > 0 {
 				w.passes[id] = true
@@ -69,7 +69,7 @@ func (w *world) end(number int64) {
 	w.ended = max(w.ended, number)
 }
 
-// claim is one statement. What begins while it runs it does not see.
+// claim is one statement. It does not see transactions that begin while it runs.
 func (w *world) claim(l Scan, limit int) (r Result) {
 	from := l.From
 	xmax := w.ended + 1
@@ -110,7 +110,7 @@ func (w *world) claim(l Scan, limit int) (r Result) {
 	return r
 }
 
-// page leaves of the ids of what may be claimed those of the first rows, with all that is committed.
+// page returns those of the claimable ids that are within the first rows of all committed ones.
 func (w *world) page(r *Result, from Position, ids []int64, rows int) []int64 {
 	all := slices.Clone(ids)
 	for id := range w.passes {
@@ -126,7 +126,7 @@ func (w *world) page(r *Result, from Position, ids []int64, rows int) []int64 {
 	return slices.DeleteFunc(ids, func(id int64) bool { return r.Reached.ID < id })
 }
 
-// lowest is where somebody who walks the index says that its first row is.
+// lowest is the first row of the index, as seen by a scan.
 func (w *world) lowest() Position {
 	first := w.ids + 1
 	for id := range w.ready {
@@ -138,7 +138,7 @@ func (w *world) lowest() Position {
 	return Position{ID: first - 1}
 }
 
-// passed returns an id that the mark has passed although its row is yet to come.
+// passed returns an id that the mark has passed although its row will only be committed later.
 func (w *world) passed(m *Mark) (int64, bool) {
 	for id := range w.ready {
 		if !m.exact.Before(Position{ID: id}) {
@@ -155,7 +155,7 @@ func (w *world) passed(m *Mark) (int64, bool) {
 	return 0, false
 }
 
-// run drives a mark through a random schedule, with several scans at a time.
+// run drives a mark through a random schedule, with several concurrent scans.
 func run(seed uint64, long int, pages, wrongNumber bool) error {
 	w := &world{
 		rand: rand.New(rand.NewPCG(seed, 1)), now: time.Unix(1e9, 0), long: long, wrongNumber: wrongNumber,
@@ -171,7 +171,7 @@ func run(seed uint64, long int, pages, wrongNumber bool) error {
 	}
 	var running []scan
 	claim := func() {
-		if seed%2 > 0 && w.rand.IntN(4) == 0 { // somebody else walks the index
+		if seed%2 > 0 && w.rand.IntN(4) == 0 { // another session scans the index
 			m.Low = w.lowest()
 		}
 		l := m.Next(w.now, true)
@@ -213,13 +213,13 @@ func run(seed uint64, long int, pages, wrongNumber bool) error {
 		claim()
 		done()
 	}
-	if !moved && !pages { // small pages may not keep up with those who write
+	if !moved && !pages { // small pages may not keep up with the writers
 		return fmt.Errorf("seed %d: the mark never moved", seed)
 	}
 	return nil
 }
 
-// TestMarkPassesNothing: whatever the order in which transactions take numbers and ids and end, and scans overlap.
+// TestMarkPassesNothing, in whatever order transactions take numbers and ids and end, and even if scans overlap.
 func TestMarkPassesNothing(t *testing.T) {
 	pass := func(t *testing.T, from, to uint64) {
 		for seed := from; seed < to; seed++ {
@@ -241,7 +241,7 @@ func TestMarkPassesNothing(t *testing.T) {
 	})
 }
 
-// TestMarkNeedsTheNextNumber is the control: with the xmax of the snapshot rows are passed.
+// TestMarkNeedsTheNextNumber is the control: with the snapshot's xmax rows are skipped.
 func TestMarkNeedsTheNextNumber(t *testing.T) {
 	for seed := range uint64(2000) {
 		if err := run(seed, 0, false, true); err != nil {
@@ -252,7 +252,7 @@ func TestMarkNeedsTheNextNumber(t *testing.T) {
 	t.Error("nothing was passed in 2000 schedules: they do not try hard enough")
 }
 
-// TestFullLooksTakeATwentieth of the time, also when long transactions end all the time.
+// TestFullLooksTakeATwentieth of the time, even if long transactions end all the time.
 func TestFullLooksTakeATwentieth(t *testing.T) {
 	m := &Mark{Overlap: Position{ID: 8}}
 	now, full := time.Unix(1e9, 0), time.Duration(0)
@@ -272,8 +272,8 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 	}
 }
 
-// TestFullLooksStartAtTheFirstRow: once a FullInterval, though one from the beginning is slow, as what is dead before
-// that row is walked by few. These take a hundredth of the time.
+// TestFullLooksStartAtTheFirstRow: once per FullInterval, although a scan from the beginning is slow, since few scan
+// the dead entries before that row. These take a hundredth of the time.
 func TestFullLooksStartAtTheFirstRow(t *testing.T) {
 	m := &Mark{}
 	now, full, whole := time.Unix(1e9, 0), 0, time.Duration(0)
@@ -300,8 +300,7 @@ func TestFullLooksStartAtTheFirstRow(t *testing.T) {
 	}
 }
 
-// TestFullLooksThatAreSlowEverySecondTime, as those are that find much and then nothing, take little of the time as
-// well.
+// TestFullLooksThatAreSlowEverySecondTime, like scans that find many rows and then none, also take little of the time.
 func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
 	m := &Mark{}
 	now, looks, full := time.Unix(1e9, 0), 0, time.Duration(0)
@@ -323,7 +322,7 @@ func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
 	}
 }
 
-// TestFullLooksGoOnAfterAStall: a machine that stood still during one of them keeps the next one waiting no longer than
+// TestFullLooksGoOnAfterAStall: if a machine stood still during one of them, the next one is not delayed longer than
 // usual.
 func TestFullLooksGoOnAfterAStall(t *testing.T) {
 	m := &Mark{}
@@ -344,7 +343,7 @@ func TestFullLooksGoOnAfterAStall(t *testing.T) {
 	}
 }
 
-// TestFullScansThatFail, as those do that take too long, do not keep scans from the mark on from their turn.
+// TestFullScansThatFail, for example by timeout, do not take the turn of scans from the mark.
 func TestFullScansThatFail(t *testing.T) {
 	const timeout = 10 * time.Second
 	m := &Mark{}
@@ -371,7 +370,7 @@ func TestFullScansThatFail(t *testing.T) {
 	}
 }
 
-// TestMarkFollowsABacklog that is claimed bit by bit.
+// TestMarkFollowsABacklog that is claimed in small steps.
 func TestMarkFollowsABacklog(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)
@@ -404,7 +403,7 @@ func TestMarkGoesBack(t *testing.T) {
 	}
 }
 
-// TestALookWithoutRoomChangesNothing: where rows of another kind used up the limit, the mark stays where it is.
+// TestALookWithoutRoomChangesNothing: if rows of another kind used up the limit, the mark does not move.
 func TestALookWithoutRoomChangesNothing(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)
@@ -418,8 +417,8 @@ func TestALookWithoutRoomChangesNothing(t *testing.T) {
 	}
 }
 
-// TestAFullScanGoesOnInPages: it comes to its end however many pages that takes, scans at the mark have every second
-// turn meanwhile, and the next one waits for a share of the time that all pages took.
+// TestAFullScanGoesOnInPages: it ends after any number of pages; meanwhile scans at the mark have every second turn,
+// and the next full scan waits for a share of the time of all pages.
 func TestAFullScanGoesOnInPages(t *testing.T) {
 	const last, page, took = 1000, 10, 50 * time.Millisecond
 	m := &Mark{}
@@ -437,12 +436,12 @@ func TestAFullScanGoesOnInPages(t *testing.T) {
 		m.Done(now, took, l, r)
 		return l
 	}
-	for at := int64(0); at < last; at += page { // the first scan does so, too
+	for at := int64(0); at < last; at += page { // so does the first scan
 		if l := scan(); l.From.ID != at || l.full {
 			t.Fatalf("the first look goes on at %d, not at %d", l.From.ID, at)
 		}
 	}
-	for m.exact.ID < last { // a second one says that all of it has ended
+	for m.exact.ID < last { // a second one shows that all transactions have ended
 		scan()
 	}
 	const fulls = 10
@@ -471,7 +470,7 @@ func TestAFullScanGoesOnInPages(t *testing.T) {
 	}
 }
 
-// TestMarkStartsOver when ids are handed out again.
+// TestMarkStartsOver when ids are assigned again.
 func TestMarkStartsOver(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)

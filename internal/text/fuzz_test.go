@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzOfError: whatever an error says can be stored, and is redacted once and for all.
+// FuzzOfError: the text of any error can be stored, and redacting it twice is the same as once.
 func FuzzOfError(f *testing.F) {
 	for _, s := range []string{
 		"", "\x00\xff", "dial postgres://ann:s3cr3t@db/x: refused", `PASSWORD = 's3cr3t \' x' user=u`,
@@ -30,7 +30,7 @@ func FuzzOfError(f *testing.F) {
 	})
 }
 
-// FuzzRedactPasswords: a password that a URL or a connection string can hold is not left of one that an error quotes.
+// FuzzRedactPasswords: an error that quotes a URL or a connection string shows no part of its password.
 func FuzzRedactPasswords(f *testing.F) {
 	for _, s := range []string{"s3cr3t", "s3:cr/3t", "s3@cr3t", `s3'cr\3t`, "s3 cr3t", "sécr%3t"} {
 		f.Add(s)
@@ -45,7 +45,7 @@ func FuzzRedactPasswords(f *testing.F) {
 		quoted := `'` + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(password) + `'`
 		texts := []string{u.String(), "host=db password=" + quoted + " user=ann"}
 		if raw, err := url.Parse("postgres://ann:" + password + "@db:5432/x"); err == nil {
-			if got, _ := raw.User.Password(); strings.HasSuffix(got, right) { // the URL means what it seems to
+			if got, _ := raw.User.Password(); strings.HasSuffix(got, right) { // the URL is parsed as intended
 				texts = append(texts, "postgres://ann:"+password+"@db:5432/x")
 			}
 		}

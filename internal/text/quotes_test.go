@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestErrorsOfDecodersWithoutTheirInput: what is wrong is left, and nothing of what it was wrong in.
+// TestErrorsOfDecodersWithoutTheirInput: the error stays, without the input that it quotes.
 func TestErrorsOfDecodersWithoutTheirInput(t *testing.T) {
 	var to struct {
 		Amount int8

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// lines remembers what was logged, with its level.
+// lines records log lines with their level.
 type lines struct {
 	watermill.NopLogger
 	all *[]string

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestSilenceLastsLongerEachTime, as all servers may be alike, until one answers.
+// TestSilenceLastsLongerEachTime, since all servers may be affected, until one responds.
 func TestSilenceLastsLongerEachTime(t *testing.T) {
 	s, now := StallDetector{Limit: time.Minute}, time.Unix(1e9, 0)
 	untilOver := func() (lasts time.Duration) {

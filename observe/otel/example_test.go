@@ -12,9 +12,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/otel"
 )
 
-// The trace of a request goes on where its message is handled, in another process and after any number of attempts,
-// because it is stored with the message. A program gives the Observer to its handle, in outbox.DBConfig.Observers,
-// which calls it; here we do.
+// The trace of a request continues where its message is handled, in another process and after any number of attempts,
+// because it is stored with the message. A program passes the Observer to its handle, in outbox.DBConfig.Observers,
+// which calls it; here we call it ourselves.
 func Example() {
 	seen, err := otel.NewObserver(otel.ObserverConfig{System: "nats"})
 	if err != nil {

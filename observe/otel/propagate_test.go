@@ -22,7 +22,7 @@ func spanContext() trace.SpanContext {
 
 const traceparent = "00-01000000000000000000000000000000-0200000000000000-01"
 
-// TestWithoutASetup: who has set up neither providers nor a propagator gets no spans, and what came along goes on.
+// TestWithoutASetup: without providers and a propagator there are no spans, and an incoming trace is passed on.
 func TestWithoutASetup(t *testing.T) {
 	made, err := NewObserver(ObserverConfig{})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/partitions"
 )
 
-// shown is a collector that shows a sample instead of reading one.
+// shown is a collector with a given sample.
 type shown struct {
 	*collector
 	sample sample
@@ -35,7 +35,7 @@ func (c *shown) Collect(to chan<- prometheus.Metric) {
 	}
 }
 
-// something is a sample with something of everything.
+// something returns a sample with a value for everything.
 func something() sample {
 	return sample{
 		outbox: map[cell]counted{
@@ -69,11 +69,11 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 	want := map[string]float64{
 		`messages{db="shop",state="ready",topic="orders"}`: 3, `messages{db="shop",state="dead",topic="orders"}`: 5,
 		`messages{db="shop",state="failing",topic="orders"}`: 1, `messages{db="shop",state="delayed",topic="orders"}`: 2,
-		// neither dead nor delayed ones are late
+		// dead and delayed messages are not late
 		`oldest_message_age_seconds{db="shop",state="ready",topic="orders"}`:        60,
 		`oldest_message_age_seconds{db="shop",state="failing",topic="orders"}`:      90,
 		`topic_paused_seconds{by="forwarder",db="shop",topic="bookings"}`:           30,
-		`topic_unread{db="shop",topic="orders"}`:                                    1, // the forwarders have bookings alone
+		`topic_unread{db="shop",topic="orders"}`:                                    1, // only bookings is read
 		`topic_unread{db="shop",topic="bookings"}`:                                  0,
 		`queue_topic_unhandled{db="shop",topic="payment"}`:                          1,
 		`messages{db="shop",state="dead",topic="refunds"}`:                          0,
@@ -112,7 +112,7 @@ func TestCollectorShowsWhatItFinds(t *testing.T) {
 		want[series] = 0
 	}
 	want[`counts_bounded{db="shop"}`] = 1
-	check() // what is over is zero, and not gone
+	check() // an ended state is zero, not missing
 	if _, shown := values(t, reg)[`table_partitions_ahead{db="shop"}`]; shown {
 		t.Error("an outbox that is one table has no partitions ahead, which is no reason for an alert")
 	}

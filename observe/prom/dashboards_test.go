@@ -21,8 +21,7 @@ var (
 	condition  = regexp.MustCompile(`(\w+)\s*(=~|!=|!~|=)\s*"([^"]*)"`)
 )
 
-// TestDashboardsNameMetricsThatThereAre: nothing in dashboards names a metric, a label or a state that no collector
-// shows.
+// TestDashboardsNameMetricsThatThereAre: dashboards refer only to metrics, labels and states that a collector shows.
 func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
 	known := map[string]*dto.MetricFamily{}
 	of := families(t)
@@ -44,7 +43,7 @@ func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := strings.ReplaceAll(string(content), `\"`, `"`) // of JSON
+		text := strings.ReplaceAll(string(content), `\"`, `"`) // JSON escapes quotes
 		for _, name := range metricName.FindAllString(text, -1) {
 			if known[name] == nil {
 				t.Errorf("%s names %s, which nothing shows", file, name)
@@ -61,7 +60,7 @@ func TestDashboardsNameMetricsThatThereAre(t *testing.T) {
 			}
 		}
 	}
-	// beside what is shown from the tables
+	// besides metrics from the tables
 	own := []string{
 		"outbox_read_rows_total", "outbox_settled_messages_total", "outbox_deaths_total", "outbox_forwarder_paused",
 	}
@@ -88,7 +87,7 @@ func checkCondition(t *testing.T, file, where string, f *dto.MetricFamily, label
 	}
 }
 
-// TestDashboardIsOne checks what Grafana would not take, or show as an empty page.
+// TestDashboardIsOne checks for mistakes that Grafana would refuse, or show as an empty page.
 func TestDashboardIsOne(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(dashboards, "grafana.json"))
 	if err != nil {
@@ -131,7 +130,7 @@ func TestDashboardIsOne(t *testing.T) {
 	}
 }
 
-// TestAlerts has promtool check the alerts, and set off each of them, which takes seconds. Where the machine has no
+// TestAlerts makes promtool check the alerts and trigger each of them, which takes seconds. If the machine has no
 // promtool it skips, except in CI.
 func TestAlerts(t *testing.T) {
 	read := func(file, name string) []string {

@@ -13,7 +13,7 @@ import (
 
 const document = "../../docs/reference/metrics.md"
 
-// families are what observer and collector show when there is something of everything.
+// families returns the metrics of observer and collector when each has a value.
 func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily }) {
 	t.Helper()
 	gather := func(c prometheus.Collector) []*dto.MetricFamily {
@@ -42,7 +42,7 @@ func families(t testing.TB) (of struct{ observer, collector []*dto.MetricFamily 
 	return of
 }
 
-// TestMetricsDocument keeps docs/reference/metrics.md true; `make metrics` writes it.
+// TestMetricsDocument compares docs/reference/metrics.md with the metrics; `make metrics` writes it.
 func TestMetricsDocument(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Metrics
@@ -92,7 +92,7 @@ func labelNames(f *dto.MetricFamily) string {
 	return strings.Join(names, "; ")
 }
 
-// labelValues are the values of a label that says which of a few things it is.
+// labelValues returns the values of a label with a fixed set of values.
 func labelValues(f *dto.MetricFamily, name string) (values []string) {
 	if !slices.Contains([]string{"result", "state", "outcome", "by"}, name) {
 		return nil

@@ -31,7 +31,7 @@ func newObserver(t testing.TB, cfg ObserverConfig) (*observer, *prometheus.Regis
 	return o, reg
 }
 
-// all tells an observer of one of everything.
+// all reports one of each event to an observer.
 func all(o *observer) {
 	ctx, failed := context.Background(), errors.New("failed")
 	msg := message.NewMessage("1", nil)
@@ -59,7 +59,7 @@ func all(o *observer) {
 			DB: "shop", Service: "booking", Handler: "book", Topic: "orders", Message: msg,
 		}), handled)
 	}
-	for i := range 3 { // of one call
+	for i := range 3 { // all from one call
 		o.HandleEnd(ctx, observe.HandleEnd{
 			DB: "shop", Service: "totals", Handler: "project", Topic: "orders", Outcome: observe.Processed, Batch: 3,
 			Duration: []time.Duration{time.Millisecond, 0, 0}[i],
@@ -81,7 +81,7 @@ func all(o *observer) {
 	})
 }
 
-// counters are all counters, gauges and numbers of observations that an Observer showed of all.
+// counters are all counters, gauges and numbers of observations of an Observer after all events.
 const counters = `
 transaction_duration_seconds{db="shop",result="committed"} 1
 transaction_duration_seconds{db="shop",result="failed"} 1
@@ -138,7 +138,7 @@ partition_paused{by="bytes",group="booking",partition="3",topic="orders"} 0
 partition_paused{by="hung_handlers",group="booking",partition="3",topic="orders"} 0
 `
 
-// values are what a registry shows, one line for each series; of a histogram how many there are.
+// values returns a registry's values, one for each series; for a histogram the number of observations.
 func values(t testing.TB, reg prometheus.Gatherer) map[string]float64 {
 	t.Helper()
 	families, err := reg.Gather()
@@ -175,7 +175,7 @@ func TestObserverCountsEverything(t *testing.T) {
 	}
 }
 
-// A partition that was taken away is shown by its new owner.
+// A revoked partition is shown by its new owner.
 func TestObserverForgetsPartitions(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for partition := range int32(2) {
@@ -205,7 +205,7 @@ func lint(t testing.TB, reg prometheus.Gatherer) {
 	}
 }
 
-// TestObserverBeginsAtZero: what is first heard of a topic shows all that may happen to it.
+// TestObserverBeginsAtZero: the first event of a topic creates the series of all its possible events.
 func TestObserverBeginsAtZero(t *testing.T) {
 	const dead = `deaths_total{db="shop",topic="orders"}`
 	for name, known := range map[string]func(*observer){
@@ -229,7 +229,7 @@ func TestObserverBeginsAtZero(t *testing.T) {
 	}
 }
 
-// TestLagIsWithoutDelays: a message that was to be late is none that is late.
+// TestLagIsWithoutDelays: a message delayed on purpose is not late.
 func TestLagIsWithoutDelays(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for _, key := range []string{"other", delay.DelayedForKey, delay.DelayedUntilKey} {
@@ -266,7 +266,7 @@ func TestPausesEnd(t *testing.T) {
 	}
 }
 
-// TestObserverTakesAnyName: topics and handlers are named by users.
+// TestObserverTakesAnyName: users name topics and handlers.
 func TestObserverTakesAnyName(t *testing.T) {
 	o, reg := newObserver(t, ObserverConfig{})
 	for _, topic := range []string{"", "a\xffb", "x\x00y", `quote " and \`, strings.Repeat("long", 300)} {
@@ -316,7 +316,7 @@ func TestObserverConfig(t *testing.T) {
 	}
 }
 
-// BenchmarkObserver is what one message costs that is written, published and handled.
+// BenchmarkObserver measures a message that is written, published and handled.
 func BenchmarkObserver(b *testing.B) {
 	o, _ := newObserver(b, ObserverConfig{})
 	ctx, msg := context.Background(), message.NewMessage("1", nil)

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestTag tags a repository like ours: a root module, one below it, and a command that requires both.
+// TestTag tags a repository like ours: a root module, a nested one, and a command that requires both.
 func TestTag(t *testing.T) {
 	t.Parallel()
 	repo := t.TempDir()

@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// answers are all that the sources hand to show and json, by file and expression: where in the table of
-// docs/reference/outboxctl.md its fields stand, and a value of its type.
+// answers lists all values that the sources pass to show and json, by file and expression: their row in the table of
+// docs/reference/outboxctl.md, and a value of their type.
 var answers = map[string]struct {
 	row   string
 	value any
@@ -52,7 +52,7 @@ var answers = map[string]struct {
 	"partitions.go: r":            {"`partitions maintain`", admin.PartitionsResult{}},
 	"move.go: moved{false, r}":    {"`import`", moved{}},
 	"move.go: moved{true, tried}": {"`import`", moved{}},
-	"print.go: value":             {}, // of show
+	"print.go: value":             {}, // part of show
 	"search.go: list":             {"`outbox list`", &admin.List{}},
 	"stats.go: s":                 {"`stats`", admin.Stats{}},
 	"topics.go: answer":           {"`topics pause`", topicAct{}},
@@ -62,7 +62,7 @@ var answers = map[string]struct {
 	},
 }
 
-// parts are what answers consist of, with a row of their own.
+// parts are the types that answers consist of, with their own rows.
 var parts = map[reflect.Type]string{
 	reflect.TypeFor[admin.Message]():        "`outbox show`",
 	reflect.TypeFor[admin.Progress]():       "`progress`",
@@ -83,13 +83,13 @@ var parts = map[reflect.Type]string{
 // page is the table of docs/reference/outboxctl.md.
 type page struct {
 	t    *testing.T
-	rows map[string]string // by how they begin
+	rows map[string]string // by their beginning
 	seen map[reflect.Type]bool
 
-	written map[string][]string // the fields of each row, by how it begins
+	written map[string][]string // fields of each row, by its beginning
 }
 
-// lists fails for each field of a value, and of what it consists of, that a row does not list.
+// lists fails for each field of a value, and of its parts, that a row does not list.
 func (p page) lists(row string, v reflect.Value) {
 	list := ""
 	for begins, fields := range p.rows {
@@ -122,13 +122,13 @@ func (p page) lists(row string, v reflect.Value) {
 	}
 }
 
-// isText says whether a struct is no object in JSON, or one that the page explains once.
+// isText reports whether a struct is not a JSON object, or one that the page explains once.
 func isText(t reflect.Type) bool {
 	return t == reflect.TypeFor[time.Time]() || t == reflect.TypeFor[admin.Count]() ||
 		t.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }
 
-// fieldsOf are the fields of a value in JSON, with their types.
+// fieldsOf returns the JSON fields of a value, with their types.
 func fieldsOf(v reflect.Value) map[string]reflect.Type {
 	v = reflect.Indirect(v)
 	all := map[string]reflect.Type{}
@@ -154,7 +154,7 @@ func fieldsOf(v reflect.Value) map[string]reflect.Type {
 }
 
 // TestDocumentListsTheFields: each field that a command writes as JSON is in the table of docs/reference/outboxctl.md,
-// which docs/reference/stability.md promises.
+// as docs/reference/stability.md promises.
 func TestDocumentListsTheFields(t *testing.T) {
 	text, err := os.ReadFile("testdata/document.md")
 	if err != nil {
@@ -185,7 +185,7 @@ func TestDocumentListsTheFields(t *testing.T) {
 	p.listsNoOther()
 }
 
-// listsNoOther fails for each name in back-quotes that a row has and no command writes. Values are named in brackets.
+// listsNoOther fails for each name in back-quotes that a row has and no command writes. Values are in parentheses.
 func (p page) listsNoOther() {
 	brackets := regexp.MustCompile(`\([^)]*\)`)
 	for begins, list := range p.rows {
@@ -203,7 +203,7 @@ func (p page) listsNoOther() {
 	}
 }
 
-// handedOver are the first arguments of all calls of show and json in this package.
+// handedOver returns the first arguments of all calls of show and json in this package.
 func handedOver(t *testing.T) (all []string) {
 	t.Helper()
 	files, err := filepath.Glob("*.go")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestBrokerOfTheCommandLineWins over those in the environment, where a command takes one broker.
+// TestBrokerOfTheCommandLineWins over those in the environment if a command takes one broker.
 func TestBrokerOfTheCommandLineWins(t *testing.T) {
 	all := []string{"OUTBOX_KAFKA=env:9092", "OUTBOX_NATS=nats://env", "OUTBOX_AMQP=amqp://env",
 		"OUTBOX_BROKER_CA=none.pem"}
@@ -33,7 +33,7 @@ func TestBrokerOfTheCommandLineWins(t *testing.T) {
 		}
 		want := test.err
 		if want == "" {
-			want = "--log is" // it ends after all flags are read
+			want = "--log is" // read after all flags
 		}
 		if err := cmd.ParseFlags(append(args, "--log", "xml")); err != nil {
 			t.Fatal(err)
@@ -53,7 +53,7 @@ func TestBrokerOfTheCommandLineWins(t *testing.T) {
 	}
 }
 
-// TestRabbitMQHasNoChecks: its address is not taken for one of Kafka.
+// TestRabbitMQHasNoChecks: its address is not mistaken for one of Kafka.
 func TestRabbitMQHasNoChecks(t *testing.T) {
 	for _, b := range []brokerFlags{{amqp: "amqp://a"}, {amqp: "amqp://a", nats: "nats://n"}} {
 		checkers, closeAll, err := b.checkers()

@@ -17,8 +17,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestDocument fails when the help of a command is not what docs/reference/outboxctl.md says. If that is meant, `make
-// outboxctl` writes it.
+// TestDocument fails if docs/reference/outboxctl.md differs from the help of the commands. If intended, run `make
+// outboxctl`.
 func TestDocument(t *testing.T) {
 	const file = "../../../docs/reference/outboxctl.md"
 	want := document(t)
@@ -66,7 +66,7 @@ func document(t *testing.T) string {
 	var all func(*cobra.Command)
 	all = func(cmd *cobra.Command) {
 		if cmd.IsAvailableCommand() && cmd.Name() != "help" {
-			if cmd == root || !cmd.HasSubCommands() { // the others are in the list of the root
+			if cmd == root || !cmd.HasSubCommands() { // the others only group commands
 				commands = append(commands, cmd)
 			}
 			for _, c := range cmd.Commands() {
@@ -75,13 +75,13 @@ func document(t *testing.T) string {
 		}
 	}
 	all(root)
-	// Together they have all of the common flags.
+	// Together they have all common flags.
 	for _, name := range []string{"reconcile", "inbox requeue", "queue requeue", "outbox list"} {
 		cmd, _, err := root.Find(strings.Fields(name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		list := name == "outbox list" // its limit is of what it prints
+		list := name == "outbox list" // its limit is the number of printed messages
 		for _, g := range groups {
 			cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 				ofGroup := f.Name != "limit" || list == (g.name == "lists")
@@ -101,20 +101,20 @@ func document(t *testing.T) string {
 	return doc.String()
 }
 
-// flagGroup are flags that several commands have.
+// flagGroup is a group of flags shared by several commands.
 type flagGroup struct {
 	name  string
 	names []string
 	flags *pflag.FlagSet
 }
 
-// describeCommand writes the help of a command, with the common flags by the name of their group.
+// describeCommand writes the help of a command, with common flags by the name of their group.
 func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) {
 	text := strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short))
 	fmt.Fprintf(doc, "\n## %s\n\n```text\n%s\n", cmd.CommandPath(), text)
 	if cmd == cmd.Root() {
 		usage := cmd.UsageString()
-		_, usage, _ = strings.Cut(usage, "\nFlags:\n") // the list of commands is the rest of the page
+		_, usage, _ = strings.Cut(usage, "\nFlags:\n") // the rest of the page lists the commands
 		usage, _, _ = strings.Cut(usage, "Use \"outboxctl")
 		fmt.Fprintf(doc, "\n%s\n```\n", strings.TrimRight(usage, "\n"))
 		return
@@ -154,8 +154,8 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 
 func noColours(w io.Writer) *colorprofile.Writer { return colorprofile.NewWriter(w, nil) }
 
-// TestDocumentsNameCommandsThatExist: each outboxctl command of the README and of docs/ is one, with flags and
-// arguments that it takes.
+// TestDocumentsNameCommandsThatExist: the outboxctl commands in the README and docs/ exist, with their flags and
+// arguments.
 func TestDocumentsNameCommandsThatExist(t *testing.T) {
 	pages, err := filepath.Glob("../../../docs/*/*.md")
 	if err != nil {
@@ -169,7 +169,7 @@ func TestDocumentsNameCommandsThatExist(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		written, _, _ := strings.Cut(string(text), "\n## outboxctl") // from there on by the commands themselves
+		written, _, _ := strings.Cut(string(text), "\n## outboxctl") // the rest is generated
 		for _, match := range commands.FindAllStringSubmatch(written, -1) {
 			line, _, _ := strings.Cut(match[1], " #")
 			line, _, _ = strings.Cut(line+" ", " | ") // a pipe, or the end of a cell

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestInFlags has an error name what was typed, and leave alone what nobody could type.
+// TestInFlags: errors name the flags that the user typed, and other names stay.
 func TestInFlags(t *testing.T) {
 	t.Parallel()
 	cmd := &cobra.Command{}

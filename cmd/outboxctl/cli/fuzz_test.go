@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// FuzzWhen: a time that is typed is in the past or was typed in full, and is refused in words otherwise.
+// FuzzWhen: a typed time is in the past or was typed in full; others are refused with an explanation.
 func FuzzWhen(f *testing.F) {
 	for _, s := range []string{
 		"", "90m", "7d", "7d12h", "-1h", "1d-48h", "65535d2562047h", "2006-01-02", "2006-01-02T15:04:05.5+23:59", "d", "1.5d",
@@ -27,7 +27,7 @@ func FuzzWhen(f *testing.F) {
 	})
 }
 
-// FuzzAge: any duration has an age, of a few letters.
+// FuzzAge: every duration has an age of a few letters.
 func FuzzAge(f *testing.F) {
 	for _, d := range []int64{0, 1, -1, 1<<63 - 1, -1 << 63} {
 		f.Add(d)
@@ -40,8 +40,8 @@ func FuzzAge(f *testing.F) {
 	})
 }
 
-// FuzzFilterFlags: whatever is typed as a filter, the command says what is wrong, or asks for a database. It prints no
-// control character of it.
+// FuzzFilterFlags: with any typed filter the command reports an error or requires a database. It prints no control
+// character of the filter.
 func FuzzFilterFlags(f *testing.F) {
 	tables := []string{"outbox", "inbox", "queue"}
 	flags := []string{
@@ -70,14 +70,14 @@ func FuzzFilterFlags(f *testing.F) {
 	})
 }
 
-// FuzzHiding: the password of a connection string is not printed, wherever it stands and however it is quoted.
+// FuzzHiding: the password of a connection string is not printed, wherever it is and however it is quoted.
 func FuzzHiding(f *testing.F) {
 	for _, s := range []string{"x", "can@ry", "can/ary#x", "c%61n", "a'b", `a\b`, "[a", "é\n", "a:b", "\u202e"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		if strings.ContainsAny(s, " \t\r\n\v\f'\"`,") || strings.Contains(s, "ssword") {
-			return // of these no address can be made without %XX
+			return // without %XX these do not fit into an address
 		}
 		secret := "canary1" + s + "canary2"
 		for _, dsn := range []string{"postgres://ann:" + secret + "@db:5432/x", "host=db password=" + secret + " user=ann"} {

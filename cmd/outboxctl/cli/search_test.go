@@ -9,11 +9,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestSearch goes from page to page until there is enough, and prints what it has when it is interrupted.
+// TestSearch reads pages until there are enough messages, and prints those found when it is interrupted.
 func TestSearch(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit int
-		end   error // of the third page
+		end   error // error of the third page
 		says  []string
 		fails bool
 	}{

@@ -37,7 +37,7 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// TestPrintable has JSON mean the same before and after.
+// TestPrintable: the JSON has the same meaning before and after.
 func TestPrintable(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"plain ü", "\x1b[31m\n", "\u009b2J\x7f", "\u202e\u2028", "\U000e0041 👍", `\ "`, "\ufffd"} {
@@ -83,14 +83,14 @@ func TestHiding(t *testing.T) {
 	}
 }
 
-// TestHidingKnowsQuotes: a log puts in quotes what an error has put in quotes already.
+// TestHidingKnowsQuotes: a log quotes text that an error has quoted already.
 func TestHidingKnowsQuotes(t *testing.T) {
 	t.Parallel()
 	for _, secret := range []string{`can"ary`, `can\ary`, `"canary\`, "can\tary", "can$&ary", "canary"} {
 		var b bytes.Buffer
 		h := &redactor{to: &b}
 		h.addSecret(secret)
-		err := &url.Error{Op: "parse", URL: secret, Err: errors.New("it is bad")} // which quotes
+		err := &url.Error{Op: "parse", URL: secret, Err: errors.New("it is bad")} // its text quotes the URL
 		inText, inJSON := slog.New(slog.NewTextHandler(h, nil)), slog.New(slog.NewJSONHandler(printing{h}, nil))
 		for _, log := range []*slog.Logger{inText, inJSON} {
 			log.Info(secret, "plain", errors.New(secret), "quoted", err)
@@ -160,7 +160,7 @@ func TestWhen(t *testing.T) {
 	}
 }
 
-// TestGridFits has tables no wider than the terminal, whatever stands in them.
+// TestGridFits: tables are no wider than the terminal, whatever they contain.
 func TestGridFits(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -189,7 +189,7 @@ func TestGridFits(t *testing.T) {
 	}
 }
 
-// TestResumeSaysWhatGoesOn: a topic that forwarders have paused as well does not go on when the operator's pause ends.
+// TestResumeSaysWhatGoesOn: a topic that forwarders have also paused stays paused when the operator's pause ends.
 func TestResumeSaysWhatGoesOn(t *testing.T) {
 	operator, forwarder := admin.Pause{By: "operator"}, admin.Pause{By: "vm:7", Reason: "no connection"}
 	for _, tt := range []struct {

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { demotest.Services(m, main) }
 
-// TestPage runs the program until its page shows what is wrong with this day.
+// TestPage runs the program until its page shows the problems of this day.
 func TestPage(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -38,7 +38,7 @@ func TestPage(t *testing.T) {
 		}
 		answer, err := client.Get("http://" + listener.Addr().String() + "/outbox/")
 		if err != nil {
-			continue // the server does not serve yet
+			continue // the server is not ready yet
 		}
 		body, _ = io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
