@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -157,15 +158,15 @@ func TestContextOfAnEndedSavepoint(t *testing.T) {
 // told counts observers' calls.
 type told struct {
 	starts int
-	txs    []observe.TxEnd
+	txs    []meter.TxEnd
 	writes []observe.WriteEnd
 }
 
-func (o *told) TxStart(ctx context.Context, _ observe.TxStart) context.Context {
+func (o *told) TxStart(ctx context.Context, _ meter.TxStart) context.Context {
 	o.starts++
 	return ctx
 }
-func (o *told) TxEnd(_ context.Context, end observe.TxEnd) { o.txs = append(o.txs, end) }
+func (o *told) TxEnd(_ context.Context, end meter.TxEnd) { o.txs = append(o.txs, end) }
 func (o *told) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
 	for _, msg := range start.Messages {
 		msg.Metadata.Set("seen", "yes")
@@ -177,8 +178,8 @@ func (o *told) WriteEnd(_ context.Context, end observe.WriteEnd) { o.writes = ap
 // rude is an observer that panics.
 type rude struct{}
 
-func (rude) TxStart(context.Context, observe.TxStart) context.Context       { panic("TxStart") }
-func (rude) TxEnd(context.Context, observe.TxEnd)                           { panic("TxEnd") }
+func (rude) TxStart(context.Context, meter.TxStart) context.Context         { panic("TxStart") }
+func (rude) TxEnd(context.Context, meter.TxEnd)                             { panic("TxEnd") }
 func (rude) WriteStart(context.Context, observe.WriteStart) context.Context { panic("WriteStart") }
 func (rude) WriteEnd(context.Context, observe.WriteEnd)                     { panic("WriteEnd") }
 

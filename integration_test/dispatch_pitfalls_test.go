@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/observe"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -67,7 +67,7 @@ type stopped struct {
 	once       sync.Once
 }
 
-func (s *stopped) TxStart(ctx context.Context, _ observe.TxStart) context.Context {
+func (s *stopped) TxStart(ctx context.Context, _ meter.TxStart) context.Context {
 	s.once.Do(func() {
 		close(s.came)
 		<-s.goOn
@@ -75,7 +75,7 @@ func (s *stopped) TxStart(ctx context.Context, _ observe.TxStart) context.Contex
 	return ctx
 }
 
-func (s *stopped) TxEnd(context.Context, observe.TxEnd) {}
+func (s *stopped) TxEnd(context.Context, meter.TxEnd) {}
 
 // TestPausedHandlerAppliesNothing: a process that stood still between its claim and its transaction detects, before its
 // handler begins, that the message has another owner.

@@ -25,6 +25,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	outboxmw "github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/observe/otel"
@@ -367,20 +368,20 @@ func (tel telemetry) collect(t testing.TB) (all []metricdata.Metrics) {
 // ends records calls of observers of transactions and writes.
 type ends struct {
 	mu     sync.Mutex
-	txs    []observe.TxEnd
+	txs    []meter.TxEnd
 	writes []observe.WriteEnd
 }
 
 type startKey struct{}
 
-func (e *ends) TxStart(ctx context.Context, start observe.TxStart) context.Context {
+func (e *ends) TxStart(ctx context.Context, start meter.TxStart) context.Context {
 	return context.WithValue(ctx, startKey{}, start)
 }
 
-func (e *ends) TxEnd(ctx context.Context, end observe.TxEnd) {
+func (e *ends) TxEnd(ctx context.Context, end meter.TxEnd) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if ctx.Value(startKey{}) == (observe.TxStart{DB: end.DB}) {
+	if ctx.Value(startKey{}) == (meter.TxStart{DB: end.DB}) {
 		e.txs = append(e.txs, end)
 	}
 }

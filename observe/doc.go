@@ -5,7 +5,6 @@
 //
 // An Observer implements one or more of them:
 //
-//	TxObserver         around each InTx and middleware.Tx: duration and outcome
 //	WriteObserver      around each Publish to the outbox, before the COMMIT
 //	HandleObserver     around each delivery to a handler: outcome, attempts
 //	PublishObserver    around each publish, or delivery of a Subscriber: error and verdict
@@ -13,7 +12,7 @@
 //	TopicObserver      a paused topic: each failed probe, and the end of the pause
 //
 // The modules observe/prom and observe/otel have observers for Prometheus and OpenTelemetry. That of Prometheus also
-// counts the forwarder's statements, and shows the partitions of the subscribers of kafka and nats.
+// counts transactions and the forwarder's statements, and shows the partitions of the subscribers of kafka and nats.
 //
 // # Contexts and metadata
 //
@@ -22,7 +21,7 @@
 //
 // # Concurrency
 //
-// Methods must be safe for concurrent use. Methods of Tx-, Write-, Handle- and PublishObserver run in the working
+// Methods must be safe for concurrent use. Methods of Write-, Handle- and PublishObserver run in the working
 // goroutine, which waits for them; the others run in order in a goroutine of the forwarder. If more
 // than a thousand reports of a forwarder wait, further ones are dropped and logged. A panic is caught and logged.
 //

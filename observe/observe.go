@@ -10,26 +10,6 @@ import (
 // Observer is a value that implements one or more of the interfaces of this package.
 type Observer any
 
-// TxObserver observes transactions of InTx and middleware.Tx, without savepoints.
-type TxObserver interface {
-	TxStart(ctx context.Context, start TxStart) context.Context
-	// TxEnd is called also if the function panicked.
-	TxEnd(ctx context.Context, end TxEnd)
-}
-
-// TxStart is a transaction before BEGIN.
-type TxStart struct {
-	DB string // name of the handle
-}
-
-// TxEnd is a transaction that ended.
-type TxEnd struct {
-	DB       string
-	Duration time.Duration // from before BEGIN to the end
-	// nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and other errors of InTx
-	Err error
-}
-
 // WriteObserver observes messages that are written to the outbox.
 type WriteObserver interface {
 	// WriteStart may set metadata of the messages, which are not checked yet.

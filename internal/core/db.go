@@ -77,7 +77,7 @@ func isObserver(o observe.Observer) bool {
 		return false
 	}
 	switch o.(type) {
-	case observe.TxObserver, observe.WriteObserver, observe.HandleObserver,
+	case meter.TxObserver, observe.WriteObserver, observe.HandleObserver,
 		observe.PublishObserver, observe.DeadObserver, observe.TopicObserver, meter.ForwarderObserver:
 		return true
 	}

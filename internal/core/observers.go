@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
@@ -56,13 +57,13 @@ func Panicked(value any) error {
 }
 
 func (db *DB) txStart(ctx context.Context) context.Context {
-	return TellStart(ctx, db, func(ctx context.Context, o observe.TxObserver) context.Context {
-		return o.TxStart(ctx, observe.TxStart{DB: db.name})
+	return TellStart(ctx, db, func(ctx context.Context, o meter.TxObserver) context.Context {
+		return o.TxStart(ctx, meter.TxStart{DB: db.name})
 	})
 }
 
 func (db *DB) txEnd(ctx context.Context, took time.Duration, err error) {
-	Tell(db, func(o observe.TxObserver) { o.TxEnd(ctx, observe.TxEnd{DB: db.name, Duration: took, Err: err}) })
+	Tell(db, func(o meter.TxObserver) { o.TxEnd(ctx, meter.TxEnd{DB: db.name, Duration: took, Err: err}) })
 }
 
 func (db *DB) writeStart(ctx context.Context, topic string, msgs []*message.Message) context.Context {

@@ -1,4 +1,4 @@
-// Package meter has the observers of forwarders' statements and subscribers' partitions. Only observe/prom counts them;
+// Package meter has the observers of transactions, forwarders' statements and subscribers' partitions. Only observe/prom counts them;
 // package observe has those that users implement.
 package meter
 
@@ -6,6 +6,26 @@ import (
 	"context"
 	"time"
 )
+
+// TxObserver observes transactions of InTx and middleware.Tx, without savepoints.
+type TxObserver interface {
+	TxStart(ctx context.Context, start TxStart) context.Context
+	// TxEnd is called also if the function panicked.
+	TxEnd(ctx context.Context, end TxEnd)
+}
+
+// TxStart is a transaction before BEGIN.
+type TxStart struct {
+	DB string // name of the handle
+}
+
+// TxEnd is a transaction that ended.
+type TxEnd struct {
+	DB       string
+	Duration time.Duration // from before BEGIN to the end
+	// nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and other errors of InTx
+	Err error
+}
 
 // PartitionObserver observes the partitions that a subscriber reads. A consumer of nats.Subscriber is partition 0.
 type PartitionObserver interface {

@@ -16,8 +16,6 @@ import (
 
 // CollectorConfig configures NewCollector. The zero value is ready for use.
 type CollectorConfig struct {
-	// Namespace is the first part of all names; default "outbox", as the dashboard and alerts expect.
-	Namespace string
 	// QueryTimeout bounds the statement and the wait for a connection; default 5 s, -1 no limit. Keep it below
 	// Prometheus' scrape_timeout (10 s).
 	QueryTimeout time.Duration
@@ -27,9 +25,6 @@ type CollectorConfig struct {
 }
 
 func (c *CollectorConfig) setDefaults() {
-	if c.Namespace == "" {
-		c.Namespace = defaultNamespace
-	}
 	if c.QueryTimeout == 0 {
 		c.QueryTimeout = 5 * time.Second
 	}
@@ -39,7 +34,7 @@ func (c CollectorConfig) validate() error {
 	if c.QueryTimeout < -1 {
 		return fmt.Errorf("CollectorConfig.QueryTimeout is %s: use -1 for none", c.QueryTimeout)
 	}
-	return checkNamespace("CollectorConfig", c.Namespace)
+	return nil
 }
 
 // collector exports the state of a handle's tables.
@@ -64,7 +59,7 @@ func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAda
 	if err := errors.Join(own.Check(), cfg.validate()); err != nil {
 		return nil, err
 	}
-	c := &collector{db: own, cfg: cfg, logger: own.Logger(logger), descs: newDescs(cfg.Namespace, own.Name())}
+	c := &collector{db: own, cfg: cfg, logger: own.Logger(logger), descs: newDescs(own.Name())}
 	for _, topic := range cfg.Topics {
 		c.known.topics.add(topic)
 	}

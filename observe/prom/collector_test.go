@@ -20,7 +20,7 @@ type shown struct {
 
 func newShown(cfg CollectorConfig) *shown {
 	cfg.setDefaults()
-	c := &shown{collector: &collector{cfg: cfg, descs: newDescs(cfg.Namespace, "shop")}}
+	c := &shown{collector: &collector{cfg: cfg, descs: newDescs("shop")}}
 	for _, topic := range cfg.Topics {
 		c.known.topics.add(topic)
 	}
@@ -123,7 +123,7 @@ func TestCollectorConfig(t *testing.T) {
 		t.Error(err)
 	}
 	for field, cfg := range map[string]CollectorConfig{
-		"Namespace": {Namespace: "9"}, "QueryTimeout": {QueryTimeout: -time.Second},
+		"QueryTimeout": {QueryTimeout: -time.Second},
 	} {
 		if _, err := NewCollector(nil, cfg, nil); err == nil || !strings.Contains(err.Error(), "CollectorConfig."+field) {
 			t.Errorf("%s: %v", field, err)

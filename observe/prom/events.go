@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// TxStart is part of observe.TxObserver.
-func (o *observer) TxStart(ctx context.Context, start observe.TxStart) context.Context {
+// TxStart is part of meter.TxObserver.
+func (o *observer) TxStart(ctx context.Context, start meter.TxStart) context.Context {
 	o.dbs.of(start.DB, o.newDB)
 	return ctx
 }
 
-// TxEnd is part of observe.TxObserver.
-func (o *observer) TxEnd(_ context.Context, end observe.TxEnd) {
+// TxEnd is part of meter.TxObserver.
+func (o *observer) TxEnd(_ context.Context, end meter.TxEnd) {
 	result := "failed"
 	switch {
 	case end.Err == nil:

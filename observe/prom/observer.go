@@ -2,7 +2,6 @@ package prom
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,8 +14,6 @@ import (
 
 // ObserverConfig configures NewObserver. The zero value is ready for use.
 type ObserverConfig struct {
-	// Namespace is the first part of all names; default "outbox", as the dashboard and alerts expect.
-	Namespace string
 	// Buckets are the upper bounds of all histograms, in seconds; default: 17 from 1 ms to 1 h.
 	Buckets []float64
 	// DBs and Topics are handle names and topics whose series start with zero; default none. Then rate() sees the first
@@ -24,23 +21,18 @@ type ObserverConfig struct {
 	DBs, Topics []string
 }
 
-const defaultNamespace = "outbox"
+// namespace is the first part of all names.
+const namespace = "outbox"
 
 var defaultBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 3600}
 
 func (c *ObserverConfig) setDefaults() {
-	if c.Namespace == "" {
-		c.Namespace = defaultNamespace
-	}
 	if c.Buckets == nil {
 		c.Buckets = defaultBuckets
 	}
 }
 
 func (c ObserverConfig) validate() error {
-	if err := checkNamespace("ObserverConfig", c.Namespace); err != nil {
-		return err
-	}
 	for i := range c.Buckets {
 		if i > 0 && !(c.Buckets[i] > c.Buckets[i-1]) {
 			return fmt.Errorf("ObserverConfig.Buckets: %g follows %g: they must ascend", c.Buckets[i], c.Buckets[i-1])
@@ -48,15 +40,6 @@ func (c ObserverConfig) validate() error {
 	}
 	if len(c.Topics) > 0 && len(c.DBs) == 0 {
 		return fmt.Errorf("ObserverConfig.Topics needs ObserverConfig.DBs: name the handles of these topics")
-	}
-	return nil
-}
-
-var namespaceShape = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-
-func checkNamespace(config, namespace string) error {
-	if !namespaceShape.MatchString(namespace) {
-		return fmt.Errorf("%s.Namespace is %q: use letters, digits and _, and begin with a letter", config, namespace)
 	}
 	return nil
 }
@@ -77,7 +60,7 @@ type observer struct {
 
 var (
 	_ prometheus.Collector    = (*observer)(nil)
-	_ observe.TxObserver      = (*observer)(nil)
+	_ meter.TxObserver        = (*observer)(nil)
 	_ observe.WriteObserver   = (*observer)(nil)
 	_ observe.HandleObserver  = (*observer)(nil)
 	_ observe.PublishObserver = (*observer)(nil)

@@ -36,7 +36,7 @@ func all(o *observer) {
 	ctx, failed := context.Background(), errors.New("failed")
 	msg := message.NewMessage("1", nil)
 	for _, err := range []error{nil, failed, outbox.ErrRolledBack, fmt.Errorf("commit: %w", outbox.ErrCommitUnknown)} {
-		o.TxEnd(o.TxStart(ctx, observe.TxStart{DB: "shop"}), observe.TxEnd{DB: "shop", Duration: time.Millisecond, Err: err})
+		o.TxEnd(o.TxStart(ctx, meter.TxStart{DB: "shop"}), meter.TxEnd{DB: "shop", Duration: time.Millisecond, Err: err})
 	}
 	o.WriteEnd(o.WriteStart(ctx, observe.WriteStart{DB: "shop", Topic: "orders"}),
 		observe.WriteEnd{DB: "shop", Topic: "orders", Messages: 2, Bytes: 10})
@@ -302,16 +302,15 @@ func TestObserverIsSafeForConcurrentUse(t *testing.T) {
 
 func TestObserverConfig(t *testing.T) {
 	for field, cfg := range map[string]ObserverConfig{
-		"Namespace": {Namespace: "my-outbox"},
-		"Buckets":   {Buckets: []float64{1, 1}},
-		"Topics":    {Topics: []string{"orders"}},
+		"Buckets": {Buckets: []float64{1, 1}},
+		"Topics":  {Topics: []string{"orders"}},
 	} {
 		if _, err := NewObserver(cfg); err == nil || !strings.Contains(err.Error(), "ObserverConfig."+field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	_, reg := newObserver(t, ObserverConfig{Namespace: "mail", Buckets: []float64{1}, DBs: []string{"a"}})
-	if n, err := testutil.GatherAndCount(reg, "mail_transaction_duration_seconds"); n != 4 || err != nil {
+	_, reg := newObserver(t, ObserverConfig{Buckets: []float64{1}, DBs: []string{"a"}})
+	if n, err := testutil.GatherAndCount(reg, "outbox_transaction_duration_seconds"); n != 4 || err != nil {
 		t.Error(n, err)
 	}
 }
@@ -326,6 +325,6 @@ func BenchmarkObserver(b *testing.B) {
 		o.PublishEnd(o.PublishStart(ctx, observe.PublishStart{DB: "shop", Topic: "orders", Message: msg}),
 			observe.PublishEnd{DB: "shop", Topic: "orders"})
 		o.HandleEnd(ctx, observe.HandleEnd{DB: "shop", Service: "booking", Handler: "book", Topic: "orders"})
-		o.TxEnd(ctx, observe.TxEnd{DB: "shop"})
+		o.TxEnd(ctx, meter.TxEnd{DB: "shop"})
 	}
 }

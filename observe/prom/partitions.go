@@ -22,7 +22,7 @@ type partitionGauges struct {
 
 func (o *observer) definePartitions() {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		opts := prometheus.GaugeOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}
+		opts := prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}
 		v := prometheus.NewGaugeVec(opts, append([]string{"group", "topic", "partition"}, labels...))
 		o.list = append(o.list, v)
 		return v

@@ -30,17 +30,17 @@ var (
 func (o *observer) define() {
 	of := func(labels []string) []string { return append([]string{"db"}, labels...) }
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}, of(labels))
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: namespace, Name: name, Help: help}, of(labels))
 		o.list = append(o.list, v)
 		return v
 	}
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
-		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: o.cfg.Namespace, Name: name, Help: help}, of(labels))
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}, of(labels))
 		o.list = append(o.list, v)
 		return v
 	}
 	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
-		opts := prometheus.HistogramOpts{Namespace: o.cfg.Namespace, Name: name, Help: help, Buckets: o.cfg.Buckets}
+		opts := prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: o.cfg.Buckets}
 		v := prometheus.NewHistogramVec(opts, of(labels))
 		o.list = append(o.list, v)
 		return v

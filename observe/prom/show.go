@@ -16,7 +16,7 @@ type descs struct {
 	partitions, ahead          *prometheus.Desc
 }
 
-func newDescs(namespace, db string) descs {
+func newDescs(db string) descs {
 	own := prometheus.Labels{"db": labels(db)[0]}
 	desc := func(name, help string, by ...string) *prometheus.Desc {
 		return prometheus.NewDesc(prometheus.BuildFQName(namespace, "", name), help, by, own)
