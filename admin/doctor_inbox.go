@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/millrace-go/watermill-outbox/broker"
 )
 
 // checkInboxRetention reports topics that the broker keeps for longer than the inbox keeps its rows. checkBroker
@@ -28,11 +26,7 @@ func (e *doctorRun) checkInboxRetention(ctx context.Context) error {
 	}
 	for _, topic := range slices.Sorted(maps.Keys(shortest)) {
 		for _, b := range e.brokers {
-			reader, ok := b.(broker.RetentionReader)
-			if !ok {
-				continue
-			}
-			kept, known, err := reader.Retention(ctx, topic)
+			kept, known, err := b.Retention(ctx, topic)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

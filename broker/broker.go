@@ -18,16 +18,11 @@ type TopicReader interface {
 	Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error
 }
 
-// Checker checks the topics of a broker.
+// Checker checks the topics of a broker for Doctor.
 type Checker interface {
 	// Check returns the topics that may lose acknowledged messages, and the topics that the broker does not have, which
 	// may be another broker's.
 	Check(ctx context.Context, topics []string) (risks []Risk, missing []string, err error)
-}
-
-// RetentionReader is a Checker that also knows how long a broker keeps the messages of a topic.
-type RetentionReader interface {
-	Checker
 	// Retention returns the retention of a topic; -1 is forever or until a limit. It is not known for a topic that the
 	// broker does not have, which may be another broker's.
 	Retention(ctx context.Context, topic string) (retention time.Duration, known bool, err error)

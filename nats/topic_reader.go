@@ -41,8 +41,8 @@ type TopicReader struct {
 }
 
 var (
-	_ broker.TopicReader     = (*TopicReader)(nil)
-	_ broker.RetentionReader = (*TopicReader)(nil)
+	_ broker.TopicReader = (*TopicReader)(nil)
+	_ broker.Checker     = (*TopicReader)(nil)
 )
 
 // answerTimeout bounds each request, and the wait for the next message of a stream.

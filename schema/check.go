@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Check compares a live database with what the code needs. It returns nil, or a *CheckError that names every problem
-// and its cure. It reads the catalogs in a few short queries and changes nothing.
+// Check compares a live database with what the code needs. It returns nil, or ErrSchemaChanged with every problem and
+// its cure. It reads the catalogs in a few short queries and changes nothing.
 //
 // It also checks the grants of the connection's role: a forwarder's, or a publisher's if the role may insert messages
 // but not read them. Settings of the role or the database under which statements fail or texts would be altered are
@@ -44,7 +44,7 @@ func CheckOutbox(ctx context.Context, db *outbox.DB) error {
 	return c.errors(true)
 }
 
-// errors returns the problems that are not warnings as a *CheckError, or nil.
+// errors returns the problems that are not warnings as an error, or nil.
 func (c *inspection) errors(ofOutbox bool) error {
 	var problems []Problem
 	for i, p := range c.found {
@@ -53,7 +53,7 @@ func (c *inspection) errors(ofOutbox bool) error {
 		}
 	}
 	if len(problems) > 0 {
-		return &CheckError{problems}
+		return &checkError{problems}
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func checkOf(t *testing.T, q database) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &CheckError{c.found}
+	return &checkError{c.found}
 }
 
 func TestCheckOfTheServer(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
-// ErrSchemaChanged is returned by Migrate if an applied version differs from this build's, and by Check, within a
-// *CheckError, for each finding.
+// ErrSchemaChanged is returned by Migrate if an applied version differs from this build's, and by Check
+// with all problems.
 //
 // Cure: run outboxctl migrate up, or do what the error lists.
 var ErrSchemaChanged = errors.New("schema does not match this version of the library")

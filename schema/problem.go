@@ -13,19 +13,17 @@ type Problem struct {
 // String returns the problem and its cure as one line, or more if the cure is a statement.
 func (p Problem) String() string { return p.Object + " " + p.Found + ": " + p.Cure }
 
-// CheckError is returned by Check and lists all problems. errors.Is finds ErrSchemaChanged in it.
-type CheckError struct {
-	Problems []Problem
-}
+// checkError lists all problems that Check found.
+type checkError struct{ problems []Problem }
 
 // Error lists all problems and their cures.
-func (e *CheckError) Error() string {
-	list := make([]string, len(e.Problems))
-	for i, p := range e.Problems {
+func (e *checkError) Error() string {
+	list := make([]string, len(e.problems))
+	for i, p := range e.problems {
 		list[i] = p.String()
 	}
 	return ErrSchemaChanged.Error() + ": " + strings.Join(list, "\n")
 }
 
 // Unwrap returns ErrSchemaChanged.
-func (e *CheckError) Unwrap() error { return ErrSchemaChanged }
+func (e *checkError) Unwrap() error { return ErrSchemaChanged }

@@ -71,10 +71,10 @@ func Run(ctx context.Context, args []string, world World) int {
 		a.complain("%v", inFlags(cmd, err))
 		return exitUsage
 	}
-	if broken := new(schema.CheckError); errors.As(err, &broken) {
+	if _, problems, found := strings.Cut(err.Error(), schema.ErrSchemaChanged.Error()+": "); found {
 		a.complain("%v:", schema.ErrSchemaChanged)
-		for _, p := range broken.Problems {
-			a.note("  %s", p)
+		for line := range strings.SplitSeq(problems, "\n") {
+			a.note("  %s", line)
 		}
 		return exitFailed
 	}
