@@ -39,9 +39,6 @@ const (
 	MetadataAggregateID   = core.MetadataAggregateID   // "aggregate_id"; its identity
 	MetadataOccurredAt    = "occurred_at"              // when it happened, RFC 3339 with nanoseconds
 	MetadataCausationID   = "causation_id"             // UUID of the message whose handling caused this one
-
-	// MetadataCorrelationID is Watermill's own: it is shared by all messages of one conversation.
-	MetadataCorrelationID = "correlation_id"
 )
 
 // SetKey sets the ordering key: messages with the same key are published in order.

@@ -88,7 +88,7 @@ func handWritten(d *database) (func(context.Context, int) error, error) {
 			return err
 		}
 		out := messageOf(i)
-		out.Metadata[outbox.MetadataCorrelationID], out.Metadata[outbox.MetadataCausationID] = in.UUID, in.UUID
+		out.Metadata["correlation_id"], out.Metadata[outbox.MetadataCausationID] = in.UUID, in.UUID
 		metadata, err := json.Marshal(out.Metadata)
 		if err != nil {
 			return err

@@ -39,7 +39,9 @@ const (
 	checkInterval   = 100 * time.Millisecond
 
 	pollsAtOnce = 8
-	manyPolls   = 1000 // sequences in a statement
+	slowPoll    = 250 * time.Millisecond // a poll that takes longer frees its slot among pollsAtOnce,
+	slowPolls   = 32                     // and takes one of these
+	manyPolls   = 1000                   // sequences in a statement
 
 	groupRoom = 128 << 20 // bytes in memory, of all forwarders together
 )

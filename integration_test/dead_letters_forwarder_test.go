@@ -217,8 +217,8 @@ func TestDeadLetterTopic(t *testing.T) {
 		assert.Equal(t, bad.Payload, letter.Payload)
 		assert.NotEqual(t, bad.UUID, letter.UUID)
 		metadata := maps.Clone(letter.Metadata)
-		assert.NotEmpty(t, metadata[middleware.MetadataHandler])
-		delete(metadata, middleware.MetadataHandler)
+		assert.NotEmpty(t, metadata[wmiddleware.PoisonedHandlerKey])
+		delete(metadata, wmiddleware.PoisonedHandlerKey)
 		assert.Equal(t, message.Metadata{
 			"a": "b", outbox.MetadataKey: "K",
 			middleware.MetadataUUID: bad.UUID, wmiddleware.PoisonedTopicKey: "orders",

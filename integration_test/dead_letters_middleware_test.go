@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -130,7 +131,7 @@ func TestDeadLetterAlwaysFits(t *testing.T) {
 			assert.Equal(t, msg.UUID, letter[middleware.MetadataUUID], name)
 		case "room for all but the error", "larger than the outbox allows", "a dead letter's own":
 			assert.Equal(t, msg.UUID+" shop", letter[middleware.MetadataUUID]+" "+letter[middleware.MetadataService], name)
-			assert.Contains(t, letter[middleware.MetadataReason], "poison message", name)
+			assert.Contains(t, letter[wmiddleware.ReasonForPoisonedKey], "poison message", name)
 		}
 		if name == "larger than the outbox allows" {
 			assert.Equal(t, "kept", letter["b"])

@@ -111,7 +111,9 @@ func (f brokerFunc) Check(_ context.Context, topics []string) ([]asked.Risk, []s
 	return f(topics)
 }
 
-func (brokerFunc) Retention(context.Context, string) (time.Duration, bool, error) { return 0, false, nil }
+func (brokerFunc) Retention(context.Context, string) (time.Duration, bool, error) {
+	return 0, false, nil
+}
 
 // TestDoctorOfTwoServices: somebody copied a service, including its name, so each handles messages meant for the other.
 func TestDoctorOfTwoServices(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // subscribing returns the part of a forwarder's configuration that a Subscriber has too.
@@ -63,7 +64,7 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 			msg := receive(t, messages)
 			assert.Equal(t, "1", string(msg.Payload))
 			assert.Equal(t, "K", msg.Metadata[outbox.MetadataKey])
-			d, ok := outbox.DeliveryFromContext(msg.Context())
+			d, ok := core.DeliveryFrom(msg.Context())
 			require.True(t, ok)
 			assert.Equal(t, attempt, d.Attempt)
 			assert.Equal(t, "orders", d.Topic)

@@ -13,6 +13,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 func TestPublishTimeout(t *testing.T) {
@@ -80,7 +81,7 @@ func TestAckTimeoutIsCharged(t *testing.T) {
 	for settled := 0; settled < 100; {
 		select {
 		case msg := <-messages:
-			d, ok := outbox.DeliveryFromContext(msg.Context())
+			d, ok := core.DeliveryFrom(msg.Context())
 			require.True(t, ok)
 			deliveries[msg.UUID]++
 			require.GreaterOrEqual(t, d.Attempt, deliveries[msg.UUID], "a delivery was not charged")

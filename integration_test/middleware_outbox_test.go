@@ -8,6 +8,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -39,7 +40,7 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 
 		h.exec(t, "delete from outbox")
 		msg = newMessage("")
-		msg.Metadata.Set(outbox.MetadataCorrelationID, "conversation")
+		msg.Metadata.Set(wmiddleware.CorrelationIDMetadataKey, "conversation")
 		_, err = chain(book(h), tx, out)(msg)
 		require.NoError(t, err)
 		assert.Equal(t, "conversation", value[string](t, h, "select metadata->>'correlation_id' from outbox"))
@@ -165,7 +166,7 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 		broker, again := &published{fail: errors.New("broker down")}, make(chan bool, 1000)
 		pub := newOutboxPublisher(t, h)
 		passOn := func(msg *message.Message) ([]*message.Message, error) {
-			d, ok := outbox.DeliveryFromContext(msg.Context())
+			d, ok := core.DeliveryFrom(msg.Context())
 			assert.True(t, ok)
 			assert.EqualValues(t, 7, d.ID)
 			return message.Messages{msg}, nil

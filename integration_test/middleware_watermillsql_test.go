@@ -15,6 +15,7 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
@@ -222,7 +223,7 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 		r.AddHandler("book", "orders", pubsub, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
-			_, ok := outbox.DeliveryFromContext(msg.Context())
+			_, ok := core.DeliveryFrom(msg.Context())
 			assert.False(t, ok)
 			return book(h)(msg)
 		})
@@ -256,7 +257,7 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stack...)
 		r.AddHandler("orders", "orders", pubsub, "bookings", broker, func(msg *message.Message) ([]*message.Message, error) {
-			_, ok := outbox.DeliveryFromContext(msg.Context())
+			_, ok := core.DeliveryFrom(msg.Context())
 			assert.False(t, ok, "the delivery of another handler")
 			return book(h)(msg)
 		})
@@ -267,7 +268,7 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 		r.AddMiddleware(stack...)
 		r.AddHandler("orders", "orders", startSubscriber(t, h, cfg), "orders", pubsub,
 			func(msg *message.Message) ([]*message.Message, error) {
-				d, ok := outbox.DeliveryFromContext(msg.Context())
+				d, ok := core.DeliveryFrom(msg.Context())
 				assert.True(t, ok)
 				assert.Equal(t, "orders", d.Topic)
 				return message.Messages{msg}, nil

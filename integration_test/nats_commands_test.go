@@ -7,6 +7,7 @@ import (
 
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -221,8 +222,8 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	require.NoError(t, pub.Publish("orders", bad))
 	letter := within(t, "the letter", letters)
 	for _, own := range []string{
-		middleware.MetadataUUID, middleware.MetadataPoisonedTopic, middleware.MetadataReason, middleware.MetadataService,
-		middleware.MetadataHandler, middleware.MetadataSubscriber,
+		middleware.MetadataUUID, wmiddleware.PoisonedTopicKey, wmiddleware.ReasonForPoisonedKey, middleware.MetadataService,
+		wmiddleware.PoisonedHandlerKey, wmiddleware.PoisonedSubscriberKey,
 	} {
 		delete(letter.Metadata, own)
 	}

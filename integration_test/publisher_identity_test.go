@@ -17,6 +17,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	natsgo "github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -387,7 +388,7 @@ func identityTables(t *testing.T, h handle) {
 	for range messages {
 		letter := receive(t, sent)
 		letter.UUID = letter.Metadata.Get(middleware.MetadataUUID)
-		note("the forwarder's letter", letter.Metadata.Get(middleware.MetadataPoisonedTopic), letter)
+		note("the forwarder's letter", letter.Metadata.Get(wmiddleware.PoisonedTopicKey), letter)
 	}
 	refused.Store(false)
 	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "remote"}, Reason: "test"})

@@ -20,17 +20,21 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Metadata of a dead letter, four of them under the names that Watermill's PoisonQueue uses. The last two are set if
-// the message has a row in the inbox.
+// Metadata of a dead letter, besides those of Watermill's PoisonQueue. The last two are set if the message has a row in
+// the inbox.
 const (
-	MetadataReason        = "reason_poisoned"     // text of the error, up to 1 KiB
-	MetadataPoisonedTopic = "topic_poisoned"      // topic that the message was consumed from
-	MetadataHandler       = "handler_poisoned"    // name of the handler in its Router
-	MetadataSubscriber    = "subscriber_poisoned" // name of the subscriber's type
-	MetadataService       = "service_poisoned"    // name of the service
-	MetadataUUID          = "uuid_poisoned"       // UUID of the message; the letter has one of its own
-	MetadataConsumer      = "consumer_poisoned"   // consumer of the message's row in the inbox
-	MetadataInboxKey      = "inbox_key_poisoned"  // id of the message in that row
+	MetadataService  = "service_poisoned"   // name of the service
+	MetadataUUID     = "uuid_poisoned"      // UUID of the message; the letter has one of its own
+	MetadataConsumer = "consumer_poisoned"  // consumer of the message's row in the inbox
+	MetadataInboxKey = "inbox_key_poisoned" // id of the message in that row
+)
+
+// The metadata of PoisonQueue.
+const (
+	reasonKey     = "reason_poisoned"     // text of the error, up to 1 KiB
+	topicKey      = "topic_poisoned"      // topic that the message was consumed from
+	handlerKey    = "handler_poisoned"    // name of the handler in its Router
+	subscriberKey = "subscriber_poisoned" // name of the subscriber's type
 )
 
 // letterKey returns the default key, unless the outbox would refuse it.
@@ -90,7 +94,7 @@ func (o *outcomes) markDead(
 		// A topic that was deleted and created again has the same positions.
 		id = fmt.Sprintf("%s %s %x", at.Topic, at.Position, core.PayloadHash(msg.Payload))
 	}
-	if h.calling == onMismatch { // the key belongs to another message, which may have a letter too
+	if h.mismatch { // the key belongs to another message, which may have a letter too
 		id = fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))
 	}
 	if id != "" {
@@ -119,10 +123,10 @@ func deadLetter(
 	notes := []entry{
 		newEntry(MetadataUUID, msg.UUID),
 		newEntry(MetadataService, service),
-		newEntry(MetadataHandler, message.HandlerNameFromCtx(ctx)),
-		newEntry(MetadataPoisonedTopic, core.ConsumedFrom(ctx).Topic),
-		newEntry(MetadataSubscriber, message.SubscriberNameFromCtx(ctx)),
-		newEntry(MetadataReason, text.OfError(cause)),
+		newEntry(handlerKey, message.HandlerNameFromCtx(ctx)),
+		newEntry(topicKey, core.ConsumedFrom(ctx).Topic),
+		newEntry(subscriberKey, message.SubscriberNameFromCtx(ctx)),
+		newEntry(reasonKey, text.OfError(cause)),
 	}
 	leftOut := []string{
 		MetadataConsumer, MetadataInboxKey, delay.DelayedUntilKey, delay.DelayedForKey, outbox.MetadataGeneration,

@@ -140,12 +140,12 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 			return i.handleOnce(next, msg, "of a stored message")
 		}
 	}
-	h.calling = inboxKey
+	h.unkeyed = true // in case Key panics
 	c, err := i.identify(ctx, msg)
 	if err != nil {
 		return nil, err
 	}
-	h.calling = noCallback
+	h.unkeyed = false
 	i.db.Consumes(c.consumer, message.SubscribeTopicFromCtx(ctx))
 	i.db.ReadsFrom(ctx)
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
@@ -153,9 +153,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	ours, standby, err := i.take(ctx, q, c)
 	if err != nil {
-		if h.begun && refused(err) { // because of what OnBegin did to the transaction
-			h.calling = onBegin
-		}
+		h.beginning = h.begun && refused(err) // because of what OnBegin did to the transaction
 		return nil, fmt.Errorf("inbox: %w", text.Explain(err))
 	}
 	h.claim = c
@@ -234,7 +232,7 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 	if i.cfg.OnMismatch == nil {
 		return nil
 	}
-	h.calling = onMismatch
+	h.mismatch = true
 	err = i.cfg.OnMismatch(ctx, msg)
 	if err == nil {
 		err = ctx.Err() // it has used up the time
@@ -242,6 +240,6 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 	if err != nil {
 		return fmt.Errorf("inbox: OnMismatch: %w", err)
 	}
-	h.calling = noCallback
+	h.mismatch = false
 	return nil
 }

@@ -264,7 +264,7 @@ func TestDeadLetterIsStorable(t *testing.T) {
 			t.Errorf("metadata %q = %q", k, v)
 		}
 	}
-	if letter.Metadata["good"] != "ü" || letter.Metadata[MetadataReason] != "why" {
+	if letter.Metadata["good"] != "ü" || letter.Metadata[reasonKey] != "why" {
 		t.Errorf("metadata %v", letter.Metadata)
 	}
 	for _, gone := range []string{delay.DelayedForKey, delay.DelayedUntilKey, outbox.MetadataKey} {
@@ -337,21 +337,20 @@ func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
 		o.cfg.setDefaults()
 		fail := func(h *handling) (outbox.Decision, int) {
 			msg := message.NewMessage("1", nil)
-			_, n := o.count(t.Context(), msg, h)
-			return o.decide(h, n, errHandler), n.failures
+			o.count(t.Context(), msg, h)
+			return o.decide(h, errHandler), h.failures()
 		}
 		for n, test := range []struct {
 			after   time.Duration
-			calling callback
+			unkeyed bool
 			want    outbox.Decision
 		}{
-			{0, noCallback, outbox.Nack}, {2 * time.Hour, noCallback, outbox.Nack},
-			{0, inboxKey, outbox.Nack}, {time.Minute, inboxKey, outbox.Nack},
-			{time.Hour, noCallback, outbox.Nack}, {0, inboxKey, outbox.DeadLetter},
+			{0, false, outbox.Nack}, {2 * time.Hour, false, outbox.Nack},
+			{0, true, outbox.Nack}, {time.Minute, true, outbox.Nack},
+			{time.Hour, false, outbox.Nack}, {0, true, outbox.DeadLetter},
 		} {
 			time.Sleep(test.after)
-			h := &handling{attemptState: attemptState{calling: test.calling}}
-			if got, failures := fail(h); got != test.want || failures != n+1 {
+			if got, failures := fail(&handling{unkeyed: test.unkeyed}); got != test.want || failures != n+1 {
 				t.Errorf("failure %d: got %v and %d for the wait", n+1, got, failures)
 			}
 		}

@@ -11,6 +11,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
+// correlationKey is metadata of Watermill's CorrelationID: all messages of one conversation share its value.
+const correlationKey = "correlation_id"
+
 // OutboxConfig configures Outbox. The zero value is ready for use.
 type OutboxConfig struct {
 	// Topic is where returned messages are published; default: the handler's publish topic in its Router.
@@ -54,7 +57,7 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 	if _, err := c.pub.DB().Tx(ctx); err != nil {
 		return nil, checkTx(err, "Outbox")
 	}
-	uuid, correlation := msg.UUID, msg.Metadata.Get(outbox.MetadataCorrelationID)
+	uuid, correlation := msg.UUID, msg.Metadata.Get(correlationKey)
 	produced, err := next(msg)
 	if err != nil || len(produced) == 0 {
 		return nil, err
@@ -95,7 +98,7 @@ func relate(out *message.Message, cause, correlation string) {
 			out.Metadata.Set(key, value)
 		}
 	}
-	set(outbox.MetadataCorrelationID, correlation)
+	set(correlationKey, correlation)
 	if out.UUID != cause {
 		set(outbox.MetadataCausationID, cause)
 	}

@@ -28,9 +28,6 @@ type PublisherConfig struct {
 	// itself stay, such as Nats-TTL or Nats-Msg-Id; headers that it copies from metadata are data.
 	Marshaler wmnats.Marshaler
 
-	// SubjectCalculator names the subjects of a stream that AutoProvision creates; default: the topic.
-	SubjectCalculator wmnats.SubjectCalculator
-
 	// JetStream has watermill-nats's settings: AutoProvision (default off), domain and prefix in ConnectOptions,
 	// PublishOptions. Disabled and TrackMsgId must stay false.
 	JetStream wmnats.JetStreamConfig
@@ -43,9 +40,6 @@ type PublisherConfig struct {
 func (c *PublisherConfig) setDefaults() {
 	if c.URL == "" {
 		c.URL = natsgo.DefaultURL
-	}
-	if c.SubjectCalculator == nil {
-		c.SubjectCalculator = wmnats.DefaultSubjectCalculator
 	}
 	if c.AckTimeout == 0 {
 		c.AckTimeout = defaultAckTimeout
@@ -124,7 +118,8 @@ func (c PublisherConfig) publish(quoted func(key string)) wmnats.PublisherPublis
 	js := c.JetStream
 	js.PublishOptions = slices.Concat([]natsgo.PubOpt{natsgo.AckWait(c.AckTimeout)}, js.PublishOptions)
 	return wmnats.PublisherPublishConfig{
-		Marshaler: marshaler{c.Marshaler, quoted}, SubjectCalculator: c.SubjectCalculator, JetStream: js,
+		Marshaler: marshaler{c.Marshaler, quoted}, SubjectCalculator: wmnats.DefaultSubjectCalculator,
+		JetStream: js,
 	}
 }
 

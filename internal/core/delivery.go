@@ -8,13 +8,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Delivery is outbox.Delivery, which documents the fields.
+// Delivery is the outbox row that a message was read from.
 type Delivery struct {
-	ID         int64
-	Topic      string
-	Key        string
-	Attempt    int
-	EnqueuedAt time.Time
+	ID         int64     // row id; not the order of commits
+	Topic      string    // topic the message was published to
+	Key        string    // ordering key, "" for none
+	Attempt    int       // 1 for the first attempt
+	EnqueuedAt time.Time // when the row was written, on the database's clock
 }
 
 type deliveryKey struct{}
