@@ -44,12 +44,12 @@ var ibxClaiming = []requirement{
 		}
 		assert.NotEmpty(t, seen)
 	}},
-	{number: 31, text: "Claim takes only what is processing", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 31, text: "Claim returns only messages in state processing", verdict: held, test: func(t *testing.T, x ibx) {
 		x.processed(t, "seen", nil)
 		x.change(t, "seen", func(q *ibxRow) { q.Topic = x.name })
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
-	{number: 32, text: "Claim takes only what is due", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 32, text: "Claim returns only due messages", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
 		it.DueAt = time.Now().Add(time.Hour)
 		x.put(t, it, x.item("b"))
@@ -57,7 +57,7 @@ var ibxClaiming = []requirement{
 		require.Len(t, msgs, 1)
 		assert.Equal(t, x.id("b"), msgs[0].ID)
 	}},
-	{number: 33, text: "Claim takes only what nobody has", verdict: inOtherWords,
+	{number: 33, text: "Claim returns only messages without an owner", verdict: inOtherWords,
 		why: "A message whose lease is over is not taken from under its owner's feet but given back first, with a charge " +
 			"(Claim does that once a second, ReapExpired at once), " +
 			"and then waits as after any failure (IBX-070): else a message that kills its handlers would be handed from " +
@@ -84,23 +84,23 @@ var ibxClaiming = []requirement{
 		x.has(t, "a")
 		assert.Equal(t, x.owner.String(), x.row(t, "a").Owner)
 	}},
-	{number: 36, text: "Claim returns what it took", verdict: inOtherWords, why: "The whole messages, not their ids " +
-		"alone: one round trip less.",
+	{number: 36, text: "Claim returns the claimed messages", verdict: inOtherWords,
+		why: "Whole messages, not only their ids: one round trip less.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			msgs := x.claim(t, x.owner, 10)
 			require.Len(t, msgs, 1)
 			assert.Equal(t, x.get(t, "a"), msgs[0])
 		}},
-	{number: 37, text: "none is no error", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 37, text: "an empty result is not an error", verdict: held, test: func(t *testing.T, x ibx) {
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
-	{number: 38, text: "Claim takes nothing that is done or dead", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 38, text: "Claim returns no done or dead message", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		settles(t, 1)(x.store.Fail(t.Context(), queue.Fail{Owner: x.owner, Reason: "why"}, x.has(t, "b")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
-	{number: 39, text: "Claim takes no more than asked for", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 39, text: "Claim returns at most the requested number", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"), x.item("b"), x.item("c"))
 		first := x.claim(t, x.owner, 1)[0].ID
 		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, first))
@@ -108,30 +108,31 @@ var ibxClaiming = []requirement{
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 		assert.Len(t, x.claim(t, x.owner, 2), 2)
 	}},
-	{number: 40, text: "a lease that is not positive is refused", verdict: inOtherWords, why: noExceptions +
-		" A lease has at least a second.",
+	{number: 40, text: "a lease must be positive", verdict: inOtherWords, why: noExceptions +
+		" The minimum is a second.",
 		test: func(t *testing.T, x ibx) {
 			for _, ttl := range []time.Duration{0, -time.Second, time.Second - 1} {
 				_, err := x.claimWith(t, func(c *queue.Claim) { c.LeaseTTL = ttl })
 				invalid(t, err, "Claim.LeaseTTL is "+ttl.String())
 			}
 		}},
-	{number: 41, text: "a batch that is not positive is refused", verdict: inOtherWords, why: noExceptions +
-		" At most 10,000.",
+	{number: 41, text: "a batch size must be positive", verdict: inOtherWords, why: noExceptions +
+		" The maximum is 10,000.",
 		test: func(t *testing.T, x ibx) {
 			for _, limit := range []int{0, -1, 10_001} {
 				_, err := x.claimWith(t, func(c *queue.Claim) { c.Limit = limit })
 				invalid(t, err, "Claim.Limit")
 			}
 		}},
-	{number: 42, text: "Claim takes nothing that waits after a failure", verdict: held, test: func(t *testing.T, x ibx) {
-		settles(t, 1)(x.patient(t).Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.has(t, "a")))
-		assert.Empty(t, x.claim(t, x.owner, 10))
-		x.put(t, x.item("a"))
-		assert.Empty(t, x.claim(t, x.owner, 10), "a copy does not end the wait")
-		x.due(t, "a")
-		assert.Len(t, x.claim(t, x.owner, 10), 1)
-	}},
+	{number: 42, text: "Claim returns no message that waits after a failure", verdict: held,
+		test: func(t *testing.T, x ibx) {
+			settles(t, 1)(x.patient(t).Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.has(t, "a")))
+			assert.Empty(t, x.claim(t, x.owner, 10))
+			x.put(t, x.item("a"))
+			assert.Empty(t, x.claim(t, x.owner, 10), "a copy does not end the wait")
+			x.due(t, "a")
+			assert.Len(t, x.claim(t, x.owner, 10), 1)
+		}},
 	{number: 43, text: "the zero owner is refused", verdict: inOtherWords, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
@@ -159,31 +160,32 @@ func (x ibx) takesNone(t *testing.T, call func(owner queue.Owner, ids ...queue.I
 	settles(t, 1)(call(x.owner, x.id("a"), x.id("a")))
 }
 
-const noNull = "There is no null: without IDs a call does nothing."
+const noNull = "Go has no null here: a call without IDs does nothing."
 
 var ibxAcks = []requirement{
-	{number: 44, text: "Ack makes messages done", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 44, text: "Ack marks messages done", verdict: held, test: func(t *testing.T, x ibx) {
 		before := x.now(t)
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		assert.Equal(t, queue.Done, x.get(t, "a").State)
 		assert.True(t, x.row(t, "a").DoneAt.After(before))
 	}},
-	{number: 45, text: "Ack is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 45, text: "only the owner can Ack", verdict: held, test: func(t *testing.T, x ibx) {
 		x.othersKeepOut(t, x.ack(t))
 	}},
-	{number: 46, text: "Ack ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 46, text: "Ack ignores unknown messages and those of others", verdict: held, test: func(t *testing.T, x ibx) {
 		x.othersKeepOut(t, x.ack(t))
 	}},
-	{number: 47, text: "what is acked is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 47, text: "an acked message is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
 		_, err := x.store.ReapExpired(t.Context())
 		require.NoError(t, err)
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
-	{number: 48, text: "Ack of nothing does nothing", verdict: inOtherWords, why: noNull, test: func(t *testing.T, x ibx) {
-		x.takesNone(t, x.ack(t))
-	}},
+	{number: 48, text: "Ack without IDs does nothing", verdict: inOtherWords, why: noNull,
+		test: func(t *testing.T, x ibx) {
+			x.takesNone(t, x.ack(t))
+		}},
 	{number: 49, text: "Ack ends the lease", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		x.nobodys(t, "a")

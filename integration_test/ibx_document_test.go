@@ -43,13 +43,12 @@ const ibxIntroduction = `# The durable queue, requirement by requirement
 
 <!-- Written by make ibx from integration_test/ibx_*_test.go. -->
 
-For contributors to package ` + "`queue`" + `. Afterwards you know which requirement it holds, and by which test.
-It follows the functional specification of an inbox component that was written for C# and SQL Server (IBX-001 to IBX-130).
-This page says of each of its requirements how it is held here, and which tests show it, or show what can be shown of it. Those of ` + "`TestIBX`" + `
-run over pgx, and as ` + "`TestIBXOverDatabaseSQL`" + ` over database/sql. The others run over pgx, or over what they are about.
+For contributors to package ` + "`queue`" + `. It follows the functional specification of an inbox component for C# and SQL
+Server (IBX-001 to IBX-130). This page lists its requirements and the tests that show each of them, as far as a test can.
+` + "`TestIBX`" + ` runs with pgx, and as ` + "`TestIBXOverDatabaseSQL`" + ` with database/sql; the others with pgx or what they name.
 
-"Held" is what the test shows, for a message that is stored here and handled by a Dispatcher. "In other words" is held with the difference
-that is named.
+A requirement is "held" as written, for a message that is stored here and handled by a Dispatcher, or "in other words"
+with the difference that is named.
 `
 
 // ibxElsewhere covers the parts of the specification without numbers.
@@ -60,10 +59,10 @@ const ibxElsewhere = `
 
 | line | here |
 |---|---|
-| at most once, exactly once (2.1) | Once in the database: a handler in a transaction commits together with its ack. What it does elsewhere may be done twice, as everywhere. |
+| at most once, exactly once (2.1) | Once in the database: a handler in a transaction commits together with its ack. Its effects elsewhere may happen twice, as everywhere. |
 | duplicate detection, work queue, routing by topic, retries, many databases (2.2) | All of them: Store, Dispatcher, Group. |
 | SQL Server backend (2.3) | PostgreSQL 13 and newer. |
-| broker integration out of scope (2.3) | In scope: Ingest stores what any Watermill subscriber delivers, NewSubscriber hands stored messages to any Router. |
+| broker integration out of scope (2.3) | In scope: Ingest stores messages of any Watermill subscriber, NewSubscriber delivers stored messages to any Router. |
 | transformation, ordering in a topic, priorities out of scope (2.3, 3) | The same. Order per key comes from forwarder.Subscriber on an outbox-shaped table of its own. |
 | no prevention of external retries, no transactions across databases, no business logic (3) | The same. |
 
@@ -73,10 +72,10 @@ const ibxElsewhere = `
 |---|---|
 | InboxMessageIdentifier | queue.ID{Source, MessageID} |
 | OwnerToken | queue.Owner, NewOwner() |
-| Claim, Ack, Abandon, Fail, Reap | the same; also Renew, and Release, which gives back without a charge |
+| Claim, Ack, Abandon, Fail, Reap | the same; also Renew, and Release, which makes a message available again without a charge |
 | Seen, Processing, Done, Dead (4.4) | the same. Done rows drop payload and metadata unless StoreConfig.KeepPayload is set. |
 | Inbox Store, Store Provider, Selection Strategy, Router (4.5) | queue.Store, queue.Stores over a fleet.Fleet, fleet.Selection, Stores.Get |
-| Due Time, Deferred Message, Next Attempt Time (4.6) | one column, due_at: the wait after a failure and the due time are never needed both |
+| Due Time, Deferred Message, Next Attempt Time (4.6) | one column, due_at: the wait after a failure and the due time are never both needed |
 | message id and hash deduplication, idempotency window (4.7) | the same; the window is StoreConfig.Retention after a message is done, 30 days |
 
 ### 5: the interfaces
@@ -84,13 +83,13 @@ const ibxElsewhere = `
 | there | here |
 |---|---|
 | IInbox.AlreadyProcessedAsync, with and without hash | Store.AlreadyProcessed(ctx, id, hash), a nil hash for none |
-| IInbox.MarkProcessingAsync | Store.MarkProcessing: whoever calls works on the message itself, nobody else can claim it |
-| IInbox.MarkProcessedAsync, MarkDeadAsync | Store.MarkProcessed, Store.MarkDead (with a reason); they take the message from whoever has it. A message that is done stays done. ErrNotFound for one that is not there. |
-| IInbox.EnqueueAsync | Store.Enqueue, any number of items in one transaction; says of each: new, updated, already done, busy |
+| IInbox.MarkProcessingAsync | Store.MarkProcessing: the caller handles the message, nobody else can claim it |
+| IInbox.MarkProcessedAsync, MarkDeadAsync | Store.MarkProcessed, Store.MarkDead (with a reason); they take the message from its owner. A done message stays done. ErrNotFound if it does not exist. |
+| IInbox.EnqueueAsync | Store.Enqueue, any number of items in one transaction; returns for each: new, updated, already done, busy |
 | dueTimeUtc must be UTC | any time.Time |
 | IInboxWorkStore.ClaimAsync returns ids | Store.Claim returns messages |
-| AckAsync and the others return nothing | how many rows were still the owner's |
-| lastError of null or empty | an empty one leaves the last |
+| AckAsync and the others return nothing | the number of rows that the owner still had |
+| lastError of null or empty | an empty one keeps the last error |
 | ReapExpiredAsync stops when cancelled | between batches of 250 |
 | GetAsync by message id alone | by ID, because a message id is unique only within its source |
 | IInboxHandler | queue.Handler, in DispatcherConfig.Handlers by topic |
@@ -111,17 +110,17 @@ const ibxElsewhere = `
 
 | question | answer |
 |---|---|
-| 8.1 ordering | Not from a claim: one that orders by key starves all others behind a key that is busy. forwarder.Subscriber gives order per key at full speed. |
-| 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. Each death is an error line and told to observers, with OnDead and without. |
-| 8.3 time to live | Item.ExpiresAt: a message that nobody handled by then is dead, with the reason "expired" (` + "`TestExpiry`" + `). |
-| 8.4 hash algorithm | SHA-256, by StoreConfig.HashContent or queue.SHA256. Any bytes are taken; compare like with like. |
+| 8.1 ordering | Not from a claim: ordering by key would starve all others behind a busy key. forwarder.Subscriber keeps the order of each key at full speed. |
+| 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. Each death is an error line and reported to observers, with OnDead and without. |
+| 8.3 time to live | Item.ExpiresAt: a message not handled by then is dead, with the reason "expired" (` + "`TestExpiry`" + `). |
+| 8.4 hash algorithm | SHA-256, by StoreConfig.HashContent or queue.SHA256. Any bytes are accepted; compare like with like. |
 
 ### Appendices
 
 | there | here |
 |---|---|
-| A: table Inbox | inbox_queue: no NextAttemptAt (see 4.6), but key, metadata, expires_at, crashes and done_at. The primary key is the same. The index for claims on Status and times is two partial ones on the ids of what is ready and the due times of what waits (` + "`TestPlansOfQueue`" + `); the index for clean-up is on done_at. |
+| A: table Inbox | inbox_queue: no NextAttemptAt (see 4.6), but key, metadata, expires_at, crashes and done_at. The primary key is the same. The index for claims on Status and times is two partial ones, on the ids of ready messages and the due times of waiting ones (` + "`TestPlansOfQueue`" + `); the index for clean-up is on done_at. |
 | B: a handler | a function of (ctx, *queue.Message) |
-| C: a webhook | queue.NewWebhook. AlreadyProcessed before Enqueue is not needed: Enqueue says so itself, in one statement. Compare signatures in constant time, try all of them, allow for clocks that are wrong either way, and answer 200 only after the commit. |
+| C: a webhook | queue.NewWebhook. AlreadyProcessed before Enqueue is not needed: Enqueue reports that in one statement. Compare signatures in constant time, try all of them, tolerate wrong clocks, and respond with 200 only after the commit. |
 | D: many tenants | Stores.Get(key) and Enqueue |
 `

@@ -14,7 +14,7 @@ import (
 )
 
 var ibxCleanup = []requirement{
-	{number: 98, text: "messages that were done long ago are deleted", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 98, text: "old done messages are deleted", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "old")))
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "new")))
 		x.change(t, "old", func(q *ibxRow) { q.DoneAt = q.DoneAt.Add(-31 * 24 * time.Hour) })
@@ -25,7 +25,7 @@ var ibxCleanup = []requirement{
 		assert.Equal(t, queue.Done, x.get(t, "new").State)
 	}},
 	{
-		number: 99, text: "clean-up keeps what is seen or processing or dead", verdict: held,
+		number: 99, text: "clean-up keeps seen, processing and dead messages", verdict: held,
 		shownBy: "TestCleanKeepsUnfinished",
 	},
 	{number: 100, text: "the retention is configurable", verdict: held, test: func(t *testing.T, x ibx) {
@@ -75,27 +75,28 @@ var ibxConcurrency = []requirement{
 	{number: 105, text: "several processes work on one table", verdict: held,
 		shownBy: "TestStoppedProcessChangesNothing TestDispatchersUnderFire"},
 	{
-		number: 106, text: "a message is never claimed twice at one time", verdict: held,
+		number: 106, text: "a message is never claimed twice at the same time", verdict: held,
 		shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue TestStaleOwnerChangesNothing TestStoppedProcessChangesNothing",
 	},
 }
 
-const tooManyLines = "At level debug: a line for each message is too much of a log at info."
+const tooManyLines = "At level debug: a line for each message would flood the info level."
 
 var ibxObservability = []requirement{
 	{number: 107, text: "checks are logged at debug level", verdict: held, test: func(t *testing.T, x ibx) {
 		x.processed(t, "a", nil)
 		assert.True(t, x.logs.has("DEBUG", x.name, "a", "done:false"))
 	}},
-	{number: 108, text: "what is stored is logged at info level", verdict: inOtherWords, why: tooManyLines,
+	{number: 108, text: "stored messages are logged at info level", verdict: inOtherWords, why: tooManyLines,
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			assert.True(t, x.logs.has("DEBUG stored", "topic:"+x.name, "source:"+x.name, "message_id:a"))
 		}},
-	{number: 109, text: "claims are logged at debug level with how many", verdict: held, test: func(t *testing.T, x ibx) {
-		x.has(t, "a")
-		assert.True(t, x.logs.has("DEBUG", "claimed", "messages:1"))
-	}, shownBy: "TestDispatcherLogsClaimsForBurial"},
+	{number: 109, text: "claims are logged at debug level with their number", verdict: held,
+		test: func(t *testing.T, x ibx) {
+			x.has(t, "a")
+			assert.True(t, x.logs.has("DEBUG", "claimed", "messages:1"))
+		}, shownBy: "TestDispatcherLogsClaimsForBurial"},
 	{
 		number: 110, text: "handler calls are logged at info level with topic and message", verdict: inOtherWords,
 		why: tooManyLines, shownBy: "TestDispatcherLogs",
@@ -106,15 +107,15 @@ var ibxObservability = []requirement{
 			"is repeated at once, after a serialization failure or a deadlock. Behind a Subscriber the Router logs them, " +
 			"and the death of a message is logged here.",
 		shownBy: "TestDispatcherLogs TestDispatcherLogsErrorsWithoutConsequence TestSubscriberTellsWhatDies"},
-	{number: 112, text: "reaping is logged at info level with how many", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 112, text: "reaping is logged at info level with the number", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		x.lapse(t, "a")
 		x.reap(t)
 		assert.True(t, x.logs.has("INFO", "reaped", "messages:1"))
 	}},
 	{number: 113, text: "every line names the database", verdict: inOtherWords,
-		why: "But for lines that are about none: of a discovery that failed, or of a webhook that was refused " +
-			"before its store was chosen.", test: func(t *testing.T, x ibx) {
+		why: "Except lines that concern none: of a failed discovery, or of a webhook refused before its store was chosen.",
+		test: func(t *testing.T, x ibx) {
 			x.processed(t, "a", []byte("x"))
 			x.processed(t, "a", []byte("y"))
 			x.has(t, "b")
@@ -128,14 +129,14 @@ var ibxObservability = []requirement{
 }
 
 const noDeployment = "Schema changes happen in schema.Migrate, at deployment, or by the migration tool of your " +
-	"choice (schema.Files); a Store never makes tables."
+	"choice (schema.Files); a Store never creates tables."
 
 var ibxSchema = []requirement{
 	{
-		number: 114, text: "the schema is made if that is switched on", verdict: inOtherWords, why: noDeployment,
+		number: 114, text: "the schema is created if that is enabled", verdict: inOtherWords, why: noDeployment,
 		shownBy: "TestMigrateIsIdempotent",
 	},
-	{number: 115, text: "else the schema is assumed to exist", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 115, text: "otherwise the schema is assumed to exist", verdict: held, test: func(t *testing.T, x ibx) {
 		h := x.handle.with(t, sqltext.Tables{Queue: "nowhere"})
 		store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 		require.NoError(t, err)
@@ -143,7 +144,7 @@ var ibxSchema = []requirement{
 		require.ErrorContains(t, err, "schema.Migrate")
 		assert.Zero(t, x.count(t, "select count(*) from pg_class where relname = 'nowhere'"))
 	}},
-	{number: 116, text: "deploying the schema twice is no error", verdict: held, shownBy: "TestMigrateIsIdempotent"},
+	{number: 116, text: "deploying the schema twice is not an error", verdict: held, shownBy: "TestMigrateIsIdempotent"},
 	{number: 117, text: "the schema has the table and its indexes", verdict: held, test: func(
 		t *testing.T, x ibx,
 	) {
@@ -166,7 +167,7 @@ var ibxLimits = []requirement{
 			invalid(t, err, "MaxPayloadBytes is 100")
 		}},
 	{number: 119, text: "a lease of 10 to 300 seconds is best", verdict: inOtherWords,
-		why: "30 s is the default. Less than 1 s is refused, and nothing above.", test: func(t *testing.T, x ibx) {
+		why: "30 s is the default. The minimum is 1 s; there is no maximum.", test: func(t *testing.T, x ibx) {
 			for i, lease := range []time.Duration{time.Second, 10 * time.Second, 300 * time.Second, time.Hour} {
 				id := x.item(string(rune('a' + i)))
 				x.put(t, id)
@@ -179,7 +180,7 @@ var ibxLimits = []requirement{
 			invalid(t, err, "at least 1s")
 		}},
 	{number: 120, text: "a batch of 1 to 100 is best", verdict: inOtherWords,
-		why: "50 is the default of a Dispatcher, which claims no more than it has places for. More than 10,000 are refused.",
+		why: "50 is the default of a Dispatcher, which claims no more than its free slots. More than 10,000 are refused.",
 		test: func(t *testing.T, x ibx) {
 			for i, limit := range []int{1, 100, 10_000} {
 				x.put(t, x.item(string(rune('a'+i))))
@@ -191,20 +192,20 @@ var ibxLimits = []requirement{
 			invalid(t, err, "10000")
 		}},
 	{number: 121, text: "thousands of messages a second", verdict: inOtherWords,
-		why: "Measured and not promised: docs/reference/performance.md has the figures of make bench " +
+		why: "Measured, not promised: docs/reference/performance.md has the figures of make bench " +
 			"(queue_dispatch_vs_river), and no test depends on the machine. " +
-			"Shown is that no statement reads the table as a whole.", shownBy: "TestPlansOfQueue"},
+			"The test shows that no statement scans the whole table.", shownBy: "TestPlansOfQueue"},
 	{
 		number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of " +
 			"the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue",
 	},
-	{number: 123, text: "stores are cached where there are many databases", verdict: held, shownBy: "TestStoresOfAFleet"},
+	{number: 123, text: "stores of many databases are cached", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{
-		number: 124, text: "polling slows down while there is nothing", verdict: held,
+		number: 124, text: "polling slows down while there are no messages", verdict: held,
 		shownBy: "TestScheduleWaitsLongerWhileThereIsNothing",
 	},
 	{number: 125, text: "source and message id have an index", verdict: held, shownBy: "TestPlansOfQueue"},
-	{number: 126, text: "the role needs select and insert and update and delete", verdict: inOtherWords,
+	{number: 126, text: "the role needs SELECT, INSERT, UPDATE and DELETE", verdict: inOtherWords,
 		why:     "And USAGE and SELECT on the sequence of the table, and USAGE on its schema: schema.Roles has them as SQL.",
 		shownBy: "TestRoleOfTheQueue"},
 	{number: 127, text: "no payload is logged", verdict: held, test: func(t *testing.T, x ibx) {
@@ -222,7 +223,7 @@ var ibxLimits = []requirement{
 		assert.True(t, x.logs.has("DEBUG stored"))
 	}},
 	{number: 128, text: "connections may be encrypted", verdict: inOtherWords,
-		why:     "The pool is yours, and so is its sslmode. There are no other connections.",
+		why:     "The pool is yours, and so is its sslmode. No other connections are made.",
 		shownBy: "TestQueueOverEncryptedConnections"},
 	{number: 129, text: "content hashes are cryptographic", verdict: held, test: func(t *testing.T, x ibx) {
 		_, err := x.with(t, queue.StoreConfig{HashContent: true}).Enqueue(t.Context(), x.item("a"))

@@ -82,7 +82,7 @@ func (x ibx) nobodys(t testing.TB, id string) {
 
 var ibxHandlers = []requirement{
 	{number: 73, text: "a message goes to the handler of its topic", verdict: held, shownBy: "TestDispatcherDecides"},
-	{number: 74, text: "an unknown topic is warned of and its message kept", verdict: inOtherWords,
+	{number: 74, text: "an unknown topic is logged as a warning and its message kept", verdict: inOtherWords,
 		why: "Without a charge, however long: a rolling deployment whose old processes do not know the new topic must " +
 			"not use up its attempts. " +
 			"It is left to others for 10 s, and then waits a minute at a time, after an hour longer and longer, up to an " +
@@ -98,7 +98,7 @@ var ibxHandlers = []requirement{
 		why: "Those in a transaction need not be as far as the database goes: the ack commits with what they write. " +
 			"Detached ones should.",
 		shownBy: "TestDispatcherCommitsWithItsHandlers"},
-	{number: 78, text: "no two handlers have one message at one time", verdict: inOtherWords,
+	{number: 78, text: "no two handlers have a message at the same time", verdict: inOtherWords,
 		why: "Never in one process. In another one a detached handler may begin while that of a process which stood " +
 			"still for longer than its " +
 			"lease has not returned; its context has ended. A handler in a transaction keeps the message as long as its " +
@@ -112,7 +112,7 @@ var ibxHandlers = []requirement{
 }
 
 var ibxDatabases = []requirement{
-	{number: 85, text: "each database has a store of its own", verdict: held, shownBy: "TestStoresOfAFleet"},
+	{number: 85, text: "each database has its own store", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{
 		number: 86, text: "a strategy selects the store to poll", verdict: held,
 		shownBy: "TestFleetSelection TestQueueGroupTakesTurns",
@@ -141,10 +141,10 @@ var ibxDiscovery = []requirement{
 	},
 	{number: 94, text: "every 5 minutes by default", verdict: held, shownBy: "TestFleetRefreshInterval"},
 	{number: 95, text: "new databases get stores", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
-	{number: 96, text: "databases that are gone lose theirs", verdict: inOtherWords,
+	{number: 96, text: "removed databases lose theirs", verdict: inOtherWords,
 		why: "When the last use of it has ended. An answer without any database is taken for a fault, until it has been " +
 			"given three times and for as long as " +
 			"the interval of refreshing.",
 		shownBy: "TestFleetFollowsItsDiscovery TestFleetBelievesAnEmptyDiscoveryInTheEnd"},
-	{number: 97, text: "what has not changed is kept", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
+	{number: 97, text: "unchanged databases keep their stores", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
 }

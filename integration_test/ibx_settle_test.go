@@ -62,7 +62,7 @@ var ibxAbandons = []requirement{
 			x.due(t, "a")
 		}
 	}},
-	{number: 53, text: "a delay that is given is used", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 53, text: "a given delay is used", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		least, most := x.waits(t, "a", func() {
 			settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: time.Hour}, x.id("a")))
@@ -70,18 +70,20 @@ var ibxAbandons = []requirement{
 		assert.LessOrEqual(t, least, 3600.0)
 		assert.GreaterOrEqual(t, most, 3600.0)
 	}},
-	{number: 54, text: "Abandon is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 54, text: "only the owner can Abandon", verdict: held, test: func(t *testing.T, x ibx) {
 		x.othersKeepOut(t, x.abandon(t))
 	}},
-	{number: 55, text: "Abandon ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) {
-		x.othersKeepOut(t, x.abandon(t))
-	}},
-	{number: 56, text: "what is abandoned comes again after its wait", verdict: held, test: func(t *testing.T, x ibx) {
-		x.has(t, "a")
-		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
-		eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "it is claimed again")
-	}},
-	{number: 57, text: "Abandon keeps the error", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 55, text: "Abandon ignores unknown messages and those of others", verdict: held,
+		test: func(t *testing.T, x ibx) {
+			x.othersKeepOut(t, x.abandon(t))
+		}},
+	{number: 56, text: "an abandoned message is claimed again after its wait", verdict: held,
+		test: func(t *testing.T, x ibx) {
+			x.has(t, "a")
+			settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
+			eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "it is claimed again")
+		}},
+	{number: 57, text: "Abandon stores the error", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.abandon(t)(x.owner, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError)
@@ -90,37 +92,38 @@ var ibxAbandons = []requirement{
 		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty text counts as none")
 	}},
-	{number: 58, text: "a delay that is not positive is refused", verdict: inOtherWords, why: noExceptions +
-		" Zero is how Go says that none is given.",
+	{number: 58, text: "a delay must be positive", verdict: inOtherWords, why: noExceptions +
+		" Zero means that no delay is given.",
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
 			_, err := x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: -time.Second}, x.id("a"))
 			invalid(t, err, "Abandon.Delay is -1s")
 		}},
 	{
-		number: 59, text: "Abandon of nothing does nothing", verdict: inOtherWords, why: noNull,
+		number: 59, text: "Abandon without IDs does nothing", verdict: inOtherWords, why: noNull,
 		test: func(t *testing.T, x ibx) { x.takesNone(t, x.abandon(t)) },
 	},
 }
 
 var ibxFailures = []requirement{
-	{number: 60, text: "Fail makes messages dead", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 60, text: "Fail marks messages dead", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
 		assert.Equal(t, queue.Dead, x.get(t, "a").State)
 	}},
-	{number: 61, text: "Fail keeps the reason", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 61, text: "Fail stores the reason", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError)
 	}},
-	{number: 62, text: "Fail is for the owner alone", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 62, text: "only the owner can Fail", verdict: held, test: func(t *testing.T, x ibx) {
 		x.othersKeepOut(t, x.fail(t))
 	}},
-	{number: 63, text: "Fail ignores what is unknown or another's", verdict: held, test: func(t *testing.T, x ibx) {
-		x.othersKeepOut(t, x.fail(t))
-	}},
-	{number: 64, text: "what has failed is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 63, text: "Fail ignores unknown messages and those of others", verdict: held,
+		test: func(t *testing.T, x ibx) {
+			x.othersKeepOut(t, x.fail(t))
+		}},
+	{number: 64, text: "a failed message is not claimed again", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		settles(t, 1)(x.fail(t)(x.owner, x.id("a")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
@@ -131,17 +134,17 @@ var ibxFailures = []requirement{
 		x.nobodys(t, "a")
 	}},
 	{
-		number: 66, text: "Fail of nothing does nothing", verdict: inOtherWords, why: noNull,
+		number: 66, text: "Fail without IDs does nothing", verdict: inOtherWords, why: noNull,
 		test: func(t *testing.T, x ibx) { x.takesNone(t, x.fail(t)) },
 	},
 	{
-		number: 67, text: "Fail refuses a reason that is null", verdict: notApplicable,
+		number: 67, text: "Fail refuses a null reason", verdict: notApplicable,
 		why: "A Go string is never null, and an empty reason is allowed (5.1.2).",
 	},
 }
 
 var ibxReaping = []requirement{
-	{number: 68, text: "ReapExpired finds every lease that is over", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 68, text: "ReapExpired finds every expired lease", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "fresh")
 		x.has(t, "due")
 		settles(t, 1)(x.abandon(t)(x.owner, x.id("due")))
@@ -161,7 +164,7 @@ var ibxReaping = []requirement{
 		x.reap(t)
 		x.nobodys(t, "a")
 	}},
-	{number: 70, text: "what is reaped can be claimed after its wait", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 70, text: "a reaped message can be claimed after its wait", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		x.lapse(t, "a")
 		_, most := x.waits(t, "a", func() { x.reap(t) })
@@ -170,7 +173,7 @@ var ibxReaping = []requirement{
 		x.due(t, "a")
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 	}},
-	{number: 71, text: "ReapExpired leaves alone what is done or dead", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 71, text: "ReapExpired ignores done and dead messages", verdict: held, test: func(t *testing.T, x ibx) {
 		for _, id := range []string{"done", "dead"} {
 			x.has(t, id)
 			x.change(t, id, func(q *ibxRow) { q.State, q.LockedUntil = id, x.now(t).Add(-time.Hour) })
@@ -190,7 +193,7 @@ var ibxReaping = []requirement{
 var ibxRetries = []requirement{
 	{number: 80, text: "the wait after failures grows exponentially", verdict: held, shownBy: "TestBackoffOfMessages"},
 	{number: 81, text: "by default it is 2^attempt seconds and at most 60", verdict: inOtherWords,
-		why:     "With a jitter of a fifth either way, so that what failed together does not come back together.",
+		why:     "With a jitter of a fifth either way, so that messages that failed together do not return together.",
 		shownBy: "TestBackoffOfMessages"},
 	{number: 82, text: "the wait can be customized", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")

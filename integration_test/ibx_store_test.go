@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-const noExceptions = "Go returns errors: ErrInvalid, which says what is wrong."
+const noExceptions = "Go returns errors: an ErrInvalid that names the problem."
 
 // processed calls AlreadyProcessed for a message.
 func (x ibx) processed(t testing.TB, id string, hash []byte) bool {
@@ -55,16 +55,16 @@ var ibxDeduplication = []requirement{
 		}
 		assert.True(t, x.exists(t, "a"))
 	}},
-	{number: 3, text: "true for a message that is done", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 3, text: "true for a done message", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		assert.True(t, x.processed(t, "a", nil))
 	}},
-	{number: 4, text: "a message that is not known is noted as seen", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 4, text: "an unknown message is recorded as seen", verdict: held, test: func(t *testing.T, x ibx) {
 		assert.False(t, x.processed(t, "a", nil))
 		assert.Equal(t, queue.Seen, x.get(t, "a").State)
 	}},
-	{number: 5, text: "false for a message that is not done and LastSeenAt moves on", verdict: inOtherWords,
-		why: "LastSeenAt does not move while the message is being handled: its row belongs to the handler's transaction, " +
+	{number: 5, text: "false for an unfinished message, and LastSeenAt advances", verdict: inOtherWords,
+		why: "LastSeenAt does not advance while the message is being handled: its row belongs to the handler's transaction, " +
 			"and the caller would wait for that.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
@@ -93,8 +93,8 @@ var ibxDeduplication = []requirement{
 			require.NoError(t, <-errs)
 		}
 	}},
-	{number: 7, text: "a hash is kept for later calls", verdict: inOtherWords,
-		why: "An empty one is none. While the message is being handled a hash is compared and not kept, see IBX-005.",
+	{number: 7, text: "a hash is stored for later calls", verdict: inOtherWords,
+		why: "An empty hash counts as none. While the message is being handled a hash is compared but not stored, see IBX-005.",
 		test: func(t *testing.T, x ibx) {
 			hash := queue.SHA256([]byte("content"))
 			x.processed(t, "a", nil)
@@ -109,7 +109,7 @@ var ibxDeduplication = []requirement{
 			x.processed(t, "b", hash)
 			assert.Equal(t, hash, x.get(t, "b").Hash, "also of one that is done")
 		}},
-	{number: 8, text: "another hash is logged and no error", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 8, text: "a different hash is logged, without an error", verdict: held, test: func(t *testing.T, x ibx) {
 		x.processed(t, "a", []byte("one"))
 		x.processed(t, "a", []byte("one"))
 		assert.False(t, x.logs.has("ERROR"))
@@ -170,7 +170,7 @@ var ibxEnqueuing = []requirement{
 		assert.Equal(t, "p", value[string](t, x.handle, "select relpersistence::text from pg_class "+
 			"where relname = 'inbox_queue'"))
 	}},
-	{number: 14, text: "copies are stored once", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 14, text: "duplicates are stored once", verdict: held, test: func(t *testing.T, x ibx) {
 		errs := make(chan error, 8)
 		for range 8 {
 			go func() {
@@ -199,8 +199,8 @@ var ibxEnqueuing = []requirement{
 		refusesItem(t, x, "its message id is empty", func(it *queue.Item) { it.MessageID = "" })
 	}},
 	{
-		number: 18, text: "Enqueue refuses a payload that is null", verdict: notApplicable,
-		why: "A Go slice that is nil is an empty payload, see IBX-019.",
+		number: 18, text: "Enqueue refuses a null payload", verdict: notApplicable,
+		why: "A nil slice is an empty payload, see IBX-019.",
 	},
 	{number: 19, text: "an empty payload is valid", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
@@ -218,13 +218,13 @@ var ibxEnqueuing = []requirement{
 		it.Topic = strings.Repeat("ü", 255)
 		x.put(t, it)
 	}},
-	{number: 21, text: "the case of a topic matters", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 21, text: "topics are case-sensitive", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
 		it.Topic = strings.ToLower(x.name)
 		x.put(t, it)
 		assert.Empty(t, x.claim(t, x.owner, 1))
 	}},
-	{number: 22, text: "no format is asked of a payload", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 22, text: "a payload may have any format", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
 		it.Payload = []byte("\xff\x00{")
 		x.put(t, it)
@@ -239,7 +239,7 @@ var ibxEnqueuing = []requirement{
 		x.due(t, "a")
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 	}},
-	{number: 24, text: "without a due time or with one that is past a message can be claimed at once", verdict: held,
+	{number: 24, text: "without a due time, or with a past one, a message can be claimed immediately", verdict: held,
 		test: func(t *testing.T, x ibx) {
 			it := x.item("b")
 			it.DueAt = time.Now().Add(-time.Hour)
@@ -257,8 +257,8 @@ var ibxEnqueuing = []requirement{
 		x.put(t, x.item("a"))
 		assert.Equal(t, first, x.get(t, "a").FirstSeenAt)
 	}},
-	{number: 26, text: "LastSeenAt moves on with each copy", verdict: inOtherWords, why: "Not with one that comes while " +
-		"the message is being handled, see IBX-005.",
+	{number: 26, text: "LastSeenAt advances with each duplicate", verdict: inOtherWords,
+		why: "Not with a duplicate that arrives while the message is being handled, see IBX-005.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			before := x.get(t, "a").LastSeenAt
@@ -275,13 +275,13 @@ var ibxEnqueuing = []requirement{
 		assert.Zero(t, msg.Attempts)
 		assert.Equal(t, queue.Processing, msg.State)
 	}},
-	{number: 28, text: "a message that is done stays as it is", verdict: held, test: func(t *testing.T, x ibx) {
+	{number: 28, text: "a done message is unchanged", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
 		assert.Equal(t, queue.AlreadyDone, x.put(t, x.item("a"))[0].Result)
 		assert.Equal(t, queue.Done, x.get(t, "a").State)
 		assert.Empty(t, x.claim(t, x.owner, 1))
 	}},
-	{number: 29, text: "one that is seen or processing or dead gets the new content", verdict: inOtherWords,
+	{number: 29, text: "a seen, processing or dead message gets the new content", verdict: inOtherWords,
 		why: "One that is being handled at this moment keeps its content (Busy): its handler has the old one, " +
 			"and its ack would drop the new. " +
 			"A dead one stays dead with the new content, until somebody requeues it. One that waits after a failure waits on.",

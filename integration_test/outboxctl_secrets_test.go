@@ -48,7 +48,7 @@ func TestOutboxctlHidesSecrets(t *testing.T) {
 			}
 		}
 	}
-	// A password in the wrong place is recognized by its shape.
+	// A password in the wrong place is recognised by its shape.
 	for _, args := range [][]string{
 		{"postgres://u:canary@h/x"}, {"stats", "postgres://u:canary@h/x"}, {"stats", "password=canary"},
 		{"outbox", "list", "--postgres://u:canary@h"},

@@ -79,7 +79,7 @@ func TestPublishIntoTheQueue(t *testing.T) {
 	})
 }
 
-// TestQueueAsDestination: a forwarder publishes an outbox to the queue of another database. Copies are recognized, and
+// TestQueueAsDestination: a forwarder publishes an outbox to the queue of another database. Copies are recognised, and
 // a message that the queue refuses dies immediately and delays no other.
 func TestQueueAsDestination(t *testing.T) {
 	t.Parallel()

@@ -422,7 +422,7 @@ func within[T any](t testing.TB, what string, from <-chan T) (v T) {
 }
 
 // noLeaks fails the test if it leaks goroutines. Call it first, so that it checks after every other clean-up. It
-// recognizes the test's goroutines by a label that they inherit; TestMain checks for all others.
+// recognises the test's goroutines by a label that they inherit; TestMain checks for all others.
 func noLeaks(t testing.TB) {
 	t.Helper()
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("test", t.Name())))

@@ -359,7 +359,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 	})
 }
 
-// A handler's own Tx inside the stack is a savepoint, and the stack still recognizes its message.
+// A handler's own Tx inside the stack is a savepoint, and the stack still recognises its message.
 func TestTxInsideOfTheStack(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -1,5 +1,5 @@
-// Command outboxctl looks after the tables of an outbox: it makes them, shows what is in them, repairs it, and forwards
-// messages to a broker. Package cli says how, and docs/reference/outboxctl.md has the help of each command.
+// Command outboxctl creates, inspects and repairs the tables of an outbox, and forwards messages to a broker. The code is
+// in package cli; docs/reference/outboxctl.md has the help of each command.
 package main
 
 import (

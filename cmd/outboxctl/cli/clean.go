@@ -16,12 +16,11 @@ func (a *app) clean() *cobra.Command {
 	var keys bool
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Delete old rows: published, processed or discarded",
-		Long: `Delete rows that were published, processed or discarded longer ago than the flags say, in short
-statements. Dead messages stay, and pending ones of the outbox and the queue. In the inbox, messages
-that first failed longer ago and were not handled since are deleted too; in the queue, those that were
-only looked up.
+		Long: `Delete rows that were published, processed or discarded longer ago than the flags say. Dead messages
+stay, and pending ones of the outbox and the queue. In the inbox, messages are deleted too that first
+failed longer ago and were not handled since; in the queue, those that were only looked up.
 
-Forwarders and dispatchers clean on their own: this is for when you switched that off.`,
+Forwarders and dispatchers clean on their own, unless you switched that off.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
 	}
 	act.bind(a, cmd)
@@ -81,7 +80,7 @@ func describeClean(r admin.CleanResult) string {
 		count(r.Idempotency) + " HTTP requests"
 }
 
-// days is a flag for a duration that may be in days; if "none" is allowed, its value is -1.
+// days is a flag for a duration, also in days; if "none" is allowed, its value is -1.
 type days struct {
 	of   time.Duration
 	none bool

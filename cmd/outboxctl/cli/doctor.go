@@ -13,18 +13,16 @@ func (a *app) doctor() *cobra.Command {
 	broker := brokerFlags{both: true}
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Report problems, each with evidence and cure",
-		Long: `Report problems of the tables, the forwarders, the sessions and the server, worst first, each with its
-evidence and its cure: a command, an SQL statement for psql, or a setting. Doctor changes nothing.
+		Long: `Report problems of the tables, forwarders, sessions and the server, worst first, each with its evidence
+and its cure: a command, an SQL statement for psql, or a setting. Doctor changes nothing.
 
 Severities:
   critical  messages are not published or handled, may be lost, or the server will soon refuse work
   warning   it works, but not well, or not for long
   info      it can wait
 
-To see the sessions of other roles, the role needs pg_read_all_stats.
-
-With --kafka or --nats, or both, doctor also checks whether the broker can lose acknowledged messages,
-and whether a topic is missing.
+To see other roles' sessions, the role needs pg_read_all_stats. With --kafka, --nats or both, doctor also
+checks whether the broker can lose acknowledged messages or lacks a topic.
 
 For monitoring systems use outboxctl check.`,
 	}

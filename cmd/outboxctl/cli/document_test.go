@@ -95,10 +95,41 @@ func document(t *testing.T) string {
 	for _, g := range groups {
 		fmt.Fprintf(doc, "\nFor %s:\n\n```text\n%s```\n", g.name, g.flags.FlagUsages())
 	}
+	onMessages := func(cmd *cobra.Command) bool {
+		return cmd.HasParent() && slices.Contains([]string{"outbox", "inbox", "queue"}, cmd.Parent().Name())
+	}
+	doc.WriteString("\n## Messages\n\nAn act takes IDs or flags for selection, and flags for changes; a list takes flags for " +
+		"selection and lists.\n\n| command | effect | `--state` |\n|---|---|---|\n")
 	for _, cmd := range commands {
-		describeCommand(doc, cmd, groups)
+		if onMessages(cmd) {
+			describeOnMessages(doc, cmd)
+		}
+	}
+	for _, cmd := range commands {
+		if !onMessages(cmd) {
+			describeCommand(doc, cmd, groups)
+		}
 	}
 	return doc.String()
+}
+
+// describeOnMessages writes a command on messages as a row of a table.
+func describeOnMessages(doc *bytes.Buffer, cmd *cobra.Command) {
+	name := strings.TrimPrefix(strings.TrimSuffix(cmd.UseLine(), " [flags]"), "outboxctl ")
+	effect := strings.TrimPrefix(strings.Join(strings.Fields(cmp.Or(cmd.Long, cmd.Short)), " "), sentence(cmd.Name()))
+	if f := cmd.Flags().Lookup("payload"); f != nil {
+		effect += "; `--payload`: " + f.Usage
+	}
+	for _, example := range strings.Split(cmd.Example, "\n") {
+		if example = strings.TrimSpace(example); example != "" {
+			effect += " `" + example + "`"
+		}
+	}
+	states := ""
+	if f := cmd.Flags().Lookup("state"); f != nil {
+		_, states, _ = strings.Cut(f.Usage, ": ")
+	}
+	fmt.Fprintf(doc, "| `%s` | %s | %s |\n", name, effect, states)
 }
 
 // flagGroup is a group of flags shared by several commands.

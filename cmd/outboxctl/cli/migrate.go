@@ -40,8 +40,8 @@ func (a *app) migrateUp() *cobra.Command {
 	var cfg schema.MigrateConfig
 	cmd := &cobra.Command{
 		Use: "up", Short: "Migrate the tables to the version of this outboxctl",
-		Long: `Migrate the tables to the version of this outboxctl. Run it as often as you like, also from several
-places at once: one works, the others wait for it.`,
+		Long: `Migrate the tables to the version of this outboxctl. Run it as often as you like; concurrent runs wait
+for one another.`,
 	}
 	cmd.Flags().IntVar(&cfg.To, "to", 0, "last version to apply; 0 = the newest")
 	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "make the outbox in partitions of this many ids, where "+
@@ -103,7 +103,7 @@ func (a *app) migratePrint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
 		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it
-writes files into that folder, which it makes, and leaves existing ones alone. It needs no database.`,
+writes files into that folder, and leaves existing ones alone. It needs no database.`,
 		Example: "  outboxctl migrate print | psql -1 -v ON_ERROR_STOP=1\n" +
 			"  outboxctl migrate print --format goose --dir migrations --start-at 20",
 	}

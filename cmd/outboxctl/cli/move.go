@@ -58,8 +58,8 @@ func (a *app) importWatermill() *cobra.Command {
 		Use: "watermill-sql", Short: "Move pending messages of Watermill's forwarder into the outbox",
 		Long: `Move the pending messages of Watermill's forwarder from a table of watermill-sql v3 or v4 into the
 outbox. You can interrupt it and run it again. Messages written meanwhile are moved too. The forwarder
-may keep running, unless it is stuck: it keeps a lock while its broker refuses a message. The steps and
-the role: docs/guides/moving.md. For envelopes other than JSON use package move.`,
+may keep running unless it is stuck: it holds a lock while its broker refuses a message. Steps and role:
+docs/guides/moving.md. For envelopes other than JSON use package move.`,
 		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
 	}
 	f.bind(a, cmd)
@@ -91,9 +91,9 @@ func (a *app) exportWatermill() *cobra.Command {
 	var f moveFlags
 	cmd := &cobra.Command{
 		Use: "watermill-sql", Short: "Move pending messages into the table of Watermill's forwarder",
-		Long: `Move pending messages into the table of Watermill's forwarder, of watermill-sql v3 or v4. This is the
-way back: stop all forwarders of the outbox first. Messages written meanwhile are moved too. Dead
-messages stay, and so do delayed ones unless the table is that of a delayed subscriber.`,
+		Long: `Move pending messages back into the table of Watermill's forwarder, of watermill-sql v3 or v4. Stop all
+forwarders of the outbox first. Messages written meanwhile are moved too. Dead messages stay, and so do
+delayed ones unless the table is a delayed subscriber's.`,
 		Example: "  outboxctl export watermill-sql --dry-run",
 	}
 	f.bind(a, cmd)

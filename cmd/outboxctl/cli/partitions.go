@@ -38,7 +38,7 @@ func (a *app) partitionsMaintain() *cobra.Command {
 	var size int64
 	cmd := &cobra.Command{
 		Use: "maintain", Short: "Make partitions ahead, and drop settled ones",
-		Long: `Make partitions until eight are ahead of the last id, and empty and drop each partition behind it in
+		Long: `Create partitions until eight are ahead of the last id, and empty and drop each partition behind it in
 which everything was published or discarded longer ago than --retention.
 
 Run it every hour as the owner of the table, with a shorter retention than the forwarders'. Partitions

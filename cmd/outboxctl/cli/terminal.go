@@ -6,7 +6,7 @@ import (
 	"golang.org/x/term"
 )
 
-// WorldOf returns the World of a process with these files. It asks for confirmation if they are a terminal.
+// WorldOf returns the World of a process with these files. It asks for confirmation if they are terminals.
 func WorldOf(in, out, err *os.File, environ []string) World {
 	return World{
 		In: in, Out: out, Err: err, Environ: environ,

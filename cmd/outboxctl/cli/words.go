@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/words"
 )
 
-// since is the age of a time, "" for the zero one.
+// since returns the age of a time, "" for the zero time.
 func since(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -17,7 +17,7 @@ func since(t time.Time) string {
 	return words.Age(max(time.Since(t), 0))
 }
 
-// until is how long a message waits until it is due.
+// until returns the time until a message is due.
 func until(m admin.Message) string {
 	if m.DueAt.IsZero() || m.State != admin.Failing && m.State != admin.Delayed {
 		return ""
@@ -25,7 +25,7 @@ func until(m admin.Message) string {
 	return words.Age(max(time.Until(m.DueAt), 0))
 }
 
-// moment writes a time, "" for the zero one.
+// moment formats a time, "" for the zero time.
 func moment(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -44,7 +44,7 @@ func number(c admin.Count) string {
 	return words.Number(c.N)
 }
 
-// some is number, and "" for none.
+// some is number, but "" for zero.
 func some(c admin.Count) string {
 	if c.N == 0 && !c.More {
 		return ""

@@ -32,7 +32,7 @@ type daemon struct {
 
 	prepare func(ctx context.Context) error   // creates the data folder, once
 	command func(port int) (*exec.Cmd, error) // called for every start
-	ready   func(ctx context.Context) error   // one real request, which must recognize our server
+	ready   func(ctx context.Context) error   // one real request, which must recognise our server
 	stop    os.Signal                         // ends it gracefully
 	discard os.Signal                         // ends it quickly when its data is no longer needed
 	revive  bool                              // after a crash it must run once more to release its resources
