@@ -30,7 +30,7 @@ func (e *doctorRun) checkRoles(ctx context.Context) error {
 			}
 			e.find("statement_timeout", Warning,
 				fmt.Sprintf("role %s of a forwarder has statement_timeout %s: the server cancels reads of a large backlog and "+
-					"the deleting of what is old", sqltext.Quote(role), t),
+					"the deletion of old rows", sqltext.Quote(role), t),
 				fmt.Sprintf("reset it, and restart what uses the role: ALTER ROLE %s%s RESET statement_timeout",
 					sqltext.Quote(role), in))
 		}

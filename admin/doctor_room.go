@@ -104,7 +104,7 @@ func (e *doctorRun) checkBroker(ctx context.Context) error {
 			fmt.Sprintf("no broker that was checked has topic %q, to which messages were published, last "+
 				"at %s: acknowledged messages are lost; the topic was deleted, or was a JetStream stream in memory that a restart "+
 				"removed", topic, published[topic].UTC().Format(time.RFC3339)),
-			"create the topic again, a stream with file storage, and publish again what is still kept "+
+			"create the topic again, a stream with file storage, and publish the kept messages again "+
 				"(outboxctl outbox replay); "+
 				"if the topic is on another broker, give doctor that one too")
 	}

@@ -125,7 +125,7 @@ func TestOutboxctlMigrates(t *testing.T) {
 	assert.Contains(t, files[0], "20_")
 	again := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--start-at", "20")
 	assert.Equal(t, 1, again.code)
-	assert.Contains(t, again.err, "file exists: print only what is new, with --from")
+	assert.Contains(t, again.err, "file exists: print only new versions, with --from")
 	late := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--from", "26") // from the number of a file
 	assert.Contains(t, late.out, "nothing to write: there is no version 26", late.err)
 

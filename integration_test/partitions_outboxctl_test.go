@@ -67,7 +67,7 @@ func TestOutboxctlPartitions(t *testing.T) {
 	r = ctl{t: t, url: h.url}.run(append(command, "--output", "json")...)
 	require.Equal(t, 1, r.code, "cron must say that no partition was made")
 	require.Contains(t, r.out, `"made": []`)
-	require.Contains(t, r.err, "no partition is ahead of the ids: in use: the next run tries again: outboxctl doctor")
+	require.Contains(t, r.err, "no partition is ahead of the ids: in use: the next run tries again: run outboxctl doctor")
 	end()
 	r = ctl{t: t, url: h.url}.run(command...)
 	require.Zero(t, r.code, r.err)

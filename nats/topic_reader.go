@@ -182,7 +182,7 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	}
 	name, keeps := info.Config.Name, info.Config.MaxAge
 	if info.Config.Retention != natsgo.LimitsPolicy {
-		return fmt.Errorf("nats: stream %q deletes consumed messages (%s), which cannot be told from lost ones",
+		return fmt.Errorf("nats: stream %q deletes consumed messages (%s), which look like lost ones",
 			name, info.Config.Retention)
 	}
 	if keeps > 0 && after.Before(time.Now().Add(-keeps)) {

@@ -38,7 +38,7 @@ var judged = []struct {
 	{"extra_float_digits", "1", func(_ *inspection, v string) bool { return strings.HasPrefix(v, "-") }, true,
 		"durations that come as text are rounded"},
 	{"statement_timeout", "0", shorter(10_000), false,
-		"the server cancels reads of a large backlog and the deleting of what is old"},
+		"the server cancels reads of a large backlog and the deletion of old rows"},
 	{"transaction_timeout", "0", shorter(10_000), false,
 		"the server ends handlers that take longer"},
 	{"synchronous_commit", "on", func(_ *inspection, v string) bool { return v == "off" }, false,

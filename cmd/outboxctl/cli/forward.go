@@ -23,7 +23,7 @@ func (a *app) forward() *cobra.Command {
 	var format string
 	var retention, inboxRetention, deadRetention days
 	cmd := &cobra.Command{
-		Use: "forward", Short: "Publish what is in the outbox to Kafka, NATS JetStream or RabbitMQ",
+		Use: "forward", Short: "Publish the outbox to Kafka, NATS JetStream or RabbitMQ",
 		Long: `Publish the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C, SIGTERM). With
 RabbitMQ each topic goes to the durable queue of its name, which must exist. Any number of processes
 share the work. Flags can be set in the environment, such as --lease-ttl in OUTBOX_LEASE_TTL; a broker

@@ -173,7 +173,7 @@ func (a *app) writeFiles(ctx context.Context, dir string, files []schema.File) e
 		name := filepath.Join(dir, f.Name)
 		file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 		if errors.Is(err, os.ErrExist) {
-			return fmt.Errorf("%w: print only what is new, with --from", err)
+			return fmt.Errorf("%w: print only new versions, with --from", err)
 		}
 		if err != nil {
 			return err

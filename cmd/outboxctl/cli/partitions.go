@@ -76,7 +76,7 @@ in use are left for the next run. The exit code is 1 if no partition is ahead of
 			case err != nil:
 				return wrongAct(err)
 			case r.Ahead == 0:
-				return fmt.Errorf("no partition is ahead of the ids: %s: outboxctl doctor says what to do", r.NotMade)
+				return fmt.Errorf("no partition is ahead of the ids: %s: run outboxctl doctor", r.NotMade)
 			}
 			return shown
 		})
