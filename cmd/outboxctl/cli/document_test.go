@@ -98,6 +98,7 @@ func document(t *testing.T) string {
 	onMessages := func(cmd *cobra.Command) bool {
 		return cmd.HasParent() && slices.Contains([]string{"outbox", "inbox", "queue"}, cmd.Parent().Name())
 	}
+	describeCommand(doc, root, groups)
 	doc.WriteString("\n## Messages\n\nAn act takes IDs or flags for selection, and flags for changes; a list takes flags for " +
 		"selection and lists.\n\n| command | effect | `--state` |\n|---|---|---|\n")
 	for _, cmd := range commands {
@@ -106,7 +107,7 @@ func document(t *testing.T) string {
 		}
 	}
 	for _, cmd := range commands {
-		if !onMessages(cmd) {
+		if cmd != root && !onMessages(cmd) {
 			describeCommand(doc, cmd, groups)
 		}
 	}
