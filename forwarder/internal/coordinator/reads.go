@@ -200,7 +200,7 @@ func (c *Coordinator) Wanted(r *ReadRequest, a *ReadAnswer) []*dispatch.Row {
 func (c *Coordinator) ReadAnswered(now time.Time, r *ReadRequest, a *ReadAnswer) (newIncarnation bool) {
 	c.readOver(now, a.Took)
 	p := c.cursors.Complete(r.Cursors, a.Answer)
-	if p.Continuity == cursor.Changed {
+	if p.Changed {
 		c.cursors.Reset()
 		c.lose(c.All())
 		c.effects.Wake |= WakeRebalancer // the rebalancer takes the lanes again
@@ -300,7 +300,7 @@ func (c *Coordinator) ReadFailed(now time.Time, r *ReadRequest, timedOut bool, p
 	if r != nil {
 		c.readOver(now, now.Sub(r.Begun))
 		c.reads.more = true
-		c.cursors.Failed(r.Cursors, timedOut)
+		c.cursors.Failed(timedOut)
 		c.dispatcher.ReadFailed(now, r.Dispatch)
 	}
 	c.reads.nextTry = now.Add(pause)

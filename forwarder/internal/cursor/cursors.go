@@ -68,22 +68,13 @@ type Answer struct {
 
 // Progress is the result of a read.
 type Progress struct {
-	More       bool // there may be more to read
-	Short      bool // the range of ids did not reach the end of a lane
-	Rewound    bool // a lane was read from below its cursor
-	Continuity Continuity
+	More    bool // there may be more to read
+	Short   bool // the range of ids did not reach the end of a lane
+	Rewound bool // a lane was read from below its cursor
+	// Changed means another server or sequence, or one that lost data: ids do not mean the same messages as in the
+	// previous read. The answer was not applied: discard it and all lanes (see Reset).
+	Changed bool
 }
-
-// Incarnation reports whether ids still have the same meaning as in the previous read.
-type Continuity int
-
-const (
-	// Same means the same server and sequence, or the first read of all.
-	Same Continuity = iota
-	// Changed means another server or sequence, or one that lost data. The answer was not applied: discard it and all
-	// lanes (see Reset).
-	Changed
-)
 
 // New makes a Cursors that reads no lane.
 func New() *Cursors { return &Cursors{limiter: newLimiter()} }
@@ -149,7 +140,7 @@ func (c *Cursors) Next(room Room, ranges bool, known func(lane int16, cursor int
 func (c *Cursors) Complete(r Request, a Answer) Progress {
 	before := cmp.Or(c.incarnation, c.loaded)
 	if before != "" && (a.Incarnation != before || a.Snapshot.Seq < c.tracker.seq) {
-		return Progress{More: true, Continuity: Changed}
+		return Progress{More: true, Changed: true}
 	}
 	c.incarnation = a.Incarnation
 	p := c.move(&r, &a)
@@ -162,7 +153,7 @@ func (c *Cursors) Complete(r Request, a Answer) Progress {
 }
 
 // Failed records that a read failed. Nothing moves.
-func (c *Cursors) Failed(_ Request, timedOut bool) {
+func (c *Cursors) Failed(timedOut bool) {
 	if timedOut {
 		c.dense = false
 		c.limiter.timedOut()

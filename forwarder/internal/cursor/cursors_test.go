@@ -103,8 +103,7 @@ func TestFailedReadsMoveNothing(t *testing.T) {
 	w := New()
 	w.Take(1, 1, "a")
 	w.Complete(next(w), owned(100, 0, 0, 1))
-	r := next(w)
-	w.Failed(r, true)
+	w.Failed(true)
 	wantMark(t, w, 1, 100)
 	if w.tracker.seq != 100 {
 		t.Errorf("seq %d", w.tracker.seq)
@@ -114,13 +113,13 @@ func TestFailedReadsMoveNothing(t *testing.T) {
 func TestLives(t *testing.T) {
 	w := New()
 	w.Take(1, 1, "a")
-	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Continuity != Same {
+	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Changed {
 		t.Error("the first life is a change")
 	}
 	other := owned(150, 0, 0, 1)
 	other.Incarnation = "b"
 	for name, a := range map[string]Answer{"another life": other, "a sequence that was set back": owned(99, 0, 0, 1)} {
-		if p := w.Complete(next(w), a); p.Continuity != Changed {
+		if p := w.Complete(next(w), a); !p.Changed {
 			t.Errorf("%s goes unnoticed", name)
 		}
 		wantMark(t, w, 1, 100)
@@ -132,7 +131,7 @@ func TestLives(t *testing.T) {
 	w.Take(1, 2, "b")
 	r := next(w)
 	old := r.Incarnation(&other)
-	if p := w.Complete(next(w), other); p.Continuity != Same {
+	if p := w.Complete(next(w), other); p.Changed {
 		t.Error("the life after a reset is a change")
 	}
 	if name, seq := w.Incarnation(); name != old || seq != 150 || ServerIncarnation(name) != "b" {
@@ -280,7 +279,7 @@ func TestDense(t *testing.T) {
 	// After a timeout the next read is by lane again.
 	w, r, rows = start()
 	w.Complete(r, full(r, first, 2*rows))
-	w.Failed(next(w), true)
+	w.Failed(true)
 	if next(w).Single {
 		t.Error("as one range after a time-out")
 	}
@@ -321,12 +320,12 @@ func TestFirstReadInAnotherIncarnation(t *testing.T) {
 	w := New()
 	w.Take(1, 1, "before")
 	w.Take(2, 1, "a")
-	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Continuity != Changed {
+	if p := w.Complete(next(w), owned(100, 0, 0, 1)); !p.Changed {
 		t.Error("what was learned in another life counts")
 	}
 	w.Reset()
 	w.Take(1, 2, "a")
-	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Continuity != Same {
+	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Changed {
 		t.Error("a new life is taken for another one again")
 	}
 }

@@ -32,7 +32,7 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	d.returned(c, dispatch.OK)
 	d.settle()
 	d.want(d.drain(), 2, 4)
-	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Heads != 0 { // row 3 is in flight
+	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Blocked != 0 { // row 3 is in flight
 		t.Fatalf("%+v is left", s)
 	}
 }
@@ -78,7 +78,7 @@ func TestPermanentFailure(t *testing.T) {
 		look := func() {
 			began := d.now
 			d.tick(time.Minute)
-			d.b.BlockedSeen(d.now, began.Add(time.Second), d.terms[0], 0, 100, d.heads(0))
+			d.b.BlockedSeen(d.now, began.Add(time.Second), d.terms[0], 0, 100, d.blocked(0))
 			d.after()
 		}
 		look()
