@@ -39,6 +39,9 @@
 //	       open -> slow -> exhausted -> open; other topics go on
 //	lane:  LaneTaken -> read -> Release -> free -> LanesLost, or LanesLost at any time
 //
+// When its lane is lost, a row in memory or deferred is forgotten: the lane's next owner reads it again. A call in flight
+// then counts only if it succeeds.
+//
 // If an operator requeued a message during its call, and a read has seen that, the result is ignored: it is tried
 // again.
 //
@@ -87,4 +90,10 @@
 // No event visits more than a few hundred keys or rows, except those that get rows as an argument, the end of a pause
 // with overdue retries, the end of catching up with a topic, BlockedSeen, WaitingIDs, and forgetting a lane. The
 // blocked rows of a newly taken lane, which may be very many, are sorted before the lane is added (NewTakenLane).
+//
+// # Files
+//
+// Where a row waits: rows.go (into memory and out of it), keys.go, deferred.go, topics.go. What fails: retries.go,
+// requeues.go, pauses.go, breaker.go. What is read: reads.go, fetches.go, large.go. What is published: calls.go,
+// results.go. Besides: lanes.go, effects.go, dispatcher.go (state and counts), list.go.
 package dispatch

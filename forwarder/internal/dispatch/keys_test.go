@@ -316,3 +316,29 @@ func TestAbortedCallIsMadeAgain(t *testing.T) {
 	slices.Sort(got)
 	d.want(got, 1, 2, 3)
 }
+
+// TestRetryWithoutAKeyIsReadWhenDue: no blocked row stands for it, so the read that finds it is scheduled.
+func TestRetryWithoutAKeyIsReadWhenDue(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.rarely = true
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.read()
+	d.none()
+	if _, read := d.b.Due(); !read.Equal(d.now.Add(time.Second)) {
+		t.Fatalf("it is read at %v, %v from now", read, read.Sub(d.now))
+	}
+	d.tick(time.Second)
+	if d.b.Quiet() {
+		t.Fatal("quiet while a retry is due")
+	}
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	d.settle()
+	d.read()
+	if !d.b.Quiet() {
+		t.Fatal("not quiet in the end")
+	}
+}

@@ -467,4 +467,16 @@ var dispatchMutants = []Mutant{
 		New:    `	d.retryMoved = true`,
 		Strike: "the reader that loads a lane reads next in any case",
 	},
+	{
+		Name: "B70", File: "dispatch/deferred.go", Trouble: "whatever", Test: "TestDelayedMessagesProbeTheirTopic",
+		Breaks: "a message that fell due never probes its topic, which opens instead",
+		Old:    "\t\tt.addCandidate(first, again)\n\t\treturn\n\t}\n\tif low",
+		New:    "\t\treturn\n\t}\n\tif low",
+	},
+	{
+		Name: "B71", File: "dispatch/results.go", Trouble: "whatever", Test: "TestRetryWithoutAKeyIsReadWhenDue",
+		Breaks: "a failed message without a key waits for a poll",
+		Old:    "d.nextDue = at",
+		New:    "_ = at",
+	},
 }
