@@ -15,13 +15,13 @@ const (
 // batch is a queue of results of one kind to be written to the database. After an error that a single row may have
 // caused, parts are halved until that row is alone.
 type batch[T any] struct {
-	write   func(ctx context.Context, part []T, careful bool) (locked []T, err error)
-	alone   func(error) // called with the error of a row that cannot be settled even alone
-	rows    []T
-	most    int  // in a part
-	careful bool // skip locked rows
-	later   []T  // locked, or impossible to settle even alone
-	laterAt time.Time
+	write        func(ctx context.Context, part []T, careful bool) (locked []T, err error)
+	alone        func(error) // called with the error of a row that cannot be settled even alone
+	rows         []T
+	most         int  // in a part
+	careful      bool // skip locked rows
+	delayed      []T  // locked, or impossible to settle even alone
+	delayedUntil time.Time
 }
 
 func newBatch[T any](write func(context.Context, []T, bool) ([]T, error), alone func(error)) batch[T] {
@@ -31,26 +31,26 @@ func newBatch[T any](write func(context.Context, []T, bool) ([]T, error), alone 
 // add adds new results, and those whose pause is over.
 func (b *batch[T]) add(rows []T, now time.Time) {
 	b.rows = append(b.rows, rows...)
-	if len(b.later) > 0 && !now.Before(b.laterAt) {
-		b.rows, b.later, b.careful = append(b.rows, b.later...), nil, true
+	if len(b.delayed) > 0 && !now.Before(b.delayedUntil) {
+		b.rows, b.delayed, b.careful = append(b.rows, b.delayed...), nil, true
 	}
 }
 
 // pause returns how long to wait for the rows to be tried later.
 func (b *batch[T]) pause(now time.Time) time.Duration {
-	if len(b.later) == 0 {
+	if len(b.delayed) == 0 {
 		return time.Hour
 	}
-	return max(0, b.laterAt.Sub(now))
+	return max(0, b.delayedUntil.Sub(now))
 }
 
 // waitForTopic schedules rows to be tried again after a pause, and the others now.
-func (b *batch[T]) putOff(rows []T, at time.Time) {
+func (b *batch[T]) retryLater(rows []T, at time.Time) {
 	if len(rows) > 0 {
-		if len(b.later) == 0 || at.Before(b.laterAt) {
-			b.laterAt = at
+		if len(b.delayed) == 0 || at.Before(b.delayedUntil) {
+			b.delayedUntil = at
 		}
-		b.later = append(b.later, rows...)
+		b.delayed = append(b.delayed, rows...)
 	}
 }
 
@@ -64,8 +64,8 @@ func (b *batch[T]) part(ctx context.Context) error {
 	switch {
 	case err == nil:
 		b.rows, b.most = b.rows[n:], min(2*b.most, maxSettle)
-		b.putOff(locked, time.Now().Add(lockedPause))
-		if b.careful = b.careful && len(b.rows)+len(b.later) > 0; len(b.rows) == 0 {
+		b.retryLater(locked, time.Now().Add(lockedPause))
+		if b.careful = b.careful && len(b.rows)+len(b.delayed) > 0; len(b.rows) == 0 {
 			b.rows = nil // free the array
 		}
 		return nil
@@ -75,18 +75,18 @@ func (b *batch[T]) part(ctx context.Context) error {
 	b.careful = true
 	if b.most = n / 2; n == 1 {
 		b.most = 1
-		b.putOff(b.rows[:1:1], time.Now().Add(alonePause))
+		b.retryLater(b.rows[:1:1], time.Now().Add(alonePause))
 		b.rows = b.rows[1:]
 		b.alone(err)
 	}
 	return nil
 }
 
-// last tries everything once more, in small parts, and returns what is left.
-func (b *batch[T]) last(ctx context.Context) (left []T) {
-	rows := append(b.rows, b.later...)
+// final tries everything once more, in small parts, and returns what is left.
+func (b *batch[T]) final(ctx context.Context) (left []T) {
+	rows := append(b.rows, b.delayed...)
 	for len(rows) > 0 {
-		n := min(lastSettle, len(rows))
+		n := min(finalSettle, len(rows))
 		locked, err := b.write(ctx, rows[:n:n], true)
 		if err != nil && (timedOut(err) || !rowsFault(err)) {
 			return append(left, rows...)

@@ -37,8 +37,8 @@ func TestOneRowStopsNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(written) != 998 || len(b.rows) != 0 || !slices.Equal(b.later, []int{3, 700}) {
-		t.Fatalf("%d written, %d left, %v for later", len(written), len(b.rows), b.later)
+	if len(written) != 998 || len(b.rows) != 0 || !slices.Equal(b.delayed, []int{3, 700}) {
+		t.Fatalf("%d written, %d left, %v for later", len(written), len(b.rows), b.delayed)
 	}
 	if len(alone) != 2 || !errors.Is(alone[0], bad[3]) {
 		t.Errorf("%v was said", alone)
@@ -74,10 +74,10 @@ func TestLockedRowsStopNoOther(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(b.rows) != 0 || !slices.Equal(b.later, []int{5}) {
-		t.Fatalf("%v left, %v for later", b.rows, b.later)
+	if len(b.rows) != 0 || !slices.Equal(b.delayed, []int{5}) {
+		t.Fatalf("%v left, %v for later", b.rows, b.delayed)
 	}
-	if left := b.last(t.Context()); !slices.Equal(left, []int{5}) {
+	if left := b.final(t.Context()); !slices.Equal(left, []int{5}) {
 		t.Errorf("%v is given up", left)
 	}
 }
@@ -96,7 +96,7 @@ func TestLostConnectionsBlameNoRow(t *testing.T) {
 		if err := b.part(t.Context()); !errors.Is(err, lost) || b.most != maxSettle || len(b.rows) != 2000 {
 			t.Errorf("%v: %v, parts of %d, %d left", lost, err, b.most, len(b.rows))
 		}
-		if left := b.last(t.Context()); len(left) != 2000 || calls != 2 {
+		if left := b.final(t.Context()); len(left) != 2000 || calls != 2 {
 			t.Errorf("%v: %d given up after %d calls", lost, len(left), calls)
 		}
 	}

@@ -18,8 +18,8 @@ const (
 	firstCleanSpan = 1 << 16 // ids per statement
 	maxCleanSpan   = 1 << 40
 	quickClean     = 20 * time.Millisecond
-	// cleanAgain is how often skipped rows, whose retention was not over, are checked again.
-	cleanAgain = time.Hour
+	// recleanInterval is how often skipped rows, whose retention was not over, are checked again.
+	recleanInterval = time.Hour
 	// keepDiscarded is how long discarded messages are kept if published ones are not.
 	keepDiscarded = 24 * time.Hour
 	// forgetAfter is how long a forwarder must be dead before its row is deleted.
@@ -47,7 +47,7 @@ func (c *cleaner) clean(ctx context.Context, e *engine) error {
 	}
 	inOrder := false // everything up to low was deleted
 	if now := time.Now(); !now.Before(c.again) {
-		c.again, c.next, c.span, inOrder = now.Add(cleanAgain), c.low, firstCleanSpan, true
+		c.again, c.next, c.span, inOrder = now.Add(recleanInterval), c.low, firstCleanSpan, true
 	}
 	retention := e.cfg.Retention
 	if retention < 0 {

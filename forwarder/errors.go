@@ -62,7 +62,7 @@ var (
 	errStandby = errors.New("forwarder: connected to a standby: connect to the primary")
 )
 
-// timedOut says whether a statement was given up because it took too long.
+// timedOut reports whether a statement was given up because it took too long.
 func timedOut(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || text.SQLState(err) == "57014"
 }

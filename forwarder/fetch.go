@@ -22,12 +22,12 @@ import (
 // fetch runs one of the reading statements. It must be its own transaction: Postgres computes the next transaction id
 // once per transaction.
 func (e *engine) fetch(
-	ctx context.Context, q drive.Querier, apart bool, req *coordinator.ReadRequest, expected int,
+	ctx context.Context, q drive.Querier, dedicated bool, req *coordinator.ReadRequest, expected int,
 ) (answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
 	defer cancel()
 	c := newCollector(req, expected)
-	query, args := e.statement(req, apart)
+	query, args := e.statement(req, dedicated)
 	err := drive.Collect(ctx, q, c.collect, query, args...)
 	switch {
 	case text.SQLState(err) == featureNotSupported && onStandby(ctx, q):
@@ -45,20 +45,20 @@ func (e *engine) fetch(
 }
 
 // statement chooses the statement that reads only what was requested. apart is true for a dedicated connection.
-func (e *engine) statement(req *coordinator.ReadRequest, apart bool) (query string, args []any) {
+func (e *engine) statement(req *coordinator.ReadRequest, dedicated bool) (query string, args []any) {
 	w := &req.Cursors
 	args = []any{
 		e.cfg.Scope, e.owner, w.Xids, w.Bounds, w.Los, w.SegmentBounds, w.Epochs[:], w.Cursors[:], w.Limits[:], w.Rewound[:],
-		topicsArg(e.cfg.Topics), w.Stretch, w.Whole,
+		topicsArg(e.cfg.Topics), w.Span, w.Whole,
 	}
 	query, more := e.sql.fetch, e.sql.fetchMore
-	if apart {
+	if dedicated {
 		query, more = e.sql.fetchApart, e.sql.fetchMoreApart
 	}
 	if w.Single {
 		query, more = e.sql.fetchRange, e.sql.fetchRangeMore
 	}
-	catch := &req.Dispatch.Catch
+	catch := &req.Dispatch.CatchUp
 	if !req.Due && len(req.Dispatch.IDs) == 0 && catch.None() {
 		return query, args
 	}
@@ -160,7 +160,7 @@ func (c *collector) add(source, lane int16) {
 	if row.Large {
 		c.large = true
 	} else {
-		c.came(row)
+		c.received(row)
 	}
 	switch source {
 	case sqltext.FromID, sqltext.FromIDDead:
@@ -178,8 +178,8 @@ func (c *collector) add(source, lane int16) {
 	}
 }
 
-// came counts a row once its payload is known.
-func (a *answer) came(row *dispatch.Row) {
+// received counts a row once its payload is known.
+func (a *answer) received(row *dispatch.Row) {
 	row.Large, row.Generation = false, generationOf(row.Metadata)
 	a.Rows++
 	a.Bytes += int64(len(row.Payload) + len(row.Metadata))
@@ -229,14 +229,14 @@ func generationOf(metadata []byte) string {
 	return generation
 }
 
-// mostTardy is how often the time for payloads can be doubled.
+// maxTimeoutFactor is how often the time for payloads can be doubled.
 const maxTimeoutFactor = 6
 
 // payloads reads the payloads that the answer to a read left out, as far as there is room, and removes the other rows
 // from the answer. After an error the payloads read so far count: the error is returned only if there are none.
 func (r *reader) payloads(ctx context.Context, req *coordinator.ReadRequest, ans *answer) error {
 	var wanted []*dispatch.Row
-	r.e.step(func(_ time.Time, c *coordinator.Coordinator) { wanted = c.Wanted(req, &ans.ReadAnswer) })
+	r.e.step(func(_ time.Time, c *coordinator.Coordinator) { wanted = c.WantedPayloads(req, &ans.ReadAnswer) })
 	if len(wanted) == 0 {
 		return nil
 	}
@@ -253,7 +253,7 @@ func (r *reader) payloads(ctx context.Context, req *coordinator.ReadRequest, ans
 		for _, row := range rows[p.id] {
 			if row.UUID == p.uuid { // otherwise it is another message, of another incarnation
 				row.Payload, row.Metadata = p.payload, p.metadata
-				ans.came(row)
+				ans.received(row)
 			}
 		}
 	}

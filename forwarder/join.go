@@ -97,8 +97,8 @@ const (
 	// joinIdle bounds how long a forwarder may pause between two statements while others wait to join. A busy machine may
 	// take a second or two.
 	joinIdle = 5 * time.Second
-	// findHolder bounds the search for the session that has the lock.
-	findHolder = 2 * time.Second
+	// holderTimeout bounds the search for the session that has the lock.
+	holderTimeout = 2 * time.Second
 )
 
 // withJoinLock runs fn in a transaction during which no forwarder joins or is forgotten. If its process vanishes, the
@@ -116,14 +116,14 @@ func (e *engine) withJoinLock(ctx context.Context, fn func(ctx context.Context, 
 		return fn(limited, q)
 	})
 	if !locked && (text.SQLState(err) == text.LockNotAvailable || errors.Is(err, context.DeadlineExceeded)) {
-		return e.blamed(ctx, err)
+		return e.withLockHolder(ctx, err)
 	}
 	return err
 }
 
-// blamed adds to an error of waiting for the lock the session that has it.
-func (e *engine) blamed(ctx context.Context, waiting error) error {
-	ctx, cancel := context.WithTimeout(ctx, findHolder)
+// withLockHolder adds to an error of waiting for the lock the session that has it.
+func (e *engine) withLockHolder(ctx context.Context, waiting error) error {
+	ctx, cancel := context.WithTimeout(ctx, holderTimeout)
 	defer cancel()
 	err := waiting
 	_ = drive.Collect(ctx, e.db, func(rows drive.Rows) error { // if this fails, the session is left out

@@ -16,8 +16,8 @@ import (
 const (
 	// pauseInterval is how often paused topics are written to the database if they have changed.
 	pauseInterval = time.Second
-	// pauseAgain is how often their details are written.
-	pauseAgain = time.Minute
+	// pauseRefreshInterval is how often their details are written.
+	pauseRefreshInterval = time.Minute
 )
 
 // pauseWriter keeps the paused topics in the database, so that SQL sees them. It belongs to the maintaining goroutine.
@@ -31,7 +31,7 @@ func (p *pauseWriter) write(ctx context.Context, e *engine) error {
 	var paused map[string]coordinator.Pause
 	e.step(func(_ time.Time, c *coordinator.Coordinator) { paused = c.Paused() })
 	now, topics := time.Now(), slices.Sorted(maps.Keys(paused))
-	if slices.Equal(topics, p.written) && (len(topics) == 0 || now.Sub(p.at) < pauseAgain) {
+	if slices.Equal(topics, p.written) && (len(topics) == 0 || now.Sub(p.at) < pauseRefreshInterval) {
 		return nil
 	}
 	failures, since, reasons := make([]int64, len(topics)), make([]float64, len(topics)), make([]string, len(topics))

@@ -65,7 +65,7 @@ func (p *publishers) number(topic string) int {
 func (p *publishers) publish(topic string, msg *message.Message) error {
 	n := p.number(topic)
 	conn := p.connections[n]
-	apart := conn != nil && !conn.IsConnected()
+	dedicated := conn != nil && !conn.IsConnected()
 	err := p.all[n].Publish(topic, msg)
 	if err == nil {
 		return nil
@@ -73,7 +73,7 @@ func (p *publishers) publish(topic string, msg *message.Message) error {
 	switch _, said := verdictIn(err); {
 	case said:
 		p.knows[n].Store(true) // even if it comes too late to count
-	case apart:
+	case dedicated:
 		err = &PublishError{Unavailable, err}
 	}
 	return err

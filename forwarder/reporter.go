@@ -353,42 +353,42 @@ func (o *observers) failed(one observe.Observer) func(error) {
 
 func (o *observers) dead(d observe.MessageDead) {
 	d.DB, d.Scope = o.db, o.scope
-	tell(o, o.deaths, func(to observe.DeadObserver) { to.MessageDead(o.ctx, d) })
+	post(o, o.deaths, func(to observe.DeadObserver) { to.MessageDead(o.ctx, d) })
 }
 
 func (o *observers) paused(p observe.TopicPaused) {
 	p.DB, p.Scope = o.db, o.scope
-	tell(o, o.topics, func(to observe.TopicObserver) { to.TopicPaused(o.ctx, p) })
+	post(o, o.topics, func(to observe.TopicObserver) { to.TopicPaused(o.ctx, p) })
 }
 
 func (o *observers) resumed(r observe.TopicResumed) {
 	r.DB, r.Scope = o.db, o.scope
-	tell(o, o.topics, func(to observe.TopicObserver) { to.TopicResumed(o.ctx, r) })
+	post(o, o.topics, func(to observe.TopicObserver) { to.TopicResumed(o.ctx, r) })
 }
 
 func (o *observers) read(end meter.ReadEnd) {
 	end.DB, end.Scope = o.db, o.scope
-	tell(o, o.engines, func(to meter.ForwarderObserver) { to.ReadEnd(o.ctx, end) })
+	post(o, o.engines, func(to meter.ForwarderObserver) { to.ReadEnd(o.ctx, end) })
 }
 
 func (o *observers) settled(end meter.SettleEnd) {
 	end.DB, end.Scope = o.db, o.scope
-	tell(o, o.engines, func(to meter.ForwarderObserver) { to.SettleEnd(o.ctx, end) })
+	post(o, o.engines, func(to meter.ForwarderObserver) { to.SettleEnd(o.ctx, end) })
 }
 
 func (o *observers) cleaned(end meter.CleanEnd) {
 	if end.DB = o.db; end.Rows > 0 || end.Err != nil {
-		tell(o, o.engines, func(to meter.ForwarderObserver) { to.CleanEnd(o.ctx, end) })
+		post(o, o.engines, func(to meter.ForwarderObserver) { to.CleanEnd(o.ctx, end) })
 	}
 }
 
 func (o *observers) owned(lanes int) {
 	own := meter.LanesOwned{DB: o.db, Scope: o.scope, Lanes: lanes}
-	tell(o, o.engines, func(to meter.ForwarderObserver) { to.LanesOwned(o.ctx, own) })
+	post(o, o.engines, func(to meter.ForwarderObserver) { to.LanesOwned(o.ctx, own) })
 }
 
-// tell queues a separate report for each observer, so that one that fails does not stop the others.
-func tell[T any](o *observers, to []T, fn func(T)) {
+// post queues a separate report for each observer, so that one that fails does not stop the others.
+func post[T any](o *observers, to []T, fn func(T)) {
 	for _, one := range to {
 		o.reports.post(func() { fn(one) })
 	}

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	maxSettle  = 10000 // rows per statement
-	lastSettle = 500   // rows per statement in the last try
+	maxSettle   = 10000 // rows per statement
+	finalSettle = 500   // rows per statement in the last try
 )
 
 // settler is the goroutine that writes results back, each time all that arrived since its last statement. Failed writes
@@ -60,7 +60,7 @@ func (e *engine) runSettler(ctx context.Context) {
 			news = nil // not before the pause is over
 			timer.Reset(retry.NextBackOff())
 		} else {
-			if len(s.published.later)+len(s.failed.later) == 0 {
+			if len(s.published.delayed)+len(s.failed.delayed) == 0 {
 				alone.Report(nil)
 			}
 			timer.Reset(min(s.published.pause(time.Now()), s.failed.pause(time.Now())))
@@ -92,7 +92,7 @@ func (s *settler) collect(now time.Time) {
 
 // giveUp tries once more, skipping locked rows and in small parts, and logs how much is left.
 func (s *settler) giveUp(ctx context.Context) {
-	published, failed := s.published.last(ctx), s.failed.last(ctx)
+	published, failed := s.published.final(ctx), s.failed.final(ctx)
 	left := len(published) + len(failed)
 	if left == 0 {
 		return
@@ -284,9 +284,9 @@ func outcomesOf(
 }
 
 const (
-	leastSpan = 64 // rows; fewer are not worth a separate statement
-	widestGap = 16 // ids between two rows of a span
-	manyRows  = 16 // minimum number of rows for each id that is left out
+	minSpan       = 64 // rows; fewer are not worth a separate statement
+	maxGap        = 16 // ids between two rows of a span
+	minRowsPerGap = 16 // minimum number of rows for each id that is left out
 )
 
 // span is a range of ids that are all settled, except the listed ones: scanning it costs a half or a third of looking
@@ -312,7 +312,7 @@ func spanOf(all []*dispatch.Row) (s span, rest []*dispatch.Row) {
 	slices.SortFunc(rows, func(a, b *dispatch.Row) int { return cmp.Compare(a.ID, b.ID) })
 	from, to, first := 0, 0, 0
 	for i := range rows {
-		if i+1 < len(rows) && rows[i+1].ID-rows[i].ID <= widestGap+1 {
+		if i+1 < len(rows) && rows[i+1].ID-rows[i].ID <= maxGap+1 {
 			continue
 		}
 		if i+1-first > to-from {
@@ -320,7 +320,7 @@ func spanOf(all []*dispatch.Row) (s span, rest []*dispatch.Row) {
 		}
 		first = i + 1
 	}
-	if to-from < leastSpan {
+	if to-from < minSpan {
 		return span{}, all
 	}
 	s = span{lo: rows[from].ID, hi: rows[to-1].ID, out: []int64{}}
@@ -332,7 +332,7 @@ func spanOf(all []*dispatch.Row) (s span, rest []*dispatch.Row) {
 		next = r.ID + 1
 	}
 	s.rows = s.hi - s.lo + 1 - int64(len(s.out)) // a row that was published twice counts once
-	if s.rows < int64(manyRows*len(s.out)) {
+	if s.rows < int64(minRowsPerGap*len(s.out)) {
 		return span{}, all
 	}
 	return s, slices.Concat(rows[:from], rows[to:], again)

@@ -34,7 +34,7 @@ func TestSpanOf(t *testing.T) {
 		rest int
 	}{
 		{"nothing", nil, span{}, 0},
-		{"too few", idsFrom(1, leastSpan-1), span{}, leastSpan - 1},
+		{"too few", idsFrom(1, minSpan-1), span{}, minSpan - 1},
 		{"consecutive ids", idsFrom(11, 210), span{11, 210, nil, 200}, 0},
 		{"gaps are left out", without(idsFrom(11, 210), 50, 51, 100), span{11, 210, []int64{50, 51, 100}, 197}, 0},
 		{"too many gaps", without(idsFrom(1, 170), idsFrom(50, 59)...), span{1, 170, idsFrom(50, 59), 160}, 0},
@@ -71,7 +71,7 @@ func TestSpanSettlesNothingElse(t *testing.T) {
 		gaps := rng.IntN(20)
 		for id := int64(1); len(rows) < 400; id++ {
 			if rng.IntN(100) < gaps {
-				id += int64(rng.IntN(2 * widestGap))
+				id += int64(rng.IntN(2 * maxGap))
 			}
 			rows, ours[id] = append(rows, &dispatch.Row{ID: id}), true
 		}

@@ -165,13 +165,13 @@ func (c *Coordinator) ReadBegins(now time.Time, ranges bool) (r ReadRequest, ok 
 		}
 	}
 	r.Cursors = c.cursors.Next(r.Dispatch.Room, ranges, c.known)
-	r.catch()
+	r.setCatchUp()
 	return r, true
 }
 
-// catch sets how far deferred rows are caught up in each lane: up to its cursor, unless that is far away.
-func (r *ReadRequest) catch() {
-	c, w := &r.Dispatch.Catch, &r.Cursors
+// setCatchUp sets how far deferred rows are caught up in each lane: up to its cursor, unless that is far away.
+func (r *ReadRequest) setCatchUp() {
+	c, w := &r.Dispatch.CatchUp, &r.Cursors
 	for n, limit := range c.Limits {
 		switch {
 		case limit == 0 || w.Epochs[n] == 0:
@@ -186,19 +186,19 @@ func (r *ReadRequest) catch() {
 }
 
 func (c *Coordinator) known(lane int16, cursor int64) (above, all int) {
-	return c.dispatcher.Known(lanes.Assignment{Lane: lane, Epoch: c.lanes[lane].Epoch}, cursor)
+	return c.dispatcher.KnownRows(lanes.Assignment{Lane: lane, Epoch: c.lanes[lane].Epoch}, cursor)
 }
 
-// Wanted returns the rows of an answer that need the payloads left out of them.
-func (c *Coordinator) Wanted(r *ReadRequest, a *ReadAnswer) []*dispatch.Row {
-	return c.dispatcher.Wanted(r.Dispatch, &a.Read)
+// WantedPayloads returns the rows of an answer that need the payloads left out of them.
+func (c *Coordinator) WantedPayloads(r *ReadRequest, a *ReadAnswer) []*dispatch.Row {
+	return c.dispatcher.WantedPayloads(r.Dispatch, &a.Read)
 }
 
 // ReadAnswered applies a complete answer: it moves the cursors, and PartRead and ReadEnds apply the rows. In a new
 // incarnation of the server it forgets all lanes and takes the request back, because ids may now mean other messages.
 // Messages that are being published keep their old ids, and are settled only if those still mean the same message.
 func (c *Coordinator) ReadAnswered(now time.Time, r *ReadRequest, a *ReadAnswer) (newIncarnation bool) {
-	c.readOver(now, a.Took)
+	c.readEnded(now, a.Took)
 	p := c.cursors.Complete(r.Cursors, a.Answer)
 	if p.Changed {
 		c.cursors.Reset()
@@ -211,13 +211,13 @@ func (c *Coordinator) ReadAnswered(now time.Time, r *ReadRequest, a *ReadAnswer)
 	return false
 }
 
-func (c *Coordinator) readOver(now time.Time, took time.Duration) {
+func (c *Coordinator) readEnded(now time.Time, took time.Duration) {
 	c.reads.ended, c.reads.took, c.reads.poll = now, took, now.Add(c.cfg.PollInterval)
 }
 
 // HasPart reports whether an answer is so large that its first rows should be applied by PartRead.
 func (a *ReadAnswer) HasPart(r *ReadRequest, rows int) bool {
-	return len(r.Dispatch.IDs) == 0 && r.Dispatch.Catch.None() && len(a.Read.Ready) > rows
+	return len(r.Dispatch.IDs) == 0 && r.Dispatch.CatchUp.None() && len(a.Read.Ready) > rows
 }
 
 // PartRead applies the first rows of a large answer. Workers wait for each event.
@@ -246,7 +246,7 @@ func (c *Coordinator) ReadEnds(now time.Time, r *ReadRequest, a *ReadAnswer) Rea
 		}
 	}
 	c.failing, c.reads.inFlightSince = time.Time{}, time.Time{}
-	c.findQuiet(now, r, b, added)
+	c.endDrainsIfQuiet(now, r, b, added)
 	return ReadEnd{Added: added, More: c.reads.more}
 }
 
@@ -267,8 +267,8 @@ func (c *Coordinator) addLanes(r *ReadRequest, a *ReadAnswer) {
 	}
 }
 
-// findQuiet ends drains once a read has found no work left.
-func (c *Coordinator) findQuiet(now time.Time, r *ReadRequest, p dispatch.Progress, added int) {
+// endDrainsIfQuiet ends drains once a read has found no work left.
+func (c *Coordinator) endDrainsIfQuiet(now time.Time, r *ReadRequest, p dispatch.Progress, added int) {
 	quiet, paused := c.dispatcher.QuietButPaused()
 	quiet = quiet && added == 0 && !c.reads.more && c.readsShare()
 	leftOut := slices.Concat(r.Dispatch.Closed, r.Dispatch.Unclassified)
@@ -298,7 +298,7 @@ func (c *Coordinator) reopened(leftOut []string) bool {
 // ReadFailed takes back a request (nil = none was made, or it is over), and pauses reading.
 func (c *Coordinator) ReadFailed(now time.Time, r *ReadRequest, timedOut bool, pause time.Duration) {
 	if r != nil {
-		c.readOver(now, now.Sub(r.Begun))
+		c.readEnded(now, now.Sub(r.Begun))
 		c.reads.more = true
 		c.cursors.Failed(timedOut)
 		c.dispatcher.ReadFailed(now, r.Dispatch)

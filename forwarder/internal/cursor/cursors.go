@@ -39,7 +39,7 @@ type Request struct {
 	Cursors            [Lanes]int64
 	Limits             [Lanes]int64 // rows; 0 = no room
 	Rewound            [Lanes]int64 // how many more if the read starts below the cursor, where known rows come again
-	Stretch            int64        // how many ids past its start a lane is read,
+	Span               int64        // how many ids past its start a lane is read,
 	Again              int64        // and how many ids of one range are read again
 	Whole              int64        // the largest row that comes with its payload
 	Bytes              int64        // limit for all payloads that are read afterwards, except the first
@@ -125,7 +125,7 @@ func (c *Cursors) Reset() {
 // known rows of a lane need not be read again, above the cursor and in total: a read returns them nevertheless, so its
 // limit must leave room for them.
 func (c *Cursors) Next(room Room, ranges bool, known func(lane int16, cursor int64) (above, all int)) Request {
-	r := Request{Stretch: c.limiter.stretch, Again: c.limiter.stretch, ranges: ranges, resets: c.resets}
+	r := Request{Span: c.limiter.span, Again: c.limiter.span, ranges: ranges, resets: c.resets}
 	r.Xids, r.Bounds, r.Los, r.SegmentBounds = c.tracker.args()
 	for n := range c.lanes {
 		r.Epochs[n], r.Cursors[n] = c.lanes[n].epoch, c.lanes[n].cursor

@@ -58,13 +58,13 @@ func TestCursors(t *testing.T) {
 	wantMark(t, w, 1, 130)
 	wantMark(t, w, 2, 300)
 
-	// The next read is no longer than its stretch.
+	// The next read is no longer than its span.
 	r = next(w)
 	if p = w.Complete(r, owned(1<<20, 0, 0, 1, 2)); !p.Short || !p.More {
 		t.Errorf("%+v when short", p)
 	}
-	wantMark(t, w, 1, 130+firstStretch)
-	wantMark(t, w, 2, 300+firstStretch)
+	wantMark(t, w, 1, 130+firstSpan)
+	wantMark(t, w, 2, 300+firstSpan)
 }
 
 func TestNoRoom(t *testing.T) {
@@ -158,10 +158,10 @@ func TestSingle(t *testing.T) {
 	}
 	w.Complete(next(w), owned(100010, 0, 0, 1, 2))
 	r := next(w)
-	if !r.Single || r.Stretch != singleStretch {
+	if !r.Single || r.Span != singleSpan {
 		t.Fatalf("at rest, %+v", r)
 	}
-	if lanes := w.Next(room, false, known(0, 0)); lanes.Single || lanes.Stretch != firstStretch {
+	if lanes := w.Next(room, false, known(0, 0)); lanes.Single || lanes.Span != firstSpan {
 		t.Errorf("by lane, %+v", lanes)
 	}
 	// Its limit is shared by all lanes, and so is the cursor that it leaves when full.
@@ -192,14 +192,14 @@ func TestSingle(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	wantMark(t, w, 1, 100125)
-	// A single range is not used for a stretch that does not reach the end.
+	// A single range is not used for a span that does not reach the end.
 	w.Complete(next(w), owned(100130, 0, 0, 1))
 	r = next(w)
-	if p := w.Complete(r, owned(100130+2*singleStretch, 0, 0, 1)); !r.Single || !p.Short || next(w).Single {
+	if p := w.Complete(r, owned(100130+2*singleSpan, 0, 0, 1)); !r.Single || !p.Short || next(w).Single {
 		t.Errorf("%v %+v", r.Single, p)
 	}
-	if w.limiter.stretch != firstStretch {
-		t.Errorf("stretch %d: a single range says nothing about it", w.limiter.stretch)
+	if w.limiter.span != firstSpan {
+		t.Errorf("stretch %d: a single range says nothing about it", w.limiter.span)
 	}
 }
 
@@ -242,7 +242,7 @@ func TestDense(t *testing.T) {
 	wantMark(t, w, 1, first+rows)
 	wantMark(t, w, 2, first+rows)
 	r = w.Next(Room{Rows: 1000, Bytes: 1 << 40}, true, known(7, 7))
-	if !r.Single || r.Stretch != sparse*(r.Limits[1]+r.Limits[2]) || r.Limits[1] != 507 {
+	if !r.Single || r.Span != sparse*(r.Limits[1]+r.Limits[2]) || r.Limits[1] != 507 {
 		t.Fatalf("in a backlog, %+v", r)
 	}
 	// This continues as long as the range is dense.

@@ -27,7 +27,7 @@
 //
 // # Size
 //
-// A read covers a bounded range of ids (limiter.stretch), which adapts to how long reads take, and returns a bounded
+// A read covers a bounded range of ids (limiter.span), which adapts to how long reads take, and returns a bounded
 // number of rows and bytes. While the lanes' cursors are equal and most rows are ours, all lanes are read as a single
 // range of the primary key, which is cheaper.
 package cursor

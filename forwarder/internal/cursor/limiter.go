@@ -8,13 +8,13 @@ import (
 
 const (
 	slowRead        = 20 * time.Millisecond
-	minStretch      = 256
-	firstStretch    = 32768
-	maxStretch      = 1 << 40
+	minSpan         = 256
+	firstSpan       = 32768
+	maxSpan         = 1 << 40
 	guessedRowBytes = 512 << 10 // before any row was seen
 	maxCut          = 16
-	leastWhole      = 1 << 10   // bytes: smaller rows always come whole,
-	mostWhole       = 256 << 10 // and larger ones never do
+	minWhole        = 1 << 10   // bytes: smaller rows always come whole,
+	maxWhole        = 256 << 10 // and larger ones never do
 )
 
 // Room is how much more memory takes.
@@ -23,23 +23,23 @@ type Room = lanes.Room
 // limiter keeps reads short enough to avoid their timeout and to let others in between, and long enough to skip over a
 // clean index quickly.
 type limiter struct {
-	stretch  int64
+	span     int64
 	rowBytes int64 // moving average
 	cut      uint  // how often the rows are halved, after reads that timed out
 }
 
-func newLimiter() limiter { return limiter{stretch: firstStretch, rowBytes: guessedRowBytes} }
+func newLimiter() limiter { return limiter{span: firstSpan, rowBytes: guessedRowBytes} }
 
 // adapt learns from a complete read. Long transactions that end one after another must not move the cursors back faster
 // than they advance, so a read that was moved back makes the next one longer, however slow it was.
 func (l *limiter) adapt(p Progress, took time.Duration) {
 	switch {
 	case !p.Short:
-		l.stretch = max(min(l.stretch*2, firstStretch), l.stretch/2)
+		l.span = max(min(l.span*2, firstSpan), l.span/2)
 	case p.Rewound || took < slowRead:
-		l.stretch = min(maxStretch, l.stretch*2)
+		l.span = min(maxSpan, l.span*2)
 	case took > 4*slowRead:
-		l.stretch = max(minStretch, l.stretch/2)
+		l.span = max(minSpan, l.span/2)
 	}
 }
 
@@ -57,7 +57,7 @@ func (l *limiter) measure(a *Answer) {
 }
 
 func (l *limiter) timedOut() {
-	l.stretch = max(minStretch, l.stretch/4)
+	l.span = max(minSpan, l.span/4)
 	l.cut = min(l.cut+1, maxCut)
 }
 
@@ -115,13 +115,13 @@ func (c *Cursors) setSizes(r *Request, room Room, again int64) {
 	r.Bytes = max(0, room.Bytes>>c.limiter.cut)
 	rows := int64(0)
 	for n := range r.Limits {
-		rows += min(r.Limits[n], r.Stretch) + r.Rewound[n]
+		rows += min(r.Limits[n], r.Span) + r.Rewound[n]
 	}
 	if r.Single {
-		rows = min(rows, r.Stretch+again)
+		rows = min(rows, r.Span+again)
 	}
 	rows += int64(room.Others)
-	r.Whole = min(mostWhole, max(leastWhole, 2*(r.Bytes+again*c.limiter.rowBytes)/max(1, rows)))
+	r.Whole = min(maxWhole, max(minWhole, 2*(r.Bytes+again*c.limiter.rowBytes)/max(1, rows)))
 }
 
 // share divides room for rows among lanes.

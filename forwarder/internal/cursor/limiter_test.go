@@ -14,21 +14,21 @@ func TestStretchAdapts(t *testing.T) {
 		p    Progress
 		want int64
 	}{
-		{"at the end", firstStretch, slow, Progress{}, firstStretch},
-		{"at the end again", 16 * firstStretch, quick, Progress{}, 8 * firstStretch},
-		{"at the end after reads that timed out", minStretch, slow, Progress{}, 2 * minStretch},
-		{"far to go through a clean index", firstStretch, quick, Progress{Short: true}, 2 * firstStretch},
-		{"far to go through much", firstStretch, slow, Progress{Short: true}, firstStretch / 2},
-		{"as much as a read should take", firstStretch, 2 * slowRead, Progress{Short: true}, firstStretch},
-		{"never too short", minStretch, slow, Progress{Short: true}, minStretch},
-		{"never too long", maxStretch, quick, Progress{Short: true}, maxStretch},
+		{"at the end", firstSpan, slow, Progress{}, firstSpan},
+		{"at the end again", 16 * firstSpan, quick, Progress{}, 8 * firstSpan},
+		{"at the end after reads that timed out", minSpan, slow, Progress{}, 2 * minSpan},
+		{"far to go through a clean index", firstSpan, quick, Progress{Short: true}, 2 * firstSpan},
+		{"far to go through much", firstSpan, slow, Progress{Short: true}, firstSpan / 2},
+		{"as much as a read should take", firstSpan, 2 * slowRead, Progress{Short: true}, firstSpan},
+		{"never too short", minSpan, slow, Progress{Short: true}, minSpan},
+		{"never too long", maxSpan, quick, Progress{Short: true}, maxSpan},
 		// or the marks go back faster than they advance
-		{"sent back, however slow", firstStretch, slow, Progress{Short: true, Rewound: true}, 2 * firstStretch},
+		{"sent back, however slow", firstSpan, slow, Progress{Short: true, Rewound: true}, 2 * firstSpan},
 	} {
-		l := limiter{stretch: c.from}
+		l := limiter{span: c.from}
 		l.adapt(c.p, c.took)
-		if l.stretch != c.want {
-			t.Errorf("%s: %d, not %d", c.name, l.stretch, c.want)
+		if l.span != c.want {
+			t.Errorf("%s: %d, not %d", c.name, l.span, c.want)
 		}
 	}
 }
@@ -38,14 +38,14 @@ func TestAfterTimeouts(t *testing.T) {
 	l.rowBytes = 1
 	room := Room{Rows: 1000, Bytes: 1 << 30}
 	l.timedOut()
-	if l.stretch != firstStretch/4 || l.rows(room) != 500 {
-		t.Fatalf("stretch %d, %d rows", l.stretch, l.rows(room))
+	if l.span != firstSpan/4 || l.rows(room) != 500 {
+		t.Fatalf("stretch %d, %d rows", l.span, l.rows(room))
 	}
 	for range 100 {
 		l.timedOut()
 	}
-	if l.stretch != minStretch || l.rows(room) != 0 {
-		t.Fatalf("stretch %d, %d rows", l.stretch, l.rows(room))
+	if l.span != minSpan || l.rows(room) != 0 {
+		t.Fatalf("stretch %d, %d rows", l.span, l.rows(room))
 	}
 	for range maxCut {
 		l.measure(&Answer{})
@@ -122,10 +122,10 @@ func TestSizes(t *testing.T) {
 		t.Errorf("rows that are known and come again leave %d bytes for the others", r.Whole)
 	}
 	w.limiter.rowBytes = 100 << 20
-	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Whole != mostWhole {
+	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Whole != maxWhole {
 		t.Errorf("of the largest rows those up to %d bytes", r.Whole)
 	}
-	if r := request(Room{Rows: 64, Bytes: 1, Others: 10}, 0); r.Whole != leastWhole || r.Bytes != 1 {
+	if r := request(Room{Rows: 64, Bytes: 1, Others: 10}, 0); r.Whole != minWhole || r.Bytes != 1 {
 		t.Errorf("where there is no room those up to %d bytes, and %d bytes of others", r.Whole, r.Bytes)
 	}
 	w.Complete(r, Answer{Incarnation: "a", Owned: [Lanes]bool{1: true, 2: true}, TimedOut: true})

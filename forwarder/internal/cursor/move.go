@@ -1,9 +1,9 @@
 package cursor
 
 const (
-	// singleStretch is how many ids one range of the primary key covers at rest: the range also contains published rows,
+	// singleSpan is how many ids one range of the primary key covers at rest: the range also contains published rows,
 	// each of which costs a lookup.
-	singleStretch = 1024
+	singleSpan = 1024
 	// sparse is the number of ids per row above which reading by lane, which skips rows that are not for us, is cheaper:
 	// there a row costs half as much again.
 	sparse = 3
@@ -45,9 +45,9 @@ func (c *Cursors) trySingle(r *Request) {
 	if cursor < 0 {
 		return
 	}
-	r.Single, r.Stretch = true, min(r.Stretch, singleStretch)
+	r.Single, r.Span = true, min(r.Span, singleSpan)
 	if !c.resting {
-		r.Stretch = max(singleStretch, sparse*limit)
+		r.Span = max(singleSpan, sparse*limit)
 	}
 }
 
@@ -86,12 +86,12 @@ func (c *Cursors) move(r *Request, a *Answer) (p Progress) {
 		// Everything visible past the start was returned, as far as the read went. A row up to the sequence's value that was
 		// not returned belongs to a tracked transaction, and comes back with it.
 		end := max(r.Cursors[n], a.Snapshot.Seq)
-		if end-from > r.Stretch {
-			end, p.More, p.Short = from+r.Stretch, true, true
+		if end-from > r.Span {
+			end, p.More, p.Short = from+r.Span, true, true
 		}
 		l.cursor, far = end, max(far, end-from)
 	}
-	c.resting = !p.More && far <= singleStretch/2
+	c.resting = !p.More && far <= singleSpan/2
 	c.dense = a.Cut == [Lanes]int64{} && c.isDense(a) // rows that wait for room are no reason to read the others again
 	if c.dense && p.More && r.ranges {
 		c.align()

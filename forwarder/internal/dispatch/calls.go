@@ -16,8 +16,8 @@ const (
 	dropped                   // the row was put back, or its assignment is over
 )
 
-// manyCalls times Concurrency is the limit for calls of any age.
-const manyCalls = 8
+// callsFactor times Concurrency is the limit for calls of any age.
+const callsFactor = 8
 
 // Next starts a call, or returns nil if none may start now. The caller publishes the row and then calls Returned. tag
 // is stored in the call.
@@ -54,7 +54,7 @@ func (d *Dispatcher) Next(now time.Time, tag any) *Call {
 
 // freeSlots returns how many more calls may start.
 func (d *Dispatcher) freeSlots() int {
-	return max(0, min(d.cfg.Concurrency-d.young.n, manyCalls*d.cfg.Concurrency-d.calls))
+	return max(0, min(d.cfg.Concurrency-d.young.n, callsFactor*d.cfg.Concurrency-d.calls))
 }
 
 // Returned handles the result of a call, even a late one. Further results of the same call are ignored.

@@ -152,7 +152,7 @@ func (f *forwarder) checkEnd() {
 	}
 	for _, n := range f.m.lanes {
 		mark, _ := f.cursors.At(n)
-		if above, all := f.dispatcher.Known(f.term(n), mark); above+all > 0 {
+		if above, all := f.dispatcher.KnownRows(f.term(n), mark); above+all > 0 {
 			f.m.failf("forwarder %d knows %d and %d rows of lane %d in the end", f.id, above, all, n)
 		}
 	}

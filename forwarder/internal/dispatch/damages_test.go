@@ -8,7 +8,7 @@ import (
 // The model must detect the damage done here.
 
 // ForgetNow forgets settled rows immediately.
-func (b *Dispatcher) ForgetNow() { b.forget() }
+func (b *Dispatcher) ForgetNow() { b.forgetSettled() }
 
 // ForgetWaits forgets which keys wait for topics.
 func (b *Dispatcher) ForgetWaits() {

@@ -20,8 +20,8 @@ type topicWait struct {
 	low   int64
 }
 
-// Catch describes what a read should catch up with.
-type Catch struct {
+// CatchUp describes what a read should catch up with.
+type CatchUp struct {
 	From, Limits [Lanes]int64 // by lane; limit 0 = nothing
 	All          uint64       // lanes in which all rows are wanted
 	Keys         []string     // in the other lanes the rows of these keys
@@ -39,11 +39,11 @@ type topicInLane struct {
 }
 
 // None reports whether there is nothing to catch up with.
-func (c *Catch) None() bool { return c.Limits == [Lanes]int64{} }
+func (c *CatchUp) None() bool { return c.Limits == [Lanes]int64{} }
 
 const (
-	mostKeys   = 1024 // keys that one read catches up with
-	fewestRows = 8    // rows that it may return for each key, on average
+	maxKeysInRead = 1024 // keys that one read catches up with
+	minRowsPerKey = 8    // rows that it may return for each key, on average
 )
 
 // lowIn returns the id from which a topic must be caught up in a lane, or 0.
@@ -169,7 +169,7 @@ func (d *Dispatcher) rowDone(k *key, id int64) {
 // requestCatchUp adds to a what to catch up with, within a room of that many rows, and returns how many rows it may
 // bring: half are for keys, and most of the rest for topics that are open again.
 func (d *Dispatcher) requestCatchUp(a *Request, room int) (most int) {
-	c := &a.Catch
+	c := &a.CatchUp
 	from := func(l *lane, id int64) {
 		if at := &c.From[l.assignment.Lane]; *at == 0 || id < *at {
 			*at = id
@@ -177,13 +177,13 @@ func (d *Dispatcher) requestCatchUp(a *Request, room int) (most int) {
 	}
 	keys := 0
 	for l := range d.inTurn {
-		keys += l.catching.n
+		keys += l.toCatchUp.n
 	}
 	left := max(1, room/2)
-	share := max(fewestRows, left/max(1, keys))
+	share := max(minRowsPerKey, left/max(1, keys))
 	for l := range d.inTurn {
-		for left > 0 && len(c.keys) < mostKeys && l.catching.front != nil {
-			k := l.catching.front
+		for left > 0 && len(c.keys) < maxKeysInRead && l.toCatchUp.front != nil {
+			k := l.toCatchUp.front
 			d.unlist(k)
 			if k.low == 0 || k.blocked(k.low) || k.firstIsClosed() || k.inRead {
 				continue // it is listed again when that has changed
@@ -239,14 +239,14 @@ const toCursor = 1<<63 - 1
 // reached returns the id up to which a read has caught up in each lane.
 func (a *Request) reached(r *Read) (to [Lanes]int64) {
 	r.count()
-	for n, limit := range a.Catch.Limits {
+	for n, limit := range a.CatchUp.Limits {
 		switch cut := r.CaughtCut[n]; {
 		case cut > 0:
 			to[n] = cut - 1
 		case r.caught[n].rows >= limit:
 			to[n] = r.caught[n].last
-		case a.Catch.Short>>n&1 != 0:
-			to[n] = a.Catch.Upto[n]
+		case a.CatchUp.Short>>n&1 != 0:
+			to[n] = a.CatchUp.Upto[n]
 		default:
 			to[n] = toCursor
 		}
@@ -256,7 +256,7 @@ func (a *Request) reached(r *Read) (to [Lanes]int64) {
 
 // caughtUp handles the rows with which a read has caught up.
 func (d *Dispatcher) caughtUp(a Request, r Read) {
-	c := &a.Catch
+	c := &a.CatchUp
 	if c.None() {
 		return
 	}
@@ -299,7 +299,7 @@ func (d *Dispatcher) caughtUp(a Request, r Read) {
 			}
 		}
 	}
-	d.endCatch(a)
+	d.endCatchUp(a)
 }
 
 // deadNext looks for rows of keys that were asked for and declared dead after they were deferred. Such a row blocks its
@@ -315,7 +315,7 @@ func (d *Dispatcher) deadNext(a Request, r Read, to [Lanes]int64) (from map[*key
 		return nil
 	}
 	from = map[*key]int64{}
-	for _, k := range a.Catch.keys {
+	for _, k := range a.CatchUp.keys {
 		row, l := lowest[k.name], d.activeLane(k.lane.assignment)
 		switch {
 		case row == nil || l != k.lane || l.knows(row.ID):
@@ -331,9 +331,9 @@ func (d *Dispatcher) deadNext(a Request, r Read, to [Lanes]int64) (from map[*key
 	return from
 }
 
-// endCatch ends catching up with keys.
-func (d *Dispatcher) endCatch(a Request) {
-	for _, k := range a.Catch.keys {
+// endCatchUp ends catching up with keys.
+func (d *Dispatcher) endCatchUp(a Request) {
+	for _, k := range a.CatchUp.keys {
 		if k.inRead && d.activeLane(k.lane.assignment) == k.lane {
 			k.inRead = false
 			d.advance(k)

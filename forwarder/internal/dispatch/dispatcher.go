@@ -127,12 +127,12 @@ type Dispatcher struct {
 
 	wantTopics, sawTopics bool // that read must not leave out closed topics; the last one did not
 
-	nextDue     time.Time // when a row without a key is tried again, if it is not read before; zero = unknown
-	nextRetry   time.Time // the earliest of all lanes, unless it is
-	retryMoved  bool      // out of date
-	hadRoom     bool
-	moreToCatch bool // more is left to catch up with
-	effects     Effects
+	nextDue       time.Time // when a row without a key is tried again, if it is not read before; zero = unknown
+	nextRetry     time.Time // the earliest of all lanes, unless it is
+	retryMoved    bool      // out of date
+	hadRoom       bool
+	moreToCatchUp bool // more is left to catch up with
+	effects       Effects
 }
 
 // New makes an empty dispatcher.
@@ -163,7 +163,7 @@ func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 		return false, nil
 	}
 	for _, l := range d.lanes {
-		if l != nil && !l.releasing && (l.catching.front != nil || d.retryIsDue(l)) {
+		if l != nil && !l.releasing && (l.toCatchUp.front != nil || d.retryIsDue(l)) {
 			return false, nil
 		}
 	}

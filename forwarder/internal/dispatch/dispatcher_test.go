@@ -121,7 +121,7 @@ func (d *desk) begin() dispatch.Request {
 	d.t.Helper()
 	a := d.b.ReadBegins(d.now)
 	for lane, mark := range d.marks {
-		a.Catch.Upto[lane] = mark
+		a.CatchUp.Upto[lane] = mark
 	}
 	d.after()
 	return a
@@ -132,7 +132,7 @@ func (d *desk) answer(a dispatch.Request) dispatch.Read {
 	room := a.Room.Rows
 	ids := slices.Sorted(maps.Keys(d.table))
 	lanes := slices.Sorted(maps.Keys(d.terms))
-	c := &a.Catch
+	c := &a.CatchUp
 	for _, lane := range lanes {
 		left := c.Limits[lane]
 		for _, id := range ids {
@@ -143,7 +143,7 @@ func (d *desk) answer(a dispatch.Request) dispatch.Read {
 				r.Caught = append(r.Caught, d.row(m))
 			}
 		}
-		known, _ := d.b.Known(d.terms[lane], d.marks[lane])
+		known, _ := d.b.KnownRows(d.terms[lane], d.marks[lane])
 		limit := 0
 		if room > 0 {
 			limit = max(1, room/len(lanes)) + known

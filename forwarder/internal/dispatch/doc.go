@@ -39,8 +39,8 @@
 //	       open -> slow -> exhausted -> open; other topics go on
 //	lane:  LaneTaken -> read -> Release -> free -> LanesLost, or LanesLost at any time
 //
-// When its lane is lost, a row in memory or deferred is forgotten: the lane's next owner reads it again. A call in flight
-// then counts only if it succeeds.
+// When its lane is lost, a row in memory or deferred is forgotten: the lane's next owner reads it again. A call in
+// flight then counts only if it succeeds.
 //
 // If an operator requeued a message during its call, and a read has seen that, the result is ignored: it is tried
 // again.
@@ -59,8 +59,8 @@
 // needs. It is deferred for its topic if that is closed, or still has lower rows to catch up. A key with a row that is
 // deferred for its topic waits for it with all later rows, whatever their topics are (lane.waits).
 //
-// A read catches up with keys that may continue (Catch.Keys), and with all rows of the lanes where a topic has opened
-// again (Catch.All), from the lowest remembered id up to the cursor, in the snapshot of its other rows, which begin
+// A read catches up with keys that may continue (CatchUp.Keys), and with all rows of the lanes where a topic has opened
+// again (CatchUp.All), from the lowest remembered id up to the cursor, in the snapshot of its other rows, which begin
 // there. Once it is applied, the remembered ids move past the rows that it saw. Then these rows are accepted, then the
 // new ones; a row above the id that its key or its topic still remembers is deferred again. So these ids are the only
 // state. One that was lowered during the read to below where the read began is left unchanged.

@@ -159,8 +159,8 @@ func (f *forwarder) beginRead() {
 	}
 	f.take()
 	w := &r.req.Cursors
-	w.Stretch = min(w.Stretch, f.m.stretch())
-	c := &r.req.Dispatch.Catch
+	w.Span = min(w.Span, f.m.stretch())
+	c := &r.req.Dispatch.CatchUp
 	for n, limit := range c.Limits {
 		if most := f.m.stretch(); limit > 0 && c.From[n]+most < c.Upto[n] {
 			c.Upto[n] = c.From[n] + most
@@ -173,7 +173,7 @@ func (f *forwarder) beginRead() {
 	f.reading, f.dirty, f.read, f.more = r, false, false, false
 	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 {
 		return w.Limits[n]
-	}), w.Stretch, r.req.Dispatch.IDs)
+	}), w.Span, r.req.Dispatch.IDs)
 	if !c.None() {
 		f.logf("catches up from %v, to %v, limits %v, all of %b, keys %q", f.used(func(n int16) int64 { return c.From[n] }),
 			f.used(func(n int16) int64 { return c.Upto[n] }), f.used(func(n int16) int64 { return c.Limits[n] }), c.All, c.Keys)
@@ -200,7 +200,7 @@ func (f *forwarder) evaluate(r *reading) {
 	}
 	w := &r.req.Cursors
 	q := query{owner: f.id, xids: w.Xids, bounds: w.Bounds, los: w.Los, segmentBounds: w.SegmentBounds,
-		stretch: w.Stretch, ids: r.req.Dispatch.IDs, due: r.req.Due, single: w.Single}
+		stretch: w.Span, ids: r.req.Dispatch.IDs, due: r.req.Due, single: w.Single}
 	if f.m.leavesOut {
 		q.closed, q.blocked, q.guessed = r.req.Dispatch.Closed, r.req.Dispatch.Blocked, r.req.Dispatch.Unclassified
 	}
@@ -211,7 +211,7 @@ func (f *forwarder) evaluate(r *reading) {
 		l := laneQuery{
 			lane: int16(n), epoch: epoch, mark: w.Cursors[n], rows: w.Limits[n], rewound: w.Rewound[n],
 			due:   int64(r.req.Dispatch.Due[n]),
-			catch: f.m.variant.catchOf(&r.req.Dispatch.Catch, n),
+			catch: f.m.variant.catchOf(&r.req.Dispatch.CatchUp, n),
 		}
 		q.lanes = append(q.lanes, l)
 	}
@@ -235,7 +235,7 @@ func idsOf(list []version) []int64 {
 func (f *forwarder) askPayloads(r *reading) {
 	r.asked = true
 	read := f.readOf(r)
-	wanted := f.coordinator.Wanted(&r.req, &coordinator.ReadAnswer{Read: read})
+	wanted := f.coordinator.WantedPayloads(&r.req, &coordinator.ReadAnswer{Read: read})
 	if len(wanted) == 0 {
 		return
 	}
@@ -300,8 +300,8 @@ func (f *forwarder) endRead(r *reading) {
 	case v.waitsIgnored:
 		f.dispatcher.ForgetWaits()
 	case v.limitIgnored:
-		for n := range r.req.Dispatch.Catch.Limits {
-			r.req.Dispatch.Catch.Limits[n] *= 1000
+		for n := range r.req.Dispatch.CatchUp.Limits {
+			r.req.Dispatch.CatchUp.Limits[n] *= 1000
 		}
 	case v.triesFromTheTop:
 		f.dispatcher.TakeAnyway(r.req.Dispatch, a.Read)

@@ -51,8 +51,8 @@ func (d *Dispatcher) Effects() Effects {
 	if !d.stopped {
 		e.Publish = min(d.ready, d.freeSlots())
 		room := d.HasRoom()
-		if room && (d.moreToCatch || !d.hadRoom) {
-			e.Read, d.moreToCatch = true, false
+		if room && (d.moreToCatchUp || !d.hadRoom) {
+			e.Read, d.moreToCatchUp = true, false
 		}
 		d.hadRoom = room
 	}

@@ -26,7 +26,7 @@ func (a *Request) add(f fetch) {
 	a.IDs = append(a.IDs, f.id)
 }
 
-const mostOrphans = 1000 // waiting for a read
+const maxOrphans = 1000 // waiting for a read
 
 // wantsProbe reports whether a topic must be tested when its pause is over.
 func (t *topic) wantsProbe() bool {
@@ -68,7 +68,7 @@ func (d *Dispatcher) Orphans(t Assignment, rows []Orphan) {
 		return
 	}
 	for _, r := range rows {
-		if !l.knows(r.ID) && !d.isDeferred(l, r.ID, r.Key, r.Topic) && len(d.orphans) < mostOrphans {
+		if !l.knows(r.ID) && !d.isDeferred(l, r.ID, r.Key, r.Topic) && len(d.orphans) < maxOrphans {
 			d.orphans = append(d.orphans, orphan{t, r.ID})
 			d.effects.Read = true
 		}

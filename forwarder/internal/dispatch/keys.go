@@ -150,11 +150,11 @@ func (d *Dispatcher) advance(k *key) {
 	few := int(k.n) <= d.cfg.KeyRows/4 && (!k.deadNext || k.isIdle(k.low))
 	if k.low != 0 && !k.blocked(k.low) && !k.inRead && !k.listed && !k.firstIsClosed() && few {
 		k.listed = true
-		k.lane.catching.push(k)
-		d.moreToCatch = true
+		k.lane.toCatchUp.push(k)
+		d.moreToCatchUp = true
 	}
 	if k.moreDue && k.blockedIDs.len() == 0 && !k.firstIsClosed() && k.low == 0 && int(k.n) <= d.cfg.KeyRows/4 {
-		k.moreDue, d.wantDue, d.moreToCatch = false, true, true
+		k.moreDue, d.wantDue, d.moreToCatchUp = false, true, true
 	}
 	if k.blockedIDs.len() > 0 {
 		d.endWaitForLower(k.lane, k.lane.blocked[k.blockedIDs.lowest()])
@@ -176,6 +176,6 @@ func (d *Dispatcher) forgetIdleKey(k *key) {
 func (d *Dispatcher) unlist(k *key) {
 	if k.listed {
 		k.listed = false
-		k.lane.catching.remove(k)
+		k.lane.toCatchUp.remove(k)
 	}
 }

@@ -154,7 +154,7 @@ func TestLowestGoesFirst(t *testing.T) {
 	d.marks[0] = 4
 	first := d.begin()
 	r := d.answer(first)
-	if c := first.Catch; !slices.Equal(c.Keys, []string{"k"}) || c.From[0] != 6 {
+	if c := first.CatchUp; !slices.Equal(c.Keys, []string{"k"}) || c.From[0] != 6 {
 		t.Fatalf("catches up with %+v", c)
 	}
 	d.finish(first, r) // 6 and 7 arrive, and 7 loses its slot
@@ -270,8 +270,8 @@ func TestRowWithoutPayloadIsAskedFor(t *testing.T) {
 		if key != "" {
 			d.none()
 		}
-		if a = d.begin(); a.Catch.From[0] != 1 {
-			t.Fatalf("catches up with %+v", a.Catch)
+		if a = d.begin(); a.CatchUp.From[0] != 1 {
+			t.Fatalf("catches up with %+v", a.CatchUp)
 		}
 		d.finish(a, d.answer(a))
 		got := d.drain()
@@ -293,12 +293,12 @@ func TestFailedReadIsAskedAgain(t *testing.T) {
 	d.tick(time.Second)
 	a := d.begin()
 	want := []int64{4, 5}
-	if !slices.Equal(a.IDs, want) || !slices.Equal(a.Catch.Keys, []string{"k"}) {
+	if !slices.Equal(a.IDs, want) || !slices.Equal(a.CatchUp.Keys, []string{"k"}) {
 		t.Fatalf("asked for %v, want %v", a.IDs, want)
 	}
 	d.b.ReadFailed(d.now, a)
 	d.after()
-	if a = d.begin(); !slices.Equal(a.IDs, want) || !slices.Equal(a.Catch.Keys, []string{"k"}) {
+	if a = d.begin(); !slices.Equal(a.IDs, want) || !slices.Equal(a.CatchUp.Keys, []string{"k"}) {
 		t.Fatalf("asked for %v after it failed, want %v", a.IDs, want)
 	}
 }

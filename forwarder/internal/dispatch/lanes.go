@@ -14,7 +14,7 @@ type lane struct {
 	retries          retries
 	overdue          map[string]int       // per topic, the number of overdue blocked rows
 	waits            map[string]topicWait // keys that wait for topics
-	catching         list[key, *key]      // keys to be caught up
+	toCatchUp        list[key, *key]      // keys to be caught up
 	deferredKeys     int                  // keys with deferred rows
 	deferredRows     int                  // approximate number of deferred rows
 	overflow         int64                // the lowest deferred id whose key does not wait, because too many do; 0 = none
@@ -176,7 +176,7 @@ func (d *Dispatcher) forgetLane(l *lane) {
 	d.bytes -= bytes
 	d.waiting -= len(l.waits)
 	l.keys, l.known, l.blocked, l.retries, l.waits = nil, nil, nil, nil, nil
-	l.catching, l.overdue, l.deferredKeys, l.deferredRows, l.overflow = list[key, *key]{}, nil, 0, 0, 0
+	l.toCatchUp, l.overdue, l.deferredKeys, l.deferredRows, l.overflow = list[key, *key]{}, nil, 0, 0, 0
 	d.retryMoved = true
 	d.orphans = slices.DeleteFunc(d.orphans, func(s orphan) bool { return s.assignment == l.assignment })
 }
@@ -185,9 +185,9 @@ func (d *Dispatcher) forgetLane(l *lane) {
 // began, or it is a blocked row.
 func (l *lane) knows(id int64) bool { return l.known[id] != nil || l.blocked[id] != nil }
 
-// Known counts the rows of an assignment that a read may return although they are in memory or deferred: those above
-// the cursor (or slightly more), and all.
-func (d *Dispatcher) Known(t Assignment, cursor int64) (above, all int) {
+// KnownRows counts the rows of an assignment that a read may return although they are in memory or deferred: those
+// above the cursor (or slightly more), and all.
+func (d *Dispatcher) KnownRows(t Assignment, cursor int64) (above, all int) {
 	l := d.activeLane(t)
 	if l == nil {
 		return 0, 0

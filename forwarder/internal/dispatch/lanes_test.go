@@ -156,7 +156,7 @@ func TestKnown(t *testing.T) {
 		mark       int64
 		above, all int
 	}{{100_000, 0, 5}, {0, 5, 5}, {50_000, 3, 5}} {
-		if above, all := d.b.Known(d.terms[0], c.mark); above != c.above || all != c.all {
+		if above, all := d.b.KnownRows(d.terms[0], c.mark); above != c.above || all != c.all {
 			t.Fatalf("above %d: %d of %d", c.mark, above, all)
 		}
 	}

@@ -1,9 +1,9 @@
 package dispatch
 
-// Wanted returns the useful rows of a read that came without their payload, in the order in which the payloads are
-// needed: rows asked for by id, deferred rows, new rows, the oldest first, then due rows. Rows that will not be kept in
-// memory need no payload, and leave the room to others.
-func (d *Dispatcher) Wanted(a Request, r *Read) (wanted []*Row) {
+// WantedPayloads returns the useful rows of a read that came without their payload, in the order in which the payloads
+// are needed: rows asked for by id, deferred rows, new rows, the oldest first, then due rows. Rows that will not be
+// kept in memory need no payload, and leave the room to others.
+func (d *Dispatcher) WantedPayloads(a Request, r *Read) (wanted []*Row) {
 	for _, fetch := range a.fetches {
 		if f, found := r.ByID[fetch.id]; found && f.Row.Large && !f.Dead {
 			wanted = append(wanted, f.Row)

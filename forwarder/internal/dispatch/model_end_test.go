@@ -27,7 +27,8 @@ func (m *model) finish() {
 	clear(m.db.locked)
 	m.db.log = nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0
-	m.maintains = m.maintains || m.cfg.PublishTimeout > 0 // else messages that an earlier owner published late go unnoticed
+	// Else messages that an earlier owner published late go unnoticed.
+	m.maintains = m.maintains || m.cfg.PublishTimeout > 0
 	m.db.leases = 1000 * time.Hour
 	clear(m.db.members) // the leases of dead members expire
 	for _, f := range m.forwarders {

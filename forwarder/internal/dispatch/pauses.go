@@ -37,8 +37,8 @@ func (d *Dispatcher) forgetDegraded() {
 	d.degraded = kept
 }
 
-// mostWaitingIDs is the approximate number of ids that WaitingIDs returns for a lane.
-const mostWaitingIDs = 4096
+// maxWaitingIDs is the approximate number of ids that WaitingIDs returns for a lane.
+const maxWaitingIDs = 4096
 
 // WaitingIDs returns the ids of the first messages of the lane's keys that wait for a closed or slow topic: the other
 // rows of the key, perhaps on other topics, wait for them.
@@ -48,7 +48,7 @@ func (d *Dispatcher) WaitingIDs(t Assignment) (ids []int64) {
 		return nil
 	}
 	for name, w := range l.waits {
-		if k := l.keys[name]; len(ids) < mostWaitingIDs && w.topic.closed && (k == nil || k.isIdle(w.low)) {
+		if k := l.keys[name]; len(ids) < maxWaitingIDs && w.topic.closed && (k == nil || k.isIdle(w.low)) {
 			ids = append(ids, w.low)
 		}
 	}
@@ -182,7 +182,7 @@ type candidate struct {
 	due        bool   // it was read because it fell due: nothing waits for it
 }
 
-const mostCandidates = 64 // of a topic
+const maxCandidates = 64 // of a topic
 
 // addCandidate records a row that may test whether a topic works again. The newest comes first, because most of those
 // that wait may fail by their own fault, and rows that were handed out before come last.
@@ -198,7 +198,7 @@ func (t *topic) addCandidate(p candidate, again bool) {
 	default:
 		t.candidates = append(t.candidates, p)
 	}
-	if len(t.candidates) > mostCandidates {
+	if len(t.candidates) > maxCandidates {
 		t.candidates = t.candidates[1:] // a tried one if there is any, as these come first
 	}
 }

@@ -161,7 +161,7 @@ func TestNotQuietWithoutThePayloadOfWhatFellDue(t *testing.T) {
 		d.table[2].due = d.now
 		r := d.answer(a)
 		r.Due[0].Large = true
-		if key != "" && len(d.b.Wanted(a, &r)) > 0 {
+		if key != "" && len(d.b.WantedPayloads(a, &r)) > 0 {
 			t.Fatal("it is wanted, and waits for another one")
 		}
 		d.finish(a, r)

@@ -13,7 +13,7 @@ type Room = lanes.Room
 // Request is what the dispatcher requests from a read.
 type Request struct {
 	IDs          []int64      // rows to read by id, pending or dead
-	Catch        Catch        // deferred rows that may continue
+	CatchUp      CatchUp      // deferred rows that may continue
 	Due          [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them,
 	WantDue      bool         // it is to look for them
 	Closed       []string     // except of these topics: rows that there is no room for would hide others
@@ -31,9 +31,9 @@ type Request struct {
 type Read struct {
 	Lanes []LaneRead // assignments that were read and are still ours; the dispatcher's other assignments are over
 	// ByID has the rows of Request.IDs that are pending, or dead if the dead block their keys; others are gone. It also
-	// has the dead rows of the keys of Request.Catch.
+	// has the dead rows of the keys of Request.CatchUp.
 	ByID    map[int64]Found
-	Caught  []*Row // rows of Request.Catch, in order of id for each lane
+	Caught  []*Row // rows of Request.CatchUp, in order of id for each lane
 	Ready   []*Row // in order of id for each lane
 	Due     []*Row // due rows, if DueRead
 	DueRead bool
@@ -69,7 +69,7 @@ type Progress struct {
 // ReadBegins forgets settled rows, and returns what to read. One read at a time; RowsRead or ReadFailed ends it.
 func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 	d.now = now
-	d.forget()
+	d.forgetSettled()
 	d.forgetDegraded()
 	d.resetDeferredRows()
 	if d.stopped {
@@ -120,7 +120,7 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 
 // hasSomeRoom reports whether anything but probes may be read. Slow topics may have one row each.
 func (d *Dispatcher) hasSomeRoom() bool {
-	return d.rows < 2*d.cfg.Rows+manyCalls && d.bytes < 2*d.cfg.Bytes
+	return d.rows < 2*d.cfg.Rows+callsFactor && d.bytes < 2*d.cfg.Bytes
 }
 
 // HasRoom reports whether it is worth reading more: at least half of the room is free, and settling keeps up.
@@ -143,17 +143,17 @@ func (d *Dispatcher) limitDue(a *Request) {
 		if l.manyDue {
 			n += a.Room.Rows / 2 / many
 		}
-		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, d.mostAgain()))
+		a.Due[t.Lane] = int64(max(n, 1) + min(l.dueAgain, d.maxRepeated()))
 	}
 }
 
 const (
-	mostDelayed = 64 // blocked keys whose delayed rows a read leaves out
-	manyDelayed = 64 // rows of a key from which on they are left out
+	maxDelayedKeys = 64 // blocked keys whose delayed rows a read leaves out
+	manyDelayed    = 64 // rows of a key from which on they are left out
 )
 
 func (d *Dispatcher) addDelayed(k *key) {
-	if len(d.delayed) < mostDelayed && !slices.Contains(d.delayed, k) {
+	if len(d.delayed) < maxDelayedKeys && !slices.Contains(d.delayed, k) {
 		d.delayed = append(d.delayed, k)
 	}
 }
@@ -170,12 +170,12 @@ func (d *Dispatcher) leaveOutDelayed(a *Request) {
 	}
 }
 
-// mostAgain returns how many due rows of a lane may come again and again.
-func (d *Dispatcher) mostAgain() int { return max(16, d.cfg.Deferred/Lanes) }
+// maxRepeated returns how many due rows of a lane may come again and again.
+func (d *Dispatcher) maxRepeated() int { return max(16, d.cfg.Deferred/Lanes) }
 
-// forget drops settled rows from what is known. It must happen before a read begins, never during one: a read whose
-// snapshot is older than the settling still returns the row, and would take it for a new one.
-func (d *Dispatcher) forget() {
+// forgetSettled drops settled rows from what is known. It must happen before a read begins, never during one: a read
+// whose snapshot is older than the settling still returns the row, and would take it for a new one.
+func (d *Dispatcher) forgetSettled() {
 	for _, r := range d.settled {
 		if l := d.activeLane(r.Assignment); l != nil && r.call.results == 0 && l.known[r.ID] == r {
 			delete(l.known, r.ID)
@@ -212,9 +212,9 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 	}
 	d.endFetches(a, func(f fetch) bool { return r.Late[f.id] })
 	d.caughtUp(a, r)
-	d.takeReady(r.Ready)
+	d.acceptReady(r.Ready)
 	if r.DueRead {
-		p.ManyDue, p.Hidden = d.fellDue(a, r.Due)
+		p.ManyDue, p.Hidden = d.acceptDue(a, r.Due)
 		p.ManyDue = p.ManyDue || r.DueLate
 	}
 	for _, fetch := range a.fetches {
@@ -230,7 +230,7 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 			l.cursor = t.Cursor
 		}
 	}
-	p.Added, p.More = d.rows-before, d.wants() || d.wantDue || r.DueLate
+	p.Added, p.More = d.rows-before, d.wantsRead() || d.wantDue || r.DueLate
 	return p
 }
 
@@ -239,11 +239,11 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 func (d *Dispatcher) PartRead(now time.Time, ready []*Row) (added int) {
 	d.now = now
 	before := d.rows
-	d.takeReady(ready)
+	d.acceptReady(ready)
 	return d.rows - before
 }
 
-func (d *Dispatcher) takeReady(rows []*Row) {
+func (d *Dispatcher) acceptReady(rows []*Row) {
 	for _, row := range rows {
 		if l := d.activeLane(row.Assignment); l != nil {
 			d.accept(l, row, false)
@@ -251,9 +251,9 @@ func (d *Dispatcher) takeReady(rows []*Row) {
 	}
 }
 
-// fellDue applies due rows. A lane hides more rows if it returned as many as it may, and may return more next time. If
-// not, and nothing was new, it is not worth reading again soon.
-func (d *Dispatcher) fellDue(a Request, rows []*Row) (many, hidden bool) {
+// acceptDue accepts due rows. A lane hides more rows if it returned as many as it may, and may return more next time.
+// If not, and nothing was new, it is not worth reading again soon.
+func (d *Dispatcher) acceptDue(a Request, rows []*Row) (many, hidden bool) {
 	var counts, added [Lanes]int
 	blocked := map[*key]int{}
 	for _, row := range rows {
@@ -265,7 +265,7 @@ func (d *Dispatcher) fellDue(a Request, rows []*Row) (many, hidden bool) {
 		if d.accept(l, row, true) {
 			added[row.Assignment.Lane]++
 		} else if k := l.keys[row.Key]; k != nil && k.blockedIDs.len() > 0 && row.Attempts == 0 {
-			if blocked[k]++; blocked[k] == min(manyDelayed, d.mostAgain()/4) {
+			if blocked[k]++; blocked[k] == min(manyDelayed, d.maxRepeated()/4) {
 				d.addDelayed(k)
 			}
 		}
@@ -278,7 +278,7 @@ func (d *Dispatcher) fellDue(a Request, rows []*Row) (many, hidden bool) {
 		if l := d.activeLane(t); l != nil {
 			n, limit := counts[t.Lane], int(a.Due[t.Lane])
 			l.manyDue = n >= limit
-			more := l.manyDue && l.dueAgain < d.mostAgain()
+			more := l.manyDue && l.dueAgain < d.maxRepeated()
 			hidden, many = hidden || more, many || more || l.manyDue && added[t.Lane] > 0
 			share := max(1, limit-l.dueAgain)
 			l.dueAgain = n - added[t.Lane] + min(added[t.Lane], share)
@@ -291,7 +291,7 @@ func (d *Dispatcher) fellDue(a Request, rows []*Row) (many, hidden bool) {
 func (d *Dispatcher) ReadFailed(now time.Time, a Request) {
 	d.now = now
 	d.endFetches(a, func(fetch) bool { return true })
-	d.endCatch(a)
+	d.endCatchUp(a)
 	d.wantDue = d.wantDue || a.WantDue
 }
 
@@ -316,8 +316,8 @@ func (d *Dispatcher) endFetches(a Request, fails func(fetch) bool) {
 	}
 }
 
-// wants reports whether there is something to ask for immediately.
-func (d *Dispatcher) wants() bool {
+// wantsRead reports whether there is something to ask for immediately.
+func (d *Dispatcher) wantsRead() bool {
 	if d.stopped {
 		return false
 	}
@@ -325,7 +325,7 @@ func (d *Dispatcher) wants() bool {
 		return true
 	}
 	if d.HasRoom() {
-		if slices.ContainsFunc(d.lanes[:], func(l *lane) bool { return l != nil && l.catching.front != nil }) {
+		if slices.ContainsFunc(d.lanes[:], func(l *lane) bool { return l != nil && l.toCatchUp.front != nil }) {
 			return true
 		}
 		return slices.ContainsFunc(d.degraded, func(t *topic) bool { return !t.closed && t.lanes != 0 })

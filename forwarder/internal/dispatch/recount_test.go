@@ -185,7 +185,7 @@ func (n *recount) lane(l *lane) {
 		n.want(low != 0, "key %q waits from %d on for topic %v, of which nothing is deferred", name, d.low, d.topic)
 	}
 	n.waiting += len(l.waits)
-	for k := l.catching.front; k != nil; k = k.next {
+	for k := l.toCatchUp.front; k != nil; k = k.next {
 		n.want(k.listed && l.keys[k.name] == k, "key %v is to be caught up by mistake", k)
 	}
 }

@@ -105,7 +105,7 @@ func (d *Dispatcher) sawDue(a Request, r Read) (lanes uint64) {
 	}
 	r.count()
 	for n, limit := range a.Due {
-		if r.fellDue[n] < limit || limit >= int64(d.mostAgain()) { // it cannot see more
+		if r.fellDue[n] < limit || limit >= int64(d.maxRepeated()) { // it cannot see more
 			lanes |= 1 << n
 		}
 	}

@@ -124,7 +124,7 @@ func TestRequeuedBesideLargeMessages(t *testing.T) {
 			row.Large = row.Attempts == 0
 		}
 		late := map[int64]bool{}
-		for i, row := range d.b.Wanted(a, &r) {
+		for i, row := range d.b.WantedPayloads(a, &r) {
 			row.Large, late[row.ID] = i > 0, i > 0
 		}
 		r.RemoveLarge(late, nil)

@@ -155,7 +155,7 @@ func (d *desk) readNarrow() {
 		}
 	}
 	late := map[int64]bool{}
-	for i, row := range d.b.Wanted(a, &r) {
+	for i, row := range d.b.WantedPayloads(a, &r) {
 		row.Large, late[row.ID] = i > 0, i > 0
 	}
 	if cut := r.RemoveLarge(late, nil)[0]; cut > 0 {

@@ -106,7 +106,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 		s.step(func() { a = b.ReadBegins(now) })
 		answer := dispatch.Read{ByID: map[int64]dispatch.Found{}, DueRead: a.WantDue}
 		for lane := range int64(lanes) {
-			c := &a.Catch
+			c := &a.CatchUp
 			c.Upto[lane] = marks[lane]
 			at, n := c.From[lane]-c.From[lane]%lanes+lane, c.Limits[lane]
 			if at < c.From[lane] {

@@ -45,10 +45,10 @@ const (
 	recheckAfter = 50 * time.Millisecond
 	// repeatEvery is how often trouble is reported again.
 	repeatEvery = time.Minute
-	// mostTopics is how many idle topics are remembered.
-	mostTopics = 1024
-	// mostSteps is how many keys or rows one event visits for a topic.
-	mostSteps = 256
+	// maxIdleTopics is how many idle topics are remembered.
+	maxIdleTopics = 1024
+	// maxSteps is how many keys or rows one event visits for a topic.
+	maxSteps = 256
 )
 
 func (d *Dispatcher) topicOf(name string) *topic {
@@ -62,7 +62,7 @@ func (d *Dispatcher) topicOf(name string) *topic {
 
 // forgetTopic forgets an idle topic, if there are many.
 func (d *Dispatcher) forgetTopic(t *topic) {
-	if len(d.topics) > mostTopics && t.calls == 0 && t.rows == 0 && t.probe == nil && !t.probeInRead && !t.degraded {
+	if len(d.topics) > maxIdleTopics && t.calls == 0 && t.rows == 0 && t.probe == nil && !t.probeInRead && !t.degraded {
 		delete(d.topics, t.name)
 	}
 }
@@ -84,7 +84,7 @@ func (d *Dispatcher) update(t *topic) {
 		t.unseen = ^uint64(0) // until it is open and a read has looked
 	}
 	if t.closed && !closed && t.lanes|t.unseen != 0 {
-		d.moreToCatch = true
+		d.moreToCatchUp = true
 	}
 	t.closed = closed
 
@@ -108,9 +108,9 @@ func (d *Dispatcher) update(t *topic) {
 	t.ready = ready
 }
 
-// quota returns how much of a slow topic may be in memory: there may be manyCalls of them.
+// quota returns how much of a slow topic may be in memory: there may be callsFactor of them.
 func (d *Dispatcher) quota() (rows int, bytes int64) {
-	return max(1, d.cfg.Rows/(2*manyCalls)), max(1, d.cfg.Bytes/(2*manyCalls))
+	return max(1, d.cfg.Rows/(2*callsFactor)), max(1, d.cfg.Bytes/(2*callsFactor))
 }
 
 // hasSlot reports whether the topic's own limit allows another call.
@@ -137,7 +137,7 @@ func (d *Dispatcher) excess(t *topic) *Call {
 
 // deferExcess defers rows that were in memory when their topic was closed.
 func (d *Dispatcher) deferExcess() {
-	left := mostSteps
+	left := maxSteps
 	for _, t := range d.degraded {
 		for c := d.excess(t); c != nil && left > 0; c = d.excess(t) {
 			left--

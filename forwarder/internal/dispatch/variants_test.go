@@ -107,7 +107,7 @@ func (v variant) spoilQuery(f *forwarder, q *query) {
 }
 
 // catchOf returns what a lane is to catch up with.
-func (v variant) catchOf(c *dispatch.Catch, n int) catchQuery {
+func (v variant) catchOf(c *dispatch.CatchUp, n int) catchQuery {
 	return catchQuery{from: c.From[n], upto: c.Upto[n], limit: c.Limits[n], all: c.All>>n&1 != 0, keys: c.Keys}
 }
 

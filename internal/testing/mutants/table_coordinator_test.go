@@ -110,9 +110,9 @@ var coordinatorMutants = []Mutant{
 		Name: "M9", File: "coordinator/reads.go", Trouble: "whatever", First: 0,
 		Breaks: "what was asked for during a read is forgotten at its end",
 		Old: `	c.failing, c.reads.inFlightSince = time.Time{}, time.Time{}
-	c.findQuiet`,
+	c.endDrainsIfQuiet`,
 		New: `	c.failing, c.reads.inFlightSince, c.reads.wanted = time.Time{}, time.Time{}, false
-	c.findQuiet`,
+	c.endDrainsIfQuiet`,
 		Strike: "the next poll asks again: it costs a PollInterval",
 	},
 	{

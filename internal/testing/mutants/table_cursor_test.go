@@ -108,7 +108,7 @@ var cursorMutants = []Mutant{
 	{
 		Name: "W17", File: "cursor/move.go", Trouble: "whatever", First: 2,
 		Breaks: "the lane that a stretch did not reach is taken for read to its end",
-		Old:    "if end-from > r.Stretch {",
+		Old:    "if end-from > r.Span {",
 		New:    "if false {",
 	},
 	{

@@ -18,7 +18,7 @@ var dispatchMutants = []Mutant{
 		Old: `	before := d.rows
 	saw := d.sawDue(a, r)`,
 		New: `	before := d.rows
-	d.forget()
+	d.forgetSettled()
 	saw := d.sawDue(a, r)`,
 	},
 	{
@@ -54,7 +54,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "D5", File: "dispatch/deferred.go", Trouble: "whatever", First: 0,
 		Breaks: "a stretch that did not reach the cursor is taken for caught up",
-		Old:    `case a.Catch.Short>>n&1 != 0:`,
+		Old:    `case a.CatchUp.Short>>n&1 != 0:`,
 		New:    `case false:`,
 	},
 	{
@@ -184,8 +184,8 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B15", File: "dispatch/calls.go", Trouble: "whatever", First: 0,
 		Breaks: "hung calls are not counted",
-		Old:    "manyCalls*d.cfg.Concurrency-d.calls)",
-		New:    "manyCalls*d.cfg.Concurrency-d.young.n-d.slow.n)",
+		Old:    "callsFactor*d.cfg.Concurrency-d.calls)",
+		New:    "callsFactor*d.cfg.Concurrency-d.young.n-d.slow.n)",
 		Strike: "three topics do not have as many calls as that",
 	},
 	{
