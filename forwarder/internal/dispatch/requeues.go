@@ -1,6 +1,9 @@
 package dispatch
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // addRequeued makes blocked rows of requeued rows. It runs before the other blocked rows of the same keys that were
 // fetched, because requeued rows may have to go first.
@@ -100,6 +103,17 @@ func (d *Dispatcher) endWaitForLower(l *lane, b *blockedRow) {
 func (d *Dispatcher) sawDue(a Request, r Read) (lanes uint64) {
 	d.sawTopics = r.DueRead && len(a.Closed) == 0
 	d.wantTopics = d.wantTopics && !d.sawTopics
+	lanes = d.seesAllDue(a, &r)
+	for _, t := range a.reopening {
+		if !t.closed {
+			t.unseen &^= lanes
+		}
+	}
+	return lanes
+}
+
+// seesAllDue returns the lanes of which a read sees all due rows, except those that Request.Closed excludes.
+func (d *Dispatcher) seesAllDue(a Request, r *Read) (lanes uint64) {
 	if !r.DueRead {
 		return 0
 	}
@@ -109,12 +123,16 @@ func (d *Dispatcher) sawDue(a Request, r Read) (lanes uint64) {
 			lanes |= 1 << n
 		}
 	}
-	for _, t := range a.reopening {
-		if !t.closed {
-			t.unseen &^= lanes
-		}
-	}
 	return lanes
+}
+
+// waitsForDue reports whether the rows of a topic will still wait for due rows once a read that saw all of them in some
+// lanes is applied.
+func (t *topic) waitsForDue(l *lane, a Request, seen uint64) bool {
+	if t == nil || t.unseen>>l.assignment.Lane&1 == 0 {
+		return false
+	}
+	return seen>>l.assignment.Lane&1 == 0 || !slices.Contains(a.reopening, t)
 }
 
 // readDueForRequeue makes the next read look for all due rows, and returns when to ask again for a blocked row that may

@@ -479,4 +479,10 @@ var dispatchMutants = []Mutant{
 		Old:    "d.nextDue = at",
 		New:    "_ = at",
 	},
+	{
+		Name: "B72", File: "dispatch/large.go", Trouble: "whatever", Test: "TestRowsThatWaitForDueRowsNeedNoPayload",
+		Breaks: "rows that wait for due rows take the room for their payloads",
+		Old:    "(due || !t.waitsForDue(l, a, seen))",
+		New:    "(due || !t.waitsForDue(l, a, ^uint64(0)))",
+	},
 }
