@@ -483,6 +483,6 @@ var dispatchMutants = []Mutant{
 		Name: "B72", File: "dispatch/large.go", Trouble: "whatever", Test: "TestRowsThatWaitForDueRowsNeedNoPayload",
 		Breaks: "rows that wait for due rows take the room for their payloads",
 		Old:    "(due || !t.waitsForDue(l, a, seen))",
-		New:    "(due || !t.waitsForDue(l, a, ^uint64(0)))",
+		New:    "(due || !t.waitsForDue(l, a, seen|^uint64(0)))",
 	},
 }
