@@ -147,7 +147,7 @@ func (m *maintenance) makeLocked(
 	return made, err
 }
 
-// emptyFrom is the first id from one on above which the default partition has no rows, up to so many ids above.
+// emptyFrom returns the first id, starting at from, above which the default partition has no rows for this many ids.
 func (m *maintenance) emptyFrom(ctx context.Context, q drive.Querier, from, ids int64) (int64, error) {
 	for {
 		var far int64

@@ -166,6 +166,6 @@ func TestJudgementOfNoise(t *testing.T) {
 	}
 	below := outcome{row: row{floor: 1}}
 	if status([]outcome{{row: row{floor: 1}, short: true}, below}) != 1 {
-		t.Error("a row below its floor counts for more than one that was not judged")
+		t.Error("a row below its floor takes precedence over an unjudged one")
 	}
 }

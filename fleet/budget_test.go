@@ -88,7 +88,7 @@ func TestFleetBudget(t *testing.T) {
 	}
 	users.Wait()
 	if _, peak, _ := s.counts(); peak > 5 {
-		t.Errorf("the server saw %d connections at once", peak)
+		t.Errorf("the server saw %d concurrent connections", peak)
 	}
 	if taken, waiting := f.Places(); taken > 5 || waiting != 0 {
 		t.Errorf("%d places taken, %d wait", taken, waiting)
@@ -108,7 +108,7 @@ func TestFleetIdleConnectionsMakeRoom(t *testing.T) {
 	held.Release()
 	(<-got).Release()
 	if _, peak, attempts := s.counts(); peak != 1 || attempts != 3 {
-		t.Errorf("%d connections at once, %d in all", peak, attempts)
+		t.Errorf("%d concurrent connections, %d in total", peak, attempts)
 	}
 }
 

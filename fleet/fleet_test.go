@@ -231,7 +231,7 @@ func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 		time.Sleep(4 * time.Minute)
 		synctest.Wait()
 		if get(t, f, "a") != before || len(f.Keys()) != 2 {
-			t.Error("it was forgotten at once")
+			t.Error("it was forgotten immediately")
 		}
 		w.set(a, b) // it is back, so the count restarts
 		time.Sleep(5 * time.Minute)
@@ -445,7 +445,7 @@ func TestFleetOpensPools(t *testing.T) {
 		t.Error(err)
 	}
 	if _, _, attempts := s.counts(); attempts != 1 {
-		t.Errorf("%d connections were opened, and one was asked for", attempts)
+		t.Errorf("%d connections were opened, one was requested", attempts)
 	}
 	w.set(list[1])
 	eventually(t, "two is left alone", func() bool { return len(f.Keys()) == 1 })
@@ -519,7 +519,7 @@ func TestFleetRefreshInterval(t *testing.T) {
 		for n := 1; n < 4; n++ {
 			for _, wait := range []time.Duration{5*time.Minute - 2*time.Second, 2 * time.Second} {
 				if w.mu.Lock(); w.asked != n {
-					t.Errorf("asked %d times, and not %d", w.asked, n)
+					t.Errorf("polled %d times, not %d", w.asked, n)
 				}
 				w.mu.Unlock()
 				time.Sleep(wait)

@@ -60,7 +60,7 @@ func (k *bubbleBroker) check(t *testing.T, once bool, servers []*bubbleServer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, uuid := range k.foreign {
-		t.Errorf("%s was sent by one that does not own its lane", uuid)
+		t.Errorf("%s was sent by a forwarder that does not own its lane", uuid)
 	}
 	count, last := map[string]int{}, map[string]int{}
 	for _, uuid := range k.arrived {

@@ -48,7 +48,7 @@ func newStartedGroup(t *testing.T, databases, maxActive int) *startedGroup {
 	broker := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	starting := func(context.Context, string, *Config, *message.Publisher) error {
 		if n := s.inside.Add(1); n > s.most {
-			t.Errorf("%d forwarders at once, the limit is %d", n, s.most)
+			t.Errorf("%d concurrent forwarders, the limit is %d", n, s.most)
 		}
 		defer s.inside.Add(-1)
 		s.starts <- struct{}{}

@@ -52,7 +52,7 @@ func TestATimeOutIsNotChargedToMessagesOfAPublisherThatKnowsItsErrors(t *testing
 		}
 	}
 	if v := p.judge("knows", timeout); v != Unavailable {
-		t.Errorf("one that knows: %v", v)
+		t.Errorf("a publisher with verdicts: %v", v)
 	}
 	if v := p.judge("not", timeout); v != Unknown {
 		t.Errorf("another: %v", v)

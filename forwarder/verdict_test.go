@@ -113,7 +113,7 @@ func TestAPublisherThatIsNotConnectedBlamesItsBroker(t *testing.T) {
 	timeouts := newPublishers(apart, Config{})
 	_ = timeouts.publish("orders", nil)
 	if v := timeouts.judge("orders", ErrPublishTimeout); v != Unknown {
-		t.Errorf("a time-out says nothing of a connection: %v", v)
+		t.Errorf("a timeout does not mean a lost connection: %v", v)
 	}
 }
 

@@ -98,6 +98,6 @@ func TestARefusedMessageIsSentAlone(t *testing.T) {
 		}
 	}
 	if fake.refused != 2 {
-		t.Errorf("%d batches were refused, want the one that it was in and the one that it was alone in", fake.refused)
+		t.Errorf("%d batches were refused, want its first one and the one with it alone", fake.refused)
 	}
 }

@@ -35,6 +35,6 @@ func TestContextValues(t *testing.T) {
 		t.Errorf("key %q %t", key, ok)
 	}
 	if ctx.Value(otherKey{}) != "around" || ctx.Value("unknown") != nil {
-		t.Error("other values are those of the context around")
+		t.Error("other values come from the parent context")
 	}
 }

@@ -172,7 +172,7 @@ func (w *world) told(want ...string) {
 	w.t.Helper()
 	synctest.Wait()
 	if got := w.sess.take(); !slices.Equal(got, want) {
-		w.t.Fatalf("the session was told %q, want %q", got, want)
+		w.t.Fatalf("the session got %q, want %q", got, want)
 	}
 }
 

@@ -94,7 +94,7 @@ func TestNackedMessageIsFresh(t *testing.T) {
 			}
 		}
 		if string(whole) != "valuetail" {
-			t.Errorf("the handler wrote over what was fetched: %q", whole)
+			t.Errorf("the handler overwrote fetched bytes: %q", whole)
 		}
 		begun := time.Now()
 		again := <-w.sub.deliverer.Messages()
@@ -197,7 +197,7 @@ func TestUnmarshalErrorHoldsItsKey(t *testing.T) {
 				w.told("resume 0")
 				lines := w.errors()
 				if len(lines) != 1 || !strings.HasPrefix(lines[0], "message could not be unmarshalled: its key is blocked") {
-					t.Errorf("the log says %q", lines)
+					t.Errorf("the log has %q", lines)
 				}
 				if isClosed(ended) {
 					t.Fatal("the claim ended")
@@ -247,7 +247,7 @@ func TestKeyMayPanic(t *testing.T) {
 			msg.Ack()
 		}
 		if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], "panic in Key") {
-			t.Errorf("the log says %q", lines)
+			t.Errorf("the log has %q", lines)
 		}
 		mended.Store(true)
 		time.Sleep(time.Second)

@@ -59,18 +59,18 @@ func TestHungHandlersAreTold(t *testing.T) {
 			t.Fatalf("slow handlers: %q, paused by %q", lines, seen.get().Paused)
 		}
 		if blocked, _ := w.sub.reports.Blocked(); len(blocked) != 0 {
-			t.Errorf("Doctor is told of slow handlers: %+v", blocked)
+			t.Errorf("Doctor gets slow handlers: %+v", blocked)
 		}
 		time.Sleep(time.Minute + 2*time.Second)
 		lines := w.errors()
 		if len(lines) != 1 || !strings.HasPrefix(lines[0], "reading is paused, and no handler has returned") {
-			t.Errorf("the log says %q", lines)
+			t.Errorf("the log has %q", lines)
 		}
 		if by := seen.get().Paused; by != meter.PausedByHungHandlers {
-			t.Errorf("observers are told that it is paused by %q", by)
+			t.Errorf("observers see it paused by %q", by)
 		}
 		if blocked, _ := w.sub.reports.Blocked(); len(blocked) != 1 || !blocked[0].Hung {
-			t.Errorf("Doctor is told of %+v", blocked)
+			t.Errorf("Doctor gets %+v", blocked)
 		}
 		w.one().Ack()
 		time.Sleep(2 * time.Second)
@@ -88,7 +88,7 @@ func TestLagGrowsWhileItIsPaused(t *testing.T) {
 		asked := 0
 		w.m.lastOffset = func(topic string, partition int32, at int64) (int64, error) {
 			if topic != "topic" || partition != 3 || at != sarama.OffsetNewest {
-				t.Errorf("asked for %s %d %d", topic, partition, at)
+				t.Errorf("requested %s %d %d", topic, partition, at)
 			}
 			if asked++; asked == 2 {
 				return 0, sarama.ErrOutOfBrokers
@@ -99,7 +99,7 @@ func TestLagGrowsWhileItIsPaused(t *testing.T) {
 		w.claim(c)
 		time.Sleep(time.Minute)
 		if asked != 0 || seen.get().Lag != 1000 {
-			t.Fatalf("asked %d times while it is read: lag %d", asked, seen.get().Lag)
+			t.Fatalf("requested %d times while it is read: lag %d", asked, seen.get().Lag)
 		}
 		for i := range 3 {
 			c.send(int64(i), "", "")

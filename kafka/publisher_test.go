@@ -131,7 +131,7 @@ func TestCloseWaitsForPublish(t *testing.T) {
 		return fake.closes() > 0 || goroutineIn("(*Publisher).Close", "RWMutex).Lock")
 	})
 	if fake.closes() > 0 {
-		t.Error("closed while a message was under way: sarama panics")
+		t.Error("closed while a message was in flight: sarama panics")
 	}
 	close(release)
 	if err := <-published; err != nil {

@@ -42,7 +42,7 @@ func TestNothingStartsAfterTheEnd(t *testing.T) {
 			t.Fatalf("delivered %q", payloads(got))
 		}
 		if msg.Context().Err() != nil {
-			t.Error("a rebalance is no reason for the handler to give up")
+			t.Error("a rebalance must not cancel the handler")
 		}
 		if isClosed(ended) {
 			t.Fatal("it did not wait for the handler")
@@ -57,7 +57,7 @@ func TestNothingStartsAfterTheEnd(t *testing.T) {
 			want = append(want, "mark 0/1")
 		}
 		if !slices.Equal(got, want) {
-			t.Errorf("the session was told %q, want %q", got, want)
+			t.Errorf("the session got %q, want %q", got, want)
 		}
 		if n := unmarshalled.Load(); n != 2 {
 			t.Errorf("%d messages were unmarshalled, want the 2 that have slots", n)
@@ -79,7 +79,7 @@ func TestAbandonedAckMarksNothing(t *testing.T) {
 		}
 		time.Sleep(time.Nanosecond)
 		if !isClosed(ended) {
-			t.Fatal("it waits for ever")
+			t.Fatal("it waits forever")
 		}
 		if msg.Context().Err() == nil {
 			t.Error("the context of a message that was given up is not over")
@@ -87,7 +87,7 @@ func TestAbandonedAckMarksNothing(t *testing.T) {
 		msg.Ack()
 		w.told("resume 0")
 		if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], "handlers did not end in time") {
-			t.Errorf("the log says %q", lines)
+			t.Errorf("the log has %q", lines)
 		}
 		if len(w.sub.places) != 0 {
 			t.Error("its place is not free again")
@@ -191,7 +191,7 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 			w.one().Ack()
 			w.told("mark 0/58")
 			if lines := w.errors(); len(lines) != 1 || !strings.HasPrefix(lines[0], "committed offset is out of range") {
-				t.Errorf("the log says %q", lines)
+				t.Errorf("the log has %q", lines)
 			}
 		})
 	}
@@ -210,7 +210,7 @@ func TestEachResetOfAnOffsetIsTold(t *testing.T) {
 			return !strings.HasPrefix(line, "messages were deleted before they were read")
 		})
 		if len(resets) != 3 {
-			t.Errorf("the log says %q", w.errors())
+			t.Errorf("the log has %q", w.errors())
 		}
 		if n := len(w.errors()); n != 4 {
 			t.Errorf("the log has %d lines, want one of the brokers", n)
@@ -248,7 +248,7 @@ func TestBytesAreSharedByPartitions(t *testing.T) {
 		got := slices.DeleteFunc(w.sess.take(), func(s string) bool { return s == "mark 1/1" })
 		slices.Sort(got)
 		if want := []string{"mark 1/2", "resume 1", "resume 2"}; !slices.Equal(got, want) {
-			t.Fatalf("the session was told %q, want %q", got, want)
+			t.Fatalf("the session got %q, want %q", got, want)
 		}
 		small.Ack()
 		if used := w.sub.budget.used.Load(); used != 0 {

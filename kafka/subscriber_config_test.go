@@ -188,7 +188,7 @@ func TestUnusedFieldsAreTold(t *testing.T) {
 			want = "[[NackResendSleep ReconnectRetrySleep]]"
 		}
 		if got := fmt.Sprint(fields); got != want {
-			t.Errorf("set %t: told of %s, want %s", set, got, want)
+			t.Errorf("set %t: reported %s, want %s", set, got, want)
 		}
 	}
 }

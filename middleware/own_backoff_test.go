@@ -48,13 +48,13 @@ func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !slices.Equal(told, test.told) {
-			t.Errorf("%s: told to wait %v, want %v", name, told, test.told)
+			t.Errorf("%s: requested wait %v, want %v", name, told, test.told)
 		}
 		if !test.signed && time.Since(began) < test.wait {
 			t.Errorf("%s: did not wait", name)
 		}
 		if test.signed && !errors.Is(why, test.err) {
-			t.Errorf("%s: told of %v", name, why)
+			t.Errorf("%s: reported %v", name, why)
 		}
 	}
 }

@@ -47,10 +47,10 @@ func TestLogSaysWhyThereIsNoConnection(t *testing.T) {
 		select {
 		case err := <-log.lines:
 			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: it says %v, want %q", scheme, err, want)
+				t.Errorf("%s: the error is %v, want %q", scheme, err, want)
 			}
 		case <-time.After(time.Minute):
-			t.Errorf("%s: it says nothing", scheme)
+			t.Errorf("%s: no error", scheme)
 		}
 	}
 }

@@ -36,7 +36,7 @@ func FuzzMarshaler(f *testing.F) {
 		}
 		for header := range out.Header {
 			if strings.ContainsAny(header, "\r\n: ") || header == "" {
-				t.Errorf("%q is no name of a header", header)
+				t.Errorf("%q is not a header name", header)
 			}
 			if name != outbox.MetadataHeaders && header != natsgo.MsgIdHdr &&
 				strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(header), "Nats-") {

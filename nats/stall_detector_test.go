@@ -23,7 +23,7 @@ func TestSilence(t *testing.T) {
 	}
 	s.result(time.Now().Add(-time.Minute), natsgo.ErrTimeout)
 	if lasts() < time.Minute {
-		t.Error("what was not acknowledged did not begin it")
+		t.Error("an unacknowledged message did not start it")
 	}
 	s.result(time.Now(), natsgo.ErrMaxPayload)
 	if lasts() < time.Minute {

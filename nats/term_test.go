@@ -201,9 +201,9 @@ func TestHungHandlersAreTold(t *testing.T) {
 	term.report()
 	term.report()
 	if lines := logger.Captured()[watermill.ErrorLogLevel]; len(lines) != 1 {
-		t.Errorf("the log says %v", lines)
+		t.Errorf("the log has %v", lines)
 	}
 	if blocked, _ := term.reports.Blocked(); len(blocked) != 1 || !blocked[0].Hung {
-		t.Errorf("Doctor is told of %+v", blocked)
+		t.Errorf("Doctor gets %+v", blocked)
 	}
 }

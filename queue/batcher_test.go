@@ -28,7 +28,7 @@ func TestBatcher(t *testing.T) {
 		}()
 		synctest.Wait()
 		if added {
-			t.Error("it is added although there is no room")
+			t.Error("it is added without room")
 		}
 		b.remove(3)
 		synctest.Wait()

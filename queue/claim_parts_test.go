@@ -280,9 +280,9 @@ func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	}
 	c.failed(time.Now().Add(-10*time.Minute), p)
 	if n := full(c.plan(later, 10, a, lowest{})); n != 0 {
-		t.Errorf("after one that failed %d looks begin at the beginning again", n)
+		t.Errorf("after a failure %d scans start at the beginning again", n)
 	}
 	if scan := c.nextReady(later); scan.Full() {
-		t.Error("so does one at what is ready alone")
+		t.Error("so does a scan of ready messages only")
 	}
 }

@@ -74,7 +74,7 @@ func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
 	})
 	stored, err := s.Enqueue(t.Context(), Item{ID: ID{Source: "s", MessageID: "1"}, Topic: "t"})
 	if !errors.Is(err, broken) || tries != 2 {
-		t.Errorf("after %d tries it says %v and %v", tries, stored, err)
+		t.Errorf("after %d tries it returns %v and %v", tries, stored, err)
 	}
 }
 

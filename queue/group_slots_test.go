@@ -63,7 +63,7 @@ func TestSlowClaimsLeaveTheRoomOfTheirServer(t *testing.T) {
 			}
 			k := s.reserve(&all, n)
 			if slow = append(slow, &k); most > 1 && i == 0 && s.room() == 0 {
-				t.Errorf("of %d, one claim keeps all at once", most)
+				t.Errorf("one claim keeps all %d", most)
 			}
 			k.slowed()
 		}

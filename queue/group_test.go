@@ -80,7 +80,7 @@ func TestGroupHearsOfSlotsThatAreFree(t *testing.T) {
 	select {
 	case <-l.news:
 	default:
-		t.Error("nobody is told")
+		t.Error("no notification")
 	}
 }
 

@@ -75,7 +75,7 @@ func TestScheduleIsWoken(t *testing.T) {
 	s.got(c.now(), c.now(), 0, false)
 	s.woke(c.now())
 	if n, wait := s.nextClaim(c.now()); n != 0 || wait != wokenPause {
-		t.Errorf("it looks again at once, after %s", wait)
+		t.Errorf("it scans again immediately, after %s", wait)
 	}
 	c.sleep(wokenPause)
 	if n, _ := s.nextClaim(c.now()); n == 0 {
@@ -84,7 +84,7 @@ func TestScheduleIsWoken(t *testing.T) {
 	s.got(c.now(), c.now(), 3, false)
 	s.woke(c.now())
 	if n, _ := s.nextClaim(c.now()); n == 0 {
-		t.Error("after a find it is woken at once")
+		t.Error("after a find it is woken immediately")
 	}
 }
 
@@ -120,7 +120,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 	s.claimed(c.now(), c.now(), 2, false, map[string]bool{"slow": true})
 	if n, wait := s.nextClaim(c.now()); n != 0 || wait != time.Second {
-		t.Errorf("it looks for %d, after %s, although there is no room", n, wait)
+		t.Errorf("it scans for %d, after %s, without room", n, wait)
 	}
 	if rooms := s.began(c.now()); rooms[1].n != 0 {
 		t.Errorf("there is room for %v", rooms)
@@ -136,7 +136,7 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 	s.take("slow", 1, true)
 	if rooms := s.began(c.now()); rooms[1].n != 1 {
-		t.Errorf("what is only buried takes a slot of its topic: %v", rooms)
+		t.Errorf("a message that is only buried takes a slot of its topic: %v", rooms)
 	}
 	if s.done("slow", 1, true); s.taken != 1 {
 		t.Errorf("%d slots are taken", s.taken)
@@ -158,7 +158,7 @@ func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	s.claimed(c.now(), c.now(), 0, false, map[string]bool{"passed": true})
 	c.sleep(wokenPause)
 	if n, _ := s.nextClaim(c.now()); n != 0 {
-		t.Error("it looks for what is passed by")
+		t.Error("it scans for skipped messages")
 	}
 	c.sleep(time.Minute)
 	if n, _ := s.nextClaim(c.now()); n != 8 || s.began(c.now())[0].n != 8 {

@@ -39,7 +39,7 @@ func TestUnknownTopicsWaitLongerAndLonger(t *testing.T) {
 		}
 	}
 	if _, wait := s.seen("topic", now, 2*time.Hour); wait != 2*time.Minute {
-		t.Errorf("one that is new waits %s", wait)
+		t.Errorf("a new one waits %s", wait)
 	}
 	if warn, wait := s.seen("other", now, always); !warn || wait != time.Second {
 		t.Error("topics have nothing to do with each other")

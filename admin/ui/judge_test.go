@@ -76,7 +76,7 @@ func TestDraw(t *testing.T) {
 	}
 	if c := of(at(0, 1), at(10, 1), at(100, 1), at(110, 1)); strings.Count(c.Line, "M") != 2 ||
 		strings.Count(c.Area, "Z") != 2 {
-		t.Errorf("no gap where nobody has looked: %+v", c)
+		t.Errorf("no gap where there are no samples: %+v", c)
 	}
 	for _, v := range []float64{0, 1e15} {
 		if c := of(at(0, v), at(0, v)); strings.Contains(c.Line+c.Area, "NaN") || strings.Contains(c.Line, "Inf") {
@@ -139,11 +139,11 @@ func TestAnActMakesOldWhatWasAskedBefore(t *testing.T) {
 	w.note(&admin.Stats{}, time.Now(), 0)
 	w.found([]admin.Finding{{}}, time.Now(), 0)
 	if w.recent() != nil || w.findings != nil || len(w.history()) != 1 {
-		t.Error("what was asked for before an act is taken for what is so after it")
+		t.Error("findings from before an act are shown after it")
 	}
 	w.note(&admin.Stats{}, time.Now(), 1)
 	w.found([]admin.Finding{{}}, time.Now(), 1)
 	if w.recent() == nil || w.findings == nil {
-		t.Error("what was asked for after an act is forgotten")
+		t.Error("findings from after an act are discarded")
 	}
 }

@@ -111,7 +111,7 @@ func TestInterruptedRound(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := d.Discard(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("it says %v", err)
+		t.Errorf("its text is %v", err)
 	}
 	q.refused = 0
 	if err := d.Discard(t.Context()); err != nil || len(q.dead) > 0 {

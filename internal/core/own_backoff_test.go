@@ -12,7 +12,7 @@ import (
 func TestOwnBackoffIsThatOfOneMessage(t *testing.T) {
 	msg := message.NewMessage("1", nil)
 	if OwnBackoff(msg) != nil {
-		t.Fatal("nobody signed it")
+		t.Fatal("no signature")
 	}
 	var told time.Duration
 	var why error
@@ -22,7 +22,7 @@ func TestOwnBackoffIsThatOfOneMessage(t *testing.T) {
 		t.Fatal("it is signed")
 	}
 	if later(time.Second, io.EOF); told != time.Second || why != io.EOF {
-		t.Fatalf("told %s, %v", told, why)
+		t.Fatalf("got %s, %v", told, why)
 	}
 	passedOn := message.NewMessage("2", nil)
 	passedOn.SetContext(msg.Context())

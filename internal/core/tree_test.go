@@ -53,10 +53,10 @@ func TestTreeEndsWhereARouterDelivers(t *testing.T) {
 	outside := bindTx(t.Context(), "outside")
 	first := deliver(outside)
 	if txFrom(outside) != "outside" || txFrom(first) != nil {
-		t.Error("the handler finds the transaction of whoever published")
+		t.Error("the handler finds the publisher's transaction")
 	}
 	if txFrom(AdoptTx(first)) != "outside" {
-		t.Error("the handler cannot join it if it is told to")
+		t.Error("the handler cannot join it although configured to")
 	}
 	inFirst := bindTx(first, "first")
 	for name, ctx := range map[string]context.Context{

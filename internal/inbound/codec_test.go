@@ -14,10 +14,10 @@ func TestCodecSurvivesTheUsersCode(t *testing.T) {
 		Unmarshal: func(int) (*message.Message, error) { panic("no") },
 	}
 	if _, err := c.KeyOf(1); err == nil {
-		t.Error("a panic of Key is no error")
+		t.Error("a panic of Key is not an error")
 	}
 	if _, err := c.message(1); err == nil {
-		t.Error("a panic of the Unmarshaler is no error")
+		t.Error("a panic of the Unmarshaler is not an error")
 	}
 	c.Unmarshal = func(int) (*message.Message, error) { return nil, nil }
 	if _, err := c.message(1); !errors.Is(err, errNoMessage) {

@@ -58,7 +58,7 @@ func TestWindowBounds(t *testing.T) {
 	}
 	w.Done(free)
 	if !w.Full() || w.Records() != 5 || w.Undone() != 4 {
-		t.Fatal("what is done above the watermark counts no more")
+		t.Fatal("messages done above the watermark no longer count")
 	}
 
 	w = keyed.New[int](keyed.Limits{Records: 1000, Bytes: 100}, 0)
@@ -120,7 +120,7 @@ func TestBlocked(t *testing.T) {
 	w.Hold(w.Start(false), time.Unix(0, 0), time.Unix(1, 0))
 	third := w.Add(3, []byte("k"), 1, 0)
 	if head.Blocked() || !next.Blocked() || !third.Blocked() || w.Add(4, []byte("other"), 1, 0).Blocked() {
-		t.Fatal("what is behind the head is blocked, and nothing else")
+		t.Fatal("only messages behind the failed one are blocked")
 	}
 	var behind []int64
 	head.Behind(func(it *keyed.Item[int]) { behind = append(behind, it.Pos) })

@@ -6,38 +6,37 @@
 //
 // # Traces
 //
-// Names and attributes are those of the semantic conventions for messaging, version 1.43. Each message has these spans:
+// Names and attributes follow the semantic conventions for messaging, version 1.43. Each message has these spans:
 //
 //	span             kind      when                          its parent
-//	create <topic>   producer  it is written to the outbox   what wrote it: a request, or the handler of another message
-//	send <topic>     client    the forwarder publishes it    create at the first time; a later attempt begins
-//	                           it, or delivers it            a trace of its own, which is linked to create
+//	create <topic>   producer  it is written to the outbox   its writer: a request, or the handler of another message
+//	send <topic>     client    the forwarder publishes       create, for the first attempt; a later one begins
+//	                           or delivers it                its own trace, linked to create
 //	process <topic>  consumer  a handler gets it             the span of its context, or create
 //
-// The context of create, traceparent as a rule, is metadata of the message. So it is stored with it, survives all that
-// the forwarder survives, and arrives with the message, whichever attempt delivered it: a copy of a message is
-// processed in the same trace. The gap between create and send is the time in the outbox. Further attempts and the
-// probes of an outage get traces of their own because a message may be tried for days, and a span that begins long
-// after its trace has ended is lost or hides the rest.
+// The context of create, usually traceparent, is metadata of the message. So it is stored with it, survives what the
+// forwarder survives, and arrives with the message, whichever attempt delivered it: a copy of a message is processed in
+// the same trace. The gap between create and send is the time in the outbox. Later attempts and the probes of an outage
+// have their own traces because a message may be tried for days, and a span that begins long after its trace has ended
+// is lost or hides the rest.
 //
 // A message that was delivered in one process, by a forwarder.Subscriber or an in-memory Pub/Sub, is processed in the
-// span of that delivery, and linked to create. What a handler returns or publishes with its context belongs to its
-// process span.
+// span of that delivery, and linked to create. Messages that a handler returns or publishes with its context belong to
+// its process span.
 //
 // Brokers must carry metadata as headers. Kafka's and NATS's marshalers do, JSON and Gob for NATS do not. A publisher
-// that traces by itself, as that of Kafka with a Tracer, puts the context of a span of its own into the message that
-// it sends, below send.
+// with its own tracing, such as Kafka's with a Tracer, puts the context of its own span, below send, into the message.
 //
 // # Metrics
 //
-// Instruments and attributes are those of the conventions too: messaging.client.sent.messages,
+// Instruments and attributes also follow the conventions: messaging.client.sent.messages,
 // messaging.client.operation.duration (for create and send), messaging.client.consumed.messages and
-// messaging.process.duration. Beside them are outbox.message.lag, how long messages were in the outbox until they were
-// published, on the database's clock and without messages delayed on purpose, and outbox.dead.messages.
-// How many messages are pending only a query can tell: package observe/prom has a collector for that.
+// messaging.process.duration. In addition there are outbox.message.lag, the time from the insert to the publish on the
+// database's clock, without messages delayed on purpose, and outbox.dead.messages. The number of pending messages needs
+// a query: package observe/prom has a collector for that.
 //
-// # What it costs
+// # Cost
 //
-// `make bench ARGS='-only cost_observers'` says what a message costs more, without sampling and with each span made.
-// Payloads are in no span; what an error says is the status of its span.
+// `make bench ARGS='-only cost_observers'` measures the cost per message, without sampling and with every span.
+// Spans contain no payloads; the text of an error is the status of its span.
 package otel

@@ -12,7 +12,7 @@ import (
 	"go.opentelemetry.io/otel/semconv/v1.43.0/messagingconv"
 )
 
-// operation is what is done to a message, as the conventions call it.
+// operation is an operation on a message, as named by the conventions.
 type operation struct {
 	name string
 	kind attribute.KeyValue
@@ -49,7 +49,7 @@ func newMetrics(meter metric.Meter) (m metrics, err error) {
 	return m, errors.Join(errs[:]...)
 }
 
-// sent counts messages that were created or sent, or failed to be. What travelled with COMMIT has no duration of its
+// sent counts messages that were created or sent, or failed to be. Messages sent with COMMIT have no duration of their
 // own.
 func (m *metrics) sent(ctx context.Context, set attribute.Set, messages int, took time.Duration) {
 	m.messages.AddSet(ctx, int64(messages), set)
@@ -80,7 +80,7 @@ type series struct {
 	db, topic, service, failure string
 }
 
-// sets are the attributes of what was seen once: to make them anew for each message would cost more than to count it.
+// sets caches attribute sets: creating them for each message would cost more than counting it.
 type sets struct{ known sync.Map }
 
 func (s *sets) of(system string, key series) attribute.Set {

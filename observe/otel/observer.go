@@ -41,7 +41,7 @@ func (c *ObserverConfig) setDefaults() {
 	}
 }
 
-// observer makes spans and metrics of what is done through the handles that it is passed to.
+// observer records spans and metrics of the handles that it is passed to.
 type observer struct {
 	cfg     ObserverConfig
 	tracer  trace.Tracer
@@ -56,9 +56,8 @@ var (
 	_ observe.DeadObserver    = (*observer)(nil)
 )
 
-// NewObserver makes an observer that makes spans and metrics of what is done through the handles that it is passed to
-// (outbox.DBConfig.Observers), any number of them. It is safe for concurrent use. NewObserver returns the errors of the
-// MeterProvider.
+// NewObserver returns an observer that records spans and metrics of the handles that it is passed to, any number of
+// them (outbox.DBConfig.Observers). It is safe for concurrent use. NewObserver returns the errors of the MeterProvider.
 func NewObserver(cfg ObserverConfig) (observe.Observer, error) {
 	cfg.setDefaults()
 	m, err := newMetrics(cfg.MeterProvider.Meter(scope, metric.WithSchemaURL(semconv.SchemaURL)))
@@ -70,8 +69,8 @@ func NewObserver(cfg ObserverConfig) (observe.Observer, error) {
 	}, nil
 }
 
-// errorType is the attribute error.type for one that has no other name: that of the first error that is not only joined
-// or wrapped.
+// errorType returns the attribute error.type of an error without another name: the type of the first error that is not
+// only joined or wrapped.
 func errorType(err error) string {
 	for {
 		joined, ok := err.(interface{ Unwrap() []error })

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// global is the global propagator, or that of W3C Trace Context as long as none is set.
+// global is the global propagator, or W3C Trace Context's while none is set.
 type global struct{}
 
 func (global) now() propagation.TextMapPropagator {

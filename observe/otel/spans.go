@@ -66,8 +66,8 @@ func (o *observer) WriteEnd(ctx context.Context, end observe.WriteEnd) {
 		end.Messages, end.Duration)
 }
 
-// sending is the key of the span of a PublishStart, which is told from that of the writer, and of whether the message
-// was delayed on purpose.
+// sending is the context key of a PublishStart's span, distinct from the writer's, and of whether the message was
+// delayed on purpose.
 type sending struct{}
 
 type sent struct {
@@ -139,7 +139,7 @@ func (o *observer) HandleStart(ctx context.Context, start observe.HandleStart) c
 // HandleEnd is part of observe.HandleObserver.
 func (o *observer) HandleEnd(ctx context.Context, end observe.HandleEnd) {
 	span, ok := ctx.Value(processing{}).(trace.Span)
-	if end.Outcome == observe.Mismatch { // told besides Duplicate
+	if end.Outcome == observe.Mismatch { // reported besides Duplicate
 		if ok {
 			span.AddEvent("mismatch")
 		}

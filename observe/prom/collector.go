@@ -49,9 +49,9 @@ type collector struct {
 	failing bool // the last collection has failed
 }
 
-// NewCollector makes a collector that exports the state of a handle's tables. It owns nothing, runs its query when it
+// NewCollector returns a collector that exports the state of a handle's tables. It owns nothing, runs its query when it
 // is collected, and is safe for concurrent use. NewCollector does no I/O, and returns outbox.ErrNoDB or an error that
-// names the field at fault. A nil logger is that of db. Collectors of several handles may be in one registry if the
+// names an invalid field. A nil logger means db's logger. Collectors of several handles may be in one registry if the
 // handles have different names.
 func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAdapter) (prometheus.Collector, error) {
 	cfg.setDefaults()

@@ -29,7 +29,7 @@
 // # Series start at zero
 //
 // To Prometheus a counter whose first value is 1 has not increased. So all series of a topic, a handler or a scope
-// begin at zero with its first event; those of ObserverConfig.Topics and CollectorConfig.Topics, when the process
+// begin at zero with its first event, and series of ObserverConfig.Topics and CollectorConfig.Topics when the process
 // starts. A series stays until the process ends: an empty topic shows zeros. Each topic has about 60 series of an
 // Observer and 7 of a Collector, so keep the number of topic names low.
 //

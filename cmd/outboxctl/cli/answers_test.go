@@ -170,7 +170,7 @@ func TestDocumentListsTheFields(t *testing.T) {
 	found := map[string]bool{}
 	for _, where := range handedOver(t) {
 		if _, known := answers[where]; !known {
-			t.Errorf("%s is written as JSON: say in answers what it is", where)
+			t.Errorf("%s is written as JSON: add it to answers", where)
 		}
 		found[where] = true
 	}

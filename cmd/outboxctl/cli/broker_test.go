@@ -48,7 +48,7 @@ func TestBrokerOfTheCommandLineWins(t *testing.T) {
 			}
 		}
 		if got := cmd.Flag("broker-ca").Value.String(); len(test.environ) == len(all) && got != "none.pem" {
-			t.Errorf("%s: --broker-ca is %q, not that of the environment", test.args, got)
+			t.Errorf("%s: --broker-ca is %q, not the environment's", test.args, got)
 		}
 	}
 }

@@ -121,10 +121,10 @@ func TestDrainWaitsForARead(t *testing.T) {
 	published, _ := d.Results(10)
 	d.Settled(d.now, published, nil)
 	if e := d.Effects(d.now); e.Wake&WakeReader == 0 {
-		t.Error("nobody is woken to read once all is settled")
+		t.Error("the reader is not woken once everything is settled")
 	}
 	if d.PlanRead(d.now, false).Wait > 0 {
-		t.Error("there is no read once all is settled")
+		t.Error("no read follows once everything is settled")
 	}
 	for range 3 {
 		d.end(d.begin())
@@ -335,7 +335,7 @@ func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
 		}
 		d.now = d.now.Add(time.Second)
 		if req = d.begin(); req.Due {
-			t.Fatal("it looks for what fell due before its time")
+			t.Fatal("it reads due rows too early")
 		}
 		d.end(req)
 	}
@@ -362,7 +362,7 @@ func TestACommitIsReadOnce(t *testing.T) {
 	d.PlanRead(d.now, true)
 	d.end(req)
 	if p := d.PlanRead(d.now, false); p.Wait > 0 {
-		t.Error("what was new during the read waits")
+		t.Error("rows committed during the read wait")
 	}
 }
 

@@ -23,7 +23,7 @@ func TestANewIncarnationTakesLanesAgain(t *testing.T) {
 		t.Errorf("wake %b, lanes %v", e.Wake, d.All())
 	}
 	if p := d.view("me"); len(p.Retake) != lanes.Count {
-		t.Errorf("%d lanes are to be taken anew", len(p.Retake))
+		t.Errorf("%d lanes must be acquired again", len(p.Retake))
 	}
 	if _, missing := d.Owned(); !missing {
 		t.Error("no lane is missing")
@@ -118,7 +118,7 @@ func TestALaneThatIsHandedBackIsNotRead(t *testing.T) {
 	d.ReadFailed(d.now, req, false, 0)
 	d.Released([]lanes.Assignment{{Lane: 63, Epoch: 1}})
 	if req = d.begin(); req.Cursors.Epochs[63] != 0 {
-		t.Error("a lane is read that is nobody's")
+		t.Error("a lane without an owner is read")
 	}
 	d.ReadFailed(d.now, req, false, 0)
 	d.Stop(d.now)

@@ -92,10 +92,10 @@ func TestAnswersOfOtherAssignments(t *testing.T) {
 	wantMark(t, w, 1, 0)
 	wantMark(t, w, 2, 100)
 	if !p.More {
-		t.Error("a lane was taken during the read, and there is no more to read")
+		t.Error("a lane was acquired during the read, but no further read follows")
 	}
 	if _, epoch := w.At(3); epoch != 0 {
-		t.Error("a lane that is somebody else's is still read")
+		t.Error("a lane of another owner is still read")
 	}
 }
 
@@ -199,7 +199,7 @@ func TestSingle(t *testing.T) {
 		t.Errorf("%v %+v", r.Single, p)
 	}
 	if w.limiter.span != firstSpan {
-		t.Errorf("stretch %d: a single range says nothing about it", w.limiter.span)
+		t.Errorf("span %d: a single range does not set it", w.limiter.span)
 	}
 }
 
@@ -321,7 +321,7 @@ func TestFirstReadInAnotherIncarnation(t *testing.T) {
 	w.Take(1, 1, "before")
 	w.Take(2, 1, "a")
 	if p := w.Complete(next(w), owned(100, 0, 0, 1)); !p.Changed {
-		t.Error("what was learned in another life counts")
+		t.Error("state of another incarnation is used")
 	}
 	w.Reset()
 	w.Take(1, 2, "a")

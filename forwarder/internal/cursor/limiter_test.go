@@ -62,14 +62,14 @@ func TestRowsBySize(t *testing.T) {
 	}
 	l.measure(&Answer{Rows: 10, Bytes: 1000})
 	if l.rowBytes != guessedRowBytes/8 {
-		t.Errorf("small rows count at once as %d bytes", l.rowBytes)
+		t.Errorf("small rows count immediately as %d bytes", l.rowBytes)
 	}
 	l.measure(&Answer{Rows: 1, Bytes: 1 << 20})
 	if l.rowBytes != 1<<20 {
 		t.Errorf("a large row counts as %d bytes", l.rowBytes)
 	}
 	if n := l.rows(Room{Rows: -5, Bytes: -5}); n != 0 {
-		t.Errorf("%d rows where there is no room", n)
+		t.Errorf("%d rows without room", n)
 	}
 }
 
@@ -85,14 +85,14 @@ func TestLimits(t *testing.T) {
 		t.Fatalf("limits %v, rewound %v", r.Limits[:4], r.Rewound[:4])
 	}
 	if r := w.Next(Room{Rows: 1}, true, known(0, 0)); r.Limits[1] != 1 || r.Limits[2] != 1 {
-		t.Errorf("limits %v with next to no room: what is in memory may all hang", r.Limits[:3])
+		t.Errorf("limits %v with almost no room: all rows in memory may hang", r.Limits[:3])
 	}
 	if r := w.Next(Room{}, true, known(0, 0)); r.Limits[1] != 0 || r.Limits[2] != 0 {
 		t.Errorf("limits %v when memory is full", r.Limits[:3])
 	}
 	r = w.Next(Room{Rows: 100, Bytes: 1000}, true, known(0, knownBytes))
 	if sum := r.Rewound[1] + r.Rewound[2]; sum < knownBytes-2 || sum > knownBytes {
-		t.Errorf("%d rows are read again at once", sum)
+		t.Errorf("%d rows are read again immediately", sum)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestSizes(t *testing.T) {
 		t.Errorf("of many small rows those up to %d bytes come as a whole, and %d bytes of others", r.Whole, r.Bytes)
 	}
 	if r := request(Room{Rows: 8192, Bytes: 32 << 20, Others: 8192}, 0); r.Whole != 4<<10 {
-		t.Errorf("with others that are asked for: %d", r.Whole)
+		t.Errorf("with other requested rows: %d", r.Whole)
 	}
 	w.limiter.rowBytes = 20 << 10
 	r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0)

@@ -77,7 +77,7 @@ func TestHungTopicDoesNotStopOthers(t *testing.T) {
 		d.tick(time.Second)
 	}
 	if fine != 200 || len(hung) != 2 {
-		t.Fatalf("%d of 200 published beside a hung topic, %d hang", fine, len(hung))
+		t.Fatalf("%d of 200 published next to a hung topic, %d hang", fine, len(hung))
 	}
 	d.reports = nil
 	d.timesOut(dispatch.Retry)

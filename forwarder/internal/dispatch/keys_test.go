@@ -239,11 +239,11 @@ func TestOrphans(t *testing.T) {
 	d.b.Orphans(d.terms[0], orphans(1, 3, 4, 5, 9))
 	d.after()
 	if !d.last.Read || d.b.Quiet() {
-		t.Fatal("nobody is to read them")
+		t.Fatal("they must not be read")
 	}
 	a := d.begin()
 	if !slices.Equal(a.IDs, []int64{3, 4, 9}) {
-		t.Fatalf("asked for %v", a.IDs)
+		t.Fatalf("requested %v", a.IDs)
 	}
 	d.b.ReadFailed(d.now, a)
 	d.after()
@@ -294,12 +294,12 @@ func TestFailedReadIsAskedAgain(t *testing.T) {
 	a := d.begin()
 	want := []int64{4, 5}
 	if !slices.Equal(a.IDs, want) || !slices.Equal(a.CatchUp.Keys, []string{"k"}) {
-		t.Fatalf("asked for %v, want %v", a.IDs, want)
+		t.Fatalf("requested %v, want %v", a.IDs, want)
 	}
 	d.b.ReadFailed(d.now, a)
 	d.after()
 	if a = d.begin(); !slices.Equal(a.IDs, want) || !slices.Equal(a.CatchUp.Keys, []string{"k"}) {
-		t.Fatalf("asked for %v after it failed, want %v", a.IDs, want)
+		t.Fatalf("requested %v after it failed, want %v", a.IDs, want)
 	}
 }
 

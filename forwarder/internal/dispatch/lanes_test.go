@@ -24,7 +24,7 @@ func TestHandBack(t *testing.T) {
 	d.returned(d.next(4), dispatch.OK)
 	d.none() // 2 waits for the next owner
 	if a := d.begin(); a.Due[0] != 0 || len(a.IDs) > 0 {
-		t.Fatalf("asked for %v of a lane that is released", a)
+		t.Fatalf("requested %v of a released lane", a)
 	}
 	d.returned(c3, dispatch.Aborted)
 	d.returned(c1, dispatch.Retry)
@@ -132,7 +132,7 @@ func TestStop(t *testing.T) {
 	d.none()
 	d.take(1)
 	if a := d.begin(); len(a.IDs) > 0 || a.Room.Rows > 0 {
-		t.Fatalf("asked for %+v", a)
+		t.Fatalf("requested %+v", a)
 	}
 	d.returned(c, dispatch.OK)
 	published, _ := d.b.Results(1)
@@ -184,6 +184,6 @@ func TestRoom(t *testing.T) {
 	d.settle()
 	d.returned(d.next(), dispatch.OK)
 	if !d.last.Read || !d.b.HasRoom() {
-		t.Fatal("nobody reads on")
+		t.Fatal("no further read")
 	}
 }

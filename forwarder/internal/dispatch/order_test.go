@@ -45,7 +45,7 @@ func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
 		r.Ready[1].Large = large
 		d.finish(a, r)
 		if n := d.b.Counts().Rows; n > 3 {
-			t.Fatalf("%d rows in memory: one is under way, and two may wait", n)
+			t.Fatalf("%d rows in memory: one is in flight, and two may wait", n)
 		}
 		d.returned(c, dispatch.OK)
 		d.want(d.drain(), 1, 2, 4, 5, 6)

@@ -35,7 +35,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 
 	d.tick(time.Second)
 	if _, read := d.b.Due(); read.After(d.now) {
-		t.Fatal("nobody reads the probe")
+		t.Fatal("the probe is not read")
 	}
 	d.read()
 	probe := d.next()

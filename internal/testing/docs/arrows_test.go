@@ -25,7 +25,7 @@ func TestPublishersCompileNoDoctor(t *testing.T) {
 		}
 		packages := strings.Fields(string(out))
 		if !slices.Contains(packages, module+"/"+dir) {
-			t.Fatalf("%s is not among what it needs: %v", dir, packages)
+			t.Fatalf("%s is not among the needed declarations: %v", dir, packages)
 		}
 		for _, p := range without {
 			if slices.Contains(packages, p) {

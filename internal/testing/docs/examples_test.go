@@ -44,7 +44,7 @@ func TestExamples(t *testing.T) {
 		case !run && !said:
 			t.Errorf("%s has no Example with Output: write one, or say in doc.go why it is compiled and not run", dir)
 		case run && said:
-			t.Errorf("%s has an Example with Output, and its doc.go says that none is run", dir)
+			t.Errorf("%s has an Example with Output, but its doc.go says that none is run", dir)
 		}
 	}
 }

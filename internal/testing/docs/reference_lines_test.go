@@ -51,7 +51,7 @@ func logLines(t *testing.T) (list []printed) {
 					if text != "" {
 						add(n, method.Sel.Name, text)
 					} else if strings.EqualFold(lastName(method.X), "logger") && dir != "internal/trouble" {
-						t.Errorf("%s: the text of a log line is not a constant, so that nobody finds it", positions.Position(n.Pos()))
+						t.Errorf("%s: the text of a log line is not a constant, so searches do not find it", positions.Position(n.Pos()))
 					}
 				}
 				return true

@@ -24,7 +24,7 @@ func TestReference(t *testing.T) {
 			}
 		}
 		if is, err := os.ReadFile(file); err != nil || string(is) != want {
-			t.Errorf("%s is not what the code says (%v): run make reference", file, err)
+			t.Errorf("%s differs from the code (%v): run make reference", file, err)
 		}
 	}
 }

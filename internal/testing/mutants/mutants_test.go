@@ -52,7 +52,7 @@ func TestTable(t *testing.T) {
 	}
 	for _, name := range quick {
 		if !names[name] {
-			t.Errorf("there is no mutant %s", name)
+			t.Errorf("mutant %s does not exist", name)
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestKafka(t *testing.T) {
 	}
 	brokers := k.Brokers()
 	if !strings.Contains(tail(k.logPath()), "Kafka Server started") {
-		t.Errorf("its log does not say what it does: %s", tail(k.logPath()))
+		t.Errorf("its log does not show its actions: %s", tail(k.logPath()))
 	}
 	produce(ctx, t, brokers, "kept")
 	wantPartitions(ctx, t, brokers, "kept")

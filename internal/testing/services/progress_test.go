@@ -36,14 +36,14 @@ func TestVigilLetsSlowStartsBe(t *testing.T) {
 	var v vigil
 	for size := range int64(20) { // 20 times the limit, but with progress
 		if v.hangs(now, size) {
-			t.Fatal("a log that grows was taken for one that does not")
+			t.Fatal("a growing log counts as stalled")
 		}
 		if now = now.Add(stallTimeout - 1); v.hangs(now, size) {
 			t.Fatal("given up too early")
 		}
 	}
 	if !v.hangs(now.Add(1), 19) {
-		t.Error("a log that does not grow was taken for one that does")
+		t.Error("a stalled log counts as growing")
 	}
 }
 

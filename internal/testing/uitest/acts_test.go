@@ -195,7 +195,7 @@ func TestRefresh(t *testing.T) {
 	add("second")
 	b.passTime()
 	assert.False(t, js[bool](b, has("second")))
-	assert.Equal(t, asked, w.asked.Load(), "a tab that nobody sees asks for nothing")
+	assert.Equal(t, asked, w.asked.Load(), "a hidden tab requests nothing")
 	hide(false)
 	comes("second")
 	b.click("#live")

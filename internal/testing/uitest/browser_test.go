@@ -37,7 +37,7 @@ func newTab(t *testing.T) *tab {
 			if strings.Contains(e.Entry.Text, "axe") {
 				return
 			}
-			t.Errorf("the browser says: %s %s", e.Entry.Text, e.Entry.URL)
+			t.Errorf("the browser reports: %s %s", e.Entry.Text, e.Entry.URL)
 		}
 	})
 	b.run(log.Enable())

@@ -64,7 +64,7 @@ func TestRunsTheCommandWithServers(t *testing.T) {
 		t.Fatalf("got %q; %s", lines, said)
 	}
 	if lines[2] != "kafka=" {
-		t.Errorf("Kafka was not asked for, got %s", lines[2])
+		t.Errorf("Kafka was not requested, got %s", lines[2])
 	}
 	dial := func() (postgres, nc error) {
 		conn, postgres := pgx.Connect(t.Context(), lines[0])
