@@ -57,7 +57,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 		},
 		"index method": {
 			sql:    `drop index inbox_processed; create index inbox_processed on inbox using hash (processed_at)`,
-			object: `index "inbox_processed"`, found: "is hash", cure: "USING brin",
+			object: `index "inbox_processed"`, found: "is hash", cure: `ON "inbox" (processed_at)`,
 		},
 		"index invalid": {
 			sql:    `update pg_index set indisvalid = false where indexrelid = 'outbox_dead'::regclass`,

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"fmt"
-	"strings"
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
@@ -97,12 +96,6 @@ func recorded(m migrations.Migration, cfg FilesConfig) string {
 		"INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"), m.Version, m.Name, m.Checksum())
 }
 
-// plain writes booleans as true: Postgres also accepts on, but Atlas does not recognise it in an existing index. The
-// checksum stays the migration's.
-func plain(text string) string {
-	return strings.ReplaceAll(text, "autosummarize = on", "autosummarize = true")
-}
-
 // body is the content of the file of a migration.
 func body(m migrations.Migration, cfg FilesConfig) (string, error) {
 	names, record := sqltext.Tables(cfg.Tables), recorded(m, cfg)
@@ -122,5 +115,5 @@ func body(m migrations.Migration, cfg FilesConfig) (string, error) {
 			}
 		}
 	}
-	return content + plain(names.Render(m.Text)) + "\n" + record + ";\n", nil
+	return content + names.Render(m.Text) + "\n" + record + ";\n", nil
 }

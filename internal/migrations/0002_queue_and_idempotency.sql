@@ -73,5 +73,4 @@ CREATE TABLE {idempotency} (
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000
 );
 
--- As that of the inbox: rows arrive in the order of time, and writers hardly pay for it.
-CREATE INDEX {idempotency_done} ON {idempotency} USING brin (expires_at) WITH (pages_per_range = 32, autosummarize = on);
+CREATE INDEX {idempotency_done} ON {idempotency} (expires_at);

@@ -14,10 +14,11 @@ const (
 	// CountOldInbox counts the rows that CleanInbox and CleanInboxFailed delete.
 	CountOldInbox = `SELECT count(*), count(*) >= $2::bigint FROM (
     (SELECT 1 FROM {inbox} i WHERE i.processed_at < $3::text::timestamptz - $1::float8 * interval '1 second'
-      LIMIT $2::bigint)
+      ORDER BY i.processed_at LIMIT $2::bigint)
     UNION ALL
     (SELECT 1 FROM {inbox} i WHERE i.received_at < $3::text::timestamptz - $1::float8 * interval '1 second'
-        AND i.processed_at IS NULL AND i.dead_at IS NULL LIMIT $2::bigint)
+        AND i.processed_at IS NULL AND i.dead_at IS NULL
+      ORDER BY i.received_at LIMIT $2::bigint)
      LIMIT $2::bigint) c`
 
 	// CountOldQueue counts the rows that CleanQueue deletes.
@@ -34,5 +35,6 @@ const (
 	//
 	// Arguments: largest count, time by which they must have expired (RFC 3339 text).
 	CountExpiredKeys = `SELECT count(*), count(*) >= $1::bigint FROM (
-    SELECT FROM {idempotency} i WHERE i.expires_at <= $2::text::timestamptz LIMIT $1::bigint) c`
+    SELECT FROM {idempotency} i WHERE i.expires_at <= $2::text::timestamptz
+     ORDER BY i.expires_at LIMIT $1::bigint) c`
 )

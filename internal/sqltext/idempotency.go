@@ -48,5 +48,5 @@ SELECT c.ours IS NOT NULL, current_setting('synchronous_standby_names') <> '',
 	CleanKeys = `DELETE FROM {idempotency} WHERE ctid = ANY (ARRAY(
     SELECT ctid FROM {idempotency}
      WHERE expires_at <= coalesce(nullif($2::text, '')::timestamptz, statement_timestamp())
-     LIMIT $1::int FOR UPDATE SKIP LOCKED))`
+     ORDER BY expires_at LIMIT $1::int FOR UPDATE SKIP LOCKED))`
 )

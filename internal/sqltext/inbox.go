@@ -88,7 +88,7 @@ RETURNING i.revived`
     SELECT ctid FROM {inbox}
      WHERE processed_at < coalesce(nullif($3::text, '')::timestamptz,
        statement_timestamp()) - $1::float8 * interval '1 second'
-     LIMIT $2::int FOR UPDATE SKIP LOCKED))`
+     ORDER BY processed_at LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 
 	// CleanInboxFailed deletes rows of messages that first failed longer ago than that, were never processed and are
 	// not dead. Such a row guards nothing: if its message is redelivered, its failures are counted from zero.
@@ -99,5 +99,5 @@ RETURNING i.revived`
      WHERE received_at < coalesce(nullif($3::text, '')::timestamptz,
        statement_timestamp()) - $1::float8 * interval '1 second'
        AND processed_at IS NULL AND dead_at IS NULL
-     LIMIT $2::int FOR UPDATE SKIP LOCKED))`
+     ORDER BY received_at LIMIT $2::int FOR UPDATE SKIP LOCKED))`
 )

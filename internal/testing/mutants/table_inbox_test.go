@@ -54,8 +54,8 @@ var inboxMutants = []Mutant{
 	{
 		Name: "I8", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestCleaningTheInbox",
 		Breaks: "dead messages are cleaned away",
-		Old:    "AND processed_at IS NULL AND dead_at IS NULL\n     LIMIT",
-		New:    "AND processed_at IS NULL\n     LIMIT",
+		Old:    "AND processed_at IS NULL AND dead_at IS NULL\n     ORDER BY",
+		New:    "AND processed_at IS NULL\n     ORDER BY",
 	},
 	{
 		Name: "I9", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestOnMismatchThatFailsIsCounted",
