@@ -84,12 +84,14 @@ type Config struct {
 	Retention time.Duration
 	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A duplicate that
 	// arrives later is handled again: keep it above the broker's retention and your longest delay. Messages that first
-	// failed longer ago and were not handled since are forgotten too; dead ones stay.
+	// failed longer ago and were not handled since are forgotten too; dead ones stay. The inbox is not divided by topic:
+	// the shortest InboxRetention of all forwarders of the tables counts.
 	InboxRetention time.Duration
 	// DeadRetention is how long dead messages of the outbox, and of the inbox unless InboxRetention is -1, are kept
-	// before they are discarded. Default 0, forever. They are discarded as if by an operator: the audit log gets an
-	// entry, and the rows are deleted after Retention or InboxRetention. A key that is blocked by BlockKeyOnDead goes
-	// on. They are looked for once an hour. The role needs an admin's grants.
+	// before they are discarded; in the inbox, too, the shortest of all forwarders counts. Default 0, forever. They are
+	// discarded as if by an operator: the audit log gets an entry, and the rows are deleted after Retention or
+	// InboxRetention. A key that is blocked by BlockKeyOnDead goes on. They are looked for once an hour. The role needs
+	// an admin's grants.
 	DeadRetention time.Duration
 	// CleanInterval is how often old rows, and rows changed by hand, are looked for; default 1 min.
 	CleanInterval time.Duration

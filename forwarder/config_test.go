@@ -71,6 +71,16 @@ func TestASubscriberDoesNotPublish(t *testing.T) {
 	}
 }
 
+// TestASubscriberLeavesTheInboxAlone: otherwise its default would shorten the InboxRetention of the forwarders.
+func TestASubscriberLeavesTheInboxAlone(t *testing.T) {
+	for set, want := range map[time.Duration]time.Duration{0: -1, time.Hour: time.Hour} {
+		cfg, err := SubscriberConfig{Forwarder: Config{InboxRetention: set}}.config()
+		if err != nil || cfg.InboxRetention != want {
+			t.Errorf("%s: %s, %v", set, cfg.InboxRetention, err)
+		}
+	}
+}
+
 func TestScopeFollowsTopics(t *testing.T) {
 	cfg := Config{Topics: []string{"b", "a", "b"}}
 	cfg.setDefaults()

@@ -174,7 +174,8 @@ type SubscriberConfig struct {
 	AckTimeout time.Duration
 	// Forwarder configures reading and retries, as of a Forwarder. Concurrency is the number of delivered messages
 	// without an ack. CloseTimeout is how long the end of a subscription waits for acks; default 5 s. Backoff is the wait
-	// after a nack. Topics, Scope, Routes, PublishTimeout, Classify and OutageBackoff must be empty.
+	// after a nack. InboxRetention defaults to -1: set it if no Forwarder runs. Topics, Scope, Routes, PublishTimeout,
+	// Classify and OutageBackoff must be empty.
 	Forwarder Config
 }
 
@@ -194,6 +195,7 @@ func (c SubscriberConfig) config() (Config, error) {
 	cfg.PublishTimeout = c.AckTimeout
 	fill(&cfg.PublishTimeout, -1)
 	fill(&cfg.CloseTimeout, 5*time.Second)
+	fill(&cfg.InboxRetention, -1)
 	cfg.setDefaults()
 	if c.AckTimeout < -1 {
 		errs = append(errs, fmt.Errorf("SubscriberConfig.AckTimeout is %s: use -1 to wait forever", c.AckTimeout))
