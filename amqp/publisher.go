@@ -95,9 +95,10 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 	if ch := p.channels[topic]; ch != nil && !ch.IsClosed() {
 		return ch, nil
 	}
-	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { closeNow(p.conn) })
+	conn := p.conn
+	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { closeNow(conn) })
 	defer giveUp.Stop()
-	ch, err := openChannel(p.conn)
+	ch, err := openChannel(conn)
 	if err != nil {
 		return nil, err
 	}
