@@ -3,6 +3,7 @@ package amqp
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -17,6 +18,7 @@ type channel struct {
 	*amqp091.Channel
 	conn     *amqp091.Connection
 	inFlight chan struct{}
+	calls    atomic.Int32 // of Publisher.Publish; begun with Publisher.mu held
 
 	returns chan amqp091.Return // has room for all in flight: amqp091-go drops returns without room
 	closes  chan *amqp091.Error

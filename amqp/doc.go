@@ -12,7 +12,8 @@
 //   - Messages are persistent.
 //   - The first Publish connects, and so does the next Publish after a lost connection. Publish waits for the broker at
 //     most AckTimeout.
-//   - All calls share one channel per topic, so that the broker confirms many messages together.
+//   - All calls share one channel per topic, so that the broker confirms many messages together. With more topics than
+//     the broker's channel_max, a new one closes another's that is idle.
 //   - The message id is the UUID, unless the marshaler sets one. The broker does not drop duplicates; consumers must.
 //   - Metadata cannot command the broker: see [Marshaler].
 //

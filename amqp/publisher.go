@@ -74,13 +74,14 @@ func (p *Publisher) publish(topic string, msg *message.Message) error {
 	if err != nil {
 		return err
 	}
+	defer ch.calls.Add(-1)
 	// The timer bounds the write as well: a broker with a resource alarm stops reading.
 	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { p.giveUp(topic, ch) })
 	defer giveUp.Stop()
 	return ch.publish(p.cfg.Exchange.GenerateName(topic), routingKey, !p.cfg.AllowUnroutable, made)
 }
 
-// channel returns the open channel of a topic.
+// channel returns the open channel of a topic and counts a call. It opens one if necessary.
 func (p *Publisher) channel(topic string) (*channel, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -93,12 +94,16 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 		p.logger.Info("connected to RabbitMQ", nil)
 	}
 	if ch := p.channels[topic]; ch != nil && !ch.IsClosed() {
+		ch.calls.Add(1)
 		return ch, nil
 	}
 	conn := p.conn
 	giveUp := time.AfterFunc(p.cfg.AckTimeout, func() { closeNow(conn) })
 	defer giveUp.Stop()
 	ch, err := openChannel(conn)
+	for errors.Is(err, amqp091.ErrChannelMax) && p.closeIdle() {
+		ch, err = openChannel(conn)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +113,20 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 		}
 	}
 	p.channels[topic] = ch
+	ch.calls.Add(1)
 	return ch, nil
+}
+
+// closeIdle makes room for a channel: it closes one without calls, if any. It must be called with mu held.
+func (p *Publisher) closeIdle() bool {
+	for topic, ch := range p.channels {
+		if ch.calls.Load() == 0 {
+			delete(p.channels, topic)
+			_ = ch.Close()
+			return true
+		}
+	}
+	return false
 }
 
 // giveUp closes the channel of a topic whose queue does not confirm, which fails all messages in flight on it. If the

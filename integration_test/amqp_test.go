@@ -3,6 +3,7 @@ package integration_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	wmamqp "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -128,4 +130,37 @@ func TestRabbitMQRefuses(t *testing.T) {
 		return err != nil && strings.Contains(err.Error(), "refused by the broker: check the limits")
 	}, patience, time.Millisecond)
 	require.NoError(t, pub.Publish(amqpQueue(t, server.URL(), nil), message.NewMessage(watermill.NewUUID(), nil)))
+}
+
+// TestRabbitMQWithMoreTopicsThanChannels publishes to more topics than the connection may have channels, and to as many
+// at once.
+func TestRabbitMQWithMoreTopicsThanChannels(t *testing.T) {
+	extended(t)
+	server := rabbitMQ(t)
+	const channels, topics = 4, 20
+	cfg := wmamqp.NewDurableQueueConfig(server.URL())
+	cfg.Connection.AmqpConfig = &amqp091.Config{ChannelMax: channels}
+	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg}, nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, pub.Close()) }()
+	queues := make([]string, topics)
+	for i := range queues {
+		queues[i] = amqpQueue(t, server.URL(), nil)
+	}
+	const rounds = 3
+	var callers sync.WaitGroup
+	for caller := range channels {
+		callers.Go(func() {
+			for range rounds {
+				for i := range queues {
+					topic := queues[(i+caller*topics/channels)%topics]
+					assert.NoError(t, pub.Publish(topic, message.NewMessage(watermill.NewUUID(), nil)))
+				}
+			}
+		})
+	}
+	callers.Wait()
+	for _, queue := range queues {
+		require.Len(t, amqpStored(t, server.URL(), queue), rounds*channels)
+	}
 }
