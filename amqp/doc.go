@@ -1,5 +1,5 @@
-// Package amqp publishes to RabbitMQ, for consumers with watermill-amqp's subscriber, and reports a message as published
-// only when a queue has it.
+// Package amqp publishes to RabbitMQ, for consumers with watermill-amqp's subscriber, and reports a message as
+// published only when a queue has it.
 //
 //	pub, err := amqp.NewPublisher(amqp.PublisherConfig{Config: cfg}, logger) // cfg is watermill-amqp's
 //

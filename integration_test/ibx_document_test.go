@@ -44,7 +44,7 @@ const ibxIntroduction = `# The durable queue, requirement by requirement
 <!-- Written by make ibx from integration_test/ibx_*_test.go. -->
 
 For contributors to package ` + "`queue`" + `. It follows the functional specification of an inbox component for C# and SQL
-Server (IBX-001 to IBX-130). This page lists its requirements and the tests that show each of them, as far as a test can.
+Server (IBX-001 to IBX-130). This page lists its requirements and the tests that show each, as far as a test can.
 ` + "`TestIBX`" + ` runs with pgx, and as ` + "`TestIBXOverDatabaseSQL`" + ` with database/sql; the others with pgx or what they name.
 
 A requirement is "held" as written, for a message that is stored here and handled by a Dispatcher, or "in other words"

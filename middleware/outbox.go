@@ -28,9 +28,10 @@ type OutboxConfig struct {
 // CorrelationID, go inside. For messages of our own Subscriber with forwarder.SubscriberConfig.Relay, the returned
 // messages are left to the Router.
 //
-// Outbox returns an error for the message that was delivered from the outbox; outbox.ErrNoTx, before the handler runs, and outbox.ErrOtherDB; outbox.ErrInvalidMessage
-// for a message that cannot be stored; an error if there is no topic; and the handler's errors. The constructor returns
-// an error if pub is nil, or one that names an invalid field. Outbox logs nothing.
+// Outbox returns an error for the message that was delivered from the outbox; outbox.ErrNoTx, before the handler runs,
+// and outbox.ErrOtherDB; outbox.ErrInvalidMessage for a message that cannot be stored; an error if there is no topic;
+// and the handler's errors. The constructor returns an error if pub is nil, or one that names an invalid field. Outbox
+// logs nothing.
 func Outbox(
 	pub *outbox.Publisher, cfg OutboxConfig, logger watermill.LoggerAdapter,
 ) (message.HandlerMiddleware, error) {

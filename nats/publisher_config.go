@@ -84,8 +84,8 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// checkURL refuses URLs that nats.go cannot parse, or parses as another host, because the password is not escaped. Unlike
-// nats.go's errors, its own does not quote the URL.
+// checkURL refuses URLs that nats.go cannot parse, or parses as another host, because the password is not escaped.
+// Unlike nats.go's errors, its own does not quote the URL.
 func checkURL(config, urls string) error {
 	for i, s := range strings.Split(urls, ",") {
 		if s = strings.TrimSpace(s); !strings.Contains(s, "://") {

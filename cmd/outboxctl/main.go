@@ -1,5 +1,5 @@
-// Command outboxctl creates, inspects and repairs the tables of an outbox, and forwards messages to a broker. The code is
-// in package cli; docs/reference/outboxctl.md has the help of each command.
+// Command outboxctl creates, inspects and repairs the tables of an outbox, and forwards messages to a broker. The code
+// is in package cli; docs/reference/outboxctl.md has the help of each command.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package meter has the observers of transactions, forwarders' statements and subscribers' partitions. Only observe/prom counts them;
-// package observe has those that users implement.
+// Package meter has the observers of transactions, forwarders' statements and subscribers' partitions. Only
+// observe/prom counts them; package observe has those that users implement.
 package meter
 
 import (

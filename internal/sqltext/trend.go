@@ -1,7 +1,7 @@
 package sqltext
 
-// The statements of package trend and of estimates. The kept rows are the history: each has the times when it was written
-// and published. So nothing more is stored, and sampling rows by id costs the same however many there are.
+// The statements of package trend and of estimates. The kept rows are the history: each has the times when it was
+// written and published. So nothing more is stored, and sampling rows by id costs the same however many there are.
 const (
 	// TrendBounds returns the smallest id, the first one written at or after a time, and the largest. Ids ascend in the
 	// order of writing, so it searches by bisection.

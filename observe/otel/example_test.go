@@ -25,10 +25,12 @@ func Example() {
 	}))
 
 	msg := message.NewMessage("order-1", nil)
-	seen.(observe.WriteObserver).WriteStart(request, observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}})
+	seen.(observe.WriteObserver).WriteStart(request,
+		observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}})
 	fmt.Println(msg.Metadata.Get("traceparent"))
 
-	handler := seen.(observe.HandleObserver).HandleStart(context.Background(), observe.HandleStart{Topic: "orders", Message: msg})
+	handler := seen.(observe.HandleObserver).HandleStart(context.Background(),
+		observe.HandleStart{Topic: "orders", Message: msg})
 	fmt.Println(trace.SpanContextFromContext(handler).TraceID())
 	// Output:
 	// 00-01000000000000000000000000000000-0200000000000000-01

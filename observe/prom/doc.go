@@ -7,8 +7,8 @@
 //	db, err := outbox.FromPgx(pool, outbox.DBConfig{Observers: []observe.Observer{seen}}, logger)
 //	prometheus.MustRegister(seen)
 //
-// The collector exports the state of a handle's tables: backlog, age of the oldest message, dead messages and pauses. The
-// state is in the database, so one process is enough to export it; several export the same, and the rules in
+// The collector exports the state of a handle's tables: backlog, age of the oldest message, dead messages and pauses.
+// The state is in the database, so one process is enough to export it; several export the same, and the rules in
 // dashboards/ take their maximum.
 //
 //	waiting, err := prom.NewCollector(db, prom.CollectorConfig{}, logger)
@@ -18,8 +18,8 @@
 //
 // # Cost of a scrape
 //
-// The observer responds from memory. The collector runs one query on a connection of the handle's pool, in its own short
-// transaction, however many topics there are, and one to three more for partitions. It counts at most 10,000 dead
+// The observer responds from memory. The collector runs one query on a connection of the handle's pool, in its own
+// short transaction, however many topics there are, and one to three more for partitions. It counts at most 10,000 dead
 // messages of a topic, and 20,000 of all topics together, so fewer per topic if there are several; the same for failing
 // messages, and for consumers of the inbox. Of ready and delayed messages it counts the oldest 100 of each of the 64
 // lanes. outbox_counts_bounded is 1 if a count stopped there. If the query fails, or gets no connection within

@@ -299,7 +299,8 @@ var coordinatorMutants = []Mutant{
 		New: "",
 	},
 	{
-		Name: "M34", File: "coordinator/reads.go", Trouble: "drains", Test: "TestMuchThatFellDueDelaysNoPoll", In: "coordinator",
+		Name: "M34", File: "coordinator/reads.go", Trouble: "drains", Test: "TestMuchThatFellDueDelaysNoPoll",
+		In:     "coordinator",
 		Breaks: "the look for much that fell due waits for the next poll",
 		Old:    "if c.reads.manyDue {",
 		New:    "if false {",
