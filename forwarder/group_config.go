@@ -39,9 +39,7 @@ const (
 	checkInterval   = 100 * time.Millisecond
 
 	pollsAtOnce = 8
-	slowPoll    = 250 * time.Millisecond // a poll that takes longer frees its slot among pollsAtOnce,
-	slowPolls   = 32                     // and takes one of these
-	manyPolls   = 1000                   // sequences in a statement
+	manyPolls   = 1000 // sequences in a statement
 
 	groupRoom = 128 << 20 // bytes in memory, of all forwarders together
 )

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/forwarder/internal/idle"
 )
 
 var errNotNow = errors.New("not now")
@@ -64,22 +65,20 @@ func newStartedGroup(t *testing.T, databases, maxActive int) *startedGroup {
 	t.Cleanup(func() {
 		end()
 		close(s.goOn)
-		s.work.Wait()
-		s.end()
+		if err := s.Run(s.startCtx); err != nil { // waits for all work
+			t.Error(err)
+		}
 		broker.Close()
 		f.Close()
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
 	})
-	s.sync()
+	s.scheduler.Sync()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, server := range s.soonest {
-		server.pollAt = s.now.Add(24 * time.Hour)
-	}
-	for _, d := range s.all {
-		s.rouse(d, s.now)
+	for _, d := range s.scheduler.All() {
+		s.woken(s.startCtx, d.Own)
 	}
 	return s
 }
@@ -87,7 +86,9 @@ func newStartedGroup(t *testing.T, databases, maxActive int) *startedGroup {
 // begin waits for the next n that begin to start, and no more.
 func (s *startedGroup) begin(t *testing.T, n int) {
 	t.Helper()
+	s.mu.Lock()
 	s.pass(s.startCtx, s.now)
+	s.mu.Unlock()
 	for range n {
 		<-s.starts
 	}
@@ -106,7 +107,7 @@ func (s *startedGroup) fail() {
 	s.mu.Unlock()
 	s.goOn <- struct{}{}
 	for after := before; after == before; {
-		<-s.Group.now // it signals when it has ended
+		<-s.scheduler.Signals() // it signals when it has ended
 		s.mu.Lock()
 		after = len(s.active)
 		s.mu.Unlock()
@@ -137,41 +138,41 @@ func TestStuckForwardersAreBounded(t *testing.T) {
 	s.begin(t, 1)
 }
 
-// TestABrokenDatabaseIsLeftAloneForLonger each time, and never for long.
-func TestABrokenDatabaseIsLeftAloneForLonger(t *testing.T) {
+// TestABrokenDatabaseIsSkipped, unless a call of Drain waits for it.
+func TestABrokenDatabaseIsSkipped(t *testing.T) {
 	s := newStartedGroup(t, 1, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	d := s.all["db-0"]
-	s.queue, d.state = nil, asleep
-	now, first := s.now, time.Duration(0)
-	for n := range 40 {
-		s.broken(d, errNotNow, now)
-		wait := d.breaker.Until().Sub(now)
-		of := s.failed(d.server, nil, 0, errNotNow, now)
-		if first == 0 {
-			first = wait
-		}
-		for what, wait := range map[string]time.Duration{"its forwarder": wait, "looks": of} {
-			if wait <= 0 || wait > 2*time.Minute || n > 10 && wait < 20*time.Second {
-				t.Errorf("failure %d of %s is followed by a wait of %s", n+1, what, wait)
-			}
-		}
-		if n == 5 && wait < 4*first {
-			t.Errorf("the sixth wait is %s, the first was %s", wait, first)
-		}
-		if s.rouse(d, now.Add(wait-1)); d.state != asleep {
-			t.Fatalf("its forwarder starts before the end of a wait of %s", wait)
-		}
-		now = now.Add(wait)
-		if s.rouse(d, now); d.state != queued {
-			t.Fatalf("its forwarder does not start after a wait of %s", wait)
-		}
-		s.queue, d.state = nil, asleep
+	d := s.queue[0]
+	d.drains = []wanted{{0, make(chan error, 1)}}
+	if s.broken(d, errNotNow, s.now); !d.SkipUntil.IsZero() {
+		t.Error("Drain waits")
 	}
-	d.breaker.Worked()
-	s.broken(d, errNotNow, now)
-	if wait := d.breaker.Until().Sub(now); wait > 2*first {
-		t.Errorf("a wait of %s after it worked", wait)
+	d.answer(nil)
+	if s.broken(d, errNotNow, s.now); !d.SkipUntil.After(s.now) {
+		t.Error("it is not skipped")
+	}
+}
+
+// TestDrainIsNotAnsweredByAnEarlierPoll, and the next poll is of everything, although there was one just now.
+func TestDrainIsNotAnsweredByAnEarlierPoll(t *testing.T) {
+	s := newStartedGroup(t, 1, 1)
+	s.mu.Lock()
+	d := s.queue[0]
+	s.queue = nil
+	s.mu.Unlock()
+	list, number := s.toPoll([]*database{d}, s.now)
+	w := wanted{number, make(chan error, 1)}
+	s.mu.Lock()
+	d.drains = append(d.drains, w)
+	s.mu.Unlock()
+	s.polled(list[0], idle.Poll{All: true, Number: 1, Oldest: 1, Next: 1, Due: -1}, number, time.Second)
+	select {
+	case <-w.done:
+		t.Error("it is answered")
+	default:
+	}
+	if list, _ := s.toPoll([]*database{d}, s.now); len(list) != 1 || !list[0].all {
+		t.Errorf("the next poll is of %v", list)
 	}
 }

@@ -10,36 +10,32 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
+	"github.com/millrace-go/watermill-outbox/internal/scheduler"
 )
 
 // Cause: one outbox of the Group cannot be read.
 var errCannotRead = errors.New("reading failed for 10s: see the error logged before")
 
-// run runs the forwarder of a database until it is idle, and then schedules a poll.
+// run runs the forwarder of a database until it is idle, and returns the database to the scheduler.
 func (g *Group) run(ctx context.Context, d *database) {
 	err := g.forward(ctx, d)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	now := time.Now()
 	delete(g.active, d)
-	d.engine, d.state, d.toTidy = nil, asleep, false
-	d.woken.Store(false)
+	d.engine = nil
 	d.pollAt, d.allAt, d.dueAt = time.Time{}, time.Time{}, time.Time{}
+	d.setWakeAt()
 	switch {
-	case d.leaving:
-		d.answer(nil)
-		g.remove(d)
+	case d.Removed():
+		d.answer(g.scheduler.Gone())
 	case ctx.Err() != nil:
 	case err != nil:
-		g.broken(d, err, now)
 		d.answer(err)
+		g.broken(d, err, time.Now())
 	default:
-		if d.breaker.Worked() {
-			d.logger.Info("draining the outbox works again", nil)
-		}
-		g.pollAt(d.server, time.Time{})
+		d.breaker.Worked()
 	}
-	signal(g.now)
+	g.scheduler.Sleep(d.Database, 0)
 }
 
 // forward runs a forwarder. It returns an error if the forwarder did not work as it should.
@@ -106,7 +102,7 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 	g.mu.Lock()
 	tidy, idleAfter := !time.Now().Before(d.tidyAt), g.cfg.IdleAfter
-	if d.toTidy {
+	if !d.started.Before(d.tidyAt) { // it was started for the clean-up
 		idleAfter = 1
 	}
 	g.mu.Unlock()
@@ -116,7 +112,7 @@ func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 	if tidy {
 		e.tidy(ctx, d.stop)
 		g.mu.Lock()
-		d.tidyAt = time.Now().Add(jitter(g.tidyInterval()))
+		d.tidyAt = time.Now().Add(scheduler.Jitter(g.tidyInterval()))
 		g.mu.Unlock()
 	}
 	return e.health().quiet >= idleAfter
@@ -141,7 +137,7 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 	if g.cfg.Configure != nil {
 		ctx, cancel := context.WithTimeout(ctx, g.cfg.Forwarder.QueryTimeout)
 		defer cancel()
-		guard(func() { err = g.cfg.Configure(ctx, d.key, &cfg, &pub) }, func(panicked error) { err = panicked })
+		guard(func() { err = g.cfg.Configure(ctx, d.Key, &cfg, &pub) }, func(panicked error) { err = panicked })
 		if err != nil {
 			return nil, fmt.Errorf("GroupConfig.Configure: %w", err)
 		}
@@ -150,7 +146,7 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 		d.topics = cfg.Topics
 		g.mu.Unlock()
 	}
-	return newForwarder(d.held.DB(), pub, cfg, true, g.logger)
+	return newForwarder(d.Handle.DB(), pub, cfg, true, g.logger)
 }
 
 // tidy makes the maintainer work immediately. It returns when that is done, or when ctx or stop ends.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/internal/clean"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
@@ -63,6 +66,47 @@ func fakeStore(t *testing.T, answer func(query string) ([][]any, error)) *Store 
 	return &Store{db: db, logger: watermill.NopLogger{}}
 }
 
+// newTestGroup makes a Group of databases "0", "1" and so on, which are asleep.
+func newTestGroup(
+	t *testing.T, databases int, cfg DispatcherConfig, answer func(key, query string) ([][]any, error),
+) *Group {
+	var targets []fleet.Target
+	for i := range databases {
+		targets = append(targets, fleet.Target{Key: strconv.Itoa(i), DSN: strconv.Itoa(i)})
+	}
+	f, err := fleet.New(fleet.Static(targets...), fleet.Config{
+		Open: func(_ context.Context, of fleet.Target) (*outbox.DB, func(), error) {
+			store := fakeStore(t, func(query string) ([][]any, error) { return answer(of.Key, query) })
+			return (*outbox.DB)(store.db), nil, nil
+		},
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(context.Background()) }()
+	<-f.Running()
+	stores, err := NewStores(f, StoreConfig{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nothing := func(context.Context, *Message) error { return nil }
+	cfg.Handlers = map[string]Handler{"t": {Handle: nothing}}
+	g, err := NewGroup(stores, GroupConfig{Dispatcher: cfg}, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.scheduler.Sync()
+	t.Cleanup(func() {
+		over, end := context.WithCancel(context.Background())
+		end()
+		if err := errors.Join(g.Run(over), f.Close(), <-ended); err != nil { // Run waits for all work
+			t.Error(err)
+		}
+	})
+	return g
+}
+
 // TestEnqueueSaysThatItsSecondTryFailed: Busy would mean that nothing needs repeating, and hide a Mismatch.
 func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
 	broken, tries := errors.New("the connection broke"), 0
@@ -80,47 +124,29 @@ func TestEnqueueSaysThatItsSecondTryFailed(t *testing.T) {
 
 // TestOneDatabaseThatCannotBeChecked does not affect its pool: it is woken, and the others are checked.
 func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	nothing := func(context.Context, *Message) error { return nil }
-	cfg := GroupConfig{Dispatcher: DispatcherConfig{Handlers: map[string]Handler{"t": {Handle: nothing}}}}
-	g, err := NewGroup(&Stores{}, cfg, watermill.NopLogger{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []*database
-	for _, key := range []string{"broken", "fine"} {
-		store := fakeStore(t, func(query string) ([][]any, error) {
-			switch {
-			case strings.Contains(query, "pg_sequence_last_value"):
-				return [][]any{{int64(0), int64(0)}, {int64(0), int64(0)}}, nil
-			case key == "fine" && strings.Contains(query, "is_called"):
-				return [][]any{{int64(0), false, nil}}, nil
-			}
-			return nil, errors.New("its table is locked")
-		})
-		g.databases[key] = &database{key: key, store: store, pool: &pool{}, updates: -1}
-		list = append(list, g.databases[key])
-	}
+	g := newTestGroup(t, 2, DispatcherConfig{}, func(key, query string) ([][]any, error) {
+		switch {
+		case strings.Contains(query, "pg_sequence_last_value"):
+			return [][]any{{int64(0), int64(0)}, {int64(0), int64(0)}}, nil
+		case key == "1" && strings.Contains(query, "is_called"):
+			return [][]any{{int64(0), false, nil}}, nil
+		}
+		return nil, errors.New("its table is locked")
+	})
+	broken, fine := g.scheduler.All()[0].Own, g.scheduler.All()[1].Own
+	broken.updates, fine.updates = -1, -1
 	now := time.Now()
-	if err := g.checkAll(ctx, list); err != nil {
+	if err := g.pollSleeping(t.Context(), []*database{broken, fine}); err != nil {
 		t.Errorf("its pool is said to fail: %v", err)
 	}
 	g.mu.Lock()
-	broken, fine := list[0], list[1]
+	defer g.mu.Unlock()
 	if broken.awake == nil || fine.awake != nil {
 		t.Error("it does not look after itself")
 	}
 	if !broken.checkAt.After(now) || !fine.checkAt.After(now) {
 		t.Errorf("they are to be checked again at %s and %s", broken.checkAt, fine.checkAt)
 	}
-	g.mu.Unlock()
-	cancel()
-	g.mu.Lock()
-	for _, one := range list {
-		g.sleep(one)
-	}
-	g.mu.Unlock()
-	g.work.Wait()
 }
 
 // TestAckBeforeTheLoopServes: a Group's claim may return before the goroutine that serves acks has started.

@@ -21,11 +21,9 @@ type GroupConfig struct {
 }
 
 const (
-	slowPoll  = 250 * time.Millisecond
-	slowPolls = 32               // that have left their slots, at most
-	syncEvery = time.Second      // between checks of the fleet's databases
-	rareClean = 60               // times CleanInterval, between clean-ups of an idle database
-	noWait    = 10 * time.Minute // nothing to do until a signal arrives
+	patience  = 250 * time.Millisecond // for a busy database that the Selection has chosen
+	rareClean = 60                     // times CleanInterval, between clean-ups of an idle database
+	noWait    = 10 * time.Minute       // nothing to do until a signal arrives
 )
 
 func (c *GroupConfig) setDefaults() {

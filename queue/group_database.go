@@ -2,25 +2,30 @@ package queue
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/millrace-go/watermill-outbox/fleet"
-	"github.com/millrace-go/watermill-outbox/internal/breaker"
-	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/scheduler"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// database is a database of a Group. An idle one is asleep: it has no Dispatcher and no goroutine, and is polled
-// together with the others of its pool. All fields but woken are guarded by Group.mu.
+// How a Group treats idle databases: the scheduler polls those of a connection pool in one statement, and wakes those in
+// which something has happened. A database that is awake has a worker until it is idle again.
+
+const (
+	manyLooks  = 1000        // databases in a statement
+	checkEvery = time.Minute // between separate checks of a sleeping database
+	sleepAfter = 4           // times PollInterval, between polls that find nothing
+)
+
+// database is a database of a Group. All fields are guarded by Group.mu.
 type database struct {
-	key    string
-	held   *fleet.Handle
-	store  *Store
-	pool   *pool
-	unhook func()
-	woken  atomic.Bool // it is in Group.woken
+	*scheduler.Database[*database]
+	store *Store
+	conns *connSlots
 
 	awake   *worker   // nil while asleep
 	cleanAt time.Time // when to clean it up
@@ -32,121 +37,33 @@ type database struct {
 	checkAt time.Time // when to check for changes that polls do not see
 }
 
-// pool is shared by the databases with one connection pool: one statement polls all of them that are asleep.
-type pool struct {
-	databases map[*database]bool
-	slots     slots // for messages at work, because their handlers use connections
-	checking  bool
-	scanAt    time.Time // no poll before this time
-	checkAt   time.Time
-	wait      time.Duration // between polls, before jitter
-	breaker   breaker.Breaker
-}
-
-// room returns for how many more messages one poll may reserve slots: half of the free ones are left to other
-// databases, so that a database that hangs does not take all of them before it is known to be slow.
-func (s *pool) room() int {
-	free := max(0, s.slots.free())
-	if s.slots.most == noLimit || len(s.databases) < 2 {
-		return free
-	}
-	return (free + 1) / 2
-}
-
-const (
-	noLimit = 1 << 30
-	// spareConns of a pool are left for claims, renewals and acks, and for a forwarder that drains the same databases.
-	spareConns = 2
-)
-
-// mostOf is how many messages may be at work concurrently in databases that share a pool with conns connections:
-// handlers in transactions use one each, and if they used all of them no lease would be renewed.
-func (c *DispatcherConfig) mostOf(conns int) int {
-	inTx := c.DefaultHandler.Handle != nil && !c.DefaultHandler.Detached
-	for _, h := range c.Handlers {
-		inTx = inTx || !h.Detached
-	}
-	if conns <= 0 || !inTx {
-		return noLimit
-	}
-	return max(1, conns-spareConns)
-}
-
-// sync updates the databases to match the fleet.
-func (g *Group) sync(ctx context.Context) {
-	keys := g.stores.fleet.Keys()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ended {
-		return
-	}
-	for _, t := range g.databases {
-		select {
-		case <-t.held.Done():
-			g.remove(t)
-		default:
-		}
-	}
-	for _, key := range keys {
-		if g.databases[key] == nil {
-			g.add(ctx, key)
-		}
-	}
-}
-
-// add must be called with mu held.
-func (g *Group) add(ctx context.Context, key string) {
-	held, err := g.stores.fleet.Acquire(key)
+// join must be called with mu held.
+func (g *Group) join(d *scheduler.Database[*database]) (*database, error) {
+	store, err := g.stores.of(d.Key, d.Handle.DB())
 	if err != nil {
-		return // it was just removed
+		return nil, err
 	}
-	store, err := g.stores.of(key, held.DB())
-	if err != nil {
-		held.Release()
-		return
+	t := &database{Database: d, store: store}
+	if twin, found := d.Twin(); found {
+		t.conns = twin.conns
+	} else {
+		t.conns = &connSlots{slots: newSlots(g.cfg.Dispatcher.mostOf(store.db.Conns().Max))}
 	}
-	t := &database{key: key, held: held, store: store}
-	shared := store.db.Pool()
-	if t.pool = g.pools[shared]; t.pool == nil {
-		t.pool = &pool{databases: map[*database]bool{}, slots: newSlots(g.cfg.Dispatcher.mostOf(store.db.Conns().Max))}
-		g.pools[shared] = t.pool
-	}
-	t.pool.databases[t] = true
-	t.unhook = store.db.OnCommit(func(n core.Notification) {
-		if n.Queue && t.woken.CompareAndSwap(false, true) {
-			g.wokenMu.Lock()
-			g.woken = append(g.woken, t)
-			g.wokenMu.Unlock()
-			g.signal()
-		}
-	})
-	g.databases[key] = t
-	g.wake(ctx, t)
+	t.conns.databases++
+	t.WakeAt = time.Now() // its worker sees whether it is idle
+	return t, nil
 }
 
-// remove releases a database as soon as none of its work is in flight. mu must be held.
-func (g *Group) remove(t *database) {
-	delete(g.databases, t.key)
-	t.unhook()
-	shared := t.store.db.Pool()
-	if delete(t.pool.databases, t); len(t.pool.databases) == 0 && g.pools[shared] == t.pool {
-		delete(g.pools, shared)
+// removed must be called with mu held.
+func (g *Group) removed(t *database) {
+	t.conns.databases--
+	if t.awake != nil {
+		g.leave(t)
 	}
-	m := t.awake
-	g.sleep(t)
-	g.work.Go(func() {
-		if m != nil {
-			<-m.over
-		}
-		t.held.Release()
-	})
 }
 
-// wake makes a database claim for itself. mu must be held.
-func (g *Group) wake(ctx context.Context, t *database) {
-	if t.awake != nil || g.databases[t.key] != t || ctx.Err() != nil {
-		return
-	}
+// woken makes a database claim for itself. mu must be held.
+func (g *Group) woken(ctx context.Context, t *database) {
 	m, err := g.newWorker(ctx, t)
 	if err != nil {
 		return // cannot happen: the configuration was checked
@@ -158,13 +75,10 @@ func (g *Group) wake(ctx context.Context, t *database) {
 	g.workers = slices.Insert(g.workers, i, m)
 }
 
-// sleep must be called with mu held.
-func (g *Group) sleep(t *database) {
+// leave ends the worker of a database. mu must be held.
+func (g *Group) leave(t *database) {
 	m := t.awake
-	if m == nil {
-		return
-	}
-	t.awake, t.pool.scanAt = nil, time.Time{}
+	t.awake = nil
 	if !m.maintaining {
 		t.cleanAt = m.maintainer.cleanAt
 	}
@@ -173,18 +87,118 @@ func (g *Group) sleep(t *database) {
 	g.workers = slices.DeleteFunc(g.workers, func(other *worker) bool { return other == m })
 }
 
-// wakeSignalled wakes the databases that were written to in this process. mu must be held.
-func (g *Group) wakeSignalled(ctx context.Context) {
-	g.wokenMu.Lock()
-	woken := g.woken
-	g.woken = nil
-	g.wokenMu.Unlock()
-	for _, t := range woken {
-		t.woken.Store(false)
-		if m := t.awake; m != nil {
-			m.d.loop.step(func() { m.d.loop.schedule.woke(time.Now()) })
-			continue
+// goIdle puts a database to sleep that has been idle for a while. Its poll calls it after finding nothing.
+func (g *Group) goIdle(m *worker) error {
+	l := m.d.loop
+	idle := func() (is bool) {
+		l.step(func() {
+			is = len(l.claimed) == 0 && len(l.drains) == 0 && !l.schedule.woken &&
+				l.schedule.wait >= sleepAfter*l.schedule.poll &&
+				len(l.lostClaims.maybeOurs) == 0 && l.lostClaims.until.IsZero()
+		})
+		return is
+	}
+	if !idle() {
+		return nil
+	}
+	left, err := m.db.store.remaining(m.ctx)
+	if err != nil || left.something || !l.cursor.settled(left.number) {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t := m.db; t.awake == m && !m.maintaining && idle() {
+		g.leave(t)
+		t.number, t.updates, t.dueAt = left.number, -1, left.dueAt
+		t.checkAt = time.Now().Add(scheduler.Jitter(checkEvery))
+		g.setWakeAt(t)
+		g.scheduler.Sleep(t.Database, scheduler.Jitter(g.cfg.Dispatcher.PollInterval))
+	}
+	return nil
+}
+
+// setWakeAt must be called when dueAt or cleanAt has changed while a database is asleep. mu must be held.
+func (g *Group) setWakeAt(t *database) {
+	t.WakeAt = t.dueAt
+	if g.cfg.Dispatcher.CleanInterval > 0 && (t.dueAt.IsZero() || t.cleanAt.Before(t.dueAt)) {
+		t.WakeAt = later(t.cleanAt, time.Now())
+	}
+}
+
+// left is what is left in a table that no handler works on.
+type left struct {
+	number    int64     // ids up to here were assigned
+	something bool      // a message is not done, and does not wait
+	dueAt     time.Time // when the next message is due; zero = none waits
+}
+
+func (s *Store) remaining(ctx context.Context) (l left, err error) {
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	err = s.collect(ctx, "look for messages", func(rows drive.Rows) error {
+		var due *float64
+		err := rows.Scan(&l.number, &l.something, &due)
+		if due != nil {
+			l.dueAt = time.Now().Add(time.Duration(min(max(*due, 0), 1e6) * float64(time.Second)))
 		}
-		g.wake(ctx, t)
+		return err
+	}, sqltext.RestOfQueue)
+	return l, err
+}
+
+// pollSleeping wakes those of the sleeping databases of a pool in which something has happened.
+func (g *Group) pollSleeping(ctx context.Context, list []*database) error {
+	for some := range slices.Chunk(list, manyLooks) {
+		sequences, tables := make([]string, len(some)), make([]string, len(some))
+		for i, t := range some {
+			sequences[i], tables[i] = t.store.db.Render("{queue_id_seq}"), t.store.db.Render("{queue}")
+		}
+		queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
+		type seen struct{ number, updates int64 }
+		var found []seen
+		err := drive.Collect(queryCtx, some[0].store.db, func(rows drive.Rows) error {
+			var s seen
+			err := rows.Scan(&s.number, &s.updates)
+			found = append(found, s)
+			return err
+		}, sqltext.PollQueues, sequences, tables)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("poll %d queues: %w", len(some), err)
+		}
+		g.mu.Lock()
+		for i, t := range some {
+			if t.number != found[i].number || t.updates >= 0 && t.updates != found[i].updates {
+				g.scheduler.Wake(t.Database)
+			}
+			t.updates = found[i].updates
+		}
+		g.mu.Unlock()
+	}
+	for _, t := range list {
+		g.check(ctx, t)
+	}
+	return nil
+}
+
+// check polls a single database when it is time. A database that cannot be polled is woken: from then on its own
+// breaker handles and reports it.
+func (g *Group) check(ctx context.Context, t *database) {
+	now := time.Now()
+	g.mu.Lock()
+	due := t.Asleep() && !now.Before(t.checkAt)
+	g.mu.Unlock()
+	if !due {
+		return
+	}
+	left, err := t.store.remaining(ctx)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if t.checkAt = now.Add(scheduler.Jitter(checkEvery)); err != nil || left.something || left.number != t.number {
+		g.scheduler.Wake(t.Database)
+	}
+	if err == nil {
+		t.dueAt = left.dueAt
+		g.setWakeAt(t)
 	}
 }

@@ -12,14 +12,14 @@ const maxMaintained = 2
 func (g *Group) startMaintenance(now time.Time) time.Duration {
 	wait := noWait
 	for _, m := range g.workers {
-		if m.maintaining || m.leaving || m.breaker.Failures() > 0 {
+		if m.maintaining || m.leaving || m.breaker.Failing() {
 			continue // its end, or a successful turn, signals
 		}
 		if in := m.maintainAt.Sub(now); in > 0 {
 			wait = min(wait, in)
 			continue
 		}
-		if g.maintaining >= maxMaintained {
+		if !g.maintaining.Free(false) {
 			return wait
 		}
 		g.maintain(m)
@@ -30,35 +30,18 @@ func (g *Group) startMaintenance(now time.Time) time.Duration {
 // maintain must be called with mu held.
 func (g *Group) maintain(m *worker) {
 	m.maintaining = true
-	g.maintaining++
 	m.polls.Add(1)
 	handled := m.handled || m.maintainer.cleanAt.IsZero()
-	g.work.Go(func() {
+	slot := g.maintaining.Take(false, nil)
+	g.scheduler.Go(m.db.Database, func() {
 		defer m.polls.Done()
-		over, slow := false, false
-		hurry := time.AfterFunc(slowPoll, func() {
-			g.mu.Lock()
-			defer g.mu.Unlock()
-			if !over && g.slow < slowPolls {
-				slow = true
-				g.maintaining--
-				g.slow++
-				g.signal()
-			}
-		})
 		cleaned := m.maintainer.turn(m.ctx, handled)
-		hurry.Stop()
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		over = true
-		if slow {
-			g.slow--
-		} else {
-			g.maintaining--
-		}
+		slot.Leave()
 		m.maintaining = false
 		m.maintainAt = time.Now().Add(m.maintainer.wait())
 		m.handled = m.handled && !cleaned
-		g.signal()
+		g.scheduler.Signal()
 	})
 }

@@ -60,22 +60,57 @@ func (k *reservation) confirm(n int) int {
 	return n
 }
 
+// connSlots are the slots of a connection pool, for messages at work, because their handlers use connections.
+type connSlots struct {
+	slots     slots
+	databases int // that share the pool
+}
+
+const (
+	noLimit = 1 << 30
+	// spareConns of a pool are left for claims, renewals and acks, and for a forwarder that drains the same databases.
+	spareConns = 2
+)
+
+// mostOf is how many messages may be at work concurrently in databases that share a pool with conns connections:
+// handlers in transactions use one each, and if they used all of them no lease would be renewed.
+func (c *DispatcherConfig) mostOf(conns int) int {
+	inTx := c.DefaultHandler.Handle != nil && !c.DefaultHandler.Detached
+	for _, h := range c.Handlers {
+		inTx = inTx || !h.Detached
+	}
+	if conns <= 0 || !inTx {
+		return noLimit
+	}
+	return max(1, conns-spareConns)
+}
+
+// room returns for how many more messages one poll may reserve slots: half of the free ones are left to other
+// databases, so that a database that hangs does not take all of them before it is known to be slow.
+func (s *connSlots) room() int {
+	free := max(0, s.slots.free())
+	if s.slots.most == noLimit || s.databases < 2 {
+		return free
+	}
+	return (free + 1) / 2
+}
+
 // reservations are slots of a Group and the same number of a pool.
-type reservations struct{ group, pool reservation }
+type reservations struct{ group, conns reservation }
 
 // reserve reserves slots of both for a claim that is about to begin.
-func (s *pool) reserve(group *slots, n int) reservations {
+func (s *connSlots) reserve(group *slots, n int) reservations {
 	return reservations{group.reserve(n), s.slots.reserve(n)}
 }
 
 func (k *reservations) slowed() {
 	k.group.slowed()
-	k.pool.slowed()
+	k.conns.slowed()
 }
 
 func (k *reservations) confirm(n int) int {
 	some := k.group.confirm(n)
-	n = k.pool.confirm(some)
+	n = k.conns.confirm(some)
 	k.group.slots.taken -= some - n
 	return n
 }
@@ -83,5 +118,5 @@ func (k *reservations) confirm(n int) int {
 // release gives back slots of messages that are not handled.
 func (k *reservations) release(n int) {
 	k.group.slots.taken -= n
-	k.pool.slots.taken -= n
+	k.conns.slots.taken -= n
 }

@@ -54,7 +54,7 @@ func TestSlowClaimsLeaveSlots(t *testing.T) {
 func TestSlowClaimsLeaveTheRoomOfTheirServer(t *testing.T) {
 	for most := 1; most <= 20; most++ {
 		all := newSlots(100)
-		s := &pool{slots: newSlots(most), databases: map[*database]bool{{key: "a"}: true, {key: "b"}: true}}
+		s := &connSlots{slots: newSlots(most), databases: 2}
 		var slow []*reservations
 		for i := range 4 {
 			n := s.room()

@@ -1,16 +1,22 @@
 package queue
 
 import (
-	"strconv"
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/millrace-go/watermill-outbox/fleet"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // newTestWorker is a database whose Dispatcher has four slots and something to look for.
 func newTestWorker() *worker {
-	return &worker{d: &Dispatcher{loop: newLoop(nil, loopConfig{slots: 4, batch: 4, room: 1}, nil, func(*claimed) {})}}
+	return &worker{
+		d:       &Dispatcher{loop: newLoop(nil, loopConfig{slots: 4, batch: 4, room: 1}, nil, func(*claimed) {})},
+		breaker: trouble.Breaker{Logger: watermill.NopLogger{}},
+	}
 }
 
 // TestGroupLeavesNoSlotFree: what a database has already counts against its share, and not against the slots that are
@@ -32,17 +38,13 @@ func TestGroupLeavesNoSlotFree(t *testing.T) {
 // only one.
 func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 	for databases, want := range map[int]int{1: 4, 2: 2, 3: 2} {
-		g := &Group{cfg: GroupConfig{Dispatcher: DispatcherConfig{Concurrency: 4}, MaxPolls: 4}, slots: newSlots(4)}
-		g.databases = map[string]*database{}
+		nothing := func(string, string) ([][]any, error) { return nil, nil }
+		g := newTestGroup(t, databases, DispatcherConfig{Concurrency: 4}, nothing)
 		m := newTestWorker()
-		for i := range databases {
-			key := strconv.Itoa(i)
-			g.databases[key] = &database{key: key}
-		}
-		m.db = g.databases["0"]
-		m.db.pool = &pool{slots: newSlots(noLimit)}
+		m.db = g.scheduler.All()[0].Own
 		g.workers = []*worker{m}
 		ready, _, _ := g.candidates(time.Now())
+		g.workers = nil
 		if len(ready) != 1 || ready[0].n != want {
 			t.Errorf("of %d databases one claims %v, not %d", databases, ready, want)
 		}
@@ -51,7 +53,7 @@ func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 
 // TestBurialsFreeNoSlotOfAGroup: what is only buried had none.
 func TestBurialsFreeNoSlotOfAGroup(t *testing.T) {
-	g, s := &Group{slots: newSlots(4)}, &pool{slots: newSlots(4)}
+	g, s := &Group{slots: newSlots(4)}, &connSlots{slots: newSlots(4)}
 	k := s.reserve(&g.slots, 2)
 	k.confirm(2)
 	g.freed(&claimed{expired: true}, s)
@@ -88,7 +90,7 @@ func TestGroupHearsOfSlotsThatAreFree(t *testing.T) {
 func TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver(t *testing.T) {
 	m, now := newTestWorker(), time.Now()
 	for range 3 {
-		wait := m.breaker.Failed(now)
+		wait := m.breaker.Failed(now, errors.New("broken"))
 		if turn, in := m.turn(now.Add(wait-1), 4, 4); turn.m != nil || in != 1 {
 			t.Errorf("it has its turn %s before its wait of %s is over", in, wait)
 		}
@@ -97,7 +99,7 @@ func TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver(t *testing.T) {
 			t.Errorf("after its wait of %s it claims %d messages", wait, turn.n)
 		}
 	}
-	m.breaker.Failed(now)
+	m.breaker.Failed(now, errors.New("broken"))
 	m.d.loop.drains = append(m.d.loop.drains, &drain{})
 	if turn, _ := m.turn(now, 4, 4); turn.m != m {
 		t.Error("Drain waits for it")

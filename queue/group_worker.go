@@ -6,10 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-
 	"github.com/millrace-go/watermill-outbox/fleet"
-	"github.com/millrace-go/watermill-outbox/internal/breaker"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 // worker is the Dispatcher of a database that is awake. Group.mu guards the mutable fields.
@@ -22,7 +20,7 @@ type worker struct {
 	polls sync.WaitGroup
 
 	status      fleet.Status
-	breaker     breaker.Breaker
+	breaker     trouble.Breaker
 	polling     bool
 	slow        bool // the poll is slow
 	answered    bool // although its last turn failed
@@ -42,7 +40,7 @@ type turn struct {
 }
 
 // suspect reports whether its last turn failed and the database has not answered since. mu must be held.
-func (m *worker) suspect() bool { return m.breaker.Failures() > 0 && !m.answered }
+func (m *worker) suspect() bool { return m.breaker.Failing() && !m.answered }
 
 // turn returns the worker's turn, or how long it has none: free slots are left, and it may use no more than most. A
 // suspect claims nothing until the database has answered, so it needs no slot. mu must be held.
@@ -76,15 +74,19 @@ func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	// Cause: the database.
+	// Cure: the Group retries it.
+	breaker := trouble.Breaker{What: "claiming", Logger: d.logger}
 	m := &worker{
-		db: t, d: d, maintainer: d.maintainer(), status: fleet.Status{Key: t.key}, over: make(chan struct{}),
+		db: t, d: d, maintainer: d.maintainer(), status: fleet.Status{Key: t.Key}, over: make(chan struct{}),
+		breaker: breaker,
 	}
 	m.maintainer.cleanAt = t.cleanAt
 	m.ctx, m.end = context.WithCancel(ctx)
-	d.loop.news = g.news
-	d.loop.freed = func(c *claimed) { g.freed(c, t.pool) }
+	d.loop.news = g.scheduler.Signals()
+	d.loop.freed = func(c *claimed) { g.freed(c, t.conns) }
 	ended := d.loop.begin(ctx)
-	g.work.Go(func() {
+	g.scheduler.Go(t.Database, func() {
 		defer close(m.over)
 		defer ended()
 		d.loop.serve(m.ctx, func(ctx context.Context) {
@@ -100,7 +102,7 @@ func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 
 // freed must be called when a handler has returned; the caller then signals. Burials use only slots of their own
 // database.
-func (g *Group) freed(c *claimed, s *pool) {
+func (g *Group) freed(c *claimed, s *connSlots) {
 	if c.expired {
 		return
 	}
@@ -110,72 +112,19 @@ func (g *Group) freed(c *claimed, s *pool) {
 	g.mu.Unlock()
 }
 
-func (g *Group) signal() {
-	select {
-	case g.news <- struct{}{}:
-	default:
-	}
-}
-
-// pollSlot is a slot for a poll, among MaxPolls or among the slow ones.
-type pollSlot struct {
-	g     *Group
-	slow  bool
-	over  bool
-	hurry *time.Timer
-}
-
-// pollSlot takes a slot. When the poll turns out to be slow, it moves to the slow ones, and slowed is called. mu must
-// be held.
-func (g *Group) pollSlot(slow bool, slowed func()) *pollSlot {
-	s := &pollSlot{g: g, slow: slow}
-	if slow {
-		g.slow++
-	} else {
-		g.polls++
-	}
-	s.hurry = time.AfterFunc(slowPoll, func() {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if s.over || slow {
-			return
-		}
-		if slowed != nil {
-			slowed()
-		}
-		if g.slow < slowPolls {
-			s.slow = true
-			g.polls--
-			g.slow++
-		}
-		g.signal()
-	})
-	return s
-}
-
-// leave must be called with mu held.
-func (s *pollSlot) leave() {
-	s.hurry.Stop()
-	if s.over = true; s.slow {
-		s.g.slow--
-	} else {
-		s.g.polls--
-	}
-}
-
 // poll gives a worker its turn. mu must be held.
 func (g *Group) poll(t turn, now time.Time) {
 	m := t.m
 	suspect := t.n == 0
-	reservation := m.db.pool.reserve(&g.slots, t.n)
-	slot := g.pollSlot(suspect, func() {
+	reservation := m.db.conns.reserve(&g.slots, t.n)
+	slot := g.polls.Take(suspect, func() {
 		m.slow = true
 		reservation.slowed()
 	})
 	m.polling = true
 	m.status.LastTurn = now
 	m.polls.Add(1)
-	g.work.Go(func() {
+	g.scheduler.Go(m.db.Database, func() {
 		defer m.polls.Done()
 		var got, admitted int
 		var full bool
@@ -195,13 +144,13 @@ func (g *Group) poll(t turn, now time.Time) {
 		}
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		slot.leave()
+		slot.Leave()
 		m.polling, m.slow = false, false
 		reservation.release(admitted - got) // handlers already had some
 		if m.answered = suspect && err == nil; !m.answered {
 			g.polled(m, got, full, err)
 		}
-		g.signal()
+		g.scheduler.Signal()
 	})
 }
 
@@ -224,24 +173,15 @@ func (g *Group) polled(m *worker, got int, full bool, err error) {
 		return
 	}
 	l := m.d.loop
-	switch {
-	case err != nil:
-		wait := m.breaker.Failed(time.Now())
-		fields := watermill.LogFields{"wait": wait.String(), "failures": m.breaker.Failures()}
-		if m.breaker.Failures() == 1 {
-			// Cause: the database.
-			// Cure: the Group retries it.
-			m.d.logger.Error("claiming failed: the database is skipped, for longer each time", err, fields)
-		} else {
-			m.d.logger.Debug("claiming still fails", fields.Add(watermill.LogFields{"err": err.Error()}))
-		}
+	if err != nil {
+		m.breaker.Failed(time.Now(), err)
 		l.step(func() {
 			for _, d := range l.drains {
 				d.end(err)
 			}
 		})
-	case m.breaker.Worked():
-		m.d.logger.Info("claiming works again", nil)
+	} else {
+		m.breaker.Worked()
 	}
 	if got > 0 && !full { // there may be more: only a turn that brings nothing shows that the database is empty
 		l.step(func() { l.schedule.woke(time.Now()) })

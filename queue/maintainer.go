@@ -3,7 +3,6 @@ package queue
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
+	"github.com/millrace-go/watermill-outbox/internal/scheduler"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
@@ -106,9 +106,9 @@ func (m *maintainer) cleanWait(handled, more bool) time.Duration {
 	case more:
 		return min(m.clean, cleanShare)
 	case handled:
-		return jitter(m.clean)
+		return scheduler.Jitter(m.clean)
 	}
-	return jitter(rareClean * m.clean)
+	return scheduler.Jitter(rareClean * m.clean)
 }
 
 func (m *maintainer) cleanDue(now time.Time) bool { return m.clean > 0 && !now.Before(m.cleanAt) }
@@ -135,7 +135,7 @@ func (m *maintainer) pause() time.Duration {
 	if m.clean > 0 {
 		every = min(every, m.clean)
 	}
-	return time.Duration(float64(every) * (0.8 + 0.4*rand.Float64()))
+	return scheduler.Jitter(every)
 }
 
 // run continues after once.

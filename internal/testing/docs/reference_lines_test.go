@@ -31,9 +31,9 @@ func logLines(t *testing.T) (list []printed) {
 			}
 			ast.Inspect(file, func(n ast.Node) bool {
 				switch n := n.(type) {
-				case *ast.CompositeLit: // a trouble.RetryLog
-					if what := whatOf(n); what != "" {
-						add(n, "Error", what+" failed: retrying until it works")
+				case *ast.CompositeLit: // a trouble.RetryLog or trouble.Breaker
+					if what, then := whatOf(n); what != "" {
+						add(n, "Error", what+" failed: "+then)
 						add(n, "Info", what+" works again")
 					}
 				case *ast.CallExpr:
@@ -71,15 +71,19 @@ func isFields(e ast.Expr) bool {
 	return ok && lastName(fields.Type) == "LogFields"
 }
 
-// whatOf returns the activity of a trouble.RetryLog.
-func whatOf(n *ast.CompositeLit) string {
-	if kind, ok := n.Type.(*ast.SelectorExpr); !ok || lastName(kind.X) != "trouble" {
-		return ""
+// whatOf returns the activity of a trouble.RetryLog or trouble.Breaker, and what follows its failure.
+func whatOf(n *ast.CompositeLit) (what, then string) {
+	kind, ok := n.Type.(*ast.SelectorExpr)
+	if !ok || lastName(kind.X) != "trouble" {
+		return "", ""
+	}
+	if then = "retrying until it works"; lastName(kind) == "Breaker" {
+		then = "the database is skipped, for longer each time"
 	}
 	for _, e := range n.Elts {
 		if field, ok := e.(*ast.KeyValueExpr); ok && lastName(field.Key) == "What" {
-			return literal(field.Value)
+			return literal(field.Value), then
 		}
 	}
-	return ""
+	return "", ""
 }

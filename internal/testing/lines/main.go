@@ -26,7 +26,7 @@ var parts = []struct {
 }{
 	{"schema and foundation", []string{"."}},
 	{"forwarder", []string{"forwarder"}},
-	{"queue and fleets", []string{"queue", "fleet", "internal/keyed"}},
+	{"queue and fleets", []string{"queue", "fleet", "internal/scheduler", "internal/keyed"}},
 	{"operators", []string{"admin", "cmd", "move", "internal/partitions", "internal/clean", "internal/summary",
 		"internal/trend", "internal/words"}},
 	{"brokers", []string{"amqp", "broker", "kafka", "nats"}},

@@ -127,4 +127,47 @@ var queueMutants = []Mutant{
 		Old:    "if err == nil && held {",
 		New:    "if false {",
 	},
+	{
+		Name: "QG1", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestWakes",
+		Breaks: "a database of a Group is woken although it is skipped",
+		Old:    "d.asleep && !now.Before(d.SkipUntil) &&",
+		New:    "d.asleep &&",
+	},
+	{
+		Name: "QG2", File: "internal/scheduler/poll.go", In: "internal/scheduler",
+		Test:   "TestAPollOnRequestFollowsOneInFlight",
+		Breaks: "a poll that began too early answers a call of Drain",
+		Old:    "	if p.again {",
+		New:    "	if false {",
+	},
+	{
+		Name: "QG3", File: "internal/scheduler/slots.go", In: "internal/scheduler", Test: "TestSlowPolls",
+		Breaks: "slow polls keep their slots from others",
+		Old:    "		if *s.slow < maxSlow {\n",
+		New:    "		if false {\n",
+	},
+	{
+		Name: "QG4", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestRemovedDatabases",
+		Breaks: "a database is closed that is in use",
+		Old:    "		d.work.Wait()\n",
+		New:    "",
+	},
+	{
+		Name: "QG5", File: "internal/scheduler/database.go", In: "internal/scheduler", Test: "TestAPoolThatFails",
+		Breaks: "a database that does not answer is polled whenever one of its outboxes goes to sleep",
+		Old:    "	s.pollIn(d.pool, max(in, time.Until(d.pool.breaker.Until())))\n",
+		New:    "	s.pollIn(d.pool, in)\n",
+	},
+	{
+		Name: "QG6", File: "internal/scheduler/poll.go", In: "internal/scheduler", Test: "TestAPoolThatFails",
+		Breaks: "polls of a database that failed take the slots of others",
+		Old:    "s.polls.Take(p.breaker.Failing(), nil)",
+		New:    "s.polls.Take(false, nil)",
+	},
+	{
+		Name: "QG7", File: "forwarder/group_poll.go", In: "forwarder", Test: "TestDrainIsNotAnsweredByAnEarlierPoll",
+		Breaks: "Drain of a Group waits until everything is polled once a minute",
+		Old:    "!known || drains || ",
+		New:    "!known || ",
+	},
 }
