@@ -94,7 +94,7 @@ func (o *outcomes) markDead(
 		// A topic that was deleted and created again has the same positions.
 		id = fmt.Sprintf("%s %s %x", at.Topic, at.Position, core.PayloadHash(msg.Payload))
 	}
-	if h.mismatch { // the key belongs to another message, which may have a letter too
+	if h.calling == onMismatch { // the key belongs to another message, which may have a letter too
 		id = fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))
 	}
 	if id != "" {

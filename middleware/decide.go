@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-func (o *outcomes) decide(h *handling, err error) outbox.Decision {
+func (o *outcomes) decide(h *handling, n tally, err error) outbox.Decision {
 	switch {
 	case errors.Is(err, outbox.ErrPoison):
 		return outbox.DeadLetter
@@ -25,7 +25,7 @@ func (o *outcomes) decide(h *handling, err error) outbox.Decision {
 	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
 		return outbox.DeadLetter
 	}
-	if charged, since := h.charges(); o.cfg.MaxAttempts > 0 && charged >= o.cfg.MaxAttempts && since >= o.cfg.MinDeadAge {
+	if o.cfg.MaxAttempts > 0 && n.charged >= o.cfg.MaxAttempts && n.chargedFor >= o.cfg.MinDeadAge {
 		return outbox.DeadLetter
 	}
 	return outbox.Nack

@@ -33,22 +33,29 @@ type handling struct {
 	inTx     bool // a Tx is around
 	attempts int  // started by Tx
 
-	// State of the current attempt.
+	attemptState // of the current attempt
+}
+
+// attemptState is the state of one attempt, which Tx clears before each.
+type attemptState struct {
 	claim      *claim // nil until Inbox has looked the message up
 	acked      bool   // the message was marked done in the transaction
 	duplicate  bool
 	rolledBack bool
-	unfinished error // the error of Tx when the handler panicked
-	begun      bool  // TxConfig.OnBegin has returned nil
-	beginning  bool  // OnBegin has not returned nil, or has spoiled the transaction
-	unkeyed    bool  // InboxConfig.Key has not returned a key
-	mismatch   bool  // InboxConfig.OnMismatch has not returned nil
-
-	// For a message without an inbox row to count in: what this process remembers.
-	recalled   int // failures
-	charged    int // failures that count against it
-	chargedFor time.Duration
+	unfinished error    // the error of Tx when the handler panicked
+	begun      bool     // TxConfig.OnBegin has returned nil
+	calling    callback // what is being called, or has failed, before the handler
 }
+
+// callback is a function of the configuration that is called before the handler.
+type callback int
+
+const (
+	noCallback callback = iota
+	onBegin             // TxConfig.OnBegin, which may also have spoiled the transaction for Inbox
+	inboxKey            // InboxConfig.Key
+	onMismatch          // InboxConfig.OnMismatch
+)
 
 // Cause: the stack is in the log.
 // Cure: fix the handler.
@@ -87,30 +94,6 @@ func currentHandling(msg *message.Message) *handling {
 		return nil
 	}
 	return h
-}
-
-// newAttempt clears the state of an attempt that was rolled back.
-func (h *handling) newAttempt() {
-	h.claim, h.acked, h.duplicate, h.rolledBack, h.unfinished = nil, false, false, false, nil
-	h.begun, h.beginning, h.unkeyed, h.mismatch = false, false, false, false
-}
-
-// failures counts this failure and earlier ones, for the wait.
-func (h *handling) failures() int {
-	n := max(h.recalled, 1)
-	if h.claim != nil {
-		n = max(n, h.claim.failures+1)
-	}
-	return n
-}
-
-// charges returns how many failures count against a message, including this one, and for how long it has been failing:
-// from the inbox, or from memory if the message has no usable key. An outage of the database does not count.
-func (h *handling) charges() (int, time.Duration) {
-	if h.claim != nil {
-		return h.claim.failures + 1, h.claim.failing
-	}
-	return h.charged, h.chargedFor
 }
 
 func (h *handling) outcome(err error) observe.Outcome {

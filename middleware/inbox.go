@@ -140,12 +140,12 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 			return i.handleOnce(next, msg, "of a stored message")
 		}
 	}
-	h.unkeyed = true // in case Key panics
+	h.calling = inboxKey
 	c, err := i.identify(ctx, msg)
 	if err != nil {
 		return nil, err
 	}
-	h.unkeyed = false
+	h.calling = noCallback
 	i.db.Consumes(c.consumer, message.SubscribeTopicFromCtx(ctx))
 	i.db.ReadsFrom(ctx)
 	if h.claim != nil && h.claim.consumer == c.consumer && h.claim.key == c.key {
@@ -153,7 +153,9 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	ours, standby, err := i.take(ctx, q, c)
 	if err != nil {
-		h.beginning = h.begun && refused(err) // because of what OnBegin did to the transaction
+		if h.begun && refused(err) { // because of what OnBegin did to the transaction
+			h.calling = onBegin
+		}
 		return nil, fmt.Errorf("inbox: %w", text.Explain(err))
 	}
 	h.claim = c
@@ -232,7 +234,7 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 	if i.cfg.OnMismatch == nil {
 		return nil
 	}
-	h.mismatch = true
+	h.calling = onMismatch
 	err = i.cfg.OnMismatch(ctx, msg)
 	if err == nil {
 		err = ctx.Err() // it has used up the time
@@ -240,6 +242,6 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 	if err != nil {
 		return fmt.Errorf("inbox: OnMismatch: %w", err)
 	}
-	h.mismatch = false
+	h.calling = noCallback
 	return nil
 }

@@ -337,20 +337,21 @@ func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
 		o.cfg.setDefaults()
 		fail := func(h *handling) (outbox.Decision, int) {
 			msg := message.NewMessage("1", nil)
-			o.count(t.Context(), msg, h)
-			return o.decide(h, errHandler), h.failures()
+			_, n := o.count(t.Context(), msg, h)
+			return o.decide(h, n, errHandler), n.failures
 		}
 		for n, test := range []struct {
 			after   time.Duration
-			unkeyed bool
+			calling callback
 			want    outbox.Decision
 		}{
-			{0, false, outbox.Nack}, {2 * time.Hour, false, outbox.Nack},
-			{0, true, outbox.Nack}, {time.Minute, true, outbox.Nack},
-			{time.Hour, false, outbox.Nack}, {0, true, outbox.DeadLetter},
+			{0, noCallback, outbox.Nack}, {2 * time.Hour, noCallback, outbox.Nack},
+			{0, inboxKey, outbox.Nack}, {time.Minute, inboxKey, outbox.Nack},
+			{time.Hour, noCallback, outbox.Nack}, {0, inboxKey, outbox.DeadLetter},
 		} {
 			time.Sleep(test.after)
-			if got, failures := fail(&handling{unkeyed: test.unkeyed}); got != test.want || failures != n+1 {
+			h := &handling{attemptState: attemptState{calling: test.calling}}
+			if got, failures := fail(h); got != test.want || failures != n+1 {
 				t.Errorf("failure %d: got %v and %d for the wait", n+1, got, failures)
 			}
 		}

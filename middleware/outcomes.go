@@ -221,12 +221,12 @@ func (o *outcomes) conclude(
 	if uncharged(err) {
 		return o.retryLater(ctx, msg, h, err)
 	}
-	failed := o.count(ctx, msg, h)
+	failed, n := o.count(ctx, msg, h)
 	if failed == onBegin && h.duplicate {
 		o.forget(ctx, msg)
 		return observe.Duplicate, 0, nil
 	}
-	decision := o.decide(h, err)
+	decision := o.decide(h, n, err)
 	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
 		decision = outbox.Nack
 		// Cause: the handler of the dead-letter topic failed.
@@ -244,7 +244,7 @@ func (o *outcomes) conclude(
 				h.work.Note(letterErr)
 			}
 			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", letterErr, err)))
-			return observe.Failed, o.wait(h), errors.Join(err, letterErr)
+			return observe.Failed, o.wait(h, n), errors.Join(err, letterErr)
 		}
 		o.forget(ctx, msg)
 		if !marked {
@@ -274,9 +274,9 @@ func (o *outcomes) conclude(
 	if h.later != nil {
 		h.later(0, err)
 	}
-	wait := o.wait(h)
-	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": h.failures(), "wait": wait})
-	if failed != nothing && o.lines.Allow("not called "+message.HandlerNameFromCtx(ctx)) {
+	wait := o.wait(h, n)
+	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": n.failures, "wait": wait})
+	if failed != noCallback && o.lines.Allow("not called "+message.HandlerNameFromCtx(ctx)) {
 		o.tellNotCalled(failed, err, fields)
 	} else {
 		o.logger.Debug("handler failed: the message is nacked", fields.Add(watermill.LogFields{"err": text.OfError(err)}))
@@ -285,11 +285,11 @@ func (o *outcomes) conclude(
 }
 
 // wait returns zero for a message of our own Subscribers, which wait themselves and give its slot to others meanwhile.
-func (o *outcomes) wait(h *handling) time.Duration {
+func (o *outcomes) wait(h *handling, n tally) time.Duration {
 	if h.delivered || h.work != nil || h.later != nil {
 		return 0
 	}
-	return core.Backoff(o.cfg.Backoff).Delay(h.failures())
+	return core.Backoff(o.cfg.Backoff).Delay(n.failures)
 }
 
 // takeBack removes the inbox row that the handler committed when it ended the transaction.

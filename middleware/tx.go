@@ -202,7 +202,7 @@ func (t *transactor) attempt(
 ) ([]*message.Message, error) {
 	ctx, cancel := core.Lifetime(ctx, t.cfg.Timeout)
 	defer cancel()
-	h.newAttempt()
+	h.attemptState = attemptState{}
 	h.attempts++
 
 	attempt := msg.Copy()
@@ -211,13 +211,15 @@ func (t *transactor) attempt(
 	begun := false
 	if t.cfg.OnBegin != nil {
 		opts.OnBegin = func(ctx context.Context) error {
-			begun, h.beginning = true, true
+			begun, h.calling = true, onBegin
 			attempt.SetContext(ctx)
 			err := t.cfg.OnBegin(ctx, attempt)
 			if err == nil && ctx.Err() != nil {
 				err = fmt.Errorf("it exceeded TxConfig.Timeout or the deadline of its message: %w", ctx.Err())
 			}
-			h.begun, h.beginning = err == nil, err != nil
+			if err == nil {
+				h.begun, h.calling = true, noCallback
+			}
 			return err
 		}
 	}

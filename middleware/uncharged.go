@@ -87,17 +87,7 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 	return wait
 }
 
-// notCalled is the function that failed before the handler was called.
-type notCalled int
-
-const (
-	nothing notCalled = iota
-	onBegin
-	inboxKey
-	onMismatch
-)
-
-func (o *outcomes) tellNotCalled(failed notCalled, err error, fields watermill.LogFields) {
+func (o *outcomes) tellNotCalled(failed callback, err error, fields watermill.LogFields) {
 	// Cause: the function that the line names returned an error, or panicked.
 	// Cure: fix what the error names.
 	switch failed {
@@ -112,49 +102,57 @@ func (o *outcomes) tellNotCalled(failed notCalled, err error, fields watermill.L
 	}
 }
 
-// count finds out how often a message has failed whose handler was not called. If the message can be identified, that
-// is recorded in the inbox like any other failure; otherwise, or if its key belongs to another message, this process
-// counts.
-func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling) (failed notCalled) {
-	if h.mismatch {
-		h.claim = nil
-	}
-	if h.claim != nil || h.work != nil || h.delivered {
-		return nothing
-	}
-	switch {
-	case h.beginning:
-		failed = onBegin
-	case h.unkeyed:
-		failed = inboxKey
-	case h.mismatch:
-		failed = onMismatch
-	}
-	key := keyOf(message.HandlerNameFromCtx(ctx), msg)
-	h.recalled = o.recall.failed(key)
-	if h.beginning && o.identify != nil {
-		h.claim = o.identified(ctx, msg, h)
-	}
-	if h.unkeyed || h.mismatch {
-		h.charged, h.chargedFor = o.recall.charge(key)
-	}
-	return failed
+// tally is how often a message has failed, including this time.
+type tally struct {
+	failures   int // for the wait
+	charged    int // those that count against the message. An outage of the database does not
+	chargedFor time.Duration
 }
 
-// identified returns the inbox row that the message has or would have, or nil if Key or the database fails. A message
-// that was already handled is a duplicate.
-func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *handling) (c *claim) {
+// count finds out how often a message has failed, and which callback failed if the handler was not called: that is
+// recorded in the inbox like any other failure if the message can be identified. Otherwise, or if its key belongs to
+// another message, this process counts.
+func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling) (failed callback, n tally) {
+	if h.calling == onMismatch {
+		h.claim = nil
+	}
+	n.failures = 1
+	if h.claim == nil && h.work == nil && !h.delivered {
+		failed = h.calling
+		inMemory := failed == inboxKey || failed == onMismatch
+		if failed == onBegin && o.identify != nil {
+			var identified bool
+			h.claim, identified = o.identified(ctx, msg, h)
+			inMemory = !identified
+		}
+		key := keyOf(message.HandlerNameFromCtx(ctx), msg)
+		n.failures = o.recall.failed(key)
+		if inMemory {
+			n.charged, n.chargedFor = o.recall.charge(key)
+		}
+	}
+	if h.claim != nil {
+		n.charged, n.chargedFor = h.claim.failures+1, h.claim.failing
+		n.failures = max(n.failures, n.charged)
+	}
+	return failed, n
+}
+
+// identified returns the inbox row that the message has or would have, or nil if Key or the database fails, and whether
+// Key worked. A message that was already handled is a duplicate.
+func (o *outcomes) identified(
+	ctx context.Context, msg *message.Message, h *handling,
+) (c *claim, keyed bool) {
 	defer func() {
 		if p := recover(); p != nil {
-			c, h.unkeyed = nil, true
+			c, keyed = nil, false
 		}
 	}()
 	asked := msg.Copy()
 	asked.SetContext(ctx)
 	c, err := o.identify(ctx, asked)
 	if err != nil {
-		h.unkeyed = true
-		return nil
+		return nil, false
 	}
 	err = drive.Collect(ctx, o.db, func(rows drive.Rows) error {
 		var seconds float64
@@ -166,9 +164,9 @@ func (o *outcomes) identified(ctx context.Context, msg *message.Message, h *hand
 		// Cause: the database.
 		// Cure: the message is redelivered.
 		o.logger.Error("could not read the failure count of a message from the inbox", err, fieldsOf(ctx, msg))
-		return nil
+		return nil, true
 	}
-	return c
+	return c, true
 }
 
 // forget removes a message that was handled or is dead.

@@ -84,8 +84,8 @@ var inboxMutants = []Mutant{
 	{
 		Name: "I13", File: "middleware/decide.go", In: "integration_test", Test: "TestOutcomesDeadByDefault",
 		Breaks: "a short outage kills messages",
-		Old:    " && since >= o.cfg.MinDeadAge {",
-		New:    " && since >= 0 {",
+		Old:    " && n.chargedFor >= o.cfg.MinDeadAge {",
+		New:    " && n.chargedFor >= 0 {",
 	},
 	{
 		Name: "I14", File: "middleware/decide.go", In: "integration_test", Test: "TestNoConnectionAtTheLastAttempt",
