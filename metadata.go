@@ -9,12 +9,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// The limits of what the outbox stores beside the payload, in bytes.
-const (
-	MaxKeyBytes   = core.MaxKeyBytes   // 1024
-	MaxUUIDBytes  = core.MaxUUIDBytes  // 255
-	MaxTopicBytes = core.MaxTopicBytes // 1024
-)
+// MaxKeyBytes is the largest ordering key, in bytes.
+const MaxKeyBytes = core.MaxKeyBytes // 1024
 
 // Metadata that this module reads or writes. All but MetadataKey and the delays are conventions: they
 // are passed on untouched and have the meaning that writers and readers agree on.

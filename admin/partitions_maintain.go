@@ -71,10 +71,9 @@ const (
 	duplicateObject  = "42710" // a domain, since each table is a type too
 )
 
-// ErrNotPartitioned is returned by MaintainPartitions for an outbox that is one table.
-//
-// Cure: forwarders delete old rows.
-var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
+// Cause: forwarders delete old rows.
+// Cure: use Clean.
+var errNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
 
 // MaintainPartitions maintains an outbox in partitions. It makes partitions until eight are ahead of the last id. It
 // empties each partition behind the last id in which every message was published or discarded longer ago than the
@@ -85,7 +84,7 @@ var ErrNotPartitioned = errors.New("admin: the outbox is not partitioned: use Cl
 // waits for transactions that used the partition, dropping for all that wrote to the outbox. Partitions in use are left
 // for the next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
 //
-// It returns its result also with an error: ErrNotPartitioned, ErrNoActor, an error that names an invalid field or the
+// It returns its result also with an error: for an outbox that is one table, ErrNoActor, an error that names an invalid field or the
 // owner of the table, or an error of the database or the context.
 func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_ PartitionsResult, err error) {
 	m := &maintenance{Admin: a, cfg: cfg, patience: lockPatience,
@@ -173,7 +172,7 @@ func (m *maintenance) check(ctx context.Context) error {
 		return err
 	}
 	if m.set, err = m.partitionSet(ctx); err == nil && !m.set.Partitioned {
-		err = ErrNotPartitioned
+		err = errNotPartitioned
 	}
 	return err
 }

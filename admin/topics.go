@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
@@ -35,8 +35,8 @@ func (a *Admin) topic(ctx context.Context, action, statement string, p TopicAct)
 	if err == nil && p.Topic == "" {
 		err = invalid("admin: TopicAct.Topic is empty: name the topic")
 	}
-	if err == nil && (len(p.Topic) > outbox.MaxTopicBytes || !text.Storable(p.Topic)) {
-		err = invalid("admin: TopicAct.Topic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
+	if err == nil && (len(p.Topic) > core.MaxTopicBytes || !text.Storable(p.Topic)) {
+		err = invalid("admin: TopicAct.Topic must be UTF-8 without NUL, of at most %d bytes", core.MaxTopicBytes)
 	}
 	if err == nil {
 		err = a.exec(ctx, statement, p.Topic, actor, p.Reason)

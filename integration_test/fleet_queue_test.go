@@ -122,7 +122,6 @@ func TestStoresOfAFleet(t *testing.T) {
 		again, err := stores.Get(who.Key)
 		require.NoError(t, err)
 		assert.Same(t, s, again)
-		assert.Equal(t, who.Key, s.DBName())
 		enqueue(t, s, "of "+who.Key)
 	}
 	eventually(t, func() bool { return len(h.handled()) == len(all) }, "all are handled")

@@ -38,8 +38,8 @@ func Outbox(
 	switch {
 	case pub == nil:
 		return nil, errNoPublisher
-	case len(cfg.Topic) > outbox.MaxTopicBytes || !text.Storable(cfg.Topic):
-		return nil, fmt.Errorf("OutboxConfig.Topic must be UTF-8 without NUL, of at most %d bytes", outbox.MaxTopicBytes)
+	case len(cfg.Topic) > core.MaxTopicBytes || !text.Storable(cfg.Topic):
+		return nil, fmt.Errorf("OutboxConfig.Topic must be UTF-8 without NUL, of at most %d bytes", core.MaxTopicBytes)
 	}
 	return around("Outbox", (&capturer{pub: (*core.Publisher)(pub), cfg: cfg}).handle), nil
 }

@@ -62,9 +62,9 @@ func (c OutcomesConfig) validate() error {
 		return err
 	}
 	switch {
-	case len(c.DeadLetterTopic) > outbox.MaxTopicBytes || !text.Storable(c.DeadLetterTopic):
+	case len(c.DeadLetterTopic) > core.MaxTopicBytes || !text.Storable(c.DeadLetterTopic):
 		return fmt.Errorf("OutcomesConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes",
-			outbox.MaxTopicBytes)
+			core.MaxTopicBytes)
 	case c.MaxAttempts < -1:
 		return fmt.Errorf("OutcomesConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
 	case c.MinDeadAge < -1:

@@ -46,13 +46,13 @@ func (s *Store) started(
 	msg := toMessage(m.copy())
 	ctx = core.TellStart(ctx, s.db, func(ctx context.Context, o observe.HandleObserver) context.Context {
 		return o.HandleStart(ctx, observe.HandleStart{
-			DB: s.DBName(), Service: service, Handler: m.Topic, Topic: m.Topic, Message: msg,
+			DB: s.db.Name(), Service: service, Handler: m.Topic, Topic: m.Topic, Message: msg,
 		})
 	})
 	return ctx, func(outcome observe.Outcome, attempts int, err error) {
 		core.Tell(s.db, func(o observe.HandleObserver) {
 			o.HandleEnd(ctx, observe.HandleEnd{
-				DB: s.DBName(), Service: service, Handler: m.Topic, Topic: m.Topic, UUID: m.MessageID,
+				DB: s.db.Name(), Service: service, Handler: m.Topic, Topic: m.Topic, UUID: m.MessageID,
 				Outcome: outcome, Attempts: attempts, Duration: time.Since(begun), Err: err,
 			})
 		})

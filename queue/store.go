@@ -114,9 +114,6 @@ func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*
 	return s, nil
 }
 
-// DBName returns the name of the database.
-func (s *Store) DBName() string { return s.db.Name() }
-
 // on returns the connection for statements: the transaction of ctx, or else the pool.
 func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	q, err = s.db.Tx(ctx)
