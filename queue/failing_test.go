@@ -196,3 +196,29 @@ func TestDeadRetentionThatFails(t *testing.T) {
 		t.Error("done messages are deleted more often")
 	}
 }
+
+// TestRenewalRefusedAfterItWorked: a message that was renewed together with one that was not is renewed once more,
+// alone, and the second time it is refused.
+func TestRenewalRefusedAfterItWorked(t *testing.T) {
+	calls := 0
+	s := fakeStore(t, func(string) ([][]any, error) {
+		switch calls++; calls {
+		case 1:
+			return [][]any{{"s", "1", true}, {"s", "2", false}}, nil
+		case 2:
+			return [][]any{{"s", "1", false}}, nil
+		}
+		return [][]any{{"s", "2", true}}, nil
+	})
+	l := newLoop(s, loopConfig{slots: 2, lease: time.Minute}, watermill.NopLogger{}, nil)
+	for _, id := range []ID{{Source: "s", MessageID: "1"}, {Source: "s", MessageID: "2"}} {
+		c := &claimed{loop: l}
+		c.ID, l.claimed[id] = id, c
+	}
+	if err := l.renewOnce(t.Context()); err != nil || calls != 3 {
+		t.Errorf("after %d calls: %v", calls, err)
+	}
+	if one := l.claimed[ID{Source: "s", MessageID: "1"}]; time.Until(one.until) < 50*time.Second {
+		t.Error("its renewal was not recorded")
+	}
+}

@@ -45,14 +45,16 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	defer cancel()
 	ours, err := l.store.Renew(ctx, Renew{Owner: l.owner, LeaseTTL: l.cfg.lease}, ids...)
 	refused, err := refusedOf(err)
-	for _, id := range refused.ids { // its lease simply ends
-		l.store.refused("renew", queueRow{ID: id, topic: held[id].Topic}, refused.first)
-		delete(held, id)
-	}
 	l.store.refusals.forget("renew", ours...)
 	for _, id := range ours {
 		held[id].extend(begun.Add(l.cfg.lease))
 		delete(held, id)
+	}
+	for _, id := range refused.ids {
+		if c := held[id]; c != nil { // otherwise it was renewed together with others, before it was refused alone
+			l.store.refused("renew", queueRow{ID: id, topic: c.Topic}, refused.first)
+			delete(held, id) // its lease simply ends
+		}
 	}
 	if err != nil {
 		return err
