@@ -293,6 +293,24 @@ func TestASuspectOfABusyTopicHoldsUpNoOther(t *testing.T) {
 	busy.await(t)
 }
 
+// TestAHangingSuspectHoldsUpNoOther: a message that was going to kill its process would have done so within LeaseTTL.
+// Then the next one begins. The place is shared by the whole process, so no other test may run next to this one.
+func TestAHangingSuspectHoldsUpNoOther(t *testing.T) {
+	noLeaks(t)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	s := storeOn(t, h, quickStore())
+	storeAll(t, s, items("orders", 2)...)
+	h.exec(t, "update inbox_queue set crashes = 1, attempts = 1, due_at = clock_timestamp()")
+	hanging := newBarrier(t)
+	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Detached: true, Timeout: -1, Handle: hanging.handle}})
+	cfg.LeaseTTL = time.Second
+	dispatching(t, s, cfg)
+	for range 2 {
+		hanging.await(t)
+	}
+	hanging.open()
+}
+
 // TestLostMessageEndsItsHandlersContextSoon: the next renewal detects that the message has another owner, long before
 // the lease would expire.
 func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {

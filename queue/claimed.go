@@ -301,7 +301,7 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
 // suspects is the single slot in this process for messages that may have killed a process: two of them at the same time
-// would share the blame.
+// would share the blame. A message has it for LeaseTTL at most.
 var suspects = make(slot, 1)
 
 type slot chan struct{}

@@ -274,21 +274,32 @@ func (l *loop) start(c *claimed, until time.Time) {
 	go func() {
 		defer l.handlers.Done()
 		defer l.returned(c)
+		if c.suspect {
+			defer l.lendSuspects()()
+		}
 		l.handle(c)
 	}()
+}
+
+// lendSuspects returns a function that frees the slot for suspects, which was taken. After LeaseTTL the slot is freed
+// anyway: what kills a process usually does so sooner, and a handler that hangs must not hold up all the others.
+func (l *loop) lendSuspects() (end func()) {
+	free := sync.OnceFunc(func() {
+		suspects.release()
+		l.wake()
+	})
+	timer := time.AfterFunc(l.cfg.lease, free)
+	return func() {
+		timer.Stop()
+		free()
+	}
 }
 
 // returned frees the slot of a message.
 func (l *loop) returned(c *claimed) {
 	c.end(nil)
-	if c.suspect {
-		suspects.release()
-	}
 	l.step(func() {
 		l.schedule.done(c.Topic, len(c.Payload), c.expired)
-		if c.suspect { // the next one may come
-			l.schedule.woke(time.Now())
-		}
 		if !c.acking {
 			l.forget(c)
 		}
