@@ -31,6 +31,9 @@ func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
 		"code of its own":   {raise("exception 'no' using errcode = 'MY001'"), false},
 		"a data error's":    {raise("data_exception"), true},
 		"policy of a table": {raise("with_check_option_violation"), false},
+		"swallowed": {`create function refuse() returns trigger language plpgsql as $$ begin
+			return case when new.message_id like '%bad%' then null else new end; end $$;
+			create trigger refuse before insert on inbox_queue for each row execute function refuse()`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newPgxHandle(t, newMigratedDatabase(t))

@@ -39,8 +39,8 @@ const (
 // (40P01) with another such transaction; outside a transaction Enqueue retries.
 //
 // It returns ErrInvalid, which names the item and the fault, and outbox.ErrNotStored if a trigger or a rule swallows
-// rows. If default_transaction_isolation is stricter than READ COMMITTED, it may return a serialization failure
-// (40001): call it again.
+// rows; then, outside a transaction, the other messages may be stored. If default_transaction_isolation is stricter
+// than READ COMMITTED, it may return a serialization failure (40001): call it again.
 func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, error) {
 	records, err := s.records(items)
 	if err != nil || len(items) == 0 {

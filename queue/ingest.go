@@ -137,7 +137,8 @@ func (b *ingester) put(ctx context.Context, item Item) error {
 // so on.
 func (b *ingester) write(batch []*waitingItem) {
 	stored, err := b.enqueue(batch)
-	if half := len(batch) / 2; half > 0 && (errors.Is(err, ErrInvalid) || text.RefusesRow(err)) {
+	refused := errors.Is(err, ErrInvalid) || errors.Is(err, outbox.ErrNotStored) || text.RefusesRow(err)
+	if half := len(batch) / 2; half > 0 && refused {
 		b.write(batch[:half])
 		b.write(batch[half:])
 		return
