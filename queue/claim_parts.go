@@ -2,6 +2,7 @@ package queue
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -171,6 +172,12 @@ func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limits = len(a.limits) > 0
+	maps.DeleteFunc(c.behind, func(topic string, _ *bounds) bool { // its limit was that it was skipped for a while
+		_, limited := slices.BinarySearchFunc(a.limits, topic, func(l room, topic string) int {
+			return strings.Compare(l.topic, topic)
+		})
+		return !limited
+	})
 	p := &plan{limit: limit, limits: a.limits, here: make([]bool, len(a.limits)), newly: map[string]*bounds{}}
 	var parts []part
 	many := 0

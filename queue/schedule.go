@@ -12,7 +12,7 @@ const (
 	pollGrowth = 10
 	// wokenPause is the shortest time between two polls that find nothing, however often it is woken.
 	wokenPause = 10 * time.Millisecond
-	// maxPassed is how many topics can be skipped, since each claim lists them.
+	// maxPassed is how many topics can be skipped at the same time, since each claim lists them.
 	maxPassed = 100
 )
 
@@ -31,7 +31,7 @@ type schedule struct {
 	topics []*topicSlots // with a limit, sorted
 	of     map[string]*topicSlots
 	behind map[*topicSlots]bool // topics of which messages may have been skipped, because there was no room
-	passed int                  // topics whose only limit is that they are skipped at times
+	passed int                  // topics whose only limit is that they are skipped now
 
 	wait      time.Duration // after a poll that found nothing, before jitter; 0 = the last one found something
 	next      time.Time     // when to poll unless woken
@@ -45,6 +45,7 @@ type topicSlots struct {
 	topic        string
 	limit, taken int
 	passed       time.Time // it has no room until then
+	unlimited    bool      // that is its only limit
 }
 
 func (t *topicSlots) room(now time.Time) int {
@@ -80,6 +81,7 @@ func (s *schedule) pass(topic string, until time.Time) bool {
 	if t == nil && s.passed < maxPassed {
 		s.passed++
 		t = s.limit(topic, s.slots)
+		t.unlimited = true
 	}
 	if t == nil {
 		return false
@@ -128,9 +130,19 @@ func (s *schedule) nextClaim(now time.Time) (n int, wait time.Duration) {
 	return n, 0
 }
 
-// began records the beginning of a poll, and returns the room of topics with a limit.
+// began records the beginning of a poll, and returns the room of topics with a limit. Topics that are no longer skipped
+// have none.
 func (s *schedule) began(now time.Time) []room {
 	s.woken = false
+	s.topics = slices.DeleteFunc(s.topics, func(t *topicSlots) bool {
+		over := t.unlimited && !now.Before(t.passed)
+		if over {
+			s.passed--
+			delete(s.of, t.topic)
+			delete(s.behind, t)
+		}
+		return over
+	})
 	rooms := make([]room, len(s.topics))
 	for i, t := range s.topics {
 		rooms[i] = room{t.topic, t.room(now)}
