@@ -21,7 +21,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 		SELECT 's', kind || i, 't', 'processing', CASE kind WHEN 'due' THEN now() - interval '1 hour' END
 		  FROM (VALUES ('fresh'), ('due')) k(kind), generate_series(1, $1::int) i`, backlog)
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at, owner, locked_until)
-		SELECT 'gone', kind || i, 't', 'processing', CASE kind WHEN 'due' THEN now() - interval '1 minute' END, gen_random_uuid(), now() - interval '1 second'
+		SELECT 'gone', kind || i, 'gone', 'processing', CASE kind WHEN 'due' THEN now() - interval '1 minute' END, gen_random_uuid(), now() - interval '1 second'
 		  FROM (VALUES ('fresh'), ('due')) k(kind), generate_series(1, $1::int) i`, gone)
 	// Handlers that have acked some of them are still running.
 	tx, err := h.pool.Begin(t.Context())
@@ -44,7 +44,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 	// A Dispatcher limits the time of each round and continues in the next one.
 	h.exec(t, `UPDATE inbox_queue SET owner = gen_random_uuid(), locked_until = now() - interval '1 second', `+
 		`due_at = now() - interval '1 second' WHERE source = 'gone'`)
-	cfg := quickDispatcher(map[string]queue.Handler{"other": {Handle: func(context.Context, *queue.Message) error {
+	cfg := quickDispatcher(map[string]queue.Handler{"gone": {Handle: func(context.Context, *queue.Message) error {
 		return nil
 	}}})
 	cfg.LeaseTTL = time.Second

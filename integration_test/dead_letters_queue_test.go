@@ -82,7 +82,7 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)
 	late, killed := items("late", 1)[0], itemID("killed", 0)
-	late.ExpiresAt = h.now(t).Add(300 * time.Millisecond)
+	late.ExpiresAt = h.now(t).Add(-time.Second)
 	storeAll(t, s, items("nacked", 1)...)
 	storeAll(t, s, items("hanging", 1)...)
 	storeAll(t, s, late)
@@ -102,6 +102,8 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	for range 2 {
 		receive(t, nacked).Nack()
 	}
+	subscribe("late", 0)
+	subscribe("killed", 0)
 	hanging := subscribe("hanging", 20*time.Millisecond)
 	for range 2 {
 		<-receive(t, hanging).Context().Done()
@@ -109,7 +111,7 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	heard(t, s, seen, log, itemID("nacked", 0), "nacked")
 	heard(t, s, seen, log, itemID("hanging", 0), "SubscriberConfig.AckTimeout")
 	heard(t, s, seen, log, late.ID, "expired")
-	heard(t, s, seen, log, killed, "process died")
+	heard(t, s, seen, log, killed, "lease expired")
 }
 
 // TestStoreTellsWhatDies: observers are notified of deaths when only callers of Claim and ReapExpired use the store.
@@ -125,7 +127,7 @@ func TestStoreTellsWhatDies(t *testing.T) {
 	kill(t, h, itemID("killed", 0))
 	_, err := s.ReapExpired(t.Context())
 	require.NoError(t, err)
-	heard(t, s, seen, log, itemID("killed", 0), "process died")
+	heard(t, s, seen, log, itemID("killed", 0), "lease expired")
 }
 
 // TestDispatcherTellsWhatDies: without OnDead, observers are notified of deaths by reaping and by failing handlers.
@@ -137,15 +139,14 @@ func TestDispatcherTellsWhatDies(t *testing.T) {
 	storeAll(t, s, late)
 	storeAll(t, s, items("killed", 1)...)
 	kill(t, h, itemID("killed", 0))
-	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
-		return errHandler
-	}}})
+	fails := queue.Handler{Handle: func(context.Context, *queue.Message) error { return errHandler }}
+	cfg := quickDispatcher(map[string]queue.Handler{"late": fails, "killed": fails})
 	cfg.Service = "shop"
 	d, err := queue.NewDispatcher(s, cfg, log)
 	require.NoError(t, err)
 	drain(t, d)
 	heard(t, s, seen, log, late.ID, "expired")
-	heard(t, s, seen, log, itemID("killed", 0), "process died")
+	heard(t, s, seen, log, itemID("killed", 0), "lease expired")
 	assert.Equal(t, "shop", seen.of(late.ID)[0].Service)
 }
 
@@ -193,8 +194,8 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 	d, err := queue.NewDispatcher(s, cfg, log)
 	require.NoError(t, err)
 	drain(t, d)
-	heard(t, s, seen, log, itemID("orders", 0), "process died")
-	heard(t, s, seen, log, itemID("orders", 1), "process died")
+	heard(t, s, seen, log, itemID("orders", 0), "no attempt is left")
+	heard(t, s, seen, log, itemID("orders", 1), "no attempt is left")
 	close(called)
 	var all []string
 	for id := range called {

@@ -278,7 +278,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 			ends[fmt.Sprintf("%s %s after %d calls: %v", end.Topic, end.Outcome, end.Attempts, end.Err)]++
 		}
 		told.mu.Unlock()
-		const killed = "the process died in the last attempt"
+		const killed = "no attempt is left: lease expired"
 		assert.Equal(t, map[string]int{"orders dead after 0 calls: expired": 6, "killers dead after 0 calls: " + killed: 1},
 			ends)
 		if onDead {

@@ -58,12 +58,13 @@ func queueStatements() []planned {
 			[]string{"orders", "full", "other"}, []int64{2, 0, 3}, []bool{false, false, true}, 0, 200, "2020-01-01T00:00:00Z",
 			int64(7), 0, int64(64 << 20), left}},
 		{
-			name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200, int64(64 << 20), left},
+			name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200, int64(64 << 20), left, none},
 			indexes: []string{"inbox_queue_expiring", ""},
 		},
 		{name: "ReleaseLostClaims", sql: sqltext.ReleaseLostClaims, args: with(1000), indexes: both},
 		{
-			name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10, int64(0), "-infinity", "0", 1000, left},
+			name: "ReapLeases", sql: sqltext.ReapLeases, args: []any{250, delays, 10, int64(0), "-infinity", "0", 1000, left,
+				none},
 			indexes: both,
 		},
 		{name: "RenewLeases", sql: sqltext.RenewLeases, args: with(30.0), indexes: key},
@@ -80,7 +81,7 @@ func queueStatements() []planned {
 		{name: "MarkProcessing", sql: sqltext.MarkProcessing, args: []any{"plan", "50000"}, indexes: key},
 		{name: "MarkDead", sql: sqltext.MarkDead, args: []any{"plan", "50000", "why"}, indexes: key},
 		{
-			name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250, left},
+			name: "ExpireMessages", sql: sqltext.ExpireMessages, args: []any{250, left, none},
 			indexes: []string{"inbox_queue_expiring", ""},
 		},
 		// and by ctid

@@ -199,7 +199,7 @@ func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.Trac
 }
 
 // The arguments before only affect how it is sent.
-func reapArgs(args []any) []any { return args[len(args)-8:] }
+func reapArgs(args []any) []any { return args[len(args)-9:] }
 func lookArgs(args []any) []any { return args[len(args)-20:] }
 
 // pinVacuum opens a transaction that has read the queue; end ends it.

@@ -15,10 +15,18 @@ var (
 	// Cause: ExpiresAt passed first.
 	// Cure: set a later time, or handle messages sooner.
 	errExpired = errors.New("expired")
-	// Cause: the process died or lost its lease.
+	// Cause: the process died or lost its lease in the last attempt, or MaxAttempts was lowered.
 	// Cure: the logs show why; then requeue.
-	errExhausted = errors.New("the process died in the last attempt")
+	errExhausted = errors.New("no attempt is left")
 )
+
+// exhaustedBy returns the cause of the death of a message without attempts.
+func exhaustedBy(msg *Message) error {
+	if msg.LastError == "" {
+		return errExhausted
+	}
+	return fmt.Errorf("%w: %s", errExhausted, msg.LastError)
+}
 
 const (
 	// buryAgain is how long a message waits after its OnDead failed.
@@ -122,7 +130,7 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	}
 	begun := time.Now()
 	msgs, more, err := d.store.claimExpired(ctx, Claim{
-		Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room, MaxBytes: bytes,
+		Owner: l.owner, LeaseTTL: l.cfg.lease, Limit: room, MaxBytes: bytes, Topics: d.cfg.topics(),
 	})
 	l.step(func() {
 		if err != nil {

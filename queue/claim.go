@@ -37,20 +37,22 @@ const (
 // No messages is not an error. It returns ErrInvalid for a zero Owner, a lease of less than a second, a limit outside 1
 // to 10,000, or a negative MaxBytes.
 //
-// Messages whose lease has ended are given back first, as by ReapExpired, about once a second. If an error is returned
-// after messages were claimed, they are retried when the lease ends, which counts an attempt. If the database refuses
-// the update of a message because of a constraint or trigger on the table, the message is left out with an error line,
-// and tried again after a growing wait; in a transaction of the caller Claim returns the error instead.
+// About once a second, messages whose lease has ended are given back first, as by ReapExpired, but only those of topics
+// for which this Store's Claim was called. If an error is returned after messages were claimed, they are retried when
+// the lease ends, which counts an attempt. If the database refuses the update of a message because of a constraint or
+// trigger on the table, the message is left out with an error line, and tried again after a growing wait; in a
+// transaction of the caller Claim returns the error instead.
 //
 // Order is not promised. Concurrent claims take different messages.
 func (s *Store) Claim(ctx context.Context, c Claim) ([]Message, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
+	cursor := s.claimCursor(c.Topics)
 	if err := s.reapSometimes(ctx); err != nil {
 		return nil, err
 	}
-	found, err := s.claim(ctx, c, claimRequest{suspects: true, whole: true}, s.claimCursor(c.Topics))
+	found, err := s.claim(ctx, c, claimRequest{suspects: true, whole: true}, cursor)
 	if len(found.msgs) > 0 {
 		err = nil
 	}
@@ -118,7 +120,7 @@ func (s *Store) claim(ctx context.Context, c Claim, a claimRequest, from *claimC
 		what: claimRows, topics: c.Topics,
 		many: func() error { return t.many(ctx) }, fits: t.fits,
 		one:  func(row queueRow) (bool, error) { return t.one(ctx, row, false) },
-		list: sqltext.ListClaimable, listArgs: func() []any { return []any{c.Topics, t.noRoom(), !t.request.suspects} },
+		list: sqltext.ListClaimable, listArgs: func() []any { return []any{t.noRoom(), !t.request.suspects} },
 		nothing: func() { t.found.empty = len(t.found.msgs)+len(t.noRoom()) == 0 && t.request.suspects },
 	})
 	if again {
@@ -214,7 +216,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 	t := &claimAttempt{s: s, claim: c, request: claimRequest{suspects: true},
 		room: int64(cmp.Or(c.MaxBytes, defaultMaxBytes))}
 	again, err := s.choose(ctx, choice{
-		what: buryRows, fits: t.fits,
+		what: buryRows, topics: c.Topics, fits: t.fits,
 		many: func() error {
 			if len(t.found.msgs) >= c.Limit || t.room == 0 {
 				return nil
@@ -228,7 +230,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 				}
 				return err
 			}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit-len(t.found.msgs), t.room,
-				s.refusals.leftOut())
+				s.refusals.leftOut(), c.Topics)
 			if err == nil {
 				t.found.msgs = append(t.found.msgs, found...)
 			}

@@ -64,6 +64,20 @@ func newClaimCursor() *claimCursor {
 	}
 }
 
+// claimTopics returns the topics of the calls of Claim; nil = all.
+func (s *Store) claimTopics() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	topics := []string{}
+	for key := range s.cursors {
+		if key == "" {
+			return nil
+		}
+		topics = append(topics, strings.Split(key, "\x00")...)
+	}
+	return topics
+}
+
 // claimCursor returns the cursor for calls of Claim with these topics.
 func (s *Store) claimCursor(topics []string) *claimCursor {
 	key := strings.Join(topics, "\x00")

@@ -98,7 +98,7 @@ func (c *claimed) Last() bool {
 	return most > 0 && c.Attempts+1 >= most
 }
 
-// exhausted reports whether no attempt is left, because processes died in them.
+// exhausted reports whether no attempt is left: processes died in them, or MaxAttempts was lowered.
 func (c *claimed) exhausted() bool {
 	most := c.loop.store.cfg.MaxAttempts
 	return most > 0 && c.Attempts >= most

@@ -125,7 +125,7 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 }
 
 func (d *Dispatcher) maintainer() *maintainer {
-	m := newMaintainer(d.store, d.logger, d.cfg.LeaseTTL, d.cfg.CleanInterval, d.cfg.Service)
+	m := newMaintainer(d.store, d.logger, d.cfg.LeaseTTL, d.cfg.CleanInterval, d.cfg.Service, d.cfg.topics)
 	if d.cfg.OnDead != nil {
 		m.bury = d.buryExpired
 	}
@@ -136,14 +136,14 @@ func (d *Dispatcher) maintainer() *maintainer {
 func (d *Dispatcher) handle(c *claimed) {
 	h, known := d.cfg.handler(c.Topic)
 	switch {
+	case !known:
+		d.putOff(c)
 	case c.expired:
 		d.buryUnhandled(c, errExpired, false)
 	case c.exhausted():
-		d.buryUnhandled(c, errExhausted, false)
-	case known:
-		d.process(c, h)
+		d.buryUnhandled(c, exhaustedBy(&c.Message), false)
 	default:
-		d.putOff(c)
+		d.process(c, h)
 	}
 }
 

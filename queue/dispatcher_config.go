@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	outbox "github.com/millrace-go/watermill-outbox"
@@ -16,7 +18,8 @@ type DispatcherConfig struct {
 	// Handlers are the handlers by topic. Required, unless DefaultHandler is set.
 	Handlers map[string]Handler
 	// DefaultHandler handles all other topics; its Concurrency must be 0. Without it their messages are left to other
-	// processes, wait without a counted attempt, and cause a warning a minute for each topic.
+	// processes, which have limits of their own: they wait without a counted attempt, do not become dead, even if they
+	// have expired, and cause a warning a minute for each topic.
 	DefaultHandler Handler
 	// Concurrency is the number of messages handled concurrently; default 16. A handler in a transaction needs a
 	// connection; the dispatcher two or three more.
@@ -49,7 +52,9 @@ type DispatcherConfig struct {
 	Classify func(err error) outbox.Decision
 	// OnDead is called in the transaction that marks a message dead; default none. It can publish a dead letter. Its
 	// context ends after 30 s. If it fails, the message is retried after a minute; if processes die of it three times,
-	// the message is marked dead without it. Store.Fail and MarkDead do not call it.
+	// the message is marked dead without it. It is for messages of topics that have a handler here: what else makes
+	// these dead, such as Store.Fail, MarkDead and ReapExpired, or a service without OnDead that handles the topic too,
+	// does not call it.
 	OnDead func(ctx context.Context, msg *Message, err error) error
 }
 
@@ -81,6 +86,14 @@ func (c *DispatcherConfig) handler(topic string) (h Handler, known bool) {
 		h, known = c.DefaultHandler, c.DefaultHandler.Handle != nil
 	}
 	return h, known
+}
+
+// topics returns the topics that have a handler; nil = all.
+func (c *DispatcherConfig) topics() []string {
+	if c.DefaultHandler.Handle != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(c.Handlers))
 }
 
 // fill sets a field that has its zero value.

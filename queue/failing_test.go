@@ -157,10 +157,12 @@ func TestAckBeforeTheLoopServes(t *testing.T) {
 	(&claimed{loop: l}).ack()
 }
 
+func noTopics() []string { return nil }
+
 // TestCleanAfterFailedReaping: old messages are deleted even if reaping keeps failing.
 func TestCleanAfterFailedReaping(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { return nil, errors.New("broken") })
-	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Minute, "")
+	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Minute, "", noTopics)
 	m.turn(t.Context(), true)
 	if m.cleanAt.IsZero() {
 		t.Error("nothing was deleted")
@@ -188,7 +190,7 @@ func TestDeadRetentionThatFails(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { return nil, errors.New("no rights") })
 	s.cfg.Retention = -1
 	s.dead = clean.Dead{DB: s.db, Logger: s.logger, Store: sqltext.Queue, Retention: time.Hour, Timeout: time.Minute}
-	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Hour, "")
+	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Hour, "", noTopics)
 	if cleaned := m.turn(t.Context(), true); !cleaned {
 		t.Error("it is taken for a failure to delete done messages")
 	}

@@ -24,7 +24,8 @@ type maintainer struct {
 	store  *Store
 	logger watermill.LoggerAdapter
 	lease  time.Duration
-	clean  time.Duration // -1 = never
+	clean  time.Duration   // -1 = never
+	topics func() []string // whose messages it gives back or makes dead; nil = all
 	// bury buries expired messages, and reports whether there may be more. Nil = reaping makes them dead.
 	bury    func(ctx context.Context) (more bool, err error)
 	service string // for observers of messages that reaping makes dead
@@ -37,9 +38,11 @@ type maintainer struct {
 	reaping, cleaning trouble.RetryLog
 }
 
-func newMaintainer(s *Store, logger watermill.LoggerAdapter, lease, clean time.Duration, service string) *maintainer {
+func newMaintainer(
+	s *Store, logger watermill.LoggerAdapter, lease, clean time.Duration, service string, topics func() []string,
+) *maintainer {
 	return &maintainer{
-		store: s, logger: logger, lease: lease, clean: clean, service: service,
+		store: s, logger: logger, lease: lease, clean: clean, service: service, topics: topics,
 		// Cause: the database.
 		// Cure: messages of dead processes wait.
 		reaping: trouble.RetryLog{Logger: logger, What: "reaping expired leases"},
@@ -61,7 +64,7 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 		m.reapAt = time.Time{}
 		pause := m.pause()
 		m.place, _, err = m.store.reap(ctx, reaping{
-			kill: m.bury == nil, by: teller{m.service, m.logger}, from: m.place, share: pause / reapShare,
+			topics: m.topics(), kill: m.bury == nil, by: teller{m.service, m.logger}, from: m.place, share: pause / reapShare,
 		})
 		if err != nil {
 			return err

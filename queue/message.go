@@ -42,7 +42,8 @@ type Item struct {
 	Hash []byte
 	// DueAt is when the message may be handled; zero or past: immediately.
 	DueAt time.Time
-	// ExpiresAt is when the message is dead if it was not handled. Zero: never.
+	// ExpiresAt is when the message is dead if it was not handled. Zero: never. A process that handles its topic marks
+	// it dead, or Store.ReapExpired; until then it is not handled either.
 	ExpiresAt time.Time
 }
 

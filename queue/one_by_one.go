@@ -171,7 +171,7 @@ func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
 }
 
 func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error) {
-	args := []any{s.refusals.ids(), s.refusals.topics(), maxAlone, maxListed}
+	args := []any{s.refusals.ids(), s.refusals.topics(), maxAlone, maxListed, c.topics}
 	if c.listArgs != nil {
 		args = append(args, c.listArgs()...)
 	}

@@ -34,10 +34,11 @@ var reapFirst, reapEnd = reapPlace{math.MinInt64, "-infinity", "0"}, reapPlace{m
 // reaping are the options of reap. The zero value reads all messages once, and leaves messages alive that have expired
 // or used up their attempts.
 type reaping struct {
-	kill  bool
-	by    teller        // for messages that die
-	from  reapPlace     // where to continue after the first page, which is read each time; zero = there
-	share time.Duration // time after which it stops, to continue later; 0 = no limit, and nothing is skipped
+	topics []string // nil = all. Others belong to processes with other limits
+	kill   bool
+	by     teller        // for messages that die
+	from   reapPlace     // where to continue after the first page, which is read each time; zero = there
+	share  time.Duration // time after which it stops, to continue later; 0 = no limit, and nothing is skipped
 }
 
 // lowest is where the first messages were that are not done: scans begin there. The entries before it are dead, and
@@ -87,7 +88,8 @@ func (p reapPlace) orFirst(first reapPlace) reapPlace {
 }
 
 // ReapExpired gives back messages whose lease has ended, counting an attempt as Abandon does, and marks messages
-// dead that have expired and have no owner. It returns the number of messages, even with an error.
+// dead that have expired and have no owner. It does so for all topics, with this Store's MaxAttempts; a Dispatcher and
+// a Subscriber do so for the topics that they handle. It returns the number of messages, even with an error.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
 	_, n, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}})
 	return n, err
@@ -118,9 +120,10 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		var n int
 		next := reapEnd // in case the statement is not run, because too many rows are refused
 		var low lowest
-		again, err := s.choose(ctx, choice{what: reapRows, many: func() (err error) {
+		again, err := s.choose(ctx, choice{what: reapRows, topics: r.topics, many: func() (err error) {
 			n, next, low, err = s.reapBatch(ctx, r.by, "reap leases", errExhausted, sqltext.ReapLeases,
-				reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage, s.refusals.leftOut())
+				reapBatch, s.delays(), maxAttempts, place.id, place.dueAt, place.dueID, reapPage, s.refusals.leftOut(),
+				r.topics)
 			total += n
 			return err
 		}, list: sqltext.ListLeased, listArgs: func() []any {
@@ -162,9 +165,9 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	}
 	for n, again := reapBatch, false; (again || n >= reapBatch) && r.kill; {
 		n = 0 // if the statement is not run
-		again, err = s.choose(ctx, choice{what: expireRows, many: func() (err error) {
+		again, err = s.choose(ctx, choice{what: expireRows, topics: r.topics, many: func() (err error) {
 			n, _, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch,
-				s.refusals.leftOut())
+				s.refusals.leftOut(), r.topics)
 			total += n
 			return err
 		}, list: sqltext.ListExpired, listArgs: func() []any { return []any{true} }, one: func(row queueRow) (bool, error) {
@@ -206,7 +209,11 @@ func (s *Store) reapBatch(
 		return 0, next, low, err
 	}
 	for _, msg := range dead {
-		s.died(ctx, by, msg, cause)
+		why := cause
+		if cause == errExhausted {
+			why = exhaustedBy(msg)
+		}
+		s.died(ctx, by, msg, why)
 	}
 	return n, next, low, nil
 }
@@ -243,7 +250,7 @@ func (s *Store) reapSometimes(ctx context.Context) (err error) {
 		s.reapTook = took
 	}()
 	goOn, _, err = s.reap(ctx, reaping{
-		kill: true, by: teller{logger: s.logger}, from: goOn, share: reapInterval / reapShare,
+		topics: s.claimTopics(), kill: true, by: teller{logger: s.logger}, from: goOn, share: reapInterval / reapShare,
 	})
 	return err
 }

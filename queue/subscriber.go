@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -82,7 +83,8 @@ type Subscriber struct {
 
 	mu         sync.Mutex // also makes Subscribe and Close exclude each other
 	loops      map[*loop]bool
-	maintained bool // maintenance and listening have begun
+	topics     []string // of all subscriptions so far
+	maintained bool     // maintenance and listening have begun
 }
 
 var _ message.Subscriber = (*Subscriber)(nil)
@@ -114,9 +116,14 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if s.ctx.Err() != nil {
 		return nil, outbox.ErrClosed
 	}
-	m := newMaintainer(s.store, s.logger, s.cfg.LeaseTTL, time.Minute, s.cfg.Service)
+	m := newMaintainer(s.store, s.logger, s.cfg.LeaseTTL, time.Minute, s.cfg.Service, func() []string {
+		return []string{topic}
+	})
 	if err := m.once(ctx); err != nil {
 		return nil, err
+	}
+	if !slices.Contains(s.topics, topic) {
+		s.topics = append(s.topics, topic)
 	}
 	s.maintain(m)
 	ctx, cancel := context.WithCancel(ctx)
@@ -146,6 +153,11 @@ func (s *Subscriber) maintain(m *maintainer) {
 		return
 	}
 	s.maintained = true
+	m.topics = func() []string {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return slices.Clone(s.topics)
+	}
 	s.running.Go(func() { m.run(s.ctx) })
 	if !s.cfg.DisableListen {
 		s.running.Go(func() { listen(s.ctx, s.store, s.logger, s.heard) })

@@ -9,7 +9,7 @@ const (
 	// wait behind them.
 	//
 	// Arguments: ids to leave out, topics that come last, largest number to list, rows of each index to pick them from,
-	// topics (NULL = all), topics to leave out, whether to leave out messages that were being handled when a process
+	// topics (NULL = all); topics to leave out, whether to leave out messages that were being handled when a process
 	// died.
 	ListClaimable = listedColumns + `
   FROM ((SELECT q.* FROM {queue} q
@@ -23,35 +23,36 @@ const (
 
 	// ListExpired lists messages without an owner that were not handled in time.
 	//
-	// Arguments: the first of ListClaimable, whether to include messages that are not due.
+	// Arguments: the first five of ListClaimable, whether to include messages that are not due.
 	ListExpired = listedColumns + `
   FROM (SELECT q.* FROM {queue} q
          WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
-           AND q.owner IS NULL AND ($5::bool OR q.due_at IS NULL OR q.due_at <= statement_timestamp())
-           AND ` + notListed + `
+           AND q.owner IS NULL AND ($6::bool OR q.due_at IS NULL OR q.due_at <= statement_timestamp())
+           AND ` + notListed + ` AND ` + listedTopic + `
          ORDER BY q.expires_at LIMIT $4::int) q
  ` + someListed
 
 	// ListLeased lists messages whose lease has ended, of a page of ReapLeases: all others there are read once, however
 	// many are ready behind it.
 	//
-	// Arguments: as the first of ListClaimable, id, due time and id after which to begin.
+	// Arguments: the first five of ListClaimable, id, due time and id after which to begin.
 	ListLeased = listedColumns + `
   FROM ((SELECT q.* FROM {queue} q
-          WHERE q.id > $5::bigint AND q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $4::int)
+          WHERE q.id > $6::bigint AND q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $4::int)
         UNION ALL
         (SELECT q.* FROM {queue} q
-          WHERE (q.due_at, q.id) > ($6::timestamptz, $7::bigint) AND q.due_at <= statement_timestamp()
+          WHERE (q.due_at, q.id) > ($7::timestamptz, $8::bigint) AND q.due_at <= statement_timestamp()
             AND q.state = 'processing' AND q.due_at IS NOT NULL
           ORDER BY q.due_at, q.id LIMIT $4::int)) q
- WHERE ` + leaseOver + ` AND ` + notListed + `
+ WHERE ` + leaseOver + ` AND ` + notListed + ` AND ` + listedTopic + `
  ` + someListed
 
 	listedColumns = `SELECT q.id, q.source, q.message_id, q.topic, q.crashes > 0, coalesce(octet_length(q.payload), 0)`
 	someListed    = `ORDER BY q.topic = ANY ($2::text[]), random() LIMIT $3::int`
 	notListed     = `NOT q.id IN (SELECT l.id FROM unnest($1::bigint[]) AS l(id))`
+	listedTopic   = `($5::text[] IS NULL OR q.topic = ANY ($5::text[]))`
 	claimable     = notListed + `
-            AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[])) AND q.topic <> ALL ($6::text[])
+            AND ` + listedTopic + ` AND q.topic <> ALL ($6::text[])
             AND NOT ($7::bool AND q.crashes > 0) AND q.owner IS NULL AND ` + notPaused + `
             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())`
 

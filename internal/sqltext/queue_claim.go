@@ -157,12 +157,13 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 	// OnDead failed, is claimed when it falls due: those behind it have their turn first. Payloads have room as in
 	// ClaimReady, and each row ends with whether more is left for lack of room.
 	//
-	// Arguments: owner, lease in seconds, limit, room for payloads in bytes, ids to leave out.
+	// Arguments: owner, lease in seconds, limit, room for payloads in bytes, ids to leave out, topics (NULL = all).
 	ClaimExpired = `WITH late AS MATERIALIZED (
     SELECT q.ctid, q.expires_at, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
        AND q.owner IS NULL
        AND (q.due_at IS NULL OR q.due_at <= statement_timestamp()) AND q.id <> ALL ($5::bigint[])
+       AND ($6::text[] IS NULL OR q.topic = ANY ($6::text[]))
      ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), weighed AS MATERIALIZED (
     SELECT l.ctid, l.size, sum(l.size) OVER (ORDER BY l.expires_at ROWS UNBOUNDED PRECEDING) AS total FROM late l

@@ -80,12 +80,14 @@ UPDATE {queue} q
 	// have been able to clean it.
 	//
 	// Arguments: how many to give back at most, seconds of wait by attempt, attempts after which a message is dead (NULL =
-	// never), where the page begins (id; time; id), how many rows it has, ids to leave out.
+	// never), where the page begins (id; time; id), how many rows it has, ids to leave out, topics (NULL = all).
 	ReapLeases = `WITH fresh AS MATERIALIZED (
-    SELECT q.ctid, q.id, ` + leaseOver + ` AND q.id <> ALL ($8::bigint[]) AS late FROM {queue} q
+    SELECT q.ctid, q.id, ` + leaseOver + ` AND q.id <> ALL ($8::bigint[])
+           AND ` + reapedTopic + ` AS late FROM {queue} q
      WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL ORDER BY q.id LIMIT $7::int
 ), due AS MATERIALIZED (
-    SELECT q.ctid, q.due_at, q.id, ` + leaseOver + ` AND q.id <> ALL ($8::bigint[]) AS late FROM {queue} q
+    SELECT q.ctid, q.due_at, q.id, ` + leaseOver + ` AND q.id <> ALL ($8::bigint[])
+           AND ` + reapedTopic + ` AS late FROM {queue} q
      WHERE (q.due_at, q.id) > ($5::timestamptz, $6::bigint) AND q.due_at <= statement_timestamp()
        AND q.state = 'processing' AND q.due_at IS NOT NULL
      ORDER BY q.due_at, q.id LIMIT $7::int
@@ -110,11 +112,12 @@ UNION ALL SELECT * FROM reaped`
 
 	// ExpireMessages marks one batch of messages dead that were not handled in time, and returns them.
 	//
-	// Arguments: batch size, ids to leave out.
+	// Arguments: batch size, ids to leave out, topics (NULL = all).
 	ExpireMessages = `WITH late AS MATERIALIZED (
     SELECT q.ctid FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
        AND q.owner IS NULL AND q.id <> ALL ($2::bigint[])
+       AND ($3::text[] IS NULL OR q.topic = ANY ($3::text[]))
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
 UPDATE {queue} q SET state = 'dead', last_error = 'expired'` + NoteExpired + `
@@ -131,6 +134,8 @@ RETURNING ` + queueColumns
            due_at = clock_timestamp() +
              ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
            state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END` + NoteReaped
+
+	reapedTopic = `($9::text[] IS NULL OR q.topic = ANY ($9::text[]))`
 
 	leaseOver = `q.owner IS NOT NULL AND q.locked_until < statement_timestamp()`
 
