@@ -25,7 +25,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		"fetch range":      {(*bubbleServer).fetchRange, []string{sqltext.FetchRange, sqltext.FetchRangeMore}},
 		"begin life":       {(*bubbleServer).beginLife, []string{sqltext.CreateIncarnation}},
 		"writers":          {(*bubbleServer).writers, []string{sqltext.Writers}},
-		"load heads":       {(*bubbleServer).loadHeads, []string{sqltext.LoadBlocked}},
+		"load blocked":     {(*bubbleServer).loadBlocked, []string{sqltext.LoadBlocked}},
 		"sweep":            {(*bubbleServer).sweep, []string{sqltext.Sweep}},
 		"pending":          {(*bubbleServer).pendingOf, []string{sqltext.Pending}},
 		"settle published": {(*bubbleServer).settlePublished, []string{sqltext.SettlePublished}},
@@ -147,7 +147,7 @@ func listed(ids []int64) (a bubbleAnswer) {
 	return a
 }
 
-func (s *bubbleServer) loadHeads(args []any) (a bubbleAnswer, _ bool) {
+func (s *bubbleServer) loadBlocked(args []any) (a bubbleAnswer, _ bool) {
 	a.rows = append(a.rows, []any{-1, 0, "", nameOfLife(s.db.Life()), 0, 0.0, false})
 	for i, lane := range args[0].([]int64) {
 		for _, r := range s.db.Heads(int16(lane), args[1].([]int64)[i], args[2].(int64), args[4].(bool)) {

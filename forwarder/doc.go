@@ -30,5 +30,6 @@
 // each time. Packages kafka, nats and amqp do so, watermill-amqp does not: docs/start/rabbitmq.md. WithVerdicts
 // gives verdicts to the errors of a publisher that has none.
 //
-// docs/reference/architecture.md has the protocol.
+// docs/reference/architecture.md has the protocol; internal/cursor, internal/dispatch and internal/coordinator have its
+// details.
 package forwarder

@@ -58,7 +58,7 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 	e.publishing.Wait()
 }
 
-// starts has a machine publish and read lanes, none of whose keys are blocked.
+// starts has a coordinator publish and read lanes, none of whose keys are blocked.
 func starts(now time.Time, m *coordinator.Coordinator, lanes ...dispatch.Assignment) {
 	m.Renewed(now)
 	m.Took(lanes)
@@ -67,7 +67,7 @@ func starts(now time.Time, m *coordinator.Coordinator, lanes ...dispatch.Assignm
 	}
 }
 
-// read has a machine find rows.
+// read has a coordinator find rows.
 func read(now time.Time, m *coordinator.Coordinator, rows []*dispatch.Row) {
 	req, _ := m.ReadBegins(now, true)
 	var ans coordinator.ReadAnswer

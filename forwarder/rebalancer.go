@@ -326,8 +326,8 @@ func (r *rebalancer) lanes(ctx context.Context) (list []lease.Lane, err error) {
 
 // columns converts assignments to arguments.
 func columns(list []dispatch.Assignment) (lanes, epochs []int64) {
-	for _, term := range list {
-		lanes, epochs = append(lanes, int64(term.Lane)), append(epochs, term.Epoch)
+	for _, a := range list {
+		lanes, epochs = append(lanes, int64(a.Lane)), append(epochs, a.Epoch)
 	}
 	return lanes, epochs
 }

@@ -67,12 +67,12 @@ func (madeUp) Exec(context.Context, string, ...any) (int64, error) { return 0, n
 
 func (m madeUp) Query(_ context.Context, query string, args ...any) (drive.Rows, error) {
 	if strings.Contains(query, "AS w(lane, cursor)") {
-		return m.heads(args[0].([]int64), args[1].([]int64), args[2].(int64)), nil
+		return m.blocked(args[0].([]int64), args[1].([]int64), args[2].(int64)), nil
 	}
 	return m.ready(args[7].([]int64), args[8].([]int64), args[11].(int64)), nil
 }
 
-func (m madeUp) heads(lanes, cursors []int64, limit int64) *madeUpRows {
+func (m madeUp) blocked(lanes, cursors []int64, limit int64) *madeUpRows {
 	var rows madeUpRows
 	for i, lane := range lanes {
 		for id, n := after(cursors[i], lane), limit; id <= m.held && n > 0; id, n = id+dispatch.Lanes, n-1 {

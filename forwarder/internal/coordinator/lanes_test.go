@@ -88,8 +88,8 @@ func TestScansContinueAfterAFullPage(t *testing.T) {
 	if at[0].Cursor = 100; len(d.NextSpans(at, 60)) > 0 {
 		t.Error("a sweep goes beyond the mark")
 	}
-	heads := map[int16][]dispatch.BlockedRow{3: {{ID: 8, Key: "k"}, {ID: 9, Key: "k"}}}
-	left := d.BlockedSeen(d.now, d.now, []Position{{Assignment: term}}, heads, 2)
+	blocked := map[int16][]dispatch.BlockedRow{3: {{ID: 8, Key: "k"}, {ID: 9, Key: "k"}}}
+	left := d.BlockedSeen(d.now, d.now, []Position{{Assignment: term}}, blocked, 2)
 	if len(left) != 1 || left[0].Cursor != 9 {
 		t.Errorf("%+v", left)
 	}

@@ -40,7 +40,7 @@ func (f *forwarder) checkLanes() {
 		l := f.coordinator.Lane(n)
 		reading := l.Epoch != 0 && l.State == coordinator.Reading
 		if reading && !f.dispatcher.Owns(f.term(n)) {
-			f.m.failf("forwarder %d reads lane %d of epoch %d, which the board does not have", f.id, n, l.Epoch)
+			f.m.failf("forwarder %d reads lane %d of epoch %d, which the dispatcher does not have", f.id, n, l.Epoch)
 		}
 		if _, epoch := f.cursors.At(n); (epoch != 0) != reading || reading && epoch != l.Epoch {
 			f.m.failf("forwarder %d has lane %d as %+v, and reads it under epoch %d", f.id, n, l, epoch)

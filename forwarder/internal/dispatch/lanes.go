@@ -97,8 +97,8 @@ func (d *Dispatcher) LaneTaken(now time.Time, taken TakenLane) {
 
 // LanesLost ends assignments: another forwarder has the lanes, or they were released. Calls in flight count only if
 // they succeed.
-func (d *Dispatcher) LanesLost(terms ...Assignment) {
-	for _, t := range terms {
+func (d *Dispatcher) LanesLost(list ...Assignment) {
+	for _, t := range list {
 		if l := d.lane(t); l != nil {
 			d.forgetLane(l)
 			d.lanes[t.Lane] = nil
@@ -108,8 +108,8 @@ func (d *Dispatcher) LanesLost(terms ...Assignment) {
 
 // Release stops work on assignments. Effects.Free lists each once nothing of it is in flight or unsettled; LanesLost
 // ends it when the lane is free in the database.
-func (d *Dispatcher) Release(terms ...Assignment) {
-	for _, t := range terms {
+func (d *Dispatcher) Release(list ...Assignment) {
+	for _, t := range list {
 		if l := d.activeLane(t); l != nil {
 			d.release(l)
 		}

@@ -91,7 +91,7 @@ func TestQuietNamesTheTopicOfABlockedRow(t *testing.T) {
 	d.pause("held")
 	d.read()
 	if quiet, paused := d.b.QuietButPaused(); !quiet || len(paused) > 0 {
-		t.Fatalf("quiet %v, topics %q wait, before the head is due", quiet, paused)
+		t.Fatalf("quiet %v, topics %q wait, before the blocked row is due", quiet, paused)
 	}
 	d.tick(time.Minute)
 	d.read()

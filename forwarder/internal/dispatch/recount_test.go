@@ -214,17 +214,17 @@ func (n *recount) blocked(l *lane) {
 
 func (n *recount) key(l *lane, k *key) {
 	n.want(k.inFlight != nil || k.n > 0 || k.blockedIDs.len() > 0 || k.low != 0 || k.inRead, "key %v is empty", k)
-	chain := int32(0)
+	rows := int32(0)
 	for r := k.first; r != nil; r = r.call.nextOfKey {
-		chain++
+		rows++
 		n.inMemory(r)
 		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID,
 			r.call.state)
 		n.want(r.call.nextOfKey != nil || k.last == r, "key %v: the last is not the last", k)
 		n.want(!k.blocked(r.ID), "key %v: row %d is in memory, and blocked", k, r.ID)
-		n.want(r.ID <= k.top, "key %v: row %d is above the top of the chain, %d", k, r.ID, k.top)
+		n.want(r.ID <= k.top, "key %v: row %d is above the top of its queue, %d", k, r.ID, k.top)
 	}
-	n.want(chain == k.n && int(k.n) <= n.b.cfg.KeyRows, "key %v: chain of %d, counted %d", k, k.n, chain)
+	n.want(rows == k.n && int(k.n) <= n.b.cfg.KeyRows, "key %v: queue of %d, counted %d", k, k.n, rows)
 	n.want(k.n == 0 || k.inFlight != nil || k.first.call.state == pending,
 		"key %v: its first is neither queued nor is another one under way", k)
 	if r := k.inFlight; r != nil {
