@@ -142,7 +142,7 @@ func (f *forwarder) checkEnd() {
 	if f.coordinator.Stopping() {
 		s.Degraded = 0 // a paused topic stays paused: nothing is published any more
 	}
-	if s.Degraded+s.Keys+s.Blocked+s.Lows > 0 {
+	if s.Degraded+s.Keys+s.Heads-s.Keyless+s.Lows > 0 {
 		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)
 	}
 	for r, t := range f.told {

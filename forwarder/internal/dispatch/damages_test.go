@@ -69,8 +69,8 @@ func (b *Dispatcher) HasLows(t Assignment) bool {
 		slices.ContainsFunc(b.degraded, func(t *topic) bool { return t.lowIn(l) != 0 }))
 }
 
-// ForgetBlocked unblocks rows whose failure is not settled yet.
-func (b *Dispatcher) ForgetBlocked() {
+// ForgetHeads unblocks rows whose failure is not settled yet.
+func (b *Dispatcher) ForgetHeads() {
 	for _, l := range b.lanes {
 		if l != nil {
 			for _, id := range slices.Sorted(maps.Keys(l.blocked)) {
@@ -102,7 +102,7 @@ func (b *Dispatcher) TakeAnyway(a Request, r Read) {
 			continue
 		}
 		if k := l.keyOf(fetch.name); k.isIdle(fetch.id) && t.paused && t.probe == nil && !t.byOperator && b.hasSlot(t) {
-			b.bypassKey(l, f.Row, t)
+			b.bypassKey(l, k, f.Row, t)
 		} else {
 			b.forgetIdleKey(k)
 		}

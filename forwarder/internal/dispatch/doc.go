@@ -79,8 +79,8 @@
 //	catching up                 half of the room for keys, half for topics; 1,024 keys in a read
 //	due rows that are not kept  return with the next read of due rows, which leaves out closed topics, and delayed rows
 //	                            of up to 64 blocked keys that have many
-//	blocked rows                no bound, about 300 bytes each: each blocked key must be known. A row without a key is
-//	                            forgotten when its failure is settled, and read when it falls due.
+//	blocked rows                none with a key, about 300 bytes each: each blocked key must be known. Without a key
+//	                            Config.Deferred; the others are read when they fall due
 //	unsettled results           beyond twice Config.Rows nothing more is read
 //
 // Requeued rows must not be overtaken. So before a paused topic is probed or opens, a read looks for due rows, and

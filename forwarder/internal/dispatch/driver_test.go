@@ -53,7 +53,7 @@ type forwarder struct {
 	short       int
 	seen        map[string]sighting // the other members
 
-	blockedBefore map[int16][]dispatch.BlockedRow // as the rebalancer read them
+	headsBefore map[int16][]dispatch.BlockedRow // as the rebalancer read them
 
 	due       map[string]time.Time       // by UUID, when failed messages are due, as far as it knows
 	told      map[*dispatch.Row]*telling // the result of each row's call

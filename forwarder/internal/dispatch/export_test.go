@@ -1,21 +1,15 @@
 package dispatch
 
-// Sizes counts what is in memory.
-type Sizes struct{ Topics, Degraded, Keys, Known, Blocked, Lows int }
-
-// Quiet reports whether nothing is left to do.
-func (b *Dispatcher) Quiet() bool {
-	quiet, paused := b.QuietButPaused()
-	return quiet && len(paused) == 0
-}
+// Sizes counts what is in memory. Heads are blocked rows, including the Keyless ones.
+type Sizes struct{ Topics, Degraded, Keys, Known, Heads, Keyless, Lows int }
 
 func (b *Dispatcher) Sizes() Sizes {
-	s := Sizes{Topics: len(b.topics), Degraded: len(b.degraded)}
+	s := Sizes{Topics: len(b.topics), Degraded: len(b.degraded), Keyless: b.keyless}
 	for _, l := range b.lanes {
 		if l != nil {
 			s.Keys += len(l.keys)
 			s.Known += len(l.known)
-			s.Blocked += len(l.blocked)
+			s.Heads += len(l.blocked)
 			s.Lows += l.deferredKeys
 		}
 	}

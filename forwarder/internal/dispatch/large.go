@@ -9,12 +9,9 @@ func (d *Dispatcher) WantedPayloads(a Request, r *Read) (wanted []*Row) {
 			wanted = append(wanted, f.Row)
 		}
 	}
-	seen := d.seesAllDue(a, r)
 	for i, rows := range [...][]*Row{r.Caught, r.Ready, r.Due} {
-		due := i == 2
 		for _, row := range rows {
-			l, t := d.activeLane(row.Assignment), d.topics[row.Topic]
-			if row.Large && l != nil && d.mayKeep(l, row, i == 0, due) && (due || !t.waitsForDue(l, a, seen)) {
+			if l := d.activeLane(row.Assignment); row.Large && l != nil && d.mayKeep(l, row, i == 0, i == 2) {
 				wanted = append(wanted, row)
 			}
 		}

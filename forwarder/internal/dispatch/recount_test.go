@@ -13,10 +13,10 @@ type recount struct {
 	b       *Dispatcher
 	problem string
 
-	rows, waiting, ready int
-	bytes                int64
-	topics               map[*topic]*counted
-	inFlight             [Lanes]int
+	rows, waiting, ready, keyless int
+	bytes                         int64
+	topics                        map[*topic]*counted
+	inFlight                      [Lanes]int
 }
 
 // counted has the counts of a topic.
@@ -53,6 +53,7 @@ func (b *Dispatcher) Check(calls []*Call) string {
 	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
 	n.want(n.bytes == b.bytes, "bytes: %d, counted %d", b.bytes, n.bytes)
 	n.want(n.waiting == b.waiting, "waiting: %d, counted %d", b.waiting, n.waiting)
+	n.want(n.keyless == b.keyless, "keyless: %d, counted %d", b.keyless, n.keyless)
 	return n.problem
 }
 
@@ -169,7 +170,7 @@ func (n *recount) lane(l *lane) {
 			n.want(r.call.results > 0 || slices.Contains(n.b.settled, r), "row %d is known for nothing", r.ID)
 		}
 	}
-	n.blocked(l)
+	n.heads(l)
 	lows := 0
 	for name, k := range l.keys {
 		n.want(k.name == name && k.lane == l, "key %v is listed as another", k)
@@ -190,21 +191,25 @@ func (n *recount) lane(l *lane) {
 	}
 }
 
-func (n *recount) blocked(l *lane) {
+func (n *recount) heads(l *lane) {
 	held, late := map[*key]int32{}, map[string]int{}
 	for id, h := range l.blocked {
-		n.want(h.id == id, "blocked row %d is listed as %d", h.id, id)
-		n.want(h.index < 0 || l.retries[h.index] == h, "blocked row %d is not at its place", id)
+		n.want(h.id == id, "head %d is listed as %d", h.id, id)
+		n.want(h.index < 0 || l.retries[h.index] == h, "head %d is not at its place", id)
 		if h.overdue {
 			late[h.topic]++
-			n.want(h.index >= 0, "blocked row %d is late, and its attempt is under way", id)
+			n.want(h.index >= 0, "head %d is late, and its attempt is under way", id)
+		}
+		if h.key == nil {
+			n.keyless++
+			continue
 		}
 		held[h.key]++
-		n.want(l.keys[h.key.name] == h.key, "blocked row %d: its key is forgotten", id)
+		n.want(l.keys[h.key.name] == h.key, "head %d: its key is forgotten", id)
 	}
-	n.want(maps.Equal(late, l.overdue), "lane %d: overdue blocked rows %v, counted %v", l.assignment.Lane, l.overdue, late)
+	n.want(maps.Equal(late, l.overdue), "lane %d: overdue heads %v, counted %v", l.assignment.Lane, l.overdue, late)
 	for _, k := range l.keys {
-		n.want(k.blockedIDs.len() == int(held[k]), "key %v: %d blocked rows, counted %d", k, k.blockedIDs.len(), held[k])
+		n.want(k.blockedIDs.len() == int(held[k]), "key %v: %d heads, counted %d", k, k.blockedIDs.len(), held[k])
 	}
 	for i, h := range l.retries {
 		n.want(h.index == i && l.blocked[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)),

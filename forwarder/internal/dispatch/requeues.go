@@ -1,9 +1,6 @@
 package dispatch
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // addRequeued makes blocked rows of requeued rows. It runs before the other blocked rows of the same keys that were
 // fetched, because requeued rows may have to go first.
@@ -24,7 +21,9 @@ func (d *Dispatcher) addRequeued(due []*Row) {
 		if known != nil && known.Generation != r.Generation && known.call.state == pending {
 			d.withdraw(l, known) // or it would be published for the previous attempt, and then again
 			d.schedule(l, b, d.now)
-			d.advance(b.key)
+			if b.key != nil {
+				d.advance(b.key)
+			}
 		}
 		b.generation = r.Generation // rows that are due together come in order
 	}
@@ -47,7 +46,7 @@ const unknownGeneration = "?"
 // it, and the message is tried once more.
 func (l *lane) requeuedSince(r *Row) bool {
 	b := l.blocked[r.ID]
-	if b == nil || b.generation == r.Generation {
+	if b == nil || b.key == nil || b.generation == r.Generation {
 		return l.known[r.ID].requeuedAfter(r)
 	}
 	return true
@@ -55,7 +54,7 @@ func (l *lane) requeuedSince(r *Row) bool {
 
 // retryRequeued schedules a message that was requeued while an earlier row of it was in flight.
 func (d *Dispatcher) retryRequeued(l *lane, r *Row) {
-	if b := l.blocked[r.ID]; b != nil && b.index < 0 && l.known[r.ID] == r {
+	if b := l.blocked[r.ID]; b != nil && b.key != nil && b.index < 0 && l.known[r.ID] == r {
 		d.schedule(l, b, d.now)
 	}
 	if k := l.keys[r.Key]; k != nil {
@@ -103,17 +102,6 @@ func (d *Dispatcher) endWaitForLower(l *lane, b *blockedRow) {
 func (d *Dispatcher) sawDue(a Request, r Read) (lanes uint64) {
 	d.sawTopics = r.DueRead && len(a.Closed) == 0
 	d.wantTopics = d.wantTopics && !d.sawTopics
-	lanes = d.seesAllDue(a, &r)
-	for _, t := range a.reopening {
-		if !t.closed {
-			t.unseen &^= lanes
-		}
-	}
-	return lanes
-}
-
-// seesAllDue returns the lanes of which a read sees all due rows, except those that Request.Closed excludes.
-func (d *Dispatcher) seesAllDue(a Request, r *Read) (lanes uint64) {
 	if !r.DueRead {
 		return 0
 	}
@@ -123,16 +111,12 @@ func (d *Dispatcher) seesAllDue(a Request, r *Read) (lanes uint64) {
 			lanes |= 1 << n
 		}
 	}
-	return lanes
-}
-
-// waitsForDue reports whether the rows of a topic will still wait for due rows once a read that saw all of them in some
-// lanes is applied.
-func (t *topic) waitsForDue(l *lane, a Request, seen uint64) bool {
-	if t == nil || t.unseen>>l.assignment.Lane&1 == 0 {
-		return false
+	for _, t := range a.reopening {
+		if !t.closed {
+			t.unseen &^= lanes
+		}
 	}
-	return seen>>l.assignment.Lane&1 == 0 || !slices.Contains(a.reopening, t)
+	return lanes
 }
 
 // readDueForRequeue makes the next read look for all due rows, and returns when to ask again for a blocked row that may

@@ -202,29 +202,3 @@ func TestDiscardedAndRequeued(t *testing.T) {
 		d.want(d.drain(), ids(1, 30)...)
 	})
 }
-
-// TestRowsThatWaitForDueRowsNeedNoPayload: a topic that has opened again waits until a read has seen all due rows. So
-// they get the room, not the deferred rows that wait for them: each would wait for the other forever.
-func TestRowsThatWaitForDueRowsNeedNoPayload(t *testing.T) {
-	d := newDesk(t, dispatch.Config{Rows: 2})
-	d.put(0, "k", "c", 1, 2)
-	d.read()
-	d.returned(d.next(1), dispatch.Unavailable)
-	d.tick(time.Second)
-	d.read()
-	d.returned(d.next(1), dispatch.OK)
-	d.settle()
-	a := d.begin()
-	deferred := &dispatch.Row{ID: 2, Assignment: d.terms[0], Key: "k", Topic: "c", Large: true}
-	r := dispatch.Read{DueRead: true, Caught: []*dispatch.Row{deferred}}
-	for n := range a.Due[0] {
-		r.Due = append(r.Due, &dispatch.Row{ID: 10 + n, Assignment: d.terms[0], Topic: "a", Large: true})
-	}
-	if wanted := d.b.WantedPayloads(a, &r); !slices.Equal(wanted, r.Due) {
-		t.Errorf("more due rows may follow: the payloads of %v are wanted", wanted)
-	}
-	r = dispatch.Read{DueRead: true, Caught: r.Caught, Due: r.Due[1:]}
-	if wanted := d.b.WantedPayloads(a, &r); !slices.Equal(wanted, append([]*dispatch.Row{deferred}, r.Due...)) {
-		t.Errorf("all due rows are known: the payloads of %v are wanted", wanted)
-	}
-}

@@ -27,14 +27,14 @@ type variant struct {
 	noLook        bool // it is not noticed that an operator settled a row that a key waits for
 
 	// Blocked rows.
-	blockedNotLoaded  bool
-	blockedBeforeTake bool
-	heldOnceSettled   bool // a key is blocked only after its failure is settled
-	noRecheck         bool
-	limitIgnored      bool // rows above the limit of catching up count as caught up
-	triesFromTheTop   bool // with a probe that is not the first of its key
-	waitsIgnored      bool // rows waiting for a topic do not stop later rows of their keys
-	lowsTooHigh       bool
+	headsNotLoaded  bool
+	headsBeforeTake bool
+	heldOnceSettled bool // a key is blocked only after its failure is settled
+	noRecheck       bool
+	limitIgnored    bool // rows above the limit of catching up count as caught up
+	triesFromTheTop bool // with a probe that is not the first of its key
+	waitsIgnored    bool // rows waiting for a topic do not stop later rows of their keys
+	lowsTooHigh     bool
 
 	// Results.
 	lateSuccessIgnored  bool
@@ -152,8 +152,8 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"answer applied to a lane of another epoch", 9, variant{trouble: theft, otherEpoch: true}},
 		{"forgotten at the settling", 2, variant{forgetsAtOnce: true}},
 		{"held only from the settling on", 1, variant{heldOnceSettled: true}},
-		{"blocked not loaded", 4, variant{blockedNotLoaded: true}},
-		{"blocked loaded before the take", 4, variant{trouble: theft, blockedBeforeTake: true}},
+		{"heads not loaded", 4, variant{headsNotLoaded: true}},
+		{"heads loaded before the take", 4, variant{trouble: theft, headsBeforeTake: true}},
 		{"epoch kept on retake", 3, variant{trouble: crashes, database: faults{epochKept: true}}},
 		{"failure not fenced", 32, variant{trouble: theft, database: faults{unfenced: true}}},
 		{"settled by id in a new life", 113, variant{trouble: crashes, database: faults{settleByID: true}}},

@@ -295,8 +295,8 @@ var dispatchMutants = []Mutant{
 		Old: `	case !b.isFirst():
 		d.waitForBlocked(l, b)
 		return
-	case b.key.inFlight`,
-		New:    `	case b.key.inFlight`,
+	case b.key != nil`,
+		New:    `	case b.key != nil`,
 		Strike: "a blocked row is looked at again after it was read: it costs a read",
 	},
 	{
@@ -390,7 +390,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B44", File: "dispatch/requeues.go", Trouble: "operators", Test: "TestScripts/requeued-under-way",
 		Breaks: "the answer to an attempt of before counts for a message that was sent again since",
-		Old:    "if b == nil || b.generation == r.Generation {",
+		Old:    "if b == nil || b.key == nil || b.generation == r.Generation {",
 		New:    "if b == nil || true {",
 	},
 	{
@@ -420,14 +420,14 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B49", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileARetryIsOverdue",
 		Breaks: "it is quiet while a blocked row is late",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {",
-		New:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() {",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
+		New:    "len(d.settled) > 0 || d.wantDue {",
 	},
 	{
 		Name: "B50", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
 		Breaks: "it is quiet though a read took what came again for what was settled during it",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {",
-		New:    "d.wantDue || d.retryFellDue() || d.hasOverdue() {",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
+		New:    "d.wantDue || d.hasOverdue() {",
 	},
 	{
 		Name: "B51", File: "dispatch/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
@@ -466,23 +466,5 @@ var dispatchMutants = []Mutant{
 	d.effects.Read = true`,
 		New:    `	d.retryMoved = true`,
 		Strike: "the reader that loads a lane reads next in any case",
-	},
-	{
-		Name: "B70", File: "dispatch/deferred.go", Trouble: "whatever", Test: "TestDelayedMessagesProbeTheirTopic",
-		Breaks: "a message that fell due never probes its topic, which opens instead",
-		Old:    "\t\tt.addCandidate(first, again)\n\t\treturn\n\t}\n\tif low",
-		New:    "\t\treturn\n\t}\n\tif low",
-	},
-	{
-		Name: "B71", File: "dispatch/results.go", Trouble: "whatever", Test: "TestRetryWithoutAKeyIsReadWhenDue",
-		Breaks: "a failed message without a key waits for a poll",
-		Old:    "d.nextDue = at",
-		New:    "_ = at",
-	},
-	{
-		Name: "B72", File: "dispatch/large.go", Trouble: "whatever", Test: "TestRowsThatWaitForDueRowsNeedNoPayload",
-		Breaks: "rows that wait for due rows take the room for their payloads",
-		Old:    "(due || !t.waitsForDue(l, a, seen))",
-		New:    "(due || !t.waitsForDue(l, a, seen|^uint64(0)))",
 	},
 }
