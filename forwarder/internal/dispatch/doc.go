@@ -6,8 +6,8 @@
 //
 //   - Assignment: one period of owning a lane, identified by its epoch. Everything in memory belongs to an assignment.
 //   - Key: its rows leave one after another, in the order of the key's queue. Rows without a key have no order.
-//   - Blocked row: a row that waits for another attempt. It blocks its key: no row with a higher id is published. Its
-//     retry is overdue if its time has come and something else is in its way.
+//   - Blocked row: a row that waits for another attempt. If it has a key it blocks it: no row of the key with a higher
+//     id is published. Its retry is overdue if its time has come and something else is in its way.
 //   - Closed topic: paused, because its broker fails or an operator paused it, or slow with enough rows in memory. It
 //     is slow when slow and hung calls use most of its slots, and exhausted when hung calls use all of them.
 //   - Deferred row: it was read and cannot be kept, so it is dropped, and its key, or its topic in this lane, remembers
