@@ -84,8 +84,9 @@
 //	unsettled results           beyond twice Config.Rows nothing more is read
 //
 // Requeued rows must not be overtaken. So before a paused topic is probed or opens, a read looks for due rows, and
-// until it has seen all due rows of a lane, new rows of the topic wait there (topic.unseen). A topic that was paused
-// for unknown errors does not wait for that: messages that always fail would close it again and again.
+// until it has seen all due rows of a lane, new rows of the topic wait there (topic.unseen), and leave the room for
+// payloads to due rows. A topic that was paused for unknown errors does not wait for that: messages that always fail
+// would close it again and again.
 //
 // No event visits more than a few hundred keys or rows, except those that get rows as an argument, the end of a pause
 // with overdue retries, the end of catching up with a topic, BlockedSeen, WaitingIDs, and forgetting a lane. The

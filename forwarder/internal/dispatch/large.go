@@ -1,22 +1,44 @@
 package dispatch
 
+import "slices"
+
 // WantedPayloads returns the useful rows of a read that came without their payload, in the order in which the payloads
 // are needed: rows asked for by id, deferred rows, new rows, the oldest first, then due rows. Rows that will not be
-// kept in memory need no payload, and leave the room to others.
+// kept in memory need no payload, and leave the room to others: if rows that wait for due rows took it, both would wait
+// forever.
 func (d *Dispatcher) WantedPayloads(a Request, r *Read) (wanted []*Row) {
 	for _, fetch := range a.fetches {
 		if f, found := r.ByID[fetch.id]; found && f.Row.Large && !f.Dead {
 			wanted = append(wanted, f.Row)
 		}
 	}
+	seen := d.seesAllDue(a, r)
 	for i, rows := range [...][]*Row{r.Caught, r.Ready, r.Due} {
+		caught, due := i == 0, i == 2
 		for _, row := range rows {
-			if l := d.activeLane(row.Assignment); row.Large && l != nil && d.mayKeep(l, row, i == 0, i == 2) {
+			l := d.activeLane(row.Assignment)
+			if row.Large && l != nil && d.mayKeep(l, row, caught, due) && (due || !d.willWait(l, row, a, seen)) {
 				wanted = append(wanted, row)
 			}
 		}
 	}
 	return wanted
+}
+
+// willWait reports whether a row, or an earlier one of its key, will still wait for a topic after a read that sees all
+// due rows of the lanes seen.
+func (d *Dispatcher) willWait(l *lane, r *Row, a Request, seen uint64) bool {
+	if w := l.waits[r.Key]; w.covers(l, r.ID) && w.topic.staysClosed(l, a, seen) {
+		return true
+	}
+	t := d.topics[r.Topic]
+	return t != nil && t.staysClosed(l, a, seen)
+}
+
+// staysClosed reports whether rows of a topic will still wait for it, or for unknown due rows, after such a read.
+func (t *topic) staysClosed(l *lane, a Request, seen uint64) bool {
+	unseen := t.unseen>>l.assignment.Lane&1 != 0
+	return t.closed || unseen && (seen>>l.assignment.Lane&1 == 0 || !slices.Contains(a.reopening, t))
 }
 
 // mayKeep reports whether a row will probably be kept in memory: rows that are known, deferred, or wait for another

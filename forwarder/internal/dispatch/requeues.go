@@ -102,6 +102,17 @@ func (d *Dispatcher) endWaitForLower(l *lane, b *blockedRow) {
 func (d *Dispatcher) sawDue(a Request, r Read) (lanes uint64) {
 	d.sawTopics = r.DueRead && len(a.Closed) == 0
 	d.wantTopics = d.wantTopics && !d.sawTopics
+	lanes = d.seesAllDue(a, &r)
+	for _, t := range a.reopening {
+		if !t.closed {
+			t.unseen &^= lanes
+		}
+	}
+	return lanes
+}
+
+// seesAllDue returns the lanes of which a read sees all due rows, except those that Request.Closed excludes.
+func (d *Dispatcher) seesAllDue(a Request, r *Read) (lanes uint64) {
 	if !r.DueRead {
 		return 0
 	}
@@ -109,11 +120,6 @@ func (d *Dispatcher) sawDue(a Request, r Read) (lanes uint64) {
 	for n, limit := range a.Due {
 		if r.fellDue[n] < limit || limit >= int64(d.maxRepeated()) { // it cannot see more
 			lanes |= 1 << n
-		}
-	}
-	for _, t := range a.reopening {
-		if !t.closed {
-			t.unseen &^= lanes
 		}
 	}
 	return lanes

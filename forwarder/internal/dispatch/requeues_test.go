@@ -202,3 +202,39 @@ func TestDiscardedAndRequeued(t *testing.T) {
 		d.want(d.drain(), ids(1, 30)...)
 	})
 }
+
+// A topic that has opened again waits until a read has seen all due rows. So they get the room for payloads, not the
+// deferred rows that wait for them: each would wait for the other forever. Row 2 is on another topic, and
+// waits because row 1 has the same key.
+func TestRowsThatWaitForDueRowsNeedNoPayload(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Rows: 20})
+	d.put(0, "k", "c", 1)
+	d.put(0, "k", "b", 2)
+	d.put(0, "l", "c", 3, 4)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.read()
+	d.tick(time.Second)
+	d.read()
+	d.returned(d.next(3), dispatch.OK)
+	d.settle()
+	for n := range int64(20) {
+		d.put(0, "", "a", 10+n)
+		d.table[10+n].due = d.now
+	}
+	a := d.begin()
+	r := d.answer(a)
+	for _, row := range slices.Concat(r.Caught, r.Due) {
+		row.Large = true
+	}
+	if len(r.Caught) != 3 || int64(len(r.Due)) != a.Due[0] {
+		t.Fatalf("read %d deferred rows and %d due rows", len(r.Caught), len(r.Due))
+	}
+	if wanted := d.b.WantedPayloads(a, &r); !slices.Equal(wanted, r.Due) {
+		t.Errorf("more due rows may follow: the payloads of %v are wanted", rowIDs(wanted))
+	}
+	r = dispatch.Read{DueRead: true, Caught: r.Caught, Due: r.Due[1:]}
+	if wanted := d.b.WantedPayloads(a, &r); !slices.Equal(wanted, slices.Concat(r.Caught, r.Due)) {
+		t.Errorf("all due rows are known: the payloads of %v are wanted", rowIDs(wanted))
+	}
+}

@@ -170,7 +170,8 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 
 // TestSchedulesThatFailed repeats schedules that once failed: messages that an operator requeued in one act were
 // published in another order, because the first of them was deferred, or not known yet when the retry of a later one
-// was due. The scripts of testdata are these schedules, shortened.
+// was due. The scripts of testdata are these schedules, shortened. In the last two, due rows waited forever for room
+// for their payloads: see TestRowsThatWaitForDueRowsNeedNoPayload.
 func TestSchedulesThatFailed(t *testing.T) {
 	for _, s := range []schedule{
 		{seed: 200, variant: variant{trouble: outage}},
@@ -178,6 +179,8 @@ func TestSchedulesThatFailed(t *testing.T) {
 		{seed: 677, variant: variant{trouble: outage}},
 		{seed: 709, variant: variant{trouble: operators}},
 		{seed: 1838, variant: variant{trouble: whatever}},
+		{seed: 27182952, variant: variant{trouble: drains}},
+		{seed: 11001339, variant: variant{trouble: blindness}},
 	} {
 		s.steps = allSteps()
 		if problem, _ := s.run(false); problem != "" {

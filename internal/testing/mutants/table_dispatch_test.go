@@ -467,4 +467,16 @@ var dispatchMutants = []Mutant{
 		New:    `	d.retryMoved = true`,
 		Strike: "the reader that loads a lane reads next in any case",
 	},
+	{
+		Name: "B70", File: "dispatch/large.go", Trouble: "drains", Test: "TestRowsThatWaitForDueRowsNeedNoPayload",
+		Breaks: "rows that wait for due rows take the room for their payloads",
+		Old:    "t.closed || unseen",
+		New:    "t.closed && unseen",
+	},
+	{
+		Name: "B71", File: "dispatch/large.go", Trouble: "whatever", Test: "TestRowsThatWaitForDueRowsNeedNoPayload",
+		Breaks: "later rows of their keys, on other topics, take the room for their payloads",
+		Old:    "w.covers(l, r.ID) && w.topic.staysClosed",
+		New:    "w.covers(l, 0) && w.topic.staysClosed",
+	},
 }
