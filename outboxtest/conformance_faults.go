@@ -3,6 +3,8 @@ package outboxtest
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,17 +15,18 @@ import (
 
 const (
 	conformancePublishers = 64
+	clock                 = "15:04:05.000"
 	killsPerTopics        = 10 // then new topics are used: what was stored is read whole
 )
 
 // load publishes from many goroutines until stop is called, which returns what was acknowledged, by topic.
-func (c conformance) load(pub message.Publisher, topics []string) (stop func(testing.TB) map[string]map[string]bool) {
+func (c conformance) load(pub message.Publisher, topics []string) (stop func(testing.TB) map[string]map[string]time.Time) {
 	var wg sync.WaitGroup
 	var over atomic.Bool
 	var mu sync.Mutex
-	acked := map[string]map[string]bool{}
+	acked := map[string]map[string]time.Time{}
 	for _, topic := range topics {
-		acked[topic] = map[string]bool{}
+		acked[topic] = map[string]time.Time{}
 	}
 	for i := range conformancePublishers {
 		topic := topics[i%len(topics)]
@@ -35,12 +38,12 @@ func (c conformance) load(pub message.Publisher, topics []string) (stop func(tes
 					continue
 				}
 				mu.Lock()
-				acked[topic][msg.UUID] = true
+				acked[topic][msg.UUID] = time.Now()
 				mu.Unlock()
 			}
 		})
 	}
-	return func(t testing.TB) map[string]map[string]bool {
+	return func(t testing.TB) map[string]map[string]time.Time {
 		t.Helper()
 		over.Store(true)
 		c.inTime(t, "the end of the load", func() error { wg.Wait(); return nil })
@@ -48,8 +51,16 @@ func (c conformance) load(pub message.Publisher, topics []string) (stop func(tes
 	}
 }
 
+// span is the first and the last of sorted times.
+func span(sorted []time.Time) string {
+	if len(sorted) == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%s to %s", sorted[0].Format(clock), sorted[len(sorted)-1].Format(clock))
+}
+
 // compare fails the test for each topic that lacks acknowledged messages, and counts them.
-func (c conformance) compare(t *testing.T, acked map[string]map[string]bool) (acknowledged, missing int) {
+func (c conformance) compare(t *testing.T, acked map[string]map[string]time.Time) (acknowledged, missing int) {
 	t.Helper()
 	for topic, want := range acked {
 		n := len(want)
@@ -57,7 +68,8 @@ func (c conformance) compare(t *testing.T, acked map[string]map[string]bool) (ac
 			delete(want, msg.UUID)
 		}
 		if n == 0 || len(want) > 0 {
-			t.Errorf("%s: %d of %d acknowledged messages are missing", topic, len(want), n)
+			at := slices.SortedFunc(maps.Values(want), time.Time.Compare)
+			t.Errorf("%s: %d of %d acknowledged messages are missing, acknowledged at %s", topic, len(want), n, span(at))
 		}
 		acknowledged, missing = acknowledged+n, missing+len(want)
 	}
@@ -91,6 +103,7 @@ func (c conformance) killed(t *testing.T, pub message.Publisher, n int) (acknowl
 		underLoad()
 		var err error
 		if c.Kill != nil {
+			t.Logf("killed at %s", time.Now().Format(clock))
 			if err = c.Kill(); err == nil {
 				err = c.Restart()
 			}
@@ -116,7 +129,7 @@ func (c conformance) bounded(t *testing.T) {
 	topic := c.NewTopic(t)
 	before := withPayload("before")
 	c.until(t, pub, topic, before)
-	acked := map[string]bool{before.UUID: true}
+	acked := map[string]time.Time{before.UUID: time.Now()}
 	if err := c.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +141,7 @@ func (c conformance) bounded(t *testing.T) {
 			if err := pub.Publish(topic, msg); err != nil {
 				return c.unavailable(err)
 			}
-			acked[msg.UUID] = true
+			acked[msg.UUID] = time.Now()
 		}
 		return c.unavailable(nil)
 	})
@@ -137,7 +150,7 @@ func (c conformance) bounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.until(t, c.publisher(t), topic, withPayload("after"))
-	c.compare(t, map[string]map[string]bool{topic: acked})
+	c.compare(t, map[string]map[string]time.Time{topic: acked})
 }
 
 func (c conformance) verdicts(t *testing.T) {
