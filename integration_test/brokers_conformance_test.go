@@ -204,34 +204,21 @@ func natsConformance(t *testing.T) (string, outboxtest.Broker) {
 
 func rabbitConformance(t *testing.T) (string, outboxtest.Broker) {
 	server := rabbitMQ(t)
-	// A killed server loses queues that were declared just before. Subscribers declare them again when they connect,
-	// and so does restart. Messages that were lost with a queue are still noticed.
-	var queues []string
-	restart := func() error {
-		if err := server.Restart(context.Background()); err != nil {
-			return err
-		}
-		ch, end, err := amqpChannel(server.URL())
-		if err != nil {
-			return err
-		}
-		defer end()
-		for _, queue := range queues {
-			if _, err := ch.QueueDeclare(queue, true, false, false, false, nil); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	return server.URL(), outboxtest.Broker{
 		NewTopic: func(t testing.TB) string {
-			queues = append(queues, amqpQueue(t, server.URL(), nil))
-			return queues[len(queues)-1]
+			queue := amqpQueue(t, server.URL(), nil)
+			// RabbitMQ confirms messages in a queue that it would forget if it was killed now.
+			eventually(t, func() bool {
+				stored, err := server.HasStored(queue)
+				require.NoError(t, err)
+				return stored
+			}, "the declaration of the queue is on the disk")
+			return queue
 		},
 		Stored: func(t testing.TB, topic string) []*message.Message {
 			return amqpStored(t, server.URL(), topic)
 		},
-		Kill: server.Kill, Restart: restart,
+		Kill: server.Kill, Restart: func() error { return server.Restart(context.Background()) },
 		Freeze: server.Freeze, Thaw: server.Thaw,
 		Missing: "nowhere",
 		Poison: func() *message.Message {

@@ -1,6 +1,7 @@
 package services
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -107,6 +108,24 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 
 // URL returns the server's URL. It stays the same across Restart.
 func (r *RabbitMQ) URL() string { return r.url }
+
+// HasStored says whether the declaration of a queue is on the disk. RabbitMQ writes it a second or two after it has
+// confirmed the declaration.
+func (r *RabbitMQ) HasStored(queue string) (bool, error) {
+	files, err := filepath.Glob(filepath.Join(r.folder.path, "mnesia", "*", "*"))
+	if err != nil {
+		return false, err
+	}
+	for _, name := range files {
+		if base := filepath.Base(name); base != "LATEST.LOG" && !strings.HasPrefix(base, "rabbit_durable_queue.") {
+			continue
+		}
+		if data, err := os.ReadFile(name); err == nil && bytes.Contains(data, []byte(queue)) { // it may have been replaced
+			return true, nil
+		}
+	}
+	return false, nil
+}
 
 // Close ends the server for good and removes its data. Later calls do nothing.
 func (r *RabbitMQ) Close() error {
