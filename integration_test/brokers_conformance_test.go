@@ -204,22 +204,23 @@ func natsConformance(t *testing.T) (string, outboxtest.Broker) {
 
 func rabbitConformance(t *testing.T) (string, outboxtest.Broker) {
 	server := rabbitMQ(t)
+	var queues []string
 	return server.URL(), outboxtest.Broker{
 		NewTopic: func(t testing.TB) string {
-			queue := amqpQueue(t, server.URL(), nil)
-			// RabbitMQ confirms messages in a queue that it would forget if it was killed now.
-			eventually(t, func() bool {
-				stored, err := server.HasStored(queue)
-				require.NoError(t, err)
-				return stored
-			}, "the declaration of the queue is on the disk")
-			return queue
+			queues = append(queues, amqpQueue(t, server.URL(), nil))
+			return queues[len(queues)-1]
 		},
 		Stored: func(t testing.TB, topic string) []*message.Message {
 			return amqpStored(t, server.URL(), topic)
 		},
-		Kill: server.Kill, Restart: func() error { return server.Restart(context.Background()) },
-		Freeze: server.Freeze, Thaw: server.Thaw,
+		Kill: func() error {
+			// RabbitMQ confirms messages in a queue that it would forget if it was killed just after the declaration, or
+			// just after its own start.
+			eventually(t, func() bool { return server.HasStored(queues...) }, "the declarations are on the disk")
+			return server.Kill()
+		},
+		Restart: func() error { return server.Restart(context.Background()) },
+		Freeze:  server.Freeze, Thaw: server.Thaw,
 		Missing: "nowhere",
 		Poison: func() *message.Message {
 			msg := newMessage("")
