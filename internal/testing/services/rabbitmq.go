@@ -1,14 +1,12 @@
 package services
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -109,20 +107,6 @@ func StartRabbitMQ(ctx context.Context, opts Options) (*RabbitMQ, error) {
 
 // URL returns the server's URL. It stays the same across Restart.
 func (r *RabbitMQ) URL() string { return r.url }
-
-// HasStored says whether the declarations of queues are on the disk. RabbitMQ writes them a second or two after it has
-// confirmed them, and again after its start.
-func (r *RabbitMQ) HasStored(queues ...string) bool {
-	files, _ := filepath.Glob(filepath.Join(r.folder.path, "mnesia", "*", "*")) // the pattern is valid
-	var stored []byte
-	for _, name := range files {
-		if base := filepath.Base(name); base == "LATEST.LOG" || strings.HasPrefix(base, "rabbit_durable_queue.") {
-			data, _ := os.ReadFile(name) // it may have been replaced
-			stored = append(stored, data...)
-		}
-	}
-	return !slices.ContainsFunc(queues, func(queue string) bool { return !bytes.Contains(stored, []byte(queue)) })
-}
 
 // Close ends the server for good and removes its data. Later calls do nothing.
 func (r *RabbitMQ) Close() error {
