@@ -181,8 +181,8 @@ func clockOfDispatcher(t *testing.T, h handle) {
 	store := clockStore(t, h)
 	running, dead := newBarrier(t), make(chan string, 10)
 	cfg := quickDispatcher(map[string]queue.Handler{
-		"calls": {Detached: true, Timeout: -1, Handle: running.handle},
-		"clock": {Handle: func(context.Context, *queue.Message) error { return nil }}, // not called: they expire, or wait
+		"calls":  {Detached: true, Timeout: -1, Handle: running.handle},
+		"orders": {Handle: func(context.Context, *queue.Message) error { return nil }}, // not called: they expire, or wait
 	})
 	cfg.LeaseTTL = 6 * time.Second
 	cfg.OnDead = func(_ context.Context, msg *queue.Message, err error) error {
