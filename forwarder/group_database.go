@@ -46,15 +46,17 @@ func (g *Group) join(d *scheduler.Database[*database]) (*database, error) {
 	breaker := trouble.Breaker{What: "draining the outbox", Logger: d.Logger}
 	own := &database{Database: d, breaker: breaker, topics: g.cfg.Forwarder.Topics}
 	own.tidyAt = time.Now().Add(scheduler.Jitter(g.tidyInterval()))
-	own.setWakeAt()
+	g.setWakeAt(own)
 	return own, nil
 }
 
-// setWakeAt must be called when dueAt or tidyAt has changed.
-func (d *database) setWakeAt() {
-	if d.WakeAt = d.tidyAt; !d.dueAt.IsZero() && d.dueAt.Before(d.tidyAt) {
-		d.WakeAt = d.dueAt
+// setWakeAt must be called when dueAt or tidyAt has changed. mu must be held.
+func (g *Group) setWakeAt(d *database) {
+	at := d.tidyAt
+	if !d.dueAt.IsZero() && d.dueAt.Before(at) {
+		at = d.dueAt
 	}
+	g.scheduler.WakeAt(d.Database, at)
 }
 
 // removed must be called with mu held.

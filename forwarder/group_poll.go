@@ -146,7 +146,7 @@ func (g *Group) polled(a asked, l idle.Poll, number int64, took time.Duration) {
 		if d.dueAt = (time.Time{}); l.Due >= 0 {
 			d.dueAt = now.Add(l.Due)
 		}
-		d.setWakeAt()
+		g.setWakeAt(d)
 	}
 	if work {
 		g.scheduler.Wake(d.Database)

@@ -24,7 +24,7 @@ func (g *Group) run(ctx context.Context, d *database) {
 	delete(g.active, d)
 	d.engine = nil
 	d.pollAt, d.allAt, d.dueAt = time.Time{}, time.Time{}, time.Time{}
-	d.setWakeAt()
+	g.setWakeAt(d)
 	switch {
 	case d.Removed():
 		d.answer(g.scheduler.Gone())

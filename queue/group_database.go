@@ -50,7 +50,7 @@ func (g *Group) join(d *scheduler.Database[*database]) (*database, error) {
 		t.conns = &connSlots{slots: newSlots(g.cfg.Dispatcher.mostOf(store.db.Conns().Max))}
 	}
 	t.conns.databases++
-	t.WakeAt = time.Now() // its worker sees whether it is idle
+	g.scheduler.WakeAt(d, time.Now()) // its worker sees whether it is idle
 	return t, nil
 }
 
@@ -119,10 +119,11 @@ func (g *Group) goIdle(m *worker) error {
 
 // setWakeAt must be called when dueAt or cleanAt has changed while a database is asleep. mu must be held.
 func (g *Group) setWakeAt(t *database) {
-	t.WakeAt = t.dueAt
+	at := t.dueAt
 	if g.cfg.Dispatcher.CleanInterval > 0 && (t.dueAt.IsZero() || t.cleanAt.Before(t.dueAt)) {
-		t.WakeAt = later(t.cleanAt, time.Now())
+		at = later(t.cleanAt, time.Now())
 	}
+	g.scheduler.WakeAt(t.Database, at)
 }
 
 // left is what is left in a table that no handler works on.

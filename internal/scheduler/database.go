@@ -20,13 +20,12 @@ type Database[D any] struct {
 	Handle *fleet.Handle
 	Logger watermill.LoggerAdapter
 	Own    D // the owner's part
-	// WakeAt is when to wake it without a poll; zero = never. The owner sets it before Sleep, or in Poll.
-	WakeAt time.Time
 	// SkipUntil is the time before which it is neither polled nor woken. The owner sets it.
 	SkipUntil time.Time
 
 	pool    *pool[D]
 	unhook  func()
+	wakeAt  time.Time   // zero = never
 	woken   atomic.Bool // it is in Scheduler.woken
 	asleep  bool
 	removed bool
@@ -53,12 +52,12 @@ func (d *Database[D]) Twin() (other D, found bool) {
 	return other, false
 }
 
-// pool is the databases that share a connection pool. It is in Scheduler.next, waits for a slot, or is being polled.
+// pool is the databases that share a connection pool. It is in Scheduler.next while it has any.
 type pool[D any] struct {
 	databases map[*Database[D]]bool
 	state     poolState
 	index     int           // in Scheduler.next
-	at        time.Time     // of the next visit: a poll is due, or one of the databases
+	at        time.Time     // of the next visit: a poll is due, or a database
 	pollAt    time.Time     // of the next poll
 	wait      time.Duration // between polls, before jitter
 	again     bool          // poll it immediately after the poll in flight
@@ -68,7 +67,7 @@ type pool[D any] struct {
 type poolState int
 
 const (
-	scheduled poolState = iota // in Scheduler.next
+	scheduled poolState = iota // a poll is due at pool.pollAt
 	waiting                    // in Scheduler.waiting
 	polling
 )
@@ -150,9 +149,7 @@ func (s *Scheduler[D]) remove(d *Database[D]) {
 	d.removed, d.asleep = true, false
 	if delete(d.pool.databases, d); len(d.pool.databases) == 0 {
 		delete(s.pools, d.DB().Pool())
-		if d.pool.state == scheduled {
-			heap.Remove(&s.next, d.pool.index)
-		}
+		heap.Remove(&s.next, d.pool.index)
 	}
 	s.cfg.Removed(d.Own)
 	s.work.Go(func() {
@@ -178,6 +175,14 @@ func (s *Scheduler[D]) wake(d *Database[D], now time.Time) {
 	if d.asleep && !now.Before(d.SkipUntil) && s.ctx.Err() == nil {
 		d.asleep = false
 		s.cfg.Woken(s.ctx, d.Own)
+	}
+}
+
+// WakeAt sets when to wake a database without a poll; zero = never. mu must be held.
+func (s *Scheduler[D]) WakeAt(d *Database[D], at time.Time) {
+	d.wakeAt = at
+	if d.asleep && !at.IsZero() && at.Before(d.pool.at) {
+		s.visit(d.pool)
 	}
 }
 

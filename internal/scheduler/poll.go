@@ -26,7 +26,7 @@ func (l pools[D]) Swap(i, j int) {
 
 func (l *pools[D]) Push(x any) {
 	p := x.(*pool[D])
-	p.index, p.state = len(*l), scheduled
+	p.index = len(*l)
 	*l = append(*l, p)
 }
 
@@ -47,10 +47,13 @@ func (s *Scheduler[D]) pollIn(p *pool[D], in time.Duration) {
 	case at.Before(p.pollAt) || p.pollAt.IsZero():
 		p.pollAt = at
 	}
-	if p.state == scheduled { // also if only Database.WakeAt is new
-		p.at = time.Time{}
-		heap.Fix(&s.next, p.index)
-	}
+	s.visit(p)
+}
+
+// visit makes the next pass look at a pool. mu must be held.
+func (s *Scheduler[D]) visit(p *pool[D]) {
+	p.at = time.Time{}
+	heap.Fix(&s.next, p.index)
 	s.Signal()
 }
 
@@ -71,20 +74,16 @@ func (s *Scheduler[D]) startPolls(ctx context.Context, now time.Time) time.Durat
 		}
 		asleep, in := s.wakeDue(p, now)
 		switch poll := p.pollAt.Sub(now); {
-		case !asleep:
+		case !asleep || p.state != scheduled:
 		case poll > 0:
 			in = min(in, poll)
 		case p.breaker.Failing() && !s.polls.Free(true):
-			in = checkInterval
+			in = min(in, checkInterval)
 		case p.breaker.Failing() || s.polls.Free(false):
-			heap.Pop(&s.next)
 			s.poll(ctx, p, now)
-			continue
 		default:
-			heap.Pop(&s.next)
 			p.state = waiting
 			s.waiting = append(s.waiting, p)
-			continue
 		}
 		p.at = now.Add(in)
 		heap.Fix(&s.next, p.index)
@@ -101,13 +100,13 @@ func (s *Scheduler[D]) wakeDue(p *pool[D], now time.Time) (asleep bool, in time.
 		case !d.asleep:
 		case now.Before(d.SkipUntil):
 			in = min(in, d.SkipUntil.Sub(now))
-		case !d.WakeAt.IsZero() && !now.Before(d.WakeAt):
-			s.wake(d, now)
-		default:
+		case d.wakeAt.IsZero():
 			asleep = true
-			if !d.WakeAt.IsZero() {
-				in = min(in, d.WakeAt.Sub(now))
-			}
+		case now.Before(d.wakeAt):
+			asleep = true
+			in = min(in, d.wakeAt.Sub(now))
+		default:
+			s.wake(d, now)
 		}
 	}
 	return asleep, in
@@ -157,6 +156,6 @@ func (s *Scheduler[D]) polled(ctx context.Context, p *pool[D], err error) {
 	if p.again {
 		wait = 0
 	}
-	p.at, p.pollAt = time.Time{}, now.Add(wait)
-	heap.Push(&s.next, p)
+	p.state, p.pollAt = scheduled, now.Add(wait)
+	s.visit(p)
 }

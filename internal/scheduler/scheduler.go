@@ -69,7 +69,7 @@ type Scheduler[D any] struct {
 	ended     bool
 	databases map[string]*Database[D]
 	pools     map[any]*pool[D]
-	next      pools[D]   // to be polled later
+	next      pools[D]
 	waiting   []*pool[D] // for a slot
 	polls     *Slots
 	slow      int // of all Slots

@@ -155,6 +155,13 @@ func (o *owner) after(d time.Duration, key string) (polls, woken int) {
 	return len(o.all[key].polls), len(o.all[key].woken)
 }
 
+// until waits for a state of a database's pool.
+func (o *owner) until(d *owned, state poolState) {
+	for is := state - 1; is != state; o.with(func() { is = d.pool.state }) {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
 func (o *owner) expect(what string, got, want any) {
 	o.t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
@@ -222,7 +229,8 @@ func TestWakes(t *testing.T) {
 	run(t, 4, "a@1 b@1", func(o *owner) {
 		a, b := o.all["a@1"], o.all["b@1"]
 		o.with(func() {
-			b.WakeAt, b.SkipUntil = time.Now().Add(1500*time.Millisecond), time.Now().Add(20*time.Second)
+			o.WakeAt(b.Database, time.Now().Add(1500*time.Millisecond))
+			b.SkipUntil = time.Now().Add(20 * time.Second)
 			o.Sleep(b.Database, 0)
 		})
 		a.DB().Wake()
@@ -233,7 +241,7 @@ func TestWakes(t *testing.T) {
 		_, woken = o.after(0, a.Key)
 		o.expect("woken while awake", woken, 1)
 		o.with(func() {
-			a.WakeAt = time.Now().Add(100 * time.Millisecond)
+			o.WakeAt(a.Database, time.Now().Add(100*time.Millisecond))
 			o.Sleep(a.Database, time.Hour)
 		})
 		_, woken = o.after(100*time.Millisecond-1, a.Key)
@@ -246,13 +254,45 @@ func TestWakes(t *testing.T) {
 		o.expect("woken afterwards", woken, 1)
 		o.expect("polls while it is skipped", later, polls)
 		o.with(func() {
-			b.WakeAt, b.SkipUntil = time.Time{}, time.Now().Add(time.Hour)
+			o.WakeAt(b.Database, time.Time{})
+			b.SkipUntil = time.Now().Add(time.Hour)
 			o.Sleep(b.Database, 0)
 		})
 		polls, _ = o.after(time.Minute, b.Key)
 		o.with(func() { o.Poll(b.Database) })
 		later, _ = o.after(0, b.Key)
 		o.expect("polls on request", later, polls+1)
+	})
+}
+
+// TestDueDuringAPoll: a database is woken when it is due, although others of its pool are being polled, or the pool
+// waits for a slot.
+func TestDueDuringAPoll(t *testing.T) {
+	run(t, 1, "a@1 b@1 c@2", func(o *owner) {
+		a, b, c := o.all["a@1"], o.all["b@1"], o.all["c@2"]
+		due := func(when string) {
+			o.with(func() {
+				o.WakeAt(b.Database, time.Now().Add(100*time.Millisecond))
+			})
+			_, before := o.after(0, b.Key)
+			_, early := o.after(100*time.Millisecond-1, b.Key)
+			o.expect("woken early "+when, early, before)
+			_, woken := o.after(1, b.Key)
+			o.expect("woken "+when, woken, before+1)
+			o.with(func() {
+				o.WakeAt(b.Database, time.Time{})
+				o.Sleep(b.Database, 0)
+			})
+		}
+		o.with(func() { a.takes = 20 * time.Second })
+		o.until(a, polling)
+		due("while others are polled")
+		o.until(a, scheduled)
+		o.with(func() { a.takes, c.takes = 0, slowAfter-1 })
+		o.until(c, polling)
+		o.with(func() { o.Poll(a.Database) })
+		o.until(a, waiting)
+		due("while its pool waits")
 	})
 }
 
@@ -292,14 +332,9 @@ func TestAPoolThatFails(t *testing.T) {
 				}
 			}
 		})
-		until := func(state poolState) {
-			for is := state - 1; is != state; o.with(func() { is = a.pool.state }) {
-				time.Sleep(100 * time.Millisecond)
-			}
-		}
-		until(polling)
+		o.until(a, polling)
 		o.with(func() { o.expect("slots in use by what fails", o.polls.taken, 0) })
-		until(scheduled)
+		o.until(a, scheduled)
 		before, _ := o.after(0, a.Key)
 		o.with(func() { o.Sleep(b.Database, 0) }) // as if it had been awake
 		after, _ := o.after(time.Second, a.Key)
@@ -393,6 +428,13 @@ func TestRemovedDatabases(t *testing.T) {
 		o.expect("handles are closed", closed(), []string{"a@1", "c@2"})
 		later, _ := o.after(time.Minute, c.Key)
 		o.expect("polls of what was removed", later, polls)
+		o.targetsMu.Lock()
+		o.targets = []string{"b@1"}
+		o.targetsMu.Unlock()
+		o.after(7*time.Second, c.Key)
+		o.with(func() { o.WakeAt(o.all["d@2"].Database, time.Now()) }) // as its owner does when its work ends
+		_, woken := o.after(time.Second, "d@2")
+		o.expect("woken after it was removed", woken, 0)
 	})
 }
 
