@@ -26,7 +26,7 @@ type Database[D any] struct {
 	pool    *pool[D]
 	unhook  func()
 	wakeAt  time.Time   // zero = never
-	woken   atomic.Bool // it is in Scheduler.woken
+	woken   atomic.Bool // a commit was noted: others need not be, until this is cleared
 	asleep  bool
 	removed bool
 	work    sync.WaitGroup
@@ -193,6 +193,7 @@ func (s *Scheduler[D]) Sleep(d *Database[D], in time.Duration) {
 		return
 	}
 	d.asleep = true
+	d.woken.Store(false)
 	d.pool.wait = 0
 	s.pollIn(d.pool, max(in, time.Until(d.pool.breaker.Until())))
 }

@@ -202,8 +202,10 @@ func (s *Scheduler[D]) pass(ctx context.Context) time.Duration {
 	defer s.cfg.Mu.Unlock()
 	now := time.Now() // only now, when what has ended before is recorded
 	for _, d := range woken {
-		d.woken.Store(false)
-		s.wake(d, now)
+		if d.asleep { // otherwise Sleep clears it, and until then commits start no pass
+			d.woken.Store(false)
+			s.wake(d, now)
+		}
 	}
 	wait := s.startPolls(ctx, now)
 	return min(wait, s.cfg.Pass(ctx, now))

@@ -39,6 +39,7 @@ type owner struct {
 	mu    sync.Mutex
 	begun time.Time
 	all   map[string]*owned
+	pass  int      // passes of the scheduler
 	lines []string // of the log
 
 	targetsMu sync.Mutex
@@ -83,7 +84,10 @@ func run(t *testing.T, polls int, targets string, test func(o *owner)) {
 				d.woken = append(d.woken, time.Since(o.begun))
 			},
 			Removed: func(d *owned) { d.removed = true },
-			Pass:    func(context.Context, time.Time) time.Duration { return time.Hour },
+			Pass: func(context.Context, time.Time) time.Duration {
+				o.pass++
+				return time.Hour
+			},
 		})
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
@@ -293,6 +297,30 @@ func TestDueDuringAPoll(t *testing.T) {
 		o.with(func() { o.Poll(a.Database) })
 		o.until(a, waiting)
 		due("while its pool waits")
+	})
+}
+
+// TestCommitsOfADatabaseThatIsAwake do not start a pass for each.
+func TestCommitsOfADatabaseThatIsAwake(t *testing.T) {
+	run(t, 4, "a@1", func(o *owner) {
+		a := o.all["a@1"]
+		a.DB().Wake()
+		o.after(0, a.Key)
+		var before int
+		o.with(func() { before = o.pass })
+		for range 10 {
+			a.DB().Wake()
+			synctest.Wait()
+		}
+		o.with(func() {
+			if n := o.pass - before; n > 1 {
+				t.Errorf("%d passes for ten commits", n)
+			}
+			o.Sleep(a.Database, time.Hour)
+		})
+		a.DB().Wake()
+		_, woken := o.after(time.Second, a.Key)
+		o.expect("woken by commits", woken, 2)
 	})
 }
 
