@@ -20,7 +20,8 @@ type Database[D any] struct {
 	Handle *fleet.Handle
 	Logger watermill.LoggerAdapter
 	Own    D // the owner's part
-	// SkipUntil is the time before which it is neither polled nor woken. The owner sets it.
+	// SkipUntil is the time before which it is neither polled nor woken. The owner sets it after a failure. WakeAt has
+	// no effect until a poll works, which clears the field.
 	SkipUntil time.Time
 
 	pool    *pool[D]

@@ -91,8 +91,9 @@ func (s *Scheduler[D]) startPolls(ctx context.Context, now time.Time) time.Durat
 	return noWait
 }
 
-// wakeDue wakes the databases of a pool that are due. It reports whether others can be polled, and the time until
-// another one is due. mu must be held.
+// wakeDue wakes the databases of a pool that are due, except those that failed, which are polled first: a server that
+// hangs is not tried again for each of them. It reports whether databases can be polled, and the time until another one
+// is due. mu must be held.
 func (s *Scheduler[D]) wakeDue(p *pool[D], now time.Time) (asleep bool, in time.Duration) {
 	in = noWait
 	for d := range p.databases {
@@ -100,7 +101,7 @@ func (s *Scheduler[D]) wakeDue(p *pool[D], now time.Time) (asleep bool, in time.
 		case !d.asleep:
 		case now.Before(d.SkipUntil):
 			in = min(in, d.SkipUntil.Sub(now))
-		case d.wakeAt.IsZero():
+		case d.wakeAt.IsZero() || !d.SkipUntil.IsZero():
 			asleep = true
 		case now.Before(d.wakeAt):
 			asleep = true
@@ -131,6 +132,9 @@ func (s *Scheduler[D]) poll(ctx context.Context, p *pool[D], now time.Time) {
 		slot.Leave()
 		for _, d := range list {
 			d.work.Done()
+			if err == nil && !time.Now().Before(d.SkipUntil) {
+				d.SkipUntil = time.Time{}
+			}
 		}
 		s.polled(ctx, p, err)
 		s.Signal()

@@ -254,9 +254,10 @@ func TestWakes(t *testing.T) {
 		o.expect("woken when it is due", woken, 2)
 		polls, woken := o.after(19*time.Second, b.Key)
 		o.expect("woken while it is skipped", woken, 0)
-		later, woken := o.after(2*time.Second, b.Key)
+		o.expect("polls while it is skipped", polls, 1)
+		polls, woken = o.after(2*time.Second, b.Key)
 		o.expect("woken afterwards", woken, 1)
-		o.expect("polls while it is skipped", later, polls)
+		o.expect("polls before it is woken", polls, 2)
 		o.with(func() {
 			o.WakeAt(b.Database, time.Time{})
 			b.SkipUntil = time.Now().Add(time.Hour)
@@ -264,7 +265,7 @@ func TestWakes(t *testing.T) {
 		})
 		polls, _ = o.after(time.Minute, b.Key)
 		o.with(func() { o.Poll(b.Database) })
-		later, _ = o.after(0, b.Key)
+		later, _ := o.after(0, b.Key)
 		o.expect("polls on request", later, polls+1)
 	})
 }
@@ -297,6 +298,27 @@ func TestDueDuringAPoll(t *testing.T) {
 		o.with(func() { o.Poll(a.Database) })
 		o.until(a, waiting)
 		due("while its pool waits")
+	})
+}
+
+// TestADatabaseThatFailed is polled before it is woken for being due: a server that hangs is not tried again for each
+// of its databases.
+func TestADatabaseThatFailed(t *testing.T) {
+	run(t, 4, "a@1 b@1", func(o *owner) {
+		a, b := o.all["a@1"], o.all["b@1"]
+		o.with(func() {
+			a.fails = errors.New("down")
+			o.WakeAt(a.Database, time.Now())
+			a.SkipUntil = time.Now().Add(10 * time.Second)
+			o.WakeAt(b.Database, time.Now().Add(20*time.Second))
+		})
+		_, woken := o.after(10*time.Minute, a.Key)
+		o.expect("woken while polls fail", woken, 0)
+		_, woken = o.after(0, b.Key)
+		o.expect("one that has not failed is woken when it is due", woken, 1)
+		o.with(func() { a.fails = nil })
+		_, woken = o.after(2*time.Minute, a.Key)
+		o.expect("woken when polls work again", woken, 1)
 	})
 }
 
