@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/queue"
@@ -336,6 +337,49 @@ func TestBatchThatFailsAsAWhole(t *testing.T) {
 		assert.Equal(t, map[bool]int{false: 0, true: 200}[hangs],
 			h.count(t, "select count(*) from inbox where processed_at is not null"))
 		assert.Equal(t, map[bool]int{false: 200, true: 0}[hangs], h.count(t, "select count(*) from inbox where attempts = 1"))
+	}
+}
+
+// debugPanics is a logger that panics in Debug.
+type debugPanics struct{ watermill.LoggerAdapter }
+
+func (debugPanics) Debug(string, watermill.LogFields)                  { panic("logger") }
+func (l debugPanics) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+// TestBatchThatPanicsOutsideItsFunction: a panic of a tracer or logger does not end the process. The messages of the
+// batch go alone, and the next ones are handled together again.
+func TestBatchThatPanicsOutsideItsFunction(t *testing.T) {
+	t.Parallel()
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	tracer, fails := false, false // used by one goroutine, and between batches
+	gate.onRun(sqltext.ClaimInboxes, func() {
+		if tracer {
+			panic("tracer")
+		}
+	})
+	var calls atomic.Int64
+	log := watermill.NewCaptureLogger()
+	handle, err := middleware.Batch(h.db, middleware.BatchConfig{
+		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxMessages: 5, MaxWait: patience,
+	}, func(_ context.Context, msgs []*message.Message) error {
+		calls.Add(1)
+		if fails && len(msgs) > 1 {
+			return errHandler // which is logged
+		}
+		return nil
+	}, debugPanics{log})
+	require.NoError(t, err)
+	for n, when := range []string{"the tracer panics", "the logger panics", "nothing panics"} {
+		tracer, fails = n == 0, n == 1
+		var wg sync.WaitGroup
+		for _, msg := range newMessages(5) {
+			wg.Go(func() { assert.NoError(t, handle(msg), when) })
+		}
+		wg.Wait()
+		assert.Equal(t, 5*(n+1), h.count(t, "select count(*) from inbox where processed_at is not null"), when)
+		assert.EqualValues(t, []int{5, 5 + 1 + 5, 5 + 1 + 5 + 1}[n], calls.Load(), when)
+		assert.Len(t, log.Captured()[watermill.ErrorLogLevel], min(n+1, 2), when)
 	}
 }
 

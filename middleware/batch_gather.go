@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/bits"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -112,7 +113,13 @@ func (b *batcher) lead() {
 	var batch []*batched
 	finished := false
 	defer func() {
-		if !finished { // the function called runtime.Goexit
+		if p := recover(); p != nil { // no Router recovers in this goroutine
+			// Cause: a bug of the part that the stack names, or of ours.
+			// Cure: the messages are handled one by one.
+			b.logger.Error("database hook, driver or logger panicked in a batch", core.Panicked(p), watermill.LogFields{
+				"stack": string(debug.Stack())})
+		}
+		if !finished { // a panic, or the function called runtime.Goexit
 			for _, one := range batch {
 				select {
 				case one.done <- goesAlone(one):
