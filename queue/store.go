@@ -35,11 +35,13 @@ type StoreConfig struct {
 	// It applies to the topics that this Store's Dispatchers, Subscribers and calls of Claim handle.
 	MaxAttempts int
 	// Retention is how long done messages are kept; default 30 days, -1 forever. It is also that of messages that were
-	// only seen. A duplicate that arrives later is handled again.
+	// only seen. A duplicate that arrives later is handled again. The shortest Retention of all services on the table
+	// counts, whatever their topics.
 	Retention time.Duration
 	// DeadRetention is how long dead messages are kept before they are discarded. Default 0, forever. They are
 	// discarded as if by an operator: the audit log gets an entry, and the rows are deleted after Retention. A
-	// Dispatcher looks for them once an hour. The role needs an admin's grants.
+	// Dispatcher looks for them once an hour. The role needs an admin's grants. Here, too, the shortest of all services
+	// counts.
 	DeadRetention time.Duration
 }
 
