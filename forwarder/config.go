@@ -82,10 +82,10 @@ type Config struct {
 	// Retention is how long published messages are kept; default 7 days, -1 deletes them immediately, and discarded
 	// messages after a day. Deleted messages cannot be replayed or reconciled.
 	Retention time.Duration
-	// InboxRetention is how long the inbox remembers handled messages; default 30 days, -1 forever. A duplicate that
-	// arrives later is handled again: keep it above the broker's retention and your longest delay. Messages that first
-	// failed longer ago and were not handled since are forgotten too; dead ones stay. The inbox is not divided by topic:
-	// the shortest InboxRetention of all forwarders of the tables counts.
+	// InboxRetention is how long the inbox remembers handled messages; default 30 days, and -1 (forever) for a Subscriber.
+	// A duplicate that arrives later is handled again: keep it above the broker's retention and your longest delay.
+	// Messages that first failed longer ago and were not handled since are forgotten too; dead ones stay. The inbox is
+	// not divided by topic: the shortest InboxRetention of all forwarders of the tables counts.
 	InboxRetention time.Duration
 	// DeadRetention is how long dead messages of the outbox, and of the inbox unless InboxRetention is -1, are kept
 	// before they are discarded; in the inbox, too, the shortest of all forwarders counts. Default 0, forever. They are

@@ -174,8 +174,9 @@ type SubscriberConfig struct {
 	AckTimeout time.Duration
 	// Forwarder configures reading and retries, as of a Forwarder. Concurrency is the number of delivered messages
 	// without an ack. CloseTimeout is how long the end of a subscription waits for acks; default 5 s. Backoff is the wait
-	// after a nack. InboxRetention defaults to -1: set it if no Forwarder runs. Topics, Scope, Routes, PublishTimeout,
-	// Classify and OutageBackoff must be empty.
+	// after a nack. InboxRetention defaults to -1, since a Forwarder cleans the inbox: set it if no Forwarder runs on the
+	// tables, or the inbox grows without limit. Topics, Scope, Routes, PublishTimeout, Classify and OutageBackoff must be
+	// empty.
 	Forwarder Config
 }
 

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -87,7 +88,9 @@ func open(ctx context.Context, pool *pgxpool.Pool, logger watermill.LoggerAdapte
 
 // router handles the feed. Here it comes straight from the outbox; a forwarder and a broker may stand in between.
 func (s *store) router(logger watermill.LoggerAdapter) (*message.Router, error) {
-	sub, err := forwarder.NewSubscriber(s.db, forwarder.SubscriberConfig{}, logger)
+	sub, err := forwarder.NewSubscriber(s.db, forwarder.SubscriberConfig{
+		Forwarder: forwarder.Config{InboxRetention: 30 * 24 * time.Hour}, // no Forwarder cleans the inbox
+	}, logger)
 	if err != nil {
 		return nil, err
 	}

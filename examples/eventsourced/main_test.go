@@ -136,6 +136,10 @@ func TestAccounts(t *testing.T) {
 	if dead := value(`SELECT count(*)::text FROM outbox WHERE dead_at IS NOT NULL`); dead != "0" {
 		t.Errorf("%s messages are dead", dead)
 	}
+	const cleans = `SELECT bool_and((facts->>'inbox_retention')::bigint > 0)::text FROM outbox_forwarders`
+	if value(cleans) != "true" {
+		t.Error("old rows of the inbox are not deleted")
+	}
 	stop()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -73,7 +73,9 @@ func run(ctx context.Context, databaseURL string, limit time.Duration, args []st
 		}
 	}
 
-	sub, err := forwarder.NewSubscriber(db, forwarder.SubscriberConfig{}, logger)
+	sub, err := forwarder.NewSubscriber(db, forwarder.SubscriberConfig{
+		Forwarder: forwarder.Config{InboxRetention: 30 * 24 * time.Hour}, // no Forwarder cleans the inbox
+	}, logger)
 	if err != nil {
 		return err
 	}

@@ -134,6 +134,8 @@ func TestOrdersAreBookedOrTakenBack(t *testing.T) {
 	} {
 		end := s.start(longTime, test.order, test.item, test.amount)
 		s.waitFor(test.order, test.state)
+		s.want("old rows of the inbox are deleted",
+			`SELECT bool_and((facts->>'inbox_retention')::bigint > 0)::text FROM outbox_forwarders`, "true")
 		end(os.Interrupt)
 	}
 	s.want("payments", `SELECT string_agg(order_id || CASE WHEN returned THEN ' returned' ELSE '' END, ', ' `+
