@@ -199,7 +199,7 @@ func TestBatchWithBadMessages(t *testing.T) {
 	require.Eventually(t, func() bool { return letters() == 5 }, patience, 10*time.Millisecond)
 	assert.Equal(t, 5, w.h.count(t, `select count(*) from inbox where dead_at is not null`))
 	t.Logf("%d calls, at most %d messages", s.calls.Load(), s.most.Load())
-	assert.Less(t, s.calls.Load(), int64(600))
+	assert.Less(t, s.calls.Load(), 600+s.most.Load(), "all messages of the batch that ends its goroutine may go alone")
 }
 
 // TestBatchSkipsDuplicates: copies within a batch and of messages handled before.
