@@ -125,6 +125,9 @@ type hunt struct {
 func (h *hunt) prepare(list []Mutant) (err error) {
 	tests := map[string][]string{}
 	for _, m := range list {
+		if m.Strike != "" {
+			continue // it is built, and nothing searches for it
+		}
 		if m.pruned() {
 			tests[m.In] = append(tests[m.In], m.top())
 		} else {
@@ -140,7 +143,7 @@ func (h *hunt) prepare(list []Mutant) (err error) {
 }
 
 // pruned reports whether only the mutant's test is compiled: the model's packages are small.
-func (m Mutant) pruned() bool { return m.In == "integration_test" }
+func (m Mutant) pruned() bool { return m.In == "integration_test" && m.Test != "" }
 
 // find searches for a mutant with its test, or otherwise within Seeds seeds. One that need not be found is still built.
 func (h *hunt) find(t *testing.T, m Mutant) (f found) {
