@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// stateError is an error of a database with its SQLSTATE.
+// stateError is a database error with its SQLSTATE.
 type stateError string
 
 func (e stateError) Error() string    { return "SQLSTATE " + string(e) }
@@ -41,18 +41,18 @@ func TestOneRowStopsNoOther(t *testing.T) {
 		t.Fatalf("%d written, %d left, %v for later", len(written), len(b.rows), b.delayed)
 	}
 	if len(alone) != 2 || !errors.Is(alone[0], bad[3]) {
-		t.Errorf("%v was said", alone)
+		t.Errorf("reported %v", alone)
 	}
 	if wait := b.pause(time.Now()); wait <= 0 || wait > alonePause {
-		t.Errorf("they are tried again in %s", wait)
+		t.Errorf("they are retried in %s", wait)
 	}
 	clear(bad)
 	b.add(nil, time.Now().Add(alonePause))
 	if err := b.part(t.Context()); err != nil || len(written) != 1000 {
-		t.Fatalf("%d written once nothing is wrong, %v", len(written), err)
+		t.Fatalf("%d written after the fault is gone, %v", len(written), err)
 	}
 	if b.careful || b.most < 2 {
-		t.Errorf("careful %v, %d at a time, when all is well again", b.careful, b.most)
+		t.Errorf("careful %v, %d at a time, after the fault is gone", b.careful, b.most)
 	}
 }
 
@@ -78,11 +78,11 @@ func TestLockedRowsStopNoOther(t *testing.T) {
 		t.Fatalf("%v left, %v for later", b.rows, b.delayed)
 	}
 	if left := b.final(t.Context()); !slices.Equal(left, []int{5}) {
-		t.Errorf("%v is given up", left)
+		t.Errorf("gave up %v", left)
 	}
 }
 
-// When nobody answers, nobody's row is to blame.
+// When the connection is lost, no row is to blame.
 func TestLostConnectionsBlameNoRow(t *testing.T) {
 	for _, lost := range []error{
 		errors.New("EOF"), stateError("57P01"), stateError("53300"), stateError("40P01"), stateError("42501"),
@@ -97,7 +97,7 @@ func TestLostConnectionsBlameNoRow(t *testing.T) {
 			t.Errorf("%v: %v, parts of %d, %d left", lost, err, b.most, len(b.rows))
 		}
 		if left := b.final(t.Context()); len(left) != 2000 || calls != 2 {
-			t.Errorf("%v: %d given up after %d calls", lost, len(left), calls)
+			t.Errorf("%v: gave up %d after %d calls", lost, len(left), calls)
 		}
 	}
 }

@@ -10,12 +10,12 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// bubbleBroker notes what arrives.
+// bubbleBroker records the messages that arrive.
 type bubbleBroker struct {
 	mu      sync.Mutex
-	fails   func(key, uuid string) error // nil = it works
+	fails   func(key, uuid string) error // nil = every publish works
 	arrived []string                     // uuids
-	foreign []string                     // those that were sent by one that does not own their lane
+	foreign []string                     // sent by a forwarder that does not own their lane
 }
 
 func (k *bubbleBroker) set(fails func(key, uuid string) error) {
@@ -26,7 +26,7 @@ func (k *bubbleBroker) set(fails func(key, uuid string) error) {
 
 func (k *bubbleBroker) Close() error { return nil }
 
-// bubblePublisher is that of one forwarder, or what handles the messages of a Subscriber.
+// bubblePublisher is the publisher of one forwarder, or the handler of a Subscriber's messages.
 type bubblePublisher struct {
 	*bubbleBroker
 	pool *bubblePool
@@ -55,7 +55,7 @@ func (k *bubblePublisher) Publish(_ string, messages ...*message.Message) error 
 	return nil
 }
 
-// check compares what arrived with what was committed.
+// check compares the messages that arrived with the committed ones.
 func (k *bubbleBroker) check(t *testing.T, once bool, servers []*bubbleServer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -86,6 +86,6 @@ func (k *bubbleBroker) check(t *testing.T, once bool, servers []*bubbleServer) {
 		}
 	}
 	for uuid := range count {
-		t.Errorf("%s arrived and was never committed", uuid)
+		t.Errorf("%s arrived but was never committed", uuid)
 	}
 }

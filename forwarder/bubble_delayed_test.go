@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
-// Delayed messages that are due and wait behind a failed message of their key cost few reads.
+// Due delayed messages that wait behind a failed message of their key cost few reads.
 func TestDelayedMessagesOfABlockedKey(t *testing.T) {
 	const (
 		rest = 2 * time.Second
@@ -63,7 +63,7 @@ func TestDelayedMessagesOfABlockedKey(t *testing.T) {
 				before := b.server.readsOfDue()
 				time.Sleep(rest)
 				if n := b.server.readsOfDue() - before; n > 2*int(rest/poll) {
-					t.Errorf("due messages are read %d times in %s", n, rest)
+					t.Errorf("%d reads of due messages in %s", n, rest)
 				}
 				f.stop()
 				f.pool.stragglers.Wait()

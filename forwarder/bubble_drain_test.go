@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
-// TestDrainWaitsForCallsThatTimedOut: one may succeed while the forwarder stops, and lets the rest of its key go.
+// TestDrainWaitsForCallsThatTimedOut: such a call may still succeed while the forwarder stops, and unblock its key.
 func TestDrainWaitsForCallsThatTimedOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bubble{t: t, ctx: t.Context(), began: time.Now(), topics: 1, broker: &bubbleBroker{}}
@@ -40,7 +40,7 @@ func TestDrainWaitsForCallsThatTimedOut(t *testing.T) {
 			t.Error(err)
 		}
 		if n := b.pending(); n > 0 {
-			t.Errorf("Drain has returned, and %d messages are ready", n)
+			t.Errorf("Drain returned while %d messages are ready", n)
 		}
 	})
 }

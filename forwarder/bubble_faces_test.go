@@ -14,26 +14,26 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// face is what of this package runs in a bubble.
+// face is a part of this package that runs in a bubble.
 type face struct {
 	databases, topics int
 	processes         int
-	start             func(b *bubble, number, atOnce int) // a process
+	start             func(b *bubble, number, atOnce int) // starts a process
 }
 
 func forwarders(n int) face  { return face{1, 2, n, (*bubble).forward} }
-func subscribers(n int) face { return face{1, 1, n, (*bubble).subscribe} } // which keep the order of one topic
+func subscribers(n int) face { return face{1, 1, n, (*bubble).subscribe} } // which keep one topic in order
 func groupOf(n int) face     { return face{n, 2, 1, (*bubble).group} }
 
-// bubbleForwarder is what runs for one database.
+// bubbleForwarder is the forwarder of one database.
 type bubbleForwarder struct {
 	pool  *bubblePool
 	db    *outbox.DB
 	drain func() error
-	stop  func() // and wait for it
+	stop  func() // and waits for it
 }
 
-// on makes what runs for a database.
+// on creates the forwarder of one database.
 func (b *bubble) on(server *bubbleServer, number int) *bubbleForwarder {
 	pool := newBubblePool(b.t, server, number, b.fault)
 	db, err := core.NewDB(pool, core.Config{DisableNotify: true}, nil)
@@ -47,7 +47,7 @@ func (b *bubble) on(server *bubbleServer, number int) *bubbleForwarder {
 
 func unchecked(context.Context, *outbox.DB) error { return nil }
 
-// supervise runs a process, with an error of its start as a reason to start it again. failed is called before.
+// supervise runs a process and restarts it if its start fails. It calls failed before each restart.
 func (b *bubble) supervise(run func(context.Context) error, failed func()) (stop func()) {
 	ctx, cancel := context.WithCancel(b.ctx)
 	over := make(chan struct{})
@@ -70,7 +70,7 @@ func (b *bubble) supervise(run func(context.Context) error, failed func()) (stop
 		begun := time.Now()
 		<-over
 		if took, most := time.Since(begun), 30*time.Second+2*queryTimeout+leaveTimeout; took > most {
-			b.t.Errorf("Run returned after %s: %s is the most", took, most)
+			b.t.Errorf("Run returned after %s, want at most %s", took, most)
 		}
 	})
 }
@@ -89,8 +89,8 @@ func (b *bubble) forward(number, atOnce int) {
 	}
 	first := made()
 	next := first
-	runs, failed := context.WithCancel(b.ctx)                         // over when the first could not start
-	bf.drain = func() error { return first.engine.drain(runs, true) } // beside Run
+	runs, failed := context.WithCancel(b.ctx)                         // ends when the first cannot start
+	bf.drain = func() error { return first.engine.drain(runs, true) } // concurrently with Run
 	bf.stop = b.supervise(func(ctx context.Context) error {
 		f := next
 		next = made()
@@ -100,7 +100,7 @@ func (b *bubble) forward(number, atOnce int) {
 
 var errSubscriptionEnded = errors.New("the subscription ended")
 
-// subscribe starts a program that handles what a Subscriber delivers, one message after another.
+// subscribe starts a program that handles a Subscriber's messages one after another.
 func (b *bubble) subscribe(number, atOnce int) {
 	bf := b.on(b.server, number)
 	handler := &bubblePublisher{b.broker, bf.pool}
@@ -127,7 +127,7 @@ func (b *bubble) subscribe(number, atOnce int) {
 	}, func() {})
 }
 
-// group starts a Group of all databases, which are soon at rest.
+// group starts a Group of all databases, which soon go idle.
 func (b *bubble) group(_, _ int) {
 	all, targets := map[string]*bubbleForwarder{}, []fleet.Target(nil)
 	for i, server := range b.servers {
@@ -160,7 +160,7 @@ func (b *bubble) group(_, _ int) {
 		return errors.Join(err, <-ended)
 	}, func() {})
 	drain := func() error {
-		<-g.Running() // or it would run the group itself
+		<-g.Running() // otherwise Drain would run the group itself
 		return g.Drain(b.ctx)
 	}
 	for _, f := range all {

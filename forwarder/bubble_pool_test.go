@@ -15,28 +15,28 @@ import (
 )
 
 const (
-	// roundTrip is how long a statement takes.
+	// roundTrip is the duration of a statement.
 	roundTrip = time.Millisecond
-	// slowAnswer is how long a slow answer takes: longer than the time between two renewals of a lease.
+	// slowAnswer is the duration of a slow response: longer than the interval between two renewals of a lease.
 	slowAnswer = leaseOfBubbles * 3 / 5
-	// tooLate is how long after its caller gave up a statement is executed.
+	// tooLate is the delay between the moment when a caller gave up on a statement and its execution.
 	tooLate = 3 * time.Second
 )
 
 var (
 	errBroken = errors.New("the connection broke")
-	errLater  = errors.New("the server goes on")
+	errLater  = errors.New("the server continues")
 )
 
-// faultKind is what goes wrong with one operation.
+// faultKind is the way in which an operation fails.
 type faultKind int
 
 const (
-	refused faultKind = iota + 1 // nothing is done
-	lost                         // it is done, and the answer is lost
-	silent                       // nothing is done, and no answer comes
-	late                         // it is done after its caller has given up
-	slow                         // it is done, and the answer takes long
+	refused faultKind = iota + 1 // not executed
+	lost                         // executed, but the response is lost
+	silent                       // not executed, and no response comes
+	late                         // executed after its caller gave up
+	slow                         // executed, but the response is slow
 	faultKinds
 )
 
@@ -44,7 +44,7 @@ func (k faultKind) String() string {
 	return [...]string{"", "refused", "lost", "silent", "late", "slow"}[k]
 }
 
-// fault is one that happens to the nth operation of a name in the process of a forwarder.
+// fault hits the nth operation of this name in one forwarder's process.
 type fault struct {
 	forwarder int
 	operation string
@@ -56,7 +56,7 @@ func (f fault) String() string {
 	return fmt.Sprintf("%s/%d/%d/%s", f.operation, f.nth, f.forwarder, f.kind)
 }
 
-// bubblePool is the pool of one forwarder. One operation of it may go wrong, and its network may be away.
+// bubblePool is the pool of one forwarder. One of its operations may fail, and its network may be down.
 type bubblePool struct {
 	t      *testing.T
 	server *bubbleServer
@@ -65,11 +65,11 @@ type bubblePool struct {
 
 	mu         sync.Mutex
 	away       bool
-	unanswered string         // an operation that gets no answer, though it is done
-	owner      string         // the forwarder that joined last
-	asked      map[string]int // operations, by their names
+	unanswered string         // an operation that is executed but gets no response
+	owner      string         // the last forwarder to join
+	asked      map[string]int // number of operations by name
 	total      int
-	hit        bool // the fault happened
+	hit        bool // the fault occurred
 	stragglers sync.WaitGroup
 }
 
@@ -79,7 +79,7 @@ func newBubblePool(t *testing.T, server *bubbleServer, number int, f fault) *bub
 	return &bubblePool{t: t, server: server, number: number, fault: f, asked: map[string]int{}}
 }
 
-// next notes an operation, and says what goes wrong with it.
+// next counts an operation and returns its fault, if any.
 func (p *bubblePool) next(name string) faultKind {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -115,7 +115,7 @@ func (p *bubblePool) hasJoined() bool {
 	return p.owner != ""
 }
 
-// owns says whether a lane belongs to the forwarder of the pool.
+// owns reports whether the pool's forwarder owns a lane.
 func (p *bubblePool) owns(lane int16) bool {
 	p.mu.Lock()
 	owner := p.owner
@@ -135,7 +135,7 @@ func (p *bubblePool) operations() (asked map[string]int, total int, hit bool) {
 	return p.asked, p.total, p.hit
 }
 
-// ask does one operation.
+// ask performs one operation.
 func (p *bubblePool) ask(
 	ctx context.Context, name string, do func(context.Context) (bubbleAnswer, error),
 ) (none bubbleAnswer, _ error) {
@@ -173,7 +173,7 @@ func (p *bubblePool) ask(
 func (p *bubblePool) statement(ctx context.Context, query string, args []any) (bubbleAnswer, error) {
 	s, known := bubbleStatements[query]
 	if !known {
-		p.t.Errorf("the bubble knows no such statement: %s", oneLine(query))
+		p.t.Errorf("unknown statement: %s", oneLine(query))
 		return bubbleAnswer{}, errBroken
 	}
 	return p.ask(ctx, s.name, func(ctx context.Context) (bubbleAnswer, error) { return p.server.run(ctx, s.do, args) })
@@ -201,7 +201,7 @@ func (p *bubblePool) ReaderConn(context.Context) (drive.Querier, func(), error) 
 	return p, func() {}, nil
 }
 
-// Listen tells of the commits of writers, until the connection breaks.
+// Listen reports writers' commits until the connection breaks.
 func (p *bubblePool) Listen(ctx context.Context, _ string, fn func(string)) error {
 	c := make(chan struct{}, 1)
 	switch p.next("listen") {
@@ -230,7 +230,7 @@ func (p *bubblePool) Listen(ctx context.Context, _ string, fn func(string)) erro
 	}
 }
 
-// Begin begins the transaction in which a forwarder joins, or others are forgotten.
+// Begin begins the transaction in which a forwarder joins, or expired ones are removed.
 func (p *bubblePool) Begin(ctx context.Context, _ drive.TxOptions) (drive.OwnTx, error) {
 	if _, err := p.ask(ctx, "begin", func(context.Context) (a bubbleAnswer, _ error) { return a, nil }); err != nil {
 		return nil, err
@@ -238,13 +238,13 @@ func (p *bubblePool) Begin(ctx context.Context, _ drive.TxOptions) (drive.OwnTx,
 	return &bubbleTx{pool: p}, nil
 }
 
-// bubbleTx is a transaction under the lock of those who join, or that of a writer.
+// bubbleTx is a writer's transaction, or one that holds the lock for joining.
 type bubbleTx struct {
 	drive.OwnTx
 	pool  *bubblePool
-	id    string // of the forwarder that joins
+	id    string // of the joining forwarder
 	lease time.Duration
-	late  bool        // its commit is under way, whoever gives it up
+	late  bool        // its commit is in flight, even if the caller gives up
 	tx    *modeldb.Tx // of a writer
 }
 
@@ -265,12 +265,12 @@ func (t *bubbleTx) Exec(ctx context.Context, query string, args ...any) (int64, 
 	}
 	name, known := joinStatements[query]
 	if !known {
-		t.pool.t.Errorf("the bubble knows no such statement in a transaction: %s", oneLine(query))
+		t.pool.t.Errorf("unknown statement in a transaction: %s", oneLine(query))
 		return 0, errBroken
 	}
 	_, err := t.pool.ask(ctx, name, func(ctx context.Context) (bubbleAnswer, error) {
 		switch {
-		case ctx == context.Background(): // what comes too late finds the transaction ended
+		case ctx == context.Background(): // a late statement finds the transaction ended
 			return bubbleAnswer{}, nil
 		case name == "join":
 			t.id, t.lease = args[0].(string), seconds(args[1].(float64))
@@ -297,7 +297,7 @@ func (t *bubbleTx) lock(s *bubbleServer, _ []any) (a bubbleAnswer, blocked bool)
 	return a, false
 }
 
-// Commit writes what the transaction was for.
+// Commit applies the transaction's writes.
 func (t *bubbleTx) Commit(ctx context.Context, _, _ []drive.Statement) error {
 	name := "commit"
 	if t.tx != nil {
@@ -320,7 +320,7 @@ func (t *bubbleTx) commit(s *bubbleServer, _ []any) (a bubbleAnswer, _ bool) {
 		return a, false
 	}
 	if s.joining != t {
-		return a, false // a crash, or its end, was faster
+		return a, false // a crash or the transaction's end came first
 	}
 	if t.id != "" {
 		s.db.Register(t.id)
@@ -331,7 +331,7 @@ func (t *bubbleTx) commit(s *bubbleServer, _ []any) (a bubbleAnswer, _ bool) {
 	return a, false
 }
 
-// Rollback gives the lock up, but for one whose commit is under way.
+// Rollback releases the lock, unless a commit is in flight.
 func (t *bubbleTx) Rollback(context.Context) error {
 	s := t.pool.server
 	s.mu.Lock()

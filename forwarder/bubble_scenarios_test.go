@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// bubbleScenario is what happens around what runs.
+// bubbleScenario is a sequence of events around the running forwarders.
 type bubbleScenario struct {
 	name    string
 	runs    face
-	calm    bool          // without a fault nothing is published twice
-	writes  time.Duration // 0 = before they start
-	atOnce  int           // publishes; 0 = the default
+	calm    bool          // nothing is published twice unless there is a fault
+	writes  time.Duration // 0 = before the forwarders start
+	atOnce  int           // concurrent publishes; 0 = the default
 	happens func(b *bubble)
 }
 
-// Messages are written for three seconds, by transactions that last for up to one.
+// Messages are written for three seconds, in transactions of up to one second.
 var bubbleScenarios = []bubbleScenario{
 	{"drain", forwarders(1), true, 0, 0, (*bubble).drain},
-	{"two share the lanes and one stops", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
+	{"two forwarders share the lanes and one stops", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
 		time.Sleep(2 * time.Second)
 		b.forwarders[1].stop()
 	}},
-	{"the broker is away", forwarders(1), true, 3 * time.Second, 0, func(b *bubble) {
+	{"the broker is down", forwarders(1), true, 3 * time.Second, 0, func(b *bubble) {
 		time.Sleep(time.Second)
 		b.broker.set(func(string, string) error { return &PublishError{Verdict: Unavailable, Err: errAway} })
 		time.Sleep(4 * time.Second)
@@ -32,12 +32,12 @@ var bubbleScenarios = []bubbleScenario{
 	{"some messages are refused", forwarders(1), true, 3 * time.Second, 0, func(b *bubble) {
 		b.refuseSome(4 * time.Second)
 	}},
-	{"the network of one is away", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
+	{"the network of one forwarder is down", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
 		b.refuseSome(20 * time.Second)
 		b.leaves(0, 4*time.Second)
 	}},
-	{"the network of one is away while it has much to do", forwarders(2), false, 3 * time.Second, 1, func(b *bubble) {
-		b.broker.set(func(string, string) error { // none of the calls is slow
+	{"the network of one busy forwarder is down", forwarders(2), false, 3 * time.Second, 1, func(b *bubble) {
+		b.broker.set(func(string, string) error { // no call is slow
 			if time.Since(b.began) < 25*time.Second {
 				time.Sleep(slowAfter * 9 / 10)
 			}
@@ -61,7 +61,7 @@ var bubbleScenarios = []bubbleScenario{
 		})
 		time.Sleep(60 * time.Second)
 	}},
-	{"it stops while a row is locked", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
+	{"a forwarder stops while a row is locked", forwarders(2), false, 3 * time.Second, 0, func(b *bubble) {
 		time.Sleep(time.Second)
 		b.server.lockFirst(func() {
 			time.Sleep(500 * time.Millisecond)
@@ -69,13 +69,13 @@ var bubbleScenarios = []bubbleScenario{
 			time.Sleep(3 * time.Second)
 		})
 	}},
-	{"commits of writers are not answered", forwarders(1), true, 0, 0, func(b *bubble) { b.publishUnanswered() }},
+	{"writers' commits get no response", forwarders(1), true, 0, 0, func(b *bubble) { b.publishUnanswered() }},
 	{"some messages are nacked, and one subscriber stops", subscribers(2), false, 3 * time.Second, 0, func(b *bubble) {
 		b.refuseSome(4 * time.Second)
 		time.Sleep(2 * time.Second)
 		b.forwarders[1].stop()
 	}},
-	{"the network of a subscriber is away while its handler is busy", subscribers(2), false, 3 * time.Second, 0,
+	{"the network of a subscriber is down while its handler is busy", subscribers(2), false, 3 * time.Second, 0,
 		func(b *bubble) {
 			b.broker.set(func(string, string) error {
 				if time.Since(b.began) < 25*time.Second {
@@ -86,30 +86,30 @@ var bubbleScenarios = []bubbleScenario{
 			b.leaves(0, 2*time.Second)
 		}},
 	{"a group is drained", groupOf(2), true, 0, 0, (*bubble).drain},
-	{"one database of a group is away", groupOf(2), true, 20 * time.Second, 0, func(b *bubble) {
+	{"one database of a group is down", groupOf(2), true, 20 * time.Second, 0, func(b *bubble) {
 		for !b.forwarders[1].pool.hasJoined() && time.Since(b.began) < 20*time.Second {
 			time.Sleep(10 * time.Millisecond)
 		}
-		b.forwarders[1].pool.setAway(true) // in the middle of its work
+		b.forwarders[1].pool.setAway(true) // while it is busy
 		time.Sleep(25 * time.Second)
 		if n := b.server.pending(); n > 0 && b.fault.kind == 0 {
-			b.t.Errorf("%d messages are pending in the database that is there", n)
+			b.t.Errorf("%d messages are pending in the database that is up", n)
 		}
 		b.forwarders[1].pool.setAway(false)
 	}},
 }
 
-// drain is to return when nothing is left.
+// drain checks that Drain returns only after everything is published.
 func (b *bubble) drain() {
 	switch err := b.forwarders[0].drain(); {
 	case err == nil && b.pending() > 0:
-		b.t.Errorf("Drain has returned, and %d messages are pending", b.pending())
+		b.t.Errorf("Drain returned while %d messages are pending", b.pending())
 	case err != nil && b.fault.kind == 0:
 		b.t.Error("Drain:", err)
 	}
 }
 
-// leaves has the network of a forwarder be away for longer than its lease lasts.
+// leaves takes a forwarder's network down for longer than its lease.
 func (b *bubble) leaves(number int, at time.Duration) {
 	time.Sleep(at)
 	b.forwarders[number].pool.setAway(true)
@@ -117,7 +117,7 @@ func (b *bubble) leaves(number int, at time.Duration) {
 	b.forwarders[number].pool.setAway(false)
 }
 
-// refuseSome has the broker refuse the third message of each key for some time.
+// refuseSome makes the broker refuse the third message of each key for some time.
 func (b *bubble) refuseSome(during time.Duration) {
 	b.broker.set(func(_, uuid string) error {
 		if strings.HasSuffix(uuid, "/3") && time.Since(b.began) < during {
@@ -127,4 +127,4 @@ func (b *bubble) refuseSome(during time.Duration) {
 	})
 }
 
-var errAway = errors.New("the broker is away")
+var errAway = errors.New("the broker is down")

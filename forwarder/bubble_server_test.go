@@ -11,17 +11,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
-// bubbleServer is a server with the tables of one outbox and the clock of a bubble: it answers the statements of the
-// forwarder as package modeldb does, which is held against Postgres. Times are microseconds.
+// bubbleServer is a server with the tables of one outbox and the clock of a bubble. It runs the forwarder's statements
+// as package modeldb does, which is compared with Postgres. Times are microseconds.
 type bubbleServer struct {
 	mu      sync.Mutex
 	db      *modeldb.DB
 	crashes int
-	leases  map[string]time.Time // until when those of the forwarders last
+	leases  map[string]time.Time // when each forwarder's lease ends
 	joining *bubbleTx            // the transaction in which a forwarder joins
-	ended   chan struct{}        // closed when a transaction ends that others may wait for
+	ended   chan struct{}        // closed when a transaction ends for which others may wait
 	heard   map[chan struct{}]bool
-	ofDue   int // reads that looked for due messages
+	ofDue   int // number of reads of due messages
 }
 
 func newBubbleServer() *bubbleServer {
@@ -30,16 +30,16 @@ func newBubbleServer() *bubbleServer {
 	}
 }
 
-// bubbleAnswer is what a statement came to.
+// bubbleAnswer is the result of a statement.
 type bubbleAnswer struct {
 	rows    [][]any
 	touched int64
 }
 
-// statement does what one does, or says that it waits for a lock. It is called under mu.
+// statement executes a statement, or reports that it is blocked by a lock. It is called with mu held.
 type statement func(s *bubbleServer, args []any) (a bubbleAnswer, blocked bool)
 
-// run runs a statement in a transaction of its own.
+// run runs a statement in its own transaction.
 func (s *bubbleServer) run(ctx context.Context, do statement, args []any) (bubbleAnswer, error) {
 	for {
 		s.mu.Lock()
@@ -67,7 +67,7 @@ func (s *bubbleServer) crashed(before int) bool {
 	return s.crashes != before
 }
 
-// clock sets the time, and ends the leases that are over.
+// clock updates the server's time and removes expired leases.
 func (s *bubbleServer) clock() {
 	now := time.Now()
 	s.db.Now = now.UnixMicro()
@@ -78,13 +78,13 @@ func (s *bubbleServer) clock() {
 	}
 }
 
-// released wakes what waits for a lock.
+// released wakes statements that are blocked by a lock.
 func (s *bubbleServer) released() {
 	close(s.ended)
 	s.ended = make(chan struct{})
 }
 
-// crash restarts the server: what is open is gone, and ids may be passed by.
+// crash restarts the server: open transactions are lost, and ids may be skipped.
 func (s *bubbleServer) crash() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,7 +95,7 @@ func (s *bubbleServer) crash() {
 	s.released()
 }
 
-// header is what a read finds that asks for no rows.
+// header is the response to a read that requests no rows.
 func (s *bubbleServer) header() modeldb.Answer {
 	return s.db.Fetch(modeldb.Request{
 		Epochs: make([]int64, modeldb.Lanes), Marks: make([]int64, modeldb.Lanes), Limits: make([]int64, modeldb.Lanes),
@@ -103,7 +103,7 @@ func (s *bubbleServer) header() modeldb.Answer {
 	})
 }
 
-// transaction runs fn in a transaction of a writer or an operator, which stays open while hold runs.
+// transaction runs fn in a transaction of a writer or an operator, and keeps it open while hold runs.
 func (s *bubbleServer) transaction(fn func(*modeldb.Tx), hold func()) {
 	s.mu.Lock()
 	s.clock()
@@ -123,7 +123,7 @@ func (s *bubbleServer) transaction(fn func(*modeldb.Tx), hold func()) {
 	}
 }
 
-// insertMessage writes a message, whose UUID says which of its key it is.
+// insertMessage inserts the nth message of a key. Its UUID contains n.
 func insertMessage(tx *modeldb.Tx, topic, key string, n int) {
 	tx.Insert(modeldb.Row{UUID: key + "/" + strconv.Itoa(n), Topic: topic, Key: key, Lane: laneOf(key)})
 }
@@ -134,14 +134,14 @@ func laneOf(key string) int16 {
 	return int16(h.Sum32() % modeldb.Lanes)
 }
 
-// readsOfDue returns how many reads have looked for due messages.
+// readsOfDue returns the number of reads of due messages.
 func (s *bubbleServer) readsOfDue() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ofDue
 }
 
-// pending is how many messages are not published.
+// pending returns the number of unpublished messages.
 func (s *bubbleServer) pending() (n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,14 +153,14 @@ func (s *bubbleServer) pending() (n int) {
 	return n
 }
 
-// has says whether a message is committed.
+// has reports whether a message is committed.
 func (s *bubbleServer) has(uuid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.ContainsFunc(s.db.Rows(), func(r *modeldb.Row) bool { return r.UUID == uuid })
 }
 
-// owns says whether a lane belongs to a forwarder whose lease is not over.
+// owns reports whether a lane belongs to a forwarder whose lease has not expired.
 func (s *bubbleServer) owns(owner string, lane int16) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/modeldb"
 )
 
-// bubbleStatements are those that the forwarder runs by themselves, by their texts.
+// bubbleStatements maps the texts of statements that the forwarder runs outside transactions to their models.
 var bubbleStatements = func() map[string]namedStatement {
 	all := map[string]namedStatement{}
 	for name, list := range map[string]struct {
@@ -63,7 +63,7 @@ type namedStatement struct {
 	do   statement
 }
 
-// answers is a statement that changes nothing here.
+// answers is a statement that changes nothing and returns these rows.
 func answers(rows ...[]any) statement {
 	return func(*bubbleServer, []any) (bubbleAnswer, bool) { return bubbleAnswer{rows: rows}, false }
 }
@@ -181,7 +181,7 @@ func settledOf(args []any) (list []modeldb.Settled) {
 
 func nameOfLife(life int) string {
 	if life == 0 {
-		return "" // nobody has begun it
+		return "" // it has not started
 	}
 	return strconv.Itoa(life)
 }
@@ -292,7 +292,7 @@ func (s *bubbleServer) release(args []any) (a bubbleAnswer, _ bool) {
 	return a, false
 }
 
-// bubbleRows are the rows of an answer.
+// bubbleRows are the rows of a response.
 type bubbleRows struct {
 	list [][]any
 	row  []any
@@ -326,7 +326,7 @@ func (r *bubbleRows) Scan(dest ...any) error {
 	return nil
 }
 
-// oneLine is the beginning of a statement.
+// oneLine returns the beginning of a statement.
 func oneLine(query string) string {
 	query = strings.Join(strings.Fields(query), " ")
 	return query[:min(len(query), 80)]

@@ -19,18 +19,18 @@ import (
 const (
 	leaseOfBubbles = 10 * time.Second // the default
 	queryTimeout   = 10 * time.Second // the default
-	// bubbleLiveness is how long messages may take after the last trouble: a lease runs out, a statement times out, and
-	// the longest pause of what retries is over.
+	// bubbleLiveness is the time within which everything must be published after the last fault: a lease expires, a
+	// statement times out, and the longest backoff ends.
 	bubbleLiveness = 2*leaseOfBubbles + 2*queryTimeout + 30*time.Second
-	// bubbleEvery is which of the faults are tried, and bubbleEveryShort which of them make test tries: the race detector
-	// makes them ten times as slow.
+	// bubbleEvery selects every nth fault, and bubbleEveryShort fewer ones for make test: the race detector makes them ten
+	// times as slow.
 	bubbleEvery, bubbleEveryShort = 100, 500
 )
 
 // TestEachOperationWithEachFault runs complete Forwarders, Subscribers and Groups in a bubble of testing/synctest,
-// against a model of the server, through each scenario: once as it is, and then with each operation on the database
-// going wrong in each way. Whatever goes wrong, all messages are published, in the order of each key, and settled, in
-// bounded time, and Run returns. OUTBOX_LONG tries all, else some of them are tried.
+// against a model of the server, through each scenario: once without a fault, and then with each kind of fault in each
+// database operation. Every time, all messages are published in the order of their keys and settled in bounded time,
+// and Run returns. Without OUTBOX_LONG only some faults are tried.
 func TestEachOperationWithEachFault(t *testing.T) {
 	every := bubbleEvery
 	switch {
@@ -59,9 +59,9 @@ func TestEachOperationWithEachFault(t *testing.T) {
 		})
 	}
 	if missed > tried/2 {
-		t.Errorf("%d of %d faults did not come to pass", missed, tried)
+		t.Errorf("%d of %d faults did not occur", missed, tried)
 	}
-	t.Logf("%d faults, of which every %d. was tried, and %d of these did not come to pass; the slowest took %s", n, every,
+	t.Logf("%d faults, one in %d was tried, %d of these did not occur; the slowest run took %s", n, every,
 		missed, slowest)
 }
 
@@ -69,7 +69,7 @@ func TestEachOperationWithEachFault(t *testing.T) {
 func TestBubble(t *testing.T) {
 	parts := strings.Split(os.Getenv("OUTBOX_BUBBLE"), "/")
 	if len(parts) != 5 {
-		t.Skip("OUTBOX_BUBBLE names no fault")
+		t.Skip("OUTBOX_BUBBLE is not set")
 	}
 	f := fault{operation: parts[1]}
 	f.nth, _ = strconv.Atoi(parts[2])
@@ -82,7 +82,7 @@ func TestBubble(t *testing.T) {
 	for _, s := range bubbleScenarios {
 		if s.name == parts[0] {
 			b := runBubble(t, s, f)
-			t.Logf("it came to pass: %v; all was published after %s", b.hit, b.took)
+			t.Logf("the fault occurred: %v; everything was published after %s", b.hit, b.took)
 		}
 	}
 }
@@ -94,13 +94,13 @@ type bubble struct {
 	fault      fault
 	began      time.Time
 	topics     int
-	server     *bubbleServer   // the first of
+	server     *bubbleServer   // the first one
 	servers    []*bubbleServer // all
 	broker     *bubbleBroker
 	forwarders []*bubbleForwarder
 
 	hit  bool
-	took time.Duration // from the last write until all was published
+	took time.Duration // from the last write until everything was published
 }
 
 func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
@@ -112,7 +112,7 @@ func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 			b.servers = append(b.servers, newBubbleServer())
 		}
 		b.server = b.servers[0]
-		if s.writes == 0 { // all is there before
+		if s.writes == 0 { // everything is written before the start
 			b.write(0)
 		}
 		for i := range s.runs.processes {
@@ -144,7 +144,7 @@ func runBubble(t *testing.T, s bubbleScenario, f fault) (b *bubble) {
 	return b
 }
 
-// pending is how many messages are not published.
+// pending returns the number of unpublished messages.
 func (b *bubble) pending() (n int) {
 	for _, s := range b.servers {
 		n += s.pending()
@@ -152,7 +152,7 @@ func (b *bubble) pending() (n int) {
 	return n
 }
 
-const bubbleKeys, bubbleMessages = 6, 8 // of each database
+const bubbleKeys, bubbleMessages = 6, 8 // per database
 
 // write writes the messages of each key one after another, in transactions of different lengths.
 func (b *bubble) write(during time.Duration) {
@@ -178,7 +178,7 @@ func (b *bubble) write(during time.Duration) {
 	all.Wait()
 }
 
-// rests sees that forwarders do little when there is nothing to do.
+// rests checks that idle forwarders do little.
 func (b *bubble) rests() {
 	const rest = 10 * time.Second
 	var before []int
@@ -189,12 +189,12 @@ func (b *bubble) rests() {
 	time.Sleep(rest)
 	for i, f := range b.forwarders {
 		if _, total, _ := f.pool.operations(); total-before[i] > 100 {
-			b.t.Errorf("forwarder %d at rest did %d operations in %s", i, total-before[i], rest)
+			b.t.Errorf("idle forwarder %d did %d operations in %s", i, total-before[i], rest)
 		}
 	}
 }
 
-// faults are all that can go wrong in a run that went as this one did.
+// faults lists all faults that are possible in a run like this one.
 func (b *bubble) faults() (all []fault) {
 	for _, f := range b.forwarders {
 		asked, _, _ := f.pool.operations()
@@ -209,7 +209,7 @@ func (b *bubble) faults() (all []fault) {
 	return all
 }
 
-// lockFirst locks the first message that is pending while fn runs.
+// lockFirst locks the first pending message while fn runs.
 func (s *bubbleServer) lockFirst(fn func()) {
 	s.transaction(func(tx *modeldb.Tx) {
 		for _, r := range s.db.Rows() {

@@ -19,7 +19,7 @@ func (t *bubbleTx) insert(ctx context.Context, args []any) (int64, error) {
 	uuids, topics, keys := args[0].([]string), args[1].([]string), args[2].([]string)
 	_, err := t.pool.ask(ctx, "insert", func(ctx context.Context) (bubbleAnswer, error) {
 		if ctx == context.Background() {
-			return bubbleAnswer{}, nil // what comes too late finds the transaction ended
+			return bubbleAnswer{}, nil // a late statement finds the transaction ended
 		}
 		return t.pool.server.run(ctx, func(s *bubbleServer, _ []any) (a bubbleAnswer, _ bool) {
 			if t.tx == nil {
@@ -38,8 +38,8 @@ func (t *bubbleTx) Marked() bool               { return false }
 func (t *bubbleTx) Hints() bool                { return false }
 func (t *bubbleTx) Ended(context.Context) bool { return false }
 
-// publishUnanswered is a program in the process of the first forwarder that publishes in transactions whose commits are
-// never answered. It does as ErrCommitUnknown says.
+// publishUnanswered is a program in the first forwarder's process that publishes in transactions whose commits get no
+// response. It does what ErrCommitUnknown advises.
 func (b *bubble) publishUnanswered() {
 	const key = "key-of-the-program"
 	f := b.forwarders[0]
@@ -61,10 +61,10 @@ func (b *bubble) publishUnanswered() {
 			if !errors.Is(err, outbox.ErrCommitUnknown) && b.fault.kind == 0 {
 				b.t.Error("InTx:", err)
 			}
-			time.Sleep(tooLate + time.Second) // what is known then does not change
+			time.Sleep(tooLate + time.Second) // from now on the result is final
 		}
 		if b.fault.kind == 0 && b.server.pending() > 0 {
-			b.t.Errorf("%s was committed, and is pending after %s", msg.UUID, tooLate)
+			b.t.Errorf("%s was committed, but is pending after %s", msg.UUID, tooLate)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestNewRefusesWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestASubscriberDoesNotPublish: fields about publishing are refused, not ignored.
+// TestASubscriberDoesNotPublish: fields for publishing are errors, not ignored.
 func TestASubscriberDoesNotPublish(t *testing.T) {
 	_, err := NewSubscriber(nil, SubscriberConfig{Forwarder: Config{
 		Topics: []string{"orders"}, Scope: "here", Routes: map[string]message.Publisher{}, PublishTimeout: time.Second,
@@ -71,7 +71,7 @@ func TestASubscriberDoesNotPublish(t *testing.T) {
 	}
 }
 
-// TestASubscriberLeavesTheInboxAlone: otherwise its default would shorten the InboxRetention of the forwarders.
+// TestASubscriberLeavesTheInboxAlone: otherwise its default would shorten the forwarders' InboxRetention.
 func TestASubscriberLeavesTheInboxAlone(t *testing.T) {
 	for set, want := range map[time.Duration]time.Duration{0: -1, time.Hour: time.Hour} {
 		cfg, err := SubscriberConfig{Forwarder: Config{InboxRetention: set}}.config()

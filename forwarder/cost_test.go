@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// countedLock is an engine's lock that counts how often it is taken.
+// countedLock is an engine's lock that counts its acquisitions.
 type countedLock struct {
 	sync.Mutex
 	taken int
@@ -25,7 +25,7 @@ func (l *countedLock) Lock() {
 	l.taken++
 }
 
-// messages has an engine publish and settle batches of messages, and returns how often its lock was taken.
+// messages makes an engine publish and settle batches of messages, and counts how often its lock was taken.
 type messages struct {
 	e    *engine
 	lock *countedLock
@@ -50,7 +50,7 @@ func newMessages(t testing.TB) *messages {
 	return m
 }
 
-// rows makes what one read returns.
+// rows returns the rows of one read.
 func (m *messages) rows() (list []*dispatch.Row) {
 	rows := make([]dispatch.Row, messagesPerRead)
 	for i := range rows {
@@ -65,7 +65,7 @@ func (m *messages) rows() (list []*dispatch.Row) {
 	return list
 }
 
-// publish returns when the messages of a read are published and settled.
+// publish returns when a read's messages are published and settled.
 func (m *messages) publish(rows []*dispatch.Row) {
 	m.e.step(func(now time.Time, m *coordinator.Coordinator) { read(now, m, rows) })
 	m.e.publishing.Wait()
@@ -74,8 +74,8 @@ func (m *messages) publish(rows []*dispatch.Row) {
 	m.e.settled(published, nil)
 }
 
-// TestWhatAMessageCosts: a message is published and settled with at most so many allocations, and at most so often is
-// the engine's lock taken. All workers take it for each message.
+// TestWhatAMessageCosts limits the allocations per published and settled message, and how often the engine's lock is
+// taken: all workers contend for it.
 func TestWhatAMessageCosts(t *testing.T) {
 	const reads, mostAllocations, mostLocks = 8, 8.1, 1.05
 	m := newMessages(t)
@@ -91,12 +91,12 @@ func TestWhatAMessageCosts(t *testing.T) {
 		allocations += after.Mallocs - before.Mallocs
 	}
 	each := func(n float64) float64 { return n / (reads * messagesPerRead) }
-	t.Logf("%.3f allocations and %.3f locks a message", each(float64(allocations)), each(float64(m.lock.taken)))
+	t.Logf("%.3f allocations and %.3f locks per message", each(float64(allocations)), each(float64(m.lock.taken)))
 	if n := each(float64(allocations)); n > mostAllocations {
-		t.Errorf("%.3f allocations a message, at most %.1f are allowed", n, mostAllocations)
+		t.Errorf("%.3f allocations per message, want at most %.1f", n, mostAllocations)
 	}
 	if n := each(float64(m.lock.taken)); n > mostLocks {
-		t.Errorf("the lock is taken %.3f times a message, at most %.2f are allowed", n, mostLocks)
+		t.Errorf("the lock is taken %.3f times per message, want at most %.2f", n, mostLocks)
 	}
 }
 

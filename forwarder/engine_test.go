@@ -19,8 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestRecallHoldsUpNobody: the context of a call that is to be taken back is busy, and the engine's lock is free all
-// the same.
+// TestRecallHoldsUpNobody: while the context of a call to be recalled is busy, the engine's lock stays free.
 func TestRecallHoldsUpNobody(t *testing.T) {
 	db := withoutServer(t)
 	calls, goOn := make(chan *callContext, 1), make(chan struct{})
@@ -58,7 +57,7 @@ func TestRecallHoldsUpNobody(t *testing.T) {
 	e.publishing.Wait()
 }
 
-// starts has a coordinator publish and read lanes, none of whose keys are blocked.
+// starts makes a coordinator own and read lanes without blocked keys.
 func starts(now time.Time, m *coordinator.Coordinator, lanes ...dispatch.Assignment) {
 	m.Renewed(now)
 	m.Took(lanes)
@@ -67,7 +66,7 @@ func starts(now time.Time, m *coordinator.Coordinator, lanes ...dispatch.Assignm
 	}
 }
 
-// read has a coordinator find rows.
+// read makes a coordinator read these rows.
 func read(now time.Time, m *coordinator.Coordinator, rows []*dispatch.Row) {
 	req, _ := m.ReadBegins(now, true)
 	var ans coordinator.ReadAnswer
@@ -78,7 +77,7 @@ func read(now time.Time, m *coordinator.Coordinator, rows []*dispatch.Row) {
 	m.ReadEnds(now, &req, &ans)
 }
 
-// withoutServer is a handle of a database that is not there.
+// withoutServer returns a handle of a database that does not exist.
 func withoutServer(t testing.TB) *outbox.DB {
 	pool, err := pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none")
 	if err != nil {
@@ -92,8 +91,8 @@ func withoutServer(t testing.TB) *outbox.DB {
 	return db
 }
 
-// TestGoroutinesAreLabelled: a profile says of each goroutine what it does and for which outbox, also of a worker,
-// which another goroutine starts.
+// TestGoroutinesAreLabelled: a profile shows each goroutine's task and outbox, including workers, which other
+// goroutines start.
 func TestGoroutinesAreLabelled(t *testing.T) {
 	called, goOn := make(chan struct{}), make(chan struct{})
 	send := func(*callContext, core.Delivery, *message.Message) error {
@@ -105,7 +104,7 @@ func TestGoroutinesAreLabelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e.pooled = true // it needs no connection to start
+	e.pooled = true // so it starts without a connection
 	end := e.reports.start(time.Minute)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -134,7 +133,7 @@ func TestGoroutinesAreLabelled(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); len(missing()) > 0; runtime.Gosched() {
 		if time.Now().After(deadline) {
-			t.Errorf("no goroutine has the label of %v", missing())
+			t.Errorf("no goroutine has the labels %v", missing())
 			break
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// The zero Config is ready for use. What is wrong with another is said at once, field by field.
+// The zero Config is ready to use. New validates a Config and names each wrong field.
 func ExampleNew() {
-	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects on first use
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -42,9 +42,9 @@ func ExampleNew() {
 	// Config.Backoff.Max is 1s: it must be at least Initial, 1m0s
 }
 
-// A forwarder that publishes nothing says why: here it has not begun, so it owns no lane and has no lease.
+// A forwarder that publishes nothing shows why: this one has not started, so it owns no lane and has no lease.
 func ExampleForwarder_State() {
-	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects when it is used
+	pool, err := pgxpool.New(context.Background(), "postgres://localhost/shop") // connects on first use
 	if err != nil {
 		log.Fatal(err)
 	}

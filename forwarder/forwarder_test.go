@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestState: what a forwarder does shows in its state, while it does it.
+// TestState: a running forwarder's state shows its current work.
 func TestState(t *testing.T) {
 	log := watermill.NewCaptureLogger()
 	broker := gochannel.NewGoChannel(gochannel.Config{}, nil)
@@ -54,7 +54,7 @@ func TestState(t *testing.T) {
 	f.engine.publishing.Wait()
 	f.engine.step(func(now time.Time, m *coordinator.Coordinator) {
 		m.Stop(now)
-		f.engine.drains[1] = make(chan error, 1) // which Stop answers
+		f.engine.drains[1] = make(chan error, 1) // which Stop completes
 	})
 	shows("after a Stop", `0 of 0 lanes read \(3 releasing, 9 releasing\); lease for \S+; .*\b1 unsettled;.*; stopping`)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// One process drains the outboxes of all tenants.
+// One process publishes the outboxes of all tenants.
 func ExampleNewGroup() {
 	tenants, err := fleet.New(fleet.Static(
 		fleet.Target{Key: "acme", DSN: "postgres://localhost/shared", Tables: outbox.Tables{Schema: "acme"}},
@@ -35,8 +35,8 @@ func ExampleNewGroup() {
 		log.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	stop()                                                  // in life: when the process is told to end
-	if err := outbox.Run(ctx, group, tenants); err != nil { // the group ends first
+	stop()                                                  // in a real program, on SIGTERM
+	if err := outbox.Run(ctx, group, tenants); err != nil { // the group stops first
 		log.Fatal(err)
 	}
 	// Output:

@@ -18,19 +18,19 @@ import (
 
 var errNotNow = errors.New("not now")
 
-// startedGroup is a Group whose clock is the test's. Each of its databases has a forwarder that starts until the
-// test lets it fail.
+// startedGroup is a Group with the test's clock. Each of its databases has a forwarder that keeps starting until the
+// test makes it fail.
 type startedGroup struct {
 	*Group
 	now      time.Time
 	inside   atomic.Int64
-	most     int64         // how many may be inside
-	starts   chan struct{} // one for each that has begun to start
-	goOn     chan struct{} // one for each that is to fail
+	most     int64         // limit of active forwarders
+	starts   chan struct{} // one value per forwarder that has begun to start
+	goOn     chan struct{} // one value per forwarder that may fail
 	startCtx context.Context
 }
 
-// newStartedGroup makes one of databases that all have something to do.
+// newStartedGroup returns a group of databases that all have work.
 func newStartedGroup(t *testing.T, databases, maxActive int) *startedGroup {
 	var targets []fleet.Target
 	for i := range databases {
@@ -83,7 +83,7 @@ func newStartedGroup(t *testing.T, databases, maxActive int) *startedGroup {
 	return s
 }
 
-// begin waits for the next n that begin to start, and no more.
+// begin waits for the next n forwarders to begin their start, and checks that no others do.
 func (s *startedGroup) begin(t *testing.T, n int) {
 	t.Helper()
 	s.mu.Lock()
@@ -96,11 +96,11 @@ func (s *startedGroup) begin(t *testing.T, n int) {
 	active := len(s.active)
 	s.mu.Unlock()
 	if inside := int(s.inside.Load()); inside != active {
-		t.Errorf("%d forwarders start, and %d are active", inside, active)
+		t.Errorf("%d forwarders start while %d are active", inside, active)
 	}
 }
 
-// fail has one of them fail.
+// fail makes one of them fail.
 func (s *startedGroup) fail() {
 	s.mu.Lock()
 	before := len(s.active)
@@ -114,7 +114,7 @@ func (s *startedGroup) fail() {
 	}
 }
 
-// TestAGroupStartsNoMoreThanMaxActive, and each has its turn when one before it has ended.
+// TestAGroupStartsNoMoreThanMaxActive: the next forwarder starts when an earlier one has ended.
 func TestAGroupStartsNoMoreThanMaxActive(t *testing.T) {
 	const databases, maxActive = 20, 3
 	s := newStartedGroup(t, databases, maxActive)
@@ -125,7 +125,7 @@ func TestAGroupStartsNoMoreThanMaxActive(t *testing.T) {
 	}
 }
 
-// TestStuckForwardersAreBounded: those that wait for their databases leave their places to others, but not without end.
+// TestStuckForwardersAreBounded: forwarders that wait for their databases free their slots for others, up to a limit.
 func TestStuckForwardersAreBounded(t *testing.T) {
 	const databases, maxActive = 20, 3
 	s := newStartedGroup(t, databases, maxActive)
@@ -146,15 +146,15 @@ func TestABrokenDatabaseIsSkipped(t *testing.T) {
 	d := s.queue[0]
 	d.drains = []wanted{{0, make(chan error, 1)}}
 	if s.broken(d, errNotNow, s.now); !d.SkipUntil.IsZero() {
-		t.Error("Drain waits")
+		t.Error("it is skipped while Drain waits")
 	}
 	d.answer(nil)
 	if s.broken(d, errNotNow, s.now); !d.SkipUntil.After(s.now) {
-		t.Error("it is not skipped")
+		t.Error("the database is not skipped")
 	}
 }
 
-// TestDrainIsNotAnsweredByAnEarlierPoll, and the next poll is of everything, although there was one just now.
+// TestDrainIsNotAnsweredByAnEarlierPoll: the next poll covers all databases, even immediately after another one.
 func TestDrainIsNotAnsweredByAnEarlierPoll(t *testing.T) {
 	s := newStartedGroup(t, 1, 1)
 	s.mu.Lock()
@@ -169,10 +169,10 @@ func TestDrainIsNotAnsweredByAnEarlierPoll(t *testing.T) {
 	s.polled(list[0], idle.Poll{All: true, Number: 1, Oldest: 1, Next: 1, Due: -1}, number, time.Second)
 	select {
 	case <-w.done:
-		t.Error("it is answered")
+		t.Error("Drain returned")
 	default:
 	}
 	if list, _ := s.toPoll([]*database{d}, s.now); len(list) != 1 || !list[0].all {
-		t.Errorf("the next poll is of %v", list)
+		t.Errorf("the next poll covers %v", list)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// decorator holds what it decorates in a field, as Watermill's do.
+// decorator has the decorated publisher in a field, as Watermill's decorators do.
 type decorator struct {
 	message.Publisher
 	more int
@@ -31,7 +31,7 @@ func TestPublishersAreNumbered(t *testing.T) {
 	}
 }
 
-// failing returns an error each time.
+// failing always returns an error.
 type failing struct {
 	message.Publisher
 	err error
@@ -44,7 +44,7 @@ func TestATimeOutIsNotChargedToMessagesOfAPublisherThatKnowsItsErrors(t *testing
 	p := newPublishers(knows, Config{Routes: map[string]message.Publisher{"not": not}})
 	timeout := errors.Join(ErrPublishTimeout)
 	if v := p.judge("knows", timeout); v != Unknown {
-		t.Errorf("before it has said anything: %v", v)
+		t.Errorf("before its first verdict: %v", v)
 	}
 	for _, topic := range []string{"knows", "not"} {
 		if err := p.publish(topic, nil); err == nil {

@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// TestDecidingPackagesArePure: what decides must not know what it decides about: no clock, goroutine, lock, context,
-// logger, database, nor one of the others (but coordinator, which joins them). (time is for its types: now is an
-// argument.)
+// TestDecidingPackagesArePure: packages that make decisions use no clock, goroutine, lock, context, logger or database,
+// and do not import each other (except coordinator, which joins them). They import time for its types: the current time
+// is an argument.
 func TestDecidingPackagesArePure(t *testing.T) {
 	const internal = "github.com/millrace-go/watermill-outbox/forwarder/internal/"
 	for name, allowed := range map[string][]string{

@@ -43,11 +43,11 @@ func TestReportsThatHangStopNothingElse(t *testing.T) {
 	for range 2 * maxReports {
 		r.post(func() {})
 	}
-	end() // does not wait for ever
+	end() // does not wait forever
 	close(goOn)
 	<-r.done
 	if n := len(log.Captured()[watermill.ErrorLogLevel]); n != 1 {
-		t.Errorf("that reports were left out was logged %d times", n)
+		t.Errorf("the dropped reports were logged %d times", n)
 	}
 }
 
@@ -69,13 +69,13 @@ func TestGuard(t *testing.T) {
 	}
 }
 
-// lastAge is an observer that remembers how old the last message was.
+// lastAge is an observer that remembers the age of the last message.
 type lastAge struct{ age time.Duration }
 
 func (*lastAge) PublishStart(ctx context.Context, _ observe.PublishStart) context.Context { return ctx }
 func (l *lastAge) PublishEnd(_ context.Context, end observe.PublishEnd)                   { l.age = end.Age }
 
-// TestAgeIsOfTheDatabasesClock: how old a message is does not depend on the clock of the machine that publishes it.
+// TestAgeIsOfTheDatabasesClock: a message's age does not depend on the clock of the machine that publishes it.
 func TestAgeIsOfTheDatabasesClock(t *testing.T) {
 	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour} {
 		eye := &lastAge{}
@@ -86,12 +86,12 @@ func TestAgeIsOfTheDatabasesClock(t *testing.T) {
 		o.publishEnd(t.Context(), &dispatch.Call{Row: &dispatch.Row{CreatedAt: there.Add(-time.Minute)}, Started: asked},
 			dispatch.Result{})
 		if off := eye.age - time.Minute; off < 0 || off > 50*time.Second {
-			t.Errorf("with a clock that is %s ahead, a message of a minute ago is %s old", ahead, eye.age)
+			t.Errorf("with a clock %s ahead, a message one minute old is %s old", ahead, eye.age)
 		}
 		o.publishEnd(t.Context(), &dispatch.Call{Row: &dispatch.Row{CreatedAt: there.Add(time.Hour)}, Started: asked},
 			dispatch.Result{})
 		if eye.age != 0 {
-			t.Errorf("a message of the future is %s old", eye.age)
+			t.Errorf("a message from the future is %s old", eye.age)
 		}
 	}
 }

@@ -38,7 +38,7 @@ func TestSpanOf(t *testing.T) {
 		{"consecutive ids", idsFrom(11, 210), span{11, 210, nil, 200}, 0},
 		{"gaps are left out", without(idsFrom(11, 210), 50, 51, 100), span{11, 210, []int64{50, 51, 100}, 197}, 0},
 		{"too many gaps", without(idsFrom(1, 170), idsFrom(50, 59)...), span{1, 170, idsFrom(50, 59), 160}, 0},
-		{"one gap more", without(idsFrom(1, 170), idsFrom(50, 60)...), span{}, 159},
+		{"one gap too many", without(idsFrom(1, 170), idsFrom(50, 60)...), span{}, 159},
 		{"published twice", append(idsFrom(1, 100), 50, 50), span{1, 100, nil, 100}, 0},
 		{"the longest", append(append(idsFrom(1, 70), idsFrom(1000, 1100)...), 5000), span{1000, 1100, nil, 101}, 71},
 	} {
@@ -51,7 +51,8 @@ func TestSpanOf(t *testing.T) {
 	}
 }
 
-// TestSpanLeavesOutWhatWasSentAgain: what an operator had sent again must be settled as that generation, one by one.
+// TestSpanLeavesOutWhatWasSentAgain: messages that an operator requeued must be settled individually, by their
+// generation.
 func TestSpanLeavesOutWhatWasSentAgain(t *testing.T) {
 	rows := rowsOf(idsFrom(1, 200)...)
 	rows[99].Generation = "1"
@@ -62,7 +63,7 @@ func TestSpanLeavesOutWhatWasSentAgain(t *testing.T) {
 	}
 }
 
-// TestSpanSettlesNothingElse looks at each id between the ends of spans of random rows.
+// TestSpanSettlesNothingElse checks each id between the ends of spans of random rows.
 func TestSpanSettlesNothingElse(t *testing.T) {
 	spans := 0
 	for seed := range uint64(2000) {
@@ -83,7 +84,7 @@ func TestSpanSettlesNothingElse(t *testing.T) {
 				continue
 			}
 			if settled++; !ours[id] {
-				t.Fatalf("seed %d: %d is settled, and was not published", seed, id)
+				t.Fatalf("seed %d: %d is settled but was not published", seed, id)
 			}
 		}
 		if settled != s.rows || int(settled)+len(rest) != len(rows) {
@@ -94,6 +95,6 @@ func TestSpanSettlesNothingElse(t *testing.T) {
 		}
 	}
 	if spans < 100 {
-		t.Errorf("%d spans only", spans)
+		t.Errorf("only %d spans", spans)
 	}
 }

@@ -23,8 +23,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// heldLock is an engine's lock that notes for how long it was held at most: in processor time, as on a busy machine who
-// has it may have to wait.
+// heldLock is an engine's lock that measures how long it is held: in CPU time, because on a busy machine its holder may
+// have to wait.
 type heldLock struct {
 	sync.Mutex
 	begun, longest time.Duration
@@ -40,7 +40,7 @@ func (l *heldLock) Lock() {
 func (l *heldLock) Unlock() {
 	if took := threadTime() - l.begun; took > l.longest {
 		l.longest = took
-		if _, file, line, ok := runtime.Caller(3); ok { // of step
+		if _, file, line, ok := runtime.Caller(3); ok { // the step that released it
 			l.where = fmt.Sprintf("%s:%d", file[strings.LastIndexByte(file, '/')+1:], line)
 		}
 	}
@@ -48,7 +48,7 @@ func (l *heldLock) Unlock() {
 	l.Mutex.Unlock()
 }
 
-// threadTime is how long the calling thread has run; Getrusage counts in ticks.
+// threadTime returns how long the calling thread has run; Getrusage has only the resolution of ticks.
 func threadTime() time.Duration {
 	const clockThreadCPUTime = 3
 	var at syscall.Timespec
@@ -59,8 +59,8 @@ func threadTime() time.Duration {
 	return time.Duration(at.Nano())
 }
 
-// madeUp is a database of messages, numbered from 1 on and each in the lane of its number. The first so many block
-// their keys, the next so many have to wait behind one of these, and the others are free to go.
+// madeUp is a database of messages that are numbered from 1, each in the lane id % dispatch.Lanes. The first held
+// messages block their keys, the next behind wait for one of these, and the others are free.
 type madeUp struct{ held, behind, free int64 }
 
 func (madeUp) Exec(context.Context, string, ...any) (int64, error) { return 0, nil }
@@ -106,7 +106,7 @@ func (m madeUp) key(id int64) string {
 	return fmt.Sprint("key-", id)
 }
 
-// after returns the first number of a lane that is above an id.
+// after returns the first number of a lane above an id.
 func after(id, lane int64) int64 {
 	if next := id - id%dispatch.Lanes + lane; next > id {
 		return next
@@ -114,7 +114,7 @@ func after(id, lane int64) int64 {
 	return id - id%dispatch.Lanes + lane + dispatch.Lanes
 }
 
-// madeUpRows are rows that are left.
+// madeUpRows are the remaining rows.
 type madeUpRows [][]any
 
 func (r *madeUpRows) Next() bool { return len(*r) > 0 }
@@ -130,9 +130,8 @@ func (r *madeUpRows) Scan(dest ...any) error {
 func (*madeUpRows) Err() error   { return nil }
 func (*madeUpRows) Close() error { return nil }
 
-// TestLongestStep drains while a great many keys are blocked and messages behind them are deferred; with OUTBOX_LONG
-// a million. No step keeps the engine's lock for long: neither one that loads the blocked keys, nor one that forgets
-// them.
+// TestLongestStep publishes while very many keys are blocked and messages behind them are deferred; with OUTBOX_LONG a
+// million. No step holds the engine's lock for long, not even loading or forgetting the blocked keys.
 func TestLongestStep(t *testing.T) {
 	m := madeUp{held: 100_000, behind: 20_000, free: 10_000}
 	if os.Getenv("OUTBOX_LONG") != "" {
@@ -157,7 +156,7 @@ func TestLongestStep(t *testing.T) {
 	longest := func(what string) {
 		t.Logf("%s: %s at %s", what, lock.longest.Round(time.Microsecond), lock.where)
 		if lock.longest > limit {
-			t.Errorf("%s: the lock was held for %s at %s, no step may take more than %s", what, lock.longest, lock.where, limit)
+			t.Errorf("%s: the lock was held for %s at %s, want at most %s", what, lock.longest, lock.where, limit)
 		}
 		lock.longest = 0
 	}
@@ -191,11 +190,11 @@ func TestLongestStep(t *testing.T) {
 	}
 	longest("draining")
 	e.step(func(_ time.Time, m *coordinator.Coordinator) { m.SteppedAside() })
-	longest("forgetting all of it")
+	longest("forgetting everything")
 }
 
-// control is how long it takes to fill a map with as many rows as one read may bring, and to empty it: on this machine,
-// in this run.
+// control measures how long it takes to fill and empty a map with the maximum rows of one read: on this machine, in
+// this run.
 func control() time.Duration {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

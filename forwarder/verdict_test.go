@@ -12,7 +12,7 @@ import (
 
 type deafPublisher struct{ message.Publisher }
 
-// made is an error that makes a PublishError of itself.
+// made is an error whose As method returns a PublishError.
 type made struct{}
 
 func (made) Error() string { return "made" }
@@ -34,23 +34,23 @@ func TestVerdictsTravelInErrors(t *testing.T) {
 		want     Verdict
 		blind    bool
 	}{
-		"plain":                       {plain, nil, Unknown, true},
-		"says so":                     {says(Permanent), nil, Permanent, false},
-		"wrapped by a decorator":      {fmt.Errorf("metrics: %w", says(Unavailable)), nil, Unavailable, false},
-		"one of several":              {errors.Join(plain, says(Retry)), nil, Retry, false},
-		"a nil one beside it":         {errors.Join((*PublishError)(nil), says(Permanent)), nil, Permanent, false},
-		"several: the mildest":        {errors.Join(says(Permanent), says(Unavailable)), nil, Unavailable, false},
-		"several, in another order":   {errors.Join(says(Unavailable), says(Retry)), nil, Unavailable, false},
-		"several, one within":         {errors.Join(says(Permanent), fmt.Errorf("x: %w", says(Retry))), nil, Retry, false},
-		"several, one does not know":  {errors.Join(says(Unknown), says(Permanent)), nil, Permanent, false},
-		"the outer one overrules":     {&PublishError{Permanent, says(Unavailable)}, nil, Permanent, false},
-		"the outer one does not know": {&PublishError{Unknown, says(Unavailable)}, nil, Unavailable, false},
-		"made by As":                  {made{}, nil, Retry, false},
-		"says that it does not know":  {says(Unknown), nil, Unknown, false},
-		"poison":                      {fmt.Errorf("x: %w", outbox.Poison(plain)), nil, Permanent, false},
-		"Classify rules":              {says(Permanent), always(Retry), Retry, false},
-		"Classify leaves it to other": {says(Permanent), always(Unknown), Permanent, false},
-		"nobody knows":                {plain, always(Unknown), Unknown, true},
+		"plain":                         {plain, nil, Unknown, true},
+		"has a verdict":                 {says(Permanent), nil, Permanent, false},
+		"wrapped by a decorator":        {fmt.Errorf("metrics: %w", says(Unavailable)), nil, Unavailable, false},
+		"one of several":                {errors.Join(plain, says(Retry)), nil, Retry, false},
+		"next to a nil error":           {errors.Join((*PublishError)(nil), says(Permanent)), nil, Permanent, false},
+		"several: the mildest":          {errors.Join(says(Permanent), says(Unavailable)), nil, Unavailable, false},
+		"several, in another order":     {errors.Join(says(Unavailable), says(Retry)), nil, Unavailable, false},
+		"several, one within":           {errors.Join(says(Permanent), fmt.Errorf("x: %w", says(Retry))), nil, Retry, false},
+		"several, one unknown":          {errors.Join(says(Unknown), says(Permanent)), nil, Permanent, false},
+		"the outer one overrules":       {&PublishError{Permanent, says(Unavailable)}, nil, Permanent, false},
+		"the outer one is unknown":      {&PublishError{Unknown, says(Unavailable)}, nil, Unavailable, false},
+		"made by As":                    {made{}, nil, Retry, false},
+		"its verdict is unknown":        {says(Unknown), nil, Unknown, false},
+		"poison":                        {fmt.Errorf("x: %w", outbox.Poison(plain)), nil, Permanent, false},
+		"Classify rules":                {says(Permanent), always(Retry), Retry, false},
+		"Classify leaves it to another": {says(Permanent), always(Unknown), Permanent, false},
+		"no verdict at all":             {plain, always(Unknown), Unknown, true},
 	} {
 		p := newPublishers(deafPublisher{}, Config{Classify: tt.classify})
 		if got := p.judge("orders", tt.err); got != tt.want || p.blind.Load() != tt.blind {
@@ -75,7 +75,7 @@ func TestAPublishErrorWithoutAnErrorHasAText(t *testing.T) {
 	}
 }
 
-// linked is a publisher that says whether it is connected, and fails.
+// linked is a publisher that reports whether it is connected, and fails.
 type linked struct {
 	failing
 	connected bool
@@ -95,8 +95,8 @@ func TestAPublisherThatIsNotConnectedBlamesItsBroker(t *testing.T) {
 		"apart":               {apart, Unavailable, false},
 		"decorated":           {decorator{apart, 1}, Unknown, true},
 		"connected":           {at, Unknown, false},
-		"says something else": {says, Retry, false},
-		"nothing to ask":      {&failing{err: errors.New("x")}, Unknown, true},
+		"has another verdict": {says, Retry, false},
+		"no connection state": {&failing{err: errors.New("x")}, Unknown, true},
 		"classified":          {WithVerdicts(at, func(error) Verdict { return Permanent }), Permanent, false},
 		"classified, unknown": {WithVerdicts(apart, func(error) Verdict { return Unknown }), Unavailable, false},
 		"classified again":    {WithVerdicts(says, func(error) Verdict { return Unavailable }), Unavailable, false},
@@ -117,7 +117,7 @@ func TestAPublisherThatIsNotConnectedBlamesItsBroker(t *testing.T) {
 	}
 }
 
-// WithVerdicts concerns the one publisher that it was given.
+// WithVerdicts applies only to its own publisher.
 func TestWithVerdictsConcernsOnePublisher(t *testing.T) {
 	broken := errors.New("broken")
 	webhook, redis := &failing{err: broken}, &failing{err: broken}
@@ -141,7 +141,7 @@ func TestWithVerdictsConcernsOnePublisher(t *testing.T) {
 	}
 }
 
-// willing takes all messages.
+// willing accepts all messages.
 type willing struct{ message.Publisher }
 
 func (*willing) Publish(string, ...*message.Message) error { return nil }

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// An error that comes after the call's context ended for its time-out is that of the time-out, whoever waits for the
-// call. It may be told before the timer has told of it.
+// An error returned after the call timed out counts as the timeout, whoever waits for the call. It may be reported
+// before the timer reports the timeout.
 func TestErrorAfterTheTimeout(t *testing.T) {
 	undelivered := delivery{ctx: t.Context(), messages: make(chan *message.Message)}
 	unacked := delivery{ctx: t.Context(), messages: make(chan *message.Message, 1)}
@@ -66,11 +66,11 @@ func TestCallContext(t *testing.T) {
 	derived, cancel := context.WithTimeout(c, time.Hour)
 	defer cancel()
 	if n := runtime.NumGoroutine(); n > before {
-		t.Errorf("a derived context has started %d goroutines", n-before)
+		t.Errorf("a derived context started %d goroutines", n-before)
 	}
 	select {
 	case <-c.Done():
-		t.Fatal("over too soon")
+		t.Fatal("ended too soon")
 	default:
 	}
 	c.over(ErrPublishTimeout)
@@ -83,7 +83,7 @@ func TestCallContext(t *testing.T) {
 	}
 }
 
-// Whoever looks only afterwards sees the same.
+// A later check of the context has the same result.
 func TestCallContextThatNobodyWatched(t *testing.T) {
 	for _, cause := range []error{context.Canceled, ErrPublishTimeout} {
 		c := &callContext{base: context.Background()}
@@ -119,10 +119,10 @@ func FuzzDecodeMetadata(f *testing.F) {
 		wantErr := json.Unmarshal(text, &want)
 		got, err := decodeMetadata(text)
 		if (err == nil) != (wantErr == nil) || err == nil && !maps.Equal(got, want) {
-			t.Fatalf("%q: %v, %v instead of %v, %v", text, got, err, want, wantErr)
+			t.Fatalf("%q: %v, %v, want %v, %v", text, got, err, want, wantErr)
 		}
 		if got == nil {
-			t.Fatalf("%q: no metadata", text)
+			t.Fatalf("%q is not metadata", text)
 		}
 	})
 }
@@ -142,17 +142,17 @@ func BenchmarkDecodeMetadata(b *testing.B) {
 	})
 }
 
-// TestNackedErrorHasTheWait: what a handler asked for gets to the worker, and the cause as text alone.
+// TestNackedErrorHasTheWait: the wait requested by a handler reaches the worker, with the cause as text only.
 func TestNackedErrorHasTheWait(t *testing.T) {
 	poison := outbox.Poison(errors.New("no"))
 	for _, wait := range []time.Duration{0, time.Hour} {
 		err := nackedError(wait, poison)
 		if !errors.Is(err, outbox.ErrNacked) || errors.Is(err, outbox.ErrPoison) {
-			t.Errorf("%v decides something", err)
+			t.Errorf("%v has a verdict", err)
 		}
 		n, ok := err.(*nacked)
 		if ok != (wait > 0) || ok && n.wait != wait {
-			t.Errorf("%v has another wait than %s", err, wait)
+			t.Errorf("the wait of %v is not %s", err, wait)
 		}
 	}
 	if err := nackedError(0, nil); err != outbox.ErrNacked {

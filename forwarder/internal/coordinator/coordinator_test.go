@@ -13,7 +13,7 @@ import (
 
 // The schedules of package dispatch's model drive a Coordinator against a database. These tests cover the rest.
 
-// driven is a Coordinator of a single forwarder that owns all lanes.
+// driven is a Coordinator of a single forwarder, which owns all lanes.
 type driven struct {
 	*Coordinator
 	t    *testing.T
@@ -61,7 +61,7 @@ func (d *driven) end(req *ReadRequest, rows ...*dispatch.Row) {
 	d.endDue(req, nil, rows...)
 }
 
-// endDue completes a read with rows, and others that fell due.
+// endDue completes a read with rows, and with others that are due.
 func (d *driven) endDue(req *ReadRequest, due []*dispatch.Row, rows ...*dispatch.Row) {
 	d.t.Helper()
 	a := ReadAnswer{Answer: cursor.Answer{Incarnation: "life", Rewind: -1, Took: d.took}}
@@ -90,7 +90,7 @@ func (d *driven) drained() (ids []int64) {
 	return ids
 }
 
-// quiet reads until there are no more rows.
+// quiet reads until no rows are left.
 func (d *driven) quiet() {
 	for range 3 {
 		d.end(d.begin())
@@ -98,7 +98,7 @@ func (d *driven) quiet() {
 	d.Effects(d.now)
 }
 
-// TestDrainWaitsForARead that began later, and for the rows that it found.
+// TestDrainWaitsForARead: a drain needs a read that began after it, and the rows of that read.
 func TestDrainWaitsForARead(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -106,17 +106,17 @@ func TestDrainWaitsForARead(t *testing.T) {
 	id := d.DrainBegins(true)
 	d.end(req)
 	if ids := d.drained(); len(ids) > 0 {
-		t.Fatalf("%v are answered by a read that began before", ids)
+		t.Fatalf("%v complete with a read that began before", ids)
 	}
 	d.end(d.begin(), &dispatch.Row{ID: 1, Topic: "orders"})
 	if ids := d.drained(); len(ids) > 0 {
-		t.Fatalf("%v are answered while a row waits", ids)
+		t.Fatalf("%v complete while a row waits", ids)
 	}
 	call := d.Next(d.now, nil, dispatch.Result{}, nil, true)
 	d.Next(d.now, call, dispatch.Result{}, nil, false)
 	d.end(d.begin())
 	if ids := d.drained(); len(ids) > 0 {
-		t.Fatalf("%v are answered while a result is not settled", ids)
+		t.Fatalf("%v complete while a result is not settled", ids)
 	}
 	published, _ := d.Results(10)
 	d.Settled(d.now, published, nil)
@@ -132,10 +132,10 @@ func TestDrainWaitsForARead(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the drain is not answered")
+	t.Error("the drain does not complete")
 }
 
-// TestDrainNeedsAllLanes: a lane that is not read yet is not drained.
+// TestDrainNeedsAllLanes: a lane that has not been read is not drained.
 func TestDrainNeedsAllLanes(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -151,12 +151,12 @@ func (d *driven) quietButNot(t *testing.T, why string) {
 	for range 3 {
 		d.end(d.begin())
 		if ids := d.drained(); len(ids) > 0 {
-			t.Errorf("%v are answered although %s", ids, why)
+			t.Errorf("%v complete although %s", ids, why)
 		}
 	}
 }
 
-// TestDrainWaitsForASilentMember: it may have been killed, and after its lease its lanes are ours to drain.
+// TestDrainWaitsForASilentMember: it may be dead, and after its lease expires its lanes are ours to drain.
 func TestDrainWaitsForASilentMember(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -178,22 +178,22 @@ func TestDrainWaitsForASilentMember(t *testing.T) {
 	d.DrainBegins(false)
 	d.end(d.begin())
 	if ids := d.drained(); len(ids) != 1 {
-		t.Error("a drain that does not mean the lanes of others waits for them")
+		t.Error("a drain of our own lanes waits for the others")
 	}
 	id := d.DrainBegins(true)
 	d.quietButNot(t, "a member may be dead")
 	view(false)
 	if e := d.Effects(d.now); e.Wake&WakeReader == 0 || d.PlanRead(d.now, false).Wait > 0 {
-		t.Error("no read answers the drain once the member has renewed its lease")
+		t.Error("the drain does not complete after the member has renewed its lease")
 	}
 	d.end(d.begin())
 	if ids := d.drained(); !slices.Equal(ids, []int64{id}) {
-		t.Errorf("%v are answered, want %v", ids, id)
+		t.Errorf("%v complete, want %v", ids, id)
 	}
 }
 
-// TestDrainWaitsForATopicThatWasLeftOut of a read, because an operator had paused it: during the read it is resumed,
-// and its due rows have not been read.
+// TestDrainWaitsForATopicThatWasLeftOut: a read left out the topic because an operator had paused it. The topic is
+// resumed during the read, and its due rows have not been read.
 func TestDrainWaitsForATopicThatWasLeftOut(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -209,18 +209,18 @@ func TestDrainWaitsForATopicThatWasLeftOut(t *testing.T) {
 func (d *driven) drainedByTheNext(id int64) {
 	d.t.Helper()
 	if ids := d.drained(); len(ids) > 0 {
-		d.t.Errorf("%v are answered by a read that has not seen all that fell due", ids)
+		d.t.Errorf("%v complete with a read that has not seen all due rows", ids)
 	}
 	if d.PlanRead(d.now, false).Wait > 0 {
-		d.t.Error("there is no other read")
+		d.t.Error("no further read begins")
 	}
 	d.end(d.begin())
 	if ids := d.drained(); !slices.Equal(ids, []int64{id}) {
-		d.t.Errorf("%v are answered, want %v", ids, id)
+		d.t.Errorf("%v complete, want %v", ids, id)
 	}
 }
 
-// TestDrainWaitsForWhatIsHidden behind due messages that wait for the first of their key.
+// TestDrainWaitsForWhatIsHidden: rows behind due messages that wait for the first of their key.
 func TestDrainWaitsForWhatIsHidden(t *testing.T) {
 	d := drive(t)
 	term := lanes.Assignment{Lane: 3, Epoch: 2}
@@ -248,7 +248,7 @@ func TestStopAnswersDrains(t *testing.T) {
 		t.Errorf("%d lanes are free, wake %b", len(d.Free()), e.Wake)
 	}
 	if second := d.DrainBegins(true); !slices.Equal(d.drained(), []int64{second}) {
-		t.Error("a drain after the stop is not answered")
+		t.Error("a drain after the stop does not complete")
 	}
 }
 
@@ -297,7 +297,8 @@ func TestPauseAfterAFailedRead(t *testing.T) {
 	}
 }
 
-// TestWhatFallsDueDoesNotWakeAReaderThatPauses: it would poll, wait, and be woken by the same row again and again.
+// TestWhatFallsDueDoesNotWakeAReaderThatPauses: otherwise the reader would poll, wait, and be woken by the same row
+// again and again.
 func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
 	d := drive(t)
 	failed := d.fail()
@@ -313,7 +314,7 @@ func TestWhatFallsDueDoesNotWakeAReaderThatPauses(t *testing.T) {
 	}
 	d.now = d.now.Add(time.Second)
 	if p := d.PlanRead(d.now, false); p.Wait > 0 {
-		t.Errorf("after the pause it waits for %s", p.Wait)
+		t.Errorf("after the pause the reader waits for %s", p.Wait)
 	}
 }
 
@@ -335,18 +336,18 @@ func TestMuchThatFellDueDelaysNoPoll(t *testing.T) {
 		}
 		d.now = d.now.Add(time.Second)
 		if req = d.begin(); req.Due {
-			t.Fatal("it reads due rows too early")
+			t.Fatal("the reader reads due rows too early")
 		}
 		d.end(req)
 	}
 	d.now = d.now.Add(17500 * time.Millisecond)
 	d.end(d.begin())
 	if wait := d.PlanRead(d.now, false).Wait; wait != 500*time.Millisecond {
-		t.Fatalf("the next look is in %s, want it when it is due", wait)
+		t.Fatalf("the next poll of due rows is in %s, want it at the due time", wait)
 	}
 }
 
-// TestACommitIsReadOnce, after a rest, and a commit during the read by another read.
+// TestACommitIsReadOnce: a commit during a rest is read once, and a commit during a read by the next read.
 func TestACommitIsReadOnce(t *testing.T) {
 	d := drive(t)
 	d.quiet()
@@ -356,7 +357,7 @@ func TestACommitIsReadOnce(t *testing.T) {
 	req := d.begin()
 	d.end(req)
 	if p := d.PlanRead(d.now, false); p.Wait == 0 {
-		t.Error("it is read twice")
+		t.Error("the commit is read twice")
 	}
 	req = d.begin()
 	d.PlanRead(d.now, true)
@@ -379,7 +380,7 @@ func (d *driven) fail() dispatch.Failure {
 	return failed[0]
 }
 
-// TestAFencedFailureEndsItsAssignment, unless the lane is ours again under a higher epoch.
+// TestAFencedFailureEndsItsAssignment, unless we own the lane again with a higher epoch.
 func TestAFencedFailureEndsItsAssignment(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		d := drive(t)
@@ -391,7 +392,7 @@ func TestAFencedFailureEndsItsAssignment(t *testing.T) {
 		d.Effects(d.now)
 		d.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed, Kind: dispatch.Fenced}})
 		if woken := d.Effects(d.now).Wake&WakeRebalancer != 0; woken == again || (d.Lane(3).Epoch != 0) != again {
-			t.Errorf("again %v: the rebalancer is woken: %v, the lane is %+v", again, woken, d.Lane(3))
+			t.Errorf("with the lane again %v: the rebalancer is woken: %v, the lane is %+v", again, woken, d.Lane(3))
 		}
 	}
 }

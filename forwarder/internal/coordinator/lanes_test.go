@@ -15,9 +15,9 @@ import (
 func TestANewIncarnationTakesLanesAgain(t *testing.T) {
 	d := drive(t)
 	d.quiet()
-	a := ReadAnswer{Answer: cursor.Answer{Incarnation: "another life", Rewind: -1}}
+	a := ReadAnswer{Answer: cursor.Answer{Incarnation: "another incarnation", Rewind: -1}}
 	if !d.ReadAnswered(d.now, d.begin(), &a) {
-		t.Fatal("it is not noticed")
+		t.Fatal("the new incarnation is not noticed")
 	}
 	if e := d.Effects(d.now); e.Wake&WakeRebalancer == 0 || len(d.All()) > 0 {
 		t.Errorf("wake %b, lanes %v", e.Wake, d.All())
@@ -30,7 +30,8 @@ func TestANewIncarnationTakesLanesAgain(t *testing.T) {
 	}
 }
 
-// TestLaneLoadedInAnotherAssignment: blocked rows loaded before a lane was lost are not used when it is ours again.
+// TestLaneLoadedInAnotherAssignment: blocked rows loaded before a lane was lost are not used after it is acquired
+// again.
 func TestLaneLoadedInAnotherAssignment(t *testing.T) {
 	d := drive(t)
 	old, again := lanes.Assignment{Lane: 5, Epoch: 2}, lanes.Assignment{Lane: 5, Epoch: 3}
@@ -57,7 +58,7 @@ func TestALaneThatAReadFindsLost(t *testing.T) {
 	}
 }
 
-// TestReleasedLanesAreNotFree any longer.
+// TestReleasedLanesAreNotFree: they are no longer reported.
 func TestReleasedLanesAreNotFree(t *testing.T) {
 	d := drive(t)
 	d.Stop(d.now)
@@ -86,7 +87,7 @@ func TestScansContinueAfterAFullPage(t *testing.T) {
 		t.Errorf("a page that is not full ends at %d", at[0].Cursor)
 	}
 	if at[0].Cursor = 100; len(d.NextSpans(at, 60)) > 0 {
-		t.Error("a sweep goes beyond the mark")
+		t.Error("a sweep goes beyond the cursor")
 	}
 	blocked := map[int16][]dispatch.BlockedRow{3: {{ID: 8, Key: "k"}, {ID: 9, Key: "k"}}}
 	left := d.BlockedSeen(d.now, d.now, []Position{{Assignment: term}}, blocked, 2)
@@ -98,7 +99,7 @@ func TestScansContinueAfterAFullPage(t *testing.T) {
 	}
 }
 
-// TestALaneThatIsHandedBackIsNotRead: neither a surplus lane, nor any after a stop.
+// TestALaneThatIsHandedBackIsNotRead, neither a surplus lane nor any lane after a stop.
 func TestALaneThatIsHandedBackIsNotRead(t *testing.T) {
 	d := drive(t)
 	var list []lease.Lane
@@ -113,7 +114,7 @@ func TestALaneThatIsHandedBackIsNotRead(t *testing.T) {
 		}
 	}
 	if owned, missing := d.Owned(); len(p.Release) != lanes.Count/2 || owned != lanes.Count/2 || missing {
-		t.Errorf("%d are handed back, %d owned, missing %v", len(p.Release), owned, missing)
+		t.Errorf("%d are released, %d owned, missing %v", len(p.Release), owned, missing)
 	}
 	d.ReadFailed(d.now, req, false, 0)
 	d.Released([]lanes.Assignment{{Lane: 63, Epoch: 1}})

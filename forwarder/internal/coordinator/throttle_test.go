@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestThrottleForgivesAStall: a single slow read among fast ones is followed by almost no rest, and so are later ones.
+// TestThrottleForgivesAStall: after a single slow read among fast ones, the throttle hardly rests, then and later.
 func TestThrottleForgivesAStall(t *testing.T) {
 	var p Throttle
 	for i := range 50 {
@@ -19,8 +19,8 @@ func TestThrottleForgivesAStall(t *testing.T) {
 	}
 }
 
-// TestThrottleBoundsSlowWork: work that is always slow gets a twentieth of the time, and work that is slow less often
-// gets more, but not all of it.
+// TestThrottleBoundsSlowWork: work that is always slow gets 5% of the time. Work that is sometimes slow gets more, but
+// not all of it.
 func TestThrottleBoundsSlowWork(t *testing.T) {
 	for _, c := range []struct {
 		every int
@@ -37,7 +37,7 @@ func TestThrottleBoundsSlowWork(t *testing.T) {
 			rested += p.Rest(took)
 		}
 		if share := worked.Seconds() / (worked + rested).Seconds(); share > c.most {
-			t.Errorf("slow every %d times: it takes %.0f %% of the time", c.every, 100*share)
+			t.Errorf("slow every %d times: work takes %.0f%% of the time", c.every, 100*share)
 		}
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// owned returns an answer for lanes, read up to id last, with rows found in lane 1.
+// owned returns a response for lanes that were read up to id last, with rows in lane 1.
 func owned(seq int64, rows int64, last int64, lanes ...int16) Answer {
 	a := Answer{Incarnation: "a", Snapshot: Snapshot{Xmax: 10, NextXid: 10, Seq: seq}, Rewind: -1, Took: time.Millisecond}
 	for _, n := range lanes {
@@ -22,7 +22,7 @@ func next(w *Cursors) Request { return w.Next(room, true, known(0, 0)) }
 func wantMark(t *testing.T, w *Cursors, lane int16, want int64) {
 	t.Helper()
 	if mark, _ := w.At(lane); mark != want {
-		t.Errorf("the mark of lane %d is %d, not %d", lane, mark, want)
+		t.Errorf("the cursor of lane %d is %d, want %d", lane, mark, want)
 	}
 }
 
@@ -38,7 +38,7 @@ func TestCursors(t *testing.T) {
 	wantMark(t, w, 1, 100)
 	wantMark(t, w, 2, 100)
 
-	// Lane 1 was full: its mark is the last row and no further, as there may be more below the sequence.
+	// Lane 1 was full: its cursor is the last row and no further, because more rows may follow below the sequence.
 	w.resting = false
 	r := next(w)
 	p = w.Complete(r, owned(200, r.Limits[1], 150, 1, 2))
@@ -48,17 +48,17 @@ func TestCursors(t *testing.T) {
 	wantMark(t, w, 1, 150)
 	wantMark(t, w, 2, 200)
 
-	// A transaction with bound 120 ended. Lane 1 is full even with rows that are read again: a step back.
+	// A transaction with bound 120 ended, so lane 1 goes back. It counts as full even if it only returns known rows.
 	r = next(w)
 	a := owned(300, r.Limits[1]+r.Rewound[1], 130, 1, 2)
 	a.Rewind = 120
 	if p = w.Complete(r, a); !p.Rewound {
-		t.Errorf("%+v when sent back", p)
+		t.Errorf("%+v after going back", p)
 	}
 	wantMark(t, w, 1, 130)
 	wantMark(t, w, 2, 300)
 
-	// The next read is no longer than its span.
+	// The next read does not exceed its span.
 	r = next(w)
 	if p = w.Complete(r, owned(1<<20, 0, 0, 1, 2)); !p.Short || !p.More {
 		t.Errorf("%+v when short", p)
@@ -92,7 +92,7 @@ func TestAnswersOfOtherAssignments(t *testing.T) {
 	wantMark(t, w, 1, 0)
 	wantMark(t, w, 2, 100)
 	if !p.More {
-		t.Error("a lane was acquired during the read, but no further read follows")
+		t.Error("no read follows for a lane that was acquired during the last one")
 	}
 	if _, epoch := w.At(3); epoch != 0 {
 		t.Error("a lane of another owner is still read")
@@ -114,13 +114,13 @@ func TestLives(t *testing.T) {
 	w := New()
 	w.Take(1, 1, "a")
 	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Changed {
-		t.Error("the first life is a change")
+		t.Error("the first incarnation is a change")
 	}
 	other := owned(150, 0, 0, 1)
 	other.Incarnation = "b"
-	for name, a := range map[string]Answer{"another life": other, "a sequence that was set back": owned(99, 0, 0, 1)} {
+	for name, a := range map[string]Answer{"another incarnation": other, "a sequence that went back": owned(99, 0, 0, 1)} {
 		if p := w.Complete(next(w), a); !p.Changed {
-			t.Errorf("%s goes unnoticed", name)
+			t.Errorf("%s is not noticed", name)
 		}
 		wantMark(t, w, 1, 100)
 	}
@@ -132,16 +132,16 @@ func TestLives(t *testing.T) {
 	r := next(w)
 	old := r.Incarnation(&other)
 	if p := w.Complete(next(w), other); p.Changed {
-		t.Error("the life after a reset is a change")
+		t.Error("the first incarnation after a reset is a change")
 	}
 	if name, seq := w.Incarnation(); name != old || seq != 150 || ServerIncarnation(name) != "b" {
-		t.Errorf("life %q, sequence %d", name, seq)
+		t.Errorf("incarnation %q, sequence %d", name, seq)
 	}
 	w.Reset()
 	w.Take(1, 3, "b")
 	w.Complete(next(w), other)
 	if name, _ := w.Incarnation(); name == old || ServerIncarnation(name) != "b" {
-		t.Errorf("life %q after a reset, %q before", name, old)
+		t.Errorf("incarnation %q after a reset, %q before", name, old)
 	}
 }
 
@@ -150,7 +150,7 @@ func TestSingle(t *testing.T) {
 	w.Take(1, 1, "a")
 	w.Take(2, 1, "a")
 	if next(w).Single {
-		t.Fatal("the first read is of a single range")
+		t.Fatal("the first read uses a single range")
 	}
 	w.Complete(next(w), owned(100000, 0, 0, 1, 2)) // short of the end
 	for next(w).Cursors[1] < 100000 {
@@ -164,7 +164,7 @@ func TestSingle(t *testing.T) {
 	if lanes := w.Next(room, false, known(0, 0)); lanes.Single || lanes.Span != firstSpan {
 		t.Errorf("by lane, %+v", lanes)
 	}
-	// Its limit is shared by all lanes, and so is the cursor that it leaves when full.
+	// All lanes share its limit, and the cursor that remains if it is full.
 	a := owned(100100, r.Limits[1], 100050, 1, 2)
 	a.Counts[2], a.Last[2] = r.Limits[2], 100060
 	if p := w.Complete(r, a); !p.More {
@@ -173,33 +173,33 @@ func TestSingle(t *testing.T) {
 	wantMark(t, w, 1, 100060)
 	wantMark(t, w, 2, 100060)
 	if next(w).Single {
-		t.Error("what has far to go is read as a single range")
+		t.Error("a large distance is read as a single range")
 	}
 	w.Complete(next(w), owned(100100, 0, 0, 1, 2))
 	if !next(w).Single {
-		t.Error("at rest again, and no single range")
+		t.Error("at rest again, but no single range")
 	}
-	// A lane that exceeds its own limit is not full if the others left it their part.
+	// A lane that exceeds its own limit is not full if the others left their parts unused.
 	r = next(w)
 	if p := w.Complete(r, owned(100120, r.Limits[1], 100110, 1, 2)); p.More {
 		t.Errorf("%+v", p)
 	}
 	wantMark(t, w, 1, 100120)
-	// A lane that was lost meanwhile has no rows, and its limit does not count.
+	// A lane that was lost in the meantime has no rows, and its limit does not count.
 	r = next(w)
 	a = owned(100130, r.Limits[1], 100125, 1)
 	if p := w.Complete(r, a); !p.More {
 		t.Errorf("%+v", p)
 	}
 	wantMark(t, w, 1, 100125)
-	// A single range is not used for a span that does not reach the end.
+	// A span that does not reach the end is not read as a single range.
 	w.Complete(next(w), owned(100130, 0, 0, 1))
 	r = next(w)
 	if p := w.Complete(r, owned(100130+2*singleSpan, 0, 0, 1)); !r.Single || !p.Short || next(w).Single {
 		t.Errorf("%v %+v", r.Single, p)
 	}
 	if w.limiter.span != firstSpan {
-		t.Errorf("span %d: a single range does not set it", w.limiter.span)
+		t.Errorf("span %d was set by a single range", w.limiter.span)
 	}
 }
 
@@ -208,19 +208,19 @@ func TestSingleNeedsOneStart(t *testing.T) {
 	w.Take(1, 1, "a")
 	w.Complete(next(w), owned(100, 0, 0, 1))
 	if !next(w).Single {
-		t.Fatal("at rest, and no single range")
+		t.Fatal("at rest, but no single range")
 	}
 	if w.Next(Room{}, true, known(0, 0)).Single {
 		t.Error("single without room")
 	}
 	w.Take(2, 1, "a")
 	if next(w).Single {
-		t.Error("single with two marks")
+		t.Error("single with two cursors")
 	}
 }
 
 func TestDense(t *testing.T) {
-	// full completes a read of two lanes that were both full, with this many ids from the first row to the last.
+	// full completes a read of two lanes that were both full, with this number of ids from the first row to the last.
 	full := func(r Request, first, ids int64) Answer {
 		a := owned(1<<30, r.Limits[1], first+ids/2, 1, 2)
 		a.Counts[2], a.Last[2], a.First = r.Limits[2], first+ids-1, first
@@ -236,7 +236,7 @@ func TestDense(t *testing.T) {
 	}
 	const first = 1 << 20 // rows published long ago are skipped
 
-	// Most rows are ours: both lanes continue from the lower mark, as one range that is long enough to be full.
+	// Most rows are ours: both lanes continue from the lower cursor, as one range that is long enough to be full.
 	w, r, rows := start()
 	w.Complete(r, full(r, first, 2*rows))
 	wantMark(t, w, 1, first+rows)
@@ -253,7 +253,7 @@ func TestDense(t *testing.T) {
 	}
 	w.Complete(r, full(r, first+4*rows, sparse*rows))
 	if next(w).Single {
-		t.Error("where most is not ours, as one range")
+		t.Error("a range with mostly foreign rows is read as one")
 	}
 
 	// Most rows are published or belong to others.
@@ -261,7 +261,7 @@ func TestDense(t *testing.T) {
 	w.Complete(r, full(r, first, sparse*rows+2))
 	wantMark(t, w, 1, first+(sparse*rows+2)/2)
 	if next(w).Single {
-		t.Error("most is not ours, and it is read as one range")
+		t.Error("a range with mostly foreign rows is read as one")
 	}
 
 	// A lane that is far behind, such as one just acquired, does not take the others back.
@@ -270,7 +270,7 @@ func TestDense(t *testing.T) {
 	w.Complete(r, full(r, first, 2*rows))
 	wantMark(t, w, 2, first+2*rows-1)
 
-	// Reads for which one range is not allowed stay where they are.
+	// If one range is not allowed, the cursors stay where they are.
 	w, _, rows = start()
 	r = w.Next(Room{Rows: 1000, Bytes: 1 << 40}, false, known(0, 0))
 	w.Complete(r, full(r, first, 2*rows))
@@ -281,11 +281,11 @@ func TestDense(t *testing.T) {
 	w.Complete(r, full(r, first, 2*rows))
 	w.Failed(true)
 	if next(w).Single {
-		t.Error("as one range after a time-out")
+		t.Error("as one range after a timeout")
 	}
 }
 
-// A lane without room for a row is read up to that row, and the others as far as without it.
+// A lane with no room for a row is read up to that row, and the others as far as without it.
 func TestNoRoomForARow(t *testing.T) {
 	for _, ranges := range []bool{false, true} {
 		w := New()
@@ -305,12 +305,12 @@ func TestNoRoomForARow(t *testing.T) {
 			t.Fatalf("as one range: %v", r.Single)
 		}
 		if p := w.Complete(r, a); !p.More {
-			t.Error("nothing more is to be read")
+			t.Error("no further read is planned")
 		}
 		wantMark(t, w, 1, 144)
 		wantMark(t, w, 2, 200)
 		if w.Next(room, ranges, known(0, 0)).Single {
-			t.Error("the other lane is read again from there")
+			t.Error("the other lane is read from there again")
 		}
 	}
 }
@@ -326,6 +326,6 @@ func TestFirstReadInAnotherIncarnation(t *testing.T) {
 	w.Reset()
 	w.Take(1, 2, "a")
 	if p := w.Complete(next(w), owned(100, 0, 0, 1)); p.Changed {
-		t.Error("a new life is taken for another one again")
+		t.Error("the new incarnation counts as a change again")
 	}
 }

@@ -17,18 +17,18 @@ func TestStretchAdapts(t *testing.T) {
 		{"at the end", firstSpan, slow, Progress{}, firstSpan},
 		{"at the end again", 16 * firstSpan, quick, Progress{}, 8 * firstSpan},
 		{"at the end after reads that timed out", minSpan, slow, Progress{}, 2 * minSpan},
-		{"far to go through a clean index", firstSpan, quick, Progress{Short: true}, 2 * firstSpan},
-		{"far to go through much", firstSpan, slow, Progress{Short: true}, firstSpan / 2},
-		{"as much as a read should take", firstSpan, 2 * slowRead, Progress{Short: true}, firstSpan},
+		{"a large distance in a clean index", firstSpan, quick, Progress{Short: true}, 2 * firstSpan},
+		{"a large distance with many rows", firstSpan, slow, Progress{Short: true}, firstSpan / 2},
+		{"as many rows as a read should return", firstSpan, 2 * slowRead, Progress{Short: true}, firstSpan},
 		{"never too short", minSpan, slow, Progress{Short: true}, minSpan},
 		{"never too long", maxSpan, quick, Progress{Short: true}, maxSpan},
-		// or the marks go back faster than they advance
-		{"sent back, however slow", firstSpan, slow, Progress{Short: true, Rewound: true}, 2 * firstSpan},
+		// otherwise cursors go back faster than they advance
+		{"going back, however slow", firstSpan, slow, Progress{Short: true, Rewound: true}, 2 * firstSpan},
 	} {
 		l := limiter{span: c.from}
 		l.adapt(c.p, c.took)
 		if l.span != c.want {
-			t.Errorf("%s: %d, not %d", c.name, l.span, c.want)
+			t.Errorf("%s: %d, want %d", c.name, l.span, c.want)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func TestAfterTimeouts(t *testing.T) {
 func TestRowsBySize(t *testing.T) {
 	l := newLimiter()
 	if n := l.rows(Room{Rows: 1000, Bytes: 32 << 20}); n != 64 {
-		t.Errorf("%d rows before any was seen", n)
+		t.Errorf("%d rows before the first was seen", n)
 	}
 	l.measure(&Answer{Rows: 10, Bytes: 1000})
 	if l.rowBytes != guessedRowBytes/8 {
@@ -80,7 +80,7 @@ func TestLimits(t *testing.T) {
 	w.Take(2, 1, "a")
 	w.lanes[2].full = false
 	r := w.Next(Room{Rows: 100, Bytes: 1000}, true, known(7, 10))
-	// Half is shared equally, half goes to the lane with more; known rows are returned again.
+	// Half of the room is shared equally, half goes to the lane with more rows; known rows are returned again.
 	if r.Limits[1] != 25+50+7 || r.Limits[2] != 25+7 || r.Rewound[1] != 3 || r.Limits[3] != 0 {
 		t.Fatalf("limits %v, rewound %v", r.Limits[:4], r.Rewound[:4])
 	}
@@ -107,7 +107,7 @@ func TestSizes(t *testing.T) {
 	request := func(room Room, again int) Request { return w.Next(room, false, known(again, again)) }
 	w.limiter.rowBytes = 200
 	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Whole != 8<<10 || r.Bytes != 32<<20 {
-		t.Errorf("of many small rows those up to %d bytes come as a whole, and %d bytes of others", r.Whole, r.Bytes)
+		t.Errorf("many small rows: those up to %d bytes come whole, and %d bytes of others", r.Whole, r.Bytes)
 	}
 	if r := request(Room{Rows: 8192, Bytes: 32 << 20, Others: 8192}, 0); r.Whole != 4<<10 {
 		t.Errorf("with other requested rows: %d", r.Whole)
@@ -115,21 +115,21 @@ func TestSizes(t *testing.T) {
 	w.limiter.rowBytes = 20 << 10
 	r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0)
 	if rows := r.Limits[1] + r.Limits[2]; r.Whole < 40<<10 || r.Whole*rows > 64<<20 {
-		t.Errorf("of %d rows of 20 kB those up to %d bytes come as a whole: twice what is usual does, "+
-			"and twice the room is the bound", rows, r.Whole)
+		t.Errorf("of %d rows of 20 kB those up to %d bytes come whole: twice the usual size does, "+
+			"twice the room is the limit", rows, r.Whole)
 	}
 	if r := request(Room{Rows: 100, Bytes: 1 << 20}, 5000); r.Whole < 40<<10 {
-		t.Errorf("rows that are known and come again leave %d bytes for the others", r.Whole)
+		t.Errorf("known rows leave %d bytes for the others", r.Whole)
 	}
 	w.limiter.rowBytes = 100 << 20
 	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Whole != maxWhole {
-		t.Errorf("of the largest rows those up to %d bytes", r.Whole)
+		t.Errorf("the largest rows: those up to %d bytes come whole", r.Whole)
 	}
 	if r := request(Room{Rows: 64, Bytes: 1, Others: 10}, 0); r.Whole != minWhole || r.Bytes != 1 {
-		t.Errorf("where there is no room those up to %d bytes, and %d bytes of others", r.Whole, r.Bytes)
+		t.Errorf("no room: those up to %d bytes come whole, and %d bytes of others", r.Whole, r.Bytes)
 	}
 	w.Complete(r, Answer{Incarnation: "a", Owned: [Lanes]bool{1: true, 2: true}, TimedOut: true})
 	if r := request(Room{Rows: 8192, Bytes: 32 << 20}, 0); r.Bytes != 16<<20 {
-		t.Errorf("%d bytes after payloads that did not come in time", r.Bytes)
+		t.Errorf("%d bytes after payloads timed out", r.Bytes)
 	}
 }

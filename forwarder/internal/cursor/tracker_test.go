@@ -23,8 +23,8 @@ func TestParseSnapshot(t *testing.T) {
 
 func TestTrackerBoundsOfTransactions(t *testing.T) {
 	var tr tracker
-	// Nothing is known about transactions that the first read finds in progress, nor about ids 20 and 21, which have
-	// been assigned.
+	// Nothing is known about transactions that the first read finds in progress, or about ids 20 and 21, which have been
+	// assigned.
 	tr.observe(Snapshot{Xmax: 20, InProgress: []int64{15}, NextXid: 22, Seq: 100})
 	wantArgs(t, &tr, []int64{15}, []int64{0}, []int64{20}, []int64{0})
 

@@ -12,7 +12,7 @@ func (d *desk) charged() (ids []int64) {
 	d.t.Helper()
 	_, failed := d.b.Results(0)
 	if len(failed) > 0 {
-		d.t.Fatal("failures without being asked for")
+		d.t.Fatal("unrequested failures")
 	}
 	published, failed := d.b.Results(1000)
 	for _, f := range failed {
@@ -67,7 +67,7 @@ func TestBlockedRowsWaitForTheirTopicsPause(t *testing.T) {
 	for range 60 {
 		d.returned(d.tried(), dispatch.Unavailable)
 	}
-	for range 3 { // of b, of a, and the other one of b
+	for range 3 { // one of b, one of a, and the other one of b
 		d.returned(d.tried(), dispatch.OK)
 		d.drain()
 		if len(d.table) == 0 {
@@ -94,7 +94,7 @@ func TestFewFailuresAreCharged(t *testing.T) {
 	d.want(d.drain(), 2)
 }
 
-// Four messages without a success are charged however often they fail, and a fifth one pauses the topic.
+// Four failing messages without a success in between are charged however often they fail; a fifth one pauses the topic.
 func TestFourMessagesThatFailInTurnsAreCharged(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	for id := range int64(4) {
@@ -115,7 +115,7 @@ func TestFourMessagesThatFailInTurnsAreCharged(t *testing.T) {
 	d.want(d.breaks("a", 5, 1))
 }
 
-// breaks lets messages of a topic fail, one of each key, and returns which were charged.
+// breaks makes messages of a topic fail, one per key, and returns which were charged.
 func (d *desk) breaks(topic string, first, n int64) (charged []int64) {
 	d.t.Helper()
 	for id := first; id < first+n; id++ {
@@ -163,7 +163,7 @@ func TestTheFifthFailureInARowPausesTheTopic(t *testing.T) {
 	}
 }
 
-// Topics with a message each show together that their publisher's broker is out, and not that of another.
+// Topics with one message each together show that their publisher's broker is down, and not another publisher's.
 func TestTopicsOfAPublisherFailTogether(t *testing.T) {
 	for _, same := range []bool{true, false} {
 		d := newDesk(t, dispatch.Config{Concurrency: 64, Broker: func(topic string) int {
@@ -191,7 +191,7 @@ func TestASuccessStartsTheCountAgain(t *testing.T) {
 	d.want(d.breaks("a", 6, 5), 6, 7, 8, 9)
 }
 
-// The newest message that waits for a topic is the next probe, even if it was in memory with many others that fail.
+// The newest message that waits for a topic is the next probe, even if it is one of many failing messages in memory.
 func TestTheNewestMessageIsTheNextProbe(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 5})
 	const newest = 106

@@ -31,7 +31,7 @@ func TestCallsAreLimited(t *testing.T) {
 	d.next(1)
 	d.next(11) // topics take turns
 	d.none()
-	d.tick(time.Second) // both are slow now, and give up their slots
+	d.tick(time.Second) // both are slow now, and free their slots
 	d.next()
 	d.next()
 	d.none()
@@ -112,7 +112,7 @@ func TestTimedOutCall(t *testing.T) {
 		d.tick(10 * time.Second)
 		return d, c
 	}
-	t.Run("returns before it is told", func(t *testing.T) {
+	t.Run("returns before the timeout is reported", func(t *testing.T) {
 		d, c := start(t)
 		d.returned(c, dispatch.OK)
 		d.timesOut(dispatch.Retry)
@@ -141,7 +141,7 @@ func TestTimedOutCall(t *testing.T) {
 		d.settle()
 		d.want(d.drain(), 2)
 	})
-	t.Run("late success before the next attempt has begun", func(t *testing.T) {
+	t.Run("late success before the next attempt begins", func(t *testing.T) {
 		d, c := start(t)
 		d.timesOut(dispatch.Retry)
 		d.settle()
@@ -163,7 +163,7 @@ func TestTimedOutCall(t *testing.T) {
 		d.tick(2 * time.Second)
 		d.want(d.drain(), 1, 2)
 	})
-	t.Run("late success of one that waits for a paused topic", func(t *testing.T) {
+	t.Run("late success of a message that waits for a paused topic", func(t *testing.T) {
 		d, c := start(t)
 		d.timesOut(dispatch.Unavailable)
 		d.returned(c, dispatch.OK)

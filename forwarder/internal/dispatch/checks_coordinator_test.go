@@ -10,13 +10,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// checkSignals records the goroutines that an event wakes, and checks that no other has work to do before it would wake
-// on its own.
+// checkSignals records the goroutines that an event wakes. It checks that no other goroutine has work to do before it
+// would wake on its own.
 func (f *forwarder) checkSignals(e coordinator.Effects) {
 	now := f.m.db.now
 	for _, t := range f.coordinator.Free() {
 		if !f.freed[t] && e.Wake&coordinator.WakeRebalancer == 0 {
-			f.m.failf("forwarder %d: lane %d may be released, and nobody wakes the rebalancer", f.id, t.Lane)
+			f.m.failf("forwarder %d: lane %d may be released, but the rebalancer is not woken", f.id, t.Lane)
 		}
 	}
 	tick, read := f.dispatcher.Due()
@@ -24,13 +24,13 @@ func (f *forwarder) checkSignals(e coordinator.Effects) {
 		f.tickAt = tick
 	}
 	if !tick.IsZero() && tick.Before(f.tickAt) {
-		f.m.failf("forwarder %d: something is due, and nobody wakes the timer", f.id)
+		f.m.failf("forwarder %d: something is due, but the timer is not woken", f.id)
 	}
 	if !read.IsZero() && read.Before(f.readAt) && !f.read && f.reading == nil && f.readsLanes() {
-		f.m.failf("forwarder %d: a read is due, and nobody wakes the reader", f.id)
+		f.m.failf("forwarder %d: a read is due, but the reader is not woken", f.id)
 	}
 	if e.Start > 0 && !now.Before(f.leaseUntil) {
-		f.m.failf("forwarder %d starts %d workers, though its lease is over: they end, and others start", f.id, e.Start)
+		f.m.failf("forwarder %d starts %d workers after its lease expired: they end, and others start", f.id, e.Start)
 	}
 }
 
@@ -43,7 +43,7 @@ func (f *forwarder) checkLanes() {
 			f.m.failf("forwarder %d reads lane %d of epoch %d, which the dispatcher does not have", f.id, n, l.Epoch)
 		}
 		if _, epoch := f.cursors.At(n); (epoch != 0) != reading || reading && epoch != l.Epoch {
-			f.m.failf("forwarder %d has lane %d as %+v, and reads it under epoch %d", f.id, n, l, epoch)
+			f.m.failf("forwarder %d has lane %d as %+v, but reads it with epoch %d", f.id, n, l, epoch)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func (f *forwarder) checkLanes() {
 func (f *forwarder) checkReleased(list []lease.Assignment) {
 	for _, t := range f.coordinator.Free() {
 		if slices.Contains(list, t) {
-			f.m.failf("forwarder %d is to give lane %d back again", f.id, t.Lane)
+			f.m.failf("forwarder %d is to release lane %d again", f.id, t.Lane)
 		}
 	}
 }
@@ -60,7 +60,7 @@ func (f *forwarder) checkReleased(list []lease.Assignment) {
 // checkPlan checks that a stopping forwarder acquires no lane.
 func (f *forwarder) checkPlan(p lease.Plan) {
 	if f.coordinator.Stopping() && len(p.Retake)+len(p.Take) > 0 {
-		f.m.failf("forwarder %d stops, and is to take %v and %v", f.id, p.Retake, p.Take)
+		f.m.failf("forwarder %d stops, but is to take %v and %v", f.id, p.Retake, p.Take)
 	}
 }
 
@@ -90,26 +90,26 @@ func (f *forwarder) drained(d coordinator.Drained) {
 		return // it only made a read return due rows
 	}
 	delete(f.drains, d.ID)
-	f.logf("drain %d is answered: %+v", d.ID, d)
+	f.logf("drain %d completes: %+v", d.ID, d)
 	switch {
 	case d.Closed && !f.coordinator.Stopping():
-		f.m.failf("forwarder %d says that it stops to a Drain, and does not stop", f.id)
+		f.m.failf("forwarder %d ends a Drain because it stops, but does not stop", f.id)
 	case d.Closed:
 	case call.others && f.m.db.alive(deadMember):
-		f.m.failf("forwarder %d answers a Drain while another is dead whose lease is not over", f.id)
+		f.m.failf("forwarder %d completes a Drain while a dead forwarder's lease has not expired", f.id)
 	case len(f.toLoad()) > 0:
-		f.m.failf("forwarder %d answers a Drain while lanes load: %v", f.id, f.toLoad())
+		f.m.failf("forwarder %d completes a Drain while lanes load: %v", f.id, f.toLoad())
 	case len(d.Paused) > 0:
 		for _, topic := range d.Paused {
 			if !slices.Contains(f.paused, topic) {
-				f.m.failf("forwarder %d answers a Drain with topic %s, which no operator has paused", f.id, topic)
+				f.m.failf("forwarder %d ends a Drain for topic %s, which no operator has paused", f.id, topic)
 			}
 		}
 	default:
 		if _, missing := f.coordinator.Owned(); missing {
-			f.m.failf("forwarder %d answers a Drain, and lanes are missing to its share", f.id)
+			f.m.failf("forwarder %d completes a Drain while lanes are missing from its share", f.id)
 		}
-		f.checkArrived("answers a Drain", call, func(lane int16) dispatch.Assignment { return f.term(lane) })
+		f.checkArrived("completes a Drain", call, func(lane int16) dispatch.Assignment { return f.term(lane) })
 	}
 }
 

@@ -6,8 +6,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// cutOff is the effect of a server crash on a forwarder: calls in flight fail, and it may not have received the results
-// of those that the server completed.
+// cutOff is the effect of a server crash on a forwarder: calls in flight fail, even if the server completed them.
 func (f *forwarder) cutOff() {
 	if r := f.reading; r != nil && (r.answer == nil || f.m.chance(50)) {
 		f.readFailed(r)
@@ -18,7 +17,7 @@ func (f *forwarder) cutOff() {
 	f.loading, f.checking, f.keeping = nil, nil, nil
 }
 
-// busy reports whether work is in flight that needs no time to pass.
+// busy reports whether work is in flight that can continue without time passing.
 func (f *forwarder) busy() bool {
 	return f.planned || f.reading != nil || f.loading != nil || len(f.toLoad()) > 0 || f.settling != nil ||
 		len(f.calls) > 0 || f.launched > 0 ||
@@ -37,7 +36,7 @@ func (f *forwarder) check(thoroughly bool) {
 	}
 	if thoroughly {
 		if n := len(f.coordinator.InFlight()); n != len(calls) {
-			f.m.failf("forwarder %d says that %d calls are under way, and %d are", f.id, n, len(calls))
+			f.m.failf("forwarder %d counts %d calls in flight, but %d are", f.id, n, len(calls))
 		}
 		if problem := f.dispatcher.Check(calls); problem != "" {
 			f.m.failf("forwarder %d: %s", f.id, problem)
@@ -46,27 +45,27 @@ func (f *forwarder) check(thoroughly bool) {
 	f.checkLanes()
 	for r := range f.unsettled {
 		msg := f.m.messages[r.UUID]
-		settles := msg.is(r.UUID, r.Generation) // otherwise an operator has requeued it, and this settles nothing
+		settles := msg.is(r.UUID, r.Generation) // otherwise an operator has requeued it, and this result settles nothing
 		if settles && !msg.published && f.reads(r.Assignment) && !f.dispatcher.Knows(r.Assignment, r.ID) {
-			f.m.failf("forwarder %d does not know row %d any more, whose success is not settled", f.id, r.ID)
+			f.m.failf("forwarder %d forgot row %d before its success was settled", f.id, r.ID)
 		}
 	}
 	switch {
 	case counts.Young+counts.Slow != len(f.calls)-hung || counts.Hung != hung:
-		f.m.failf("forwarder %d counts %+v, with %d calls under way, %d of them hung", f.id, counts, len(f.calls), hung)
+		f.m.failf("forwarder %d counts %+v, with %d calls in flight, %d of them hung", f.id, counts, len(f.calls), hung)
 	case counts.Young > cfg.Concurrency || counts.Young+counts.Slow+counts.Hung > 8*cfg.Concurrency:
-		f.m.failf("forwarder %d has too many calls under way: %+v", f.id, counts)
+		f.m.failf("forwarder %d has too many calls in flight: %+v", f.id, counts)
 	case counts.Waiting > cfg.Deferred+8*cfg.Concurrency: // rows in flight may always wait
-		f.m.failf("forwarder %d has %d keys that wait, and may have %d", f.id, counts.Waiting, cfg.Deferred)
+		f.m.failf("forwarder %d has %d waiting keys, want at most %d", f.id, counts.Waiting, cfg.Deferred)
 	case counts.Rows > 2*cfg.Rows+f.lanesRead()+2*len(f.m.topics)+8:
 		f.m.failf("forwarder %d has %d rows in memory, with room for %d", f.id, counts.Rows, cfg.Rows)
 	case counts.Unsettled < len(f.left.published)+len(f.left.failed):
-		f.m.failf("forwarder %d counts %d unsettled, and %d are being settled", f.id, counts.Unsettled,
+		f.m.failf("forwarder %d counts %d unsettled rows, but settles %d", f.id, counts.Unsettled,
 			len(f.left.published)+len(f.left.failed))
 	}
 }
 
-// lanesRead is the number of lanes that may return a row each regardless of the limits: one range of ids may be read
+// lanesRead is the number of lanes that may each return one row regardless of the limits. One range of ids may be read
 // for all of them, and then a lane gets the parts that others have not used.
 func (f *forwarder) lanesRead() int {
 	if f.m.allLanes {
@@ -84,8 +83,7 @@ func (f *forwarder) checkQuiet(r *reading) {
 	}
 }
 
-// checkArrived checks that all due messages of the lanes being read that were committed before some moment have
-// arrived.
+// checkArrived checks that all due messages committed before some moment have arrived, in the lanes being read.
 func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) dispatch.Assignment) {
 	if !f.m.calm {
 		return // another owner may have settled the blocked row of a key
@@ -102,7 +100,7 @@ func (f *forwarder) checkArrived(what string, d draining, term func(lane int16) 
 		}
 		due := msg.due.IsZero() || msg.attempts > 0 && msg.key != "" || !msg.due.After(d.at)
 		if msg.pending() && msg.tx.committed < d.began && due {
-			f.m.failf("forwarder %d %s, and row %v waits", f.id, what, msg)
+			f.m.failf("forwarder %d %s while row %v waits", f.id, what, msg)
 		}
 	}
 }
@@ -119,7 +117,7 @@ func (f *forwarder) waitsFor(msg *record) bool {
 // checkStopped checks that a stop left nothing behind.
 func (f *forwarder) checkStopped() {
 	if len(f.drains) > 0 {
-		f.m.failf("forwarder %d has stopped, and %d calls of Drain still wait", f.id, len(f.drains))
+		f.m.failf("forwarder %d has stopped while %d calls of Drain still wait", f.id, len(f.drains))
 	}
 	if c := f.dispatcher.Counts(); c.Young+c.Slow+c.Unsettled > 0 {
 		f.m.failf("forwarder %d has stopped with %+v", f.id, c)
@@ -129,10 +127,10 @@ func (f *forwarder) checkStopped() {
 // checkEnd checks that nothing is left at the end.
 func (f *forwarder) checkEnd() {
 	if !f.dispatcher.Quiet() {
-		f.m.failf("forwarder %d is not quiet in the end: %+v", f.id, f.dispatcher.Counts())
+		f.m.failf("forwarder %d is not quiet at the end: %+v", f.id, f.dispatcher.Counts())
 	}
 	if c := f.dispatcher.Counts(); c != (dispatch.Counts{}) {
-		f.m.failf("forwarder %d has %+v in the end", f.id, c)
+		f.m.failf("forwarder %d has %+v at the end", f.id, c)
 	}
 	f.m.db.now = f.m.db.now.Add(time.Hour)
 	f.dispatcher.Tick(f.m.db.now)
@@ -140,20 +138,20 @@ func (f *forwarder) checkEnd() {
 	f.dispatcher.ReadFailed(f.m.db.now, dispatch.Request{})
 	s := f.dispatcher.Sizes()
 	if f.coordinator.Stopping() {
-		s.Degraded = 0 // a paused topic stays paused: nothing is published any more
+		s.Degraded = 0 // a paused topic stays paused if nothing more is published
 	}
 	if s.Degraded+s.Keys+s.Heads-s.Keyless+s.Lows > 0 {
-		f.m.failf("forwarder %d remembers %+v in the end", f.id, s)
+		f.m.failf("forwarder %d remembers %+v at the end", f.id, s)
 	}
 	for r, t := range f.told {
 		if t.ok && !t.okTaken {
-			f.m.failf("forwarder %d was told the success of row %d, and nobody got it to settle", f.id, r.ID)
+			f.m.failf("forwarder %d got the success of row %d, but the settler never did", f.id, r.ID)
 		}
 	}
 	for _, n := range f.m.lanes {
 		mark, _ := f.cursors.At(n)
 		if above, all := f.dispatcher.KnownRows(f.term(n), mark); above+all > 0 {
-			f.m.failf("forwarder %d knows %d and %d rows of lane %d in the end", f.id, above, all, n)
+			f.m.failf("forwarder %d knows %d and %d rows of lane %d at the end", f.id, above, all, n)
 		}
 	}
 }

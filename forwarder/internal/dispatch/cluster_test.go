@@ -104,7 +104,7 @@ func (d *database) changeLane(n int16, row laneRow) lease.Assignment {
 	return lease.Assignment{Lane: n, Epoch: row.epoch}
 }
 
-// operate does something to a message that an operator or foreign SQL may do, and returns a description.
+// operate changes a message as an operator or foreign SQL may, and returns a description.
 func (d *database) operate(m *record) string {
 	m.excused, m.batch = true, 0
 	do := func(what string, change func(*record)) string {
@@ -123,7 +123,7 @@ func (d *database) operate(m *record) string {
 			m.dead, m.due, m.attempts, m.generation = false, d.now, max(m.attempts, 1), m.generation+1
 		})
 	case m.attempts > 0 && !m.dead && kinds < 45:
-		return do("puts off", func(m *record) { m.due = d.now.Add(farOff) })
+		return do("snoozes", func(m *record) { m.due = d.now.Add(farOff) })
 	case kinds < 65 && !m.dead:
 		return do("kills", func(m *record) { m.dead = true })
 	case kinds < 80:

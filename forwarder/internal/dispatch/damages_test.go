@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// The model must detect the damage done here.
+// The model must detect the damage done by these methods.
 
 // ForgetNow forgets settled rows immediately.
 func (b *Dispatcher) ForgetNow() { b.forgetSettled() }
@@ -109,7 +109,7 @@ func (b *Dispatcher) TakeAnyway(a Request, r Read) {
 	}
 }
 
-// Revive lets a call that returned or is hung return, or time out, once more.
+// Revive makes a call that returned or hangs return, or time out, once more.
 func (c *Call) Revive(timesOut bool) {
 	c.state = hung
 	if timesOut {

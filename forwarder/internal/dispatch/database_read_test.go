@@ -16,8 +16,8 @@ type query struct {
 	single                           bool // one range of ids for all lanes, with the sum of their limits
 	ids                              []int64
 	due                              bool
-	closed                           []string // topics whose due rows are not wanted
-	blocked, guessed                 []string // and keys and topics whose delayed rows are not wanted
+	closed                           []string // topics whose due rows are left out
+	blocked, guessed                 []string // and keys and topics whose delayed rows are left out
 }
 
 type laneQuery struct {
@@ -51,8 +51,8 @@ type version struct {
 	seen state
 }
 
-// payloads returns the ids of rows that are still unpublished and fit into some room, the first of them in any case,
-// and the ids of the others. It fails after some of them.
+// payloads returns the ids of rows that are still unpublished and fit into some room, but at least the first one, and
+// the ids of the others. It may fail after some of them.
 func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came, late map[int64]bool) {
 	came, late = map[int64]bool{}, map[int64]bool{}
 	used, first := int64(0), true
@@ -72,7 +72,7 @@ func (d *database) payloads(wanted []*dispatch.Row, room int64, most int) (came,
 	return came, late
 }
 
-// fetch reads with one snapshot. between runs what others do between the parts that are not atomic: the sequence's
+// fetch reads with one snapshot. between runs the steps of others between the parts that are not atomic: the sequence's
 // value, the snapshot, and the next transaction id.
 func (d *database) fetch(q query, between func()) answer {
 	a := answer{seq: d.seq, rewind: -1, owned: map[int16]bool{}, life: d.lifeName()}
@@ -127,7 +127,7 @@ func (d *database) fetch(q query, between func()) answer {
 	return a
 }
 
-// from returns where a lane is read from, and how many of its rows at most.
+// from returns where the read of a lane starts, and its limit of rows.
 func (l laneQuery) from(a *answer) (start, most int64) {
 	if a.rewind >= 0 && a.rewind < l.mark {
 		return a.rewind, l.rows + l.rewound
@@ -181,7 +181,7 @@ func (d *database) writers() map[uint32]bool {
 	return w
 }
 
-// heads lists the rows of a lane that block their keys, with ids above from, at most this many.
+// heads lists at most this many rows of a lane that block their keys, with ids above from.
 func (d *database) heads(lane int16, from int64, most int) []version {
 	var list []version
 	for _, m := range d.table {

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// settled is a success on its way into the database.
+// settled is a success that is being written to the database.
 type settled struct {
 	id              int64
 	uuid, life, act string
 }
 
-// settlePublished returns the results that it skipped because their rows are locked, and a description of a problem.
+// settlePublished returns the results that it skipped because their rows are locked, and a description of any problem.
 func (d *database) settlePublished(list []settled) (locked []settled, problem string) {
 	var rows []*record
 	for _, s := range list {
@@ -24,7 +24,7 @@ func (d *database) settlePublished(list []settled) (locked []settled, problem st
 			continue
 		}
 		if m.sent == 0 {
-			problem = fmt.Sprintf("row %v was marked published and never sent", m)
+			problem = fmt.Sprintf("row %v was marked published but never sent", m)
 		}
 		if m.uuid != s.uuid {
 			problem = fmt.Sprintf("row %v was marked published for %s", m, s.uuid)
@@ -37,15 +37,17 @@ func (d *database) settlePublished(list []settled) (locked []settled, problem st
 	return locked, problem
 }
 
-// means reports whether an id still has its meaning of an incarnation, and no operator has requeued its message.
+// means reports whether an id still refers to the same row as in an incarnation, and no operator has requeued its
+// message.
 func (d *database) means(m *record, life string) bool {
 	return m.generation == 0 && life == d.lifeName() || d.faults.settleByID
 }
 
-// is reports whether the message is unchanged since it was read: of the same act, if an operator requeued it.
+// is reports whether the message is unchanged since it was read: not requeued by an operator, or requeued in the same
+// act.
 func (m *record) is(uuid, act string) bool { return m.uuid == uuid && m.act() == act }
 
-// failed is a failure on its way into the database.
+// failed is a failure that is being written to the database.
 type failed struct {
 	id        int64
 	uuid, act string

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// database does in memory, one step at a time, what the statements of package schema do in Postgres: transactions with
-// ids, subtransactions and row ids, snapshots, row locks, and a crash that loses the latest commits and assigns their
-// ids again.
+// database models in memory, one step at a time, the effects of package schema's statements in Postgres: transactions
+// with ids, subtransactions and row ids, snapshots, row locks, and a crash that loses the latest commits and assigns
+// their ids again.
 type database struct {
 	rng *rand.Rand
 	now time.Time
@@ -59,7 +59,7 @@ type record struct {
 	size     int
 	tx       *transaction
 	inserted int  // clock
-	excused  bool // no order is promised: delayed, or changed by an operator
+	excused  bool // not ordered: delayed, or changed by an operator
 	state
 	what
 }
@@ -86,11 +86,11 @@ func (s state) act() string {
 // what is the history of a message outside the database.
 type what struct {
 	sent     int  // number of times that it reached the broker
-	accepted bool // a dispatcher was told so
+	accepted bool // reported to a dispatcher
 	skipped  bool // an operator discarded it
 	replayed bool // an operator requeued it
 	resent   int  // its batch when it last reached the broker
-	wasDead  bool // so later ones may have passed it
+	wasDead  bool // so later messages may have passed it
 }
 
 func newDatabase(rng *rand.Rand) *database {

@@ -17,7 +17,7 @@ type transaction struct {
 
 type savepoint struct {
 	rows int     // number of rows of the transaction before
-	xids []int64 // its own and those of savepoints released into it
+	xids []int64 // its own, and those of savepoints released into it
 }
 
 // logged is a commit that may not be flushed to disk yet.
@@ -68,7 +68,7 @@ func (d *database) savepoint(tx *transaction) {
 	tx.points = append(tx.points, savepoint{rows: len(tx.rows)})
 }
 
-// release releases the innermost savepoint; its rows become the next outer one's.
+// release releases the innermost savepoint; its rows now belong to the next outer one.
 func (d *database) release(tx *transaction) {
 	last := len(tx.points) - 1
 	if last > 0 {
@@ -77,8 +77,8 @@ func (d *database) release(tx *transaction) {
 	tx.points = tx.points[:last]
 }
 
-// rollbackTo undoes the innermost savepoint. Its transaction ids have completed, but the lower one of their parent has
-// not.
+// rollbackTo undoes the innermost savepoint. Its transaction ids are then complete, although their parent's lower one
+// is not.
 func (d *database) rollbackTo(tx *transaction) {
 	last := len(tx.points) - 1
 	p := tx.points[last]
@@ -138,7 +138,7 @@ func (d *database) change(rows []*record, change func(*record)) {
 	})
 }
 
-// crash ends all transactions and loses the latest commits. Later ones get their ids.
+// crash ends all transactions and loses the latest commits. Later transactions get their ids.
 func (d *database) crash() (lost int) {
 	keep := d.rng.IntN(len(d.log) + 1)
 	lost = len(d.log) - keep

@@ -8,8 +8,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// Rows that a read has caught up with count for the limit even if they are gone when their payloads are fetched: the
-// next read catches up with those behind them.
+// Rows in a read's catch-up count toward the limit even if they are gone when their payloads are fetched: the next read
+// gets the rows behind them.
 func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 2})
 	d.put(0, "k", "a", ids(1, 6)...)
@@ -28,7 +28,7 @@ func TestWhatIsGoneCountsAsCaughtUp(t *testing.T) {
 	d.want(d.drain(), 4, 5, 6)
 }
 
-// A row whose key found no slot to wait is not a probe: another row of its key may precede it.
+// A row whose key found no slot to wait in is not a probe: another row of its key may precede it.
 func TestKeyWithoutAPlaceIsNoProbe(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Deferred: 1})
 	d.put(0, "x", "down", 1)
@@ -46,7 +46,7 @@ func TestKeyWithoutAPlaceIsNoProbe(t *testing.T) {
 	d.want(d.drain(), 2, 3)
 }
 
-// If more keys wait than allowed, rows of a key on another topic do not wait for those on the closed one, and these are
+// If too many keys wait, rows of a waiting key on another topic do not wait for those on the closed one, and are
 // published in order.
 func TestKeysBeyondTheBound(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Deferred: 2})
@@ -107,11 +107,11 @@ func TestDelayedRowsOfBlockedKeys(t *testing.T) {
 	d.returned(d.next(1), dispatch.OK)
 	d.settle()
 	if a := d.begin(); a.WantDue {
-		t.Fatal("due rows are looked for")
+		t.Fatal("a read of due rows is wanted")
 	}
 }
 
-// Delayed rows of a blocked key, however many, do not hide those of other keys, and continue with their key.
+// However many delayed rows a blocked key has, they do not hide those of other keys, and they continue with their key.
 func TestDelayedRowsOfABlockedKeyHideNoOther(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 8, Deferred: 64})
 	d.put(0, "x", "a", ids(1, 60)...)
@@ -137,7 +137,7 @@ func TestDelayedRowsOfABlockedKeyHideNoOther(t *testing.T) {
 	d.want(d.drain(), ids(1, 60)...)
 }
 
-// Delayed rows of a topic that is paused for unknown errors do not hide those of other topics, and continue once it is
+// Delayed rows of a topic that is paused for unknown errors do not hide those of other topics, and continue when it is
 // open.
 func TestDelayedRowsOfAnOpenBreakerHideNoOther(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 8, Concurrency: 8, Deferred: 64})

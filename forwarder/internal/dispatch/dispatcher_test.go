@@ -14,8 +14,8 @@ import (
 
 var errBroker = errors.New("no answer")
 
-// desk is a dispatcher with a table in which everything is committed immediately, and whose reads return all rows past
-// a mark that there is room for. Each event is followed by a recount.
+// desk is a dispatcher with a table in which every write commits immediately. Its reads return all rows past a cursor
+// that fit. Each event is followed by a recount.
 type desk struct {
 	t       testing.TB
 	b       *dispatch.Dispatcher
@@ -197,7 +197,7 @@ func (d *desk) finish(a dispatch.Request, r dispatch.Read) dispatch.Progress {
 	return p
 }
 
-// next starts a call, of the given row if any.
+// next starts a call, for the given row if any.
 func (d *desk) next(id ...int64) *dispatch.Call {
 	d.t.Helper()
 	c := d.b.Next(d.now, nil)
@@ -306,7 +306,7 @@ func (d *desk) write(published []*dispatch.Row, failed []dispatch.Failure) {
 	d.after()
 }
 
-// drain publishes and reads until nothing happens any more, and returns the published ids.
+// drain publishes and reads until no work is left, and returns the published ids.
 func (d *desk) drain() []int64 {
 	d.t.Helper()
 	d.sent = nil
@@ -333,7 +333,7 @@ func (d *desk) want(got []int64, want ...int64) {
 	}
 }
 
-// told checks the reports made so far, and forgets them.
+// told checks the reports so far, and clears them.
 func (d *desk) told(want ...dispatch.ReportKind) {
 	d.t.Helper()
 	var got []dispatch.ReportKind
@@ -346,8 +346,8 @@ func (d *desk) told(want ...dispatch.ReportKind) {
 	d.reports = nil
 }
 
-// TestNotQuietWhileARetryIsDue: a read began before the blocked row of a key was published, and so did not request the
-// next one.
+// TestNotQuietWhileARetryIsDue: a read that began before a blocked row was published did not request the next row of
+// its key.
 func TestNotQuietWhileARetryIsDue(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "k", "a", 1, 2)
@@ -365,11 +365,11 @@ func TestNotQuietWhileARetryIsDue(t *testing.T) {
 	d.settle()
 	d.finish(a, r)
 	if d.b.Quiet() {
-		t.Fatal("it is quiet, and 2 is due")
+		t.Fatal("it is quiet while row 2 is due")
 	}
 	d.want(d.drain(), 2)
 	if !d.b.Quiet() {
-		t.Fatal("it is not quiet, and nothing is left")
+		t.Fatal("it is not quiet although nothing is left")
 	}
 }
 

@@ -2,7 +2,7 @@ package dispatch_test
 
 import "github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 
-// said is a call's result as a forwarder's dispatcher got it.
+// said is the result of a call as reported to a forwarder's dispatcher.
 type said struct {
 	topic string
 	uuid  string
@@ -10,10 +10,11 @@ type said struct {
 	known bool // the error had a verdict
 }
 
-// repeated is the place of results of a message that was published before: none, unless an operator has requeued it.
+// repeated is the index of results of a message that was published before, and so shows nothing about its topic unless
+// an operator has requeued it.
 const repeated = -2
 
-// answered records a result that shows something about a topic, and returns its place.
+// answered records a result that shows something about a topic, and returns its index.
 func (f *forwarder) answered(c *call, res dispatch.Result, late bool) int {
 	a := said{topic: c.Row.Topic, uuid: c.Row.UUID, ok: res.Verdict == dispatch.OK, known: res.Verdict != dispatch.Unknown}
 	switch {
@@ -29,7 +30,7 @@ func (f *forwarder) answered(c *call, res dispatch.Result, late bool) int {
 	return len(f.answers) - 1
 }
 
-// mayCharge reports whether few messages of the topic had failed without a success in between.
+// mayCharge reports whether only a few messages of the topic had failed without a success in between.
 func (f *forwarder) mayCharge(at int) bool {
 	if at < 0 {
 		return at == repeated

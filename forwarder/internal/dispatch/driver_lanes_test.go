@@ -20,35 +20,35 @@ type keeping struct {
 	done    bool
 }
 
-// isFree checks that nothing of a lane that may be released is in flight.
+// isFree checks that nothing in flight belongs to a lane that may be released.
 func (f *forwarder) isFree(t dispatch.Assignment) {
-	f.logf("may give back lane %d, epoch %d", t.Lane, t.Epoch)
+	f.logf("may release lane %d, epoch %d", t.Lane, t.Epoch)
 	l := f.coordinator.Lane(t.Lane)
 	if l.Epoch != t.Epoch {
-		return // already ended: the event that made it free ended it too
+		return // already ended, by the event that freed it
 	}
 	if l.State != coordinator.Releasing {
-		f.m.failf("forwarder %d: lane %d of epoch %d is called free, which is not being released", f.id, t.Lane, t.Epoch)
+		f.m.failf("forwarder %d: lane %d of epoch %d is reported free but is not being released", f.id, t.Lane, t.Epoch)
 		return
 	}
 	for _, c := range f.calls {
 		if c.Row.Assignment == t && !c.timedOut {
-			f.m.failf("forwarder %d: lane %d is called free while row %d is under way", f.id, t.Lane, c.Row.ID)
+			f.m.failf("forwarder %d: lane %d is reported free while row %d is in flight", f.id, t.Lane, c.Row.ID)
 		}
 	}
 	for _, r := range f.left.published {
 		if r.Assignment == t {
-			f.m.failf("forwarder %d: lane %d is called free while the success of row %d is unsettled", f.id, t.Lane, r.ID)
+			f.m.failf("forwarder %d: lane %d is reported free while the success of row %d is unsettled", f.id, t.Lane, r.ID)
 		}
 	}
 	for _, r := range f.left.failed {
 		if r.Row.Assignment == t {
-			f.m.failf("forwarder %d: lane %d is called free while the failure of row %d is unsettled", f.id, t.Lane, r.Row.ID)
+			f.m.failf("forwarder %d: lane %d is reported free while the failure of row %d is unsettled", f.id, t.Lane, r.Row.ID)
 		}
 	}
 	for r, told := range f.told {
 		if r.Assignment == t && (told.ok && !told.okTaken) {
-			f.m.failf("forwarder %d: lane %d is called free while nobody took the success of row %d", f.id, t.Lane, r.ID)
+			f.m.failf("forwarder %d: lane %d is reported free before the settler took the success of row %d", f.id, t.Lane, r.ID)
 		}
 	}
 }
@@ -62,8 +62,8 @@ func (f *forwarder) reads(t dispatch.Assignment) bool {
 	return f.coordinator.Lane(t.Lane) == coordinator.Lane{Epoch: t.Epoch, State: coordinator.Reading}
 }
 
-// toLoad returns the acquired lanes whose blocked rows are not loaded. The dispatcher and the cursors only learn of
-// lanes with messages, as there are 64: the others stay as they are.
+// toLoad returns the acquired lanes whose blocked rows are not loaded. The dispatcher and the cursors only get lanes
+// with messages, because there are 64 lanes: the others stay as they are.
 func (f *forwarder) toLoad() (list []dispatch.Assignment) {
 	for _, n := range f.m.lanes {
 		if l := f.coordinator.Lane(n); l.Epoch != 0 && l.State == coordinator.Taken {
@@ -104,13 +104,13 @@ func (f *forwarder) look() {
 	f.keeping = k
 }
 
-// sighting is when the lease of another member would end, and whether it was renewed since it was first seen.
+// sighting records when another member's lease ends, and whether it was renewed since it was first seen.
 type sighting struct {
 	expires time.Time
 	renewed bool
 }
 
-// sees records which of the members may be dead.
+// sees records which members may be dead.
 func (f *forwarder) sees(members []lease.Member) {
 	for i, o := range members {
 		if o.ID == strconv.Itoa(f.id) {
@@ -126,7 +126,8 @@ func (f *forwarder) sees(members []lease.Member) {
 	}
 }
 
-// renewed records a renewal of the lease. Its length changes at the end, and some forwarders have a wrong clock.
+// renewed records a renewal of the lease. The lease's length changes at the end, and some forwarders have a wrong
+// clock.
 func (f *forwarder) renewed(began time.Time) {
 	if f.m.ignoreLease {
 		began = began.Add(farOff)
@@ -169,7 +170,7 @@ func (f *forwarder) change(k *keeping) {
 		f.renewed(k.began)
 	}
 	if lost, back := f.usedTerms(p.Lost), f.usedTerms(p.Release); len(lost)+len(back) > 0 {
-		f.logf("loses %v, hands back %v", lost, back)
+		f.logf("loses %v, releases %v", lost, back)
 	}
 	k.taken = append(f.m.db.retake(f.id, p.Retake), f.m.db.take(f.id, p.Take)...)
 	if len(p.Retake)+len(p.Take) > 0 {

@@ -12,11 +12,11 @@ type checking struct {
 	began time.Time
 	term  dispatch.Assignment
 	from  int64
-	page  int // blocked rows at most
+	page  int // limit of blocked rows
 	heads []dispatch.BlockedRow
 }
 
-// maintainer makes a step of the goroutine for work without urgency: a page of the recheck of blocked rows, or of the
+// maintainer makes a step of the goroutine for background work: one page of the recheck of blocked rows, or of the
 // sweep.
 func (f *forwarder) maintainer() {
 	if f.coordinator.Stopping() {
@@ -24,7 +24,7 @@ func (f *forwarder) maintainer() {
 	}
 	if c := f.checking; c != nil {
 		f.checking = nil
-		f.logf("rechecks heads %v in lane %d above %d", c.heads, c.term.Lane, c.from)
+		f.logf("rechecks blocked rows %v in lane %d above %d", c.heads, c.term.Lane, c.from)
 		left := f.coordinator.BlockedSeen(f.m.db.now, c.began, []coordinator.Position{{Assignment: c.term, Cursor: c.from}},
 			map[int16][]dispatch.BlockedRow{c.term.Lane: c.heads}, c.page)
 		if f.sweeping[-c.term.Lane-1] = 0; len(left) > 0 {
@@ -52,7 +52,7 @@ func (f *forwarder) maintainer() {
 // hold passes the topics that an operator has paused to the dispatcher.
 func (f *forwarder) hold() {
 	f.paused = slices.Clone(f.m.db.paused)
-	f.logf("hears that an operator has paused %v", f.paused)
+	f.logf("learns that an operator has paused %v", f.paused)
 	f.coordinator.PauseByOperator(f.m.db.now, f.paused)
 	f.take()
 }
@@ -66,7 +66,7 @@ func (f *forwarder) lookAtFirsts(t dispatch.Assignment) {
 		}
 	}
 	if len(gone) > 0 {
-		f.logf("finds what keys wait for gone in lane %d: %v", t.Lane, gone)
+		f.logf("finds rows gone that keys wait for in lane %d: %v", t.Lane, gone)
 		f.coordinator.WaitingGone(f.m.db.now, t, gone)
 		f.take()
 	}

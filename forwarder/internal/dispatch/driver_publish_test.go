@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// rowOf is a message in an assignment; after an operator requeued it, it counts as a different one.
+// rowOf is a message in an assignment; after an operator requeues it, it counts as a different one.
 type rowOf struct {
 	term      dispatch.Assignment
 	uuid, act string
@@ -15,13 +15,13 @@ type rowOf struct {
 
 func of(r *dispatch.Row) rowOf { return rowOf{r.Assignment, r.UUID, r.Generation} }
 
-// telling is the result of a row's call that the dispatcher got, and its consequences.
+// telling is the result of a row's call as reported to the dispatcher, and what followed.
 type telling struct {
 	ok, failed           bool
 	okTaken, failedTaken bool // by the settler
 	failedAt             int  // clock, when the failure was settled
 	unknown              bool // it failed without a verdict
-	at                   int  // among the forwarder's answers
+	at                   int  // index in the forwarder's answers
 }
 
 // call is a Publish in flight.
@@ -29,7 +29,7 @@ type call struct {
 	*dispatch.Call
 	msg      *record
 	landed   bool
-	expired  bool // the dispatcher requested its end, and has no result yet
+	expired  bool // the dispatcher requested its end, but has no result yet
 	timedOut bool // the dispatcher has this result
 	recalled bool // the dispatcher wants it back
 }
@@ -41,11 +41,11 @@ var (
 	errUnknown     = errors.New("unknown")
 )
 
-// callOf is the model's side of a call that an effect names.
+// callOf returns the model's call for the one in an effect.
 func (f *forwarder) callOf(c *dispatch.Call) *call {
 	o := c.Tag.(*call)
 	if !slices.Contains(f.calls, o) {
-		f.m.failf("forwarder %d: an effect names row %d, which is not under way", f.id, c.Row.ID)
+		f.m.failf("forwarder %d: an effect names row %d, which is not in flight", f.id, c.Row.ID)
 		return nil
 	}
 	return o
@@ -78,10 +78,10 @@ func (f *forwarder) started(c *dispatch.Call) {
 		return
 	}
 	if !f.m.db.now.Before(f.leaseUntil) {
-		f.m.failf("row %d is published after the lease of forwarder %d", r.ID, f.id)
+		f.m.failf("row %d is published after the lease of forwarder %d expired", r.ID, f.id)
 	}
 	if !f.reads(r.Assignment) {
-		f.m.failf("row %d is published in lane %d, epoch %d, which is not ours or is being released", r.ID,
+		f.m.failf("row %d is published in lane %d, epoch %d, which is not owned or is being released", r.ID,
 			r.Assignment.Lane,
 			r.Assignment.Epoch)
 	}
@@ -95,21 +95,21 @@ func (f *forwarder) started(c *dispatch.Call) {
 			topic++
 		}
 		if o.Row.Assignment == r.Assignment && o.Row.Key == r.Key && r.Key != "" && !o.timedOut {
-			f.m.failf("row %d is published while row %d of the same key is under way", r.ID, o.Row.ID)
+			f.m.failf("row %d is published while row %d of the same key is in flight", r.ID, o.Row.ID)
 		}
 		if o.Row == r {
-			f.m.failf("row %d is published while the same call is under way", r.ID)
+			f.m.failf("row %d is published while the same call is in flight", r.ID)
 		}
 	}
 	if topic >= f.m.cfg.Concurrency || len(f.calls) >= 8*f.m.cfg.Concurrency {
-		f.m.failf("row %d is published beside %d calls of its topic and %d in all", r.ID, topic, len(f.calls))
+		f.m.failf("row %d is published in addition to %d calls of its topic and %d in total", r.ID, topic, len(f.calls))
 	}
 	if slices.Contains(f.paused, r.Topic) {
-		f.m.failf("row %d is published, whose topic %s an operator has paused", r.ID, r.Topic)
+		f.m.failf("row %d is published although an operator has paused its topic %s", r.ID, r.Topic)
 	}
 	// A retry of a row without a key may be in the queue when a late success arrives.
 	if f.success[of(r)] && !msg.replayed && r.Key != "" {
-		f.m.failf("row %d (%s) is published again after its success was told", r.ID, r.UUID)
+		f.m.failf("row %d (%s) is published again after its success was reported", r.ID, r.UUID)
 	}
 	o := c.Tag.(*call)
 	o.Call, o.msg = c, msg
@@ -154,7 +154,7 @@ func (f *forwarder) timeOut(c *call) {
 	}
 	f.logf("times out %d (%s), %v", c.Row.ID, c.Row.UUID, res.Verdict)
 	if len(f.coordinator.Expiring([]*dispatch.Call{c.Call})) == 0 {
-		f.m.failf("forwarder %d: row %d is not to time out, and has not returned", f.id, c.Row.ID)
+		f.m.failf("forwarder %d: row %d has not returned, but the dispatcher does not time it out", f.id, c.Row.ID)
 	}
 	c.expired, c.timedOut = false, true
 	f.tell(c, res, false)
@@ -214,7 +214,7 @@ func (f *forwarder) returns(c *call) {
 	f.take()
 	if c.expired { // the request to end it comes too late
 		if len(f.coordinator.Expiring([]*dispatch.Call{c.Call})) > 0 && !f.m.variant.timeOutTwice {
-			f.m.failf("forwarder %d: row %d is to time out, which has returned", f.id, c.Row.ID)
+			f.m.failf("forwarder %d: the dispatcher times out row %d, which has returned", f.id, c.Row.ID)
 		}
 		f.coordinator.TimedOut(f.m.db.now, c.Call, dispatch.Result{Verdict: dispatch.Retry, Err: errTimeout})
 		f.take()

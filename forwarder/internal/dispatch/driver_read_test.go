@@ -13,7 +13,7 @@ type reading struct {
 	began  int // clock
 	answer *answer
 
-	// Outcomes of rows that were read without a payload, once it was fetched.
+	// Outcomes of fetching the payloads of rows that were read without one.
 	asked            bool
 	came, late, gone map[int64]bool
 	timedOut         bool
@@ -122,7 +122,7 @@ func (f *forwarder) loaded() {
 	if f.m.variant.headsBeforeTake {
 		l.heads = f.headsBefore[l.term.Lane]
 	}
-	f.logf("loaded lane %d, epoch %d, heads %v", l.term.Lane, l.term.Epoch, l.heads)
+	f.logf("loaded lane %d, epoch %d, blocked rows %v", l.term.Lane, l.term.Epoch, l.heads)
 	for i, uuid := range l.uuids {
 		f.due[uuid] = f.m.db.now.Add(l.heads[i].Wait)
 	}
@@ -130,7 +130,7 @@ func (f *forwarder) loaded() {
 	f.more = true
 	f.take()
 	if f.dispatcher.Owns(l.term) && f.coordinator.Lane(l.term.Lane).Epoch != l.term.Epoch {
-		f.m.failf("forwarder %d starts lane %d of epoch %d, which it lost while it loaded", f.id, l.term.Lane, l.term.Epoch)
+		f.m.failf("forwarder %d starts lane %d of epoch %d, which it lost while loading", f.id, l.term.Lane, l.term.Epoch)
 	}
 }
 
@@ -171,7 +171,7 @@ func (f *forwarder) beginRead() {
 		w.Whole = 5
 	}
 	f.reading, f.dirty, f.read, f.more = r, false, false, false
-	f.logf("begins a read: marks %v, limits %v, stretch %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 {
+	f.logf("begins a read: cursors %v, limits %v, span %d, ids %v", f.used(f.mark), f.used(func(n int16) int64 {
 		return w.Limits[n]
 	}), w.Span, r.req.Dispatch.IDs)
 	if !c.None() {
@@ -192,7 +192,7 @@ func (f *forwarder) used(list func(lane int16) int64) []int64 {
 	return of
 }
 
-// evaluate is the moment of the read's snapshot.
+// evaluate takes the read's snapshot.
 func (f *forwarder) evaluate(r *reading) {
 	if f.m.chance(f.m.readFails) {
 		f.readFailed(r)
@@ -231,7 +231,7 @@ func idsOf(list []version) []int64 {
 	return of
 }
 
-// askPayloads fetches payloads that the answer left out.
+// askPayloads fetches payloads that the response left out.
 func (f *forwarder) askPayloads(r *reading) {
 	r.asked = true
 	read := f.readOf(r)
@@ -288,14 +288,14 @@ func (f *forwarder) endRead(r *reading) {
 	a := f.answerOf(r)
 	f.m.variant.spoilAnswer(f, r, &a.Answer)
 	if f.coordinator.ReadAnswered(f.m.db.now, &r.req, &a) {
-		f.logf("finds a new life")
+		f.logf("finds a new incarnation")
 		f.take()
-		f.coordinator.ReadFailed(f.m.db.now, nil, false, 0) // there is no request to withdraw
+		f.coordinator.ReadFailed(f.m.db.now, nil, false, 0) // no request to withdraw
 		f.take()
 		return
 	}
 	f.take()
-	f.logf("ends the read: marks %v", f.used(f.mark))
+	f.logf("ends the read: cursors %v", f.used(f.mark))
 	switch v := f.m.variant; {
 	case v.waitsIgnored:
 		f.dispatcher.ForgetWaits()
@@ -323,7 +323,7 @@ func (f *forwarder) endRead(r *reading) {
 	}
 }
 
-// answerOf returns the complete answer to a read.
+// answerOf returns the complete response to a read.
 func (f *forwarder) answerOf(r *reading) coordinator.ReadAnswer {
 	a := r.answer
 	answer := coordinator.ReadAnswer{Read: f.readOf(r), Answer: cursor.Answer{

@@ -26,7 +26,7 @@ func (f *forwarder) settler() {
 	case !s.committed:
 		f.commitSettle(s)
 	case f.m.chance(f.m.unknown):
-		f.logf("does not learn what became of a settling")
+		f.logf("does not get the result of settling")
 		f.settling = nil // settled again
 	default:
 		f.endSettle(s)
@@ -35,7 +35,7 @@ func (f *forwarder) settler() {
 
 func (f *forwarder) beginSettle() {
 	published, failures := f.results(1 + f.m.rng.IntN(10))
-	f.settle = len(published)+len(failures) > 0 // it repeats until there are none
+	f.settle = len(published)+len(failures) > 0 // it repeats until no results are left
 	f.left.published = append(f.left.published, published...)
 	f.left.failed = append(f.left.failed, failures...)
 	if len(f.left.published)+len(f.left.failed) == 0 {
@@ -54,7 +54,7 @@ func (f *forwarder) results(most int) (published []*dispatch.Row, failures []dis
 	for _, r := range published {
 		t := f.told[r]
 		if t == nil || !t.ok || t.okTaken {
-			f.m.failf("forwarder %d: the success of row %d is to be settled, which was not told, or twice", f.id, r.ID)
+			f.m.failf("forwarder %d: the success of row %d is to be settled twice, or was not reported", f.id, r.ID)
 			continue
 		}
 		t.okTaken = true
@@ -62,11 +62,11 @@ func (f *forwarder) results(most int) (published []*dispatch.Row, failures []dis
 	for _, r := range failures {
 		t := f.told[r.Row]
 		if t == nil || !t.failed && !t.unknown || t.failedTaken {
-			f.m.failf("forwarder %d: the failure of row %d is to be settled, which was not told, or twice", f.id, r.Row.ID)
+			f.m.failf("forwarder %d: the failure of row %d is to be settled twice, or was not reported", f.id, r.Row.ID)
 			continue
 		}
 		if !t.failed && !f.mayCharge(t.at) {
-			f.m.failf("forwarder %d: row %d is charged, though five different ones had failed", f.id, r.Row.ID)
+			f.m.failf("forwarder %d: row %d is charged although five different rows had failed", f.id, r.Row.ID)
 		}
 		t.failedTaken = true
 	}

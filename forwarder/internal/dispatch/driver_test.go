@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/lease"
 )
 
-// forwarder is one process: the real coordinator, driven as the engine drives it, except that each goroutine of the
-// engine is a method that makes one step, and the model decides whose turn it is.
+// forwarder is one process: the real coordinator, driven as the engine drives it. Each goroutine of the engine is a
+// method that makes one step, and the model decides whose turn it is.
 type forwarder struct {
 	m           *model
 	id          int
@@ -34,31 +34,31 @@ type forwarder struct {
 	late       *reading // an additional read, in variants where reads overlap
 	loading    *loading
 	settling   *settling
-	left       settling // results taken and not settled yet
+	left       settling // results taken but not settled yet
 	keeping    *keeping
 	checking   *checking
 	sweeping   map[int16]int64 // cursors
 	lastFailed *dispatch.Row
-	paused     []string        // topics, as the dispatcher knows
+	paused     []string        // paused topics, as far as the dispatcher knows
 	writers    map[uint32]bool // read before the read, if requested
 	lastSeq    int64           // of the last read
 
 	more        bool      // there are more rows to read
 	dirty       bool      // something was committed since the last read began
-	frozen      time.Time // it does nothing until then
+	frozen      time.Time // it does nothing before then
 	frozenWhile func() bool
 	noReadWhile func() bool
 	ttl         time.Duration // its configured lease
 	leaseUntil  time.Time     // as far as it knows
 	short       int
-	seen        map[string]sighting // the other members
+	seen        map[string]sighting // the other members, by id
 
-	headsBefore map[int16][]dispatch.BlockedRow // as the rebalancer read them
+	headsBefore map[int16][]dispatch.BlockedRow // blocked rows as the rebalancer read them
 
-	due       map[string]time.Time       // by UUID, when failed messages are due, as far as it knows
+	due       map[string]time.Time       // by UUID, the due times of failed messages as far as it knows
 	told      map[*dispatch.Row]*telling // the result of each row's call
-	success   map[rowOf]bool             // reported, in this assignment
-	unsettled map[*dispatch.Row]bool     // those of them
+	success   map[rowOf]bool             // successes reported in this assignment
+	unsettled map[*dispatch.Row]bool     // those not settled yet
 	answers   []said
 }
 
@@ -115,12 +115,12 @@ func (f *forwarder) take() {
 		f.logf("reports %+v", r)
 		f.m.overflowed = f.m.overflowed || r.Kind == dispatch.TooManyWaiting
 		if r.Kind == dispatch.OrphanFound && !f.m.operators {
-			f.m.failf("forwarder %d: the sweep found row %d, which nobody knew of", f.id, r.ID)
+			f.m.failf("forwarder %d: the sweep found unknown row %d", f.id, r.ID)
 		}
 	}
 }
 
-// timer makes a step of the goroutine with the one timer.
+// timer makes a step of the goroutine with the only timer.
 func (f *forwarder) timer() {
 	f.tickAt = f.m.db.now.Add(f.coordinator.Tick(f.m.db.now))
 	f.take()
@@ -132,7 +132,7 @@ func (f *forwarder) stop() {
 	f.late, f.loading, f.checking = nil, nil, nil
 	f.coordinator.Stop(f.m.db.now)
 	f.take()
-	if f.reading != nil && f.reading.answer == nil { // an answered read is still used
+	if f.reading != nil && f.reading.answer == nil { // a read with a response is still used
 		f.readFailed(f.reading)
 	}
 	if f.m.variant.stopDropsResults {

@@ -1,6 +1,6 @@
 package dispatch
 
-// Sizes counts what is in memory. Heads are blocked rows, including the Keyless ones.
+// Sizes counts the contents of memory. Heads are blocked rows, including the Keyless ones.
 type Sizes struct{ Topics, Degraded, Keys, Known, Heads, Keyless, Lows int }
 
 func (b *Dispatcher) Sizes() Sizes {

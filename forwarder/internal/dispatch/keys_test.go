@@ -17,7 +17,7 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	d.next(3)
 	d.returned(c, dispatch.Retry)
 	d.told(dispatch.RowRejected)
-	d.none() // from the failure on, not from its settling
+	d.none() // from the failure on, not only after it is settled
 	d.put(0, "k", "a", 4)
 	d.settle()
 	d.read()
@@ -37,7 +37,7 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	}
 }
 
-// TestReceiverAsksForAWait: its wait replaces the backoff, and the key waits as long.
+// TestReceiverAsksForAWait: the requested wait replaces the backoff, and the key waits as long.
 func TestReceiverAsksForAWait(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "k", "a", 1, 2)
@@ -141,7 +141,7 @@ func TestRowsOfAKeyAreBounded(t *testing.T) {
 	d.want(d.drain(), ids(2, 50)...)
 }
 
-// A row that is read together with rows that the read catches up with precedes them if its id is lower.
+// A row that is read in one read with deferred rows precedes them if its id is lower.
 func TestLowestGoesFirst(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 2})
 	d.put(0, "k", "a", 1, 2, 6, 7)
@@ -189,7 +189,7 @@ func TestBlockedRowsOfATakenLane(t *testing.T) {
 	d.take(0)
 	d.read()
 	d.none()
-	t.Run("until the recheck finds them gone", func(t *testing.T) {
+	t.Run("after the recheck found them gone", func(t *testing.T) {
 		d.t = t
 		delete(d.table, 1)
 		began := d.now
@@ -239,7 +239,7 @@ func TestOrphans(t *testing.T) {
 	d.b.Orphans(d.terms[0], orphans(1, 3, 4, 5, 9))
 	d.after()
 	if !d.last.Read || d.b.Quiet() {
-		t.Fatal("they must not be read")
+		t.Fatal("rows are read that must not be")
 	}
 	a := d.begin()
 	if !slices.Equal(a.IDs, []int64{3, 4, 9}) {
@@ -258,7 +258,7 @@ func TestOrphans(t *testing.T) {
 	d.none()
 }
 
-// A row whose payload seemed unnecessary when it was read is needed when the read is used.
+// A row whose payload seemed unnecessary when it was read needs it when the read is used.
 func TestRowWithoutPayloadIsAskedFor(t *testing.T) {
 	for _, key := range []string{"k", ""} {
 		d := newDesk(t, dispatch.Config{})

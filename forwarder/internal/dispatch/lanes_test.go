@@ -75,7 +75,7 @@ func TestLostLane(t *testing.T) {
 		d.returned(c, verdict)
 		published, failed := d.b.Results(10)
 		if len(failed) > 0 || (len(published) == 1) != (verdict == dispatch.OK) {
-			t.Fatalf("verdict %d in a term that is over: %d published, %d failed", verdict, len(published), len(failed))
+			t.Fatalf("verdict %d in a past assignment: %d published, %d failed", verdict, len(published), len(failed))
 		}
 		d.write(published, nil)
 		if c := d.b.Counts(); c != (dispatch.Counts{}) {
@@ -169,7 +169,7 @@ func TestRoom(t *testing.T) {
 	if c := d.b.Counts(); c.Rows != 10 || c.Bytes != 70 || d.b.HasRoom() {
 		t.Fatalf("%+v", c)
 	}
-	for range 20 { // always a little, but not without limit
+	for range 20 { // always a little room, but not without limit
 		d.read()
 	}
 	if c := d.b.Counts(); c.Rows != 28 {
@@ -178,7 +178,7 @@ func TestRoom(t *testing.T) {
 	for range 22 {
 		d.returned(d.next(), dispatch.OK)
 		if d.last.Read {
-			t.Fatal("a read for little room")
+			t.Fatal("a read although there is little room")
 		}
 	}
 	d.settle()

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	endAt     = 1 << 20 // number of the first step of the end
-	longEnd   = 5000    // maximum number of these steps
-	longWait  = 2000    // maximum for messages that can be published while a topic is dead
-	afterward = 200     // maximum until all is quiet
+	endAt     = 1 << 20 // step number at which the end begins
+	longEnd   = 5000    // maximum number of steps after it
+	longWait  = 2000    // maximum while messages can be published although a topic is dead
+	afterward = 200     // maximum until everything is quiet
 )
 
 // finish ends all transactions and lets every publish succeed.
@@ -27,7 +27,7 @@ func (m *model) finish() {
 	clear(m.db.locked)
 	m.db.log = nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0
-	// Else messages that an earlier owner published late go unnoticed.
+	// Otherwise messages that an earlier owner published late are never found.
 	m.maintains = m.maintains || m.cfg.PublishTimeout > 0
 	m.db.leases = 1000 * time.Hour
 	clear(m.db.members) // the leases of dead members expire
@@ -61,7 +61,7 @@ func (m *model) finish() {
 		}
 		if !m.revived && (i > longWait || len(m.free()) == 0) {
 			if free := m.free(); len(free) > 0 {
-				m.failf("%v waits, though only topic %q is dead, %q hangs, and %q are paused; %v", free[0], m.deadTopic,
+				m.failf("%v waits although only topic %q is dead, %q hangs, and %q are paused; %v", free[0], m.deadTopic,
 					m.hungTopic, m.db.paused, m.forwarders)
 				return
 			}
@@ -78,7 +78,7 @@ func (m *model) finish() {
 
 // revive ends the outages and the operators' pauses.
 func (m *model) revive() {
-	m.logf("all topics can be reached again")
+	m.logf("all topics are reachable again")
 	m.revived, m.db.paused = true, nil
 	for _, f := range m.forwarders {
 		f.hold()
@@ -107,7 +107,7 @@ func (m *model) pass() {
 	m.db.now = next
 }
 
-// resolve has an operator resolve what would otherwise wait forever.
+// resolve makes an operator resolve whatever would otherwise wait forever.
 func (m *model) resolve() {
 	for _, msg := range m.db.table {
 		if msg.visible() && !msg.published && (msg.dead && m.db.blockKeyOnDead || msg.due.Sub(m.db.now) > farOff/2) {
@@ -133,10 +133,10 @@ func (m *model) left() (list []*record) {
 	return list
 }
 
-// free lists pending messages that nothing excuses: neither their topic is dead or paused, nor that of an earlier
-// message of their key, or of one that blocks it. (Requeued messages may wait for a deferred row: the sweep ends at its
-// lowest id. Rows without room to be deferred may wait for their whole key, and delayed ones for all rows that existed
-// when they fell due.)
+// free lists pending messages without an excuse to wait: neither their topic nor that of an earlier message of their
+// key, or of one that blocks it, is dead or paused. (Requeued messages may wait for a deferred row: the sweep ends at
+// its lowest id. Rows with no room to be deferred may wait for their whole key, and delayed ones for all rows that
+// existed when they fell due.)
 func (m *model) free() (list []*record) {
 	down := func(msg *record) bool {
 		return msg.topic == m.deadTopic || msg.topic == m.hungTopic || slices.Contains(m.db.paused, msg.topic)
@@ -168,7 +168,7 @@ func (m *model) allQuiet() bool {
 			return false // it has not noticed the server's crash yet
 		}
 		if s := f.dispatcher.Sizes(); s.Heads > s.Keyless {
-			return false // the recheck has not noticed their rows' outcome yet
+			return false // the recheck has not seen the outcome of their rows yet
 		}
 		if f.reading != nil || f.settling != nil || f.more || len(f.calls) > 0 || !f.dispatcher.Quiet() {
 			return false

@@ -23,13 +23,13 @@ func (m *model) members() {
 		m.remove(f)
 	case m.kills:
 		f.frozen = m.db.now.Add(time.Duration(m.rng.IntN(20)) * time.Millisecond)
-		m.logf("forwarder %d stands still until %v", f.id, f.frozen.Sub(time.Unix(1e9, 0)))
+		m.logf("forwarder %d freezes until %v", f.id, f.frozen.Sub(time.Unix(1e9, 0)))
 	}
 }
 
-// steal lets a forwarder acquire a lane without its owner's notice, as when its lease expires; or its own, after
-// another one had it. It reads first, and acquires in another step. That is most useful when a failure of the lane is
-// being settled, or is about to be.
+// steal makes a forwarder acquire a lane without its owner's notice, as when the owner's lease expires; or acquire its
+// own lane again after another forwarder had it. It reads first, and acquires in another step. That is most useful when
+// a failure in the lane is being settled, or is about to be.
 func (m *model) steal() {
 	if m.db.now.Before(m.stealAfter) {
 		return
@@ -73,8 +73,8 @@ func (m *model) steal() {
 	f.take()
 	m.logf("forwarder %d takes lane %d with epoch %d", f.id, n, epoch)
 	if row != nil && !m.afterFailure {
-		// The forwarder with the failure stands still until the new owner has loaded the blocked rows, and the new
-		// owner does not read before the failure.
+		// The forwarder with the failure freezes until the new owner has loaded the blocked rows, and the new owner does not
+		// read before the failure.
 		until := m.db.now.Add(10 * time.Millisecond)
 		if of != f {
 			of.frozenWhile = func() bool {

@@ -10,9 +10,9 @@ import (
 )
 
 // model is one schedule: some forwarders on one database, and a random interleaving of single steps. After each step it
-// checks the promises of the design, and at the end that nothing was lost.
+// checks the guarantees of the design, and at the end that nothing was lost.
 //
-// Each step has its own random numbers, so a failing schedule can be shortened by leaving steps out.
+// Each step has its own random numbers, so leaving out steps can shorten a failing schedule.
 type model struct {
 	pcg  *rand.PCG
 	rng  *rand.Rand
@@ -33,17 +33,17 @@ type model struct {
 	afterFailure bool       // it waits for the settling of a failure
 
 	// What happens in this schedule.
-	allLanes    bool // lanes without messages are read too, or no Drain would ever complete
+	allLanes    bool // lanes without messages are read too; otherwise Drain would never return
 	edges       bool // calls of Drain, and steps at the very end of a lease
-	calm        bool // nothing that excuses a duplicate
+	calm        bool // no event that excuses a duplicate
 	tight       bool // reads and publishes start only when the dispatcher requests it
-	small       bool // stretches are short
+	small       bool // spans are short
 	crashes     bool
 	operators   bool
-	kills       bool // forwarders die, or stand still
+	kills       bool // forwarders die or freeze
 	maintains   bool
 	ignoreLease bool
-	deadTopic   string // unreachable until everything else is done; "" = none
+	deadTopic   string // unreachable until everything else is published; "" = none
 	hungTopic   string // its publishes do not return until then
 	revived     bool
 	patience    time.Duration // a factor
@@ -58,13 +58,13 @@ type model struct {
 	blind      bool // errors have no verdict
 	landsEarly bool // a message may reach the broker although its publish fails
 	leavesOut  bool // reads leave out due rows of closed topics
-	withholds  bool // reads at first leave out the payloads of nearly all rows
+	withholds  bool // reads first leave out the payloads of nearly all rows
 	apart      bool // others act between the reader's plan and its read, and before loaded rows are used
 
 	variant variant
 
 	finishing  bool
-	overflowed bool // too many keys wait for closed topics: the order of a key's rows across topics is given up
+	overflowed bool // too many keys wait for closed topics: a key's rows are no longer ordered across topics
 	violated   string
 	logging    bool
 	events     []string
@@ -128,7 +128,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 	}
 	if m.cfg.PublishTimeout > 0 && m.chance(25) {
 		m.hungTopic = m.topics[1]
-		m.cfg.Rows, m.cfg.Bytes = max(m.cfg.Rows, 8), max(m.cfg.Bytes, 800) // a row is an eighth: its maximum
+		m.cfg.Rows, m.cfg.Bytes = max(m.cfg.Rows, 8), max(m.cfg.Bytes, 800) // a row takes an eighth, its maximum
 	}
 	if rand.New(rand.NewPCG(seed, 3)).IntN(100) < 10 { // a slow topic may have several rows in memory
 		m.cfg.Rows, m.cfg.Bytes = 200, 1<<30
@@ -152,7 +152,7 @@ func newModel(seed uint64, v variant, logging bool) *model {
 // String describes the schedule.
 func (m *model) String() string {
 	return fmt.Sprintf("calm %v, tight %v, small %v, crashes %v, operators %v, kills %v, maintains %v, deletes %v, "+
-		"hold dead %v, dead topic %q, hung topic %q, %+v",
+		"keep dead %v, dead topic %q, hung topic %q, %+v",
 		m.calm, m.tight, m.small, m.crashes, m.operators, m.kills, m.maintains, m.db.deletes, m.db.blockKeyOnDead,
 		m.deadTopic, m.hungTopic,
 		[]any{m.cfg.Concurrency, m.cfg.Rows, m.cfg.Bytes, m.cfg.Deferred, m.cfg.KeyRows, m.cfg.PublishTimeout})
@@ -165,7 +165,7 @@ func (m *model) delay() time.Duration {
 	return m.patience * time.Duration(1000+m.rng.IntN(4000)) * time.Microsecond
 }
 
-// backoff is delay, or so long that only an operator ends it.
+// backoff is delay, or so long that only an operator can end it.
 func (m *model) backoff() time.Duration {
 	if m.operators && m.chance(30) {
 		return farOff
@@ -180,7 +180,7 @@ func (m *model) stretch() int64 {
 	return 1000
 }
 
-// part returns how many of a list of results one settling takes.
+// part returns how many results of a list are settled in one statement.
 func (m *model) part(n int) int {
 	if n == 0 || m.chance(50) {
 		return n
@@ -242,7 +242,7 @@ func (m *model) do(step int) {
 	m.pcg.Seed(m.seed, uint64(step)+1)
 	m.advance(time.Duration(m.rng.IntN(300)) * time.Microsecond)
 	p := m.rng.IntN(1000)
-	of := func(part int) bool { // this many in a thousand steps
+	of := func(part int) bool { // this many times in a thousand steps
 		p -= part
 		return p < 0 && p >= -part
 	}
@@ -281,7 +281,7 @@ func (m *model) landed(msg *record) {
 	msg.sent++
 	if msg.sent > 1 {
 		if m.calm {
-			m.failf("row %v is sent twice, though nothing went wrong", msg)
+			m.failf("row %v is sent twice although nothing went wrong", msg)
 		}
 		return
 	}
@@ -304,12 +304,12 @@ func (m *model) checkTogether(r *dispatch.Row, msg *record) {
 	}
 	for _, e := range m.db.byKey[msg.key] {
 		if e.batch == msg.batch && e.id < msg.id && e.topic == msg.topic && e.pending() && e.resent != e.batch {
-			m.failf("row %v is published before row %v, which an operator brought back together with it", msg, e)
+			m.failf("row %v is published before row %v, which an operator requeued together with it", msg, e)
 		}
 	}
 }
 
-// check checks what must hold after each step.
+// check checks the invariants after each step.
 func (m *model) check(thoroughly bool) {
 	for _, f := range slices.Clone(m.forwarders) {
 		f.check(thoroughly)
@@ -322,7 +322,7 @@ func (m *model) check(thoroughly bool) {
 	}
 }
 
-// run makes the steps, lets everything through, and returns the problem.
+// run makes the steps, resolves everything at the end, and returns any problem.
 func (m *model) run(steps []int) string {
 	for _, n := range steps {
 		m.do(n)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// write makes one step of some transaction.
+// write makes one step of a transaction.
 func (m *model) write() {
 	d := m.db
 	if len(d.open) < 6 && (len(d.open) == 0 || m.chance(25)) {
@@ -58,7 +58,7 @@ func (m *model) insert(tx *transaction) {
 	m.logf("transaction %d inserts %v", tx.xid, msg)
 }
 
-// others lets writers make a step in the middle of something else.
+// others makes writers take a step in the middle of another operation.
 func (m *model) others(percent int) {
 	for m.chance(percent) && !m.finishing {
 		m.write()
@@ -84,7 +84,7 @@ func (m *model) operate() {
 	}
 	if m.chance(20) {
 		if again := d.together(fmt.Sprint("k", 1+m.rng.IntN(m.keys)), m.topics[m.rng.IntN(len(m.topics))]); len(again) > 1 {
-			m.logf("an operator wants sent again: %v", again)
+			m.logf("an operator requeues %v", again)
 			return
 		}
 	}
@@ -110,7 +110,7 @@ func (m *model) blocks(msg *record) bool {
 		}) == slices.Index(m.db.byKey[msg.key], msg)
 }
 
-// lock lets another transaction lock a row, or release all of them.
+// lock makes another transaction lock a row, or release all of them.
 func (m *model) lock() {
 	d := m.db
 	if len(d.locked) > 0 && m.chance(60) || len(d.table) == 0 {
@@ -118,7 +118,7 @@ func (m *model) lock() {
 		return
 	}
 	if msg := d.table[m.rng.IntN(len(d.table))]; msg.visible() {
-		m.logf("somebody locks %v", msg)
+		m.logf("a transaction locks %v", msg)
 		d.locked[msg] = true
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// A row that was committed later with a lower id precedes rows in memory of its key, which may be of a hung topic.
+// A row that was committed later with a lower id precedes rows of its key in memory, even if their topic hangs.
 func TestLowerIDsGoFirst(t *testing.T) {
 	for _, when := range []string{"before the topic is slow", "later"} {
 		t.Run(when, func(t *testing.T) {
@@ -29,7 +29,7 @@ func TestLowerIDsGoFirst(t *testing.T) {
 	}
 }
 
-// They do not lengthen the queue of a key, and large ones are fetched again.
+// Rows with lower ids do not lengthen the queue of a key, and large ones are fetched again.
 func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
 	for _, large := range []bool{false, true} {
 		d := newDesk(t, dispatch.Config{KeyRows: 2})
@@ -45,14 +45,15 @@ func TestLowerIDsHaveNoOtherRoom(t *testing.T) {
 		r.Ready[1].Large = large
 		d.finish(a, r)
 		if n := d.b.Counts().Rows; n > 3 {
-			t.Fatalf("%d rows in memory: one is in flight, and two may wait", n)
+			t.Fatalf("%d rows in memory, want at most one in flight and two waiting", n)
 		}
 		d.returned(c, dispatch.OK)
 		d.want(d.drain(), 1, 2, 4, 5, 6)
 	}
 }
 
-// A probe that may not be published yet leaves memory. Rows with lower ids, and those that arrive meanwhile, continue.
+// A probe that may not be published yet leaves memory. Rows with lower ids, and rows that arrive in the meantime,
+// continue.
 func TestProbesThatMayNotGo(t *testing.T) {
 	t.Run("an operator pauses the topic", func(t *testing.T) {
 		d := newDesk(t, dispatch.Config{})
@@ -113,7 +114,7 @@ func TestProbesThatMayNotGo(t *testing.T) {
 		d.next(1)
 		d.told()
 	})
-	t.Run("the topic is let go", func(t *testing.T) {
+	t.Run("the topic is no longer paused", func(t *testing.T) {
 		d := newDesk(t, dispatch.Config{})
 		d.put(0, "x", "down", 1)
 		d.put(0, "", "down", 2)
@@ -129,12 +130,12 @@ func TestProbesThatMayNotGo(t *testing.T) {
 		d.read()
 		d.returned(d.next(), dispatch.OK)
 		if got := len(d.drain()) + 1; got != 2 {
-			t.Fatalf("%d are published, want both", got)
+			t.Fatalf("%d are published, want 2", got)
 		}
 	})
 }
 
-// A row with a lower id whose topic is closed blocks later ones, as if it had been read before.
+// A row with a lower id and a closed topic blocks later ones, as if it had been read before.
 func TestLowerIDsOfAClosedTopic(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "up", 3, 4, 5)
@@ -150,7 +151,7 @@ func TestLowerIDsOfAClosedTopic(t *testing.T) {
 	d.want(d.drain(), 1, 4, 5)
 }
 
-// TestExhaustedTopicIsReported each minute, even while it is paused: only a restart ends that.
+// TestExhaustedTopicIsReported: every minute, even while the topic is paused, because only a restart ends its state.
 func TestExhaustedTopicIsReported(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1, PublishTimeout: time.Second})
 	d.put(0, "", "down", 1)
@@ -163,7 +164,7 @@ func TestExhaustedTopicIsReported(t *testing.T) {
 	d.told(dispatch.TopicPaused, dispatch.TopicExhausted)
 }
 
-// A row takes its place when it falls due: in the order of due times, behind existing rows.
+// A row takes its place when it falls due: by due time, behind existing rows.
 func TestWhatFallsDueGoesBehind(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "a", 1, 2, 3, 5, 6)

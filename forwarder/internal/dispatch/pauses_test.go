@@ -95,7 +95,8 @@ func TestRejectedProbeOpensTheTopic(t *testing.T) {
 	}
 }
 
-// A blocked row's retry is its topic's probe, in turn with other keys, and it stays blocked whatever the result.
+// The retry of a blocked row is its topic's probe, in turn with other keys, and the row stays blocked whatever the
+// result.
 func TestBlockedRowOnAPausedTopic(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "down", 1, 2)
@@ -210,7 +211,7 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 		t.Fatal("quiet while a topic is paused by an operator")
 	}
 	if tick, read := d.b.Due(); !read.IsZero() || !tick.After(d.now) {
-		t.Fatalf("tick %v, read %v: nothing is to be tried", tick, read)
+		t.Fatalf("tick %v, read %v, although no probe is due", tick, read)
 	}
 	d.reports = nil
 	d.pause()
@@ -223,7 +224,8 @@ func TestTopicThatAnOperatorPaused(t *testing.T) {
 	d.want(got, 1, 2, 3)
 }
 
-// A row that a sweep found while a read was about to return it is not an orphan: it waits for its retry like any other.
+// A row that a sweep found while a read was about to return it is not an orphan: it waits for its retry like any other
+// row.
 func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "", "a", 1)

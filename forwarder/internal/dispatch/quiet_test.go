@@ -8,16 +8,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// notQuiet fails if the dispatcher is quiet although a message may be published.
+// notQuiet fails if the dispatcher is quiet although this message may be published.
 func (d *desk) notQuiet(id int64) {
 	d.t.Helper()
 	if d.b.Quiet() {
-		d.t.Fatalf("it is quiet, and %d is due", id)
+		d.t.Fatalf("it is quiet while row %d is due", id)
 	}
 }
 
-// TestNotQuietWhileRequeuedRowsAreUnknown: all due rows of a lane that a read finds wait for the first of another key,
-// so a blocked row checks again whether others were requeued with it.
+// TestNotQuietWhileRequeuedRowsAreUnknown: all due rows that a read finds in a lane wait for the first row of another
+// key, so a blocked row checks again whether others were requeued with it.
 func TestNotQuietWhileRequeuedRowsAreUnknown(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 100}, 0, 1, 2, 3, 4, 5, 6, 7) // room for 6 due rows of a lane
 	d.put(0, "y", "a", 1)
@@ -33,11 +33,11 @@ func TestNotQuietWhileRequeuedRowsAreUnknown(t *testing.T) {
 	d.tick(time.Second)
 	d.want(d.drain(), 1)
 	if !d.b.Quiet() {
-		t.Fatal("it is not quiet, and all that is left waits")
+		t.Fatal("it is not quiet although all remaining rows wait")
 	}
 }
 
-// TestNotQuietWhileAKeyHasItsTurn to probe a topic: a blocked row of the topic is postponed.
+// TestNotQuietWhileAKeyHasItsTurn to probe a topic: the retry of a blocked row of the topic is postponed.
 func TestNotQuietWhileAKeyHasItsTurn(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "down", 1)
@@ -80,7 +80,7 @@ func TestNotQuietWhileARetryIsOverdue(t *testing.T) {
 	d.want(d.drain(), 1)
 }
 
-// TestQuietNamesTheTopicOfABlockedRow that an operator has paused; once it is resumed the blocked row is due
+// TestQuietNamesTheTopicOfABlockedRow that an operator has paused; after it is resumed the blocked row is due
 // immediately.
 func TestQuietNamesTheTopicOfABlockedRow(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
@@ -104,8 +104,8 @@ func TestQuietNamesTheTopicOfABlockedRow(t *testing.T) {
 	d.returned(d.next(1), dispatch.OK)
 }
 
-// TestNotQuietBehindABlockedRowOfAPausedTopic: a due blocked row has a topic that an operator paused, and so has
-// another one.
+// TestNotQuietBehindABlockedRowOfAPausedTopic: a blocked row of a paused topic is due while the blocked row of another
+// key is published, so that key's next row may be published.
 func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "held", 1)
@@ -130,14 +130,14 @@ func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {
 	d.want(d.drain(), 3)
 }
 
-// TestNotQuietWhileWhatWasSettledComesAgain: a read returns a message that an operator has requeued, and mistakes it
-// for the one being settled.
+// TestNotQuietWhileWhatWasSettledComesAgain: a read returns a message that an operator has requeued, and the dispatcher
+// mistakes it for the one being settled.
 func TestNotQuietWhileWhatWasSettledComesAgain(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "", "a", 1)
 	d.read()
 	d.returned(d.next(1), dispatch.OK)
-	published, _ := d.b.Results(10) // the database has settled it, and its reply is on the way
+	published, _ := d.b.Results(10) // the database has settled it, and its response is on the way
 	d.table[1].attempts, d.table[1].due, d.table[1].act = 1, d.now, "1"
 	a := d.begin()
 	r := d.answer(a)
@@ -147,7 +147,8 @@ func TestNotQuietWhileWhatWasSettledComesAgain(t *testing.T) {
 	d.want(d.drain(), 1)
 }
 
-// TestNotQuietWithoutThePayloadOfWhatFellDue: it was not needed while the row waited for another one, which is gone.
+// TestNotQuietWithoutThePayloadOfWhatFellDue: the payload was not needed while the row waited for another one, which is
+// gone.
 func TestNotQuietWithoutThePayloadOfWhatFellDue(t *testing.T) {
 	for _, key := range []string{"k", ""} {
 		d := newDesk(t, dispatch.Config{KeyRows: 1})
@@ -162,7 +163,7 @@ func TestNotQuietWithoutThePayloadOfWhatFellDue(t *testing.T) {
 		r := d.answer(a)
 		r.Due[0].Large = true
 		if key != "" && len(d.b.WantedPayloads(a, &r)) > 0 {
-			t.Fatal("it is wanted, and waits for another one")
+			t.Fatal("the payload is wanted although the row waits for another one")
 		}
 		d.finish(a, r)
 		d.notQuiet(2)

@@ -8,7 +8,7 @@ import (
 )
 
 // recount compares the counters with the contents, and the lists with each other. Its arguments are chosen so that
-// formatting them costs nothing as long as all is well.
+// formatting them costs nothing while everything is correct.
 type recount struct {
 	b       *Dispatcher
 	problem string
@@ -28,7 +28,7 @@ type counted struct {
 func (t *topic) String() string { return t.name }
 func (k *key) String() string   { return strconv.Quote(k.name) }
 
-// Check recounts. calls are those that have not returned, including hung ones.
+// Check recounts. calls are the calls that have not returned, including hung ones.
 func (b *Dispatcher) Check(calls []*Call) string {
 	n := recount{b: b, topics: make(map[*topic]*counted, len(b.topics))}
 	for _, t := range b.topics {
@@ -44,10 +44,10 @@ func (b *Dispatcher) Check(calls []*Call) string {
 		n.topic(t, c)
 	}
 	for t := b.turns.front; t != nil; t = t.next {
-		n.want(t.ready > 0, "topic %v is to have its turn, and nothing is ready", t)
+		n.want(t.ready > 0, "topic %v has a turn, but nothing is ready", t)
 	}
 	for _, t := range b.degraded {
-		n.want(n.topics[t] != nil, "topic %v has trouble and is forgotten", t)
+		n.want(n.topics[t] != nil, "topic %v is degraded but was removed", t)
 	}
 	n.want(n.ready == b.ready, "ready: %d, counted %d", b.ready, n.ready)
 	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
@@ -73,7 +73,7 @@ func (n *recount) countCalls(calls []*Call) {
 	for _, c := range calls {
 		counts[c.state]++
 		t := n.topics[c.topic]
-		if n.want(t != nil, "a call's topic %v is forgotten", c.topic); t == nil {
+		if n.want(t != nil, "topic %v was removed before its call returned", c.topic); t == nil {
 			continue
 		}
 		t.calls++
@@ -94,7 +94,7 @@ func (n *recount) countCalls(calls []*Call) {
 	old := counts[expired] + counts[hung]
 	n.want(old == n.b.old.n, "expired or hung: %d, counted %d", n.b.old.n, old)
 	n.want(len(calls) == n.b.calls, "calls: %d, counted %d", n.b.calls, len(calls))
-	n.want(counts[idle]+counts[pending]+counts[returned]+counts[dropped] == 0, "calls under way that are not")
+	n.want(counts[idle]+counts[pending]+counts[returned]+counts[dropped] == 0, "calls that are not in flight")
 }
 
 func (n *recount) topic(t *topic, c *counted) {
@@ -118,7 +118,7 @@ func (n *recount) topic(t *topic, c *counted) {
 	n.lows(t)
 	n.want(t.degraded == slices.Contains(n.b.degraded, t), "topic %v: degraded %v", t, t.degraded)
 	n.want(t.degraded || !t.paused && !t.byOperator && !t.slow && t.lanes == 0,
-		"topic %v: has trouble and is not listed", t)
+		"topic %v: is degraded but not listed", t)
 }
 
 // queue counts a queue of rows that may be published.
@@ -130,11 +130,11 @@ func (n *recount) queue(t *topic, queue *list[Call, *Call]) (queued int) {
 		n.want(l != nil && c.state == pending && c.topic == t && r.Topic == t.name, "topic %v: row %d is queued in state %d",
 			t, r.ID, c.state)
 		n.want(c.waited == (queue == &t.waited), "row %d is on the wrong queue", r.ID)
-		n.want(l == nil || l.known[r.ID] != nil, "row %d is queued and not known", r.ID)
+		n.want(l == nil || l.known[r.ID] != nil, "row %d is queued but not known", r.ID)
 		if c.key == nil || c.bypass {
 			n.inMemory(r)
 		} else {
-			n.want(c.key.first == r, "row %d is queued and not the first of its key", r.ID)
+			n.want(c.key.first == r, "row %d is queued but not the first of its key", r.ID)
 		}
 	}
 	n.want(queued == queue.n, "topic %v: %d queued, counted %d", t, queue.n, queued)
@@ -147,17 +147,17 @@ func (n *recount) lows(t *topic) {
 	for i, l := range n.b.lanes {
 		if t.low != nil && t.low[i] != 0 {
 			lanes |= 1 << i
-			n.want(l != nil && !l.releasing, "topic %v: something is deferred in lane %d, which is over", t, i)
+			n.want(l != nil && !l.releasing, "topic %v: rows are deferred in lane %d, which has been released", t, i)
 		}
 	}
 	n.want(lanes == t.lanes, "topic %v: lanes %b, counted %b", t, t.lanes, lanes)
 }
 
 func (n *recount) lane(l *lane) {
-	n.want(l.inFlight == n.inFlight[l.assignment.Lane], "lane %d: %d under way, counted %d", l.assignment.Lane, l.inFlight,
+	n.want(l.inFlight == n.inFlight[l.assignment.Lane], "lane %d: %d in flight, counted %d", l.assignment.Lane, l.inFlight,
 		n.inFlight[l.assignment.Lane])
 	if l.releasing {
-		n.want(l.rows == 0 && l.bytes == 0, "lane %d is released and has %d rows", l.assignment.Lane, l.rows)
+		n.want(l.rows == 0 && l.bytes == 0, "lane %d is released but has %d rows", l.assignment.Lane, l.rows)
 		return
 	}
 	for _, r := range l.known {
@@ -167,7 +167,7 @@ func (n *recount) lane(l *lane) {
 			t.rows++
 			t.bytes += r.size()
 		case hung, returned:
-			n.want(r.call.results > 0 || slices.Contains(n.b.settled, r), "row %d is known for nothing", r.ID)
+			n.want(r.call.results > 0 || slices.Contains(n.b.settled, r), "row %d is kept without a reason", r.ID)
 		}
 	}
 	n.heads(l)
@@ -183,33 +183,33 @@ func (n *recount) lane(l *lane) {
 		l.assignment.Lane, l.deferredKeys, lows)
 	for name, d := range l.waits {
 		low := d.topic.lowIn(l)
-		n.want(low != 0, "key %q waits from %d on for topic %v, of which nothing is deferred", name, d.low, d.topic)
+		n.want(low != 0, "key %q waits from %d on for topic %v, which has no deferred rows", name, d.low, d.topic)
 	}
 	n.waiting += len(l.waits)
 	for k := l.toCatchUp.front; k != nil; k = k.next {
-		n.want(k.listed && l.keys[k.name] == k, "key %v is to be caught up by mistake", k)
+		n.want(k.listed && l.keys[k.name] == k, "key %v is wrongly marked for catch-up", k)
 	}
 }
 
 func (n *recount) heads(l *lane) {
 	held, late := map[*key]int32{}, map[string]int{}
 	for id, h := range l.blocked {
-		n.want(h.id == id, "head %d is listed as %d", h.id, id)
-		n.want(h.index < 0 || l.retries[h.index] == h, "head %d is not at its place", id)
+		n.want(h.id == id, "blocked row %d is listed as %d", h.id, id)
+		n.want(h.index < 0 || l.retries[h.index] == h, "blocked row %d is not in its place", id)
 		if h.overdue {
 			late[h.topic]++
-			n.want(h.index >= 0, "head %d is late, and its attempt is under way", id)
+			n.want(h.index >= 0, "blocked row %d is overdue while its attempt is in flight", id)
 		}
 		if h.key == nil {
 			n.keyless++
 			continue
 		}
 		held[h.key]++
-		n.want(l.keys[h.key.name] == h.key, "head %d: its key is forgotten", id)
+		n.want(l.keys[h.key.name] == h.key, "blocked row %d: its key was removed", id)
 	}
-	n.want(maps.Equal(late, l.overdue), "lane %d: overdue heads %v, counted %v", l.assignment.Lane, l.overdue, late)
+	n.want(maps.Equal(late, l.overdue), "lane %d: overdue blocked rows %v, counted %v", l.assignment.Lane, l.overdue, late)
 	for _, k := range l.keys {
-		n.want(k.blockedIDs.len() == int(held[k]), "key %v: %d heads, counted %d", k, k.blockedIDs.len(), held[k])
+		n.want(k.blockedIDs.len() == int(held[k]), "key %v: %d blocked rows, counted %d", k, k.blockedIDs.len(), held[k])
 	}
 	for i, h := range l.retries {
 		n.want(h.index == i && l.blocked[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)),
@@ -225,23 +225,23 @@ func (n *recount) key(l *lane, k *key) {
 		n.inMemory(r)
 		n.want(r.call.state == idle || r.call.state == pending && r == k.first, "key %v: row %d in state %d", k, r.ID,
 			r.call.state)
-		n.want(r.call.nextOfKey != nil || k.last == r, "key %v: the last is not the last", k)
-		n.want(!k.blocked(r.ID), "key %v: row %d is in memory, and blocked", k, r.ID)
+		n.want(r.call.nextOfKey != nil || k.last == r, "key %v: the last row is not the last", k)
+		n.want(!k.blocked(r.ID), "key %v: row %d is both in memory and blocked", k, r.ID)
 		n.want(r.ID <= k.top, "key %v: row %d is above the top of its queue, %d", k, r.ID, k.top)
 	}
 	n.want(rows == k.n && int(k.n) <= n.b.cfg.KeyRows, "key %v: queue of %d, counted %d", k, k.n, rows)
 	n.want(k.n == 0 || k.inFlight != nil || k.first.call.state == pending,
-		"key %v: its first is neither queued nor is another one under way", k)
+		"key %v: its first row is not queued although no other is in flight", k)
 	if r := k.inFlight; r != nil {
 		s := r.call.state
 		n.want(s == young || s == slow || s == expired || s == pending && r.call.bypass,
-			"key %v: row %d is under way in state %d", k, r.ID, s)
+			"key %v: row %d is in flight in state %d", k, r.ID, s)
 		n.want(k.first == nil || k.first.call.state == idle, "key %v has two calls", k)
 	}
 	for r := k.first; r != nil; r = r.call.nextOfKey {
-		n.want(k.low == 0 || r.ID < k.low || r.call.due, "key %v: row %d is in memory and deferred from %d on", k, r.ID,
+		n.want(k.low == 0 || r.ID < k.low || r.call.due, "key %v: row %d is in memory, but deferred from %d on", k, r.ID,
 			k.low)
 	}
 	n.want(k.low == 0 || k.blocked(k.low) || k.inFlight != nil || k.n > 0 || k.inRead || k.listed,
-		"key %v: nobody catches up with what is deferred", k)
+		"key %v: deferred rows are never caught up", k)
 }

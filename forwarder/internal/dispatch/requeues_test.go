@@ -17,8 +17,8 @@ func (d *desk) sendAgain(ids ...int64) {
 	}
 }
 
-// Messages that an operator requeues while their topic is closed precede messages written to it since, even if they are
-// more than a read returns.
+// Messages that an operator requeues while their topic is closed precede messages written to it since, even if they
+// exceed one read.
 func TestRequeuedWhileItsTopicIsClosed(t *testing.T) {
 	const keys = 10
 	for closed, topic := range map[string]struct{ close, open func(d *desk) }{
@@ -58,7 +58,7 @@ func TestRequeuedWhileItsTopicIsClosed(t *testing.T) {
 }
 
 // A poll sees messages that an operator requeues while a topic is paused for unknown errors: messages written since
-// follow them.
+// then follow them.
 func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 8})
 	for id := range int64(5) {
@@ -82,7 +82,7 @@ func TestRequeuedWhileTheBreakerIsOpen(t *testing.T) {
 	}
 }
 
-// Messages written after the topic was resumed, and before requeued ones are known, wait for these too.
+// Messages written after the topic was resumed, but before requeued ones are known, wait for these too.
 func TestRequeuedBeforeItsTopicWasResumed(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 8})
 	d.rarely = true
@@ -106,7 +106,7 @@ func TestRequeuedBeforeItsTopicWasResumed(t *testing.T) {
 	}
 }
 
-// A requeued message does not wait for due messages of other keys for which there is no room.
+// A requeued message does not wait for due messages of other keys that have no room.
 func TestRequeuedBesideLargeMessages(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "k", "a", 6, 10, 16)
@@ -140,7 +140,7 @@ func TestRequeuedBesideLargeMessages(t *testing.T) {
 	}
 }
 
-// Rows without room hide no requeued message that was read behind them.
+// Rows without room do not hide requeued messages that were read after them.
 func TestLateMessagesHideNoRequeued(t *testing.T) {
 	r := dispatch.Read{Due: []*dispatch.Row{
 		{ID: 1, Key: "k", Large: true}, {ID: 2, Key: "l"}, {ID: 3, Key: "m", Attempts: 1},
@@ -203,8 +203,8 @@ func TestDiscardedAndRequeued(t *testing.T) {
 	})
 }
 
-// A topic that has opened again waits until a read has seen all due rows. So they get the room for payloads, not the
-// deferred rows that wait for them: each would wait for the other forever. Row 2 is on another topic, and
+// A topic that has opened again waits until a read has seen all due rows. So due rows get the room for payloads before
+// the deferred rows that wait for them: otherwise each would wait for the other forever. Row 2 is on another topic, and
 // waits because row 1 has the same key.
 func TestRowsThatWaitForDueRowsNeedNoPayload(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Rows: 20})

@@ -72,7 +72,7 @@ func (s schedule) shrink(problem string) schedule {
 			}
 		}
 		if !shorter || size > len(s.steps) {
-			size = min(size/2, max(len(s.steps)/2, 1)) // ends with 0
+			size = min(size/2, max(len(s.steps)/2, 1)) // until size is 0
 			if size == 0 {
 				break
 			}
@@ -84,7 +84,7 @@ func (s schedule) shrink(problem string) schedule {
 	return s
 }
 
-// mostEvents is the number of events printed of a schedule that does not end.
+// mostEvents is the number of events printed for a schedule that does not end.
 const mostEvents = 250
 
 // fail prints the events of a failing schedule, made as short as possible.
@@ -99,7 +99,7 @@ func (s schedule) fail(t *testing.T, problem string) {
 		strings.Join(m.events, "\n"))
 }
 
-// seeds returns how many to run of each kind of trouble.
+// seeds returns how many schedules to run with each kind of trouble.
 func seeds(of trouble) (to uint64) {
 	to = someSeeds
 	if os.Getenv("OUTBOX_LONG") != "" {
@@ -107,7 +107,7 @@ func seeds(of trouble) (to uint64) {
 	}
 	switch {
 	case of == whatever:
-	case to == manySeeds && (of == outage || of == operators): // the rarest faults were found here
+	case to == manySeeds && (of == outage || of == operators): // these found the rarest faults
 		to /= 2
 	default:
 		to /= 8
@@ -115,12 +115,12 @@ func seeds(of trouble) (to uint64) {
 	return to
 }
 
-// TestSeed runs the schedules that OUTBOX_SEED names: crashes/17 is one, shortened if it fails, and crashes/0-2000 is a
-// range up to the first that fails.
+// TestSeed runs the schedules in OUTBOX_SEED: crashes/17 is one, shortened if it fails, and crashes/0-2000 is a range
+// up to the first that fails.
 func TestSeed(t *testing.T) {
 	which := os.Getenv("OUTBOX_SEED")
 	if which == "" {
-		t.Skip("OUTBOX_SEED names no schedule")
+		t.Skip("OUTBOX_SEED is not set")
 	}
 	of, numbers, _ := strings.Cut(which, "/")
 	first, last, many := strings.Cut(numbers, "-")
@@ -145,8 +145,8 @@ func TestSeed(t *testing.T) {
 }
 
 // TestModelKeepsOrderAndLosesNothing drives the forwarder's state machine through random schedules of reads, results,
-// crashes, operators and outages: each key keeps its order, and no message is lost. Some schedules have certain events
-// for sure, because broken variants are searched for in them.
+// crashes, operators and outages: each key keeps its order, and no message is lost. In some schedules certain events
+// always happen, because the search for broken variants needs them.
 func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 	for _, of := range troubles {
 		to := seeds(of)
@@ -154,7 +154,7 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 		for from, end := uint64(0), to/10; from < to; from, end = end, min(end+part, to) {
 			t.Run(fmt.Sprintf("%s from %d", of, from), func(t *testing.T) {
 				if from > 0 && testing.Short() {
-					t.Skip("make test-all has it")
+					t.Skip("runs in make test-all")
 				}
 				t.Parallel()
 				for seed := from; seed < end; seed++ {
@@ -168,9 +168,9 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 	}
 }
 
-// TestSchedulesThatFailed repeats schedules that once failed: messages that an operator requeued in one act were
+// TestSchedulesThatFailed repeats schedules that once failed. Messages that an operator requeued in one act were
 // published in another order, because the first of them was deferred, or not known yet when the retry of a later one
-// was due. The scripts of testdata are these schedules, shortened. In the last two, due rows waited forever for room
+// was due. The scripts in testdata are these schedules, shortened. In the last two, due rows waited forever for room
 // for their payloads: see TestRowsThatWaitForDueRowsNeedNoPayload.
 func TestSchedulesThatFailed(t *testing.T) {
 	for _, s := range []schedule{
@@ -213,7 +213,7 @@ func TestModelIsRepeatable(t *testing.T) {
 			_, again := s.run(true)
 			for i, event := range first.events {
 				if i >= len(again.events) || again.events[i] != event {
-					t.Fatalf("%s, seed %d: event %d is %q, and then another", of, seed, i, event)
+					t.Fatalf("%s, seed %d: event %d is %q, but different the second time", of, seed, i, event)
 				}
 			}
 		}

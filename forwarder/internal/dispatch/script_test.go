@@ -13,14 +13,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// mostActs limits the length of a script: a longer one explains too little about the fault.
+// mostActs limits the length of a script: a longer one does not explain a fault.
 const mostActs = 15
 
-// scriptTimeout is the time after which a publish of a script times out.
+// scriptTimeout is the timeout of a script's publishes.
 const scriptTimeout = 10 * time.Second
 
-// TestScripts repeats the schedules of testdata: each is a fault that the model once found, shortened, in words. Unlike
-// a seed, a script keeps its meaning when the model changes.
+// TestScripts runs the schedules in testdata: each is a fault that the model once found, shortened and put into words.
+// Unlike a seed, a script keeps its meaning when the model changes.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.script")
 	if err != nil || len(files) < 3 {
@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// act performs a line. All messages are in lane 0, on topic a, and have key k unless they have their own.
+// act performs a line. All messages are in lane 0 and on topic a, and have key k unless the act gives each its own.
 func (d *desk) act(what string, args []string) {
 	d.t.Helper()
 	switch what {
@@ -126,7 +126,7 @@ func (d *desk) act(what string, args []string) {
 		d.answers(args, dispatch.Unknown)
 	case "idle": // nothing may be published
 		d.none()
-	case "settle": // all results, or only the failures, or only those since then
+	case "settle": // settle all results, or only the failures, or only those since then
 		published, failed := d.b.Results(1000)
 		switch {
 		case len(args) == 0:
@@ -140,7 +140,7 @@ func (d *desk) act(what string, args []string) {
 	case "pass": // time passes
 		d.pass(args[0])
 	default:
-		d.t.Fatalf("there is no act %q", what)
+		d.t.Fatalf("unknown act %q", what)
 	}
 }
 
@@ -164,7 +164,7 @@ func (d *desk) readNarrow() {
 	d.finish(a, r)
 }
 
-// answers starts publishes unless they are in flight, and then lets each return.
+// answers starts publishes unless they are in flight, and then makes each return.
 func (d *desk) answers(args []string, v dispatch.Verdict) {
 	d.t.Helper()
 	var calls []*dispatch.Call

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// TestSimulate runs schedules of all troubles in turn for as long as OUTBOX_SIMULATE says, as make simulate does,
-// starting with the seed that it names: "10m 4711"; without one, with a seed from the clock. It prints a table of the
-// results, and continues after a violation: with OUTBOX_SEED, TestSeed repeats such a schedule, as short as possible.
+// TestSimulate runs schedules with each kind of trouble in turn for the time in OUTBOX_SIMULATE, as make simulate does.
+// It starts with the seed given there ("10m 4711"), or else with one from the clock. It prints a table of the results
+// and continues after a violation: TestSeed with OUTBOX_SEED repeats such a schedule, made as short as possible.
 func TestSimulate(t *testing.T) {
 	args := strings.Fields(os.Getenv("OUTBOX_SIMULATE"))
 	if len(args) == 0 {
-		t.Skip("OUTBOX_SIMULATE says not for how long")
+		t.Skip("OUTBOX_SIMULATE is not set")
 	}
 	lasts, err := time.ParseDuration(args[0])
 	first := uint64(time.Now().Unix())
@@ -25,7 +25,7 @@ func TestSimulate(t *testing.T) {
 		first, err = strconv.ParseUint(args[1], 10, 64)
 	}
 	if err != nil || len(args) > 2 {
-		t.Fatalf("OUTBOX_SIMULATE is %q: want how long, and maybe a seed: 10m 4711: %v", args, err)
+		t.Fatalf("OUTBOX_SIMULATE is %q: want a duration and an optional seed, such as 10m 4711: %v", args, err)
 	}
 	s := &simulation{done: map[trouble]*simulated{}, next: first, first: first}
 	for _, of := range troubles {
@@ -56,7 +56,7 @@ type simulation struct {
 	violations  []string
 }
 
-// simulated is the result for one trouble.
+// simulated is the result for one kind of trouble.
 type simulated struct {
 	schedules, acts, violations int
 	took                        time.Duration // CPU time of one core
@@ -86,7 +86,7 @@ func (s *simulation) make(of trouble, seed uint64) {
 
 func (s *simulation) print(took time.Duration) {
 	fmt.Printf("seeds %d to %d, for %v\n%-10s %9s %10s %10s %10s\n", s.first, s.next-1, took.Round(time.Second), "trouble",
-		"schedules", "acts", "a second", "violations")
+		"schedules", "acts", "per second", "violations")
 	for _, of := range troubles {
 		d := s.done[of]
 		fmt.Printf("%-10s %9d %10d %10.1f %10d\n", of, d.schedules, d.acts, float64(d.schedules)/d.took.Seconds(),

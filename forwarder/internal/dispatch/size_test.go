@@ -10,7 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// steps measures the longest step of a scenario. If it runs several times, the fastest run of each step counts.
+// steps measures the longest step of a scenario. If the scenario runs several times, the fastest run of each step
+// counts.
 type steps struct {
 	took []time.Duration
 	at   int
@@ -34,8 +35,8 @@ func (s *steps) slowest() (took time.Duration) {
 	return took
 }
 
-// control returns the time to fill a map with 8,192 rows and empty it, the maximum of one read: on this machine, in
-// this run.
+// control returns the time to fill and empty a map with 8,192 rows, the maximum of one read: on this machine, in this
+// run.
 func control() time.Duration {
 	const times = 50
 	begun := cpuTime()
@@ -62,11 +63,11 @@ func heap() uint64 {
 func longest(t *testing.T) time.Duration {
 	one := control()
 	limit := max(20*time.Millisecond, 20*one)
-	t.Logf("control: %s, no step may take more than %s", one, limit)
+	t.Logf("control: %s, want each step within %s", one, limit)
 	return limit
 }
 
-// Keys wait for a paused topic, each with a row; with OUTBOX_LONG a million. They take little memory, no step takes
+// Keys wait for a paused topic, each with one row; with OUTBOX_LONG a million. They take little memory, no step takes
 // long, and all are published when the topic is open again.
 func TestManyKeysOfAPausedTopic(t *testing.T) {
 	const lanes, batch = 64, 8192
@@ -176,7 +177,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 	}
 	up += publish(dispatch.Unavailable)
 	if up != 1 {
-		t.Fatalf("%d published while the topic was paused, want the one of another topic", up)
+		t.Fatalf("%d published while the topic was paused, want only the message of another topic", up)
 	}
 	used := int64(heap()) - int64(before)
 	t.Logf("%d keys: %d wait, %.1f MiB", keys, b.Counts().Waiting, float64(used)/(1<<20))
@@ -190,7 +191,7 @@ func TestManyKeysOfAPausedTopic(t *testing.T) {
 		publish(dispatch.OK)
 	}
 	if left != 0 {
-		t.Fatalf("%d of %d are not published after the topic was open again", left, keys+1)
+		t.Fatalf("%d of %d are not published although the topic is open again", left, keys+1)
 	}
 	if b.ReadBegins(now); b.Sizes() != (dispatch.Sizes{Topics: 2}) || !b.Quiet() {
 		t.Fatalf("%+v is left", b.Sizes())

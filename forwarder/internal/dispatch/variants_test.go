@@ -7,32 +7,32 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// variant is a deliberate fault: each breaks one rule of the protocol.
+// variant is a deliberate fault that breaks one rule of the protocol.
 type variant struct {
 	database faults
-	trouble  trouble // searched for in schedules with this trouble: in others it breaks nothing
+	trouble  trouble // the trouble of the schedules in which it is searched for: in others it is harmless
 
 	// Reading.
-	readsOverlap  bool // so deferred rows are caught up by a read that began before
-	plain         bool // id > mark, without regard to transactions
+	readsOverlap  bool // so a read that began before catches up deferred rows
+	plain         bool // id > cursor, without regard to transactions
 	noSegments    bool // transactions above the snapshot's xmax are not tracked
 	noConsent     bool // a bound is raised although the next read may not list its transaction
-	fullGoesOn    bool // a lane that was full counts as read to its end
-	otherEpoch    bool // an answer is used by whatever assignment the lane has now
-	forgetsAtOnce bool // settled rows are forgotten at the settling
+	fullGoesOn    bool // a full lane counts as read to its end
+	otherEpoch    bool // a response is applied to the lane's current assignment, whichever it is
+	forgetsAtOnce bool // settled rows are forgotten as soon as they are settled
 	noCatch       bool // deferred rows count as caught up
 	lateIsGone    bool // rows without room count as gone
 	cutIgnored    bool // a lane counts as read past rows without room
 	noSweep       bool
-	noLook        bool // it is not noticed that an operator settled a row that a key waits for
+	noLook        bool // nothing notices that an operator settled a row that a key waits for
 
 	// Blocked rows.
 	headsNotLoaded  bool
 	headsBeforeTake bool
 	heldOnceSettled bool // a key is blocked only after its failure is settled
 	noRecheck       bool
-	limitIgnored    bool // rows above the limit of catching up count as caught up
-	triesFromTheTop bool // with a probe that is not the first of its key
+	limitIgnored    bool // rows beyond the limit of a catch-up count as caught up
+	triesFromTheTop bool // the probe is not the first row of its key
 	waitsIgnored    bool // rows waiting for a topic do not stop later rows of their keys
 	lowsTooHigh     bool
 
@@ -46,7 +46,7 @@ type variant struct {
 	unknownCharged      bool // errors without a verdict
 }
 
-// trouble is an event that a schedule has for sure.
+// trouble is a kind of event that always happens in a schedule.
 type trouble string
 
 const (
@@ -56,12 +56,12 @@ const (
 	operators trouble = "operators"
 	outage    trouble = "outage"    // of a topic, and operators
 	blindness trouble = "blindness" // in an outage with errors that have no verdict
-	drains    trouble = "drains"    // of forwarders to which nothing happens
+	drains    trouble = "drains"    // of forwarders that nothing disturbs
 )
 
 var troubles = []trouble{whatever, theft, crashes, operators, outage, blindness, drains}
 
-// among gives a schedule the properties of those in which the variant is searched for.
+// among sets up a schedule for the search of the variant.
 func (v variant) among(m *model) {
 	if v.trouble == whatever || v.trouble == "" {
 		return
@@ -106,7 +106,7 @@ func (v variant) spoilQuery(f *forwarder, q *query) {
 	}
 }
 
-// catchOf returns what a lane is to catch up with.
+// catchOf returns what a lane must catch up.
 func (v variant) catchOf(c *dispatch.CatchUp, n int) catchQuery {
 	return catchQuery{from: c.From[n], upto: c.Upto[n], limit: c.Limits[n], all: c.All>>n&1 != 0, keys: c.Keys}
 }
@@ -126,56 +126,56 @@ func (v variant) spoilAnswer(f *forwarder, r *reading, a *cursor.Answer) {
 	}
 }
 
-// enoughSeeds is the number of seeds within which each broken variant must be found. A variant that was first found at
-// rareSeed or later is searched for in many schedules once the code has changed.
+// enoughSeeds is the number of seeds within which each broken variant must be found. A variant first found at rareSeed
+// or later is searched for in many schedules once the code has changed.
 const (
 	enoughSeeds = 500
 	rareSeed    = 50
 )
 
-// first is the seed at which each was found when this was written, where the search begins: if the code has changed it
-// may be another one.
+// first is the seed at which each variant was found when this was written, and where the search begins: after code
+// changes it may be another one.
 func TestModelFindsEveryBrokenVariant(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		first  uint64
 		broken variant
 	}{
-		{"what was deferred is caught up during a read", 2, variant{readsOverlap: true}},
-		{"plain id > mark", 0, variant{plain: true}},
+		{"deferred rows caught up during a read", 2, variant{readsOverlap: true}},
+		{"plain id > cursor", 0, variant{plain: true}},
 		{"segments dropped", 0, variant{noSegments: true}},
 		{"xmax for the next transaction id", 0, variant{database: faults{nextIsXmax: true}}},
 		{"bound raised without the next read's consent", 2, variant{noConsent: true}},
-		{"mark not moved to the last id of a full lane", 1, variant{fullGoesOn: true}},
-		{"lane read past what there was no room for", 0, variant{cutIgnored: true}},
-		{"what there was no room for taken for gone", 0, variant{lateIsGone: true}},
-		{"answer applied to a lane of another epoch", 9, variant{trouble: theft, otherEpoch: true}},
-		{"forgotten at the settling", 2, variant{forgetsAtOnce: true}},
-		{"held only from the settling on", 1, variant{heldOnceSettled: true}},
-		{"heads not loaded", 4, variant{headsNotLoaded: true}},
-		{"heads loaded before the take", 4, variant{trouble: theft, headsBeforeTake: true}},
+		{"cursor not moved to the last id of a full lane", 1, variant{fullGoesOn: true}},
+		{"lane read past rows without room", 0, variant{cutIgnored: true}},
+		{"rows without room taken for gone", 0, variant{lateIsGone: true}},
+		{"response applied to a lane of another epoch", 9, variant{trouble: theft, otherEpoch: true}},
+		{"forgotten when settled", 2, variant{forgetsAtOnce: true}},
+		{"blocked only when settled", 1, variant{heldOnceSettled: true}},
+		{"blocked rows not loaded", 4, variant{headsNotLoaded: true}},
+		{"blocked rows loaded before the lane was acquired", 4, variant{trouble: theft, headsBeforeTake: true}},
 		{"epoch kept on retake", 3, variant{trouble: crashes, database: faults{epochKept: true}}},
 		{"failure not fenced", 32, variant{trouble: theft, database: faults{unfenced: true}}},
-		{"settled by id in a new life", 113, variant{trouble: crashes, database: faults{settleByID: true}}},
-		{"too much to catch up with", 2, variant{limitIgnored: true}},
+		{"settled by id in a new incarnation", 113, variant{trouble: crashes, database: faults{settleByID: true}}},
+		{"too many rows to catch up", 2, variant{limitIgnored: true}},
 		{"probe not the first of its key", 10, variant{triesFromTheTop: true}},
 		{"row kept although its key waits", 0, variant{waitsIgnored: true}},
 		{"deferred and never caught up", 0, variant{noCatch: true}},
-		{"lowest id of what is deferred too high", 0, variant{lowsTooHigh: true}},
+		{"lowest deferred id too high", 0, variant{lowsTooHigh: true}},
 		{"late success ignored", 0, variant{lateSuccessIgnored: true}},
 		{"late error charged", 11, variant{lateErrorCharged: true}},
-		{"time-out counted twice", 0, variant{timeOutTwice: true}},
+		{"timeout counted twice", 0, variant{timeOutTwice: true}},
 		{"free with a result unsettled", 55, variant{freeAtOnce: true}},
-		{"rejected with the epoch of another term", 50, variant{trouble: theft, rejectedInOtherTerm: true}},
+		{"rejected with the epoch of another assignment", 50, variant{trouble: theft, rejectedInOtherTerm: true}},
 		{"recheck left out", 30, variant{trouble: operators, noRecheck: true}},
 		{"sweep left out", 1, variant{trouble: operators, noSweep: true}},
-		{"first of a waiting key not looked at", 361, variant{trouble: outage, noLook: true}},
+		{"first row of a waiting key not checked", 361, variant{trouble: outage, noLook: true}},
 		{"unknown errors charged", 0, variant{trouble: blindness, unknownCharged: true}},
-		{"stop that drops results", 10, variant{stopDropsResults: true}},
+		{"results dropped by a stop", 10, variant{stopDropsResults: true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if testing.Short() && c.first >= rareSeed {
-				t.Skip("make test-all has it")
+				t.Skip("runs in make test-all")
 			}
 			t.Parallel()
 			seed, problem := c.broken.find(c.first)
@@ -185,13 +185,13 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 			t.Logf("seed %d: %s", seed, problem)
 			whole := schedule{seed: seed, steps: allSteps(), variant: variant{trouble: c.broken.trouble}}
 			if problem, _ := whole.run(false); problem != "" {
-				t.Errorf("seed %d: found, but the same schedule fails with nothing broken: %s", seed, problem)
+				t.Errorf("seed %d: found, but the unbroken code fails in the same schedule: %s", seed, problem)
 			}
 		})
 	}
 }
 
-// find returns the first seed at which the variant fails, trying one of them first.
+// find returns the first seed at which the variant fails, trying first before the others.
 func (v variant) find(first uint64) (seed uint64, problem string) {
 	fails := func(seed uint64) bool {
 		problem, _ = schedule{seed: seed, steps: allSteps(), variant: v}.run(false)

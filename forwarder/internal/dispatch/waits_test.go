@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
 )
 
-// gone reports to the dispatcher which first messages of waiting keys no longer exist.
+// gone reports to the dispatcher which rows that keys wait for no longer exist.
 func (d *desk) gone(want ...int64) {
 	d.t.Helper()
 	firsts := d.b.WaitingIDs(d.terms[0])
@@ -20,7 +20,7 @@ func (d *desk) gone(want ...int64) {
 	d.after()
 }
 
-// An operator deletes a key's row in memory of a slow topic, while the only slot to wait is another key's: the key's
+// An operator deletes a key's row in memory of a slow topic, while another key has the only slot to wait: the key's
 // rows on another topic continue.
 func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1, Deferred: 1})
@@ -37,7 +37,7 @@ func TestFirstMessageThatHasNoPlaceIsGone(t *testing.T) {
 	d.want(d.drain(), 9)
 }
 
-// An operator deletes the row that a key waits for: its other rows, on another topic, continue.
+// An operator deletes the row that a key waits for: the key's other rows, on another topic, continue.
 func TestKeyWhoseFirstMessageIsGone(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	for i, key := range []string{"x", "y"} {
@@ -90,7 +90,8 @@ func TestKeyWhoseFirstMessageIsGoneGoesOn(t *testing.T) {
 	d.want(d.drain(), 2, 3, 4)
 }
 
-// So do they when the topic's probe finds the message gone before anything else notices, and others wait for the topic.
+// They also continue when the topic's probe finds the message gone before anything else notices, while others wait for
+// the topic.
 func TestKeyWhoseTrialIsGoneGoesOn(t *testing.T) {
 	d := newDesk(t, dispatch.Config{KeyRows: 1})
 	d.put(0, "x", "down", 1)
@@ -122,9 +123,9 @@ func (d *desk) outage() []int64 {
 	return d.sent
 }
 
-// So do they when an operator has requeued the message, which blocks the key, and then deletes it.
+// They also continue when an operator has requeued the message, which blocks the key, and then deletes it.
 func TestKeyWhoseRetryIsGoneGoesOn(t *testing.T) {
-	// of two keys the one with the blocked row is never chosen for a probe
+	// of two keys, the one with the blocked row is never chosen for a probe
 	for _, others := range [][]string{{"y"}, {"y", "z"}} {
 		d := newDesk(t, dispatch.Config{KeyRows: 1})
 		d.put(0, "x", "down", 1)
@@ -164,8 +165,8 @@ func TestKeyWhoseTrialIsPublishedGoesOn(t *testing.T) {
 	d.want(d.drain(), 2)
 }
 
-// A row with a lower id, on an open topic, is read while its key waits for a closed one and has no free slot: it takes
-// the slot of the key's last row.
+// A row with a lower id, on an open topic, is read while its key waits for a closed topic and has no free slot: it
+// takes the slot of the key's last row.
 func TestLowerMessageTakesThePlace(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "x", "down", 5)
@@ -180,8 +181,8 @@ func TestLowerMessageTakesThePlace(t *testing.T) {
 	d.want(d.drain(), 5)
 }
 
-// There is no slot for a key's rows: 2, whose topic is closed, and 3, whose topic works. An operator skips 2. Nothing
-// notices that, and 3 is read again nevertheless.
+// No slot is free for a key's rows: 2, whose topic is closed, and 3, whose topic works. An operator discards 2. Nothing
+// notices that, but 3 is read again.
 func TestKeyWhoseFirstIsGoneIsReadAgain(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Deferred: 1})
 	d.put(0, "x", "down", 1)
@@ -192,5 +193,5 @@ func TestKeyWhoseFirstIsGoneIsReadAgain(t *testing.T) {
 	d.returned(x, dispatch.Unavailable)
 	d.returned(y, dispatch.Unavailable)
 	delete(d.table, 2)
-	d.want(d.outage(), 3) // when it is its turn to probe the topic
+	d.want(d.outage(), 3) // in its turn to probe the topic
 }

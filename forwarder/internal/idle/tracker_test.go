@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// server is a table whose rows have ids from a sequence, and transactions that take their id before the ids of their
+// server is a table whose row ids come from a sequence, and transactions that get their id before the ids of their
 // rows.
 type server struct {
 	rand    *rand.Rand
 	xid, id int64 // the next ones
-	done    int64 // the highest ended transaction id
+	done    int64 // the highest completed transaction id
 	open    map[int64][]int64
 	rows    map[int64]bool // committed and ready
 }
@@ -46,8 +46,8 @@ func (s *server) end() {
 	}
 }
 
-// poll returns the statement's result; the number is read some time before the snapshot, the next transaction id after
-// it.
+// poll returns the statement's result. The sequence is read some time before the snapshot, and the next transaction id
+// after it.
 func (s *server) poll(m *Tracker, all bool) Poll {
 	number, known := m.Number()
 	all = all || !known
@@ -115,12 +115,12 @@ func TestIdleMissesNothing(t *testing.T) {
 	}
 }
 
-// Variants of the rules that look as good but are wrong: each loses rows in the same schedules.
+// Variants of the rules that seem equivalent but lose rows in the same schedules.
 func TestIdleControls(t *testing.T) {
 	for name, spoil := range map[string]func(*Tracker, *Poll, *server){
-		"the number is remembered at once":                func(_ *Tracker, l *Poll, _ *server) { l.Oldest = l.Next },
-		"the highest that completed instead of the next":  func(_ *Tracker, l *Poll, s *server) { l.Next = s.done + 1 },
-		"the next is read before the number and snapshot": func(_ *Tracker, l *Poll, _ *server) { l.Next -= 3 },
+		"the number is remembered immediately":               func(_ *Tracker, l *Poll, _ *server) { l.Oldest = l.Next },
+		"the highest completed id instead of the next":       func(_ *Tracker, l *Poll, s *server) { l.Next = s.done + 1 },
+		"the next id is read before the number and snapshot": func(_ *Tracker, l *Poll, _ *server) { l.Next -= 3 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			for seed := range uint64(1000) {
@@ -128,7 +128,7 @@ func TestIdleControls(t *testing.T) {
 					return
 				}
 			}
-			t.Error("it lost nothing, so the test would not see a fault")
+			t.Error("nothing was lost, so the test would not find a fault")
 		})
 	}
 }
@@ -141,7 +141,7 @@ func TestIdleRemembers(t *testing.T) {
 			t.Errorf("work is %v", got)
 		}
 		if n, known := m.Number(); known != (number >= 0) || known && n != number {
-			t.Errorf("%d is remembered (%v), and not %d", n, known, number)
+			t.Errorf("%d is remembered (%v), want %d", n, known, number)
 		}
 	}
 	nothing := time.Duration(-1)

@@ -8,7 +8,7 @@ import (
 
 const ttl = 9 * time.Second
 
-// scope returns a View of "b" among live members, with the lanes' owners in turn.
+// scope returns the View of member "b" among live members; owners are the lanes' owners, repeated.
 func scope(members []string, owners ...string) View {
 	v := View{Me: "b", TTL: ttl, Held: map[int16]Held{}}
 	for _, id := range members {
@@ -39,7 +39,7 @@ func TestShare(t *testing.T) {
 		{[]string{"b", "c", "d"}, 22},
 	} {
 		if got := scope(c.members).Plan().Share; got != c.want {
-			t.Errorf("%v: %d, not %d", c.members, got, c.want)
+			t.Errorf("%v: %d, want %d", c.members, got, c.want)
 		}
 	}
 	v := scope([]string{"b"})
@@ -106,10 +106,10 @@ func TestNotices(t *testing.T) {
 	delete(v.Held, 5)
 	p := v.Plan()
 	if want := []Assignment{{Lane: 1, Epoch: 1}, {Lane: 3, Epoch: 1}}; !reflect.DeepEqual(p.Lost, want) {
-		t.Errorf("lost %v, not %v", p.Lost, want)
+		t.Errorf("lost %v, want %v", p.Lost, want)
 	}
 	if want := []Assignment{{Lane: 3, Epoch: 2}, {Lane: 5, Epoch: 1}}; !reflect.DeepEqual(p.Retake, want) {
-		t.Errorf("to retake %v, not %v", p.Retake, want)
+		t.Errorf("to retake %v, want %v", p.Retake, want)
 	}
 	if p.Share != 32 || p.Short != 1 {
 		t.Errorf("%+v", p)
@@ -120,7 +120,7 @@ func TestNotices(t *testing.T) {
 	}
 	v.Stopping = true
 	if p := v.Plan(); len(p.Retake) > 0 {
-		t.Errorf("stopping, and lanes are retaken: %+v", p)
+		t.Errorf("lanes are retaken while stopping: %+v", p)
 	}
 }
 
