@@ -2,6 +2,7 @@ package integration_test
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"os"
 	"slices"
@@ -15,10 +16,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/components/delay"
 	wforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/internal/core"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/move"
 )
 
@@ -251,4 +255,274 @@ func drainedStatement(t testing.TB) string {
 	list := movingPage(t)["Which way"]
 	require.NotEmpty(t, list)
 	return strings.TrimSuffix(strings.TrimSpace(list[len(list)-1]), ";")
+}
+
+// TestMoveNamesWhoItWaitedFor: the error advises ending the blocking session only, or none if the move was not waiting
+// for a row.
+func TestMoveNamesWhoItWaitedFor(t *testing.T) {
+	t.Parallel()
+	owner, as := newRoles(t)
+	mover := as("mover")
+	owner.exec(t, "CREATE TABLE my_outbox (id int PRIMARY KEY, sent boolean DEFAULT false)")
+	owner.exec(t, "INSERT INTO my_outbox SELECT generate_series(9, 1, -1)")
+	owner.exec(t, "INSERT INTO outbox (uuid, topic, payload) VALUES ('1', 'orders', ''), ('2', 'orders', '')")
+	newOldForwarder(t, moveTables[0], owner.url)
+	owner.exec(t, `GRANT ALL ON my_outbox, watermill_forwarder_topic, watermill_offsets_forwarder_topic TO "`+
+		role(owner)+`mover"`)
+	pub := newOutboxPublisher(t, mover)
+	fromTable := func() error {
+		_, err := move.FromTable(t.Context(), pub, move.TableConfig{
+			Table: "my_outbox", Pending: "NOT sent", Done: "sent = true",
+			Columns: move.Columns{Topic: "'orders'", Payload: "'x'"}, LockTimeout: 100 * time.Millisecond,
+		})
+		return err
+	}
+	toWatermill := func() error {
+		_, err := move.ToWatermill(t.Context(), mover.db, move.WatermillConfig{LockTimeout: 100 * time.Millisecond})
+		return err
+	}
+	for name, c := range map[string]struct {
+		call    func() error
+		by      string // the lock that it waits for
+		besides string // a lock of another session, taken later
+		row     string // "" = it was not waiting for a row
+	}{
+		"row": {
+			fromTable, "SELECT FROM my_outbox WHERE id = 2 FOR UPDATE", "SELECT FROM my_outbox WHERE id > 2 FOR UPDATE",
+			`row with id "2"`,
+		},
+		"message": {
+			toWatermill, "SELECT FROM outbox WHERE uuid = '1' FOR UPDATE", "SELECT FROM outbox WHERE uuid = '2' FOR UPDATE",
+			`message with id "1"`,
+		},
+		"forwarders": {toWatermill, (*core.DB)(owner.db).Render(sqltext.LockForwarders), "SELECT FROM outbox FOR UPDATE", ""},
+		"audit log":  {fromTable, "LOCK TABLE outbox_audit IN EXCLUSIVE MODE", "SELECT FROM outbox FOR UPDATE", ""},
+	} {
+		besides := begin(t, owner, "BEGIN", c.besides)
+		by := begin(t, owner, "BEGIN", c.by)
+		err := c.call()
+		require.ErrorContains(t, err, "Config.LockTimeout (100ms)", name)
+		if c.row == "" {
+			assert.NotContains(t, err.Error(), "pg_terminate_backend", name)
+			assert.NotContains(t, err.Error(), "row", name)
+		} else {
+			assert.ErrorContains(t, err, c.row, name)
+			assert.ErrorContains(t, err, "perhaps by process "+itoa(int(by.PgConn().PID()))+" of role", name)
+			assert.NotContains(t, err.Error(), "began", "%s: outbox_mover may not see the start time", name)
+		}
+		for _, conn := range []*pgx.Conn{by, besides} {
+			_, err := conn.Exec(t.Context(), "ROLLBACK")
+			require.NoError(t, err)
+		}
+	}
+}
+
+// TestMoveWithoutLockTimeout waits without limit, even if the database or the role sets one.
+func TestMoveWithoutLockTimeout(t *testing.T) {
+	t.Parallel()
+	url := newMigratedDatabase(t)
+	owner, h := newPgxHandle(t, url), newPgxHandle(t, url+"&lock_timeout=100&application_name=mover")
+	owner.exec(t, "CREATE TABLE my_outbox AS SELECT 1 AS id, false AS sent")
+	locks := begin(t, owner, "BEGIN", "SELECT FROM my_outbox FOR UPDATE")
+	moved := make(chan error, 1)
+	go func() {
+		_, err := move.FromTable(context.Background(), newOutboxPublisher(t, h), move.TableConfig{
+			Table: "my_outbox", Pending: "NOT sent", Done: "sent = true",
+			Columns: move.Columns{Topic: "'orders'", Payload: "'x'"}, LockTimeout: -1,
+		})
+		moved <- err
+	}()
+	eventually(t, func() bool {
+		return len(moved) > 0 || owner.count(t, `SELECT count(*)::int FROM pg_stat_activity WHERE application_name = 'mover' AND datname = current_database()
+			AND wait_event_type = 'Lock' AND query_start < clock_timestamp() - interval '300 ms'`) == 1
+	}, "it waits")
+	_, err := locks.Exec(t.Context(), "ROLLBACK")
+	require.NoError(t, err)
+	require.NoError(t, within(t, "the move", moved))
+}
+
+// TestMoveThatCannotEndItsEntry has moved the messages nevertheless, and reports how many are left.
+func TestMoveThatCannotEndItsEntry(t *testing.T) {
+	h := onPgx(t)
+	newOldForwarder(t, moveTables[0], h.url)
+	h.exec(t, "ALTER TABLE outbox_audit ADD CHECK (ended_at IS NULL)")
+	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, due_at) VALUES ('1', 'orders', '', NULL), ('2', 'orders', '', "+
+		"now() + interval '1 hour')")
+	r, err := move.ToWatermill(t.Context(), h.db, move.WatermillConfig{})
+	require.ErrorContains(t, err, "audit log")
+	assert.EqualValues(t, 1, r.Moved)
+	assert.EqualValues(t, 1, r.Left)
+}
+
+// publishIn publishes to a log of watermill-sql in a transaction.
+func (f *oldForwarder) publishIn(t testing.TB, tx *sql.Tx, payload string) {
+	t.Helper()
+	pub, err := wsql3.NewPublisher(tx, wsql3.PublisherConfig{SchemaAdapter: wsql3.DefaultPostgreSQLSchema{}}, nil)
+	require.NoError(t, err)
+	envelopes := wforwarder.NewPublisher(pub, wforwarder.PublisherConfig{ForwarderTopic: f.topic})
+	require.NoError(t, envelopes.Publish("orders", newMessage(payload)))
+}
+
+// TestMoveOfInterleavedTransactions: a log's position is a transaction and an offset, so its rows are read in the order
+// of both. Here older transactions write the higher offsets, and each batch is one row: if read by offset alone, the
+// position would pass the rows of the older ones, and they would never be moved.
+func TestMoveOfInterleavedTransactions(t *testing.T) {
+	h := onPgx(t)
+	old := newOldForwarder(t, moveTables[0], h.url)
+	var txs []*sql.Tx
+	for range 4 {
+		tx, err := old.db.Begin()
+		require.NoError(t, err)
+		var xid string
+		// transactions in this order, offsets in the opposite one
+		require.NoError(t, tx.QueryRow("select pg_current_xact_id()::text").Scan(&xid))
+		txs = append(txs, tx)
+	}
+	var want []string
+	for i := range txs {
+		last := len(txs) - 1 - i
+		old.publishIn(t, txs[last], "of "+itoa(last))
+		old.publishIn(t, txs[last], "more of "+itoa(last))
+		want = append(want, "of "+itoa(i), "more of "+itoa(i))
+	}
+	for _, tx := range txs {
+		require.NoError(t, tx.Commit())
+	}
+	old.visible(t, h)
+	cfg := old.config()
+	cfg.BatchSize = 1
+	r, err := move.FromWatermill(t.Context(), newOutboxPublisher(t, h), cfg)
+	require.NoError(t, err)
+	assert.EqualValues(t, 8, r.Moved)
+	assert.Zero(t, r.Left)
+	assert.Equal(t, want, waitingPayloads(waiting(t, h)))
+}
+
+// TestMoveBackInTheOrderOfIDs: a key with two topics is moved back in order, in three batches, although the table, and
+// the lane index that the planner may choose, have the rows in another order.
+func TestMoveBackInTheOrderOfIDs(t *testing.T) {
+	h := onPgx(t)
+	old := newOldForwarder(t, moveTables[0], h.url)
+	var want []string
+	for i := range 12 {
+		h.publish(t, []string{"orders", "invoices"}[i%2], "K"+itoa(i%3), itoa(i))
+		want = append(want, itoa(i))
+	}
+	h.exec(t, "update outbox set attempts = attempts where id <= 6") // to the end of the table
+	cfg := old.config()
+	cfg.BatchSize = 5
+	batches := 0
+	cfg.Progress = func(context.Context, move.Result) { batches++ }
+	r, err := move.ToWatermill(t.Context(), h.db, cfg)
+	require.NoError(t, err)
+	assert.EqualValues(t, 12, r.Moved)
+	assert.Zero(t, r.Left)
+	assert.Equal(t, 3, batches)
+
+	old.visible(t, h)
+	_, err = move.FromWatermill(t.Context(), newOutboxPublisher(t, h), old.config())
+	require.NoError(t, err)
+	assert.Equal(t, want, waitingPayloads(waiting(t, h)))
+}
+
+// TestMoveKeepsAMessagesOwnDelay: if a row of a delayed queue and the message in its envelope have different times, the
+// message's counts, as it does when Watermill's forwarder publishes it.
+func TestMoveKeepsAMessagesOwnDelay(t *testing.T) {
+	h := onPgx(t)
+	old := newOldForwarder(t, moveTables[3], h.url)
+	msg := newMessage("later")
+	delay.Message(msg, delay.For(time.Hour))
+	own := msg.Metadata[delay.DelayedUntilKey]
+	msg.SetContext(delay.WithContext(t.Context(), delay.For(2*time.Hour)))
+	require.NoError(t, old.pub.Publish("orders", msg))
+	require.Equal(t, 1, h.count(t, `select count(*) from watermill_forwarder_topic
+		where (metadata->>'`+delay.DelayedUntilKey+`')::timestamptz > now() + interval '110 minutes'`),
+		"the row has its own time")
+	_, err := move.FromWatermill(t.Context(), newOutboxPublisher(t, h), old.config())
+	require.NoError(t, err)
+	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at between now() + interval '50 minutes' "+
+		"and now() + interval '70 minutes'"))
+	assert.Equal(t, own, waiting(t, h)[0].metadata[delay.DelayedUntilKey])
+}
+
+// TestMoveFromTable moves a home-made table, given a mapping of its columns of any type.
+func TestMoveFromTable(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		h.exec(t, `create table my_outbox (id bigserial primary key, event_id uuid default gen_random_uuid(), aggregate_id int, body jsonb, raw bytea,
+			headers jsonb, run_at timestamptz, sent_at timestamptz)`)
+		h.exec(t, `insert into my_outbox (aggregate_id, body, raw, headers, run_at)
+			select n % 3, jsonb_build_object('n', n), '\x00ff'::bytea, '{"a": "b", "n": 1, "none": null, "deep": {"x": [1]}}',
+			       case when n = 20 then now() + interval '1 hour' end from generate_series(1, 20) n`)
+		h.exec(t, `insert into my_outbox (sent_at) values (now())`)
+		pub := newOutboxPublisher(t, h)
+		cfg := move.TableConfig{
+			Table: "my_outbox", Pending: "sent_at IS NULL", Done: "sent_at = now()", BatchSize: 6,
+			Columns: move.Columns{
+				UUID: "event_id", Topic: "'orders'", Key: "aggregate_id", Payload: "body", Metadata: "headers", DueAt: "run_at",
+			},
+		}
+		dry := cfg
+		dry.DryRun = true
+		r, err := move.FromTable(t.Context(), pub, dry)
+		require.NoError(t, err)
+		assert.Equal(t, move.Result{Pending: 20, Moved: 20, Left: 20, Topics: map[string]int64{"orders": 20}}, r)
+		assert.Empty(t, waiting(t, h))
+
+		r, err = move.FromTable(t.Context(), pub, cfg)
+		require.NoError(t, err)
+		assert.Equal(t, move.Result{Pending: 20, Moved: 20, Topics: map[string]int64{"orders": 20}, AuditID: r.AuditID}, r)
+		uuids := column[string](t, h, "select event_id::text from my_outbox where body is not null order by id")
+		all := waiting(t, h)
+		require.Len(t, all, 20)
+		for i, m := range all[:19] {
+			n := itoa(i + 1)
+			assert.Equal(t, waitingRow{uuids[i], "orders", itoa((i + 1) % 3), `{"n": ` + n + `}`,
+				message.Metadata{"a": "b", "n": "1", "deep": `{"x": [1]}`, "outbox_key": itoa((i + 1) % 3)}}, m)
+		}
+		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where due_at > now() + interval '50 minutes'"))
+
+		// Bytes stay bytes, and rows may be deleted.
+		h.exec(t, "update my_outbox set sent_at = null where body is not null")
+		h.exec(t, "delete from outbox")
+		cfg.Columns = move.Columns{Topic: "'raw'", Payload: "raw"}
+		cfg.Done = "delete"
+		r, err = move.FromTable(t.Context(), pub, cfg)
+		require.NoError(t, err)
+		assert.EqualValues(t, 20, r.Moved)
+		assert.Equal(t, "\x00\xff", waiting(t, h)[0].payload)
+		assert.Equal(t, 1, h.count(t, "select count(*) from my_outbox"))
+	})
+}
+
+// TestMoveFromTableRefuses missing or wrong configuration, and then moves nothing.
+func TestMoveFromTableRefuses(t *testing.T) {
+	h := onPgx(t)
+	h.exec(t, `create table my_outbox (id text, topic text, body text, sent boolean default false)`)
+	h.exec(t, `insert into my_outbox values ('1', 'orders', 'one'), ('1', 'orders', 'two'), ('2', '', 'no topic')`)
+	pub := newOutboxPublisher(t, h)
+	good := move.TableConfig{
+		Table: "my_outbox", Pending: "not sent", Done: "sent = true", Columns: move.Columns{Topic: "topic", Payload: "body"},
+	}
+	for says, change := range map[string]func(*move.TableConfig){
+		"TableConfig.Table is empty":   func(c *move.TableConfig) { c.Table = "" },
+		"TableConfig.Done is empty":    func(c *move.TableConfig) { c.Done = " " },
+		"there is no table nowhere":    func(c *move.TableConfig) { c.Table = "nowhere" },
+		`the table has no column "no"`: func(c *move.TableConfig) { c.ID = "no" },
+		"TableConfig.Columns.Payload":  func(c *move.TableConfig) { c.Columns.Payload = "mistyped" },
+		"TableConfig.BatchSize":        func(c *move.TableConfig) { c.BatchSize = -1 },
+		"TableConfig.LockTimeout":      func(c *move.TableConfig) { c.LockTimeout = -2 },
+		"TableConfig.Reason":           func(c *move.TableConfig) { c.Reason = "\x00" },
+		"row with id 2":                func(*move.TableConfig) {}, // its topic is empty
+		"must be unique":               func(c *move.TableConfig) { c.Columns.Topic, c.BatchSize = "'orders'", 1 },
+		"2 of the 3 rows still fit TableConfig.Pending after TableConfig.Done": func(c *move.TableConfig) {
+			c.Columns.Topic, c.Done = "'orders'", "sent = (body = 'one')"
+		},
+	} {
+		cfg := good
+		change(&cfg)
+		_, err := move.FromTable(t.Context(), pub, cfg)
+		require.ErrorContains(t, err, says)
+		assert.Empty(t, waiting(t, h))
+	}
 }

@@ -2,18 +2,25 @@ package integration_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wmnats "github.com/ThreeDotsLabs/watermill-nats/v2/pkg/nats"
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	natsgo "github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
+	"github.com/millrace-go/watermill-outbox/kafka"
+	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
@@ -212,4 +219,237 @@ func TestNATSLeavesASilentServer(t *testing.T) {
 	defer proxy.thaw()
 	require.Equal(t, unavailable, verdictOf(pub.Publish(prefix+"orders", newMessage(""))))
 	eventually(t, func() bool { return pub.Publish(prefix+"orders", newMessage("")) == nil }, "it finds the other server")
+}
+
+// commands is metadata that JetStream would obey as headers: each would lose this message or others, or have it
+// refused.
+var commands = message.Metadata{
+	"Nats-Msg-Id": "same", "Nats-Rollup": "all", "Nats-Expected-Stream": "OTHER", "Nats-Expected-Last-Sequence": "99",
+	"Nats-TTL": "never", "Nats-Expected-Last-Msg-Id": "x",
+}
+
+// oddKeys is metadata whose keys cannot be NATS header names.
+var oddKeys = message.Metadata{
+	"customer name": "1", "größe": "2", "a:b": "3", "": "4", "%a": "5", "%%25a": "6", "_watermill_message_uuid": "another",
+	"tab\t": "7", "nats-rollup": "8", "100%": "9", "a/b": "10", "[0]": "11",
+}
+
+// obedient makes a stream obey headers.
+func obedient(c *natsgo.StreamConfig) { c.AllowRollup, c.AllowMsgTTL = true, true }
+
+// received returns the first n messages of a topic as read by a consumer that decodes metadata.
+func received(t *testing.T, url, topic string, n int) []*message.Message {
+	t.Helper()
+	sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{URL: url, Unmarshaler: nats.Unmarshaler{}}, nil)
+	require.NoError(t, err)
+	defer sub.Close()
+	in, err := sub.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	return take(t, in, n)
+}
+
+// TestMetadataCommandNoBroker: metadata that looks like a command is stored unchanged, and so are keys that cannot be
+// header names.
+func TestMetadataCommandNoBroker(t *testing.T) {
+	t.Parallel()
+	var sent []*message.Message
+	all := func(more message.Metadata) (all []message.Metadata) {
+		for key, value := range more {
+			all = append(all, message.Metadata{key: value, "a": "b"})
+		}
+		return append(all, more)
+	}
+	for _, metadata := range append(append(all(oddKeys), all(commands)...), message.Metadata{"Status": "503"}, commands) {
+		msg := newMessage("")
+		msg.Metadata = metadata
+		sent = append(sent, msg)
+	}
+	arrived := func(t *testing.T, got []*message.Message) {
+		t.Helper()
+		byUUID := map[string]message.Metadata{}
+		for _, msg := range got {
+			byUUID[msg.UUID] = msg.Metadata
+		}
+		for _, msg := range sent {
+			assert.Equal(t, msg.Metadata, byUUID[msg.UUID])
+		}
+	}
+	t.Run("JetStream", func(t *testing.T) {
+		t.Parallel()
+		url := natsServer(t).URL()
+		js, stream, prefix := natsStream(t, url, obedient)
+		pub := natsPublisher(t, url)
+		for _, msg := range sent {
+			require.NoError(t, pub.Publish(prefix+"a", msg), "%v", msg.Metadata)
+		}
+		require.Equal(t, len(sent), natsStored(t, js, stream))
+		arrived(t, received(t, url, prefix+"a", len(sent)))
+	})
+	t.Run("Kafka", func(t *testing.T) {
+		t.Parallel()
+		server := kafkaServer(t)
+		topic := kafkaTopic(t, server, 1, nil)
+		require.NoError(t, kafkaPublisher(t, server).Publish(topic, sent...))
+		arrived(t, consumeKafkaWith(t, server, topic, len(sent), kafka.Unmarshaler{}))
+	})
+}
+
+// TestHeadersThatTheApplicationSets command JetStream, and leave nothing that a consumer could pass on.
+func TestHeadersThatTheApplicationSets(t *testing.T) {
+	t.Parallel()
+	url := natsServer(t).URL()
+	js, stream, prefix := natsStream(t, url, obedient)
+	h := newPgxHandle(t, newMigratedDatabase(t))
+	f, err := forwarder.New(h.db, natsPublisher(t, url), quickConfig(), nil)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	publish := func(what string, header, value string, want int) *message.Message {
+		t.Helper()
+		msg := newMessage(what)
+		nats.SetHeader(msg, "Nats-TTL", "1h")
+		nats.SetHeader(msg, header, value)
+		require.NoError(t, pub.Publish(prefix+"a", msg))
+		eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
+			"%s is published", what)
+		require.Equal(t, want, natsStored(t, js, stream), what)
+		return msg
+	}
+	publish("one", natsgo.MsgIdHdr, "mine", 1)
+	again := publish("another under the same id", natsgo.MsgIdHdr, "mine", 1)
+
+	r, err := newAdmin(t, h).Replay(t.Context(), admin.Act{
+		Filter: admin.Filter{IDs: column[string](t, h, "SELECT id::text FROM outbox WHERE uuid = $1", again.UUID)},
+		Reason: "again",
+	})
+	require.NoError(t, err)
+	require.Equal(t, int64(1), r.Touched)
+	eventually(t, func() bool {
+		return natsStored(t, js, stream) == 2
+	}, "a message that is sent again on purpose has a new id")
+
+	last := publish("a rollup", "Nats-Rollup", "all", 1)
+	got := received(t, url, prefix+"a", 1)[0]
+	assert.Equal(t, last.UUID, got.UUID)
+	assert.Equal(t, message.Metadata{"Nats-TTL": "1h", "Nats-Rollup": "all"}, got.Metadata)
+
+	for _, bad := range []string{"", "a name", "_watermill_message_uuid"} {
+		msg := newMessage("")
+		nats.SetHeader(msg, bad, "x")
+		require.ErrorIs(t, natsPublisher(t, url).Publish(prefix+"a", msg), outbox.ErrInvalidMessage, bad)
+	}
+}
+
+// TestLettersAndCopiesCommandNoBroker: a service that republishes or dead-letters the metadata of consumed messages
+// obeys no outside commands, even with a publisher that does not know ours.
+func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
+	t.Parallel()
+	url := natsServer(t).URL()
+	plain, err := wmnats.NewPublisher(wmnats.PublisherConfig{URL: url}, nil)
+	require.NoError(t, err)
+	defer plain.Close()
+	for name, pub := range map[string]message.Publisher{"ours": natsPublisher(t, url), "watermill-nats's": plain} {
+		t.Run(name, func(t *testing.T) {
+			js, stream, prefix := natsStream(t, url, obedient)
+			h := newPgxHandle(t, newMigratedDatabase(t))
+			copying := func(msg *message.Message) ([]*message.Message, error) {
+				if name != "ours" || string(msg.Payload) == "poison" {
+					return nil, outbox.Poison(errHandler)
+				}
+				out := newMessage("")
+				out.Metadata = msg.Metadata
+				return []*message.Message{out}, nil
+			}
+			handler := chain(copying, stack(t, h, middleware.StackConfig{
+				Outcomes: middleware.OutcomesConfig{DeadLetterTopic: prefix + "dead"},
+				Outbox:   middleware.OutboxConfig{Topic: prefix + "events"},
+			})...)
+			forged := newMessage("")
+			nats.SetHeader(forged, "Nats-Rollup", "all")
+			for i := range 6 {
+				msg := newMessage(strings.Repeat("poison", i%2))
+				msg.Metadata.Set(core.MetadataHeaders, forged.Metadata.Get(core.MetadataHeaders))
+				for key, value := range commands {
+					msg.Metadata.Set(key, value)
+				}
+				if name == "ours" {
+					for key, value := range oddKeys {
+						msg.Metadata.Set(key, value)
+					}
+				}
+				_, err := handler(msg)
+				require.NoError(t, err)
+			}
+			f, err := forwarder.New(h.db, pub, classifyingConfig(), nil)
+			require.NoError(t, err)
+			runInBackground(t, f)
+			eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
+				"all are published")
+			assert.Equal(t, 6, natsStored(t, js, stream))
+		})
+	}
+}
+
+// TestLettersOfTheForwarderCommandNoBroker: SQL writes these, and filters the same commands as the middlewares.
+func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
+	h := onPgx(t)
+	cfg := classifyingConfig()
+	cfg.DeadLetterTopic = "dead_letters"
+	letters := make(chan *message.Message, 1)
+	startForwarderOn(t, h, cfg, func(topic string, msg *message.Message) error {
+		if topic != "dead_letters" {
+			return errMalformed
+		}
+		letters <- msg.Copy()
+		return nil
+	})
+	bad, want := newMessage(""), message.Metadata{}
+	for _, key := range []string{
+		"Nats-Rollup", "nats-rollup", "NATS-TTL", "Nats-", "nats", "X-Nats-TTL", "outbox_headers", "_watermill_message_uuid",
+		"CC", "BCC", "cc", "x-delay", "x-delayed",
+		"a_watermill_message_uuid", "outbox_headers2", "tenant", "größe",
+	} {
+		bad.Metadata.Set(key, key)
+		if core.Commands(key) {
+			key += "_poisoned"
+		}
+		want.Set(key, strings.TrimSuffix(key, "_poisoned"))
+	}
+	require.Equal(t, "Nats-Rollup", want["Nats-Rollup_poisoned"])
+	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
+	require.NoError(t, err)
+	require.NoError(t, pub.Publish("orders", bad))
+	letter := within(t, "the letter", letters)
+	for _, own := range []string{
+		middleware.MetadataUUID, wmiddleware.PoisonedTopicKey, wmiddleware.ReasonForPoisonedKey, middleware.MetadataService,
+		wmiddleware.PoisonedHandlerKey, wmiddleware.PoisonedSubscriberKey,
+	} {
+		delete(letter.Metadata, own)
+	}
+	assert.Equal(t, want, letter.Metadata)
+}
+
+// TestALetterIsNoCopySentAgain: the generation belongs to the message. Its dead letter has none, and a message that was
+// sent again and dies again gets a different dead letter.
+func TestALetterIsNoCopySentAgain(t *testing.T) {
+	h := onPgx(t)
+	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
+	require.NoError(t, err)
+	msg := newMessage("")
+	outbox.SetDueAt(msg, time.Now().Add(time.Hour))
+	for _, generation := range []string{"", "1", "2"} {
+		again := msg.Copy()
+		if generation != "" {
+			again.Metadata.Set(outbox.MetadataGeneration, generation)
+		}
+		for range 2 {
+			_, err := chain(poison, outcomes)(again)
+			require.NoError(t, err)
+		}
+	}
+	assert.Equal(t, 6, outboxed(t, h))
+	assert.Zero(t, h.count(t, "SELECT count(*) FROM outbox WHERE metadata ? 'outbox_generation' OR due_at IS NOT NULL"),
+		"a dead letter is sent for the first time, now")
+	assert.Equal(t, 3, h.count(t, "SELECT count(DISTINCT uuid) FROM outbox"))
 }

@@ -1,15 +1,25 @@
 package integration_test
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
 // The negative controls each remove one half of what makes reading exact. If they pass, the order tests prove nothing.
@@ -136,5 +146,107 @@ func TestOrderOfASlowInsert(t *testing.T) {
 			l.allArrive(t)
 			assert.Empty(t, l.faults())
 		})
+	}
+}
+
+// fetchSaboteur is a tracer on a forwarder's pool that makes some reads of the outbox time out or break, or removes the
+// tracked transactions from all of them.
+type fetchSaboteur struct {
+	every    int64 // reads for each one that fails, an early one first; 0 = none fails
+	forgetTx bool  // leaves a plain id > low
+	reads    atomic.Int64
+	failed   atomic.Int64
+	forgot   atomic.Int64
+	took     atomic.Int64 // nanoseconds, total of all reads
+}
+
+func (s *fetchSaboteur) String() string {
+	reads := max(s.reads.Load(), 1)
+	return fmt.Sprintf("%d reads, %d of them failed, on average they took %s", reads, s.failed.Load(),
+		time.Duration(s.took.Load()/reads))
+}
+
+type sabotagedKey struct{}
+
+type sabotaged struct {
+	begun  time.Time
+	cancel context.CancelFunc
+}
+
+func isFetch(sql string) bool { return strings.Contains(sql, "pg_snapshot_xmax") }
+
+func (s *fetchSaboteur) TraceQueryStart(
+	ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData,
+) context.Context {
+	if !isFetch(data.SQL) {
+		return ctx
+	}
+	if s.forgetTx {
+		s.forget(data.Args)
+	}
+	read := sabotaged{begun: time.Now(), cancel: func() {}}
+	if n := s.reads.Add(1); s.every > 0 && n%s.every == s.every/4 {
+		if s.failed.Add(1)%10 == 0 {
+			ctx, read.cancel = context.WithCancel(ctx) // like a broken connection
+			read.cancel()
+		} else {
+			ctx, read.cancel = context.WithTimeout(ctx, rand.N(6*time.Millisecond))
+		}
+	}
+	return context.WithValue(ctx, sabotagedKey{}, read)
+}
+
+// forget empties the arrays of tracked transactions, the first four arguments, in place: the caller sends the same
+// slice.
+func (s *fetchSaboteur) forget(args []any) {
+	left := 4
+	for i := range args {
+		if list, ok := args[i].([]int64); ok && left > 0 {
+			left--
+			args[i] = []int64{}
+			s.forgot.Add(int64(len(list)))
+		}
+	}
+}
+
+func (s *fetchSaboteur) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryEndData) {
+	if read, ok := ctx.Value(sabotagedKey{}).(sabotaged); ok {
+		s.took.Add(int64(time.Since(read.begun)))
+		read.cancel()
+	}
+}
+
+// TestStoreFirstInOrder is the recipe of the README: a second set of outbox tables between the broker and the handlers,
+// which keeps the order of each key and drops copies.
+func TestStoreFirstInOrder(t *testing.T) {
+	h := onPgx(t)
+	h.exec(t, `create table effects (n bigserial, message_id text not null, note text not null default '')`)
+	work := h.with(t, sqltext.Tables{Outbox: "work"})
+	require.NoError(t, makeTables(t.Context(), work.db))
+	broker := newFeed()
+	startRouter(t, func(r *message.Router) {
+		store := r.AddHandler("store", "orders", broker, "orders", newOutboxPublisher(t, work),
+			func(msg *message.Message) ([]*message.Message, error) {
+				return message.Messages{msg}, nil
+			})
+		store.AddMiddleware(stackFor(t, newOutboxPublisher(t, work), middleware.StackConfig{}, nil)...)
+		process := r.AddHandler("process", "orders", newSubscriber(t, work, quickConfig()), "events",
+			newOutboxPublisher(t, h), book(h))
+		process.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
+	})
+	for i := range 10 {
+		for _, key := range []string{"a", "b", "c"} {
+			for range 2 { // brokers deliver twice
+				msg := message.NewMessage(key+itoa(i), nil)
+				outbox.SetKey(msg, key)
+				require.True(t, broker.deliver(t, msg), "it is acked once stored")
+			}
+		}
+	}
+	eventually(t, func() bool { return outboxed(t, h) == 30 }, "each is processed")
+	assert.Equal(t, 30, h.count(t, "select count(*) from effects"))
+	for _, key := range []string{"a", "b", "c"} {
+		assert.Equal(t, numbered(key, 0, 9),
+			column[string](t, h, "select message_id from effects where left(message_id, 1) = $1 order by n", key))
 	}
 }

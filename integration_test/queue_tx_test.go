@@ -3,13 +3,19 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
+	"github.com/millrace-go/watermill-outbox/admin"
+	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -123,4 +129,305 @@ func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
 				end)
 		}
 	})
+}
+
+func newQueuePublisher(t testing.TB, s *queue.Store, without outbox.WithoutTx) *queue.Publisher {
+	t.Helper()
+	pub, err := queue.NewPublisher(s, queue.PublisherConfig{WithoutTx: without})
+	require.NoError(t, err)
+	return pub
+}
+
+// TestPublishIntoTheQueue: messages are stored in the transaction of their context, or refused without one.
+func TestPublishIntoTheQueue(t *testing.T) {
+	t.Parallel()
+	forEachHandle(t, func(t *testing.T, h handle) {
+		s := storeOn(t, h, quickStore())
+		pub := newQueuePublisher(t, s, outbox.RequireTx)
+		stored := func() int { return h.count(t, "select count(*) from inbox_queue") }
+
+		require.ErrorIs(t, pub.Publish("jobs", newMessage("bare")), outbox.ErrNoTx)
+		require.ErrorIs(t, pub.PublishContext(t.Context(), "jobs", newMessage("bare")), outbox.ErrNoTx)
+		require.NoError(t, pub.Publish("jobs"), "no message")
+		assert.Zero(t, stored())
+
+		for _, fails := range []bool{true, false} {
+			err := outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
+				msg, later := message.NewMessage("one", []byte("1")), message.NewMessage("later", nil)
+				msg.SetContext(ctx)
+				outbox.SetKey(msg, "K")
+				msg.Metadata.Set("kind", "order")
+				outbox.SetDelay(later, time.Hour)
+				assert.ErrorIs(t, pub.Publish("jobs", msg, newMessage("bare")), core.ErrMixedTx)
+				require.NoError(t, pub.Publish("jobs", msg))
+				require.NoError(t, pub.PublishContext(ctx, "jobs", later))
+				if fails {
+					return errHandler
+				}
+				return nil
+			})
+			assert.Equal(t, fails, err != nil)
+		}
+		assert.Equal(t, 2, stored(), "the rolled-back message is gone")
+		m := got(t, s, queue.ID{Source: "jobs", MessageID: "one"})
+		assert.Equal(t, "K", m.Key)
+		assert.Equal(t, "order", m.Metadata.Get("kind"))
+		due := got(t, s, queue.ID{Source: "jobs", MessageID: "later"}).DueAt
+		assert.WithinDuration(t, time.Now().Add(time.Hour), due, time.Minute)
+
+		other := newPgxHandle(t, newMigratedDatabase(t))
+		require.NoError(t, outbox.InTx(t.Context(), other.db, func(ctx context.Context) error {
+			require.ErrorIs(t, pub.PublishContext(ctx, "jobs", newMessage("x")), outbox.ErrOtherDB)
+			return nil
+		}))
+		own := newQueuePublisher(t, s, outbox.OwnTx)
+		broken := newMessage("broken")
+		broken.Metadata.Set("_watermill_delayed_until", "tomorrow")
+		for name, msg := range map[string]*message.Message{
+			"no UUID": message.NewMessage("", nil), "nil": nil, "a delay that is no time": broken,
+		} {
+			err := own.PublishContext(t.Context(), "jobs", msg)
+			require.ErrorIs(t, err, outbox.ErrPoison, name)
+			require.ErrorIs(t, err, queue.ErrInvalid, name)
+		}
+		assert.Equal(t, 2, stored())
+	})
+}
+
+// TestQueueAsDestination: a forwarder publishes an outbox to the queue of another database. Copies are recognised, and
+// a message that the queue refuses dies immediately and delays no other.
+func TestQueueAsDestination(t *testing.T) {
+	t.Parallel()
+	from, to := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
+	store := storeOn(t, to, queue.StoreConfig{MaxPayloadBytes: 1000})
+	pub := newQueuePublisher(t, store, outbox.OwnTx)
+	msgs := make([]*message.Message, 500)
+	for i := range msgs {
+		msgs[i] = newMessage(itoa(i))
+	}
+	require.NoError(t, outbox.InTx(t.Context(), from.db, func(ctx context.Context) error {
+		return newOutboxPublisher(t, from).PublishContext(ctx, "jobs",
+			append(slices.Clone(msgs), message.NewMessage("large", make([]byte, 2000)))...)
+	}))
+	f, err := forwarder.New(from.db, pub, forwarder.Config{PollInterval: 20 * time.Millisecond}, newLogCapture(t))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx) }()
+	eventually(t, func() bool {
+		return from.count(t, "select count(*) from outbox where published_at is not null") == 500 &&
+			from.count(t, "select count(*) from outbox where dead_at is not null and uuid = 'large'") == 1
+	}, "all are published, or dead")
+	cancel()
+	require.NoError(t, <-ended)
+	stored := func() int { return to.count(t, "select count(*) from inbox_queue where source = 'jobs'") }
+	assert.Equal(t, 500, stored())
+	commits := to.count(t, "select count(distinct xmin::text) from inbox_queue")
+	assert.Less(t, commits, 400, "concurrent calls are committed together")
+	require.NoError(t, pub.Publish("jobs", msgs...))
+	assert.Equal(t, 500, stored(), "copies")
+	require.NoError(t, pub.Publish("others", msgs...))
+	assert.Equal(t, 1000, to.count(t, "select count(*) from inbox_queue"), "another topic, another message")
+	t.Logf("%d commits", commits)
+}
+
+// TestTopicsOfOthersAreLeftAlone: services with other limits share the table. Whoever handles one topic ends no message
+// of another, and calls no OnDead for it.
+func TestTopicsOfOthersAreLeftAlone(t *testing.T) {
+	handlers := map[string]queue.Handler{"mine": {Handle: func(context.Context, *queue.Message) error { return nil }}}
+	for name, start := range map[string]func(t *testing.T, h handle, s *queue.Store){
+		"dispatcher": func(t *testing.T, _ handle, s *queue.Store) {
+			cfg := quickDispatcher(handlers)
+			cfg.LeaseTTL = time.Second
+			dispatching(t, s, cfg)
+		},
+		"dispatcher with OnDead": func(t *testing.T, h handle, s *queue.Store) {
+			cfg := quickDispatcher(handlers)
+			cfg.LeaseTTL = time.Second
+			cfg.OnDead = func(ctx context.Context, msg *queue.Message, err error) error {
+				return h.execTx(ctx, "insert into graves values ($1, $2)", msg.Topic, err.Error())
+			}
+			dispatching(t, s, cfg)
+		},
+		"subscriber": func(t *testing.T, _ handle, s *queue.Store) {
+			cfg := quickSubscriber()
+			cfg.LeaseTTL = time.Second
+			sub := subscriberOn(t, s, cfg)
+			for _, topic := range []string{"idle", "mine"} { // both share the maintenance that the first one starts
+				_, err := sub.Subscribe(t.Context(), topic)
+				require.NoError(t, err)
+			}
+		},
+		"claims": func(t *testing.T, _ handle, s *queue.Store) {
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan struct{})
+			t.Cleanup(func() { cancel(); <-ended })
+			go func() {
+				defer close(ended)
+				for ctx.Err() == nil { // the first topic's calls must not keep reaping from the second
+					for _, topic := range []string{"idle", "mine"} {
+						_, _ = s.Claim(ctx, queue.Claim{
+							Owner: queue.NewOwner(), LeaseTTL: time.Minute, Limit: 10, Topics: []string{topic},
+						})
+					}
+				}
+			}()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := onPgx(t)
+			h.exec(t, "create table graves (topic text, cause text)")
+			cfg := quickStore()
+			cfg.MaxAttempts = 2
+			s := storeOn(t, h, cfg)
+			h.exec(t, `insert into inbox_queue (source, message_id, topic, state, attempts, owner, locked_until, expires_at)
+				select topic, kind, topic, 'processing', case kind when 'late' then 0 else 1 end,
+				       case kind when 'killed' then gen_random_uuid() end,
+				       case kind when 'killed' then now() - interval '1 minute' end,
+				       case kind when 'late' then now() - interval '1 minute' end
+				  from unnest(array['mine', 'theirs']) topic, unnest(array['late', 'killed']) kind`)
+			h.exec(t, `insert into inbox_queue (source, message_id, topic, state, attempts, due_at)
+				values ('theirs', 'failed', 'theirs', 'processing', 5, now() - interval '1 hour')`)
+			dead := func(topic string) int {
+				return h.count(t, "select count(*) from inbox_queue where state = 'dead' and topic = $1", topic)
+			}
+			start(t, h, s)
+			eventually(t, func() bool { return dead("mine") == 2 }, "those of its own topic are dead")
+			if name == "dispatcher" || name == "dispatcher with OnDead" {
+				msg := untilMessage(t, s, queue.ID{Source: "theirs", MessageID: "failed"}, "was looked at",
+					func(msg queue.Message) bool { return msg.LastError != "" })
+				assert.Equal(t, "no handler for the topic", msg.LastError)
+			}
+			assert.Zero(t, dead("theirs"))
+			assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue where topic = 'theirs' and owner is not null"))
+			assert.Zero(t, h.count(t, "select count(*) from graves where topic = 'theirs'"))
+			if name == "dispatcher with OnDead" {
+				assert.Equal(t, 2, h.count(t, "select count(*) from graves"))
+				assert.Equal(t, queue.State("dead"), got(t, s, queue.ID{Source: "mine", MessageID: "killed"}).State)
+				assert.Contains(t, got(t, s, queue.ID{Source: "mine", MessageID: "killed"}).LastError, "lease expired")
+			}
+			_, err := s.ReapExpired(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, 2, dead("theirs"), "ReapExpired is for all topics")
+		})
+	}
+}
+
+// TestKnownMessagesWaitForTheStandby: rows that would be answered with Busy, AlreadyDone or "processed" may not be on a
+// standby, as the wait of the session that committed them was interrupted. If a sender deleted its message after such
+// an answer, a failover would lose it.
+func TestKnownMessagesWaitForTheStandby(t *testing.T) {
+	extended(t)
+	t.Parallel()
+	_, h := ownMigratedServer(t)
+	store := newStore(t, h, queue.StoreConfig{})
+	briefly := func(act func(ctx context.Context) error) error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		return act(ctx)
+	}
+	enqueue := func(id string) (result queue.StoreResult, err error) {
+		err = briefly(func(ctx context.Context) error {
+			stored, err := store.Enqueue(ctx, item("sender", id))
+			if err == nil {
+				result = stored[0].Result
+			}
+			return err
+		})
+		return result, err
+	}
+	reload := func(statement string, want string) {
+		h.exec(t, statement)
+		h.exec(t, "select pg_reload_conf()")
+		eventually(t, func() bool { return value[string](t, h, "show synchronous_standby_names") == want }, "it is in effect")
+	}
+	owner, done := queue.NewOwner(), item("sender", "done").ID
+	_, err := enqueue("done")
+	require.NoError(t, err)
+	reload("alter system set synchronous_standby_names = 'nobody'", "nobody")
+	h.pool.Reset()
+	_, err = enqueue("busy")
+	require.Error(t, err, "on no standby")
+	require.Error(t, briefly(func(ctx context.Context) error {
+		_, err := store.Claim(ctx, queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 2})
+		return err
+	}))
+	const owned = "select count(*) from inbox_queue where owner is not null"
+	eventually(t, func() bool { return h.count(t, owned) == 2 }, "visible, and on no standby")
+	require.Error(t, briefly(func(ctx context.Context) error { _, err := store.Ack(ctx, owner, done); return err }))
+	eventually(t, func() bool { return got(t, store, done).State == queue.Done }, "done, and on no standby")
+
+	locker, err := h.pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = locker.Rollback(context.Background()) }()
+	// Another copy, which waits.
+	_, err = locker.Exec(t.Context(), "select from inbox_queue where message_id = 'done' for update")
+	require.NoError(t, err)
+	for _, id := range []string{"busy", "done"} {
+		result, err := enqueue(id)
+		require.Errorf(t, err, "%s: %s", id, result)
+	}
+	err = briefly(func(ctx context.Context) error { _, err := store.AlreadyProcessed(ctx, done, nil); return err })
+	require.Error(t, err)
+
+	reload("alter system reset synchronous_standby_names", "")
+	h.pool.Reset()
+	for id, want := range map[string]queue.StoreResult{"busy": queue.Busy, "done": queue.AlreadyDone} {
+		result, err := enqueue(id)
+		require.NoError(t, err)
+		assert.Equal(t, want, result)
+	}
+	processed, err := store.AlreadyProcessed(t.Context(), done, nil)
+	require.NoError(t, err)
+	assert.True(t, processed)
+}
+
+// An operator's pause of a topic reaches the queue: none of its messages is claimed until it is resumed, with or
+// without a limit, new or due again. Others are handled meanwhile.
+func TestPauseReachesTheQueue(t *testing.T) {
+	h := onPgx(t)
+	s := storeOn(t, h, quickStore())
+	ad, err := admin.New(h.db, admin.Config{Actor: "test"}, nil)
+	require.NoError(t, err)
+	topics := []string{"paused", "limited", "others"}
+	done := map[string]*atomic.Int64{}
+	handlers := map[string]queue.Handler{}
+	for _, topic := range topics {
+		n := &atomic.Int64{}
+		done[topic] = n
+		handlers[topic] = queue.Handler{Handle: func(context.Context, *queue.Message) error { n.Add(1); return nil }}
+	}
+	limited := handlers["limited"]
+	limited.Concurrency = 1
+	handlers["limited"] = limited
+	d := dispatching(t, s, quickDispatcher(handlers))
+	for _, topic := range topics[:2] {
+		require.NoError(t, ad.Pause(t.Context(), admin.TopicAct{Topic: topic, Reason: "test"}))
+	}
+	for _, topic := range topics {
+		storeAll(t, s, items(topic, 20)...)
+	}
+	h.exec(t, "UPDATE inbox_queue SET due_at = clock_timestamp() WHERE topic <> 'others' AND id % 2 = 0 AND owner IS NULL")
+	eventually(t, func() bool { return done["others"].Load() == 20 }, "the others are handled")
+	drain(t, d)
+	owner := queue.NewOwner()
+	assert.Empty(t, claimed(t, s, owner, 10), "claimed by hand")
+	stats, err := ad.Stats(t.Context(), admin.StatsConfig{})
+	require.NoError(t, err)
+	shown := map[string]bool{}
+	for _, q := range stats.Queue {
+		shown[q.Topic] = q.Paused
+	}
+	assert.Equal(t, map[string]bool{"paused": true, "limited": true, "others": false}, shown)
+	h.exec(t, "UPDATE inbox_queue SET due_at = now() - interval '2 hours' WHERE state = 'processing'")
+	findings, err := ad.Doctor(t.Context())
+	require.NoError(t, err)
+	for _, f := range findings {
+		assert.NotEqual(t, "queue_waits", f.Check, "its topic is paused by an operator: %s", f)
+	}
+	for _, topic := range topics[:2] {
+		assert.Zero(t, done[topic].Load(), topic)
+		require.NoError(t, ad.Resume(t.Context(), admin.TopicAct{Topic: topic, Reason: "test"}))
+		eventually(t, func() bool { return done[topic].Load() == 20 }, "%s is handled", topic)
+	}
 }
