@@ -14,7 +14,7 @@ func (a *app) doctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", Short: "Report problems, each with evidence and cure",
 		Long: `Report problems of the tables, forwarders, sessions and the server, worst first, each with its evidence
-and its cure: a command, an SQL statement for psql, or a setting. Doctor changes nothing.
+and its cure: a command, an SQL statement, or a setting. Doctor changes nothing.
 
 Severities:
   critical  messages are not published or handled, may be lost, or the server will soon refuse work
@@ -22,9 +22,7 @@ Severities:
   info      it can wait
 
 To see other roles' sessions, the role needs pg_read_all_stats. With --kafka, --nats or both, doctor also
-checks whether the broker can lose acknowledged messages or lacks a topic.
-
-For monitoring systems use outboxctl check.`,
+checks whether the broker can lose acknowledged messages or lacks a topic.`,
 	}
 	broker.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

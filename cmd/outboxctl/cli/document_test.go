@@ -95,42 +95,59 @@ func document(t *testing.T) string {
 	for _, g := range groups {
 		fmt.Fprintf(doc, "\nFor %s:\n\n```text\n%s```\n", g.name, g.flags.FlagUsages())
 	}
-	onMessages := func(cmd *cobra.Command) bool {
-		return cmd.HasParent() && slices.Contains([]string{"outbox", "inbox", "queue"}, cmd.Parent().Name())
-	}
 	describeCommand(doc, root, groups)
-	doc.WriteString("\n## Messages\n\nAn act takes IDs or flags for selection, and flags for changes; a list takes flags for " +
-		"selection and lists.\n\n| command | effect | `--state` |\n|---|---|---|\n")
+	doc.WriteString("\n## Short commands\n\nAn act on messages takes IDs or flags for selection, and flags for changes; a " +
+		"list of messages takes flags for selection and lists.\n\n| command | effect | flags |\n|---|---|---|\n")
+	rows, of := []string{}, map[string][]string{} // commands by the rest of their rows
 	for _, cmd := range commands {
-		if onMessages(cmd) {
-			describeOnMessages(doc, cmd)
+		if rest, ok := inARow(cmd, groups); ok {
+			if of[rest] == nil {
+				rows = append(rows, rest)
+			}
+			of[rest] = append(of[rest], "`"+use(cmd)+"`")
 		}
 	}
+	for _, rest := range rows {
+		fmt.Fprintf(doc, "| %s | %s |\n", strings.Join(of[rest], ", "), rest)
+	}
 	for _, cmd := range commands {
-		if cmd != root && !onMessages(cmd) {
+		if _, ok := inARow(cmd, groups); cmd != root && !ok {
 			describeCommand(doc, cmd, groups)
 		}
 	}
 	return doc.String()
 }
 
-// describeOnMessages writes a command on messages as a row of a table.
-func describeOnMessages(doc *bytes.Buffer, cmd *cobra.Command) {
-	name := strings.TrimPrefix(strings.TrimSuffix(cmd.UseLine(), " [flags]"), "outboxctl ")
-	effect := strings.TrimPrefix(strings.Join(strings.Fields(cmp.Or(cmd.Long, cmd.Short)), " "), sentence(cmd.Name()))
-	if f := cmd.Flags().Lookup("payload"); f != nil {
-		effect += "; `--payload`: " + f.Usage
-	}
+// use is a command with its arguments, without the name of the program.
+func use(cmd *cobra.Command) string {
+	return strings.TrimPrefix(strings.TrimSuffix(cmd.UseLine(), " [flags]"), "outboxctl ")
+}
+
+// inARow returns effect and flags of a command on messages, or of another one with a short help, for a table.
+func inARow(cmd *cobra.Command, groups []flagGroup) (rest string, ok bool) {
+	text := strings.TrimSpace(cmp.Or(cmd.Long, cmd.Short))
+	effect := strings.TrimPrefix(strings.Join(strings.Fields(text), " "), sentence(cmd.Name()))
 	for _, example := range strings.Split(cmd.Example, "\n") {
 		if example = strings.TrimSpace(example); example != "" {
 			effect += " `" + example + "`"
 		}
 	}
-	states := ""
-	if f := cmd.Flags().Lookup("state"); f != nil {
-		_, states, _ = strings.Cut(f.Usage, ": ")
+	var flags []string
+	if cmd.HasParent() && slices.Contains([]string{"outbox", "inbox", "queue"}, cmd.Parent().Name()) {
+		for _, name := range []string{"state", "payload"} {
+			if f := cmd.Flags().Lookup(name); f != nil {
+				flags = append(flags, "`--"+name+"`: "+strings.TrimPrefix(f.Usage, "`states`, separated by commas: "))
+			}
+		}
+		return effect + " | " + strings.Join(flags, "; "), true
 	}
-	fmt.Fprintf(doc, "| `%s` | %s | %s |\n", name, effect, states)
+	own, common := flagsOf(cmd, groups)
+	own.VisitAll(func(f *pflag.Flag) {
+		name, usage := pflag.UnquoteUsage(f)
+		flags = append(flags, "`"+strings.TrimSpace("--"+f.Name+" "+name)+"`: "+usage)
+	})
+	return effect + " | " + strings.Join(append(flags, common...), "; "),
+		cmd.HasParent() && len(flags) < 2 && !strings.Contains(text, "\n\n")
 }
 
 // flagGroup is a group of flags shared by several commands.
@@ -157,11 +174,23 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 	if cmd.Example != "" {
 		fmt.Fprintf(doc, "\n%s\n", strings.TrimRight(cmd.Example, "\n"))
 	}
-	own, common := pflag.NewFlagSet("", pflag.ContinueOnError), map[string]bool{}
+	own, common := flagsOf(cmd, groups)
+	if own.HasFlags() {
+		fmt.Fprintf(doc, "\n%s", own.FlagUsages())
+	}
+	if len(common) > 0 {
+		fmt.Fprintf(doc, "\n  flags: %s\n", strings.Join(common, ", "))
+	}
+	doc.WriteString("```\n")
+}
+
+// flagsOf returns a command's own flags, and the names of the groups of its common flags.
+func flagsOf(cmd *cobra.Command, groups []flagGroup) (own *pflag.FlagSet, common []string) {
+	own, has := pflag.NewFlagSet("", pflag.ContinueOnError), map[string]bool{}
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		for _, g := range groups {
 			if same := g.flags.Lookup(f.Name); same != nil && same.Usage == f.Usage {
-				common[g.name] = true
+				has[g.name] = true
 				return
 			}
 		}
@@ -169,19 +198,12 @@ func describeCommand(doc *bytes.Buffer, cmd *cobra.Command, groups []flagGroup) 
 			own.AddFlag(f)
 		}
 	})
-	if own.HasFlags() {
-		fmt.Fprintf(doc, "\n%s", own.FlagUsages())
-	}
-	var names []string
 	for _, g := range groups {
-		if common[g.name] {
-			names = append(names, g.name)
+		if has[g.name] {
+			common = append(common, g.name)
 		}
 	}
-	if len(names) > 0 {
-		fmt.Fprintf(doc, "\n  flags: %s\n", strings.Join(names, ", "))
-	}
-	doc.WriteString("```\n")
+	return own, common
 }
 
 func noColours(w io.Writer) *colorprofile.Writer { return colorprofile.NewWriter(w, nil) }

@@ -18,8 +18,8 @@ func (a *app) errors() *cobra.Command {
 		Use: "errors", Short: "Group dead and failing messages by their error",
 		Long: `Group dead and failing messages by their error, largest group first. Errors that differ only in
 numbers, ids and quoted text are one group. It reads the newest 10,000 messages of each state and table;
-a plus means that there may be more. FIRST and LAST are the ages of a group's oldest and newest message.`,
-		Example: "  outboxctl errors --state dead\n  outboxctl outbox requeue --group 1b4c7e2f90ad5d31 --dry-run",
+a plus means that there may be more. FIRST and LAST are the ages of its oldest and newest message.`,
+		Example: "  outboxctl outbox requeue --group 1b4c7e2f90ad5d31 --dry-run",
 	}
 	f.bind(cmd, admin.Outbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")

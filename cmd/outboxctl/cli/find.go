@@ -18,8 +18,7 @@ func (a *app) find() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "find UUID", Short: "Find a message by UUID, id or key in the outbox, the inbox and the queue",
 		Long: `Find a message in the outbox, the inbox and the queue by UUID, id or ordering key, and by UUID its dead
-letter too. The outbox has no index by UUID: it is searched, newest first, up to the first matches, which
-takes seconds for millions of messages. If nothing is found, the exit code is 1.`,
+letter too. Without an index by UUID, searching millions of messages takes seconds, newest first.`,
 		Example: "  outboxctl find 0197a3c2-6f2e-7d61-9f0a-3c1f6f3a2b11",
 		Args:    one("message", "its UUID, its id, or its key"),
 	}

@@ -27,9 +27,8 @@ func (a *app) forward() *cobra.Command {
 		Long: `Publish the outbox to Kafka, NATS JetStream or RabbitMQ until interrupted (Ctrl-C, SIGTERM). With
 RabbitMQ each topic goes to the durable queue of its name, which must exist. Any number of processes
 share the work. Flags can be set in the environment, such as --lease-ttl in OUTBOX_LEASE_TTL; a broker
-on the command line replaces one in the environment. For health checks use outboxctl check.`,
-		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings\n  outboxctl forward --nats " +
-			"nats://localhost:4222 --drain\n  outboxctl forward --amqp amqp://localhost:5672/",
+on the command line replaces one in the environment.`,
+		Example: "  outboxctl forward --kafka k1:9092,k2:9092 --topics orders,bookings",
 	}
 	broker.bind(cmd)
 	flags := cmd.Flags()

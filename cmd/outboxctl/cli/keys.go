@@ -22,11 +22,10 @@ func (a *app) blockedKeys() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "blocked", Short: "List keys whose first message failed and waits for another attempt",
 		Long: `List keys whose first message failed and waits for another attempt, oldest message first. Later
-messages of the key wait behind it. With --dead: keys blocked by a dead message, if forwarders have
-BlockKeyOnDead.`,
+messages of the key wait behind it.`,
 	}
 	f.bind(cmd, admin.Outbox)
-	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by dead messages instead")
+	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by a dead message instead, if forwarders have BlockKeyOnDead")
 	cmd.Flags().IntVar(&limit, "limit", 50, "number of keys, at most 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)

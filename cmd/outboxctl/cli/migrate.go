@@ -103,9 +103,8 @@ func (a *app) migratePrint() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "print", Short: "Print the migrations for psql or another migration tool",
 		Long: `Print the migrations for psql, or as files for goose, golang-migrate or atlas (plain). With --dir it
-writes files into that folder, and leaves existing ones alone. It needs no database.`,
-		Example: "  outboxctl migrate print | psql -1 -v ON_ERROR_STOP=1\n" +
-			"  outboxctl migrate print --format goose --dir migrations --start-at 20",
+writes files, and leaves existing ones alone. It needs no database.`,
+		Example: "  outboxctl migrate print | psql -1 -v ON_ERROR_STOP=1",
 	}
 	cmd.Flags().StringVar(&format, "format", string(schema.Plain), "`format`: plain, goose, golang-migrate")
 	_ = cmd.RegisterFlagCompletionFunc("format",
@@ -196,9 +195,8 @@ func (a *app) migrateRoles() *cobra.Command {
 	var cfg schema.RolesConfig
 	cmd := &cobra.Command{
 		Use: "roles", Short: "Print SQL that creates roles with the least privileges",
-		Long: `Print SQL that creates roles with the least privileges that each part needs: writer, worker,
-forwarder, cleaner, admin, mover, reader. Run the SQL as the owner of the tables after migrate up, as
-often as you like. It needs no database.`,
+		Long: `Print SQL that creates a role with the least privileges for each part: writer, worker, forwarder,
+cleaner, admin, mover, reader. Run it as the owner of the tables after migrate up, as often as you like.`,
 	}
 	cmd.Flags().StringVar(&cfg.Prefix, "prefix", "", "prefix of the roles' names (default: "+
 		"the name of the outbox table and _)")

@@ -60,7 +60,7 @@ func (a *app) importWatermill() *cobra.Command {
 outbox. You can interrupt it and run it again. Messages written meanwhile are moved too. The forwarder
 may keep running unless it is stuck: it holds a lock while its broker refuses a message. Steps and role:
 docs/guides/moving.md. For envelopes other than JSON use package move.`,
-		Example: "  outboxctl import watermill-sql --dry-run\n  outboxctl import watermill-sql --key metadata:customer_id",
+		Example: "  outboxctl import watermill-sql --key metadata:customer_id",
 	}
 	f.bind(a, cmd)
 	flags := cmd.Flags()
@@ -94,7 +94,6 @@ func (a *app) exportWatermill() *cobra.Command {
 		Long: `Move pending messages back into the table of Watermill's forwarder, of watermill-sql v3 or v4. Stop all
 forwarders of the outbox first. Messages written meanwhile are moved too. Dead messages stay, and so do
 delayed ones unless the table is a delayed subscriber's.`,
-		Example: "  outboxctl export watermill-sql --dry-run",
 	}
 	f.bind(a, cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

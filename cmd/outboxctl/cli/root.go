@@ -34,8 +34,8 @@ If something is wrong, begin with outboxctl doctor: it reports problems and thei
 
 The database is that of --dsn, else of OUTBOX_DSN, else of PGHOST, PGDATABASE, PGSERVICE and the like.
 
-Commands that change messages count them first, then ask for confirmation: at a terminal by a
-question, in scripts by --yes. --dry-run stops after counting. Changes are entries of the audit log.
+Commands that change messages count them and ask first; --dry-run stops there, and --yes does not ask.
+Changes are entries of the audit log.
 
 Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments, or not confirmed;
 130 interrupted (Ctrl-C). What was changed or found until then is printed.`,

@@ -27,15 +27,13 @@ func (a *app) serve() *cobra.Command {
 		Long: `Serve the admin page, read-only by default.
 
 The page has no login. If others can reach it, put a proxy with a login in front, and name the header in
-which it passes on the user with --actor-header. Requests without the header are refused. The proxy must
-remove it from incoming requests.
+which it passes on the user with --actor-header: requests without it are refused. The proxy must remove
+the header from incoming requests.
 
 On a loopback address the page accepts only localhost, loopback addresses and the names of --host
-(against DNS rebinding): with a proxy on this machine, set --host to the name that browsers use.
-
-With --kafka or --nats the page also shows doctor's findings about the broker.`,
-		Example: "  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act\n" +
-			"  outboxctl serve --actor-header X-Forwarded-User --host outbox.example.com",
+(against DNS rebinding): with a proxy on this machine, set --host to the name that browsers use. With
+--kafka or --nats it also shows doctor's findings about the broker.`,
+		Example: "  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act",
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:8080", "`address` to listen on")
