@@ -11,7 +11,7 @@ type Decision int
 
 const (
 	Nack       Decision = iota // retry it; the default
-	DeadLetter                 // the message is dead; Outcomes writes a dead letter
+	DeadLetter                 // the message is dead; ErrorHandler writes a dead letter
 	Ack                        // it is done: the error says that the work was done before
 )
 
@@ -53,9 +53,9 @@ func (e *RetryAfterError) Unwrap() error { return e.Err }
 // end. If err wraps ErrPoison too, the message is dead. RetryAfter returns nil if err is nil.
 //
 // In the queue the message waits in its table and uses no slot. With kafka.Subscriber, nats.Subscriber and
-// forwarder.Subscriber only its key waits, for the whole time. With other subscribers middleware.Outcomes waits with
-// the message in hand, and its partition with it: it nacks after at most OutcomesConfig.Backoff.Max, and does not call
-// the handler before the time is up. Without Outcomes the message is nacked immediately.
+// forwarder.Subscriber only its key waits, for the whole time. With other subscribers middleware.ErrorHandler waits
+// with the message in hand, and its partition with it: it nacks after at most ErrorHandlerConfig.Backoff.Max, and does
+// not call the handler before the time is up. Without ErrorHandler the message is nacked immediately.
 func RetryAfter(err error, wait time.Duration) error {
 	if err == nil {
 		return nil

@@ -31,7 +31,8 @@ func deadOfTopic(
 	newEffects(t, h)
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-			Service: "shop", Outcomes: middleware.OutcomesConfig{DeadLetterTopic: letters}, Inbox: middleware.InboxConfig{
+			Service: "shop", ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: letters},
+			Inbox: middleware.InboxConfig{
 				Key: func(m *message.Message) (string, error) { return "key " + m.UUID, nil },
 			},
 		}, nil)...)

@@ -152,7 +152,7 @@ func refusingUntilMended(t testing.TB, h handle, most int) (f *feed, mend func(e
 	f = newFeed()
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-			Service: "shop", Outcomes: middleware.OutcomesConfig{MaxAttempts: most, MinDeadAge: -1},
+			Service: "shop", ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: most, MinDeadAge: -1},
 		}, nil)...)
 		r.AddConsumerHandler("book", "orders", f, func(*message.Message) error {
 			err := <-answer

@@ -255,7 +255,7 @@ func TestBatchRolledBack(t *testing.T) {
 	obs := &seen{}
 	handle, err := middleware.Batch(h.seenBy(t, obs).db, middleware.BatchConfig{
 		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxWait: 100 * time.Millisecond,
-		Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: -1}},
+		ErrorHandler: middleware.ErrorHandlerConfig{Backoff: outbox.Backoff{Initial: -1}},
 	}, func(ctx context.Context, msgs []*message.Message) error {
 		if string(msgs[0].Payload) == "fails" {
 			return fmt.Errorf("another transaction: %w", outbox.ErrRolledBack)
@@ -306,8 +306,8 @@ func TestBatchThatFailsAsAWhole(t *testing.T) {
 		var calls, alone atomic.Int64
 		handle, err := middleware.Batch(h.db, middleware.BatchConfig{
 			Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, MaxMessages: 200, MaxWait: patience,
-			Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: -1}},
-			Tx:       middleware.TxConfig{Timeout: 2 * time.Second},
+			ErrorHandler: middleware.ErrorHandlerConfig{Backoff: outbox.Backoff{Initial: -1}},
+			Tx:           middleware.TxConfig{Timeout: 2 * time.Second},
 		}, func(ctx context.Context, msgs []*message.Message) error {
 			calls.Add(1)
 			switch {
@@ -473,7 +473,9 @@ func TestBatchRetryAfter(t *testing.T) {
 	var first atomic.Pointer[time.Time]
 	handle, err := middleware.Batch(h.db, middleware.BatchConfig{
 		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"},
-		Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond}},
+		ErrorHandler: middleware.ErrorHandlerConfig{
+			Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond},
+		},
 	}, func(context.Context, []*message.Message) error {
 		now := time.Now()
 		if calls.Add(1); first.CompareAndSwap(nil, &now) {

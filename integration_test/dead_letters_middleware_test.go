@@ -58,18 +58,18 @@ func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
 // UUID.
 func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 	h := onPgx(t)
-	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
+	errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
 	msg := newMessage("")
 	for range 2 {
-		_, err := chain(poison, outcomes)(msg.Copy())
+		_, err := chain(poison, errorHandler)(msg.Copy())
 		require.NoError(t, err)
 	}
 	assert.Equal(t, 2, outboxed(t, h))
 	assert.Equal(t, 1, h.count(t, "select count(distinct uuid) from outbox"))
 
 	for range 2 {
-		_, err := chain(poison, outcomes)(message.NewMessage("", nil))
+		_, err := chain(poison, errorHandler)(message.NewMessage("", nil))
 		require.NoError(t, err)
 	}
 	assert.Equal(t, 3, h.count(t, "select count(distinct uuid) from outbox"),
@@ -175,7 +175,7 @@ func (p *poisoned) letters() (uuids []string, calls int) {
 func TestNoLetterOfALetter(t *testing.T) {
 	h := onPgx(t)
 	pubsub, p, log := inProcess(t, false), &poisoned{}, newLogCapture(t)
-	stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
+	stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
 		MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: 10 * time.Millisecond, Max: 100 * time.Millisecond},
 	}}, log)
 	startRouter(t, func(r *message.Router) {

@@ -80,8 +80,8 @@ func kill(t testing.TB, h handle, id queue.ID) {
 		uuid.NewString(), id.MessageID)
 }
 
-// TestSubscriberTellsWhatDies: observers are notified of each death of a Subscriber's messages, also without Outcomes
-// and whether a handler had the message or not.
+// TestSubscriberTellsWhatDies: observers are notified of each death of a Subscriber's messages, also without
+// ErrorHandler and whether a handler had the message or not.
 func TestSubscriberTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
 	s, seen, log := watchedStore(t, h)

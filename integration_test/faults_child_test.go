@@ -153,8 +153,8 @@ func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 		return nil, err
 	}
 	stack, err := middleware.Stack(c.shop.pub, middleware.StackConfig{
-		Service:  "shop",
-		Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: -1}},
+		Service:      "shop",
+		ErrorHandler: middleware.ErrorHandlerConfig{Backoff: outbox.Backoff{Initial: -1}},
 		Tx: middleware.TxConfig{OnBegin: func(ctx context.Context, _ *message.Message) error {
 			q, err := (*core.DB)(c.shop.db).Tx(ctx)
 			if err == nil {
@@ -168,7 +168,7 @@ func (c *child) router(logger watermill.LoggerAdapter) (*message.Router, error) 
 		return nil, err
 	}
 	if len(stack) != 4 {
-		return nil, fmt.Errorf("Stack has %d parts, not Outcomes, Tx, Inbox, Outbox", len(stack))
+		return nil, fmt.Errorf("Stack has %d parts, not ErrorHandler, Tx, Inbox, Outbox", len(stack))
 	}
 	router.AddMiddleware(
 		c.step("committed", "dead"), stack[0],

@@ -191,7 +191,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	reload := func(statement, want string) { setStandby(t, h, statement, want) }
 	obs := &seen{}
 	mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Tx: middleware.TxConfig{Timeout: time.Second}})
-	handler := chain(book(h), mws[1:]...) // writes of Outcomes would wait as well
+	handler := chain(book(h), mws[1:]...) // writes of ErrorHandler would wait as well
 	first, second := newMessage("first"), newMessage("second")
 	_, err := handler(first.Copy())
 	require.NoError(t, err)

@@ -58,7 +58,7 @@ func TestOnMismatchThatFailsIsCounted(t *testing.T) {
 	} {
 		w, logger, obs, calls := &waits{}, watermill.NewCaptureLogger(), &seen{}, 0
 		cfg := middleware.StackConfig{
-			Outcomes: middleware.OutcomesConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
+			ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
 			Inbox: middleware.InboxConfig{
 				Consumer: name, CheckContent: true,
 				OnMismatch: func(ctx context.Context, _ *message.Message) error { calls++; return onMismatch(ctx) },
@@ -164,8 +164,8 @@ func TestOnBeginThatLeavesNothingToWorkWithIsCounted(t *testing.T) {
 		} {
 			w, logger, calls := &waits{}, watermill.NewCaptureLogger(), 0
 			cfg := middleware.StackConfig{
-				Outcomes: middleware.OutcomesConfig{MaxAttempts: 3, MinDeadAge: -1, Backoff: w.backoff()},
-				Inbox:    middleware.InboxConfig{Consumer: name},
+				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 3, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:        middleware.InboxConfig{Consumer: name},
 				Tx: middleware.TxConfig{
 					OnBegin: func(ctx context.Context, _ *message.Message) error { calls++; return onBegin(ctx) },
 				},
@@ -198,7 +198,7 @@ func TestALetterThatCannotBeWrittenIsSeen(t *testing.T) {
 	h.exec(t, "alter table outbox add constraint no_letters check (topic <> 'dead_letters')")
 	w := &waits{}
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) },
-		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{Backoff: w.backoff()}}))
+		stack(t, h, middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{Backoff: w.backoff()}}))
 	msg := newMessage("")
 	for range 3 {
 		require.ErrorIs(t, deliver(msg), errHandler)
@@ -215,7 +215,7 @@ func TestALetterThatCannotBeWrittenIsSeen(t *testing.T) {
 func TestClassifyThatPanics(t *testing.T) {
 	h := onPgx(t)
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, errHandler },
-		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
+		stack(t, h, middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
 			MaxAttempts: 2, MinDeadAge: -1, Classify: func(error) outbox.Decision { panic("boom") },
 		}}))
 	msg := newMessage("")
@@ -231,7 +231,7 @@ func TestARetryAfterErrorMadeByHand(t *testing.T) {
 	w := &waits{}
 	later := &outbox.RetryAfterError{Wait: -time.Hour}
 	deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, later },
-		stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{Backoff: w.backoff()}}))
+		stack(t, h, middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{Backoff: w.backoff()}}))
 	require.ErrorIs(t, deliver(newMessage("")), error(later))
 	assert.Equal(t, []int{1}, w.all, "the wait after a first failure")
 }
@@ -295,7 +295,7 @@ func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 				},
 			} {
 				logger, f := watermill.NewCaptureLogger(), newFeed()
-				cfg := middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
+				cfg := middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
 					MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 10 * time.Millisecond},
 				}}
 				router := startRouter(t, func(r *message.Router) {

@@ -73,7 +73,9 @@ func newReplying(
 	require.NoError(t, err)
 
 	mws := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
-		Outcomes: middleware.OutcomesConfig{Backoff: outbox.Backoff{Initial: time.Millisecond, Max: time.Millisecond}},
+		ErrorHandler: middleware.ErrorHandlerConfig{
+			Backoff: outbox.Backoff{Initial: time.Millisecond, Max: time.Millisecond},
+		},
 	}, nil)
 	startRouter(t, func(router *message.Router) {
 		router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {

@@ -21,7 +21,7 @@ import (
 )
 
 // mortal makes a message dead at its first failure.
-var mortal = middleware.OutcomesConfig{
+var mortal = middleware.ErrorHandlerConfig{
 	MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: time.Millisecond, Max: 20 * time.Millisecond},
 }
 
@@ -57,9 +57,9 @@ func (b *busyOnce) check(t *testing.T, id string) {
 	assert.Zero(t, b.h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
-// TestRetryAfterOnABroker that redelivers a nacked message immediately. OutcomesConfig.Backoff.Max is the longest time
-// that a message is held, so it is delivered several times meanwhile, unless the machine is slow: then each wait is
-// longer.
+// TestRetryAfterOnABroker that redelivers a nacked message immediately. ErrorHandlerConfig.Backoff.Max is the longest
+// time that a message is held, so it is delivered several times meanwhile, unless the machine is slow: then each wait
+// is longer.
 func TestRetryAfterOnABroker(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -78,7 +78,7 @@ func deliveredMeanwhile(t *testing.T, h handle, wait time.Duration) (deliveries 
 	obs, f := &seen{}, newFeed()
 	busy := &busyOnce{h: h, wait: wait}
 	router := startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{Outcomes: mortal},
+		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{ErrorHandler: mortal},
 			nil)...)
 		r.AddConsumerHandler("h", "orders", f, func(msg *message.Message) error {
 			return busy.handle(msg.Context(), msg.UUID)
@@ -120,13 +120,13 @@ func TestRetryAfterOfAStoredMessage(t *testing.T) {
 	assert.Equal(t, 1, p.h.count(t, "select count(*) from effects"))
 }
 
-// TestRetryAfterBehindASubscriber: the same with a Router, with Outcomes or with Tx alone.
+// TestRetryAfterBehindASubscriber: the same with a Router, with ErrorHandler or with Tx alone.
 func TestRetryAfterBehindASubscriber(t *testing.T) {
 	t.Parallel()
 	noLeaks(t)
 	p := newPutOff(t, "stack", "tx")
 	for topic, mws := range map[string][]message.HandlerMiddleware{
-		"stack": stackFor(t, newOutboxPublisher(t, p.h), middleware.StackConfig{Outcomes: mortal}, nil),
+		"stack": stackFor(t, newOutboxPublisher(t, p.h), middleware.StackConfig{ErrorHandler: mortal}, nil),
 		"tx":    {newTx(t, p.h, middleware.TxConfig{}), newInbox(t, p.h, middleware.InboxConfig{})},
 	} {
 		sub, err := queue.NewSubscriber(p.s, queue.SubscriberConfig{PollInterval: 20 * time.Millisecond}, nil)
@@ -200,7 +200,7 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge = 1, -1
 	busy := &busyOnce{h: h, wait: 100 * time.Millisecond}
 	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: mortal}, nil)...)
+		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: mortal}, nil)...)
 		r.AddConsumerHandler("h", "orders", startSubscriber(t, h, cfg), func(msg *message.Message) error {
 			return busy.handle(msg.Context(), "order")
 		})

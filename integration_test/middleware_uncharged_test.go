@@ -62,8 +62,8 @@ func TestAMistakeOfWiringChargesNothing(t *testing.T) {
 		} {
 			w, logger := &waits{}, watermill.NewCaptureLogger()
 			mws := stackFor(t, pub, middleware.StackConfig{
-				Outcomes: middleware.OutcomesConfig{MaxAttempts: 1, MinDeadAge: -1, Backoff: w.backoff()},
-				Inbox:    middleware.InboxConfig{Consumer: name},
+				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 1, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:        middleware.InboxConfig{Consumer: name},
 			}, logger)
 			for range 3 { // three messages, one after another
 				_, err := chain(handler, mws...)(newMessage(""))
@@ -98,7 +98,7 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	cfg := subscribing(quickConfig())
 	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge = 1, -1
 	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{Outcomes: mortal}, nil)...)
+		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: mortal}, nil)...)
 		r.AddConsumerHandler("routed", "routed", sub, func(msg *message.Message) error { return wrongKind(msg.Context(), h) })
 		r.AddConsumerHandler("outboxed", "outboxed", startSubscriber(t, h, cfg), wrong)
 	})
@@ -151,8 +151,8 @@ func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
 			}
 			w, logger, obs := &waits{}, watermill.NewCaptureLogger(), &seen{}
 			cfg := middleware.StackConfig{
-				Outcomes: middleware.OutcomesConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
-				Inbox:    middleware.InboxConfig{Consumer: name}, Outbox: middleware.OutboxConfig{Topic: "events"},
+				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:        middleware.InboxConfig{Consumer: name}, Outbox: middleware.OutboxConfig{Topic: "events"},
 			}
 			fails(&cfg)
 			pub := newOutboxPublisher(t, h.seenBy(t, obs))
@@ -227,8 +227,8 @@ func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 	w := &waits{}
 	var fails error
 	mws := stack(t, h, middleware.StackConfig{
-		Outcomes: middleware.OutcomesConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
-		Inbox:    middleware.InboxConfig{Key: func(msg *message.Message) (string, error) { return msg.UUID, fails }},
+		ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
+		Inbox:        middleware.InboxConfig{Key: func(msg *message.Message) (string, error) { return msg.UUID, fails }},
 	})
 	msg, handled := newMessage(""), 0
 	deliver := func(key string) error {
@@ -270,8 +270,8 @@ func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 		} {
 			w, obs := &waits{}, &seen{}
 			cfg := middleware.StackConfig{
-				Outcomes: middleware.OutcomesConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
-				Inbox:    middleware.InboxConfig{Consumer: name},
+				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
+				Inbox:        middleware.InboxConfig{Consumer: name},
 			}
 			fails(&cfg)
 			handler := chain(bookSilently(h), stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), cfg, nil)...)
@@ -315,14 +315,14 @@ func TestKeyHasTheContextOfItsMessage(t *testing.T) {
 // TestNothingIsReturnedOfAMessagePutAside: the Router would publish it with the ack. Without Tx nothing else drops it.
 func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 	h := onPgx(t)
-	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{
+	errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{
 		Service: "shop", Backoff: outbox.Backoff{Initial: -1},
 	}, nil)
 	require.NoError(t, err)
 	for _, failure := range []error{outbox.Poison(errHandler), outbox.ErrAlreadyProcessed} {
 		produced, err := chain(func(*message.Message) ([]*message.Message, error) {
 			return message.Messages{newMessage("event")}, failure
-		}, outcomes)(newMessage(""))
+		}, errorHandler)(newMessage(""))
 		require.NoError(t, err, "acked")
 		assert.Empty(t, produced, "%v", failure)
 	}
@@ -360,7 +360,7 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 		}
 	}
 	giveBack := func(next message.HandlerFunc) message.HandlerFunc {
-		// released before Outcomes decides, so that it could write a dead letter
+		// released before ErrorHandler decides, so that it could write a dead letter
 		return func(msg *message.Message) ([]*message.Message, error) {
 			produced, err := next(msg)
 			for _, conn := range taken {

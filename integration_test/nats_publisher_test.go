@@ -362,8 +362,8 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 				return []*message.Message{out}, nil
 			}
 			handler := chain(copying, stack(t, h, middleware.StackConfig{
-				Outcomes: middleware.OutcomesConfig{DeadLetterTopic: prefix + "dead"},
-				Outbox:   middleware.OutboxConfig{Topic: prefix + "events"},
+				ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: prefix + "dead"},
+				Outbox:       middleware.OutboxConfig{Topic: prefix + "events"},
 			})...)
 			forged := newMessage("")
 			nats.SetHeader(forged, "Nats-Rollup", "all")
@@ -434,7 +434,7 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 // sent again and dies again gets a different dead letter.
 func TestALetterIsNoCopySentAgain(t *testing.T) {
 	h := onPgx(t)
-	outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
+	errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
 	msg := newMessage("")
 	outbox.SetDueAt(msg, time.Now().Add(time.Hour))
@@ -444,7 +444,7 @@ func TestALetterIsNoCopySentAgain(t *testing.T) {
 			again.Metadata.Set(outbox.MetadataGeneration, generation)
 		}
 		for range 2 {
-			_, err := chain(poison, outcomes)(again)
+			_, err := chain(poison, errorHandler)(again)
 			require.NoError(t, err)
 		}
 	}

@@ -223,7 +223,7 @@ func (a *aviary) handles() {
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: patience}, nil)
 	require.NoError(a.t, err)
 	router.AddMiddleware(stackFor(a.t, pub, middleware.StackConfig{
-		Outcomes: middleware.OutcomesConfig{MaxAttempts: 2},
+		ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 2},
 	}, a.logger)...)
 	a.h.exec(a.t, `create table cages (bird text primary key)`)
 	router.AddHandler("keep", "birds", in, "kept", pub, func(msg *message.Message) ([]*message.Message, error) {

@@ -96,7 +96,7 @@ func TestHandleNamesWhatARouterWould(t *testing.T) {
 	}
 }
 
-// TestHandleWaitsOnlyIfAsked: a failure is nacked immediately unless Outcomes.Backoff sets a wait.
+// TestHandleWaitsOnlyIfAsked: a failure is nacked immediately unless ErrorHandler.Backoff sets a wait.
 func TestHandleWaitsOnlyIfAsked(t *testing.T) {
 	db := onPgx(t).db
 	const wait = 2 * time.Second
@@ -110,7 +110,7 @@ func TestHandleWaitsOnlyIfAsked(t *testing.T) {
 			t.Parallel()
 			failing := func(*message.Message) ([]*message.Message, error) { return nil, errOfHandler }
 			cfg := middleware.StackConfig{}
-			cfg.Outcomes.Backoff = backoff
+			cfg.ErrorHandler.Backoff = backoff
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			msg := message.NewMessage(name, nil)

@@ -191,7 +191,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 	require.NoError(t, err)
 	identify := func(msg *message.Message) (string, error) { return cmp.Or(msg.UUID, string(msg.Payload)), nil }
 	stack, err := middleware.Stack(events, middleware.StackConfig{
-		Service: "booking", Outcomes: middleware.OutcomesConfig{DeadLetterTopic: b.dead},
+		Service: "booking", ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: b.dead},
 		Inbox: middleware.InboxConfig{Key: identify},
 	}, nil)
 	require.NoError(t, err)

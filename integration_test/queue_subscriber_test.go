@@ -289,7 +289,7 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 }
 
 // TestIngestFailsSlowly: a broker immediately redelivers messages that cannot be stored, so Ingest waits, longer each
-// time, unless Outcomes is around it, which gives them up with a dead letter.
+// time, unless ErrorHandler is around it, which gives them up with a dead letter.
 func TestIngestFailsSlowly(t *testing.T) {
 	h := onPgx(t)
 	ingest, err := queue.Ingest(storeOn(t, h, quickStore()), queue.IngestConfig{Source: "kafka"})
@@ -303,7 +303,7 @@ func TestIngestFailsSlowly(t *testing.T) {
 
 	closing, cancel := context.WithCancel(t.Context())
 	cancel()
-	aside, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{Service: "shop"}, nil)
+	aside, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{Service: "shop"}, nil)
 	require.NoError(t, err)
 	handle := chain(func(msg *message.Message) ([]*message.Message, error) { return nil, ingest(msg) }, aside)
 	const letters = 9

@@ -95,8 +95,8 @@ func stackFor(
 	if cfg.Service == "" {
 		cfg.Service = "shop"
 	}
-	if cfg.Outcomes.Backoff.Initial == 0 {
-		cfg.Outcomes.Backoff.Initial = -1
+	if cfg.ErrorHandler.Backoff.Initial == 0 {
+		cfg.ErrorHandler.Backoff.Initial = -1
 	}
 	mws, err := middleware.Stack(pub, cfg, logger)
 	require.NoError(t, err)

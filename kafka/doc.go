@@ -25,7 +25,7 @@
 //
 // The committed offset is the offset of the oldest unfinished message. After a crash or a rebalance up to MaxAhead
 // messages of a partition are delivered again. Leave retries to Backoff: Watermill's Retry keeps a slot while it waits.
-// A message that can never succeed must be acked: middleware.Outcomes does so with a dead letter.
+// A message that can never succeed must be acked: middleware.ErrorHandler does so with a dead letter.
 //
 // docs/start/kafka.md has the settings and verdicts; docs/guides/inbound.md compares the subscriber with
 // watermill-kafka's.

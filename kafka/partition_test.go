@@ -119,7 +119,7 @@ func TestNackedMessageIsFresh(t *testing.T) {
 	})
 }
 
-// A wait requested with outbox.RetryAfter, as passed on by middleware.Outcomes, is kept.
+// A wait requested with outbox.RetryAfter, as passed on by middleware.ErrorHandler, is kept.
 func TestRetryAfterBlocksItsKeySoLong(t *testing.T) {
 	t.Parallel()
 	bubble(t, nil, func(w *world) {

@@ -15,12 +15,12 @@ import (
 
 // BatchConfig configures Batch. Service is required.
 type BatchConfig struct {
-	// Service, Outcomes, Tx and Inbox are as in StackConfig, but TxConfig.OnBegin and JoinContext cannot be set: they are
-	// for one message.
-	Service  string
-	Outcomes OutcomesConfig
-	Tx       TxConfig
-	Inbox    InboxConfig
+	// Service, ErrorHandler, Tx and Inbox are as in StackConfig, but TxConfig.OnBegin and JoinContext cannot be set: they
+	// are for one message.
+	Service      string
+	ErrorHandler ErrorHandlerConfig
+	Tx           TxConfig
+	Inbox        InboxConfig
 
 	// MaxMessages and MaxBytes (of payloads) limit one call; default 1000 and 4 MiB.
 	MaxMessages int
@@ -31,7 +31,7 @@ type BatchConfig struct {
 }
 
 func (c *BatchConfig) setDefaults() {
-	for _, service := range []*string{&c.Outcomes.Service, &c.Inbox.Service} {
+	for _, service := range []*string{&c.ErrorHandler.Service, &c.Inbox.Service} {
 		if *service == "" {
 			*service = c.Service
 		}
@@ -65,14 +65,14 @@ type BatchFunc func(ctx context.Context, msgs []*message.Message) error
 //	project, err := middleware.Batch(db, middleware.BatchConfig{Service: "reports"}, insertOrders, logger)
 //	router.AddConsumerHandler("orders-report", "orders", sub, project)
 //
-// It has its own Outcomes, Tx and Inbox: name the handler in StackConfig.Except if the Router has a Stack.
+// It has its own ErrorHandler, Tx and Inbox: name the handler in StackConfig.Except if the Router has a Stack.
 //
 // A batch has at most as many messages as the subscriber delivers before it gets acks: Concurrency with
 // kafka.Subscriber, nats.Subscriber, queue.Subscriber and forwarder.Subscriber, and one message of each partition with
 // watermill-kafka. A key keeps its order: those subscribers deliver one message of a key at a time.
 //
 // If fn returns an error or panics, the batch is rolled back and its halves are tried separately, and so on. A message
-// that fails in a batch of one goes through Outcomes, Tx and Inbox alone, and eventually becomes a dead letter; the
+// that fails in a batch of one goes through ErrorHandler, Tx and Inbox alone, and eventually becomes a dead letter; the
 // others are committed. Messages that failed before, and all messages of a batch that timed out or failed too often, go
 // alone immediately. So fn can be called again for a message that did not fail, and for a message alone while another
 // batch is in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
@@ -88,18 +88,18 @@ func Batch(
 	if fn == nil {
 		return nil, errors.New("middleware.Batch: the function is nil")
 	}
-	outcomes, outcomesErr := newOutcomes(db, cfg.Outcomes, logger)
+	errorHandler, errorHandlerErr := newErrorHandler(db, cfg.ErrorHandler, logger)
 	tx, txErr := Tx(db, cfg.Tx, logger)
 	inbox, inboxErr := newInbox(db, cfg.Inbox, logger)
-	if err := errors.Join(outcomesErr, txErr, inboxErr); err != nil {
+	if err := errors.Join(errorHandlerErr, txErr, inboxErr); err != nil {
 		return nil, err
 	}
-	outcomes.identify = inbox.identify
+	errorHandler.identify = inbox.identify
 	b := &batcher{
-		db: (*core.DB)(db), cfg: cfg, fn: fn, inbox: inbox, outcomes: outcomes, logger: (*core.DB)(db).Logger(logger),
+		db: (*core.DB)(db), cfg: cfg, fn: fn, inbox: inbox, errorHandler: errorHandler, logger: (*core.DB)(db).Logger(logger),
 		full: make(chan struct{}, 1),
 	}
-	b.alone = around("Outcomes", outcomes.handle)(tx(around("Inbox", inbox.handle)(
+	b.alone = around("ErrorHandler", errorHandler.handle)(tx(around("Inbox", inbox.handle)(
 		func(msg *message.Message) ([]*message.Message, error) {
 			if cause, _ := msg.Context().Value(causeKey{}).(*error); cause != nil && *cause != nil {
 				err := *cause
@@ -148,7 +148,7 @@ func (b *batcher) identify(ctx context.Context, msg *message.Message, h *handlin
 	if h.work != nil && h.work.Failed() {
 		return nil
 	}
-	if recall := &b.outcomes.recall; recall.some.Load() {
+	if recall := &b.errorHandler.recall; recall.some.Load() {
 		if wait, _ := recall.early(keyOf(message.HandlerNameFromCtx(ctx), msg)); wait > 0 {
 			return nil
 		}

@@ -17,13 +17,13 @@ import (
 
 // batcher gathers messages. One goroutine handles a batch while the messages of the next one gather.
 type batcher struct {
-	db       *core.DB
-	cfg      BatchConfig
-	fn       BatchFunc
-	inbox    *inbox
-	outcomes *outcomes
-	logger   watermill.LoggerAdapter
-	alone    message.HandlerFunc // Outcomes, Tx, Inbox and fn for one message
+	db           *core.DB
+	cfg          BatchConfig
+	fn           BatchFunc
+	inbox        *inbox
+	errorHandler *errorHandler
+	logger       watermill.LoggerAdapter
+	alone        message.HandlerFunc // ErrorHandler, Tx, Inbox and fn for one message
 
 	full chan struct{} // capacity 1: enough messages wait for a batch
 

@@ -92,7 +92,7 @@ func (b *batcher) conclude(one *batched, began time.Time, end *observe.HandleEnd
 	case rolledBack:
 		outcome = observe.RolledBack
 	}
-	b.outcomes.forget(one.ctx, one.msg)
+	b.errorHandler.forget(one.ctx, one.msg)
 	if len(b.db.Observers()) > 0 {
 		end.UUID, end.Outcome, end.Attempts = one.msg.UUID, outcome, max(one.h.attempts, 1)
 		tellEnd(started(one.ctx, b.db, b.cfg.Service, one.msg, began), b.db, *end)

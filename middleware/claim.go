@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// claim is the inbox row of the message being handled. Outcomes uses it after the transaction.
+// claim is the inbox row of the message being handled. ErrorHandler uses it after the transaction.
 type claim struct {
 	consumer, key string
 	failures      int           // recorded before this attempt

@@ -44,14 +44,14 @@ func letterKey(_ string, msg *message.Message) (string, error) {
 
 // isLetter reports whether the message came from the dead-letter topic. Such a message gets no dead letter: a handler
 // that always fails would write letters about letters.
-func (o *outcomes) isLetter(ctx context.Context) bool {
+func (o *errorHandler) isLetter(ctx context.Context) bool {
 	return core.ConsumedFrom(ctx).Topic == o.cfg.DeadLetterTopic
 }
 
 // sendDeadLetter marks the message dead and publishes its dead letter, unless it is a dead letter itself; both or
 // neither. It returns false and does nothing if a copy was processed in the meantime or is already dead, or if the
 // message now has another owner.
-func (o *outcomes) sendDeadLetter(
+func (o *errorHandler) sendDeadLetter(
 	ctx context.Context, msg *message.Message, h *handling, cause error,
 ) (marked bool, err error) {
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
@@ -67,7 +67,7 @@ func (o *outcomes) sendDeadLetter(
 
 // markDead marks the row of the message dead, and sets the UUID of the letter. The letter of a stored message keeps its
 // random UUID: only the owner of such a message marks it dead, together with the letter, so this happens once.
-func (o *outcomes) markDead(
+func (o *errorHandler) markDead(
 	ctx context.Context, letter, msg *message.Message, h *handling, cause error,
 ) (marked bool, err error) {
 	id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-func (o *outcomes) decide(h *handling, n tally, err error) outbox.Decision {
+func (o *errorHandler) decide(h *handling, n tally, err error) outbox.Decision {
 	switch {
 	case errors.Is(err, outbox.ErrPoison):
 		return outbox.DeadLetter
@@ -31,10 +31,10 @@ func (o *outcomes) decide(h *handling, n tally, err error) outbox.Decision {
 	return outbox.Nack
 }
 
-func (o *outcomes) classify(err error) (decision outbox.Decision) {
+func (o *errorHandler) classify(err error) (decision outbox.Decision) {
 	defer func() {
 		if p := recover(); p != nil {
-			// Cause: a bug of OutcomesConfig.Classify.
+			// Cause: a bug of ErrorHandlerConfig.Classify.
 			// Cure: as for Nack.
 			o.logger.Error("panic in Classify: the message is retried", core.Panicked(p), nil)
 			decision = outbox.Nack
@@ -45,7 +45,7 @@ func (o *outcomes) classify(err error) (decision outbox.Decision) {
 
 // tellPanic logs a panic that is not passed on, because its message is dead or a copy: nothing else would show the
 // stack.
-func (o *outcomes) tellPanic(ctx context.Context, msg *message.Message, p any) {
+func (o *errorHandler) tellPanic(ctx context.Context, msg *message.Message, p any) {
 	// Cause: a bug of the handler or a callback; see the field stack.
 	// Cure: the message is dead, or was a duplicate.
 	o.logger.Error("handler panicked: its message is acked: fix what the stack names", core.Panicked(p),

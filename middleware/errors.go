@@ -72,12 +72,12 @@ func unsafeWithin(name string) error {
 type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error)
 
 // around makes a middleware from handle, and keeps nil handlers and nil messages from it. If the middlewares are put
-// together wrongly and there is no Outcomes, which would wait before a nack, it waits itself.
+// together wrongly and there is no ErrorHandler, which would wait before a nack, it waits itself.
 func around(name string, handle handleFunc) message.HandlerMiddleware {
 	var throttle core.Throttle
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		var unsafe error
-		if name != "Outcomes" && name != "Tx" { // what surrounds Tx does no harm, and Tx checks for itself
+		if name != "ErrorHandler" && name != "Tx" { // what surrounds Tx does no harm, and Tx checks for itself
 			unsafe = unsafeWithin(core.UnsafeFunc(next))
 		}
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -93,7 +93,7 @@ func around(name string, handle handleFunc) message.HandlerMiddleware {
 			if unsafe == nil {
 				produced, err = handle(next, msg)
 			}
-			if outermost && name != "Outcomes" && miswired(err) {
+			if outermost && name != "ErrorHandler" && miswired(err) {
 				throttle.Pause(ctx)
 			}
 			return produced, err

@@ -71,9 +71,9 @@ func ExampleStack() {
 	}
 	router := message.NewDefaultRouter(logger)
 	stack, err := middleware.Stack(pub, middleware.StackConfig{
-		Service:  "billing",
-		Except:   []string{"metrics"},
-		Outcomes: middleware.OutcomesConfig{MaxAttempts: 20, DeadLetterTopic: "orders.dead"},
+		Service:      "billing",
+		Except:       []string{"metrics"},
+		ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 20, DeadLetterTopic: "orders.dead"},
 	}, logger)
 	if err != nil {
 		log.Fatal(err)

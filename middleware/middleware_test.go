@@ -59,27 +59,35 @@ func TestBadConfiguration(t *testing.T) {
 		"Inbox long":         {ready(Inbox(db, InboxConfig{Service: "s", Consumer: long}, nil)), "InboxConfig.Consumer"},
 		"Outbox nil":         {ready(Outbox(nil, OutboxConfig{}, nil)), "nil"},
 		"Outbox topic":       {ready(Outbox(pub, OutboxConfig{Topic: "\xff"}, nil)), "OutboxConfig.Topic"},
-		"Outcomes nil":       {ready(Outcomes(nil, OutcomesConfig{Service: "s"}, nil)), "no database"},
-		"Outcomes service":   {ready(Outcomes(db, OutcomesConfig{}, nil)), "OutcomesConfig.Service is required"},
-		"Tx nil":             {ready(Tx(nil, TxConfig{}, nil)), "no database"},
-		"Tx isolation":       {ready(Tx(db, TxConfig{Isolation: sql.LevelLinearizable}, nil)), "TxConfig.Isolation"},
-		"Tx timeout":         {ready(Tx(db, TxConfig{Timeout: -5}, nil)), "TxConfig.Timeout"},
-		"Tx retries":         {ready(Tx(db, TxConfig{MaxRetries: -2}, nil)), "TxConfig.MaxRetries"},
+		"ErrorHandler nil":   {ready(ErrorHandler(nil, ErrorHandlerConfig{Service: "s"}, nil)), "no database"},
+		"ErrorHandler service": {
+			ready(ErrorHandler(db, ErrorHandlerConfig{}, nil)), "ErrorHandlerConfig.Service is required",
+		},
+		"Tx nil":       {ready(Tx(nil, TxConfig{}, nil)), "no database"},
+		"Tx isolation": {ready(Tx(db, TxConfig{Isolation: sql.LevelLinearizable}, nil)), "TxConfig.Isolation"},
+		"Tx timeout":   {ready(Tx(db, TxConfig{Timeout: -5}, nil)), "TxConfig.Timeout"},
+		"Tx retries":   {ready(Tx(db, TxConfig{MaxRetries: -2}, nil)), "TxConfig.MaxRetries"},
 		"Tx backoff": {
 			ready(Tx(db, TxConfig{Backoff: outbox.Backoff{Initial: -2}}, nil)), "TxConfig.Backoff.Initial",
 		},
-		"Outcomes topic": {
-			ready(Outcomes(db, OutcomesConfig{Service: "s", DeadLetterTopic: "\xff"}, nil)), "DeadLetterTopic",
+		"ErrorHandler topic": {
+			ready(ErrorHandler(db, ErrorHandlerConfig{Service: "s", DeadLetterTopic: "\xff"}, nil)), "DeadLetterTopic",
 		},
-		"Outcomes attempts": {ready(Outcomes(db, OutcomesConfig{Service: "s", MaxAttempts: -2}, nil)), "MaxAttempts"},
-		"Outcomes age":      {ready(Outcomes(db, OutcomesConfig{Service: "s", MinDeadAge: -2}, nil)), "MinDeadAge"},
-		"Outcomes backoff": {
-			ready(Outcomes(db, OutcomesConfig{Service: "s", Backoff: outbox.Backoff{Initial: -2}}, nil)), "Backoff.Initial",
+		"ErrorHandler attempts": {
+			ready(ErrorHandler(db, ErrorHandlerConfig{Service: "s", MaxAttempts: -2}, nil)), "MaxAttempts",
+		},
+		"ErrorHandler age": {
+			ready(ErrorHandler(db, ErrorHandlerConfig{Service: "s", MinDeadAge: -2}, nil)), "MinDeadAge",
+		},
+		"ErrorHandler backoff": {
+			ready(ErrorHandler(db, ErrorHandlerConfig{Service: "s", Backoff: outbox.Backoff{Initial: -2}}, nil)),
+			"Backoff.Initial",
 		},
 		"Stack nil pub": {stack(nil, StackConfig{Service: "s"}), "nil"},
 		"Stack service": {stack(pub, StackConfig{}), "StackConfig.Service is required"},
 		"Stack inner": {
-			stack(pub, StackConfig{Service: "s", Outcomes: OutcomesConfig{MaxAttempts: -2}}), "OutcomesConfig.MaxAttempts",
+			stack(pub, StackConfig{Service: "s", ErrorHandler: ErrorHandlerConfig{MaxAttempts: -2}}),
+			"ErrorHandlerConfig.MaxAttempts",
 		},
 	} {
 		if test.err == nil || !strings.Contains(test.err.Error(), test.want) {
@@ -104,9 +112,9 @@ func TestBadWiringFailsEveryMessage(t *testing.T) {
 		mw   message.HandlerMiddleware
 		want string
 	}{
-		"Inbox without Tx":   {ready(Inbox(db, InboxConfig{Service: "s", Consumer: "c"}, nil)), "add middleware.Tx"},
-		"Outbox without Tx":  {ready(Outbox(pub, OutboxConfig{}, nil)), "add middleware.Tx"},
-		"Outcomes inside Tx": {insideTx(ready(Outcomes(db, OutcomesConfig{Service: "s"}, nil))), "before Tx"},
+		"Inbox without Tx":       {ready(Inbox(db, InboxConfig{Service: "s", Consumer: "c"}, nil)), "add middleware.Tx"},
+		"Outbox without Tx":      {ready(Outbox(pub, OutboxConfig{}, nil)), "add middleware.Tx"},
+		"ErrorHandler inside Tx": {insideTx(ready(ErrorHandler(db, ErrorHandlerConfig{Service: "s"}, nil))), "before Tx"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			handler := test.mw(func(*message.Message) ([]*message.Message, error) {
@@ -133,13 +141,13 @@ func TestNilMessageAndNilHandler(t *testing.T) {
 	}
 	inbox, inboxErr := Inbox(db, InboxConfig{Service: "s"}, nil)
 	out, outErr := Outbox(pub, OutboxConfig{}, nil)
-	outcomes, outcomesErr := Outcomes(db, OutcomesConfig{Service: "s"}, nil)
+	errorHandler, errorHandlerErr := ErrorHandler(db, ErrorHandlerConfig{Service: "s"}, nil)
 	stack, stackErr := Stack(pub, StackConfig{Service: "s", Except: []string{"x"}}, nil)
-	if err := errors.Join(inboxErr, outErr, outcomesErr, stackErr); err != nil {
+	if err := errors.Join(inboxErr, outErr, errorHandlerErr, stackErr); err != nil {
 		t.Fatal(err)
 	}
 	for name, mw := range map[string]message.HandlerMiddleware{
-		"Inbox": inbox, "Outbox": out, "Outcomes": outcomes, "Stack": stack[0],
+		"Inbox": inbox, "Outbox": out, "ErrorHandler": errorHandler, "Stack": stack[0],
 	} {
 		handler := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 		if _, err := mw(handler)(nil); err == nil || !strings.Contains(err.Error(), "the message is nil") {
@@ -333,7 +341,7 @@ func TestMiswiredIsNoHotLoop(t *testing.T) {
 // TestAFailureIsChargedSinceTheFirstThatCounts: failures before it only lengthen the wait.
 func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := &outcomes{logger: watermill.NopLogger{}, cfg: OutcomesConfig{MaxAttempts: 2, MinDeadAge: time.Hour}}
+		o := &errorHandler{logger: watermill.NopLogger{}, cfg: ErrorHandlerConfig{MaxAttempts: 2, MinDeadAge: time.Hour}}
 		o.cfg.setDefaults()
 		fail := func(h *handling) (outbox.Decision, int) {
 			msg := message.NewMessage("1", nil)

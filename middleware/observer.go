@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// started reports a delivery to the observers, with when its batch began. Outcomes calls it, or Tx if there is no
-// Outcomes.
+// started reports a delivery to the observers, with when its batch began. ErrorHandler calls it, or Tx if there is no
+// ErrorHandler.
 func started(
 	ctx context.Context, db *core.DB, service string, msg *message.Message, began time.Time,
 ) context.Context {

@@ -12,9 +12,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// TestOutcomesLeavesTheWaitToTheSubscriber: while a subscriber blocks the message's key, the message must not keep its
-// slot, and the wait that its handler requests is passed to the subscriber.
-func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
+// TestErrorHandlerLeavesTheWaitToTheSubscriber: while a subscriber blocks the message's key, the message must not keep
+// its slot, and the wait that its handler requests is passed to the subscriber.
+func TestErrorHandlerLeavesTheWaitToTheSubscriber(t *testing.T) {
 	failed := errors.New("failed")
 	for name, test := range map[string]struct {
 		signed bool
@@ -28,7 +28,7 @@ func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
 		"later, after no time":  {true, outbox.RetryAfter(failed, 0), 0, []time.Duration{100 * time.Millisecond}},
 		"wired wrongly":         {true, outbox.ErrTxKind, time.Hour, []time.Duration{time.Hour}},
 	} {
-		mw, err := Outcomes(unreachable(t), OutcomesConfig{
+		mw, err := ErrorHandler(unreachable(t), ErrorHandlerConfig{
 			Service: "shop", Backoff: outbox.Backoff{Func: func(int) time.Duration { return test.wait }},
 		}, nil)
 		if err != nil {
@@ -62,7 +62,7 @@ func TestOutcomesLeavesTheWaitToTheSubscriber(t *testing.T) {
 // TestABackoffThatPanics: the message is nacked with its handler's error, and waits for Initial.
 func TestABackoffThatPanics(t *testing.T) {
 	const wait = 50 * time.Millisecond
-	mw, err := Outcomes(unreachable(t), OutcomesConfig{Service: "shop", Backoff: outbox.Backoff{
+	mw, err := ErrorHandler(unreachable(t), ErrorHandlerConfig{Service: "shop", Backoff: outbox.Backoff{
 		Initial: wait, Func: func(int) time.Duration { panic("canary") },
 	}}, nil)
 	if err != nil {

@@ -19,22 +19,22 @@ type StackConfig struct {
 	// Except are names of handlers that the stack leaves alone; default none.
 	Except []string
 
-	Outcomes OutcomesConfig
-	Tx       TxConfig
-	Inbox    InboxConfig
-	Outbox   OutboxConfig
+	ErrorHandler ErrorHandlerConfig
+	Tx           TxConfig
+	Inbox        InboxConfig
+	Outbox       OutboxConfig
 }
 
 func (c *StackConfig) setDefaults() {
-	for _, service := range []*string{&c.Outcomes.Service, &c.Inbox.Service} {
+	for _, service := range []*string{&c.ErrorHandler.Service, &c.Inbox.Service} {
 		if *service == "" {
 			*service = c.Service
 		}
 	}
 }
 
-// Stack returns Outcomes, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once, to
-// the Router or to handlers, and put Watermill's Retry and PoisonQueue before it: inside, Retry would repeat the
+// Stack returns ErrorHandler, Tx, Inbox and Outbox in this order, for Router.AddMiddleware or a handler's. Add it once,
+// to the Router or to handlers, and put Watermill's Retry and PoisonQueue before it: inside, Retry would repeat the
 // handler in an aborted transaction.
 //
 // All parts work on the database and the tables of pub. If logger is nil, the logger of its handle is used. It returns
@@ -50,15 +50,17 @@ func Stack(
 	}
 	cfg.setDefaults()
 	db := (*outbox.DB)((*core.Publisher)(pub).DB())
-	outcomes, outcomesErr := newOutcomes(db, cfg.Outcomes, logger)
+	errorHandler, errorHandlerErr := newErrorHandler(db, cfg.ErrorHandler, logger)
 	tx, txErr := Tx(db, cfg.Tx, logger)
 	inbox, inboxErr := newInbox(db, cfg.Inbox, logger)
 	out, outErr := Outbox(pub, cfg.Outbox, logger)
-	if err := errors.Join(outcomesErr, txErr, inboxErr, outErr); err != nil {
+	if err := errors.Join(errorHandlerErr, txErr, inboxErr, outErr); err != nil {
 		return nil, err
 	}
-	outcomes.identify = inbox.identify
-	stack := []message.HandlerMiddleware{around("Outcomes", outcomes.handle), tx, around("Inbox", inbox.handle), out}
+	errorHandler.identify = inbox.identify
+	stack := []message.HandlerMiddleware{
+		around("ErrorHandler", errorHandler.handle), tx, around("Inbox", inbox.handle), out,
+	}
 	for i, mw := range stack {
 		stack[i] = except(mw, cfg.Except)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// miswiredWait is how long a message of the queue waits if its handler is miswired and there is no Outcomes.
+// miswiredWait is how long a message of the queue waits if its handler is miswired and there is no ErrorHandler.
 const miswiredWait = 10 * time.Second
 
 // uncharged reports whether an error does not count against the message: its handler requested a later retry, or only a
@@ -31,7 +31,7 @@ func uncharged(err error) bool {
 }
 
 // retryLater nacks without counting an attempt.
-func (o *outcomes) retryLater(
+func (o *errorHandler) retryLater(
 	ctx context.Context, msg *message.Message, h *handling, err error,
 ) (observe.Outcome, time.Duration, error) {
 	outcome, wait := observe.Postponed, time.Duration(0)
@@ -70,7 +70,7 @@ func asLater(err error, wait time.Duration) error {
 
 // tellMiswired logs the advice, at most once a minute, and returns how long to wait: longer with each message of the
 // handler that fails this way.
-func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
+func (o *errorHandler) tellMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
 	name := message.HandlerNameFromCtx(ctx)
 	failures := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
 	backoff := core.Backoff(o.cfg.Backoff)
@@ -87,7 +87,7 @@ func (o *outcomes) tellMiswired(ctx context.Context, msg *message.Message, err e
 	return wait
 }
 
-func (o *outcomes) tellNotCalled(failed callback, err error, fields watermill.LogFields) {
+func (o *errorHandler) tellNotCalled(failed callback, err error, fields watermill.LogFields) {
 	// Cause: the function that the line names returned an error, or panicked.
 	// Cure: fix what the error names.
 	switch failed {
@@ -112,7 +112,7 @@ type tally struct {
 // count finds out how often a message has failed, and which callback failed if the handler was not called: that is
 // recorded in the inbox like any other failure if the message can be identified. Otherwise, or if its key belongs to
 // another message, this process counts.
-func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling) (failed callback, n tally) {
+func (o *errorHandler) count(ctx context.Context, msg *message.Message, h *handling) (failed callback, n tally) {
 	if h.calling == onMismatch {
 		h.claim = nil
 	}
@@ -140,7 +140,7 @@ func (o *outcomes) count(ctx context.Context, msg *message.Message, h *handling)
 
 // identified returns the inbox row that the message has or would have, or nil if Key or the database fails, and whether
 // Key worked. A message that was already handled is a duplicate.
-func (o *outcomes) identified(
+func (o *errorHandler) identified(
 	ctx context.Context, msg *message.Message, h *handling,
 ) (c *claim, keyed bool) {
 	defer func() {
@@ -170,7 +170,7 @@ func (o *outcomes) identified(
 }
 
 // forget removes a message that was handled or is dead.
-func (o *outcomes) forget(ctx context.Context, msg *message.Message) {
+func (o *errorHandler) forget(ctx context.Context, msg *message.Message) {
 	if o.recall.some.Load() {
 		o.recall.forget(keyOf(message.HandlerNameFromCtx(ctx), msg))
 	}

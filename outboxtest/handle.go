@@ -29,7 +29,7 @@ type Handled struct {
 //
 // cfg may be your Router's. Outside a Router a handler has no name and topic, so unless they are set Service is "test",
 // Inbox.Consumer "handler" and Outbox.Topic "published". A failure does not wait before its nack unless
-// Outcomes.Backoff is set. Any other fault of cfg ends the test.
+// ErrorHandler.Backoff is set. Any other fault of cfg ends the test.
 func Handle(
 	t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig,
 ) (Handled, error) {
@@ -40,8 +40,8 @@ func Handle(
 	cfg.Service = cmp.Or(cfg.Service, "test")
 	cfg.Inbox.Consumer = cmp.Or(cfg.Inbox.Consumer, "handler")
 	cfg.Outbox.Topic = cmp.Or(cfg.Outbox.Topic, "published")
-	if cfg.Outcomes.Backoff.Initial == 0 { // a Func decides whatever it says
-		cfg.Outcomes.Backoff.Initial = -1
+	if cfg.ErrorHandler.Backoff.Initial == 0 { // a Func decides whatever it says
+		cfg.ErrorHandler.Backoff.Initial = -1
 	}
 	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
 	if err != nil {

@@ -26,7 +26,7 @@ type IngestConfig struct {
 // Ingest returns a handler that stores a broker's messages for a Dispatcher or a Subscriber, and returns after the
 // commit, so that the Router acks:
 //
-//	aside, err := middleware.Outcomes(db, middleware.OutcomesConfig{Service: "booking"}, logger)
+//	aside, err := middleware.ErrorHandler(db, middleware.ErrorHandlerConfig{Service: "booking"}, logger)
 //	router.AddConsumerHandler("ingest", "orders", kafkaSubscriber, ingest).AddMiddleware(aside)
 //
 // Concurrent messages are committed together, so let the Router deliver many at a time. A copy is acked too: it
@@ -34,8 +34,8 @@ type IngestConfig struct {
 // the copy is nacked. In a transaction, such as middleware.Tx's, the message is stored in that transaction.
 //
 // A message that cannot be stored, because it has no ID or is larger than StoreConfig.MaxPayloadBytes, is
-// outbox.ErrPoison: Outcomes writes its dead letter; without Outcomes it is redelivered each time. An error is returned
-// after a wait of 100 ms, doubling to a second, so that the Router does not spin.
+// outbox.ErrPoison: ErrorHandler writes its dead letter; without ErrorHandler it is redelivered each time. An error is
+// returned after a wait of 100 ms, doubling to a second, so that the Router does not spin.
 //
 // Ingest returns outbox.ErrNoDB for a nil store, or an error that names an invalid field.
 func Ingest(store *Store, cfg IngestConfig) (message.NoPublishHandlerFunc, error) {

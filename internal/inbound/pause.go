@@ -46,7 +46,7 @@ var ErrHung = errors.New("handlers hang")
 
 // Cause: a handler nacked.
 // Cure: add it, or middleware.Stack.
-var errNackedUnknown = errors.New("the error is unknown, because the handler has no middleware.Outcomes")
+var errNackedUnknown = errors.New("the error is unknown, because the handler has no middleware.ErrorHandler")
 
 // lastFailure is why a source waits for a message.
 func lastFailure(failures int, cause error) error {

@@ -34,7 +34,9 @@ func TestHung(t *testing.T) {
 
 // TestPauseNamesTheCause: the log line of a paused partition shows why its oldest message fails.
 func TestPauseNamesTheCause(t *testing.T) {
-	for want, cause := range map[string]error{"no such table": errors.New("no such table"), "middleware.Outcomes": nil} {
+	for want, cause := range map[string]error{
+		"no such table": errors.New("no such table"), "middleware.ErrorHandler": nil,
+	} {
 		w := keyed.New[error](keyed.Limits{Records: 1}, 0)
 		w.Add(0, []byte("k"), 1, cause)
 		w.Hold(w.Start(false), time.Now(), time.Now())

@@ -16,7 +16,7 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I3", File: "internal/sqltext/inbox.go", In: "integration_test",
-		Test:   "TestOutcomesLeavesProcessedMessagesAlone",
+		Test:   "TestErrorHandlerLeavesProcessedMessagesAlone",
 		Breaks: "a failure is charged to a message that a copy has processed",
 		Old: ` WHERE i.processed_at IS NULL AND i.dead_at IS NULL` + "`" + `
 
@@ -27,7 +27,7 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I4", File: "internal/sqltext/inbox.go", In: "integration_test",
-		Test:   "TestOutcomesLeavesProcessedMessagesAlone",
+		Test:   "TestErrorHandlerLeavesProcessedMessagesAlone",
 		Breaks: "a message that a copy has processed dies",
 		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING i.revived",
 		New:    " WHERE i.dead_at IS NULL\nRETURNING i.revived",
@@ -39,7 +39,7 @@ var inboxMutants = []Mutant{
 		New:    "AND $3::bigint > 0",
 	},
 	{
-		Name: "I6", File: "middleware/outcomes.go", In: "integration_test", Test: "TestHandlerThatCommitsByItself",
+		Name: "I6", File: "middleware/error_handler.go", In: "integration_test", Test: "TestHandlerThatCommitsByItself",
 		Breaks: "a message counts as handled whose handler ended its transaction and failed",
 		Old:    "	if errors.Is(err, outbox.ErrTxEnded) {",
 		New:    "	if false {",
@@ -82,7 +82,7 @@ var inboxMutants = []Mutant{
 		New:    "err != nil || !marked {",
 	},
 	{
-		Name: "I13", File: "middleware/decide.go", In: "integration_test", Test: "TestOutcomesDeadByDefault",
+		Name: "I13", File: "middleware/decide.go", In: "integration_test", Test: "TestErrorHandlerDeadByDefault",
 		Breaks: "a short outage kills messages",
 		Old:    " && n.chargedFor >= o.cfg.MinDeadAge {",
 		New:    " && n.chargedFor >= 0 {",
@@ -94,13 +94,13 @@ var inboxMutants = []Mutant{
 		New:    " {",
 	},
 	{
-		Name: "I15", File: "middleware/outcomes.go", In: "integration_test", Test: "TestALetterThatCannotBeWrittenIsSeen",
+		Name: "I15", File: "middleware/error_handler.go", In: "integration_test", Test: "TestALetterThatCannotBeWrittenIsSeen",
 		Breaks: "a letter that cannot be written is not recorded",
 		Old:    "			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf(\"%w: %w\", letterErr, err)))\n",
 		New:    "",
 	},
 	{
-		Name: "I16", File: "middleware/outcomes.go", In: "integration_test", Test: "TestNothingIsReturnedOfAMessagePutAside",
+		Name: "I16", File: "middleware/error_handler.go", In: "integration_test", Test: "TestNothingIsReturnedOfAMessagePutAside",
 		Breaks: "what the handler of a failed message returned is published",
 		Old:    "outcome != observe.Processed {",
 		New:    "false {",

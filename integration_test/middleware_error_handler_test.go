@@ -29,7 +29,7 @@ func inboxRow(t testing.TB, h handle, msg *message.Message) string {
 	return strings.Join(rows, "")
 }
 
-func TestOutcomesRecordsFailures(t *testing.T) {
+func TestErrorHandlerRecordsFailures(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
@@ -55,7 +55,7 @@ func TestOutcomesRecordsFailures(t *testing.T) {
 }
 
 // A copy that fails after another one was processed changes nothing in the row.
-func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
+func TestErrorHandlerLeavesProcessedMessagesAlone(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
@@ -66,7 +66,7 @@ func TestOutcomesLeavesProcessedMessagesAlone(t *testing.T) {
 		for name, failure := range map[string]error{"failed": errHandler, "poisoned": outbox.Poison(errHandler)} {
 			msg := newMessage("")
 			// The copy fails after its transaction was rolled back and the other one's committed: between Tx and
-			// Outcomes.
+			// ErrorHandler.
 			meanwhile := func(next message.HandlerFunc) message.HandlerFunc {
 				return func(m *message.Message) ([]*message.Message, error) {
 					produced, err := next(m)
@@ -99,7 +99,7 @@ func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
 		newEffects(t, h)
 		obs := &seen{}
 		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{
-			Outcomes: middleware.OutcomesConfig{DeadLetterTopic: "dead"},
+			ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: "dead"},
 		})
 		msg := newMessage("payload")
 		msg.Metadata.Set("m", "1")
@@ -177,13 +177,13 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 	})
 }
 
-func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
+func TestErrorHandlerClassifyAndAlreadyProcessed(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		errConflict, errInvalid := errors.New("409"), errors.New("422")
 		obs := &seen{}
-		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
+		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
 			Classify: func(err error) outbox.Decision {
 				switch {
 				case errors.Is(err, errConflict):
@@ -215,11 +215,13 @@ func TestOutcomesClassifyAndAlreadyProcessed(t *testing.T) {
 	})
 }
 
-func TestOutcomesMaxAttempts(t *testing.T) {
+func TestErrorHandlerMaxAttempts(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		mws := stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{MaxAttempts: 3, MinDeadAge: -1}})
+		mws := stack(t, h, middleware.StackConfig{
+			ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 3, MinDeadAge: -1},
+		})
 		for name, handler := range map[string]message.HandlerFunc{
 			"error": failing(book(h), errHandler),
 			"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
@@ -254,15 +256,15 @@ func TestOutcomesMaxAttempts(t *testing.T) {
 }
 
 // Failures before Inbox, or without one, are not recorded, but poison messages still get a dead letter.
-func TestOutcomesWithoutInbox(t *testing.T) {
+func TestErrorHandlerWithoutInbox(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
-		outcomes, err := middleware.Outcomes(h.db, middleware.OutcomesConfig{
+		errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{
 			Service: "shop", MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: -1},
 		}, nil)
 		require.NoError(t, err)
-		mws := []message.HandlerMiddleware{outcomes, newTx(t, h, middleware.TxConfig{})}
+		mws := []message.HandlerMiddleware{errorHandler, newTx(t, h, middleware.TxConfig{})}
 		msg := newMessage("")
 		produced, err := chain(book(h), mws...)(msg)
 		require.NoError(t, err)
@@ -279,7 +281,7 @@ func TestOutcomesWithoutInbox(t *testing.T) {
 	})
 }
 
-func TestOutcomesStoresAnyMessageAndError(t *testing.T) {
+func TestErrorHandlerStoresAnyMessageAndError(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("\x00\xff")
@@ -330,7 +332,7 @@ func TestFailureWhileTheRouterCloses(t *testing.T) {
 	})
 }
 
-func TestOutcomesWaitsBeforeANack(t *testing.T) {
+func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
@@ -352,12 +354,12 @@ func TestOutcomesWaitsBeforeANack(t *testing.T) {
 }
 
 // The wait grows with the recorded failures, panics included; deliveries of our Subscriber do not wait.
-func TestOutcomesBackoff(t *testing.T) {
+func TestErrorHandlerBackoff(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		var waits []int
-		mws := stack(t, h, middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
+		mws := stack(t, h, middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
 			Backoff: outbox.Backoff{Func: func(n int) time.Duration { waits = append(waits, n); return 0 }},
 		}})
 		msg := newMessage("")
@@ -384,7 +386,7 @@ func TestOutcomesBackoff(t *testing.T) {
 func TestTheWaitEndsWithTheRouter(t *testing.T) {
 	h := onPgx(t)
 	waiting := make(chan struct{}, 1)
-	cfg := middleware.StackConfig{Outcomes: middleware.OutcomesConfig{
+	cfg := middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
 		Backoff: outbox.Backoff{Func: func(int) time.Duration { waiting <- struct{}{}; return 24 * time.Hour }},
 	}}
 	f := newFeed()
@@ -411,7 +413,7 @@ func TestTheWaitEndsWithTheRouter(t *testing.T) {
 
 // Ten failures within an hour, or a few over a long time, are an outage; ten over a long time are a message that cannot
 // be handled.
-func TestOutcomesDeadByDefault(t *testing.T) {
+func TestErrorHandlerDeadByDefault(t *testing.T) {
 	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		mws := stack(t, h, middleware.StackConfig{})

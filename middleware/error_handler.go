@@ -17,11 +17,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// bookkeepingTimeout bounds the writes of Outcomes after an attempt, whose context may have ended.
+// bookkeepingTimeout bounds the writes of ErrorHandler after an attempt, whose context may have ended.
 const bookkeepingTimeout = 10 * time.Second
 
-// OutcomesConfig configures Outcomes. Service is required.
-type OutcomesConfig struct {
+// ErrorHandlerConfig configures ErrorHandler. Service is required.
+type ErrorHandlerConfig struct {
 	// Service names the service in dead letters. Required.
 	Service string
 	// DeadLetterTopic is where dead letters are published, through the outbox; default "dead_letters".
@@ -41,7 +41,7 @@ type OutcomesConfig struct {
 	Backoff outbox.Backoff
 }
 
-func (c *OutcomesConfig) setDefaults() {
+func (c *ErrorHandlerConfig) setDefaults() {
 	if c.DeadLetterTopic == "" {
 		c.DeadLetterTopic = "dead_letters"
 	}
@@ -57,34 +57,34 @@ func (c *OutcomesConfig) setDefaults() {
 	c.Backoff = outbox.Backoff(core.Backoff(c.Backoff).WithDefaults(100*time.Millisecond, 10*time.Second))
 }
 
-func (c OutcomesConfig) validate() error {
-	if err := checkService("OutcomesConfig.Service", c.Service); err != nil {
+func (c ErrorHandlerConfig) validate() error {
+	if err := checkService("ErrorHandlerConfig.Service", c.Service); err != nil {
 		return err
 	}
 	switch {
 	case len(c.DeadLetterTopic) > core.MaxTopicBytes || !text.Storable(c.DeadLetterTopic):
-		return fmt.Errorf("OutcomesConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes",
+		return fmt.Errorf("ErrorHandlerConfig.DeadLetterTopic must be UTF-8 without NUL, of at most %d bytes",
 			core.MaxTopicBytes)
 	case c.MaxAttempts < -1:
-		return fmt.Errorf("OutcomesConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
+		return fmt.Errorf("ErrorHandlerConfig.MaxAttempts is %d: use -1 for no limit", c.MaxAttempts)
 	case c.MinDeadAge < -1:
-		return fmt.Errorf("OutcomesConfig.MinDeadAge is %s: use -1 for none", c.MinDeadAge)
+		return fmt.Errorf("ErrorHandlerConfig.MinDeadAge is %s: use -1 for none", c.MinDeadAge)
 	}
-	return core.Backoff(c.Backoff).Validate("OutcomesConfig.Backoff")
+	return core.Backoff(c.Backoff).Validate("ErrorHandlerConfig.Backoff")
 }
 
-// Outcomes acks, nacks or dead-letters a message whose handler returned an error, after the rollback. Put it outside
-// Tx.
+// ErrorHandler acks, nacks or dead-letters a message whose handler returned an error, after the rollback. Put it
+// outside Tx.
 //
 //   - outbox.ErrAlreadyProcessed, or outbox.Ack of Classify: recorded as processed in the inbox, and acked.
 //   - outbox.ErrPoison, outbox.DeadLetter of Classify, or too many attempts: marked dead in the inbox and published to
 //     the dead-letter topic through the outbox, in one new transaction, then acked.
-//   - outbox.RetryAfter: nacked after the wait, or after OutcomesConfig.Backoff.Max if that is less; no attempt is
+//   - outbox.RetryAfter: nacked after the wait, or after ErrorHandlerConfig.Backoff.Max if that is less; no attempt is
 //     counted. An earlier redelivery to this process waits, and the handler is not called.
 //   - A wiring mistake (a middleware missing or misplaced, no publish topic, outbox.ErrTxKind, outbox.ErrOtherDB):
 //     nacked after a growing wait; no attempt is counted, and an error line once a minute names the cure.
 //   - Any other error: the attempt and the error are recorded in the inbox, and the message is nacked after
-//     OutcomesConfig.Backoff. Messages of our own subscribers are nacked immediately, because those have a backoff.
+//     ErrorHandlerConfig.Backoff. Messages of our own subscribers are nacked immediately, because those have a backoff.
 //
 // If a dead letter cannot be written, the message is nacked, with the reason in the inbox. If a duplicate was processed
 // meanwhile or is dead, the message is acked as a duplicate. A message from the dead-letter topic itself gets no
@@ -104,28 +104,30 @@ func (c OutcomesConfig) validate() error {
 //
 // Each dead message is logged as an error, each failed attempt at debug level. If logger is nil, the logger of db is
 // used. The constructor returns outbox.ErrNoDB or an error that names an invalid field.
-func Outcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (message.HandlerMiddleware, error) {
-	o, err := newOutcomes(db, cfg, logger)
+func ErrorHandler(
+	db *outbox.DB, cfg ErrorHandlerConfig, logger watermill.LoggerAdapter,
+) (message.HandlerMiddleware, error) {
+	o, err := newErrorHandler(db, cfg, logger)
 	if err != nil {
 		return nil, err
 	}
-	return around("Outcomes", o.handle), nil
+	return around("ErrorHandler", o.handle), nil
 }
 
-func newOutcomes(db *outbox.DB, cfg OutcomesConfig, logger watermill.LoggerAdapter) (*outcomes, error) {
+func newErrorHandler(db *outbox.DB, cfg ErrorHandlerConfig, logger watermill.LoggerAdapter) (*errorHandler, error) {
 	cfg.setDefaults()
 	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: letterKey}, logger)
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
-	return &outcomes{
+	return &errorHandler{
 		db: (*core.DB)(db), cfg: cfg, letters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger),
 	}, nil
 }
 
-type outcomes struct {
+type errorHandler struct {
 	db      *core.DB
-	cfg     OutcomesConfig
+	cfg     ErrorHandlerConfig
 	letters *core.Publisher
 	logger  watermill.LoggerAdapter
 	recall  recall
@@ -137,7 +139,7 @@ type outcomes struct {
 
 // handle calls the handler, and again if the message of a forwarder.Subscriber must be handled later: a nack would
 // count an attempt.
-func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
+func (o *errorHandler) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if err := o.tooEarly(msg); err != nil {
 		return nil, err
 	}
@@ -151,7 +153,7 @@ func (o *outcomes) handle(next message.HandlerFunc, msg *message.Message) (produ
 
 // tooEarly waits with a message whose handler requested a later retry, and returns the reason if the time has not come
 // even then: the message must be nacked.
-func (o *outcomes) tooEarly(msg *message.Message) error {
+func (o *errorHandler) tooEarly(msg *message.Message) error {
 	if !o.recall.some.Load() {
 		return nil
 	}
@@ -166,14 +168,14 @@ func (o *outcomes) tooEarly(msg *message.Message) error {
 }
 
 // once calls the handler. Again reports whether it must be called again.
-func (o *outcomes) once(
+func (o *errorHandler) once(
 	next message.HandlerFunc, msg *message.Message,
 ) (produced []*message.Message, again bool, err error) {
 	outside := msg.Context()
 	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
 		return nil, false, &wiringError{
-			text: "middleware.Outcomes is inside middleware.Tx or another Outcomes: add it once, before Tx, since " +
+			text: "middleware.ErrorHandler is inside middleware.Tx or another ErrorHandler: add it once, before Tx, since " +
 				"Router.AddMiddleware makes the first the outermost, or use middleware.Stack in its order",
 		}
 	}
@@ -206,7 +208,7 @@ func (o *outcomes) once(
 }
 
 // conclude settles the outcome and returns the result for the Router: nil to ack, or an error to nack after the wait.
-func (o *outcomes) conclude(
+func (o *errorHandler) conclude(
 	ctx context.Context, msg *message.Message, h *handling, err error,
 ) (observe.Outcome, time.Duration, error) {
 	if err == nil {
@@ -285,7 +287,7 @@ func (o *outcomes) conclude(
 }
 
 // wait returns zero for a message of our own Subscribers, which wait themselves and give its slot to others meanwhile.
-func (o *outcomes) wait(h *handling, n tally) time.Duration {
+func (o *errorHandler) wait(h *handling, n tally) time.Duration {
 	if h.delivered || h.work != nil || h.later != nil {
 		return 0
 	}
@@ -293,7 +295,7 @@ func (o *outcomes) wait(h *handling, n tally) time.Duration {
 }
 
 // takeBack removes the inbox row that the handler committed when it ended the transaction.
-func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handling) {
+func (o *errorHandler) takeBack(ctx context.Context, msg *message.Message, h *handling) {
 	switch {
 	case h.acked:
 		if err := h.work.Unack(ctx); err != nil {
@@ -307,7 +309,7 @@ func (o *outcomes) takeBack(ctx context.Context, msg *message.Message, h *handli
 }
 
 // record writes to the inbox row. If that fails, only the record is missing; the message's outcome stays the same.
-func (o *outcomes) record(ctx context.Context, msg *message.Message, c *claim, statement string, arg any) {
+func (o *errorHandler) record(ctx context.Context, msg *message.Message, c *claim, statement string, arg any) {
 	if c == nil {
 		return
 	}
