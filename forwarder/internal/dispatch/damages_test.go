@@ -102,7 +102,7 @@ func (b *Dispatcher) TakeAnyway(a Request, r Read) {
 			continue
 		}
 		if k := l.keyOf(fetch.name); k.isIdle(fetch.id) && t.paused && t.probe == nil && !t.byOperator && b.hasSlot(t) {
-			b.bypassKey(l, k, f.Row, t)
+			b.bypassKey(l, f.Row, t)
 		} else {
 			b.forgetIdleKey(k)
 		}

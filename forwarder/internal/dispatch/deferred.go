@@ -110,14 +110,15 @@ func (d *Dispatcher) deferRow(k *key, r *Row) {
 // deferForTopic defers a row whose topic is closed, or is being caught up; its key waits for the topic. If too many
 // keys wait, this one does not, and its rows on other topics may continue. again means that the row was handed out.
 func (d *Dispatcher) deferForTopic(l *lane, t *topic, r *Row, again bool) {
-	if r.call.due {
-		return // it is read again
+	first := candidate{l.assignment, r.ID, r.Key, r.call.due}
+	if r.call.due { // it is read again
+		t.addCandidate(first, again)
+		return
 	}
 	if low := t.lowIn(l); low == 0 || r.ID < low {
 		t.setLow(l, r.ID)
 	}
 	d.degrade(t)
-	first := candidate{l.assignment, r.ID, r.Key}
 	if r.Key == "" {
 		t.addCandidate(first, again)
 		return

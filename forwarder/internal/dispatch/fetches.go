@@ -7,12 +7,10 @@ import (
 
 // fetch is a row to read by id, and why.
 type fetch struct {
-	reason     fetchReason
-	assignment Assignment
-	id         int64
-	blocked    *blockedRow // retry
-	name       string      // probe: the name of its key
-	topic      *topic      // topic that the row is to be a probe of
+	candidate
+	reason  fetchReason
+	blocked *blockedRow // retry
+	topic   *topic      // topic that the row is to be a probe of
 }
 
 type fetchReason uint8
@@ -50,7 +48,7 @@ func (d *Dispatcher) fetchProbes(a *Request) {
 		}
 		if p, ok := d.nextProbe(t); ok && d.hasSlot(t) {
 			t.probeInRead = true
-			a.add(fetch{reason: forProbe, assignment: p.assignment, id: p.id, name: p.name, topic: t})
+			a.add(fetch{candidate: p, reason: forProbe, topic: t})
 		} else {
 			d.reopen(t)
 		}
@@ -91,7 +89,7 @@ type orphan struct {
 
 func (d *Dispatcher) fetchOrphans(a *Request) {
 	for _, s := range d.orphans {
-		a.add(fetch{reason: forOrphan, assignment: s.assignment, id: s.id})
+		a.add(fetch{candidate: candidate{assignment: s.assignment, id: s.id}, reason: forOrphan})
 	}
 	d.orphans = d.orphans[:0]
 }
@@ -125,12 +123,10 @@ func (d *Dispatcher) probeFetched(l *lane, a fetch, f Found, found, looked bool)
 		d.blockRequeued(l, r)
 	case !looked: // a requeued message may come before it: the next read sees more
 		d.wantDue = true
-	case !t.paused || t.byOperator || t.probe != nil || !d.hasSlot(t),
-		!d.mayProbe(t, candidate{a.assignment, a.id, a.name}):
-	case a.name == "":
-		d.bypassKey(l, nil, r, t)
+	case !t.paused || t.byOperator || t.probe != nil || !d.hasSlot(t) || !d.mayProbe(t, a.candidate):
 	default:
-		d.bypassKey(l, l.keyOf(a.name), r, t)
+		r.call.due = a.due
+		d.bypassKey(l, r, t)
 	}
 }
 

@@ -179,6 +179,7 @@ type candidate struct {
 	assignment Assignment
 	id         int64
 	name       string // of its key
+	due        bool   // it was read because it fell due: nothing waits for it
 }
 
 const maxCandidates = 64 // of a topic
@@ -228,6 +229,9 @@ func (d *Dispatcher) mayProbe(t *topic, p candidate) bool {
 	}
 	w, waits := l.waits[p.name]
 	k := l.keys[p.name]
+	if p.due {
+		return !waits && (k == nil || k.isIdle(p.id) && k.low == 0)
+	}
 	return (l.overflow == 0 || p.id < l.overflow) && waits && w.topic == t && w.low == p.id &&
 		(k == nil || k.isIdle(p.id) && (k.low == 0 || k.low > p.id))
 }

@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -242,4 +243,33 @@ func TestWhatASweepFoundWasReadMeanwhile(t *testing.T) {
 	d.tick(time.Second)
 	d.read()
 	d.want(d.drain(), 1)
+}
+
+// TestDelayedMessagesProbeTheirTopic: while only messages that fell due wait for a paused topic, it is not opened
+// between two probes, and the pause grows.
+func TestDelayedMessagesProbeTheirTopic(t *testing.T) {
+	for _, key := range []string{"", "k"} {
+		for _, attempts := range []int{0, 1} {
+			t.Run(fmt.Sprintf("key %q attempts %d", key, attempts), func(t *testing.T) {
+				d := newDesk(t, dispatch.Config{})
+				d.put(0, key, "down", 1)
+				d.table[1].due, d.table[1].attempts = d.now, attempts
+				d.read()
+				d.read()
+				d.returned(d.next(1), dispatch.Unavailable)
+				d.told(dispatch.TopicPaused)
+				for pause := range 3 {
+					d.tick(time.Duration(pause+1) * time.Second)
+					d.read()
+					d.read()
+					call := d.next(1)
+					if !call.Probe {
+						t.Fatal("it is no probe")
+					}
+					d.returned(call, dispatch.Unavailable)
+					d.told(dispatch.TopicPaused)
+				}
+			})
+		}
+	}
 }

@@ -158,7 +158,7 @@ func (d *Dispatcher) fetchRetry(a *Request, l *lane, b *blockedRow) {
 	}
 	b.waitsForBlocked = false
 	t := d.topics[b.topic]
-	fetch := fetch{reason: forRetry, assignment: l.assignment, blocked: b, id: b.id}
+	fetch := fetch{candidate: candidate{assignment: l.assignment, id: b.id}, reason: forRetry, blocked: b}
 	if t != nil && t.closed {
 		if !d.probeIsDue(t) || !d.hasSlot(t) {
 			d.waitForTopic(l, b, t)
@@ -224,18 +224,19 @@ func (d *Dispatcher) retryFetched(l *lane, a fetch, f Found, found, looked bool)
 		if b.generation = r.Generation; l.hasLower(b) {
 			d.waitForLower(l, b)
 		} else {
-			d.bypassKey(l, b.key, r, t)
+			d.bypassKey(l, r, t)
 		}
 	}
 }
 
 // bypassKey lets a row go although its key is blocked; on a paused topic it is the probe.
-func (d *Dispatcher) bypassKey(l *lane, k *key, r *Row, t *topic) {
+func (d *Dispatcher) bypassKey(l *lane, r *Row, t *topic) {
 	c := &r.call
 	c.bypass, c.waited, c.Probe = true, true, t.paused
 	d.keep(l, r)
-	if k != nil {
-		c.key, k.inFlight = k, r
+	if r.Key != "" {
+		c.key = l.keyOf(r.Key)
+		c.key.inFlight = r
 	}
 	if !t.paused {
 		d.enqueue(r)
