@@ -3,7 +3,11 @@ package forwarder
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -91,5 +95,144 @@ func (g *Group) drainOne(ctx context.Context, d *database) error {
 		return ctx.Err()
 	case err := <-w.done:
 		return err
+	}
+}
+
+// GroupConfig configures a Group. The zero value is ready for use.
+type GroupConfig struct {
+	// Forwarder is the configuration of each forwarder. DisableListen is always set, and ReadAheadBytes is 128 MiB
+	// divided by MaxActive by default. In a sleeping database old rows are deleted once an hour.
+	Forwarder Config
+	// Configure changes a copy of Forwarder, or the publisher, for one database; default none. It is called whenever a
+	// forwarder starts, concurrently, and must return when its context ends. After an error the database is left alone
+	// for a while.
+	Configure func(ctx context.Context, key string, cfg *Config, pub *message.Publisher) error
+	// IdlePollInterval is how often a sleeping database is polled; default 1 s.
+	IdlePollInterval time.Duration
+	// IdleAfter is the idle time after which a forwarder is stopped; default 1 min.
+	IdleAfter time.Duration
+	// MaxActive is the number of running forwarders; default 32. If more are wanted they take turns: idle ones are
+	// stopped first, then those that have run for 10 s.
+	MaxActive int
+}
+
+const (
+	pollAllInterval = time.Minute      // between polls of everything
+	tidyRarely      = 60               // times CleanInterval, between clean-ups of a sleeping database
+	turn            = 10 * time.Second // of a forwarder while others wait,
+	rest            = checkInterval    // or until it has been idle for this long
+	stuckForwarders = 4                // times MaxActive
+	failingFor      = 10 * time.Second // before a forwarder that cannot read is stopped
+	checkInterval   = 100 * time.Millisecond
+
+	pollsAtOnce = 8
+	manyPolls   = 1000 // sequences in a statement
+
+	groupRoom = 128 << 20 // bytes in memory, of all forwarders together
+)
+
+func (c *GroupConfig) setDefaults() {
+	fill(&c.IdlePollInterval, time.Second)
+	fill(&c.IdleAfter, time.Minute)
+	fill(&c.MaxActive, 32)
+	c.Forwarder.DisableListen = true
+	c.Forwarder.Topics, c.Forwarder.Routes = slices.Clone(c.Forwarder.Topics), maps.Clone(c.Forwarder.Routes)
+	fill(&c.Forwarder.ReadAheadBytes, min(readAheadBytes, max(1<<20, groupRoom/max(c.MaxActive, 1))))
+	scope := c.Forwarder.Scope
+	c.Forwarder.setDefaults()
+	c.Forwarder.Scope = scope // Configure may set other topics, which need another scope
+}
+
+// validate returns an error that names the invalid fields.
+func (c *GroupConfig) validate() error {
+	var errs []error
+	for _, d := range []struct {
+		field string
+		value time.Duration
+	}{{"IdlePollInterval", c.IdlePollInterval}, {"IdleAfter", c.IdleAfter}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("GroupConfig.%s is %s: use a positive duration", d.field, d.value))
+		}
+	}
+	if c.MaxActive < 1 {
+		errs = append(errs, fmt.Errorf("GroupConfig.MaxActive is %d: use at least 1", c.MaxActive))
+	}
+	return errors.Join(append(errs, c.Forwarder.validate("GroupConfig.Forwarder"))...)
+}
+
+// How a Group shares its slots for forwarders: databases wait in a queue, and take turns if there are more than slots.
+
+// woken queues a database whose forwarder must start. mu must be held.
+func (g *Group) woken(_ context.Context, d *database) {
+	g.queue = append(g.queue, d)
+	g.scheduler.Signal()
+}
+
+// pass starts the forwarders for which there are slots, and stops others if there are not enough. It returns the time
+// until it must be called again. mu must be held.
+func (g *Group) pass(ctx context.Context, now time.Time) time.Duration {
+	g.queue = slices.DeleteFunc(g.queue, func(d *database) bool { return d.Removed() })
+	n := max(0, min(len(g.queue), g.free(now)))
+	for _, d := range g.queue[:n] {
+		g.start(ctx, d, now)
+	}
+	if g.queue = slices.Delete(g.queue, 0, n); len(g.queue) == 0 {
+		return time.Hour
+	}
+	g.makeRoom(now)
+	return checkInterval
+}
+
+// free returns how many forwarders may be started. Those that wait for their databases use no slot. mu must be held.
+func (g *Group) free(now time.Time) int {
+	if len(g.queue) == 0 {
+		return 0
+	}
+	free := g.cfg.MaxActive
+	for d := range g.active {
+		if !d.stuck(now) {
+			free--
+		}
+	}
+	return min(free, stuckForwarders*g.cfg.MaxActive-len(g.active))
+}
+
+// start must be called with mu held.
+func (g *Group) start(ctx context.Context, d *database, now time.Time) {
+	d.started, d.changed = now, now
+	d.stop, d.stopped = make(chan struct{}), false
+	g.active[d] = true
+	g.scheduler.Go(d.Database, func() { g.run(ctx, d) })
+}
+
+// makeRoom stops as many forwarders as others wait for: first the idle ones, then those that have had their turn. mu
+// must be held.
+func (g *Group) makeRoom(now time.Time) {
+	type candidate struct {
+		d     *database
+		quiet time.Duration
+	}
+	var all []candidate
+	wanted := len(g.queue)
+	for d := range g.active {
+		switch {
+		case d.stopped:
+			if !d.stuck(now) { // otherwise its slot is already free
+				wanted--
+			}
+		case d.engine != nil && len(d.drains) == 0:
+			if m := d.engine.health(); m.quiet >= rest || now.Sub(d.started) >= turn {
+				all = append(all, candidate{d, m.quiet})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b candidate) int {
+		if a.quiet != b.quiet {
+			return int(b.quiet - a.quiet)
+		}
+		return a.d.started.Compare(b.d.started)
+	})
+	for _, c := range all[:max(0, min(wanted, len(all)))] {
+		c.d.end()
 	}
 }

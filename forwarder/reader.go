@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
@@ -283,4 +284,41 @@ func (r *reader) checkWriters(ctx context.Context) {
 		return
 	}
 	r.e.step(func(_ time.Time, c *coordinator.Coordinator) { c.WritersSeen(writers) })
+}
+
+// notified handles the notification of a commit.
+func (e *engine) notified(n core.Notification) {
+	if n.Outbox {
+		e.wake()
+	}
+}
+
+// listen is the goroutine that receives notifications of commits in other processes. Those that it misses while the
+// connection is down are found by polling.
+func (e *engine) listen(ctx context.Context) {
+	// Cause: its connection broke, or the pool is full.
+	// Cure: they are found by polling.
+	report := trouble.RetryLog{Logger: e.logger, What: "listening for commits of other processes"}
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = 100*time.Millisecond, 30*time.Second
+	for {
+		err := e.db.Listen(ctx, func(n core.Notification) {
+			report.Report(nil)
+			retry.Reset()
+			e.notified(n)
+		})
+		if errors.Is(err, drive.ErrNoListen) {
+			e.logger.Debug("no LISTEN here: polling for messages of other processes", watermill.LogFields{"err": err.Error()})
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		report.Report(err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(retry.NextBackOff()):
+		}
+	}
 }
