@@ -26,8 +26,15 @@ func (g *Group) poll(ctx context.Context, databases []*database) error {
 	list, number := g.toPoll(databases, time.Now())
 	err := g.pollMany(ctx, list)
 	for i := 0; i < len(list) && err == nil && ctx.Err() == nil; i++ {
-		if a := list[i]; a.d != nil {
-			err = g.pollOne(ctx, a, number)
+		a := list[i]
+		if a.d == nil {
+			continue
+		}
+		err = g.pollOne(ctx, a, number)
+		if len(list) > 1 && timedOut(err) { // the server has just answered for all of them: a lock holds this one up
+			g.pollFailed(a.d, number, err)
+			err = nil
+			break // so that the next poll asks the server again before it waits for another
 		}
 	}
 	if err == nil || ctx.Err() != nil {
@@ -89,7 +96,7 @@ func (g *Group) pollMany(ctx context.Context, list []asked) error {
 	return nil
 }
 
-// pollOne polls one database. It returns an error only if the whole server is affected, not the database alone.
+// pollOne polls one database. It returns an error only if the whole server may be affected, not the database alone.
 func (g *Group) pollOne(ctx context.Context, a asked, number int64) error {
 	d := a.d
 	begun := time.Now()
@@ -117,12 +124,16 @@ func (g *Group) pollOne(ctx context.Context, a asked, number int64) error {
 	case text.SQLState(err) == "" || timedOut(err) || errors.Is(err, errStandby):
 		return fmt.Errorf("poll the outbox: %w", err)
 	}
+	g.pollFailed(d, number, fmt.Errorf("poll the outbox: %w", text.Explain(err)))
+	return nil
+}
+
+// pollFailed skips a database that could not be polled, and answers the calls of Drain that wait for it.
+func (g *Group) pollFailed(d *database, number int64, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	err = fmt.Errorf("poll the outbox: %w", text.Explain(err))
 	d.answerBefore(number, err)
 	g.broken(d, err, time.Now())
-	return nil
 }
 
 // polled applies the result of a poll.

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/fleet"
 	"github.com/millrace-go/watermill-outbox/forwarder"
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // A database wakes for messages of other processes and of its own, for due messages and for retries, and sleeps again:
@@ -152,6 +153,39 @@ func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
 	eventually(t, skipped, "the database is skipped")
 	assert.Positive(t, log.count("draining the outbox failed: the database is skipped, for longer each time: poll "+
 		"the outbox: ERROR: relation \"outbox_id_seq\" does not exist (SQLSTATE 42P01) (run schema.Migrate "))
+}
+
+// A tenant whose table is locked does not hold up the others that share its connections.
+func TestALockedTenantHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	all := newTenants(t, "shared", 3)
+	broker := newFakeBroker()
+	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConns: 3}, nil)
+	cfg := quickGroup()
+	cfg.Forwarder.QueryTimeout = time.Second
+	log := newLogCapture(t)
+	runGroup(t, f, broker, cfg, log)
+	for _, who := range all {
+		who.isLookedAt(t)
+	}
+	render := (*core.DB)(all[0].db).Render
+	tx, err := all[0].pool.Begin(t.Context())
+	require.NoError(t, err)
+	defer tx.Rollback(context.Background())
+	_, err = tx.Exec(t.Context(), render("SELECT nextval('{outbox_id_seq}')"))
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), render("LOCK TABLE {outbox}"))
+	require.NoError(t, err)
+	skipped := func() bool { return log.count("skipped, for longer each time") > 0 }
+	eventually(t, skipped, "the locked tenant is skipped")
+	for _, who := range all[1:] {
+		who.publish(t, "events", "", "beside the lock in "+who.Key)
+		broker.arrives(t, "beside the lock in "+who.Key)
+	}
+	require.NoError(t, tx.Rollback(t.Context()))
+	all[0].publish(t, "events", "", "after the lock")
+	broker.arrives(t, "after the lock")
 }
 
 // More databases than slots: they take turns, even if none of them ever runs out of work.
