@@ -10,7 +10,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// maxInFlight is the number of messages of a topic that wait for confirms concurrently.
+// maxInFlight is the limit of messages of a topic that wait for confirms concurrently.
 const maxInFlight = 1024
 
 // channel is an AMQP channel in confirm mode. It is safe for concurrent use.
@@ -63,8 +63,8 @@ func (c *channel) publish(exchange, routingKey string, mandatory bool, msg amqp0
 	return c.unroutable(msg.MessageId)
 }
 
-// alone waits until no other message with the id is in flight, since a return carries nothing else that identifies its
-// message. The caller calls done when it has the outcome.
+// alone waits until no other message with the id is in flight, because a return carries nothing else that identifies
+// its message. The caller calls done when it has the outcome.
 func (c *channel) alone(id string) (done func()) {
 	own := make(chan struct{})
 	c.mu.Lock()

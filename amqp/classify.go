@@ -19,26 +19,25 @@ var (
 	// Cause: the broker is down, or the URI, user or password is wrong.
 	// Cure: start it, or correct Config.Connection.
 	errNotConnected = errors.New("not connected to RabbitMQ")
-	// errNoConfirm is returned for messages that were in flight when the connection was lost or given up. They may have
-	// arrived.
+	// errNoConfirm is returned for messages in flight on a connection that was lost or closed. They may have arrived.
 	//
 	// Cause: the broker stopped, is frozen, or has an alarm.
 	// Cure: check the broker; the messages are published again.
 	errNoConfirm = errors.New("no confirm from the broker")
-	// errNack is returned if the broker could not take the message: its queue is full, or failed.
+	// errNack is returned if the broker could not accept the message: its queue is full, or failed.
 	errNack = errors.New("refused by the broker: check the limits and the state of its queue")
 	// errUnroutable is returned if no queue is bound for the message.
 	errUnroutable = errors.New("no queue takes the message: bind one, or set AllowUnroutable")
 )
 
-// unavailable are reply codes that do not blame a message.
+// unavailable are reply codes that are not the message's fault.
 var unavailable = map[int]bool{
 	amqp091.ConnectionForced: true, amqp091.InvalidPath: true, amqp091.AccessRefused: true, amqp091.NotFound: true,
 	amqp091.ResourceLocked: true, amqp091.ResourceError: true, amqp091.NotAllowed: true, amqp091.InternalError: true,
 	amqp091.ChannelError: true, // also amqp091.ErrClosed
 }
 
-// Classify gives the verdict on an error of Publish; the package comment lists them.
+// Classify returns the verdict on an error of Publish; the package comment lists them.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	var reply *amqp091.Error
@@ -50,7 +49,7 @@ func Classify(err error) forwarder.Verdict {
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr):
 		return forwarder.Unavailable
-	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // the client's own: lost connections
+	case errors.As(err, &reply) && (!reply.Server || unavailable[reply.Code]): // lost connection
 		return forwarder.Unavailable
 	}
 	return forwarder.Unknown

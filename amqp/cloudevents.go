@@ -8,10 +8,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/cloudevents"
 )
 
-// CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode: the Marshaler of Config. The headers are
-// those of the Go SDK, which RabbitMQ gives AMQP 1.0 clients as application properties: cloudEvents:id is the UUID,
-// cloudEvents:type the event type, cloudEvents:time when it occurred (outbox.SetEvent). Metadata are sent as without
-// it; a metadata key "ce_subject" is the attribute subject. See docs/reference/identity.md.
+// CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode. Use it as the Marshaler of Config. The
+// headers are those of the Go SDK, which RabbitMQ gives AMQP 1.0 clients as application properties: cloudEvents:id is
+// the UUID, cloudEvents:type the event type, cloudEvents:time the time when it occurred (outbox.SetEvent). Metadata are
+// sent as by other marshalers; a metadata key "ce_subject" is the attribute subject. See docs/reference/identity.md.
 type CloudEvents struct {
 	// Source is the service that publishes, as a URI or a path such as /orders; required to publish.
 	Source string
@@ -33,7 +33,7 @@ func (c CloudEvents) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return out, err
 }
 
-// Unmarshal makes the id the UUID, and returns messages that are not CloudEvents as Marshaler does.
+// Unmarshal sets the UUID to the event's id, and returns messages that are not CloudEvents as Marshaler does.
 func (c CloudEvents) Unmarshal(in amqp091.Delivery) (*message.Message, error) {
 	msg, err := Marshaler{}.Unmarshal(in)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // PublisherConfig configures NewPublisher.
 type PublisherConfig struct {
 	// Config is the configuration of watermill-amqp's NewPublisher. Of Config.Publish only GenerateRoutingKey is used;
-	// Transactional and Immediate are refused.
+	// Transactional and Immediate are errors.
 	wmamqp.Config
 
 	// RoutingKey returns the routing key of a message; default: Publish.GenerateRoutingKey of the topic, or for
@@ -66,7 +66,7 @@ func (c PublisherConfig) validate() error {
 	return nil
 }
 
-// dial connects. Config.Connection may hold a password, which no error of amqp091-go quotes once the URI was parsed.
+// dial connects. Config.Connection may hold a password; after parsing the URI, no error of amqp091-go quotes it.
 func (c PublisherConfig) dial() (*amqp091.Connection, error) {
 	settings := amqp091.Config{Heartbeat: 10 * time.Second, Locale: "en_US"}
 	if own := c.Connection.AmqpConfig; own != nil {

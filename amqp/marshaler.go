@@ -12,19 +12,19 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// Marshaler sends metadata that RabbitMQ takes for commands ("CC" and "BCC", which add routes) under another name, and
-// gives consumers the original name again.
+// Marshaler renames metadata that RabbitMQ obeys as commands ("CC" and "BCC", which add routes), and restores the
+// original name for consumers.
 type Marshaler struct {
-	// Marshaler makes the AMQP message. Default: watermill-amqp's DefaultMarshaler.
+	// Marshaler creates the AMQP message. Default: watermill-amqp's DefaultMarshaler.
 	Marshaler wmamqp.Marshaler
 }
 
 var _ wmamqp.Marshaler = Marshaler{}
 
-// maxShortString is AMQP's limit for names and routing keys. A client that exceeds it breaks its connection.
+// maxShortString is AMQP's limit for names and routing keys. Exceeding it breaks the client's connection.
 const maxShortString = 255
 
-// Marshal returns outbox.ErrInvalidMessage for a metadata key that no header can have.
+// Marshal returns outbox.ErrInvalidMessage for a metadata key that cannot be a header.
 func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	out, err := m.inner().Marshal(header.Rename(msg, func(key string) string {
 		switch {
@@ -51,7 +51,7 @@ func (m Marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	return out, nil
 }
 
-// Unmarshal returns the wrapped marshaler's message with the metadata under their own names. DefaultMarshaler refuses
+// Unmarshal returns the wrapped marshaler's message with the original names of its metadata. DefaultMarshaler fails on
 // headers that are not strings, so it gets numbers, booleans, times and bytes as text, and no tables, lists and nulls.
 func (m Marshaler) Unmarshal(in amqp091.Delivery) (*message.Message, error) {
 	inner := m.inner()

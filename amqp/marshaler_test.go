@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/amqp"
 )
 
-// TestHeadersThatAreNotStrings: RabbitMQ adds such headers itself, and watermill-amqp refuses a message that has one.
+// TestHeadersThatAreNotStrings: RabbitMQ adds such headers itself, and watermill-amqp rejects messages that have one.
 func TestHeadersThatAreNotStrings(t *testing.T) {
 	delivery := amqp091.Delivery{Body: []byte("4711"), Headers: amqp091.Table{
 		"_watermill_message_uuid": "the UUID", "tenant": "t1", "x-delivery-count": int64(3), "x-death": []any{
@@ -36,11 +36,11 @@ func TestHeadersThatAreNotStrings(t *testing.T) {
 		}
 	}
 	if _, found := delivery.Headers["x-death"]; !found {
-		t.Error("the delivery's own headers are changed")
+		t.Error("the delivery's headers changed")
 	}
 }
 
-// TestCloudEventWithDeath: an event that was dead-lettered once, and whose attributes are typed.
+// TestCloudEventWithDeath: an event with typed attributes that was dead-lettered once.
 func TestCloudEventWithDeath(t *testing.T) {
 	got, err := amqp.CloudEvents{}.Unmarshal(amqp091.Delivery{ContentType: "text/plain", Headers: amqp091.Table{
 		"cloudEvents:specversion": "1.0", "cloudEvents:id": "1", "cloudEvents:type": "Shipped",

@@ -41,8 +41,8 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 }
 
 // Publish sends the messages one after another and returns when queues have them. It stops at the first error, a
-// forwarder.PublishError with the verdict of Classify; the messages before it were published. An error does not mean
-// that the message did not arrive.
+// forwarder.PublishError with the verdict of Classify; the messages before it were published. A message may have
+// arrived despite an error.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.calls.RLock()
 	defer p.calls.RUnlock()
@@ -117,7 +117,7 @@ func (p *Publisher) channel(topic string) (*channel, error) {
 	return ch, nil
 }
 
-// closeIdle makes room for a channel: it closes one without calls, if any. It must be called with mu held.
+// closeIdle makes room for a channel by closing one without calls, if there is one. It must be called with mu held.
 func (p *Publisher) closeIdle() bool {
 	for topic, ch := range p.channels {
 		if ch.calls.Load() == 0 {

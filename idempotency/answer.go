@@ -20,7 +20,8 @@ type answer struct {
 	body   []byte
 }
 
-// storable reports whether an answer is the outcome of the request. Otherwise the next attempt may have another.
+// storable reports whether an answer is the outcome of the request. Otherwise the next attempt may have another
+// outcome.
 func storable(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
@@ -77,7 +78,7 @@ func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
 		return drops[http.CanonicalHeaderKey(name)]
 	})
 	if values, set := w.sent[contentType]; set && len(values) == 0 {
-		header.Set(contentType, "") // the handler wants none, not even one that net/http guesses
+		header.Set(contentType, "") // the handler wants no content type, not even one that net/http guesses
 	}
 	var lines bytes.Buffer
 	_ = header.Write(&lines) // into memory
@@ -118,6 +119,6 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	}
 	w.WriteHeader(status)
 	if len(body) > 0 {
-		_, _ = w.Write(body) // the client may be gone: a repeated request gets the answer
+		_, _ = w.Write(body) // if the client is gone: a repeated request gets the answer
 	}
 }

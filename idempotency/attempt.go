@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// errUndone rolls back behind an answer of 400 and above, which is given all the same.
+// errUndone rolls back when the answer is 400 or above; the client gets the answer.
 //
 // Cause: the handler answered with 400 or above.
 // Cure: none is needed.
@@ -33,8 +33,8 @@ type calledError struct{ error }
 
 func (e calledError) Unwrap() error { return e.error }
 
-// attempts repeats an attempt that ended in a serialization failure or a deadlock. With a prepared answer it does not
-// call the handler.
+// attempts repeats an attempt that ended in a serialization failure or a deadlock. If an answer is already prepared, it
+// does not call the handler.
 func (h *handler) attempts(before http.Header, q *request, deadline time.Time, prepared *recorder) (
 	fresh *recorder, known *answer, err error,
 ) {
@@ -50,7 +50,7 @@ func (h *handler) attempts(before http.Header, q *request, deadline time.Time, p
 	}
 }
 
-// repeatable reports whether an attempt failed through no fault of its own, with proof that nothing was committed.
+// repeatable reports whether an attempt failed through no fault of its own, and certainly committed nothing.
 func repeatable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrTxEnded) {
 		return false
@@ -116,10 +116,10 @@ func (h *handler) call(ctx context.Context, w *recorder, q *request) error {
 
 type failureKey struct{}
 
-// HandlerFunc is an http.Handler whose errors roll back. Inside the middleware of New an error is logged and nothing is
-// stored. The client gets the function's answer if that is 400 or above, 503 for a temporary error of Postgres or after
-// Config.Timeout, else 500. After a serialization failure or a deadlock the function is called again with a new
-// transaction. Elsewhere an error is answered with 500.
+// HandlerFunc is an http.Handler that rolls back when it returns an error. Inside the middleware of New an error is
+// logged and nothing is stored. The client gets the function's answer if that is 400 or above, 503 for a temporary
+// error of Postgres or after Config.Timeout, else 500. After a serialization failure or a deadlock the function is
+// called again with a new transaction. Without the middleware, an error is answered with 500.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP calls the function.

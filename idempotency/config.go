@@ -18,12 +18,12 @@ type Config struct {
 	// Tenant returns the authenticated client of a request, in at most 255 bytes. Required. An error is answered with
 	// 401. A service with one client returns "".
 	Tenant func(r *http.Request) (string, error)
-	// Route names the requested resource, in at most 1 KiB; default: the path. The path is as seen here, without a host
+	// Route names the requested resource, in at most 1 KiB; default: the path. The middleware sees the path without a host
 	// or a stripped prefix. The same key on another route is another request.
 	Route func(r *http.Request) string
 	// Methods are the methods with keys; default POST and PATCH. Others are passed on without a transaction.
 	Methods []string
-	// Required refuses a request without an Idempotency-Key with 400. Without it, the request is carried out each time,
+	// Required answers a request without an Idempotency-Key with 400. Without it, such a request is carried out each time,
 	// in a transaction.
 	Required bool
 	// Retention is how long a response is repeated, from the start of the request; default 24 h, at least Timeout.
@@ -42,7 +42,7 @@ type Config struct {
 
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
-	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the request's context
+	// Timeout limits one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the request's context
 	// counts too, its cancellation does not.
 	Timeout time.Duration
 	// MaxRetries is the number of repetitions after a serialization failure or deadlock, before a 503; default 3, -1

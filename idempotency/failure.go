@@ -55,7 +55,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	}
 }
 
-// statusOf is 503 for errors that may not recur, else 500.
+// statusOf returns 503 for errors that may not recur, else 500.
 func statusOf(err error) int {
 	var failed handlerError
 	var called calledError
@@ -78,7 +78,7 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// passing reports whether an SQLSTATE concerns the state of the server, and not the handler's statements.
+// passing reports whether an SQLSTATE concerns the state of the server, not the handler's statements.
 func passing(state string) bool {
 	for _, class := range []string{"08", "25006", "40", "53", "55", "57", "58", "XX"} {
 		if strings.HasPrefix(state, class) {

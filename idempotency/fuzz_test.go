@@ -25,7 +25,7 @@ func FuzzKey(f *testing.F) {
 		key, err := keyOf(&http.Request{Header: http.Header{HeaderKey: {header}}})
 		if err != nil {
 			if key != "" {
-				t.Errorf("%q is refused, and is %q", header, key)
+				t.Errorf("%q is rejected but returns %q", header, key)
 			}
 			return
 		}

@@ -10,11 +10,11 @@ import (
 // with a few repetitions of a slow request could use up a pool.
 type gate struct {
 	mu     sync.Mutex
-	inside map[identity]chan struct{} // closed when the one inside leaves
+	inside map[identity]chan struct{} // closed when the request inside leaves
 }
 
 // enter waits until no request of the identity is inside, until deadline, or until ctx ends. It reports whether the
-// caller may go on, which must then call leave. After the deadline it does not wait.
+// caller may continue, who must then call leave. After the deadline it does not wait.
 func (g *gate) enter(ctx context.Context, id identity, deadline time.Time) (leave func(), ok bool) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// New returns a middleware that carries out each request once. Put it around each handler or around the mux, inside of
+// New returns a middleware that carries out each request once. Put it around each handler or around the mux, inside
 // authentication. It may be put around several handlers, and is safe for concurrent use.
 //
 // It answers with problems of RFC 9457: 400 for an invalid or missing Idempotency-Key, 401 for an error of
@@ -22,8 +22,8 @@ import (
 // unknown or the handler outlived Config.Timeout, and 500 if a handler failed without an answer, or its answer is too
 // large or lost.
 //
-// Refusals are logged at info level, 500 and 503 as errors; keys, bodies and answers never. A nil logger is the logger
-// of db. New returns outbox.ErrNoDB or an error that names an invalid field.
+// Refusals are logged at info level, 500 and 503 as errors; keys, bodies and answers never. A nil logger means the
+// logger of db. New returns outbox.ErrNoDB or an error that names an invalid field.
 func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (func(http.Handler) http.Handler, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
@@ -77,7 +77,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// once carries a request out, or finds its stored answer. When it returns, that is committed.
+// once carries a request out, or finds its stored answer. When it returns, the answer is committed.
 func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *answer, err error) {
 	deadline := time.Now().Add(max(h.cfg.Wait, 0))
 	if q.keyed() {
@@ -91,10 +91,10 @@ func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *
 	var failed handlerError
 	switch {
 	case err == nil || errors.Is(err, outbox.ErrTxEnded) || errors.Is(err, outbox.ErrCommitUnknown):
-	case known != nil && errors.Is(err, outbox.ErrRolledBack): // by OnBegin: there was nothing to do but read
+	case known != nil && errors.Is(err, outbox.ErrRolledBack): // from OnBegin: the transaction only had to read
 		return nil, known, nil
 	case fresh == nil:
-	case errors.As(err, &failed): // before what it may wrap, such as ErrRolledBack of an InTx within
+	case errors.As(err, &failed): // before errors that it may wrap, such as ErrRolledBack of an InTx within
 		if fresh.status >= http.StatusBadRequest {
 			h.logFailure(q.r, fresh.status, err)
 			return fresh, nil, nil
@@ -103,7 +103,7 @@ func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *
 		if !q.keyed() || !storable(fresh.status) {
 			return fresh, nil, nil
 		}
-		// If another process has claimed it meanwhile, its answer counts: here nothing was done.
+		// If another process has claimed the request in the meantime, its answer counts: here nothing was done.
 		return h.attempts(before, q, deadline, fresh)
 	}
 	return fresh, known, err

@@ -18,8 +18,8 @@ var (
 		`space, comma, quote and backslash, or a quoted string as in RFC 8941, such as "8e03978e-40d5-43e8-bc93-6894a57f9324"`)
 )
 
-// keyOf returns the key of a request, "" for none. It accepts the quoted string of the draft standard, and the unquoted
-// form that most clients send. Both are the same key.
+// keyOf returns the key of a request, or "". It accepts the quoted string of the draft standard, and the unquoted form
+// that most clients send. Both are the same key.
 func keyOf(r *http.Request) (string, error) {
 	values := r.Header.Values(HeaderKey)
 	switch len(values) {
@@ -42,7 +42,7 @@ func keyOf(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// unquoted parses a string of RFC 8941. Anything after it, including parameters, is refused: the draft does not define
+// unquoted parses a string of RFC 8941. Anything after it, including parameters, is an error: the draft does not define
 // their meaning.
 func unquoted(s string) (string, bool) {
 	if len(s) < 2 || !strings.HasSuffix(s, `"`) {

@@ -46,8 +46,8 @@ func cloned(h http.Header) http.Header {
 // Header returns the header of the answer.
 func (w *recorder) Header() http.Header { return w.header }
 
-// WriteHeader fixes the status and the header. As in net/http, a status that is not one panics. Informational ones
-// are not sent.
+// WriteHeader fixes the status and the header. As in net/http, an invalid status panics. Informational statuses are not
+// sent.
 func (w *recorder) WriteHeader(status int) {
 	switch {
 	case status < 100 || status > 999:
@@ -63,7 +63,7 @@ func (w *recorder) WriteHeader(status int) {
 	w.status, w.sent = status, w.header.Clone()
 }
 
-// Write adds to the body. It fails once that has more than Config.MaxAnswer, and for a status that has none.
+// Write adds to the body. It fails if the body exceeds Config.MaxAnswer, or if the status allows no body.
 func (w *recorder) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	switch {
@@ -78,10 +78,11 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// FlushError refuses to send an uncommitted answer. Flush is missing because it could not return an error.
+// FlushError returns an error instead of sending an uncommitted answer. Flush is missing because it could not return an
+// error.
 func (*recorder) FlushError() error { return errStreaming }
 
-// Hijack refuses to give the connection away.
+// Hijack returns an error instead of the connection.
 func (*recorder) Hijack() (net.Conn, *bufio.ReadWriter, error) { return nil, nil, errStreaming }
 
 // SetWriteDeadline sets the connection's deadline.
@@ -99,7 +100,7 @@ func (w *recorder) end() error {
 	return w.failed
 }
 
-// own is the header without the entries that existed before the handler was called.
+// own returns the header without the entries that existed before the handler was called.
 func (w *recorder) own() http.Header {
 	own := w.sent.Clone()
 	maps.DeleteFunc(own, func(name string, values []string) bool { return slices.Equal(values, w.before[name]) })

@@ -92,17 +92,17 @@ func (h *handler) identify(q *request) (err error) {
 	return nil
 }
 
-// fingerprint is the SHA-256 of parts and their lengths.
+// fingerprint returns the SHA-256 of parts and their lengths.
 func fingerprint(parts ...string) []byte {
 	hash := sha256.New()
 	for _, part := range parts {
-		_ = binary.Write(hash, binary.BigEndian, int64(len(part))) // a hash takes everything
+		_ = binary.Write(hash, binary.BigEndian, int64(len(part))) // a hash never fails
 		_, _ = io.WriteString(hash, part)
 	}
 	return hash.Sum(nil)
 }
 
-// attempt returns a copy of the request for one call of the handler, which may change it. Call done after it.
+// attempt returns a copy of the request for one call of the handler, which may change it. Call done afterwards.
 func (q *request) attempt(ctx context.Context) (r *http.Request, done func()) {
 	r = q.r.Clone(ctx)
 	r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, int64(len(q.body)), nil
@@ -110,7 +110,7 @@ func (q *request) attempt(ctx context.Context) (r *http.Request, done func()) {
 		r.Body = io.NopCloser(bytes.NewReader(q.body))
 	}
 	return r, func() {
-		if r.MultipartForm != nil { // the server deletes the files only of the request that it made
+		if r.MultipartForm != nil { // the server only deletes the files of the request that it created
 			_ = r.MultipartForm.RemoveAll()
 		}
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// batching is a Kafka that collects messages for a while into one batch, also repeated ones, and refuses a batch
-// because of one message that is too large.
+// batching is a Kafka broker that collects messages for a while into one batch, including repeated ones, and refuses a
+// batch because of one oversized message.
 type batching struct {
 	mu      sync.Mutex
 	current *batch
@@ -56,8 +56,8 @@ func (b *batching) flush() {
 
 func (b *batching) Close() error { return nil }
 
-// TestARefusedMessageIsSentAlone: a message that was refused in a batch is not sent again with others, neither refused
-// nor new ones.
+// TestARefusedMessageIsSentAlone: a message that was refused in a batch is retried without other messages, refused or
+// new.
 func TestARefusedMessageIsSentAlone(t *testing.T) {
 	t.Parallel()
 	fake := &batching{}
@@ -98,6 +98,6 @@ func TestARefusedMessageIsSentAlone(t *testing.T) {
 		}
 	}
 	if fake.refused != 2 {
-		t.Errorf("%d batches were refused, want its first one and the one with it alone", fake.refused)
+		t.Errorf("%d batches were refused, want 2: the first batch and the message alone", fake.refused)
 	}
 }

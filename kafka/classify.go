@@ -34,7 +34,7 @@ var unavailable = []error{
 	sarama.ErrStaleControllerEpochCode, sarama.ErrOffsetNotAvailable, sarama.ErrOperationNotAttempted,
 	sarama.ErrPreferredLeaderNotAvailable, sarama.ErrEligibleLeadersNotAvailable, sarama.ErrThrottlingQuotaExceeded,
 	sarama.ErrConsumerCoordinatorNotAvailable, sarama.ErrOffsetsLoadInProgress, sarama.ErrNotCoordinatorForConsumer,
-	sarama.ErrInvalidReplicationFactor, // a topic that its first message creates, while too few brokers are alive
+	sarama.ErrInvalidReplicationFactor, // an auto-created topic, while too few brokers are alive
 
 	// Authentication and permissions.
 	sarama.ErrTopicAuthorizationFailed, sarama.ErrClusterAuthorizationFailed, sarama.ErrGroupAuthorizationFailed,
@@ -47,7 +47,7 @@ var unavailable = []error{
 	// The settings do not suit the broker, whatever the message.
 	sarama.ErrUnsupportedVersion, sarama.ErrUnsupportedCompressionType, sarama.ErrInvalidRequiredAcks,
 
-	// The broker cannot order a message after those before it, for example after a failed batch. sarama starts a new
+	// The broker cannot order a message after the previous ones, for example after a failed batch. sarama starts a new
 	// epoch, and the next attempt succeeds.
 	sarama.ErrOutOfOrderSequenceNumber, sarama.ErrDuplicateSequenceNumber, sarama.ErrUnknownProducerID,
 	sarama.ErrInvalidProducerEpoch, sarama.ErrInvalidProducerIDMapping, sarama.ErrProducerFenced,
@@ -56,7 +56,7 @@ var unavailable = []error{
 
 var permanent = []error{errRefused, outbox.ErrInvalidMessage, sarama.ErrInvalidTopic}
 
-// refusals are returned for a whole batch, though one of its messages may be at fault.
+// refusals are returned for a whole batch, although a single message may be at fault.
 var refusals = []error{
 	sarama.ErrMessageSizeTooLarge, sarama.ErrMessageSetSizeTooLarge,
 	sarama.ErrInvalidRecord, sarama.ErrInvalidMessage,
@@ -91,7 +91,7 @@ func Classify(err error) forwarder.Verdict {
 }
 
 // isClientOversize recognises sarama's refusal of a message over Producer.MaxMessageBytes. The error has no type of its
-// own, and other configuration errors fail every message: those must not make messages dead.
+// own, and other configuration errors, which fail every message, must not make messages dead.
 func isClientOversize(err error) bool {
 	var ce sarama.ConfigurationError
 	return errors.As(err, &ce) && strings.Contains(string(ce), "Producer.MaxMessageBytes")

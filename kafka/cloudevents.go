@@ -8,9 +8,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/cloudevents"
 )
 
-// CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode: Marshaler of PublisherConfig, Unmarshaler
-// of SubscriberConfig. ce_id is the UUID, ce_type the event type, ce_time when it occurred (outbox.SetEvent). Metadata
-// are sent as without it; a metadata key "ce_subject" is the attribute subject. See docs/reference/identity.md.
+// CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode. Use it as Marshaler of PublisherConfig and
+// Unmarshaler of SubscriberConfig. ce_id is the UUID, ce_type the event type, ce_time the time when it occurred
+// (outbox.SetEvent). Metadata are sent as by other marshalers; a metadata key "ce_subject" is the attribute subject.
+// See docs/reference/identity.md.
 type CloudEvents struct {
 	// Source is ce_source, the service that publishes, as a URI or a path such as /orders; required to publish.
 	Source string
@@ -29,7 +30,7 @@ func (c CloudEvents) Marshal(topic string, msg *message.Message) (*sarama.Produc
 	return wmkafka.DefaultMarshaler{}.Marshal(topic, msg)
 }
 
-// Unmarshal makes ce_id the UUID, and returns messages that are not CloudEvents as watermill-kafka does.
+// Unmarshal sets the UUID to ce_id, and returns messages that are not CloudEvents as watermill-kafka does.
 func (c CloudEvents) Unmarshal(record *sarama.ConsumerMessage) (*message.Message, error) {
 	msg, err := wmkafka.DefaultMarshaler{}.Unmarshal(record)
 	if err == nil {

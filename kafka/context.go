@@ -7,7 +7,7 @@ import (
 	wmkafka "github.com/ThreeDotsLabs/watermill-kafka/v3/pkg/kafka"
 )
 
-// watermill-kafka does not export the keys of its values, but its functions look them up in a context.
+// watermill-kafka does not export the keys of its context values, but its functions look them up in a context.
 var (
 	partitionKey = asked(func(ctx context.Context) { wmkafka.MessagePartitionFromCtx(ctx) })
 	offsetKey    = asked(func(ctx context.Context) { wmkafka.MessagePartitionOffsetFromCtx(ctx) })
@@ -33,7 +33,7 @@ func asked(ask func(context.Context)) any {
 	return s.key
 }
 
-// recordContext has the values that watermill-kafka's subscriber gives to the context of a message.
+// recordContext has the values that watermill-kafka's subscriber adds to the context of a message.
 type recordContext struct {
 	context.Context
 	record *sarama.ConsumerMessage

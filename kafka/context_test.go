@@ -11,7 +11,7 @@ import (
 
 type otherKey struct{}
 
-// TestContextValues fails if watermill-kafka reads contexts in a different way than before.
+// TestContextValues fails if watermill-kafka changes how it reads contexts.
 func TestContextValues(t *testing.T) {
 	now := time.Now()
 	around := context.WithValue(t.Context(), otherKey{}, "around")

@@ -73,7 +73,7 @@ func (p *partition) skipped(offset int64) {
 	}
 }
 
-// behind is the offset of the oldest unfinished message, or at which the next one may follow.
+// behind returns the offset of the oldest unfinished message, or else the offset of the next message.
 func (p *partition) behind() int64 {
 	if p.window.Undone() > 0 {
 		return p.window.Watermark()

@@ -162,12 +162,12 @@ func (w *world) one() *message.Message {
 	w.t.Helper()
 	msgs := w.next(100)
 	if len(msgs) != 1 {
-		w.t.Fatalf("%d messages are delivered, want one: %v", len(msgs), payloads(msgs))
+		w.t.Fatalf("%d messages are delivered, want 1: %v", len(msgs), payloads(msgs))
 	}
 	return msgs[0]
 }
 
-// told asserts the session's calls since the last check.
+// told checks the session's calls since the last check.
 func (w *world) told(want ...string) {
 	w.t.Helper()
 	synctest.Wait()

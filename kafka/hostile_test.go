@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// The channel is closed although the Unmarshaler never returns; the message that it finally returns reaches no handler.
+// The channel is closed even if the Unmarshaler never returns; the message that it finally returns reaches no handler.
 func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 	t.Parallel()
 	stuck := make(chan struct{})
@@ -38,12 +38,12 @@ func TestTheEndDoesNotWaitForTheUnmarshaler(t *testing.T) {
 			t.Error("the end waits for the Unmarshaler")
 		}
 		if _, open := <-w.sub.deliverer.Messages(); open {
-			t.Error("a message was delivered after its partition was given away")
+			t.Error("a message was delivered after its partition was revoked")
 		}
 	})
 }
 
-// A partition that hangs in Key does not delay deliveries that wait to be received.
+// A partition whose Key hangs does not delay deliveries that wait to be received.
 func TestTheEndDoesNotWaitForKey(t *testing.T) {
 	t.Parallel()
 	stuck := sync.OnceValue(func() chan struct{} { return make(chan struct{}) })
@@ -58,7 +58,7 @@ func TestTheEndDoesNotWaitForKey(t *testing.T) {
 		stuck()
 		c := newClaim(0, 0)
 		w.claim(c)
-		c.send(0, "k", "waits to be taken")
+		c.send(0, "k", "waits to be received")
 		synctest.Wait()
 		c.send(1, "k", "bad")
 		w.close()

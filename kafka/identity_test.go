@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// recordOf returns the record of a message, as a consumer gets it.
+// recordOf returns a message's record as a consumer receives it.
 func recordOf(t *testing.T, m wmkafka.Marshaler, msg *message.Message) *sarama.ConsumerMessage {
 	t.Helper()
 	sent, err := m.Marshal("orders", msg)
@@ -56,7 +56,7 @@ func TestKeyWithoutOutbox(t *testing.T) {
 	}
 }
 
-// TestForeignKey: the key of another producer's record becomes the ordering key, and the record key again when it is
+// TestForeignKey: the key of another producer's record becomes the ordering key, and again the record key when it is
 // published.
 func TestForeignKey(t *testing.T) {
 	t.Parallel()
@@ -78,7 +78,8 @@ func TestForeignKey(t *testing.T) {
 	}
 }
 
-// TestMarshalerThatSetsKeys: the forwarder keeps no order for keys that it does not know, so such a message is refused.
+// TestMarshalerThatSetsKeys: the forwarder keeps no order for keys that the outbox did not store, so such a message is
+// refused.
 func TestMarshalerThatSetsKeys(t *testing.T) {
 	t.Parallel()
 	m := kafka.Marshaler{Marshaler: wmkafka.NewWithPartitioningMarshaler(
@@ -93,7 +94,7 @@ func TestMarshalerThatSetsKeys(t *testing.T) {
 	}
 	_, err := m.Marshal("orders", stored(""))
 	if err == nil || !strings.Contains(err.Error(), "outbox.PublisherConfig.Key") {
-		t.Errorf("the cure is not said: %v", err)
+		t.Errorf("the error names no cure: %v", err)
 	}
 	if got := kafka.Classify(fmt.Errorf("publish: %w", err)); got != forwarder.Unavailable {
 		t.Errorf("the verdict is %s: the message must wait", got)

@@ -13,11 +13,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// marshaler gives records the ordering key of their message (docs/reference/identity.md), and no key to messages
-// without one: an empty key becomes nil.
+// marshaler sets the record key to the message's ordering key (docs/reference/identity.md), or to nil if the message
+// has none or an empty one.
 type marshaler struct {
-	// Marshaler makes the Kafka message. Default: watermill-kafka's DefaultMarshaler. If it sets a non-empty key, that
-	// key stays; a forwarder's message that was stored without a key is refused then, as it is sent in no order.
+	// Marshaler creates the Kafka message. Default: watermill-kafka's DefaultMarshaler. If it sets a non-empty key, that
+	// key stays. It is an error for a forwarder's message that was stored without a key, because those are sent in no
+	// order.
 	Marshaler wmkafka.Marshaler
 }
 
@@ -58,7 +59,7 @@ func (m marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 var errUnorderedKey = errors.New("kafka: the Marshaler sets a record key, but the outbox stored the message without " +
 	"a key, so its order is not kept: set outbox.PublisherConfig.Key to the same key")
 
-// carrying is the name of the header for a metadata key. Kafka itself has no meaning for outbox.MetadataHeaders.
+// carrying returns the name of the header for a metadata key. Kafka itself does not use outbox.MetadataHeaders.
 func carrying(key string) string {
 	switch {
 	case key == outbox.MetadataHeaders:
@@ -72,7 +73,7 @@ func carrying(key string) string {
 // Unmarshaler restores the names of metadata that the Publisher had to encode. It is safe for concurrent use if the
 // wrapped one is.
 type Unmarshaler struct {
-	// Unmarshaler makes the message of the Kafka message. Default: watermill-kafka's DefaultMarshaler.
+	// Unmarshaler creates the Watermill message. Default: watermill-kafka's DefaultMarshaler.
 	Unmarshaler wmkafka.Unmarshaler
 }
 
@@ -80,7 +81,7 @@ var _ wmkafka.Unmarshaler = Unmarshaler{}
 
 // Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error unchanged. The key of the
 // record becomes the ordering key, metadata outbox.MetadataKey, so that it survives a dead letter or a queue.
-// outbox.MetadataHeaders is removed: a consumed message commands nothing.
+// outbox.MetadataHeaders is removed: consumed messages cannot request headers.
 func (u Unmarshaler) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, error) {
 	inner := u.Unmarshaler
 	if inner == nil {

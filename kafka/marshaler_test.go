@@ -21,11 +21,11 @@ func TestMarshalerKey(t *testing.T) {
 		key   string
 		want  string // "" is nil
 	}{
-		"no key stays nil":                     {},
-		"outbox key":                           {key: "order/1", want: "order/1"},
-		"an empty key of the inner is nil":     {inner: fixed("")},
-		"an empty key gives way to the outbox": {inner: fixed(""), key: "order/1", want: "order/1"},
-		"a key of the inner stays":             {inner: fixed("tenant"), key: "order/1", want: "tenant"},
+		"no key stays nil": {},
+		"outbox key":       {key: "order/1", want: "order/1"},
+		"an empty key of the wrapped marshaler is nil": {inner: fixed("")},
+		"the outbox key replaces an empty key":         {inner: fixed(""), key: "order/1", want: "order/1"},
+		"a key of the wrapped marshaler stays":         {inner: fixed("tenant"), key: "order/1", want: "tenant"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -116,8 +116,7 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, however they are
-// spelled.
+// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, in any spelling.
 func TestUnmarshalerTakesNoOrders(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
 		msg, err := kafka.Unmarshaler{}.Unmarshal(&sarama.ConsumerMessage{Headers: []*sarama.RecordHeader{

@@ -15,14 +15,14 @@ type pauser interface {
 	Resume(partitions map[string][]int32)
 }
 
-// member is one stay in the consumer group.
+// member is one membership of the consumer group, from join to leave.
 type member struct {
 	*subscription
 	group      pauser
 	joined     func()
 	committed  func(topic string, partition int32) (int64, error)
-	lastOffset func(topic string, partition int32, time int64) (int64, error) // of a sarama.Client; nil = not requested
-	// markers returns the first offset from one on at which there may be a message; nil = never requested.
+	lastOffset func(topic string, partition int32, time int64) (int64, error) // from a sarama.Client; nil = not requested
+	// markers returns the first offset at or after from that may have a message; nil = never requested.
 	markers func(ctx context.Context, topic string, partition int32, from int64) (int64, error)
 	asking  sync.WaitGroup
 }
@@ -43,16 +43,16 @@ func (m *member) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.Con
 	return nil
 }
 
-// tell logs errors from sarama once a minute: while a broker is down it reports many a second.
+// tell logs errors from sarama once a minute: while a broker is down there are many a second.
 func (s *subscription) tell(err error) {
 	switch {
 	case errors.Is(err, sarama.ErrOffsetOutOfRange):
 		// Cause: the topic's retention is shorter than the backlog.
-		// Cure: raise retention.ms or retention.bytes; only the producer has the messages.
+		// Cure: raise retention.ms or retention.bytes; only the producer still has the messages.
 		s.logger.Error("messages were deleted before they were read: reading continues from "+
 			"Consumer.Offsets.Initial: raise the retention of the topic", err, nil)
 	case s.lines.Allow("sarama"):
-		// Cause: a broker is not reached, or refuses a request.
+		// Cause: a broker is unreachable, or refuses a request.
 		// Cure: the client rejoins the group.
 		s.logger.Error("kafka client reports an error: it is retried until it works", err, nil)
 	default:
@@ -60,7 +60,7 @@ func (s *subscription) tell(err error) {
 	}
 }
 
-// committedOffset returns a function that reads the offset that the group has committed; -1 = none.
+// committedOffset returns a function that reads the group's committed offset; -1 = none.
 func committedOffset(client sarama.Client, group string) func(string, int32) (int64, error) {
 	return func(topic string, partition int32) (int64, error) {
 		broker, err := client.Coordinator(group)

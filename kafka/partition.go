@@ -28,12 +28,12 @@ type partition struct {
 	running int   // deliveries
 	marked  int64 // the last watermark marked with sarama
 	first   bool  // nothing is marked before the first message: the first offset is unknown
-	retry   bool  // it holds a permit of subscription.retries for its next delivery
+	retry   bool  // it has a permit of subscription.retries for its next delivery
 	pause   inbound.Pause
 	freed   chan struct{}
 	end     end
 
-	stopping  chan struct{} // closed: nothing more is handed out
+	stopping  chan struct{} // closed: nothing more is delivered
 	abandoned chan struct{} // closed: acks are no longer awaited
 	stopped   bool
 	grace     <-chan time.Time
@@ -55,9 +55,9 @@ func newPartition(m *member, sess sarama.ConsumerGroupSession, claim sarama.Cons
 	}
 }
 
-// run returns when the partition is revoked, and its deliveries have ended or are abandoned.
+// run returns when the partition is revoked and its deliveries have ended or are abandoned.
 func (p *partition) run() {
-	p.group.Resume(p.here) // sarama remembers a pause over rebalances
+	p.group.Resume(p.here) // sarama remembers a pause across rebalances
 	if p.first && p.committed != nil {
 		p.asking.Go(p.beginning)
 	}
@@ -115,7 +115,7 @@ func (p *partition) run() {
 	}
 }
 
-// wants returns the channels to get a slot from, and the permit of a message that failed before, if they are needed.
+// wants returns the channels that provide a slot, and a permit for a message that failed before, if they are needed.
 func (p *partition) wants() (place, retry chan<- struct{}) {
 	if p.stopped {
 		return nil, nil
@@ -135,7 +135,7 @@ func (p *partition) wants() (place, retry chan<- struct{}) {
 	return place, retry
 }
 
-// add takes a message, even without room: the partition must be read to notice that it was revoked.
+// add accepts a message even without room: the partition must be read to notice a revocation.
 func (p *partition) add(msg *sarama.ConsumerMessage) {
 	if p.first {
 		p.first = false
@@ -172,8 +172,8 @@ func (p *partition) start() {
 	go p.deliver(it, it.Value, again)
 }
 
-// settle records the result of a delivery and frees its slot, not earlier: the next of its key may be the oldest
-// that is ready.
+// settle records the result of a delivery and then frees its slot: the next message of the key may be the oldest ready
+// one.
 func (p *partition) settle(r result) {
 	p.running--
 	p.pause.Settled = time.Now()
@@ -191,7 +191,7 @@ func (p *partition) settle(r result) {
 	}
 }
 
-// hold blocks the key of a message that failed.
+// hold blocks the key of a failed message.
 func (p *partition) hold(it *item, later time.Duration) {
 	it.Value.keep()
 	if it.Failures == 0 {
@@ -211,8 +211,8 @@ func (p *partition) mark() {
 	}
 }
 
-// stop starts no more deliveries, and gives running ones time. The subscription may end while a revoked partition has
-// more time left.
+// stop starts no more deliveries, and waits for running ones. The subscription may end before a revoked partition's
+// time is over.
 func (p *partition) stop() {
 	wait := p.cfg.RevokeTimeout
 	if p.subscription.ctx.Err() != nil {
@@ -242,7 +242,7 @@ func (p *partition) leave() {
 	}()
 }
 
-// beginning logs that the group has an offset from which it cannot continue.
+// beginning logs an error if the group's committed offset is out of range.
 func (p *partition) beginning() {
 	offset, err := p.committed(p.claim.Topic(), p.claim.Partition())
 	switch {
@@ -250,7 +250,7 @@ func (p *partition) beginning() {
 		p.logger.Debug("could not read the committed offset", watermill.LogFields{"err": text.OfError(err)})
 	case offset >= 0:
 		// Cause: the group was away longer than the topic's retention.
-		// Cure: raise the retention; have missing messages sent again.
+		// Cure: raise the retention; ask the producer to send missing messages again.
 		p.logger.Error("committed offset is out of range: messages were deleted before they were handled, "+
 			"or the topic was recreated: the partition is read from Consumer.Offsets.Initial", sarama.ErrOffsetOutOfRange,
 			watermill.LogFields{"offset": offset})

@@ -49,7 +49,7 @@ func TestOneKeyAfterAnother(t *testing.T) {
 		}
 		msgs := w.next(9)
 		if got := payloads(msgs); !slices.Equal(got, []string{"3", "a0", "b2"}) {
-			t.Fatalf("delivered %q, want the oldest that may be", got)
+			t.Fatalf("delivered %q, want the oldest that is ready", got)
 		}
 		for _, msg := range msgs {
 			if string(msg.Payload) == "a0" {
@@ -90,7 +90,7 @@ func TestNackedMessageIsFresh(t *testing.T) {
 			ctx := msg.Context()
 			msg.Nack()
 			if w.next(1); ctx.Err() == nil {
-				t.Error("the context of a message that was nacked is not over")
+				t.Error("the context of a nacked message has not ended")
 			}
 		}
 		if string(whole) != "valuetail" {
@@ -138,7 +138,7 @@ func TestRetryAfterBlocksItsKeySoLong(t *testing.T) {
 	})
 }
 
-// As many slowly failing keys as there are slots leave half of the slots to others.
+// Even if as many keys fail slowly as there are slots, half of the slots stay free for others.
 func TestFailingKeysLeaveHalfOfThePlaces(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) {
@@ -160,7 +160,7 @@ func TestFailingKeysLeaveHalfOfThePlaces(t *testing.T) {
 		time.Sleep(time.Minute)
 		stuck := w.next(9)
 		if len(stuck) != 2 {
-			t.Fatalf("%d messages that failed take places, want half of 4", len(stuck))
+			t.Fatalf("%d failed messages have slots, want half of 4", len(stuck))
 		}
 		for i := range 5 {
 			second.send(int64(10+i), "", "works")
@@ -170,7 +170,7 @@ func TestFailingKeysLeaveHalfOfThePlaces(t *testing.T) {
 			msg.Ack()
 		}
 		if got := payloads(w.next(9)); len(got) != 2 {
-			t.Fatalf("then %q are delivered, want two more that failed", got)
+			t.Fatalf("then %q are delivered, want two more failed ones", got)
 		}
 	})
 }

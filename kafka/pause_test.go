@@ -33,14 +33,14 @@ func (l *lastState) get() meter.PartitionState {
 	return l.state
 }
 
-// hangs configures a partition that one unfinished message pauses.
+// hangs configures a partition that a single unfinished message pauses.
 func hangs(seen *lastState) func(*SubscriberConfig) {
 	return func(cfg *SubscriberConfig) {
 		cfg.Concurrency, cfg.MaxAhead, cfg.Observers = 1, 2, []observe.Observer{seen}
 	}
 }
 
-// TestHungHandlersAreTold: a partition whose handlers never return is reported; one whose handlers are slow is not.
+// TestHungHandlersAreTold: a partition is reported if its handlers never return, but not if they are slow.
 func TestHungHandlersAreTold(t *testing.T) {
 	t.Parallel()
 	seen := &lastState{}
@@ -75,7 +75,7 @@ func TestHungHandlersAreTold(t *testing.T) {
 		w.one().Ack()
 		time.Sleep(2 * time.Second)
 		if by := seen.get().Paused; by == meter.PausedByHungHandlers {
-			t.Error("a handler has returned, and they hang still")
+			t.Error("the handlers still count as hung after one returned")
 		}
 	})
 }
@@ -99,7 +99,7 @@ func TestLagGrowsWhileItIsPaused(t *testing.T) {
 		w.claim(c)
 		time.Sleep(time.Minute)
 		if asked != 0 || seen.get().Lag != 1000 {
-			t.Fatalf("requested %d times while it is read: lag %d", asked, seen.get().Lag)
+			t.Fatalf("the end was requested %d times although the partition is read: lag %d", asked, seen.get().Lag)
 		}
 		for i := range 3 {
 			c.send(int64(i), "", "")
@@ -110,7 +110,7 @@ func TestLagGrowsWhileItIsPaused(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if lag := seen.get().Lag; lag != 5003 || asked != 3 {
-			t.Errorf("lag %d after %d questions", lag, asked)
+			t.Errorf("lag %d after %d requests", lag, asked)
 		}
 	})
 }

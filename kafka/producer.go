@@ -11,10 +11,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// connectPause is how long calls fail after a failed attempt to connect.
+// connectPause is how long calls fail without another attempt after a failed attempt to connect.
 const connectPause = time.Second
 
-// producer is a sarama producer that connects when it is first used: sarama's constructors fail while Kafka is down.
+// producer is a sarama producer that connects on first use, because sarama's constructors fail while Kafka is down.
 // Once connected it reconnects on its own.
 type producer struct {
 	brokers   []string
@@ -25,7 +25,7 @@ type producer struct {
 	mu     sync.Mutex
 	sender sarama.SyncProducer // nil until connected
 	client sarama.Client
-	err    error // of the last attempt, made at tried
+	err    error // error of the last attempt, at tried
 	tried  time.Time
 }
 
@@ -76,7 +76,7 @@ func (p *producer) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// Close is called once, and not while others publish.
+// Close is called once, and never concurrently with Publish.
 func (p *producer) Close() error {
 	if p.sender == nil {
 		return nil

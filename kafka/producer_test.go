@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// handlers makes a mock broker answer every produce request for the topic with the code.
+// handlers makes a mock broker answer every produce request for the topic with this code.
 func handlers(
 	t *testing.T, broker *sarama.MockBroker, topic string, code sarama.KError,
 ) map[string]sarama.MockResponse {
@@ -29,7 +29,7 @@ func handlers(
 	}
 }
 
-// nobody returns an address at which nothing listens.
+// nobody returns an address without a listener.
 func nobody(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -58,12 +58,12 @@ func TestPublisherStartsBeforeKafka(t *testing.T) {
 	broker := sarama.NewMockBrokerAddr(t, 1, addr)
 	defer broker.Close()
 	broker.SetHandlerByMap(handlers(t, broker, topic, sarama.ErrNoError))
-	eventually(t, "a message is published once Kafka is there", func() bool {
+	eventually(t, "a message is published once Kafka is up", func() bool {
 		return pub.Publish(topic, message.NewMessage("1", nil)) == nil
 	})
 }
 
-// TestTopicThatIsMissing: the error shows which topic to create.
+// TestTopicThatIsMissing: the error names the topic to create.
 func TestTopicThatIsMissing(t *testing.T) {
 	broker := sarama.NewMockBroker(t, 1)
 	defer broker.Close()
@@ -94,7 +94,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	ready.SetHandlerByMap(handlers(t, ready, "orders", sarama.ErrNoError))
 
 	for name, addr := range map[string]string{
-		"nobody there": nobody(t), "no producer ids": broker.Addr(), "connected": ready.Addr(),
+		"nothing listens": nobody(t), "no producer ids": broker.Addr(), "connected": ready.Addr(),
 	} {
 		for _, wait := range []bool{false, true} {
 			pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: []string{addr}}, nil)
@@ -116,7 +116,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			eventually(t, name+": nothing runs any more", func() bool {
+			eventually(t, name+": a goroutine still runs", func() bool {
 				return !goroutineIn("sarama.(*client)") && !goroutineIn("sarama.(*asyncProducer)") &&
 					!goroutineIn("sarama.(*syncProducer)") && !goroutineIn("kafka.(*producer)")
 			})

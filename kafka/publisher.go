@@ -15,8 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// errRefused wraps the broker's error for a message that was refused even when it was sent alone. Classify calls it
-// Permanent.
+// errRefused wraps the broker's error for a message that was refused even when sent alone. Classify calls it Permanent.
 //
 // Cause: see the broker's error.
 // Cure: do what it says; then requeue.
@@ -59,9 +58,9 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 }
 
 // Publish sends the messages one after another and returns when all in-sync replicas have them. It stops at the first
-// error, a forwarder.PublishError with the verdict of Classify; the messages before it have been sent. An error does
-// not mean that the message did not arrive, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a
-// nil message or one that cannot be converted to a Kafka message.
+// error, a forwarder.PublishError with the verdict of Classify; the messages before it have been sent. A message may
+// have arrived despite an error, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for a nil
+// message or one that cannot be converted to a Kafka message.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
@@ -136,7 +135,8 @@ func (p *Publisher) Close() error {
 	return p.inner.Close()
 }
 
-// isRefusal is true for errors that sarama returns for every message of a batch, though one message may be at fault.
+// isRefusal reports whether sarama returns the error for every message of a batch, although a single message may be at
+// fault.
 func isRefusal(err error) bool {
 	var encoding sarama.PacketEncodingError
 	return isAny(err, refusals) || errors.As(err, &encoding)

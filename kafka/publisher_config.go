@@ -17,16 +17,16 @@ type PublisherConfig struct {
 	// Brokers are host:port addresses to start from. Required.
 	Brokers []string
 
-	// Marshaler makes Kafka messages; default: watermill-kafka's DefaultMarshaler. A record key that it
-	// sets is kept, else the ordering key is used.
+	// Marshaler creates Kafka messages; default: watermill-kafka's DefaultMarshaler. A record key that it sets is kept,
+	// otherwise the ordering key is used.
 	Marshaler wmkafka.Marshaler
 
 	// Configure changes the settings that docs/start/kafka.md lists: TLS, SASL, compression, version, limits; default
-	// none. Settings that could lose or reorder messages are refused.
+	// none. Settings that could lose or reorder messages are errors.
 	Configure func(*sarama.Config) error
 
-	// Tracer traces every message, as wmkafka.NewOTELSaramaTracer() does; default none. observe/otel has a span for each
-	// publish already.
+	// Tracer traces every message, as wmkafka.NewOTELSaramaTracer() does; default none. observe/otel already has a span
+	// for each publish.
 	Tracer wmkafka.SaramaTracer
 }
 
@@ -35,7 +35,7 @@ func (c PublisherConfig) validate(config string) error {
 		return fmt.Errorf("kafka: %s.Brokers is empty: name at least one host:port", config)
 	}
 	for i, broker := range c.Brokers {
-		if strings.Contains(broker, "@") { // errors would quote it
+		if strings.Contains(broker, "@") { // an error would quote it
 			return fmt.Errorf("kafka: %s.Brokers: address %d is not shown because it may hold a password: "+
 				"name host:port alone, and log in by Configure (Net.SASL)", config, i+1)
 		}
@@ -75,7 +75,7 @@ func safeSettings() *sarama.Config {
 
 	c.Producer.Retry.Max = 1
 	c.Producer.Retry.Backoff = 250 * time.Millisecond
-	c.Producer.Transaction.Retry.Max = 1 // for the request of a producer id
+	c.Producer.Transaction.Retry.Max = 1 // for requests of a producer id
 	c.Producer.Timeout = 4 * time.Second
 	c.Net.DialTimeout = 3 * time.Second
 	c.Net.ReadTimeout = 5 * time.Second

@@ -19,7 +19,7 @@ func TestSaramaConfigIsValid(t *testing.T) {
 		t.Errorf("the client gives up after %v, before the broker does after %v", c.Net.ReadTimeout, c.Producer.Timeout)
 	}
 	if c.Metadata.Timeout == 0 {
-		t.Error("a metadata request is not bounded")
+		t.Error("a metadata request has no timeout")
 	}
 	if !c.Producer.Idempotent {
 		t.Error("sarama's own retries could write a message twice")
@@ -69,7 +69,7 @@ func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
 				},
 			}, nil)
 			if err == nil || !strings.Contains(err.Error(), tt.field) {
-				t.Fatalf("got %v, want an error that names %s", err, tt.field)
+				t.Fatalf("got %v, want an error naming %s", err, tt.field)
 			}
 		})
 	}
@@ -101,7 +101,7 @@ func TestNewPublisherNeedsBrokers(t *testing.T) {
 			t.Errorf("it quotes a password: %v", err)
 		}
 		if err == nil || !strings.Contains(err.Error(), "PublisherConfig.Brokers") {
-			t.Errorf("%q: got %v, want an error that names Brokers", brokers, err)
+			t.Errorf("%q: got %v, want an error naming Brokers", brokers, err)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// fakeKafka refuses every batch with a message of more than 10 bytes. Like sarama, it batches messages of concurrent
-// calls: it waits until there are size calls, or a single call.
+// fakeKafka refuses every batch that contains a message of more than 10 bytes. Like sarama, it batches messages of
+// concurrent calls: it waits for size calls, or for a single call.
 type fakeKafka struct {
 	mu       sync.Mutex
 	batch    []*message.Message
@@ -172,7 +172,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out: %s", what)
 		}
 	}
 }
@@ -209,7 +209,7 @@ func TestNilMessageIsAnError(t *testing.T) {
 	}
 }
 
-// The errors that sarama really returns, through watermill-kafka, from a broker that answers with the given code.
+// The errors that sarama really returns, through watermill-kafka, from a broker that answers with this code.
 func TestVerdictsOnSaramasErrors(t *testing.T) {
 	const topic = "orders"
 	publish := func(t *testing.T, code sarama.KError, size int) error {
@@ -244,7 +244,7 @@ func TestVerdictsOnSaramasErrors(t *testing.T) {
 		{"invalid topic", sarama.ErrInvalidTopic, 1, permanent},
 		{"too few replicas", sarama.ErrNotEnoughReplicas, 1, unavailable},
 		{"not authorized", sarama.ErrTopicAuthorizationFailed, 1, unavailable},
-		{"broker time-out", sarama.ErrRequestTimedOut, 1, unavailable},
+		{"broker timeout", sarama.ErrRequestTimedOut, 1, unavailable},
 		{"server error", sarama.ErrUnknown, 1, unknown},
 	}
 	for _, tt := range tests {

@@ -24,7 +24,7 @@ func sizeOf(msg *sarama.ConsumerMessage) int {
 	return n
 }
 
-// keep copies the bytes of a record that waits for long: as part of a fetched batch it would keep the whole batch in
+// keep copies the bytes of a record that waits for long: as part of a fetched batch they would keep the whole batch in
 // memory.
 func (r *record) keep() {
 	if !r.own {
@@ -32,8 +32,8 @@ func (r *record) keep() {
 	}
 }
 
-// cloned returns a message that shares no bytes with others: what sarama fetched is one slice, in which an append to a
-// value overwrites the headers and the next message.
+// cloned returns a message that shares no bytes with others: all that sarama fetched is one slice, in which an append
+// to a value would overwrite the headers and the next message.
 func cloned(msg *sarama.ConsumerMessage) *sarama.ConsumerMessage {
 	c := *msg
 	all := make([]byte, 0, sizeOf(msg))

@@ -23,8 +23,8 @@ func (c counting) Unmarshal(msg *sarama.ConsumerMessage) (*message.Message, erro
 	return c.unmarshaler.Unmarshal(msg)
 }
 
-// After the session ends nothing is delivered or unmarshalled, which would take slots of other partitions. Messages
-// with handlers may still be acked.
+// After the session ends, no message is delivered or unmarshalled, which would take slots from other partitions.
+// Messages with handlers may still be acked.
 func TestNothingStartsAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	var unmarshalled atomic.Int32
@@ -45,11 +45,11 @@ func TestNothingStartsAfterTheEnd(t *testing.T) {
 			t.Error("a rebalance must not cancel the handler")
 		}
 		if isClosed(ended) {
-			t.Fatal("it did not wait for the handler")
+			t.Fatal("the partition did not wait for the handler")
 		}
 		msg.Ack()
 		if !isClosed(ended) {
-			t.Fatal("it waits although all are acked")
+			t.Fatal("the partition waits although all messages are acked")
 		}
 		got := w.sess.take()
 		want := []string{"resume 0"}
@@ -75,14 +75,14 @@ func TestAbandonedAckMarksNothing(t *testing.T) {
 		w.lose()
 		time.Sleep(30*time.Second - 1)
 		if isClosed(ended) {
-			t.Fatal("it did not wait for RevokeTimeout")
+			t.Fatal("the partition did not wait for RevokeTimeout")
 		}
 		time.Sleep(time.Nanosecond)
 		if !isClosed(ended) {
-			t.Fatal("it waits forever")
+			t.Fatal("the partition waits forever")
 		}
 		if msg.Context().Err() == nil {
-			t.Error("the context of a message that was given up is not over")
+			t.Error("the context of an abandoned message has not ended")
 		}
 		msg.Ack()
 		w.told("resume 0")
@@ -90,15 +90,15 @@ func TestAbandonedAckMarksNothing(t *testing.T) {
 			t.Errorf("the log has %q", lines)
 		}
 		if len(w.sub.places) != 0 {
-			t.Error("its place is not free again")
+			t.Error("its slot is not free again")
 		}
 	})
 }
 
-// The end of the subscription ends the contexts and waits for CloseTimeout, even if a partition was revoked before.
+// At the end of the subscription contexts end, and it waits for CloseTimeout even if a partition was revoked before.
 func TestTheEndWaitsForAcks(t *testing.T) {
 	t.Parallel()
-	for name, lost := range map[string]bool{"owned": false, "being taken away": true} {
+	for name, lost := range map[string]bool{"owned": false, "being revoked": true} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(cfg *SubscriberConfig) { cfg.CloseTimeout = 7 * time.Second }, func(w *world) {
 				c := newClaim(0, 0)
@@ -112,7 +112,7 @@ func TestTheEndWaitsForAcks(t *testing.T) {
 				}
 				w.close()
 				if isClosed(ended) || msgs[0].Context().Err() == nil {
-					t.Fatal("it did not wait, or the contexts are not over")
+					t.Fatal("the subscription did not wait, or the contexts have not ended")
 				}
 				for _, msg := range msgs {
 					if string(msg.Payload) == "quick" {
@@ -122,17 +122,18 @@ func TestTheEndWaitsForAcks(t *testing.T) {
 				w.told("resume 0", "mark 0/1")
 				time.Sleep(7*time.Second - 1)
 				if isClosed(ended) {
-					t.Fatal("it did not wait for CloseTimeout")
+					t.Fatal("the subscription did not wait for CloseTimeout")
 				}
 				if time.Sleep(time.Nanosecond); !isClosed(ended) {
-					t.Fatal("it waits for longer than CloseTimeout")
+					t.Fatal("the subscription waits longer than CloseTimeout")
 				}
 			})
 		})
 	}
 }
 
-// With a cooperative strategy the channel is closed behind the buffered messages, and nothing else shows the end.
+// With a cooperative strategy the channel is closed behind the buffered messages, and nothing else shows that the
+// partition was revoked.
 func TestFullWindowStillSeesTheEnd(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) { cfg.MaxAhead = 10 }, func(w *world) {
@@ -146,11 +147,11 @@ func TestFullWindowStillSeesTheEnd(t *testing.T) {
 		w.told("resume 0", "pause 0")
 		c.end()
 		if isClosed(ended) {
-			t.Fatal("it did not wait for the handler")
+			t.Fatal("the partition did not wait for the handler")
 		}
 		msg.Ack()
 		if !isClosed(ended) {
-			t.Fatal("it did not see that the partition was taken away")
+			t.Fatal("the revocation was not noticed")
 		}
 		w.told("mark 0/1")
 	})
@@ -175,8 +176,8 @@ func TestClaimResumesAtItsStart(t *testing.T) {
 	})
 }
 
-// Without a committed offset the first message is marked, so that after a crash reading does not start at the newest
-// again. A reset precedes the mark, which sarama ignores below the offset that it knows.
+// Without a committed offset, the first message is marked, so that reading does not start at the newest message again
+// after a crash. A reset precedes the mark, because sarama ignores marks below the offset that it knows.
 func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	t.Parallel()
 	for _, initial := range []int64{sarama.OffsetNewest, sarama.OffsetOldest} {
@@ -197,8 +198,8 @@ func TestNoMarkBeforeTheFirstRecord(t *testing.T) {
 	}
 }
 
-// TestEachResetOfAnOffsetIsTold: messages deleted before they are read are lost, so each occurrence is logged. Lines of
-// other errors are limited to one a minute.
+// TestEachResetOfAnOffsetIsTold: messages deleted before they are read are lost, so each occurrence is logged. Other
+// errors are logged at most once a minute.
 func TestEachResetOfAnOffsetIsTold(t *testing.T) {
 	t.Parallel()
 	bubble(t, nil, func(w *world) {
@@ -213,12 +214,12 @@ func TestEachResetOfAnOffsetIsTold(t *testing.T) {
 			t.Errorf("the log has %q", w.errors())
 		}
 		if n := len(w.errors()); n != 4 {
-			t.Errorf("the log has %d lines, want one of the brokers", n)
+			t.Errorf("the log has %d lines, want one about the brokers", n)
 		}
 	})
 }
 
-// MaxBytes covers all partitions. One with nothing in memory is always read.
+// MaxBytes covers all partitions. A partition with nothing in memory is always read.
 func TestBytesAreSharedByPartitions(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(cfg *SubscriberConfig) { cfg.MaxBytes = 1000 }, func(w *world) {
@@ -260,7 +261,7 @@ func TestBytesAreSharedByPartitions(t *testing.T) {
 	})
 }
 
-// tracer counts the claims' messages, as tracers do.
+// tracer counts the messages of claims, as tracers do.
 type tracer struct {
 	sarama.ConsumerGroupHandler
 	seen chan int64
@@ -275,7 +276,7 @@ func (c tracedClaim) Messages() <-chan *sarama.ConsumerMessage { return c.messag
 
 func (h tracer) ConsumeClaim(sess sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	traced := tracedClaim{claim, make(chan *sarama.ConsumerMessage)}
-	go func() { // like otelsarama, it waits forever if nobody reads
+	go func() { // like otelsarama, it waits forever if nothing reads
 		defer close(traced.messages)
 		for msg := range claim.Messages() {
 			traced.messages <- msg

@@ -29,7 +29,7 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// NewSubscriber makes a Subscriber. It does no I/O. It returns an error that names every invalid field. A nil logger
+// NewSubscriber returns a Subscriber. It does no I/O. It returns an error that names every invalid field. A nil logger
 // logs nothing.
 func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
@@ -50,7 +50,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 }
 
 // Subscribe delivers the messages of a topic until ctx ends or Close is called; then the contexts of its messages end,
-// and when they are acked, or after CloseTimeout, the channel is closed. It connects in the background: while Kafka is
+// and the channel is closed when they are acked, or after CloseTimeout. It connects in the background: while Kafka is
 // down it logs errors and does not fail. It returns outbox.ErrClosed after Close, and an error if the topic already has
 // a subscription: two handlers would share its partitions, and after a rebalance one of them would get messages that
 // the other has handled.
@@ -73,8 +73,8 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return s.inner.SubscribeInitialize(topic)
 }
 
-// Close ends all subscriptions, commits the acked messages, and leaves the group. It waits for that; if Kafka does not
-// respond, five seconds longer than CloseTimeout, and five more if observers hang. It may be called several times.
+// Close ends all subscriptions, commits the acked messages, and leaves the group. If Kafka does not respond, it returns
+// five seconds after CloseTimeout, and five more if observers hang. It may be called several times.
 func (s *Subscriber) Close() error {
 	s.topics.Close()
 	return s.inner.Close()

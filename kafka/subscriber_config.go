@@ -26,31 +26,31 @@ type SubscriberConfig struct {
 	// is DefaultSaramaSubscriberConfig by default. NackResendSleep and ReconnectRetrySleep are not used.
 	wmkafka.SubscriberConfig
 
-	// Concurrency is the number of delivered messages without an ack; default 16. Messages that failed before use at
-	// most half of it. Each handler in middleware.Tx needs a connection.
+	// Concurrency is the limit of delivered messages without an ack; default 16. Messages that failed before use at most
+	// half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
 	// Key returns the key by which messages of a partition keep their order; default: the Kafka key. Messages without a
-	// key wait for no other. It must be safe for concurrent use, and must not hang.
+	// key are not ordered. It must be safe for concurrent use, and must not hang.
 	Key func(*sarama.ConsumerMessage) []byte
 
-	// MaxAhead limits the messages read beyond the oldest unfinished one of a partition; default 10,000. Then the
-	// partition pauses. Up to this number is delivered again after a crash or rebalance.
+	// MaxAhead limits the messages read beyond the oldest unfinished one of a partition; default 10,000. At the limit the
+	// partition pauses. Up to this many messages are delivered again after a crash or rebalance.
 	MaxAhead int
 
-	// MaxBytes limits the size of unfinished messages; default 64 MiB. Above it, partitions pause. Fetched batches and
-	// a copy of each delivered message come on top.
+	// MaxBytes limits the size of unfinished messages; default 64 MiB. Above it, partitions pause. Fetched batches and a
+	// copy of each delivered message are not counted.
 	MaxBytes int
 
 	// Backoff is the wait of a key after a nack; default 100 ms doubling to 10 s. outbox.RetryAfter overrides it.
 	Backoff outbox.Backoff
 
 	// RevokeTimeout is how long a revoked partition waits for its handlers; default 30 s, or half of
-	// Consumer.Group.Rebalance.Timeout if that is less. Then their contexts end, and their messages are delivered
+	// Consumer.Group.Rebalance.Timeout if that is less. After it their contexts end, and their messages are delivered
 	// again.
 	RevokeTimeout time.Duration
 
-	// CloseTimeout is how long the end of a subscription waits for its handlers; default 5 s. Keep it below
+	// CloseTimeout is how long a closing subscription waits for its handlers; default 5 s. Keep it below
 	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
@@ -94,7 +94,7 @@ func (c SubscriberConfig) validate() error {
 		errs = append(errs, errors.New("kafka: SubscriberConfig.Brokers is empty: name at least one host:port"))
 	}
 	for i, broker := range c.Brokers {
-		if _, _, err := net.SplitHostPort(broker); strings.Contains(broker, "@") || err != nil { // it may hold a password
+		if _, _, err := net.SplitHostPort(broker); strings.Contains(broker, "@") || err != nil { // it may contain a password
 			errs = append(errs, fmt.Errorf("kafka: SubscriberConfig.Brokers: address %d is not host:port: "+
 				"log in by OverwriteSaramaConfig (Net.SASL)", i+1))
 		}
@@ -127,7 +127,7 @@ func (c SubscriberConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// tellUnused logs fields of watermill-kafka's config that are set and have no effect here.
+// tellUnused logs fields of watermill-kafka's config that are set but have no effect here.
 func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
 	var unused []string
 	if c.NackResendSleep != 0 {
@@ -145,8 +145,8 @@ func (c SubscriberConfig) tellUnused(logger watermill.LoggerAdapter) {
 // settings returns the sarama config of a subscription's client.
 func (c SubscriberConfig) settings(topic string) (*sarama.Config, error) {
 	settings := *c.OverwriteSaramaConfig
-	settings.Consumer.Return.Errors = true             // they are logged
-	settings.Consumer.Offsets.AutoCommit.Enable = true // of what is marked: messages that are done
+	settings.Consumer.Return.Errors = true             // to log them
+	settings.Consumer.Offsets.AutoCommit.Enable = true // commits the marked offsets: those of finished messages
 	if id := &settings.Consumer.Group.InstanceId; *id != "" {
 		// Two members with one id fence each other.
 		if *id += "-" + topic; len(*id) > maxInstanceID {

@@ -75,7 +75,7 @@ func TestConfigNamesTheField(t *testing.T) {
 	cfg := validConfig()
 	cfg.ConsumerGroup, cfg.Concurrency = "", -1
 	if _, err := NewSubscriber(cfg, nil); err == nil || strings.Count(err.Error(), "SubscriberConfig.") != 2 {
-		t.Errorf("two fields at fault: %v", err)
+		t.Errorf("two invalid fields: %v", err)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestRevokeTimeoutBelowRebalanceTimeout(t *testing.T) {
 	cfg.RevokeTimeout = 10 * time.Second
 	_, err = NewSubscriber(cfg, nil)
 	if err == nil || !strings.Contains(err.Error(), "SubscriberConfig.RevokeTimeout is 10s") {
-		t.Errorf("it may not be as long: %v", err)
+		t.Errorf("RevokeTimeout may equal the rebalance timeout: %v", err)
 	}
 }
 
@@ -125,7 +125,7 @@ func TestInstanceIDHasTheTopic(t *testing.T) {
 	}
 	given := cfg.OverwriteSaramaConfig.Consumer.Group.InstanceId
 	if id := settings.Consumer.Group.InstanceId; id != "pod-1-orders" || given != "pod-1" {
-		t.Errorf("the id is %q, and %q in the config that was given", id, given)
+		t.Errorf("the id is %q, and %q in the given config", id, given)
 	}
 	_, err = s.Subscribe(t.Context(), strings.Repeat("t", 245))
 	if err == nil || !strings.Contains(err.Error(), "InstanceId") {
@@ -149,11 +149,11 @@ func TestATopicIsSubscribedOnce(t *testing.T) {
 		t.Errorf("subscribed twice: %v", err)
 	}
 	if _, err := s.Subscribe(t.Context(), ""); err == nil {
-		t.Error("subscribed no topic")
+		t.Error("subscribed to no topic")
 	}
 	cancel()
 	if _, err := s.Subscribe(t.Context(), "topic"); err != nil {
-		t.Errorf("the first one was ended: %v", err)
+		t.Errorf("the first subscription ended: %v", err)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)

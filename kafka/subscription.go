@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	// leaveTimeout is how long the end of a subscription waits for Kafka to commit and to leave the group, once its
-	// handlers are done.
+	// leaveTimeout is how long a closing subscription waits for Kafka to commit and to leave the group after its handlers
+	// have ended.
 	leaveTimeout = 5 * time.Second
-	// briefSession is the length below which the next session is delayed: an unreadable partition ends one after
+	// briefSession is the length below which the next session is delayed: an unreadable partition ends one session after
 	// another.
 	briefSession = time.Second
 )
@@ -33,7 +33,7 @@ type subscription struct {
 	deliverer *inbound.Deliverer[*sarama.ConsumerMessage]
 
 	places  chan struct{} // one slot per message that is delivered and not acked
-	retries chan struct{} // permits for those of them that failed before
+	retries chan struct{} // permits for delivered messages that failed before
 	budget  *budget
 	reports *inbound.Reports
 	lines   trouble.RateLimit
@@ -69,10 +69,10 @@ func (s *subscription) run() {
 	}
 }
 
-// stay joins the group again whenever it has left it.
+// stay joins the group again after each time it has left it.
 func (s *subscription) stay() {
 	wait := core.Backoff{Initial: time.Second, Max: 30 * time.Second}
-	// Cause: Kafka is not reached, refuses the login, or lacks the topic.
+	// Cause: Kafka is unreachable, refuses the login, or lacks the topic.
 	// Cure: fix what the error names.
 	told := trouble.RetryLog{Logger: s.logger, What: "reading from kafka"}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
@@ -88,7 +88,8 @@ func (s *subscription) stay() {
 	}
 }
 
-// join is a member of the group until the context ends or an error occurs. It calls joined at each session.
+// join is a member of the group until the context ends or an error occurs. It calls joined at the start of each
+// session.
 func (s *subscription) join(joined func()) error {
 	client, err := sarama.NewClient(s.cfg.Brokers, s.settings)
 	if err != nil {

@@ -73,7 +73,7 @@ func (l *TopicReader) Retention(_ context.Context, topic string) (retention time
 	return s.keeps, err == nil, err
 }
 
-// Check returns the topics that may lose acknowledged messages, and the topics that the cluster does not have.
+// Check returns the topics that may lose acknowledged messages, and the topics that do not exist.
 func (l *TopicReader) Check(ctx context.Context, topics []string) (risks []broker.Risk, missing []string, err error) {
 	for _, topic := range topics {
 		if ctx.Err() != nil {
@@ -130,7 +130,7 @@ func fewestReplicas(client sarama.Client, topic string, partitions []int32) (few
 	return fewest, nil
 }
 
-// alter is the command that changes a setting of a topic.
+// alter returns the command that changes a setting of a topic.
 func (l *TopicReader) alter(topic, setting string) string {
 	return "kafka-configs --bootstrap-server " + l.cfg.Brokers[0] + " --alter --entity-type topics --entity-name " +
 		topic + " --add-config " + setting

@@ -16,8 +16,8 @@ const (
 	fetchPause = 250 * time.Millisecond
 )
 
-// partitionReader reads a partition up to its present end. sarama's consumers do not report their position: if a log
-// ends with a transaction marker, they would wait forever.
+// partitionReader reads a partition up to its current end. sarama's consumers do not report their position, so they
+// would wait forever if a log ends with a transaction marker.
 type partitionReader struct {
 	client    sarama.Client
 	topic     string
@@ -85,8 +85,8 @@ func (r *partitionReader) read(ctx context.Context, after time.Time, fn func(*sa
 	return nil
 }
 
-// afterMarkers returns the first offset, from one on, that has a message, or the end of the partition: before it are
-// only transaction markers and, if only committed messages are read, aborted messages.
+// afterMarkers returns the first offset at or after from that has a message, or the end of the partition. In between
+// are only transaction markers and, if only committed messages are read, aborted messages.
 func (r *partitionReader) afterMarkers(
 	ctx context.Context, from int64, isolation sarama.IsolationLevel,
 ) (next int64, err error) {
@@ -157,7 +157,7 @@ func (r *partitionReader) fetch(offset int64, size int32, isolation sarama.Isola
 	return block, nil
 }
 
-// retry repeats a request, since the partition may have a new leader.
+// retry repeats a request, because the partition may have a new leader.
 func (r *partitionReader) retry(ctx context.Context, ask func() error) error {
 	for tries := 1; ; tries++ {
 		if ctx.Err() != nil {
@@ -176,7 +176,7 @@ func (r *partitionReader) retry(ctx context.Context, ask func() error) error {
 	}
 }
 
-// whole fails if retention.bytes may have deleted messages written at or after a time.
+// whole returns an error if retention.bytes may have deleted messages written at or after a time.
 func (r *partitionReader) whole(ctx context.Context, after time.Time) error {
 	var oldest int64
 	err := r.retry(ctx, func() (err error) {

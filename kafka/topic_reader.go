@@ -22,7 +22,7 @@ type TopicReaderConfig struct {
 	Brokers []string
 	// Configure changes the settings of the connection, as PublisherConfig.Configure: TLS, SASL; default none.
 	Configure func(*sarama.Config) error
-	// Unmarshaler finds the UUID of a message, if the publisher has a Marshaler of its own; default: watermill-kafka's
+	// Unmarshaler finds the UUID of a message if the publisher has its own Marshaler; default: watermill-kafka's
 	// DefaultMarshaler.
 	Unmarshaler wmkafka.Unmarshaler
 }
@@ -44,7 +44,7 @@ var (
 	_ broker.Checker     = (*TopicReader)(nil)
 )
 
-// NewTopicReader makes a TopicReader. It does no I/O, and returns an error that names an invalid field.
+// NewTopicReader returns a TopicReader. It does no I/O, and returns an error that names an invalid field.
 func NewTopicReader(cfg TopicReaderConfig, _ watermill.LoggerAdapter) (*TopicReader, error) {
 	of := PublisherConfig{Brokers: cfg.Brokers, Configure: cfg.Configure}
 	if err := of.validate("TopicReaderConfig"); err != nil {
@@ -94,9 +94,9 @@ func isMissing(err error) bool {
 	return errors.Is(err, sarama.ErrUnknownTopicOrPartition) || errors.Is(err, sarama.ErrInvalidTopic)
 }
 
-// Each calls fn with the UUID of each message that a topic holds and that was sent at or after a time, by Kafka's
-// timestamps: with message.timestamp.type CreateTime, the default, by the sender's clock. Messages without a UUID are
-// skipped. It ends with fn's error. It returns an error if the topic does not exist, or if retention or compaction may
+// Each calls fn with the UUID of each message of a topic that was sent at or after a time, by Kafka's timestamps: with
+// message.timestamp.type CreateTime, the default, by the sender's clock. Messages without a UUID are skipped. It stops
+// and returns the error if fn fails. It returns an error if the topic does not exist, or if retention or compaction may
 // have deleted missing messages; for retention.bytes only after fn was called with all messages.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	client, partitions, err := l.partitions(topic)

@@ -15,21 +15,21 @@ type lines struct {
 
 func (l *lines) Error(string, error, watermill.LogFields) { l.errors++ }
 
-// TestAttemptsAreSaidNowAndThen: with several servers each attempt has a different error, which is not logged again
-// each time. After a connection it is.
+// TestAttemptsAreSaidNowAndThen: several servers fail with different errors, which are not logged again for each
+// attempt. After a connection they are.
 func TestAttemptsAreSaidNowAndThen(t *testing.T) {
 	log := &lines{}
 	a := &attempts{logger: log}
 	for range 3 {
-		a.tell(nil, errors.New("one is away"))
-		a.tell(nil, errors.New("another one is away"))
+		a.tell(nil, errors.New("one server is down"))
+		a.tell(nil, errors.New("another server is down"))
 	}
 	if log.errors != 1 {
-		t.Errorf("%d lines instead of 1", log.errors)
+		t.Errorf("%d lines, want 1", log.errors)
 	}
 	a.over()
-	a.tell(nil, errors.New("one is away"))
+	a.tell(nil, errors.New("one server is down"))
 	if log.errors != 2 {
-		t.Errorf("%d lines after there was a connection, instead of 2", log.errors)
+		t.Errorf("%d lines after a connection, want 2", log.errors)
 	}
 }

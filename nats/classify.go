@@ -21,7 +21,7 @@ var noStream = []error{
 	natsgo.ErrNoResponders, natsgo.ErrNoStreamResponse, natsgo.ErrNoMatchingStream, jetstream.ErrNoStreamResponse,
 }
 
-// An error of the client without a connection, worded as one about its buffer.
+// An error of the client without a connection, although its text is about a buffer.
 var noConnection = []error{natsgo.ErrReconnectBufExceeded}
 
 var unavailable = []error{
@@ -52,7 +52,7 @@ var permanent = []error{
 	outbox.ErrInvalidMessage, natsgo.ErrMaxPayload, natsgo.ErrBadSubject, natsgo.ErrBadHeaderMsg,
 }
 
-// Codes of nats-server's errors.json below 500, which blame the request, that do not blame the message.
+// Codes below 500 in nats-server's errors.json, which blame the request, although the message is not at fault.
 var unavailableCodes = []int{
 	10002, // resource limits exceeded for account
 	10027, // maximum number of streams reached
@@ -71,7 +71,7 @@ var permanentCodes = []int{
 	10165, // invalid per-message TTL
 }
 
-// retryCodes mean that an expectation of the message is not met now, but may be later.
+// retryCodes mean that the message expects something that may become true later.
 var retryCodes = []int{
 	10070, // wrong last message id
 	10071, // wrong last sequence
@@ -83,9 +83,9 @@ const otherStream = 10060
 
 const tooManyRequests = 429
 
-// Classify returns the verdict on an error of any watermill-nats publisher; docs/start/nats.md lists them. The errors
-// of a Publisher carry it, or Retry for a message whose own metadata expect another stream. It looks through wrapping
-// and is safe for concurrent use.
+// Classify returns the verdict on an error of any watermill-nats publisher; docs/start/nats.md lists them. A
+// Publisher's errors carry it, or Retry for a message whose own metadata expect another stream. It looks through
+// wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	switch {
@@ -108,8 +108,8 @@ func Classify(err error) forwarder.Verdict {
 }
 
 // wantsOtherStream reports whether the error concerns a message that names a stream other than its subject's, by
-// SetHeader or, with another marshaler, in its metadata. If the publisher names that stream for all of its messages,
-// none of them is at fault.
+// SetHeader or, with another marshaler, in its metadata. If the publisher names that stream for all of its messages, no
+// message is at fault.
 func wantsOtherStream(err error, msgs []*message.Message) bool {
 	if _, code := apiError(err); code != otherStream {
 		return false

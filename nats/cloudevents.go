@@ -8,9 +8,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/cloudevents"
 )
 
-// CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode: Marshaler of PublisherConfig, Unmarshaler
-// of SubscriberConfig. ce-id is the UUID, ce-type the event type, ce-time when it occurred (outbox.SetEvent). Metadata
-// are sent as without it; a metadata key "ce_subject" is the attribute subject. See docs/reference/identity.md.
+// CloudEvents sends and receives messages as CloudEvents 1.0 in binary mode. Use it as Marshaler of PublisherConfig and
+// Unmarshaler of SubscriberConfig. ce-id is the UUID, ce-type the event type, ce-time the time when it occurred
+// (outbox.SetEvent). Metadata are sent as by other marshalers; a metadata key "ce_subject" is the attribute subject.
+// See docs/reference/identity.md.
 type CloudEvents struct {
 	// Source is ce-source, the service that publishes, as a URI or a path such as /orders; required to publish.
 	Source string
@@ -29,7 +30,7 @@ func (c CloudEvents) Marshal(topic string, msg *message.Message) (*natsgo.Msg, e
 	return (&wmnats.NATSMarshaler{}).Marshal(topic, msg)
 }
 
-// Unmarshal makes ce-id the UUID, and returns messages that are not CloudEvents as Unmarshaler does.
+// Unmarshal sets the UUID to ce-id, and returns messages that are not CloudEvents as Unmarshaler does.
 func (c CloudEvents) Unmarshal(in *natsgo.Msg) (*message.Message, error) {
 	msg, err := Unmarshaler{}.Unmarshal(in)
 	if err == nil {

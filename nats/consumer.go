@@ -15,7 +15,7 @@ const (
 	group = "owner"
 	// consumerTimeout is how long a request waits for the server's reply.
 	consumerTimeout = 5 * time.Second
-	// leaveTimeout is how long the end of a subscription waits for NATS once its handlers are done.
+	// leaveTimeout is how long a closing subscription waits for NATS after its handlers have ended.
 	leaveTimeout = consumerTimeout + time.Second
 )
 
@@ -28,12 +28,12 @@ type source struct {
 	want     jetstream.ConsumerConfig
 	next     string // subject of pulls
 
-	// The limits for a pull of the consumer or its server; they may change.
+	// The limits for pulls of the consumer or its server; they may change.
 	batch   int
 	expires time.Duration
 }
 
-// bound applies the consumer's limits to pulls.
+// bound sets the limits for pulls from the consumer's configuration.
 func (s *source) bound(c jetstream.ConsumerConfig, wait time.Duration) {
 	s.batch, s.expires = min(maxPull, s.want.MaxAckPending), wait
 	if c.MaxRequestBatch > 0 {
@@ -78,7 +78,7 @@ func (s *subscription) open(ctx context.Context, js jetstream.JetStream) (*sourc
 		return nil, fmt.Errorf("consumer %s: %w", s.durable, err)
 	}
 	if consumer.CachedInfo().Config.PriorityPolicy != jetstream.PriorityPolicyPinned {
-		_ = stream.DeleteConsumer(ctx, s.durable) // it is new, and would be refused after an upgrade
+		_ = stream.DeleteConsumer(ctx, s.durable) // it is new, and would be rejected after an upgrade
 		return nil, errTooOld
 	}
 	api := "$JS.API."
@@ -100,7 +100,7 @@ var errTooOld = errors.New("the server pins no client: run nats-server 2.11 or l
 var errOtherConsumer = errors.New("the consumer was made for something else: " +
 	"use another name in SubscriberConfig.Consumer")
 
-// usable checks that an existing consumer keeps the order and loses nothing.
+// usable returns an error if an existing consumer would break the order or lose messages.
 func usable(have, want jetstream.ConsumerConfig) error {
 	switch {
 	case have.FilterSubject != want.FilterSubject || len(have.FilterSubjects) > 0:

@@ -9,14 +9,14 @@
 //
 // A message is reported as sent when JetStream has stored it. Nats-Msg-Id is made of UUID, topic and generation, so
 // JetStream drops a copy within the stream's Duplicates window and accepts a replay. The client reconnects forever and
-// buffers nothing while disconnected; an acknowledgement is awaited for at most AckTimeout, 5 s by default.
+// buffers nothing while disconnected; it waits for an acknowledgement for at most AckTimeout, 5 s by default.
 //
 // Create streams yourself: file storage, three replicas in production, DiscardNew, and a Duplicates window longer than
-// a message may take from its first to its last attempt. The server's default is two minutes.
+// the time from a message's first to its last attempt. The server's default is two minutes.
 //
-// Metadata are data and never commands to the server: a key that begins with "Nats-" is sent under "%" and the key.
-// Keys that cannot be header names are encoded, and [Unmarshaler] restores them. Header values lose line breaks and
-// outer spaces. Use [SetHeader] for a command of your own.
+// Metadata are data and never commands to the server: a key that begins with "Nats-" is sent with the prefix "%". Keys
+// that cannot be header names are encoded, and [Unmarshaler] restores them. Header values lose line breaks and outer
+// spaces. Use [SetHeader] for a command of your own.
 //
 // Each error carries the verdict of [Classify]: Unavailable pauses the topic, Permanent makes the message dead, Retry
 // counts an attempt, Unknown leaves the decision to the forwarder's circuit breaker.

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// FuzzMarshaler: a consumer reads exactly the published message, whatever its names and bytes are, and no metadata
+// FuzzMarshaler: a consumer reads exactly the published message, whatever names and bytes it has, and no metadata
 // become a header that the server obeys, or end the headers.
 func FuzzMarshaler(f *testing.F) {
 	f.Add("orders", "u", "tenant", "acme", []byte("{}"))
@@ -40,7 +40,7 @@ func FuzzMarshaler(f *testing.F) {
 			}
 			if name != outbox.MetadataHeaders && header != natsgo.MsgIdHdr &&
 				strings.HasPrefix(textproto.CanonicalMIMEHeaderKey(header), "Nats-") {
-				t.Errorf("metadata %q commands by %q", name, header)
+				t.Errorf("metadata %q is sent as the command %q", name, header)
 			}
 		}
 		got, err := nats.Unmarshaler{}.Unmarshal(out)
@@ -51,7 +51,7 @@ func FuzzMarshaler(f *testing.F) {
 		want := msg.Copy()
 		delete(want.Metadata, outbox.MetadataHeaders)
 		if name == outbox.MetadataHeaders {
-			got.Metadata = want.Metadata // the requested header is there
+			got.Metadata = want.Metadata // SetHeader's header is there
 		}
 		if !got.Equals(want) {
 			t.Errorf("got %+v, want %+v", got, want)

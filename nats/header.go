@@ -11,23 +11,23 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/header"
 )
 
-// SetHeader sets a header that commands JetStream, such as Nats-TTL, Nats-Rollup, Nats-Expected-Last-Subject-Sequence
-// or your own Nats-Msg-Id. Metadata of the same name are data. The header is stored in metadata outbox.MetadataHeaders,
-// which the Marshaler of this package sends as headers. A later call overwrites the value. An invalid name fails the
-// message when it is published.
+// SetHeader sets a header that JetStream obeys, such as Nats-TTL, Nats-Rollup, Nats-Expected-Last-Subject-Sequence or
+// your own Nats-Msg-Id. Metadata of the same name are only data. The header is stored in metadata
+// outbox.MetadataHeaders, which the Marshaler of this package sends as headers. A later call overwrites the value. An
+// invalid name fails the message when it is published.
 func SetHeader(msg *message.Message, name, value string) { header.Set(msg, name, value) }
 
 // Unmarshaler restores the names of metadata that the Marshaler had to encode. It is safe for concurrent use if the
 // wrapped one is.
 type Unmarshaler struct {
-	// Unmarshaler makes the message of the NATS message. Default: watermill-nats's NATSMarshaler.
+	// Unmarshaler creates the Watermill message. Default: watermill-nats's NATSMarshaler.
 	Unmarshaler wmnats.Unmarshaler
 }
 
 var _ wmnats.Unmarshaler = Unmarshaler{}
 
 // Unmarshal returns the wrapped unmarshaler's message with its metadata decoded, or its error unchanged.
-// outbox.MetadataHeaders is removed: a consumed message commands nothing.
+// outbox.MetadataHeaders is removed: consumed messages cannot request headers.
 func (u Unmarshaler) Unmarshal(msg *natsgo.Msg) (*message.Message, error) {
 	inner := u.Unmarshaler
 	if inner == nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/nats"
 )
 
-// oneLine does what nats.go does to header values.
+// oneLine changes header values as nats.go does.
 var oneLine = strings.NewReplacer("\r\n", " ", "\r", " ", "\n", " ")
 
-// overTheWire returns a message as a subscriber gets it: nats.go writes headers as lines of text.
+// overTheWire returns a message as a subscriber receives it: nats.go writes headers as lines of text.
 func overTheWire(t *testing.T, msg *natsgo.Msg) *natsgo.Msg {
 	t.Helper()
 	lines := "NATS/1.0\r\n"

@@ -20,8 +20,8 @@ import (
 // server.
 type marshaler struct {
 	// Marshaler creates the NATS message. Default: watermill-nats's NATSMarshaler. Headers that it sets itself stay, such
-	// as Nats-TTL or Nats-Msg-Id, which gets the generation added. Headers that it copies from metadata of the same
-	// name and value are data.
+	// as Nats-TTL or Nats-Msg-Id, to which the generation is added. Headers that it copies from metadata of the same name
+	// and value are data.
 	Marshaler wmnats.Marshaler
 
 	quoted func(key string) // called for metadata that would have commanded the server; nil = none
@@ -75,8 +75,7 @@ func (m marshaler) Marshal(topic string, msg *message.Message) (*natsgo.Msg, err
 	return out, nil
 }
 
-// uuidHeader holds a UUID that the header of watermill-nats would alter. Metadata cannot have this name: see
-// header.Encode.
+// uuidHeader holds a UUID that watermill-nats's header would alter. Metadata cannot have this name: see header.Encode.
 const uuidHeader = "%*uuid"
 
 // travels reports whether a header keeps a value unchanged: nats.go trims it and replaces line breaks.
@@ -146,8 +145,8 @@ func (m marshaler) quote(out *natsgo.Msg, msg *message.Message) {
 	}
 }
 
-// carry reports whether a metadata key can be a header, and whether that would command the server or a client. In a
-// message without a payload, a client takes Status for a status of the server.
+// carry reports whether a metadata key can be a header, and whether that header would command the server or a client.
+// In a message without a payload, a client mistakes Status for a status of the server.
 func carry(key string, empty bool) (carried, commands bool) {
 	const own = "Nats-"
 	switch {
@@ -159,7 +158,7 @@ func carry(key string, empty bool) (carried, commands bool) {
 	return true, false
 }
 
-// isHeader reports whether nats.go accepts a header name: visible ASCII, and none of these.
+// isHeader reports whether nats.go accepts a header name: visible ASCII, except for these.
 func isHeader(name string) bool {
 	for i := range len(name) {
 		if c := name[i]; c <= ' ' || c > '~' || strings.IndexByte("\"()/,:;<=>?@[\\]{}", c) >= 0 {
@@ -169,7 +168,8 @@ func isHeader(name string) bool {
 	return name != ""
 }
 
-// msgID separates by spaces, which neither a topic nor a generation can contain, so the ids of two messages differ.
+// msgID joins its parts with spaces, which neither topics nor generations can contain, so the ids of two messages
+// differ.
 func msgID(topic string, msg *message.Message, own string) string {
 	id := own
 	if id == "" {

@@ -60,7 +60,7 @@ func TestMarshalerMsgID(t *testing.T) {
 				"own":                      id(m, "a", "u", own(message.Metadata{})),
 				"own, requeued":            id(m, "a", "u", own(generation("1"))),
 				"own, by the requeuer":     id(m, "a", "u", own(message.Metadata{requeuer.RetriesKey: "1"})),
-				"somebody else's":          id(m, "c", "u", message.Metadata{natsgo.MsgIdHdr: "own"}),
+				"another message's":        id(m, "c", "u", message.Metadata{natsgo.MsgIdHdr: "own"}),
 			} {
 				if other, ok := seen[got]; ok {
 					t.Errorf("%s and %s share the id %q", what, other, got)
@@ -130,7 +130,7 @@ func TestMarshalerKeepsTheUUID(t *testing.T) {
 			t.Fatal(err)
 		}
 		for what, u := range map[string]wmnats.Unmarshaler{
-			"as it is": &wmnats.NATSMarshaler{}, "decoded": nats.Unmarshaler{},
+			"unchanged": &wmnats.NATSMarshaler{}, "decoded": nats.Unmarshaler{},
 		} {
 			got, err := u.Unmarshal(out)
 			if err != nil || got.UUID != "uuid" {
@@ -186,8 +186,7 @@ func TestMarshalerCommands(t *testing.T) {
 	}
 }
 
-// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, however they are
-// spelled.
+// TestUnmarshalerTakesNoOrders: requests for broker headers are removed from consumed messages, in any spelling.
 func TestUnmarshalerTakesNoOrders(t *testing.T) {
 	for _, name := range []string{"outbox_headers", "%outbox_headers"} {
 		msg, err := nats.Unmarshaler{}.Unmarshal(&natsgo.Msg{

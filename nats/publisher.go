@@ -55,9 +55,9 @@ func NewPublisher(cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publish
 }
 
 // Publish sends the messages one after another and returns when JetStream has stored them. It stops at the first error,
-// a forwarder.PublishError that names the topic, with the verdict of Classify; the messages before it have been sent.
-// An error does not mean that the message did not arrive, except for outbox.ErrClosed after Close, and
-// outbox.ErrInvalidMessage for a nil message or one that cannot be converted to a NATS message.
+// a forwarder.PublishError that names the topic, with the verdict of Classify; the messages before it have been sent. A
+// message may have arrived despite an error, except for outbox.ErrClosed after Close, and outbox.ErrInvalidMessage for
+// a nil message or one that cannot be converted to a NATS message.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	p.open.RLock()
 	defer p.open.RUnlock()
@@ -85,8 +85,8 @@ func judged(err error, msgs []*message.Message) error {
 	return &forwarder.PublishError{Verdict: verdict, Err: err}
 }
 
-// explain adds the topic, and the cause or the cure where nats.go does not. It also keeps the stack of watermill-nats's
-// errors out of logs that print them with %+v, such as slog's text handler.
+// explain adds the topic, and the cause or the cure where nats.go gives none. It also keeps the stack of
+// watermill-nats's errors out of logs that print them with %+v, such as slog's text handler.
 func explain(topic string, err error) error {
 	switch {
 	case isAny(err, noStream):
@@ -103,8 +103,7 @@ func explain(topic string, err error) error {
 	}
 }
 
-// Close waits for calls of Publish in flight and closes the connection. Later calls return
-// nil.
+// Close waits for calls of Publish in flight and closes the connection. Later calls return nil.
 func (p *Publisher) Close() error {
 	p.open.Lock()
 	defer p.open.Unlock()
@@ -115,7 +114,7 @@ func (p *Publisher) Close() error {
 	return p.inner.Close()
 }
 
-// quoting logs once that metadata are not sent as commands, in case they were meant as such.
+// quoting logs once that metadata are not sent as commands, in case they were meant as commands.
 func quoting(logger watermill.LoggerAdapter) func(key string) {
 	var once sync.Once
 	return func(key string) {
@@ -153,8 +152,8 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 	}
 }
 
-// remindAfter is the interval at which failures to connect are logged. Each attempt may have another error, as there
-// may be several servers, each with its own port.
+// remindAfter is the interval at which failures to connect are logged. Attempts may fail with different errors, because
+// there may be several servers, each with its own port.
 const remindAfter = 30 * time.Second
 
 // attempts logs why connecting fails. The client calls its handlers one at a time, this one for the first failed
@@ -169,10 +168,10 @@ func (a *attempts) tell(_ *natsgo.Conn, err error) {
 		return
 	}
 	a.said = time.Now()
-	// Cause: no server is reached, or it refuses TLS or the login.
+	// Cause: no server is reachable, or it refuses TLS or the login.
 	// Cure: check URL, network and credentials.
 	a.logger.Error("connecting to NATS failed: retrying", err, nil)
 }
 
-// over records that there is a connection: the next failure is logged.
+// over records a successful connection: the next failure is logged.
 func (a *attempts) over() { a.said = time.Time{} }

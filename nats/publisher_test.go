@@ -29,7 +29,7 @@ func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
 		},
 		"limited reconnects": {nats.PublisherConfig{Options: []natsgo.Option{natsgo.MaxReconnects(3)}}, "MaxReconnects"},
 		"no reconnects":      {nats.PublisherConfig{Options: []natsgo.Option{natsgo.NoReconnect()}}, "MaxReconnects"},
-		"no time":            {nats.PublisherConfig{AckTimeout: -1}, "AckTimeout"},
+		"no timeout":         {nats.PublisherConfig{AckTimeout: -1}, "AckTimeout"},
 		"bad option": {
 			nats.PublisherConfig{Options: []natsgo.Option{natsgo.RootCAs("/does/not/exist")}}, "PublisherConfig.Options",
 		},
@@ -38,7 +38,7 @@ func TestNewPublisherRefusesUnsafeConfig(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := nats.NewPublisher(tt.config, nil)
 			if err == nil || !strings.Contains(err.Error(), tt.field) {
-				t.Fatalf("got %v, want an error that names %s", err, tt.field)
+				t.Fatalf("got %v, want an error naming %s", err, tt.field)
 			}
 		})
 	}
@@ -61,7 +61,7 @@ func TestPublisherStartsBeforeTheServer(t *testing.T) {
 		t.Errorf("without a server: %v, verdict %v, want unavailable", err, verdict(err))
 	}
 	if err != nil && !strings.Contains(err.Error(), "not connected") {
-		t.Errorf("without a server: %v, which does not say so", err)
+		t.Errorf("without a server: %v, want not connected", err)
 	}
 	var wg sync.WaitGroup
 	for range 3 {
@@ -79,7 +79,7 @@ func TestPublisherStartsBeforeTheServer(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); strings.Contains(goroutines(),
 		"nats.(*Conn)"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the connection lives on:\n%s", goroutines())
+			t.Fatalf("the connection is still open:\n%s", goroutines())
 		}
 	}
 }
@@ -157,11 +157,11 @@ func TestPublishErrorsNameTopicAndCure(t *testing.T) {
 		err  error
 		cure string
 	}{
-		"no stream":             {natsgo.ErrNoStreamResponse, "create a stream with this subject"},
-		"no JetStream":          {natsgo.ErrNoResponders, "check that JetStream is running"},
-		"the connection lost":   {natsgo.ErrReconnectBufExceeded, "not connected"},
-		"none yet":              {natsgo.ErrHeadersNotSupported, "not connected"},
-		"nothing to be said of": {natsgo.ErrTimeout, ""},
+		"no stream":           {natsgo.ErrNoStreamResponse, "create a stream with this subject"},
+		"no JetStream":        {natsgo.ErrNoResponders, "check that JetStream is running"},
+		"the connection lost": {natsgo.ErrReconnectBufExceeded, "not connected"},
+		"no connection yet":   {natsgo.ErrHeadersNotSupported, "not connected"},
+		"another error":       {natsgo.ErrTimeout, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pub := nats.NewPublisherTo(failing{err: tt.err})

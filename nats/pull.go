@@ -16,13 +16,13 @@ import (
 
 const (
 	maxPull = 256
-	// afterError keeps a pull that fails immediately from being repeated in a tight loop.
+	// afterError is the wait after a pull that fails immediately, which prevents a tight loop.
 	afterError = 200 * time.Millisecond
 )
 
 // pull is one request for messages.
 type pull struct {
-	sent time.Time // the server cannot have received it before
+	sent time.Time // the server cannot have received it earlier
 	err  error     // set at its end
 	keep bool      // it requests no message, and only shows that the owner is alive
 }
@@ -36,8 +36,8 @@ func (r *reader) pullMessages(batch int, wait time.Duration, pin string) {
 	r.endPull(p, r.fetch(p, batch, wait, pin))
 }
 
-// fetch replaces nats.go's method, which mistakes a message for a status of the server, or another process for the
-// owner, if a producer sets the headers that the server uses for this.
+// fetch replaces nats.go's method. If a producer sets the headers that the server uses for this, nats.go mistakes a
+// message for a status of the server, or another process for the owner.
 func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error {
 	ctx, cancel := context.WithTimeout(r.life, wait+lateAnswer)
 	defer cancel()
@@ -74,7 +74,7 @@ func (r *reader) fetch(p pull, batch int, wait time.Duration, pin string) error 
 	return nil
 }
 
-// request is the body of a pull. Without a pin the server sends nothing while there is another owner.
+// request returns the body of a pull. Without a pin the server sends nothing while another process is the owner.
 func request(batch, maxBytes int, wait time.Duration, pin string) []byte {
 	made, _ := json.Marshal(struct { // cannot fail
 		Batch    int    `json:"batch"`
@@ -107,7 +107,7 @@ func status(msg *natsgo.Msg) (over bool, err error) {
 	}
 }
 
-// keepAlive is a pull by the owner that returns no message, since no message is smaller than a byte.
+// keepAlive is a pull by the owner that returns no message, because none fits its limit of one byte.
 func (r *reader) keepAlive(wait time.Duration, pin string) {
 	p := pull{sent: time.Now(), keep: true}
 	ctx, cancel := context.WithTimeout(r.life, wait+consumerTimeout)

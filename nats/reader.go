@@ -14,7 +14,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// arrival is a message of a pull that was sent at a time.
+// arrival is a message, and the time at which its pull was sent.
 type arrival struct {
 	msg  *natsgo.Msg
 	sent time.Time
@@ -40,11 +40,11 @@ type reader struct {
 	life                    context.Context // of requests
 	end                     context.CancelFunc
 
-	stopping chan struct{} // closed: nothing more is handed out
+	stopping chan struct{} // closed: nothing more is delivered
 	stopped  bool
 	grace    <-chan time.Time
 	reported time.Time
-	refused  time.Time // since when every pull has failed; zero = the last one succeeded
+	refused  time.Time // when pulls began to fail; zero = the last one succeeded
 	answered time.Time // end of the last request for the consumer's description
 	behind   uint64    // messages not delivered or not acked, as of the last answer
 }
@@ -59,7 +59,7 @@ func newReader(s *subscription, conn *natsgo.Conn, from *source) *reader {
 	return r
 }
 
-// run returns when the context is over and handlers have ended, or when the consumer no longer exists.
+// run returns when the context and the handlers have ended, or when the consumer no longer exists.
 func (r *reader) run() error {
 	defer r.asking.Wait()
 	defer r.end()
@@ -140,7 +140,7 @@ func (r *reader) take(a arrival) {
 		r.logger.Debug("message without JetStream metadata", watermill.LogFields{"err": err.Error()})
 		return
 	}
-	// The server adds its pin after those set by a producer. A message with a malformed header has none.
+	// The server adds its pin after any set by a producer. A message with a malformed header has none.
 	pin := ""
 	if pins := a.msg.Header.Values(pinHeader); len(pins) > 0 {
 		pin = pins[len(pins)-1]
@@ -159,7 +159,8 @@ func (r *reader) take(a arrival) {
 	}
 }
 
-// ended handles the end of a pull. A pull without error has reached the server, and its time counts from then on.
+// ended handles the end of a pull. A pull without error has reached the server, and the lease is extended from the time
+// it was sent.
 func (r *reader) ended(p pull) {
 	if p.keep {
 		r.keeping = false
@@ -184,7 +185,7 @@ func (r *reader) ended(p pull) {
 	}
 }
 
-// failed logs, once a minute, that no pull has succeeded for an AckWait: nothing is read.
+// failed logs, at most once a minute, that no pull has succeeded for an AckWait: nothing is read.
 func (r *reader) failed(p pull) {
 	if r.refused.IsZero() {
 		r.refused = p.sent
@@ -192,7 +193,7 @@ func (r *reader) failed(p pull) {
 	if time.Since(r.refused) < r.cfg.AckWait || !r.lines.Allow("pull") {
 		return
 	}
-	// Cause: a limit such as MaxWaiting, or the server does not answer.
+	// Cause: a limit such as MaxWaiting, or the server does not respond.
 	// Cure: raise it with nats consumer edit.
 	r.logger.Error("pulls from the consumer fail, and nothing is read: raise the limit of the consumer that the error "+
 		"names, or check the server", p.err, watermill.LogFields{"failing_since": r.refused})
@@ -252,7 +253,7 @@ func (r *reader) onTick() {
 	}
 }
 
-// lose discards everything in memory: the consumer has, or may have, another owner, which gets the messages.
+// lose discards everything in memory: another process owns the consumer, or may own it, and gets the messages.
 func (r *reader) lose() {
 	if r.term == nil {
 		return

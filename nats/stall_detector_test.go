@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// TestSilence: what starts it, what ends it, and what is irrelevant.
+// TestSilence: which results start a silence, end it, and are irrelevant.
 func TestSilence(t *testing.T) {
 	s := &stallDetector{conn: &natsgo.Conn{}, lasts: trouble.StallDetector{Limit: time.Hour}}
 	lasts := func() time.Duration {
@@ -19,7 +19,7 @@ func TestSilence(t *testing.T) {
 	}
 	s.result(time.Now().Add(-time.Minute), natsgo.ErrMaxPayload)
 	if lasts() > time.Second {
-		t.Error("an error of the client's own began it")
+		t.Error("the client's own error started it")
 	}
 	s.result(time.Now().Add(-time.Minute), natsgo.ErrTimeout)
 	if lasts() < time.Minute {
@@ -27,7 +27,7 @@ func TestSilence(t *testing.T) {
 	}
 	s.result(time.Now(), natsgo.ErrMaxPayload)
 	if lasts() < time.Minute {
-		t.Error("an error of the client's own ended it")
+		t.Error("the client's own error ended it")
 	}
 	s.result(time.Now(), nil)
 	if lasts() > time.Second {

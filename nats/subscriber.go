@@ -22,7 +22,7 @@ type Subscriber struct {
 
 var _ message.Subscriber = (*Subscriber)(nil)
 
-// NewSubscriber makes a Subscriber. It does no I/O. It returns an error that names every invalid field. A nil logger
+// NewSubscriber returns a Subscriber. It does no I/O. It returns an error that names every invalid field. A nil logger
 // logs nothing.
 func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	cfg.setDefaults()
@@ -36,7 +36,7 @@ func NewSubscriber(cfg SubscriberConfig, logger watermill.LoggerAdapter) (*Subsc
 }
 
 // Subscribe delivers the messages of a topic, a subject that may have wildcards, until ctx ends or Close is called.
-// Then the contexts of its messages end, and the channel is closed when they are acked or CloseTimeout is over. It
+// Then the contexts of its messages end, and the channel is closed when they are acked, or after CloseTimeout. It
 // connects in the background: while NATS is down it logs errors and does not fail. It returns outbox.ErrClosed after
 // Close, and an error if the topic already has a subscription, because another would only be a standby.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
@@ -49,9 +49,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return messages, err
 }
 
-// Close ends all subscriptions, waits for the server to confirm the acks, and returns the other messages. If NATS does
-// not respond, that takes six seconds longer than CloseTimeout, and five more if observers hang. It may be called
-// several times.
+// Close ends all subscriptions, waits for the server to confirm the acks, and returns the other messages to the server.
+// If NATS does not respond, that takes six seconds longer than CloseTimeout, and five more if observers hang. It may be
+// called several times.
 func (s *Subscriber) Close() error {
 	s.topics.Close()
 	return nil

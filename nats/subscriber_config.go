@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// SubscriberConfig configures NewSubscriber. Required is Consumer.
+// SubscriberConfig configures NewSubscriber. Only Consumer is required.
 type SubscriberConfig struct {
 	// URL is one server or several, as in PublisherConfig.
 	URL string
@@ -28,38 +28,38 @@ type SubscriberConfig struct {
 	// Domain is the JetStream domain; default: the server's.
 	Domain string
 
-	// Consumer names service and handler; with the topic it is the name of the durable consumer. Required. All
+	// Consumer names service and handler; together with the topic it is the name of the durable consumer. Required. All
 	// processes of a service need the same Consumer, AckWait and MaxAhead.
 	Consumer string
 
-	// Unmarshaler makes Watermill messages; default: watermill-nats's NATSMarshaler, which restores metadata encoded by
+	// Unmarshaler creates Watermill messages; default: watermill-nats's NATSMarshaler, which restores metadata encoded by
 	// Publisher.
 	Unmarshaler wmnats.Unmarshaler
 
-	// Concurrency is the number of delivered messages without an ack; default 16. Messages that failed before use at
-	// most half of it. Each handler in middleware.Tx needs a connection.
+	// Concurrency is the limit of delivered messages without an ack; default 16. Messages that failed before use at most
+	// half of it. Each handler in middleware.Tx needs a connection.
 	Concurrency int
 
-	// Key returns the key by which messages keep their order; default: the header "outbox_key". Messages without a key
-	// wait for no other. It must be safe for concurrent use, and must not hang.
+	// Key returns the key by which messages keep their order; default: the header "outbox_key". Messages without a key are
+	// not ordered. It must be safe for concurrent use, and must not hang.
 	Key func(*natsgo.Msg) []byte
 
-	// MaxAhead is the number of unfinished messages that are read, the consumer's MaxAckPending; default 1,000. Then
+	// MaxAhead limits the unfinished messages that are read, as the consumer's MaxAckPending; default 1,000. At the limit
 	// the consumer pauses.
 	MaxAhead int
 
 	// MaxBytes limits the size of unfinished messages; default 64 MiB. Above it, the consumer pauses. One pull of up to
-	// 256 messages comes on top.
+	// 256 messages is not counted.
 	MaxBytes int
 
 	// Backoff is the wait of a key after a nack; default 100 ms doubling to 10 s. outbox.RetryAfter overrides it.
 	Backoff outbox.Backoff
 
-	// AckWait is the consumer's: how long messages of a dead process wait; default 15 s. A standby takes over after 4/3
-	// of it. Handlers may take longer.
+	// AckWait is the consumer's: how long messages of a dead process wait; default 15 s. A standby takes over after 4/3 of
+	// it. Handlers may take longer.
 	AckWait time.Duration
 
-	// CloseTimeout is how long the end of a subscription waits for its handlers; default 5 s. Keep it below
+	// CloseTimeout is how long a closing subscription waits for its handlers; default 5 s. Keep it below
 	// message.RouterConfig.CloseTimeout (30 s).
 	CloseTimeout time.Duration
 
@@ -126,7 +126,7 @@ func (c SubscriberConfig) validate() error {
 func (c SubscriberConfig) connect() []natsgo.Option { return slices.Concat(Options(), c.Options) }
 
 // pinnedTTL is the time without a pull after which the consumer switches to another process. It is longer than AckWait,
-// so that messages in flight with the owner are redelivered first.
+// so that the owner's messages in flight are redelivered first.
 func (c SubscriberConfig) pinnedTTL() time.Duration { return c.AckWait + c.AckWait/3 }
 
 // pullWait is how long a pull waits for messages.

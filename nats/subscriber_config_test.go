@@ -41,7 +41,7 @@ func TestConfigNamesTheField(t *testing.T) {
 	}
 	_, err := NewSubscriber(SubscriberConfig{Concurrency: -1}, nil)
 	if err == nil || strings.Count(err.Error(), "nats: SubscriberConfig.") != 2 {
-		t.Errorf("two fields at fault: %v", err)
+		t.Errorf("two invalid fields: %v", err)
 	}
 }
 
@@ -56,7 +56,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("defaults %+v", c)
 	}
 	if c.pinnedTTL() < c.AckWait+2*c.pullWait() {
-		t.Error("a standby takes over before the messages of the owner come again")
+		t.Error("a standby takes over before the owner's messages are redelivered")
 	}
 	msg := natsgo.NewMsg("orders")
 	msg.Header.Set("outbox_key", "k")
@@ -94,7 +94,7 @@ func TestSubscribeAndClose(t *testing.T) {
 	}
 	if _, err := s.Subscribe(t.Context(), "orders"); err == nil ||
 		!strings.Contains(err.Error(), "already has a subscription") {
-		t.Errorf("twice: %v", err)
+		t.Errorf("subscribed twice: %v", err)
 	}
 	for range 2 {
 		if err := s.Close(); err != nil {

@@ -38,7 +38,7 @@ func newSubscription(
 	s := &subscription{
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
 		reports: inbound.NewReports(cfg.Observers, logger),
-		// Cause: NATS is not reached, refuses the login, or lacks a stream or a fit consumer.
+		// Cause: NATS is unreachable, refuses the login, or lacks a stream or a suitable consumer.
 		// Cure: fix what the error names.
 		told: trouble.RetryLog{Logger: logger, What: "reading from JetStream"},
 	}
@@ -52,7 +52,7 @@ func (s *subscription) run() {
 	defer s.reports.Stop()
 	defer s.deliverer.Close()
 	if !inbound.RunWithGrace(s.ctx, s.cfg.CloseTimeout+leaveTimeout, s.connect) {
-		// Cause: the server does not answer, or Key hangs.
+		// Cause: the server does not respond, or Key hangs.
 		// Cure: the inbox skips the duplicates.
 		s.logger.Error("reading from JetStream did not end in time: a standby takes over after 4/3 of AckWait: "+
 			"check the server, and whether Key hangs", context.DeadlineExceeded, nil)
@@ -75,14 +75,14 @@ func (s *subscription) connect() {
 	}
 }
 
-// stay keeps a connection until the context ends. It calls found each time that there is a consumer to read.
+// stay keeps a connection until the context ends. It calls found each time it has found a consumer to read.
 func (s *subscription) stay(found func()) error {
 	conn, err := natsgo.Connect(s.cfg.URL, slices.Concat(logging(s.logger), s.cfg.connect())...)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
-	// AckWait: soon after that, another process owns the consumer.
+	// Soon after AckWait, another process owns the consumer.
 	s.stall = &stallDetector{conn: conn, logger: s.logger, lasts: trouble.StallDetector{Limit: s.cfg.AckWait}}
 	var js jetstream.JetStream
 	if s.cfg.Domain == "" {

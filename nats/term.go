@@ -19,7 +19,7 @@ const pinHeader = "Nats-Pin-Id"
 type record struct {
 	msg     *natsgo.Msg
 	in      *natsgo.Msg
-	touched time.Time // when JetStream was last told that it is in progress
+	touched time.Time // when JetStream last learned that it is in progress
 	cause   error     // error of the last attempt; nil = unknown
 	unkeyed bool      // Key panicked, so its order is unknown
 	out     bool      // it is being delivered
@@ -29,23 +29,23 @@ func (r record) lastError() error { return r.cause }
 
 type item = keyed.Item[record]
 
-// term is the time in which this process owns the consumer.
+// term is a period in which this process owns the consumer.
 type term struct {
 	*reader
 	pin     string
-	lease   time.Time // no other process can be the owner before
+	lease   time.Time // no other process can be the owner earlier
 	window  *keyed.Window[record]
 	held    map[int64]*item // all unfinished messages
-	unacked []*natsgo.Msg   // done, but the connection was lost before the ack
+	unacked []*natsgo.Msg   // handled, but the connection was lost before the ack
 
-	// last is the consumer's count of the last delivery. whole means that all messages that JetStream waits for are
-	// held here: before that, an older message of a key may be missing.
+	// last is the consumer's count of the last delivery. whole means that all messages that JetStream waits for are held
+	// here: otherwise an older message of a key may be missing.
 	last  uint64
 	whole bool
 
-	running, again int // deliveries, and those of them that failed before
+	running, again int // deliveries, and how many of them failed before
 	pause          inbound.Pause
-	spent          bool          // MaxBytes are in memory: no pulls until half of them are done
+	spent          bool          // MaxBytes are in memory: no pulls until half of them are handled
 	abandoned      chan struct{} // closed: acks are no longer awaited
 }
 
@@ -56,8 +56,8 @@ func newTerm(r *reader, pin string) *term {
 	}
 }
 
-// renew extends the lease for a pull that reached the server. The end of the lease leaves time for a request to the
-// server.
+// renew extends the lease from the time of a pull that reached the server. The lease ends early enough to leave time
+// for a request to the server.
 func (t *term) renew(sent time.Time) {
 	if end := sent.Add(t.cfg.pinnedTTL() - t.cfg.pullWait()); end.After(t.lease) {
 		t.lease = end
@@ -75,7 +75,8 @@ func (t *term) owns(pin string, meta *natsgo.MsgMetadata) bool {
 	return pin == "" || pin == t.pin
 }
 
-// take holds a message. A gap in the count of deliveries means that one was lost in transit and will be redelivered.
+// take holds a message. A gap in the count of deliveries means that a message was lost in transit and will be
+// redelivered.
 func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 	if t.last != 0 && meta.Sequence.Consumer != t.last+1 {
 		t.whole = false
@@ -102,7 +103,7 @@ func (t *term) take(in *natsgo.Msg, meta *natsgo.MsgMetadata) {
 	t.regulate()
 }
 
-// compare sets whole if JetStream waits for no more messages than are held, and has delivered none that is still in
+// compare sets whole if all messages that JetStream waits for are held here, and none that it has delivered is still in
 // transit.
 func (t *term) compare(info *jetstream.ConsumerInfo) {
 	if info.Delivered.Consumer != t.last {
@@ -110,7 +111,7 @@ func (t *term) compare(info *jetstream.ConsumerInfo) {
 	}
 	pin := pinned(info)
 	if t.pin == "" {
-		t.pin = pin // a delivery makes a new owner
+		t.pin = pin // a new owner exists only with a delivery
 	}
 	if pin == "" || pin != t.pin {
 		t.lose()
@@ -128,7 +129,7 @@ func (t *term) compare(info *jetstream.ConsumerInfo) {
 	}
 }
 
-// start delivers the oldest ready messages while there are free slots.
+// start delivers the oldest ready messages while slots are free.
 func (t *term) start() {
 	t.window.Wake(time.Now())
 	if t.stopped || !t.whole || !t.valid() {
@@ -149,7 +150,7 @@ func (t *term) start() {
 	}
 }
 
-// settle acks or naks a delivery by its result.
+// settle acks or naks a delivery, depending on its result.
 func (t *term) settle(r result) {
 	if t.running--; r.again {
 		t.again--
@@ -173,7 +174,7 @@ func (t *term) settle(r result) {
 	}
 }
 
-// ack is sent only by the owner: the next owner relies on the messages that JetStream waits for.
+// ack is sent only by the owner: the next owner relies on the list of messages that JetStream waits for.
 func (t *term) ack(in *natsgo.Msg) {
 	if !t.valid() || in.Ack() != nil {
 		t.unacked = append(t.unacked, in)

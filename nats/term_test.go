@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/meter"
 )
 
-// newTestTerm returns a term of an owner that received the messages at these stream positions, with the key "k".
+// newTestTerm returns the term of an owner that received the messages at these stream positions, with the key "k".
 func newTestTerm(t *testing.T, positions ...uint64) *term {
 	cfg := SubscriberConfig{Consumer: "booking"}
 	cfg.setDefaults()
@@ -37,8 +37,8 @@ func newTestTerm(t *testing.T, positions ...uint64) *term {
 	return r.term
 }
 
-// TestOwnerWaitsForAllThatIsPending: messages held here that the stream has dropped are no longer pending, and do not
-// count for messages still to come.
+// TestOwnerWaitsForAllThatIsPending: held messages that the stream has dropped are no longer pending, and do not make
+// up for messages still to come.
 func TestOwnerWaitsForAllThatIsPending(t *testing.T) {
 	info := func(pending int, floor, delivered uint64, pin string) *jetstream.ConsumerInfo {
 		return &jetstream.ConsumerInfo{
@@ -51,11 +51,11 @@ func TestOwnerWaitsForAllThatIsPending(t *testing.T) {
 		info  *jetstream.ConsumerInfo
 		whole bool
 	}{
-		"all are held":                     {info(2, 4, 2, "pin"), true},
-		"one is acked late":                {info(1, 5, 2, "pin"), true},
-		"one is to come":                   {info(3, 4, 2, "pin"), false},
-		"one is on its way":                {info(2, 4, 3, "pin"), false},
-		"one that is held left the stream": {info(2, 5, 2, "pin"), false},
+		"all held":                               {info(2, 4, 2, "pin"), true},
+		"one acked late":                         {info(1, 5, 2, "pin"), true},
+		"one not delivered yet":                  {info(3, 4, 2, "pin"), false},
+		"one in transit":                         {info(2, 4, 3, "pin"), false},
+		"a held one was deleted from the stream": {info(2, 5, 2, "pin"), false},
 	} {
 		term := newTestTerm(t, 5, 8)
 		term.compare(tt.info)
@@ -65,7 +65,7 @@ func TestOwnerWaitsForAllThatIsPending(t *testing.T) {
 	}
 	term := newTestTerm(t, 5, 8)
 	if term.compare(info(2, 4, 2, "other")); term.reader.term != nil {
-		t.Error("another process is the owner, and this one stays")
+		t.Error("this process stays the owner although another one is")
 	}
 }
 
@@ -79,10 +79,10 @@ func TestAGapIsWaitedFor(t *testing.T) {
 		term.take(msg, &natsgo.MsgMetadata{Sequence: natsgo.SequencePair{Stream: stream, Consumer: consumer}})
 	}
 	if next(6, 2); !term.whole {
-		t.Error("the next delivery is taken for a gap")
+		t.Error("the next delivery counts as a gap")
 	}
 	if next(8, 4); term.whole {
-		t.Error("a gap is not seen: the key's next message is handled before the lost one")
+		t.Error("a gap is not noticed: the key's next message is handled before the lost one")
 	}
 }
 
@@ -153,11 +153,11 @@ func TestWhatAHandlerHasIsNotHandedBack(t *testing.T) {
 	sent := sentFor(t, it.Value.in)
 	it.Value.out = true
 	if term.handBack(); sent() > 0 {
-		t.Error("it is handed back while a handler has it")
+		t.Error("the message is returned while a handler has it")
 	}
 	it.Value.out = false
 	if term.handBack(); sent() != 1 {
-		t.Error("it is not handed back")
+		t.Error("the message is not returned")
 	}
 }
 
@@ -169,17 +169,17 @@ func TestPinOfAMessage(t *testing.T) {
 		return &natsgo.MsgMetadata{Sequence: natsgo.SequencePair{Stream: n, Consumer: n}}
 	}
 	if !term.owns("pin", after(2)) || term.owns("other", after(2)) || !term.owns("", after(2)) {
-		t.Error("whose messages they are is mistaken")
+		t.Error("the owner of the messages is wrong")
 	}
 	if term.take(&natsgo.Msg{Subject: "orders"}, after(2)); term.whole {
 		t.Error("a message without a pin is trusted")
 	}
 	term.pin = ""
 	if term.owns("new", after(9)) {
-		t.Error("a message after a gap gives a pin")
+		t.Error("a message after a gap confirms a pin")
 	}
 	if !term.owns("new", after(3)) || term.pin != "new" {
-		t.Error("the next message gives no pin")
+		t.Error("the next message confirms no pin")
 	}
 }
 

@@ -25,7 +25,7 @@ type TopicReaderConfig struct {
 	URL string
 	// Options are applied after Options(): credentials, TLS; default none.
 	Options []natsgo.Option
-	// JetStream has the domain or prefix, as PublisherConfig.JetStream.ConnectOptions; default none.
+	// JetStream has the domain or prefix, like PublisherConfig.JetStream.ConnectOptions; default none.
 	JetStream []natsgo.JSOpt
 }
 
@@ -45,12 +45,12 @@ var (
 	_ broker.Checker     = (*TopicReader)(nil)
 )
 
-// answerTimeout bounds each request, and the wait for the next message of a stream.
+// answerTimeout limits each request, and the wait for the next message of a stream.
 const answerTimeout = 30 * time.Second
 
 const connectTimeout = 5 * time.Second
 
-// NewTopicReader makes a TopicReader. It does no I/O, and returns an error for an invalid URL. Asynchronous errors of
+// NewTopicReader returns a TopicReader. It does no I/O, and returns an error for an invalid URL. Asynchronous errors of
 // the server are logged; a nil logger logs nothing.
 func NewTopicReader(cfg TopicReaderConfig, logger watermill.LoggerAdapter) (*TopicReader, error) {
 	if cfg.URL == "" {
@@ -73,7 +73,7 @@ func (l *TopicReader) Close() error {
 	return nil
 }
 
-// connect waits up to connectTimeout for a server, regardless of ctx: the client's Connect does not take one.
+// connect waits up to connectTimeout for a server, regardless of ctx, which the client's Connect does not accept.
 func (l *TopicReader) connect(ctx context.Context) (natsgo.JetStreamContext, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -163,9 +163,9 @@ func judge(c natsgo.StreamConfig) (risks []broker.Risk) {
 }
 
 // Each calls fn with the UUID of each message of a topic that its stream stored at or after a time, by the server's
-// clock, and still holds. Messages without a UUID are skipped. It returns fn's error. It returns an error if the topic
-// has no stream, or if missing messages may have been deleted on purpose: by consumption, age or limits; for limits
-// only after fn was called with all messages. Payloads are not read.
+// clock, and still holds. Messages without a UUID are skipped. It stops and returns the error if fn fails. It returns
+// an error if the topic has no stream, or if missing messages may have been deleted on purpose: by consumption, age or
+// limits; for limits only after fn was called with all messages. Payloads are not read.
 func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, fn func(uuid string) error) error {
 	js, err := l.connect(ctx)
 	if err != nil {
@@ -209,7 +209,7 @@ func (l *TopicReader) Each(ctx context.Context, topic string, after time.Time, f
 	return whole(ctx, js, name, topic, after, n)
 }
 
-// lastMessage returns the last message of a topic from the stream's leader; without a sequence if the topic is empty.
+// lastMessage returns the last message of a topic from the stream's leader, with sequence 0 if the topic is empty.
 func lastMessage(ctx context.Context, js natsgo.JetStreamContext, name, topic string) (*natsgo.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -223,11 +223,11 @@ func lastMessage(ctx context.Context, js natsgo.JetStreamContext, name, topic st
 	return last, nil
 }
 
-// whole fails if the limits of a stream may have deleted messages of a topic as new as the n messages read.
+// whole returns an error if the limits of a stream may have deleted messages of a topic as new as the n messages read.
 func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, n int64) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // current state: messages may have been deleted meanwhile
+	info, err := js.StreamInfo(name, natsgo.Context(ctx)) // current state: messages may have been deleted in the meantime
 	if err != nil {
 		return fmt.Errorf("nats: stream of topic %q: %w", topic, err)
 	}
@@ -248,7 +248,7 @@ func whole(ctx context.Context, js natsgo.JetStreamContext, name, topic string, 
 		name, limit, after.UTC().Format(time.RFC3339))
 }
 
-// read reads up to the message that was the last at the start, and counts.
+// read reads up to the message that was the last at the start, and counts messages.
 func (l *TopicReader) read(
 	ctx context.Context, js natsgo.JetStreamContext, name, topic string, after time.Time, last uint64,
 	fn func(natsgo.Header) error,
@@ -293,7 +293,7 @@ func next(ctx context.Context, sub *natsgo.Subscription) (*natsgo.Msg, error) {
 	return sub.NextMsgWithContext(ctx)
 }
 
-// uuidOf finds the UUID: in its header or, if a marshaler sets none, in the Nats-Msg-Id that ours sets.
+// uuidOf returns the UUID: from its header or, if a marshaler sets none, from our Nats-Msg-Id.
 func uuidOf(h natsgo.Header) string {
 	if uuid, err := url.QueryUnescape(h.Get(uuidHeader)); err == nil && uuid != "" {
 		return uuid

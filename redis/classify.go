@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// unavailable are the codes, the first word of an error, with which a server refuses every message.
+// unavailable are the codes, the first words of errors, with which a server refuses every message.
 var unavailable = []string{
 	"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "OOM", "MISCONF", "BUSY",
 	"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE",
@@ -27,9 +27,9 @@ var unavailable = []string{
 // client are errors of go-redis, which this package cannot import.
 var client = []string{"redis: client is closed", "redis: connection pool timeout", "redis: connection pool exhausted"}
 
-// Classify gives the verdict on an error of watermill-redisstream's publisher: Unavailable if Redis cannot be reached,
-// does not answer in time, or refuses every message, for example because it is full or a replica; otherwise Unknown. It
-// looks through wrapping and is safe for concurrent use.
+// Classify returns the verdict on an error of watermill-redisstream's publisher: Unavailable if Redis is unreachable,
+// does not respond in time, or refuses every message, for example because it is full or a replica; otherwise Unknown.
+// It looks through wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
 	var server interface {

@@ -26,7 +26,7 @@ func TestClassify(t *testing.T) {
 		refused("ERR max number of clients reached"):                                      forwarder.Unavailable,
 		refused("ERR Protocol error: invalid bulk length"):                                forwarder.Unknown,
 		errors.New("metadata _watermill_message_uuid is reserved"):                        forwarder.Unknown,
-		errors.New("OOM is no code of a server here"):                                     forwarder.Unknown,
+		errors.New("OOM is not a code here"):                                              forwarder.Unknown,
 		&forwarder.PublishError{Verdict: forwarder.Permanent, Err: errors.New("too big")}: forwarder.Unknown,
 	} {
 		if got := Classify(fmt.Errorf("cannot xadd message: %w", err)); got != want {

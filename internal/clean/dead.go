@@ -21,11 +21,12 @@ import (
 // log, which nothing deletes.
 const deadInterval = time.Hour
 
-// maxRefused is how many messages in a row may be refused, for example by a trigger, before the round ends, because all
-// may be. The next round continues after them.
+// maxRefused is the number of messages in a row that may be refused, for example by a trigger, before the round ends,
+// because all others may be refused too. The next round continues after them.
 const maxRefused = 100
 
-// endTimeout bounds ending an entry in the audit log, which does not depend on the context of its turn.
+// endTimeout limits the statement that ends an entry in the audit log, which does not depend on the context of its
+// turn.
 const endTimeout = 5 * time.Second
 
 // Dead discards the messages of a table that have been dead for longer than a retention. A round, once an hour, reads
@@ -41,7 +42,7 @@ type Dead struct {
 
 	mu      sync.Mutex
 	at      time.Time // when to continue
-	after   deadPlace // after which message
+	after   deadPlace // the message after which to continue
 	size    int       // rows of a page; 0 = not begun
 	inARow  int       // messages refused in a row
 	failing *trouble.RetryLog
@@ -59,11 +60,11 @@ var firstDead = deadPlace{at: "-infinity"}
 type deadPage struct {
 	owners, names []string
 	versions      []int64
-	rows, most    int // dead ones, and how many were asked for
+	rows, most    int // number of dead messages, and the limit
 	last          deadPlace
 }
 
-// Turn continues a round that is due for the time of share, and logs errors. It reports whether there may be more.
+// Turn continues a due round for the time of share, and logs errors. It reports whether there may be more.
 func (d *Dead) Turn(ctx context.Context, share time.Duration) (more bool) {
 	if !d.lockIfDue() {
 		return false
@@ -79,7 +80,7 @@ func (d *Dead) Turn(ctx context.Context, share time.Duration) (more bool) {
 	return more
 }
 
-// Discard finishes a round that is due, and returns its error.
+// Discard finishes a due round, and returns its error.
 func (d *Dead) Discard(ctx context.Context) error {
 	if !d.lockIfDue() {
 		return nil
@@ -89,7 +90,7 @@ func (d *Dead) Discard(ctx context.Context) error {
 	return err
 }
 
-// lockIfDue locks mu if a round is due and no other goroutine works on it.
+// lockIfDue locks mu if a round is due and no other goroutine is working on it.
 func (d *Dead) lockIfDue() bool {
 	if d.Retention == 0 || !d.mu.TryLock() {
 		return false
@@ -126,13 +127,13 @@ func (d *Dead) discard(ctx context.Context, share time.Duration) (more bool, err
 	return more, t.end(ctx, err)
 }
 
-// deadTurn is a part of a round, with an entry of its own in the audit log.
+// deadTurn is a part of a round, with its own entry in the audit log.
 type deadTurn struct {
 	*Dead
 	reason    string
-	entry     int64 // 0 = nothing was found yet
+	entry     int64 // 0 = nothing found yet
 	discarded int64
-	refused   error // the first of a single message
+	refused   error // the first error of a single message
 }
 
 // page discards the old messages of the next page. If that fails, it halves the pages, and skips a message that fails
@@ -191,7 +192,7 @@ func (t *deadTurn) begin(ctx context.Context) error {
 		sqltext.BeginAct, sqltext.DeadRetention, "discard", t.reason, string(filter))
 }
 
-// change discards by the statement of admin.Discard. It skips messages that another session has locked.
+// change discards messages with the statement of admin.Discard. It skips messages that another session has locked.
 func (t *deadTurn) change(ctx context.Context, p deadPage) error {
 	if len(p.names) == 0 {
 		return nil

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// deadQueue is a database whose queue has old dead messages. It refuses to change the first ones.
+// deadQueue is a database whose queue has old dead messages. It refuses changes of the first ones.
 type deadQueue struct {
 	drive.Pool
 	dead     []int64
@@ -38,7 +38,7 @@ func (q *deadQueue) Query(_ context.Context, query string, args ...any) (drive.R
 	case strings.Contains(query, "FOR UPDATE"):
 		names := args[1].([]string)
 		if first, _ := strconv.ParseInt(names[0], 10, 64); first <= q.refused {
-			return nil, errors.New("it is needed")
+			return nil, errors.New("the message is needed")
 		}
 		q.dead = slices.DeleteFunc(q.dead, func(id int64) bool { return slices.Contains(names, strconv.FormatInt(id, 10)) })
 		rows.rows = [][]any{{int64(len(names)), []byte("[]"), nil}}
@@ -70,7 +70,8 @@ func (r *deadRows) Scan(dest ...any) error {
 	return nil
 }
 
-// TestManyRefusedMessages: if many messages in a row are refused, a round ends, and the next one continues behind them.
+// TestManyRefusedMessages: if many messages in a row are refused, the round ends, and the next one continues after
+// them.
 func TestManyRefusedMessages(t *testing.T) {
 	q := &deadQueue{refused: maxRefused + 50}
 	for id := range int64(3 * Batch) {
@@ -87,13 +88,13 @@ func TestManyRefusedMessages(t *testing.T) {
 		d.at = time.Time{}
 		err := d.Discard(t.Context())
 		if len(q.dead) != left {
-			t.Errorf("round %d: %d messages are dead, not %d", round, len(q.dead), left)
+			t.Errorf("round %d: %d messages are dead, want %d", round, len(q.dead), left)
 		}
-		if err == nil || !strings.Contains(q.outcomes[round], "it is needed") {
+		if err == nil || !strings.Contains(q.outcomes[round], "the message is needed") {
 			t.Errorf("round %d: error %v, in the audit log %q", round, err, q.outcomes)
 		}
 		if err := d.Discard(t.Context()); err != nil || len(q.outcomes) != round+1 {
-			t.Errorf("round %d is repeated: %v", round, err)
+			t.Errorf("round %d was repeated: %v", round, err)
 		}
 	}
 }
@@ -115,7 +116,7 @@ func TestInterruptedRound(t *testing.T) {
 	}
 	q.refused = 0
 	if err := d.Discard(t.Context()); err != nil || len(q.dead) > 0 {
-		t.Errorf("it is not continued: %v", err)
+		t.Errorf("the round is not continued: %v", err)
 	}
 	if len(q.outcomes) != 2 || !strings.Contains(q.outcomes[0], "interrupted") || q.outcomes[1] != "" {
 		t.Errorf("the audit log has %q", q.outcomes)

@@ -1,4 +1,4 @@
-// Package cloudevents maps messages to CloudEvents 1.0 in binary mode: attributes are headers beside the metadata.
+// Package cloudevents maps messages to CloudEvents 1.0 in binary mode: attributes are headers next to the metadata.
 package cloudevents
 
 import (
@@ -15,10 +15,10 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// ContentType is the name of the header, and of the metadata, of the media type of the payload.
+// ContentType is the name of the header, and of the metadata, for the media type of the payload.
 const ContentType = "content-type"
 
-// inMetadata begins the names of attributes in metadata, whatever the broker.
+// inMetadata is the prefix of attributes in metadata, whatever the broker.
 const inMetadata = "ce_"
 
 // CheckSource returns an error for a source that cannot be an attribute.
@@ -29,8 +29,8 @@ func CheckSource(source string) error {
 	return nil
 }
 
-// Encode returns a copy of a message with its attributes among the metadata, under names with the first of the prefixes
-// that its receiver reads. It returns outbox.ErrInvalidMessage for a message that cannot be a CloudEvent.
+// Encode returns a copy of a message with its attributes among the metadata, named with the first of the prefixes that
+// its receiver reads. It returns outbox.ErrInvalidMessage for a message that cannot be a CloudEvent.
 func Encode(msg *message.Message, source, contentType string, prefixes ...string) (*message.Message, error) {
 	if err := CheckSource(source); err != nil {
 		return nil, err
@@ -67,8 +67,8 @@ func Encode(msg *message.Message, source, contentType string, prefixes ...string
 	return out, nil
 }
 
-// Decode gives a message that was received as a CloudEvent its UUID and metadata: event type, time, and what else there
-// is as "ce_" and the name. Other messages stay as they are.
+// Decode gives a message that was received as a CloudEvent its UUID and metadata: event type, time, and every other
+// attribute as "ce_" and its name. Other messages stay as they are.
 func Decode(msg *message.Message, prefixes ...string) {
 	attributes, rest := split(msg.Metadata, prefixes)
 	if attributes["specversion"] != "1.0" || attributes["id"] == "" {
@@ -92,8 +92,8 @@ func Decode(msg *message.Message, prefixes ...string) {
 	}
 }
 
-// split returns the attributes among metadata, and the rest. Of two keys for one attribute it takes the exact spelling,
-// with an earlier prefix if both are exact, or else the first in the order of bytes. Empty values count as absent.
+// split separates attributes from other metadata. Of two keys for one attribute it takes the exact spelling, with an
+// earlier prefix if both are exact, or else the first in byte order. Empty values count as absent.
 func split(metadata message.Metadata, prefixes []string) (attributes map[string]string, rest message.Metadata) {
 	attributes, rest = map[string]string{}, message.Metadata{}
 	from := map[string]string{} // the key of each attribute
@@ -118,8 +118,8 @@ func split(metadata message.Metadata, prefixes []string) (attributes map[string]
 	return attributes, rest
 }
 
-// attribute returns the name of the attribute that a key stands for, or "". The case of a key does not matter, as it
-// does not to the SDK.
+// attribute returns the name of the attribute that a key stands for, or "". The case of a key does not matter, as in
+// the SDK.
 func attribute(key string, prefixes []string) string {
 	key = strings.ToLower(key)
 	for _, prefix := range prefixes {

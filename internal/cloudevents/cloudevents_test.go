@@ -9,7 +9,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// TestTwoSpellings: of two keys for one attribute the same one is used each time, although maps have no order.
+// TestTwoSpellings: of two keys for one attribute the same one is always used, although maps have no order.
 func TestTwoSpellings(t *testing.T) {
 	for range 20 {
 		msg := message.NewMessage("1", nil)

@@ -20,13 +20,13 @@ func TestBackoffGrowsAndEnds(t *testing.T) {
 		t.Errorf("Delay of many failures = %s", d)
 	}
 	if d := (Backoff{Initial: -1}).WithDefaults(time.Second, time.Minute).Delay(5); d != 0 {
-		t.Errorf("switched off it waits %s", d)
+		t.Errorf("switched off, it waits %s", d)
 	}
 	own := Backoff{Func: func(n int) time.Duration {
 		return time.Duration(n-2) * time.Second
 	}}.WithDefaults(time.Hour, time.Hour)
 	if own.Delay(5) != 3*time.Second || own.Delay(1) != 0 {
-		t.Errorf("Func is not followed: %s %s", own.Delay(5), own.Delay(1))
+		t.Errorf("Func is not used: %s %s", own.Delay(5), own.Delay(1))
 	}
 }
 
@@ -47,13 +47,13 @@ func TestBackoffIsAskedOnce(t *testing.T) {
 	}
 	if _, err := (Backoff{Func: func(int) time.Duration { panic("no") }}).Asked("F"); err == nil ||
 		err.Error() != "F.Func: panic: no" {
-		t.Errorf("a panic became %v", err)
+		t.Errorf("the wait after a panic is %v", err)
 	}
 }
 
 func TestBackoffDefaultsAndValidation(t *testing.T) {
 	if b := (Backoff{Initial: time.Hour}).WithDefaults(time.Second, time.Minute); b.Max != time.Hour {
-		t.Errorf("Max became %s", b.Max)
+		t.Errorf("Max is %s", b.Max)
 	}
 	for want, b := range map[string]Backoff{"F.Initial": {Initial: -2}, "F.Max": {Initial: 2, Max: 1}} {
 		if err := b.WithDefaults(time.Second, time.Minute).Validate("F"); err == nil ||

@@ -15,7 +15,7 @@ func TestLifetime(t *testing.T) {
 		t.Error("the context is cancelled with the message's, or has lost its values")
 	}
 	if _, ok := ctx.Deadline(); ok {
-		t.Error("a deadline out of nowhere")
+		t.Error("an unexpected deadline")
 	}
 	if stop(); ctx.Err() == nil {
 		t.Error("the context outlives the attempt")

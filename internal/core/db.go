@@ -19,8 +19,8 @@ import (
 // ErrNoDB is outbox.ErrNoDB.
 var ErrNoDB = errors.New("outbox: no database: pass a handle from FromPgx or FromSQL, made from a pool that is not nil")
 
-// DB is outbox.DB: a handle on a database and one set of tables. Its fields never change; those with inner state guard
-// themselves.
+// DB is outbox.DB: a handle on a database and one set of tables. Its fields never change; those with inner state are
+// safe for concurrent use.
 type DB struct {
 	pool      drive.Pool
 	name      string
@@ -46,7 +46,7 @@ type Config struct {
 	DisableNotify bool
 }
 
-// NewDB makes a handle.
+// NewDB returns a handle.
 func NewDB(pool drive.Pool, cfg Config, logger watermill.LoggerAdapter) (*DB, error) {
 	if err := cfg.Tables.Validate(); err != nil {
 		return nil, fmt.Errorf("DBConfig.Tables: %w", err)
@@ -98,7 +98,8 @@ func (db *DB) shares(other *DB) bool { return db == other || db.Pool() == other.
 // Pool returns drive.Pool's ID, which is the same for all handles on a pool.
 func (db *DB) Pool() any { return db.pool.ID() }
 
-// Conns returns the size of the pool, how much of it a forwarder needs, and how many connections it opens outside it.
+// Conns returns the size of the pool, the number of its connections that a forwarder needs, and the number opened
+// outside it.
 func (db *DB) Conns() drive.Conns {
 	if p, ok := db.pool.(drive.Counted); ok {
 		return p.Conns()
@@ -138,8 +139,8 @@ func (db *DB) Render(statement string) string {
 	return rendered
 }
 
-// Logger returns the logger that a part made with this handle uses: its own, or else that of the handle. Every line
-// carries the name of the handle.
+// Logger returns the logger of a part that uses this handle: its own, or else the handle's. Every line carries the name
+// of the handle.
 func (db *DB) Logger(own watermill.LoggerAdapter) watermill.LoggerAdapter {
 	if own == nil {
 		own = db.logger
@@ -147,7 +148,7 @@ func (db *DB) Logger(own watermill.LoggerAdapter) watermill.LoggerAdapter {
 	return RedactingLogger(own).With(watermill.LogFields{"db": db.name})
 }
 
-// Exec runs one statement outside any transaction and returns how many rows it touched.
+// Exec runs one statement outside any transaction and returns the number of affected rows.
 func (db *DB) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	if err := db.Check(); err != nil {
 		return 0, err

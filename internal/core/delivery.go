@@ -23,14 +23,14 @@ type deliveryKey struct{}
 // contexts on, so it counts only with the message that it was made for.
 type delivery struct {
 	Delivery
-	stored any // the message of a queue.Subscriber; nil = it is a row of the outbox
+	stored any // the message of a queue.Subscriber; nil = a row of the outbox
 	msg    *message.Message
 	relay  bool
 	tree   *Tree // nil until BindDelivery
 	nack   *atomic.Pointer[nack]
 }
 
-// nack is why a handler nacked a message, and for how long.
+// nack is the reason why a handler nacked a message, and the wait that it requested.
 type nack struct {
 	cause error
 	wait  time.Duration
@@ -69,7 +69,7 @@ func WithStored(ctx context.Context, msg *message.Message, topic string, stored 
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
 }
 
-// IsDelivered reports whether this very message, and not a copy, was marked as a row of the outbox, and whether for a
+// IsDelivered reports whether this very message, not a copy, was marked as a row of the outbox, and whether for a
 // relay.
 func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
@@ -79,8 +79,8 @@ func IsDelivered(msg *message.Message) (delivered, relay bool) {
 	return true, d.relay
 }
 
-// BindDelivery returns ctx, made of the context of msg, with a mark that counts in this handler alone, or without a
-// mark if it was made for another message.
+// BindDelivery returns ctx, derived from the context of msg, with a mark that counts only in this handler, or without a
+// mark if it was set for another message.
 func BindDelivery(ctx context.Context, msg *message.Message) context.Context {
 	d, _ := ctx.Value(deliveryKey{}).(*delivery)
 	if d == nil {

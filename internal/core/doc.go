@@ -2,7 +2,7 @@
 // and outbox.Publisher are defined over DB and Publisher, so pointers convert and nothing is exported that only our
 // packages need.
 //
-// # The words
+// # Terms
 //
 //   - handle: a DB, a pool with one set of tables.
 //   - transaction: begun by InTx, or joined with WithTx, and then committed by other code. Scope: a transaction, or a
@@ -17,7 +17,7 @@
 // Scopes of a transaction are nested, and exactly one is innermost. A nested InTx with the context of another scope is
 // ErrTxBusy: two overlapping savepoints would undo each other's work. One mutex guards all mutable state of a
 // transaction and is held while one of our statements runs. So a goroutine that outlives the function of InTx finds the
-// scope ended, instead of a connection that is used by others. User code is never called under the mutex.
+// scope ended, instead of a connection that others use. User code is never called under the mutex.
 //
 // Messages that wait for COMMIT belong to their scope. They move to the outer scope when the savepoint is released, and
 // are dropped when it is rolled back. The same is true of the functions of AfterCommit.

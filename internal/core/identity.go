@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Which message is which, wherever one enters or leaves the tables: docs/reference/identity.md. Every publisher,
+// How messages are identified wherever they enter or leave the tables: docs/reference/identity.md. Every publisher,
 // subscriber, dead letter and table uses the functions of this file.
 
 // KeyOf returns the ordering key of a message: metadata outbox_key if it is set, even if it is empty, which means no
@@ -64,11 +64,11 @@ func AggregateKey(_ string, msg *message.Message) (string, error) {
 	return kind + "/" + id, nil
 }
 
-// encodedKey begins a key that encodes the bytes of a record's key which no column can hold.
+// encodedKey is the prefix of a key that encodes the bytes of a record's key that no column can hold.
 const encodedKey = "%"
 
-// KeyOfRecord returns the ordering key for the key of a broker's record: its text, or, if it is not UTF-8, holds a NUL
-// or would be taken for an encoded one, "%" and the bytes encoded as in the query of a URL.
+// KeyOfRecord returns the ordering key for the key of a broker's record: its text, or, if it is not UTF-8, contains a
+// NUL or looks like an encoded key, "%" and the bytes encoded as in the query of a URL.
 func KeyOfRecord(record []byte) string {
 	if key := string(record); text.Storable(key) && string(RecordKey(key)) == key {
 		return key
@@ -86,8 +86,8 @@ func RecordKey(key string) []byte {
 	return []byte(key)
 }
 
-// PayloadHash returns the SHA-256 of a payload. For null it is a single byte, so it differs from that of every other
-// payload, including the empty one.
+// PayloadHash returns the SHA-256 of a payload. For null it is a single byte, which differs from the hash of every
+// other payload, including the empty one.
 func PayloadHash(payload []byte) []byte {
 	if payload == nil {
 		return []byte{0}
@@ -102,19 +102,19 @@ func IsPattern(topic string) bool {
 	return slices.ContainsFunc(strings.Split(topic, "."), func(token string) bool { return token == "*" || token == ">" })
 }
 
-// Consumed is where a message was in its broker: the topic, or the concrete subject if the subscription has a pattern,
-// and its position there, which no two messages of the broker share.
+// Consumed is the place of a message in its broker: the topic, or the concrete subject if the subscription has a
+// pattern, and its position there, which no two messages of the broker share.
 type Consumed struct{ Topic, Position string }
 
 type consumedKey struct{}
 
-// WithConsumed records in the context of a message where it was in its broker.
+// WithConsumed records in the context of a message its place in its broker.
 func WithConsumed(ctx context.Context, c Consumed) context.Context {
 	return context.WithValue(ctx, consumedKey{}, c)
 }
 
-// ConsumedFrom returns where a message was in its broker. With a subscriber of another package it is the topic of the
-// subscription, without a position.
+// ConsumedFrom returns the place of a message in its broker. With a subscriber of another package it is the topic of
+// the subscription, without a position.
 func ConsumedFrom(ctx context.Context) Consumed {
 	c, _ := ctx.Value(consumedKey{}).(Consumed)
 	if c.Topic == "" {

@@ -17,14 +17,14 @@ func FuzzRecordKey(f *testing.F) {
 	f.Fuzz(func(t *testing.T, record string) {
 		key := KeyOfRecord([]byte(record))
 		if got := string(RecordKey(key)); got != record {
-			t.Errorf("%q came back as %q", record, got)
+			t.Errorf("%q was restored as %q", record, got)
 		}
 		if strings.ContainsRune(key, 0) {
 			t.Errorf("%q cannot be stored", key)
 		}
 		if own := string(KeyOfRecord(RecordKey(record))); strings.ToValidUTF8(record, "") == record &&
 			!strings.ContainsRune(record, 0) && own != record {
-			t.Errorf("the key %q of an outbox became %q", record, own)
+			t.Errorf("the key %q of an outbox was restored as %q", record, own)
 		}
 	})
 }
@@ -64,7 +64,7 @@ func TestKeyOf(t *testing.T) {
 					want = own
 				}
 				if got, err := KeyOf(out); err != nil || got != want {
-					t.Errorf("stored under %q it left under %q, %v", stored, got, err)
+					t.Errorf("stored with key %q, published with key %q, %v", stored, got, err)
 				}
 			}
 		})

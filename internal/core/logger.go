@@ -6,8 +6,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// RedactingLogger returns a logger that redacts secrets with text.Redact, since errors of drivers and of user code may
-// quote connection strings and tokens. A logger that already does so is returned unchanged; nil logs nothing.
+// RedactingLogger returns a logger that redacts secrets with text.Redact, because errors of drivers and of user code
+// may quote connection strings and tokens. A logger that already does so is returned unchanged; nil logs nothing.
 func RedactingLogger(logger watermill.LoggerAdapter) watermill.LoggerAdapter {
 	switch logger := logger.(type) {
 	case nil:

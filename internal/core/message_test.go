@@ -53,11 +53,11 @@ func TestNewRecordRefusesWhatCannotBeStored(t *testing.T) {
 		"metadata generation":  {change: func(m *message.Message) { m.Metadata.Set("OUTBOX-GENERATION", "1") }},
 		"metadata outbox_key":  {change: func(m *message.Message) { m.Metadata.Set("outbox_key", "k") }, ok: true},
 		"metadata of others":   {change: func(m *message.Message) { m.Metadata.Set("outbox_key_id", "k") }, ok: true},
-		"delay no time":        {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedUntilKey, "soon") }},
+		"delay not a time":     {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedUntilKey, "soon") }},
 		"delay before year 1": {change: func(m *message.Message) {
 			m.Metadata.Set(delay.DelayedUntilKey, "0001-01-01T00:00:00+01:00")
 		}},
-		"delay no duration": {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedForKey, "5") }},
+		"delay not a duration": {change: func(m *message.Message) { m.Metadata.Set(delay.DelayedForKey, "5") }},
 	}
 	for name, c := range cases {
 		msg := message.NewMessage("id", nil)
@@ -98,7 +98,7 @@ func FuzzMetadataComesOutAsItWentIn(f *testing.F) {
 			t.Fatal(err)
 		}
 		if len(got) != 1 || got[key] != value {
-			t.Errorf("%q: %q became %q", key, value, got)
+			t.Errorf("%q: %q was stored as %q", key, value, got)
 		}
 	})
 }
@@ -142,9 +142,9 @@ func TestChunksHoldAllInOrderWithinTheLimits(t *testing.T) {
 		"none":                        {0, 0, 0},
 		"one":                         {1, 0, 1},
 		"rows of one":                 {maxChunkRows, 1, 1},
-		"one row more":                {maxChunkRows + 1, 1, 2},
+		"one more row":                {maxChunkRows + 1, 1, 2},
 		"bytes of one":                {4, maxChunkBytes / 4, 1},
-		"one more":                    {5, maxChunkBytes / 4, 2},
+		"one more byte":               {5, maxChunkBytes / 4, 2},
 		"each larger than the limit ": {3, maxChunkBytes + 1, 3},
 	} {
 		records := make([]record, c.n)
@@ -169,7 +169,7 @@ func TestChunksHoldAllInOrderWithinTheLimits(t *testing.T) {
 				i++
 			}
 			if s.Args[5].([]string) != nil || s.Args[6].([]float64) != nil {
-				t.Errorf("%s: arrays of delays where none is delayed", name)
+				t.Errorf("%s: arrays of delays although no message is delayed", name)
 			}
 		}
 		if i != c.n {

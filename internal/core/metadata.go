@@ -42,8 +42,8 @@ func DropHeaders(msg *message.Message) {
 	}
 }
 
-// ReadMetadata reads metadata from a table, including rows written by SQL: a value that is not a string becomes its
-// JSON, null an empty string, and metadata that is not an object is stored under an empty name.
+// ReadMetadata reads metadata from a table, including rows written by SQL: a value that is not a string is replaced by
+// its JSON, null by an empty string, and metadata that is not an object is stored under an empty name.
 func ReadMetadata(stored []byte) message.Metadata {
 	m := message.Metadata{}
 	var loose map[string]json.RawMessage
@@ -66,8 +66,8 @@ func ReadMetadata(stored []byte) message.Metadata {
 	return m
 }
 
-// Mistyped returns the metadata key of ours that a key was probably meant to be, so that it can be refused: it differs
-// in case, in separators, or by one typing error.
+// Mistyped returns our metadata key that a key was probably meant to be: it differs in case, in separators, or by one
+// typing error.
 func Mistyped(key string) string {
 	if len(key) > len(MetadataGeneration)+3 || len(key) < len(MetadataKey)-2 {
 		return ""

@@ -33,7 +33,7 @@ func QueueNotification(topics ...string) Notification {
 	return Notification{Queue: true, Topics: topics}.short()
 }
 
-// Concerns reports whether a dispatcher of these topics must look for messages; no topics means all.
+// Concerns reports whether a dispatcher of these topics must poll; no topics means all.
 func (n Notification) Concerns(topics []string) bool {
 	return n.Queue && (len(topics) == 0 || len(n.Topics) == 0 || slices.ContainsFunc(topics, func(t string) bool {
 		return slices.Contains(n.Topics, t)
@@ -85,7 +85,7 @@ func (n Notification) payload(sender string) string {
 
 const outboxPayload = ` {"outbox":true}`
 
-// parseNotification reads a payload. An unreadable one means all tables, since any program may notify.
+// parseNotification reads a payload. An unreadable one means all tables, because any program may notify.
 func parseNotification(payload string) (sender string, n Notification) {
 	sender, text, _ := strings.Cut(payload, " ")
 	if err := json.Unmarshal([]byte(text), &n); err != nil || !n.Outbox && !n.Queue {

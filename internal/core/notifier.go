@@ -27,7 +27,7 @@ type notifier struct {
 	listeners map[*func(Notification)]bool
 	last      time.Time // when a notification was sent
 	sending   bool
-	waiting   Notification // for a notification to be sent
+	waiting   Notification // for the next notification
 }
 
 // due reports whether a notification may be sent now, and if so counts it as sent; the caller must send it.
@@ -72,8 +72,8 @@ func (db *DB) Listen(ctx context.Context, fn func(Notification)) error {
 	})
 }
 
-// Hear sends a notification and returns nil once it arrives on a separate connection. Other listeners poll once because
-// of it. It may return drive.ErrNoListen.
+// Hear sends a notification and returns nil once it arrives on a separate connection. It makes other listeners poll
+// once. It may return drive.ErrNoListen.
 func (db *DB) Hear(ctx context.Context) error {
 	if err := db.Check(); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (db *DB) wake(n Notification, notified bool) {
 // of WithTx, the code that commits it wakes them too.
 func (db *DB) WakeLater(ctx context.Context, n Notification) {
 	if s := scopeFrom(ctx); s != nil {
-		_ = s.use(func() error { s.tx.wroteTo(db, n); return nil }) // a transaction that has ended wakes nobody
+		_ = s.use(func() error { s.tx.wroteTo(db, n); return nil }) // a transaction that has ended wakes no one
 		return
 	}
 	db.wake(n, false)

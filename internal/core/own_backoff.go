@@ -10,8 +10,8 @@ import (
 type ownBackoffKey struct{}
 
 // ownBackoff marks the context of a message whose subscriber waits after a nack: it delays the message and the rest of
-// its key, and gives its slot to others. In-process Pub/Subs pass contexts on, so the mark counts only with the message
-// that it was made for.
+// its key, and frees its slot for others. In-process Pub/Subs pass contexts on, so the mark counts only with the
+// message for which it was set.
 type ownBackoff struct {
 	msg   *message.Message
 	later func(wait time.Duration, err error)
@@ -25,8 +25,8 @@ func WithOwnBackoff(
 	return context.WithValue(ctx, ownBackoffKey{}, &ownBackoff{msg, later})
 }
 
-// OwnBackoff returns the function to call with the error of this very message, and not of a copy, and the wait before
-// its retry; nil if its subscriber does not wait after a nack, or not for this message alone.
+// OwnBackoff returns the function to call with the error of this very message, not of a copy, and the wait before its
+// retry; nil if its subscriber does not wait after a nack, or not for this message alone.
 func OwnBackoff(msg *message.Message) (later func(wait time.Duration, err error)) {
 	if s, _ := msg.Context().Value(ownBackoffKey{}).(*ownBackoff); s != nil && s.msg == msg {
 		return s.later

@@ -56,7 +56,7 @@ type Publisher struct {
 	throttle  *Throttle
 }
 
-// NewPublisher makes a Publisher.
+// NewPublisher returns a Publisher.
 func NewPublisher(db *DB, cfg PublisherConfig, logger watermill.LoggerAdapter) (*Publisher, error) {
 	return newPublisher(db, cfg, logger, false)
 }

@@ -62,7 +62,7 @@ func (s *scope) release(ctx context.Context, name string) error {
 	return nil
 }
 
-// undo rolls back to the savepoint and releases it, because it would otherwise be kept until the end of the
+// undo rolls back to the savepoint and releases it; otherwise the savepoint would exist until the end of the
 // transaction.
 func (s *scope) undo(ctx context.Context, name string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drive.RollbackTimeout)

@@ -9,8 +9,8 @@ import (
 
 // Source is a subscription of a subscriber that reads by key. It has no database of its own.
 type Source struct {
-	// Blocked returns the partitions that are paused behind a message which keeps failing, or by handlers that hang. Over:
-	// the subscription has ended. It must be safe for concurrent use.
+	// Blocked returns the partitions that are paused behind a message that keeps failing, or by handlers that hang. over
+	// means that the subscription has ended. It must be safe for concurrent use.
 	Blocked func() (partitions []facts.Partition, over bool)
 }
 
@@ -25,7 +25,7 @@ func WithSource(ctx context.Context, s *Source) context.Context {
 // partitions to its row, where Doctor finds them.
 type sources struct{ known sync.Map } // *Source to nothing; read by each message
 
-// ReadsFrom records the subscription that the context of a message names, if any.
+// ReadsFrom records the subscription in the context of a message, if any.
 func (db *DB) ReadsFrom(ctx context.Context) {
 	s, _ := ctx.Value(sourceKey{}).(*Source)
 	if s == nil {

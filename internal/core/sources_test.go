@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/facts"
 )
 
-// TestSourcesEndWithoutAForwarder: a process without one does not keep ended subscriptions.
+// TestSourcesEndWithoutAForwarder: a process without a forwarder does not keep ended subscriptions.
 func TestSourcesEndWithoutAForwarder(t *testing.T) {
 	db := &DB{}
 	for range 10 {
@@ -21,6 +21,6 @@ func TestSourcesEndWithoutAForwarder(t *testing.T) {
 		n++
 	}
 	if n > 1 {
-		t.Errorf("%d subscriptions are kept, which have ended", n)
+		t.Errorf("%d ended subscriptions are kept", n)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// errElsewhere is for an InTx that another goroutine calls with the context of a transaction. In-process Pub/Subs pass
-// contexts on, so the caller may be a loop that handles messages. It would join the publisher's transaction, and lose
-// its work if that is rolled back.
+// errElsewhere is the error of an InTx that another goroutine calls with the context of a transaction. In-process
+// Pub/Subs pass contexts on, so the caller may be a loop that handles messages. It would join the publisher's
+// transaction, and lose its work if that is rolled back.
 var errElsewhere = text.Advise(ErrTxBusy, "outbox: InTx was called in a different goroutine from the function "+
 	"whose transaction is in the context: "+
 	"if the context came with a message, pass outbox.OutsideTx(msg.Context()); else call it in the function's goroutine")
@@ -66,8 +66,8 @@ func unsafeFile(file string) string {
 	return ""
 }
 
-// UnsafeBetween returns the name of a harmful Watermill middleware between the surrounding InTx and the caller. Known
-// is false if the caller is not in an InTx, but in another goroutine.
+// UnsafeBetween returns the name of a harmful Watermill middleware between the surrounding InTx and the caller. known
+// is false if the caller is not in an InTx but in another goroutine.
 func UnsafeBetween() (name string, known bool) {
 	frames(func(f runtime.Frame) bool {
 		known = strings.HasSuffix(f.Function, inTxFrame)
@@ -79,7 +79,8 @@ func UnsafeBetween() (name string, known bool) {
 	return name, known
 }
 
-// UnsafeFunc returns the name of the Watermill middleware that made a function, if it does harm within a transaction.
+// UnsafeFunc returns the name of the Watermill middleware that created a function, if it does harm within a
+// transaction.
 func UnsafeFunc(fn any) string {
 	v := reflect.ValueOf(fn)
 	if v.Kind() != reflect.Func || v.IsNil() {

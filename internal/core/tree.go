@@ -18,8 +18,8 @@ type treeKey struct{}
 // TreeOf returns the call tree of ctx, and a context that is marked with it.
 //
 // A Router puts the name of the handler into the context of each message that it delivers. The mark is a copy of that
-// name, put over it: ctx yields this very copy until a Router delivers a message with it, to another handler or to the
-// same one.
+// name that shadows it: ctx yields this very copy until a Router delivers a message with it, to another handler or to
+// the same one.
 func TreeOf(ctx context.Context) (context.Context, Tree) {
 	if t, ok := ctx.Value(treeKey{}).(Tree); ok && t.Has(ctx) {
 		return ctx, t
@@ -47,7 +47,7 @@ var handlerNameKey = func() (key any) {
 	return key
 }()
 
-// keyOf records which key Value is called with.
+// keyOf records the key that Value is called with.
 type keyOf struct {
 	context.Context
 	key *any

@@ -14,7 +14,7 @@ import (
 // handler.
 func TestTreeEndsWhereARouterDelivers(t *testing.T) {
 	if handlerNameKey == nil {
-		t.Fatal("Watermill's key is not known")
+		t.Fatal("Watermill's key is unknown")
 	}
 	pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, watermill.NopLogger{})
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -56,7 +56,7 @@ func TestTreeEndsWhereARouterDelivers(t *testing.T) {
 		t.Error("the handler finds the publisher's transaction")
 	}
 	if txFrom(AdoptTx(first)) != "outside" {
-		t.Error("the handler cannot join it although configured to")
+		t.Error("the handler cannot join it although it is configured to")
 	}
 	inFirst := bindTx(first, "first")
 	for name, ctx := range map[string]context.Context{
@@ -64,11 +64,11 @@ func TestTreeEndsWhereARouterDelivers(t *testing.T) {
 		"marked": func() context.Context { ctx, _ := TreeOf(inFirst); return ctx }(),
 	} {
 		if txFrom(ctx) != "first" {
-			t.Errorf("%s: the handler does not find its own", name)
+			t.Errorf("%s: the handler does not find its own transaction", name)
 		}
 	}
 	if txFrom(bindTx(inFirst, nil)) != nil {
-		t.Error("nil does not hide it")
+		t.Error("nil does not hide the transaction")
 	}
 	if message.HandlerNameFromCtx(inFirst) != "handler" {
 		t.Error("the name of the handler is lost")
@@ -78,7 +78,7 @@ func TestTreeEndsWhereARouterDelivers(t *testing.T) {
 		t.Error("the same handler, called again, finds the transaction of its first call")
 	}
 	if txFrom(bindTx(second, "second")) != "second" || txFrom(inFirst) != "first" {
-		t.Error("the two calls do not each find their own")
+		t.Error("the two calls do not each find their own transaction")
 	}
 }
 

@@ -58,7 +58,7 @@ type scope struct {
 type tx struct {
 	db   *DB
 	q    drive.Tx
-	ours bool // false: other code commits it
+	ours bool // false: other code commits
 
 	mu        sync.Mutex
 	innermost *scope
@@ -103,8 +103,8 @@ func MarkReadOnly(ctx context.Context) {
 	s.tx.idle = s.tx.uses == 1
 }
 
-// end ends a scope after its function returned: nothing can use it any more. It returns the reason if the scope must be
-// rolled back although its function returned nil, or else nil.
+// end ends a scope after its function returned, so that nothing can use it any more. It returns the reason if the scope
+// must be rolled back although its function returned nil, or else nil.
 func (s *scope) end() error {
 	s.tx.mu.Lock()
 	defer s.tx.mu.Unlock()
@@ -179,8 +179,8 @@ func InTxHere(ctx context.Context, db *DB, opts TxOptions, fn func(ctx context.C
 	return InTx(ctx, db, opts, fn)
 }
 
-// Elsewhere reports whether the transaction of ctx belongs to an InTx in another goroutine: that goroutine may have
-// published, within the process, the message that is handled with ctx here.
+// Elsewhere reports whether the transaction of ctx belongs to an InTx in another goroutine, which may have published
+// the message that is handled with ctx here, within the process.
 func Elsewhere(ctx context.Context) bool {
 	s := scopeFrom(ctx)
 	return s != nil && s.tx.ours && !here()
@@ -289,7 +289,7 @@ func (s *scope) run(ctx context.Context, opts TxOptions, fn func(context.Context
 	return nil
 }
 
-// rollback returns err, joined with anything that it found out.
+// rollback returns err, joined with any error of its own.
 func rollback(ctx context.Context, own drive.OwnTx, err error) error {
 	if !errors.Is(err, drive.ErrTxEnded) && own.Ended(ctx) { // its writes may be committed
 		err = errors.Join(err, drive.ErrTxEnded)
@@ -300,8 +300,7 @@ func rollback(ctx context.Context, own drive.OwnTx, err error) error {
 	return err
 }
 
-// Transact runs fn in a separate READ COMMITTED transaction, which no context carries, and commits it if fn returns
-// nil.
+// Transact runs fn in a separate READ COMMITTED transaction that no context carries, and commits it if fn returns nil.
 func (db *DB) Transact(ctx context.Context, fn func(drive.Querier) error) error {
 	if err := db.Check(); err != nil {
 		return err

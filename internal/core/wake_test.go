@@ -66,20 +66,20 @@ func TestFirstNotificationGoesWithCommit(t *testing.T) {
 					with, alone = 0, with+alone
 				}
 				if len(p.hints) != with || int(p.alone.Load()) != alone {
-					t.Errorf("hints %v, %s: %d with COMMIT and %d alone, not %d and %d", takesHints, when, len(p.hints),
+					t.Errorf("hints %v, %s: %d with COMMIT and %d alone, want %d and %d", takesHints, when, len(p.hints),
 						p.alone.Load(), with, alone)
 				}
 			}
 			commit(false)
 			want("nothing was written", 0, 0)
 			commit(true)
-			want("the first", 1, 0)
+			want("the first commit", 1, 0)
 			commit(true)
 			commit(true)
-			want("the next ones in a moment wait", 1, 0)
+			want("the next commits within a moment wait", 1, 0)
 			time.Sleep(notifyInterval)
 			synctest.Wait()
-			want("and are told together", 1, 1)
+			want("and are sent together", 1, 1)
 			time.Sleep(notifyInterval)
 			synctest.Wait()
 			want("once", 1, 1)

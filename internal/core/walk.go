@@ -8,7 +8,7 @@ import (
 )
 
 // Walk runs a query that reads some rows in the order of an index and then stops, for counts and lists, and calls scan
-// for each row. It has its own transaction, in which the planner must choose that plan whatever it estimates for the
+// for each row. It uses its own transaction, in which the planner must choose the index whatever it estimates for the
 // table.
 func (db *DB) Walk(ctx context.Context, scan func(drive.Rows) error, query string, args ...any) error {
 	return db.Transact(ctx, func(q drive.Querier) error {

@@ -23,26 +23,26 @@ var ErrNoLetter = errors.New("dead letter not written")
 // Work is a message that was claimed from the durable queue. The middleware that opens the transaction of its handler
 // settles it there.
 type Work interface {
-	// Ack marks the message done in the transaction of ctx. False: we no longer own it.
+	// Ack marks the message done in the transaction of ctx. It returns false if we no longer own the message.
 	Ack(ctx context.Context) (bool, error)
 	// AckAll is Ack for this message and others of the same owner. It returns the messages that it marked done.
 	AckAll(ctx context.Context, others []Work) ([]Work, error)
 	// Unack reverts an Ack that a handler committed when it ended the transaction itself.
 	Unack(ctx context.Context) error
-	// Dead marks the message dead in the transaction of ctx. False: we no longer own it.
+	// Dead marks the message dead in the transaction of ctx. It returns false if we no longer own the message.
 	Dead(ctx context.Context, reason string) (bool, error)
 	// Failed reports whether an attempt failed before.
 	Failed() bool
-	// Last reports whether a failure of this attempt uses up the last one.
+	// Last reports whether this is the last attempt: a failure makes the message dead.
 	Last() bool
-	// Note records why the attempt failed, because a nack carries no reason. ErrNotBegun and ErrNoLetter cost no attempt.
+	// Note records why the attempt failed, because a nack carries no reason. ErrNotBegun and ErrNoLetter are not charged.
 	Note(err error)
 }
 
 type workKey struct{}
 
 // work marks the context of a message from a queue.Subscriber. In-process Pub/Subs pass contexts on, so it counts only
-// with the message that it was made for, and only for the first taker.
+// with the message for which it was set, and only for the first taker.
 type work struct {
 	Work
 	msg *message.Message
@@ -53,8 +53,8 @@ func WithWork(ctx context.Context, msg *message.Message, w Work) context.Context
 	return context.WithValue(ctx, workKey{}, &work{w, msg})
 }
 
-// TakeWork returns the work of this very message, and not of a copy, or nil; and the context of msg without the work,
-// so that the handler does not pass it on.
+// TakeWork returns the work of this very message, not of a copy, or nil; and the context of msg without the work, so
+// that the handler does not pass it on.
 func TakeWork(msg *message.Message) (context.Context, Work) {
 	ctx := msg.Context()
 	w, _ := ctx.Value(workKey{}).(*work)

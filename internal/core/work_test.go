@@ -18,20 +18,20 @@ func TestWorkCountsForItsMessageAlone(t *testing.T) {
 	msg := signed()
 	rest, w := TakeWork(msg)
 	if w == nil {
-		t.Fatal("the message has none")
+		t.Fatal("the message has no work")
 	}
 	msg.SetContext(rest)
 	if _, w := TakeWork(msg); w != nil {
-		t.Error("it is taken twice")
+		t.Error("the work is taken twice")
 	}
 
 	msg = signed()
 	copied := msg.Copy()
 	copied.SetContext(context.WithValue(msg.Context(), anyKey{}, "v"))
 	if _, w := TakeWork(copied); w != nil {
-		t.Error("a copy has it, as an in-process Pub/Sub makes them")
+		t.Error("a copy, as an in-process Pub/Sub makes them, has the work")
 	}
 	if ctx, w := TakeWork(message.NewMessage("id", nil)); w != nil || ctx == nil {
-		t.Error("a message of anybody's has it")
+		t.Error("an unrelated message has the work")
 	}
 }

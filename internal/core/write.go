@@ -93,8 +93,8 @@ func (t *tx) notifications(own drive.OwnTx) []drive.Statement {
 	return list
 }
 
-// statements returns the statements that write waiting messages. Neighbours for the same table share a statement, so
-// the messages that a handler returned need only one even if they were captured in several calls.
+// statements returns the statements that write waiting messages. Consecutive messages for the same table share a
+// statement, so the messages that a handler returned need only one even if they were captured in several calls.
 func (t *tx) statements(waiting []write) []drive.Statement {
 	var list []drive.Statement
 	for len(waiting) > 0 {

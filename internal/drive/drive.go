@@ -7,9 +7,8 @@ import (
 	"time"
 )
 
-// Querier runs statements: a pool, a connection or a transaction. Arguments may be int64, int,
-// float64, string, []byte, bool, nil, and slices of int64, float64, string, bool and []byte, which stand for
-// arrays.
+// Querier runs statements: a pool, a connection or a transaction. Arguments may be int64, int, float64, string, []byte,
+// bool, nil, and slices of int64, float64, string, bool and []byte, which are passed as arrays.
 type Querier interface {
 	// Exec runs a statement and returns the number of affected rows.
 	Exec(ctx context.Context, query string, args ...any) (int64, error)
@@ -47,37 +46,36 @@ type Pool interface {
 	Querier
 	// Name is the name of the database, if the pool knows it.
 	Name() string
-	// ID is the same for everything made from one pool, so that they can share transactions. It is comparable.
+	// ID is the same for everything that uses one pool, so that it can share transactions. It is comparable.
 	ID() any
 	Begin(ctx context.Context, opts TxOptions) (OwnTx, error)
-	// Dedicated opens a connection that handlers cannot starve by using the whole pool: with pgx a new one with the
-	// pool's settings, with database/sql one taken out of the pool. It reconnects on its own. The function returned
-	// closes it.
+	// Dedicated opens a connection that handlers cannot starve by using the whole pool: with pgx a new one with the pool's
+	// settings, with database/sql one taken out of the pool. It reconnects on its own. The returned function closes it.
 	Dedicated(ctx context.Context) (Querier, func(), error)
 	// ReaderConn opens a connection for the few statements that run all the time. On a direct connection they are planned
-	// once, by indexes only, so that a plan made while the outbox was empty also fits a full one. Behind a pooler, and
+	// once, with indexes only, so that a plan made while the outbox was empty also suits a full one. Behind a pooler, and
 	// with database/sql, it returns the pool, which plans them each time, and a nil close function.
 	ReaderConn(ctx context.Context) (Querier, func(), error)
-	// PlanCached returns the pool for statements that run all the time and whose plans are kept as ReaderConn keeps them.
-	// Where ReaderConn returns the pool, so does PlanCached.
+	// PlanCached returns the pool for statements that run all the time, and keeps their plans like ReaderConn. If
+	// ReaderConn returns the pool, so does PlanCached.
 	PlanCached() Querier
 	// Listen calls fn with the payload of each notification of a channel, and once with "" when it has begun to listen,
 	// until ctx ends or the connection breaks. It opens its own connection, which is never in a transaction. It returns
-	// why it ended, or ErrNoListen.
+	// the reason why it ended, or ErrNoListen.
 	Listen(ctx context.Context, channel string, fn func(payload string)) error
-	// Reset closes the connections once they are not in use, because their server is no longer a primary; new
-	// connections may reach another server. With database/sql it does nothing.
+	// Reset closes the connections as soon as they are idle, because their server is no longer a primary; new connections
+	// may reach another server. With database/sql it does nothing.
 	Reset()
 }
 
-// Counted is a Pool that knows its connections.
+// Counted is a Pool that reports its connections.
 type Counted interface{ Conns() Conns }
 
 // Conns are the connections of a pool.
 type Conns struct {
 	Max    int // of the pool; 0 = no limit
-	Needs  int // of them, those that a forwarder uses concurrently
-	Beside int // that it opens outside the pool
+	Needs  int // those that a forwarder uses concurrently
+	Beside int // those that it opens outside the pool
 }
 
 // TxOptions are the settings of a transaction.
@@ -91,8 +89,8 @@ type Tx interface {
 	Querier
 	// HandOut returns the pgx.Tx or *sql.Tx, for code that is not ours.
 	HandOut(ctx context.Context) (any, error)
-	// Mark ensures that Commit detects a transaction that was ended by SQL. It is called before a savepoint is made, or
-	// a rollback could undo the mark.
+	// Mark makes Commit detect a transaction that was ended by SQL. It is called before a savepoint is set, because a
+	// rollback to the savepoint would undo a later mark.
 	Mark(ctx context.Context) error
 	// Marked reports whether statements in the transaction may use sqltext.InsertMarked.
 	Marked() bool
@@ -107,18 +105,18 @@ type LazyTx interface {
 	QueryBeforeBegin(ctx context.Context, query string, args ...any) (rows Rows, ok bool, err error)
 }
 
-// OwnTx is a transaction that a Pool began. After Commit or Rollback returned, Rollback has no effect.
+// OwnTx is a transaction that a Pool began. Rollback has no effect after Commit or Rollback has returned.
 type OwnTx interface {
 	Tx
-	// Commit runs the pending statements first and, once the transaction is committed, the hints, all in one round
-	// trip. The results of hints are not reported.
+	// Commit runs the pending statements first and, once the transaction is committed, the hints, all in one round trip.
+	// Results of hints are ignored.
 	Commit(ctx context.Context, pending, hints []Statement) error
-	// Hints reports whether Commit takes hints.
+	// Hints reports whether Commit accepts hints.
 	Hints() bool
 	Rollback(ctx context.Context) error
 	// Ended reports before Rollback whether the transaction was already ended, and so may have been committed, even if
-	// another was begun since. It cannot detect that if a statement failed in the other one, or with database/sql after
-	// ctx has ended.
+	// another one was begun since. It cannot detect that if a statement failed in the other one, or with database/sql
+	// after ctx has ended.
 	Ended(ctx context.Context) bool
 }
 
@@ -128,5 +126,5 @@ type Statement struct {
 	Args []any
 }
 
-// RollbackTimeout bounds the rollback for a context that has ended.
+// RollbackTimeout limits the rollback for a context that has ended.
 const RollbackTimeout = 5 * time.Second

@@ -24,20 +24,20 @@ var (
 	ErrTxManaged = errors.New("outbox: this transaction is committed by the code that began it: return nil to commit, " +
 		"an error to roll back")
 
-	// ErrNoListen is returned where notifications do not arrive: database/sql has none, and behind a pooler such as
-	// PgBouncer sessions are not tied to a connection.
+	// ErrNoListen is returned if notifications cannot arrive: with database/sql, and behind a pooler such as PgBouncer,
+	// whose sessions are not tied to a connection.
 	// Cause: the handle is of database/sql, or behind a pooler.
 	// Cure: for less delay, use pgx without a pooler.
 	ErrNoListen = errors.New("outbox: no notifications on this connection: forwarders poll")
 
-	// errAborted is what a commit returns that Postgres would answer with ROLLBACK.
+	// errAborted is the error of a commit to which Postgres would reply with ROLLBACK.
 	// Cause: a failed statement aborts the transaction.
 	// Cure: return the statement's error.
 	errAborted = fmt.Errorf("outbox: a statement of the transaction failed and its error was ignored: %w",
 		pgx.ErrTxCommitRollback)
 )
 
-// ReadOnlyServer is the SQLSTATE of a write that reached a standby, or a primary that was demoted.
+// ReadOnlyServer is the SQLSTATE of a write on a standby, or on a primary that was demoted.
 const ReadOnlyServer = text.ReadOnlyServer
 
 // Checked translates the errors of a statement in our transaction.
@@ -57,9 +57,9 @@ func Checked(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrTxEnded, err)
 }
 
-// endsConnection says whether an error of the server says nothing about the transaction: after FATAL and PANIC nothing
-// is known, whatever the SQLSTATE. A PANIC of COMMIT may come after its record was written, and be recovered. Nor is it
-// after an SQLSTATE that means the same.
+// endsConnection reports whether an error of the server leaves the state of the transaction unknown: after FATAL and
+// PANIC, whatever the SQLSTATE, and after an SQLSTATE with the same meaning. A PANIC of COMMIT may come after its
+// record was written, and recovery may then commit it.
 func endsConnection(err error) bool {
 	switch severity(err) {
 	case "FATAL", "PANIC":
@@ -70,7 +70,7 @@ func endsConnection(err error) bool {
 		state == "40003"
 }
 
-// severity of an error of pgx, or of lib/pq, which this module does not import.
+// severity returns the severity of an error of pgx, or of lib/pq, which this module does not import.
 func severity(err error) string {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
@@ -103,8 +103,8 @@ const rowsOpen = "the rows of a query in this transaction are still open: read t
 // Cure: read rows to the end or close them before the next statement.
 var errRowsOpen = errors.New("outbox: " + rowsOpen)
 
-// explainBusy says what to close when a connection is in the middle of an answer. Of pgx and lib/pq there is no other
-// sign than the text; pgx's driver for database/sql says the same of a connection that is gone.
+// explainBusy adds which rows to close if a connection still has unread results. pgx and lib/pq show that only in their
+// texts; pgx's driver for database/sql reports a lost connection with the same text.
 func explainBusy(err error) error {
 	switch {
 	case err == nil:

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// JoinPgx makes a Tx of one that the caller began and will commit.
+// JoinPgx returns a Tx for a transaction that the caller began and will commit.
 func JoinPgx(tx pgx.Tx) Tx { return foreignPgxTx{tx} }
 
 // JoinSQL is JoinPgx for database/sql.

@@ -14,15 +14,15 @@ import (
 
 type pgxPool struct {
 	pool  *pgxpool.Pool
-	mode  []any         // how to send statements outside transactions
-	whose *atomic.Int32 // its connections are
+	mode  []any         // how statements outside transactions are sent
+	whose *atomic.Int32 // whether its connections are direct or a pooler's
 }
 
-// planEachTime makes Postgres plan a statement whenever it runs. A plan kept from a time when the outbox was empty
+// planEachTime makes Postgres plan a statement each time it runs. A plan kept from a time when the outbox was empty
 // scans the whole table, and only the next autovacuum would replace it.
 var planEachTime = []any{pgx.QueryExecModeCacheDescribe}
 
-// NewPgx makes a Pool of a pgx pool.
+// NewPgx returns a Pool for a pgx pool.
 func NewPgx(pool *pgxpool.Pool) Pool { return newPgxPool(pool) }
 
 func newPgxPool(pool *pgxpool.Pool) pgxPool {
@@ -30,10 +30,10 @@ func newPgxPool(pool *pgxpool.Pool) pgxPool {
 	cfg := pool.Config().ConnConfig
 	switch {
 	case cfg.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement:
-		// The other modes do that already, and were chosen for a reason.
+		// The other modes already do so, and were chosen for a reason.
 	case cfg.DescriptionCacheCapacity > 0:
 		p.mode = planEachTime
-	default: // pgx refuses the other one without that cache
+	default: // without that cache pgx rejects the other mode
 		p.mode = []any{pgx.QueryExecModeExec}
 	}
 	return p
@@ -77,7 +77,7 @@ func (r poolRows) Close() error {
 	return err
 }
 
-// notice replaces the connections when one of them turns out to lead to a read-only server.
+// notice replaces the connections if one of them leads to a read-only server.
 func (p pgxPool) notice(err error) {
 	if text.SQLState(err) == ReadOnlyServer {
 		p.Reset()
@@ -112,7 +112,7 @@ func (p pgxPool) Dedicated(ctx context.Context) (Querier, func(), error) {
 	return newPgxPool(pool), pool.Close, nil
 }
 
-// single makes a pool of one connection with the user's settings and hooks.
+// single returns a pool of one connection with the user's settings and hooks.
 func (p pgxPool) single(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg := p.pool.Config()
 	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = 1, 0, 0
@@ -121,7 +121,7 @@ func (p pgxPool) single(ctx context.Context) (*pgxpool.Pool, error) {
 
 func (p pgxPool) Reset() { p.pool.Reset() }
 
-// keepIdle keeps the server from ending our session that only listens. The setting exists since version 14.
+// keepIdle keeps the server from ending our session, which only listens. The setting exists since version 14.
 const keepIdle = `select set_config('idle_session_timeout', '0', false) ` +
 	`where current_setting('idle_session_timeout', true) <> '0'`
 

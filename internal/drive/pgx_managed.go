@@ -9,8 +9,8 @@ import (
 )
 
 // managedTx is the pgx.Tx that handlers get: everything works except Commit and Rollback, which belong to the code that
-// began the transaction. After the end of the transaction it refuses everything, because the connection may serve other
-// code by then.
+// began the transaction. After the end of the transaction every method returns an error, because other code may use the
+// connection by then.
 type managedTx struct {
 	tx     *pgxTx
 	nested *nested // nil for the transaction itself
@@ -84,8 +84,8 @@ func (m managedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchRes
 	return m.tx.conn.SendBatch(ctx, batch)
 }
 
-// LargeObjects needs a transaction made by pgx. Telling pgx that the current one has just begun makes one without
-// touching it. It ends with ours.
+// LargeObjects needs a transaction made by pgx. It makes one by telling pgx that the current transaction has just
+// begun, without touching it. It ends with ours.
 func (m managedTx) LargeObjects() pgx.LargeObjects {
 	if m.usable() == nil && m.tx.large == nil {
 		m.tx.large, _ = m.tx.conn.BeginTx(context.Background(), pgx.TxOptions{BeginQuery: "select"})
@@ -139,5 +139,5 @@ func (m managedTx) Conn() *pgx.Conn {
 	return m.tx.conn.Conn()
 }
 
-// failed makes the result that pgx returns with an error: rows that are closed and have the error.
+// failed returns the result that pgx returns with an error: closed rows that have the error.
 func failed(err error) pgx.BatchResults { return pgx.FailedBatchResults(&pgx.Batch{}, err) }

@@ -8,14 +8,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// indexesOnlyNow is indexesOnly for the statement that is sent behind it: without BEGIN, what is sent together is one
-// transaction too, with which the settings end.
+// indexesOnlyNow is indexesOnly for the next statement alone: without BEGIN, statements that are sent together are one
+// transaction, and the settings end with it.
 const indexesOnlyNow = `select set_config('plan_cache_mode', 'force_generic_plan', true),
 set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true),
 set_config('enable_sort', 'off', true), set_config('enable_indexscan', 'on', true),
 set_config('enable_tidscan', 'on', true), set_config('enable_nestloop', 'on', true), set_config('jit', 'off', true)`
 
-// These say whose the connections of a pool are.
+// The kinds of connections that a pool has.
 const (
 	unknown int32 = iota
 	oursAlone
@@ -62,7 +62,7 @@ func (k planCachedPgx) Query(ctx context.Context, query string, args ...any) (Ro
 	return k.send(ctx, conn, batch, 1)
 }
 
-// direct says whether connections lead to the server itself. Behind a pooler a statement may come to a server that has
+// direct reports whether connections lead to the server itself. Behind a pooler a statement may reach a server that has
 // not prepared it.
 func (k planCachedPgx) direct(ctx context.Context, conn *pgxpool.Conn) (bool, error) {
 	if k.whose.Load() == unknown {

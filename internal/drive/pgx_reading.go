@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// indexesOnly makes a plan that is kept the right one for any number of rows: the costs that it was made with do
-// not matter where there is nothing to choose from.
+// indexesOnly makes a cached plan right for any number of rows: its cost estimates do not matter if there is only one
+// plan to choose.
 const indexesOnly = `set plan_cache_mode = force_generic_plan; set enable_seqscan = off; set enable_bitmapscan = off;
 set enable_sort = off; set enable_indexscan = on; set enable_nestloop = on; set jit = off;
 set default_transaction_isolation = 'read committed';
 select set_config('client_encoding', 'UTF8', false)
 where current_setting('client_encoding') <> current_setting('server_encoding')`
 
-// readsApart is false if the settings were chosen for a reason, such as a pooler.
+// readsApart returns false if the settings were chosen for a reason, such as a pooler.
 func (p pgxPool) readsApart() bool {
 	cfg := p.pool.Config().ConnConfig
 	return cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity > 0

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// send returns the rows of a batch's statement with the given number before it.
+// send returns the rows of the statement that follows the first before statements of a batch.
 func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch, before int) (Rows, error) {
 	r := &sentRows{pool: p, conn: conn, results: conn.SendBatch(ctx, batch)}
 	var err error
@@ -23,7 +23,7 @@ func (p pgxPool) send(ctx context.Context, conn *pgxpool.Conn, batch *pgx.Batch,
 	return r, nil
 }
 
-// sentRows also end the batch that they came in.
+// sentRows also end the batch that they belong to.
 type sentRows struct {
 	pgx.Rows
 	pool    pgxPool

@@ -36,8 +36,8 @@ func beginSQL(opts TxOptions) (string, error) {
 	return b, nil
 }
 
-// pgxTx is a transaction that begins with its first statement: BEGIN shares that round trip, and COMMIT
-// shares the one of the last pending statement.
+// pgxTx is a transaction that begins with its first statement: BEGIN shares its round trip, and COMMIT shares the round
+// trip of the last pending statement.
 type pgxTx struct {
 	conn     *pgxpool.Conn
 	beginSQL string
@@ -56,7 +56,7 @@ func (t *pgxTx) start(ctx context.Context) error {
 		return t.startErr
 	}
 	t.begun = true
-	_, t.startErr = t.conn.Exec(ctx, t.beginSQL+"; "+sqltext.MarkTx) // no arguments: pgx sends such as one simple query
+	_, t.startErr = t.conn.Exec(ctx, t.beginSQL+"; "+sqltext.MarkTx) // pgx sends it as one simple query
 	return t.startErr
 }
 
@@ -134,8 +134,8 @@ func (t *pgxTx) QueryBeforeBegin(ctx context.Context, query string, args ...any)
 	return pgxRows{found}, true, nil
 }
 
-// notBegun refuses all further use if the first statement was rejected before BEGIN ran: later statements would commit
-// on their own.
+// notBegun makes the transaction unusable if the first statement was rejected before BEGIN ran: later statements would
+// commit on their own.
 func (t *pgxTx) notBegun(err error, results pgx.BatchResults) error {
 	results.Close() // returns the same error
 	if t.conn.Conn().PgConn().TxStatus() == 'I' {
@@ -204,7 +204,7 @@ func (t *pgxTx) pipelineCommit(ctx context.Context, pending, hints []Statement) 
 	}
 	before := batch.Len()
 	batch.Queue("commit")
-	for _, s := range hints { // after COMMIT, so that none keeps a lock while the transaction is made durable
+	for _, s := range hints { // after COMMIT, so that no hint holds a lock while the transaction is made durable
 		batch.Queue(s.SQL, s.Args...)
 	}
 
@@ -233,13 +233,13 @@ func commitError(err error) error {
 	case errors.Is(err, ErrTxEnded), errors.Is(err, errAborted):
 		return err
 	case text.SQLState(err) != "":
-		// An ERROR rolled the transaction back. What ends the connection may have come after the commit, also as
-		// the answer to a statement before COMMIT: a pooler answers in place of a server that it lost.
+		// An ERROR rolled the transaction back. An error that ends the connection may have come after the commit, even as the
+		// reply to a statement before COMMIT: a pooler replies in place of a server that it lost.
 		if !endsConnection(err) {
 			return err
 		}
 	case pgconn.SafeToRetry(err) && !errors.Is(err, pgconn.ErrConnClosed):
-		return err // nothing was sent; pgx says the same of a connection that broke while the answer was read
+		return err // nothing was sent; pgx also returns true for a connection that broke while the reply was read
 	}
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
@@ -292,7 +292,7 @@ func (r pgxRows) Close() error {
 	return r.Rows.Err()
 }
 
-// batchRows also ends the batch that its rows came in.
+// batchRows also ends the batch that its rows belong to.
 type batchRows struct {
 	pgxRows
 	results pgx.BatchResults

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// explainPool says so where a statement may have run out of time because all connections of the pool were in use.
+// explainPool adds to a timeout that all connections of the pool were in use, if they were.
 func explainPool(err error, inUse, most int) error {
 	if !errors.Is(err, context.DeadlineExceeded) || most == 0 || inUse < most {
 		return err

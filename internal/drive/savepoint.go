@@ -10,14 +10,14 @@ import (
 var savepoints atomic.Int64
 
 // NextSavepoint returns a unique name for each savepoint, because code that joined a native transaction does not know
-// the savepoints around it.
+// which savepoints exist in it.
 func NextSavepoint() string { return fmt.Sprintf("outbox_%d", savepoints.Add(1)) }
 
-// userSavepoints tracks savepoints that the user's code makes. Messages captured after one must be undone with it, so
-// they cannot wait for COMMIT.
+// userSavepoints tracks savepoints of the user's code. Messages captured after one must be undone with it, so they
+// cannot wait for COMMIT.
 type userSavepoints struct {
 	open   int  // by Begin of a managedTx
-	unseen bool // by plain SQL, or otherwise out of sight: the number open is unknown
+	unseen bool // set by plain SQL, or otherwise invisible: the number of open ones is unknown
 }
 
 func (u *userSavepoints) maybe() bool { return u.unseen || u.open > 0 }

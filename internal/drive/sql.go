@@ -13,7 +13,7 @@ type sqlPool struct {
 	mode []any // how statements outside transactions are sent: see planEachTime
 }
 
-// NewSQL makes a Pool of a database/sql pool of any Postgres driver.
+// NewSQL returns a Pool for a database/sql pool of any Postgres driver.
 func NewSQL(db *sql.DB) Pool { return newSQLPool(db) }
 
 func newSQLPool(db *sql.DB) sqlPool {

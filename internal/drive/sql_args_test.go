@@ -55,7 +55,7 @@ func FuzzTextArrays(f *testing.F) {
 		for _, want := range [][]string{{a, b}, {b, a, a}, {a}, {}} {
 			got := parseArray(t, ArrayArgs([]any{want})[0].(string))
 			if !slices.Equal(got, want) {
-				t.Errorf("%q became %q", want, got)
+				t.Errorf("%q was encoded as %q", want, got)
 			}
 		}
 	})
@@ -67,7 +67,7 @@ func FuzzByteArrays(f *testing.F) {
 		for i, e := range parseArray(t, ArrayArgs([]any{[][]byte{a, b}})[0].(string)) {
 			got, err := hex.DecodeString(strings.TrimPrefix(e, `\x`))
 			if err != nil || !slices.Equal(got, [][]byte{a, b}[i]) {
-				t.Errorf("%x became %s", [][]byte{a, b}[i], e)
+				t.Errorf("%x was encoded as %s", [][]byte{a, b}[i], e)
 			}
 		}
 	})
@@ -88,7 +88,7 @@ func TestArrayArgs(t *testing.T) {
 			got[i] = string(b)
 		}
 		if got[i] != want[i] {
-			t.Errorf("argument %d became %v, not %v", i, got[i], want[i])
+			t.Errorf("argument %d is %v, want %v", i, got[i], want[i])
 		}
 	}
 }

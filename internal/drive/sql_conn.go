@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// sqlConn is one connection taken from a pool, replaced when it breaks.
+// sqlConn is one connection taken from a pool, and replaced when it breaks.
 type sqlConn struct {
 	db   *sql.DB
 	pool sqlPool
@@ -30,8 +30,8 @@ func (c *sqlConn) get(ctx context.Context) (*sql.Conn, error) {
 	return conn, err
 }
 
-// dropped closes a connection after an error without SQLSTATE, or one that shows that it leads to a standby, so that
-// the next call opens another.
+// dropped closes a connection after an error without SQLSTATE, or after one that shows that it leads to a standby, so
+// that the next call opens another.
 func (c *sqlConn) dropped(err error) error {
 	state := text.SQLState(err)
 	if err != nil && (state == "" || state == ReadOnlyServer || endsConnection(err) || errors.Is(err, driver.ErrBadConn)) {
@@ -44,7 +44,7 @@ func (c *sqlConn) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conn != nil {
-		// Its Close would only return it, and the pool would hand it out again.
+		// Close would only return it to the pool, which would hand it out again.
 		_ = c.conn.Raw(func(any) error { return driver.ErrBadConn })
 		c.conn = nil
 	}

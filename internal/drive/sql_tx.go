@@ -12,17 +12,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so that ending it too early can only be
-// detected afterwards.
+// sqlTx is a transaction of database/sql. The handler gets the *sql.Tx itself, so a premature end can only be detected
+// afterwards.
 type sqlTx struct {
 	tx      *sql.Tx
 	hasMark bool
-	failed  bool // a statement of ours: the transaction may be aborted
+	failed  bool // a statement of ours failed: the transaction may be aborted
 }
 
 func (t *sqlTx) HandOut(ctx context.Context) (any, error) { return t.tx, t.Mark(ctx) }
 
-// Mark does not come with BEGIN, because it is a round trip, and a transaction that is never handed out needs none.
+// Mark is not part of BEGIN, because it is a round trip, and a transaction that is never handed out does not need it.
 func (t *sqlTx) Mark(ctx context.Context) error {
 	if t.hasMark {
 		return nil
@@ -34,7 +34,7 @@ func (t *sqlTx) Mark(ctx context.Context) error {
 
 func (t *sqlTx) Marked() bool { return t.hasMark }
 
-// Later: waiting gains nothing, and a savepoint of the user's would be invisible.
+// Later: waiting gains nothing, and a savepoint of the user would be invisible.
 func (t *sqlTx) Later() bool { return false }
 
 func (t *sqlTx) Exec(ctx context.Context, query string, args ...any) (int64, error) {
@@ -52,7 +52,7 @@ func (t *sqlTx) Query(ctx context.Context, query string, args ...any) (Rows, err
 // Hints: database/sql returns the connection to the pool at COMMIT.
 func (t *sqlTx) Hints() bool { return false }
 
-func (t *sqlTx) Commit(ctx context.Context, _, _ []Statement) error { // nothing has waited
+func (t *sqlTx) Commit(ctx context.Context, _, _ []Statement) error { // no statement is pending
 	if err := t.checkOpen(ctx); err != nil {
 		_ = t.Rollback(ctx) // a driver may complain that there is no transaction
 		return err
@@ -69,7 +69,7 @@ func sqlCommitError(ctx context.Context, err error) error {
 		return Checked(ctx, err)
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return err
-	case err == context.DeadlineExceeded: // the bare one comes from before anything was sent
+	case err == context.DeadlineExceeded: // the bare error comes from before anything was sent
 		return err
 	case text.SQLState(err) != "" && !endsConnection(err):
 		return err
@@ -77,8 +77,8 @@ func sqlCommitError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %w", ErrCommitUnknown, err)
 }
 
-// checkOpen detects a handler that ended the transaction, and one that continued after an error. Drivers differ in how
-// they report either at COMMIT.
+// checkOpen detects a handler that ended the transaction, or that continued after an error. Drivers differ in how they
+// report either at COMMIT.
 func (t *sqlTx) checkOpen(ctx context.Context) error {
 	check := sqltext.CheckTx
 	switch {

@@ -89,7 +89,7 @@ func TestCommitErrors(t *testing.T) {
 		{&pgconn.PgError{Code: "08P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "57P01", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "40003"}, true, true},
-		// it may exist after recovery
+		// the transaction may exist after recovery
 		{&pgconn.PgError{Code: "58030", SeverityUnlocalized: "PANIC", Severity: "PANIK"}, true, true},
 		{&pgconn.PgError{Code: "53100", Severity: "FATAL"}, true, true},
 		{&pgconn.PgError{Code: "58030", Severity: "ERROR"}, false, false},
@@ -100,7 +100,7 @@ func TestCommitErrors(t *testing.T) {
 		{driver.ErrBadConn, true, true},
 		{timeout, true, true},
 		{context.Canceled, true, true},
-		{context.DeadlineExceeded, true, false}, // database/sql returns this itself, before anything is sent
+		{context.DeadlineExceeded, true, false}, // database/sql itself returns this before anything is sent
 	} {
 		if got := errors.Is(commitError(test.err), ErrCommitUnknown); got != test.pgx {
 			t.Errorf("pgx: %v: unknown is %v", test.err, got)
@@ -109,7 +109,7 @@ func TestCommitErrors(t *testing.T) {
 			t.Errorf("database/sql: %v: unknown is %v", test.err, got)
 		}
 		if !errors.Is(commitError(test.err), test.err) || !errors.Is(sqlCommitError(t.Context(), test.err), test.err) {
-			t.Errorf("%v is lost", test.err)
+			t.Errorf("%v is not wrapped", test.err)
 		}
 	}
 }
@@ -142,10 +142,10 @@ func TestManagedTxAfterAFailedBegin(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if rows == nil {
-		t.Fatal("pgx.CollectRows closes rows without looking at the error")
+		t.Fatal("pgx.CollectRows closes rows without checking the error")
 	}
 	if rows.Close(); rows.Next() || !errors.Is(rows.Err(), failed) {
-		t.Errorf("rows that failed: %v", rows.Err())
+		t.Errorf("failed rows: %v", rows.Err())
 	}
 	if err := tx.QueryRow(t.Context(), "select 1").Scan(); !errors.Is(err, failed) {
 		t.Errorf("got %v", err)

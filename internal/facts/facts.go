@@ -1,5 +1,5 @@
-// Package facts has the facts that a forwarder writes about itself to its row of outbox_forwarders, for admin.Doctor:
-// what only its own process knows. Readers must accept missing and unknown fields.
+// Package facts has the facts that only a forwarder's own process can know. The forwarder writes them to its row of
+// outbox_forwarders, for admin.Doctor. Readers must accept missing and unknown fields.
 package facts
 
 import "time"
@@ -39,8 +39,8 @@ type Partition struct {
 	Group     string    `json:"group"`
 	Topic     string    `json:"topic"`
 	Partition int32     `json:"partition"`
-	Since     time.Time `json:"since"`          // when it was paused, by its own clock, in whole seconds, as Failing
-	Failing   time.Time `json:"failing"`        // since when its first blocked key has been failing
+	Since     time.Time `json:"since"`          // when it was paused, by its own clock, in whole seconds, like Failing
+	Failing   time.Time `json:"failing"`        // when its first blocked key began to fail
 	Keys      int       `json:"keys"`           // blocked
 	Lag       int64     `json:"lag"`            // unfinished offsets
 	Hung      bool      `json:"hung,omitempty"` // no message fails: its handlers do not return

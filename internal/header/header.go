@@ -1,4 +1,4 @@
-// Package header encodes metadata as headers of a broker that does not allow their names, or takes them for commands.
+// Package header encodes metadata as headers of a broker that does not allow their names, or obeys them as commands.
 package header
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// mark begins the name of a header whose rest is a metadata key, encoded as in the query of a URL.
+// mark is the prefix of a header name that contains a metadata key, encoded as in the query of a URL.
 const mark = "%"
 
 // IsMarked reports whether a key looks like an encoded one, and so must be encoded itself.
@@ -22,8 +22,8 @@ func IsMarked(key string) bool { return strings.HasPrefix(key, mark) }
 // Encode returns the name of the header for any key: letters, digits and "%+-._~".
 func Encode(key string) string { return mark + url.QueryEscape(key) }
 
-// EncodeValue returns a header for a key whose value cannot be a header's value. Its name differs from all of Encode's,
-// which escape "*".
+// EncodeValue returns a header for a key whose value cannot be a header's value. Its name differs from all names of
+// Encode, which escapes "*".
 func EncodeValue(key, value string) (name, encoded string) {
 	return Encode(key) + "*", url.QueryEscape(value)
 }
@@ -93,8 +93,8 @@ func parse(text string) (asked map[string]string, err error) {
 	return asked, err
 }
 
-// Rename returns a copy of a message whose metadata have other keys, or are missing where the new key is empty; or the
-// message itself if no key changes.
+// Rename returns a copy of a message with renamed metadata keys, without those whose new key is empty; or the message
+// itself if no key changes.
 func Rename(msg *message.Message, rename func(key string) string) *message.Message {
 	same := true
 	for key := range msg.Metadata {

@@ -7,7 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// TestCodecSurvivesTheUsersCode: it panics or returns nothing.
+// TestCodecSurvivesTheUsersCode: the user's code panics or returns nothing.
 func TestCodecSurvivesTheUsersCode(t *testing.T) {
 	c := Codec[int]{
 		Key:       func(int) []byte { panic("no") },

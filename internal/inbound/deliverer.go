@@ -15,17 +15,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// Verdict is how a delivery ended.
+// Verdict is the result of a delivery.
 type Verdict int
 
 const (
-	Withdrawn Verdict = iota // it was not handed out, or its ack is no longer awaited
+	Withdrawn Verdict = iota // not delivered, or its ack is no longer awaited
 	Acked
 	Nacked
 )
 
-// Deliverer is the channel of a subscription: it hands out messages and waits for their outcomes. It is safe for
-// concurrent use. Make it with NewDeliverer.
+// Deliverer is the channel of a subscription: it delivers messages and waits for their outcomes. It is safe for
+// concurrent use. Create it with NewDeliverer.
 type Deliverer[R any] struct {
 	Codec[R]
 	ctx      context.Context // of the subscription
@@ -35,17 +35,17 @@ type Deliverer[R any] struct {
 
 	mu       sync.Mutex
 	closed   bool
-	offering sync.WaitGroup // senders to messages
+	offering sync.WaitGroup // goroutines that send to messages
 }
 
-// NewDeliverer makes the channel of a subscription, which ends with ctx. Its messages carry the source.
+// NewDeliverer creates the channel of a subscription, which ends with ctx. Its messages carry the source.
 func NewDeliverer[R any](
 	ctx context.Context, source *core.Source, key func(R) []byte, unmarshal func(R) (*message.Message, error),
 ) *Deliverer[R] {
 	return &Deliverer[R]{Codec: Codec[R]{key, unmarshal}, ctx: ctx, source: source, messages: make(chan *message.Message)}
 }
 
-// Messages is the channel.
+// Messages returns the channel.
 func (o *Deliverer[R]) Messages() chan *message.Message { return o.messages }
 
 // Delivery is a delivery of a record.
@@ -56,18 +56,18 @@ type Delivery[R any] struct {
 	Logger   watermill.LoggerAdapter
 	From     core.Consumed
 	Position watermill.LogFields
-	// Stopping is closed when nothing more is handed out, Abandoned when acks are no longer awaited. Nil means never.
+	// Stopping is closed when nothing more is delivered, Abandoned when acks are no longer awaited. nil means never.
 	Stopping, Abandoned <-chan struct{}
 }
 
 // Outcome is the outcome of a delivery.
 type Outcome struct {
 	Verdict Verdict
-	Later   time.Duration // time for which the handler wants its key to wait after a nack; 0 = unspecified
+	Later   time.Duration // wait of the key that the handler requests after a nack; 0 = unspecified
 	Cause   error         // of a nack, if known
 }
 
-// Deliver hands a message out and waits for its ack.
+// Deliver delivers a message and waits for its ack.
 func (o *Deliverer[R]) Deliver(d Delivery[R]) Outcome {
 	if d.Unkeyed {
 		if _, err := o.KeyOf(d.Record); err != nil {
@@ -108,9 +108,9 @@ func (o *Deliverer[R]) Deliver(d Delivery[R]) Outcome {
 	}
 }
 
-// offer waits until a handler takes the message, and says whether one did. None may after stopping, which may
-// have come while the Unmarshaler was at work, nor when the subscription ends, of which a reader that hangs in Key does
-// not learn.
+// offer waits until a handler takes the message, and reports whether one did. No handler may take it after stopping,
+// which may be closed while the Unmarshaler is running, or after the end of the subscription, which a reader that hangs
+// in Key does not notice.
 func (o *Deliverer[R]) offer(msg *message.Message, stopping <-chan struct{}) bool {
 	if !o.begin() {
 		return false
@@ -130,8 +130,8 @@ func (o *Deliverer[R]) offer(msg *message.Message, stopping <-chan struct{}) boo
 	return false
 }
 
-// begin says whether a message may be offered; then offering.Done is to be called at the end of that. It is not
-// for the whole of a delivery: one that hangs in the Unmarshaler would hang Close.
+// begin reports whether a message may be offered; then offering.Done must be called after the offer. It does not cover
+// the whole delivery: a delivery that hangs in the Unmarshaler would hang Close.
 func (o *Deliverer[R]) begin() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -141,7 +141,7 @@ func (o *Deliverer[R]) begin() bool {
 	return !o.closed
 }
 
-// Close closes the channel when there is no sender any more. The subscription is over.
+// Close closes the channel after its senders have ended. The subscription must have ended.
 func (o *Deliverer[R]) Close() {
 	o.mu.Lock()
 	o.closed = true

@@ -12,16 +12,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// hungAfter is how long no handler may return, while nothing is read, before handlers count as hung.
+// hungAfter is how long nothing may be read and no handler may return before handlers count as hung.
 const hungAfter = 5 * time.Minute
 
-// Pause is since when a source is not read. The goroutine that reads the source owns it.
+// Pause records how long a source has not been read. The goroutine that reads the source owns it.
 type Pause struct {
-	Since   time.Time // zero = it is read
-	Settled time.Time // when a delivery last ended; zero = none has
+	Since   time.Time // zero = it is being read
+	Settled time.Time // when the last delivery ended; zero = never
 }
 
-// Reason says why the source is paused. Full says that MaxAhead messages are in memory, and not MaxBytes.
+// Reason returns why the source is paused. full means that MaxAhead messages, not MaxBytes, are in memory.
 func Reason[T any](p Pause, w *keyed.Window[T], full bool) meter.PauseReason {
 	idle := p.Since
 	if p.Settled.After(idle) {
@@ -38,7 +38,7 @@ func Reason[T any](p Pause, w *keyed.Window[T], full bool) meter.PauseReason {
 	return meter.PausedByHandlers
 }
 
-// ErrHung is what the line of a source whose handlers hang says.
+// ErrHung is the error in the log line of a source whose handlers hang.
 //
 // Cause: handlers do not return.
 // Cure: wait with the message's context.
@@ -48,7 +48,7 @@ var ErrHung = errors.New("handlers hang")
 // Cure: add it, or middleware.Stack.
 var errNackedUnknown = errors.New("the error is unknown, because the handler has no middleware.ErrorHandler")
 
-// lastFailure is why a source waits for a message.
+// lastFailure returns why a source waits for a message.
 func lastFailure(failures int, cause error) error {
 	if cause == nil {
 		cause = errNackedUnknown
@@ -56,9 +56,9 @@ func lastFailure(failures int, cause error) error {
 	return fmt.Errorf("%d failures in a row, the last: %w", failures, cause)
 }
 
-// Describe fills in what a window says of its source, where cause is why a record failed last, and logs, once a minute,
-// that it is paused behind a message that keeps failing, or by handlers that never return. Position is the name of a
-// position in the log.
+// Describe fills in a source's state from its window; cause returns the last error of a record. Once a minute it logs
+// that the source is paused behind a message that keeps failing, or by handlers that never return. position is the name
+// of a position in the log.
 func Describe[T any](
 	state meter.PartitionState, w *keyed.Window[T], cause func(T) error, running int, p Pause, full bool,
 	position string,

@@ -15,10 +15,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// lastReports is how long the end of a subscription waits for observers.
+// lastReports is how long a closing subscription waits for observers.
 const lastReports = 5 * time.Second
 
-// Reports tells observers of partitions, in a goroutine of its own, so that no reader waits for them. Make it with
+// Reports calls observers of partitions in a separate goroutine, so that no reader waits for them. Create it with
 // NewReports.
 type Reports struct {
 	to     []meter.PartitionObserver
@@ -31,7 +31,7 @@ type Reports struct {
 	blocked map[string]facts.Partition // guarded by mu; nil = it has ended
 }
 
-// NewReports takes the observers that are PartitionObservers. Stop must be called.
+// NewReports uses the observers that are PartitionObservers. Stop must be called.
 func NewReports(observers []observe.Observer, logger watermill.LoggerAdapter) *Reports {
 	r := &Reports{
 		blocked: map[string]facts.Partition{},
@@ -83,10 +83,10 @@ func (r *Reports) tell(state meter.PartitionState) {
 	}
 }
 
-// Wanted says whether anybody is told.
+// Wanted reports whether there is an observer.
 func (r *Reports) Wanted() bool { return len(r.to) > 0 }
 
-// Post leaves a report out if too many wait: the next one comes a second later.
+// Post drops a report if too many wait: the next one follows a second later.
 func (r *Reports) Post(state meter.PartitionState) {
 	r.note(state)
 	if !r.Wanted() {
@@ -98,7 +98,7 @@ func (r *Reports) Post(state meter.PartitionState) {
 	}
 }
 
-// Stop returns when all reports are delivered, but does not wait forever.
+// Stop returns when all reports are delivered, or after a timeout.
 func (r *Reports) Stop() {
 	close(r.over)
 	r.mu.Lock()

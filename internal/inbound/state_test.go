@@ -19,11 +19,11 @@ func TestHung(t *testing.T) {
 		paused, returned time.Time
 		want             bool
 	}{
-		"it is read":                {returned: ago(time.Hour)},
-		"none has returned":         {paused: ago(hungAfter), want: true},
-		"it is paused since lately": {paused: ago(hungAfter - time.Minute), returned: ago(time.Hour)},
-		"one has returned since":    {paused: ago(time.Hour), returned: ago(hungAfter - time.Minute)},
-		"none for long":             {paused: ago(time.Hour), returned: ago(hungAfter), want: true},
+		"not paused":                   {returned: ago(time.Hour)},
+		"no handler has returned":      {paused: ago(hungAfter), want: true},
+		"just paused":                  {paused: ago(hungAfter - time.Minute), returned: ago(time.Hour)},
+		"a handler has returned since": {paused: ago(time.Hour), returned: ago(hungAfter - time.Minute)},
+		"no handler for a long time":   {paused: ago(time.Hour), returned: ago(hungAfter), want: true},
 	} {
 		w := keyed.New[int](keyed.Limits{Records: 1}, 0)
 		if got := Reason(Pause{c.paused, c.returned}, w, true) == meter.PausedByHungHandlers; got != c.want {
@@ -46,7 +46,7 @@ func TestPauseNamesTheCause(t *testing.T) {
 			&trouble.RateLimit{}, log)
 		lines := log.Captured()[watermill.ErrorLogLevel]
 		if len(lines) != 1 || !strings.Contains(lines[0].Err.Error(), want) {
-			t.Errorf("%q is not named: %v", want, lines)
+			t.Errorf("%q is missing in: %v", want, lines)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Topics are the subscriptions of a Subscriber, one of each topic. It is safe for concurrent use. Make it with
+// Topics are the subscriptions of a Subscriber, at most one per topic. It is safe for concurrent use. Create it with
 // NewTopics.
 type Topics struct {
 	broker, identity string
@@ -23,16 +23,16 @@ type Topics struct {
 	topics map[string]context.Context
 }
 
-// NewTopics returns the topics of a broker, whose name begins errors. Identity is the field that distinguishes
-// handlers.
+// NewTopics returns the topics of a broker, whose name is the prefix of errors. identity is the field that
+// distinguishes handlers.
 func NewTopics(broker, identity string) *Topics {
 	t := &Topics{broker: broker, identity: identity, topics: map[string]context.Context{}}
 	t.ctx, t.close = context.WithCancel(context.Background())
 	return t
 }
 
-// Start has begin make a subscription, whose context ends with ctx and with Close, and runs what it returns. It returns
-// outbox.ErrClosed after Close, and an error while there is another subscription of the topic.
+// Start calls begin to create a subscription, whose context ends with ctx and with Close, and runs the returned
+// function. It returns outbox.ErrClosed after Close, and an error while the topic has another subscription.
 func (t *Topics) Start(ctx context.Context, topic string, begin func(context.Context) (run func(), err error)) error {
 	if topic == "" {
 		return errors.New(t.broker + ": the topic is empty")
@@ -76,7 +76,7 @@ func (t *Topics) Close() {
 	t.running.Wait()
 }
 
-// RunWithGrace runs fn, which should return soon after ctx is over, and reports whether it did so within that time.
+// RunWithGrace runs fn, which should return soon after ctx has ended, and reports whether it returned within that time.
 func RunWithGrace(ctx context.Context, within time.Duration, fn func()) bool {
 	ended := make(chan struct{})
 	go func() {

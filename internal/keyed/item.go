@@ -10,18 +10,18 @@ type Item[T any] struct {
 	Since    time.Time // of the first of them
 
 	size          int64
-	older, newer  *Item[T]  // of all in the window, by position
-	chain         *chain[T] // nil = it waits for no other
+	older, newer  *Item[T]  // neighbours in the window, by position
+	chain         *chain[T] // nil = it is not ordered
 	next          *Item[T]  // of the chain
-	queue         *queue[T] // nil = it is running, done, or behind another of its key
+	queue         *queue[T] // nil = running, done, or behind another of its key
 	at            int       // in the queue
 	due           time.Time
-	failing       int // index in Window.failing; -1 = it is not there
+	failing       int // index in Window.failing; -1 = not there
 	running, done bool
-	deferred      bool // held, though it did not fail
+	deferred      bool // held although it did not fail
 }
 
-// Key is the key of the message while it is not done; empty if it has none.
+// Key returns the key of the message while it is not done; empty if it has none.
 func (it *Item[T]) Key() string {
 	if it.chain == nil {
 		return ""
@@ -29,19 +29,19 @@ func (it *Item[T]) Key() string {
 	return it.chain.key
 }
 
-// Blocked says whether the message waits behind one of its key that failed.
+// Blocked reports whether the message waits behind a failed message of its key.
 func (it *Item[T]) Blocked() bool {
 	return it.chain != nil && it.chain.head != it && it.chain.head.Failures > 0
 }
 
-// Behind calls fn with all messages that wait behind this one for their turn.
+// Behind calls fn with all messages that wait behind this one.
 func (it *Item[T]) Behind(fn func(*Item[T])) {
 	for next := it.next; next != nil; next = next.next {
 		fn(next)
 	}
 }
 
-// chain holds the messages of a key that are not done, by position. Only its head is ready, held or running.
+// chain has the unfinished messages of a key, by position. Only its head is ready, held or running.
 type chain[T any] struct {
 	key        string
 	head, tail *Item[T]
@@ -81,7 +81,7 @@ func (w *Window[T]) chain(it *Item[T], key []byte) {
 	}
 }
 
-// enqueueHead is enqueue for a head that ran. One that was added meanwhile, and is older, takes its place.
+// enqueueHead is enqueue for a head that was running. An older message that was added in the meantime takes its place.
 func (w *Window[T]) enqueueHead(it *Item[T]) {
 	c := it.chain
 	if c == nil || it.next == nil || it.Pos < it.next.Pos {
@@ -100,7 +100,7 @@ func (w *Window[T]) enqueueHead(it *Item[T]) {
 	w.enqueue(c.head)
 }
 
-// unchain lets the next of the key go.
+// unchain makes the next message of the key ready.
 func (w *Window[T]) unchain(it *Item[T]) {
 	c := it.chain
 	it.chain = nil

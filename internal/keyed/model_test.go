@@ -29,7 +29,7 @@ type entry struct {
 	item          *keyed.Item[int64]
 }
 
-// head reports whether nothing of e's key blocks e: no earlier one is unfinished, and none is running.
+// head reports whether nothing of e's key blocks e: no earlier message is unfinished, and none is running.
 func (m *model) head(e *entry) bool {
 	if e.running || e.done {
 		return false
@@ -90,7 +90,7 @@ func (m *model) check(w *keyed.Window[int64]) error {
 	case w.Watermark() != m.watermark():
 		return fmt.Errorf("watermark %d, want %d", w.Watermark(), m.watermark())
 	case w.Undone() != undone || w.Records() != len(m.all) || w.Bytes() != bytes:
-		return fmt.Errorf("undone %d records %d bytes %d, want %d %d %d",
+		return fmt.Errorf("undone %d, records %d, bytes %d, want %d %d %d",
 			w.Undone(), w.Records(), w.Bytes(), undone, len(m.all), bytes)
 	case n != failing || !first.Equal(since):
 		return fmt.Errorf("failing %d since %v, want %d since %v", n, first, failing, since)
@@ -117,7 +117,7 @@ func history(next func(n int) int, disorder bool, steps int) error {
 		switch {
 		case it == nil && want == nil:
 			if fresh || again && retry {
-				return fmt.Errorf("ready, but nothing starts")
+				return fmt.Errorf("a message is ready, but nothing starts")
 			}
 			return nil
 		case it == nil || want == nil || it.Pos != want.pos || it.Value != want.pos:

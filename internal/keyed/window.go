@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// Limits bound what a Window should take.
+// Limits are the limits of a Window, which Full reports.
 type Limits struct {
 	Records int   // above the watermark, done or not
-	Bytes   int64 // of unfinished messages; 0 = no bound
-	// Forget has Records count, and the window keep, only what is not done: for a source that acknowledges messages one
-	// by one. Otherwise a message that fails for long would have all that was done after it stay in memory.
+	Bytes   int64 // of unfinished messages; 0 = no limit
+	// Forget makes Records count, and the window keep, only unfinished messages: for a source that acknowledges messages
+	// one by one. Otherwise a message that fails for long would keep all messages that were done after it in memory.
 	Forget bool
 }
 
-// Retries is how many of some places those may take together that failed before: half of them, but at least one.
+// Retries returns how many of some slots may be used by messages that failed before: half of them, but at least one.
 func Retries(places int) int { return max(1, places/2) }
 
-// Window holds the messages from the watermark on. Make it with New.
+// Window has the messages from the watermark on. Create it with New.
 type Window[T any] struct {
 	limits         Limits
-	after          int64    // the position after the highest one that was added
+	after          int64    // the position after the highest one added
 	oldest, newest *Item[T] // by position; the oldest is not done
 	chains         map[string]*chain[T]
 	spare          *chain[T]
-	fresh, again   queue[T] // ready, by position: never failed, failed
+	fresh, again   queue[T] // ready, by position: never failed, and failed
 	held           queue[T] // by due time
 	failing        []*Item[T]
 	records        int // from oldest to newest
@@ -32,7 +32,7 @@ type Window[T any] struct {
 	bytes          int64
 }
 
-// New makes a Window that is empty, whose watermark is from.
+// New returns an empty Window with the watermark from.
 func New[T any](limits Limits, from int64) *Window[T] {
 	return &Window[T]{
 		limits: limits, after: from, chains: map[string]*chain[T]{},
@@ -40,8 +40,8 @@ func New[T any](limits Limits, from int64) *Window[T] {
 	}
 }
 
-// Add takes a message. Without bytes in its key it waits for no other. It returns nil if the position is in the window
-// already.
+// Add adds a message. A message with an empty key is not ordered. It returns nil if the position is already in the
+// window.
 func (w *Window[T]) Add(pos int64, key []byte, size int, value T) *Item[T] {
 	at := w.newest // its predecessor
 	for at != nil && at.Pos > pos {
@@ -64,7 +64,7 @@ func (w *Window[T]) Add(pos int64, key []byte, size int, value T) *Item[T] {
 	return it
 }
 
-// insert puts an item behind another one, or before all if that is nil.
+// insert puts an item behind another one, or before all others if that is nil.
 func (w *Window[T]) insert(it, at *Item[T]) {
 	it.older = at
 	if at == nil {
@@ -79,7 +79,7 @@ func (w *Window[T]) insert(it, at *Item[T]) {
 	}
 }
 
-// Wake makes those ready whose time has come.
+// Wake makes held messages ready that are due.
 func (w *Window[T]) Wake(now time.Time) {
 	for len(w.held.items) > 0 && !w.held.items[0].due.After(now) {
 		it := w.held.items[0]
@@ -93,7 +93,7 @@ func (w *Window[T]) Wake(now time.Time) {
 	}
 }
 
-// Due is when the next one comes that is held; false: none is.
+// Due returns when the next held message is due; false if no message is held.
 func (w *Window[T]) Due() (time.Time, bool) {
 	if len(w.held.items) == 0 {
 		return time.Time{}, false
@@ -101,13 +101,12 @@ func (w *Window[T]) Due() (time.Time, bool) {
 	return w.held.items[0].due, true
 }
 
-// Ready says whether a message is ready that never failed, and whether one is that did.
+// Ready reports whether a message that never failed is ready, and whether a failed one is.
 func (w *Window[T]) Ready() (fresh, again bool) {
 	return len(w.fresh.items) > 0, len(w.again.items) > 0
 }
 
-// Start returns the oldest message that is ready, among those that failed only if it may be one. It returns nil if
-// there is none.
+// Start returns the oldest ready message, including failed ones only if again is true. It returns nil if there is none.
 func (w *Window[T]) Start(again bool) *Item[T] {
 	from := &w.fresh
 	if again && len(w.again.items) > 0 && (len(from.items) == 0 || w.again.items[0].Pos < from.items[0].Pos) {
@@ -122,7 +121,7 @@ func (w *Window[T]) Start(again bool) *Item[T] {
 	return it
 }
 
-// Hold has a message that is running wait until due, and all of its key with it. It has failed.
+// Hold records that a running message failed, and makes it and its key wait until due.
 func (w *Window[T]) Hold(it *Item[T], now, due time.Time) {
 	it.running = false
 	it.Failures++
@@ -142,7 +141,7 @@ func (w *Window[T]) Defer(it *Item[T], due time.Time) {
 	w.enqueueHead(it)
 }
 
-// Hurry makes now the time of a message that is held.
+// Hurry makes a held message due now.
 func (w *Window[T]) Hurry(it *Item[T], now time.Time) {
 	if it.queue == &w.held && now.Before(it.due) {
 		it.due = now
@@ -150,7 +149,7 @@ func (w *Window[T]) Hurry(it *Item[T], now time.Time) {
 	}
 }
 
-// Done forgets a message that is running, and makes the next of its key ready.
+// Done removes a running message, and makes the next of its key ready.
 func (w *Window[T]) Done(it *Item[T]) {
 	var none T
 	it.running, it.done, it.Value = false, true, none
@@ -175,7 +174,7 @@ func (w *Window[T]) Done(it *Item[T]) {
 	}
 }
 
-// unlink takes a message out of the window.
+// unlink removes a message from the window.
 func (w *Window[T]) unlink(it *Item[T]) {
 	if it.older == nil {
 		w.oldest = it.newer
@@ -191,7 +190,7 @@ func (w *Window[T]) unlink(it *Item[T]) {
 	w.records--
 }
 
-// recover takes a message from the failing ones.
+// recover removes a message from the failing ones.
 func (w *Window[T]) recover(it *Item[T]) {
 	if it.failing < 0 {
 		return

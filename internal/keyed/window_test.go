@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/keyed"
 )
 
-// TestWatermarkFollows: of many keys, whose messages all take the same time, 16 are in flight. A crash would repeat the
+// TestWatermarkFollows: 16 messages of many keys are in flight, and all take the same time. A crash would repeat the
 // finished messages above the watermark.
 func TestWatermarkFollows(t *testing.T) {
 	const messages, keys, places, allowed = 20_000, 1000, 16, 200
@@ -58,7 +58,7 @@ func TestWindowBounds(t *testing.T) {
 	}
 	w.Done(free)
 	if !w.Full() || w.Records() != 5 || w.Undone() != 4 {
-		t.Fatal("messages done above the watermark no longer count")
+		t.Fatal("messages done above the watermark do not count")
 	}
 
 	w = keyed.New[int](keyed.Limits{Records: 1000, Bytes: 100}, 0)
@@ -76,7 +76,7 @@ func TestWindowBounds(t *testing.T) {
 	}
 }
 
-// Retries are started only where allowed, oldest first, and delay no other key.
+// Retries are started only if allowed, oldest first, and delay no other key.
 func TestRetriesLeaveRoom(t *testing.T) {
 	now := time.Unix(0, 0)
 	w := keyed.New[int](keyed.Limits{Records: 100}, 0)
@@ -91,7 +91,7 @@ func TestRetriesLeaveRoom(t *testing.T) {
 	}
 	w.Wake(now.Add(time.Second))
 	if fresh, again := w.Ready(); !fresh || !again {
-		t.Fatal("both are ready")
+		t.Fatal("not both are ready")
 	}
 	for _, want := range []struct {
 		again bool
@@ -106,7 +106,7 @@ func TestRetriesLeaveRoom(t *testing.T) {
 	}
 	for places, want := range map[int]int{1: 1, 2: 1, 3: 1, 16: 8} {
 		if got := keyed.Retries(places); got != want {
-			t.Errorf("of %d places %d are for retries, want %d", places, got, want)
+			t.Errorf("of %d slots %d are for retries, want %d", places, got, want)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestBlocked(t *testing.T) {
 	w := keyed.New[int](keyed.Limits{Records: 100}, 0)
 	head, next := w.Add(1, []byte("k"), 1, 0), w.Add(2, []byte("k"), 1, 0)
 	if head.Blocked() || next.Blocked() {
-		t.Fatal("nothing failed")
+		t.Fatal("a message counts as failed")
 	}
 	w.Hold(w.Start(false), time.Unix(0, 0), time.Unix(1, 0))
 	third := w.Add(3, []byte("k"), 1, 0)
@@ -158,7 +158,7 @@ func TestForget(t *testing.T) {
 	for pos := int64(1); pos < 100; pos += 2 {
 		first, second := w.Add(pos, nil, 1, 0), w.Add(pos+1, []byte("k"), 1, 0)
 		if !w.Full() {
-			t.Fatalf("not full with 3 that are not done: %d", w.Records())
+			t.Fatalf("not full with 3 unfinished messages: %d", w.Records())
 		}
 		for range 2 {
 			w.Start(false)
@@ -170,7 +170,7 @@ func TestForget(t *testing.T) {
 		}
 	}
 	if w.Add(50, nil, 1, 0) == nil {
-		t.Error("a position that is done is not new again")
+		t.Error("a finished position cannot be added again")
 	}
 	w.Done(stuck)
 	if w.Oldest() == nil || w.Oldest().Pos != 50 {

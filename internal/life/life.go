@@ -1,4 +1,4 @@
-// Package life is the lifecycle of things that run once: forwarders, dispatchers, groups of them, fleets.
+// Package life is the lifecycle of parts that run once: forwarders, dispatchers, groups of them, fleets.
 package life
 
 import (
@@ -8,7 +8,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Life tracks whether something runs, and ends it. It is safe for concurrent use.
+// Life tracks whether a part runs, and ends it. It is safe for concurrent use.
 type Life struct {
 	done chan struct{} // closed when it has ended
 
@@ -17,7 +17,7 @@ type Life struct {
 	closed bool
 }
 
-// New makes a Life that has not begun.
+// New returns a Life that has not begun.
 func New() *Life { return &Life{done: make(chan struct{})} }
 
 // Begin returns the context to run with, which Close ends, and a function to call at the very end. It returns
@@ -57,11 +57,11 @@ func (l *Life) Over() bool {
 	return l.closed
 }
 
-// Done is closed at the end of the run.
+// Done returns a channel that is closed at the end of the run.
 func (l *Life) Done() <-chan struct{} { return l.done }
 
-// While calls fn while run is under way: for that time alone, unless it has begun already. It waits until run says that
-// it is running, and returns the error of ctx or outbox.ErrClosed if it never is.
+// While calls fn while run is running, and starts run for that time if it has not begun. It waits until run reports
+// that it is running, and returns the error of ctx or outbox.ErrClosed if that never happens.
 func (l *Life) While(
 	ctx context.Context, run func(context.Context) error, running <-chan struct{}, fn func() error,
 ) error {

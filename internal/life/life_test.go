@@ -11,14 +11,14 @@ import (
 func TestLife(t *testing.T) {
 	l := New()
 	if l.Begun() || l.Over() {
-		t.Error("it has not begun")
+		t.Error("Begun before Begin")
 	}
 	ctx, end, err := l.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !l.Begun() || l.Over() {
-		t.Error("it runs")
+		t.Error("it is over while it runs")
 	}
 	if _, _, err := l.Begin(t.Context()); !errors.Is(err, outbox.ErrRunning) {
 		t.Error(err)
@@ -38,7 +38,7 @@ func TestLife(t *testing.T) {
 	<-closed
 	l.Close()
 	if !l.Over() || !errors.Is(context.Cause(ctx), context.Canceled) {
-		t.Error("it is over")
+		t.Error("not over after Close")
 	}
 	if _, _, err := l.Begin(t.Context()); !errors.Is(err, outbox.ErrClosed) {
 		t.Error(err)
@@ -48,7 +48,7 @@ func TestLife(t *testing.T) {
 	_, end, _ = ran.Begin(t.Context())
 	end()
 	if _, _, err := ran.Begin(t.Context()); !ran.Over() || !errors.Is(err, outbox.ErrRunning) {
-		t.Error("it runs once: ", err)
+		t.Error("a second run: ", err)
 	}
 	never := New()
 	never.Close()
@@ -72,7 +72,7 @@ func TestWhile(t *testing.T) {
 	failed := errors.New("failed")
 	err := l.While(t.Context(), run, running, func() error {
 		if !l.Begun() || l.Over() {
-			t.Error("it does not run")
+			t.Error("fn is called while it does not run")
 		}
 		within := false
 		if err := l.While(t.Context(), run, running, func() error {

@@ -1,5 +1,5 @@
 // Package meter has the observers of transactions, forwarders' statements and subscribers' partitions. Only
-// observe/prom counts them; package observe has those that users implement.
+// observe/prom uses them; package observe has those that users implement.
 package meter
 
 import (
@@ -23,7 +23,8 @@ type TxStart struct {
 type TxEnd struct {
 	DB       string
 	Duration time.Duration // from before BEGIN to the end
-	// nil = committed, or nothing was written; outbox.ErrRolledBack, outbox.ErrCommitUnknown and other errors of InTx
+	// nil = committed, or nothing was written; otherwise outbox.ErrRolledBack, outbox.ErrCommitUnknown or another error of
+	// InTx
 	Err error
 }
 
@@ -44,25 +45,25 @@ type PartitionState struct {
 	Lag     int64
 	Ahead   int // messages read beyond the oldest unfinished one, finished or not
 	Pending int // unfinished messages in memory
-	Running int // those of them that are delivered and not acked
+	Running int // delivered and not acked
 
 	// BlockedKeys is the number of messages that failed and wait for another attempt, each blocking its key;
 	// OldestBlocked is the time for which the first of them has been failing.
 	BlockedKeys   int
 	OldestBlocked time.Duration
 
-	Paused    PauseReason // empty: it is read
+	Paused    PauseReason // empty = it is being read
 	PausedFor time.Duration
 }
 
-// PauseReason is why a partition is not read. Values may be added.
+// PauseReason is the reason why a partition is not read. Values may be added.
 type PauseReason string
 
 const (
 	PausedByBlockedKey PauseReason = "blocked key" // MaxAhead or MaxBytes is read beyond a message that keeps failing
-	PausedByHandlers   PauseReason = "handlers"    // MaxAhead is read, and the handlers are at work
+	PausedByHandlers   PauseReason = "handlers"    // MaxAhead is read, and the handlers are busy
 	PausedByBytes      PauseReason = "bytes"       // all partitions together have MaxBytes in memory
-	// as PausedByHandlers or PausedByBytes, and no handler has returned for five minutes
+	// like PausedByHandlers or PausedByBytes, and no handler has returned for five minutes
 	PausedByHungHandlers PauseReason = "hung handlers"
 )
 

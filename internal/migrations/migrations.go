@@ -16,7 +16,7 @@ import (
 //go:embed *.sql
 var embedded embed.FS
 
-// FS holds the files. Tests replace it to try what no released migration has.
+// FS has the files. Tests replace it with migrations that no release has.
 var FS fs.FS = embedded
 
 // Migration is one file.
@@ -53,7 +53,7 @@ func All() ([]Migration, error) {
 	return all, nil
 }
 
-// String returns version and name as they stand in the file's name.
+// String returns version and name as in the file's name.
 func (m Migration) String() string { return fmt.Sprintf("%04d_%s", m.Version, m.Name) }
 
 // token is a comment, a literal, a quoted identifier, a word, or a sign.
@@ -84,10 +84,10 @@ func (m Migration) Statements() []string {
 	return list
 }
 
-var checksums sync.Map // of texts: each start and each look of Doctor asks for all of them
+var checksums sync.Map // by text: each start and each run of Doctor needs all of them
 
-// Checksum tells this migration from another one of its version. Comments, white space and the case of keywords may
-// be mended after a release.
+// Checksum distinguishes this migration from another one of its version. Comments, white space and the case of keywords
+// may change after a release.
 func (m Migration) Checksum() string {
 	if known, ok := checksums.Load(m.Text); ok {
 		return known.(string)

@@ -64,7 +64,7 @@ func TestChecksumIsOfStatements(t *testing.T) {
 		text + ";\n",
 	} {
 		if sum(same) != sum(text) {
-			t.Errorf("differs: %q", same)
+			t.Errorf("the checksum differs: %q", same)
 		}
 	}
 	for _, other := range []string{
@@ -75,7 +75,7 @@ func TestChecksumIsOfStatements(t *testing.T) {
 		text[:20],
 	} {
 		if sum(other) == sum(text) {
-			t.Errorf("is the same: %q", other)
+			t.Errorf("the checksum is the same: %q", other)
 		}
 	}
 }

@@ -5,11 +5,12 @@ import (
 	"strings"
 )
 
-// Ahead is how many partitions are made ahead of the ids in use.
+// Ahead is the number of partitions created ahead of the ids in use.
 const Ahead = 8
 
-// InPartitions is the text of the first migration with the outbox in partitions of this many ids, each with the storage
-// options that the table has otherwise, which a table in partitions cannot have. The migration stays the same.
+// InPartitions returns the text of the first migration with the outbox in partitions of this many ids. Each partition
+// has the storage options of the unpartitioned table, which a partitioned table cannot have. The migration stays the
+// same.
 func (m Migration) InPartitions(size int64) (string, error) {
 	const create, with, end = "CREATE TABLE {outbox} (", "\n) WITH (", "\n);\n"
 	head, rest, begins := strings.Cut(m.Text, create)

@@ -16,16 +16,16 @@ import (
 // Partition is one partition.
 type Partition struct {
 	Name, SQL string   // SQL is its name with the schema, quoted
-	Range              // none of the default
-	Locked    bool     // another session holds an ACCESS EXCLUSIVE lock, or waits for one; then Bytes and Total are 0
+	Range              // unset for the default partition
+	Locked    bool     // another session holds an ACCESS EXCLUSIVE lock or waits for one; then Bytes and Total are 0
 	Bytes     int64    // of its rows, without indexes and large values
 	Total     int64    // bytes with its indexes and large values
 	Options   []string // storage options: name=value
-	Split     bool     // it has partitions itself, whose rows Bytes does not count
+	Split     bool     // it is partitioned itself, and Bytes does not count its rows
 	Logging   string   // statements that make it survive a crash of the server; "" = it does
 }
 
-// Is reports whether two have the same name and range.
+// Is reports whether two partitions have the same name and range.
 func (p Partition) Is(o Partition) bool { return o.SQL == p.SQL && o.Range == p.Range }
 
 // Range is the ids from From on, below To.
@@ -37,7 +37,7 @@ type Range struct {
 type Set struct {
 	Partitioned bool
 	Schema      string // of the outbox, as SQL
-	Tablespace  string // of the outbox, as a clause of CREATE TABLE; "" = that of the database
+	Tablespace  string // of the outbox, as a clause of CREATE TABLE; "" = the database's
 	Owner, Role string // as SQL: the owner of the outbox, and the current role
 	Owns        bool   // the role has the rights of the owner
 	Known       bool   // the role may read Last
@@ -81,7 +81,7 @@ func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, er
 	return s, err
 }
 
-// With are the storage options as a clause of CREATE TABLE.
+// With returns the storage options as a clause of CREATE TABLE.
 func (p Partition) With() string {
 	var list []string
 	for _, o := range p.Options {
@@ -119,7 +119,7 @@ func bound(s string) (int64, error) {
 	return strconv.ParseInt(s, 10, 64)
 }
 
-// Behind are the partitions wholly below or at the last id.
+// Behind returns the partitions wholly below or at the last id.
 func (s Set) Behind() []Partition {
 	n := slices.IndexFunc(s.Partitions, func(p Partition) bool { return p.To > s.Last })
 	if n < 0 {
@@ -128,7 +128,7 @@ func (s Set) Behind() []Partition {
 	return s.Partitions[:n]
 }
 
-// Above are the partitions wholly above the last id.
+// Above returns the partitions wholly above the last id.
 func (s Set) Above() []Partition {
 	n := slices.IndexFunc(s.Partitions, func(p Partition) bool { return p.From > s.Last })
 	if n < 0 {
@@ -137,8 +137,8 @@ func (s Set) Above() []Partition {
 	return s.Partitions[n:]
 }
 
-// Ahead is the number of partitions above the last id, or 0 if the default takes more ids than one of them has before
-// the first is reached, as after the sequence was set back.
+// Ahead returns the number of partitions above the last id, or 0 if the default partition gets more ids than one of
+// them has before the first is reached, as after the sequence was set back.
 func (s Set) Ahead() int {
 	above, next := s.Above(), s.Last+1
 	has := func(p Partition) bool { return p.From <= next && next < p.To }
@@ -148,7 +148,7 @@ func (s Set) Ahead() int {
 	return len(above)
 }
 
-// End is the first id above all partitions; 0 if there is none.
+// End returns the first id above all partitions, or 0.
 func (s Set) End() int64 {
 	if n := len(s.Partitions); n > 0 {
 		return s.Partitions[n-1].To
@@ -156,8 +156,8 @@ func (s Set) End() int64 {
 	return 0
 }
 
-// Size is the number of ids of the newest partition; 0 if there is none, or it has no end. One without a beginning
-// counts from 0.
+// Size returns the number of ids of the newest partition; 0 if there is none, or it has no end. A partition without a
+// beginning counts from 0.
 func (s Set) Size() int64 {
 	if s.End() == 0 || s.End() == math.MaxInt64 {
 		return 0

@@ -6,28 +6,28 @@ import (
 )
 
 const (
-	// HoldFor is how long the mark may be held by transactions that are open.
+	// HoldFor is how long open transactions may hold the mark.
 	HoldFor = time.Second
-	// FullInterval is how often all is looked through.
+	// FullInterval is the interval of full scans.
 	FullInterval = time.Second
-	// FullShare is for how many times as long as it takes longer than others no full scan is due after one: they take that
-	// part of the time.
+	// FullShare limits the time of full scans: after one, the next is delayed by this many times its extra time over other
+	// scans.
 	FullShare   = 20
-	failedShare = 2 // after one that failed they wait for this many times as long as it took
-	// WholeShare is the same for full scans that begin at the beginning although Mark.Low is known.
+	failedShare = 2 // after a failed scan, the delay is this many times its duration
+	// WholeShare is FullShare for full scans that start at the beginning although Mark.Low is known.
 	WholeShare = 100
 )
 
-// Position is a place in the order in which rows are claimed: of ready ones At is 0.
+// Position is a place in the order in which rows are claimed. At is 0 for ready rows.
 type Position struct {
 	At int64 // microseconds since 1970
 	ID int64
 }
 
-// Before says whether p comes before q.
+// Before reports whether p comes before q.
 func (p Position) Before(q Position) bool { return p.At < q.At || p.At == q.At && p.ID < q.ID }
 
-// Moment is the position that all rows up to a time are at or before.
+// Moment returns the last position of rows that are due at a time.
 func Moment(at time.Time) Position { return Position{At: at.UnixMicro(), ID: math.MaxInt64} }
 
 func later(p, q Position) Position {
@@ -47,21 +47,21 @@ func earlier(p, q Position) Position {
 // last is a position after all others.
 var last = Position{At: math.MaxInt64, ID: math.MaxInt64}
 
-// Mark is how far claims have come. It is not safe for concurrent use, but scans may overlap. The zero
-// value is the beginning.
+// Mark is the progress of claims. It is not safe for concurrent use, but scans may overlap. The zero value is the
+// beginning.
 type Mark struct {
-	// Overlap is how far behind what was claimed scans start while the mark is held.
+	// Overlap is the distance behind the last claimed row at which scans start while the mark is held.
 	Overlap Position
-	// Low is where most full scans start: at some time all rows before it were settled or dead. The zero
-	// Position is the beginning.
+	// Low is where most full scans start: at some time all rows before it were settled or dead. The zero Position is the
+	// beginning.
 	Low Position
 
-	exact Position // there is nothing up to here, but for rows that were given up while they were passed
+	exact Position // no row is left up to here, except rows that were locked when passed and released later
 	fast  Position // where scans start: exact, or beyond it while that is held
-	drawn Position // positions up to here had been handed out when the last scan ended
-	xmin  int64    // the highest of a snapshot so far
+	drawn Position // positions up to here had been assigned when the last scan ended
+	xmin  int64    // the highest xmin of a snapshot so far
 
-	next   Position // what becomes exact once all below number have ended; the zero Position = none
+	next   Position // the next value of exact, once all transactions below number have ended; the zero Position = none
 	number int64
 	since  time.Time
 
@@ -69,19 +69,19 @@ type Mark struct {
 	tail bool // the next scan is at the mark, between two pages of a full one
 
 	fullAt time.Time     // when the next full scan is due
-	usual  time.Duration // what a scan takes that is not full
-	excess time.Duration // what a full one takes more
+	usual  time.Duration // duration of a scan that is not full
+	excess time.Duration // extra time of a full scan
 
-	wholeAt time.Time     // when a full scan is to start at the beginning
-	whole   time.Duration // what the last of these took more
+	wholeAt time.Time     // when a full scan will start at the beginning
+	whole   time.Duration // extra time of the last of these
 }
 
-// walk is a scan in several statements, which counts as one: it began when the first of them did.
+// walk is a scan in several statements that counts as one, with the start of the first of them.
 type walk struct {
 	on   bool
 	at   Position // the end of the last page
 	of   Scan     // the first page
-	xmin int64    // likewise
+	xmin int64    // xmin of the first page
 	took time.Duration
 }
 
@@ -89,20 +89,20 @@ type walk struct {
 type Scan struct {
 	From  Position // exclusive
 	full  bool
-	whole bool // full, from the beginning although there is a Low
-	page  bool // it continues where another one ended
+	whole bool // full, from the beginning although Low is set
+	page  bool // it continues where another page ended
 	pages bool // it may pass many rows
 	drawn Position
 }
 
-// Result is what a scan found.
+// Result is the result of a scan.
 type Result struct {
 	Xmin    int64    // of its snapshot
-	Number  int64    // the next transaction's, read after the snapshot
-	Drawn   Position // positions up to here had been handed out when the scan ended
+	Number  int64    // the next transaction number, read after the snapshot
+	Drawn   Position // positions up to here had been assigned when the scan ended
 	Reached Position // of the last row that it claimed, if any
-	Limited bool     // it claimed as many as it might, of all kinds, so there may be more
-	Paged   bool     // it looked at as many rows as it might, of which Reached is the last, and claimed all that it could
+	Limited bool     // it claimed its limit of rows, of all kinds, so there may be more
+	Paged   bool     // it read its limit of rows, the last of which is Reached, and claimed all that it could
 }
 
 // Full reports whether the scan starts at the beginning or at Mark.Low.
@@ -111,18 +111,18 @@ func (s Scan) Full() bool { return s.full }
 // Pages reports whether the scan may pass many rows, so that its statement should read at most a page of them.
 func (s Scan) Pages() bool { return s.pages }
 
-// Reaches reports, after a scan of m that found all rows, whether the rows of m can be read together with those of
-// other from now on, provided that the same statement made the last scan of other: none of m is left below the mark of
-// other, and scans that start at other's exact mark see the rows that are not visible yet.
+// Reaches reports, after a scan of m that found all rows, whether one scan can read the rows of m together with those
+// of other from now on, provided that the same statement made the last scan of other: no row of m is left below the
+// mark of other, and scans that start at other's exact mark see the rows that are not visible yet.
 func (m *Mark) Reaches(l Scan, other *Mark) bool {
 	return l.full && !l.page || !m.exact.Before(l.From) || !m.exact.Before(other.exact)
 }
 
-// Settled reports whether no row is left up to a position and none will appear there, except rows that are given back.
+// Settled reports whether no row is left up to a position and none will appear there, except rows that are released.
 func (m *Mark) Settled(p Position) bool { return !m.exact.Before(p) }
 
-// Next returns the next scan. If full is true, it starts at the beginning now and then. Call Done when its statement
-// has committed, and Failed if it has not, or if its outcome is unknown.
+// Next returns the next scan. If full is true, a scan starts at the beginning from time to time. Call Done when its
+// statement has committed, and Failed if it has not, or if its outcome is unknown.
 func (m *Mark) Next(now time.Time, full bool) Scan {
 	if w := m.walk; w.on && (!w.of.full || full && !m.tail) {
 		return Scan{From: w.at, full: w.of.full, whole: w.of.whole, page: true, pages: true, drawn: w.of.drawn}
@@ -159,22 +159,22 @@ func AfterFailure(took time.Duration) time.Duration { return max(FullInterval, f
 func (m *Mark) Done(now time.Time, took time.Duration, l Scan, r Result) {
 	m.tail = l.full
 	xmin := r.Xmin
-	if r.Limited && r.Reached == (Position{}) { // rows of other kinds used up the limit: it says nothing of these
+	if r.Limited && r.Reached == (Position{}) { // rows of other kinds used up the limit: nothing is known about these
 		m.xmin = max(m.xmin, xmin)
-		if !l.page { // else the page is looked at once more
+		if !l.page { // otherwise the page is scanned once more
 			m.Failed(now, took, l)
 		}
 		return
 	}
 	if l.page {
-		if !m.walk.on || l.From != m.walk.at { // somebody else has been there
+		if !m.walk.on || l.From != m.walk.at { // another scan has been there
 			m.xmin = max(m.xmin, xmin)
 			return
 		}
 		took, r.Xmin, l = m.walk.took+took, m.walk.xmin, m.walk.of
 		m.walk = walk{}
 	}
-	if l.full && r.Paged && !r.Reached.Before(m.fast) { // scans from the mark on do the rest
+	if l.full && r.Paged && !r.Reached.Before(m.fast) { // scans from the mark do the rest
 		r.Paged, r.Limited = false, true
 	}
 	if r.Paged && !r.Drawn.Before(l.drawn) {
@@ -183,7 +183,7 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Scan, r Result) {
 		return
 	}
 	excess := took - m.usual
-	switch { // one that was slow once may have met a machine that stood still
+	switch { // a single slow scan may be due to a stalled machine
 	case l.whole:
 		m.fullAt, m.wholeAt = now.Add(FullInterval), now.Add(WholeShare*min(excess, m.whole))
 		m.whole = excess
@@ -193,16 +193,16 @@ func (m *Mark) Done(now time.Time, took time.Duration, l Scan, r Result) {
 	default:
 		m.usual = (3*m.usual + took) / 4
 	}
-	if r.Drawn.Before(l.drawn) { // the sequence was reset, or the clock
+	if r.Drawn.Before(l.drawn) { // the sequence or the clock was reset
 		*m = Mark{Overlap: m.Overlap, drawn: r.Drawn, fullAt: m.fullAt, usual: m.usual, excess: m.excess}
 		return
 	}
 	m.drawn, m.xmin = later(m.drawn, r.Drawn), max(m.xmin, xmin)
-	to, covered := later(r.Reached, l.drawn), last // how far it has come, and to where it has taken all that it saw
+	to, covered := later(r.Reached, l.drawn), last // how far the scan came, and how far it claimed all
 	if r.Limited {
 		to, covered = r.Reached, r.Reached
 	}
-	if l.From.Before(m.fast) && covered.Before(m.fast) { // there may be more like these
+	if l.From.Before(m.fast) && covered.Before(m.fast) { // there may be more such rows
 		m.fast, m.exact = covered, earlier(m.exact, covered)
 	}
 	if m.next != (Position{}) && r.Xmin >= m.number && !m.exact.Before(l.From) {

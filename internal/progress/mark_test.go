@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// world is a database in which transactions insert rows, and the rows that claims see.
+// world is a database in which transactions insert rows, with the rows that claims see.
 type world struct {
 	rand    *rand.Rand
 	now     time.Time
-	numbers int64 // transactions with a number
-	ids     int64 // rows with an id
-	ended   int64 // the highest ended number
+	numbers int64 // last transaction number
+	ids     int64 // last row id
+	ended   int64 // the highest completed number
 	open    map[int64][]int64
 	ready   map[int64]bool
 	passes  map[int64]bool // committed, but not claimable for now
-	long    int            // how many transactions in a hundred stay open for long
+	long    int            // percentage of transactions that stay open for long
 	until   map[int64]time.Time
 
 	// wrongNumber breaks the rule: the snapshot's xmax instead of the next number.
@@ -110,7 +110,7 @@ func (w *world) claim(l Scan, limit int) (r Result) {
 	return r
 }
 
-// page returns those of the claimable ids that are within the first rows of all committed ones.
+// page returns the claimable ids within the first rows of all committed ones.
 func (w *world) page(r *Result, from Position, ids []int64, rows int) []int64 {
 	all := slices.Clone(ids)
 	for id := range w.passes {
@@ -194,7 +194,7 @@ func run(seed uint64, long int, pages, wrongNumber bool) error {
 			running[0], running[i] = running[i], running[0]
 			done()
 			if id, ok := w.passed(m); ok {
-				return fmt.Errorf("seed %d: the mark is at %d and row %d is still to come", seed, m.exact.ID, id)
+				return fmt.Errorf("seed %d: the mark is at %d, but row %d is not committed yet", seed, m.exact.ID, id)
 			}
 		}
 		moved = moved || m.exact != Position{}
@@ -235,7 +235,7 @@ func TestMarkPassesNothing(t *testing.T) {
 	pass(t, 0, 3)
 	t.Run("more", func(t *testing.T) {
 		if testing.Short() {
-			t.Skip("make test-all has it")
+			t.Skip("runs in make test-all")
 		}
 		pass(t, 3, 25)
 	})
@@ -249,7 +249,7 @@ func TestMarkNeedsTheNextNumber(t *testing.T) {
 			return
 		}
 	}
-	t.Error("nothing was passed in 2000 schedules: they do not try hard enough")
+	t.Error("no row was passed in 2000 schedules: they are too easy")
 }
 
 // TestFullLooksTakeATwentieth of the time, even if long transactions end all the time.
@@ -268,12 +268,12 @@ func TestFullLooksTakeATwentieth(t *testing.T) {
 		m.Done(now, took, l, Result{Xmin: i / 1000 * 1000, Number: i, Drawn: Position{ID: i}, Reached: Position{ID: i}})
 	}
 	if share := float64(full) / float64(now.Sub(began)); share > 0.06 {
-		t.Errorf("they take %.0f %% of the time", 100*share)
+		t.Errorf("full scans take %.0f%% of the time", 100*share)
 	}
 }
 
-// TestFullLooksStartAtTheFirstRow: once per FullInterval, although a scan from the beginning is slow, since few scan
-// the dead entries before that row. These take a hundredth of the time.
+// TestFullLooksStartAtTheFirstRow, once per FullInterval, although a scan from the beginning is slow, because few scans
+// pass the dead entries before that row. Those take 1% of the time.
 func TestFullLooksStartAtTheFirstRow(t *testing.T) {
 	m := &Mark{}
 	now, full, whole := time.Unix(1e9, 0), 0, time.Duration(0)
@@ -293,10 +293,10 @@ func TestFullLooksStartAtTheFirstRow(t *testing.T) {
 		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
 	}
 	if share := float64(whole) / float64(now.Sub(began)); share > 0.012 || whole == 0 {
-		t.Errorf("those from the beginning take %.1f %% of the time", 100*share)
+		t.Errorf("scans from the beginning take %.1f%% of the time", 100*share)
 	}
 	if full < 900 {
-		t.Errorf("in the time of 1000 there are %d from the first row on", full)
+		t.Errorf("%d scans from the first row in the time of 1000", full)
 	}
 }
 
@@ -318,11 +318,11 @@ func TestFullLooksThatAreSlowEverySecondTime(t *testing.T) {
 		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
 	}
 	if share := float64(full) / float64(now.Sub(began)); share > 0.12 {
-		t.Errorf("they take %.0f %% of the time", 100*share)
+		t.Errorf("full scans take %.0f%% of the time", 100*share)
 	}
 }
 
-// TestFullLooksGoOnAfterAStall: if a machine stood still during one of them, the next one is not delayed longer than
+// TestFullLooksGoOnAfterAStall: if the machine stalled during one of them, the next one is not delayed longer than
 // usual.
 func TestFullLooksGoOnAfterAStall(t *testing.T) {
 	m := &Mark{}
@@ -339,11 +339,11 @@ func TestFullLooksGoOnAfterAStall(t *testing.T) {
 		m.Done(now, took, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
 	}
 	if took := now.Sub(time.Unix(1e9, 0)); took > 3*FullInterval+3*time.Second {
-		t.Errorf("the third full look ends after %s", took)
+		t.Errorf("the third full scan ends after %s", took)
 	}
 }
 
-// TestFullScansThatFail, for example by timeout, do not take the turn of scans from the mark.
+// TestFullScansThatFail, for example by timeout, do not replace scans from the mark.
 func TestFullScansThatFail(t *testing.T) {
 	const timeout = 10 * time.Second
 	m := &Mark{}
@@ -361,12 +361,12 @@ func TestFullScansThatFail(t *testing.T) {
 		m.Done(now, time.Millisecond, l, Result{Xmin: i + 1, Number: i, Drawn: Position{ID: i}})
 	}
 	if others < 4*failedShare*int(timeout/time.Second) {
-		t.Errorf("beside %d full looks that fail there are %d others", full, others)
+		t.Errorf("%d other scans next to %d failed full ones", full, others)
 	}
 	l := Scan{From: Position{ID: 1}}
 	at := m.fullAt
 	if m.Failed(now, timeout, l); m.fullAt != at {
-		t.Error("a look from the mark on that fails delays full ones")
+		t.Error("a failed scan from the mark delays full ones")
 	}
 }
 
@@ -385,7 +385,7 @@ func TestMarkFollowsABacklog(t *testing.T) {
 	}
 }
 
-// TestMarkGoesBack to where a full scan found more than it could take.
+// TestMarkGoesBack to where a full scan found more than its limit.
 func TestMarkGoesBack(t *testing.T) {
 	m := &Mark{}
 	now := time.Unix(1e9, 0)
@@ -395,11 +395,11 @@ func TestMarkGoesBack(t *testing.T) {
 	now = now.Add(FullInterval)
 	l := m.Next(now, true)
 	if l.From != (Position{}) || m.exact.ID != 1000 {
-		t.Fatalf("it looks from %v on, the mark is at %d", l.From, m.exact.ID)
+		t.Fatalf("the scan starts at %v, the mark is at %d", l.From, m.exact.ID)
 	}
 	m.Done(now, 0, l, Result{Xmin: 100, Number: 100, Drawn: Position{ID: 1000}, Reached: Position{ID: 10}, Limited: true})
 	if from := m.Next(now, true).From; from.ID != 10 {
-		t.Errorf("it looks from %d on", from.ID)
+		t.Errorf("the scan starts at %d", from.ID)
 	}
 }
 
@@ -413,12 +413,12 @@ func TestALookWithoutRoomChangesNothing(t *testing.T) {
 	now = now.Add(FullInterval)
 	m.Done(now, 0, m.Next(now, true), Result{Xmin: 100, Number: 100, Drawn: Position{ID: 1000}, Limited: true})
 	if from := m.Next(now, true).From; from.ID != 1000 || m.exact.ID != 1000 {
-		t.Errorf("it looks from %d on, and is at %d", from.ID, m.exact.ID)
+		t.Errorf("the scan starts at %d, the mark is at %d", from.ID, m.exact.ID)
 	}
 }
 
-// TestAFullScanGoesOnInPages: it ends after any number of pages; meanwhile scans at the mark have every second turn,
-// and the next full scan waits for a share of the time of all pages.
+// TestAFullScanGoesOnInPages: it ends after any number of pages; in the meantime scans at the mark have every second
+// turn, and the next full scan waits for a share of the time of all pages.
 func TestAFullScanGoesOnInPages(t *testing.T) {
 	const last, page, took = 1000, 10, 50 * time.Millisecond
 	m := &Mark{}
@@ -438,10 +438,10 @@ func TestAFullScanGoesOnInPages(t *testing.T) {
 	}
 	for at := int64(0); at < last; at += page { // so does the first scan
 		if l := scan(); l.From.ID != at || l.full {
-			t.Fatalf("the first look goes on at %d, not at %d", l.From.ID, at)
+			t.Fatalf("the first scan continues at %d, want %d", l.From.ID, at)
 		}
 	}
-	for m.exact.ID < last { // a second one shows that all transactions have ended
+	for m.exact.ID < last { // a second scan shows that all transactions have ended
 		scan()
 	}
 	const fulls = 10
@@ -451,21 +451,21 @@ func TestAFullScanGoesOnInPages(t *testing.T) {
 			switch {
 			case l.full:
 				if pages++; begun && l.From.ID == 0 {
-					t.Fatal("it begins again before its end")
+					t.Fatal("the scan starts again before its end")
 				}
 				begun = true
 			case l.From.ID < last-page:
-				t.Fatalf("a look at the mark begins at %d", l.From.ID)
+				t.Fatalf("a scan from the mark starts at %d", l.From.ID)
 			case begun:
 				others++
 			}
 		}
 		if full == fulls-1 && m.fullAt.Sub(now) < FullShare*(last/page)*took*3/4 {
-			t.Errorf("the next full look is due after %s", m.fullAt.Sub(now))
+			t.Errorf("the next full scan is due after %s", m.fullAt.Sub(now))
 		}
 	}
 	if pages < fulls*last/page || others < pages-2*fulls {
-		t.Errorf("%d full looks of %d rows have %d pages of %d, and there are %d other looks beside them", fulls, last, pages,
+		t.Errorf("%d full scans of %d rows have %d pages of %d, with %d other scans in between", fulls, last, pages,
 			page, others)
 	}
 }
@@ -482,7 +482,7 @@ func TestMarkStartsOver(t *testing.T) {
 	}
 	m.Done(now, 0, m.Next(now, true), Result{Xmin: 20, Number: 20, Drawn: Position{ID: 1}})
 	if from := m.Next(now, true).From; from != (Position{}) {
-		t.Errorf("it looks from %v on", from)
+		t.Errorf("the scan starts at %v", from)
 	}
 }
 

@@ -53,7 +53,7 @@ func (d *Database[D]) Twin() (other D, found bool) {
 	return other, false
 }
 
-// pool is the databases that share a connection pool. It is in Scheduler.next while it has any.
+// pool has the databases that share a connection pool. It is in Scheduler.next while it has any.
 type pool[D any] struct {
 	databases map[*Database[D]]bool
 	state     poolState
@@ -73,7 +73,7 @@ const (
 	polling
 )
 
-// name is for the log. mu must be held.
+// name returns the name for the log. mu must be held.
 func (p *pool[D]) name() (name string, logger watermill.LoggerAdapter) {
 	for d := range p.databases {
 		if name == "" || d.Key < name {

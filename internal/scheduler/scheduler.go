@@ -1,9 +1,9 @@
-// Package scheduler polls the databases of a fleet that have nothing to do. forwarder.Group and queue.Group stand on it.
+// Package scheduler polls the databases of a fleet that have nothing to do, for forwarder.Group and queue.Group.
 //
-// A database is asleep or awake. The scheduler has those that are asleep: it polls all that share a connection pool
+// A database is asleep or awake. Sleeping databases belong to the scheduler: it polls all that share a connection pool
 // together, and wakes one when a poll finds work, when it is due, or when this process commits a message there. A
-// database that is awake belongs to the scheduler's owner until it calls Sleep. The scheduler does not know what the
-// owner does with it, and limits nothing but polls.
+// database that is awake belongs to the scheduler's owner until it calls Sleep. The scheduler does not know how the
+// owner uses it, and limits only polls.
 package scheduler
 
 import (
@@ -33,7 +33,7 @@ const (
 // called with Mu held and must not block, except Poll.
 type Config[D any] struct {
 	Fleet  *fleet.Fleet
-	Logger watermill.LoggerAdapter // nil = that of each handle
+	Logger watermill.LoggerAdapter // nil = the logger of each handle
 	Mu     *sync.Mutex             // guards the scheduler and its owner
 	// Polls is the number of pools that are polled concurrently, apart from slow ones.
 	Polls int
@@ -42,15 +42,15 @@ type Config[D any] struct {
 	PollInterval, MaxPollInterval time.Duration
 	// Concerns reports whether a commit may mean work.
 	Concerns func(core.Notification) bool
-	// Join makes the owner's part of a new database, which is asleep.
+	// Join creates the owner's part of a new database, which is asleep.
 	Join func(d *Database[D]) (D, error)
 	// Poll polls sleeping databases of one pool, and calls Wake for those that have work. An error means that none of
 	// them could be polled: they are skipped, for longer each time.
 	Poll func(ctx context.Context, list []D) error
 	// Woken is called when a database was woken: from then on it belongs to the owner.
 	Woken func(ctx context.Context, d D)
-	// Removed is called when a database, asleep or awake, has left the fleet or Run ends. Its handle is released when all
-	// that was started with Go for it has ended.
+	// Removed is called when a database, asleep or awake, has left the fleet or Run ends. Its handle is released when
+	// everything started for it with Go has ended.
 	Removed func(d D)
 	// Pass does the owner's part of each pass of the scheduler, and returns how long it can wait for the next.
 	Pass func(ctx context.Context, now time.Time) time.Duration
@@ -78,7 +78,7 @@ type Scheduler[D any] struct {
 	woken   []*Database[D]
 }
 
-// New makes a Scheduler. It does no I/O.
+// New returns a Scheduler. It does no I/O.
 func New[D any](cfg Config[D]) *Scheduler[D] {
 	s := &Scheduler[D]{
 		cfg: cfg, life: life.New(), running: make(chan struct{}), signals: make(chan struct{}, 1),
@@ -121,8 +121,8 @@ func (s *Scheduler[D]) Running() <-chan struct{} { return s.running }
 func (s *Scheduler[D]) Close() { s.life.Close() }
 
 // Drain calls one for each known database concurrently, and returns when all calls have returned. If Run is not
-// running, it runs for that time. The error names the databases whose calls failed. It also returns the error of ctx,
-// or outbox.ErrClosed.
+// running, Drain runs it for that time. The error names the databases whose calls failed. Drain also returns the error
+// of ctx, or outbox.ErrClosed.
 func (s *Scheduler[D]) Drain(ctx context.Context, one func(ctx context.Context, d D) error) error {
 	return s.life.While(ctx, s.Run, s.running, func() error {
 		s.Sync()
@@ -200,7 +200,7 @@ func (s *Scheduler[D]) pass(ctx context.Context) time.Duration {
 	s.wokenMu.Unlock()
 	s.cfg.Mu.Lock()
 	defer s.cfg.Mu.Unlock()
-	now := time.Now() // only now, when what has ended before is recorded
+	now := time.Now() // only now, when earlier ends are recorded
 	for _, d := range woken {
 		if d.asleep { // otherwise Sleep clears it, and until then commits start no pass
 			d.woken.Store(false)

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 )
 
-// testPool is a connection pool without a database. Those with the same name are one.
+// testPool is a connection pool without a database. Those with the same name are one pool.
 type testPool struct {
 	drive.Pool
 	name string
@@ -32,7 +32,7 @@ func (p testPool) Exec(context.Context, string, ...any) (int64, error) {
 	return 0, errors.New("not in this test")
 }
 
-// owner is a Scheduler and its owner, which puts each database to sleep as soon as a test lets it.
+// owner is a Scheduler with its owner, which puts each database to sleep as soon as a test lets it.
 type owner struct {
 	*Scheduler[*owned]
 	t     *testing.T
@@ -150,7 +150,7 @@ func (o *owner) with(fn func()) {
 	fn()
 }
 
-// after waits for some time, and returns how many polls and wakes of a database there were.
+// after waits for some time, and returns the number of polls and wakes of a database.
 func (o *owner) after(d time.Duration, key string) (polls, woken int) {
 	time.Sleep(d)
 	synctest.Wait()
@@ -169,7 +169,7 @@ func (o *owner) until(d *owned, state poolState) {
 func (o *owner) expect(what string, got, want any) {
 	o.t.Helper()
 	if fmt.Sprint(got) != fmt.Sprint(want) {
-		o.t.Errorf("%s: %v, not %v", what, got, want)
+		o.t.Errorf("%s: %v, want %v", what, got, want)
 	}
 }
 
@@ -200,7 +200,7 @@ func (w *withFields) With(f watermill.LogFields) watermill.LoggerAdapter {
 	return &withFields{w.owner, w.fields.Add(f)}
 }
 
-// TestPollsOfAPool: its databases are polled together, less and less often, and often again when one has worked.
+// TestPollsOfAPool: its databases are polled together, at growing intervals, and frequently again after one had work.
 func TestPollsOfAPool(t *testing.T) {
 	run(t, 4, "a@1 b@1 c@2", func(o *owner) {
 		polls, _ := o.after(0, "a@1")
@@ -212,23 +212,23 @@ func TestPollsOfAPool(t *testing.T) {
 		}
 		o.with(func() { o.all["b@1"].work = true })
 		_, woken := o.after(10*time.Second, "b@1")
-		o.expect("the one with work is woken", woken, 1)
+		o.expect("the database with work is woken", woken, 1)
 		o.with(func() { o.all["b@1"].work = false })
 		asleep, _ := o.after(time.Minute, "b@1")
 		awake, woken := o.after(time.Minute, "b@1")
-		o.expect("polls of one that is awake", awake, asleep)
-		o.expect("it is woken once", woken, 1)
+		o.expect("polls of an awake database", awake, asleep)
+		o.expect("the database is woken once", woken, 1)
 		o.with(func() { o.Sleep(o.all["b@1"].Database, time.Second) })
 		again, _ := o.after(2*time.Second, "b@1")
 		if again == awake {
-			t.Error("it is not polled after it went to sleep")
+			t.Error("the database is not polled after it went to sleep")
 		}
 		_, woken = o.after(0, "a@1")
-		o.expect("one without work is woken", woken, 0)
+		o.expect("a database without work is woken", woken, 0)
 	})
 }
 
-// TestWakes: by a commit here, at a time, and neither before a database may be used again.
+// TestWakes: by a commit in this process, or at a time, and in neither case before SkipUntil.
 func TestWakes(t *testing.T) {
 	run(t, 4, "a@1 b@1", func(o *owner) {
 		a, b := o.all["a@1"], o.all["b@1"]
@@ -301,8 +301,8 @@ func TestDueDuringAPoll(t *testing.T) {
 	})
 }
 
-// TestADatabaseThatFailed is polled before it is woken for being due: a server that hangs is not tried again for each
-// of its databases.
+// TestADatabaseThatFailed is polled before it is woken for being due: a hung server is not tried again for each of its
+// databases.
 func TestADatabaseThatFailed(t *testing.T) {
 	run(t, 4, "a@1 b@1", func(o *owner) {
 		a, b := o.all["a@1"], o.all["b@1"]
@@ -315,14 +315,14 @@ func TestADatabaseThatFailed(t *testing.T) {
 		_, woken := o.after(10*time.Minute, a.Key)
 		o.expect("woken while polls fail", woken, 0)
 		_, woken = o.after(0, b.Key)
-		o.expect("one that has not failed is woken when it is due", woken, 1)
+		o.expect("a database that has not failed is woken when it is due", woken, 1)
 		o.with(func() { a.fails = nil })
 		_, woken = o.after(2*time.Minute, a.Key)
 		o.expect("woken when polls work again", woken, 1)
 	})
 }
 
-// TestCommitsOfADatabaseThatIsAwake do not start a pass for each.
+// TestCommitsOfADatabaseThatIsAwake do not each start a pass.
 func TestCommitsOfADatabaseThatIsAwake(t *testing.T) {
 	run(t, 4, "a@1", func(o *owner) {
 		a := o.all["a@1"]
@@ -363,7 +363,7 @@ func TestAPollOnRequestFollowsOneInFlight(t *testing.T) {
 	})
 }
 
-// TestAPoolThatFails is polled less and less often, whatever its databases do, and delays no other.
+// TestAPoolThatFails is polled at growing intervals, whatever its databases do, and delays no other.
 func TestAPoolThatFails(t *testing.T) {
 	run(t, 1, "a@1 b@1 c@2", func(o *owner) {
 		a, b, c := o.all["a@1"], o.all["b@1"], o.all["c@2"]
@@ -371,24 +371,24 @@ func TestAPoolThatFails(t *testing.T) {
 		o.after(10*time.Minute, a.Key)
 		o.with(func() {
 			if n := len(a.polls); n < 9 || n > 20 {
-				t.Errorf("%d polls of what fails in ten minutes", n)
+				t.Errorf("%d polls of the failing pool in ten minutes", n)
 			}
 			if n := len(c.polls); n < 60 {
-				t.Errorf("%d polls of the other in ten minutes", n)
+				t.Errorf("%d polls of the other pool in ten minutes", n)
 			}
 			for i, at := range c.polls[1:] {
 				if at-c.polls[i] > 11*time.Second {
-					t.Errorf("a poll of the other comes after %s", at-c.polls[i])
+					t.Errorf("a poll of the other pool comes after %s", at-c.polls[i])
 				}
 			}
 		})
 		o.until(a, polling)
-		o.with(func() { o.expect("slots in use by what fails", o.polls.taken, 0) })
+		o.with(func() { o.expect("slots in use by the failing pool", o.polls.taken, 0) })
 		o.until(a, scheduled)
 		before, _ := o.after(0, a.Key)
 		o.with(func() { o.Sleep(b.Database, 0) }) // as if it had been awake
 		after, _ := o.after(time.Second, a.Key)
-		o.expect("polls of what fails when a database goes to sleep", after, before)
+		o.expect("polls of the failing pool when a database goes to sleep", after, before)
 		o.with(func() { a.fails, a.takes = nil, 0 })
 		o.after(2*time.Minute, a.Key)
 		o.expect("the log", o.lines, []string{
@@ -397,12 +397,12 @@ func TestAPoolThatFails(t *testing.T) {
 		})
 		before, _ = o.after(0, a.Key)
 		if after, _ := o.after(time.Minute, a.Key); after < before+6 {
-			t.Errorf("%d polls in a minute when it works again", after-before)
+			t.Errorf("%d polls in a minute after the pool works again", after-before)
 		}
 	})
 }
 
-// TestSlowPolls leave their slots to others, up to a limit.
+// TestSlowPolls free their slots for others, up to a limit.
 func TestSlowPolls(t *testing.T) {
 	var targets []string
 	for i := range maxSlow + 3 {
@@ -440,12 +440,12 @@ func TestSlowPolls(t *testing.T) {
 		before, _ = o.after(time.Hour, "zz@zz")
 		after, _ = o.after(time.Minute, "zz@zz")
 		if after < before+6 {
-			t.Errorf("%d polls in a minute when slots are free again", after-before)
+			t.Errorf("%d polls in a minute after slots are free again", after-before)
 		}
 	})
 }
 
-// TestRemovedDatabases: handles are closed when all that uses them has ended.
+// TestRemovedDatabases: handles are closed when everything that uses them has ended.
 func TestRemovedDatabases(t *testing.T) {
 	run(t, 4, "a@1 b@1 c@2", func(o *owner) {
 		a, c := o.all["a@1"], o.all["c@2"]
@@ -466,9 +466,9 @@ func TestRemovedDatabases(t *testing.T) {
 			o.expect("it has left", []bool{a.removed, a.Removed(), c.removed, a.Asleep()}, []bool{true, true, true, false})
 			o.Sleep(a.Database, 0) // as its owner does when its work ends
 			o.Poll(a.Database)
-			o.expect("it is asleep", a.Asleep(), false)
+			o.expect("the database is asleep", a.Asleep(), false)
 			o.expect("databases", o.Len(), 2)
-			o.expect("the new one is polled", len(o.all["d@2"].polls) > 0, true)
+			o.expect("the new database is polled", len(o.all["d@2"].polls) > 0, true)
 		})
 		o.expect("handles are closed", closed(), []string{})
 		close(over)
@@ -477,7 +477,7 @@ func TestRemovedDatabases(t *testing.T) {
 		polls, _ := o.after(time.Minute, c.Key)
 		o.expect("handles are closed", closed(), []string{"a@1", "c@2"})
 		later, _ := o.after(time.Minute, c.Key)
-		o.expect("polls of what was removed", later, polls)
+		o.expect("polls of the removed database", later, polls)
 		o.targetsMu.Lock()
 		o.targets = []string{"b@1"}
 		o.targetsMu.Unlock()
@@ -488,7 +488,7 @@ func TestRemovedDatabases(t *testing.T) {
 	})
 }
 
-// TestADatabaseThatCannotJoin is tried again, and its handle is not kept.
+// TestADatabaseThatCannotJoin is retried, and its handle is not kept.
 func TestADatabaseThatCannotJoin(t *testing.T) {
 	run(t, 4, "a@1 bad@1", func(o *owner) {
 		o.after(10*time.Second, "a@1")
@@ -496,7 +496,7 @@ func TestADatabaseThatCannotJoin(t *testing.T) {
 	})
 }
 
-// TestDrain names what fails, and ends with the scheduler.
+// TestDrain names failed databases, and ends with the scheduler.
 func TestDrain(t *testing.T) {
 	run(t, 4, "a@1 b@1", func(o *owner) {
 		err := o.Drain(o.t.Context(), func(_ context.Context, d *owned) error {

@@ -11,9 +11,9 @@ const (
 	checkInterval = 100 * time.Millisecond // of databases that failed, for a slot
 )
 
-// Slots limits how many databases are used concurrently. A use that takes a quarter of a second is slow: it leaves its
-// slot to others, as long as at most 32 are slow in all Slots of a Scheduler. A database that failed counts as slow from
-// the beginning. It is guarded by Config.Mu.
+// Slots limits how many databases are used concurrently. A use that takes a quarter of a second is slow: it frees its
+// slot for others, as long as at most 32 are slow in all Slots of a Scheduler. A database that failed counts as slow
+// from the beginning. It is guarded by Config.Mu.
 type Slots struct {
 	max, taken int
 	slow       *int

@@ -13,7 +13,7 @@ import (
 
 // Health is the summary of findings, for the page's heading, the exit code of outboxctl check and health probes.
 type Health struct {
-	Severity broker.Severity // of the worst problem; Info if there is none
+	Severity broker.Severity // of the worst problem; Info if there is no problem
 	Problems []admin.Finding // findings worse than Info, worst first
 }
 
@@ -29,7 +29,7 @@ func Judge(findings []admin.Finding) Health {
 	return h
 }
 
-// String returns "healthy", or the title of the worst problem and the number of others, one for each Check.
+// String returns "healthy", or the title of the worst problem and the number of others, counting one for each Check.
 func (h Health) String() string {
 	if len(h.Problems) == 0 {
 		return "healthy"

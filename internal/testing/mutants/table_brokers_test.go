@@ -38,7 +38,7 @@ var brokerMutants = []Mutant{
 	{
 		Name: "K6", File: "kafka/partition.go", In: "kafka", Test: "TestClaimResumesAtItsStart",
 		Breaks: "a partition that was paused before a rebalance stays paused",
-		Old:    "	p.group.Resume(p.here) // sarama remembers a pause over rebalances\n",
+		Old:    "	p.group.Resume(p.here) // sarama remembers a pause across rebalances\n",
 		New:    "",
 	},
 	{
