@@ -32,27 +32,27 @@ type Act struct {
 	Progress func(ctx context.Context, r Result)
 }
 
-// Result is the result of an act, also before an error.
+// Result is the result of an act. It is valid also with an error: it then has the changes made so far.
 type Result struct {
-	// Matched is the number of messages that the filter selected: in a dry run up to its limit.
+	// Matched is the number of messages that the filter selected; a dry run counts up to its limit.
 	Matched Count `json:"matched"`
-	// Touched is the number of changed messages.
+	// Touched is the number of messages changed.
 	Touched int64 `json:"touched"`
 	// Skipped is the number of messages that another session had locked or changed. Requeue, Replay and Reconcile also
 	// skip the messages behind or before them under the same key. Act again to change them.
 	Skipped int64 `json:"skipped"`
-	// Preview identifies the messages that a dry run counted, for Act.Preview, so that the act changes only these. If
-	// there were more than it counts, Preview means the messages written before it. It has up to 220 kB.
+	// Preview identifies the messages that a dry run counted. Pass it to Act.Preview to change only these. If there are
+	// more messages than a dry run counts, it selects those written before the dry run. It is up to 220 kB long.
 	Preview string `json:"-"`
 	// NoLetter is the number of messages that Redrive skipped because their dead letter is no longer in the outbox.
 	NoLetter int64 `json:"no_letter,omitempty"`
-	// Compared is the number of messages that Reconcile has compared.
+	// Compared is the number of messages that Reconcile compared.
 	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`
 }
 
-// dryCount is the largest number that a dry run counts.
+// dryCount is the largest number of messages that a dry run counts.
 const dryCount = 10_000
 
 // run performs an act: it first writes the entry in the audit log, then changes one batch after another, oldest
@@ -82,7 +82,7 @@ func (a *Admin) run(ctx context.Context, v Verb, act Act) (r Result, err error) 
 			return r, a.end(ctx, r.AuditID, err)
 		}
 	}
-	a.logger.Info("act of an operator", watermill.LogFields{
+	a.logger.Info("operator act", watermill.LogFields{
 		"action": v.Name, "actor": act.Actor, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID, nil)
@@ -97,7 +97,7 @@ func (a *Admin) check(v Verb, act *Act) (store, []State, error) {
 	}
 	may := v.States[f.In]
 	if len(may) == 0 {
-		return store{}, nil, invalid("admin: it is not for the %s", f.In)
+		return store{}, nil, invalid("admin: this act does not apply to the %s", f.In)
 	}
 	states := f.States
 	if len(states) == 0 {
@@ -105,7 +105,8 @@ func (a *Admin) check(v Verb, act *Act) (store, []State, error) {
 	}
 	for _, state := range states {
 		if !slices.Contains(may, state) {
-			return store{}, nil, invalid("admin: Filter.States has %q: it changes messages that are one of %v", state, may)
+			return store{}, nil, invalid("admin: Filter.States has %q: the act applies to messages that are one of "+
+				"%v", state, may)
 		}
 	}
 	if v.Heads && len(states) > 1 {
@@ -152,10 +153,10 @@ func (a *Admin) begin(ctx context.Context, action string, act Act) (id int64, er
 	return a.number(ctx, sqltext.BeginAct, act.Actor, action, act.Reason, string(filter))
 }
 
-// endTimeout is for the end of an act whose context is over.
+// endTimeout limits recording the end of an act whose context has ended.
 const endTimeout = 5 * time.Second
 
-// end records in the entry that the act has ended, with err if it is not nil, and returns the error to report.
+// end marks the audit entry as ended, with err if it is not nil, and returns the error to report.
 func (a *Admin) end(ctx context.Context, audit int64, err error) error {
 	if err == nil {
 		return a.exec(ctx, sqltext.EndAct, audit, "")
@@ -166,7 +167,7 @@ func (a *Admin) end(ctx context.Context, audit int64, err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
-	_ = a.exec(ctx, sqltext.EndAct, audit, outcome) // else the entry stays open, as if the process was killed
+	_ = a.exec(ctx, sqltext.EndAct, audit, outcome) // on failure the entry stays open, as if the process had been killed
 	return err
 }
 
@@ -183,7 +184,7 @@ type doing struct {
 
 	letters map[digest]int64 // dead letter ids of the messages met so far
 
-	skipped []string // keys of which a message was skipped, whose order must not be broken; never nil
+	skipped []string // keys with a skipped message: their order must be kept; never nil
 }
 
 // doing begins an act that check accepted.
@@ -217,7 +218,7 @@ func (d *doing) walk(state State) *walk {
 	return w
 }
 
-// all changes all messages of some states.
+// all changes every message that t finds.
 func (d *doing) all(ctx context.Context, t *together) error {
 	for !t.ended() && d.left > 0 {
 		batch, err := d.next(ctx, t)
@@ -251,7 +252,7 @@ func (d *doing) change(ctx context.Context, states []State, batch []place) error
 	return nil
 }
 
-// next returns the next messages to change. The list may be empty although more follow.
+// next returns the next messages to change. The list may be empty even if more follow.
 func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	if d.verb.Heads {
 		found, err := t.next(ctx, d.source, d.cfg.BatchSize)
@@ -270,7 +271,8 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 		}
 		return meant, err
 	}
-	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount { // a few letters take as long as many
+	// searching for a few letters takes as long as for many
+	for d.act.DryRun && err == nil && !t.ended() && len(list) < dryCount {
 		var more []found
 		more, err = t.next(ctx, d.source, dryCount-len(list))
 		list = append(list, more...)
@@ -281,7 +283,7 @@ func (d *doing) next(ctx context.Context, t *together) ([]place, error) {
 	return d.withLetters(ctx, d.asked.of(placesOf(list)))
 }
 
-// count counts the messages that an act would change, and records which they are.
+// count counts the messages that an act would change and records them in the preview.
 func (d *doing) count(ctx context.Context, states []State) error {
 	counted, most := []place{}, min(d.left, dryCount)
 	for _, t := range d.together(states) {
@@ -312,7 +314,7 @@ func (d *doing) tried(counted []place) {
 	d.result.Preview = d.asked.tried(d.act.Filter.In)
 }
 
-// note is the error text that the act stores with a message; "" keeps the present text.
+// note is the error text that the act stores with a message; "" keeps the current text.
 func (d *doing) note() string {
 	if d.verb.Stored == "" {
 		return ""

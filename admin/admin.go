@@ -24,14 +24,14 @@ var (
 	// ErrNoActor is returned by an act without an actor.
 	ErrNoActor = errors.New("admin: no actor for the audit log: set Config.Actor or the Actor of the act")
 
-	// ErrNoLetter is returned by Redrive if none of the selected messages has its dead letter in the outbox.
+	// ErrNoLetter is returned by Redrive if none of the selected messages still has its dead letter in the outbox.
 	//
-	// Cause: the letter was deleted after the retention of the outbox. Cure: or requeue the message and have it sent
-	// again.
+	// Cause: the dead letters were deleted after the retention of the outbox.
+	// Cure: or requeue the messages and have their sender send them again.
 	ErrNoLetter = errors.New("admin: the dead letters are no longer in the outbox: publish them again from the " +
 		"dead-letter topic of the broker")
 
-	// ErrInvalid is wrapped by errors about a field of a filter, page or act. The fault is the caller's.
+	// ErrInvalid is wrapped by errors about an invalid field of a filter, page or act.
 	//
 	// Cure: correct the field that the error names.
 	ErrInvalid = errors.New("admin: invalid")
@@ -42,14 +42,14 @@ type invalidError string
 
 func (e invalidError) Error() string { return string(e) }
 
-// Is matches ErrInvalid, whose text adds nothing.
+// Is makes errors.Is find ErrInvalid, whose text would add nothing to the message.
 func (invalidError) Is(target error) bool { return target == ErrInvalid }
 
 func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf(format, args...)) }
 
 // Config configures New.
 type Config struct {
-	// Actor is the name in the audit log, which an act may override; default none. An act without an actor returns
+	// Actor is the name in the audit log; default none. An act may override it. An act without an actor returns
 	// ErrNoActor.
 	Actor string
 	// QueryTimeout bounds each statement; default 10 s, -1 no limit.
@@ -82,7 +82,7 @@ func (c Config) validate() error {
 
 const maxBatch = 10_000
 
-// Admin reads and repairs the tables of a handle. It is safe for concurrent use and owns nothing.
+// Admin reads and repairs the tables of a handle. It is safe for concurrent use and needs no closing.
 type Admin struct {
 	db     *core.DB
 	cfg    Config

@@ -24,14 +24,14 @@ type AuditEntry struct {
 	// package move: import, export
 	Action string `json:"action"`
 	Reason string `json:"reason,omitempty"`
-	// Filter is the act's filter. For clean, which has an entry for each table, Before is the time before which rows
-	// were done.
+	// Filter is the act's filter. Clean writes an entry for each table, in which Before is the cutoff: it deletes rows
+	// that were done before then.
 	Filter Filter `json:"filter"`
 	Result Result `json:"result"`
-	// EndedAt is when the act ended; zero while it runs, or if its process or the database died.
+	// EndedAt is when the act ended; zero while it runs, and if its process or the database died before the end.
 	EndedAt time.Time `json:"ended_at,omitzero"`
-	// Outcome is the interrupt or error that ended the act early, or what MaintainPartitions found in use; empty
-	// otherwise. Result has the changes made until then.
+	// Outcome is the interruption or error that ended the act early, or the partitions that MaintainPartitions found in
+	// use; empty otherwise. Result has the changes made before that.
 	Outcome string `json:"outcome,omitempty"`
 }
 

@@ -9,7 +9,8 @@ import (
 )
 
 // BlockedKeys lists the first message of each blocked key that fits the filter, oldest first: the messages that
-// SkipHead would discard. It returns at most limit messages, and whether there are more. Errors are those of SkipHead.
+// SkipHead would discard. It returns at most limit messages, and whether there are more. It returns the errors of
+// SkipHead.
 func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Message, more bool, err error) {
 	defer func() {
 		if err != nil {
@@ -41,7 +42,7 @@ func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Me
 	return list, more, err
 }
 
-// heads returns those of the messages found by a walk, in id order, that come first in their keys and match the filter.
+// heads returns, in id order, the messages found by a walk that come first in their keys and match the filter.
 func (d *doing) heads(ctx context.Context, w *walk, all []found) ([]place, error) {
 	if d.keys == nil {
 		d.keys = map[string]int64{}

@@ -24,7 +24,7 @@ type CleanConfig struct {
 	At time.Time
 	// Reason and Actor are stored in the audit log.
 	Reason, Actor string
-	// DryRun counts and deletes nothing; default off. It counts up to 10,000 rows of each table.
+	// DryRun only counts, up to 10,000 rows of each table; default off.
 	DryRun bool
 }
 
@@ -34,20 +34,20 @@ type CleanResult struct {
 	Outbox Count     `json:"outbox"`
 	Inbox  Count     `json:"inbox"`
 	Queue  Count     `json:"queue"`
-	// Idempotency counts HTTP requests, with their answers.
+	// Idempotency is the number of HTTP requests, deleted with their responses.
 	Idempotency Count `json:"idempotency"`
 }
 
 const (
-	cleanRows = 1000           // the most in one statement
+	cleanRows = 1000           // rows deleted by one statement
 	cleanSpan = int64(1 << 16) // ids that one statement covers
 )
 
-// Clean deletes messages that were done or discarded before the retention, in short statements with pauses. Dead
-// messages and pending messages of the outbox and the queue are never deleted. The inbox also forgets messages that
-// first failed before the retention and were not handled since; a redelivery starts their count again. Clean returns
-// the number of deleted rows also with an error: ErrNoActor, an error that names an invalid field, or an error of the
-// database or the context.
+// Clean deletes messages that were done or discarded longer ago than the retention, in short statements with pauses. It
+// never deletes dead messages, or pending messages of the outbox and the queue. From the inbox it also deletes messages
+// that first failed longer ago than the retention and were not handled since; a redelivery counts their attempts from
+// zero. Clean returns the number of deleted rows also with an error: ErrNoActor, an error that names an invalid field,
+// or an error of the database or the context.
 func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err error) {
 	defer func() {
 		if err != nil {
@@ -69,7 +69,7 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 	case cfg.At.IsZero():
 		cfg.At = now
 	case cfg.At.After(now):
-		return r, invalid("admin: CleanConfig.At is %s, and by the database's clock it is %s: a future time would delete "+
+		return r, invalid("admin: CleanConfig.At is %s, but the database's clock shows %s: a future time would delete "+
 			"messages that must be kept", stamp(cfg.At), stamp(now))
 	}
 	act := Act{Reason: cfg.Reason}

@@ -8,7 +8,7 @@
 //		DryRun: true,
 //	})
 //
-// Package admin/ui is a web page for it, and outboxctl a command line.
+// Package admin/ui is a web page for it, and outboxctl is its command line.
 //
 // A message has a State: ready, delayed, failing, dead, done or discarded. A Filter selects messages. An ErrorGroup is
 // messages whose errors differ only in numbers, ids and quoted text.
@@ -19,7 +19,7 @@
 // with the messages found so far and the position where the next call continues. Counts are exact up to a bound;
 // Count.More reports a larger number.
 //
-// Payloads are read by Get alone, so all other methods work for a role that may not read payloads.
+// Only Get reads payloads, so all other methods work for a role that may not read them.
 //
 // Each action except a dry run is recorded in outbox_audit with its actor and reason.
 //

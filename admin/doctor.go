@@ -15,10 +15,10 @@ import (
 
 // Doctor returns problems of the tables, the forwarders and the server, worst first. It changes nothing, except that it
 // sends one notification to test its delivery. Without pg_read_all_stats it cannot see other sessions, and reports
-// that. A failed check is a finding too. Pass all brokers to which messages go: a topic with published messages that
-// none of them has is a finding. Without brokers their settings are not checked.
+// that. A failed check is a finding too. Pass all brokers that messages go to: a topic with published messages that
+// exists on none of them is a finding. Without brokers their settings are not checked.
 //
-// It returns an error, with the findings so far, if the database does not answer or ctx ends.
+// It returns an error, with the findings so far, if the database does not respond or ctx ends.
 func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Finding, error) {
 	e := doctorRun{Admin: a, brokers: brokers}
 	for _, c := range checks {
@@ -28,7 +28,7 @@ func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Findin
 				return e.found, fmt.Errorf("doctor: %s: %w", c.name, err)
 			}
 			if !e.damaged {
-				e.find(c.name, Warning, "check failed: "+err.Error(), "fix what the error names")
+				e.find(c.name, Warning, "check failed: "+err.Error(), "fix the cause that the error names")
 			}
 		}
 		if e.over {
@@ -39,8 +39,8 @@ func (a *Admin) Doctor(ctx context.Context, brokers ...broker.Checker) ([]Findin
 	return e.found, nil
 }
 
-// checks run in this order: those that explain others come first. A check's name is also the name of its findings,
-// unless it makes several kinds.
+// checks run in this order: checks that explain others come first. A check's name is also the name of its findings,
+// unless it reports several kinds.
 var checks = []struct {
 	name  string
 	check func(*doctorRun, context.Context) error
@@ -140,10 +140,10 @@ func byAge(age time.Duration) Severity {
 // brief is how long a transaction of another session may last without being reported.
 const brief = 5 * time.Second
 
-// span writes a duration for people.
+// span formats a duration for people.
 func span(d time.Duration) string { return words.Age(d) }
 
-// count writes a number of things, such as "2 partitions".
+// count formats a number of things, such as "2 partitions".
 func count(n int, of string) string {
 	if n == 1 {
 		return "1 " + of
@@ -151,7 +151,7 @@ func count(n int, of string) string {
 	return fmt.Sprintf("%d %ss", n, of)
 }
 
-// messages writes a number of messages and a verb: one for a single message, more for several.
+// messages formats a number of messages and a verb: one for a single message, more for several.
 func messages(c Count, of, one, more string) string {
 	if c.N == 1 && !c.More {
 		return fmt.Sprintf("1 message %s %s", of, one)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// longBlocked is how long a partition may be paused behind a failing message before only an operator is likely to help.
-// The alert PartitionBlocked uses the same time.
+// longBlocked is how long a failing message may pause a partition before it probably needs an operator. The alert
+// PartitionBlocked uses the same time.
 const longBlocked = 5 * time.Minute
 
 // checkBlocked reports partitions that subscribers have stopped reading because a message keeps failing or handlers do
@@ -41,14 +41,14 @@ func (e *doctorRun) checkBlocked(ctx context.Context) error {
 					"group %q, has been paused for %s, and no handler has returned for five minutes or more; "+
 					"lag %s", p.Partition, p.Topic, p.Group, span(paused), count(int(p.Lag), "message")),
 					"find what the handlers wait for, in a goroutine dump of their process, and bound it by the message's "+
-						"context; restart the process to have the messages delivered again")
+						"context; restart the process to get the messages redelivered")
 				continue
 			}
 			e.findOf(Inbox, p.Topic, "partition_blocked", severity, fmt.Sprintf("partition %d of topic %q, read by consumer "+
 				"group %q, has been paused for %s behind a message that keeps failing: blocked keys: %d, the oldest for %s; "+
 				"lag %s", p.Partition, p.Topic, p.Group, span(paused), p.Keys, span(there.Sub(p.Failing)),
 				count(int(p.Lag), "message")),
-				"fix the error that the inbox shows, or have the handler return outbox.Poison; to keep the others going "+
+				"fix the error that the inbox shows, or have the handler return outbox.Poison; to keep other keys going "+
 					"when one fails, raise MaxAhead, or, with Kafka, set SubscriberConfig.Park"+e.command("errors --in inbox"))
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// member is a forwarder with a row, and the facts that it wrote about itself.
+// member is a forwarder's row, with the facts that the forwarder wrote about itself.
 type member struct {
 	id, name, scope string
 	topics          []string
@@ -60,14 +60,14 @@ func (e *doctorRun) checkForwarders(ctx context.Context) error {
 		case !m.alive():
 			if slices.ContainsFunc(e.members, func(o member) bool { return o.alive() && o.scope == m.scope }) {
 				e.find("forwarder_vanished", Info,
-					fmt.Sprintf("%s stopped without releasing its lease, which expired %s ago; others have its lanes", m,
+					fmt.Sprintf("%s stopped without releasing its lease, which expired %s ago; others took over its lanes", m,
 						span(-m.left)),
 					"find out why its process ended; its row is deleted within the hour, or now: DELETE FROM "+
 						e.db.Render("{forwarders}")+" WHERE expires_at < now() AND id = "+literal(m.id))
 			}
 		case m.waits > brief:
 			e.find("forwarder_waits", byAge(m.waits),
-				fmt.Sprintf("%s has published nothing for %s: it waits until forwarders with other topics stop: %s", m,
+				fmt.Sprintf("%s has published nothing for %s: it waits for forwarders with other topics to stop: %s", m,
 					span(m.waits), e.ahead(m)),
 				"stop those, or give all of them the same Config.Topics")
 		}
@@ -109,7 +109,8 @@ func (e *doctorRun) consumers() {
 		switch {
 		case len(u.programs) > 1:
 			e.find("consumers", Critical,
-				fmt.Sprintf("programs %s handle messages as the same consumer %q: a message that all receive is handled by one",
+				fmt.Sprintf("programs %s handle messages as the same consumer %q: a message that reaches all of them is handled "+
+					"by only one",
 					strings.Join(u.programs, " and "), consumer),
 				"give each service a middleware.StackConfig.Service of its own (or InboxConfig.Service); "+
 					"messages that were skipped stay unhandled")
@@ -161,7 +162,7 @@ func (e *doctorRun) setUp(m member) {
 		need++
 	}
 	if f.PoolConns > 0 && f.PoolConns < need {
-		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %s, and the forwarder uses up to %d of them itself: "+
+		e.find("pool", Warning, fmt.Sprintf("the pool of %s has %s, and the forwarder alone uses up to %d of them: "+
 			"it waits for connections, and so do handlers that share the pool", m, connections(f.PoolConns), f.PoolNeeds),
 			fmt.Sprintf("give the pool %s, and one more for each handler that runs at the same time; "+
 				"or give the forwarder a pool of its own, with %d", connections(f.PoolNeeds), f.PoolNeeds))
@@ -181,21 +182,21 @@ func (e *doctorRun) setUp(m member) {
 	}
 	if f.PublishTimeout > f.CloseTimeout {
 		e.find("timeouts", Info,
-			fmt.Sprintf("%s gives a publish %s, but only %s at shutdown: messages in flight are then published twice", m,
+			fmt.Sprintf("%s allows a publish %s, but only %s at shutdown: messages in flight are then published twice", m,
 				f.PublishTimeout, f.CloseTimeout),
 			fmt.Sprintf("set forwarder.Config.CloseTimeout to %s or more", f.PublishTimeout))
 	}
 	if f.LeaseTTL > 0 && f.LeaseTTL < 3*time.Second {
 		e.find("timeouts", Warning,
-			fmt.Sprintf("the lease of %s lasts %s: after a slower renewal, a pause of the process or a failover others take "+
+			fmt.Sprintf("the lease of %s lasts only %s: after a slower renewal, a process pause or a failover, others take "+
 				"its lanes, and messages in flight are published twice", m, f.LeaseTTL),
 			"set forwarder.Config.LeaseTTL to 3s or more; its default is 10s")
 	}
 	if f.Retention == -1 && len(e.brokers) == 0 {
 		e.find("retention", Info, fmt.Sprintf("%s deletes messages on publish: if the broker loses acknowledged messages, "+
 			"there is nothing to replay or reconcile", m),
-			"if the broker may lose messages, set forwarder.Config.Retention to longer than you need to notice; "+
-				"give doctor the broker to find out")
+			"if the broker may lose messages, set forwarder.Config.Retention to longer than it takes you to notice; "+
+				"pass the broker to doctor to find out")
 	}
 }
 

@@ -33,8 +33,8 @@ func (e *doctorRun) checkInboxRetention(ctx context.Context) error {
 			if err != nil || !known || kept < 0 || kept <= shortest[topic] {
 				continue
 			}
-			e.find("inbox_retention", Warning, fmt.Sprintf("the broker keeps messages of topic %q for %s, and the inbox "+
-				"remembers for %s which were handled: a consumer that is set back further handles them again", topic, span(kept),
+			e.find("inbox_retention", Warning, fmt.Sprintf("the broker keeps messages of topic %q for %s, but the inbox "+
+				"remembers handled messages for only %s: a consumer that is rewound further handles them again", topic, span(kept),
 				span(shortest[topic])),
 				"set forwarder.Config.InboxRetention of all forwarders of these tables to more than "+span(kept)+
 					", or the topic's retention to less")

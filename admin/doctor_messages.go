@@ -92,11 +92,10 @@ func (e *doctorRun) noForwarder(ready map[string]TopicStats) {
 	}
 	e.find("forwarders", s, "no forwarder is running; "+what,
 		"run a forwarder.Forwarder, a Subscriber, or outboxctl forward on these tables; if one should be running, "+
-			"its log says why it did not start")
+			"see its log for the reason it did not start")
 }
 
-// checkFailing reports messages that have failed several times. Messages that fail for the same reason are one finding,
-// whatever their topics.
+// checkFailing reports messages that have failed several times, one finding per error whatever the topic.
 func (e *doctorRun) checkFailing(ctx context.Context) error {
 	type trouble struct {
 		first           int64
@@ -147,7 +146,8 @@ func (e *doctorRun) checkFailing(ctx context.Context) error {
 			fmt.Sprintf("%s%s, the oldest for %s: the first, %d, failed %d times, last with %q",
 				messages(Count{N: int64(t.count)}, ofTopics(t.topics), "keeps failing", "keep failing"), blocked, span(t.age),
 				t.first, t.attempts, t.error),
-			fmt.Sprintf("fix what the error names, and retry now%s; or, if it must never be published, %sdiscard it%s: %s",
+			fmt.Sprintf("fix the cause that the error names, and retry now%s; or, if it must never be published, %sdiscard "+
+				"it%s: %s",
 				again, skip, e.command("outbox discard", fmt.Sprint(t.first), "--state failing --reason WHY"),
 				strings.ReplaceAll(e.db.Render(sqltext.DiscardByHand), "{id}", fmt.Sprint(t.first))))
 	}
@@ -158,11 +158,11 @@ func (e *doctorRun) checkFailing(ctx context.Context) error {
 func (e *doctorRun) checkIncoming(ctx context.Context) error {
 	for _, in := range []Table{Inbox, Queue} {
 		owner, since, b := "topic", "written %s ago", brisk
-		cure := "fix what the error names; they are retried until they are handled or dead"
+		cure := "fix the cause that the error names; they are retried until they are handled or dead"
 		b.attempts = often
-		if in == Inbox { // the row dates from the first failure, or from a revival without a failure since
+		if in == Inbox { // the row dates from the first failure, or from a requeue that no failure followed
 			owner, since, b.attempts = "consumer", "for %s", 1
-			cure += "; one that its broker does not redeliver stays failing until you discard it"
+			cure += "; a message that its broker does not redeliver stays failing until you discard it"
 		}
 		groups, err := e.groups(ctx, Filter{In: in, States: []State{Failing}}, b)
 		if err != nil {
@@ -294,6 +294,6 @@ func (e *doctorRun) checkDiscarded(ctx context.Context) error {
 		e.findOf(in, "", "dead_discarded", Info, fmt.Sprintf("%s of the %s discarded by DeadRetention in the last 24 hours",
 			count(n, "message"), in),
 			"see their errors"+e.command(commands[in], "list --state", string(state))+
-				"; fix the cause and requeue dead messages before they are that old")
+				"; fix the cause and requeue dead messages before they reach that age")
 	}, sqltext.DoctorDiscarded, sqltext.DeadRetention)
 }

@@ -63,20 +63,22 @@ func (e *doctorRun) checkObstacles(ctx context.Context) error {
 			add("constraint")
 		case "unique":
 			e.find("unique_index", Warning, fmt.Sprintf("unique index %s is on table %s: a message that violates it fails the "+
-				"transaction that writes it, and what an operator sends again may do so too", name, table),
-				"make it an index that is not unique, and keep such a rule in a table of your own: DROP INDEX "+name)
+				"transaction that writes it, and a message that an operator sends again may fail too", name, table),
+				"make it an index that is not unique, and enforce such a rule in a table of your own: DROP INDEX "+name)
 		case "child":
-			e.find("inherits", Warning, fmt.Sprintf("table %s inherits from table %s: its rows are read with it, and nothing keeps "+
+			e.find("inherits", Warning, fmt.Sprintf("table %s inherits from table %s: reads of that table return its rows "+
+				"too, and nothing keeps "+
 				"their ids unique", name, table), fmt.Sprintf("move its rows, then: ALTER TABLE %s NO INHERIT %s", name, table))
 		case "detached":
-			e.find("detached", Critical, fmt.Sprintf("table %s has the name of a partition of table %s, and is detached: messages "+
+			e.find("detached", Critical, fmt.Sprintf("table %s has the name of a partition of table %s, but is detached: "+
+				"messages "+
 				"in it are not published", name, table),
 				"attach it again (ALTER TABLE ... ATTACH PARTITION), or drop it if nothing in it is pending: SELECT count(*) FROM "+
 					name+" WHERE published_at IS NULL")
 		case "nodefault":
 			e.find("detached", Critical, fmt.Sprintf("table %s has no default partition: a message whose id has no partition "+
 				"fails the transaction that writes it", table),
-				fmt.Sprintf("attach the one that was detached, or make one: CREATE TABLE %s_default PARTITION OF %s DEFAULT",
+				fmt.Sprintf("attach the detached one, or create one: CREATE TABLE %s_default PARTITION OF %s DEFAULT",
 					strings.Trim(table, `"`), table))
 		case "security":
 			add("row security")
@@ -85,8 +87,8 @@ func (e *doctorRun) checkObstacles(ctx context.Context) error {
 			if n, err := strconv.ParseInt(left, 10, 64); err == nil && n < 1000 {
 				s = Critical
 			}
-			e.find("sequence", s, fmt.Sprintf("sequence %s has %s numbers left, then nothing can be written", table, left),
-				"raise its end: ALTER SEQUENCE "+table+" NO MAXVALUE")
+			e.find("sequence", s, fmt.Sprintf("sequence %s has %s numbers left; after that nothing can be written", table, left),
+				"raise its maximum: ALTER SEQUENCE "+table+" NO MAXVALUE")
 		}
 	}, sqltext.DoctorObstacles, e.tables("{outbox}", "{inbox}", "{queue}"), e.db.Tables().WithDefaults().Outbox)
 	if err != nil {
@@ -95,7 +97,7 @@ func (e *doctorRun) checkObstacles(ctx context.Context) error {
 	return e.elsewhere(ctx)
 }
 
-// elsewhere reports outboxes of the same name in other schemas, to which a wrong search_path writes.
+// elsewhere reports outboxes of the same name in other schemas, which writers with a wrong search_path fill.
 func (e *doctorRun) elsewhere(ctx context.Context) error {
 	names := e.db.Tables().WithDefaults()
 	var others []string

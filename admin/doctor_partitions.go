@@ -35,15 +35,15 @@ func (e *doctorRun) checkPartitions(ctx context.Context) error {
 		}
 		if empty > 0 {
 			evidence += fmt.Sprintf("; %d of them are empty", empty)
-			cure = "run it in a quiet hour, since the empty ones are dropped only while no transaction writes for long; "
+			cure = "run it at a quiet time, because empty ones are dropped only while no long transaction writes; "
 		}
-		e.find("partitions_many", Warning, evidence, cure+"make larger ones from now on, by the command that runs every hour"+
+		e.find("partitions_many", Warning, evidence, cure+"from now on make larger ones with the hourly command"+
 			e.maintain(p, "--partition-size", fmt.Sprint(max(1, p.Size())*int64(n)/8)))
 	}
 	return nil
 }
 
-// partitionsAhead reports that there will be no partition for the next ids.
+// partitionsAhead reports that partitions for the next ids are running out.
 func (e *doctorRun) partitionsAhead(p partitioned) {
 	if !p.Known {
 		ids := e.db.Render("{outbox_id_seq}")
@@ -59,7 +59,7 @@ func (e *doctorRun) partitionsAhead(p partitioned) {
 	if ahead == 0 {
 		s, evidence = Critical, fmt.Sprintf("no partition is ahead of the last id, %d", p.Last)
 	}
-	if above := p.Above(); ahead == 0 && len(above) > 0 { // as after the sequence was set back
+	if above := p.Above(); ahead == 0 && len(above) > 0 { // for example after the sequence was set back
 		next := above[0].From
 		e.find("partitions_ahead", s, fmt.Sprintf("the next partition begins at id %d, far above the last id, %d: the default "+
 			"partition takes the messages", next, p.Last), fmt.Sprintf("if the sequence was set back, set it past all ids: "+
@@ -68,12 +68,12 @@ func (e *doctorRun) partitionsAhead(p partitioned) {
 		return
 	}
 	if end := p.End(); end > p.Last {
-		evidence += fmt.Sprintf(": %d ids are left, then the default partition takes the messages", end-p.Last)
+		evidence += fmt.Sprintf(": after %d more ids the default partition takes the messages", end-p.Last)
 	} else {
 		evidence += ": the default partition takes the messages"
 	}
 	e.find("partitions_ahead", s, evidence+p.lastError(),
-		"as "+p.Owner+", make partitions, and do so every hour"+e.maintain(p))
+		"as "+p.Owner+", make partitions now and every hour"+e.maintain(p))
 }
 
 // partitionsKept reports old partitions that are not dropped, and why.
@@ -92,7 +92,8 @@ func (e *doctorRun) partitionsKept(p partitioned) {
 			s = Warning
 		}
 		e.find("partitions_held", s, "pending or dead messages keep "+count(len(held), "partition")+" from being dropped: "+
-			some(held), "requeue or discard dead messages, and see why old ones are pending; the next run drops the partitions"+
+			some(held), "requeue or discard dead messages, and find out why old ones are still pending; the next run drops "+
+			"the partitions"+
 			e.command("outbox", "list", "--state", "dead"))
 	}
 	recent := len(p.runs) > 0 && p.runs[0].ended && p.runs[0].age < runLate
@@ -101,11 +102,12 @@ func (e *doctorRun) partitionsKept(p partitioned) {
 	}
 	evidence := "nothing has maintained the partitions"
 	if len(p.runs) > 0 {
-		evidence = "the partitions were maintained last " + span(p.runs[0].age) + " ago"
+		evidence = "the partitions were last maintained " + span(p.runs[0].age) + " ago"
 	}
-	e.find("partitions_due", Warning, evidence+", and all in "+count(len(due), "partition")+" was settled more than "+
+	e.find("partitions_due", Warning, evidence+", and all messages in "+count(len(due), "partition")+" were settled "+
+		"more than "+
 		p.keep.String()+" ago: "+some(due)+p.lastError(), "run it every hour, as "+p.Owner+
-		"; if it finds them in use, end the transaction that uses the outbox for so long"+e.maintain(p))
+		"; if it finds them in use, end the long transaction on the outbox"+e.maintain(p))
 }
 
 // some lists the first items of a long list.
@@ -116,7 +118,7 @@ func some(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// lastError is the error of the last run, or what it found in use, for the end of a sentence.
+// lastError describes the error of the last run, or the partitions that it found in use, to end a sentence.
 func (p partitioned) lastError() string {
 	if len(p.runs) == 0 || p.runs[0].outcome == "" {
 		return ""

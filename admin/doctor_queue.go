@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// checkQueue reports messages that dispatchers leave behind in the queue. Dispatchers have no rows that would show
+// checkQueue reports messages that dispatchers leave behind in the queue. Dispatchers have no rows, so it cannot see
 // which of them are alive and how long each may handle a message.
 func (e *doctorRun) checkQueue(ctx context.Context) error {
 	var topic string
@@ -19,13 +19,14 @@ func (e *doctorRun) checkQueue(ctx context.Context) error {
 	refusing := e.obstaclesOn("{queue}")
 	err := e.rows(ctx, []any{&topic, &n, &oldest}, func() {
 		unhandled[topic] = true
-		evidence := fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled lately",
+		evidence := fmt.Sprintf("%s due, the oldest for %s, and no message of this topic was handled recently",
 			inQueue(int64(n), topic, "is", "are"), span(seconds(oldest)))
 		cure := "give a queue.Dispatcher, Subscriber or Group a handler for this topic. Until then its messages wait, and " +
 			"no attempt is counted"
 		if len(refusing) > 0 {
 			evidence += "; the database may refuse to update them, because of " + strings.Join(refusing, ", ")
-			cure = "look for \"message refused by the database\" in the log of a dispatcher, and fix or drop what it " +
+			cure = "look for \"message refused by the database\" in the log of a dispatcher, and fix or drop the object that " +
+				"it " +
 				"names. If there is no such line, " + cure
 		}
 		e.findOf(Queue, topic, "queue_unhandled", max(Warning, byAge(seconds(oldest))), evidence, cure)

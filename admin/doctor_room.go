@@ -88,7 +88,7 @@ func (e *doctorRun) checkBroker(ctx context.Context) error {
 				continue // forwarders have reported it
 			}
 			e.find("broker", Critical, "could not check the broker: "+err.Error(),
-				"fix what the error names; until then messages stay pending, and no attempt is counted if the publisher "+
+				"fix the cause that the error names; until then messages stay pending, and no attempt is counted if the publisher "+
 					"classifies its errors")
 			continue
 		}
@@ -102,18 +102,19 @@ func (e *doctorRun) checkBroker(ctx context.Context) error {
 		loses = true
 		e.find("broker", Warning,
 			fmt.Sprintf("no broker that was checked has topic %q, to which messages were published, last "+
-				"at %s: acknowledged messages are lost; the topic was deleted, or was a JetStream stream in memory that a restart "+
+				"at %s: acknowledged messages are lost; the topic was deleted, or was an in-memory JetStream stream that a "+
+				"restart "+
 				"removed", topic, published[topic].UTC().Format(time.RFC3339)),
 			"create the topic again, a stream with file storage, and publish the kept messages again "+
 				"(outboxctl outbox replay); "+
-				"if the topic is on another broker, give doctor that one too")
+				"if the topic is on another broker, pass that broker to doctor too")
 	}
 	for _, m := range e.members {
 		if loses && m.alive() && m.says.Retention == -1 {
 			e.find("retention", Critical,
 				fmt.Sprintf("%s deletes messages on publish, and the broker may lose acknowledged messages: "+
-					"nothing could be published again", m),
-				"fix the broker as its findings say, or set forwarder.Config.Retention to longer than you need to notice")
+					"these could not be published again", m),
+				"fix the findings about the broker, or set forwarder.Config.Retention to longer than it takes you to notice")
 		}
 	}
 	return nil

@@ -9,8 +9,7 @@ import (
 	"testing"
 )
 
-// TestRunbookHasEachFinding: docs/run/runbook.md contains every text that doctor prints, and none that it no longer
-// prints.
+// TestRunbookHasEachFinding: docs/run/runbook.md contains every text that doctor prints, and no other.
 func TestRunbookHasEachFinding(t *testing.T) {
 	files, err := filepath.Glob("doctor*.go")
 	if err != nil {
@@ -31,7 +30,7 @@ func TestRunbookHasEachFinding(t *testing.T) {
 	}
 	for name := range made {
 		if kinds[name].title == "" {
-			t.Errorf("kinds has no title of %s", name)
+			t.Errorf("kinds has no title for %s", name)
 		}
 	}
 	for name := range kinds {

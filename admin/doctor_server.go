@@ -27,7 +27,8 @@ func (e *doctorRun) checkListen(ctx context.Context) error {
 		return nil
 	case err != nil && ctx.Err() == nil && bound.Err() != nil:
 		e.find("listen", Warning, "a notification did not arrive: "+err.Error(),
-			"forwarders poll until it works; check the server's log, and what is between the server and this process")
+			"forwarders poll until it works; check the server's log, and any pooler or proxy between the server and this "+
+				"process")
 		return nil
 	}
 	return err

@@ -83,7 +83,7 @@ func (e *doctorRun) unavailable(o *outage) {
 		fmt.Sprintf("forwarder %q%s could not publish to %s for %s: %s; %s", o.by, others,
 			strings.TrimPrefix(ofTopics(o.topics), "of "), span(age), o.reason,
 			messages(o.ready, "of "+it, "is ready", "are ready")),
-		"fix what the error names; the forwarder then resumes the topic on its own, and counts no attempt")
+		"fix the cause that the error names; the forwarder then resumes the topic on its own, and counts no attempt")
 }
 
 // pausedByOperator grades a pause by its age, and by the messages that wait.
@@ -147,7 +147,7 @@ func (e *doctorRun) backlog(ctx context.Context, t, ready TopicStats) error {
 		if slices.ContainsFunc(e.members, func(m member) bool { return m.scope == scope && m.reads(t.Topic) }) {
 			evidence += fmt.Sprintf("; no forwarder reads %d of the 64 lanes of scope %s", e.stats.Unread[scope], scope)
 			cure = "check the log of the forwarders of that scope: they take over lanes within the LeaseTTL of a forwarder " +
-				"that stopped; restart them if the log does not say why not"
+				"that stopped; restart them if the log does not show why they do not"
 		}
 	}
 	if obstacles := e.obstaclesOn("{outbox}"); t.Rate == 0 && len(obstacles) > 0 {

@@ -46,7 +46,7 @@ func (h holder) cure() string {
 		return "on that standby, end the oldest transaction (pg_stat_activity, by xact_start), or set hot_standby_feedback " +
 			"= off; ending its connection here does not help"
 	case "slot":
-		return "start its reader; or, if it has none any more, drop it: SELECT pg_drop_replication_slot(" +
+		return "start its reader; or, if nothing reads it any more, drop it: SELECT pg_drop_replication_slot(" +
 			literal(h.name) + ")"
 	case "prepared":
 		return endPrepared(h.name)
@@ -80,7 +80,7 @@ func (e *doctorRun) checkVacuum(ctx context.Context) error {
 				dead, holders[0]), holders[0].cure())
 		case dead > 50*manyDead && vacuumed > 600 && !atIt:
 			e.find("vacuum", Warning,
-				fmt.Sprintf("table %s has %d dead rows and was not vacuumed for %s", table, dead, span(seconds(vacuumed))),
+				fmt.Sprintf("table %s has %d dead rows and has not been vacuumed for %s", table, dead, span(seconds(vacuumed))),
 				"find out why autovacuum does not run (autovacuum, track_counts, autovacuum_max_workers, autovacuum_vacuum_cost_delay), or run it: "+
 					"VACUUM (ANALYZE) "+table)
 		}

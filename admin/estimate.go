@@ -54,7 +54,7 @@ func (a *Admin) estimate(ctx context.Context, t topicSet, size, sample string) e
 	}, sample, percent)
 }
 
-// count is the field for a state; nil if it has none.
+// count returns the field for a state, or nil.
 func (t *TopicStats) count(s State) *Count {
 	switch s {
 	case Ready:

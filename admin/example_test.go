@@ -28,8 +28,8 @@ func newAdmin() *admin.Admin {
 	return a
 }
 
-// The broker accepts large messages again, so messages that died of their size are requeued: first a preview, then
-// exactly the counted messages.
+// The broker accepts large messages again, so messages that died because of their size are requeued: first a preview,
+// then exactly the counted messages.
 func ExampleAdmin_Requeue() {
 	act := admin.Act{
 		Filter: admin.Filter{Topic: "orders", ErrorContains: "message too large"},
@@ -51,7 +51,7 @@ func ExampleAdmin_Requeue() {
 	fmt.Println("requeued", done.Touched)
 }
 
-// Doctor's findings, one line each. Critical ones make a deployment fail.
+// Doctor's findings, one line each. Critical findings fail a deployment.
 func ExampleAdmin_Doctor() {
 	findings, err := newAdmin().Doctor(context.Background())
 	if err != nil {

@@ -14,7 +14,7 @@ type Table int
 // The tables.
 const (
 	Outbox Table = iota // messages to publish; the default
-	Inbox               // which messages the Router's handlers have handled
+	Inbox               // messages that the Router's handlers received
 	Queue               // messages that queue.Store keeps until they are processed
 
 	idempotency // HTTP requests and their answers, of package idempotency; only Clean uses it
@@ -33,7 +33,7 @@ func (t Table) String() string {
 // MarshalText returns the name of the table.
 func (t Table) MarshalText() ([]byte, error) {
 	if t < 0 || int(t) >= len(tableNames) {
-		return nil, invalid("admin: there is no table %d: use Outbox, Inbox or Queue", int(t))
+		return nil, invalid("admin: unknown table %d: use Outbox, Inbox or Queue", int(t))
 	}
 	return []byte(tableNames[t]), nil
 }
@@ -42,7 +42,7 @@ func (t Table) MarshalText() ([]byte, error) {
 func (t *Table) UnmarshalText(name []byte) error {
 	i := slices.Index(tableNames, string(name))
 	if i < 0 {
-		return invalid("admin: there is no table %q: use outbox, inbox or queue", name)
+		return invalid("admin: unknown table %q: use outbox, inbox or queue", name)
 	}
 	*t = Table(i)
 	return nil
@@ -53,21 +53,21 @@ type State string
 
 // The states. A message in the inbox is never Delayed; one in the queue is never Discarded.
 const (
-	Ready     State = "ready"     // published or processed now; in the inbox: requeued, not yet redelivered
+	Ready     State = "ready"     // to be published or processed now; in the inbox: requeued, not yet redelivered
 	Delayed   State = "delayed"   // waits for a time that its sender chose; then it is Ready
 	Failing   State = "failing"   // failed and waits for another attempt
 	Dead      State = "dead"      // gave up: not retried until it is requeued
 	Done      State = "done"      // published, or processed
-	Seen      State = "seen"      // in the queue: known, and no work
-	Discarded State = "discarded" // settled without that, by an operator or DeadRetention; deleted like what is done
+	Seen      State = "seen"      // in the queue: recorded as received, nothing to process
+	Discarded State = "discarded" // given up by an operator or DeadRetention; deleted like done messages
 )
 
-// Filter selects the messages that fit all of its fields. The zero value selects all messages of the outbox in a list.
-// An act needs All, or a field other than In and States.
+// Filter selects the messages that match all of its fields. In a list, the zero value selects all messages of the
+// outbox. An act needs All, or a field other than In and States.
 type Filter struct {
 	// In is the table; default Outbox.
 	In Table `json:"in"`
-	// States are the states; default: all in a list, and an act's own default.
+	// States limits the states; default all in a list, while each act has its own default.
 	States []State `json:"states,omitempty"`
 	// IDs are values of Message.ID.
 	IDs []string `json:"ids,omitempty"`
@@ -81,7 +81,7 @@ type Filter struct {
 	ErrorGroup string `json:"error_group,omitempty"`
 	// ErrorContains is a part of the error's text, ignoring case.
 	ErrorContains string `json:"error_contains,omitempty"`
-	// After and Before bound the time at which the message was written: at or after, and before.
+	// After (inclusive) and Before (exclusive) bound the time at which the message was written.
 	After  time.Time `json:"after,omitzero"`
 	Before time.Time `json:"before,omitzero"`
 	// All allows an act on all messages.
@@ -107,7 +107,7 @@ type Count struct {
 // maxIDs is the largest number of ids in a filter.
 const maxIDs = 10_000
 
-// prepare checks a filter, and returns its table and the states to search one after another: "" = all of them at once.
+// prepare checks a filter, and returns its table and the states to search one after another: "" = all of them together.
 func (a *Admin) prepare(f Filter) (store, []State, error) {
 	s, err := a.store(f.In)
 	if err != nil {

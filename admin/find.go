@@ -15,7 +15,7 @@ const maxFind = 4096
 // Find searches all tables for messages with a UUID, an id (Message.ID) or an ordering key. For a UUID it also finds
 // the dead letter in the outbox. It searches inbox and queue by index first, then the outbox, newest first.
 //
-// The outbox has no index by UUID. So Find searches for about a second and returns the messages found, how far the
+// The outbox has no index by UUID, so Find searches for about a second and returns the messages found, how far the
 // search got (List.Progress), and where to continue (List.Next).
 func (a *Admin) Find(ctx context.Context, what string, p Page) (*List, error) {
 	if p.Limit < 0 || p.Limit > maxPage {

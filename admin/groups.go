@@ -12,7 +12,7 @@ import (
 
 const maxTexts = 10_000 // different errors of all topics
 
-// toGroup bounds the number of messages read: fewer than are counted, since their errors are read.
+// toGroup bounds the number of messages read: fewer than are counted, because their errors are read.
 var toGroup = bounds{each: 10_000, all: 10_000}
 
 // ErrorGroups groups dead and failing messages by their errors, largest group first. Errors that differ only in

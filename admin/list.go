@@ -13,7 +13,7 @@ import (
 const (
 	defaultPage = 50
 	maxPage     = 1000
-	// lookFor is how long a call searches for matching messages before it returns those it has.
+	// lookFor is how long a call searches for matching messages before it returns the ones found so far.
 	lookFor = time.Second
 )
 

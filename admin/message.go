@@ -9,8 +9,8 @@ import (
 // Message is a message in one of the tables. Times that do not apply are zero.
 type Message struct {
 	In Table `json:"in"`
-	// ID names the message in its table: its number in the outbox; the consumer or source, a colon, and the message's id
-	// in the others.
+	// ID identifies the message in its table: by its number in the outbox; by the consumer or source, a colon, and the
+	// message's id in the others.
 	ID       string `json:"id"`
 	UUID     string `json:"uuid"` // the id set by its sender
 	Topic    string `json:"topic,omitempty"`
@@ -18,8 +18,8 @@ type Message struct {
 	Consumer string `json:"consumer,omitempty"` // see Filter
 	State    State  `json:"state"`
 	Attempts int    `json:"attempts"` // failed attempts since the last requeue or redrive
-	// Crashes counts those attempts in the queue that ended because the lease expired: the process handling it died, or
-	// could not renew the lease.
+	// Crashes counts the attempts in the queue that ended because the lease expired: the process handling the message
+	// died, or could not renew the lease.
 	Crashes int `json:"crashes,omitempty"`
 	// LastError is the text of the last error, up to 1 KiB, with likely secrets replaced by ***; for a discarded
 	// message it is the actor and the reason.

@@ -87,7 +87,7 @@ func variable(s string, i int) (n int, placeholder string) {
 	return end - i, "<n>"
 }
 
-// quoted returns the length of quoted text that begins at i; an apostrophe within a word does not begin any.
+// quoted returns the length of quoted text that begins at i; an apostrophe within a word does not begin one.
 func quoted(s string, i int) int {
 	quote := s[i]
 	if quote != '"' && quote != '\'' && quote != '`' || quote == '\'' && i > 0 && isWord(s[i-1]) {

@@ -17,18 +17,18 @@ import (
 // Partition describes a partition of an outbox.
 type Partition struct {
 	Name string `json:"name"`
-	// State is ahead, above the last id; current; or behind it: retained while messages are younger than the retention of
-	// the last run, held by pending or dead messages, due when the next run drops it, or empty. The default partition is
-	// empty or filled. State is unknown if the role may not read the last id.
+	// State is ahead (above the last id) or current. Behind the last id it is retained while messages are younger than
+	// the retention of the last run, held while messages are pending or dead, due if the next run drops it, or empty.
+	// The default partition is empty or filled. State is unknown if the role may not read the last id.
 	State   string `json:"state"`
-	Default bool   `json:"default"` // it has the ids that have no other partition
-	// From is the lowest id, and To the first one above it; 0 = no bound.
+	Default bool   `json:"default"` // it takes ids that have no other partition
+	// From is the lowest id, and To the first id above the partition; 0 = no bound.
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
-	// Bytes is its size on disk, with indexes and TOAST; 0 also while another session holds an
-	// exclusive lock on it, or waits for one.
+	// Bytes is its size on disk, with indexes and TOAST; 0 while another session holds an exclusive lock on it, or
+	// waits for one.
 	Bytes int64 `json:"bytes"`
-	// Oldest is the age of its first message; 0 = it has none.
+	// Oldest is the age of its first message; 0 = it has no messages.
 	Oldest time.Duration `json:"oldest"`
 	// Pending and Dead are the messages that keep a partition behind the last id from being dropped, up to 1,000 each.
 	Pending Count `json:"pending"`
@@ -46,8 +46,8 @@ const (
 	partitionUnknown  = "unknown"
 )
 
-// Partitions lists the partitions of an outbox by their ids, the default last. It returns none if the outbox is one
-// table.
+// Partitions lists the partitions of an outbox by their ids, the default last. It returns none if the outbox is not
+// partitioned.
 func (a *Admin) Partitions(ctx context.Context) ([]Partition, error) {
 	p, err := a.partitions(ctx)
 	if err != nil {
@@ -65,18 +65,18 @@ func (a *Admin) partitionsForStats(ctx context.Context) ([]Partition, error) {
 	return list, err
 }
 
-// partitioned is an outbox in partitions; empty for one that is one table.
+// partitioned describes a partitioned outbox. It is empty if the outbox is not partitioned.
 type partitioned struct {
 	partitions.Set
 	list []Partition
-	runs []pastRun     // the newest first
-	keep time.Duration // the retention of the last run; the usual one if there was none
-	kept bool          // there was one
+	runs []pastRun     // newest first
+	keep time.Duration // the retention of the last run; the default one before the first
+	kept bool          // the last run had a retention
 }
 
 // pastRun is a run of MaintainPartitions in the audit log.
 type pastRun struct {
-	age, keep time.Duration // keep 0 = it dropped nothing
+	age, keep time.Duration // keep 0 = it dropped no partition
 	ended     bool          // without an error
 	outcome   string
 }
@@ -110,7 +110,7 @@ func (a *Admin) partitions(ctx context.Context) (p partitioned, err error) {
 		add(p.describe(one), one.Range)
 	}
 	gaps := len(p.list)
-	if d := p.Default; d != nil { // its rows are those between the others, read through the outbox
+	if d := p.Default; d != nil { // its rows lie between the other partitions, and are read through the outbox
 		from := int64(math.MinInt64)
 		for _, one := range append(slices.Clone(p.Set.Partitions), partitions.Partition{
 			Range: partitions.Range{From: math.MaxInt64}}) {
@@ -135,7 +135,7 @@ func (a *Admin) partitions(ctx context.Context) (p partitioned, err error) {
 		}
 		return err
 	}, sqltext.PartitionRows, first, below, stamp(now.Add(-p.keep)), int64(mostHeld+1))
-	for _, gap := range p.list[min(gaps+1, len(p.list)):] { // into one
+	for _, gap := range p.list[min(gaps+1, len(p.list)):] { // merge the gaps into one entry
 		d := &p.list[gaps]
 		if d.Oldest = max(d.Oldest, gap.Oldest); gap.State == partitionFilled {
 			d.State = partitionFilled
@@ -187,7 +187,7 @@ func (p partitioned) describe(one partitions.Partition) Partition {
 	return s
 }
 
-// HeldBy names the messages that keep the partition, such as "2 dead"; "" if there are none.
+// HeldBy names the messages that keep the partition, such as "2 dead"; "" if none do.
 func (s Partition) HeldBy() string {
 	var list []string
 	for _, c := range []struct {

@@ -21,7 +21,7 @@ func (m *maintenance) removeOld(ctx context.Context) (err error) {
 		if ctx.Err() != nil {
 			return err
 		}
-		if i == len(m.set.Partitions)-1 && len(m.out.Made) == 0 { // it shows the size and options of those to come
+		if i == len(m.set.Partitions)-1 && len(m.out.Made) == 0 { // new partitions copy its size and options
 			m.keep(p, "the newest partition")
 			continue
 		}
@@ -39,7 +39,7 @@ func (m *maintenance) removeOld(ctx context.Context) (err error) {
 	return errors.Join(err, m.drop(ctx, empty))
 }
 
-// empty empties a partition if all in it is settled and old, and reports whether it is empty.
+// empty empties a partition if all its messages are settled and old, and reports whether it is empty.
 func (m *maintenance) empty(ctx context.Context, p partitions.Partition) (bool, error) {
 	settled, why, err := m.settled(ctx, p)
 	if text.SQLState(err) == lockNotAvailable {
@@ -178,9 +178,9 @@ func (m *maintenance) drop(ctx context.Context, empty []partitions.Partition) er
 	return err
 }
 
-// dropLocked drops partitions, except those that were written to again by now and those that another run has dropped.
-// The locks are taken in the order in which others take them: the outbox, the default partition, the partitions. It
-// reads no partition, since all writers wait: an empty one without bytes has no messages.
+// dropLocked drops the empty partitions that nobody has written to or dropped meanwhile. It takes the locks in the
+// order in which others take them: the outbox, the default partition, the partitions. It does not read the partitions,
+// because all writers wait: an empty one without bytes has no messages.
 func (m *maintenance) dropLocked(ctx context.Context, q drive.Querier, empty []partitions.Partition) (
 	dropped, kept []partitions.Partition, err error,
 ) {

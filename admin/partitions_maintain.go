@@ -35,17 +35,17 @@ type PartitionsConfig struct {
 
 // PartitionsResult is the result of MaintainPartitions.
 type PartitionsResult struct {
-	At time.Time `json:"at"` // when the retention was counted back from
+	At time.Time `json:"at"` // the time from which the retention is counted back
 	// Made and Dropped are names of partitions.
 	Made    []string `json:"made"`
 	Dropped []string `json:"dropped"`
-	// Kept are the partitions behind the last id that stay, and why.
+	// Kept maps each partition behind the last id that stays to the reason.
 	Kept map[string]string `json:"kept"`
-	// Ahead is how many partitions are wholly above the last id at the end; 0 after an error.
+	// Ahead is the number of partitions wholly above the last id at the end; 0 after an error.
 	Ahead int `json:"ahead"`
-	// NotMade is why partitions that were needed were not made; "" = none is missing.
+	// NotMade is the reason why needed partitions were not made; "" = none is missing.
 	NotMade string `json:"not_made,omitempty"`
-	// Removed is the number of messages in the emptied partitions, those that were dropped among them.
+	// Removed is the number of messages in the emptied partitions, dropped ones included.
 	Removed int64 `json:"removed"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
 	AuditID int64 `json:"audit_id,omitempty"`
@@ -55,12 +55,13 @@ const (
 	partitionsAction = "partitions" // in the audit log
 
 	lockPatience = 10 * time.Second
-	lockPause    = 400 * time.Millisecond // others have the table for four times as long as one waits for it
+	// between tries others can use the table four times as long as one try waits for it
+	lockPause = 400 * time.Millisecond
 
 	inUse      = "in use: the next run tries again"
 	foundInUse = "in use: " // begins the outcome in the audit log
-	emptyInUse = "emptied, and the outbox is in use: the next run drops it"
-	usedAgain  = "emptied, and written to again: the next run tries again"
+	emptyInUse = "emptied, but the outbox is in use: the next run drops it"
+	usedAgain  = "emptied, but written to again: the next run tries again"
 	young      = "messages are younger than the retention"
 
 	mostIDs = 1 << 50 // beyond any size of a partition
@@ -75,17 +76,17 @@ const (
 // Cure: use Clean.
 var errNotPartitioned = errors.New("admin: the outbox is not partitioned: use Clean")
 
-// MaintainPartitions maintains an outbox in partitions. It makes partitions until eight are ahead of the last id. It
-// empties each partition behind the last id in which every message was published or discarded longer ago than the
-// retention, then drops the empty ones. Partitions with pending or dead messages stay, and the result says what holds
-// them. Whether messages are pending or dead is checked while the partition is locked, so none is lost.
+// MaintainPartitions makes and drops the partitions of a partitioned outbox. It makes partitions until eight are ahead
+// of the last id. It empties each partition behind the last id in which every message was published or discarded longer
+// ago than the retention, then drops the empty ones. Partitions with pending or dead messages stay, and the result
+// names these messages. It looks for them while the partition is locked, so none is lost.
 //
 // Writers and readers wait for its locks for at most 100 ms at a time, and it tries for about ten seconds. Emptying
 // waits for transactions that used the partition, dropping for all that wrote to the outbox. Partitions in use are left
 // for the next run. Run it every hour, as the owner of the table. Concurrent and killed runs do no harm.
 //
-// It returns its result also with an error: for an outbox that is one table, ErrNoActor, an error that names an invalid field or the
-// owner of the table, or an error of the database or the context.
+// It returns its result also with an error: that the outbox is not partitioned, ErrNoActor, an error that names an
+// invalid field or the owner of the table, or an error of the database or the context.
 func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_ PartitionsResult, err error) {
 	m := &maintenance{Admin: a, cfg: cfg, patience: lockPatience,
 		out: PartitionsResult{Made: []string{}, Dropped: []string{}, Kept: map[string]string{}}}
@@ -123,7 +124,7 @@ func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_
 	return m.out, a.end(ctx, m.out.AuditID, err)
 }
 
-// used names what the run found in use.
+// used names the partitions that the run found in use.
 func (m *maintenance) used() (list []string) {
 	if d := m.set.Default; d != nil && m.out.NotMade == inUse {
 		list = append(list, d.Name)
@@ -147,11 +148,11 @@ type maintenance struct {
 	patience time.Duration // for locks
 }
 
-// check refuses an invalid configuration, and an outbox that is one table.
+// check refuses an invalid configuration, and an outbox that is not partitioned.
 func (m *maintenance) check(ctx context.Context) error {
 	switch {
 	case m.cfg.Retention < 0:
-		return invalid("admin: PartitionsConfig.Retention is %s: use how long to keep, or 0 to drop no partition",
+		return invalid("admin: PartitionsConfig.Retention is %s: use a positive duration, or 0 to drop no partition",
 			m.cfg.Retention)
 	case m.cfg.PartitionSize < 0 || m.cfg.PartitionSize > mostIDs:
 		return invalid("admin: PartitionsConfig.PartitionSize is %d: use a number of ids up to %d, or 0 for the size of the "+
@@ -164,7 +165,7 @@ func (m *maintenance) check(ctx context.Context) error {
 	case m.cfg.At.IsZero():
 		m.cfg.At = now
 	case m.cfg.At.After(now):
-		return invalid("admin: PartitionsConfig.At is %s, and by the database's clock it is %s: a future time would drop "+
+		return invalid("admin: PartitionsConfig.At is %s, but the database's clock shows %s: a future time would drop "+
 			"messages that must be kept", stamp(m.cfg.At), stamp(now))
 	}
 	m.out.At, m.before = m.cfg.At, m.cfg.At.Add(-m.cfg.Retention)
@@ -177,7 +178,7 @@ func (m *maintenance) check(ctx context.Context) error {
 	return err
 }
 
-// refusal is why the role may not maintain the partitions; nil = it may.
+// refusal returns an error if the role may not maintain the partitions.
 func (m *maintenance) refusal() error {
 	switch {
 	case !m.set.Owns && !m.cfg.DryRun:
@@ -207,7 +208,7 @@ func (m *maintenance) run(ctx context.Context) (err error) {
 }
 
 // reserve excludes other runs, VACUUM on the default partition, and changes of either, and reads the partitions. After
-// an error the partitions stay as they were read before.
+// an error the partitions read before remain.
 func (m *maintenance) reserve(ctx context.Context, q drive.Querier) error {
 	if _, err := q.Exec(ctx, m.db.Render(sqltext.PartitionReserveOutbox)); err != nil {
 		return err
@@ -226,8 +227,8 @@ func (m *maintenance) keep(p partitions.Partition, why string) {
 	m.out.Kept[p.Name] = why
 }
 
-// locked runs fn in a transaction that waits for locks briefly, again and again; false = in vain. Then later calls try
-// once.
+// locked runs fn in a transaction that waits for locks only briefly, and retries it. It returns false if it gave up;
+// then later calls try only once.
 func (m *maintenance) locked(ctx context.Context, fn func(q drive.Querier) error) (bool, error) {
 	for begun := time.Now(); ; {
 		err := m.db.Transact(ctx, func(q drive.Querier) error {
@@ -240,7 +241,7 @@ func (m *maintenance) locked(ctx context.Context, fn func(q drive.Querier) error
 			return err == nil, explain(err)
 		}
 		if time.Since(begun) > m.patience {
-			m.patience = 0 // who uses the outbox for long keeps the others too
+			m.patience = 0 // a long transaction on the outbox blocks later calls too
 			return false, nil
 		}
 		select {

@@ -19,11 +19,11 @@ import (
 func (m *maintenance) makeAhead(ctx context.Context) error {
 	size := cmp.Or(m.cfg.PartitionSize, m.set.Size())
 	if all := m.set.Partitions; m.set.End() == math.MaxInt64 {
-		m.out.NotMade = "partition " + all[len(all)-1].Name + " takes all ids from its first on: make one that ends"
+		m.out.NotMade = "partition " + all[len(all)-1].Name + " has no upper bound: replace it by one that has"
 		return nil
 	}
 	if size == 0 {
-		m.out.NotMade = "no partition shows how many ids one has: set PartitionSize"
+		m.out.NotMade = "no partition shows the size: set PartitionSize"
 		return nil
 	}
 	if m.cfg.DryRun {
@@ -31,7 +31,7 @@ func (m *maintenance) makeAhead(ctx context.Context) error {
 		return nil
 	}
 	var made []string
-	taken := 0 // names that another program has
+	taken := 0 // names taken by other relations
 	for taken < 100 {
 		had, err := m.locked(ctx, func(q drive.Querier) (err error) {
 			made, err = m.makeLocked(ctx, q, size, taken)
@@ -53,7 +53,7 @@ func (m *maintenance) makeAhead(ctx context.Context) error {
 	return fmt.Errorf("make partitions: names like %s are taken by other relations", m.names(1)[0])
 }
 
-// missing is how many partitions are to be made.
+// missing returns the number of partitions to make.
 func (m *maintenance) missing(size int64) int {
 	if n := migrations.Ahead - len(m.set.Above()); n > 0 && size < (math.MaxInt64-m.above(size))/(migrations.Ahead+1) {
 		return n
@@ -61,9 +61,10 @@ func (m *maintenance) missing(size int64) int {
 	return 0
 }
 
-// above is where the next partition begins. A statement that began before the partition was made routes its rows to
-// the default partition, which refuses them then: so there is at least a whole partition between the ids that are
-// handed out now and the new one. If the partitions ahead ran out, the default partition takes those ids.
+// above returns the id at which the next partition begins. A statement that began before a partition was made still
+// routes its rows to the default partition, which by then refuses them. So at least a whole partition of ids lies
+// between the ids that are handed out now and the new partition. If the partitions ahead ran out, the default partition
+// takes those ids.
 func (m *maintenance) above(size int64) int64 {
 	if newest := m.set.Size(); newest > 0 {
 		size = min(size, newest)
@@ -71,7 +72,7 @@ func (m *maintenance) above(size int64) int64 {
 	return max(m.set.End(), m.set.Last+size)
 }
 
-// names are those of the next n partitions: the outbox's with numbers.
+// names returns the names of the next n partitions: the outbox's name with numbers.
 func (m *maintenance) names(n int) (list []string) {
 	prefix, next := m.db.Tables().Outbox+"_p", 0
 	for _, p := range m.set.Partitions {

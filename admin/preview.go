@@ -11,8 +11,8 @@ import (
 )
 
 // asked bounds an act to the messages that existed when it began, or that its dry run counted. No column shows since
-// when a message has been failing, or dead in the queue, so a dry run records each message that it counted, up to
-// dryCount, and an act with that preview changes no other.
+// when a message has been failing, or dead in the queue. So a dry run records each message that it counted, up to
+// dryCount, and an act with that preview changes only these.
 type asked struct {
 	upto int64           // outbox: the largest id
 	at   time.Time       // other tables: the time on the database's clock

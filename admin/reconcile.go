@@ -30,9 +30,9 @@ var reconcile = Verb{Name: "reconcile", States: map[Table][]State{Outbox: {Done}
 // syncs to disk, or whose log was truncated, does not report such a loss. Try it with Act.DryRun first: Result.Matched
 // is the number of missing messages, Result.Compared the number of compared ones.
 //
-// The filter must select topics that go to this broker. The broker is read from ten minutes before the first message
-// was written, so clocks may differ by that; with a larger difference messages are sent again that the broker has. It
-// returns the errors of acts, and errors of the broker, with the result so far.
+// The filter must select topics that go to this broker. Reconcile reads the broker from ten minutes before the first
+// message was written, so clocks may differ by up to ten minutes; with a larger difference it sends messages again that
+// the broker has. It returns the errors of acts, and errors of the broker, with the result so far.
 func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) (r Result, err error) {
 	defer func() {
 		if err != nil {
@@ -98,7 +98,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 		}
 		return r, nil
 	}
-	a.logger.Info("act of an operator", watermill.LogFields{
+	a.logger.Info("operator act", watermill.LogFields{
 		"action": reconcile.Name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped,
 		"audit_id": r.AuditID,
 	})
@@ -158,8 +158,8 @@ func (d *doing) kept(ctx context.Context, w *walk) (map[string]*keptMessages, er
 	return topics, nil
 }
 
-// Cause: the broker has every message that is kept.
-// Cure: none is needed.
+// Cause: the broker has every kept message.
+// Cure: none needed.
 var errNoneLeft = errors.New("all messages were found")
 
 // strike removes the messages that the log contains.

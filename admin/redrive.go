@@ -15,8 +15,8 @@ import (
 var redrive = Verb{
 	Name: "redrive", Past: "Redriven", States: map[Table][]State{Inbox: {Dead}}, Does: map[Table]string{
 		Inbox: "They are published again from their dead letters, to the topics that they came from, and handled " +
-			"once. Other consumers of these topics receive them too; their inboxes skip what they have handled. " +
-			"Those whose dead letter is no longer in the outbox stay dead.",
+			"once. Other consumers of these topics receive them too; their inboxes skip messages that they handled. " +
+			"Messages whose dead letter is no longer in the outbox stay dead.",
 	},
 }
 
@@ -24,9 +24,9 @@ var redrive = Verb{
 // their UUIDs, and requeues them in the inbox in the same transaction. Their consumers handle them once, also if the
 // broker redelivers them too. Other consumers of these topics receive a copy, which their inboxes skip.
 //
-// The letters must be in the outbox: Result.NoLetter counts the deleted ones, and if there is no letter at all, Redrive
-// returns ErrNoLetter. A letter whose topic is a pattern with wildcards is refused. The messages have
-// outbox.MetadataRedriven; metadata that the letter has under another name keep that name.
+// The letters must be in the outbox: Result.NoLetter counts the deleted ones, and if no letter is left, Redrive returns
+// ErrNoLetter. A letter whose topic is a pattern with wildcards is refused. The messages have outbox.MetadataRedriven;
+// metadata that the letter stores under another name keeps that name.
 func (a *Admin) Redrive(ctx context.Context, act Act) (Result, error) {
 	r, err := a.run(ctx, redrive, act)
 	if err == nil && r.Matched.N == 0 && r.NoLetter > 0 {
@@ -81,8 +81,8 @@ func (d *doing) notPattern(ctx context.Context, places []place) (err error) {
 }
 
 func isPattern(which, topic string) error {
-	return invalid("admin: %s was consumed from the pattern %q, and nothing can be published to that: leave it out of the "+
-		"filter, or discard it and publish its payload to the topic that it was for", which, topic)
+	return invalid("admin: %s was consumed from the pattern %q, which cannot be published to: leave it out of the "+
+		"filter, or discard it and publish its payload to its original topic", which, topic)
 }
 
 // findLetters searches for letters written between shortly before the first death and shortly after the last.

@@ -18,33 +18,33 @@ import (
 // StatsConfig configures Stats. The zero value is ready for use.
 type StatsConfig struct {
 	// Exact counts every message, which takes seconds for millions; default off. Otherwise the outbox is counted for a
-	// second, the other tables up to 10,000 of a kind, and Count.About marks estimates.
+	// second, the other tables are counted up to 10,000 of a kind, and Count.About marks estimates.
 	Exact bool
 }
 
 // Stats describes the tables at one time.
 type Stats struct {
 	At time.Time `json:"at"`
-	// of the outbox, those with something unsettled, paused or published lately, sorted
+	// topics of the outbox with unsettled messages, a pause or recently published messages, sorted
 	Topics     []TopicStats     `json:"topics"`
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
 	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
-	// Unread is the number of lanes, of 64, that no running forwarder owns, by scope: the messages of their keys wait.
-	// That is normal for a moment while forwarders start or end; otherwise see Doctor.
+	// Unread is the number of lanes (of 64) that no running forwarder owns, by scope: messages of their keys wait. This
+	// is normal for a moment while forwarders start or stop; otherwise see Doctor.
 	Unread     map[string]int `json:"unread"`
 	Inbox      []TopicStats   `json:"inbox"`      // of consumers that have failing or dead messages, sorted
 	Partitions []Partition    `json:"partitions"` // as Admin.Partitions lists them
 }
 
-// TopicStats describes a topic of the outbox or the queue, or a consumer of the inbox, where messages are only failing
-// or dead.
+// TopicStats describes a topic of the outbox or the queue, or a consumer of the inbox, for which only failing and dead
+// messages are counted.
 type TopicStats struct {
 	Topic    string `json:"topic,omitempty"`
 	Consumer string `json:"consumer,omitempty"`
 
 	Ready   Count `json:"ready"`
 	Failing Count `json:"failing"`
-	// FailingOften counts those of Failing that failed more than three times.
+	// FailingOften is the number of failing messages that failed more than three times.
 	FailingOften Count `json:"failing_often"`
 	Delayed      Count `json:"delayed"`
 	Dead         Count `json:"dead"`

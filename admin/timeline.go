@@ -18,13 +18,14 @@ import (
 
 // Event is an event of a message's timeline.
 type Event struct {
-	// At is when it happened; zero for a failure of which only the text was kept.
+	// At is when it happened; zero for a failure whose time was not kept.
 	At time.Time `json:"at,omitzero"`
-	// What is written (in the inbox: first delivered), delayed, failed, published, processed, died, letter, due, or an
-	// act's AuditEntry.Action.
+	// What is one of written (in the inbox: first delivered), delayed, failed, published, processed, died, letter, due,
+	// or an act's AuditEntry.Action.
 	What    string `json:"what"`
 	Attempt int    `json:"attempt,omitempty"` // for failed: its number
-	// Error is the error of failed, or in the queue of died: its first 256 characters, and all of the last one.
+	// Error is the error of failed, or in the queue of died. It has the first 256 characters, but all of the last
+	// error.
 	Error   string `json:"error,omitempty"`
 	By      string `json:"by,omitempty"`     // failed: the forwarder; act: the actor; letter: its writer
 	Reason  string `json:"reason,omitempty"` // for an act
@@ -85,7 +86,7 @@ func (s store) events(ctx context.Context, m *Message, p place) (events []Event,
 		if notes[i].What == "failed" {
 			noted, last = notes[i].Attempt, i
 		}
-		// No attempt was to follow the one that it died of.
+		// No retry follows the attempt after which the message died.
 		switch {
 		case notes[i].What == "died" && i > 0:
 			notes[i-1].Until = time.Time{}

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// TopicAct selects a topic to pause or resume, and has the actor and reason.
+// TopicAct selects a topic to pause or resume, and names the actor and the reason.
 type TopicAct struct {
 	Topic  string
 	Reason string
@@ -24,8 +24,8 @@ func (a *Admin) Pause(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "pause", sqltext.PauseTopic, p)
 }
 
-// Resume ends a Pause. A queue finds the messages that it passed within a few seconds, later if the table is large. A
-// topic whose broker cannot be reached stays paused by its forwarders.
+// Resume ends a Pause. A queue finds the messages that it passed over within a few seconds, or later if the table is
+// large. A topic whose broker is unreachable stays paused by its forwarders.
 func (a *Admin) Resume(ctx context.Context, p TopicAct) error {
 	return a.topic(ctx, "resume", sqltext.ResumeTopic, p)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 )
 
-// Verb is an act on messages, from which commands and pages are made.
+// Verb describes an act on messages. Commands and pages are built from it.
 type Verb struct {
 	Name   string            // as in the audit log
 	Past   string            // "Requeued"
@@ -34,7 +34,7 @@ func (a *Admin) Do(ctx context.Context, verb string, act Act) (Result, error) {
 			return a.run(ctx, v, act)
 		}
 	}
-	return Result{}, invalid("admin: there is no %q for the %s", verb, act.Filter.In)
+	return Result{}, invalid("admin: act %q does not exist for the %s", verb, act.Filter.In)
 }
 
 // States returns the states that a message of the table can have.
@@ -47,9 +47,10 @@ var (
 		Name: "requeue", Past: "Requeued", States: map[Table][]State{
 			Outbox: {Dead, Failing, Discarded}, Inbox: {Dead, Discarded}, Queue: {Dead},
 		}, Does: map[Table]string{
-			Outbox: "They are retried with all their attempts, under the same UUIDs. Later pending messages of their keys wait for them, earlier ones go first.",
-			Inbox:  "They are handled on their next delivery: the broker redelivers them, or redrive publishes them again.",
-			Queue:  "They are retried with all their attempts.",
+			Outbox: "They are retried, with their attempts counted from zero, under the same UUIDs. Later pending messages " +
+				"of their keys wait for them; earlier ones go first.",
+			Inbox: "They are handled on their next delivery: the broker redelivers them, or redrive publishes them again.",
+			Queue: "They are retried, with their attempts counted from zero.",
 		},
 	}
 	retryNow = Verb{
@@ -70,22 +71,23 @@ var (
 	discard = Verb{
 		Name: "discard", Past: "Discarded", Stored: "discarded", Danger: true,
 		States: map[Table][]State{Outbox: pending, Inbox: {Dead, Failing, Ready}, Queue: pending}, Does: map[Table]string{
-			Outbox: "They are never published. They keep payload and reason, and are deleted when their retention is over; requeue restores them until then.",
-			Inbox:  "They are marked as handled: their next delivery is acked and does nothing.",
-			Queue:  "They are never processed. This cannot be undone.",
+			Outbox: "They are never published. They keep their payload and the reason, and are deleted after their " +
+				"retention; requeue restores them until then.",
+			Inbox: "They are marked as handled: their next delivery is acked and does nothing.",
+			Queue: "They are never processed. This cannot be undone.",
 		},
 	}
 )
 
-// Requeue retries dead messages with all their attempts; in the outbox with Filter.States also failing and discarded
-// messages.
+// Requeue retries dead messages and counts their attempts from zero. In the outbox, Filter.States may also select
+// failing and discarded messages.
 //
-// Messages of the outbox are published under the same UUIDs, after pending messages of their keys with lower ids. Those
-// with higher ids wait once a forwarder has found the requeued ones: within a poll interval, and before anything else
-// of a topic that was paused or unavailable. Messages of one key that one act requeues are published in the order of
-// their ids, unless the topic of some is paused. Inboxes recognise a copy within their retention; the new generation
-// makes JetStream accept it. A message of the inbox is handled at its next delivery: the broker must redeliver it, or
-// use Redrive.
+// Messages of the outbox are published under the same UUIDs, after pending messages of their keys with lower ids.
+// Messages with higher ids wait once a forwarder has found the requeued ones: within a poll interval, and before
+// anything else of a topic that was paused or unavailable. Messages of one key that one act requeues are published in
+// the order of their ids, unless the topic of some is paused. An inbox recognises a second copy within its retention.
+// JetStream accepts a copy because each requeue starts a new generation. A message of the inbox is handled at its next
+// delivery: the broker must redeliver it, or use Redrive.
 //
 // All acts work in small batches, oldest messages first, record each batch in the audit log in its transaction, and
 // skip locked messages. They return ErrUnbound, ErrNoActor, errors that name an invalid field, and errors of the
@@ -95,8 +97,8 @@ func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
 }
 
 // Discard settles messages that must not be sent or handled: dead messages, or the messages of Filter.States. They keep
-// payload and reason, block no key, and are deleted after the retention. Until then Requeue restores them, except in
-// the queue. A message that is being published at that moment is still sent.
+// their payload and the reason, block no key, and are deleted after the retention. Until then Requeue restores them,
+// except in the queue. A message that is being published at that moment is still sent.
 func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, discard, act)
 }

@@ -123,7 +123,7 @@ func parseCursor(s string) (c cursor, err error) {
 	return c, nil
 }
 
-var errCursor = invalid("admin: Page.After is not the Next of a page before")
+var errCursor = invalid("admin: Page.After is not the Next of an earlier page")
 
 // collect runs a read-only statement within Config.QueryTimeout.
 func (a *Admin) collect(ctx context.Context, scan func(drive.Rows) error, statement string, args ...any) error {
@@ -175,7 +175,7 @@ func explain(err error) error {
 // due means Ready with a time in the past: another index holds these rows.
 const due State = "due"
 
-// parts splits states as the indexes have them, in order.
+// parts splits states by index, in order.
 func (f Filter) parts(states []State) []State {
 	if i := slices.Index(states, Ready); i >= 0 && f.In != Inbox && len(f.IDs) == 0 {
 		return slices.Insert(slices.Clone(states), i, due)

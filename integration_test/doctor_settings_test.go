@@ -32,7 +32,7 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	w := startForwarder(t, small, cfg)
 	f := ails(t, h, "pool")
 	assert.Contains(t, f.Evidence, "has 1 connection")
-	assert.Contains(t, f.Evidence, "uses up to 2 of them itself")
+	assert.Contains(t, f.Evidence, "alone uses up to 2 of them")
 	assert.Contains(t, f.Cure, "a pool of its own, with 2")
 	said := func() (all string) {
 		list, err := newAdmin(t, h).Doctor(t.Context())
@@ -190,7 +190,7 @@ func TestHandlerPool(t *testing.T) {
 	assert.Equal(t, 1, said())
 	startForwarder(t, h, quickConfig()) // writes its row
 	f := ails(t, h, "handler_pool")
-	assert.Regexp(t, `up to [5-9] handlers were at work concurrently .* whose pool has 4 connections`, f.Evidence)
+	assert.Regexp(t, `up to [5-9] handlers ran concurrently .* whose pool has 4 connections`, f.Evidence)
 }
 
 // TestCommandsOfOtherTables: a database may have several outboxes. The printed command acts on the one that was
@@ -263,6 +263,6 @@ func TestNightSwallowedNotifications(t *testing.T) {
 	require.GreaterOrEqual(t, i, 0, "doctor finds listen")
 	assert.Equal(t, admin.Warning, found[i].Severity)
 	assert.Contains(t, found[i].Evidence, "a notification did not arrive")
-	assert.Contains(t, found[i].Cure, "what is between")
+	assert.Contains(t, found[i].Cure, "any pooler or proxy between")
 	cured(t, newPgxHandle(t, at), "listen")
 }

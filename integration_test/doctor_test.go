@@ -248,7 +248,7 @@ func TestDoctorOfALargeServer(t *testing.T) {
 		owner.exec(t, s)
 	}
 	found := findings(t, newPgxHandle(t, url+"&search_path=large,pg_catalog,public"))
-	assert.Regexp(t, `table "\w+" has 1000001 dead rows (and was not vacuumed for 1h00m|that vacuum `+
+	assert.Regexp(t, `table "\w+" has 1000001 dead rows (and has not been vacuumed for 1h00m|that vacuum `+
 		`cannot remove because of )`, found["vacuum"].Evidence)
 }
 

@@ -134,7 +134,7 @@ func TestPageOfManyTopics(t *testing.T) {
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload) SELECT n, 'topic-' || n, '' FROM generate_series(100, 2099) n`)
 	s := newSite(t, h, ui.Access{Act: true})
 	got := s.get("")
-	got.says(t, "overview", "1,900 more topics are left out")
+	got.says(t, "overview", "1,900 more topics, which need less attention, are not shown")
 	assert.Less(t, len(got.body), 300_000)
 	const row = `<bdi>topic-2099</bdi></a></th>`
 	assert.NotContains(t, got.body, row)
@@ -145,10 +145,10 @@ func TestPageOfEmptyTables(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, newPgxHandle(t, newMigratedDatabase(t)), ui.Access{Act: true})
 	for path, says := range map[string]string{
-		"": "Healthy", "errors": "No message is dead or failing here", "messages": "No message is dead.",
-		"messages?state=failing": "No message is failing",
-		"messages?state=done":    "Retention", "messages?state=discarded": "No discarded message",
-		"messages?in=queue&state=seen": "nothing here", "audit": "The audit log is empty",
+		"": "Healthy", "errors": "No dead or failing messages here", "messages": "No dead messages.",
+		"messages?state=failing": "No failing messages",
+		"messages?state=done":    "Retention", "messages?state=discarded": "No discarded messages",
+		"messages?in=queue&state=seen": "No messages here", "audit": "The audit log is empty",
 	} {
 		got := s.get(path)
 		assert.Equal(t, http.StatusOK, got.status, path)
@@ -224,7 +224,7 @@ func TestPageWithoutDatabase(t *testing.T) {
 	h.exec(t, "ALTER TABLE outbox RENAME TO secret_outbox")
 	overview := s.get("")
 	assert.Equal(t, http.StatusOK, overview.status)
-	overview.says(t, "overview", "The tables are not as the code needs them", "The figures could not be read")
+	overview.says(t, "overview", "The tables do not match the code", "The figures could not be read")
 	assert.NotContains(t, textOf(t, overview.body), "SQLSTATE")
 	assert.Len(t, s.log.take(), 1)
 	assert.Equal(t, "critical\n", s.get("health").body)
@@ -233,7 +233,7 @@ func TestPageWithoutDatabase(t *testing.T) {
 	for _, path := range []string{"errors", "messages", "message?id=1"} {
 		got := s.get(path)
 		assert.Equal(t, http.StatusServiceUnavailable, got.status, path)
-		got.says(t, path, "The database does not answer")
+		got.says(t, path, "The database does not respond")
 		assert.NotContains(t, textOf(t, got.body), "SQLSTATE")
 		assert.Len(t, s.log.take(), 1, path)
 	}

@@ -72,9 +72,9 @@ func TestDoctorOfPartitions(t *testing.T) {
 		t.Parallel()
 		h := maintained(t)
 		h.exec(t, `SELECT setval('outbox_id_seq', 750)`)
-		find(t, h, "partitions_ahead", admin.Warning, "1 partition is ahead of the last id, 750: 150 ids are left")
+		find(t, h, "partitions_ahead", admin.Warning, "1 partition is ahead of the last id, 750: after 150 more ids")
 		h.exec(t, `SELECT setval('outbox_id_seq', 850)`)
-		find(t, h, "partitions_ahead", admin.Critical, "no partition is ahead of the last id, 850: 50 ids are left")
+		find(t, h, "partitions_ahead", admin.Critical, "no partition is ahead of the last id, 850: after 50 more ids")
 		h.exec(t, `SELECT setval('outbox_id_seq', 950)`)
 		h.writeRows(t, 3, "")
 		maintainAs(t, h, find(t, h, "partitions_ahead", admin.Critical, "the default partition takes the messages"))
@@ -118,8 +118,8 @@ func TestDoctorOfPartitions(t *testing.T) {
 		require.Empty(t, foundOfPartitions(t, h), "the next run drops it")
 		h.exec(t, `UPDATE outbox_audit SET at = at - interval '3 hours', filter = jsonb_set(filter, '{before}',
 			to_jsonb(to_char(at - interval '27 hours', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))`)
-		f := find(t, h, "partitions_due", admin.Warning, "the partitions were maintained last 3h00m ago, and all in 1 "+
-			"partition was settled more than 24h0m0s ago: outbox_p0")
+		f := find(t, h, "partitions_due", admin.Warning, "the partitions were last maintained 3h00m ago, and all "+
+			"messages in 1 partition were settled more than 24h0m0s ago: outbox_p0")
 		require.Contains(t, f.Cure, "outboxctl partitions maintain --retention 24h0m0s")
 		h.exec(t, `INSERT INTO outbox_audit (actor, action, filter, ended_at, outcome) VALUES ('cron', 'partitions', '{}', now(),
 			'no space left on device')`)

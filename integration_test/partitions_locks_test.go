@@ -32,8 +32,8 @@ func (h handle) open(t testing.TB, statement string) (end func()) {
 }
 
 const (
-	emptied      = "emptied, and the outbox is in use: the next run drops it"
-	writtenAgain = "emptied, and written to again: the next run tries again"
+	emptied      = "emptied, but the outbox is in use: the next run drops it"
+	writtenAgain = "emptied, but written to again: the next run tries again"
 )
 
 // writers write to an outbox until they are stopped, at the latest when the test ends.

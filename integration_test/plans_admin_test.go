@@ -330,7 +330,7 @@ func TestAdminAtScale(t *testing.T) {
 	page := newSite(t, h, ui.Access{})
 	begun = time.Now()
 	assert.Equal(t, http.StatusOK, page.get("").status, "the overview reports the missing index")
-	page.get("").says(t, "overview", "The tables are not as the code needs them")
+	page.get("").says(t, "overview", "The tables do not match the code")
 	slowest.note("page with an index missing", time.Since(begun)/2)
 	assert.Less(t, time.Since(begun), 2*judgeTimeout)
 	slowest.print(t)

@@ -73,7 +73,7 @@ func (s *subscription) run() {
 func (s *subscription) stay() {
 	wait := core.Backoff{Initial: time.Second, Max: 30 * time.Second}
 	// Cause: Kafka is unreachable, refuses the login, or lacks the topic.
-	// Cure: fix what the error names.
+	// Cure: fix the cause that the error names.
 	told := trouble.RetryLog{Logger: s.logger, What: "reading from kafka"}
 	for failures := 1; s.ctx.Err() == nil; failures++ {
 		err := s.join(func() {

@@ -89,7 +89,7 @@ func (o *errorHandler) tellMiswired(ctx context.Context, msg *message.Message, e
 
 func (o *errorHandler) tellNotCalled(failed callback, err error, fields watermill.LogFields) {
 	// Cause: the function that the line names returned an error, or panicked.
-	// Cure: fix what the error names.
+	// Cure: fix the cause that the error names.
 	switch failed {
 	case onBegin:
 		o.logger.Error("handler not called: TxConfig.OnBegin failed: the message is retried after a growing wait",

@@ -146,7 +146,7 @@ func logging(logger watermill.LoggerAdapter) []natsgo.Option {
 		natsgo.ReconnectErrHandler(failed.tell),
 		natsgo.ErrorHandler(func(_ *natsgo.Conn, _ *natsgo.Subscription, err error) {
 			// Cause: an error outside a publish, such as a missing permission.
-			// Cure: fix what the error names.
+			// Cure: fix the cause that the error names.
 			logger.Error("error reported by NATS", err, nil)
 		}),
 	}

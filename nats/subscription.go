@@ -39,7 +39,7 @@ func newSubscription(
 		cfg: cfg, topic: topic, durable: durable, logger: logger, ctx: ctx,
 		reports: inbound.NewReports(cfg.Observers, logger),
 		// Cause: NATS is unreachable, refuses the login, or lacks a stream or a suitable consumer.
-		// Cure: fix what the error names.
+		// Cure: fix the cause that the error names.
 		told: trouble.RetryLog{Logger: logger, What: "reading from JetStream"},
 	}
 	s.deliverer = inbound.NewDeliverer(ctx, &core.Source{Blocked: s.reports.Blocked}, cfg.Key, cfg.Unmarshaler.Unmarshal)

@@ -11,13 +11,14 @@
 //	DeadObserver       messages that will not be retried, once the database has recorded it
 //	TopicObserver      a paused topic: each failed probe, and the end of the pause
 //
-// The modules observe/prom and observe/otel have observers for Prometheus and OpenTelemetry. That of Prometheus also
-// counts transactions and the forwarder's statements, and shows the partitions of the subscribers of kafka and nats.
+// The modules observe/prom and observe/otel have observers for Prometheus and OpenTelemetry. The one for Prometheus
+// also counts transactions and the forwarder's statements, and shows the partitions of the subscribers of kafka and
+// nats.
 //
 // # Contexts and metadata
 //
 // The context returned by Start is used for the work and passed to End. Several observers are chained. WriteStart may
-// set metadata that are stored with the messages; PublishStart, metadata of this attempt alone.
+// set metadata, which is stored with the messages; PublishStart may set metadata for this attempt only.
 //
 // # Concurrency
 //
@@ -25,8 +26,8 @@
 // goroutine, which waits for them; the others run in order in a goroutine of the forwarder. If more
 // than a thousand reports of a forwarder wait, further ones are dropped and logged. A panic is caught and logged.
 //
-// Do not show payloads. Structs may get fields, Outcome values and the package interfaces; an interface never gets
-// another method.
+// Do not expose payloads. Structs may get fields, Outcome values and the package interfaces; interfaces never get new
+// methods.
 //
-// PublishEnd.Age is the time that a message was in the outbox.
+// PublishEnd.Age is the time that a message spent in the outbox.
 package observe

@@ -15,7 +15,7 @@ type WriteObserver interface {
 	// WriteStart may set metadata of the messages, which are not checked yet.
 	WriteStart(ctx context.Context, start WriteStart) context.Context
 	// WriteEnd is called when the messages were written or refused; for messages that wait for COMMIT, after the
-	// transaction. A rollback later discards written messages.
+	// transaction. Written messages may still be rolled back.
 	WriteEnd(ctx context.Context, end WriteEnd)
 }
 
@@ -43,9 +43,9 @@ type HandleObserver interface {
 
 // HandleStart is a message that was delivered.
 type HandleStart struct {
-	DB, Service, Handler, Topic string // topic that it was consumed from
+	DB, Service, Handler, Topic string // Topic that the message was consumed from
 	Message                     *message.Message
-	// Began is when the transaction of middleware.Batch began; zero for a message that is handled alone, from now on
+	// Began is when the transaction of middleware.Batch began; zero for a message that is handled alone and begins now
 	Began time.Time
 }
 
@@ -57,7 +57,7 @@ type HandleEnd struct {
 	Attempts int
 	// Batch is the number of messages in the same transaction of middleware.Batch; 0 = it was handled alone
 	Batch int
-	// Duration of a batch is with one of its messages, and zero with the others
+	// Duration of a batch is reported for one of its messages, and zero for the others
 	Duration time.Duration
 	Err      error // of the handler or a middleware, also when the message was acked
 }
@@ -109,7 +109,7 @@ type PublishObserver interface {
 type PublishStart struct {
 	DB, Scope, Topic string
 	Message          *message.Message // a new one for each attempt
-	// 1 until one fails by the message's fault: while a broker is unavailable none is counted
+	// 1 until an attempt fails through the message's fault: none is counted while a broker is unavailable
 	Attempt    int
 	Probe      bool      // it tests whether a broker that was unavailable works again
 	EnqueuedAt time.Time // when it was written, on the database's clock

@@ -54,7 +54,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome
 				return
 			}
 			// Cause: the database, or DispatcherConfig.OnDead failed.
-			// Cure: fix what the error names.
+			// Cure: fix the cause that the error names.
 			d.logger.Error("could not mark message dead: it is retried in a minute", err, c.fields())
 			c.release(buryAgain, text.OfError(err))
 		}

@@ -50,7 +50,7 @@ func (rq *request) act() error {
 	}
 	v := verbOf(q.Get("verb"))
 	if v == nil {
-		return unclear(fmt.Errorf("there is no action %q", q.Get("verb")))
+		return unclear(fmt.Errorf("unknown action %q", q.Get("verb")))
 	}
 	f, err := meant(q)
 	if err != nil {
@@ -143,7 +143,7 @@ func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error
 	return nil
 }
 
-// latest finds the audit entry of the latest act on a topic; 0 if others have acted too often since.
+// latest finds the audit entry of the latest act on a topic; 0 if too many other acts followed it.
 func (rq *request) latest(ctx context.Context, action, topic string) int64 {
 	list, _, _ := rq.admin.Audit(ctx, admin.Page{Limit: 10})
 	i := slices.IndexFunc(list, func(e admin.AuditEntry) bool { return e.Action == action && e.Filter.Topic == topic })

@@ -60,7 +60,7 @@ type done struct {
 	Again string // link that repeats the act, if messages may be left
 }
 
-// done describes the act that redirected the browser here. It reads the log, since anybody can forge a query.
+// done describes the act that redirected the browser here. It reads the log, because anybody can forge a query.
 func (rq *request) done() (*done, error) {
 	id, err := strconv.ParseInt(rq.r.URL.Query().Get("done"), 10, 64)
 	if err != nil || id <= 0 {

@@ -62,7 +62,7 @@ func draw(samples []sample, every time.Duration, value func(sample) float64, wri
 	}
 }
 
-// mostSlices bounds their share of the page.
+// mostSlices limits the part of the page that slices take up.
 const mostSlices = 60
 
 // slicesOf divides a chart into slices where it has samples; each shows the figure of its last sample.

@@ -16,7 +16,7 @@
 //	message     one message, with its payload if Access.Payloads
 //	find        messages of all tables by UUID, id or key
 //	audit       the acts: actor, change and reason
-//	act         a GET, or a POST without "sure", asks; a POST with it acts
+//	act         a GET, or a POST without "sure", asks for confirmation; a POST with it acts
 //	health      for monitoring: ok or warning with 200, critical or unavailable with 503, as Admin.Doctor judges
 //	ready       for probes: 200 if the database responds, else 503
 //

@@ -25,7 +25,7 @@ func parseFilter(q url.Values) (f admin.Filter, err error) {
 	}
 	for _, state := range q["state"] {
 		if !slices.Contains(f.In.States(), admin.State(state)) {
-			return f, unclear(fmt.Errorf("there is no state %q: a message in the %s is one of %v", state, f.In, f.In.States()))
+			return f, unclear(fmt.Errorf("unknown state %q: a message in the %s is one of %v", state, f.In, f.In.States()))
 		}
 		f.States = append(f.States, admin.State(state))
 	}

@@ -36,7 +36,7 @@ func issues(findings []admin.Finding) (list []issue) {
 		more := alike[of] - 1
 		if more > 1 && shown[of] == 2 {
 			list = append(list, issue{
-				Level: severities[f.Severity], Text: fmt.Sprintf("%s, %d times more", sentence(f.Title), more),
+				Level: severities[f.Severity], Text: fmt.Sprintf("%s (%d more)", sentence(f.Title), more),
 				Detail: "outboxctl doctor lists them all.",
 			})
 		}

@@ -31,7 +31,7 @@ func TestIssues(t *testing.T) {
 			append(slices.Repeat([]admin.Finding{unread}, 9), paused),
 			"bad", "No forwarder publishes a topic, and 1 more",
 			[]string{
-				"bad No forwarder publishes a topic: t", "bad No forwarder publishes a topic, 8 times more",
+				"bad No forwarder publishes a topic: t", "bad No forwarder publishes a topic (8 more)",
 				"warn A topic is paused: p",
 			},
 		},
@@ -76,7 +76,7 @@ func TestDraw(t *testing.T) {
 	}
 	if c := of(at(0, 1), at(10, 1), at(100, 1), at(110, 1)); strings.Count(c.Line, "M") != 2 ||
 		strings.Count(c.Area, "Z") != 2 {
-		t.Errorf("no gap where there are no samples: %+v", c)
+		t.Errorf("no gap where samples are missing: %+v", c)
 	}
 	for _, v := range []float64{0, 1e15} {
 		if c := of(at(0, v), at(0, v)); strings.Contains(c.Line+c.Area, "NaN") || strings.Contains(c.Line, "Inf") {
@@ -85,9 +85,9 @@ func TestDraw(t *testing.T) {
 	}
 }
 
-// TestChartTellsItsFigures: each part of a chart shows its figures and time, in parts large enough for a pointer and
+// TestChartShowsItsFigures: each part of a chart shows its figures and time, in parts large enough for a pointer and
 // few enough for the page.
-func TestChartTellsItsFigures(t *testing.T) {
+func TestChartShowsItsFigures(t *testing.T) {
 	begin := time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)
 	var samples []sample
 	for i := range maxSamples {
@@ -131,9 +131,9 @@ func TestSamples(t *testing.T) {
 	}
 }
 
-// TestAnActMakesOldWhatWasAskedBefore: figures and findings that were being read during an act are not shown to the
+// TestActOutdatesEarlierFigures: figures and findings that were being read during an act are not shown to the
 // next viewer.
-func TestAnActMakesOldWhatWasAskedBefore(t *testing.T) {
+func TestActOutdatesEarlierFigures(t *testing.T) {
 	w := newWatcher(nil, Config{SampleInterval: 10 * time.Second})
 	w.forget()
 	w.note(&admin.Stats{}, time.Now(), 0)

@@ -102,7 +102,7 @@ func (rq *request) overview() error {
 	}
 	o.Level, o.Heading = heading(j.findings)
 	if o.Partly = j.err != nil; o.Partly && o.Level == "ok" {
-		o.Level, o.Heading = "warn", "Not all could be checked"
+		o.Level, o.Heading = "warn", "Some checks did not finish"
 	}
 	if err == nil {
 		rq.figures(o, s)

@@ -34,7 +34,7 @@ func TestPartitionsThatMatterAreShown(t *testing.T) {
 	all = all[:0]
 	add("due", 40)
 	if shown := partitionsShown(all); len(shown) != mostPartitions || shown[0].Name != "24" {
-		t.Errorf("of those that are due: %v", shown)
+		t.Errorf("of the due ones: %v", shown)
 	}
 }
 

@@ -34,7 +34,7 @@ func (p *pulse) beats(ctx context.Context) bool {
 	return p.alive
 }
 
-// ready responds to a probe whether the page has its database.
+// ready responds to a probe with 200 if the database responds.
 func (h *Handler) ready(w http.ResponseWriter, r *http.Request) {
 	if h.pulse.beats(context.WithoutCancel(r.Context())) {
 		answerProbe(w, http.StatusOK, "ok")
@@ -43,7 +43,7 @@ func (h *Handler) ready(w http.ResponseWriter, r *http.Request) {
 	answerProbe(w, http.StatusServiceUnavailable, unavailable)
 }
 
-// health responds to a probe whether the outbox is healthy. It shows only the severity.
+// health responds to a probe with the health of the outbox. It shows only the severity.
 func (h *Handler) health(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), judgeTimeout)
 	defer cancel()

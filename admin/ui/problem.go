@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// problem is a response that states the problem and the next step.
+// problem is a response that shows the problem and the next step.
 type problem struct {
 	status          int
 	Heading, Advice string
@@ -24,7 +24,7 @@ func unclear(err error) error {
 	return &problem{status: http.StatusBadRequest, Heading: "Invalid request", Advice: err.Error()}
 }
 
-// explain makes a problem of an error. Errors of the database go only to the log.
+// explain turns an error into a problem. Errors of the database go only to the log.
 func explain(err error) *problem {
 	var p *problem
 	switch {
@@ -61,7 +61,7 @@ func (rq *request) fail(err error) {
 	if p == nil {
 		rq.logFailure(err)
 		p = &problem{
-			http.StatusServiceUnavailable, "The database does not answer", "It may be down or busy, its tables may not be " +
+			http.StatusServiceUnavailable, "The database does not respond", "It may be down or busy, its tables may not be " +
 				"migrated, or the role of this page may lack a grant. See the log.",
 		}
 	}
@@ -75,7 +75,7 @@ func (rq *request) logFailure(err error) {
 	if rq.r.Context().Err() == nil {
 		// Cause: the database, or the tables are not migrated.
 		// Cure: run outboxctl doctor as the role of the page.
-		rq.logger.Error("database did not answer the page", fmt.Errorf("%q", err),
+		rq.logger.Error("database did not respond to the page", fmt.Errorf("%q", err),
 			watermill.LogFields{"page": fmt.Sprintf("%q", rq.page)})
 	}
 }

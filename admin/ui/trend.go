@@ -143,7 +143,7 @@ func course(t *trend.Trend, backlog admin.Count) string {
 	case -drains > noise:
 		return "growing by " + rate(-drains) + "/s; "
 	case written+published == 0:
-		return "standing still; "
+		return "steady; "
 	}
 	return "steady; "
 }

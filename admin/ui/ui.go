@@ -24,7 +24,7 @@ import (
 type Config struct {
 	// Title is the heading of the page; default "Outbox".
 	Title string
-	// Authorize returns what the sender of a request may do; default: look only. An error refuses the request with 403.
+	// Authorize returns what the sender of a request may do; default: read only. An error refuses the request with 403.
 	// It is called concurrently.
 	Authorize func(r *http.Request) (Access, error)
 	// SampleInterval is how often Run samples the figures; default 10 s. Charts show 360 samples, an hour by default.

@@ -1,7 +1,7 @@
 package sqltext
 
 // The history of a message of the inbox is in its row too, written by the statements that record a failed attempt, mark
-// a message dead or perform an act of an operator. A message handled at the first attempt has none.
+// a message dead or perform an operator's act. A message handled at the first attempt has none.
 const (
 	// NoteInboxAct is the part of the acts on the inbox that records them, with the times of the first delivery and of
 	// the death, which reviving a message clears.

@@ -1,7 +1,7 @@
 package sqltext
 
 // The history of a message of the queue is in its row too, like that of the outbox, written by the statements that
-// charge an attempt, mark a message dead or perform an act of an operator. Messages done at the first attempt, and
+// charge an attempt, mark a message dead or perform an operator's act. Messages done at the first attempt, and
 // releases without charge, write none.
 const (
 	// NoteAbandoned is the part of AbandonMessages that records the attempt, and the death if it was the last.

@@ -14,9 +14,9 @@
 //	                           or delivers it                its own trace, linked to create
 //	process <topic>  consumer  a handler gets it             the span of its context, or create
 //
-// The context of create, usually traceparent, is metadata of the message. So it is stored with it, survives what the
-// forwarder survives, and arrives with the message, whichever attempt delivered it: a copy of a message is processed in
-// the same trace. The gap between create and send is the time in the outbox. Later attempts and the probes of an outage
+// The span context of create, usually traceparent, is stored in the message's metadata. It survives crashes of the
+// forwarder and arrives with the message, whichever attempt delivers it, so a copy of a message is processed in the
+// same trace. The gap between create and send is the time in the outbox. Later attempts and the probes of an outage
 // have their own traces because a message may be tried for days, and a span that begins long after its trace has ended
 // is lost or hides the rest.
 //
@@ -24,8 +24,9 @@
 // span of that delivery, and linked to create. Messages that a handler returns or publishes with its context belong to
 // its process span.
 //
-// Brokers must carry metadata as headers. Kafka's and NATS's marshalers do, JSON and Gob for NATS do not. A publisher
-// with its own tracing, such as Kafka's with a Tracer, puts the context of its own span, below send, into the message.
+// Brokers must carry metadata as headers. The marshalers for Kafka and NATS do; the JSON and Gob marshalers for NATS do
+// not. A publisher with its own tracing, such as Kafka's with a Tracer, puts the context of its own span, below send,
+// into the message.
 //
 // # Metrics
 //

@@ -49,8 +49,8 @@ func newMetrics(meter metric.Meter) (m metrics, err error) {
 	return m, errors.Join(errs[:]...)
 }
 
-// sent counts messages that were created or sent, or failed to be. Messages sent with COMMIT have no duration of their
-// own.
+// sent counts messages that were created or sent, failures included. Messages sent with COMMIT have no duration of
+// their own.
 func (m *metrics) sent(ctx context.Context, set attribute.Set, messages int, took time.Duration) {
 	m.messages.AddSet(ctx, int64(messages), set)
 	if took > 0 {
@@ -62,7 +62,7 @@ func (m *metrics) late(ctx context.Context, set attribute.Set, age time.Duration
 	m.lag.Record(ctx, age.Seconds(), metric.WithAttributeSet(set))
 }
 
-// processed counts a message. A batch has its duration once.
+// processed counts a message. A batch records its duration once.
 func (m *metrics) processed(ctx context.Context, set attribute.Set, batch int, took time.Duration) {
 	m.consumed.AddSet(ctx, 1, set)
 	if batch == 0 || took > 0 {

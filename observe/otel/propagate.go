@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// global is the global propagator, or W3C Trace Context's while none is set.
+// global is the global propagator, or W3C Trace Context while none is set.
 type global struct{}
 
 func (global) now() propagation.TextMapPropagator {
@@ -25,14 +25,14 @@ func (g global) Extract(ctx context.Context, from propagation.TextMapCarrier) co
 }
 func (g global) Fields() []string { return g.now().Fields() }
 
-// stored returns ctx with the span context that came with a message, if there is one, and that.
+// stored returns ctx with the span context that came with a message, if any, and the span context itself.
 func (o *observer) stored(ctx context.Context, msg *message.Message) (context.Context, trace.SpanContext) {
 	if len(msg.Metadata) == 0 {
 		return ctx, trace.SpanContext{}
 	}
 	with := o.cfg.Propagator.Extract(ctx, propagation.MapCarrier(msg.Metadata))
 	of := trace.SpanContextFromContext(with)
-	if !of.IsRemote() { // that of ctx, as the message brought none
+	if !of.IsRemote() { // this span context is from ctx, because the message brought none
 		return ctx, trace.SpanContext{}
 	}
 	return with, of

@@ -33,23 +33,23 @@ func TestWithoutASetup(t *testing.T) {
 	o.WriteEnd(o.WriteStart(t.Context(), observe.WriteStart{Topic: "orders", Messages: []*message.Message{msg}}),
 		observe.WriteEnd{Topic: "orders"})
 	if len(msg.Metadata) != 0 {
-		t.Errorf("without a span there is nothing to store: %v", msg.Metadata)
+		t.Errorf("metadata stored without a span: %v", msg.Metadata)
 	}
 	msg.Metadata = nil
 	o.WriteStart(trace.ContextWithSpanContext(t.Context(), spanContext()), observe.WriteStart{
 		Topic: "orders", Messages: []*message.Message{msg},
 	})
 	if msg.Metadata["traceparent"] != traceparent {
-		t.Errorf("the span of the context is stored, not %v", msg.Metadata)
+		t.Errorf("stored %v, not the span of the context", msg.Metadata)
 	}
 	ctx := o.PublishStart(t.Context(), observe.PublishStart{Topic: "orders", Message: msg, Attempt: 1})
 	if trace.SpanContextFromContext(ctx).TraceID() != spanContext().TraceID() {
-		t.Error("what was stored is what is published with")
+		t.Error("the message is not published in the stored trace")
 	}
 	o.PublishEnd(ctx, observe.PublishEnd{Topic: "orders"})
 	ctx = o.HandleStart(t.Context(), observe.HandleStart{Topic: "orders", Message: msg})
 	if trace.SpanContextFromContext(ctx).TraceID() != spanContext().TraceID() {
-		t.Error("and handled with")
+		t.Error("the message is not handled in the stored trace")
 	}
 	o.HandleEnd(ctx, observe.HandleEnd{Topic: "orders", Outcome: observe.Mismatch})
 	o.HandleEnd(ctx, observe.HandleEnd{Topic: "orders", Outcome: observe.Failed, Err: errors.New("failed")})
@@ -77,11 +77,11 @@ func TestGlobalPropagator(t *testing.T) {
 	}
 	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator())
 	if store()["traceparent"] != traceparent {
-		t.Error("where none is set, that of W3C is taken")
+		t.Error("W3C is not used while no propagator is set")
 	}
 	otel.SetTextMapPropagator(propagation.Baggage{})
 	if m := store(); len(m) != 0 {
-		t.Errorf("one that is set later is taken: %v", m)
+		t.Errorf("a propagator set later is not used: %v", m)
 	}
 }
 

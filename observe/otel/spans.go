@@ -32,13 +32,13 @@ func (o *observer) common(op *operation, db, topic string, more ...attribute.Key
 // creating is the key of the spans of a WriteStart.
 type creating struct{}
 
-// WriteStart is part of observe.WriteObserver. Each message gets a span of its own, and takes its context along.
+// WriteStart is part of observe.WriteObserver. Each message gets its own span and carries the span's context.
 func (o *observer) WriteStart(ctx context.Context, start observe.WriteStart) context.Context {
 	spans := make([]trace.Span, 0, len(start.Messages))
 	for _, msg := range start.Messages {
 		parent := ctx
 		if !trace.SpanContextFromContext(ctx).IsValid() {
-			parent, _ = o.stored(ctx, msg) // somebody has put it there by hand
+			parent, _ = o.stored(ctx, msg) // the caller put it there
 		}
 		with, span := o.tracer.Start(parent, create.name+" "+start.Topic, trace.WithSpanKind(trace.SpanKindProducer),
 			o.common(create, start.DB, start.Topic, semconv.MessagingMessageID(msg.UUID),

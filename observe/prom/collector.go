@@ -49,10 +49,10 @@ type collector struct {
 	failing bool // the last collection has failed
 }
 
-// NewCollector returns a collector that exports the state of a handle's tables. It owns nothing, runs its query when it
-// is collected, and is safe for concurrent use. NewCollector does no I/O, and returns outbox.ErrNoDB or an error that
-// names an invalid field. A nil logger means db's logger. Collectors of several handles may be in one registry if the
-// handles have different names.
+// NewCollector returns a collector that exports the state of a handle's tables. It holds no resources, runs its query
+// when it is collected, and is safe for concurrent use. NewCollector does no I/O, and returns outbox.ErrNoDB or an
+// error that names an invalid field. A nil logger means db's logger. Collectors of several handles may be in one
+// registry if the handles have different names.
 func NewCollector(db *outbox.DB, cfg CollectorConfig, logger watermill.LoggerAdapter) (prometheus.Collector, error) {
 	cfg.setDefaults()
 	own := (*core.DB)(db)
@@ -101,8 +101,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 func (c *collector) log(err error) {
 	switch {
 	case err != nil && !c.failing:
-		// Cause: the database.
-		// Cure: figures are missing.
+		// Cause: the database; figures are missing meanwhile.
+		// Cure: fix the cause that the error names.
 		c.logger.Error("reading the tables for metrics failed: retrying: logged once until it works", err, nil)
 	case err == nil && c.failing:
 		c.logger.Info("reading the tables for metrics works again", nil)

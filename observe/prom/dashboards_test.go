@@ -109,7 +109,7 @@ func TestDashboardIsOne(t *testing.T) {
 	ids := map[int]bool{}
 	for i, p := range board.Panels {
 		if ids[p.ID] || p.ID == 0 {
-			t.Errorf("panel %q has the id %d of another one", p.Title, p.ID)
+			t.Errorf("panel %q has the same id %d as another panel", p.Title, p.ID)
 		}
 		ids[p.ID] = true
 		if p.Title == "" || p.Type != "row" && len(p.Targets) == 0 {
@@ -147,12 +147,12 @@ func TestAlerts(t *testing.T) {
 	alerts := read("alerts.yaml", `- alert: (\w+)`)
 	fire, calm := read("alerts_test.yaml", `- name: (\w+)\n`), read("alerts_test.yaml", `- name: no (\w+)\n`)
 	if len(alerts) < 10 || !slices.Equal(fire, alerts) || !slices.Equal(calm, alerts) {
-		t.Errorf("each alert is set off once and not set off once, in the order of alerts.yaml:\n%v\n%v\n%v",
+		t.Errorf("each alert needs a case that fires and a case that does not, in the order of alerts.yaml:\n%v\n%v\n%v",
 			alerts, fire, calm)
 	}
 	if expected := read("alerts_test.yaml",
 		`- alertname: (\w+)\n        eval_time: \w+\n        exp_alerts:`); !slices.Equal(expected, alerts) {
-		t.Errorf("what is expected to go off is %v", expected)
+		t.Errorf("alerts expected to fire: %v", expected)
 	}
 	if testing.Short() {
 		t.Skip("make test-all has it")

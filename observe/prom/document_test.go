@@ -58,10 +58,11 @@ series except those of partitions has a label ` + "`db`" + `, the name of the ha
 				f.GetHelp())
 		}
 	}
-	write("What is pending: Collector", "From the tables, with up to four queries for each scrape. They are the same in each "+
+	write("State of the tables: Collector", "Read from the tables, with up to four queries per scrape. The values are "+
+		"the same in each "+
 		"process: take the maximum.",
 		of.collector)
-	write("What is done: Observer", "By this process: take the sum.", of.observer)
+	write("Events: Observer", "Counted by each process: take the sum.", of.observer)
 
 	if os.Getenv("OUTBOX_WRITE_METRICS") != "" {
 		if err := os.WriteFile(document, []byte(page.String()), 0o644); err != nil {

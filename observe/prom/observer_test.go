@@ -171,7 +171,7 @@ func TestObserverCountsEverything(t *testing.T) {
 		delete(found, series)
 	}
 	for series := range found {
-		t.Errorf("nobody expects %s", series)
+		t.Errorf("unexpected series %s", series)
 	}
 }
 
@@ -258,11 +258,11 @@ func TestPausesEnd(t *testing.T) {
 	}
 	o.TopicResumed(t.Context(), observe.TopicResumed{DB: "shop", Scope: "a", Topic: "orders"})
 	if paused("a", "forwarder") != 0 || paused("a", "operator") != 1 || paused("b", "forwarder") != 1 {
-		t.Error("the end of one pause is not the end of others")
+		t.Error("the end of one pause ended others")
 	}
 	o.LanesOwned(t.Context(), meter.LanesOwned{DB: "shop", Scope: "b"})
 	if paused("a", "operator") != 1 || paused("b", "forwarder") != -1 {
-		t.Error("a forwarder that has stopped pauses nothing, and others go on")
+		t.Error("a stopped forwarder still pauses, or others no longer do")
 	}
 }
 

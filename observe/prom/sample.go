@@ -48,7 +48,7 @@ func scrape(ctx context.Context, db *core.DB) (sample, error) {
 		if err := rows.Scan(&part, &at.of, &at.state, &c.n, &more, &c.oldest); err != nil {
 			return err
 		}
-		was := (*parts[part])[at] // ready messages have two rows: once delayed, and never delayed
+		was := (*parts[part])[at] // ready messages have two rows: delayed before, and never delayed
 		(*parts[part])[at] = counted{was.n + c.n, max(was.oldest, c.oldest)}
 		s.bounded = s.bounded || more
 		return nil

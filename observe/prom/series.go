@@ -4,7 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// metrics are all metrics of an Observer.
+// metrics has all metrics of an Observer.
 type metrics struct {
 	txSeconds, publishSeconds, lag, readSeconds, settleSeconds, handleSeconds *prometheus.HistogramVec
 
@@ -49,22 +49,22 @@ func (o *observer) define() {
 		txSeconds: histogram("transaction_duration_seconds", "Time of transactions of InTx and middleware.Tx from "+
 			"BEGIN to the end. Result unknown: the reply to COMMIT was lost.", "result"),
 
-		written: counter("written_messages_total", "Messages written to the outbox, also by transactions that were "+
+		written: counter("written_messages_total", "Messages written to the outbox, including by transactions that were "+
 			"rolled back later.", "topic"),
 		writtenBytes: counter("written_bytes_total", "Payload bytes of written messages.", "topic"),
 		writeErrors: counter("write_errors_total", "Calls of Publish, and handler results, that were refused or could "+
 			"not be written.", "topic"),
 
 		published: counter("publishes_total", "Attempts to publish a message or to deliver it to a subscriber, by "+
-			"result. Stopped: the forwarder stopped or lost the lane first.", "topic", "result"),
+			"result. Result stopped: the forwarder stopped or lost the lane first.", "topic", "result"),
 		publishSeconds: histogram("publish_duration_seconds", "Time of a call of the publisher, failures included.", "topic"),
 		lag: histogram("lag_seconds", "Time from INSERT until the publisher returned, by the database's clock, "+
 			"without messages delayed on purpose.", "topic"),
 		dead: counter("deaths_total", "Messages of the outbox that died.", "topic"),
 
-		lanes: gauge("owned_lanes", "Lanes, of the 64 of its scope, that the forwarder in this process owns.", "scope"),
-		paused: gauge("forwarder_paused", "1 if the forwarder in this process has paused the topic, or an operator "+
-			"has; else 0.", "scope", "topic", "by"),
+		lanes: gauge("owned_lanes", "Lanes (of 64 in its scope) that the forwarder in this process owns.", "scope"),
+		paused: gauge("forwarder_paused", "1 if the forwarder in this process, or an operator, has paused the topic; "+
+			"else 0.", "scope", "topic", "by"),
 
 		readSeconds: histogram("read_duration_seconds", "Time of the forwarder's reads of the outbox.",
 			"scope"),
@@ -81,7 +81,8 @@ func (o *observer) define() {
 		handled: counter("handled_messages_total", "Deliveries to handlers of a Router or a Dispatcher, by outcome. A "+
 			"mismatch also counts as duplicate.", "service", "handler", "topic", "outcome"),
 		handleSeconds: histogram("handle_duration_seconds", "Time of deliveries, from the first middleware of this "+
-			"library to the end of the transaction; of middleware.Batch the time of each call, from BEGIN to COMMIT.", "service",
+			"library to the end of the transaction; for middleware.Batch, the time of each call, from BEGIN to "+
+			"COMMIT.", "service",
 			"handler", "topic"),
 	}
 }

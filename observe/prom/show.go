@@ -40,7 +40,7 @@ func newDescs(db string) descs {
 
 		forwarders: desc("forwarders", "Forwarders and subscribers of the outbox, by state: alive, or vanished less "+
 			"than an hour ago.", "state"),
-		lanes: desc("leased_lanes", "Lanes, of the 64 of a scope, that running forwarders own.", "scope"),
+		lanes: desc("leased_lanes", "Lanes (of 64 in a scope) that running forwarders own.", "scope"),
 
 		inboxMessages: desc("inbox_messages", "Messages of the inbox by state: failing, dead.", "consumer", "state"),
 		inboxOldest: desc("inbox_oldest_message_age_seconds", "Age of the oldest failing message; 0 = none.",

@@ -1,10 +1,10 @@
 "use strict";
-// The page works without this. It adds: figures that refresh themselves, questions in a dialog, and choosing all of a list.
+// The page works without this script. It refreshes the figures, opens confirmations in a dialog, and selects whole lists.
 (() => {
   const every = 5000;
   const $ = (selector, root = document) => root.querySelector(selector);
 
-  // load fetches a page of ours as a document. Whatever is not one is left to the browser.
+  // load fetches one of our pages as a document. For any other response it throws, and the browser follows the link.
   const load = async (url, options) => {
     const answer = await fetch(url, { credentials: "same-origin", ...options });
     const kind = answer.headers.get("Content-Type") || "";
@@ -12,7 +12,7 @@
     return new DOMParser().parseFromString(await answer.text(), "text/html");
   };
 
-  // Figures: every few seconds while the tab is in front, and nobody is on a link of theirs with the keyboard.
+  // Figures refresh every few seconds while the tab is in front and none of their links has the keyboard focus.
   const live = $("#live");
   if ($("[data-live]") && live) {
     let on = true, timer = 0, busy = false;
@@ -36,9 +36,9 @@
           $("footer").replaceWith(document.adoptNode($("footer", page)));
           document.title = page.title;
         }
-        say(fresh ? "Live" : "No answer");
+        say(fresh ? "Live" : "No response");
       } catch {
-        say("No answer");
+        say("No response");
       }
       busy = false;
       next();
@@ -58,7 +58,7 @@
     next();
   }
 
-  // Questions: the page that asks, in a dialog. If that fails, the page itself.
+  // Confirmations open in a dialog, or as a page of their own if that fails.
   const dialog = $("#ask");
   const ask = async (url, options, otherwise) => {
     try {
@@ -69,7 +69,7 @@
       dialog.replaceChildren(wait);
       dialog.showModal(); // it may take seconds
       const question = $("[data-question]", await load(url, options));
-      if (!dialog.open) return; // somebody has closed it meanwhile
+      if (!dialog.open) return; // the user has closed it meanwhile
       if (!question) throw new Error("no question");
       dialog.replaceChildren(document.adoptNode(question));
       ($("input:not([type=hidden])", dialog) || $(".button", dialog)).focus();
@@ -101,11 +101,11 @@
         form.submit();
       });
     } else if (form.closest("dialog")) {
-      $("button", form).disabled = true; // twice is once too often
+      $("button", form).disabled = true; // no second submit
     }
   });
 
-  // Lists: all of a page at once, and acts on what is chosen only if something is.
+  // Lists: one box selects the whole page, and actions on the selection need one.
   const list = $("form.list");
   const all = list && $("[data-all]", list);
   if (all) {

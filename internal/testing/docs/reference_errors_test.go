@@ -90,7 +90,7 @@ func addsToText(list []printed) (rest []printed) {
 		if p.cause != theDatabase && !isPanic(p.text) && !inGodoc && !strings.Contains(p.text, p.cause) {
 			p.advice = append(p.advice, p.cause)
 		}
-		if p.cure != "fix what the error names" {
+		if p.cure != "fix the cause that the error names" {
 			if len(p.advice) > 0 {
 				p.cure = strings.ToUpper(p.cure[:1]) + p.cure[1:]
 			}
