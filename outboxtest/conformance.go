@@ -14,39 +14,39 @@ import (
 
 // Broker is the server behind a publisher. If a function is nil, the subtests that need it are skipped and logged.
 type Broker struct {
-	// NewTopic makes a topic (a queue, a stream) that stores what is published to it, and returns its name. Required.
+	// NewTopic creates a topic (a queue, a stream) that stores published messages, and returns its name. Required.
 	NewTopic func(t testing.TB) string
 	// Stored returns all messages of a topic, oldest first. It is called while the broker runs. Required.
 	Stored func(t testing.TB, topic string) []*message.Message
 
-	// Kill ends the broker as a crash would; Restart starts it again and returns when it answers.
+	// Kill ends the broker like a crash; Restart starts it again and returns when it responds.
 	Kill    func() error
 	Restart func() error
-	// Freeze keeps the broker from answering while its connections stay open; Thaw ends that.
+	// Freeze keeps the broker from responding while its connections stay open; Thaw ends that.
 	Freeze func() error
 	Thaw   func() error
-	// LosePower replaces what the broker stored by what had reached the disk, and starts it again.
+	// LosePower replaces the broker's data by the data that had reached the disk, and starts it again.
 	LosePower func() error
 
-	// Missing is a topic that nothing stores. Left out if empty.
+	// Missing is a topic that no queue or stream stores. Its subtest is left out if empty.
 	Missing string
-	// Poison returns a message that the broker or its client can never take. Left out if nil.
+	// Poison returns a message that the broker or its client can never accept. Its subtest is left out if nil.
 	Poison func() *message.Message
 	// Classify returns the verdict on an error; default: the verdict of the forwarder.PublishError in it.
 	Classify func(error) forwarder.Verdict
 
 	// KeepsNull: a nil payload arrives as nil, not as an empty one.
 	KeepsNull bool
-	// Bound is how long Publish and Close may take against a broker that does not answer; default 30 s.
+	// Bound limits Publish and Close while the broker does not respond; default 30 s.
 	Bound time.Duration
-	// Kills is how often the broker is killed under load; default 10. It is frozen half as often, or as often if there
-	// is no Kill.
+	// Kills is the number of times the broker is killed under load; default 10. It is frozen half as often, or as often if
+	// Kill is nil.
 	Kills int
 }
 
-// TestPublisher checks that a Publisher may stand behind a forwarder.Forwarder: a nil error means stored, and every
-// other result comes in time and has the right cause. It runs eleven subtests. open returns a new publisher, also while
-// the broker is down; TestPublisher closes it. The broker must belong to the test, since it is killed and frozen. A
+// TestPublisher checks that a Publisher may be used by a forwarder.Forwarder: a nil error means stored, and every other
+// result comes in time and names the right cause. It runs eleven subtests. open returns a new publisher, even while the
+// broker is down; TestPublisher closes it. The broker must belong to the test, because it is killed and frozen. A
 // publisher that never returns leaves a goroutine behind.
 func TestPublisher(t *testing.T, open func() (message.Publisher, error), b Broker) {
 	t.Helper()
@@ -99,10 +99,10 @@ type conformance struct {
 	open func() (message.Publisher, error)
 }
 
-// pauseAfterError keeps a client that is refused immediately from spinning.
+// pauseAfterError keeps a client with immediate errors from spinning.
 const pauseAfterError = 20 * time.Millisecond
 
-// publisher returns one that is closed with the test.
+// publisher returns a publisher that is closed with the test.
 func (c conformance) publisher(t *testing.T) message.Publisher {
 	t.Helper()
 	pub, err := c.open()
@@ -113,8 +113,8 @@ func (c conformance) publisher(t *testing.T) message.Publisher {
 	return pub
 }
 
-// inTime fails the test if do returns an error, and ends it if do takes longer than Bound. A do that takes longer runs
-// on, so it must not use t.
+// inTime fails the test if do returns an error, and ends it if do takes longer than Bound. Such a do continues to run,
+// so it must not use t.
 func (c conformance) inTime(t testing.TB, what string, do func() error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -157,7 +157,7 @@ func (c conformance) try(pub message.Publisher, topic string, msg *message.Messa
 // unavailable returns an error unless an error of Publish has that verdict.
 func (c conformance) unavailable(err error) error {
 	if err == nil {
-		return errors.New("Publish returned nil while the broker did not answer")
+		return errors.New("Publish returned nil while the broker did not respond")
 	}
 	if v := c.Classify(err); v != forwarder.Unavailable {
 		return fmt.Errorf("the verdict is %s, want unavailable: %w", v, err)

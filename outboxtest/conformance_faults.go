@@ -16,10 +16,10 @@ import (
 const (
 	conformancePublishers = 64
 	clock                 = "15:04:05.000"
-	killsPerTopics        = 10 // then new topics are used: what was stored is read whole
+	killsPerTopics        = 10 // after these, new topics are used, because stored messages are always read completely
 )
 
-// load publishes from many goroutines until stop is called, which returns what was acknowledged, by topic.
+// load publishes from many goroutines until stop is called, which returns the acknowledged messages, by topic.
 func (c conformance) load(pub message.Publisher, topics []string) (stop func(testing.TB) map[string]map[string]time.Time) {
 	var wg sync.WaitGroup
 	var over atomic.Bool
@@ -94,7 +94,7 @@ func (c conformance) killed(t *testing.T, pub message.Publisher, n int) (acknowl
 		c.until(t, pub, topic, withPayload("warm"))
 	}
 	stop := c.load(pub, topics)
-	underLoad := func() { // until the load was seen to flow again
+	underLoad := func() { // waits until the load flows again
 		for range 100 {
 			c.until(t, pub, topics[0], withPayload("probe"))
 		}
@@ -111,7 +111,7 @@ func (c conformance) killed(t *testing.T, pub message.Publisher, n int) (acknowl
 		if err == nil && c.Freeze != nil && (c.Kill == nil || i%2 == 1) {
 			underLoad()
 			if err = c.Freeze(); err == nil {
-				time.Sleep(time.Second) // the length of the outage is what is tested
+				time.Sleep(time.Second) // the length of the outage matters to the test
 				err = c.Thaw()
 			}
 		}
@@ -136,7 +136,7 @@ func (c conformance) bounded(t *testing.T) {
 	thaw := sync.OnceValue(c.Thaw)
 	defer func() { _ = thaw() }()
 	c.inTime(t, "Publish", func() error {
-		for begun := time.Now(); time.Since(begun) < c.Bound; { // a process of many threads stops a moment after its signal
+		for begun := time.Now(); time.Since(begun) < c.Bound; { // a process with many threads stops a moment after its signal
 			msg := withPayload("frozen")
 			if err := pub.Publish(topic, msg); err != nil {
 				return c.unavailable(err)

@@ -38,10 +38,10 @@ func (c conformance) noDestination(t *testing.T) {
 		c.inTime(t, "Publish", func() error {
 			err := pub.Publish(c.Missing, withPayload("lost?"))
 			if err == nil {
-				return errors.New("Publish returned nil, and nothing stores the topic")
+				return errors.New("Publish returned nil although nothing stores the topic")
 			}
 			if v := c.Classify(err); v == forwarder.Permanent {
-				return fmt.Errorf("the verdict is %s, and the message dies for want of a topic: %w", v, err)
+				return fmt.Errorf("the verdict is %s: the message dies because a topic is missing: %w", v, err)
 			}
 			return nil
 		})
@@ -57,13 +57,13 @@ func (c conformance) poison(t *testing.T) {
 			if i != conformancePublishers/2 {
 				return c.try(pub, topic, withPayload("good"))
 			}
-			for range 3 { // alone or among others, it fails and is blamed
+			for range 3 { // alone or with others, it fails and is blamed
 				err := pub.Publish(topic, c.Poison())
 				if err == nil {
 					return errors.New("Publish of the poison message returned nil")
 				}
 				if v := c.Classify(err); v == forwarder.Unavailable {
-					return fmt.Errorf("the verdict is %s: the topic pauses for one message: %w", v, err)
+					return fmt.Errorf("the verdict is %s: the topic pauses because of one message: %w", v, err)
 				}
 			}
 			return nil
@@ -119,7 +119,7 @@ func (c conformance) order(t *testing.T) {
 		switch n, _ := strconv.Atoi(string(msg.Payload)); {
 		case n == next[k]:
 			next[k]++
-		case n > next[k]: // less is a copy
+		case n > next[k]: // a smaller number is a copy
 			t.Fatalf("key %s: message %d came before message %d", k, n, next[k])
 		}
 	}
@@ -135,7 +135,7 @@ func (c conformance) fidelity(t *testing.T) {
 	topic := c.NewTopic(t)
 	large := bytes.Repeat([]byte("watermill"), 1<<20/9) // Kafka's limit is a little above 1 MiB, headers included
 	payloads := [][]byte{nil, {}, {0}, {0xff, 0xfe, 0}, []byte("text"), large[:len(large)-4096]}
-	commands := message.Metadata{ // each is a command to a broker, and must arrive as what it is: metadata
+	commands := message.Metadata{ // each is a command to a broker, but must arrive as plain metadata
 		"CC": "elsewhere", "BCC": "elsewhere", "x-delay": "1000", "Nats-Rollup": "all", "Nats-Expected-Last-Sequence": "7",
 		"plain": "grüße", "empty": "",
 	}
@@ -191,7 +191,7 @@ func (c conformance) sameUUID(t *testing.T) {
 	if c.Missing == "" {
 		return
 	}
-	c.inTime(t, "publishing copies concurrently", func() error { // none may take the result of another
+	c.inTime(t, "publishing copies concurrently", func() error { // none may get the result of another
 		return all(20, func(int) error {
 			if pub.Publish(c.Missing, message.NewMessage(id, []byte("x"))) == nil {
 				return errors.New("a copy to a missing topic returned nil")

@@ -24,7 +24,7 @@ func Drain(t testing.TB, db *outbox.DB) []Message {
 		t.Fatalf("outboxtest.Drain: %v", err)
 	}
 	var pub Publisher
-	// With one publish at a time what was recorded is in the order of the forwarder.
+	// With one publish at a time, messages are recorded in the order of the forwarder.
 	fwd, err := forwarder.New(db, &pub, forwarder.Config{
 		Name: "outboxtest", Concurrency: 1, DisableListen: true, InboxRetention: -1,
 	}, nil)

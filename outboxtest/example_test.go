@@ -14,7 +14,7 @@ import (
 
 var t *testing.T // your own
 
-// book is a handler as its users write it.
+// book is a handler as users write it.
 func book(msg *message.Message) ([]*message.Message, error) {
 	tx, err := outbox.PgxTx(msg.Context())
 	if err != nil {
@@ -24,7 +24,7 @@ func book(msg *message.Message) ([]*message.Message, error) {
 	return message.Messages{message.NewMessage("booking-1", []byte("booked"))}, err
 }
 
-// A handler with everything that the middlewares do around it. The second delivery of a message is a duplicate.
+// A handler inside all middlewares. The second delivery of a message is a duplicate.
 func ExampleHandle() {
 	db, pool := outboxtest.NewPostgres(t, os.Getenv("TEST_DATABASE_URL"))
 	if _, err := pool.Exec(t.Context(), "CREATE TABLE bookings (id text PRIMARY KEY)"); err != nil {

@@ -15,11 +15,11 @@ import (
 
 // Handled is the outcome of a delivery.
 type Handled struct {
-	// Acked says whether a Router would ack the message. It acks what was handled, what was handled before, and what was
-	// dead, with a dead letter. What it nacks is redelivered.
+	// Acked reports whether a Router would ack the message: if it was handled now or before, or is dead and has a dead
+	// letter. A nacked message is redelivered.
 	Acked bool
-	// Published is what was written to the outbox meanwhile and committed: what the handler returned, what it published,
-	// and dead letters; and what others did at the same time. It is still there for Drain.
+	// Published are the messages committed to the outbox in the meantime: those that the handler returned or published,
+	// dead letters, and those of concurrent transactions. They are still there for Drain.
 	Published []Message
 }
 
@@ -29,7 +29,7 @@ type Handled struct {
 //
 // cfg may be your Router's. Outside a Router a handler has no name and topic, so unless they are set Service is "test",
 // Inbox.Consumer "handler" and Outbox.Topic "published". A failure does not wait before its nack unless
-// ErrorHandler.Backoff is set. Any other fault of cfg ends the test.
+// Outcomes.Backoff is set. Any other fault of cfg ends the test.
 func Handle(
 	t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig,
 ) (Handled, error) {
@@ -40,7 +40,7 @@ func Handle(
 	cfg.Service = cmp.Or(cfg.Service, "test")
 	cfg.Inbox.Consumer = cmp.Or(cfg.Inbox.Consumer, "handler")
 	cfg.Outbox.Topic = cmp.Or(cfg.Outbox.Topic, "published")
-	if cfg.ErrorHandler.Backoff.Initial == 0 { // a Func decides whatever it says
+	if cfg.ErrorHandler.Backoff.Initial == 0 { // a Func decides in any case
 		cfg.ErrorHandler.Backoff.Initial = -1
 	}
 	pub, err := outbox.NewPublisher(db, outbox.PublisherConfig{}, nil)
@@ -59,14 +59,14 @@ func Handle(
 	return Handled{Acked: err == nil, Published: past(t, db, before)}, err
 }
 
-// last is the highest id in the outbox.
+// last returns the highest id in the outbox.
 func last(t testing.TB, db *outbox.DB) (id int64) {
 	t.Helper()
 	collect(t, db, func(rows drive.Rows) error { return rows.Scan(&id) }, sqltext.LastMessage)
 	return id
 }
 
-// past is what is in the outbox past an id.
+// past returns the messages in the outbox past an id.
 func past(t testing.TB, db *outbox.DB, id int64) (list []Message) {
 	t.Helper()
 	collect(t, db, func(rows drive.Rows) error {

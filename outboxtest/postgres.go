@@ -14,11 +14,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// postgresTimeout bounds each of the steps of NewPostgres, and those after the test.
+// postgresTimeout limits each of the steps of NewPostgres, and those after the test.
 const postgresTimeout = time.Minute
 
-// NewPostgres makes a handle on a database, with all tables in a schema of its own, so that parallel tests do not
-// see each other. The pool's connections have the schema first in their search_path: create your own tables with it,
+// NewPostgres returns a handle on a database, with all tables in a schema of its own, so that parallel tests do not see
+// each other. The pool's connections have the schema first in their search_path: create your own tables with it,
 // without a schema name. When the test ends, the pool is closed and the schema dropped. The role needs CREATE on the
 // database. An error ends the test and never contains the password of the dsn.
 //
@@ -48,7 +48,7 @@ func NewPostgres(t testing.TB, dsn string) (*outbox.DB, *pgxpool.Pool) {
 	return db, pool
 }
 
-// dropSchema removes what a test has left, whatever that still holds.
+// dropSchema removes the schema of a test, even if the test still uses it.
 func dropSchema(t testing.TB, cfg *pgx.ConnConfig, pool *pgxpool.Pool, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), postgresTimeout)
 	defer cancel()

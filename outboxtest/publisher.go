@@ -11,15 +11,15 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Publisher is a message.Publisher in place of a broker's. It records published messages. The zero value is ready for
+// Publisher is a message.Publisher that replaces a broker's. It records published messages. The zero value is ready for
 // use; it is safe for concurrent use.
 type Publisher struct {
 	mu      sync.Mutex
 	list    []Message
-	fails   int // so many calls more; -1 = all
+	fails   int // number of calls that will fail; -1 = all
 	err     error
-	blocked chan struct{} // closed by release; nil: nothing is blocked
-	over    chan struct{} // closed by Close; nil before anybody waits for that
+	blocked chan struct{} // closed by release; nil = not blocked
+	over    chan struct{} // closed by Close; nil before a call waits for that
 	closed  bool
 }
 
@@ -69,7 +69,7 @@ func (p *Publisher) publish(topic string, msgs []*message.Message) error {
 	return nil
 }
 
-// ended is a channel that Close closes. It is called under mu.
+// ended returns a channel that Close closes. It is called under mu.
 func (p *Publisher) ended() <-chan struct{} {
 	if p.over == nil {
 		p.over = make(chan struct{})
@@ -93,7 +93,7 @@ func (p *Publisher) Fail(n int, err error) {
 }
 
 // Block holds all calls of Publish until the returned function is called, which may be called several times. A held
-// call counts for Fail when it continues. While it blocks already, Block returns a function that ends the same block.
+// call counts for Fail when it continues. During a block, Block returns a function that ends the same block.
 func (p *Publisher) Block() (release func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

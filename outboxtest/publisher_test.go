@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/outboxtest"
 )
 
-var errTest = errors.New("the test said so")
+var errTest = errors.New("requested by the test")
 
 func TestPublisherRecordsAndFailsOnCue(t *testing.T) {
 	var pub outboxtest.Publisher

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// expected has the facts of a database that Migrate made, with placeholders for names. TestCatalog writes it.
+// expected has the facts of a database created by Migrate, with placeholders for names. TestCatalog writes it.
 //
 //go:embed catalog.txt
 var expected string
@@ -72,7 +72,7 @@ func (c *inspection) fact(relation, kind, name string) (fact, bool) {
 	return fact{}, false
 }
 
-// compare reports what differs from the expected facts.
+// compare reports differences from the expected facts.
 func (c *inspection) compare() {
 	for _, want := range expectedFacts() {
 		c.notForOutbox = !ofForwarder(want.relation)
@@ -150,7 +150,7 @@ func (c *inspection) relation(want fact) {
 			if p.Logging != "" {
 				c.problem("table "+p.SQL, p.Logging, unlogged)
 			}
-			if !p.Split { // otherwise it does not take these settings
+			if !p.Split { // otherwise it does not accept these settings
 				c.autovacuum("table "+p.SQL, p.SQL, p.Options)
 			}
 		}
@@ -189,12 +189,12 @@ func (c *inspection) column(want fact) {
 	if strings.Contains(want.text, "pg_current_xact_id") {
 		why = ": the transaction id must be assigned before the row id, or messages are handled out of order, or late"
 	}
-	if want.text != "" || !strings.HasPrefix(got.text, "DEFAULT ") { // their default, where we always write a value
+	if want.text != "" || !strings.HasPrefix(got.text, "DEFAULT ") { // their default, for columns that we always write
 		c.problem(object, cure, "has %q, not %q%s", got.text, c.printed(want.text), why)
 	}
 }
 
-// printed puts the names of sequences into an expression as this session prints them.
+// printed returns an expression with the names of sequences as this session prints them.
 func (c *inspection) printed(text string) string {
 	for _, seq := range []string{"{outbox_id_seq}", "{queue_id_seq}"} {
 		f, _ := c.fact(seq, "sequence", "")
@@ -203,7 +203,7 @@ func (c *inspection) printed(text string) string {
 	return text
 }
 
-// unknownColumns finds the user's columns without which we cannot write.
+// unknownColumns finds the user's columns that prevent us from writing.
 func (c *inspection) unknownColumns() {
 	known := map[[2]string]bool{}
 	for _, f := range expectedFacts() {
@@ -219,7 +219,7 @@ func (c *inspection) unknownColumns() {
 	}
 }
 
-// same reports whether an index does the work of another, whatever its name.
+// same reports whether an index is equivalent to another, whatever its name.
 func (f fact) same(want fact) bool {
 	return f.kind == "index" && f.typ == want.typ && (f.state == want.state || f.state == "unique" && want.state == "") &&
 		normalized(f.text) == normalized(want.text)
@@ -282,8 +282,8 @@ var sameExpression = strings.NewReplacer(
 	"::text", "", "::bigint", "", "::smallint", "", "::jsonb", "", "::regclass", "",
 )
 
-// normalized removes from an expression what releases of Postgres print differently: parentheses, casts and
-// qualification. Ours have one operator or only ANDs, so no two of them become equal.
+// normalized removes from an expression the parts that releases of Postgres print differently: parentheses, casts and
+// qualification. Our expressions have one operator or only ANDs, so no two of them become equal.
 func normalized(expression string) string {
 	return strings.ToLower(sameExpression.Replace(expression))
 }

@@ -19,9 +19,9 @@ import (
 // its cure. It reads the catalogs in a few short queries and changes nothing.
 //
 // It also checks the grants of the connection's role: a forwarder's, or a publisher's if the role may insert messages
-// but not read them. Settings of the role or the database under which statements fail or texts would be altered are
-// problems. Your own columns and indexes are not, unless a column is NOT NULL and has no default. Indexes are
-// recognised by their definition and not by their names. Warnings of Inspect are not errors here.
+// but not read them. Settings of the role or the database that make statements fail or alter texts are problems. Your
+// own columns and indexes are not, unless a column is NOT NULL and has no default. Indexes are recognised by their
+// definitions, not their names. Warnings of Inspect are not errors here.
 //
 // Check waits for a lock at most 5 seconds; then the error names the session that holds it. It returns outbox.ErrNoDB;
 // other errors come from the database.
@@ -34,8 +34,8 @@ func Check(ctx context.Context, db *outbox.DB) error {
 }
 
 // CheckOutbox is Check for publishing and forwarding alone: the outbox, its lanes, forwarders and topics. It ignores
-// problems of other tables and migrations that are only about them, so a database at an older migration keeps a working
-// outbox.
+// problems of other tables and migrations that only concern them, so the outbox of a database at an older migration
+// keeps working.
 func CheckOutbox(ctx context.Context, db *outbox.DB) error {
 	c, err := inspectAll(ctx, db)
 	if err != nil {
@@ -71,7 +71,7 @@ func Inspect(ctx context.Context, db *outbox.DB) ([]Problem, error) {
 		return c.found, nil
 	}
 	if err := c.soonAlive(ctx, (*core.DB)(db)); err != nil && text.SQLState(err) != text.InsufficientPrivilege {
-		// which is among what was found
+		// which is among the problems found
 		return nil, fmt.Errorf("check %s: %w", c.names.OutboxName(), err)
 	}
 	return c.found, nil
@@ -126,7 +126,7 @@ func inspect(ctx context.Context, db database, names sqltext.Tables, all []migra
 	return c, nil
 }
 
-// steps runs one check after another until one finds that the rest would mislead.
+// steps runs checks one after another until one finds a problem that makes the rest misleading.
 func (c *inspection) steps(ctx context.Context, list ...func(context.Context) error) error {
 	for _, step := range list {
 		if err := step(ctx); err != nil || c.stop {
@@ -190,7 +190,7 @@ func (c *inspection) warning(object, cure, found string, args ...any) {
 	c.found = append(c.found, Problem{Object: object, Found: fmt.Sprintf(found, args...), Cure: cure, Warning: true})
 }
 
-// anything reports it in one line if no table exists.
+// anything reports a missing set of tables in one line.
 func (c *inspection) anything(ctx context.Context) error {
 	if len(c.facts) > 0 {
 		return nil
@@ -212,7 +212,7 @@ func (c *inspection) anything(ctx context.Context) error {
 	return err
 }
 
-// foreign finds tables of another program that have the names of ours.
+// foreign finds another program's tables with the names of ours.
 func (c *inspection) foreign(context.Context) error {
 	for _, t := range tables {
 		columns, missing := 0, 0

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// soonAlive is alive with a short wait for locks: a lock is a warning then.
+// soonAlive is alive with a short wait for locks, because here a lock is only a warning.
 func (c *inspection) soonAlive(ctx context.Context, db database) error {
 	err := db.Transact(ctx, func(q drive.Querier) error {
 		c.q = q
@@ -42,7 +42,7 @@ func explainLocked(ctx context.Context, db database, names sqltext.Tables, err e
 	return fmt.Errorf("%s: %s: %w", found, cure, err)
 }
 
-// holder describes the session that has locked a table of ours, and the cure.
+// holder describes the session that has locked one of our tables, and the cure.
 func holder(ctx context.Context, db database, names sqltext.Tables) (found, cure string, err error) {
 	all := make([]string, len(tables))
 	for i, t := range tables {

@@ -56,7 +56,7 @@ func TestNormalizedKeepsWhatMatters(t *testing.T) {
 	}
 	for _, s := range different {
 		if normalized(s[0]) == normalized(s[1]) {
-			t.Errorf("%q and %q come out alike", s[0], s[1])
+			t.Errorf("%q and %q are normalized to the same text", s[0], s[1])
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestCheckOfTheServer(t *testing.T) {
 		t.Errorf("old server: %v", err)
 	}
 	if old.queries != 2 {
-		t.Errorf("an old server was asked %d queries, which it may not understand", old.queries)
+		t.Errorf("an old server got %d queries that it may not understand", old.queries)
 	}
 	err = checkOf(t, &emptyDatabase{version: 150000, standby: true})
 	if !errors.Is(err, ErrSchemaChanged) || !strings.Contains(err.Error(), "connect to the primary") {

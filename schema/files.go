@@ -11,7 +11,7 @@ import (
 // Format is a migration tool whose file layout Files writes.
 type Format string
 
-// The formats of Files. Plain SQL in the order of its file names is what psql reads, and atlas.
+// The formats of Files. psql and atlas read plain SQL in the order of its file names.
 const (
 	Goose         Format = "goose"
 	GolangMigrate Format = "golang-migrate"
@@ -58,8 +58,8 @@ type File struct {
 }
 
 // Files returns the statements of Migrate as files for another migration tool, in the order in which they must run.
-// Each file records its version for Migrate and Check. They have no way down, because an outbox may hold promised
-// messages. Files returns an error that names an invalid table or field.
+// Each file records its version for Migrate and Check. There are no down migrations, because an outbox may contain
+// promised messages. Files returns an error that names an invalid table or field.
 func Files(cfg FilesConfig) ([]File, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
@@ -90,13 +90,13 @@ func Files(cfg FilesConfig) ([]File, error) {
 	return files, nil
 }
 
-// recorded is the statement that records a migration as applied.
+// recorded returns the statement that records a migration as applied.
 func recorded(m migrations.Migration, cfg FilesConfig) string {
 	return fmt.Sprintf(sqltext.Tables(cfg.Tables).Render(
 		"INSERT INTO {migrations} (version, name, checksum) VALUES (%d, '%s', '%s')"), m.Version, m.Name, m.Checksum())
 }
 
-// body is the content of the file of a migration.
+// body returns the content of a migration's file.
 func body(m migrations.Migration, cfg FilesConfig) (string, error) {
 	names, record := sqltext.Tables(cfg.Tables), recorded(m, cfg)
 	content := ""

@@ -21,7 +21,7 @@ type applied struct {
 	at             time.Time
 }
 
-// readHistory is readApplied for a database that may not have our tables.
+// readHistory reads the history of a database that may not have our tables.
 func readHistory(ctx context.Context, q drive.Querier, names sqltext.Tables) (history, error) {
 	there, err := relations(ctx, q, names, "{migrations}")
 	if err != nil || len(there) == 0 {
@@ -57,7 +57,7 @@ func (h history) of(version int) applied {
 
 func (h history) has(version int) bool { return h.of(version).version == version }
 
-// compare refuses a different history of the versions that this build knows. Newer versions are fine.
+// compare returns an error if the history of the versions that this build knows is different. Newer versions are fine.
 func (h history) compare(all []migrations.Migration) error {
 	for _, m := range all {
 		a := h.of(m.Version)

@@ -45,13 +45,13 @@ type Migration struct {
 	AppliedAt time.Time
 }
 
-// Migrate brings the tables up to the version that this build needs and returns the migrations that it ran, also with
+// Migrate brings the tables up to the version that this build needs and returns the migrations that it ran, even with
 // an error. It is idempotent and safe to call from several processes: one works, the others wait. If a newer build has
 // migrated further, it does nothing. All missing migrations run in one transaction.
 //
-// It creates Tables.Schema if that is missing. Otherwise the role needs USAGE and CREATE on the schema, or, if there is
-// nothing to do, SELECT on the table of migrations. It returns outbox.ErrNoDB, ErrSchemaChanged if an applied version
-// differs from this build's, or an error of the database.
+// It creates Tables.Schema if that is missing. Otherwise the role needs USAGE and CREATE on the schema, or, if the
+// tables are up to date, SELECT on the table of migrations. It returns outbox.ErrNoDB, ErrSchemaChanged if an applied
+// version differs from this build's, or an error of the database.
 func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration, error) {
 	all, err := known(db)
 	if err != nil {
@@ -84,8 +84,8 @@ func Migrate(ctx context.Context, db *outbox.DB, cfg MigrateConfig) ([]Migration
 	}
 }
 
-// Status returns the migrations that this build knows and those that a newer one has applied, in their order. It
-// changes nothing. It returns outbox.ErrNoDB; any other error comes from the database.
+// Status returns the migrations that this build knows and those that a newer one has applied, in order. It changes
+// nothing. It returns outbox.ErrNoDB; any other error comes from the database.
 func Status(ctx context.Context, db *outbox.DB) ([]Migration, error) {
 	all, err := known(db)
 	if err != nil {

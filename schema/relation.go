@@ -14,7 +14,7 @@ import (
 const (
 	createSchema = `CREATE SCHEMA IF NOT EXISTS `
 
-	// Checked first, because createSchema needs the right to create schemas even if there is nothing to create.
+	// Checked first, because createSchema needs the right to create schemas even if the schema exists.
 	schemaExists = `SELECT to_regnamespace($1::text) IS NOT NULL`
 
 	// relationsToBe returns which of the given relations exist in the schema where CREATE would create them. The
@@ -54,14 +54,14 @@ func foreign(names sqltext.Tables, placeholder string) error {
 		names.Render(placeholder), anotherName(placeholder), names.Render("{migrations}"))
 }
 
-// anotherName is the cure if a table of another program has the name of one of ours.
+// anotherName returns the cure if a table of another program has the name of one of ours.
 func anotherName(placeholder string) string {
 	field, _, _ := strings.Cut(strings.Trim(placeholder, "{}"), "_") // outbox_life follows outbox
 	field = strings.ToUpper(field[:1]) + field[1:]
 	return fmt.Sprintf(`choose another name for ours, outbox.Tables{%s: "..."}`, field)
 }
 
-// relations returns those of some relations of ours that exist where CREATE would create them, by their rendered names.
+// relations returns which of our relations exist where CREATE would create them, by their rendered names.
 func relations(ctx context.Context, q drive.Querier, names sqltext.Tables, placeholders ...string) ([]string, error) {
 	rendered := make([]string, len(placeholders))
 	for i, p := range placeholders {

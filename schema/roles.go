@@ -13,12 +13,12 @@ import (
 type RolesConfig struct {
 	// Tables are the names of the tables, as in outbox.DBConfig.
 	Tables outbox.Tables
-	// Prefix begins the names of the roles; default: the outbox's name and "_", so "outbox_writer". Set it if several
+	// Prefix is the prefix of the roles' names; default: the outbox's name and "_", so "outbox_writer". Set it if several
 	// databases of a server have their own roles, because roles belong to the server.
 	Prefix string
 }
 
-// Roles returns SQL that creates one role without login for each part of this module, with the least grants. Grant them
+// Roles returns SQL that creates one role without login for each part of this module, with minimal grants. Grant them
 // to the roles that your programs log in with. The owner of the tables runs it after Migrate, any number of times.
 //
 //   - writer: Publisher, InTx and the middlewares. It cannot read messages.
@@ -26,7 +26,7 @@ type RolesConfig struct {
 //   - forwarder: Forwarder and Subscriber.
 //   - cleaner: admin.Clean, if forwarders do not delete old rows.
 //   - admin: the rest of package admin.
-//   - mover: package move. The owner of the other side's tables grants their use.
+//   - mover: package move. The owner of the other tables grants their use.
 //   - reader: the queries of package admin. It cannot change anything or read payloads.
 //
 // It returns an error that names an invalid table or field.
@@ -60,12 +60,12 @@ func Roles(cfg RolesConfig) (string, error) {
 
 var roleNames = []string{"writer", "worker", "forwarder", "cleaner", "admin", "mover", "reader"}
 
-const roles = `-- Publisher, InTx and the middlewares. The ids come from a sequence, and what was written cannot be read.
+const roles = `-- Publisher, InTx and the middlewares. The ids come from a sequence. This role cannot read messages.
 GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <writer>;
 GRANT INSERT (uuid, topic, key, payload, metadata, due_at) ON {outbox} TO <writer>;
 GRANT SELECT, INSERT, UPDATE ON {inbox} TO <writer>;
 
--- Package idempotency, which is a writer as well. It reads the answers that it stored, to give them again.
+-- Package idempotency is a writer too. It reads stored answers to repeat them.
 GRANT SELECT, INSERT, UPDATE ON {idempotency} TO <writer>;
 
 -- Package queue: its messages are stored, claimed and deleted by the same programs.
@@ -73,7 +73,8 @@ GRANT USAGE, SELECT ON SEQUENCE {queue_id_seq} TO <worker>;
 GRANT SELECT, INSERT, UPDATE, DELETE ON {queue} TO <worker>;
 GRANT SELECT ON {outbox_topics} TO <worker>;
 
--- Forwarder and Subscriber. They also delete what is old from the inbox, and expired answers, which needs UPDATE to lock it, on any column.
+-- Forwarder and Subscriber. They also delete old rows of the inbox and expired answers. Locking rows requires UPDATE on
+-- any column.
 GRANT SELECT ON SEQUENCE {outbox_id_seq} TO <forwarder>;
 GRANT SELECT, DELETE ON {outbox} TO <forwarder>;
 GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at, history) ON {outbox} TO <forwarder>;
@@ -91,7 +92,7 @@ GRANT SELECT (ctid, state, done_at, last_seen_at), UPDATE (done_at), DELETE ON {
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON {idempotency} TO <cleaner>;
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON {audit} TO <cleaner>;
 
--- Package admin but for Clean. Entries of the audit log can be written, and not be changed or deleted.
+-- Package admin except Clean. It can add and end entries of the audit log, but not delete them.
 GRANT SELECT ON {outbox}, {inbox}, {queue}, {lanes}, {forwarders}, {outbox_topics}, {outbox_life}, {migrations}, {audit} TO <admin>;
 GRANT SELECT ON SEQUENCE {outbox_id_seq}, {queue_id_seq} TO <admin>;
 GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <admin>;
@@ -103,7 +104,7 @@ GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at,
 GRANT INSERT, UPDATE, DELETE ON {outbox_topics} TO <admin>;
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON {audit} TO <admin>;
 
--- Package move: both ways. To lock a row takes UPDATE, on any column.
+-- Package move, in both directions. Locking rows requires UPDATE on any column.
 GRANT USAGE ON SEQUENCE {outbox_id_seq} TO <mover>;
 GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last_error), UPDATE (last_error), DELETE ON {outbox} TO <mover>;
 GRANT SELECT (name, expires_at) ON {forwarders} TO <mover>;

@@ -16,7 +16,7 @@ func TestRolesFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sql = "-- What schema.Roles returns for tables of the default names.\n\n" + sql
+	sql = "-- The result of schema.Roles for tables with the default names.\n\n" + sql
 	const file = "../docs/run/roles.sql"
 	if os.Getenv("OUTBOX_UPDATE") != "" {
 		if err := os.WriteFile(file, []byte(sql), 0o600); err != nil {
@@ -24,7 +24,7 @@ func TestRolesFile(t *testing.T) {
 		}
 	}
 	if old, err := os.ReadFile(file); err != nil || string(old) != sql {
-		t.Errorf("docs/run/roles.sql is not what schema.Roles returns (%v): OUTBOX_UPDATE=1 go test "+
+		t.Errorf("docs/run/roles.sql differs from schema.Roles (%v): OUTBOX_UPDATE=1 go test "+
 			"-run TestRolesFile ./schema", err)
 	}
 }

@@ -76,7 +76,7 @@ func hasUnusualSettings(values []string) bool {
 	return false
 }
 
-// shorter finds a timeout in milliseconds below a bound; 0 means none.
+// shorter finds a timeout in milliseconds below a limit; 0 means no timeout.
 func shorter(bound int) func(*inspection, string) bool {
 	return func(_ *inspection, v string) bool {
 		ms, err := strconv.Atoi(v)
@@ -117,7 +117,7 @@ func (c *inspection) settings(ctx context.Context) error {
 	return nil
 }
 
-// origin returns where it was set.
+// origin returns where the setting was set.
 func (s liveSetting) origin() string {
 	switch s.source {
 	case "user":

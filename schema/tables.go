@@ -7,7 +7,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
-// tables are our tables, with the privileges that every forwarder needs and the ones that only some parts need.
+// tables are our tables, with the privileges that every forwarder needs and those that only some parts need.
 var tables = []struct {
 	name              string // placeholder
 	forwarder, others []string
@@ -63,7 +63,7 @@ func (c *inspection) statement(part string) string {
 	return ""
 }
 
-// create is the cure for a missing relation.
+// create returns the cure for a missing relation.
 func (c *inspection) create(want fact) string {
 	name := c.names.Render(want.relation)
 	made := c.statement(" " + strings.ToUpper(want.kind) + " " + name + " ")
@@ -79,7 +79,7 @@ func (c *inspection) create(want fact) string {
 	return "create it again: " + made
 }
 
-// definition is the cure for a column that ALTER TABLE cannot fix.
+// definition returns the cure for a column that ALTER TABLE cannot fix.
 func (c *inspection) definition(want fact) string {
 	if c.behind {
 		return runMigrate

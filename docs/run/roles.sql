@@ -1,4 +1,4 @@
--- What schema.Roles returns for tables of the default names.
+-- The result of schema.Roles for tables with the default names.
 
 DO $$ BEGIN CREATE ROLE "outbox_writer" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE "outbox_worker" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
@@ -8,12 +8,12 @@ DO $$ BEGIN CREATE ROLE "outbox_admin" NOLOGIN; EXCEPTION WHEN duplicate_object 
 DO $$ BEGIN CREATE ROLE "outbox_mover" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 DO $$ BEGIN CREATE ROLE "outbox_reader" NOLOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
 
--- Publisher, InTx and the middlewares. The ids come from a sequence, and what was written cannot be read.
+-- Publisher, InTx and the middlewares. The ids come from a sequence. This role cannot read messages.
 GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "outbox_writer";
 GRANT INSERT (uuid, topic, key, payload, metadata, due_at) ON "outbox" TO "outbox_writer";
 GRANT SELECT, INSERT, UPDATE ON "inbox" TO "outbox_writer";
 
--- Package idempotency, which is a writer as well. It reads the answers that it stored, to give them again.
+-- Package idempotency is a writer too. It reads stored answers to repeat them.
 GRANT SELECT, INSERT, UPDATE ON "outbox_idempotency" TO "outbox_writer";
 
 -- Package queue: its messages are stored, claimed and deleted by the same programs.
@@ -21,7 +21,8 @@ GRANT USAGE, SELECT ON SEQUENCE "inbox_queue_id_seq" TO "outbox_worker";
 GRANT SELECT, INSERT, UPDATE, DELETE ON "inbox_queue" TO "outbox_worker";
 GRANT SELECT ON "outbox_topics" TO "outbox_worker";
 
--- Forwarder and Subscriber. They also delete what is old from the inbox, and expired answers, which needs UPDATE to lock it, on any column.
+-- Forwarder and Subscriber. They also delete old rows of the inbox and expired answers. Locking rows requires UPDATE on
+-- any column.
 GRANT SELECT ON SEQUENCE "outbox_id_seq" TO "outbox_forwarder";
 GRANT SELECT, DELETE ON "outbox" TO "outbox_forwarder";
 GRANT UPDATE (due_at, attempts, last_error, published_at, dead_at, history) ON "outbox" TO "outbox_forwarder";
@@ -39,7 +40,7 @@ GRANT SELECT (ctid, state, done_at, last_seen_at), UPDATE (done_at), DELETE ON "
 GRANT SELECT (ctid, expires_at), UPDATE (expires_at), DELETE ON "outbox_idempotency" TO "outbox_cleaner";
 GRANT SELECT (id, matched, touched), INSERT (actor, action, reason, filter), UPDATE (matched, touched, ended_at, outcome) ON "outbox_audit" TO "outbox_cleaner";
 
--- Package admin but for Clean. Entries of the audit log can be written, and not be changed or deleted.
+-- Package admin except Clean. It can add and end entries of the audit log, but not delete them.
 GRANT SELECT ON "outbox", "inbox", "inbox_queue", "outbox_lanes", "outbox_forwarders", "outbox_topics", "outbox_life", "outbox_migrations", "outbox_audit" TO "outbox_admin";
 GRANT SELECT ON SEQUENCE "outbox_id_seq", "inbox_queue_id_seq" TO "outbox_admin";
 GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "outbox_admin";
@@ -51,7 +52,7 @@ GRANT UPDATE (state, due_at, expires_at, attempts, crashes, last_error, done_at,
 GRANT INSERT, UPDATE, DELETE ON "outbox_topics" TO "outbox_admin";
 GRANT INSERT (actor, action, reason, filter, touched, ended_at), UPDATE (matched, touched, skipped, compared, ended_at, outcome) ON "outbox_audit" TO "outbox_admin";
 
--- Package move: both ways. To lock a row takes UPDATE, on any column.
+-- Package move, in both directions. Locking rows requires UPDATE on any column.
 GRANT USAGE ON SEQUENCE "outbox_id_seq" TO "outbox_mover";
 GRANT SELECT, INSERT (uuid, topic, key, payload, metadata, due_at, dead_at, last_error), UPDATE (last_error), DELETE ON "outbox" TO "outbox_mover";
 GRANT SELECT (name, expires_at) ON "outbox_forwarders" TO "outbox_mover";

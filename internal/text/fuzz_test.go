@@ -19,13 +19,13 @@ func FuzzOfError(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		got := OfError(errors.New(s))
 		if !Storable(got) || len(got) > MaxErrorBytes {
-			t.Errorf("%q becomes %q", s, got)
+			t.Errorf("%q is redacted to %q", s, got)
 		}
 		if once := Redact(s); Redact(once) != once {
-			t.Errorf("%q becomes %q, and then %q", s, once, Redact(once))
+			t.Errorf("%q is redacted to %q, and then to %q", s, once, Redact(once))
 		}
 		if short := WithoutQuotes(errors.New(s)); !utf8.ValidString(short) {
-			t.Errorf("%q becomes %q", s, short)
+			t.Errorf("%q is redacted to %q", s, short)
 		}
 	})
 }
@@ -52,7 +52,7 @@ func FuzzRedactPasswords(f *testing.F) {
 		for _, text := range texts {
 			got := Redact("dial " + text + ": connection refused")
 			if strings.Contains(got, left) || strings.Contains(got, right) || !strings.Contains(got, "connection refused") {
-				t.Errorf("%q becomes %q", text, got)
+				t.Errorf("%q is redacted to %q", text, got)
 			}
 		}
 	})

@@ -2,9 +2,9 @@ package text
 
 import "regexp"
 
-// quoted matches what errors of decoders quote of their input: quotations, unfinished ones too, and numbers.
+// quoted matches input that errors of decoders quote: quotations, including unfinished ones, and numbers.
 var quoted = regexp.MustCompile("'(?:[^'\\\\]|\\\\.)*'?" + `|"(?:[^"\\]|\\.)*"?` + "|`[^`]*`?" +
 	`|<[^>]*>?|[-+]?\b[0-9][0-9a-fA-FxX.eE+_-]*`)
 
-// WithoutQuotes is the text of an error that may quote a payload, without the quotations.
+// WithoutQuotes returns the text of an error that may quote a payload, without the quotations.
 func WithoutQuotes(err error) string { return quoted.ReplaceAllString(OfError(err), "…") }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// TestErrorsOfDecodersWithoutTheirInput: the error stays, without the input that it quotes.
+// TestErrorsOfDecodersWithoutTheirInput: the error keeps its text, without the input that it quotes.
 func TestErrorsOfDecodersWithoutTheirInput(t *testing.T) {
 	var to struct {
 		Amount int8
@@ -41,7 +41,7 @@ func TestErrorsOfDecodersWithoutTheirInput(t *testing.T) {
 		{errors.New("bytes `4111 1111` of ä"), "bytes … of ä"},
 	} {
 		if got := WithoutQuotes(c.err); got != c.want || strings.Contains(got, "4111") {
-			t.Errorf("%v became %s", c.err, got)
+			t.Errorf("%v is now %s", c.err, got)
 		}
 	}
 }

@@ -19,15 +19,15 @@ var secretShapes = []struct {
 	shape *regexp.Regexp
 	with  string
 }{
-	{ // a key in PEM, also if its end was cut off
+	{ // a key in PEM, even if its end was cut off
 		[]string{"private key-----"},
 		regexp.MustCompile(`(-----BEGIN [A-Z ]*PRIVATE KEY-----)(?s:.*?)(-----END [A-Z ]*PRIVATE KEY-----|$)`), "${1}" +
 			Redacted + "${2}",
 	},
-	{ // a password in a URL: up to the last @ before the host ends, as drivers read it, or the first behind a raw slash
+	{ // a password in a URL: up to the last @ in the host, as drivers read it, or the first @ after a raw slash
 		[]string{"@"}, regexp.MustCompile(`(://[^:/@\s]*:)(?:[^\s/?#]+|[^@\s]+)@`), "${1}" + Redacted + "@",
 	},
-	{ // a token alone before the @ of a URL; a user name there is shorter, except to NATS, which takes it for a token
+	{ // a token alone before the @ of a URL; user names there are shorter, except for NATS, which reads one as a token
 		[]string{"@"}, regexp.MustCompile(`(://)[^:/@\s?#]{16,}@|(\b(?:nats|tls)://)[^:/@\s]+@`), "${1}${2}" + Redacted + "@",
 	},
 	{ // a header or a field: a secret has a digit, and words have none
@@ -50,13 +50,13 @@ var secretShapes = []struct {
 	{
 		[]string{"bearer "}, regexp.MustCompile(`(?i)(\bbearer )[a-z0-9._~+/-]*[0-9][a-z0-9._~+/-]*=*`), "${1}" + Redacted,
 	},
-	{ // behind a header's name all is a secret, also without a digit
+	{ // everything after this header name is a secret, even without a digit
 		[]string{"authorization"}, regexp.MustCompile(`(?i)(authorization"?\s*[:=]\s*"?(?:bearer|basic|digest|token)\s+)[^\s"',;]+`), "${1}" + Redacted,
 	},
 	{ // base64 of name:password, which ends in =, has a digit, or mixes cases as words do not
 		[]string{"basic "}, regexp.MustCompile(`(\b(?i:basic) )(?:[A-Za-z0-9+/]*(?:[0-9+]|[a-z][A-Z]+[a-z])[A-Za-z0-9+/]*=*|[A-Za-z0-9+/]{6,}=+)`), "${1}" + Redacted,
 	},
-	{ // tokens that say what they are: JSON Web Tokens, and those of GitHub, Slack, Stripe, AWS, Google and GitLab
+	{ // recognisable tokens: JSON Web Tokens, and those of GitHub, Slack, Stripe, AWS, Google and GitLab
 		[]string{"eyj", "gh", "xox", "_live_", "_test_", "akia", "asia", "aiza", "glpat-"},
 		regexp.MustCompile(`\b(?:eyJ[\w-]+\.[\w-]+\.[\w-]*|(?:gh[pousr]|github_pat)_\w{16,}|xox[a-z]-[\w-]+|` +
 			`[sr]k_(?:live|test)_\w+|A[KS]IA[A-Z0-9]{12,}|AIza[\w-]{30,}|glpat-[\w-]{16,})`), Redacted,

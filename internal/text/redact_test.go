@@ -54,7 +54,7 @@ func TestRedact(t *testing.T) {
 		"order 7 of http://shop:8080/x not found":         "order 7 of http://shop:8080/x not found",
 	} {
 		if got := Redact(s); got != want {
-			t.Errorf("%q became %q, want %q", s, got, want)
+			t.Errorf("%q is redacted to %q, want %q", s, got, want)
 		}
 		if got := OfError(errors.New(s)); strings.Contains(got, "s3cr3t") {
 			t.Errorf("%q is stored as %q", s, got)

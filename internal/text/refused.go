@@ -6,16 +6,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// RefusesRow reports whether a database error may be about some rows of a statement and not about others: Postgres
-// refused their content, or a trigger did. Other errors are about the server, the connection, the session,
-// the transaction, locks, or the table and the rights to write to it.
+// RefusesRow reports whether a database error may concern some rows of a statement and not others: Postgres or a
+// trigger refused their content. Other errors concern the server, the connection, the session, the transaction, locks,
+// or the table and the rights to write to it.
 func RefusesRow(err error) bool {
 	state := SQLState(err)
 	if len(state) != 5 || state == NotUTF8 || state == NotReadCommitted {
 		return false
 	}
 	if routine := field(err, 'R'); routine == "exec_stmt_raise" || routine == "ExecWithCheckOptions" {
-		return true // RAISE of PL/pgSQL, with whatever code; a policy
+		return true // RAISE of PL/pgSQL, with any code; a policy
 	}
 	if state == "XX000" { // internal errors; XX001 and XX002 are damaged rows and indexes
 		return false
@@ -24,7 +24,7 @@ func RefusesRow(err error) bool {
 	case "08", "28", "3D", "40", "53", "57", "58":
 		return false
 	case "0A", "25", "26", "34", "3F", "42", "55", "72", "F0", "HV":
-		return state != LockNotAvailable && field(err, 'W') != "" // in a function, so of a trigger or a check
+		return state != LockNotAvailable && field(err, 'W') != "" // in a function, so from a trigger or a check
 	}
 	return true
 }

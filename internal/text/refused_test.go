@@ -32,7 +32,7 @@ func TestRefusesRow(t *testing.T) {
 		{Code: "40P01", Where: "while updating tuple"}, {Code: "53100", Where: "PL/pgSQL function checks() line 3"},
 	} {
 		if RefusesRow(e) {
-			t.Errorf("%+v refuses no row", e)
+			t.Errorf("%+v does not refuse a row", e)
 		}
 	}
 	if RefusesRow(errors.New("the connection broke")) || RefusesRow(nil) {

@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// SafeError returns a user's error as it is, or a replacement if its methods panic, as those of a nil pointer that was
-// returned as an error do. Such a panic must not decide what happens to a transaction or a message.
+// SafeError returns a user's error unchanged, or a replacement if its methods panic, for example because a nil pointer
+// was returned as an error. Such a panic must not decide what happens to a transaction or a message.
 func SafeError(err error) (safe error) {
 	if err == nil {
 		return nil

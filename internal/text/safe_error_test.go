@@ -23,12 +23,12 @@ func TestAnErrorThatPanicsIsReplaced(t *testing.T) {
 	} {
 		got := SafeError(err)
 		if got == nil || !strings.Contains(got.Error(), "panicked when it was inspected") || errors.Is(got, plain) {
-			t.Errorf("%T became %v", err, got)
+			t.Errorf("%T is now %v", err, got)
 		}
 	}
 	for _, err := range []error{plain, fmt.Errorf("wrapped: %w", plain), state("42P01"), nil} {
 		if got := SafeError(err); got != err {
-			t.Errorf("%v became %v", err, got)
+			t.Errorf("%v is now %v", err, got)
 		}
 	}
 }

@@ -23,7 +23,7 @@ type explained struct{ error }
 func (e explained) Unwrap() error { return e.error }
 
 // Explain adds the cure to the errors of a database that was not migrated, that denies something to the role, or that
-// is read-only, and returns others, and those that have it, as they are.
+// is read-only. It returns other errors, and those that already have a cure, unchanged.
 func Explain(err error) error {
 	if !HasCure(err) || errors.As(err, new(explained)) {
 		return err
@@ -62,7 +62,7 @@ var ErrNotStored = errors.New("outbox: the database accepted the insert and stor
 	"drop the BEFORE INSERT trigger that returns NULL, or the rule, on the table: schema.Inspect names it")
 
 // Stored returns ErrNotStored for an error of an insert that found its rows missing, or that a rule on the table
-// forbids, and others as Explain does.
+// forbids; for others it does the same as Explain.
 func Stored(err error) error {
 	switch SQLState(err) {
 	case RowsMissing, "0A000":
@@ -79,9 +79,9 @@ const (
 	UndefinedColumn       = "42703"
 	LockNotAvailable      = "55P03" // NOWAIT, or a lock_timeout
 	ReadOnlyServer        = "25006" // a write reached a standby, or a primary that was demoted
-	NotUTF8               = "2201E" // of statements of package sqltext whose texts would be converted
-	RowsMissing           = "2201W" // of inserts that did not store all rows
-	NotReadCommitted      = "2201F" // of those that must be run in a READ COMMITTED transaction, and were not
+	NotUTF8               = "2201E" // from statements of package sqltext whose texts would be converted
+	RowsMissing           = "2201W" // from inserts that did not store all rows
+	NotReadCommitted      = "2201F" // from statements that must run in a READ COMMITTED transaction but did not
 )
 
 // Storable reports whether Postgres text, and JSON in it, keeps the string unchanged.
@@ -103,7 +103,8 @@ const (
 	MaxReasonBytes = 1024
 )
 
-// OfError is the text of an error as it is stored, without its secrets. The Error method of a user's error may panic.
+// OfError returns the text of an error as it is stored, without its secrets. The Error method of a user's error may
+// panic.
 func OfError(err error) (s string) {
 	defer func() {
 		if p := recover(); p != nil {

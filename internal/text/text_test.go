@@ -14,14 +14,14 @@ func TestErrorTextCanBeStored(t *testing.T) {
 	} {
 		got := OfError(errors.New(s))
 		if len(got) > 1024 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
-			t.Errorf("%.20q became %d bytes, %.40q", s, len(got), got)
+			t.Errorf("%.20q is stored as %d bytes, %.40q", s, len(got), got)
 		}
 		if len(s) > 1024 && len(got) < 1000 {
 			t.Errorf("%.20q was cut to %d bytes", s, len(got))
 		}
 	}
 	if got := OfError(errors.New("plain")); got != "plain" {
-		t.Errorf("a plain text became %q", got)
+		t.Errorf("a plain text is stored as %q", got)
 	}
 }
 
@@ -49,6 +49,6 @@ func TestErrorsOfTheDatabaseNameTheirCure(t *testing.T) {
 		}
 	}
 	if err := Explain(state("23505")); err != state("23505") {
-		t.Errorf("it became %v", err)
+		t.Errorf("it is now %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-// Package trend reads how many messages a second were written and published, for the charts of the page.
+// Package trend reads how many messages per second were written and published, for the charts of the page.
 package trend
 
 import (
@@ -18,14 +18,14 @@ const (
 	steps     = 60
 	recentIDs = 8000 // within the requested time
 	olderIDs  = 4000 // for messages published later
-	latest    = 5    // steps that give the present rate
+	latest    = 5    // steps that give the current rate
 	timeout   = 10 * time.Second
 )
 
 // Config selects what to read.
 type Config struct {
 	Over  time.Duration // how far to look back
-	Topic string        // "" = all together; figures of a topic with few messages are coarse
+	Topic string        // "" = all topics; figures of a topic with few messages are coarse
 }
 
 // Trend is the rate of written and published messages of the outbox in steps of time.
@@ -34,7 +34,7 @@ type Trend struct {
 	Step time.Duration // a sixtieth of Config.Over
 	// Points are the steps, oldest first, of Config.Topic, or of all topics together.
 	Points []Point
-	// Topics are those with messages of this time, most of them first, with their rates in the last five steps.
+	// Topics are the topics with messages in this time, busiest first, with their rates in the last five steps.
 	Topics []Topic
 	About  bool // the rates are estimates from a sample
 }
@@ -45,13 +45,13 @@ type Point struct {
 	Written, Published float64   // messages per second
 }
 
-// Topic is the present rate of a topic.
+// Topic is the current rate of a topic.
 type Topic struct {
 	Topic              string
 	Written, Published float64 // messages per second
 }
 
-// Now returns how many messages a second were written and published in the last five steps.
+// Now returns how many messages per second were written and published in the last five steps.
 func (t *Trend) Now() (written, published float64) {
 	last := t.Points[len(t.Points)-min(latest, len(t.Points)):]
 	for _, p := range last {
@@ -61,7 +61,7 @@ func (t *Trend) Now() (written, published float64) {
 	return written / n, published / n
 }
 
-// Read returns how many messages a second were written and published over a time. It reads at most 12,000 kept rows.
+// Read returns how many messages per second were written and published over a time. It reads at most 12,000 kept rows.
 func Read(ctx context.Context, db *core.DB, cfg Config) (*Trend, error) {
 	var now time.Time
 	err := collect(ctx, db, func(rows drive.Rows) error { return rows.Scan(&now) }, sqltext.Now)
@@ -103,7 +103,7 @@ func sample(
 	if all <= 0 {
 		return nil
 	}
-	of := max(1, float64(all)/float64(ids)) / t.Step.Seconds() // the share of a rate that one row represents
+	of := max(1, float64(all)/float64(ids)) / t.Step.Seconds() // the part of a rate that one row represents
 	t.About = t.About || all > ids
 	return collect(ctx, db, func(rows drive.Rows) error {
 		var topic string

@@ -8,9 +8,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// Breaker is the circuit breaker of a database that is used by a Group: after a failure the database is skipped, for
-// longer each time. It logs the first failure, and the end. What begins a sentence: "polling a database". One goroutine
-// at a time may use it.
+// Breaker is the circuit breaker of a database in a Group: after a failure the database is skipped, for longer each
+// time. It logs the first failure, and the recovery. What is the beginning of a sentence: "polling a database". It is
+// not safe for concurrent use.
 type Breaker struct {
 	Logger watermill.LoggerAdapter
 	What   string
@@ -21,7 +21,7 @@ type Breaker struct {
 
 var skips = core.Backoff{Initial: time.Second, Max: time.Minute}
 
-// Failed opens it, and returns for how long.
+// Failed opens it, and returns how long it stays open.
 func (b *Breaker) Failed(now time.Time, err error) (wait time.Duration) {
 	b.failures++
 	wait = skips.Delay(b.failures)

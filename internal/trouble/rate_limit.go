@@ -5,17 +5,17 @@ import (
 	"time"
 )
 
-// maxRemembered bounds the memory of a RateLimit.
+// maxRemembered limits the memory of a RateLimit.
 const maxRemembered = 1000
 
-// RateLimit says when an error line is due about a trouble that many messages have: at first, and then once a minute.
-// The zero value is ready for use, by any number of goroutines.
+// RateLimit decides when to log an error that concerns many messages: the first time, and then once a minute. The zero
+// value is ready for use, and safe for concurrent use.
 type RateLimit struct {
 	mu     sync.Mutex
 	logged map[string]time.Time
 }
 
-// Allow reports whether a line is due about this trouble. If so, the caller writes it now.
+// Allow reports whether to log this trouble now.
 func (s *RateLimit) Allow(trouble string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

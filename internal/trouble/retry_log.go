@@ -1,4 +1,4 @@
-// Package trouble logs activities that are retried: their failures, at intervals, and that they work again.
+// Package trouble logs activities that are retried: their failures, at intervals, and their recovery.
 package trouble
 
 import (
@@ -14,7 +14,8 @@ import (
 // interval is the time between error lines of a lasting failure.
 const interval = time.Minute
 
-// RetryLog is the log of one activity, whose name begins a sentence: "claiming messages". One goroutine uses it.
+// RetryLog is the log of one activity, whose name is the beginning of a sentence: "claiming messages". It is not safe
+// for concurrent use.
 type RetryLog struct {
 	Logger watermill.LoggerAdapter
 	What   string
@@ -23,8 +24,8 @@ type RetryLog struct {
 	state string    // SQLSTATE of the last error line
 }
 
-// Report takes the result of a try, and ignores that it was cancelled. An error with a cure is logged as soon as it
-// follows another one: a server that restarts may come back with settings that nothing works under.
+// Report records the result of an attempt, and ignores cancellation. An error with a cure is logged as soon as it
+// follows another one: a server that restarts may come back with settings that break everything.
 func (l *RetryLog) Report(err error) {
 	curable := text.HasCure(err) && text.SQLState(err) != l.state
 	switch {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestSilenceLastsLongerEachTime, since all servers may be affected, until one responds.
+// TestSilenceLastsLongerEachTime, because all servers may be affected, until one responds.
 func TestSilenceLastsLongerEachTime(t *testing.T) {
 	s, now := StallDetector{Limit: time.Minute}, time.Unix(1e9, 0)
 	untilOver := func() (lasts time.Duration) {
@@ -25,13 +25,13 @@ func TestSilenceLastsLongerEachTime(t *testing.T) {
 	}
 	s.Answered()
 	if lasts := untilOver(); lasts != time.Minute {
-		t.Errorf("another server is tried after %s, want a minute, as one has answered", lasts)
+		t.Errorf("another server is tried after %s, want a minute after a response", lasts)
 	}
 }
 
 func TestSilenceForgivesWhatBeganLongAgo(t *testing.T) {
 	s, now := StallDetector{Limit: time.Minute}, time.Unix(1e9, 0)
 	if lasts, over := s.Unanswered(now, now.Add(-time.Hour)); lasts != 30*time.Second || over {
-		t.Errorf("it lasts for %s, though some of it may have been answered", lasts)
+		t.Errorf("the stall lasts %s although some requests may have got responses", lasts)
 	}
 }

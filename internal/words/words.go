@@ -1,4 +1,4 @@
-// Package words writes numbers, ages and text of anybody's for operators, the same on the page and in outboxctl.
+// Package words writes numbers, ages and foreign text for operators, the same on the page and in outboxctl.
 package words
 
 import (
@@ -26,7 +26,7 @@ func Age(d time.Duration) string {
 	case d > -time.Second && d < time.Second:
 		return "0s"
 	case d < 0:
-		return "-" + Age(-max(d, -math.MaxInt64)) // the least has no opposite
+		return "-" + Age(-max(d, -math.MaxInt64)) // the smallest has no opposite
 	case d < time.Minute:
 		return fmt.Sprintf("%ds", d/time.Second)
 	case d < time.Hour:
@@ -37,8 +37,8 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
-// Clean escapes what does not print: control characters, those that turn text around, and bytes that are no UTF-8. With
-// lines it keeps the ends of lines and tabs.
+// Clean escapes unprintable characters: control characters, those that reverse the direction of text, and bytes that
+// are not UTF-8. If lines is true, it keeps line breaks and tabs.
 func Clean(s string, lines bool) string {
 	prints := func(r rune) bool {
 		return r != utf8.RuneError && (unicode.IsPrint(r) || lines && (r == '\n' || r == '\t'))
@@ -63,7 +63,7 @@ func Clean(s string, lines bool) string {
 	return b.String()
 }
 
-// Time reads a time: RFC 3339, a day, what a browser's field has, or how long ago, as in 90m, 36h or 7d.
+// Time reads a time: RFC 3339, a day, the value of a browser's field, or an age such as 90m, 36h or 7d.
 func Time(s string, now time.Time) (time.Time, error) {
 	for _, layout := range []string{
 		time.RFC3339Nano, time.DateTime, time.DateOnly, "2006-01-02T15:04", "2006-01-02T15:04:05", "2006-01-02 15:04",
@@ -78,7 +78,7 @@ func Time(s string, now time.Time) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("%q is not a time: use 2006-01-02, 2006-01-02T15:04:05Z, or an age such as 90m, 36h or 7d", s)
 }
 
-// Duration reads a duration that may have days.
+// Duration reads a duration that may contain days.
 func Duration(s string) (time.Duration, error) {
 	days, rest, found := strings.Cut(s, "d")
 	if !found {

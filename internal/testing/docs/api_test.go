@@ -59,16 +59,16 @@ func TestAPI(t *testing.T) {
 	was, is := strings.Split(string(noted), "\n"), strings.Split(api.String(), "\n")
 	for _, line := range was {
 		if !slices.Contains(is, line) {
-			t.Errorf("api.txt has, and the code has not:  %s", line)
+			t.Errorf("api.txt has, but the code has not:  %s", line)
 		}
 	}
 	for _, line := range is {
 		if !slices.Contains(was, line) {
-			t.Errorf("the code has, and api.txt has not:  %s", line)
+			t.Errorf("the code has, but api.txt has not:  %s", line)
 		}
 	}
 	if !t.Failed() && string(noted) != api.String() {
-		t.Error("api.txt has another order, or another number of some line")
+		t.Error("api.txt differs from the code in its order, or repeats a line")
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// notRun is how a package comment explains why none of its examples is run.
+// notRun matches the explanation in a package comment why none of its examples is run.
 var notRun = regexp.MustCompile(`examples? (is|are) compiled and not run: `)
 
 // TestExamples: pkg.go.dev first shows an example of each package, with its output.

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestLayout checks the promised layout: the files at the top level, and what the module is an adapter for. The
-// Publisher and its Decorator are in adapter.go.
+// TestLayout checks the promised layout: the files at the top level, and the module's dependencies. The Publisher and
+// its Decorator are in adapter.go.
 func TestLayout(t *testing.T) {
 	for _, name := range []string{
 		"go.mod", "go.sum", "adapter.go", "middleware/doc.go", "forwarder/doc.go", "schema/doc.go", "examples/kafka",

@@ -28,10 +28,10 @@ func errorsAndLogs(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Errors and log lines
 
-Cause and cure of texts that the program prints. Search for the beginning of a text, up to the first value in it. Texts
-that say themselves what to do are not listed. Written by ` + "`make reference`" + ` from the code.
+Causes and cures of errors and log lines. Search for the beginning of a text, up to the first value in it. Texts that
+already include the cure are not listed. Written by ` + "`make reference`" + ` from the code.
 
-The fields of a log line show the topic, database or message; ` + "`err`" + ` is the error, which names what is to be fixed.
+The fields of a log line show the topic, database or message; ` + "`err`" + ` is the error, which names the problem.
 Errors are also in ` + "`last_error`" + ` of a message.
 `)
 	exported, others := allErrors(t)
@@ -58,10 +58,10 @@ Errors are also in ` + "`last_error`" + ` of a message.
 	rest := addsToText(slices.DeleteFunc(logLines(t), func(p printed) bool {
 		return p.level != "Error" && !strings.HasPrefix(p.text, "warning: ")
 	}))
-	rest = list("The database fails", "PostgreSQL does not answer in time, or the role lacks a grant: run `outboxctl doctor` as that "+
-		"role;\n`outboxctl migrate roles` prints the grants. Until a retry works:", rest,
+	rest = list("The database fails", "PostgreSQL does not respond in time, or the role lacks a grant: run `outboxctl doctor` "+
+		"as that role;\n`outboxctl migrate roles` prints the grants. Until a retry works:", rest,
 		func(p printed) bool { return p.cause == theDatabase })
-	rest = list("Panics", "Bugs of the function that the text names; the field `stack` shows where. Until it is fixed:",
+	rest = list("Panics", "Bugs of the function in the text; the field `stack` shows where. Until the bug is fixed:",
 		rest,
 		func(p printed) bool { return isPanic(p.text) })
 	all := func(printed) bool { return true }
@@ -78,8 +78,8 @@ func isPanic(text string) bool {
 	return strings.Contains(text, "panicked") || strings.HasPrefix(text, "panic in ")
 }
 
-// addsToText reduces the advice to what the text does not contain. It leaves out texts that include what to do, and
-// those that need no action.
+// addsToText reduces the advice to the part that the text does not contain. It leaves out texts that include the cure,
+// and those that need no action.
 func addsToText(list []printed) (rest []printed) {
 	for _, p := range list {
 		p.cause, p.cure = strings.TrimSuffix(p.cause, "."), strings.TrimSuffix(p.cure, ".")
@@ -119,7 +119,7 @@ func sorted(list []printed) []printed {
 	return merged
 }
 
-// allErrors finds error variables: those of public packages, also under the names of internal ones, and the rest.
+// allErrors finds error variables: those of public packages, including internal errors that they rename, and the rest.
 func allErrors(t *testing.T) (exported, others []printed) {
 	internal, aliased := map[string]printed{}, map[string]bool{}
 	everyPackage(t, func(dir string, files []*ast.File) {
@@ -170,8 +170,8 @@ func allErrors(t *testing.T) (exported, others []printed) {
 	return exported, others
 }
 
-// fromText takes cause and cure from a text that is `what happened: why: what to do`, or with two parts from the last,
-// unless a comment has them.
+// fromText takes cause and cure from a text of the form `what happened: why: what to do`, which may have only its last
+// two parts, unless a comment has them.
 func (p *printed) fromText(least int) {
 	parts := strings.Split(strings.TrimPrefix(strings.TrimPrefix(p.text, importName(p.dir)+": "), "warning: "), ": ")
 	if len(parts) == 3 {
@@ -182,7 +182,7 @@ func (p *printed) fromText(least int) {
 	}
 }
 
-// complete fails for a text without cause or cure, unless the text includes what to do.
+// complete fails for a text without cause or cure, unless the text includes the cure.
 func complete(t *testing.T, list []printed) {
 	for _, p := range list {
 		if p.cure == "" || p.cause == "" && !strings.Contains(p.text, p.cure) {

@@ -38,7 +38,7 @@ func logLines(t *testing.T) (list []printed) {
 					}
 				case *ast.CallExpr:
 					if _, ok := n.Fun.(*ast.Ident); ok && len(n.Args) == 2 && isFields(n.Args[1]) && literal(n.Args[0]) != "" {
-						add(n, "Info", literal(n.Args[0])) // a method of a logger, chosen before
+						add(n, "Info", literal(n.Args[0])) // a method of a logger, chosen earlier
 					}
 					method, ok := n.Fun.(*ast.SelectorExpr)
 					if !ok || len(n.Args) < 2 || method.Sel.Name != "Error" && method.Sel.Name != "Info" {

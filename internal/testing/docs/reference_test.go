@@ -79,9 +79,9 @@ func configuration(t *testing.T) string {
 	b.WriteString(`# Configuration
 
 Every field with its default, written by ` + "`make reference`" + `. The
-[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more. A default that is not
-named is none, or off; -1 switches off where that makes sense. The fields of the parts of ` + "`middleware.StackConfig`" + ` are
-listed once.
+[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more. A field without a named default
+is empty or off by default; -1 disables a field where that makes sense. The fields of the parts of
+` + "`middleware.StackConfig`" + ` are listed once.
 `)
 	for _, dir := range apiPackages(t) {
 		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, _ *ast.CommentGroup) {
@@ -109,7 +109,7 @@ listed once.
 	return b.String()
 }
 
-// inShort keeps the first sentence of a comment, and the sentences that say what is required or the default.
+// inShort keeps the first sentence of a comment, and the sentences about requirements and defaults.
 func inShort(text string) string {
 	sentences := strings.SplitAfter(text, ". ")
 	short := sentences[:1]
@@ -123,7 +123,7 @@ func inShort(text string) string {
 		".").Replace(text) // as the page explains at its beginning
 }
 
-// withoutNames removes the names with which a comment begins.
+// withoutNames removes the names at the beginning of a comment.
 func withoutNames(text string, names []string) string {
 	list := strings.Join(names, ", ")
 	if n := len(names) - 1; n > 0 {

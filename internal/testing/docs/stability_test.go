@@ -41,7 +41,7 @@ func TestStabilityNamesTheVersions(t *testing.T) {
 		for _, found := range versions {
 			exactly := regexp.MustCompile(`(^|[ ,])` + regexp.QuoteMeta(found[1]) + `([ ,]|$)`)
 			if !exactly.MatchString(rows[c.row]) {
-				t.Errorf("%s says %s of %s, and docs/reference/stability.md %q", c.file, found[1], c.row, rows[c.row])
+				t.Errorf("%s requires %s of %s, but docs/reference/stability.md says %q", c.file, found[1], c.row, rows[c.row])
 			}
 		}
 	}

@@ -107,7 +107,7 @@ func (d *DB) change(rows []*Row, remove bool, change func(*Row)) {
 	})
 }
 
-// anyLocked reports whether a transaction has locked one of some rows.
+// anyLocked reports whether a transaction has locked one of these rows.
 func (d *DB) anyLocked(rows []*Row) bool {
 	return slices.ContainsFunc(rows, func(r *Row) bool { return d.locks[r.ID] != nil })
 }
@@ -118,7 +118,7 @@ func (d *DB) Rows() []*Row { return d.rows }
 // Open returns the open transactions.
 func (d *DB) Open() []*Tx { return d.open }
 
-// Requeue is an operator's act to send messages again, as one generation, all of them due.
+// Requeue is an operator's act that requeues messages as one generation, all of them due.
 func (d *DB) Requeue(ids []int64, due int64, generation string) (blocked bool) {
 	rows := d.list(ids)
 	if d.anyLocked(rows) {

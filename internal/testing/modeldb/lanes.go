@@ -14,7 +14,7 @@ type Forwarder struct {
 	Leaving bool
 }
 
-// Term is a lane with an epoch, and the highest epoch that its next owner ever had of it.
+// Term is a lane with an epoch, and the highest epoch of it that its next owner ever had.
 type Term struct {
 	Lane       int16
 	Epoch, Had int64
@@ -91,8 +91,8 @@ func (d *DB) Lanes() (lanes []Lane, alive []bool) {
 	return lanes, alive
 }
 
-// Take acquires lanes whose epoch is unchanged since it was read and whose owner is not alive. New epochs are above all
-// that the new owner ever had.
+// Take acquires lanes whose epoch is unchanged since it was read and whose owner is not alive. New epochs are higher
+// than all that the new owner ever had.
 func (d *DB) Take(id string, terms []Term) []Term {
 	return d.raise(id, terms, func(l Lane) bool { return !d.forwarders[l.Owner].Alive })
 }

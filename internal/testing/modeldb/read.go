@@ -21,8 +21,8 @@ type Request struct {
 	IDs    []int64
 	Dead   bool // include dead rows among these
 	Due    []int64
-	Closed []string // topics to read no due rows of
-	// Blocked and Guessed are keys and topics to read no delayed rows of.
+	Closed []string // topics whose due rows are not read
+	// Blocked and Guessed are keys and topics whose delayed rows are not read.
 	Blocked, Guessed []string
 
 	From, Upto, Deferred []int64 // by lane: ids, and numbers of rows; empty = nothing
@@ -125,7 +125,7 @@ func (a *Answer) ended(bound int64) {
 	}
 }
 
-// past lists ready rows beyond a mark in some lanes.
+// past lists ready rows beyond a cursor in some lanes.
 func (d *DB) past(mark, stretch, limit int64, lanes uint64) (rows []Row) {
 	for _, r := range d.rows {
 		if r.ID > mark && r.ID <= mark+stretch && lanes>>r.Lane&1 == 1 && r.pending() && r.Due == 0 &&
@@ -136,7 +136,7 @@ func (d *DB) past(mark, stretch, limit int64, lanes uint64) (rows []Row) {
 	return rows
 }
 
-// deferred lists the ready rows of a lane from an id on, of some keys or all.
+// deferred lists the ready rows of a lane from an id on, with some keys or all.
 func (d *DB) deferred(lane int, q *Request) (rows []Row) {
 	for _, r := range d.rows {
 		if int(r.Lane) == lane && r.pending() && r.Due == 0 && r.ID >= q.From[lane] && r.ID <= q.Upto[lane] &&
@@ -201,7 +201,7 @@ func (d *DB) Sweep(lane int16, cursor, upto, limit int64) []Row {
 	return d.past(cursor, upto-cursor, limit, 1<<lane)
 }
 
-// Pending returns which of some ids are pending.
+// Pending returns which of these ids are pending.
 func (d *DB) Pending(ids []int64) (pending []int64) {
 	for _, r := range d.list(ids) {
 		if r.pending() {

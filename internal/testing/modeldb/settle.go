@@ -21,8 +21,8 @@ func (d *DB) SettlePublished(list []Settled, life int, seq int64, remove bool) (
 	return d.settle(rows, remove)
 }
 
-// first reports whether an id still has its meaning: it is of the same incarnation, and no operator has sent its
-// message again.
+// first reports whether an id still refers to the row that was read: in the same incarnation, and not requeued by an
+// operator.
 func (d *DB) first(r *Row, life int, seq int64) bool {
 	return (r.Due == 0 || r.Generation == "") && life != 0 && life == d.Life() && d.seq >= seq
 }
@@ -35,7 +35,7 @@ func (d *DB) settle(rows []*Row, remove bool) (blocked bool) {
 	return false
 }
 
-// SettleSpan settles all ids from lo to hi except out, and returns how many.
+// SettleSpan settles all ids from lo to hi except out, and returns their number.
 func (d *DB) SettleSpan(lo, hi int64, life int, seq int64, out []int64, remove bool) (n int64, blocked bool) {
 	var rows []*Row
 	for _, r := range d.rows {

@@ -80,7 +80,7 @@ func (t *Tx) Savepoint() {
 	t.levels = append(t.levels, level{rows: len(t.rows), locked: len(t.locked)})
 }
 
-// Release releases the innermost savepoint; its changes become the next outer level's.
+// Release releases the innermost savepoint; its changes now belong to the next outer level.
 func (t *Tx) Release() {
 	inner := *t.innermost()
 	t.levels = t.levels[:len(t.levels)-1]
@@ -92,8 +92,8 @@ func (t *Tx) Release() {
 	}
 }
 
-// RollbackTo undoes the changes since the innermost savepoint, which stays. Its ids have completed, but the lower one
-// of the transaction has not.
+// RollbackTo undoes the changes since the innermost savepoint, which stays. Its ids are complete, although the lower
+// one of the transaction is not.
 func (t *Tx) RollbackTo() {
 	l := t.innermost()
 	t.d.completes(*l)

@@ -19,7 +19,7 @@ type Mutant struct {
 	Old     string // occurs in the file exactly once
 	New     string
 	Trouble string // the schedules that must find it if Test is empty
-	First   uint64 // the seed that found it when this was written; changes to the code may change it
+	First   uint64 // the seed that found it when this was written; after code changes it may be another one
 	Test    string // the test that fails with it; "" = schedules must find it
 	In      string // the package of Test, from the same folder as File; "" = dispatch, for the engine
 	Second  bool   // Test belongs to the second tier, which -short skips
@@ -89,7 +89,7 @@ func (m Mutant) replace(replaced map[string]string, root, dir string) error {
 	return os.WriteFile(changed, []byte(strings.Replace(string(text), m.Old, m.New, 1)), 0o600)
 }
 
-// prune reduces the test files of a package to the code that tests need.
+// prune reduces the test files of a package to the code that the tests need.
 func prune(replaced map[string]string, pkg, dir string, tests []string) error {
 	kept, err := needed(pkg, tests)
 	if err != nil {
@@ -135,8 +135,8 @@ func Run(binary, trouble string, from, to uint64) (seed uint64, problem string, 
 	return seed, string(found[2]), err
 }
 
-// Fails runs the mutant's test in its tier, and reports whether it fails, with its output. A test that did not run is
-// an error.
+// Fails runs the mutant's test in its tier, and reports whether it fails, with its output. If the test did not run, it
+// returns an error.
 func (m Mutant) Fails(root, binary string) (failed bool, output string, err error) {
 	name := "^" + strings.ReplaceAll(m.Test, "/", "$/^") + "$"
 	args := []string{binary, "-test.run", name, "-test.v", "-test.timeout", "3m"}
@@ -152,7 +152,7 @@ func (m Mutant) Fails(root, binary string) (failed bool, output string, err erro
 	case err != nil:
 		return false, output, fmt.Errorf("run %s: %w: %s", m.Test, err, output)
 	case !strings.Contains(output, "--- PASS: "+m.Test+" "):
-		return false, output, fmt.Errorf("%s did not run: is it of the second tier?", m.Test)
+		return false, output, fmt.Errorf("%s did not run: is it in the second tier?", m.Test)
 	}
 	return false, output, nil
 }

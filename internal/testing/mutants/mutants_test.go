@@ -15,7 +15,7 @@ import (
 // root is the folder to which the paths of the table are relative.
 const root = "../../.."
 
-// quick lists mutants that test-all builds in each run, one of each part.
+// quick lists the mutants that every run of test-all builds, one of each part.
 var quick = []string{"W3", "W4", "W9", "B1", "B9", "B12", "L9", "M2", "M5", "M12", "M14", "D2"}
 
 // table returns all mutants.
@@ -38,7 +38,7 @@ func TestTable(t *testing.T) {
 			t.Errorf("%s: its old text is in %s %d times: change the table with the code: %v", m.Name, m.File, n, err)
 		}
 		if names[m.Name] {
-			t.Errorf("two mutants are called %s", m.Name)
+			t.Errorf("two mutants are named %s", m.Name)
 		}
 		names[m.Name] = true
 		if m.Test != "" {
@@ -64,12 +64,11 @@ type found struct {
 	took    time.Duration
 }
 
-// TestMutants lets the model or a test find a dozen broken rules, and with OUTBOX_MUTANTS, which make mutants sets,
-// those of the whole table whose name begins with one of its words. With nothing broken the same schedules and tests
-// pass.
+// TestMutants makes the model or a test find a dozen broken rules. With OUTBOX_MUTANTS, which make mutants sets, it
+// tries all mutants whose names begin with one of its words. The same schedules and tests pass with unbroken code.
 func TestMutants(t *testing.T) {
 	if testing.Short() {
-		t.Skip("make test-all has it")
+		t.Skip("runs in make test-all")
 	}
 	list, results, dir := chosen(table()), map[string]found{}, t.TempDir()
 	hunt := &hunt{dir: dir, unbroken: map[string]string{}, passes: map[string]bool{}}
@@ -118,7 +117,7 @@ type hunt struct {
 	unbroken map[string]string // unbroken test binaries, by package
 
 	mu     sync.Mutex
-	passes map[string]bool // whether a test passes with nothing broken
+	passes map[string]bool // whether a test passes with unbroken code
 }
 
 // prepare builds each package unbroken.
@@ -126,7 +125,7 @@ func (h *hunt) prepare(list []Mutant) (err error) {
 	tests := map[string][]string{}
 	for _, m := range list {
 		if m.Strike != "" {
-			continue // it is built, and nothing searches for it
+			continue // only built, not searched for
 		}
 		if m.pruned() {
 			tests[m.In] = append(tests[m.In], m.top())
@@ -142,7 +141,7 @@ func (h *hunt) prepare(list []Mutant) (err error) {
 	return nil
 }
 
-// pruned reports whether only the mutant's test is compiled: the model's packages are small.
+// pruned reports whether only the mutant's test is compiled: the packages of models are small.
 func (m Mutant) pruned() bool { return m.In == "integration_test" && m.Test != "" }
 
 // find searches for a mutant with its test, or otherwise within Seeds seeds. One that need not be found is still built.
@@ -181,13 +180,13 @@ func (h *hunt) find(t *testing.T, m Mutant) (f found) {
 	case err != nil:
 		t.Error(err)
 	case f.problem == "":
-		t.Errorf("%s: not found within %d seeds of %s: no check sees it: add one, or strike it with a reason", m.Breaks,
+		t.Errorf("%s: not found within %d seeds of %s: no check notices it: add one, or strike it with a reason", m.Breaks,
 			Seeds, m.Trouble)
 	default:
 		t.Logf("%s: seed %d of %s: %s", m.Breaks, f.seed, m.Trouble, f.problem)
 		_, problem, err := Run(h.unbroken[m.In], m.Trouble, f.seed, f.seed+1)
 		if problem != "" || err != nil {
-			t.Errorf("seed %d of %s fails with nothing broken: %s %v", f.seed, m.Trouble, problem, err)
+			t.Errorf("seed %d of %s fails with unbroken code: %s %v", f.seed, m.Trouble, problem, err)
 		}
 	}
 	return f
@@ -201,7 +200,7 @@ func (h *hunt) passesUnbroken(t *testing.T, m Mutant) bool {
 	if !known {
 		failed, output, err := m.Fails(root, h.unbroken[m.In])
 		if passes = !failed && err == nil; !passes {
-			t.Errorf("%s fails with nothing broken: %v: %s", m.Test, err, output)
+			t.Errorf("%s fails with unbroken code: %v: %s", m.Test, err, output)
 		}
 		h.passes[name] = passes
 	}
@@ -210,7 +209,7 @@ func (h *hunt) passesUnbroken(t *testing.T, m Mutant) bool {
 
 var complaints = regexp.MustCompile(`(?m)^\s+(\w+_test\.go:\d+: *\S.*|Error: .*|Error:.*)$|^panic: .*$`)
 
-// complaint returns the first complaint in a test's output.
+// complaint returns the first failure message in a test's output.
 func complaint(output string) string {
 	lines := complaints.FindAllString(output, 3)
 	for i := range lines {
@@ -223,7 +222,7 @@ func complaint(output string) string {
 func print(list []Mutant, results map[string]found) {
 	struck, hits := 0, 0
 	const line = "%-4s %-34s %-10s %5s %5v  %s\n"
-	fmt.Printf(line, "", "broken in", "trouble", "seed", "took", "what is true without the rule, and what finds it")
+	fmt.Printf(line, "", "broken in", "trouble", "seed", "took", "what is true without the rule, and which test finds it")
 	for _, m := range list {
 		f := results[m.Name]
 		switch {

@@ -20,8 +20,7 @@ type decl struct {
 	from  int // offsets in the file, including the comment
 	to    int
 	names []string // declared names; for a method its receiver's type
-	// method is the name of a method that only selectors need; "" = not a method, or exported, as methods of interfaces
-	// are.
+	// method is the name of a method that only selectors need; "" = not a method, or exported, like methods of interfaces.
 	method string
 	uses   map[string]bool
 	picks  map[string]bool // names that it selects, or declares in an interface
@@ -30,7 +29,7 @@ type decl struct {
 // namedTest finds tests that others run by name, in a child process.
 var namedTest = regexp.MustCompile(`\bTest\w+`)
 
-// needed returns the test files of a package, each with only the declarations that some tests need, directly or not. A
+// needed returns the test files of a package, each with only the declarations that these tests need, directly or not. A
 // file without any is empty. An import stays if its name is used; names are guessed from paths.
 func needed(pkg string, tests []string) (map[string][]byte, error) {
 	files, err := filepath.Glob(filepath.Join(pkg, "*_test.go"))

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// account is the user as which a server runs instead of root.
+// account is the user that runs a server instead of root.
 type account struct {
 	name     string
 	uid, gid uint32

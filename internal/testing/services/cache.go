@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// cached returns the folder name in root, filling it first if it is missing. It appears complete or not at all, and of
-// several processes that need it one fills it while the others wait.
+// cached returns the folder name in root, and fills it first if it is missing. It appears complete or not at all. If
+// several processes need it, one fills it while the others wait.
 func cached(ctx context.Context, root, name string, fill func(dir string) error) (string, error) {
 	dir := filepath.Join(root, name)
 	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {

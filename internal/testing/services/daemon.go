@@ -17,13 +17,13 @@ const (
 	readyTimeout    = 30 * time.Second // of one request
 	stopPatience    = 30 * time.Second
 	firstAttempts   = 5   // each with a new port
-	restartAttempts = 100 // with pauses: traces of a killed server take a while to disappear
+	restartAttempts = 100 // with pauses: sockets and locks of a killed server take a while to disappear
 	attemptPause    = 100 * time.Millisecond
 	pollPause       = 20 * time.Millisecond
 )
 
 // daemon is a server program running as a child process, with its folder. Its methods are safe for concurrent use. A
-// nil daemon stands for a server that is not ours.
+// nil daemon stands for an external server.
 type daemon struct {
 	name    string
 	account *account
@@ -194,7 +194,7 @@ func (d *daemon) Kill() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.process.alive() {
-		// Without its parent a busy Postgres backend lives on for seconds and prevents a restart.
+		// Without its parent a busy Postgres backend survives for seconds and prevents a restart.
 		killTree(d.process.cmd.Process.Pid)
 		<-d.process.done
 	}
@@ -221,7 +221,7 @@ func (d *daemon) frozen(verb string, yes bool) error {
 }
 
 // Restart starts the server again on the same port and data, stopping it first if it is running. It returns once the
-// server replies; ctx bounds the wait, which is never longer than ten minutes.
+// server replies; ctx limits the wait, which is never longer than ten minutes.
 func (d *daemon) Restart(ctx context.Context) error {
 	if d == nil {
 		return ofTheFake("restart")

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// helper starts a Postgres and, if asked, a Kafka, prints their processes and folders, and waits for its end.
+// helper starts a Postgres and, if requested, a Kafka, prints their processes and folders, and waits to be ended.
 func helper() int {
 	StopOnSignal()
 	ctx := context.Background()
@@ -64,7 +64,7 @@ func startHelper(t *testing.T, what string) (*exec.Cmd, []child) {
 	for lines.Scan() && lines.Text() != "ready" {
 		var c child
 		if _, err := fmt.Sscan(lines.Text(), &c.pid, &c.root); err != nil {
-			t.Fatalf("helper said %q", lines.Text())
+			t.Fatalf("helper printed %q", lines.Text())
 		}
 		if !runs(c.pid) {
 			t.Fatalf("process %d does not run", c.pid)
@@ -80,7 +80,7 @@ func startHelper(t *testing.T, what string) (*exec.Cmd, []child) {
 	return cmd, children
 }
 
-// runs reports whether the process exists and is not a zombie: an orphan's may stay if nobody reaps it.
+// runs reports whether the process exists and is not a zombie: an orphan's zombie may stay if nothing reaps it.
 func runs(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(stat), ") Z ")

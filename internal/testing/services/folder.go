@@ -11,8 +11,8 @@ import (
 
 const folderPattern = "watermill-outbox-*"
 
-// folder is a temporary folder of one server. This process holds its lock file while it lives, by which another run
-// distinguishes a folder in use from an abandoned one.
+// folder is a temporary folder of one server. This process locks a file in it while it is alive, so that another run
+// can distinguish a folder in use from an abandoned one.
 type folder struct {
 	root string
 	path string // inside root, owned by the account the server runs as
@@ -39,7 +39,7 @@ func newFolderIn(dir string, as *account) (_ *folder, err error) {
 	if err := lockFile(f.lock); err != nil {
 		return nil, fmt.Errorf("lock %s: %w", f.lock.Name(), err)
 	}
-	// The server's account must traverse root, and nothing more.
+	// The server's account must be able to traverse root, nothing more.
 	if err := os.Chmod(root, 0o711); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,8 @@ func (f *folder) Close() error {
 
 var sweepOnce = sync.OnceFunc(sweep)
 
-// sweep removes folders abandoned by killed runs. It leaves recent ones: their owner may not have taken its lock yet.
+// sweep removes folders abandoned by killed runs. It leaves recent ones, whose owners may not have taken their locks
+// yet.
 func sweep() {
 	roots, _ := filepath.Glob(filepath.Join(os.TempDir(), folderPattern))
 	inMemory, _ := filepath.Glob(filepath.Join(memory, folderPattern))

@@ -21,7 +21,7 @@ const (
 //go:embed pom.xml
 var pom []byte
 
-// kafkaOnJava returns the java program and the folder of jars to run a broker with, or why they are missing.
+// kafkaOnJava returns the java program and the folder of jars for a broker, or the reason why they are missing.
 func kafkaOnJava(ctx context.Context, opts Options) (java, jars string, err error) {
 	if java, err = findJava(ctx); err != nil {
 		return "", "", err

@@ -77,7 +77,7 @@ const (
 
 func (n *kafkaNode) file(d *daemon, name string) string { return filepath.Join(d.folder.path, name) }
 
-// format writes the storage's id and version, but no ports: any will do.
+// format writes the storage's id and version, but no ports: any port works.
 func (n *kafkaNode) format(ctx context.Context, d *daemon) error {
 	for name, content := range map[string][]byte{
 		properties: n.settings(dataOf(d.folder), 1, slices.Repeat([]int{2}, len(n.controllers))),

@@ -104,6 +104,6 @@ func TestKafkaFake(t *testing.T) {
 
 	t.Setenv("CI", "true")
 	if _, err := StartKafka(ctx, Options{Log: io.Discard}); err == nil {
-		t.Error("CI took a fake")
+		t.Error("CI accepted a fake")
 	}
 }

@@ -4,7 +4,7 @@ package services
 
 import "syscall"
 
-// killTree kills pid and its children. Pausing it first keeps it from starting new ones meanwhile.
+// killTree kills pid and its children. It pauses pid first, so that it starts no new ones in the meantime.
 func killTree(pid int) {
 	_ = syscall.Kill(pid, syscall.SIGSTOP)
 	children := childrenOf(pid)

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// linked reports whether the nodes of a cluster are connected through links. This needs an address for each pair of
-// them: on Linux all that begin with 127 work without configuration.
+// linked reports whether the nodes of a cluster are connected through links. That needs an address for each pair of
+// nodes: on Linux all addresses that begin with 127 work without configuration.
 const linked = runtime.GOOS == "linux"
 
 // linkHost returns the host at which a node finds another one.
@@ -26,8 +26,8 @@ func linkAddress(from, to, port int) string {
 	return net.JoinHostPort(linkHost(from, to), strconv.Itoa(port))
 }
 
-// links are the connections between the nodes of a cluster, each a proxy, so that a node can be cut off from the others
-// while clients reach it. Its methods are safe for concurrent use.
+// links are the connections between the nodes of a cluster, each through a proxy, so that a node can be cut off from
+// the others while clients still reach it. Its methods are safe for concurrent use.
 type links []*link
 
 // connect opens the links from each node to a port of one.
@@ -72,7 +72,7 @@ func (l *links) close() {
 	}
 }
 
-// link is a connection from one node to another. When shut, it keeps connections but passes nothing until it is open
+// link is a connection from one node to another. A shut link keeps connections but passes nothing until it is open
 // again, like a network that drops packets.
 type link struct {
 	from, to int

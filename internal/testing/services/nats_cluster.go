@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// natsNode in the environment turns a program that imports this package into a NATS server: one inside the process that
-// uses it could not be killed.
+// natsNode in the environment turns a program that imports this package into a NATS server, because a server inside the
+// test process could not be killed.
 const natsNode = "OUTBOX_SERVICES_NATS_NODE"
 
 func init() {

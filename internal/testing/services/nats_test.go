@@ -31,7 +31,7 @@ func TestNATS(t *testing.T) {
 	if n.URL() != address {
 		t.Errorf("URL changed to %s", n.URL())
 	}
-	eventually(t, "the client is back", conn.IsConnected)
+	eventually(t, "the client is connected again", conn.IsConnected)
 	info, err := js.StreamInfo("kept")
 	must(t, err)
 	if info.State.Msgs != 1 {

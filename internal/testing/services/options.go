@@ -22,14 +22,14 @@ type Options struct {
 	// PostgresSettings are further settings ("name=value") for a Postgres.
 	PostgresSettings []string
 
-	// InMemory keeps the data of a Postgres in memory, on Linux and if 4 GB are free there. Copying databases then
-	// takes a third of the CPU time.
+	// InMemory keeps the data of a Postgres in memory, on Linux if 4 GB are free there. Copying databases then takes a
+	// third of the CPU time.
 	InMemory bool
 
 	// KafkaSettings are further settings ("name=value") for a Kafka of one node.
 	KafkaSettings []string
 
-	// QuickStart runs a Kafka compiled for a quick start instead of throughput, with half of the CPU time.
+	// QuickStart compiles Kafka for a quick start instead of throughput, which takes half of the CPU time.
 	QuickStart bool
 }
 

@@ -23,7 +23,7 @@ type PgBouncer struct {
 // packagedPgBouncer is where packages install it, a folder that only root has in its PATH.
 var packagedPgBouncer = "/usr/sbin/pgbouncer"
 
-// StartPgBouncer starts PgBouncer in front of the server at postgresURL; every database of it can be reached, as the
+// StartPgBouncer starts PgBouncer in front of the server at postgresURL. Clients reach all of its databases, as the
 // user in that URL. It returns [ErrNotInstalled] if there is no pgbouncer program. As root it runs as user postgres or
 // else nobody.
 //
@@ -52,14 +52,14 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 	ini := filepath.Join(f.path, "pgbouncer.ini")
 	b.daemon = &daemon{
 		name: "pgbouncer", account: as, folder: f, opts: opts,
-		stop:    syscall.SIGKILL, // it has nothing to lose, and the meaning of its other signals depends on the version
+		stop:    syscall.SIGKILL, // it has no data to lose, and the meaning of its other signals depends on the version
 		discard: syscall.SIGKILL,
 		prepare: func(context.Context) error { return nil },
 		command: func(port int) (*exec.Cmd, error) {
 			u := url.URL{Scheme: "postgres", User: url.User(upstream.User), Host: address(port),
 				Path: "/" + upstream.Database, RawQuery: "sslmode=disable"}
 			b.url = u.String()
-			// The file may contain a password. Nobody else may read the folder.
+			// The file may contain a password. No one else may read the folder.
 			if err := os.WriteFile(ini, pgBouncerConfig(upstream, port), 0o600); err != nil {
 				return nil, err
 			}
@@ -80,8 +80,7 @@ func StartPgBouncer(ctx context.Context, postgresURL string, opts Options) (*PgB
 	return b, nil
 }
 
-// URL returns the connection URL of the database that StartPgBouncer was given, through PgBouncer. It stays the same
-// across Restart.
+// URL returns the connection URL of StartPgBouncer's database, through PgBouncer. It stays the same across Restart.
 func (b *PgBouncer) URL() string { return b.url }
 
 // isOurs queries the admin console for the path of its configuration.

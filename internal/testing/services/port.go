@@ -7,10 +7,10 @@ import (
 	"strconv"
 )
 
-// freePort returns a port without a listener. It stays below the range from which systems take the local ports of
-// outgoing connections: otherwise a client that keeps reconnecting to a stopped server would sooner or later get that
-// very port, connect to itself, and prevent the server from restarting. Another process can still be faster, so callers
-// retry with a new port.
+// freePort returns a port without a listener. It stays below the range that systems use for the local ports of outgoing
+// connections. Otherwise a client that keeps reconnecting to a stopped server would sooner or later get that very port,
+// connect to itself, and prevent the server from restarting. Another process can still be faster, so callers retry with
+// a new port.
 func freePort() (int, error) {
 	var err error
 	for range 100 {

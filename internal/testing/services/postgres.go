@@ -25,7 +25,7 @@ type Postgres struct {
 	mu      sync.Mutex
 	created map[string]bool // databases of NewDatabase
 	version int             // server_version_num; 0 = not read yet
-	idle    *pgx.Conn       // the last one that created or dropped a database: opening a new one costs as much
+	idle    *pgx.Conn       // the connection that last created or dropped a database: opening a new one costs as much
 }
 
 // StartPostgres starts a server: from OUTBOX_POSTGRES_BIN, otherwise from the highest version installed on the machine,
@@ -113,7 +113,7 @@ func (p *Postgres) CopyDatabase(ctx context.Context, databaseURL string) (string
 	}
 	options := "template " + name
 	if version >= 150000 {
-		options += " strategy file_copy" // as before 15; several times cheaper when many are created and dropped
+		options += " strategy file_copy" // as before 15; several times cheaper if many are created and dropped
 	}
 	return p.create(ctx, options)
 }
@@ -150,8 +150,8 @@ func (p *Postgres) create(ctx context.Context, options string) (string, error) {
 	return u, nil
 }
 
-// DropDatabase drops the database that NewDatabase returned databaseURL for, along with its connections. It saves disk
-// space in tests that create many databases; Close drops all of them.
+// DropDatabase drops the database of a URL that NewDatabase returned, along with its connections. It saves disk space
+// in tests that create many databases; Close drops all of them.
 func (p *Postgres) DropDatabase(ctx context.Context, databaseURL string) error {
 	name, err := p.made(databaseURL)
 	if err != nil {

@@ -112,8 +112,8 @@ func downloadPostgres(ctx context.Context, version string) (string, error) {
 	return filepath.Join(dir, "bin"), err
 }
 
-// unpackPostgres uses the library's only call that downloads and unpacks, Start. The rest of Start is useless here: as
-// root it always fails, so success means that the programs exist afterwards.
+// unpackPostgres calls Start, the library's only function that downloads and unpacks. The rest of Start is useless
+// here, and as root it always fails, so success means that the programs exist afterwards.
 func unpackPostgres(version, dir string) error {
 	port, err := freePort()
 	if err != nil {

@@ -29,8 +29,8 @@ func (p *Postgres) StartReplica(ctx context.Context, opts Options) (*Postgres, e
 	})
 }
 
-// Promote turns a replica into a primary, and returns when it accepts writes. Stop or kill the old primary first, or
-// there are two.
+// Promote turns a replica into a primary, and returns when it accepts writes. Stop or kill the old primary first;
+// otherwise there are two.
 func (p *Postgres) Promote(ctx context.Context) error {
 	var promoted bool
 	if err := queryRow(ctx, p.url, "select pg_promote(true, 10)", &promoted); err != nil {

@@ -84,10 +84,10 @@ func TestPostgres(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("a backend lived through Kill")
+			t.Error("a backend survived Kill")
 		}
 	case <-time.After(time.Minute):
-		t.Error("a backend lives on after Kill")
+		t.Error("a backend is still alive after Kill")
 	}
 	must(t, p.Restart(ctx))
 	wantKept()
@@ -126,7 +126,7 @@ func TestReplica(t *testing.T) {
 		return queryRow(ctx, replica.URL(), "select to_regclass('kept') is not null", &there) == nil && there
 	})
 	if err := replica.exec(ctx, "insert into kept values (2)"); err == nil {
-		t.Error("a replica takes writes")
+		t.Error("a replica accepts writes")
 	}
 	must(t, primary.Kill())
 	must(t, replica.Promote(ctx))
@@ -143,7 +143,7 @@ func TestPostgresCloseAfterKill(t *testing.T) {
 	must(t, p.Close())
 	wantGone(t, p.daemon)
 	if p.process == killed {
-		t.Error("the killed server was not run once more, so its shared memory stays")
+		t.Error("the killed server did not run once more, so its shared memory stays")
 	}
 }
 
@@ -161,7 +161,7 @@ func TestPgBouncer(t *testing.T) {
 	}
 	must(t, err)
 
-	// In transaction mode only, clients that are connected concurrently and take turns share a server connection.
+	// Only in transaction mode do clients that are connected concurrently and take turns share a server connection.
 	var pids [5]int
 	for i := range pids {
 		conn, err := pgx.Connect(ctx, b.URL()+"&default_query_exec_mode=exec")
@@ -175,7 +175,7 @@ func TestPgBouncer(t *testing.T) {
 	var name string
 	must(t, queryRow(ctx, b.URL()+"&default_query_exec_mode=exec", "select current_database()", &name))
 	if u, _ := p.inDatabase(name); u != database {
-		t.Errorf("database is %s, want the one of %s", name, database)
+		t.Errorf("database is %s, want that of %s", name, database)
 	}
 
 	must(t, b.Kill())

@@ -12,7 +12,7 @@ const (
 	stallTimeout  = 2 * time.Minute
 )
 
-// watch logs every few seconds what it is waiting for, with the last line of its log, until stop is called.
+// watch logs every few seconds what it is waiting for, with the last line of that log, until stop is called.
 func (o Options) watch(what, log string) (stop func()) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
@@ -51,7 +51,7 @@ func lastLine(path string) string {
 	return ": " + line
 }
 
-// vigil distinguishes a slow start from one that hangs: a busy machine may take minutes, but then the log grows.
+// vigil distinguishes a slow start from a hung one: a busy machine may take minutes, but then the log grows.
 type vigil struct {
 	size  int64
 	since time.Time

@@ -39,7 +39,7 @@ func TestVigilLetsSlowStartsBe(t *testing.T) {
 			t.Fatal("a growing log counts as stalled")
 		}
 		if now = now.Add(stallTimeout - 1); v.hangs(now, size) {
-			t.Fatal("given up too early")
+			t.Fatal("gave up too early")
 		}
 	}
 	if !v.hangs(now.Add(1), 19) {
@@ -47,7 +47,7 @@ func TestVigilLetsSlowStartsBe(t *testing.T) {
 	}
 }
 
-// The error of a failed start has the reason and the path of the log, although the server's folder is gone.
+// The error of a failed start has the reason and the path of the log, although the server's folder is removed.
 func TestFailedStartKeepsItsLog(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("the program is a shell script")
@@ -71,7 +71,7 @@ esac
 
 	_, err = StartKafka(context.Background(), Options{Log: io.Discard})
 	if err == nil || !strings.Contains(err.Error(), "FATAL no quorum") {
-		t.Fatalf("got %v, want what the program said", err)
+		t.Fatalf("got %v, want the program's output", err)
 	}
 	found := regexp.MustCompile(`its log: ([^)]+)`).FindStringSubmatch(err.Error())
 	if found == nil {
@@ -80,6 +80,6 @@ esac
 	content, err := os.ReadFile(found[1])
 	must(t, err)
 	if !strings.Contains(string(content), "FATAL no quorum") {
-		t.Errorf("%s holds %q", found[1], content)
+		t.Errorf("%s contains %q", found[1], content)
 	}
 }

@@ -28,8 +28,8 @@ func unregister(c io.Closer) {
 	running.closers = slices.DeleteFunc(running.closers, func(o io.Closer) bool { return o == c })
 }
 
-// StopAll closes every server that was started here and is not closed yet, the newest first, and returns all errors. It
-// is safe to call at any time and more than once.
+// StopAll closes every server that was started here and is not closed yet, newest first, and returns all errors. It is
+// safe to call at any time and more than once.
 func StopAll() error {
 	var errs []error
 	for {

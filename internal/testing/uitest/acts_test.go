@@ -24,7 +24,7 @@ const (
 	discardedOnes = "dead_at IS NOT NULL AND published_at IS NOT NULL"
 )
 
-// TestActs clicks each act, and confirms it in its dialog.
+// TestActs clicks each action, and confirms it in its dialog.
 func TestActs(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -142,7 +142,7 @@ func TestKeyboard(t *testing.T) {
 				return
 			}
 		}
-		t.Fatalf("the keyboard does not come to %s", what)
+		t.Fatalf("the keyboard does not reach %s", what)
 	}
 	tabTo(`".skip"`)
 	b.run(chromedp.KeyEvent(kb.Enter))
@@ -201,7 +201,7 @@ func TestRefresh(t *testing.T) {
 	b.click("#live")
 	add("third")
 	b.passTime()
-	assert.False(t, js[bool](b, has("third")), "it was stopped")
+	assert.False(t, js[bool](b, has("third")), "refreshing was stopped")
 	b.click("#live")
 	comes("third")
 }

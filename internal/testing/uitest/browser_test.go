@@ -33,7 +33,7 @@ func newTab(t *testing.T) *tab {
 		switch e := event.(type) {
 		case *runtime.EventExceptionThrown:
 			t.Errorf("the page threw: %s", e.ExceptionDetails.Error())
-		case *log.EventEntryAdded: // refused by the Content-Security-Policy, not found, and the like
+		case *log.EventEntryAdded: // for example refused by the Content-Security-Policy, or not found
 			if strings.Contains(e.Entry.Text, "axe") {
 				return
 			}
@@ -135,7 +135,7 @@ func (b *tab) stopClock() {
 // passTime runs the page's timers, and returns when they are done.
 func (b *tab) passTime() { js[bool](b, "passTime()") }
 
-// click clicks the first element that a selector finds.
+// click clicks the first element that matches a selector.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.run(chromedp.Click(selector, chromedp.ByQuery, chromedp.NodeVisible))

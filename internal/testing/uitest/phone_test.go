@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// broken lists numbers, ages and names that are broken over lines although one line has room for them.
+// broken lists numbers, ages and names that are broken across lines although they fit on one line.
 const broken = `(() => {
 	const bad = [];
 	for (const cell of document.querySelectorAll(".num, .figure, time + .quiet, .long bdi")) {
@@ -25,7 +25,7 @@ const broken = `(() => {
 	return bad.join(", ");
 })()`
 
-// TestPhone has long lists and large numbers on narrow screens: a list scrolls on its own, so the content below it is
+// TestPhone shows long lists and large numbers on narrow screens: a list scrolls on its own, so the content below it is
 // one or two swipes away, and no number is broken.
 func TestPhone(t *testing.T) {
 	w := newWorld(t, alice)
@@ -68,5 +68,5 @@ func TestFiguresOfTheChart(t *testing.T) {
 	assert.Contains(t, js[string](b, `document.querySelector(".steps").innerText`), "UTC")
 	js[any](b, "document.activeElement.blur(); window.before = document.querySelector('[data-live]'); null")
 	b.until(`passTime().then(() => window.before !== document.querySelector("[data-live]"))`)
-	assert.True(t, js[bool](b, `document.querySelector(".steps").open`), "it was refreshed")
+	assert.True(t, js[bool](b, `document.querySelector(".steps").open`), "the page was refreshed")
 }

@@ -17,12 +17,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestScreenshots takes the screenshots of the documents: make screenshots. Their content is always the same, except
-// for the course of the charts.
+// TestScreenshots takes the screenshots for the documents: make screenshots. Their content is always the same, except
+// for the shape of the charts.
 func TestScreenshots(t *testing.T) {
 	folder := os.Getenv("OUTBOX_SCREENSHOTS")
 	if folder == "" {
-		t.Skip("OUTBOX_SCREENSHOTS names no folder to write to: run make screenshots")
+		t.Skip("OUTBOX_SCREENSHOTS is not set: run make screenshots")
 	}
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -62,7 +62,8 @@ func TestScreenshots(t *testing.T) {
 	}
 }
 
-// smaller encodes a picture with its 256 most frequent colours: a page has few, and shades of them around its letters.
+// smaller encodes a picture with its 256 most frequent colours: a page has few colours, and shades of them around its
+// letters.
 func smaller(t *testing.T, picture []byte) []byte {
 	t.Helper()
 	full, err := png.Decode(bytes.NewReader(picture))

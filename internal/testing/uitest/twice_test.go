@@ -13,8 +13,8 @@ const (
 	requeueAll = `a[data-ask][href*="verb=requeue"][href*="state=dead"]`
 )
 
-// TestTwoOperators: two operators confirm the same act: each message is requeued once, and each sees the result of
-// their own act.
+// TestTwoOperators: two operators confirm the same action: each message is requeued once, and each operator sees the
+// result of their own action.
 func TestTwoOperators(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)
@@ -36,7 +36,7 @@ func TestTwoOperators(t *testing.T) {
 	assert.Contains(t, js[string](two, `document.querySelector(".note[role=status]").innerText`), "Requeued 0 messages")
 }
 
-// TestBackAndReload: after an act, neither going back to its confirmation nor reloading the result repeats it.
+// TestBackAndReload: after an action, neither going back to its confirmation nor reloading the result repeats it.
 func TestBackAndReload(t *testing.T) {
 	w := newWorld(t, alice)
 	w.badDay(t)

@@ -40,7 +40,7 @@ var startPostgres = sync.OnceValues(func() (*services.Postgres, error) {
 	return services.StartPostgres(context.Background(), services.Options{PostgresSettings: []string{"fsync=off"}})
 })
 
-// newWorld returns a page on its own database, with this access for everybody.
+// newWorld returns a page on its own database, with this access for everyone.
 func newWorld(t *testing.T, access ui.Access) *world {
 	t.Helper()
 	server, err := startPostgres()
@@ -75,7 +75,7 @@ func newWorld(t *testing.T, access ui.Access) *world {
 	return w
 }
 
-// start runs something until the test ends.
+// start runs a function until the test ends.
 func (w *world) start(t *testing.T, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -115,7 +115,7 @@ func (broker) Publish(topic string, messages ...*message.Message) error {
 
 func (broker) Close() error { return nil }
 
-// forward runs a forwarder into the broker.
+// forward runs a forwarder that publishes to the broker.
 func (w *world) forward(t *testing.T) {
 	t.Helper()
 	fwd, err := forwarder.New(w.db, broker{}, forwarder.Config{
@@ -166,7 +166,7 @@ func (w *world) badDay(t *testing.T) {
 		  FROM generate_series(1, 20) i`)
 }
 
-// traffic writes messages that are published immediately, at a varying rate, for a while.
+// traffic writes messages that are published immediately, at a varying rate, for some time.
 func (w *world) traffic(t *testing.T, rounds int) {
 	t.Helper()
 	for i := range rounds {

@@ -2,9 +2,9 @@
 //
 //	with-services [-postgres] [-kafka] [-nats] -- command [argument ...]
 //
-// It starts the servers asked for, sets OUTBOX_POSTGRES_URL, OUTBOX_KAFKA_BROKERS and OUTBOX_NATS_URL for the command,
+// It starts the requested servers, sets OUTBOX_POSTGRES_URL, OUTBOX_KAFKA_BROKERS and OUTBOX_NATS_URL for the command,
 // passes signals on to it, and stops the servers when the command has ended. Its exit status is the command's, 128 plus
-// the signal's number if a signal ended that, 125 if a server did not start, and 127 if the command did not.
+// the signal's number if a signal ended the command, 125 if a server did not start, and 127 if the command did not.
 package main
 
 import (
