@@ -317,5 +317,5 @@ func TestDoctorOfUnreadLanes(t *testing.T) {
 		`'5 min' FROM generate_series(1, 64) i`)
 	f := findings(t, h)["backlog"]
 	assert.Contains(t, f.Evidence, "no forwarder reads 32 of the 64 lanes of scope mine")
-	assert.Contains(t, f.Cure, "restart them if the log does not say why not")
+	assert.Contains(t, f.Cure, "restart them if the log does not show why they do not")
 }
