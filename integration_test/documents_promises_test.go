@@ -78,7 +78,7 @@ promise without one fails.
 	b.WriteString("\n| requirement of the [queue](ibx.md) | tests |\n|---|---|\n")
 	for _, section := range ibxSections {
 		for _, r := range section.requirements {
-			if r.verdict == held || r.verdict == inOtherWords {
+			if r.verdict == held || r.verdict == differs {
 				names := strings.Fields(r.shownBy)
 				if r.test != nil {
 					names = append(names, "TestIBX")

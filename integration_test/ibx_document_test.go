@@ -14,15 +14,15 @@ func ibxDocument() string {
 			count[r.verdict]++
 		}
 	}
-	fmt.Fprintf(&b, "%s\nOf the 130 requirements %d are held, %d are held in other words, and %d are not applicable.",
+	fmt.Fprintf(&b, "%s\nOf the 130 requirements %d are met, %d are met differently, and %d are not applicable.",
 		ibxIntroduction,
-		count[held], count[inOtherWords], count[notApplicable])
+		count[held], count[differs], count[notApplicable])
 	if n := count[missing]; n > 0 {
 		fmt.Fprintf(&b, " %d are missing.", n)
 	}
 	b.WriteString("\n")
 	for _, s := range ibxSections {
-		fmt.Fprintf(&b, "\n## %s\n\n| | requirement | | why, and what shows it |\n|---|---|---|---|\n", s.title)
+		fmt.Fprintf(&b, "\n## %s\n\n| | requirement | | difference, and tests |\n|---|---|---|---|\n", s.title)
 		for _, r := range s.requirements {
 			var shown []string
 			if r.test != nil {
@@ -44,31 +44,32 @@ const ibxIntroduction = `# The durable queue, requirement by requirement
 <!-- Written by make ibx from integration_test/ibx_*_test.go. -->
 
 For contributors to package ` + "`queue`" + `. It follows the functional specification of an inbox component for C# and SQL
-Server (IBX-001 to IBX-130). This page lists its requirements and the tests that show each, as far as a test can.
-` + "`TestIBX`" + ` runs with pgx, and as ` + "`TestIBXOverDatabaseSQL`" + ` with database/sql; the others with pgx or what they name.
+Server (IBX-001 to IBX-130). This page lists its requirements and the tests that show them, as far as tests can.
+` + "`TestIBX`" + ` runs with pgx, and as ` + "`TestIBXOverDatabaseSQL`" + ` with database/sql; other tests with pgx unless their names
+say otherwise.
 
-A requirement is "held" as written, for a message that is stored here and handled by a Dispatcher, or "in other words"
-with the difference that is named.
+A requirement is "met" as written, for a message that is stored here and handled by a Dispatcher, or "met differently"
+with the stated difference.
 `
 
 // ibxElsewhere covers the parts of the specification without numbers.
 const ibxElsewhere = `
-## The sections without numbers
+## Sections without numbered requirements
 
-### 2 and 3: purpose, scope, what it is not
+### 2 and 3: purpose, scope, non-goals
 
-| line | here |
+| specification | here |
 |---|---|
-| at most once, exactly once (2.1) | Once in the database: a handler in a transaction commits together with its ack. Its effects elsewhere may happen twice, as everywhere. |
-| duplicate detection, work queue, routing by topic, retries, many databases (2.2) | All of them: Store, Dispatcher, Group. |
+| at most once, exactly once (2.1) | Once in the database: a handler in a transaction commits together with its ack. Its effects outside the database may happen twice, as in any system. |
+| duplicate detection, work queue, routing by topic, retries, many databases (2.2) | Supported: Store, Dispatcher, Group. |
 | SQL Server backend (2.3) | PostgreSQL 13 and newer. |
 | broker integration out of scope (2.3) | In scope: Ingest stores messages of any Watermill subscriber, NewSubscriber delivers stored messages to any Router. |
-| transformation, ordering in a topic, priorities out of scope (2.3, 3) | The same. Order per key comes from forwarder.Subscriber on an outbox-shaped table of its own. |
+| transformation, ordering in a topic, priorities out of scope (2.3, 3) | The same. For order per key, use forwarder.Subscriber with an outbox table of its own. |
 | no prevention of external retries, no transactions across databases, no business logic (3) | The same. |
 
 ### 4: concepts
 
-| word there | word here |
+| specification | here |
 |---|---|
 | InboxMessageIdentifier | queue.ID{Source, MessageID} |
 | OwnerToken | queue.Owner, NewOwner() |
@@ -80,16 +81,16 @@ const ibxElsewhere = `
 
 ### 5: the interfaces
 
-| there | here |
+| specification | here |
 |---|---|
-| IInbox.AlreadyProcessedAsync, with and without hash | Store.AlreadyProcessed(ctx, id, hash), a nil hash for none |
-| IInbox.MarkProcessingAsync | Store.MarkProcessing: the caller handles the message, nobody else can claim it |
+| IInbox.AlreadyProcessedAsync, with and without hash | Store.AlreadyProcessed(ctx, id, hash); a nil hash means none |
+| IInbox.MarkProcessingAsync | Store.MarkProcessing: the caller handles the message, and no one else can claim it |
 | IInbox.MarkProcessedAsync, MarkDeadAsync | Store.MarkProcessed, Store.MarkDead (with a reason); they take the message from its owner. A done message stays done. ErrNotFound if it does not exist. |
-| IInbox.EnqueueAsync | Store.Enqueue, any number of items in one transaction; returns for each: new, updated, already done, busy |
+| IInbox.EnqueueAsync | Store.Enqueue, any number of items in one transaction; returns the result of each: new, updated, already done, busy |
 | dueTimeUtc must be UTC | any time.Time |
 | IInboxWorkStore.ClaimAsync returns ids | Store.Claim returns messages |
 | AckAsync and the others return nothing | the number of rows that the owner still had |
-| lastError of null or empty | an empty one keeps the last error |
+| lastError null or empty | an empty one keeps the last error |
 | ReapExpiredAsync stops when cancelled | between batches of 250 |
 | GetAsync by message id alone | by ID, because a message id is unique only within its source |
 | IInboxHandler | queue.Handler, in DispatcherConfig.Handlers by topic |
@@ -100,9 +101,9 @@ const ibxElsewhere = `
 
 ### 7.1: settings
 
-| there | here |
+| specification | here |
 |---|---|
-| PollingIntervalSeconds 0.5 | DispatcherConfig.PollInterval; commits wake it as well |
+| PollingIntervalSeconds 0.5 | DispatcherConfig.PollInterval; commits also wake it |
 | BatchSize 50, LeaseSeconds 30 | DispatcherConfig.BatchSize, LeaseTTL |
 | MaxAttempts 10, CleanupRetentionDays 30 | StoreConfig.MaxAttempts, Retention |
 
@@ -110,17 +111,17 @@ const ibxElsewhere = `
 
 | question | answer |
 |---|---|
-| 8.1 ordering | Not from a claim: ordering by key would starve all others behind a busy key. forwarder.Subscriber keeps the order of each key at full speed. |
-| 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. Each death is an error line and reported to observers, with OnDead and without. |
+| 8.1 ordering | Claims are not ordered by key: a busy key would starve all others. forwarder.Subscriber keeps the order of each key at full speed. |
+| 8.2 dead letters | DispatcherConfig.OnDead runs in the transaction in which a message dies; package admin lists, counts and requeues dead messages. Each death is logged as an error and reported to observers, with or without OnDead. |
 | 8.3 time to live | Item.ExpiresAt: a message not handled by then is dead, with the reason "expired" (` + "`TestExpiry`" + `). |
-| 8.4 hash algorithm | SHA-256, by StoreConfig.HashContent or queue.SHA256. Any bytes are accepted; compare like with like. |
+| 8.4 hash algorithm | SHA-256, with StoreConfig.HashContent or queue.SHA256. Any bytes are accepted; always use the same algorithm. |
 
 ### Appendices
 
-| there | here |
+| specification | here |
 |---|---|
-| A: table Inbox | inbox_queue: no NextAttemptAt (see 4.6), but key, metadata, expires_at, crashes and done_at. The primary key is the same. The index for claims on Status and times is two partial ones, on the ids of ready messages and the due times of waiting ones (` + "`TestPlansOfQueue`" + `); the index for clean-up is on done_at. |
+| A: table Inbox | inbox_queue: no NextAttemptAt (see 4.6), but key, metadata, expires_at, crashes and done_at. The primary key is the same. Instead of one index on Status and times, claims use two partial indexes: on the ids of ready messages, and on the due times of waiting ones (` + "`TestPlansOfQueue`" + `); the index for clean-up is on done_at. |
 | B: a handler | a function of (ctx, *queue.Message) |
-| C: a webhook | queue.NewWebhook. AlreadyProcessed before Enqueue is not needed: Enqueue reports that in one statement. Compare signatures in constant time, try all of them, tolerate wrong clocks, and respond with 200 only after the commit. |
+| C: a webhook | queue.NewWebhook. AlreadyProcessed before Enqueue is not needed: Enqueue reports the same in one statement. Compare signatures in constant time, try all of them, tolerate wrong clocks, and respond with 200 only after the commit. |
 | D: many tenants | Stores.Get(key) and Enqueue |
 `

@@ -45,12 +45,11 @@ var ibxCleanup = []requirement{
 }
 
 var ibxConcurrency = []requirement{
-	{number: 102, text: "each call is one transaction", verdict: inOtherWords,
-		why: "In a transaction of yours all of them. Else AlreadyProcessed, Mark..., Enqueue, Renew and Get. " +
-			"The batches of ReapExpired and Clean are " +
-			"transactions of their own, and so are the statements of Claim, which reaps first, and of Ack, Abandon, " +
-			"Fail and Release, which look once more for rows " +
-			"that a renewal has moved: what one of them changed is changed, whatever becomes of the next.",
+	{number: 102, text: "each call is one transaction", verdict: differs,
+		why: "In your transaction, all calls. Otherwise AlreadyProcessed, the Mark methods, Enqueue, Renew and Get are " +
+			"one transaction each. Each batch of ReapExpired and Clean is a separate transaction. So is each " +
+			"statement of Claim, which reaps first, and of Ack, Abandon, Fail and Release, which check again for rows " +
+			"that a renewal has moved: the changes of one statement stay even if the next one fails.",
 		test: func(t *testing.T, x ibx) {
 			all := make([]queue.Item, 1001) // more than one statement inserts
 			for i := range all {
@@ -64,13 +63,14 @@ var ibxConcurrency = []requirement{
 			require.ErrorContains(t, err, "not_this")
 			assert.Zero(t, x.count(t, "select count(*) from inbox_queue where source = $1", x.name))
 		}},
-	{number: 103, text: "claims are isolated from each other", verdict: inOtherWords,
-		why:     "At READ COMMITTED, by row locks (FOR UPDATE SKIP LOCKED) that check the row again as it is by then.",
+	{number: 103, text: "claims are isolated from each other", verdict: differs,
+		why: "At READ COMMITTED, with row locks (FOR UPDATE SKIP LOCKED), after which the current row is checked " +
+			"again.",
 		shownBy: "TestClaimedOnceByMany TestHistoryOfAQueue"},
-	{number: 104, text: "deadlocks are retried or returned", verdict: inOtherWords,
-		why: "Our own statements lock rows in one order or do not wait. One with statements of yours is returned, " +
-			"and one between a batch Enqueue and an ack in a table of a few pages, which is read in another order: " +
-			"both can be repeated.",
+	{number: 104, text: "deadlocks are retried or returned", verdict: differs,
+		why: "Our own statements lock rows in one order or do not wait. A deadlock with your own statements is " +
+			"returned, and so is one between a batch Enqueue and an ack on a table of a few pages, which is read in " +
+			"another order. The calls can be repeated.",
 		shownBy: "TestAckAgainstEnqueue TestExpiredLeaseNoDeadlock TestOverlappingBatches"},
 	{number: 105, text: "several processes work on one table", verdict: held,
 		shownBy: "TestStoppedProcessChangesNothing TestDispatchersUnderFire"},
@@ -80,14 +80,14 @@ var ibxConcurrency = []requirement{
 	},
 }
 
-const tooManyLines = "At level debug: a line for each message would flood the info level."
+const tooManyLines = "At debug level: a line for each message would flood the info level."
 
 var ibxObservability = []requirement{
 	{number: 107, text: "checks are logged at debug level", verdict: held, test: func(t *testing.T, x ibx) {
 		x.processed(t, "a", nil)
 		assert.True(t, x.logs.has("DEBUG", x.name, "a", "done:false"))
 	}},
-	{number: 108, text: "stored messages are logged at info level", verdict: inOtherWords, why: tooManyLines,
+	{number: 108, text: "stored messages are logged at info level", verdict: differs, why: tooManyLines,
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			assert.True(t, x.logs.has("DEBUG stored", "topic:"+x.name, "source:"+x.name, "message_id:a"))
@@ -98,14 +98,13 @@ var ibxObservability = []requirement{
 			assert.True(t, x.logs.has("DEBUG", "claimed", "messages:1"))
 		}, shownBy: "TestDispatcherLogsClaimsForBurial"},
 	{
-		number: 110, text: "handler calls are logged at info level with topic and message", verdict: inOtherWords,
+		number: 110, text: "handler calls are logged at info level with topic and message", verdict: differs,
 		why: tooManyLines, shownBy: "TestDispatcherLogs",
 	},
-	{number: 111, text: "handler errors are logged at error level with the message", verdict: inOtherWords,
-		why: "By a Dispatcher: also those that decide nothing any more, because the lease was lost or the process stops, " +
-			"but not those of an attempt that " +
-			"is repeated at once, after a serialization failure or a deadlock. Behind a Subscriber the Router logs them, " +
-			"and the death of a message is logged here.",
+	{number: 111, text: "handler errors are logged at error level with the message", verdict: differs,
+		why: "A Dispatcher logs them, including errors without effect because the lease was lost or the process is " +
+			"stopping, but not errors of an attempt that is repeated immediately after a serialization failure or a " +
+			"deadlock. With a Subscriber, the Router logs errors, and the queue logs the death of a message.",
 		shownBy: "TestDispatcherLogs TestDispatcherLogsErrorsWithoutConsequence TestSubscriberTellsWhatDies"},
 	{number: 112, text: "reaping is logged at info level with the number", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
@@ -113,8 +112,9 @@ var ibxObservability = []requirement{
 		x.reap(t)
 		assert.True(t, x.logs.has("INFO", "reaped", "messages:1"))
 	}},
-	{number: 113, text: "every line names the database", verdict: inOtherWords,
-		why: "Except lines that concern none: of a failed discovery, or of a webhook refused before its store was chosen.",
+	{number: 113, text: "every line names the database", verdict: differs,
+		why: "Except lines that concern no database: a failed discovery, or a webhook refused before its store was " +
+			"chosen.",
 		test: func(t *testing.T, x ibx) {
 			x.processed(t, "a", []byte("x"))
 			x.processed(t, "a", []byte("y"))
@@ -128,12 +128,12 @@ var ibxObservability = []requirement{
 		}, shownBy: "TestStoresOfAFleet TestWebhookOfTenants"},
 }
 
-const noDeployment = "Schema changes happen in schema.Migrate, at deployment, or by the migration tool of your " +
-	"choice (schema.Files); a Store never creates tables."
+const noDeployment = "schema.Migrate changes the schema at deployment, or your own migration tool with " +
+	"schema.Files. A Store never creates tables."
 
 var ibxSchema = []requirement{
 	{
-		number: 114, text: "the schema is created if that is enabled", verdict: inOtherWords, why: noDeployment,
+		number: 114, text: "the schema is created if that is enabled", verdict: differs, why: noDeployment,
 		shownBy: "TestMigrateIsIdempotent",
 	},
 	{number: 115, text: "otherwise the schema is assumed to exist", verdict: held, test: func(t *testing.T, x ibx) {
@@ -153,11 +153,10 @@ var ibxSchema = []requirement{
 }
 
 var ibxLimits = []requirement{
-	{number: 118, text: "a payload may be large", verdict: inOtherWords,
-		why: "Shown with 20 MB. Postgres' limit is 1 GB for a value and for a message of its protocol, metadata included, " +
-			"and a payload is in memory " +
-			"several times on both sides. StoreConfig.MaxPayloadBytes sets a lower one; a webhook takes 1 MiB unless " +
-			"WebhookConfig.MaxBytes says otherwise.",
+	{number: 118, text: "a payload may be large", verdict: differs,
+		why: "Shown with 20 MB. Postgres limits a value, and a message of its protocol including metadata, to 1 GB, " +
+			"and a payload is in memory several times on both sides. StoreConfig.MaxPayloadBytes sets a lower limit; " +
+			"a webhook accepts 1 MiB unless WebhookConfig.MaxBytes is set.",
 		test: func(t *testing.T, x ibx) {
 			it := x.item("a")
 			it.Payload = make([]byte, 20<<20)
@@ -166,8 +165,8 @@ var ibxLimits = []requirement{
 			_, err := x.with(t, queue.StoreConfig{MaxPayloadBytes: 100}).Enqueue(t.Context(), it)
 			invalid(t, err, "MaxPayloadBytes is 100")
 		}},
-	{number: 119, text: "a lease of 10 to 300 seconds is best", verdict: inOtherWords,
-		why: "30 s is the default. The minimum is 1 s; there is no maximum.", test: func(t *testing.T, x ibx) {
+	{number: 119, text: "a lease of 10 to 300 seconds is best", verdict: differs,
+		why: "The default is 30 s, the minimum 1 s. There is no maximum.", test: func(t *testing.T, x ibx) {
 			for i, lease := range []time.Duration{time.Second, 10 * time.Second, 300 * time.Second, time.Hour} {
 				id := x.item(string(rune('a' + i)))
 				x.put(t, id)
@@ -179,8 +178,9 @@ var ibxLimits = []requirement{
 			_, err := x.claimWith(t, func(c *queue.Claim) { c.LeaseTTL = time.Second - 1 })
 			invalid(t, err, "at least 1s")
 		}},
-	{number: 120, text: "a batch of 1 to 100 is best", verdict: inOtherWords,
-		why: "50 is the default of a Dispatcher, which claims no more than its free slots. More than 10,000 are refused.",
+	{number: 120, text: "a batch of 1 to 100 is best", verdict: differs,
+		why: "The default of a Dispatcher is 50, and it claims no more than its free slots. More than 10,000 is an " +
+			"error.",
 		test: func(t *testing.T, x ibx) {
 			for i, limit := range []int{1, 100, 10_000} {
 				x.put(t, x.item(string(rune('a'+i))))
@@ -191,13 +191,14 @@ var ibxLimits = []requirement{
 			_, err := x.claimWith(t, func(c *queue.Claim) { c.Limit = 10_001 })
 			invalid(t, err, "10000")
 		}},
-	{number: 121, text: "thousands of messages a second", verdict: inOtherWords,
+	{number: 121, text: "thousands of messages a second", verdict: differs,
 		why: "Measured, not promised: docs/reference/performance.md has the figures of make bench " +
-			"(queue_dispatch_vs_river), and no test depends on the machine. " +
-			"The test shows that no statement scans the whole table.", shownBy: "TestPlansOfQueue"},
+			"(queue_dispatch_vs_river). No test depends on the machine's speed. The test shows that no statement " +
+			"scans the whole table.", shownBy: "TestPlansOfQueue"},
 	{
-		number: 122, text: "claims use indexes", verdict: inOtherWords, why: "On id and due time. An index on the end of " +
-			"the lease would cost every claim and every renewal more than it gains.", shownBy: "TestPlansOfQueue",
+		number: 122, text: "claims use indexes", verdict: differs,
+		why:     "On id and due time. An index on the end of the lease would cost each claim and renewal more than it saves.",
+		shownBy: "TestPlansOfQueue",
 	},
 	{number: 123, text: "stores of many databases are cached", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{
@@ -205,8 +206,9 @@ var ibxLimits = []requirement{
 		shownBy: "TestScheduleWaitsLongerWhileThereIsNothing",
 	},
 	{number: 125, text: "source and message id have an index", verdict: held, shownBy: "TestPlansOfQueue"},
-	{number: 126, text: "the role needs SELECT, INSERT, UPDATE and DELETE", verdict: inOtherWords,
-		why:     "And USAGE and SELECT on the sequence of the table, and USAGE on its schema: schema.Roles has them as SQL.",
+	{number: 126, text: "the role needs SELECT, INSERT, UPDATE and DELETE", verdict: differs,
+		why: "It also needs USAGE and SELECT on the table's sequence, and USAGE on its schema. schema.Roles returns " +
+			"the grants as SQL.",
 		shownBy: "TestRoleOfTheQueue"},
 	{number: 127, text: "no payload is logged", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
@@ -222,8 +224,8 @@ var ibxLimits = []requirement{
 		assert.False(t, x.logs.has("", "canary"))
 		assert.True(t, x.logs.has("DEBUG stored"))
 	}},
-	{number: 128, text: "connections may be encrypted", verdict: inOtherWords,
-		why:     "The pool is yours, and so is its sslmode. No other connections are made.",
+	{number: 128, text: "connections may be encrypted", verdict: differs,
+		why:     "The pool and its sslmode are yours. The queue makes no other connections.",
 		shownBy: "TestQueueOverEncryptedConnections"},
 	{number: 129, text: "content hashes are cryptographic", verdict: held, test: func(t *testing.T, x ibx) {
 		_, err := x.with(t, queue.StoreConfig{HashContent: true}).Enqueue(t.Context(), x.item("a"))
@@ -236,7 +238,7 @@ var ibxLimits = []requirement{
 		require.NoError(t, err)
 		assert.True(t, stored[0].Mismatch)
 	}},
-	{number: 130, text: "the zero owner is refused everywhere", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 130, text: "the zero owner is refused everywhere", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		var zero queue.Owner
@@ -257,7 +259,7 @@ var ibxLimits = []requirement{
 // claimDue claims messages that were stored twice, which gives them a due time.
 func (x ibx) claimDue(t testing.TB) (msgs []queue.Message) {
 	t.Helper()
-	eventually(t, func() bool { msgs = append(msgs, x.claim(t, x.owner, 10)...); return len(msgs) > 0 }, "it is claimed")
+	eventually(t, func() bool { msgs = append(msgs, x.claim(t, x.owner, 10)...); return len(msgs) > 0 }, "claimed")
 	return msgs
 }
 

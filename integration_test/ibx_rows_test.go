@@ -72,7 +72,7 @@ func (x ibx) change(t testing.TB, id string, change func(q *ibxRow)) {
 		time(q.DoneAt), time(q.LockedUntil))
 }
 
-// nobodys asserts that a message has no owner.
+// nobodys checks that a message has no owner.
 func (x ibx) nobodys(t testing.TB, id string) {
 	t.Helper()
 	q := x.row(t, id)
@@ -82,11 +82,11 @@ func (x ibx) nobodys(t testing.TB, id string) {
 
 var ibxHandlers = []requirement{
 	{number: 73, text: "a message goes to the handler of its topic", verdict: held, shownBy: "TestDispatcherDecides"},
-	{number: 74, text: "an unknown topic is logged as a warning and its message kept", verdict: inOtherWords,
-		why: "Without a charge, however long: a rolling deployment whose old processes do not know the new topic must " +
-			"not use up its attempts. " +
-			"It is left to others for 10 s, and then waits a minute at a time, after an hour longer and longer, up to an " +
-			"hour. DispatcherConfig.DefaultHandler takes such messages.",
+	{number: 74, text: "an unknown topic is logged as a warning and its message kept", verdict: differs,
+		why: "Without a charge, however long it takes: a rolling deployment whose old processes do not know the new " +
+			"topic must not use up attempts. The message is left to other processes for 10 s, then waits one minute " +
+			"at a time. After an hour the waits grow, up to an hour. DispatcherConfig.DefaultHandler handles such " +
+			"messages.",
 		shownBy: "TestUnknownTopicIsKept TestServicesShareAQueue " +
 			"TestDefaultHandlerTakesTheRest"},
 	{
@@ -94,16 +94,14 @@ var ibxHandlers = []requirement{
 		shownBy: "TestDispatcherDecides",
 	},
 	{number: 76, text: "a handler gets the message and a context", verdict: held, shownBy: "TestDispatcherLogs"},
-	{number: 77, text: "handlers should be idempotent", verdict: inOtherWords,
-		why: "Those in a transaction need not be as far as the database goes: the ack commits with what they write. " +
-			"Detached ones should.",
+	{number: 77, text: "handlers should be idempotent", verdict: differs,
+		why: "Handlers in a transaction need not be, as far as the database is concerned: the ack commits with their " +
+			"writes. Detached handlers should be.",
 		shownBy: "TestDispatcherCommitsWithItsHandlers"},
-	{number: 78, text: "no two handlers have a message at the same time", verdict: inOtherWords,
-		why: "Never in one process. In another one a detached handler may begin while that of a process which stood " +
-			"still for longer than its " +
-			"lease has not returned; its context has ended. A handler in a transaction keeps the message as long as its " +
-			"connection lasts, and commits " +
-			"nothing afterwards.",
+	{number: 78, text: "no two handlers have a message at the same time", verdict: differs,
+		why: "Guaranteed within one process. If a process stalls for longer than its lease, another one may start a " +
+			"detached handler before the first one returns; the first one's context has ended by then. A handler in a " +
+			"transaction keeps the message as long as its connection lasts, and commits nothing afterwards.",
 		shownBy: "TestPausedHandlerAppliesNothing TestStoppedProcessChangesNothing TestDispatchersUnderFire"},
 	{
 		number: 79, text: "different messages are handled at the same time", verdict: held,
@@ -129,7 +127,7 @@ var ibxDatabases = []requirement{
 	{number: 90, text: "lines about messages name the store", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{number: 91, text: "the router returns the store of a key", verdict: held, shownBy: "TestStoresOfAFleet"},
 	{
-		number: 92, text: "an unknown key is an error", verdict: inOtherWords, why: "It returns fleet.ErrUnknownDatabase.",
+		number: 92, text: "an unknown key is an error", verdict: differs, why: "The error is fleet.ErrUnknownDatabase.",
 		shownBy: "TestStoresOfAFleet",
 	},
 }
@@ -141,10 +139,9 @@ var ibxDiscovery = []requirement{
 	},
 	{number: 94, text: "every 5 minutes by default", verdict: held, shownBy: "TestFleetRefreshInterval"},
 	{number: 95, text: "new databases get stores", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
-	{number: 96, text: "removed databases lose theirs", verdict: inOtherWords,
-		why: "When the last use of it has ended. An answer without any database is taken for a fault, until it has been " +
-			"given three times and for as long as " +
-			"the interval of refreshing.",
+	{number: 96, text: "removed databases lose theirs", verdict: differs,
+		why: "After the last use of the store. An empty list of databases counts as a fault until discovery has " +
+			"returned it three times and for as long as the refresh interval.",
 		shownBy: "TestFleetFollowsItsDiscovery TestFleetBelievesAnEmptyDiscoveryInTheEnd"},
 	{number: 97, text: "unchanged databases keep their stores", verdict: held, shownBy: "TestFleetFollowsItsDiscovery"},
 }

@@ -23,8 +23,8 @@ func (x ibx) fail(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, e
 	}
 }
 
-// waits returns bounds in seconds for how long a message waits after do; they differ by the time that do took on the
-// database's clock.
+// waits returns bounds, in seconds, of a message's wait after do. They differ by the duration of do on the database's
+// clock.
 func (x ibx) waits(t testing.TB, id string, do func()) (least, most float64) {
 	t.Helper()
 	before := x.now(t)
@@ -81,7 +81,7 @@ var ibxAbandons = []requirement{
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
 			settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
-			eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "it is claimed again")
+			eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "the message is claimed again")
 		}},
 	{number: 57, text: "Abandon stores the error", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
@@ -92,15 +92,15 @@ var ibxAbandons = []requirement{
 		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty text counts as none")
 	}},
-	{number: 58, text: "a delay must be positive", verdict: inOtherWords, why: noExceptions +
-		" Zero means that no delay is given.",
+	{number: 58, text: "a delay must be positive", verdict: differs, why: noExceptions +
+		" Zero means unspecified.",
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
 			_, err := x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: -time.Second}, x.id("a"))
 			invalid(t, err, "Abandon.Delay is -1s")
 		}},
 	{
-		number: 59, text: "Abandon without IDs does nothing", verdict: inOtherWords, why: noNull,
+		number: 59, text: "Abandon without IDs does nothing", verdict: differs, why: noNull,
 		test: func(t *testing.T, x ibx) { x.takesNone(t, x.abandon(t)) },
 	},
 }
@@ -134,7 +134,7 @@ var ibxFailures = []requirement{
 		x.nobodys(t, "a")
 	}},
 	{
-		number: 66, text: "Fail without IDs does nothing", verdict: inOtherWords, why: noNull,
+		number: 66, text: "Fail without IDs does nothing", verdict: differs, why: noNull,
 		test: func(t *testing.T, x ibx) { x.takesNone(t, x.fail(t)) },
 	},
 	{
@@ -192,8 +192,8 @@ var ibxReaping = []requirement{
 
 var ibxRetries = []requirement{
 	{number: 80, text: "the wait after failures grows exponentially", verdict: held, shownBy: "TestBackoffOfMessages"},
-	{number: 81, text: "by default it is 2^attempt seconds and at most 60", verdict: inOtherWords,
-		why:     "With a jitter of a fifth either way, so that messages that failed together do not return together.",
+	{number: 81, text: "by default it is 2^attempt seconds and at most 60", verdict: differs,
+		why:     "With a jitter of 20% either way, so that messages that failed together do not return together.",
 		shownBy: "TestBackoffOfMessages"},
 	{number: 82, text: "the wait can be customized", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
@@ -206,9 +206,9 @@ var ibxRetries = []requirement{
 		assert.LessOrEqual(t, least, 3600.0)
 		assert.GreaterOrEqual(t, most, 3600.0)
 	}},
-	{number: 83, text: "after the last attempt a message is dead", verdict: inOtherWords,
-		why: "Abandon and ReapExpired do it themselves, in the statement that charges the last attempt: who counts cannot " +
-			"be interrupted in between.",
+	{number: 83, text: "after the last attempt a message is dead", verdict: differs,
+		why: "Abandon and ReapExpired do this in the statement that charges the last attempt, so nothing can come " +
+			"between the count and the death.",
 		test: func(t *testing.T, x ibx) {
 			store := x.with(t, queue.StoreConfig{MaxAttempts: 2})
 			x.has(t, "a")

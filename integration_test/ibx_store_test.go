@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-const noExceptions = "Go returns errors: an ErrInvalid that names the problem."
+const noExceptions = "The call returns an ErrInvalid that names the problem."
 
 // processed calls AlreadyProcessed for a message.
 func (x ibx) processed(t testing.TB, id string, hash []byte) bool {
@@ -63,9 +63,9 @@ var ibxDeduplication = []requirement{
 		assert.False(t, x.processed(t, "a", nil))
 		assert.Equal(t, queue.Seen, x.get(t, "a").State)
 	}},
-	{number: 5, text: "false for an unfinished message, and LastSeenAt advances", verdict: inOtherWords,
-		why: "LastSeenAt does not advance while the message is being handled: its row belongs to the handler's transaction, " +
-			"and the caller would wait for that.",
+	{number: 5, text: "false for an unfinished message, and LastSeenAt advances", verdict: differs,
+		why: "LastSeenAt does not advance while the message is being handled: the handler's transaction has locked its " +
+			"row, and the caller would wait for the lock.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			before := x.get(t, "a").LastSeenAt
@@ -93,8 +93,9 @@ var ibxDeduplication = []requirement{
 			require.NoError(t, <-errs)
 		}
 	}},
-	{number: 7, text: "a hash is stored for later calls", verdict: inOtherWords,
-		why: "An empty hash counts as none. While the message is being handled a hash is compared but not stored, see IBX-005.",
+	{number: 7, text: "a hash is stored for later calls", verdict: differs,
+		why: "An empty hash counts as none. While the message is being handled, a hash is compared but not stored: see " +
+			"IBX-005.",
 		test: func(t *testing.T, x ibx) {
 			hash := queue.SHA256([]byte("content"))
 			x.processed(t, "a", nil)
@@ -107,7 +108,7 @@ var ibxDeduplication = []requirement{
 			assert.Empty(t, x.get(t, "b").Hash)
 			settles(t, 1)(x.store.Ack(t.Context(), x.owner, id))
 			x.processed(t, "b", hash)
-			assert.Equal(t, hash, x.get(t, "b").Hash, "also of one that is done")
+			assert.Equal(t, hash, x.get(t, "b").Hash, "even for a done message")
 		}},
 	{number: 8, text: "a different hash is logged, without an error", verdict: held, test: func(t *testing.T, x ibx) {
 		x.processed(t, "a", []byte("one"))
@@ -117,23 +118,23 @@ var ibxDeduplication = []requirement{
 		assert.True(t, x.logs.has("ERROR", "different content", x.name))
 		assert.Equal(t, []byte("one"), x.get(t, "a").Hash)
 	}},
-	{number: 9, text: "AlreadyProcessed refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 9, text: "AlreadyProcessed refuses an empty message id", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		refusesID(t, "its message id is empty", x.id(""), x.see(t))
 	}},
-	{number: 10, text: "AlreadyProcessed refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 10, text: "AlreadyProcessed refuses an empty source", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		refusesID(t, "its source is empty", queue.ID{MessageID: "a"}, x.see(t))
 	}},
-	{number: 11, text: "a message id has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 11, text: "a message id has at most 255 characters", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		require.NoError(t, x.see(t)(x.id(strings.Repeat("ü", 255))))
 		refusesID(t, "256 characters", x.id(strings.Repeat("x", 256)), x.see(t))
 	}},
-	{number: 12, text: "a source has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 12, text: "a source has at most 255 characters", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		require.NoError(t, x.see(t)(queue.ID{Source: strings.Repeat("ü", 255), MessageID: "a"}))
@@ -148,7 +149,7 @@ func (x ibx) see(t testing.TB) func(id queue.ID) error {
 	}
 }
 
-// refusesItem asserts that a changed item is refused, and why.
+// refusesItem checks that a changed item is refused, and why.
 func refusesItem(t testing.TB, x ibx, why string, change func(*queue.Item)) {
 	t.Helper()
 	bad := x.item("bad")
@@ -157,7 +158,7 @@ func refusesItem(t testing.TB, x ibx, why string, change func(*queue.Item)) {
 	invalid(t, err, why)
 	require.ErrorContains(t, err, "item 1 of the call")
 	_, err = x.store.Get(t.Context(), x.id("good"))
-	require.ErrorIs(t, err, queue.ErrNotFound, "nothing of the call is stored")
+	require.ErrorIs(t, err, queue.ErrNotFound, "no item of the call is stored")
 }
 
 var ibxEnqueuing = []requirement{
@@ -183,24 +184,24 @@ var ibxEnqueuing = []requirement{
 		}
 		assert.Len(t, x.claim(t, x.owner, 10), 3)
 	}},
-	{number: 15, text: "Enqueue refuses an empty topic", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 15, text: "Enqueue refuses an empty topic", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		refusesItem(t, x, "its topic is empty", func(it *queue.Item) { it.Topic = "" })
 	}},
-	{number: 16, text: "Enqueue refuses an empty source", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 16, text: "Enqueue refuses an empty source", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		refusesItem(t, x, "its source is empty", func(it *queue.Item) { it.Source = "" })
 	}},
-	{number: 17, text: "Enqueue refuses an empty message id", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 17, text: "Enqueue refuses an empty message id", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		refusesItem(t, x, "its message id is empty", func(it *queue.Item) { it.MessageID = "" })
 	}},
 	{
 		number: 18, text: "Enqueue refuses a null payload", verdict: notApplicable,
-		why: "A nil slice is an empty payload, see IBX-019.",
+		why: "A nil slice is an empty payload: see IBX-019.",
 	},
 	{number: 19, text: "an empty payload is valid", verdict: held, test: func(t *testing.T, x ibx) {
 		it := x.item("a")
@@ -210,7 +211,7 @@ var ibxEnqueuing = []requirement{
 		require.Len(t, msgs, 1)
 		assert.Empty(t, msgs[0].Payload)
 	}},
-	{number: 20, text: "a topic has at most 255 characters", verdict: inOtherWords, why: noExceptions, test: func(
+	{number: 20, text: "a topic has at most 255 characters", verdict: differs, why: noExceptions, test: func(
 		t *testing.T, x ibx,
 	) {
 		refusesItem(t, x, "256 characters", func(it *queue.Item) { it.Topic = strings.Repeat("ü", 256) })
@@ -257,8 +258,8 @@ var ibxEnqueuing = []requirement{
 		x.put(t, x.item("a"))
 		assert.Equal(t, first, x.get(t, "a").FirstSeenAt)
 	}},
-	{number: 26, text: "LastSeenAt advances with each duplicate", verdict: inOtherWords,
-		why: "Not with a duplicate that arrives while the message is being handled, see IBX-005.",
+	{number: 26, text: "LastSeenAt advances with each duplicate", verdict: differs,
+		why: "Except for a duplicate that arrives while the message is being handled: see IBX-005.",
 		test: func(t *testing.T, x ibx) {
 			x.put(t, x.item("a"))
 			before := x.get(t, "a").LastSeenAt
@@ -267,7 +268,7 @@ var ibxEnqueuing = []requirement{
 			settles(t, 1)(x.store.Ack(t.Context(), x.claimOne(t), x.id("a")))
 			before = x.get(t, "a").LastSeenAt
 			x.put(t, x.item("a"))
-			assert.True(t, x.get(t, "a").LastSeenAt.After(before), "of one that is done, too")
+			assert.True(t, x.get(t, "a").LastSeenAt.After(before), "even for a done message")
 		}},
 	{number: 27, text: "a new message has attempt 0 and is processing", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"))
@@ -281,10 +282,10 @@ var ibxEnqueuing = []requirement{
 		assert.Equal(t, queue.Done, x.get(t, "a").State)
 		assert.Empty(t, x.claim(t, x.owner, 1))
 	}},
-	{number: 29, text: "a seen, processing or dead message gets the new content", verdict: inOtherWords,
-		why: "One that is being handled at this moment keeps its content (Busy): its handler has the old one, " +
-			"and its ack would drop the new. " +
-			"A dead one stays dead with the new content, until somebody requeues it. One that waits after a failure waits on.",
+	{number: 29, text: "a seen, processing or dead message gets the new content", verdict: differs,
+		why: "A message that is being handled keeps its content (Busy): its handler has the old content, and its ack " +
+			"would drop the new one. A dead message stays dead with the new content until it is requeued. A message " +
+			"that waits after a failure continues to wait.",
 		test: func(t *testing.T, x ibx) {
 			x.processed(t, "seen", nil)
 			require.NoError(t, x.store.MarkDead(t.Context(), x.has(t, "dead"), "why"))
