@@ -356,7 +356,6 @@ func TestActsThatAreRefused(t *testing.T) {
 }
 
 func TestInboxActs(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		fill := func() {
 			h.exec(t, "TRUNCATE inbox")

@@ -266,8 +266,7 @@ func TestCleanDeletesWhatWasConfirmed(t *testing.T) {
 // TestActsUnderAnyDateStyle: a scan resumes where it stopped, even if the session's DateStyle writes times ambiguously.
 // Postgres writes IST for India's time zone and reads it as Israel's.
 func TestActsUnderAnyDateStyle(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) {
 		cfg.ConnConfig.RuntimeParams["DateStyle"] = "SQL, DMY"
 		cfg.ConnConfig.RuntimeParams["TimeZone"] = "Asia/Kolkata"

@@ -55,8 +55,7 @@ func patientConfig() forwarder.Config {
 // TestBlockedKeysGoOn skips, discards or makes due the first messages of keys; later ones are published without waiting
 // for them.
 func TestBlockedKeysGoOn(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for name, act := range map[string]func(*admin.Admin, context.Context, admin.Act) (admin.Result, error){
 		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "retry now": (*admin.Admin).RetryNow,
 		"requeue": (*admin.Admin).Requeue,

@@ -73,11 +73,7 @@ func TestListPages(t *testing.T) {
 	group, err := a.ErrorGroups(t.Context(), admin.Filter{States: []admin.State{admin.Dead}})
 	require.NoError(t, err)
 	require.Len(t, group, 2)
-	for name, c := range map[string]struct {
-		filter admin.Filter
-		where  string
-		order  string
-	}{
+	for name, c := range map[string]listCase{
 		"all":       {admin.Filter{}, "true", "id DESC"},
 		"dead":      {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
 		"failing":   {admin.Filter{States: []admin.State{admin.Failing}}, "s = 'failing'", "id"},
@@ -143,7 +139,6 @@ func TestListPages(t *testing.T) {
 }
 
 func TestGetAndGroups(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		fillOutbox(t, h, 600)
 		a := newAdmin(t, h)
@@ -268,6 +263,24 @@ func TestGroupsAreBounded(t *testing.T) {
 	}
 }
 
+// listCase is a filter, with a plain condition and order that find the same.
+type listCase struct {
+	filter       admin.Filter
+	where, order string
+}
+
+// check compares the pages of a list with all that a plain query found.
+func (c listCase) check(t *testing.T, a *admin.Admin, in admin.Table, limit int, want []string) {
+	t.Helper()
+	require.NotEmpty(t, want)
+	c.filter.In = in
+	var got []string
+	for _, m := range listed(t, a, c.filter, limit) {
+		got = append(got, m.Consumer+m.UUID)
+	}
+	assert.Equal(t, want, got)
+}
+
 func TestInboxLists(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, received_at, attempts, last_error, processed_at, dead_at)
@@ -276,11 +289,7 @@ func TestInboxLists(t *testing.T) {
 		       CASE i % 4 WHEN 0 THEN now() WHEN 3 THEN now() END, CASE i % 4 WHEN 1 THEN now() WHEN 3 THEN now() END
 		  FROM generate_series(1, 2000) i`)
 	a := newAdmin(t, h)
-	for name, c := range map[string]struct {
-		filter admin.Filter
-		where  string
-		order  string
-	}{
+	for name, c := range map[string]listCase{
 		"all":  {admin.Filter{}, "true", "message_id"},
 		"dead": {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "received_at, message_id"},
 		"failing": {
@@ -295,15 +304,8 @@ func TestInboxLists(t *testing.T) {
 		"by id": {admin.Filter{IDs: []string{"shop%3A1%25/h:m:1", "shop%3A2%25/h:m:1"}}, "message_id = 'm:1'", "message_id"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := column[string](t, h, "SELECT consumer || message_id FROM (SELECT i.*, "+sqltext.InboxState+
-				" AS s FROM inbox i) i WHERE "+c.where+" ORDER BY consumer, "+c.order)
-			require.NotEmpty(t, want)
-			c.filter.In = admin.Inbox
-			var got []string
-			for _, m := range listed(t, a, c.filter, 70) {
-				got = append(got, m.Consumer+m.UUID)
-			}
-			assert.Equal(t, want, got)
+			c.check(t, a, admin.Inbox, 70, column[string](t, h, "SELECT consumer || message_id FROM (SELECT i.*, "+
+				sqltext.InboxState+" AS s FROM inbox i) i WHERE "+c.where+" ORDER BY consumer, "+c.order))
 		})
 	}
 	m, err := a.Get(t.Context(), admin.Inbox, "shop%3A1%25/h:m:1")
@@ -347,11 +349,7 @@ func TestQueueLists(t *testing.T) {
 	const rows = 2400
 	fillQueue(t, h, rows)
 	a := newAdmin(t, h)
-	for name, c := range map[string]struct {
-		filter admin.Filter
-		where  string
-		order  string
-	}{
+	for name, c := range map[string]listCase{
 		"all":  {admin.Filter{}, "true", "source, message_id"},
 		"dead": {admin.Filter{States: []admin.State{admin.Dead}}, "s = 'dead'", "id DESC"},
 		"failing": {
@@ -381,15 +379,8 @@ func TestQueueLists(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want := column[string](t, h, "SELECT source || message_id FROM (SELECT q.*, "+sqltext.QueueState+
-				" AS s FROM inbox_queue q) q WHERE "+c.where+" ORDER BY "+c.order)
-			require.NotEmpty(t, want)
-			c.filter.In = admin.Queue
-			var got []string
-			for _, m := range listed(t, a, c.filter, 90) {
-				got = append(got, m.Consumer+m.UUID)
-			}
-			assert.Equal(t, want, got)
+			c.check(t, a, admin.Queue, 90, column[string](t, h, "SELECT source || message_id FROM (SELECT q.*, "+
+				sqltext.QueueState+" AS s FROM inbox_queue q) q WHERE "+c.where+" ORDER BY "+c.order))
 		})
 	}
 	groups, err := a.ErrorGroups(t.Context(), admin.Filter{In: admin.Queue})
@@ -420,7 +411,6 @@ func TestQueueLists(t *testing.T) {
 
 // TestQueueActs checks that the store claims requeued messages.
 func TestQueueActs(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		fillQueue(t, h, 60)
 		h.exec(t, "DELETE FROM inbox_queue WHERE state = 'processing' AND due_at IS NULL")
@@ -461,9 +451,7 @@ func TestQueueActs(t *testing.T) {
 
 // TestADelayedMessageIsAsOldAsItsDueTime: its age starts when it is due, not when it was stored.
 func TestADelayedMessageIsAsOldAsItsDueTime(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	storeAll(t, newStore(t, h, queue.StoreConfig{}), items("letters", 1)...)
 	h.exec(t, "UPDATE inbox_queue SET first_seen_at = now() - interval '1 hour', due_at = now() - interval '1 minute'")
 	s, err := newAdmin(t, h).Stats(t.Context(), admin.StatsConfig{})

@@ -168,7 +168,6 @@ func refusingUntilMended(t testing.TB, h handle, most int) (f *feed, mend func(e
 
 // TestTimelineOfTheInbox follows a message that fails, dies, is redriven, fails and is handled.
 func TestTimelineOfTheInbox(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		f, mend := refusingUntilMended(t, h, 2)
@@ -274,7 +273,6 @@ const dueNow = `UPDATE inbox_queue SET due_at = now(), locked_until = now() - in
 
 // TestTimelineOfTheQueue follows a message that fails, dies, is requeued, loses its lease and is processed.
 func TestTimelineOfTheQueue(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		s := newStore(t, h, queue.StoreConfig{MaxAttempts: 2})

@@ -205,7 +205,6 @@ func TestBatchWithBadMessages(t *testing.T) {
 
 // TestBatchSkipsDuplicates: copies within a batch and of messages handled before.
 func TestBatchSkipsDuplicates(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}

@@ -130,7 +130,6 @@ func refuse(payload string) func(string, *message.Message) error {
 // TestBlockedKeyOutlivesItsOwner: the owner of a blocked key vanishes and another forwarder takes over. No message of
 // the key is published, and other keys of its lane are not delayed.
 func TestBlockedKeyOutlivesItsOwner(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, heldKeyOutlivesItsOwner)
 }
@@ -201,7 +200,6 @@ func (s failuresSettled) SettleEnd(_ context.Context, end meter.SettleEnd) {
 
 // TestStaleOwner stops an owner while it publishes or reads, lets another take its lanes, and resumes it.
 func TestStaleOwner(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, staleOwner)
 }

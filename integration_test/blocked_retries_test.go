@@ -40,7 +40,6 @@ func classifyingConfig() forwarder.Config {
 // TestRejectedMessageIsTriedAgain: the first message of a key is refused three times. It is retried, the rest of its
 // key follows in order, and another key does not wait.
 func TestRejectedMessageIsTriedAgain(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, quickConfig())
@@ -104,7 +103,6 @@ func TestPublisherThatPanics(t *testing.T) {
 
 // TestRowsWrittenByHand: rows that Publish would have refused delay no others.
 func TestRowsWrittenByHand(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for i, metadata := range []string{`null`, `[]`, `{"a": 1}`, `"text"`} {

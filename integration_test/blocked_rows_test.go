@@ -20,7 +20,6 @@ import (
 
 // TestOneRowStopsNoOther: whatever a row contains, the others are read and settled.
 func TestOneRowStopsNoOther(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarderOn(t, h, quickConfig(), func(_ string, msg *message.Message) error {
@@ -147,8 +146,7 @@ func TestStopWithALockedRow(t *testing.T) {
 
 // TestHeadsAreLoadedInPages: a lane with very many blocked keys does not delay the start of other lanes.
 func TestHeadsAreLoadedInPages(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h, gate := newStatementGate(t, url)
 	defer gate.releaseAll()
@@ -231,8 +229,7 @@ func TestWhatIsSettledTogether(t *testing.T) {
 // TestHungTopicStopsNoOther: publishes of one topic hang: as many as Concurrency allows, and more wait. Another topic
 // continues, and so does the hung one once its publishes return.
 func TestHungTopicStopsNoOther(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for name, timeout := range map[string]time.Duration{
 		"without a time-out": -1, "after their time-out": 50 * time.Millisecond,
 	} {

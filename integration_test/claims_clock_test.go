@@ -48,8 +48,7 @@ func (h handle) passes(t testing.TB, d time.Duration) {
 // TestClientClockOff: the clock of a process is off by an hour in either direction. Leases, waits, due times, expiry
 // and retention follow the database's clock.
 func TestClientClockOff(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for name, off := range map[string]time.Duration{"ahead": -time.Hour, "behind": time.Hour} {
 		t.Run(name, func(t *testing.T) {
 			if name == "behind" {

@@ -81,8 +81,7 @@ func TestOnDeadIsNotCalledForAMessageThatWasLost(t *testing.T) {
 // TestOnDeadKeepsNobodyFromStoring: however long OnDead runs, new messages are stored, and a copy of its message gets
 // Busy.
 func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	s := storeOn(t, newPgxHandle(t, newMigratedDatabase(t)), quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
@@ -194,8 +193,7 @@ func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
 // TestActLeavesWhatHasChangedSinceItWasFound: a dead message was handled after all, between the scan that found it and
 // the statement that changes it.
 func TestActLeavesWhatHasChangedSinceItWasFound(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h, gate := newStatementGate(t, url)
 	defer gate.releaseAll()

@@ -214,8 +214,7 @@ func enqueuesBeside(t *testing.T, h handle, untilItWaits func(returned func() bo
 // TestSQLOfOtherLanguagesStoresOverASeenMessage: the INSERT in the package's documentation stores the content of a
 // message that was only looked up before, and ignores a copy.
 func TestSQLOfOtherLanguagesStoresOverASeenMessage(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	doc, err := os.ReadFile("../queue/doc.go")
 	require.NoError(t, err)
 	_, sql, found := strings.Cut(string(doc), "//	INSERT INTO")

@@ -20,8 +20,7 @@ import (
 // TestClaimedOnceByMany: eight claimers with three kinds of handles share messages while others are stored. Each
 // message is claimed once.
 func TestClaimedOnceByMany(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	const n = 2000
 	var mu sync.Mutex

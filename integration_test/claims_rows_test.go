@@ -26,7 +26,6 @@ import (
 // TestClaimHasRoomForPayloads: a claim returns payloads up to its byte limit, or one larger message alone, and does not
 // lose the rest.
 func TestClaimHasRoomForPayloads(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		store := newStore(t, h, queue.StoreConfig{})
 		const n, size = 40, 10_000
@@ -315,8 +314,7 @@ func TestNothingGoesBackToReady(t *testing.T) {
 // statement of a claim reads at most a page of them, and the others are found. With OUTBOX_LONG there are a million.
 func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	paused, others := 35_000, 100
 	if long {
 		paused = 1_000_000
@@ -429,9 +427,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 // TestReapLeavesWhatIsHandled: a message stays with its owner until the lease expires, even if the message itself has
 // expired.
 func TestReapLeavesWhatIsHandled(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, owner := newStore(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 2)...)
 	require.Len(t, claimed(t, s, owner, 2), 2)

@@ -19,8 +19,7 @@ import (
 // TestClaimWithoutAnswer: a claim was committed but its reply was lost. Its messages are unknown to the owner, so they
 // are not handled. They are released before the lease expires, without a charge: nothing has failed.
 func TestClaimWithoutAnswer(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for kind, open := range map[string]func(testing.TB, string) handle{
 		"pgx": newPgxHandle, "sql": func(t testing.TB, url string) handle { return newSQLHandle(t, "pgx", url) },
 	} {
@@ -111,8 +110,7 @@ func TestClaimCommittedAfterItsEnd(t *testing.T) {
 // TestClaimedWhileItIsGivenBack: a message is released after a failure and claimed again by this process before the
 // reply arrives. It is handled again, without waiting for the end of its lease and without a charge for that.
 func TestClaimedWhileItIsGivenBack(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	s := storeOn(t, h, quickStore())
@@ -144,8 +142,7 @@ func TestClaimedWhileItIsGivenBack(t *testing.T) {
 // TestFailureIsChargedOnce: the reply to a charge is lost, so the charge is repeated after this process has claimed the
 // message again.
 func TestFailureIsChargedOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	near := newPgxHandle(t, newMigratedDatabase(t))
 	proxy := newProxy(t, near.url)
 	h, gate := newStatementGate(t, proxy.url)
@@ -284,8 +281,7 @@ func TestAckAgainstInsertion(t *testing.T) {
 // TestARenewalThatHangsIsTriedAgain: a renewal without a reply is abandoned after a third of the lease, so that the
 // next one keeps the lease and the handler continues.
 func TestARenewalThatHangsIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	other := newPgxHandle(t, h.url)

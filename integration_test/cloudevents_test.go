@@ -94,19 +94,44 @@ func isOurs(t *testing.T, msg, got *message.Message) {
 	}
 }
 
+// publishesEvents publishes placedEvent. A message without a type is refused, and so was a marshaler without a Source.
+func publishesEvents(t *testing.T, topic string, pub message.Publisher, err, withoutSource error) *message.Message {
+	t.Helper()
+	require.NoError(t, err)
+	require.ErrorContains(t, withoutSource, "CloudEvents.Source")
+	t.Cleanup(func() { assert.NoError(t, pub.Close()) })
+	msg := placedEvent()
+	require.NoError(t, pub.Publish(topic, msg))
+	require.ErrorIs(t, pub.Publish(topic, newMessage("no type")), outbox.ErrInvalidMessage)
+	return msg
+}
+
+// receivesEvents expects both events of a topic.
+func receivesEvents(t *testing.T, topic string, sub message.Subscriber, err error, ours *message.Message) {
+	t.Helper()
+	require.NoError(t, err)
+	defer sub.Close()
+	in, err := sub.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	for _, got := range take(t, in, 2) {
+		if got.UUID == ours.UUID {
+			isOurs(t, ours, got)
+			continue
+		}
+		isShippedEvent(t, got)
+	}
+}
+
 func TestCloudEventsKafka(t *testing.T) {
 	t.Parallel()
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 1, nil)
 	events := kafka.CloudEvents{Source: "/orders"}
+	_, noSource := kafka.NewPublisher(kafka.PublisherConfig{
+		Brokers: server.Brokers(), Marshaler: kafka.CloudEvents{},
+	}, nil)
 	pub, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: server.Brokers(), Marshaler: events}, nil)
-	require.NoError(t, err)
-	defer pub.Close()
-	msg := placedEvent()
-	require.NoError(t, pub.Publish(topic, msg))
-	require.ErrorIs(t, pub.Publish(topic, newMessage("no type")), outbox.ErrInvalidMessage)
-	_, err = kafka.NewPublisher(kafka.PublisherConfig{Brokers: server.Brokers(), Marshaler: kafka.CloudEvents{}}, nil)
-	require.ErrorContains(t, err, "CloudEvents.Source")
+	msg := publishesEvents(t, topic, pub, err, noSource)
 
 	client, err := sarama.NewClient(server.Brokers(), sarama.NewConfig())
 	require.NoError(t, err)
@@ -133,17 +158,7 @@ func TestCloudEventsKafka(t *testing.T) {
 	sub, err := kafka.NewSubscriber(kafka.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
 		Brokers: server.Brokers(), ConsumerGroup: "g-" + watermill.NewShortUUID(), Unmarshaler: events,
 	}}, nil)
-	require.NoError(t, err)
-	defer sub.Close()
-	in, err := sub.Subscribe(t.Context(), topic)
-	require.NoError(t, err)
-	for _, got := range take(t, in, 2) {
-		if got.UUID == msg.UUID {
-			isOurs(t, msg, got)
-			continue
-		}
-		isShippedEvent(t, got)
-	}
+	receivesEvents(t, topic, sub, err, msg)
 	plain := consumeKafka(t, server, topic, 1)[0]
 	assert.Equal(t, msg.UUID, plain.UUID, "consumers without CloudEvents see it unchanged")
 }
@@ -153,14 +168,9 @@ func TestCloudEventsNATS(t *testing.T) {
 	url := natsServer(t).URL()
 	js, stream, prefix := natsStream(t, url, nil)
 	events := nats.CloudEvents{Source: "/orders"}
+	_, noSource := nats.NewPublisher(nats.PublisherConfig{URL: url, Marshaler: nats.CloudEvents{}}, nil)
 	pub, err := nats.NewPublisher(nats.PublisherConfig{URL: url, AckTimeout: natsAckTimeout, Marshaler: events}, nil)
-	require.NoError(t, err)
-	defer pub.Close()
-	msg := placedEvent()
-	require.NoError(t, pub.Publish(prefix+"a", msg))
-	require.ErrorIs(t, pub.Publish(prefix+"a", newMessage("no type")), outbox.ErrInvalidMessage)
-	_, err = nats.NewPublisher(nats.PublisherConfig{URL: url, Marshaler: nats.CloudEvents{}}, nil)
-	require.ErrorContains(t, err, "CloudEvents.Source")
+	msg := publishesEvents(t, prefix+"a", pub, err, noSource)
 
 	stored, err := js.GetMsg(stream, 1)
 	require.NoError(t, err)
@@ -175,17 +185,7 @@ func TestCloudEventsNATS(t *testing.T) {
 	sub, err := nats.NewSubscriber(nats.SubscriberConfig{
 		URL: url, Consumer: "c-" + watermill.NewShortUUID(), Unmarshaler: events,
 	}, nil)
-	require.NoError(t, err)
-	defer sub.Close()
-	in, err := sub.Subscribe(t.Context(), prefix+"a")
-	require.NoError(t, err)
-	for _, got := range take(t, in, 2) {
-		if got.UUID == msg.UUID {
-			isOurs(t, msg, got)
-			continue
-		}
-		isShippedEvent(t, got)
-	}
+	receivesEvents(t, prefix+"a", sub, err, msg)
 }
 
 // TestCloudEventsRabbitMQ: the SDK speaks AMQP 1.0. The test translates headers to application properties and back, as
@@ -197,15 +197,10 @@ func TestCloudEventsRabbitMQ(t *testing.T) {
 	events := amqp.CloudEvents{Source: "/orders"}
 	cfg := amqp.PublisherConfig{Config: wmamqp.NewDurableQueueConfig(server.URL())}
 	cfg.Marshaler = amqp.CloudEvents{}
-	_, err := amqp.NewPublisher(cfg, nil)
-	require.ErrorContains(t, err, "CloudEvents.Source")
+	_, noSource := amqp.NewPublisher(cfg, nil)
 	cfg.Marshaler = events
 	pub, err := amqp.NewPublisher(cfg, nil)
-	require.NoError(t, err)
-	defer pub.Close()
-	msg := placedEvent()
-	require.NoError(t, pub.Publish(queue, msg))
-	require.ErrorIs(t, pub.Publish(queue, newMessage("no type")), outbox.ErrInvalidMessage)
+	msg := publishesEvents(t, queue, pub, err, noSource)
 
 	ch, end, err := amqpChannel(server.URL())
 	require.NoError(t, err)

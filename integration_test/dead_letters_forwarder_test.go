@@ -23,7 +23,6 @@ import (
 )
 
 func TestPermanentIsDeadAtOnce(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, classifyingConfig())
@@ -71,7 +70,6 @@ func TestDeathNeedsAttemptsAndAge(t *testing.T) {
 }
 
 func TestOperator(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
@@ -181,7 +179,6 @@ func TestDeathIsRemembered(t *testing.T) {
 
 // TestDeadLetterTopic: a message that dies leaves a dead letter with the metadata names of Watermill's poison queue.
 func TestDeadLetterTopic(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := classifyingConfig()

@@ -24,7 +24,6 @@ func poison(*message.Message) ([]*message.Message, error) { return nil, outbox.P
 
 // JetStream and an inbox behind the dead-letter topic keep one of several letters with the same UUID.
 func TestEachDeathHasALetterOfItsOwn(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("payload")
 		letters := func() []string {

@@ -182,60 +182,41 @@ func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
-// TestOnDeadThatKillsProcessesIsGivenUp: otherwise a message without attempts left would end one process after another,
-// each time its lease expires.
+// TestOnDeadThatKillsProcessesIsGivenUp: otherwise a message without attempts left, or one without a limit that its
+// handler calls poison, would end one process after another, each time its lease expires.
 func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
-	h := onPgx(t)
-	s, seen, log := watchedStore(t, h) // two attempts
-	called := make(chan string, 10)
-	storeAll(t, s, items("orders", 2)...)
-	h.exec(t, `update inbox_queue set attempts = 4, crashes = 4 where message_id = 'orders-0'`)
-	h.exec(t, `update inbox_queue set attempts = 5, crashes = 5 where message_id = 'orders-1'`)
-	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
-		return errHandler
-	}}})
-	cfg.OnDead = func(_ context.Context, msg *queue.Message, _ error) error { called <- msg.MessageID; return nil }
-	d, err := queue.NewDispatcher(s, cfg, log)
-	require.NoError(t, err)
-	drain(t, d)
-	heard(t, s, seen, log, itemID("orders", 0), "no attempt is left")
-	heard(t, s, seen, log, itemID("orders", 1), "no attempt is left")
-	close(called)
-	var all []string
-	for id := range called {
-		all = append(all, id)
+	for name, c := range map[string]struct {
+		limit, crashes int
+		fails          error
+	}{"two attempts": {2, 4, errHandler}, "no limit": {-1, 12, outbox.Poison(errHandler)}} {
+		t.Run(name, func(t *testing.T) {
+			h := onPgx(t)
+			log, seen, called := &lineLogger{}, &mourner{dead: map[string][]observe.HandleEnd{}}, make(chan string, 10)
+			store := quickStore()
+			store.MaxAttempts = c.limit
+			s, err := queue.NewStore(h.seenBy(t, seen).db, store, log)
+			require.NoError(t, err)
+			storeAll(t, s, items("orders", 2)...)
+			h.exec(t, `update inbox_queue set attempts = $1, crashes = $1 where message_id = 'orders-0'`, c.crashes)
+			h.exec(t, `update inbox_queue set attempts = $1, crashes = $1 where message_id = 'orders-1'`, c.crashes+1)
+			cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
+				return c.fails
+			}}})
+			cfg.OnDead = func(_ context.Context, msg *queue.Message, _ error) error { called <- msg.MessageID; return nil }
+			d, err := queue.NewDispatcher(s, cfg, log)
+			require.NoError(t, err)
+			drain(t, d)
+			if c.limit > 0 {
+				heard(t, s, seen, log, itemID("orders", 0), "no attempt is left")
+				heard(t, s, seen, log, itemID("orders", 1), "no attempt is left")
+			}
+			close(called)
+			assert.Equal(t, "orders-0", <-called)
+			assert.Empty(t, called)
+			assert.True(t, log.has("ERROR", "gave up on OnDead", "message_id:orders-1"))
+			assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where state = 'dead'"))
+		})
 	}
-	assert.Equal(t, []string{"orders-0"}, all)
-	assert.True(t, log.has("ERROR", "gave up on OnDead", "message_id:orders-1"))
-}
-
-// TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit of attempts: otherwise a message that its handler calls poison
-// would end a process each time.
-func TestOnDeadThatKillsProcessesIsGivenUpWithoutALimit(t *testing.T) {
-	h := onPgx(t)
-	log := &lineLogger{}
-	cfg := quickStore()
-	cfg.MaxAttempts = -1
-	s := storeOn(t, h, cfg)
-	called := make(chan string, 10)
-	storeAll(t, s, items("orders", 2)...)
-	h.exec(t, `update inbox_queue set attempts = 12, crashes = 12 where message_id = 'orders-0'`)
-	h.exec(t, `update inbox_queue set attempts = 13, crashes = 13 where message_id = 'orders-1'`)
-	quick := quickDispatcher(map[string]queue.Handler{"orders": {Handle: func(context.Context, *queue.Message) error {
-		return outbox.Poison(errHandler)
-	}}})
-	quick.OnDead = func(_ context.Context, msg *queue.Message, _ error) error { called <- msg.MessageID; return nil }
-	d, err := queue.NewDispatcher(s, quick, log)
-	require.NoError(t, err)
-	drain(t, d)
-	close(called)
-	var all []string
-	for id := range called {
-		all = append(all, id)
-	}
-	assert.Equal(t, []string{"orders-0"}, all)
-	assert.True(t, log.has("ERROR", "gave up on OnDead", "message_id:orders-1"))
-	assert.Equal(t, 2, h.count(t, "select count(*) from inbox_queue where state = 'dead'"))
 }
 
 // TestOnDeadEndsWithTheHandlers: OnDead is stopped after CloseTimeout, and its message is released.

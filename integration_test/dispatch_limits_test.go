@@ -34,8 +34,7 @@ func claimsSeen(seen []statementSeen) (n int) {
 // TestManyLimitsCostOneClaim: handlers with a Concurrency limit share claims, so a message costs as many statements
 // with many handlers as with one.
 func TestManyLimitsCostOneClaim(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	var seen statementLog
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
 	s := storeOn(t, h, quickStore())
@@ -63,8 +62,7 @@ func TestManyLimitsCostOneClaim(t *testing.T) {
 // TestABacklogOfOneTopicStopsNoOther: a backlog of one topic delays no other, and is itself handled as fast as its
 // limit allows: each message costs a claim, and none waits for a poll. The limits hold at every moment.
 func TestABacklogOfOneTopicStopsNoOther(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	var seen statementLog
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
 	s := storeOn(t, h, quickStore())
@@ -109,8 +107,7 @@ func TestABacklogOfOneTopicStopsNoOther(t *testing.T) {
 // TestNoConnectionForAHandler: messages whose handlers are not called because others use all connections of a small
 // pool are not charged for that.
 func TestNoConnectionForAHandler(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const conns, messages, timeout = 3, 16, 300 * time.Millisecond
 	for name, start := range map[string]func(t *testing.T, h handle, s *queue.Store, log logCapture, handle func()){
 		"dispatcher": func(t *testing.T, h handle, s *queue.Store, log logCapture, handle func()) {
@@ -204,8 +201,7 @@ func TestOnBeginThatSpoilsItsTransaction(t *testing.T) {
 
 // TestAPublishWakesNoDispatcher: messages written to the outbox wake no dispatcher, in this process or in others.
 func TestAPublishWakesNoDispatcher(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	var seen statementLog
 	url := newMigratedDatabase(t)
 	h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
@@ -241,8 +237,7 @@ func TestAPublishWakesNoDispatcher(t *testing.T) {
 
 // TestAMessageWakesTheSubscriptionOfItsTopic, and not those of 49 other topics.
 func TestAMessageWakesTheSubscriptionOfItsTopic(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	var seen statementLog
 	url := newMigratedDatabase(t)
 	h := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
@@ -284,8 +279,7 @@ func TestAMessageWakesTheSubscriptionOfItsTopic(t *testing.T) {
 // TestABacklogStarvesNoTopic: a topic without a backlog is handled soon, whatever precedes it in the table: other
 // topics with 30,000 messages that keep handlers busy, new or due again, of few topics or many, with limits or without.
 func TestABacklogStarvesNoTopic(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const backlog, quiet, most = 30_000, 10, 1_000
 	for name, tc := range map[string]struct {
 		topics, limit, quietLimit int // limit 0 = none

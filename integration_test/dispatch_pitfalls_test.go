@@ -19,8 +19,7 @@ import (
 // transaction; neither renewals nor searches for expired leases wait for that lock. A handler outside a transaction
 // keeps it by renewals.
 func TestRenewalPassesHandlersInTransactions(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h := newPgxHandle(t, newOrderDatabase(t))
 	newEffects(t, h)
 	s := storeOn(t, h, quickStore())

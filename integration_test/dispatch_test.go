@@ -21,7 +21,6 @@ import (
 
 // TestDispatcherCommitsWithItsHandlers: a handler's writes, its messages and its ack commit together.
 func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
@@ -234,8 +233,7 @@ func TestDispatcherLogsClaimsForBurial(t *testing.T) {
 // TestDispatcherBuriesWhatNobodyHandled: messages that expire, and messages that killed processes, also die in the
 // transaction of OnDead, and observers are notified with or without OnDead.
 func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for _, onDead := range []bool{true, false} {
 		told := &seen{}
 		h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, told)
@@ -292,8 +290,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 // free.
 func TestBurialsThatFailLetOthersPass(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	s := storeOn(t, newPgxHandle(t, newMigratedDatabase(t)), quickStore())
 	expired := items("orders", 3)
 	for i := range expired {
@@ -350,8 +347,7 @@ func TestDispatcherTakesNoMoreThanItHandles(t *testing.T) {
 
 // TestDispatcherIsWoken by commits: in its own process through memory, in others through a notification.
 func TestDispatcherIsWoken(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	here, there := newPgxHandle(t, url), newPgxHandle(t, url)
 	s := storeOn(t, here, quickStore())
@@ -417,8 +413,7 @@ func TestCloseGivesBack(t *testing.T) {
 
 // TestCloseReleasesAClaim that is in flight when the dispatcher is closed.
 func TestCloseReleasesAClaim(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	s := storeOn(t, h, quickStore())
@@ -512,7 +507,6 @@ func TestEndedTransactionOfAHandlerThatIsStopped(t *testing.T) {
 // TestEndedTransactionOfAHandlerThatFails, or that ends its goroutine: the message is delivered again although the
 // handler has committed the ack.
 func TestEndedTransactionOfAHandlerThatFails(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		s := storeOn(t, h, quickStore())

@@ -20,8 +20,7 @@ import (
 
 // TestMistakesOfANewcomer makes the ten most likely mistakes, and checks the error or finding of each.
 func TestMistakesOfANewcomer(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	said := func(t *testing.T, text string, parts ...string) {
 		t.Helper()
 		for _, part := range parts {

@@ -66,8 +66,7 @@ func (s *stranger) does(blocks ...string) {
 // sends half of them, and back to Watermill's, which sends the rest. None is lost, and each customer's are in order.
 func TestMovingPage(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const all, customers = 10000, 50
 	page := movingPage(t)
 	there, back := page["Which way"], page["The way back"]

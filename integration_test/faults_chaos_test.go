@@ -65,8 +65,7 @@ func chaosPlanned(t testing.TB, asked string) chaosPlan {
 // run of the tests has a few faults; OUTBOX_CHAOS, set by make chaos, is the duration of a run with all of them.
 func TestChaos(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	plan := chaosPlanned(t, os.Getenv("OUTBOX_CHAOS"))
 	c := newChaos(t, plan)
 	stop := c.load()

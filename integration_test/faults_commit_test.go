@@ -17,8 +17,7 @@ import (
 // TestUnknownCommitIsHarmless breaks the connection while COMMIT is in flight, on its way to the server or back, and
 // redelivers the message.
 func TestUnknownCommitIsHarmless(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	overACut(t, "request lost", (*proxy).cutAtCommit, false)
 	overACut(t, "answer lost", func(p *proxy) { p.cutAtCommitted.Store(true) }, true)
 }
@@ -26,8 +25,7 @@ func TestUnknownCommitIsHarmless(t *testing.T) {
 // TestSavepointThatCannotBeUndone breaks the connection while a nested transaction rolls back whose failure the handler
 // tolerates. The handler returns nil, but none of its writes are committed.
 func TestSavepointThatCannotBeUndone(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	undo := "rollback to savepoint"
 	overACut(t, "", func(p *proxy) { p.cutAtSaid.Store(&undo) }, false)
 }

@@ -124,8 +124,7 @@ func watchClaims(t testing.TB, h handle) {
 // Each message is applied once, none has two owners at a time, and every charge belongs to a failure or a crash.
 func TestDispatchersUnderFire(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	messages, interval := 3000, 6*time.Second
 	if os.Getenv("OUTBOX_LONG") != "" {
 		messages, interval = 50_000, 2*time.Minute

@@ -46,8 +46,7 @@ func tried(w world, payloads []string) (n int) {
 // ids assigned to other messages: those are published as well.
 func TestServerWithOtherRows(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for name, end := range map[string]func(t *testing.T, h handle, server *services.Postgres){
 		"restart": func(t *testing.T, _ handle, server *services.Postgres) {
 			require.NoError(t, server.Restart(t.Context()))
@@ -128,8 +127,7 @@ func killBackend(t *testing.T, h handle) {
 // Results of the lost messages do not settle the messages that have the ids now.
 func TestCommitsThatACrashLost(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
 		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log meanwhile
 			require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
@@ -195,8 +193,7 @@ func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 // after blocked keys were loaded and before the first read. If it were recorded, its message would not be read, and the
 // block on its key would be unknown.
 func TestFailureOfAnotherLife(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	cfg := quickConfig()
@@ -257,8 +254,7 @@ func TestNameOfALifeThatCannotBeWritten(t *testing.T) {
 // results of the old ones settle none of them. setval leaves the sequence's file as it is, so only its value shows the
 // change.
 func TestIdsThatAreHandedOutAgain(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const setBack = "delete from outbox; select setval('outbox_id_seq', 1, false)"
 	for name, way := range map[string]struct {
 		again     string
@@ -330,8 +326,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 // TestEpochsAreUsedOnce: a server that lost its last commits, or was restored, has older epochs. A lane that is
 // acquired again gets an epoch that it never had, so a failure recorded under an old epoch charges no message.
 func TestEpochsAreUsedOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	failures := failuresSettled{news: make(chan struct{}, 10)}
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()

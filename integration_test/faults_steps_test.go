@@ -127,8 +127,7 @@ func (w *crashWorld) awaitShares(a, b *worker) {
 
 // TestKilledForwarderIsReplacedInTime kills one of two forwarders under load.
 func TestKilledForwarderIsReplacedInTime(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const lease = 2 * time.Second
 	shown, want := 0, rounds(1, 10)
 	for round := 0; shown < want && !t.Failed(); round++ {
@@ -174,8 +173,7 @@ func TestKilledForwarderIsReplacedInTime(t *testing.T) {
 // its order or get stuck.
 func TestStoppedForwarderDisturbsNothing(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	t.Run("handles", func(t *testing.T) {
 		for _, handle := range []string{"pgx", "sql-pq"} {
 			t.Run(handle, func(t *testing.T) {

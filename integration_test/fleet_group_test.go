@@ -25,8 +25,7 @@ import (
 // A database wakes for messages of other processes and of its own, for due messages and for retries, and sleeps again:
 // then no forwarder is registered, and nothing is lost meanwhile.
 func TestFleetGroupWakesAndSleeps(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 3)...)
 	broker := newFakeBroker()
 	all[1].publish(t, "events", "", "before it runs")
@@ -79,8 +78,7 @@ func TestFleetGroupWakesAndSleeps(t *testing.T) {
 // A failed message is retried when it is due although its forwarder has ended by then, and a restarted sequence hides
 // no messages from polls.
 func TestFleetGroupTriesAgain(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	who := newTenants(t, "one", 0)[0]
 	broker := newFakeBroker()
 	var failures atomic.Int32
@@ -113,8 +111,7 @@ func TestFleetGroupTriesAgain(t *testing.T) {
 // Messages that operators send again in an idle database are found by the next poll, not only by the full read once a
 // minute.
 func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	who := newTenants(t, "one", 0)[0]
 	broker := newFakeBroker()
 	f := runFleet(t, fleet.Static(who.Target), fleet.Config{}, nil)
@@ -144,8 +141,7 @@ func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 
 // A tenant without tables is skipped, with a log line that says what to do.
 func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	f := runFleet(t, fleet.Static(fleet.Target{Key: "new", DSN: newDatabase(t)}), fleet.Config{}, nil)
 	log := newLogCapture(t)
 	runGroup(t, f, newFakeBroker(), quickGroup(), log)
@@ -157,8 +153,7 @@ func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
 
 // A tenant whose table is locked does not hold up the others that share its connections.
 func TestALockedTenantHoldsUpNoOther(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "shared", 3)
 	broker := newFakeBroker()
 	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConns: 3}, nil)
@@ -190,8 +185,7 @@ func TestALockedTenantHoldsUpNoOther(t *testing.T) {
 
 // More databases than slots: they take turns, even if none of them ever runs out of work.
 func TestFleetGroupTakesTurns(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "busy", 4)
 	broker := newFakeBroker()
 	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConns: 3}, nil)
@@ -211,8 +205,7 @@ func TestFleetGroupTakesTurns(t *testing.T) {
 
 // Drain empties all reachable databases and names the others.
 func TestFleetGroupDrain(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 3)
 	all[1].exec(t, "DROP TABLE s001.outbox CASCADE")
 	away := fleet.Target{Key: "away", DSN: "postgres://localhost:1/nowhere"}
@@ -235,8 +228,7 @@ func TestFleetGroupDrain(t *testing.T) {
 // Each database may have its own configuration and publisher; one that cannot be configured is left alone, and the log
 // names it.
 func TestFleetGroupConfigure(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 3)
 	brokers := map[string]*fakeBroker{all[0].Key: newFakeBroker(), all[2].Key: newFakeBroker()}
 	cfg := quickGroup()
@@ -265,8 +257,7 @@ func TestFleetGroupConfigure(t *testing.T) {
 // A target is removed while its messages are in flight: they are settled before its pool is closed, and its other
 // messages wait until it returns.
 func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 2)
 	r := newRegistry(targetsOf(all...)...)
 	broker := newFakeBroker()
@@ -300,8 +291,7 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 
 // Old published messages and old rows of the inbox are also deleted in idle databases.
 func TestFleetGroupCleansUp(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	who := newTenants(t, "one", 0)[0]
 	broker := newFakeBroker()
 	who.publish(t, "events", "", "old")
@@ -340,8 +330,7 @@ func (p *publishing) leave(key string) {
 // TestAHungPublisherTakesNoTurnsFromOthers: the publisher of one database hangs while only one forwarder may run. The
 // others are published nevertheless, and so are the hung messages when that is over.
 func TestAHungPublisherTakesNoTurnsFromOthers(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 3)
 	broker := newFakeBroker()
 	hangs, goOn := make(chan struct{}, 100), make(chan struct{})
@@ -379,8 +368,7 @@ func TestAHungPublisherTakesNoTurnsFromOthers(t *testing.T) {
 // each key in order.
 func TestAGroupBeyondItsLimitsLosesNothing(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const maxActive, stuck = 2, 4
 	all := append(newTenants(t, "shared", 8), newTenants(t, "alone", 0)...)
 	broken := all[3]

@@ -118,8 +118,7 @@ func (tr *traffic) paceOf(b *fakeBroker, phase string, tenants ...tenant) pace {
 // 20 databases and 200 schemas.
 func TestFleetManyDatabases(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	databases, schemas, maxConns := 3, 24, 20 // as many as they need; package fleet tests the limit
 	if long {
 		databases, schemas, maxConns = 20, 200, 40
@@ -282,8 +281,7 @@ func startCounting(t testing.TB, h handle, application, but string) (most func()
 // The handlers of a queue.Group leave connections of a pool to others, even of a pool with only four: while all
 // handlers hang, leases are renewed and the outboxes of the same databases are drained.
 func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 6)
 	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: 4}, nil)
 	g := newBarrier(t)
@@ -328,8 +326,7 @@ func TestHandlersOfAGroupLeaveConnectionsOfAPool(t *testing.T) {
 // The idle schemas of a DSN are polled with one statement and have no goroutines of their own. Messages stored by
 // another process, due ones and changed ones are still found.
 func TestAQueueGroupLooksAtAllSchemasAtOnce(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const schemas = 10
 	all := newTenants(t, "one", schemas)
 	var h handledLog

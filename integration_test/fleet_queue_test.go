@@ -109,8 +109,7 @@ func (l fieldsLog) Debug(msg string, f watermill.LogFields) {
 
 // Each database has its own store, found by its key, whose name is in log lines about its messages.
 func TestStoresOfAFleet(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 2)...)
 	log := fieldsLog{logCapture: newLogCapture(t)}
 	var h handledLog
@@ -140,8 +139,7 @@ func TestStoresOfAFleet(t *testing.T) {
 // The Selection decides whose turn it is. A poll that takes a quarter of a second gives up its turn, so the test is
 // repeated if the machine stood still for that long.
 func TestQueueGroupTakesTurns(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 3)
 	for name, test := range map[string]struct {
 		sel  fleet.Selection
@@ -194,8 +192,7 @@ func turnsOf(t *testing.T, sel fleet.Selection, all []tenant, name string) (orde
 // A database that is down, one that takes seconds for each reply and one without tables do not delay the others; all
 // share the slots, and targets come and go.
 func TestQueueGroupOfTroubledDatabases(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 4)
 	all[3].exec(t, "DROP TABLE s003.inbox_queue")
 	slow := newTenants(t, "slow", 0)[0]
@@ -259,8 +256,7 @@ func (l *limit) leave() { l.now.Add(-1) }
 // those polls are in flight. The limit of Concurrency still holds when the replies arrive.
 func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	healthy := newTenants(t, "healthy", 0)[0]
 	hung := newTenants(t, "hung", 3)
 	proxy := newProxy(t, hung[0].DSN)
@@ -300,8 +296,7 @@ func TestDatabasesThatNeverAnswerStopNoQueueGroup(t *testing.T) {
 // Messages of a database with slow replies are handled, and never more at a time than there are slots.
 func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	one := newTenants(t, "one", 2)
 	slow := newTenants(t, "slow", 0)[0]
 	proxy := newProxy(t, slow.DSN)
@@ -338,8 +333,7 @@ func TestQueueGroupOfASlowDatabaseKeepsTheLimit(t *testing.T) {
 
 // Cleaning runs next to claiming: messages are handled although a deletion of old ones does not end.
 func TestAQueueGroupClaimsWhileItCleans(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	one := newTenants(t, "one", 0)[0]
 	one.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, done_at) VALUES ('old', 'old', 'events', `+
 		`'done', now() - interval '1 year')`)
@@ -380,8 +374,7 @@ func (*deadlines) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDat
 
 // Each statement of a clean-up has its own deadline, so a connection without replies ends it.
 func TestCleaningTheQueueIsBounded(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	var seen deadlines
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
 	_, err := newStore(t, h, queue.StoreConfig{}).Clean(t.Context())
@@ -393,8 +386,7 @@ func TestCleaningTheQueueIsBounded(t *testing.T) {
 // DrainFirst at its defaults empties one database before the next, although four are polled concurrently and one gets
 // at most half of the slots.
 func TestDrainFirstDrainsFirst(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 3)
 	const each = 200
 	for _, s := range storesOf(t, all...) {

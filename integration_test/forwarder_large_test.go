@@ -67,8 +67,7 @@ func insertLarge(t testing.TB, h handle, topic string, n, size int) {
 // nevertheless, fewer at a time, and small messages do not wait for all of them.
 func TestLargeMessagesOverANarrowLink(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const large, size, small = 64, 256 << 10, 500
 	direct := newPgxHandle(t, newMigratedDatabase(t))
 	insertLarge(t, direct, "large", large, size)
@@ -98,8 +97,7 @@ func TestLargeMessagesOverANarrowLink(t *testing.T) {
 // TestMessageThatTakesLongerThanAStatementMay: a single message cannot be read within QueryTimeout.
 func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	direct := newPgxHandle(t, newMigratedDatabase(t))
 	insertLarge(t, direct, "large", 1, 6<<20)
 	cfg := quickConfig()
@@ -116,8 +114,7 @@ func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
 // TestMessagesOf64MBArrive: more than one read returns in its time.
 func TestMessagesOf64MBArrive(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	n := 4
 	if os.Getenv("OUTBOX_LONG") != "" {
 		n = 24
@@ -241,8 +238,7 @@ func forwardAlone(t *testing.T, url string, n int) {
 
 // TestSmallMessagesNeedOneStatement: with messages of usual sizes, a few of them larger, each read is one statement.
 func TestSmallMessagesNeedOneStatement(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const n = 3000
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	var second atomic.Int64

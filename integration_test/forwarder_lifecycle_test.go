@@ -51,8 +51,7 @@ func TestRunOnceAndClose(t *testing.T) {
 }
 
 func TestRunThatCannotStart(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	h := newPgxHandle(t, newDatabase(t))
@@ -65,7 +64,6 @@ func TestRunThatCannotStart(t *testing.T) {
 }
 
 func TestDrain(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.publish(t, "orders", "K", numbered("", 1, 300)...)
@@ -134,7 +132,6 @@ func TestDrainOfARunningForwarder(t *testing.T) {
 
 // TestWake: callers of Wake need not wait for the poll interval.
 func TestWake(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
@@ -167,7 +164,6 @@ func TestWake(t *testing.T) {
 // TestGracefulShutdown waits for messages in flight and settles them, and the next forwarder need not wait for the
 // lease.
 func TestGracefulShutdown(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()
@@ -234,8 +230,7 @@ func TestCloseDoesNotWaitForEver(t *testing.T) {
 
 // TestDatabaseGoesAway restarts and kills the server under a forwarder.
 func TestDatabaseGoesAway(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	server := ownServer(t)
 	url, err := server.NewDatabase(t.Context())
 	require.NoError(t, err)

@@ -33,7 +33,6 @@ func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64)
 
 // TestEpochs: a failure counts once, and only under the owner and epoch of its lane; acquiring a lane raises its epoch.
 func TestEpochs(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.publish(t, "orders", "K", "1")
 		const owner, other = "00000000-0000-0000-0000-000000000001", "00000000-0000-0000-0000-000000000002"
@@ -67,8 +66,7 @@ func TestEpochs(t *testing.T) {
 // ended yet. So the snapshot does not list it among those in progress: its id is at xmax. It commits after all, and its
 // message is published before a later one.
 func TestTransactionAboveTheSnapshot(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	_, h := ownMigratedServer(t, "autovacuum=off") // no other transactions
 	cfg := quickConfig()
 	cfg.LeaseTTL = 5 * time.Minute // no renewal meanwhile
@@ -98,8 +96,7 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 // TestReadThatIsOlderThanTheSettling: a read that began earlier returns a message that has been published and settled
 // since. It is not sent again.
 func TestReadThatIsOlderThanTheSettling(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	cfg := quickConfig()
@@ -137,8 +134,7 @@ func TestReadThatIsOlderThanTheSettling(t *testing.T) {
 
 // TestLanesWithResultsOnTheirWay are not released: the next owner would read messages that are already published.
 func TestLanesWithResultsOnTheirWay(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	gated, gate := newStatementGate(t, url)
 	defer gate.releaseAll()
@@ -167,8 +163,7 @@ func TestLanesWithResultsOnTheirWay(t *testing.T) {
 // TestCommitDuringARead: a commit during a read is found before the next poll, and Drain waits for a read that began
 // after it.
 func TestCommitDuringARead(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	cfg := quickConfig()
@@ -234,8 +229,7 @@ func TestPublishedAfterItsDeath(t *testing.T) {
 
 // TestListenReconnects: a broken connection is replaced, and commits of other processes are noticed again.
 func TestListenReconnects(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	cfg := quickConfig()
 	cfg.PollInterval = time.Hour
@@ -258,8 +252,7 @@ func TestListenReconnects(t *testing.T) {
 
 // TestLeaseOfABusyPool: handlers hold all connections of the pool. The lease is renewed nevertheless.
 func TestLeaseOfABusyPool(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	busy := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 4 })
 	h := newPgxHandle(t, url)
@@ -287,8 +280,7 @@ func TestLeaseOfABusyPool(t *testing.T) {
 // TestReadOnlyServer: the server was demoted while the pool has connections to it, and a promoted server has its name.
 // Connections that get a read-only error are replaced.
 func TestReadOnlyServer(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h, admin := newPgxHandle(t, url), newPgxHandle(t, url)
 	w := startForwarder(t, h, shortLease(quickConfig()))
@@ -338,8 +330,7 @@ func TestWhatAnOperatorChanged(t *testing.T) {
 
 // TestPoolThatIsTooSmall: a forwarder that gets no connection reports the size of the pool and the size that it needs.
 func TestPoolThatIsTooSmall(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	small := pgxHandle(t, "pgx", url, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 })
 	bySQL := newSQLHandle(t, "postgres", url)

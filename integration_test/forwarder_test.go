@@ -18,7 +18,6 @@ import (
 
 // TestFirstMessageOfADatabase: the sequence was never used when the forwarder first reads it.
 func TestFirstMessageOfADatabase(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, quickConfig())
@@ -41,7 +40,6 @@ func TestUnkeyedMessagesUseAllLanes(t *testing.T) {
 }
 
 func TestLargeMessage(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, quickConfig())
@@ -54,7 +52,6 @@ func TestLargeMessage(t *testing.T) {
 
 // TestKeyOnTwoTopics: a key is one sequence across its topics, even while one of them fails.
 func TestKeyOnTwoTopics(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		var tries atomic.Int64
@@ -77,7 +74,6 @@ func TestKeyOnTwoTopics(t *testing.T) {
 
 // TestMetadataComesOutAsItWentIn, also with characters that JSON escapes.
 func TestMetadataComesOutAsItWentIn(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		got := make(chan message.Metadata, 1)
@@ -101,7 +97,6 @@ func TestMetadataComesOutAsItWentIn(t *testing.T) {
 }
 
 func TestDelayedMessages(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		cfg := quickConfig()

@@ -214,7 +214,6 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 }
 
 func TestSubscriberAcksAndNacks(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		s := newSubscriber(t, h, quickConfig())

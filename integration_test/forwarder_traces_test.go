@@ -46,8 +46,7 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 
 // TestCleanUpGoesOn where it stopped, instead of scanning deleted rows that a long transaction keeps in the index.
 func TestCleanUpGoesOn(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
@@ -113,8 +112,7 @@ func TestTracesOfForwardersThatAreGone(t *testing.T) {
 // TestSettledAgainAfterReplay: the reply to a settling was lost, an operator replays the messages, and then the
 // settling is repeated. It must not settle messages that have not been sent again.
 func TestSettledAgainAfterReplay(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for name, n := range map[string]int{"one by one": 3, "as a range": 100} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -145,8 +143,7 @@ func TestSettledAgainAfterReplay(t *testing.T) {
 // TestFailedAgainAfterRequeue: the same with the failure of a message that was dead by then. It keeps its place in the
 // order of its key.
 func TestFailedAgainAfterRequeue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h, gate := newStatementGate(t, url)
 	defer gate.releaseAll()

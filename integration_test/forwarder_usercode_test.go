@@ -53,8 +53,7 @@ func (rudeError) Error() string { panic("no text") }
 // TestUserCodeThatMisbehaves: misbehaving publishers, Classify functions, observers and loggers end only their own
 // call.
 func TestUserCodeThatMisbehaves(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	panics, exits := func() { panic("user code") }, func() { runtime.Goexit() }
 	var hangs chan struct{}
 	type scene struct {

@@ -22,7 +22,6 @@ import (
 
 // TestHTTPFailures leave nothing behind, and a repeated request is carried out.
 func TestHTTPFailures(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		var fails http.HandlerFunc
@@ -98,7 +97,6 @@ func TestHTTPFailures(t *testing.T) {
 
 // TestHTTPRefusals of the handler: its writes are rolled back, and its response stays the same.
 func TestHTTPRefusals(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		for _, test := range []struct {
@@ -130,8 +128,7 @@ func TestHTTPRefusals(t *testing.T) {
 
 // TestHTTPUnknownCommit: the outcome is unknown, so the client gets a 503, repeats the request and gets the outcome.
 func TestHTTPUnknownCommit(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	database := newMigratedDatabase(t)
 	direct := newPgxHandle(t, database)
 	o := newOrdering(t, direct)
@@ -206,7 +203,6 @@ func TestHTTPClientGoesAway(t *testing.T) {
 // TestHTTPHandlerEndsItsTransaction: its writes may be committed, so the request is not carried out again, and no
 // response can be given.
 func TestHTTPHandlerEndsItsTransaction(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		require.Equal(t, 201, askedOf(t, onceAround(t, h, idempotency.Config{}, o), asking("k1", "expired")).status)
@@ -256,7 +252,6 @@ func TestHTTPCommittedIsNotRepeated(t *testing.T) {
 
 // TestHTTPRepeats an attempt that met a serialization failure, with a fresh request and response.
 func TestHTTPRepeats(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		once := onceAround(t, h, idempotency.Config{},
@@ -294,7 +289,6 @@ func TestHTTPRepeats(t *testing.T) {
 
 // TestHTTPDatabaseAway: the handler is not called, and the client gets a 503 with Retry-After.
 func TestHTTPDatabaseAway(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		log := newLogCapture(t)
 		once := onceLogging(t, h, idempotency.Config{}, log, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

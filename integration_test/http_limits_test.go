@@ -175,7 +175,6 @@ func TestHTTPFormFiles(t *testing.T) {
 
 // TestHTTPTimeout: a handler that exceeds it is rolled back.
 func TestHTTPTimeout(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		once := onceAround(t, h, idempotency.Config{Timeout: 300 * time.Millisecond},
@@ -250,33 +249,34 @@ func (b *heldHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // TestHTTPTwins: one of two concurrent requests is carried out. The other one waits, in its process or in the database,
-// and gets the same response.
+// and gets the same response. At isolation levels where it cannot see the first one's commit, its attempt is repeated.
 func TestHTTPTwins(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
-		b := heldUp(o)
-		cfg := idempotency.Config{Wait: patience}
-		here, elsewhere := onceAround(t, h, cfg, b), onceAround(t, h, cfg, b)
-		first := asks(t, here, asking("k1", "one"))
-		within(t, "the handler is called", b.entered)
-		beside, there := asks(t, here, asking("k1", "one")), asks(t, elsewhere, asking("k1", "one"))
-		other := asks(t, elsewhere, asking("k1", "two"))
-		eventually(t, func() bool { return waiters(t, h) == 1 }, "one waits for the transaction, the others in memory")
-		b.release <- 0
-		got := within(t, "the response", first)
-		assert.Equal(t, 201, got.status)
-		within(t, "the one next to it", beside).same(t, got)
-		within(t, "the one elsewhere", there).same(t, got)
-		assert.Equal(t, 422, within(t, "another body", other).status)
-		o.done(1)
+		for i, level := range []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable} {
+			b, key := heldUp(o), fmt.Sprint("k", i)
+			cfg := idempotency.Config{Wait: patience, Isolation: level}
+			here, elsewhere := onceAround(t, h, cfg, b), onceAround(t, h, cfg, b)
+			first := asks(t, here, asking(key, "one"))
+			within(t, "the handler is called", b.entered)
+			beside, there := asks(t, here, asking(key, "one")), asks(t, elsewhere, asking(key, "one"))
+			other := asks(t, elsewhere, asking(key, "two"))
+			eventually(t, func() bool { return waiters(t, h) == 1 }, "one waits for the transaction, the others in memory")
+			b.release <- 0
+			got := within(t, "the response", first)
+			assert.Equal(t, 201, got.status)
+			within(t, "the one next to it", beside).same(t, got)
+			within(t, "the one elsewhere", there).same(t, got)
+			assert.Equal(t, 422, within(t, "another body", other).status)
+			askedOf(t, here, asking(key, "one")).same(t, got)
+			o.done(i + 1)
+		}
 	})
 }
 
 // TestHTTPTwinOfAFailure is carried out itself.
 func TestHTTPTwinOfAFailure(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		b := heldUp(o)
@@ -298,7 +298,6 @@ func TestHTTPTwinOfAFailure(t *testing.T) {
 
 // TestHTTPConflict: a request that has waited long enough gets a Retry-After and does not affect the handler.
 func TestHTTPConflict(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		b := heldUp(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -359,30 +358,4 @@ func TestHTTPWaitersKeepNoConnections(t *testing.T) {
 		assert.Equal(t, 201, within(t, "a response", one).status)
 	}
 	o.done(1 + others)
-}
-
-// TestHTTPIsolation: at isolation levels where a second request cannot see the first one's commit, its attempt is
-// repeated.
-func TestHTTPIsolation(t *testing.T) {
-	t.Parallel()
-	for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
-		t.Run(level.String(), func(t *testing.T) {
-			forEachHandle(t, func(t *testing.T, h handle) {
-				o := newOrdering(t, h)
-				b := heldUp(o)
-				cfg := idempotency.Config{Wait: patience, Isolation: level}
-				here, elsewhere := onceAround(t, h, cfg, b), onceAround(t, h, cfg, b)
-				first := asks(t, here, asking("k1", "one"))
-				within(t, "the handler is called", b.entered)
-				there := asks(t, elsewhere, asking("k1", "one"))
-				eventually(t, func() bool { return waiters(t, h) == 1 }, "the other one waits")
-				b.release <- 0
-				got := within(t, "the response", first)
-				require.Equal(t, 201, got.status)
-				within(t, "the same", there).same(t, got)
-				askedOf(t, here, asking("k1", "one")).same(t, got)
-				o.done(1)
-			})
-		})
-	}
 }

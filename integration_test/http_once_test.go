@@ -22,7 +22,6 @@ import (
 )
 
 func TestHTTPOnce(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
@@ -88,7 +87,6 @@ func TestHTTPIdentity(t *testing.T) {
 
 // TestHTTPOtherRequest: a key that was used for another request is refused before any response is replayed.
 func TestHTTPOtherRequest(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		once := onceAround(t, h, idempotency.Config{
@@ -264,7 +262,6 @@ func TestHTTPHeaders(t *testing.T) {
 
 // TestHTTPExpiry: key and response expire together, even if nobody has deleted them.
 func TestHTTPExpiry(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		once := onceAround(t, h, idempotency.Config{Retention: time.Hour}, o)
@@ -316,7 +313,6 @@ func keyKinds(t testing.TB, h handle) []string {
 }
 
 func TestCleaningKeys(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		agedKeys(t, h, clean.Batch+10) // more than one statement deletes
 		db := (*core.DB)(h.db)

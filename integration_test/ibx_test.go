@@ -78,8 +78,7 @@ func TestIBX(t *testing.T) { testIBX(t, onPgx(t)) }
 
 func TestIBXOverDatabaseSQL(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	testIBX(t, newSQLHandle(t, "pgx", newMigratedDatabase(t)))
 }
 

@@ -97,7 +97,6 @@ func TestADuplicateWaitsForNoDisk(t *testing.T) {
 
 // TestADuplicateKeepsWhatOthersWrote in its transaction.
 func TestADuplicateKeepsWhatOthersWrote(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		note := func(ctx context.Context, what string) error {

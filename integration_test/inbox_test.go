@@ -31,7 +31,6 @@ func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.Handl
 // TestInboxHandlesAMessageOnce delivers a message that failed once, and then again and again: its handler's writes are
 // there once, and each consumer handles it separately.
 func TestInboxHandlesAMessageOnce(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -59,7 +58,6 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 // TestInboxConcurrentDeliveriesApplyOnce delivers a message eight times concurrently at each isolation level: it is
 // applied once, and if the first delivery fails another one takes over.
 func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		levels := []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable}
@@ -104,7 +102,6 @@ func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 }
 
 func TestInboxKey(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) (string, error) {
@@ -133,7 +130,6 @@ func TestInboxKey(t *testing.T) {
 }
 
 func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
@@ -165,7 +161,6 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 
 // TestServicesShareAnInbox: two services in one database may use the same handler name, and each handles each message.
 func TestServicesShareAnInbox(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -192,7 +187,6 @@ func TestServicesShareAnInbox(t *testing.T) {
 // TestInboxPassedTwice: if a middleware repeats the handler inside the transaction, the inbox must not mistake its own
 // row for a duplicate.
 func TestInboxPassedTwice(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
@@ -236,7 +230,6 @@ func TestInboxPassedTwice(t *testing.T) {
 }
 
 func TestInboxContentCheck(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -269,7 +262,6 @@ func TestInboxContentCheck(t *testing.T) {
 }
 
 func TestInboxWithOtherTables(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		names := sqltext.Tables{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
@@ -334,7 +326,6 @@ func TestForwarderCleansTheInbox(t *testing.T) {
 }
 
 func TestCleaningTheInbox(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		agedInbox(t, h, 25)
 		db := (*core.DB)(h.db)

@@ -259,8 +259,7 @@ func TestWebhookConflictChangesNothing(t *testing.T) {
 
 // TestWebhookOfTenants picks the store of each request after its signature is verified.
 func TestWebhookOfTenants(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	a, b := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
 	stores := map[string]*queue.Store{"a": storeOn(t, a, quickStore()), "b": storeOn(t, b, quickStore())}
 	log := &lineLogger{}
@@ -330,8 +329,7 @@ func TestWebhookOutlivesItsClient(t *testing.T) {
 // TestIngestSplitsABatchThatTheDatabaseRefuses: of messages stored in one statement, only those fail that a constraint
 // or a trigger refuses. A constraint violation is poison; an error of a trigger may be temporary.
 func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	raise := func(how string) string {
 		return `create function refuse() returns trigger language plpgsql as $$ begin
 			if new.message_id like '%bad%' then raise ` + how + `; end if; return new; end $$;

@@ -23,8 +23,7 @@ import (
 // TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut: it stands still while it holds the lock, and the next forwarder
 // gets its lanes soon after.
 func TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	gated, gate := newStatementGate(t, url)
 	announce := gate.hold(sqltext.AnnounceForwarder, 0)
@@ -65,8 +64,7 @@ func TestWhoHasTheLockForJoiningIsNamed(t *testing.T) {
 // TestALeaseIsExtendedWhenLostLanesAreForgotten: a forwarder's lease expired, another one took its lanes, and after
 // joining again it cannot read who owns them. Until it can, it publishes none of the messages that it read before.
 func TestALeaseIsExtendedWhenLostLanesAreForgotten(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h, gate := newStatementGate(t, url)
 	defer gate.releaseAll()
@@ -218,8 +216,7 @@ func (deaf) LanesOwned(context.Context, meter.LanesOwned) {}
 // TestStandbyIsNotRead turns the server into a standby under a forwarder that has messages to publish, and promotes it.
 func TestStandbyIsNotRead(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	server, h := ownMigratedServer(t)
 	reads := make(chan error, 1000)
 	cfg := quickConfig()

@@ -60,7 +60,6 @@ func runs(f *forwarder.Forwarder) bool {
 // TestTopicsMayNotOverlap: forwarders whose topics overlap do not work at the same time. The later one waits, as a
 // rollout of another set of topics needs it, and starts once the other has left.
 func TestTopicsMayNotOverlap(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		t.Parallel() // it spends most of its time waiting
@@ -218,7 +217,6 @@ func TestLateReturnWithoutAnAnswer(t *testing.T) {
 }
 
 func TestTopicsAndRoutes(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		routed := newFakeBroker()
@@ -272,8 +270,7 @@ func TestShareOfLanes(t *testing.T) {
 // TestSurplusLanesAreGivenBackOneByOne: a slow publish delays the release of its own lane only, and waiting for it is
 // cheap.
 func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	counter := &statementCounter{text: "outbox_lanes"}
 	first := pgxHandle(t, "counted", url, counter.on)
@@ -311,8 +308,7 @@ func TestSurplusLanesAreGivenBackOneByOne(t *testing.T) {
 
 // TestFactsThatCannotBeWritten: a forwarder that cannot write its facts still shares its lanes.
 func TestFactsThatCannotBeWritten(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h := newPgxHandle(t, url)
 	w := startForwarder(t, h, sharing(quickConfig()))
@@ -385,8 +381,7 @@ func newSlowHandle(t testing.TB, url string, delay *atomic.Int64) handle {
 // gets the time that it needs and starts with a full lease.
 func TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h := newPgxHandle(t, url)
 	var delay atomic.Int64

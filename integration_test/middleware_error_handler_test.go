@@ -3,7 +3,6 @@ package integration_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -29,34 +27,8 @@ func inboxRow(t testing.TB, h handle, msg *message.Message) string {
 	return strings.Join(rows, "")
 }
 
-func TestErrorHandlerRecordsFailures(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		obs := &seen{}
-		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{})
-		msg := newMessage("")
-		for n := 1; n <= 2; n++ {
-			_, err := chain(failing(book(h), errHandler), mws...)(msg.Copy())
-			require.ErrorIs(t, err, errHandler)
-			assert.Equal(t, fmt.Sprintf("%d %s", n, errHandler), inboxRow(t, h, msg))
-		}
-		require.Panics(t, func() {
-			_, _ = chain(func(*message.Message) ([]*message.Message, error) { panic("boom") }, mws...)(msg.Copy())
-		})
-		assert.Equal(t, "3 the handler panicked", inboxRow(t, h, msg))
-
-		_, err := chain(book(h), mws...)(msg.Copy())
-		require.NoError(t, err)
-		assert.Equal(t, "3 processed the handler panicked", inboxRow(t, h, msg))
-		assert.Equal(t, 1, effects(t, h, msg))
-		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Failed, observe.Failed, observe.Processed}, obs.outcomes())
-	})
-}
-
 // A copy that fails after another one was processed changes nothing in the row.
 func TestErrorHandlerLeavesProcessedMessagesAlone(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs, logger := &seen{}, watermill.NewCaptureLogger()
@@ -93,171 +65,30 @@ func TestErrorHandlerLeavesProcessedMessagesAlone(t *testing.T) {
 	})
 }
 
-func TestPoisonReviveRedeliverAppliesOnce(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		obs := &seen{}
-		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{
-			ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: "dead"},
-		})
-		msg := newMessage("payload")
-		msg.Metadata.Set("m", "1")
-		poisoned := chain(failing(book(h), fmt.Errorf("wrapped: %w", outbox.Poison(errHandler))), mws...)
-
-		produced, err := poisoned(msg.Copy())
-		require.NoError(t, err, "acked")
-		assert.Empty(t, produced)
-		assert.Zero(t, effects(t, h, msg))
-		assert.Equal(t, "1 dead wrapped: poison message: the handler failed", inboxRow(t, h, msg))
-		require.Equal(t, 1, outboxed(t, h))
-		assert.Equal(t, msg.UUID+" shop dead payload 1 wrapped: poison message: the handler failed",
-			value[string](t, h, `select (metadata->>'uuid_poisoned') || ' ' || (metadata->>'service_poisoned') || ' ' || topic || ' ' || convert_from(payload, 'UTF8') || ' ' || (metadata->>'m')
-				|| ' ' || (metadata->>'reason_poisoned') from outbox`))
-
-		for _, handler := range []message.HandlerFunc{poisoned, chain(book(h), mws...)} {
-			_, err = handler(msg.Copy())
-			require.NoError(t, err, "copies of a dead message are skipped")
-		}
-		assert.Zero(t, effects(t, h, msg))
-		assert.Equal(t, 1, outboxed(t, h))
-
-		require.True(t, revived(t, h, "shop/test", msg.UUID))
-		for range 2 {
-			_, err = chain(book(h), mws...)(msg.Copy())
-			require.NoError(t, err)
-		}
-		assert.Equal(t, 1, effects(t, h, msg))
-		assert.Equal(t, 2, outboxed(t, h))
-		assert.Equal(t, []observe.Outcome{
-			observe.Dead, observe.Duplicate, observe.Duplicate, observe.Processed, observe.Duplicate,
-		}, obs.outcomes())
-
-		assert.False(t, revived(t, h, "shop/test", msg.UUID), "a processed message cannot be revived")
-	})
-}
-
 func TestPoisonInARouter(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		f := newFeed()
 		startRouter(t, func(r *message.Router) {
-			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)...)
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
+				ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: "dead"},
+			}, nil)...)
 			r.AddConsumerHandler("book-order", "orders", f, func(*message.Message) error { return outbox.Poison(errHandler) })
 		})
-		assert.True(t, f.deliver(t, newMessage("")))
+		msg := newMessage("payload")
+		msg.Metadata.Set("m", "1")
+		assert.True(t, f.deliver(t, msg))
+		assert.Equal(t, msg.UUID+" shop dead payload 1 poison message: the handler failed",
+			value[string](t, h, `select concat_ws(' ', metadata->>'uuid_poisoned', metadata->>'service_poisoned', topic,
+				convert_from(payload, 'UTF8'), metadata->>'m', metadata->>'reason_poisoned') from outbox`))
 		assert.True(t, f.deliver(t, message.NewMessage("", []byte("no id"))), "not nacked forever")
-		assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = 'dead_letters' and uuid <> ''
+		assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = 'dead' and uuid <> ''
 			and metadata->>'topic_poisoned' = 'orders' and metadata->>'handler_poisoned' = 'book-order'`))
 		assert.Equal(t, 1, h.count(t, "select count(*) from inbox where dead_at is not null"))
 	})
 }
 
-// The dead row and the dead letter are written in one transaction: neither must exist without the other.
-func TestDeadLetterIsAllOrNothing(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		msg := newMessage("")
-		h.exec(t, "alter table outbox add constraint no_more check (topic <> 'dead_letters')")
-		poison := func(*message.Message) ([]*message.Message, error) { return nil, outbox.Poison(errHandler) }
-		obs := &seen{}
-		handler := chain(poison, stack(t, h.seenBy(t, obs), middleware.StackConfig{})...)
-		_, err := handler(msg.Copy())
-		require.ErrorIs(t, err, errHandler, "nacked")
-		assert.Equal(t, "23514", text.SQLState(err))
-		assert.Contains(t, inboxRow(t, h, msg), "1 dead letter not written: ")
-		assert.Zero(t, h.count(t, "select count(*) from inbox where dead_at is not null"))
-
-		h.exec(t, "alter table outbox drop constraint no_more")
-		_, err = handler(msg.Copy())
-		require.NoError(t, err)
-		assert.Contains(t, inboxRow(t, h, msg), "dead")
-		assert.Equal(t, 1, outboxed(t, h))
-		assert.Equal(t, []observe.Outcome{observe.Failed, observe.Dead}, obs.outcomes())
-	})
-}
-
-func TestErrorHandlerClassifyAndAlreadyProcessed(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		errConflict, errInvalid := errors.New("409"), errors.New("422")
-		obs := &seen{}
-		mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
-			Classify: func(err error) outbox.Decision {
-				switch {
-				case errors.Is(err, errConflict):
-					return outbox.Ack
-				case errors.Is(err, errInvalid):
-					return outbox.DeadLetter
-				}
-				return outbox.Nack
-			},
-		}})
-		for _, test := range []struct {
-			failure error
-			acked   bool
-			row     string
-		}{
-			{outbox.ErrAlreadyProcessed, true, "0 processed"},
-			{errConflict, true, "0 processed"},
-			{errInvalid, true, "1 dead 422"},
-			{errHandler, false, "1 the handler failed"},
-		} {
-			msg := newMessage("")
-			_, err := chain(failing(book(h), test.failure), mws...)(msg)
-			assert.Equal(t, test.acked, err == nil, "%v", test.failure)
-			assert.Equal(t, test.row, inboxRow(t, h, msg))
-			assert.Zero(t, effects(t, h, msg))
-		}
-		assert.Equal(t, []observe.Outcome{observe.Duplicate, observe.Duplicate, observe.Dead, observe.Failed}, obs.outcomes())
-		assert.Equal(t, 1, outboxed(t, h), "only the dead letter")
-	})
-}
-
-func TestErrorHandlerMaxAttempts(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		mws := stack(t, h, middleware.StackConfig{
-			ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 3, MinDeadAge: -1},
-		})
-		for name, handler := range map[string]message.HandlerFunc{
-			"error": failing(book(h), errHandler),
-			"panic": func(*message.Message) ([]*message.Message, error) { panic("boom") },
-		} {
-			msg := newMessage("")
-			before := outboxed(t, h)
-			deliver := func() (err error) {
-				defer func() {
-					if v := recover(); v != nil {
-						err = fmt.Errorf("%v", v)
-					}
-				}()
-				_, err = chain(handler, mws...)(msg.Copy())
-				return err
-			}
-			require.Error(t, deliver(), name)
-			require.Error(t, deliver(), name)
-			assert.Equal(t, before, outboxed(t, h), name)
-			if err := deliver(); name == "error" {
-				require.NoError(t, err)
-			}
-			assert.True(t, strings.HasPrefix(inboxRow(t, h, msg), "3 dead "), "%s: %s", name, inboxRow(t, h, msg))
-			assert.Equal(t, before+1, outboxed(t, h), name)
-			require.NoError(t, deliver(), name)
-			assert.Equal(t, before+1, outboxed(t, h), name)
-
-			require.True(t, revived(t, h, "shop/test", msg.UUID))
-			require.Error(t, deliver(), "%s: all attempts are available again", name)
-			assert.True(t, strings.HasPrefix(inboxRow(t, h, msg), "1 "), "%s: %s", name, inboxRow(t, h, msg))
-		}
-	})
-}
-
 // Failures before Inbox, or without one, are not recorded, but poison messages still get a dead letter.
 func TestErrorHandlerWithoutInbox(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{
@@ -282,7 +113,6 @@ func TestErrorHandlerWithoutInbox(t *testing.T) {
 }
 
 func TestErrorHandlerStoresAnyMessageAndError(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("\x00\xff")
 		msg.Metadata.Set("bad", "a\x00b\xff")
@@ -303,7 +133,6 @@ func TestErrorHandlerStoresAnyMessageAndError(t *testing.T) {
 
 // TestFailureWhileTheRouterCloses is recorded although the message's context has ended.
 func TestFailureWhileTheRouterCloses(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		f := newFeed()
 		started := make(chan struct{})
@@ -333,7 +162,6 @@ func TestFailureWhileTheRouterCloses(t *testing.T) {
 }
 
 func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		logger := watermill.NewCaptureLogger()
@@ -353,34 +181,16 @@ func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
 	})
 }
 
-// The wait grows with the recorded failures, panics included; deliveries of our Subscriber do not wait.
-func TestErrorHandlerBackoff(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		var waits []int
-		mws := stack(t, h, middleware.StackConfig{ErrorHandler: middleware.ErrorHandlerConfig{
-			Backoff: outbox.Backoff{Func: func(n int) time.Duration { waits = append(waits, n); return 0 }},
-		}})
-		msg := newMessage("")
-		fail := chain(failing(book(h), errHandler), mws...)
-		for range 2 {
-			_, err := fail(msg.Copy())
-			require.ErrorIs(t, err, errHandler)
-		}
-		require.Panics(t, func() {
-			_, _ = chain(func(*message.Message) ([]*message.Message, error) { panic("boom") }, mws...)(msg.Copy())
-		})
-		signed := msg.Copy()
-		signed.SetContext(core.WithDelivery(t.Context(), signed, core.Delivery{ID: 7, Topic: "events"}, false))
-		_, err := fail(signed)
-		require.ErrorIs(t, err, errHandler)
-		_, err = chain(failing(book(h), errHandler), mws...)(newMessage(""))
-		require.ErrorIs(t, err, errHandler)
-		_, err = chain(failing(book(h), outbox.Poison(errHandler)), mws...)(newMessage(""))
-		require.NoError(t, err)
-		assert.Equal(t, []int{1, 2, 3, 1}, waits)
-	})
+// TestDeliveriesOfOurSubscriberDoNotWait before a nack: it waits itself.
+func TestDeliveriesOfOurSubscriberDoNotWait(t *testing.T) {
+	h := onPgx(t)
+	newEffects(t, h)
+	s := newFailingStack(t, h, "delivered", atHandler, returning(errHandler), middleware.StackConfig{})
+	signed := s.msg.Copy()
+	signed.SetContext(core.WithDelivery(t.Context(), signed, core.Delivery{ID: 7, Topic: "events"}, false))
+	_, err := s.stack(signed)
+	require.ErrorIs(t, err, errHandler)
+	assert.Empty(t, s.waits.all)
 }
 
 func TestTheWaitEndsWithTheRouter(t *testing.T) {
@@ -414,7 +224,6 @@ func TestTheWaitEndsWithTheRouter(t *testing.T) {
 // Ten failures within an hour, or a few over a long time, are an outage; ten over a long time are a message that cannot
 // be handled.
 func TestErrorHandlerDeadByDefault(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		mws := stack(t, h, middleware.StackConfig{})
 		msg := newMessage("")

@@ -19,7 +19,6 @@ import (
 )
 
 func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
@@ -48,7 +47,6 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 }
 
 func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
@@ -82,7 +80,6 @@ func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 
 // The whole stack in a Router, with the handler names and topics that the Router sets.
 func TestStackInARouter(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -120,7 +117,6 @@ func TestStackInARouter(t *testing.T) {
 }
 
 func TestStackTwice(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("")
@@ -133,7 +129,6 @@ func TestStackTwice(t *testing.T) {
 
 // Inbox refuses returned messages that no Outbox captures, because the Router would publish them after the commit.
 func TestReturnedMessagesNeedOutbox(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		f, broker := newFeed(), &published{}
@@ -159,7 +154,6 @@ func delivered(relay bool) message.HandlerMiddleware {
 }
 
 func TestMessagesFromOurOutbox(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		forward, local, process, forgetful := newFeed(), newFeed(), newFeed(), newFeed()
@@ -220,7 +214,6 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 
 // Handlers that run in parallel do not mix up their transactions.
 func TestStackUnderConcurrency(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		mws := stack(t, h, middleware.StackConfig{})
@@ -257,7 +250,6 @@ type sendInvoice struct{ ID string }
 // One event bus and one command bus for all handlers: they publish with the context of the handler, and so in its
 // transaction.
 func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for _, swallow := range []bool{false, true} { // AckCommandHandlingErrors
 			h.exec(t, "drop table if exists effects")

@@ -61,7 +61,6 @@ func (b *busyOnce) check(t *testing.T, id string) {
 // time that a message is held, so it is delivered several times meanwhile, unless the machine is slow: then each wait
 // is longer.
 func TestRetryAfterOnABroker(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		deliveries := 0
@@ -97,8 +96,7 @@ func deliveredMeanwhile(t *testing.T, h handle, wait time.Duration) (deliveries 
 // TestRetryAfterOfAStoredMessage: with a Dispatcher, the database keeps the message until its retry, and no attempt is
 // charged.
 func TestRetryAfterOfAStoredMessage(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	p := newPutOff(t, "dispatched", "detached")
 	detached := false
 	p.handlers["detached"] = func(context.Context, string) error {
@@ -122,8 +120,7 @@ func TestRetryAfterOfAStoredMessage(t *testing.T) {
 
 // TestRetryAfterBehindASubscriber: the same with a Router, with ErrorHandler or with Tx alone.
 func TestRetryAfterBehindASubscriber(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	p := newPutOff(t, "stack", "tx")
 	for topic, mws := range map[string][]message.HandlerMiddleware{
 		"stack": stackFor(t, newOutboxPublisher(t, p.h), middleware.StackConfig{ErrorHandler: mortal}, nil),
@@ -212,25 +209,13 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	assert.Zero(t, h.count(t, "select attempts from outbox"))
 }
 
-// TestRetryAfterAmongOtherErrors: poison and skipped messages are not snoozed.
-func TestRetryAfterAmongOtherErrors(t *testing.T) {
+// TestRetryAfterAtTheLastAttempt does not let a stored message die.
+func TestRetryAfterAtTheLastAttempt(t *testing.T) {
 	h := onPgx(t)
-	mws := stack(t, h, middleware.StackConfig{})
-	handled := func(err error) error {
-		_, got := chain(func(*message.Message) ([]*message.Message, error) { return nil, err }, mws...)(newMessage(""))
-		return got
-	}
-	require.NoError(t, handled(outbox.RetryAfter(outbox.Poison(errHandler), time.Hour)))
-	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
-	require.NoError(t, handled(outbox.Poison(outbox.RetryAfter(errHandler, time.Hour))))
-	assert.Equal(t, 2, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
-	require.NoError(t, handled(outbox.RetryAfter(outbox.ErrAlreadyProcessed, time.Hour)))
-	assert.Equal(t, 2, h.count(t, "select count(*) from inbox where dead_at is not null"))
-
 	w := &fakeWork{h: h, last: true}
 	_, err := chain(func(*message.Message) ([]*message.Message, error) {
 		return nil, outbox.RetryAfter(errHandler, 0)
-	}, mws[0])(w.of(t, "id"))
+	}, stack(t, h, middleware.StackConfig{})[0])(w.of(t, "id"))
 	require.ErrorIs(t, err, errHandler)
 	var later *outbox.RetryAfterError
 	require.ErrorAs(t, w.notes[0], &later)
@@ -346,8 +331,7 @@ func TestClaimedWorkTwice(t *testing.T) {
 
 // TestClaimedWorkOfAnotherDatabase is recorded in the inbox like any other message.
 func TestClaimedWorkOfAnotherDatabase(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, other := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
 	newEffects(t, h)
 	w := &elsewhere{fakeWork{h: other}}

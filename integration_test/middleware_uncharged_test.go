@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -15,9 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
-	"github.com/millrace-go/watermill-outbox/observe"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -47,43 +44,9 @@ func wrongKind(ctx context.Context, h handle) error {
 	return err
 }
 
-// TestAMistakeOfWiringChargesNothing, as only a change to the program helps: otherwise a bad deployment would fill the
-// dead letters.
-func TestAMistakeOfWiringChargesNothing(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		pub := newOutboxPublisher(t, h)
-		for name, handler := range map[string]message.HandlerFunc{
-			"no publish topic": book(h),
-			"wrong kind": func(msg *message.Message) ([]*message.Message, error) {
-				return nil, wrongKind(msg.Context(), h)
-			},
-		} {
-			w, logger := &waits{}, watermill.NewCaptureLogger()
-			mws := stackFor(t, pub, middleware.StackConfig{
-				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 1, MinDeadAge: -1, Backoff: w.backoff()},
-				Inbox:        middleware.InboxConfig{Consumer: name},
-			}, logger)
-			for range 3 { // three messages, one after another
-				_, err := chain(handler, mws...)(newMessage(""))
-				require.Error(t, err, name)
-			}
-			assert.Equal(t, []int{1, 2, 3}, w.all, "%s: the wait grows", name)
-			assert.Zero(t, h.count(t, "select count(*) from inbox"), name)
-			assert.Zero(t, outboxed(t, h), "%s: no dead letters", name)
-			lines := logger.Captured()[watermill.ErrorLogLevel]
-			if assert.Len(t, lines, 1, "%s: one line", name) {
-				assert.Contains(t, lines[0].Msg, "wired", name)
-			}
-		}
-	})
-}
-
 // TestAMistakeOfWiringChargesNoRow of the queue or of an outbox that is subscribed to.
 func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, other := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
 	storeCfg := quickStore()
 	storeCfg.MaxAttempts = 1
@@ -123,79 +86,6 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	}
 }
 
-// TestWhatFailsBeforeTheInboxIsCounted: in the inbox if the message's key is known, otherwise by the process.
-func TestWhatFailsBeforeTheInboxIsCounted(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		for name, fails := range map[string]func(cfg *middleware.StackConfig){
-			"OnBegin": func(cfg *middleware.StackConfig) {
-				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { return errHandler }
-			},
-			"OnBegin panics": func(cfg *middleware.StackConfig) {
-				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { panic("boom") }
-			},
-			"Key": func(cfg *middleware.StackConfig) {
-				cfg.Inbox.Key = func(*message.Message) (string, error) { return "", errHandler }
-			},
-			"Key panics": func(cfg *middleware.StackConfig) {
-				cfg.Inbox.Key = func(*message.Message) (string, error) { panic("boom") }
-			},
-			"both": func(cfg *middleware.StackConfig) {
-				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { return errHandler }
-				cfg.Inbox.Key = func(*message.Message) (string, error) { panic("boom") }
-			},
-		} {
-			identified, which := name == "OnBegin" || name == "OnBegin panics", "TxConfig.OnBegin"
-			if name == "Key" || name == "Key panics" {
-				which = "InboxConfig.Key"
-			}
-			w, logger, obs := &waits{}, watermill.NewCaptureLogger(), &seen{}
-			cfg := middleware.StackConfig{
-				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 4, MinDeadAge: -1, Backoff: w.backoff()},
-				Inbox:        middleware.InboxConfig{Consumer: name}, Outbox: middleware.OutboxConfig{Topic: "events"},
-			}
-			fails(&cfg)
-			pub := newOutboxPublisher(t, h.seenBy(t, obs))
-			msg := newMessage(name)
-			deliver := func(mws []message.HandlerMiddleware) (err error) {
-				defer func() {
-					if p := recover(); p != nil {
-						err = errors.New("it panicked")
-					}
-				}()
-				_, err = chain(func(*message.Message) ([]*message.Message, error) {
-					t.Errorf("%s: the handler is called", name)
-					return nil, nil
-				}, mws...)(msg.Copy())
-				return err
-			}
-			mws := stackFor(t, pub, cfg, logger)
-			for n := 1; n <= 3; n++ {
-				require.Error(t, deliver(mws), name)
-				if identified {
-					assert.Equal(t, n, h.count(t, "select attempts from inbox where consumer = 'shop/' || $1", name),
-						"%s: for operators to see", name)
-				}
-			}
-			assert.Equal(t, []int{1, 2, 3}, w.all, "%s: the wait grows", name)
-			lines := logger.Captured()[watermill.ErrorLogLevel]
-			if assert.Len(t, lines, 1, "%s: one line", name) {
-				assert.Contains(t, lines[0].Msg, "handler not called: "+which+" failed: the message is retried", name)
-			}
-			if identified {
-				mws = stackFor(t, pub, cfg, logger) // the counter of another process
-			}
-			letters := func() int {
-				return h.count(t, "select count(*) from outbox where payload = convert_to($1, 'UTF8')", name)
-			}
-			require.Zero(t, letters(), name)
-			_ = deliver(mws)
-			assert.Equal(t, observe.Dead, obs.last().Outcome, name)
-			assert.Equal(t, 1, letters(), "%s: not forever", name)
-		}
-	})
-}
-
 // TestAPoisonKeyIsSaidToDie, and is not also reported as retried. A message without a UUID is identified by its
 // consumer.
 func TestAPoisonKeyIsSaidToDie(t *testing.T) {
@@ -218,81 +108,6 @@ func TestAPoisonKeyIsSaidToDie(t *testing.T) {
 	assert.Equal(t, "gochannel.GoChannel", lines[0].Fields["subscriber_name"])
 	assert.Equal(t, "orders", lines[0].Fields["topic"])
 	assert.NotContains(t, lines[0].Fields, "message_uuid")
-}
-
-// TestWhatFailsBeforeTheInboxIsForgotten when it succeeds, or when its transaction could not begin through no fault of
-// its own.
-func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
-	h := onPgx(t)
-	w := &waits{}
-	var fails error
-	mws := stack(t, h, middleware.StackConfig{
-		ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
-		Inbox:        middleware.InboxConfig{Key: func(msg *message.Message) (string, error) { return msg.UUID, fails }},
-	})
-	msg, handled := newMessage(""), 0
-	deliver := func(key string) error {
-		copied := msg.Copy()
-		copied.UUID = key
-		_, err := chain(func(*message.Message) ([]*message.Message, error) { handled++; return nil, nil }, mws...)(copied)
-		return err
-	}
-	for range 3 {
-		fails = errHandler
-		require.ErrorIs(t, deliver("a"), errHandler)
-		fails = nil
-		require.NoError(t, deliver("a"))
-	}
-	assert.Equal(t, []int{1, 1, 1}, w.all)
-	assert.Equal(t, 1, handled)
-	assert.Zero(t, outboxed(t, h))
-
-	h.pool.Close()
-	w.all = nil
-	for range 3 {
-		require.Error(t, deliver("b"))
-	}
-	assert.Equal(t, []int{1, 2, 3}, w.all, "the wait grows, and no message dies of a database outage")
-}
-
-// TestWhatFailsWithoutATransactionIsNotCounted: failures because no transaction began do not count later, when the
-// message itself fails.
-func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		for name, fails := range map[string]func(cfg *middleware.StackConfig){
-			"OnBegin": func(cfg *middleware.StackConfig) {
-				cfg.Tx.OnBegin = func(context.Context, *message.Message) error { return errHandler }
-			},
-			"Key": func(cfg *middleware.StackConfig) {
-				cfg.Inbox.Key = func(*message.Message) (string, error) { return "", errHandler }
-			},
-		} {
-			w, obs := &waits{}, &seen{}
-			cfg := middleware.StackConfig{
-				ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 2, MinDeadAge: -1, Backoff: w.backoff()},
-				Inbox:        middleware.InboxConfig{Consumer: name},
-			}
-			fails(&cfg)
-			handler := chain(bookSilently(h), stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), cfg, nil)...)
-			msg := newMessage(name)
-			deliver := func(ctx context.Context) error {
-				copied := msg.Copy()
-				copied.SetContext(ctx)
-				_, err := handler(copied)
-				return err
-			}
-			over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
-			defer cancel()
-			for range 5 {
-				require.ErrorIs(t, deliver(over), core.ErrNotBegun, name)
-			}
-			require.Error(t, deliver(t.Context()), "%s: the first failure that counts", name)
-			assert.Equal(t, []int{1, 2, 3, 4, 5, 6}, w.all, "%s: the wait grows with all failures", name)
-			require.NoError(t, deliver(t.Context()), "%s: the second", name)
-			assert.Equal(t, observe.Dead, obs.last().Outcome, name)
-		}
-	})
 }
 
 // TestKeyHasTheContextOfItsMessage even when Key is called because OnBegin failed.
@@ -332,8 +147,7 @@ func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 // TestNoConnectionAtTheLastAttempt: a stored message whose handler was not called, since others had all connections,
 // does not die of it.
 func TestNoConnectionAtTheLastAttempt(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 3 })
 	newEffects(t, h)
 	cfg := quickStore()

@@ -22,7 +22,6 @@ import (
 // Behind a watermill-sql subscriber a failed attempt leaves nothing, whatever the subscriber does with its own
 // transaction.
 func TestBehindAWatermillSQLSubscriber(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		url := h.url
@@ -60,9 +59,31 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 			assert.Equal(t, 1, effects(t, h, msg))
 		}
 
-		t.Run("nack", func(t *testing.T) {
+		send := func() *message.Message {
 			msg := newMessage("{}")
 			require.NoError(t, pub.Publish("orders", msg))
+			return msg
+		}
+		// closeDuring closes the subscriber while the handler works, which then ends.
+		closeDuring := func(end error) {
+			sub := subscribe(patience)
+			wrote, goOn := make(chan struct{}), make(chan struct{})
+			router := run(sub, func(msg *message.Message) error {
+				if err := write(h, msg); err != nil {
+					return err
+				}
+				close(wrote)
+				<-goOn
+				return end
+			})
+			<-wrote
+			require.NoError(t, sub.Close())
+			close(goOn)
+			require.NoError(t, router.Close())
+		}
+
+		t.Run("nack", func(t *testing.T) {
+			msg := send()
 			router := run(subscribe(patience), func(msg *message.Message) error {
 				_, inTheirs := wsql.TxFromContext(msg.Context())
 				assert.True(t, inTheirs)
@@ -80,8 +101,7 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 		})
 
 		t.Run("ack deadline", func(t *testing.T) {
-			msg := newMessage("{}")
-			require.NoError(t, pub.Publish("orders", msg))
+			msg := send()
 			router := run(subscribe(500*time.Millisecond), func(msg *message.Message) error {
 				if err := write(h, msg); err != nil {
 					return err
@@ -96,51 +116,23 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 		})
 
 		t.Run("close while the handler fails", func(t *testing.T) {
-			msg := newMessage("{}")
-			require.NoError(t, pub.Publish("orders", msg))
-			sub := subscribe(patience)
-			wrote, goOn := make(chan struct{}), make(chan struct{})
-			router := run(sub, func(msg *message.Message) error {
-				if err := write(h, msg); err != nil {
-					return err
-				}
-				close(wrote)
-				<-goOn
-				return errHandler
-			})
-			<-wrote
-			require.NoError(t, sub.Close())
-			close(goOn)
-			require.NoError(t, router.Close())
+			msg := send()
+			closeDuring(errHandler)
 			assert.Zero(t, effects(t, h, msg))
 
-			router = run(subscribe(patience), func(msg *message.Message) error { return write(h, msg) })
+			router := run(subscribe(patience), func(msg *message.Message) error { return write(h, msg) })
 			processed(msg)
 			require.NoError(t, router.Close())
 		})
 
 		t.Run("close while the handler succeeds", func(t *testing.T) {
-			msg, next := newMessage("{}"), newMessage("{}")
-			require.NoError(t, pub.Publish("orders", msg))
-			sub := subscribe(patience)
-			wrote, goOn := make(chan struct{}), make(chan struct{})
-			router := run(sub, func(msg *message.Message) error {
-				if err := write(h, msg); err != nil {
-					return err
-				}
-				close(wrote)
-				<-goOn
-				return nil
-			})
-			<-wrote
-			require.NoError(t, sub.Close())
-			close(goOn)
-			require.NoError(t, router.Close())
+			msg := send()
+			closeDuring(nil)
 			processed(msg)
 
 			// The subscriber missed the ack and redelivers the message before the next.
-			require.NoError(t, pub.Publish("orders", next))
-			router = run(subscribe(patience), func(msg *message.Message) error {
+			next := send()
+			router := run(subscribe(patience), func(msg *message.Message) error {
 				calls.Add(1)
 				return write(h, msg)
 			})
@@ -286,7 +278,6 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 
 // A handler may publish to its own topic in-process, outside its transaction.
 func TestPublishingToTheOwnTopic(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)

@@ -447,7 +447,6 @@ func TestMoveKeepsAMessagesOwnDelay(t *testing.T) {
 
 // TestMoveFromTable moves a home-made table, given a mapping of its columns of any type.
 func TestMoveFromTable(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.exec(t, `create table my_outbox (id bigserial primary key, event_id uuid default gen_random_uuid(), aggregate_id int, body jsonb, raw bytea,
 			headers jsonb, run_at timestamptz, sent_at timestamptz)`)

@@ -204,8 +204,7 @@ func TestNATSOutage(t *testing.T) {
 // does not reply. Pings would detect that after a minute, or never if it replies to them.
 func TestNATSLeavesASilentServer(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := natsServer(t).URL()
 	_, _, prefix := natsStream(t, url, nil)
 	proxy := newProxy(t, url)

@@ -103,8 +103,7 @@ func (a *aviary) message(uuid string) *message.Message {
 // TestNoCanarySings puts payloads, metadata, passwords and tokens everywhere they can occur, makes everything fail that
 // can, and checks logs, stored errors, metrics, traces and operators' screens.
 func TestNoCanarySings(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	a := newAviary(t)
 	a.publishes()
 	a.forwards()

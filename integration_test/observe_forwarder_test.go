@@ -68,8 +68,7 @@ func (w *witness) LanesOwned(_ context.Context, owned meter.LanesOwned)   { note
 // statements. Context values and metadata that an observer sets reach the publisher, and each attempt starts with the
 // stored metadata.
 func TestForwarderIsObserved(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	eyes := &witness{}
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, rudeObserver{func() {
 		panic("user code")
@@ -170,8 +169,7 @@ func TestForwarderIsObserved(t *testing.T) {
 
 // TestSubscriberIsObserved: a delivery counts as a publish, which ends with the ack.
 func TestSubscriberIsObserved(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	eyes := &witness{}
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, eyes)
 	s := newSubscriber(t, h, quickConfig())

@@ -92,8 +92,7 @@ func linkedTo(t testing.TB, s, to sdktrace.ReadOnlySpan) {
 // TestTraceAcrossTwoServices: a request to one service and the work that it causes in another are one trace, through
 // two databases and a broker.
 func TestTraceAcrossTwoServices(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	tel := newTelemetry(t, otel.ObserverConfig{System: "nats"})
 	url := natsServer(t).URL()
 	_, _, prefix := natsStream(t, url, nil)
@@ -166,8 +165,7 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 
 // TestTriesOfAnOutageHaveTracesOfTheirOwn, although each is attempt 1: no attempt is charged.
 func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	tel := newTelemetry(t, otel.ObserverConfig{})
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
 	tries := 0
@@ -195,8 +193,7 @@ func TestTriesOfAnOutageHaveTracesOfTheirOwn(t *testing.T) {
 // TestRetriesHaveTracesOfTheirOwn: the first attempt belongs to the writer's trace, later ones link to it, and
 // whichever succeeds, the message is processed in the writer's trace.
 func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	tel := newTelemetry(t, otel.ObserverConfig{})
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
 	var came message.Metadata
@@ -235,8 +232,7 @@ func TestRetriesHaveTracesOfTheirOwn(t *testing.T) {
 
 // TestWhatIsNotSampled: no span is exported, and no consumer starts a trace of its own.
 func TestWhatIsNotSampled(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	tel := newTelemetry(t, otel.ObserverConfig{}, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
 	w := startForwarder(t, h, quickConfig())
@@ -276,8 +272,7 @@ func TestDispatcherIsTraced(t *testing.T) {
 
 // TestTelemetryMetrics: instruments and attributes follow the conventions.
 func TestTelemetryMetrics(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	tel := newTelemetry(t, otel.ObserverConfig{System: "kafka"})
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
 	w := startForwarderOn(t, h, classifyingConfig(), func(_ string, msg *message.Message) error {
@@ -402,7 +397,6 @@ func (e *ends) WriteEnd(ctx context.Context, end observe.WriteEnd) {
 }
 
 func TestObserversAreTold(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		seen := &ends{}
 		h = h.seenBy(t, seen)

@@ -95,7 +95,6 @@ func somethingOfEverything(t testing.TB, h handle) {
 
 // TestCollectorOverEachHandle: with every handle the collector shows the same figures as package admin.
 func TestCollectorOverEachHandle(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		c := newCollector(t, h, prom.CollectorConfig{Topics: []string{"known"}})
 		found := scraped(t, c)
@@ -201,8 +200,7 @@ func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 // TestPausedOutlivesItsForwarder: an unreachable topic is shown as paused by any process, also one that starts during
 // the outage, until the outage is over.
 func TestPausedOutlivesItsForwarder(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	observer, err := prom.NewObserver(prom.ObserverConfig{})
 	require.NoError(t, err)
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, observer)
@@ -237,8 +235,7 @@ func TestPausedOutlivesItsForwarder(t *testing.T) {
 // TestObserverOfAWholeService: one observer sees messages written, published and handled, by a Router and by a
 // Dispatcher.
 func TestObserverOfAWholeService(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	observer, err := prom.NewObserver(prom.ObserverConfig{})
 	require.NoError(t, err)
 	h := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, observer)

@@ -51,8 +51,7 @@ func execScript(t *testing.T, h handle, script string) {
 // TestOrderControlForgetfulFetch runs the order test with a plain id > low.
 func TestOrderControlForgetfulFetch(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newOrderDatabase(t)
 	writer := pgxHandle(t, "writer", url, manyConns)
 	sabotage := &fetchSaboteur{forgetTx: true}
@@ -67,8 +66,7 @@ func TestOrderControlForgetfulFetch(t *testing.T) {
 // TestOrderControlDefaultWithoutXid runs the order test with row ids that are assigned before transaction ids.
 func TestOrderControlDefaultWithoutXid(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	_, reader := ownMigratedServer(t) // other transactions would delay the reads
 	writer := pgxHandle(t, "writer", reader.url, manyConns)
 	l := newLedger(false)

@@ -70,8 +70,7 @@ func TestOrder(t *testing.T) {
 			if run.name != "16 writers" {
 				extended(t)
 			}
-			t.Parallel()
-			noLeaks(t)
+			parallel(t)
 			url := newOrderDatabase(t)
 			writer := pgxHandle(t, "writer", url, manyConns)
 			if run.prepared && writer.count(t, "select current_setting('max_prepared_transactions')::int") == 0 {
@@ -90,8 +89,7 @@ func TestOrder(t *testing.T) {
 // TestOrderOverLibPQ is TestOrder with database/sql and lib/pq, where the forwarder polls.
 func TestOrderOverLibPQ(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newOrderDatabase(t)
 	writer, reader := newSQLHandle(t, "postgres", url), newSQLHandle(t, "postgres", url)
 	checkOrder(t, orderRun{writers: 16, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
@@ -100,8 +98,7 @@ func TestOrderOverLibPQ(t *testing.T) {
 // TestOrderThroughPgBouncer is TestOrder with writers and forwarder behind PgBouncer in transaction mode.
 func TestOrderThroughPgBouncer(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newOrderDatabase(t)
 	bouncer, err := services.StartPgBouncer(t.Context(), url, services.Options{})
 	if errors.Is(err, services.ErrNotInstalled) && !services.InCI() {

@@ -17,7 +17,6 @@ import (
 // TestUnavailableTopicPauses: an unreachable topic is retried one message at a time, and no attempt is charged. Another
 // topic continues, and after the outage all messages are published in order.
 func TestUnavailableTopicPauses(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		w := startForwarder(t, h, classifyingConfig())
@@ -141,8 +140,7 @@ func TestUnavailableAfterRejection(t *testing.T) {
 // five messages fail at once; with a verdict none.
 func TestAllTopicsAreBackTogether(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for name, failure := range map[string]error{
 		"known": &forwarder.PublishError{Verdict: forwarder.Unavailable, Err: errDown}, "unknown": errOdd,
 	} {

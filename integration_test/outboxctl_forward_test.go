@@ -152,8 +152,7 @@ func TestOutboxctlReconciles(t *testing.T) {
 // TestOutboxctlOnKafka forwards to Kafka, truncates its log, and recovers the lost messages.
 func TestOutboxctlOnKafka(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	server := kafkaServer(t)
 	topic := kafkaTopic(t, server, 1, nil)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -262,8 +262,7 @@ func TestOutboxctlPartitions(t *testing.T) {
 // by the simulated clock.
 func TestPartitionsOverANight(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const hours, kept, attended = 24, 4, 3
 	perHour := rounds(1000, 100_000)
 	h := newPgxHandle(t, newMigratedDatabase(t))

@@ -167,8 +167,7 @@ func TestMigrateInPartitionsIntoATablespace(t *testing.T) {
 // since it would try for ten seconds.
 func TestPartitionedOrder(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newOrderDatabase(t)
 	writer := pgxHandle(t, "writer", url, manyConns)
 	intoPartitions(t, writer, nine(1000)...)

@@ -338,8 +338,7 @@ func TestPlanOfABatchsClaim(t *testing.T) {
 func TestFetchPrunes(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t) // it compares both kinds itself
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const partitions, size, pending = 8, 4000, 2000
 	const last = partitions * size
 	const owner = "00000000-0000-0000-0000-000000000001"

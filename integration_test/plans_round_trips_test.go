@@ -199,8 +199,7 @@ var keptStatements = []string{
 // TestStoresKeepPlans: statements that a Store runs for each message or batch are prepared once per connection, and so
 // planned once.
 func TestStoresKeepPlans(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	ctx, store, owner := t.Context(), newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	enqueued(t, store, numberedItems("kept", 4)...)
@@ -223,8 +222,7 @@ func TestStoresKeepPlans(t *testing.T) {
 // a vacuum, when a full scan costs nothing. They are still good when it is full, until somebody analyzes it.
 func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)") // autovacuum would cause new plans
 	h.exec(t, "VACUUM (ANALYZE) inbox_queue")
@@ -273,8 +271,7 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 // fit none is prepared again; when they do not, each is, every time it is used.
 func TestKeptPlansOfManySchemas(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	all := newTenants(t, "one", 4)
 	for capacity, fits := range map[int]bool{512: true, len(all) * len(keptStatements) / 2: false} {
 		h := pgxHandle(t, "pgx", all[0].DSN, func(cfg *pgxpool.Config) {
@@ -322,8 +319,7 @@ func TestKeptPlansOfManySchemas(t *testing.T) {
 // table as with those of the full one.
 func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	drains := func(statements ...string) func() time.Duration {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		h.exec(t, "alter table inbox_queue set (autovacuum_enabled = off)")

@@ -23,8 +23,7 @@ import (
 // control starts where a claim without a cursor does.
 func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const rows = 4000
 	var seen statementLog
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
@@ -84,8 +83,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 // The few that begin before it find rows inserted by SQL.
 func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const rows = 4000
 	reap, pages := sqltext.Tables{}.Render(sqltext.ReapLeases), sqltext.Tables{}.Render(sqltext.ClaimPages)
 	seen := slowWalks{reap: reap, pages: pages}
@@ -153,8 +151,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 // twenty times as long.
 func TestASlowReapDelaysNoOther(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	reap := sqltext.Tables{}.Render(sqltext.ReapLeases)
 	seen := slowOnce{statement: reap, by: patience / 15}
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })

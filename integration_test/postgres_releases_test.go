@@ -124,8 +124,7 @@ func encryptingProxy(t testing.TB, database string) (through string, encrypted *
 // TestQueueOverEncryptedConnections: all connections of a Dispatcher, including the one for LISTEN, use the pool's
 // settings, and so its encryption.
 func TestQueueOverEncryptedConnections(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	through, encrypted := encryptingProxy(t, newMigratedDatabase(t))
 	h := newPgxHandle(t, through)
 	s := storeOn(t, h, quickStore())
@@ -149,8 +148,7 @@ func TestQueueOverEncryptedConnections(t *testing.T) {
 // TestQueueOfReadOnlyServer is TestReadOnlyServer for storing and handling messages: connections to a demoted server
 // are replaced when a statement fails as read-only, even in a process that only stores.
 func TestQueueOfReadOnlyServer(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	writer, worker, admin := newPgxHandle(t, url), newPgxHandle(t, url), newPgxHandle(t, url)
 	store := storeOn(t, writer, quickStore())

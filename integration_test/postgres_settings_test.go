@@ -87,8 +87,7 @@ var hostile = []struct {
 // is refused by an error that names the setting and the way to reset it.
 func TestHostileSettings(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	long := os.Getenv("OUTBOX_LONG") != ""
 	// settings of this release of Postgres
 	known := column[string](t, newPgxHandle(t, newDatabase(t)), "SELECT name FROM pg_settings")
@@ -252,8 +251,7 @@ func setOn(t *testing.T, h handle, setting string) {
 // TestARewriteKeepsTheOrder: a long transaction has committed, and the table is rewritten before the next read, which
 // waits for that. The transaction's rows look as if the rewrite had written them.
 func TestARewriteKeepsTheOrder(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	other := newPgxHandle(t, url)
 	h, gate := newStatementGate(t, url)
@@ -290,8 +288,7 @@ func TestARewriteKeepsTheOrder(t *testing.T) {
 // TestARoleThatIsAlteredLater: new connections have its new settings. A running forwarder publishes, or logs the
 // setting and continues once it is reset.
 func TestARoleThatIsAlteredLater(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -347,8 +344,7 @@ func TestInspectNamesTheSetting(t *testing.T) {
 // TestATransactionOfTheUsersWithAnotherEncoding, which we must not change: nothing is written that the server would
 // alter.
 func TestATransactionOfTheUsersWithAnotherEncoding(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	setOn(t, newPgxHandle(t, url), "client_encoding = LATIN1")
 	h := newPgxHandle(t, url)
@@ -372,8 +368,7 @@ func TestATransactionOfTheUsersWithAnotherEncoding(t *testing.T) {
 
 // TestAForwarderOfAnotherEncoding than the writers' does not start, unless its driver sets the encoding.
 func TestAForwarderOfAnotherEncoding(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	for way, open := range ways {
 		t.Run(way, func(t *testing.T) {
 			t.Parallel()

@@ -28,7 +28,6 @@ import (
 )
 
 func TestBadInputLeavesNothing(t *testing.T) {
-	t.Parallel()
 	bad := func(change func(msg *message.Message)) []*message.Message {
 		msg := newMessage("x")
 		change(msg)
@@ -118,7 +117,6 @@ func oddMetadata() map[string]string {
 }
 
 func TestBytesComeOutAsTheyWentIn(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) { roundTrip(t, h) })
 }
 
@@ -164,7 +162,6 @@ func roundTrip(t *testing.T, h handle) {
 }
 
 func TestKeys(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		explicit, aggregate, both, none, emptied := newMessage(""), newMessage(""), newMessage(""), newMessage(""),
 			newMessage("")
@@ -196,7 +193,6 @@ func TestKeys(t *testing.T) {
 }
 
 func TestDelays(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		for name, c := range map[string]struct {
@@ -292,7 +288,6 @@ func withoutKey(metadata map[string]string) map[string]string {
 
 // TestWatermillsDelays: however Watermill expresses a delay, the outbox waits, for any broker.
 func TestWatermillsDelays(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		delaying, err := delay.NewPublisher(pub, delay.PublisherConfig{AllowNoDelay: true})

@@ -410,7 +410,6 @@ func identityTables(t *testing.T, h handle) {
 
 // TestNullStaysNull with each driver, next to payloads that are empty or too large to be read with their rows.
 func TestNullStaysNull(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		payloads := [][]byte{nil, {}, []byte("text"), nil}
 		events, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)

@@ -67,7 +67,6 @@ func publishInTx(t testing.TB, h handle, pub message.Publisher, topic string, ms
 }
 
 func TestPublishIsAtomicWithTheTransaction(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		h.exec(t, "create table orders (id int primary key)")
@@ -105,7 +104,6 @@ func TestPublishIsAtomicWithTheTransaction(t *testing.T) {
 }
 
 func TestPublishWithoutTransaction(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		direct := &recorder{}
 		for _, c := range []struct {
@@ -158,7 +156,6 @@ func (r *recorder) Publish(_ string, msgs ...*message.Message) error {
 func (r *recorder) Close() error { return nil }
 
 func TestDecoratorWritesInsideTransactionsAlone(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		direct := &recorder{}
 		pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, direct)
@@ -173,7 +170,6 @@ func TestDecoratorWritesInsideTransactionsAlone(t *testing.T) {
 }
 
 func TestPublishRefusesMixedTransactions(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		other := newPgxHandle(t, h.url)
@@ -226,7 +222,6 @@ func TestMissingTablesNameTheCure(t *testing.T) {
 }
 
 func TestPublishNothing(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		require.NoError(t, pub.Publish("orders"), "no message needs no transaction")
@@ -237,7 +232,6 @@ func TestPublishNothing(t *testing.T) {
 
 func TestPublishManyKeepsTheirOrder(t *testing.T) {
 	extended(t)
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		n := 20_000
 		if h.name == "pgx" { // the statements are the same over all handles
@@ -271,7 +265,6 @@ func TestPublishManyKeepsTheirOrder(t *testing.T) {
 // TestPublishFailingHalfWay makes a later chunk of one call fail in the database.
 func TestPublishFailingHalfWay(t *testing.T) {
 	needsPlainOutbox(t)
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		h.exec(t, "create unique index on outbox (uuid)")
 		pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
@@ -326,7 +319,6 @@ func TestSwallowedInserts(t *testing.T) {
 	} {
 		for _, table := range []string{"outbox", "inbox", "inbox_queue"} {
 			t.Run(table+" "+how, func(t *testing.T) {
-				t.Parallel()
 				forEachHandle(t, func(t *testing.T, h handle) {
 					h.exec(t, fmt.Sprintf(sql, table))
 					found, err := schema.Inspect(t.Context(), h.db)

@@ -21,7 +21,6 @@ import (
 
 // TestBadInputOfStore: invalid items are refused with the reason, and the whole call changes nothing.
 func TestBadInputOfStore(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		ctx := t.Context()
@@ -234,8 +233,7 @@ func TestMarkedByHand(t *testing.T) {
 // TestRoleOfTheQueue: a role with the four privileges on the table, USAGE and SELECT on its sequence, and SELECT on
 // paused topics can do all of this. It creates and truncates nothing.
 func TestRoleOfTheQueue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	admin := newPgxHandle(t, url)
 	role := "queue_" + strings.ReplaceAll(queue.NewOwner().String(), "-", "")
@@ -262,8 +260,7 @@ func TestRoleOfTheQueue(t *testing.T) {
 // TestOddRowsOfQueue inserts rows by SQL that Store.Enqueue would not write: they are handled like all others, and stop
 // neither claims nor reaping. Messages claimed by a process that died are reaped when a Dispatcher starts.
 func TestOddRowsOfQueue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	odd := []struct {
 		set  string
 		want message.Metadata

@@ -29,8 +29,7 @@ CREATE TRIGGER refuses BEFORE UPDATE ON inbox_queue FOR EACH ROW
 // TestRefusedMessagesStopNoOther: a constraint or a trigger of the database's owner refuses one of the queue's
 // statements for a tenth of the messages. All others are handled, and after it is dropped the rest too.
 func TestRefusedMessagesStopNoOther(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	const messages = 200
 	trigger := func(condition string) string { return fmt.Sprintf(refuser, condition) }
 	raises := func(code, condition string) string { return strings.Replace(trigger(condition), "P0001", code, 1) }
@@ -239,9 +238,7 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 // TestRefusedBehindABusyTopic: a message is refused while the free slots of its Dispatcher cannot be used by the many
 // messages before it.
 func TestRefusedBehindABusyTopic(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, busy := newStore(t, h, quickStore()), make(chan struct{})
 	storeAll(t, s, items("busy", 1000)...)
 	storeAll(t, s, items("orders", 20)...)
@@ -265,9 +262,7 @@ func TestRefusedBehindABusyTopic(t *testing.T) {
 // tried.
 func TestThousandsOfRefusedMessages(t *testing.T) {
 	extended(t)
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s := newStore(t, h, quickStore())
 	for range 3 {
 		batch := items("refused", 1000)
@@ -294,9 +289,7 @@ func TestThousandsOfRefusedMessages(t *testing.T) {
 
 // TestMissingRightsRefuseNoRow: an error about the whole table is reported once, as such.
 func TestMissingRightsRefuseNoRow(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	log := &lineLogger{}
 	s, err := queue.NewStore(h.db, quickStore(), log)
 	require.NoError(t, err)
@@ -313,9 +306,7 @@ func TestMissingRightsRefuseNoRow(t *testing.T) {
 // TestRefusedMessagesOfCallers: callers of Ack, Renew and Claim get the results of the other messages and an error that
 // names the refused one; in their own transaction only the error.
 func TestRefusedMessagesOfCallers(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, owner := newStore(t, h, quickStore()), queue.NewOwner()
 	storeAll(t, s, items("orders", 20)...)
 	msgs := claimed(t, s, owner, 20)
@@ -355,9 +346,7 @@ func TestRefusedMessagesOfCallers(t *testing.T) {
 // TestDoctorOfABusyQueue: a topic whose messages wait for a slot of a busy Dispatcher, or are refused by the database,
 // is not reported as lacking a handler.
 func TestDoctorOfABusyQueue(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	s, busy, handles := newStore(t, h, quickStore()), make(chan struct{}), make(chan struct{}, 1)
 	cfg := quickDispatcher(map[string]queue.Handler{
 		"slow": {Detached: true, Handle: func(context.Context, *queue.Message) error {

@@ -56,7 +56,6 @@ func TestPubSubOfInbox(t *testing.T) {
 // TestStoredMessagesThroughARouter: with the stack a message is marked done together with its handler's writes, and
 // dead together with its dead letter.
 func TestStoredMessagesThroughARouter(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)

@@ -21,7 +21,6 @@ import (
 
 // TestStoreJoinsTransactions: everything a store does in the caller's transaction is committed or rolled back with it.
 func TestStoreJoinsTransactions(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		store, owner := newStore(t, h, queue.StoreConfig{Retention: time.Nanosecond}), queue.NewOwner()
@@ -80,8 +79,7 @@ func TestStoreJoinsTransactions(t *testing.T) {
 // TestStoreInAnotherTransaction: with a transaction of another database, or one that has ended, a store returns an
 // error and does nothing.
 func TestStoreInAnotherTransaction(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	url := newMigratedDatabase(t)
 	h, other := newPgxHandle(t, url), newPgxHandle(t, url)
 	store := newStore(t, h, queue.StoreConfig{})
@@ -106,7 +104,6 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 // TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a
 // message is stored then or not, InTx returns an error, and nothing is lost unnoticed.
 func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
-	t.Parallel()
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
 		store := newStore(t, h, queue.StoreConfig{})
@@ -140,7 +137,6 @@ func newQueuePublisher(t testing.TB, s *queue.Store, without outbox.WithoutTx) *
 
 // TestPublishIntoTheQueue: messages are stored in the transaction of their context, or refused without one.
 func TestPublishIntoTheQueue(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		s := storeOn(t, h, quickStore())
 		pub := newQueuePublisher(t, s, outbox.RequireTx)

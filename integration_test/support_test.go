@@ -358,15 +358,21 @@ func overEach(t *testing.T, url string, test func(t *testing.T, h handle)) {
 // leaks.
 func onPgx(t *testing.T) handle {
 	t.Helper()
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	return newPgxHandle(t, newMigratedDatabase(t))
 }
 
-// forEachHandle runs a test with a pgx pool, database/sql with pgx, database/sql with lib/pq, and a pgx pool through
-// PgBouncer in transaction mode, each on its own migrated database.
+// parallel runs a test in parallel with others, and checks for goroutine leaks.
+func parallel(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+}
+
+// forEachHandle runs a test, in parallel with others, with a pgx pool, database/sql with pgx, database/sql with lib/pq,
+// and a pgx pool through PgBouncer in transaction mode, each on its own migrated database.
 func forEachHandle(t *testing.T, test func(t *testing.T, h handle)) {
 	t.Helper()
+	t.Parallel()
 	for _, open := range []struct {
 		name string
 		open func(testing.TB, string) handle
@@ -454,8 +460,7 @@ func goroutinesOf(t testing.TB) []string {
 }
 
 func TestNoLeaksSeesGoroutines(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	end := make(chan struct{})
 	go func() { <-end }()
 	go func() { go func() { <-end }() }()

@@ -47,13 +47,26 @@ func beginNative(t testing.TB, h handle) (native any, commit, rollback func() er
 	return tx, func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
 }
 
-// TestHandlersDoNotJoinWhoPublished: the context of an open transaction travels to a handler with a message.
+// TestHandlersDoNotJoinWhoPublished: an in-process Pub/Sub that passes on contexts carries an open transaction, also one
+// of another handler, to a handler, which runs in its own goroutine.
 func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		pub := newOutboxPublisher(t, h)
-		for outside, transact := range begunOutside(t, h) {
+		begun := begunOutside(t, h)
+		for name, around := range map[string][]message.HandlerMiddleware{
+			"Tx of a handler":    {newTx(t, h, middleware.TxConfig{})},
+			"Stack of a handler": stack(t, h, middleware.StackConfig{Inbox: middleware.InboxConfig{Consumer: "first"}}),
+		} {
+			begun[name] = func(fn func(ctx context.Context)) {
+				_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
+					fn(msg.Context())
+					return nil, errUndo
+				}, around...)(newMessage(""))
+				require.ErrorIs(t, err, errUndo)
+			}
+		}
+		for outside, transact := range begun {
 			for inside, handler := range map[string]message.HandlerFunc{
 				"Tx":    chain(bookSilently(h), newTx(t, h, middleware.TxConfig{})),
 				"Stack": chain(book(h), stack(t, h, middleware.StackConfig{})...),
@@ -103,7 +116,6 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 // TestHandlersDoNotJoinTheirEarlierSelves: a handler publishes to its own topic, with its context, while its
 // transaction is open.
 func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for name, around := range map[string]message.HandlerMiddleware{
@@ -159,7 +171,6 @@ func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 
 // TestTxLeavesATransactionInTheContextAlone, in calls without a Router.
 func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for outside, transact := range begunOutside(t, h) {
@@ -178,7 +189,6 @@ func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 
 // TestTxJoinsAcrossARouterIfItIsToldTo: the Subscriber begins the transaction and waits for the ack.
 func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: true}, nil)
@@ -202,7 +212,6 @@ func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 // transaction. If its InTx were a savepoint of that one, it would return nil and its work would be lost with the
 // rollback.
 func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		for name, outside := range map[string]func(context.Context) context.Context{
@@ -250,7 +259,6 @@ func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 // TestIngestDoesNotJoinWhoPublished in a loop of the user's: messages that it acked as stored would be lost with that
 // transaction's rollback.
 func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		store := newStore(t, h, queue.StoreConfig{})
 		ingest, err := queue.Ingest(store, queue.IngestConfig{Item: func(msg *message.Message) (queue.Item, error) {
@@ -287,7 +295,6 @@ func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
 }
 
 func TestTxJoinsIfItIsToldTo(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{JoinContext: true})
@@ -361,7 +368,6 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 
 // A handler's own Tx inside the stack is a savepoint, and the stack still recognises its message.
 func TestTxInsideOfTheStack(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -385,7 +391,6 @@ func TestTxInsideOfTheStack(t *testing.T) {
 }
 
 func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		var ended context.Context
@@ -401,59 +406,5 @@ func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
 		_, err = handler(msg)
 		require.NoError(t, err)
 		assert.Equal(t, 1, effects(t, h, msg))
-	})
-}
-
-// An in-process Pub/Sub that passes on contexts carries the open transaction of the publishing handler to another one,
-// which runs in its own goroutine and must not join it.
-func TestTxIsNotSharedBetweenHandlers(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
-		tx := newTx(t, h, middleware.TxConfig{})
-		second := stack(t, h, middleware.StackConfig{Inbox: middleware.InboxConfig{Consumer: "second"}})
-		for name, handler := range map[string]message.HandlerFunc{
-			"Tx":    chain(bookSilently(h), tx),
-			"Stack": chain(book(h), second...),
-			"InTx": func(msg *message.Message) ([]*message.Message, error) {
-				return nil, outbox.InTx(msg.Context(), h.db, func(ctx context.Context) error {
-					msg.SetContext(ctx)
-					return write(h, msg)
-				})
-			},
-		} {
-			for first, around := range map[string][]message.HandlerMiddleware{
-				"Tx": {tx}, "Stack": stack(t, h, middleware.StackConfig{}),
-			} {
-				pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, nil)
-				event, done := newMessage("event"), make(chan error, 10)
-				f := newFeed()
-				router := startRouter(t, func(r *message.Router) {
-					r.AddConsumerHandler("first", "commands", f, func(msg *message.Message) error {
-						_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
-							if err := write(h, msg); err != nil {
-								return nil, err
-							}
-							event.SetContext(msg.Context())
-							if err := pubsub.Publish("events", event); err != nil {
-								return nil, err
-							}
-							return nil, errors.Join(<-done, errHandler) // the second one ends first
-						}, around...)(msg)
-						return err
-					})
-					r.AddConsumerHandler("second", "events", pubsub, func(msg *message.Message) error {
-						_, err := handler(msg)
-						done <- err
-						return nil
-					})
-				})
-				command := newMessage("command")
-				assert.False(t, f.deliver(t, command))
-				require.NoError(t, router.Close())
-				assert.Zero(t, effects(t, h, command), "%s to %s", first, name)
-				assert.Equal(t, 1, effects(t, h, event), "%s to %s", first, name)
-			}
-		}
 	})
 }

@@ -23,7 +23,6 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/text"
-	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
@@ -45,17 +44,23 @@ func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, captu
 	})
 }
 
-// TestEndingTheTransactionBySQLIsFound covers statements that no handle can refuse. Any transaction that the handler
-// begins instead is not the one that the messages, or the inbox row of middleware.Inbox, belong to.
-func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
-	t.Parallel()
+// TestEndingTheTransactionIsFound covers statements that no handle can refuse, and the methods of an sql.Tx; for those
+// of a pgx.Tx see TestManagedTxRefusesToEnd. Any transaction that the handler begins instead is not the one that the
+// messages, or the inbox row of middleware.Inbox, belong to.
+func TestEndingTheTransactionIsFound(t *testing.T) {
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		var kept []int
+		methods := map[string]func(*sql.Tx) error{"Rollback()": (*sql.Tx).Rollback, "Commit()": (*sql.Tx).Commit}
 		for i, end := range []string{
 			"rollback", "ROLLBACK", "commit", "COMMIT; ", "end",
 			"rollback; begin", "commit; begin", "rollback and chain", "commit and chain",
 			"rollback; begin isolation level serializable", "savepoint x; rollback; begin; savepoint x",
+			"Rollback()", "Commit()",
 		} {
+			method := methods[end]
+			if method != nil && h.sql == nil {
+				continue
+			}
 			for _, begins := range []bool{true, false} {
 				// BEGIN is sent with one of our statements, as in middleware.Stack, or with the handler's
 				n := 2*i + map[bool]int{true: 1}[begins]
@@ -67,7 +72,12 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 						require.NoError(t, note(ctx, h, n))
 					}
 					require.NoError(t, outbox.AfterCommit(ctx, func(context.Context) { hook = true }))
-					err := h.execTx(ctx, end)
+					endTx := func() error { return h.execTx(ctx, end) }
+					if method != nil {
+						tx, _ := outbox.SQLTx(ctx)
+						endTx = func() error { return method(tx) }
+					}
+					err := endTx()
 					_ = note(ctx, h, 100+n) // in the new transaction, if any
 					return errors.Join(err, capture(ctx))
 				})
@@ -78,7 +88,7 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 				case "commit", "COMMIT; ", "end":
 					h.exec(t, "delete from notes where n = $1", 100+n) // was committed on its own
 					fallthrough
-				case "commit; begin", "commit and chain":
+				case "commit; begin", "commit and chain", "Commit()":
 					kept = append(kept, n)
 				case "rollback", "ROLLBACK":
 					h.exec(t, "delete from notes where n = $1", 100+n)
@@ -94,7 +104,6 @@ func TestEndingTheTransactionBySQLIsFound(t *testing.T) {
 
 // TestOnBeginChoosesTheIsolationLevel requires that none of our statements has taken a snapshot before.
 func TestOnBeginChoosesTheIsolationLevel(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		require.NoError(t, outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{OnBegin: func(ctx context.Context) error {
@@ -104,27 +113,7 @@ func TestOnBeginChoosesTheIsolationLevel(t *testing.T) {
 	})
 }
 
-func TestEndingTheTransactionByItsMethodsIsFound(t *testing.T) {
-	t.Parallel()
-	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
-		if h.sql == nil {
-			return // a pgx.Tx refuses: see TestManagedTxRefusesToEnd
-		}
-		for i, end := range []func(*sql.Tx) error{(*sql.Tx).Rollback, (*sql.Tx).Commit} {
-			err := inTx(t, h, func(ctx context.Context) error {
-				require.NoError(t, note(ctx, h, i))
-				tx, _ := outbox.SQLTx(ctx)
-				return errors.Join(end(tx), capture(ctx))
-			})
-			require.ErrorIs(t, err, outbox.ErrTxEnded)
-		}
-		assert.Equal(t, []int{1}, notes(t, h))
-		assert.Empty(t, topics(t, h))
-	})
-}
-
 func TestSwallowedErrorsRollBack(t *testing.T) {
-	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		for _, bad := range []string{
 			"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')",
@@ -146,7 +135,6 @@ func TestSwallowedErrorsRollBack(t *testing.T) {
 // TestSwallowedFirstErrorRollsBack: the statement that BEGIN would have been sent with fails; later ones must not
 // commit on their own.
 func TestSwallowedFirstErrorRollsBack(t *testing.T) {
-	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		for _, bad := range []string{
 			"select 1/0", "no sql", "select * from no_such_table", "insert into notes values ('x')",
@@ -175,7 +163,6 @@ func TestSwallowedFirstErrorRollsBack(t *testing.T) {
 }
 
 func TestConstraintFailingAtCommitIsAnOrdinaryError(t *testing.T) {
-	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		h.exec(t, "insert into notes values (1)")
 		for range 2 {
@@ -192,7 +179,6 @@ func TestConstraintFailingAtCommitIsAnOrdinaryError(t *testing.T) {
 }
 
 func TestContextOverBeforeCommit(t *testing.T) {
-	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -212,7 +198,6 @@ func TestContextOverBeforeCommit(t *testing.T) {
 
 // TestBackendGoneBeforeCommit: the server ends the session while the handler works.
 func TestBackendGoneBeforeCommit(t *testing.T) {
-	t.Parallel()
 	withAndWithoutCapture(t, func(t *testing.T, h handle, capture func(context.Context) error) {
 		killer := newPgxHandle(t, h.url)
 		hook := false
@@ -403,7 +388,7 @@ func TestHintsFollowCommit(t *testing.T) {
 }
 
 // TestAnErrorThatPanicsEndsItsTransaction: a handler may return an error that is a nil pointer and panics in errors.Is.
-// It counts as a failure like any other, and the connection returns to the pool.
+// The transaction is rolled back, and the connection returns to the pool.
 func TestAnErrorThatPanicsEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	h := pgxHandle(t, "one connection", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
@@ -425,13 +410,6 @@ func TestAnErrorThatPanicsEndsItsTransaction(t *testing.T) {
 			assert.ErrorContains(t, failed, "return nil instead of a nil pointer", "%s %s", name, where)
 			assert.Zero(t, h.count(t, "select count(*) from effects"), "%s %s", name, where)
 			cancel()
-		}
-		deliver := delivering(func(*message.Message) ([]*message.Message, error) { return nil, err },
-			stack(t, h, middleware.StackConfig{Inbox: middleware.InboxConfig{Consumer: name}}))
-		msg := newMessage("")
-		for n := 1; n <= 2; n++ {
-			require.ErrorContains(t, deliver(msg), "return nil instead of a nil pointer", name)
-			assert.Equal(t, n, h.count(t, "select attempts from inbox where message_id = $1", msg.UUID), name)
 		}
 	}
 }

@@ -22,7 +22,6 @@ import (
 )
 
 func TestTxAlone(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		obs := &seen{}
@@ -52,27 +51,7 @@ func TestTxAlone(t *testing.T) {
 	})
 }
 
-func TestTxGivesTheNativeTransaction(t *testing.T) {
-	t.Parallel()
-	forEachHandle(t, func(t *testing.T, h handle) {
-		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
-			if h.pool != nil {
-				tx, err := outbox.PgxTx(msg.Context())
-				require.NoError(t, err)
-				_, err = tx.Exec(msg.Context(), "select 1")
-				return nil, err
-			}
-			tx, err := outbox.SQLTx(msg.Context())
-			require.NoError(t, err)
-			_, err = tx.ExecContext(msg.Context(), "select 1")
-			return nil, err
-		}, newTx(t, h, middleware.TxConfig{}))(newMessage(""))
-		require.NoError(t, err)
-	})
-}
-
 func TestTxHandlerWorksOnACopy(t *testing.T) {
-	t.Parallel()
 	type key struct{}
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
@@ -118,7 +97,6 @@ func TestTxHandlerWorksOnACopy(t *testing.T) {
 }
 
 func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
-	t.Parallel()
 	type key struct{}
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("")
@@ -142,7 +120,6 @@ func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
 }
 
 func TestTxTime(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		reached := false
@@ -199,7 +176,6 @@ func TestTxTime(t *testing.T) {
 }
 
 func TestTxIsolationAndOnBegin(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(ctx context.Context, name string) (v string) {
 			q, err := (*core.DB)(h.db).Tx(ctx)
@@ -254,7 +230,6 @@ func (b *together) wait() {
 }
 
 func TestTxRetries(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		h.exec(t, "create table accounts (id text primary key, n int not null)")
@@ -329,7 +304,6 @@ func TestTxRetries(t *testing.T) {
 
 // Each attempt starts from the message as it was delivered.
 func TestTxAttemptsAreIndependent(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		msg := newMessage("payload")
@@ -362,7 +336,6 @@ func serializationFailure(t testing.TB, h handle) error {
 }
 
 func TestTxUnknownCommitIsNotRepeated(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newEffects(t, h)
 		// The server goes down during COMMIT.

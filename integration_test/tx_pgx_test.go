@@ -217,7 +217,6 @@ func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
 }
 
 func TestManyTransactionsAtOnce(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -286,7 +285,6 @@ func TestTransactionsThroughPgBouncer(t *testing.T) {
 
 // TestDedicatedReconnects breaks the connection on which the forwarder renews its lease.
 func TestDedicatedReconnects(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		noLeaks(t)
 		q, closeIt, err := (*core.DB)(h.db).Dedicated(t.Context())
@@ -315,7 +313,6 @@ func TestDedicatedReconnects(t *testing.T) {
 }
 
 func TestTransactCommitsOrRollsBack(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		insert := func(fail error) error {

@@ -48,7 +48,6 @@ func TestInTxNeedsADatabase(t *testing.T) {
 }
 
 func TestNestedInTxIsASavepoint(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -115,7 +114,6 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 // TestSavepointsOfAJoinedNativeTransaction: a nested function joins its own native transaction with WithTx, like a
 // library that is given one, and fails first inside it and then as a whole.
 func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		join := func(ctx context.Context) context.Context {
@@ -148,7 +146,6 @@ func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 }
 
 func TestHooksRunAfterCommitAlone(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		ran := 0
@@ -184,7 +181,6 @@ func TestHooksRunAfterCommitAlone(t *testing.T) {
 }
 
 func TestContextYieldsTheNativeTransaction(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		var ended context.Context
@@ -224,7 +220,6 @@ func TestContextYieldsTheNativeTransaction(t *testing.T) {
 
 // TestWithTx joins transactions that the caller began.
 func TestWithTx(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -260,7 +255,6 @@ func TestWithTx(t *testing.T) {
 }
 
 func TestTxOptions(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		setting := func(opts outbox.TxOptions, name string) (value string) {
 			require.NoError(t, outbox.InTxWith(t.Context(), h.db, opts, func(ctx context.Context) error {
@@ -296,7 +290,6 @@ func TestTxOptions(t *testing.T) {
 }
 
 func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		woken := map[string]int{}
 		for name, db := range map[string]*outbox.DB{"ours": h.db, "other": h.with(t, sqltext.Tables{Outbox: "other"}).db} {
@@ -321,7 +314,6 @@ func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 // TestNestedInTxRunOneAtATime makes two of them overlap. With savepoints that are not nested, one would undo the work
 // of the other.
 func TestNestedInTxRunOneAtATime(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
@@ -374,7 +366,6 @@ func TestNestedInTxRunOneAtATime(t *testing.T) {
 
 // TestWhatIsCapturedIsUndoneWithASavepoint of InTx, or of the user's code, and otherwise kept in order.
 func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		capture := func(ctx context.Context, topic string) {
@@ -427,7 +418,6 @@ func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 
 // TestCapturingTakesNoSecondTransactionID checks which transaction wrote the row: a savepoint would have its own id.
 func TestCapturingTakesNoSecondTransactionID(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
@@ -440,7 +430,6 @@ func TestCapturingTakesNoSecondTransactionID(t *testing.T) {
 
 // TestOpenRowsAreNamed leaves the rows of a query open.
 func TestOpenRowsAreNamed(t *testing.T) {
-	t.Parallel()
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)
 		query := func(ctx context.Context) (next func() bool, closeIt func()) {

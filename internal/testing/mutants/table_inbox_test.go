@@ -9,7 +9,7 @@ var inboxMutants = []Mutant{
 		New:    " WHERE i.dead_at IS NULL\nRETURNING true",
 	},
 	{
-		Name: "I2", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestPoisonReviveRedeliverAppliesOnce",
+		Name: "I2", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestOutcomesOfErrors",
 		Breaks: "a message that is dead is handled",
 		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING true",
 		New:    " WHERE i.processed_at IS NULL\nRETURNING true",
@@ -33,13 +33,13 @@ var inboxMutants = []Mutant{
 		New:    " WHERE i.dead_at IS NULL\nRETURNING i.revived",
 	},
 	{
-		Name: "I5", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestHandlerThatCommitsByItself",
+		Name: "I5", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestHandlerThatEndsTheTransaction",
 		Breaks: "the note of another copy is taken back",
 		Old:    "AND (extract(epoch FROM processed_at) * 1000000)::bigint = $3::bigint",
 		New:    "AND $3::bigint > 0",
 	},
 	{
-		Name: "I6", File: "middleware/error_handler.go", In: "integration_test", Test: "TestHandlerThatCommitsByItself",
+		Name: "I6", File: "middleware/error_handler.go", In: "integration_test", Test: "TestHandlerThatEndsTheTransaction",
 		Breaks: "a message counts as handled whose handler ended its transaction and failed",
 		Old:    "	if errors.Is(err, outbox.ErrTxEnded) {",
 		New:    "	if false {",
@@ -58,7 +58,7 @@ var inboxMutants = []Mutant{
 		New:    "AND processed_at IS NULL\n     ORDER BY",
 	},
 	{
-		Name: "I9", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestOnMismatchThatFailsIsCounted",
+		Name: "I9", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestOutcomesOfErrors",
 		Breaks: "two changed copies of a message have letters of one UUID",
 		Old:    `fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))`,
 		New:    `fmt.Sprintf("%s %x", id, core.PayloadHash(nil))`,
@@ -94,7 +94,7 @@ var inboxMutants = []Mutant{
 		New:    " {",
 	},
 	{
-		Name: "I15", File: "middleware/error_handler.go", In: "integration_test", Test: "TestALetterThatCannotBeWrittenIsSeen",
+		Name: "I15", File: "middleware/error_handler.go", In: "integration_test", Test: "TestDeadLetterIsAllOrNothing",
 		Breaks: "a letter that cannot be written is not recorded",
 		Old:    "			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf(\"%w: %w\", letterErr, err)))\n",
 		New:    "",
@@ -136,7 +136,7 @@ var inboxMutants = []Mutant{
 		New:    "return produced, nil",
 	},
 	{
-		Name: "I22", File: "middleware/uncharged.go", In: "integration_test", Test: "TestAMistakeOfWiringChargesNothing",
+		Name: "I22", File: "middleware/uncharged.go", In: "integration_test", Test: "TestOutcomesOfErrors",
 		Breaks: "a bad deploy charges messages",
 		Old:    "return errors.As(err, &later) || miswired(err)",
 		New:    "return errors.As(err, &later)",

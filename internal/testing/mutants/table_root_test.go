@@ -81,7 +81,7 @@ var rootMutants = []Mutant{
 		New:    "if s.tx.idle {",
 	},
 	{
-		Name: "R12", File: "internal/sqltext/write.go", In: "integration_test", Test: "TestEndingTheTransactionBySQLIsFound",
+		Name: "R12", File: "internal/sqltext/write.go", In: "integration_test", Test: "TestEndingTheTransactionIsFound",
 		Breaks: "a message is written though the handler has ended the transaction by SQL",
 		Old:    "InsertMarked = insertMessages + isUTF8 + ` AND ` + isMarked + allStored",
 		New:    "InsertMarked = InsertMessages",
