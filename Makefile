@@ -1,5 +1,5 @@
-# Needs Go and make; everything else is fetched or started when it is needed.
-# Each module is built by itself, as its users do; tests and lint use go.work, to compile what modules share once.
+# Needs Go and make; everything else is fetched or started on demand.
+# Each module is built on its own, as its users do; tests and lint use go.work, to compile what modules share once.
 
 GO       ?= go
 ARGS     ?=
@@ -9,14 +9,14 @@ export GOWORK := off
 
 MODULES := . $(patsubst %/go.mod,%,$(sort $(wildcard */go.mod */*/go.mod */*/*/go.mod)))
 
-# The race detector needs a C compiler; Go says 0 where there is none.
+# The race detector needs a C compiler; without one, CGO_ENABLED is 0.
 RACE = $(if $(filter 1,$(shell $(GO) env CGO_ENABLED)),-race)
 
 .DEFAULT_GOAL := help
 .PHONY: help build vet demo demo-kafka demo-page chaos soak simulate conformance mutants test test-rest test-all test-ui test-long test-matrix test-upgrade check-format lint fuzz vuln bench bench-quick scoreboard clean
 .PHONY: release-check release-tag recording
 
-# They write pages and lists from the code. CONTRIBUTING.md names each; a test compares.
+# These targets generate pages and lists from the code. CONTRIBUTING.md lists them; a test compares their output.
 GENERATORS := api ibx metrics outboxctl promises reference screenshots
 .PHONY: generate $(GENERATORS)
 
@@ -29,9 +29,9 @@ build: ## go build in all modules
 vet: ## go vet in all modules
 	@$(call each,$(GO) vet ./...)
 
-generate: $(filter-out screenshots,$(GENERATORS)) ## all of the pages and lists that are written from the code
+generate: $(filter-out screenshots,$(GENERATORS)) ## write all pages and lists that are generated from the code
 
-api: ## note the exported names in api.txt, after you meant to change them
+api: ## write the exported names to api.txt, after an intended change
 	@OUTBOX_WRITE_API=1 $(GO) test -count=1 -run 'TestAPI$$' ./internal/testing/docs
 
 ibx: ## write integration_test/ibx.md from the tests of the inbox's requirements
@@ -40,7 +40,7 @@ ibx: ## write integration_test/ibx.md from the tests of the inbox's requirements
 metrics: ## write docs/reference/metrics.md from what observe/prom shows
 	@cd observe/prom && OUTBOX_WRITE_METRICS=1 $(GO) test -count=1 -run 'TestMetricsDocument$$' .
 
-promises: ## write integration_test/promises.md, which tests of make test show which promise
+promises: ## write integration_test/promises.md: which test of make test covers which promise
 	@cd integration_test && OUTBOX_WRITE_PROMISES=1 $(GO) test -count=1 -run 'TestPromises$$' .
 
 reference: ## write docs/reference/configuration.md and errors.md from the code
@@ -49,7 +49,7 @@ reference: ## write docs/reference/configuration.md and errors.md from the code
 outboxctl: ## write docs/reference/outboxctl.md from the help of the commands
 	@cd cmd/outboxctl && OUTBOX_WRITE_DOCUMENT=1 $(GO) test -count=1 -run 'TestDocument$$' ./cli
 
-demo: ## orders through NATS JetStream on a bad day, then count what became of them
+demo: ## send orders through NATS JetStream on a bad day, then count the results
 	@$(call demo,nats)
 
 demo-kafka: ## the same with Kafka
@@ -59,28 +59,28 @@ demo-page: ## the page of package admin on a bad day, at http://127.0.0.1:8080/o
 	@$(call demo,page)
 
 # Chaos is part of the tests with three of its faults; all of them take longer than a run of CI may. An hour, unless told otherwise.
-chaos: ## everything fails, for an hour, while a ledger counts (ARGS='10m 17': for how long, and the seed of the faults)
+chaos: ## everything fails, for an hour, while a ledger counts (ARGS='10m 17': duration, and seed of the faults)
 	@$(call chaos,$(or $(ARGS),1h))
 
 soak: ## an hour at a steady rate, stopped now and then: memory, connections and sizes as a chart (ARGS='20m')
 	@$(call chaos,$(or $(ARGS),1h) $(shell date +%s) soak)
 
-simulate: ## many random schedules of the forwarder's state, as a table (ARGS='10m 4711': for how long, and the first seed)
+simulate: ## many random schedules of the forwarder's state, as a table (ARGS='10m 4711': duration, and first seed)
 	@OUTBOX_SIMULATE="$(or $(ARGS),10m)" $(GO) test -count=1 -v -timeout 0 -run 'TestSimulate$$' ./forwarder/internal/dispatch | grep -v '^ *\(---\|===\) '
 
 conformance: ## kill and freeze brokers under each publisher, as a table (ARGS='-kills 100 -only ^amqp -write')
 	@cd integration_test && OUTBOX_CONFORMANCE="$(ARGS)" $(GO) test -count=1 -v -timeout 0 -run 'TestPublishersConform$$' .
 
-mutants: ## break one rule after the other, and print which test or seed of the model finds it (ARGS="IN QU": the names that begin so)
+mutants: ## break one rule after another, and print which test or seed of the model finds it (ARGS="IN QU": names with these prefixes)
 	@OUTBOX_MUTANTS="$(or $(ARGS),all)" $(GO) test -count=1 -v -timeout 0 -run 'TestMutants$$' ./internal/testing/mutants | grep -v '^ *\(---\|===\) '
 
-test: check-format ## each promise once, in minutes; says what it left out (TESTARGS='-run Name')
+test: check-format ## test each promise once, in minutes; lists what it left out (TESTARGS='-run Name')
 	@.ci/tests first $(TESTARGS)
 
-test-rest: vet ## what the last make test left out, and that each module builds by itself, as its users build it
+test-rest: vet ## run what the last make test left out, and build each module on its own, as its users do
 	@.ci/tests rest
 
-test-all: ## all of the tests: make test, then test-rest (TESTARGS='-run Name')
+test-all: ## all tests: make test, then test-rest (TESTARGS='-run Name')
 ifeq ($(TESTARGS),)
 	@code=0; $(MAKE) --no-print-directory test || code=1; $(MAKE) --no-print-directory test-rest || code=1; exit $$code
 else
@@ -90,7 +90,7 @@ endif
 test-long: check-format ## the same with the long variants; takes hours
 	@OUTBOX_LONG=1 .ci/tests all $(TESTARGS)
 
-test-ui: ## the page in Chromium, with axe-core; leaves screenshots in .cache/ui; needs the network once
+test-ui: ## test the page in Chromium, with axe-core; leaves screenshots in .cache/ui; needs the network once
 	@$(chromium)
 	@cd internal/testing/uitest && $(GO) test -count=1 -timeout 10m $(TESTARGS) ./...
 
@@ -109,25 +109,25 @@ check-format:
 	@bad=$$("$$($(GO) env GOROOT)/bin/gofmt" -l .) && \
 	if [ -n "$$bad" ]; then echo "gofmt these files:"; echo "$$bad"; exit 1; fi
 
-# In the workspace, as the tests: what they have compiled is not compiled a second time.
+# In the workspace, like the tests, to reuse what they compiled.
 lint: ## staticcheck in all modules
 	@GOBIN=$(CURDIR)/.cache/bin $(GO) install honnef.co/go/tools/cmd/staticcheck@v0.8.2
 	@code=0; GOWORK= .cache/bin/staticcheck $(addsuffix /...,$(addprefix ./,$(filter-out internal/testing/uitest,$(MODULES)))) || code=1; \
 	(cd internal/testing/uitest && $(CURDIR)/.cache/bin/staticcheck ./...) || code=1; exit $$code
 
-fuzz: ## each fuzz target for a minute (ARGS=10m, ARGS='10m ./admin'); commit what it finds with the cure
+fuzz: ## each fuzz target for a minute (ARGS=10m, ARGS='10m ./admin'); commit its findings with the fix
 	@.ci/fuzz $(ARGS)
 
-vuln: ## govulncheck in all modules; asks vuln.go.dev
+vuln: ## govulncheck in all modules; uses vuln.go.dev
 	@$(call each,$(GO) run golang.org/x/vuln/cmd/govulncheck@latest ./...)
 
 bench: ## compare with others and with the floors, in 20 minutes (ARGS='-only name')
 	@cd bench && $(GO) run . $(ARGS)
 
-bench-quick: ## the rows that a change to the engine is likely to spoil
+bench-quick: ## the rows that a change to the engine is likely to slow down
 	@cd bench && $(GO) run . -quick $(ARGS)
 
-scoreboard: ## the scenarios of others' comparisons, for the outbox, the queue and River, in half an hour (ARGS='-only crash')
+scoreboard: ## scenarios of published comparisons, for the outbox, the queue and River, in half an hour (ARGS='-only crash')
 	@cd bench && $(GO) run ./scoreboard $(ARGS)
 
 release-check: ## tag a clone, and install from it what users install (make release-check VERSION=v0.1.0)
@@ -149,9 +149,8 @@ chromium = command -v chromium >/dev/null || command -v google-chrome >/dev/null
 		echo "installing chromium"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends chromium >/dev/null; \
 	else echo "this needs Chromium: apt-get install chromium, or the like"; exit 1; fi
 
-# each runs a command in one module after another, the root first, also after one that failed, and says at the end how long each
-# took. What takes long prints a line now and then, so that nobody takes it for dead; sleep has no output, or it would keep a pipe open
-# after the end.
+# each runs a command in one module after another, the root first, continues after a failure, and prints the times at the end. A long
+# command prints a line now and then, to show that it is alive. The output of sleep is closed: it would keep a pipe open after the end.
 each = began=$$(date +%s); \
 	( while sleep 25 >/dev/null 2>&1; do echo "-- $$(( $$(date +%s) - began )) s"; done ) & clock=$$!; \
 	trap 'kill $$clock' EXIT; trap 'exit 130' INT TERM; \

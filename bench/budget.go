@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// fewestRounds is the number of rounds that a side has regardless of its group's budget.
+// fewestRounds is the number of rounds that a side gets regardless of its group's budget.
 const fewestRounds = 2
 
-// budget divides the time of a run among its groups, in proportion to the time that each takes on a quiet machine. Time
-// that one does not use is left to the later ones. The zero value has no end.
+// budget divides the time of a run among its groups, in proportion to the time that each takes on a quiet machine. Unused
+// time goes to later groups. The zero value is unlimited.
 type budget struct {
 	now   func() time.Time // nil = time.Now
 	end   time.Time        // of the run

@@ -55,7 +55,7 @@
 //
 // # Fairness
 //
-// The hand-written loop is what a good engineer writes in an afternoon, with a low mark and a thousand rows at a time,
+// The hand-written loop is what a good engineer writes in an afternoon, with a low-water mark and a thousand rows at a time,
 // on the same table and the same indexes. It has no second process and no retries, and misses late commits. Without
 // statistics the planner gives it a plan that is several times slower, so all sides are measured with fresh ones.
 //

@@ -27,7 +27,7 @@ func (b *bench) inboundGroup() group {
 			{name: "inbound_kafka_slow", what: "the same with a handler that takes 5 ms more", floor: 9, aim: 14,
 				ours: "by_key_slow", rival: "by_watermill_slow"},
 			{name: "inbound_failing_keys", what: "kafka.Subscriber, the other messages while 1 % of keys fail " +
-				"for ever / while none fails",
+				"forever / while none fails",
 				floor: 0.7, aim: 0.9, ours: "by_key_failing", rival: "by_key"},
 			{name: "inbound_duplicates", what: "kafka.Subscriber, messages that were all handled before / new ones",
 				floor: 2, aim: 3, ours: "by_key_again", rival: "by_key"},

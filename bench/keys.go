@@ -128,7 +128,7 @@ func (d *database) trickle(
 	return committed, nil
 }
 
-// failingGroup has one in a hundred keys fail for a while.
+// failingGroup makes one key in a hundred fail for a while.
 func (b *bench) failingGroup() group {
 	return group{
 		about: 25 * time.Second,

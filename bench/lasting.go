@@ -16,13 +16,13 @@ const (
 // lasting is a side whose rounds continue in the same tables, for a row that watches how these degrade. Its number of
 // rounds does not depend on -rounds, and the last ones count.
 type lasting interface {
-	// begin is called before the first round of any side. ctx is good until close.
+	// begin is called before the first round of any side. ctx is valid until close.
 	begin(ctx context.Context) error
 	round(ctx context.Context) (measured, error)
 	// end is called after the last round of all sides, and checks the row's other requirements. Its value does not
 	// count.
 	end(ctx context.Context) (measured, error)
-	// close is called even if something failed, also begin.
+	// close is called even if something failed, including begin.
 	close()
 }
 

@@ -55,14 +55,14 @@ func main() {
 }
 
 func parse() (o options, err error) {
-	flag.BoolVar(&o.quick, "quick", false, "only the rows that a change to the engine is likely to spoil, in fewer rounds")
+	flag.BoolVar(&o.quick, "quick", false, "only the rows that a change to the engine is likely to slow down, in fewer rounds")
 	flag.StringVar(&o.only, "only", "", "only rows and figures whose name matches this regular `expression`")
 	flag.IntVar(&o.rounds, "rounds", 0, "`n` rounds of each side, fewer of the slow ones; default 7, with -quick 3")
 	flag.DurationVar(&o.budget, "budget", 20*time.Minute, "how long the run may take; 0 = as long as its rounds take. "+
 		"Rows share it: those that are noisy have their rounds\n"+
 		"repeated only as long as there is time, and may stay without a judgement")
 	flag.Float64Var(&o.scale, "scale", 1, "multiply the numbers of messages by this. The floors are meant for 1")
-	flag.StringVar(&o.svg, "svg", "", "write a chart to this `path`, ../docs/performance.svg for one")
+	flag.StringVar(&o.svg, "svg", "", "write a chart to this `path`, such as ../docs/performance.svg")
 	flag.StringVar(&o.markdown, "markdown", "", "write the result as a table of the documentation to this `path`")
 	flag.Parse()
 	if flag.NArg() > 0 {

@@ -61,7 +61,7 @@ func (b *bench) backlogDraining(n int, memory string) func(context.Context) (mea
 			return measured{}, err
 		}
 		text := fmt.Sprintf("%d MB at most while draining %s messages", r.PeakKB/1024, number(float64(n)))
-		b.figure(memory, text, "bounded by what is under way, not by the backlog")
+		b.figure(memory, text, "bounded by messages in flight, not by the backlog")
 		return measured{value: perSecond(n, took)}, errors.Join(checkWorkers(n, r), w.close(), d.settled(ctx))
 	}
 }

@@ -37,7 +37,7 @@ func (b *bench) claimGroup() group {
 	}
 }
 
-// claims claims messages, hands them to pub, and acks them, one batch after another until there are none.
+// claims claims messages, hands them to pub, and acks them, one batch after another until none are left.
 type claims func(ctx context.Context, pub message.Publisher) error
 
 // claiming measures n existing messages.

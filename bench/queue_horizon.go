@@ -52,7 +52,7 @@ func (h *claimHorizon) begin(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	h.marked, h.unmarked = claimsOf(store, store.Claim), claimsOf(store, h.withoutMark(store))
+	h.marked, h.unmarked = claimsOf(store, store.Claim), claimsOf(store, h.withoutCursor(store))
 	h.n = h.bench.scaled(20_000)
 	h.few = h.n / 20
 	last := lastingMost * (h.n + h.few) // the writer's messages
@@ -85,14 +85,14 @@ func (h *claimHorizon) claiming(ctx context.Context, n int, claim claims) (float
 }
 
 func (h *claimHorizon) end(ctx context.Context) (measured, error) {
-	m := measured{facts: []string{"control without the mark " + numbers(h.controls)}}
+	m := measured{facts: []string{"control without the cursor " + numbers(h.controls)}}
 	if err := h.commit(); err != nil {
 		return m, err
 	}
 	h.sink.wanted = int64(h.next)
 	if h.pinned {
 		if median(h.controls[len(h.controls)-lastingCounted:]) > median(h.controls[:lastingCounted])/2 {
-			m.broken = "claims without the mark are not slower in the end, so the pins did nothing"
+			m.broken = "claims without the cursor are not slower in the end, so the pins did nothing"
 		}
 		h.sink.wanted++ // the writer's message
 	}
@@ -117,8 +117,8 @@ func (h *claimHorizon) close() {
 	}
 }
 
-// withoutMark claims in a transaction of the caller, where the store does not use its cursor.
-func (d *database) withoutMark(store *queue.Store) func(context.Context, queue.Claim) ([]queue.Message, error) {
+// withoutCursor claims in a transaction of the caller, where the store does not use its cursor.
+func (d *database) withoutCursor(store *queue.Store) func(context.Context, queue.Claim) ([]queue.Message, error) {
 	return func(ctx context.Context, c queue.Claim) (msgs []queue.Message, err error) {
 		err = outbox.InTx(ctx, d.db, func(ctx context.Context) error {
 			msgs, err = store.Claim(ctx, c)

@@ -68,7 +68,7 @@ type Config struct {
 	OutageBackoff outbox.Backoff
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, -1 unlimited.
 	MaxAttempts int
-	// MinDeadAge is the minimum age, since it was written, before failed attempts can make a message dead; default 1 h,
+	// MinDeadAge is the minimum age of a message before failed attempts can make it dead; default 1 h,
 	// -1 no minimum. Messages that are older when they first fail, such as delayed or requeued ones, die after
 	// MaxAttempts.
 	MinDeadAge time.Duration

@@ -155,7 +155,7 @@ func TestOperationsStatements(t *testing.T) {
 				"FROM outbox_audit ORDER BY id DESC LIMIT 1"
 			byHand := value[string](t, h, entry)
 			_, err := a.Requeue(t.Context(), admin.Act{
-				Filter: admin.Filter{IDs: []string{"42"}}, Reason: "the topic is there now",
+				Filter: admin.Filter{IDs: []string{"42"}}, Reason: "the topic exists now",
 			})
 			require.NoError(t, err)
 			assert.Equal(t, value[string](t, h, entry), byHand)

@@ -56,7 +56,7 @@ func TestOutboxctlScreens(t *testing.T) {
 			outbox requeue
 			outbox requeue 3
 			outbox requeue 3 --dry-run
-			outbox requeue 3 --yes --reason 'the topic is there now'
+			outbox requeue 3 --yes --reason 'the topic exists now'
 			outbox requeue 3 4711 --yes
 			outbox requeue --group 78aac82c9ca5d449 --yes -o json
 			outbox requeue --state ready --all --dry-run
@@ -127,7 +127,7 @@ func TestOutboxctlMigrates(t *testing.T) {
 	assert.Equal(t, 1, again.code)
 	assert.Contains(t, again.err, "file exists: print only new versions, with --from")
 	late := c.run("migrate", "print", "--format", "goose", "--dir", dir, "--from", "26") // from the number of a file
-	assert.Contains(t, late.out, "nothing to write: there is no version 26", late.err)
+	assert.Contains(t, late.out, "nothing to write: version 26 does not exist", late.err)
 
 	// The output of print creates valid tables, and roles can be granted on them.
 	other := newPgxHandle(t, newDatabase(t))

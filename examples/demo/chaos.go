@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// busyTimeout is how long a forwarder may take to be busy. Behind Kafka sarama needs up to 10 s to notice that the
+// busyTimeout is how long a forwarder may take to get busy. Behind Kafka, sarama needs up to 10 s to notice that the
 // broker is back.
 const busyTimeout = 15 * time.Second
 
-// chaos makes the day a bad one, at fixed points of the stream of orders so that everybody is busy then.
+// chaos makes the day a bad one, at fixed points of the stream of orders, when all processes are busy.
 func (d *day) chaos(ctx context.Context, orders int, outage time.Duration) error {
 	if err := d.untilSent(ctx, orders/4); err != nil {
 		return err
@@ -78,10 +78,10 @@ func (d *day) replaceForwarder(ctx context.Context) error {
 	return nil
 }
 
-// work is what a forwarder has to do: its lanes, and the messages in them.
+// work is the load of a forwarder: its lanes, and the messages in them.
 type work struct{ lanes, waiting, published int }
 
-// workOf looks it up in the database, where the name of a forwarder ends in the id of its process.
+// workOf reads the work from the database, where the name of a forwarder ends in the id of its process.
 func (d *day) workOf(ctx context.Context, p *forwarderProcess) (w work, err error) {
 	err = d.pool.QueryRow(ctx, `
 		with owned as (

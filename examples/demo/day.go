@@ -83,7 +83,7 @@ func (d *day) open(ctx context.Context, e Example, o options) error {
 	return d.broker.Provision(ctx, d.at)
 }
 
-// withPoolSize makes the pool large enough for each handler at work and a forwarder beside them.
+// withPoolSize makes the pool large enough for all concurrent handlers and a forwarder.
 func withPoolSize(database string) (string, error) {
 	u, err := url.Parse(database)
 	if err != nil {
@@ -152,8 +152,8 @@ func (d *day) live(ctx context.Context, e Example, o options, orders []Copy) (er
 	return d.settle(service)
 }
 
-// settle waits until all orders are handled and all events published. If that takes too long it says so and
-// leaves the rest to the count.
+// settle waits until all orders are handled and all events published. If that takes too long, it prints so and leaves
+// the rest to the count.
 func (d *day) settle(ctx context.Context) error {
 	patient, cancel := context.WithTimeout(ctx, settleTimeout)
 	defer cancel()

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/examples/demo/booking"
 )
 
-// evidence is what is found when everything is over.
+// evidence is the state of the database and the broker at the end.
 type evidence struct {
 	sent      int      // orders, without second copies
 	orders    []Stored // on the broker
@@ -45,8 +45,8 @@ func (d *day) collect(ctx context.Context, sent int) (e evidence, err error) {
 	return e, nil
 }
 
-// spoil breaks the evidence on purpose, to show that the count notices: it drops an event, doubles one, or turns
-// their order round.
+// spoil breaks the evidence on purpose, to show that the count notices: it drops an event, doubles one, or reverses
+// their order.
 func (e *evidence) spoil(how string) error {
 	if how == "" {
 		return nil
@@ -64,17 +64,17 @@ func (e *evidence) spoil(how string) error {
 	case "reverse":
 		slices.Reverse(e.events)
 	default:
-		return fmt.Errorf("spoil: %q is none of drop, double, reverse", how)
+		return fmt.Errorf("spoil: unknown %q: use drop, double or reverse", how)
 	}
 	return nil
 }
 
-// tally is what the evidence adds up to.
+// tally has the counts from the evidence.
 type tally struct {
 	sent       int // orders
 	in         int // messages with orders on the broker, copies included
-	duplicates int // of them, copies
-	missing    int // orders that were sent and are not there
+	duplicates int // copies among them
+	missing    int // orders sent that are not on the broker
 	booked     int // rows
 	unbooked   int // orders without a row
 	rebooked   int // rows beyond the first of an order

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// Addresses say where everything is.
+// Addresses locate the servers, topics and consumers.
 type Addresses struct {
 	Postgres  string // URL with the login of the service
 	Forwarder string // the same with the login of a process that forwards only
@@ -20,39 +20,39 @@ type Addresses struct {
 	Consumer  string // durable consumer, or consumer group, of the service
 }
 
-// Example is what the examples differ in.
+// Example holds the differences between the examples.
 type Example struct {
 	Name string
-	// Orders come in over the time Period; the broker is away for the time Outage and as long as it takes to start.
+	// Orders arrive over Period. The broker is down for Outage and as long as it takes to start.
 	Orders         int
 	Period, Outage time.Duration
 	// StartBroker starts the broker, or finds it through the environment.
 	StartBroker func(ctx context.Context, opts services.Options) (Broker, error)
-	// Subscriber is for the orders, Publisher for what is in the outbox.
+	// Subscriber is for the orders, Publisher for the outbox.
 	Subscriber func(at Addresses, logger watermill.LoggerAdapter) (message.Subscriber, error)
 	Publisher  func(at Addresses, logger watermill.LoggerAdapter) (message.Publisher, error)
 }
 
-// Broker is the broker as the world around the service uses it.
+// Broker is the demo's own access to the broker, outside of the service.
 type Broker interface {
 	Address() string
 	// Provision makes the topics and what consumers need.
 	Provision(ctx context.Context, at Addresses) error
-	// Send publishes and returns when all copies are stored. After an error it may be called with the same again.
+	// Send publishes and returns when all copies are stored. After an error it may be called again with the same copies.
 	Send(ctx context.Context, topic string, copies []Copy) error
-	// Consumed says whether the service has acknowledged everything on the topic.
+	// Consumed reports whether the service has acknowledged everything on the topic.
 	Consumed(ctx context.Context, topic string) (bool, error)
-	// Read returns everything on the topic, in an order that keeps that of each key.
+	// Read returns everything on the topic, with the messages of each key in order.
 	Read(ctx context.Context, topic string) ([]Stored, error)
 	// TakeAway stops the broker. It returns an error that wraps errors.ErrUnsupported if the broker is not ours.
 	TakeAway() error
-	// BringBack starts it again with what it had stored.
+	// BringBack starts the broker again with its stored messages.
 	BringBack(ctx context.Context) error
 	// Close removes the topics and ends a broker that was started here.
 	Close(ctx context.Context, topics ...string)
 }
 
-// Copy is one of the copies of a message that arrive.
+// Copy is one of the copies of a message that the demo sends.
 type Copy struct {
 	UUID    string
 	Number  int // counts the copies from 1
@@ -60,7 +60,7 @@ type Copy struct {
 	Payload []byte
 }
 
-// Stored is a message that was found on the broker.
+// Stored is a message found on the broker.
 type Stored struct {
 	UUID    string
 	Payload []byte

@@ -22,7 +22,7 @@ const (
 	exitInterrupted = 130
 )
 
-// options are those of the command line.
+// options are the options of the command line.
 type options struct {
 	orders int
 	over   time.Duration
@@ -36,7 +36,7 @@ type options struct {
 // Main is main of an example. It does not return.
 func Main(e Example) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	context.AfterFunc(ctx, stop) // a second signal ends the process immediately
 	if len(os.Args) == 2 && os.Args[1] == forwardArg {
 		if err := forwardOnly(ctx, e, newLogger(os.Stderr)); err != nil {
 			fmt.Fprintln(os.Stderr, "forwarder:", err)
@@ -51,7 +51,8 @@ func Main(e Example) {
 	flags.DurationVar(&o.over, "for", e.Period, "time in which the orders arrive")
 	flags.DurationVar(&o.outage, "outage", e.Outage, "how long the broker is down before it starts again")
 	flags.BoolVar(&o.calm, "calm", false, "a good day: no outage, and no process is killed")
-	flags.StringVar(&o.spoil, "spoil", "", "falsify what is counted, to see it noticed: drop, double or reverse events")
+	flags.StringVar(&o.spoil, "spoil", "", "falsify the results, to see that the count notices: drop, double or "+
+		"reverse events")
 	flags.BoolVar(&o.log, "log", false, "show the log")
 	flags.BoolVar(&o.watch, "observe", false, "show metrics of the day, one trace, and the page while it lasts")
 	if err := flags.Parse(os.Args[1:]); err != nil || flags.NArg() > 0 || o.orders < 1 {

@@ -13,8 +13,8 @@ import (
 
 const accounts = 40
 
-// makeOrders returns n orders in the order in which they are sent. Every tenth comes twice: at once, so that both
-// copies are handled at the same time, or much later.
+// makeOrders returns n orders in the order in which they are sent. Every tenth is sent twice: either immediately, so
+// that both copies are handled at the same time, or much later.
 func makeOrders(n int) []Copy {
 	var all []Copy
 	late := map[int]Copy{}
@@ -49,8 +49,8 @@ func makeOrders(n int) []Copy {
 	return all
 }
 
-// send publishes the orders at an even pace over the given time; what the broker did not take in time follows as fast
-// as it can.
+// send publishes the orders at an even pace over the given time. Orders that the broker did not accept in time follow
+// as fast as possible.
 func (d *day) send(ctx context.Context, orders []Copy, over time.Duration) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -70,7 +70,7 @@ func (d *day) send(ctx context.Context, orders []Copy, over time.Duration) error
 			continue
 		}
 		if err := d.broker.Send(ctx, d.at.Orders, orders[sent:due]); err != nil {
-			continue // the broker is away: the same again
+			continue // the broker is down: send the same again
 		}
 		sent = due
 		d.sent.Store(int64(sent))

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
-// page is that of package admin, to look at while the day lasts. It allows no acts.
+// page serves the page of package admin while the day lasts. It allows no acts.
 type page struct {
 	handler  *ui.Handler
 	listener net.Listener
@@ -37,7 +37,7 @@ func newPage(db *outbox.DB) (*page, error) {
 
 func (p *page) url() string { return fmt.Sprintf("http://%s/outbox/", p.listener.Addr()) }
 
-// serve shows it until ctx is over.
+// serve serves it until ctx ends.
 func (p *page) serve(ctx context.Context) {
 	mux := http.NewServeMux()
 	mux.Handle("/outbox/", p.handler)

@@ -14,13 +14,13 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// forwardArg makes this program a forwarder and nothing else; addressesEnv tells it where everything is.
+// forwardArg makes this program only a forwarder; addressesEnv has its Addresses.
 const (
 	forwardArg   = "forward"
 	addressesEnv = "OUTBOX_DEMO_ADDRESSES"
 )
 
-// forwarderProcess is this program, started once more as a forwarder.
+// forwarderProcess is this program, started again as a forwarder.
 type forwarderProcess struct {
 	cmd    *exec.Cmd
 	stdin  io.Closer
@@ -60,14 +60,14 @@ func (p *forwarderProcess) kill() {
 	<-p.exited
 }
 
-// stop ends the process in good order.
+// stop stops the process gracefully.
 func (p *forwarderProcess) stop() {
 	_ = p.stdin.Close()
 	<-p.exited
 }
 
-// forwardOnly is main of such a process. It ends in good order when its standard input does, so also when the process
-// that started it is gone.
+// forwardOnly is the main function of such a process. It stops gracefully when its standard input ends, and therefore
+// also when its parent process is gone.
 func forwardOnly(ctx context.Context, e Example, logger watermill.LoggerAdapter) error {
 	var at Addresses
 	if err := json.Unmarshal([]byte(os.Getenv(addressesEnv)), &at); err != nil {

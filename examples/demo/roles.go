@@ -30,7 +30,7 @@ create role %[1]s_sender login in role "%[1]s_forwarder";`, run)).ReadAll()
 		return "", "", fmt.Errorf("make roles: %w", err)
 	}
 	as := func(role string) string {
-		u, _ := url.Parse(database) // it is one: see withPoolSize
+		u, _ := url.Parse(database) // a valid URL: see withPoolSize
 		u.User = url.User(run + "_" + role)
 		return u.String()
 	}

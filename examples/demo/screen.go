@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// screen shows what happens: one line for each event, and a status that is overwritten on a terminal and is a line of
-// its own elsewhere.
+// screen prints a line for each event, and a status, which is overwritten on a terminal and a line of its own
+// elsewhere.
 type screen struct {
 	out      io.Writer
 	terminal bool
@@ -60,7 +60,7 @@ func (s *screen) clear() {
 	}
 }
 
-// number writes n with a comma after each three digits.
+// number writes n with a comma after every three digits.
 func number(n int) string {
 	digits := fmt.Sprint(n)
 	for i := len(digits) - 3; i > 0; i -= 3 {

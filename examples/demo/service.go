@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// serve consumes orders, books each of them once and publishes the events, until ctx is over.
+// serve consumes orders, books each of them once and publishes the events, until ctx ends.
 func (e Example) serve(
 	ctx context.Context, at Addresses, observers []observe.Observer, logger watermill.LoggerAdapter,
 ) error {
@@ -49,7 +49,7 @@ func (e Example) serve(
 	return e.forward(ctx, db, at, logger, router)
 }
 
-// forward publishes what is committed, until ctx is over and the runners before it have ended. Any number of
+// forward publishes what is committed, until ctx ends and the runners before it have ended. Any number of
 // forwarders, in any number of processes, share the work.
 func (e Example) forward(
 	ctx context.Context, db *outbox.DB, at Addresses, logger watermill.LoggerAdapter, before ...outbox.Runner,
@@ -60,8 +60,8 @@ func (e Example) forward(
 	}
 	defer broker.Close()
 	fwd, err := forwarder.New(db, broker, forwarder.Config{
-		// How long the lanes of a killed process stay without an owner. The default of 10 s forgives longer
-		// pauses; the demo does not want to wait for it.
+		// How long the lanes of a killed process stay without an owner. The default of 10 s tolerates longer pauses; the demo
+		// does not want to wait that long.
 		LeaseTTL: 3 * time.Second,
 	}, logger)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// write prints the tally and says whether it adds up.
+// write prints the tally and reports whether it adds up.
 func (t tally) write(out io.Writer) (ok bool) {
 	ok = true
 	row := func(label string, count int, good bool, note string) {

@@ -12,8 +12,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// showTrace prints the trace of the event that waited longest, if there are any: of one that could not be sent at once,
-// on a bad day.
+// showTrace prints the trace of the event that waited longest, if there is one. On a bad day that event needed several
+// attempts.
 func showTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) error {
 	sends := map[trace.SpanID][]sdktrace.ReadOnlySpan{} // by the span in which the event was written
 	byID := map[trace.SpanID]sdktrace.ReadOnlySpan{}
@@ -65,7 +65,7 @@ func showTrace(out io.Writer, spans []sdktrace.ReadOnlySpan) error {
 	return t.Flush()
 }
 
-// result is what a span says of its end.
+// result returns the outcome that a span recorded.
 func result(s sdktrace.ReadOnlySpan) string {
 	for _, kv := range s.Attributes() {
 		switch string(kv.Key) {

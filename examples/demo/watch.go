@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
-// watch is what monitoring makes of the day: the metrics of the service, its traces, and the page.
+// watch collects the monitoring of the day: the metrics of the service, its traces, and the page.
 type watch struct {
 	page     *page
 	registry *prometheus.Registry
@@ -64,12 +64,12 @@ func (w *watch) observers() []observe.Observer {
 	return []observe.Observer{w.counts, w.traces}
 }
 
-// gauges are those of which the worst moment is shown.
+// gauges lists the gauges whose worst values are shown.
 var gauges = []string{
 	`outbox_messages{state="ready"}`, "outbox_oldest_message_age_seconds", `outbox_topic_paused{by="forwarder"}`,
 }
 
-// scrape remembers the worst, a few times a second.
+// scrape records the worst values, a few times a second.
 func (w *watch) scrape(ctx context.Context) {
 	for pause(ctx, 250*time.Millisecond) == nil {
 		if now, err := w.metrics(); err == nil {
@@ -82,8 +82,8 @@ func (w *watch) scrape(ctx context.Context) {
 	}
 }
 
-// metrics are all series of the registry, summed up over all but the label that says which of a few things they are; of
-// histograms, their p99.
+// metrics returns all series of the registry, summed over all labels but those with few values; for histograms it
+// returns their p99.
 func (w *watch) metrics() (map[string]float64, error) {
 	families, err := w.registry.Gather()
 	if err != nil {
@@ -112,7 +112,7 @@ func kind(m *dto.Metric) string {
 	return ""
 }
 
-// within returns the bound that a share of all values is within.
+// within returns the bound under which a share of all values lies.
 func within(share float64, all []*dto.Metric) float64 {
 	var count float64
 	below := map[float64]float64{}

@@ -1,7 +1,7 @@
 // Command eventsourced keeps accounts as their events. A command reads an account's events, decides, and appends new
 // ones at the version that it has read; the same transaction publishes them, so the outbox is the feed of the event
 // store. A projection behind the inbox keeps a table of balances, each event once and in the order of its account, and
-// can be built anew from the events at any time.
+// can be rebuilt from the events at any time.
 //
 //	DATABASE_URL=postgres://... go run ./eventsourced acme deposit 100 withdraw 30
 package main

@@ -59,7 +59,7 @@ func TestAccounts(t *testing.T) {
  FULL JOIN balances b USING (account) WHERE (e.version, e.balance) IS DISTINCT FROM (b.version, b.balance::numeric)`
 		for deadline := time.Now().Add(5 * time.Minute); value(different) != "0"; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: %s balances are not what follows from the events", when, value(different))
+				t.Fatalf("%s: %s balances differ from the events", when, value(different))
 			}
 		}
 	}

@@ -19,17 +19,17 @@ CREATE TABLE IF NOT EXISTS balances (account text PRIMARY KEY, version int NOT N
 
 const topic = "accounts"
 
-// errConflict says that somebody else has appended to the account since it was read.
+// errConflict reports that somebody else has appended to the account since it was read.
 var errConflict = errors.New("the account has changed")
 
-// event is what happened to an account: money came (more than 0) or went.
+// event is a change of an account: a deposit (more than 0) or a withdrawal.
 type event struct {
 	Account string `json:"account"`
 	Version int    `json:"version"`
 	Amount  int64  `json:"amount"`
 }
 
-// account is what follows from its events.
+// account is the state that results from its events.
 type account struct {
 	version int
 	balance int64
@@ -57,8 +57,8 @@ func load(ctx context.Context, tx pgx.Tx, name string) (a account, err error) {
 	return a, err
 }
 
-// append writes the next event of an account and publishes it: both, or neither. The primary key lets one of two that
-// have read the same version through.
+// append writes the next event of an account and publishes it: both, or neither. If two have read the same version, the
+// primary key lets only one of them append.
 func (s *store) append(ctx context.Context, tx pgx.Tx, name string, read account, amount int64) error {
 	e := event{Account: name, Version: read.version + 1, Amount: amount}
 	body, err := json.Marshal(e)
@@ -72,7 +72,7 @@ func (s *store) append(ctx context.Context, tx pgx.Tx, name string, read account
 		}
 		return err
 	}
-	// The same identity however often the feed is published.
+	// The identity stays the same, however often the feed is published.
 	msg := message.NewMessage(fmt.Sprintf("%s/%d", name, e.Version), body)
 	outbox.SetAggregate(msg, "account", name)
 	return s.feed.PublishContext(ctx, topic, msg)
@@ -91,7 +91,7 @@ func (s *store) withdraw(ctx context.Context, name string, amount int64) error {
 	})
 }
 
-// change decides on what an account is, and once more if it has changed meanwhile.
+// change decides on the current state of an account, and again if the account changed meanwhile.
 func (s *store) change(ctx context.Context, name string, decide func(account) (int64, error)) error {
 	for {
 		err := outbox.InTx(ctx, s.db, func(ctx context.Context) error {
@@ -115,8 +115,8 @@ func (s *store) change(ctx context.Context, name string, decide func(account) (i
 	}
 }
 
-// project keeps the table of balances. The inbox lets each event through once, and they come in their order; the
-// version would tell if not.
+// project keeps the table of balances. The inbox lets each event through once, and they arrive in order; the version
+// would show a violation.
 func project(msg *message.Message) error {
 	tx, err := outbox.PgxTx(msg.Context())
 	if err != nil {
@@ -142,11 +142,11 @@ ON CONFLICT (account) DO UPDATE SET version = excluded.version, balance = b.bala
 			err = fmt.Errorf("%s is at version %d: event %d comes too early", e.Account, version, e.Version)
 		}
 	}
-	return err // an event that a rebuild has seen already changes nothing
+	return err // an event that a rebuild has already seen changes nothing
 }
 
-// rebuild makes the projection anew from all events. What the feed delivers meanwhile waits for the lock, and is known
-// then.
+// rebuild recreates the projection from all events. Events that the feed delivers meanwhile wait for the lock, and are
+// then recognised as known.
 func (s *store) rebuild(ctx context.Context) error {
 	return outbox.InTx(ctx, s.db, func(ctx context.Context) error {
 		tx, err := outbox.PgxTx(ctx)

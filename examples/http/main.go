@@ -1,7 +1,7 @@
 // Command http is a service whose clients may repeat a request: an order that is posted again under the same
-// Idempotency-Key is booked once, its event is published, and the client gets the first answer again.
+// Idempotency-Key is booked once, its event is published, and the client gets the first response again.
 //
-//	nats stream add orders --subjects orders --defaults # JetStream takes an event only if a stream has its subject
+//	nats stream add orders --subjects orders --defaults # JetStream accepts an event only if a stream has its subject
 //	DATABASE_URL=postgres://... NATS_URL=nats://... API_TOKENS=alice=secret,bob=other go run ./http
 //	curl -i localhost:8080/orders -H 'Authorization: Bearer secret' -H 'Idempotency-Key: "1"' -d '{"cents": 500}'
 package main
@@ -76,7 +76,8 @@ func run(ctx context.Context, listener net.Listener, databaseURL, natsURL, token
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("POST /orders", authenticate(clients, once(order(events)))) // in this order: each replay is authorized anew
+	// in this order: each replay is authorized again
+	mux.Handle("POST /orders", authenticate(clients, once(order(events))))
 
 	broker, err := nats.NewPublisher(nats.PublisherConfig{URL: natsURL}, logger)
 	if err != nil {
@@ -87,11 +88,11 @@ func run(ctx context.Context, listener net.Listener, databaseURL, natsURL, token
 	if err != nil {
 		return err
 	}
-	// Requests first: what they have committed when they end can still be published.
+	// Requests end first, so that everything they committed can still be published.
 	return outbox.Run(ctx, outbox.HTTPServer(&http.Server{Handler: mux, ReadTimeout: 10 * time.Second}, listener), fwd)
 }
 
-// order books one order. Row, event and answer are one transaction, which is that of the request's context.
+// order books one order. Row, event and response are one transaction, from the request's context.
 func order(events *outbox.Publisher) http.Handler {
 	return idempotency.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 		var o struct {
@@ -143,7 +144,8 @@ func clientOf(r *http.Request) (string, error) {
 func authenticate(clients map[[sha256.Size]byte]string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		client, ok := clients[sha256.Sum256([]byte(token))] // by its time a hash does not tell how much of a guess is right
+		// a hash, so that timing does not reveal how much of a guess is right
+		client, ok := clients[sha256.Sum256([]byte(token))]
 		if !ok {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			http.Error(w, "who are you?", http.StatusUnauthorized)

@@ -1,4 +1,4 @@
-// Command kafka is a whole service on Kafka: it books each order once and publishes an event for it. An order that
+// Command kafka is a complete service on Kafka: it books each order once and publishes an event for it. An order that
 // keeps failing delays only later messages with its Kafka key. Start it several times: the processes share the
 // partitions.
 //
@@ -56,7 +56,7 @@ func main() {
 	must(0, outbox.Run(ctx, router, fwd))
 }
 
-// book is an ordinary handler. What it writes and what it returns commit together, once per order.
+// book is an ordinary handler. Its writes and the messages it returns commit together, once per order.
 func book(msg *message.Message) ([]*message.Message, error) {
 	var order struct{ ID string }
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {

@@ -1,5 +1,6 @@
-// Command nats is a whole service on NATS JetStream: it books each order once and publishes an event for it. An order
-// that keeps failing delays only later messages of its ordering key. Start it twice: the second process is on standby.
+// Command nats is a complete service on NATS JetStream: it books each order once and publishes an event for it. An
+// order that keeps failing delays only later messages of its ordering key. Start it twice: the second process is on
+// standby.
 //
 //	DATABASE_URL=postgres://me:secret@localhost/shop NATS_URL=nats://localhost:4222 go run ./nats
 package main
@@ -59,7 +60,7 @@ func main() {
 	must(0, outbox.Run(ctx, router, fwd))
 }
 
-// book is an ordinary handler. What it writes and what it returns commit together, once per order.
+// book is an ordinary handler. Its writes and the messages it returns commit together, once per order.
 func book(msg *message.Message) ([]*message.Message, error) {
 	var order struct{ ID string }
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {

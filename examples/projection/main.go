@@ -44,7 +44,7 @@ func main() {
 			Brokers: brokers, ConsumerGroup: "totals", Unmarshaler: wmkafka.DefaultMarshaler{},
 			InitializeTopicDetails: &sarama.TopicDetail{NumPartitions: 8, ReplicationFactor: 1},
 		},
-		Concurrency: 1000, // the most that a batch can have
+		Concurrency: 1000, // the largest possible batch
 	}, logger))
 	for _, topic := range []string{"orders", "dead_letters"} {
 		must(0, orders.SubscribeInitialize(topic))
@@ -80,7 +80,7 @@ func addUp(ctx context.Context, msgs []*message.Message) error {
 	}
 	var customers []string
 	var counts, amounts []int64
-	// In one order: two processes that lock the same rows in different orders would deadlock, and be retried.
+	// Sorted, because two processes that lock the same rows in different orders would deadlock, and be retried.
 	for _, customer := range slices.Sorted(maps.Keys(sums)) {
 		customers = append(customers, customer)
 		counts = append(counts, sums[customer].orders)

@@ -1,4 +1,4 @@
-// Command rabbitmq is a whole service on RabbitMQ: it books each order once and publishes an event for it. Start it
+// Command rabbitmq is a complete service on RabbitMQ: it books each order once and publishes an event for it. Start it
 // several times: the processes share the orders.
 //
 //	DATABASE_URL=postgres://me:secret@localhost/shop AMQP_URL=amqp://guest:guest@localhost:5672/ go run ./rabbitmq
@@ -50,7 +50,7 @@ func main() {
 	must(0, outbox.Run(ctx, router, fwd))
 }
 
-// book is an ordinary handler. What it writes and what it returns commit together, once per order.
+// book is an ordinary handler. Its writes and the messages it returns commit together, once per order.
 func book(msg *message.Message) ([]*message.Message, error) {
 	var order struct{ ID string }
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {

@@ -1,11 +1,11 @@
-// Command saga books orders in steps that must all succeed or be taken back: a payment is taken, then stock is
-// reserved, and if there is none left, or time is up, the payment is returned. Each step is a transaction with the
+// Command saga books orders in steps that must all succeed or be undone: a payment is taken, then stock is reserved,
+// and if the item is sold out or the time limit expires, the payment is returned. Each step is a transaction with the
 // saga's state, its writes and the message of the next step, so that no step is lost or done twice, wherever the
 // process dies.
 //
 //	DATABASE_URL=postgres://... go run ./saga order-1 book 42
 //
-// All messages go through the outbox of one database and come back from it. With participants in services of their own
+// All messages go through the outbox of one database and come back from it. If the participants are separate services,
 // a forwarder and a broker stand in between; the steps stay as they are.
 package main
 
@@ -44,7 +44,7 @@ func main() {
 	}
 }
 
-// run places the order in args, if there is one, and takes the steps of all orders until ctx is over. An order that is
+// run places the order in args, if there is one, and takes the steps of all orders until ctx ends. An order that is
 // not booked within the time limit is cancelled.
 func run(ctx context.Context, databaseURL string, limit time.Duration, args []string) error {
 	logger := watermill.NewStdLogger(false, false)

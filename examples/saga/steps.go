@@ -13,11 +13,11 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// One topic for all messages, and the order as their key: those of an order arrive in the order in which they were
-// sent.
+// All messages have one topic, and the order as their key, so messages of an order arrive in the order in which they
+// were sent.
 const topic = "shop"
 
-// What a message asks for, or says.
+// The commands and the replies.
 const (
 	takePayment   = "take payment"
 	paid          = "paid"
@@ -30,13 +30,13 @@ const (
 	returned      = "payment returned"
 )
 
-// transitions are the saga: what a message does in a state, and what is sent then. What is in no state's row changes
-// nothing there: the time limit of an order that is booked, for one.
+// transitions are the saga: for each state and message, the next state and the message sent then. A message that a
+// state does not list changes nothing there, such as the time limit of a booked order.
 var transitions = map[string]map[string]struct{ state, send string }{
 	"paying": {
 		paid:     {"reserving", reserveStock},
 		refused:  {"cancelled", ""},
-		timeIsUp: {"giving up", ""}, // whether it was paid is not known yet
+		timeIsUp: {"giving up", ""}, // the payment may still succeed
 	},
 	"giving up": {
 		paid:    {"returning", returnPayment},
@@ -51,7 +51,7 @@ var transitions = map[string]map[string]struct{ state, send string }{
 	},
 }
 
-// participants do one thing each, and say what came of it. They would be services of their own.
+// participants do one thing each, and return the reply. In production they would be separate services.
 var participants = map[string]func(ctx context.Context, tx pgx.Tx, order string) (answer string, err error){
 	takePayment:   pay,
 	reserveStock:  reserve,
@@ -65,7 +65,7 @@ func newMessage(order, kind string) *message.Message {
 	return msg
 }
 
-// place begins a saga. Its end by time is a message too, that leaves later.
+// place begins a saga. Its time limit is a delayed message.
 func place(
 	ctx context.Context, db *outbox.DB, pub *outbox.Publisher, limit time.Duration, order, item string, amount int64,
 ) error {
@@ -84,8 +84,8 @@ func place(
 	})
 }
 
-// step handles every message. Its writes and what it returns are one transaction, and a copy of a message is not
-// handled again.
+// step handles every message. Its writes and the messages it returns are one transaction, and a copy of a message is
+// not handled again.
 func step(msg *message.Message) ([]*message.Message, error) {
 	ctx, order, kind := msg.Context(), string(msg.Payload), msg.Metadata.Get("kind")
 	tx, err := outbox.PgxTx(ctx)

@@ -44,10 +44,10 @@ func main() {
 	}
 }
 
-// readTimeout is how long a request may take to come in: no client keeps a connection by sending slowly.
+// readTimeout is how long a request may take to arrive: no client can hold a connection by sending slowly.
 const readTimeout = 5 * time.Second
 
-// event is what of a webhook matters here.
+// event has the fields of a webhook that matter here.
 type event struct {
 	ID   string `json:"id"`
 	Type string `json:"type"`
@@ -94,7 +94,7 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 				return queue.Item{}, err
 			}
 			if _, handled := handlers[e.Type]; !handled {
-				return queue.Item{}, queue.ErrIgnore // the provider sends many types, and must not repeat those
+				return queue.Item{}, queue.ErrIgnore // the provider sends many types, and must not repeat the ignored ones
 			}
 			return queue.Item{ID: queue.ID{Source: "payments", MessageID: e.ID}, Topic: e.Type, Payload: body}, nil
 		},
@@ -108,11 +108,11 @@ func run(ctx context.Context, listener net.Listener, databaseURL, secret string)
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/webhooks/payments", webhook)
-	// Webhooks first: what they have stored when they end can still be handled.
+	// Webhooks end first, so that everything they stored can still be handled.
 	return outbox.Run(ctx, outbox.HTTPServer(&http.Server{Handler: mux, ReadTimeout: readTimeout}, listener), dispatcher)
 }
 
-// book handles a payment. That the message is done is part of the same transaction.
+// book handles a payment. The same transaction marks the message done.
 func book(ctx context.Context, msg *queue.Message) error {
 	var e event
 	if err := json.Unmarshal(msg.Payload, &e); err != nil {

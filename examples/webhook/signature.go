@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// tolerance is how far the sender's clock may be from ours, either way. What is older may be a request that somebody
-// has recorded and sends again.
+// tolerance is how far the sender's clock may be from ours, either way. An older request may be a recorded one that
+// somebody sends again.
 const tolerance = 5 * time.Minute
 
 var errSignature = errors.New("the signature is missing, wrong or too old")
@@ -21,13 +21,13 @@ var errSignature = errors.New("the signature is missing, wrong or too old")
 //
 //	t=1700000000,v1=hex(HMAC-SHA256(secret, "1700000000." + body)),v1=...
 //
-// There are several v1 while the sender changes its secret. One that is right is enough.
+// There are several v1 while the sender rotates its secret. One valid signature is enough.
 type verifier struct {
 	secret []byte
 	now    func() time.Time
 }
 
-// verify does not tell why a signature is refused.
+// verify does not reveal why a signature is refused.
 func (v verifier) verify(r *http.Request, body []byte) error {
 	var timestamp string
 	var signatures [][]byte

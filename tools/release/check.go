@@ -76,7 +76,7 @@ func (r *rehearsal) tag(ctx context.Context) (string, error) {
 	return strings.Join(tags, " "), nil
 }
 
-// library does what the README says, in a module of somebody else.
+// library follows the README in the module of a user.
 func (r *rehearsal) library(ctx context.Context) (string, error) {
 	readme, err := os.ReadFile(filepath.Join(r.clone, "README.md"))
 	if err != nil {
@@ -126,7 +126,7 @@ func (r *rehearsal) commands(ctx context.Context) (string, error) {
 	return strings.Join(versions, "; "), nil
 }
 
-// api fails if the API has changed more than the version says.
+// api fails if the API has changed more than the version allows.
 func (r *rehearsal) api(ctx context.Context) (string, error) {
 	last, err := lastTag(ctx, r.root)
 	if err != nil || last == "" {
@@ -141,10 +141,10 @@ func (r *rehearsal) api(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	return "as the version says, since " + last, nil
+	return "as the version allows, since " + last, nil
 }
 
-// archives builds what the release workflow publishes, but for the image and the bills of materials.
+// archives builds what the release workflow publishes, except for the image and the bills of materials.
 func (r *rehearsal) archives(ctx context.Context) (string, error) {
 	goreleaser, err := exec.LookPath("goreleaser")
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// module is one of the repository that gets a tag.
+// module is a module of the repository that gets a tag.
 type module struct {
 	dir  string // from the root, with slashes; "." is the root's
 	path string
 	file *modfile.File
 }
 
-// untagged are folders whose modules nobody requires.
+// untagged matches folders whose modules nobody requires.
 var untagged = regexp.MustCompile(`^(bench|examples|integration_test|internal|tools)/`)
 
 // modulesAt reads the modules of a commit that get a tag, the root first.
@@ -56,7 +56,7 @@ func (m module) tag(version string) string {
 	return m.dir + "/" + version
 }
 
-// isCommand: what go install PACKAGE@VERSION is for; go refuses it a go.mod that has a replace directive.
+// isCommand reports whether users run go install PACKAGE@VERSION, which refuses a go.mod with replace directives.
 func (m module) isCommand() bool { return strings.HasPrefix(m.dir, "cmd/") }
 
 // requirement is a module of the repository that another one requires.

@@ -63,7 +63,7 @@ func pack(file, repo string, m module, rev, version string) error {
 
 func goModOf(m module) string { return strings.TrimPrefix(m.dir+"/go.mod", "./") }
 
-// sums are the lines of go.sum for a module as it is at HEAD.
+// sums returns the lines of go.sum for a module as it is at HEAD.
 func sums(ctx context.Context, repo string, m module, version string) ([]string, error) {
 	dir, err := os.MkdirTemp("", "release-sums-")
 	if err != nil {
@@ -87,8 +87,8 @@ func sums(ctx context.Context, repo string, m module, version string) ([]string,
 	return []string{m.path + " " + version + " " + all, m.path + " " + version + "/go.mod " + goMod}, err
 }
 
-// proxyEnv is the environment of a user who has nothing of this repository, with a module cache of its own. Modules of
-// others may come from the cache of this machine.
+// proxyEnv returns the environment of a user without this repository, with its own module cache. Modules of others may
+// come from the cache of this machine.
 func proxyEnv(ctx context.Context, work string) ([]string, error) {
 	said, err := output(ctx, work, nil, "go", "env", "GOMODCACHE", "GOPROXY")
 	if err != nil {

@@ -71,7 +71,7 @@ func tag(ctx context.Context, repo, version string, now time.Time) (tags []strin
 	return tags, git(ctx, repo, "commit", "--quiet", "-a", "-m", "go.mod: replace directives again, after "+version)
 }
 
-// addSums adds what go.sum needs without replace directives. The commit already has what the sums are of: a module's
+// addSums adds what go.sum needs without replace directives. The commit already has all that the sums cover: a module's
 // archive has no files of the modules in its folders.
 func addSums(ctx context.Context, repo string, m module, all []module, version string) error {
 	var added []string
@@ -119,10 +119,10 @@ func edit(file string, change func([]byte) ([]byte, error)) error {
 	return os.WriteFile(file, after, 0o644)
 }
 
-// unreleased is what pages say until there is a release.
+// unreleased matches text that pages have until the first release.
 var unreleased = regexp.MustCompile(`(?s)<!--unreleased-->\n.*?<!--/unreleased-->\n+`)
 
-// writeRelease dates the unreleased section of CHANGELOG.md, and removes from all pages what holds only until then.
+// writeRelease dates the unreleased section of CHANGELOG.md, and removes text that holds only until then from all pages.
 func writeRelease(ctx context.Context, repo, version string, now time.Time) error {
 	listed, err := output(ctx, repo, nil, "git", "ls-files", "*.md")
 	if err != nil {

@@ -25,7 +25,7 @@ type actFlags struct {
 
 func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log (default: USER, else the user of the system)")
+	flags.StringVar(&f.actor, "actor", "", "name for the audit log (default: USER, else the system user)")
 	flags.StringVar(&f.reason, "reason", "", "reason for the audit log")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "preview: print what would change, and change nothing")
@@ -38,7 +38,7 @@ func (f *actFlags) bind(a *app, cmd *cobra.Command) {
 
 // user is the user of the terminal. A container may have neither the variable nor a name for the user.
 func (a *app) user() string {
-	if name := cmp.Or(a.getenv("USER"), a.getenv("USERNAME")); name != "" { // the latter on Windows
+	if name := cmp.Or(a.getenv("USER"), a.getenv("USERNAME")); name != "" { // USERNAME on Windows
 		return name
 	}
 	if u, err := user.Current(); err == nil && u.Username != "" {
@@ -122,7 +122,7 @@ type acted struct {
 	admin.Result
 }
 
-// act returns the command of a verb. args describes its arguments; "" = it has none.
+// act returns the command of a verb. args describes its arguments; "" = none.
 func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 	var f filterFlags
 	var act actFlags
@@ -132,7 +132,7 @@ func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 	f.bind(cmd, in)
 	f.bindStates(cmd, v.States[in], v.States[in][0])
 	act.bind(a, cmd)
-	cmd.Flags().BoolVar(&f.filter.All, "all", false, "select all messages when no other flag selects some")
+	cmd.Flags().BoolVar(&f.filter.All, "all", false, "select all messages, if no other flag selects any")
 	cmd.Flags().IntVar(&limit, "limit", 0, "change at most this many messages, oldest first; 0 = no limit")
 	cmd.RunE = func(cmd *cobra.Command, ids []string) error {
 		filter, err := f.get(ids)
@@ -256,9 +256,9 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 		m, err := ad.Get(ctx, f.In, id)
 		switch {
 		case errors.Is(err, admin.ErrNotFound):
-			a.note("there is no message %s in the %s", id, f.In)
+			a.note("no message %s in the %s", id, f.In)
 		case err != nil:
-			return // it is only a hint; the act has its result
+			return // this is only a hint: the act has its own result
 		case !slices.Contains(states, m.State):
 			a.note("message %s is %s: %s is for %s%s", id, m.State, v.name, list(states), also)
 		default:

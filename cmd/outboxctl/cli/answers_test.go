@@ -115,7 +115,7 @@ func (p page) lists(row string, v reflect.Value) {
 		}
 		p.seen[of] = true
 		if parts[of] == "" {
-			p.t.Errorf("%q of %s has fields, and no row of its own", name, row)
+			p.t.Errorf("%q of %s has fields, but no row of its own", name, row)
 			continue
 		}
 		p.lists(parts[of], reflect.Zero(of))

@@ -16,7 +16,7 @@ func (a *app) audit() *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{Use: "audit", Short: "Print the audit log: who changed what, when and why, newest first"}
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of entries, at most 1000")
-	cmd.Flags().StringVar(&page.After, "page", "", "continue a list with the token that it ended with")
+	cmd.Flags().StringVar(&page.After, "page", "", "continue a list from the token printed at its end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(cmd.Context(), "", func(ad *admin.Admin) error {
 			entries, next, err := ad.Audit(cmd.Context(), page)
@@ -68,8 +68,8 @@ func (a *app) printAudit(entries []admin.AuditEntry, next string) error {
 
 const entryTimeout = 5 * time.Second
 
-// entryOf reads an entry of the log after an act was interrupted, whether or not its caller still waits; nil if it
-// cannot be read.
+// entryOf reads an entry of the log after an act was interrupted, even if its caller no longer waits; nil if it cannot
+// be read.
 func entryOf(ctx context.Context, ad *admin.Admin, id int64) *admin.AuditEntry {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), entryTimeout)
 	defer cancel()

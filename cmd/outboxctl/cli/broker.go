@@ -45,14 +45,14 @@ var (
 func (b *brokerFlags) bind(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringSliceVar(&b.kafka, "kafka", nil, "`host:port` of Kafka brokers, separated by commas")
-	flags.StringVar(&b.user, "kafka-user", "", "user for SASL; put the password into OUTBOX_KAFKA_PASSWORD")
+	flags.StringVar(&b.user, "kafka-user", "", "user for SASL; put the password in OUTBOX_KAFKA_PASSWORD")
 	flags.StringVar(&b.mechanism, "kafka-mechanism", sarama.SASLTypePlaintext,
 		"SASL mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
 	flags.StringVar(&b.nats, "nats", "", "`URL` of NATS servers, separated by commas")
 	flags.StringVar(&b.natsCred, "nats-creds", "", "`file` with NATS credentials")
-	flags.BoolVar(&b.tls, "broker-tls", false, "use TLS; NATS also uses it if its URL or its server asks for it")
+	flags.BoolVar(&b.tls, "broker-tls", false, "use TLS; NATS also uses it if its URL or its server requires it")
 	flags.StringVar(&b.caFile, "broker-ca", "", "`file` with the CA certificates of the broker (default: "+
-		"those of the system)")
+		"the system's)")
 	flags.StringVar(&b.cert, "broker-cert", "", "`file` with the client certificate")
 	flags.StringVar(&b.key, "broker-key", "", "`file` with the key of the client certificate")
 	_ = cmd.RegisterFlagCompletionFunc("kafka-mechanism",
@@ -119,7 +119,7 @@ func (b *brokerFlags) publisher(logger watermill.LoggerAdapter) (message.Publish
 	return kafka.NewPublisher(kafka.PublisherConfig{Brokers: b.kafka, Configure: b.configureKafka}, logger)
 }
 
-// amqpConfig publishes to durable queues that are named like the topics.
+// amqpConfig publishes to durable queues that are named after the topics.
 func (b *brokerFlags) amqpConfig() (wmamqp.Config, error) {
 	url := b.amqp
 	tlsConfig, err := b.tlsConfig()

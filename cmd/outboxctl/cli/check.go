@@ -21,7 +21,7 @@ func (a *app) check() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "Run doctor for a monitoring system: one line and an exit code",
 		Long: `Run outboxctl doctor for a monitoring system, and print one line. Exit codes: 0 healthy, or only findings
-of severity info; 1 a warning; 2 a critical finding; 3 the database does not answer, or an argument is
+of severity info; 1 a warning; 2 a critical finding; 3 the database does not respond, or an argument is
 wrong.`,
 		Annotations: map[string]string{monitored: "yes"},
 	}

@@ -16,7 +16,7 @@ func (a *app) clean() *cobra.Command {
 	var keys bool
 	cmd := &cobra.Command{
 		Use: "clean", Short: "Delete old rows: published, processed or discarded",
-		Long: `Delete rows that were published, processed or discarded longer ago than the flags say; in the inbox also
+		Long: `Delete rows that were published, processed or discarded longer ago than the flags set; from the inbox also
 messages that first failed longer ago and were not handled since. Dead messages stay. Forwarders and
 dispatchers clean on their own, unless you switched that off.`,
 		Example: "  outboxctl clean --outbox 7d --inbox 30d --yes --actor cron",
@@ -25,7 +25,7 @@ dispatchers clean on their own, unless you switched that off.`,
 	cmd.Flags().VarP(&outbox, "outbox", "", "retention of published messages, such as 7d or 36h (default: keep all)")
 	cmd.Flags().VarP(&inbox, "inbox", "", "retention of inbox rows (default: keep all)")
 	cmd.Flags().VarP(&queue, "queue", "", "retention of processed messages of the queue (default: keep all)")
-	cmd.Flags().BoolVar(&keys, "idempotency", false, "delete expired HTTP requests, with their answers")
+	cmd.Flags().BoolVar(&keys, "idempotency", false, "delete expired HTTP requests, with their responses")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if outbox.of+inbox.of+queue.of == 0 && !keys {
 			return usagef("nothing to clean: use --outbox, --inbox, --queue or --idempotency")

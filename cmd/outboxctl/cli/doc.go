@@ -9,8 +9,9 @@
 // Anybody may have written the contents of a database. Text from it, and from arguments, reaches a terminal through
 // clean, which escapes everything that is not printable; JSON goes through printable, which uses JSON's own escapes.
 // Errors of a driver or of a broker may contain a password. Standard error goes through redactor, which hides known
-// secrets and text that looks like one; so do errors that are results: the evidence of doctor, and the reason for
-// check's unknown. The rest of standard output does not: "outbox" may be both a password and the name of a table.
+// secrets and text that looks like one; so do errors that are results: the evidence of doctor, and the reason that
+// check prints for unknown. The rest of standard output does not: "outbox" may be both a password and the name of a
+// table.
 //
 // # Acts
 //

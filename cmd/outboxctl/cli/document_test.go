@@ -32,7 +32,7 @@ func TestDocument(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != want {
-		t.Error("docs/reference/outboxctl.md is not what the commands say: run make outboxctl")
+		t.Error("docs/reference/outboxctl.md differs from the help of the commands: run make outboxctl")
 	}
 }
 

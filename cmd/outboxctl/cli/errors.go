@@ -23,7 +23,7 @@ a plus means that there may be more. FIRST and LAST are the ages of its oldest a
 	}
 	f.bind(cmd, admin.Outbox)
 	f.bindStates(cmd, []admin.State{admin.Dead, admin.Failing}, "")
-	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default: all that the other flags fit)")
+	cmd.Flags().StringVar(&in, "in", "", "`table`: outbox, inbox or queue (default: all to which the other flags apply)")
 	cmd.Flags().StringVar(&f.filter.Consumer, "consumer", "", "only this consumer of the inbox, or source of the queue")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)

@@ -17,13 +17,13 @@ func (a *app) find() *cobra.Command {
 	var page admin.Page
 	cmd := &cobra.Command{
 		Use: "find UUID", Short: "Find a message by UUID, id or key in the outbox, the inbox and the queue",
-		Long: `Find a message in the outbox, the inbox and the queue by UUID, id or ordering key, and by UUID its dead
-letter too. Without an index by UUID, searching millions of messages takes seconds, newest first.`,
+		Long: `Find a message in the outbox, the inbox and the queue by UUID, id or ordering key; by UUID also its dead
+letter. Without an index by UUID, searching millions of messages takes seconds, newest first.`,
 		Example: "  outboxctl find 0197a3c2-6f2e-7d61-9f0a-3c1f6f3a2b11",
 		Args:    one("message", "its UUID, its id, or its key"),
 	}
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of messages")
-	cmd.Flags().StringVar(&page.After, "page", "", "continue a list with the token that it ended with")
+	cmd.Flags().StringVar(&page.After, "page", "", "continue a list from the token printed at its end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if page.Limit < 1 {
 			return usagef("--limit is %d: use 1 or more", page.Limit)

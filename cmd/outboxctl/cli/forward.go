@@ -47,7 +47,7 @@ on the command line replaces one in the environment.`,
 		"how long shutdown waits for publishes in flight")
 	flags.IntVar(&cfg.MaxAttempts, "max-attempts", 10, "failed attempts after which a message is dead; -1 = never")
 	flags.DurationVar(&cfg.MinDeadAge, "min-dead-age", time.Hour,
-		"minimum age, since it was written, before failed attempts can make a message dead")
+		"minimum age of a message before failed attempts can make it dead")
 	flags.StringVar(&cfg.DeadLetterTopic, "dead-letter-topic", "",
 		"`topic` for dead letters; the role must be allowed to write messages")
 	flags.BoolVar(&cfg.BlockKeyOnDead, "block-key-on-dead", false, "keep a key blocked behind its dead message")

@@ -31,7 +31,7 @@ Without --state it lists all states.`}
 	f.bind(cmd, in)
 	f.bindStates(cmd, in.States(), "")
 	cmd.Flags().IntVar(&page.Limit, "limit", 50, "number of messages")
-	cmd.Flags().StringVar(&page.After, "page", "", "continue a list with the token that it ended with")
+	cmd.Flags().StringVar(&page.After, "page", "", "continue a list from the token printed at its end")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)
 		if err != nil {

@@ -44,8 +44,8 @@ func (a *app) migrateUp() *cobra.Command {
 for one another.`,
 	}
 	cmd.Flags().IntVar(&cfg.To, "to", 0, "last version to apply; 0 = the newest")
-	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "make the outbox in partitions of this many ids, where "+
-		"it is not there yet; 0 = one table")
+	cmd.Flags().Int64Var(&cfg.PartitionSize, "partition-size", 0, "partition a new outbox table, with this many ids "+
+		"per partition; 0 = one table")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.withDB(cmd.Context(), func(db *outbox.DB) error {
 			ran, err := schema.Migrate(cmd.Context(), db, cfg)
@@ -126,7 +126,7 @@ writes files, and leaves existing ones alone. It needs no database.`,
 			return &usageError{err}
 		}
 		if dir != "" && len(files) == 0 {
-			return a.say("nothing to write: there is no version %d: outboxctl migrate status lists them", cfg.From)
+			return a.say("nothing to write: version %d does not exist: outboxctl migrate status lists them", cfg.From)
 		}
 		if dir != "" {
 			return a.writeFiles(cmd.Context(), dir, files)

@@ -138,7 +138,8 @@ type moving struct {
 	lockTimeout time.Duration
 }
 
-// doImport moves into the outbox, and first prints how many messages have no key: a misspelled name costs the order.
+// doImport moves into the outbox, and first prints how many messages have no key, because a misspelled
+// name loses the order.
 func (a *app) doImport(
 	ctx context.Context, db *outbox.DB, act actFlags, of keyOf, do func(*outbox.Publisher, moving) (move.Result, error),
 ) error {

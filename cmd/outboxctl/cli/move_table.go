@@ -15,8 +15,8 @@ func (a *app) importTable() *cobra.Command {
 		Long: `Move the pending rows of your own outbox table into the outbox, in the order of their ids. Stop its
 relay first. You can interrupt it and run it again. The steps: docs/guides/moving.md.
 
-The flags are SQL over the columns of that table, usually a column's name. If a column is named like a
-flag, write m. in front of it.`,
+The flags are SQL expressions over the columns of that table, usually a column's name. If a column has
+the name of a flag, put m. in front of it.`,
 		Example: "  outboxctl import table events --pending 'sent_at IS NULL' --done 'sent_at = now()' --topic type --key " +
 			"customer --payload body --dry-run",
 		Args: cobra.ExactArgs(1),

@@ -51,7 +51,7 @@ func write(w io.Writer, format string, args ...any) error {
 	return err
 }
 
-// indented cleans a text that may have several lines, and indents them so that none passes for one of ours.
+// indented cleans a text that may have several lines, and indents them so that none looks like one of ours.
 func indented(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	for i, line := range lines {

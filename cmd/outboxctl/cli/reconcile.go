@@ -14,14 +14,14 @@ func (a *app) reconcile() *cobra.Command {
 	v := verb{
 		Verb: admin.Verb{
 			Past: "Requeued", States: map[admin.Table][]admin.State{admin.Outbox: {admin.Done}},
-			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with the broker's, by UUID, and publish again what
-the broker has lost, such as by a power failure before it synced to disk. Name topics that go to this
+			Does: map[admin.Table]string{admin.Outbox: `Compare the published messages that are still kept with the broker's, by UUID, and publish the
+missing ones again, such as after a power failure before the broker synced to disk. Name topics that go to this
 broker; its clock and the database's must agree within ten minutes.
 
-If a topic or stream deletes messages by age, size, number, compaction or consumption, give --after a
-time since which nothing was deleted; otherwise it is refused.`},
+If a topic or stream deletes messages by age, size, number, compaction or consumption, set --after to
+a time since when nothing was deleted; otherwise reconcile refuses.`},
 		},
-		name: "reconcile", short: "Publish again what the broker has lost",
+		name: "reconcile", short: "Publish messages again that the broker has lost",
 		example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
 		do: func(ad *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
 			return ad.Reconcile(ctx, log, act)

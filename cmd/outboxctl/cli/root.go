@@ -27,18 +27,18 @@ func (a *app) root() *cobra.Command {
 		Long: `Create, inspect and repair the tables of an outbox, an inbox and a queue, and publish messages.
 
   outbox  messages to publish
-  inbox   remembers which messages the handlers of a Router have handled
+  inbox   messages that the handlers of a Router have handled
   queue   messages that package queue stores first and processes later
 
 If something is wrong, begin with outboxctl doctor: it reports problems and their cures.
 
-The database is that of --dsn, else of OUTBOX_DSN, else of PGHOST, PGDATABASE, PGSERVICE and the like.
+The database comes from --dsn, else OUTBOX_DSN, else PGHOST, PGDATABASE, PGSERVICE and the like.
 
 Commands that change messages count them and ask first; --dry-run stops there, and --yes does not ask.
-Changes are entries of the audit log.
+Each change has an entry in the audit log.
 
 Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments, or not confirmed;
-130 interrupted (Ctrl-C). What was changed or found until then is printed.`,
+130 interrupted (Ctrl-C). It prints what was changed or found by then.`,
 		Version:           version(),
 		SilenceErrors:     true,
 		SilenceUsage:      true,
@@ -49,7 +49,7 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 	root.SetErr(a.err)
 	flags := root.PersistentFlags()
 	flags.StringVar(&a.global.dsn, "dsn", "", "connection `string` of the database; other users of the machine can see "+
-		"it: better set OUTBOX_DSN")
+		"it: prefer OUTBOX_DSN")
 	flags.StringToStringVar(&a.global.tables, "tables", nil,
 		"`names` of the tables, such as schema=shop,outbox=events; also lanes, forwarders, migrations, inbox, queue, "+
 			"audit, idempotency (env OUTBOX_TABLES)")
@@ -71,7 +71,7 @@ Exit codes: 0 success; 1 failure, or an ID matches no message; 2 wrong arguments
 	add("look", a.stats(), a.doctor(), a.check(), a.find(), a.audit())
 	add("repair", a.table(admin.Outbox, "outbox", "Messages of the outbox", map[string]string{
 		"requeue": "  outboxctl outbox requeue 42 43\n  outboxctl outbox requeue --topic orders --error 'unknown topic' " +
-			"--reason 'the topic is there now'",
+			"--reason 'the topic exists now'",
 		"replay": "  outboxctl outbox replay --topic orders --after 2h --dry-run",
 	}), a.errors(), a.keys(), a.topics(), a.table(admin.Inbox, "inbox", "Messages of the inbox", nil),
 		a.table(admin.Queue, "queue", "Messages of the durable queue", nil), a.reconcile())

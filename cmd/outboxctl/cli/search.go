@@ -51,7 +51,7 @@ func (a *app) search(ctx context.Context, p admin.Page, look func(context.Contex
 	}
 }
 
-// searching prints the progress of a search: on one line of a terminal, elsewhere as a line now and then.
+// searching prints the progress of a search: on one line of a terminal, or as an occasional line elsewhere.
 type searching struct {
 	a    *app
 	bar  *progressbar.ProgressBar

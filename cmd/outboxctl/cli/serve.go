@@ -26,11 +26,11 @@ func (a *app) serve() *cobra.Command {
 		Use: "serve", Short: "Serve the admin page",
 		Long: `Serve the admin page, read-only by default.
 
-The page has no login. If others can reach it, put a proxy with a login in front, and name the header in
-which it passes on the user with --actor-header: requests without it are refused. The proxy must remove
+The page has no login. If others can reach it, put a proxy with a login in front, and set --actor-header
+to the header in which it passes the user: requests without it are refused. The proxy must remove
 the header from incoming requests.
 
-On a loopback address the page accepts only localhost, loopback addresses and the names of --host
+On a loopback address the page accepts only localhost, loopback addresses and the names in --host
 (against DNS rebinding): with a proxy on this machine, set --host to the name that browsers use. With
 --kafka or --nats it also shows doctor's findings about the broker.`,
 		Example: "  outboxctl serve --listen :8080 --actor-header X-Forwarded-User --act",
@@ -40,11 +40,11 @@ On a loopback address the page accepts only localhost, loopback addresses and th
 	flags.StringVar(&f.title, "title", "Outbox", "title of the page, such as the name of the service")
 	flags.BoolVar(&f.act, "act", false, "allow changes: requeue, discard, replay, pause and so on")
 	flags.BoolVar(&f.payloads, "payloads", false, "show payloads")
-	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy passes on the user")
-	flags.StringSliceVar(&f.hosts, "host", nil, "answer only to these host `names` and localhost (default: "+
-		"to any name if others can reach the page)")
-	flags.StringVar(&f.actor, "actor", "", "who is named in the audit log without --actor-header "+
-		"(default: USER, else the user of the system)")
+	flags.StringVar(&f.actorHeader, "actor-header", "", "`header` in which a proxy passes the user")
+	flags.StringSliceVar(&f.hosts, "host", nil, "accept only these host `names` and localhost (default: "+
+		"any name if others can reach the page)")
+	flags.StringVar(&f.actor, "actor", "", "name for the audit log without --actor-header "+
+		"(default: USER, else the system user)")
 	brokers.bind(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := brokers.read(a, cmd); err != nil {

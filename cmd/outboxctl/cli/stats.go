@@ -121,7 +121,7 @@ func topicGrid(title string, topics []admin.TopicStats) grid {
 	g := grid{
 		title: title, heads: []string{
 			"TOPIC", "READY", "FAILING", "ATTEMPTS>3", "DELAYED", "DEAD", "OLDEST", "RATE/s", "PAUSED BY",
-		}, empty: "nothing is pending, and nothing was published lately",
+		}, empty: "nothing is pending, and nothing was published recently",
 	}
 	for _, t := range topics {
 		oldest := ""

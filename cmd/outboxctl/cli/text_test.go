@@ -183,7 +183,7 @@ func TestGridFits(t *testing.T) {
 				}
 			}
 			if strings.Contains(b.String(), "NOTHING") {
-				t.Error("a column in which nothing stands")
+				t.Error("an empty column")
 			}
 		}
 	}

@@ -26,7 +26,7 @@ the topic wait; other topics continue.`, (*admin.Admin).Pause),
 func (a *app) listTopics() *cobra.Command {
 	var exact bool
 	cmd := &cobra.Command{
-		Use: "list", Short: "List topics that have pending or dead messages, are paused, or were published lately",
+		Use: "list", Short: "List topics that have pending or dead messages, are paused, or were published recently",
 	}
 	cmd.Flags().BoolVar(&exact, "exact", false, "count every row; takes seconds with millions of rows")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -117,7 +117,7 @@ func (a *app) pausesOf(ctx context.Context, ad *admin.Admin, act, topic string) 
 		more = more || t.Ready.More || t.Delayed.More
 	}
 	if !more {
-		a.note("topic %s has no messages pending, and none was published lately: check the name", topic)
+		a.note("topic %s has no messages pending, and none was published recently: check the name", topic)
 	}
 	return pauses, nil
 }

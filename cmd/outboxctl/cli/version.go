@@ -16,8 +16,8 @@ type release struct {
 
 func (a *app) version() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "The version of this outboxctl, for a report",
-		Long: "The version of this outboxctl, of the Go that built it, and the platform it is for.",
+		Use: "version", Short: "Print the version, for bug reports",
+		Long: "Print the version of outboxctl, of the Go that built it, and its platform.",
 		RunE: func(*cobra.Command, []string) error {
 			v := release{version(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			return a.show(v, func() error { return a.say("outboxctl %s, %s, %s", v.Version, v.Go, v.Platform) })

@@ -1,5 +1,5 @@
-// Package booking is the business of the demos: it books orders to accounts. It knows neither the broker nor
-// the outbox; all it needs is the transaction in the message's context.
+// Package booking is the business of the demos: it books orders to accounts. It depends on neither the broker nor the
+// outbox: all it needs is the transaction in the message's context.
 package booking
 
 import (
@@ -14,14 +14,14 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// Order is what comes in.
+// Order is an incoming message.
 type Order struct {
 	ID      string `json:"id"`
 	Account string `json:"account"`
 	Cents   int64  `json:"cents"`
 }
 
-// Booked is the event that goes out. Number counts the bookings of the account from 1.
+// Booked is the outgoing event. Number counts the bookings of the account from 1.
 type Booked struct {
 	OrderID string `json:"order_id"`
 	Account string `json:"account"`
@@ -40,7 +40,7 @@ func CreateTables(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// Book handles one order. What it writes and what it returns is committed together, or not at all.
+// Book handles one order. Its writes and the messages that it returns are committed together, or not at all.
 func Book(msg *message.Message) ([]*message.Message, error) {
 	var order Order
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {

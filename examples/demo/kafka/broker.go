@@ -18,8 +18,8 @@ import (
 
 const partitions = 4
 
-// broker is Kafka as the world around the service sees it: it is used to send orders, to read back what is stored,
-// and to pull the plug. It shares no code with the library, nor its client.
+// broker is the demo's own access to Kafka: it sends orders, reads stored messages back, and kills the server. It
+// shares neither code nor the client with the library.
 type broker struct {
 	server *services.Kafka
 	client *kgo.Client
@@ -43,7 +43,7 @@ func startBroker(ctx context.Context, opts services.Options) (demo.Broker, error
 
 func (b *broker) Address() string { return strings.Join(b.server.Brokers(), ",") }
 
-// Provision makes the topics. The consumer group makes itself.
+// Provision makes the topics. Kafka creates the consumer group on its own.
 func (b *broker) Provision(ctx context.Context, at demo.Addresses) error {
 	b.group = at.Consumer
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -56,9 +56,10 @@ func (b *broker) Provision(ctx context.Context, at demo.Addresses) error {
 	return nil
 }
 
-// createTopic tries until it succeeds: a broker that has just started may say for a while that it knows no broker.
+// createTopic tries until it succeeds: a broker that has just started may report for a while that no broker is
+// available.
 func (b *broker) createTopic(ctx context.Context, topic string) error {
-	const replicas = -1 // as the broker sees fit
+	const replicas = -1 // the broker's default
 	for {
 		_, err := b.admin.CreateTopic(ctx, partitions, replicas, nil, topic)
 		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
@@ -80,7 +81,7 @@ func (b *broker) Send(ctx context.Context, topic string, copies []demo.Copy) err
 			Headers: []kgo.RecordHeader{{Key: wmkafka.UUIDHeaderKey, Value: []byte(c.UUID)}},
 		}
 	}
-	return b.client.ProduceSync(ctx, records...).FirstErr() // the client retries by itself, without storing twice
+	return b.client.ProduceSync(ctx, records...).FirstErr() // the client retries on its own, without storing twice
 }
 
 func (b *broker) Consumed(ctx context.Context, topic string) (bool, error) {

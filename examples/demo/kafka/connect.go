@@ -14,7 +14,7 @@ import (
 
 func newSubscriber(at demo.Addresses, logger watermill.LoggerAdapter) (message.Subscriber, error) {
 	reading := kafka.DefaultSaramaSubscriberConfig()
-	reading.Consumer.Group.Session.Timeout = 6 * time.Second // how long a member that is gone keeps its partitions
+	reading.Consumer.Group.Session.Timeout = 6 * time.Second // how long a vanished member keeps its partitions
 	return kafka.NewSubscriber(kafka.SubscriberConfig{SubscriberConfig: wmkafka.SubscriberConfig{
 		Brokers:               strings.Split(at.Broker, ","),
 		ConsumerGroup:         at.Consumer,

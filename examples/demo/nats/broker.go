@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// broker is JetStream as the world around the service sees it: it is used to send orders, to read back what is
-// stored, and to pull the plug. It shares no code with the library.
+// broker is the demo's own access to JetStream: it sends orders, reads stored messages back, and stops the server. It
+// shares no code with the library.
 type broker struct {
 	server   *services.NATS
 	conn     *natsgo.Conn
@@ -43,8 +43,8 @@ func startBroker(ctx context.Context, opts services.Options) (demo.Broker, error
 
 func (b *broker) Address() string { return b.server.URL() }
 
-// Provision makes a stream for each topic and the consumer for the service. The consumer is not left to the
-// subscriber: one that it made itself would be deleted when it unsubscribes, and with it the position.
+// Provision makes a stream for each topic and the consumer for the service. If the subscriber made the consumer, it
+// would delete it when it unsubscribes, and the position with it.
 func (b *broker) Provision(ctx context.Context, at demo.Addresses) error {
 	b.consumer = at.Consumer
 	for _, topic := range []string{at.Orders, at.Bookings} {
@@ -61,7 +61,7 @@ func (b *broker) Provision(ctx context.Context, at demo.Addresses) error {
 		DeliverSubject: natsgo.NewInbox(),
 		FilterSubject:  at.Orders,
 		AckPolicy:      jetstream.AckExplicitPolicy,
-		AckWait:        5 * time.Second, // an order whose ack was lost comes again after it
+		AckWait:        5 * time.Second, // after this time, an order whose ack was lost is redelivered
 		MaxAckPending:  256,             // no more than can be handled within AckWait
 	})
 	if err != nil {
@@ -70,7 +70,7 @@ func (b *broker) Provision(ctx context.Context, at demo.Addresses) error {
 	return nil
 }
 
-// Send gives each copy of an order a Nats-Msg-Id of its own: JetStream would swallow the second otherwise.
+// Send gives each copy of an order its own Nats-Msg-Id: otherwise JetStream would drop the second copy as a duplicate.
 func (b *broker) Send(ctx context.Context, topic string, copies []demo.Copy) error {
 	var group errgroup.Group
 	group.SetLimit(16)

@@ -12,8 +12,8 @@ import (
 func newSubscriber(at demo.Addresses, logger watermill.LoggerAdapter) (message.Subscriber, error) {
 	return wmnats.NewSubscriber(wmnats.SubscriberConfig{
 		URL:              at.Broker,
-		NatsOptions:      nats.Options(), // reconnect for ever
-		SubscribersCount: 8,              // orders that are handled at once
+		NatsOptions:      nats.Options(), // reconnect forever
+		SubscribersCount: 8,              // orders handled concurrently
 		QueueGroupPrefix: at.Consumer,
 		JetStream:        wmnats.JetStreamConfig{DurablePrefix: at.Consumer}, // it exists: see Provision
 	}, logger)

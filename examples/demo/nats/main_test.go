@@ -28,7 +28,7 @@ func TestBadDayAddsUp(t *testing.T) {
 		t.Fatalf("exit code %d", code)
 	}
 	if page == "" {
-		t.Error("it does not say where the page is")
+		t.Error("the output does not show the address of the page")
 	}
 	for _, line := range []string{
 		"BROKER IS DOWN", "IS KILLED", "takes its place", "It adds up.",

@@ -1,5 +1,5 @@
-// Command page shows the page of package admin on a bad day: messages come and leave, some fail, some are dead, and one
-// broker is away.
+// Command page shows the page of package admin on a bad day: messages come and go, some fail, some are dead, and one
+// broker is down.
 //
 //	go run ./demo/page      # then open http://127.0.0.1:8080/outbox/
 //
@@ -75,7 +75,7 @@ func run(ctx context.Context, listener net.Listener) error {
 		return err
 	}
 
-	// The page. Here everybody may do everything: it listens on this machine alone. See Authorize in package ui.
+	// The page. Everybody may do everything, because it listens only on this machine. See Authorize in package ui.
 	a, err := admin.New(db, admin.Config{}, nil)
 	if err != nil {
 		return err
@@ -98,13 +98,13 @@ func run(ctx context.Context, listener net.Listener) error {
 	}, listener))
 }
 
-// shop writes events, more and fewer of them.
+// shop writes events at a varying rate.
 type shop struct {
 	db     *outbox.DB
 	events *outbox.Publisher
 }
 
-// Run writes until ctx is over.
+// Run writes until ctx ends.
 func (s shop) Run(ctx context.Context) error {
 	topics := []string{
 		"orders.placed", "orders.placed", "orders.placed", "payments.captured", "payments.captured", "stock.reserved",
@@ -134,7 +134,7 @@ func (s shop) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// brokers publish nowhere, and not everything.
+// brokers is a publisher that sends nothing, and fails for some messages.
 type brokers struct{}
 
 var errAway = errors.New("dial tcp 10.2.0.17:9092: connect: connection refused")
@@ -152,7 +152,7 @@ func (brokers) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// Close has nothing to close.
+// Close does nothing.
 func (brokers) Close() error { return nil }
 
 func classify(err error) forwarder.Verdict {

@@ -29,7 +29,7 @@ func TestPage(t *testing.T) {
 	for deadline := time.Now().Add(5 * time.Minute); !strings.Contains(string(body),
 		"The broker is unavailable: invoices.created"); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the page does not say it: %s", body)
+			t.Fatalf("the page does not show the problems: %s", body)
 		}
 		select {
 		case err := <-ended:

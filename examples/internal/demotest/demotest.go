@@ -62,8 +62,8 @@ func Watch(t *testing.T, see func(line string), args ...string) (code int, outpu
 	return cmd.ProcessState.ExitCode(), out.String()
 }
 
-// Start starts the example with these environment variables. Stop interrupts it, and fails the test unless it ends
-// well.
+// Start starts the example with these environment variables. Stop interrupts it, and fails the test unless it exits
+// cleanly.
 func Start(t *testing.T, env ...string) (stop func()) {
 	t.Helper()
 	self, err := os.Executable()
