@@ -31,7 +31,7 @@ type PublisherConfig struct {
 	// Default AggregateKey. Messages with the same key on two topics are one sequence.
 	Key func(topic string, msg *message.Message) (string, error)
 	// MaxPayloadBytes is the largest payload; default 0, no limit. Set it to the broker's limit: then the writer gets
-	// ErrInvalidMessage, and not the forwarder an error later.
+	// ErrInvalidMessage, instead of the forwarder an error later.
 	MaxPayloadBytes int
 }
 

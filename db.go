@@ -35,8 +35,8 @@ type DBConfig struct {
 // most 40 ASCII letters, digits, _, $ and -, and begins with a letter or _. It is always quoted, so it is
 // case-sensitive. Derived names may be longer. Services that share a schema each choose an Outbox.
 type Tables struct {
-	// schema of all tables; default: none, that is the connection's search_path; name it if code of yours changes that for
-	// its session
+	// Schema of all tables; default: the connection's search_path. Set it if your code changes the search_path of its
+	// sessions.
 	Schema     string
 	Outbox     string // default "outbox"
 	Lanes      string // default: Outbox + "_lanes"
@@ -45,7 +45,7 @@ type Tables struct {
 	Inbox      string // default: "inbox" with the default Outbox, else Outbox + "_inbox"
 	Queue      string // default: "inbox_queue" with the default Outbox, else Outbox + "_queue"
 	Audit      string // default: Outbox + "_audit"
-	// Idempotency is for answers to HTTP requests, of package idempotency; default: Outbox + "_idempotency".
+	// Idempotency is for responses to HTTP requests, of package idempotency; default: Outbox + "_idempotency".
 	Idempotency string
 }
 
@@ -81,9 +81,9 @@ func newDB(pool drive.Pool, cfg DBConfig, logger watermill.LoggerAdapter) (*DB, 
 // Name returns the name of the database in logs and metrics, "" for a nil handle.
 func (db *DB) Name() string { return (*core.DB)(db).Name() }
 
-// Tables returns the names of the tables, every one filled in.
+// Tables returns the names of the tables, defaults filled in.
 func (db *DB) Tables() Tables { return Tables((*core.DB)(db).Tables()) }
 
-// Wake has forwarders everywhere look for messages now. It is for messages whose COMMIT this module did not see:
+// Wake makes forwarders everywhere poll for messages now. It is for messages whose COMMIT this module did not see:
 // written in a transaction of WithPgxTx or WithSQLTx, or by plain SQL. Without it they are found at the next poll.
 func (db *DB) Wake() { (*core.DB)(db).Wake() }

@@ -12,7 +12,7 @@ type Decision int
 const (
 	Nack       Decision = iota // retry it; the default
 	DeadLetter                 // the message is dead; ErrorHandler writes a dead letter
-	Ack                        // it is done: the error says that the work was done before
+	Ack                        // it is done: the error means that the work was done before
 )
 
 var (
@@ -22,8 +22,8 @@ var (
 	// Cure: fix the handler or the sender; then requeue the message, or discard it.
 	ErrPoison = errors.New("poison message")
 
-	// ErrAlreadyProcessed is for handlers that detect themselves that a message was handled before. The transaction is
-	// rolled back and the message acked.
+	// ErrAlreadyProcessed is returned by handlers that find that a message was handled before. The transaction is rolled
+	// back and the message acked.
 	//
 	// Cure: none is needed.
 	ErrAlreadyProcessed = errors.New("already processed")
@@ -49,12 +49,12 @@ func (e *RetryAfterError) Unwrap() error { return e.Err }
 // RetryAfter marks err so that the message is delivered again after the wait and no attempt is counted. Use it for a
 // provider's 429 with Retry-After. If wait <= 0, the initial backoff is used, or 100 ms if there is no backoff.
 //
-// The handler's transaction is rolled back. Such a message never dies: give it an expiry, or return err itself in the
-// end. If err wraps ErrPoison too, the message is dead. RetryAfter returns nil if err is nil.
+// The handler's transaction is rolled back. Such a message never dies: give it an expiry, or return err itself
+// eventually. If err wraps ErrPoison too, the message is dead. RetryAfter returns nil if err is nil.
 //
 // In the queue the message waits in its table and uses no slot. With kafka.Subscriber, nats.Subscriber and
-// forwarder.Subscriber only its key waits, for the whole time. With other subscribers middleware.ErrorHandler waits
-// with the message in hand, and its partition with it: it nacks after at most ErrorHandlerConfig.Backoff.Max, and does
+// forwarder.Subscriber only its key waits, for the whole time. With other subscribers middleware.ErrorHandler holds the
+// message while it waits, which stops its partition: it nacks after at most ErrorHandlerConfig.Backoff.Max, and does
 // not call the handler before the time is up. Without ErrorHandler the message is nacked immediately.
 func RetryAfter(err error, wait time.Duration) error {
 	if err == nil {

@@ -43,8 +43,8 @@ var (
 	ErrCommitUnknown = drive.ErrCommitUnknown // outbox: the outcome of COMMIT is unknown
 
 	// ErrTxEnded is returned by InTx and Publish if the function ended the transaction itself. Later writes of the
-	// function were not part of the transaction, and nothing was published for them. It is also returned, without a call
-	// of the function, for a context whose transaction has ended; OutsideTx removes it.
+	// function were not part of the transaction, and nothing was published for them. It is also returned, without calling
+	// the function, for a context whose transaction has ended; OutsideTx removes it.
 	ErrTxEnded = drive.ErrTxEnded // outbox: the transaction was ended inside the function that InTx runs…
 
 	// ErrNacked is the error of a message that was nacked without an error. middleware.Tx returns it if the handler nacked

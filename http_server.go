@@ -69,13 +69,13 @@ func (s httpServer) serve() error {
 // readyTimeout bounds how long a probe waits for the database.
 const readyTimeout = 2 * time.Second
 
-// Live answers a liveness probe: the process serves HTTP. It does not query the database, because a restart would not
-// cure an outage.
+// Live responds to a liveness probe while the process serves HTTP. It does not query the database, because a restart
+// would not cure an outage.
 func Live() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probed(w, nil) })
 }
 
-// Ready answers a readiness probe: 200 if the database answers within 2 s, else 503.
+// Ready responds to a readiness probe: 200 if the database responds within 2 s, else 503.
 func Ready(db *DB) http.Handler {
 	own := (*core.DB)(db)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -76,7 +76,7 @@ func SetDelay(msg *message.Message, d time.Duration) {
 }
 
 // AggregateKey is the default of PublisherConfig.Key: aggregate type + "/" + aggregate id, or no key if neither is set.
-// Half an aggregate returns ErrInvalidMessage, because it would silently have no order.
+// If only one is set it returns ErrInvalidMessage, because the message would silently have no order.
 func AggregateKey(topic string, msg *message.Message) (string, error) {
 	return core.AggregateKey(topic, msg)
 }

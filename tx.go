@@ -40,7 +40,7 @@ type TxOptions struct {
 // queue.Store; otherwise it joins the publisher's transaction, or returns an error.
 //
 // InTx also returns ErrNoDB, ErrOtherDB if ctx carries a transaction of another pool, ErrRolledBack and
-// ErrCommitUnknown. Serialization failures and deadlocks are retried by middleware.Tx and not here.
+// ErrCommitUnknown. It does not retry serialization failures and deadlocks: middleware.Tx does.
 func InTx(ctx context.Context, db *DB, fn func(ctx context.Context) error) error {
 	return InTxWith(ctx, db, TxOptions{}, fn)
 }

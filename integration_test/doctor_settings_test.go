@@ -43,7 +43,7 @@ func TestDoctorOfSmallPools(t *testing.T) {
 		return all
 	}
 	for _, part := range []string{"does not limit the time of a publish", "set forwarder.Config.PublishTimeout",
-		"lasts 2.9s: after a slower renewal", "set forwarder.Config.LeaseTTL to 3s", "info retention: forwarder",
+		"lasts only 2.9s: after a slower renewal", "set forwarder.Config.LeaseTTL to 3s", "info retention: forwarder",
 		"deletes messages on publish"} {
 		assert.Contains(t, said(), part)
 	}

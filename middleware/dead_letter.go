@@ -20,8 +20,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Metadata of a dead letter, besides those of Watermill's PoisonQueue. The last two are set if the message has a row in
-// the inbox.
+// Metadata of a dead letter, besides the metadata of Watermill's PoisonQueue. The last two are set if the message has a
+// row in the inbox.
 const (
 	MetadataService  = "service_poisoned"   // name of the service
 	MetadataUUID     = "uuid_poisoned"      // UUID of the message; the letter has one of its own

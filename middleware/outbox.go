@@ -23,7 +23,7 @@ type OutboxConfig struct {
 // Outbox writes the messages that the handler returns to the outbox table, together with COMMIT, and returns none. It
 // needs a transaction around it, such as Tx.
 //
-// Returned messages without them get the metadata correlation_id (the consumed message's, else its UUID) and
+// Returned messages that lack them get the metadata correlation_id (the consumed message's, else its UUID) and
 // causation_id (the UUID of the consumed message). Middlewares that decorate returned messages, such as Watermill's
 // CorrelationID, go inside. For messages of our own Subscriber with forwarder.SubscriberConfig.Relay, the returned
 // messages are left to the Router.

@@ -13,8 +13,8 @@ import (
 
 // StackConfig configures Stack. Service is required.
 type StackConfig struct {
-	// Service names the service in the inbox and in dead letters; no slash. Required. It is for all parts without their
-	// own. Replicas share it; another service needs another name.
+	// Service names the service in the inbox and in dead letters; no slash. Required. It applies to all parts that do not
+	// set their own. Replicas share it; another service needs another name.
 	Service string
 	// Except are names of handlers that the stack leaves alone; default none.
 	Except []string

@@ -18,8 +18,8 @@ type DispatcherConfig struct {
 	// Handlers are the handlers by topic. Required, unless DefaultHandler is set.
 	Handlers map[string]Handler
 	// DefaultHandler handles all other topics; its Concurrency must be 0. Without it their messages are left to other
-	// processes, which have limits of their own: they wait without a counted attempt, do not become dead, even if they
-	// have expired, and cause a warning a minute for each topic.
+	// processes, which have their own limits: the messages wait without a counted attempt, do not become dead, even if
+	// they have expired, and cause one warning a minute for each topic.
 	DefaultHandler Handler
 	// Concurrency is the number of messages handled concurrently; default 16. A handler in a transaction needs a
 	// connection; the dispatcher two or three more.
@@ -33,8 +33,8 @@ type DispatcherConfig struct {
 	// LeaseTTL is how long messages of a dead process wait; default 30 s, at least 1 s. It is renewed while a handler
 	// runs.
 	LeaseTTL time.Duration
-	// PollInterval is how often the table is polled when no notification arrives; default 500 ms. It grows tenfold
-	// while there is nothing to do, which is how late a delayed message may be.
+	// PollInterval is how often the table is polled when no notification arrives; default 500 ms. It grows tenfold while
+	// there is nothing to do, and a delayed message may be that late.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection of its own; default off. Set it behind a transaction
 	// pooler.
@@ -51,10 +51,10 @@ type DispatcherConfig struct {
 	// outbox.ErrAlreadyProcessed; default: Nack.
 	Classify func(err error) outbox.Decision
 	// OnDead is called in the transaction that marks a message dead; default none. It can publish a dead letter. Its
-	// context ends after 30 s. If it fails, the message is retried after a minute; if processes die of it three times,
-	// the message is marked dead without it. It is for messages of topics that have a handler here: what else makes
-	// these dead, such as Store.Fail, MarkDead and ReapExpired, or a service without OnDead that handles the topic too,
-	// does not call it.
+	// context ends after 30 s. If it fails, the message is retried after a minute; if OnDead kills its process three times,
+	// the message is marked dead without it. OnDead applies to topics that have a handler here. It is not called for
+	// messages that Store.Fail, MarkDead or ReapExpired makes dead, or another service that handles the topic without
+	// OnDead.
 	OnDead func(ctx context.Context, msg *Message, err error) error
 }
 

@@ -33,7 +33,7 @@ type Item struct {
 	Topic string
 	// Key is for handlers and for you; it gives no order. At most 1024 bytes.
 	Key string
-	// Payload may be anything, also empty.
+	// Payload may be anything, even empty.
 	Payload []byte
 	// Metadata must be valid UTF-8 without NUL, and at most 1 MiB as JSON.
 	Metadata message.Metadata
@@ -42,8 +42,8 @@ type Item struct {
 	Hash []byte
 	// DueAt is when the message may be handled; zero or past: immediately.
 	DueAt time.Time
-	// ExpiresAt is when the message is dead if it was not handled. Zero: never. A process that handles its topic marks
-	// it dead, or Store.ReapExpired; until then it is not handled either.
+	// ExpiresAt is when a message that was not handled expires; zero: never. An expired message is not handled. A process
+	// that handles its topic, or Store.ReapExpired, marks it dead.
 	ExpiresAt time.Time
 }
 
@@ -52,7 +52,7 @@ type State string
 
 // The states of a message.
 const (
-	Seen       State = "seen"       // it came by, and is not stored
+	Seen       State = "seen"       // it was looked up, and is not stored
 	Processing State = "processing" // it is stored, and waits for a handler or is being handled
 	Done       State = "done"       // it was handled; its duplicates are known
 	Dead       State = "dead"       // it failed for good, or expired
@@ -134,7 +134,7 @@ type Claim struct {
 	Limit int
 	// Topics are the topics of messages to take; none means all.
 	Topics []string
-	// MaxBytes bounds their payloads together, at least 1; default 64 MiB. One message is taken whatever its size.
+	// MaxBytes bounds the sum of their payloads, at least 1; default 64 MiB. One message is taken whatever its size.
 	MaxBytes int
 }
 
@@ -147,13 +147,13 @@ type Renew struct {
 // Abandon gives messages back after a failure.
 type Abandon struct {
 	Owner Owner
-	// Err is the error of the attempt, cut to 1 KiB. Empty: the error of the attempt before stays.
+	// Err is the error of the attempt, cut to 1 KiB. If it is empty, the error of the previous attempt stays.
 	Err string
 	// Delay is the time to the next attempt; default: StoreConfig.Backoff.
 	Delay time.Duration
 }
 
-// Fail gives messages up.
+// Fail gives up on messages.
 type Fail struct {
 	Owner Owner
 	// Reason is stored with the message, cut to 1 KiB.

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// AlreadyProcessed returns whether a message is done, and records the ID. A hash is stored, and compared with the
+// AlreadyProcessed reports whether a message is done, and records the ID. A hash is stored, and compared with the
 // stored one; a difference is logged and is not an error. While the message is being handled, the hash is only
 // compared. It returns ErrInvalid for an invalid ID.
 func (s *Store) AlreadyProcessed(ctx context.Context, id ID, hash []byte) (bool, error) {

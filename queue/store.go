@@ -34,7 +34,7 @@ type StoreConfig struct {
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 unlimited.
 	// It applies to the topics that this Store's Dispatchers, Subscribers and calls of Claim handle.
 	MaxAttempts int
-	// Retention is how long done messages are kept; default 30 days, -1 forever. It is also that of messages that were
+	// Retention is how long done messages are kept; default 30 days, -1 forever. It also applies to messages that were
 	// only seen. A duplicate that arrives later is handled again. The shortest Retention of all services on the table
 	// counts, whatever their topics.
 	Retention time.Duration

@@ -8,7 +8,7 @@ const (
 	CountInboxDead = countConsumers + inboxDead + countNextConsumer + inboxDead + countedInbox + inboxDead +
 		countedInboxEnd
 
-	// CountInboxFailing does the same to failing messages.
+	// CountInboxFailing counts failing messages in the same way.
 	//
 	// Arguments: those of CountInboxDead.
 	CountInboxFailing = countConsumers + inboxFailing + countNextConsumer + inboxFailing + countedInbox + inboxFailing +

@@ -11,10 +11,10 @@ const (
 	// LastOutboxID is the largest id, which bounds an act.
 	LastOutboxID = `SELECT coalesce(max(o.id), 0) FROM {outbox} o`
 
-	// RequeueByHand is the statement that Doctor suggests to operators without another tool: it does what Requeue does,
-	// to the first thousand dead messages of some topics that were dead at a time, so that messages that die again are
-	// not requeued again. It waits for locked rows, or later rows of their keys would leave first. DiscardByHand
-	// discards one row. Doctor fills in {topics}, {time} and {id}.
+	// RequeueByHand is the statement that Doctor suggests to operators without another tool. It requeues, as Requeue does,
+	// the first thousand dead messages of some topics that were dead at a given time, so that messages that die again are
+	// not requeued again. It waits for locked rows, or later rows of their keys would leave first. DiscardByHand discards
+	// one row. Doctor fills in {topics}, {time} and {id}.
 	RequeueByHand = `UPDATE {outbox} o SET ` + requeued +
 		` WHERE o.id = ANY (ARRAY(SELECT o.id FROM {outbox} o WHERE ` + isDead +
 		` AND o.dead_at <= '{time}' AND o.topic IN ({topics}) ORDER BY o.id LIMIT 1000 FOR UPDATE))`

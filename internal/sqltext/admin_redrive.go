@@ -41,8 +41,8 @@ const (
       FROM free WHERE i.consumer = free.consumer AND i.message_id = free.message_id RETURNING 1` + acted + `, '[]',
         NULL::bigint FROM changed`
 
-	// redriven is the original metadata of a message. The letter is its generation: JetStream takes it for a different
-	// message than the one that died, but for the same as another redrive of that letter.
+	// redriven is the original metadata of a message. The letter is its generation: JetStream takes it for another message
+	// than the dead one, but for the same message as another redrive of that letter.
 	redriven = `m.metadata - ARRAY['reason_poisoned', 'topic_poisoned', 'handler_poisoned', 'subscriber_poisoned',
            'service_poisoned', 'uuid_poisoned', 'consumer_poisoned', 'inbox_key_poisoned'] ||
            jsonb_build_object('outbox_generation', m.letter, 'outbox_redriven', (` + redrives + ` + 1)::text)`

@@ -17,8 +17,8 @@ const (
 	// Arguments: those of CountDead.
 	CountFailing = countTopics + isFailing + countNext + isFailing + counted + isFailing + countedEnd
 
-	// CountReady counts ready messages by topic and state, the oldest of each lane, which include stuck ones. There is
-	// no index by topic, for which every writer would pay.
+	// CountReady counts ready messages by topic and state, the oldest of each lane, including those of blocked keys. There
+	// is no index by topic, for which every writer would pay.
 	//
 	// Arguments: largest count per lane.
 	CountReady = readyOfLanes + `$1` + ofLanes + `$1` + countedLanes

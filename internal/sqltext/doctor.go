@@ -59,11 +59,12 @@ const (
  WHERE a.actor = $1::text AND a.action = 'discard' AND a.at > statement_timestamp() - interval '1 day'
  GROUP BY 1 HAVING sum(a.touched) > 0 ORDER BY 1`
 
-	// DoctorObstacles lists what operators have put at the tables that may swallow, refuse or hide rows: what it is, on
-	// which table, its name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect says which
-	// swallow inserts. unique: an index that refuses rows ours do not. child: a table that inherits. detached: a table
-	// that is named as a partition of the outbox, and is none. nodefault: an outbox in partitions without a default.
-	// security: row security that is in force for a role that is not the owner. sequence: how many ids are left.
+	// DoctorObstacles lists objects that operators have put on the tables and that may swallow, refuse or hide rows: the
+	// kind, the table, the name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect reports
+	// those that swallow inserts. unique: an index that refuses rows that ours accept. child: a table that inherits.
+	// detached: a table that has the name of a partition of the outbox, but is not attached. nodefault: a partitioned
+	// outbox without a default. security: row security that applies to a role that is not the owner. sequence: the number
+	// of ids left.
 	//
 	// Arguments: tables, name of the outbox without its schema.
 	DoctorObstacles = `WITH t AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relnamespace, c.relrowsecurity
@@ -106,10 +107,10 @@ ORDER BY 1, 2, 3`
  WHERE p.database = current_database() AND p.prepared < clock_timestamp() - $1::float8 * interval '1 second'
  ORDER BY p.prepared LIMIT 20`
 
-	// DoctorHorizon lists what keeps dead rows of this database from being removed, the oldest first: what it is, its
-	// name, how many transactions ago its snapshot was taken, and the session, whose type is NULL where it may not be
-	// seen. A vacuum has a snapshot, and all others disregard it; that is not so while it analyzes. What a standby needs
-	// is that of its connection, or of the slot that it uses, and belongs to no database.
+	// DoctorHorizon lists what keeps dead rows of this database from being removed, oldest first: the kind, the name, how
+	// many transactions ago its snapshot was taken, and the session, whose type is NULL if the role may not see it. Other
+	// sessions disregard the snapshot of a vacuum, except while it analyzes. The horizon of a standby is held by its
+	// connection, or by the slot that it uses, and belongs to no database.
 	//
 	// Arguments: how many transactions ago at least.
 	DoctorHorizon = `SELECT h.kind, h.name, h.xids, ` + activity + `

@@ -15,42 +15,40 @@ const (
 // The statements with which the forwarder reads the outbox in exact order. Package forwarder explains the protocol that
 // they implement, together with those of the files forward_*.go.
 const (
-	// Fetch reads, under one snapshot, what is new in the lanes of one owner. Its first result is a header
-	// with the snapshot and what follows from it; then come the rows past each lane's cursor. Its first column is
-	// the row's lane plus one of the constants From..., as each column more is felt.
+	// Fetch reads, under one snapshot, the new rows in the lanes of one owner. Its first result is a header with the
+	// snapshot and values derived from it; then come the rows past each lane's cursor. The first column is the row's lane
+	// plus one of the constants From..., because each further column costs time.
 	//
-	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the
-	// sequence is read first, then the snapshot, then the next transaction id (age() adds the distance
-	// from the snapshot's xmax to it). A transaction id that is handed out before that is below
-	// next_xid, and a row id that is handed out after the sequence was read is above seq.
+	// The order of evaluation matters and is forced by the data flow between materialized CTEs: the sequence is read
+	// first, then the snapshot, then the next transaction id (age() adds the distance from the snapshot's xmax to it). A
+	// transaction id that is handed out before that is below next_xid, and a row id that is handed out after the sequence
+	// was read is above seq.
 	//
-	// rewind is the lowest bound of a tracked transaction that this snapshot no longer shows in
-	// progress. Whatever such a transaction wrote lies above its bound, so each lane starts there.
+	// rewind is the lowest bound of a tracked transaction that this snapshot no longer shows in progress. All rows of such
+	// a transaction lie above its bound, so each lane starts there.
 	//
-	// Rows are compared as (lane, id) rather than by lane = ... AND id > ..., and ordered by both, because the
-	// only index that can deliver that order is the partial one; ordered by id alone the planner may
-	// choose to walk the primary key through all that was published.
+	// Rows are compared as (lane, id) rather than by lane = ... AND id > ..., and ordered by both, because only the
+	// partial index can deliver that order. Ordered by id alone, the planner may choose to walk the primary key through
+	// all published rows.
 	//
-	// Each lane is read over the same stretch of ids past its cursor, so that lanes that start at one place, as
-	// they do when a long transaction ends, share the pages of the table that they visit: a page that many
-	// published rows lie on is loaded once and not once for each lane.
+	// Each lane is read over the same stretch of ids past its cursor. So lanes that start at the same place, as they do
+	// when a long transaction ends, share the pages of the table that they visit: a page of many published rows is loaded
+	// once, not once for each lane.
 	//
-	//
-	// What is said of lanes is said of all 64 in their order, so that each finds its own by its number: a plan for any
-	// arguments would compare each lane with each of the arguments otherwise.
+	// Arguments by lane have a value for each of the 64 lanes, in order, so that a lane finds its value by its number.
+	// Otherwise a generic plan would compare each lane with each argument.
 	//
 	// Arguments: scope, owner; tracked transaction ids and their bounds; lower ends of tracked segments and their bounds;
 	// by lane its epoch (0 = not to be read), cursor, limit, and how much that grows if the lane starts below its cursor;
 	// topics (empty = all); how many ids past its cursor a lane is read; how large a row may be to come as a whole.
 	//
-	// Of a larger one payload and metadata are NULL, see FetchPayloads: so the answer's size has a bound. To know how
-	// large a payload is nothing is read of it, wherever it is stored, and metadata has to be looked into only if it is
-	// itself large.
+	// Payload and metadata of larger rows are NULL, see FetchPayloads, so the size of the result is bounded. Finding out
+	// the size of a payload reads nothing of it, wherever it is stored; metadata must be read only if it is itself large.
 	Fetch = fetchHeader + fetchReady
 
-	// FetchRange is Fetch for lanes that all start in one place and own most of the rows that follow: it walks that
-	// range of the primary key once instead of the index of each lane, which costs a third less per row, as the rows of
-	// a page are visited together. The limit is the sum of theirs.
+	// FetchRange is Fetch for lanes that all start in one place and own most of the rows that follow. It walks that range
+	// of the primary key once instead of the index of each lane, which costs a third less per row because the rows of a
+	// page are visited together. The limit is the sum of the lanes' limits.
 	//
 	// Arguments: those of Fetch.
 	FetchRange = fetchHeader + fetchRange
@@ -62,7 +60,7 @@ const (
 	// Arguments: those of Fetch.
 	FetchApart = fetchHeader + fetchReadyApart
 
-	// FetchMoreApart is FetchMore for that connection.
+	// FetchMoreApart is FetchMore for the connection that only reads.
 	//
 	// Arguments: those of FetchMore.
 	FetchMoreApart = fetchHeader + fetchReadyApart + fetchByID + fetchDue + fetchDeferredApart

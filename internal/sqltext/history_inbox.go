@@ -3,8 +3,8 @@ package sqltext
 // The history of a message of the inbox is in its row too, written by the statements that record a failed attempt, mark
 // a message dead or perform an operator's act. A message handled at the first attempt has none.
 const (
-	// NoteInboxAct is the part of the acts on the inbox that records them, with the times of the first delivery and of
-	// the death, which reviving a message clears.
+	// NoteInboxAct is the part of the acts on the inbox that records them, with the times of the first delivery and of the
+	// death, which requeueing a message clears.
 	NoteInboxAct = noteInboxAct + `$4::bigint), '[]')`
 
 	// The parts of FailInbox and BuryInbox that record the attempt: a column, its value in a new row, and its value in

@@ -1,6 +1,6 @@
 package sqltext
 
-// The statements of package idempotency: requests that were begun, and their answers.
+// The statements of package idempotency: requests that were begun, and their responses.
 const (
 	// ClaimKey decides in one statement whether the caller must carry out a request, the first column: it is false if a
 	// request of the same identity was carried out and has not expired. An expired one is replaced, with its note and

@@ -2,13 +2,13 @@ package sqltext
 
 // The statements of the inbox: which messages each consumer has handled.
 const (
-	// ClaimInbox decides in one statement whether the caller must process a message, the first column: it is false if
-	// the message was processed or is dead. If true, the others are the number of recorded failures, the seconds since
-	// the first of them, and the note for UnclaimInbox. If false, the last tells whether COMMIT may wait for a standby:
-	// a processed message whose commit stopped waiting for the standby is visible here, and would be lost with this
-	// server. A concurrent copy waits here for the first one's transaction. A success leaves attempts unchanged. A row
-	// with false has failures -1 if the statement does not see the row of the message: another transaction has just
-	// committed it, or a trigger kept ours from being stored. InboxKnown distinguishes them.
+	// ClaimInbox decides in one statement whether the caller must process a message, the first column: it is false if the
+	// message was processed or is dead. If it is true, the other columns are the number of recorded failures, the seconds
+	// since the first of them, and the note for UnclaimInbox. If it is false, the last column shows whether COMMIT may
+	// wait for a standby: a processed message whose commit stopped waiting for the standby is visible here, and would be
+	// lost with this server. A concurrent copy waits here for the first one's transaction. A success leaves attempts
+	// unchanged. A row with false has failures -1 if the statement does not see the row of the message: another
+	// transaction has just committed it, or a trigger kept ours from being stored. InboxKnown distinguishes them.
 	//
 	// Arguments: consumer, message id, content hash (bytea, may be NULL).
 	ClaimInbox = `WITH claimed AS (
@@ -28,8 +28,8 @@ SELECT false, CASE WHEN EXISTS (SELECT FROM {inbox} WHERE consumer = $1 AND mess
 	// Arguments: consumer, message id.
 	InboxKnown = `SELECT true FROM {inbox} WHERE consumer = $1 AND message_id = $2`
 
-	// InboxHandled finds a message that was processed or is dead without a lock, which ClaimInbox takes. It finds none
-	// if COMMIT may wait for a standby, since the row may be lost with this server.
+	// InboxHandled finds a message that was processed or is dead, without the lock that ClaimInbox takes. It finds none if
+	// COMMIT may wait for a standby, because the row may be lost with this server.
 	//
 	// Arguments: consumer, message id.
 	InboxHandled = `SELECT true FROM {inbox} WHERE consumer = $1 AND message_id = $2

@@ -48,8 +48,8 @@ ON CONFLICT (id) DO UPDATE
                             ELSE excluded.waiting_since END,
        expires_at = excluded.expires_at, facts = excluded.facts`
 
-	// ForwardersAhead lists the live forwarders that one must wait for: those whose topics overlap with its own under
-	// another scope, or differ under the same one, and that are running or have waited for longer. Running ones come
+	// ForwardersAhead lists the live forwarders for which a forwarder must wait: their topics overlap with its own under
+	// another scope, or differ under the same one, and they are running or have waited for longer. Running ones come
 	// first.
 	//
 	// Arguments: own id.

@@ -9,11 +9,12 @@ func OfPartition(statement, partition string) string {
 
 // The statements on an outbox in partitions.
 const (
-	// Partitions lists the partitions of the outbox: name, as SQL, bounds as CREATE TABLE writes them, whether another
-	// session or a prepared transaction holds an ACCESS EXCLUSIVE lock on it or a part of it, or waits for one, so that
-	// others wait behind it; unless that is so, bytes of its rows and with its indexes; storage options with | between
-	// them, whether it has partitions itself, and statements that make it survive a crash of the server ('' = it does). It
-	// leaves out those that are being detached. It waits for a lock only if one is taken just when it asks for sizes.
+	// Partitions lists the partitions of the outbox: the name, as SQL; the bounds, as CREATE TABLE writes them; whether
+	// another session or a prepared transaction holds an ACCESS EXCLUSIVE lock on it or a part of it, or waits for one, so
+	// that others wait behind it; otherwise the bytes of its rows, and with its indexes; storage options separated by |;
+	// whether it has partitions itself; and statements that make it survive a crash of the server ('' = it does). It
+	// leaves out partitions that are being detached. It waits for a lock only if one is taken just when it reads the
+	// sizes.
 	Partitions = `WITH RECURSIVE held AS MATERIALIZED (SELECT k.relation FROM pg_locks k
     WHERE k.locktype = 'relation' AND k.mode = 'AccessExclusiveLock' AND k.pid IS DISTINCT FROM pg_backend_pid()
       AND k.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())),
@@ -37,9 +38,10 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
  WHERE i.inhparent = to_regclass({outbox_text}) AND coalesce(to_jsonb(i)->>'inhdetachpending', 'false') = 'false'
    ORDER BY c.relname`
 
-	// PartitionedTable describes the outbox: whether it is in partitions, its schema, its tablespace as a clause of CREATE
+	// PartitionedTable describes the outbox: whether it is partitioned, its schema, its tablespace as a clause of CREATE
 	// TABLE ('' = that of the database), its owner and the current role, all as SQL, whether the role has the rights of
-	// the owner, whether it may know the last id of the sequence, and that id, 0 if there is none or it may not.
+	// the owner, whether it may read the last id of the sequence, and that id, 0 if there is no id or the role may not
+	// read it.
 	PartitionedTable = `SELECT c.relkind = 'p', c.relnamespace::regnamespace::text,
        coalesce((SELECT ' TABLESPACE ' || quote_ident(s.spcname) FROM pg_tablespace s WHERE s.oid = c.reltablespace),
          ''),
@@ -50,8 +52,9 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
  WHERE c.oid = to_regclass({outbox_text})`
 
 	// PartitionRows describes each range of ids by its position: the age in seconds of the row with the lowest id (NULL =
-	// no rows), whether one of the last 100 was settled since a time, and how many rows are pending and dead. It counts up
-	// to a number of rows of each index, and reads through the outbox, which needs no privileges on the partitions.
+	// no rows), whether one of the last 100 rows was settled since a time, and the numbers of pending and dead rows. It
+	// counts up to a number of rows in each index, and reads through the outbox, which needs no privileges on the
+	// partitions.
 	//
 	// Arguments: first ids, ids that they end below, time (RFC 3339 text), rows.
 	PartitionRows = `SELECT r.n, (SELECT extract(epoch FROM clock_timestamp() - o.created_at)::float8 FROM {outbox} o
@@ -67,8 +70,8 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
            AND o.published_at IS NULL AND o.dead_at IS NOT NULL LIMIT $4::bigint) c)
   FROM unnest($1::bigint[], $2::bigint[]) WITH ORDINALITY AS r(first, below, n)`
 
-	// PartitionRuns lists the last times that the partitions were maintained, the newest first: how many seconds ago, the
-	// retention in seconds (0 = none), whether it went to its end, and the error that ended it, or what it found in use.
+	// PartitionRuns lists the last maintenance runs, newest first: how many seconds ago, the retention in seconds (0 =
+	// none), whether the run completed, and the error that ended it or the partitions that it found in use.
 	PartitionRuns = `SELECT extract(epoch FROM clock_timestamp() - a.at)::float8,
        CASE WHEN a.filter->>'before' ~ '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z$'
             THEN extract(epoch FROM a.at - (a.filter->>'before')::timestamptz) ELSE 0 END::float8,
@@ -76,8 +79,8 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
   FROM (SELECT * FROM {audit} ORDER BY id DESC LIMIT 10000) a
  WHERE a.action = 'partitions' ORDER BY a.id DESC LIMIT 100`
 
-	// PartitionHolds counts the pending and the dead rows of a partition, up to 1,000 of each index. With it a run makes
-	// sure, under the lock, that there are none.
+	// PartitionHolds counts the pending and the dead rows of a partition, up to 1,000 of each index. A run uses it under
+	// the lock to make sure that none are left.
 	PartitionHolds = `SELECT (SELECT count(*) FROM (SELECT FROM {partition} o
           WHERE o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NULL LIMIT 1000) c) +
        (SELECT count(*) FROM (SELECT FROM {partition} o
@@ -85,22 +88,23 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        (SELECT count(*) FROM (SELECT FROM {partition} o
           WHERE o.dead_at IS NOT NULL AND o.published_at IS NULL LIMIT 1000) c)`
 
-	// PartitionTail says whether one of the last 1,000 rows of a partition was settled since a time, so that there is no
-	// need to read all of it.
+	// PartitionTail reports whether one of the last 1,000 rows of a partition was settled since a time, which saves
+	// reading all of it.
 	//
 	// Arguments: time (RFC 3339 text).
 	PartitionTail = `SELECT coalesce(bool_or(t.published_at >= $1::text::timestamptz), false)
   FROM (SELECT o.published_at FROM {partition} o ORDER BY o.id DESC LIMIT 1000) t`
 
-	// PartitionSettled counts the rows of a partition, and says whether one was settled since a time. It reads all of it.
+	// PartitionSettled counts the rows of a partition, and reports whether one was settled since a time. It reads all of
+	// it.
 	//
 	// Arguments: time (RFC 3339 text).
 	PartitionSettled = `SELECT count(*), coalesce(bool_or(o.published_at >= $1::text::timestamptz), false)
   FROM {partition} o`
 
-	// PartitionTx is the first statement of a transaction that locks the outbox or its partitions. Whatever happens to the
-	// program, the locks are gone soon. It does not wait for a standby while it has them: what a failover would lose is
-	// done again. It fails instead of reading what policies leave over.
+	// PartitionTx is the first statement of a transaction that locks the outbox or its partitions. Even if the program
+	// dies, the locks are released soon. It does not wait for a standby while it holds them: after a failover the work is
+	// done again. It fails instead of reading only the rows that policies leave visible.
 	//
 	// Its timeouts are for locks that nobody but VACUUM, ANALYZE and changes of a table wait for. Autovacuum gives way to
 	// such a lock once it has waited for deadlock_timeout.
@@ -112,14 +116,14 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
        set_config('default_table_access_method', 'heap', true), set_config('default_tablespace', '', true)
   FROM (SELECT least(s.setting::bigint, 60000) AS ms FROM pg_settings s WHERE s.name = 'deadlock_timeout') d`
 
-	// PartitionBriefly is for locks that readers and writers wait for: they also queue behind a lock that waits.
+	// PartitionBriefly is for locks that readers and writers wait for, because they also queue behind a lock that waits.
 	PartitionBriefly = `SET LOCAL lock_timeout = '100ms'; SET LOCAL statement_timeout = '5s'`
 
-	// PartitionPatience bounds the wait for a lock of what reads all of a partition.
+	// PartitionPatience bounds the wait for a lock of statements that read all of a partition.
 	PartitionPatience = `SELECT set_config('lock_timeout', '1s', true)`
 
-	// PartitionReserveOutbox and PartitionReserve exclude other runs, VACUUM, ANALYZE and changes of the table, and no
-	// reader or writer.
+	// PartitionReserveOutbox and PartitionReserve exclude other runs, VACUUM, ANALYZE and changes of the table, but
+	// neither readers nor writers.
 	PartitionReserveOutbox = `LOCK TABLE ONLY {outbox} IN SHARE UPDATE EXCLUSIVE MODE`
 	PartitionReserve       = `LOCK TABLE {partition} IN SHARE UPDATE EXCLUSIVE MODE`
 
@@ -129,7 +133,7 @@ SELECT c.relname::text, quote_ident(n.nspname) || '.' || quote_ident(c.relname),
 	PartitionFar = `SELECT coalesce((SELECT max(o.id) FROM {partition} o WHERE o.id >= $1::bigint AND o.id < $2::bigint),
   0)`
 
-	// PartitionMake makes a table like the outbox, and each index where that of the outbox is.
+	// PartitionMake makes a table like the outbox, and each index in the tablespace of the outbox's index.
 	PartitionMake = `CREATE TABLE {partition} (LIKE {outbox} INCLUDING ALL){options}{tablespace};
 ALTER TABLE {partition} OWNER TO {owner}`
 
@@ -141,8 +145,8 @@ ALTER TABLE {partition} OWNER TO {owner}`
    AND d.defaclobjtype = 'r'
    AND d.defaclnamespace IN (0, t.relnamespace) AND a.grantee NOT IN (d.defaclrole, t.relowner) ORDER BY 1`
 
-	// PartitionEmptyBetween makes ATTACH know that the default partition has no rows from an id on, up to another. Without
-	// it each ATTACH would read all of it. PartitionUnbound takes it away in the same transaction, so it refuses no
+	// PartitionEmptyBetween proves to ATTACH that the default partition has no rows in a range of ids; otherwise each
+	// ATTACH would read all of it. PartitionUnbound removes the constraint in the same transaction, so it refuses no
 	// message.
 	PartitionEmptyBetween = `ALTER TABLE {partition} ADD CONSTRAINT outbox_empty_between
   CHECK (id IS NOT NULL AND (id < {from} OR id >= {to}))`

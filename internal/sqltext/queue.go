@@ -4,32 +4,30 @@ package sqltext
 // the database's.
 //
 // A row is ready without a due time only from its insertion until it is claimed: every update that makes a row wait for
-// a claim gives it a due time. So claims pass the ready rows once, upwards by id, and remember how far they
-// came.
+// a claim gives it a due time. So claims pass the ready rows once, upwards by id, and remember the last id that they
+// passed.
 const (
-	// EnqueueMessages stores a batch in one statement and says of each item what became of it, and with which hash it was
-	// known. Its items are different from each other and come in the order of source and message id, as those of all
-	// batches do.
+	// EnqueueMessages stores a batch in one statement, and returns the result of each item and the hash under which it was
+	// known. Its items are distinct and in the order of source and message id, like those of all batches.
 	//
-	// known is read without a lock. It leaves out what is not waited for: the row of a message that somebody has, which
-	// stays locked until its handler's transaction has ended, and what is done, which gets no content.
+	// known is read without a lock. It leaves out rows that the statement does not wait for: a row with an owner, which
+	// stays locked until its handler's transaction has ended, and a done row, which gets no content.
 	//
 	// stored inserts and updates in one pass in the order of the items, and waits where another transaction is changing a
-	// row. So two batches wait for each other in one place at most, and do not deadlock. What a row is by then decides:
-	// one without an owner takes the content, the later one of two. One that an owner has by then is left alone, and there
-	// is no answer for it: a second call gets one. The hash that a row had before is known to the update alone, which
-	// leaves it in a setting for RETURNING.
+	// row. So two batches wait for each other in at most one place, and do not deadlock. The state of the row at that time
+	// decides. A row without an owner takes the content, the later one of two. A row that has an owner by then is left
+	// alone and has no result: a second call returns one. Only the update knows the hash that a row had before; it leaves
+	// it in a setting for RETURNING.
 	//
-	// again comes after that: it waits for nothing, but others may wait for what it has locked.
+	// again comes after that: it waits for nothing, but others may wait for its locks.
 	//
-	// What is answered without a change, or may be, is what others have committed, and with synchronous replication
-	// that may be visible
-	// while no standby has it: where their wait was cut short. So COMMIT waits for one here, as it does for what is
-	// changed.
+	// A result without a change may depend on rows that others have committed. With synchronous replication these may be
+	// visible before a standby has them, if the wait of their transaction was cut short. So COMMIT waits for a standby
+	// here, as it does for changes.
 	//
-	// No two CTEs are joined: whatever the planner thinks of their sizes, none is gone through for each row of another.
-	// A connection may keep the plan from a time when the table was empty, and the statements that settle say why
-	// that changes nothing: rows are looked up one after another, and updated by their place.
+	// No two CTEs are joined, so that none is scanned for each row of another, whatever sizes the planner expects. A
+	// connection may keep a plan from a time when the table was empty. The statements that settle explain why that does no
+	// harm: rows are looked up one after another, and updated by ctid.
 	//
 	// drawn takes the ids in the order of the call (the sort comes before them, because they are volatile), after the
 	// transaction's own.
@@ -99,7 +97,7 @@ SELECT k.source, k.message_id, CASE WHEN k.done THEN 2 ELSE 3 END, k.hash
 UNION ALL
 SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
-	// KnownMessages lists those of some messages that have a row: EnqueueMessages did not store the others.
+	// KnownMessages lists the messages among some that have a row: EnqueueMessages did not store the others.
 	//
 	// Arguments: sources, message ids.
 	KnownMessages = `SELECT q.source, q.message_id FROM unnest($1::text[], $2::text[]) AS i(source, message_id)
@@ -107,25 +105,24 @@ SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
 	hashBefore = `watermill_outbox.hash_before`
 
-	// givingBack marks the transaction as one that takes messages from an owner and does not make them done. Enqueue waits
-	// for such a one, and not for that of a handler which has acked its message: both have locked a row that has an owner,
-	// and nothing else tells them apart. It comes before the lock. givenBack asks for the mark of the session that has
-	// locked the row, or had. Behind a savepoint that is another than the transaction's, so behindSavepoint marks it too,
-	// once it is known: as the new row has it.
+	// givingBack marks the transaction as one that takes messages from an owner without making them done. Enqueue waits
+	// for such a transaction, but not for a handler's transaction that has acked its message. Both have locked a row that
+	// has an owner, and only the mark tells them apart. It is set before the lock. givenBack looks for the mark of the
+	// session that has locked the row, or had. Behind a savepoint the row has the transaction id of the savepoint, so
+	// behindSavepoint marks that one too once it is known.
 	givingBack      = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
 	behindSavepoint = `RETURNING CASE WHEN q.xmin <> pg_current_xact_id()::xid ` +
 		`THEN pg_try_advisory_xact_lock(8031453474740764672 + q.xmin::text::bigint) END`
 	givenBack = `NOT pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint)`
 
-	// onAStandby has COMMIT wait for a standby, if there is one to wait for, although nothing was changed: it waits for
-	// what was written to
-	// the log before. A subquery is run once, however many rows ask for it.
+	// onAStandby makes COMMIT wait for a standby, if there is one, although nothing was changed: it waits for everything
+	// that was written to the log before. A subquery runs once, however many rows use it.
 	onAStandby = `(SELECT CASE WHEN current_setting('synchronous_standby_names') = '' THEN true
                      ELSE pg_logical_emit_message(true, 'watermill_outbox', '') IS NOT NULL END)`
 
-	// SeeMessage records that a message arrived, and returns whether it was done before, and whether its content
-	// differed. It does not wait for a locked row: that is not done, or will never be anything else. COMMIT may wait
-	// for a standby, as in EnqueueMessages.
+	// SeeMessage records that a message arrived, and returns whether it was done before, and whether its content differed.
+	// It does not wait for a locked row: such a row is not done, or stays done. COMMIT may wait for a standby, as in
+	// EnqueueMessages.
 	//
 	// Arguments: source, message id, hash (bytea, may be NULL).
 	SeeMessage = `WITH known AS MATERIALIZED (

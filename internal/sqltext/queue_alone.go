@@ -5,8 +5,8 @@ package sqltext
 const (
 	// ListClaimable lists messages that a claim may have chosen.
 	//
-	// Each list picks some of them at random, those of the given topics last: where many are refused, the others do not
-	// wait behind them.
+	// Each list picks some of them at random, and those of the given topics last, so that others do not wait behind a
+	// topic in which many are refused.
 	//
 	// Arguments: ids to leave out, topics that come last, largest number to list, rows of each index to pick them from,
 	// topics (NULL = all); topics to leave out, whether to leave out messages that were being handled when a process
@@ -32,8 +32,8 @@ const (
          ORDER BY q.expires_at LIMIT $4::int) q
  ` + someListed
 
-	// ListLeased lists messages whose lease has ended, of a page of ReapLeases: all others there are read once, however
-	// many are ready behind it.
+	// ListLeased lists messages whose lease has ended, from a page of ReapLeases: it reads all other rows of the page
+	// once, however many are ready behind it.
 	//
 	// Arguments: the first five of ListClaimable, id, due time and id after which to begin.
 	ListLeased = listedColumns + `

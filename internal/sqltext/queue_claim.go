@@ -1,9 +1,9 @@
 package sqltext
 
-// The statements with which owners claim messages. A claim takes no row with an owner, even if its lease is over:
+// The statements with which owners claim messages. A claim takes no row with an owner, even if its lease has ended:
 // reaping releases it first, and charges an attempt.
 const (
-	// ClaimReady takes rows that were never claimed, past a mark and in the order of their ids. Its first row is no
+	// ClaimReady takes rows that were never claimed, past a cursor and in the order of their ids. Its first row is not a
 	// message but a header, with the state '':
 	//
 	//   - its id is the last row id that was taken from the sequence;
@@ -12,14 +12,14 @@ const (
 	//     id that is visible here, or had taken it before the statement began, is below it (age() adds the distance from
 	//     the snapshot's xmax to it, and is exact in a transaction that does nothing else).
 	//
-	// What was locked is updated by its place in the table (the statements that settle say more about plans). A row that
-	// changed between the snapshot and the lock has another place, and is left to the next full scan.
+	// Locked rows are updated by ctid (the statements that settle explain the plans). A row that changed between the
+	// snapshot and the lock has another ctid, and is left to the next full scan.
 	//
-	// The times compare with statement_timestamp(), because a volatile one is no condition for an index.
+	// The times compare with statement_timestamp(), because a volatile time cannot use an index.
 	//
-	// No more are updated than fit into the room for payloads, and the first in any case. What is locked beyond that is
-	// not updated, as if the limit had been lower: the header's key says that by 'cut'. The sizes are added up one by one
-	// only then.
+	// It updates only as many rows as fit into the room for payloads, but always the first. Rows locked beyond that are
+	// not updated, as if the limit had been lower; then the header's key is 'cut'. The sizes are added up one by one only
+	// in that case.
 	//
 	// Arguments: owner, lease in seconds, limit, mark, topics (NULL = all), room for payloads in bytes, ids to leave out.
 	ClaimReady = `WITH free AS MATERIALIZED (
@@ -46,25 +46,25 @@ SELECT s.last, ` + claimHeader + `, '', (SELECT CASE WHEN r.most > 0 THEN 'cut' 
   FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
 UNION ALL SELECT * FROM claimed`
 
-	// ClaimTopics takes rows of many topics at once, of each no more than it has room for: those whose owner died before
-	// (kind 2), which are suspected of killing their handler's process, then those that fell due (kind 1), the longest
-	// waiting first, and those that were never claimed (kind 0).
+	// ClaimTopics takes rows of many topics concurrently, for each topic no more than it has room for: first rows whose
+	// owner died before (kind 2), which may kill their handler's process, then rows that fell due (kind 1), longest
+	// waiting first, and then rows that were never claimed (kind 0).
 	//
-	// It goes through parts of the table, in the order of the arguments, each past marks of its own: the topics that have
-	// no limit (what = 0), those that have one (what = 1), and single ones that are behind (what = 2), because rows of
-	// theirs were passed when they had no room. What the many topics of what = 1 have too much of is locked, but not
-	// updated: it comes back with the state 'over', and only once, as such a topic is behind from then on.
+	// It goes through parts of the table, in the order of the arguments, each past its own cursors: the topics without a
+	// limit (what = 0), the topics with one (what = 1), and single topics that are behind (what = 2), because rows of
+	// theirs were passed when they had no room. Rows beyond the room of the topics of what = 1 are locked but not updated.
+	// Such a row is returned with the state 'over', and only once, because its topic is behind from then on.
 	//
-	// The first row is the header of ClaimReady. Its topic is the clock in microseconds: no due time that is written from
-	// now on is before it. Each row says its part and kind at the end.
+	// The first row is the header of ClaimReady. Its topic is the clock in microseconds: due times written from now on are
+	// later. Each row has its part and kind at the end.
 	//
-	// Rows are locked one by one as they are asked for, so no more are than the limits say. Payloads have room as in
-	// ClaimReady: what comes behind those that fit is as if the limit had been lower.
+	// Rows are locked one by one as they are needed, so no more are locked than the limits allow. Payloads have room as in
+	// ClaimReady: rows behind those that fit are treated as if the limit had been lower.
 	//
-	// Arguments: owner, lease in seconds, limit; of the parts: what, topic, room, mark of what is ready, mark of what fell
-	// due (time and id); topics (NULL = all); of all topics with a limit: name, room, whether they are in the part of what
-	// = 1; how many of what fell due come before what is ready, and how many behind it; mark of suspects (time and id),
-	// how many of them; room for payloads in bytes; ids to leave out.
+	// Arguments: owner, lease in seconds, limit; of the parts: what, topic, room, cursor of ready rows, cursor of rows
+	// that fell due (time and id); topics (NULL = all); of all topics with a limit: name, room, whether they are in the
+	// part of what = 1; how many due rows come before the ready ones, and how many behind them; cursor of suspects (time
+	// and id), how many of them; room for payloads in bytes; ids to leave out.
 	ClaimTopics = claimParts + `, free AS MATERIALIZED (
     SELECT f.*, row_number() OVER () AS ord
       FROM (SELECT * FROM (
@@ -139,8 +139,8 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 	leftOut = ` AND q.id <> ALL ($20::bigint[])`
 
 	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a scan from the
-	// beginning when that is over. The CASE keeps the planner from a guess: it would take nearly all rows for paused, and
-	// read and sort the table.
+	// beginning when the pause is over. The CASE keeps the planner from guessing: it would expect nearly all rows to be
+	// paused, and read and sort the table.
 	notPaused = `CASE WHEN q.topic = ANY (ARRAY(SELECT t.topic FROM {outbox_topics} t
                                                     WHERE t.forwarder = '00000000-0000-0000-0000-000000000000')) THEN
                                                       false ELSE true END`
@@ -153,8 +153,8 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
 
 	ofTopicsAsked = `($10::text[] IS NULL OR q.topic = ANY ($10::text[]))`
 
-	// ClaimExpired claims rows that were not handled in time, for stores with an OnDead. A message that waits, because
-	// OnDead failed, is claimed when it falls due: those behind it have their turn first. Payloads have room as in
+	// ClaimExpired claims rows that were not handled in time, for stores with an OnDead. A message that waits because
+	// OnDead failed is claimed when it falls due; rows behind it have their turn first. Payloads have room as in
 	// ClaimReady, and each row ends with whether more is left for lack of room.
 	//
 	// Arguments: owner, lease in seconds, limit, room for payloads in bytes, ids to leave out, topics (NULL = all).
@@ -180,8 +180,9 @@ RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weigh
 	noContent = `''::bytea, '{}', NULL::bytea, statement_timestamp(), statement_timestamp(), NULL::timestamptz, ` +
 		`NULL::timestamptz, 0, ''`
 
-	// ReleaseLostClaims releases, without a charge, messages of an owner that it does not know of: those of a claim whose
-	// reply was lost. It reads the beginning of either index, and waits for no lock, because claims wait for it.
+	// ReleaseLostClaims releases, without a charge, messages of an owner that the owner does not know about: those of a
+	// claim whose reply was lost. It reads the beginning of either index, and waits for no lock, because claims wait for
+	// it.
 	//
 	// Arguments: owner, sources and message ids of the known messages, rows of either index to read.
 	ReleaseLostClaims = `WITH fresh AS MATERIALIZED (

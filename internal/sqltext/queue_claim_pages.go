@@ -1,14 +1,13 @@
 package sqltext
 
 const (
-	// ClaimPages is ClaimTopics that looks at one page of rows of each part and kind, and no more, whatever of them
-	// may be claimed: most may be of topics that are paused, or not asked for. It is for scans that may pass many
-	// rows, those from the beginning for one. What is on a page is joined by its place, so that only rows that may be
-	// claimed are locked.
+	// ClaimPages is ClaimTopics that reads only one page of rows of each part and kind, however few of them may be
+	// claimed: most may be of topics that are paused or not requested. It is for scans that may pass many rows, such as
+	// scans from the beginning. Rows of a page are joined by ctid, so that only rows that may be claimed are locked.
 	//
-	// Beside the rows of ClaimTopics it returns, with the state 'page', the last row of each page that was full and was
-	// looked at to its end: all if the limit was not reached, and else those of parts before the last one that brought
-	// rows. A topic behind a long backlog of others is only found if the marks move on also while handlers are busy.
+	// Besides the rows of ClaimTopics it returns, with the state 'page', the last row of each full page that was read to
+	// its end: all such pages if the limit was not reached, otherwise those of parts before the last one that returned
+	// rows. A topic behind a long backlog of others is found only if the cursors move while handlers are busy too.
 	//
 	// Arguments: those of ClaimTopics.
 	ClaimPages = claimParts + `, free AS MATERIALIZED (
@@ -68,6 +67,6 @@ SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(
                                   WHERE w.fits AND q.ctid = w.ctid AND q.state = 'processing' AND q.owner IS NULL
                                     FOR UPDATE OF q SKIP LOCKED) r`
 
-	// pageRows is a constant and not an argument: the planner takes an unknown limit for a tenth of the table.
+	// pageRows is a constant and not an argument: for an unknown limit the planner expects a tenth of the table.
 	pageRows = `10000`
 )

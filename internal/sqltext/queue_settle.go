@@ -1,19 +1,19 @@
 package sqltext
 
-// The statements that settle messages. Each changes only rows of the owner that it is given, and says how many these
-// were. A row that the owner lost in the meantime stays as it is.
+// The statements that settle messages. Each changes only rows of the given owner, and returns how many it changed. A
+// row that the owner lost in the meantime stays as it is.
 //
-// Rows are changed in the order of the arguments, which is that of EnqueueMessages: what waits for a row there may have
-// others that are waited for here. A table of a few pages may be read as a whole instead, and then in its own order;
-// should that cost a deadlock, Postgres ends one of the two, and nothing is half done. Each is looked up by its key and
-// updated by its place in the table. An ack does not lock it before: that would be a change of the row too. A row that
-// changed between the snapshot and the update, because its lease was renewed, has another place, and some versions of
-// Postgres pass it by: a call that changes fewer rows than it asked for asks once more.
+// Rows are changed in the order of the arguments, which is the order of EnqueueMessages, because an Enqueue that waits
+// for a row may hold others that these statements wait for. A table of a few pages may instead be read as a whole, in
+// its own order; if that causes a deadlock, Postgres ends one of the two, and nothing is half done. Each row is looked
+// up by its key and updated by its ctid. An ack does not lock it first, because that would be a change of the row too.
+// A row that changed between the snapshot and the update, because its lease was renewed, has another ctid, and some
+// versions of Postgres skip it: a call that changes fewer rows than requested runs once more.
 //
 // A connection keeps a plan that was made without knowing the arguments, perhaps while the table was empty, when
-// reading all of it was the cheapest. So here and in the other statements of the queue nothing is left to choose:
-// LATERAL has one row looked up after another, and of a LIMIT that it does not know the planner expects a tenth, which
-// is too few to read the table for.
+// reading all of it was cheapest. So these and the other statements of the queue leave the planner no choice: LATERAL
+// looks up one row after another, and for a LIMIT that it does not know the planner expects a tenth of the rows, which
+// is too few to justify reading the table.
 const (
 	// AckMessages marks messages done. Their rows stay, so that copies are recognised.
 	//
@@ -25,7 +25,7 @@ UPDATE {queue} q
          ELSE '{}' END
 ` + ofHeld
 
-	// AbandonMessages charges an attempt and retries messages after a wait: the given one, or that of the attempt.
+	// AbandonMessages charges an attempt and retries messages after a wait: the given one, or the one for the attempt.
 	//
 	// Arguments: owner, sources, message ids, error ("" = keep the last one), seconds of wait by attempt, attempts
 	// after which a message is dead (NULL = never), attempts so far (NULL = any number).
@@ -49,8 +49,9 @@ UPDATE {queue} q
 ` + ofHeld + `
 ` + behindSavepoint
 
-	// HoldMessages locks messages of an owner until its transaction ends, like that of a handler that has acked them: a
-	// call that stores a copy meanwhile does not wait. It returns for each the number of its leases that were reaped.
+	// HoldMessages locks messages of an owner until its transaction ends, as a handler's transaction does that has acked
+	// them, so that a call that stores a copy meanwhile does not wait. It returns for each the number of its leases that
+	// were reaped.
 	//
 	// Arguments: owner, sources, message ids.
 	HoldMessages = held + `FOR UPDATE OF q) f
@@ -69,15 +70,15 @@ UPDATE {queue} q
 ` + ofHeld + `
 ` + behindSavepoint
 
-	// ReapLeases gives back and returns messages whose lease is over, with the charge of Abandon. It looks at one page of
-	// either index of what is not done, in their order: rows with an owner have no index of their own, which each claim
-	// would pay for. A row that is locked is in the transaction of a handler that has acked it.
+	// ReapLeases gives back and returns messages whose lease has ended, with the charge of Abandon. It reads one page of
+	// either index of unfinished rows, in their order: rows with an owner have no index of their own, because each claim
+	// would pay for it. A locked row is in the transaction of a handler that has acked it.
 	//
-	// Its first row is no message but a header, with the state '': the places where the next page begins. Its id is that
-	// of what was never claimed; its source, a time, and its message id are that of the others. They are past all if there
-	// is nothing more. Where the first rows of the page are stands in it as well: just before the id that is its topic,
-	// and before its due time and the id that is its key. What is before them in the index is dead, and vacuum may not
-	// have been able to clean it.
+	// Its first row is not a message but a header, with the state '': the places where the next page begins. Its id is for
+	// rows that were never claimed; its source, a time, and its message id are for the others. They are past all rows if
+	// nothing more follows. The header also has the places of the first rows of the page: just before the id in its topic,
+	// and before its due time and the id in its key. Rows before them in the index are dead, and vacuum may not have been
+	// able to remove them.
 	//
 	// Arguments: how many to give back at most, seconds of wait by attempt, attempts after which a message is dead (NULL =
 	// never), where the page begins (id; time; id), how many rows it has, ids to leave out, topics (NULL = all).
@@ -125,7 +126,7 @@ UPDATE {queue} q SET state = 'dead', last_error = 'expired'` + NoteExpired + `
   WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
 
-	// oneMore is one more attempt, up to the largest number: a row to which SQL gave that number must not fail the
+	// oneMore is one more attempt, up to the largest number: a row that was given that number by SQL must not fail the
 	// batch.
 	oneMore = `(least(q.attempts, 2147483646) + 1)`
 
@@ -139,14 +140,13 @@ RETURNING ` + queueColumns
 
 	leaseOver = `q.owner IS NOT NULL AND q.locked_until < statement_timestamp()`
 
-	// held looks the rows up once, whatever is joined with them: a materialized CTE. Everything joins by ctid, as the
-	// planner never knows the limit, not even when it knows the arguments.
+	// held looks the rows up once, whatever is joined with them: it is a materialized CTE. Everything joins by ctid,
+	// because the planner never knows the limit, even when it knows the arguments.
 	heldDone = held + `OFFSET 0) f
      LIMIT (SELECT cardinality($2::text[]))
 )`
-	// heldBack finds the rows for a statement that releases them, in a transaction that is marked before. They are
-	// locked in the order of the arguments, however the table is read: Enqueue waits for them, and may have locked
-	// others.
+	// heldBack finds the rows for a statement that releases them, in a transaction that is marked before. They are locked
+	// in the order of the arguments, however the table is read, because Enqueue waits for them and may have locked others.
 	heldBack = held + `FOR UPDATE OF q) f
      LIMIT (SELECT CASE WHEN ` + givingBack + ` THEN cardinality($2::text[]) END)
 )`

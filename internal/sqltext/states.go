@@ -21,10 +21,10 @@ const (
 	// These are the conditions of the indexes by topic.
 	isDead    = `o.dead_at >= '-infinity' AND o.published_at IS NULL`
 	isFailing = `o.attempts >= 1 AND o.published_at IS NULL AND o.dead_at IS NULL`
-	// Among the latter are messages that are sent again. However many they are, a step looks at so many and no more.
+	// The latter include messages that are sent again. However many there are, a step reads only a bounded number.
 	wentWrong = `(o.dead_at IS NOT NULL OR o.last_error IS NOT NULL)`
 
-	// InboxState is the state of a row of the inbox. A discarded row has both times. A revived one has no failed
+	// InboxState is the state of a row of the inbox. A discarded row has both times. A requeued row has had no failed
 	// attempt since: its message is ready to be handled when it is delivered.
 	InboxState = `CASE WHEN i.processed_at IS NOT NULL THEN CASE WHEN i.dead_at IS NULL THEN 'done' ELSE 'discarded' END
                 WHEN i.dead_at IS NOT NULL THEN 'dead' WHEN i.attempts = 0 THEN 'ready' ELSE 'failing' END`
@@ -40,7 +40,7 @@ const (
 	// dueState is the state of an unfinished row. A delayed message that is due is ready.
 	dueState = `CASE WHEN q.attempts > 0 THEN 'failing'
   WHEN q.due_at > statement_timestamp() AND NOT ` + unhandled + ` THEN 'delayed' ELSE 'ready' END`
-	// queueSince is the time since when a message waits; one with an owner does not.
+	// queueSince is the time since which a message has been waiting; NULL for one with an owner.
 	queueSince = `CASE WHEN q.owner IS NULL THEN least(greatest(
   CASE WHEN q.attempts = 0 AND q.state = 'processing' AND q.due_at <= statement_timestamp() AND isfinite(q.due_at)
     AND NOT ` + unhandled + `
