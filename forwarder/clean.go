@@ -11,6 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/meter"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
+	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
 const (
@@ -25,6 +26,51 @@ const (
 	// forgetAfter is how long a forwarder must be dead before its row is deleted.
 	forgetAfter = time.Hour
 )
+
+// clean is the goroutine that deletes what is past its retention.
+func (e *engine) clean(ctx context.Context) {
+	// Cause: the database.
+	// Cure: the table grows.
+	deleting := trouble.RetryLog{Logger: e.logger, What: "deleting published messages"}
+	// Cause: the database.
+	// Cure: the inbox grows; without the grant, set InboxRetention to -1.
+	inbox := trouble.RetryLog{Logger: e.logger, What: "deleting old rows of the inbox"}
+	// Cause: the database.
+	// Cure: the table grows.
+	keys := trouble.RetryLog{Logger: e.logger, What: "deleting expired idempotency keys"}
+	// Cause: the database.
+	// Cure: nothing else depends on it.
+	forget := trouble.RetryLog{Logger: e.logger, What: "deleting rows of stopped forwarders"}
+	var published cleaner
+	dead := e.deadCleaners()
+	round := func() {
+		if !e.firstLane() {
+			return
+		}
+		deleting.Report(published.clean(ctx, e))
+		if e.cfg.InboxRetention > 0 {
+			inbox.Report(e.cleanInbox(ctx))
+		}
+		keys.Report(e.cleanKeys(ctx))
+		forget.Report(e.forgetForwarders(ctx))
+		for _, d := range dead {
+			d.Turn(ctx, deadShare)
+		}
+	}
+	tick := time.NewTicker(e.cfg.CleanInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			round()
+		case done := <-e.tidyNow:
+			round()
+			close(done)
+		}
+	}
+}
 
 // cleaner remembers how far published messages have been deleted. It continues where it stopped, because under a
 // long-running transaction deleted rows stay in the index, and would be read again each time.

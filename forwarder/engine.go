@@ -28,7 +28,7 @@ const (
 // engine reads the outbox, passes each message to send, and writes the outcomes back. Forwarder and Subscriber are its
 // two public types.
 //
-// Its goroutines: the reader, the settler, the rebalancer, the timer, the reporter, the maintainer, a
+// Its goroutines: the reader, the settler, the rebalancer, the timer, the reporter, the maintainer, the cleaner, a
 // listener, and the workers. Their shared state is guarded by mu, which only locked takes, on behalf of step.
 type engine struct {
 	pooled       bool // one of a Group: it has no connection of its own
@@ -54,7 +54,7 @@ type engine struct {
 	settleNow    chan struct{}      // there are results
 	rebalanceNow chan struct{}      // lanes can be given back, or must be taken again
 	tickNow      chan struct{}      // the timer must wake earlier
-	tidyNow      chan chan struct{} // the maintainer must work, then close the channel that it receives
+	tidyNow      chan chan struct{} // the cleaner must work, then close the channel that it receives
 	running      chan struct{}      // closed when lanes are owned
 
 	publishing sync.WaitGroup
@@ -222,6 +222,7 @@ func (e *engine) run(ctx context.Context) error {
 	var front, back, settler sync.WaitGroup
 	front.Go(e.labelled(ctx, "reader", e.read))
 	front.Go(e.labelled(ctx, "maintainer", e.maintain))
+	front.Go(e.labelled(ctx, "cleaner", e.clean))
 	front.Go(e.labelled(ctx, "operator", e.watchPauses))
 	if !e.cfg.DisableListen {
 		front.Go(e.labelled(ctx, "listener", e.listen))

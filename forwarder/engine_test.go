@@ -121,7 +121,8 @@ func TestGoroutinesAreLabelled(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{
-			"reader", "settler", "rebalancer", "timer", "maintainer", "operator", "listener", "reporter", "worker",
+			"reader", "settler", "rebalancer", "timer", "maintainer", "cleaner", "operator", "listener", "reporter",
+			"worker",
 		} {
 			label := fmt.Sprintf(`{"outbox":%q, "outbox_db":%q, "outbox_forwarder":"me", "outbox_scope":"labels"}`, name,
 				e.obs.db)

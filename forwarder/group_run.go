@@ -151,7 +151,7 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 	return newForwarder(d.Handle.DB(), pub, cfg, true, g.logger)
 }
 
-// tidy makes the maintainer work immediately. It returns when that is done, or when ctx or stop ends.
+// tidy makes the cleaner work immediately. It returns when that is done, or when ctx or stop ends.
 func (e *engine) tidy(ctx context.Context, stop <-chan struct{}) {
 	done := make(chan struct{})
 	for to := e.tidyNow; ; {

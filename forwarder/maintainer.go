@@ -24,7 +24,7 @@ const (
 )
 
 // maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, recording
-// paused topics, reporting topics that no forwarder reads, and deleting old published messages.
+// paused topics, and reporting topics that no forwarder reads. It deletes nothing, because that may take hours.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: rows changed by hand are not noticed.
@@ -36,25 +36,11 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: keys of paused topics stay blocked.
 	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
 	// Cause: the database.
-	// Cure: the table grows.
-	deleting := trouble.RetryLog{Logger: e.logger, What: "deleting published messages"}
-	// Cause: the database.
-	// Cure: the inbox grows; without the grant, set InboxRetention to -1.
-	inbox := trouble.RetryLog{Logger: e.logger, What: "deleting old rows of the inbox"}
-	// Cause: the database.
-	// Cure: the table grows.
-	keys := trouble.RetryLog{Logger: e.logger, What: "deleting expired idempotency keys"}
-	// Cause: the database.
-	// Cure: nothing else depends on it.
-	forget := trouble.RetryLog{Logger: e.logger, What: "deleting rows of stopped forwarders"}
-	// Cause: the database.
 	// Cure: unread topics are not reported.
 	lonely := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
 	// Cause: the database.
 	// Cure: no paused topics are shown.
 	told := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
-	var published cleaner
-	dead := e.deadCleaners()
 	var paused pauseWriter
 	var unread unreadTopics
 	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
@@ -62,18 +48,8 @@ func (e *engine) maintain(ctx context.Context) {
 		blocked.Report(e.recheckBlocked(ctx, &blockedThrottle))
 		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
 		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
-		if at := e.positions(); len(at) == 0 || at[0].Assignment.Lane != 0 { // one forwarder is enough
-			return
-		}
-		lonely.Report(unread.check(ctx, e))
-		deleting.Report(published.clean(ctx, e))
-		if e.cfg.InboxRetention > 0 {
-			inbox.Report(e.cleanInbox(ctx))
-		}
-		keys.Report(e.cleanKeys(ctx))
-		forget.Report(e.forgetForwarders(ctx))
-		for _, d := range dead {
-			d.Turn(ctx, deadShare)
+		if e.firstLane() {
+			lonely.Report(unread.check(ctx, e))
 		}
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
@@ -88,9 +64,6 @@ func (e *engine) maintain(ctx context.Context) {
 			told.Report(paused.write(ctx, e))
 		case <-tick.C:
 			round()
-		case done := <-e.tidyNow:
-			round()
-			close(done)
 		}
 	}
 }
@@ -99,6 +72,12 @@ func (e *engine) maintain(ctx context.Context) {
 func (e *engine) positions() (at []coordinator.Position) {
 	e.step(func(_ time.Time, c *coordinator.Coordinator) { at = c.Positions() })
 	return at
+}
+
+// firstLane reports whether this forwarder has the first lane: one forwarder is enough for work on whole tables.
+func (e *engine) firstLane() bool {
+	at := e.positions()
+	return len(at) > 0 && at[0].Assignment.Lane == 0
 }
 
 // sweepLanes checks all pending rows below the cursors once for rows that the dispatcher does not know, using about a

@@ -32,8 +32,8 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	w := startForwarder(t, small, cfg)
 	f := ails(t, h, "pool")
 	assert.Contains(t, f.Evidence, "has 1 connection")
-	assert.Contains(t, f.Evidence, "alone uses up to 2 of them")
-	assert.Contains(t, f.Cure, "a pool of its own, with 2")
+	assert.Contains(t, f.Evidence, "alone uses up to 3 of them")
+	assert.Contains(t, f.Cure, "a pool of its own, with 3")
 	said := func() (all string) {
 		list, err := newAdmin(t, h).Doctor(t.Context())
 		require.NoError(t, err)
@@ -56,19 +56,19 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	assert.Contains(t, said(), "set forwarder.Config.CloseTimeout to 20s or more")
 	require.NoError(t, w.Forwarder.Close())
 
-	its := pgxHandle(t, "own", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 2 }) // as advised
+	its := pgxHandle(t, "own", at, func(cfg *pgxpool.Config) { cfg.MaxConns = 3 }) // as advised
 	cfg = classifyingConfig()
 	cfg.LeaseTTL, cfg.CloseTimeout = 3*time.Second, 30*time.Second
 	startForwarder(t, its, cfg)
 	eventually(t, func() bool {
-		return h.count(t, "SELECT count(*) FROM outbox_forwarders WHERE facts->>'pool_conns' = '2'") == 1
+		return h.count(t, "SELECT count(*) FROM outbox_forwarders WHERE facts->>'pool_conns' = '3'") == 1
 	}, "the finding has the size of the pool")
 	for _, check := range []string{"pool", "classify", "timeouts", "retention"} {
 		cured(t, h, check)
 	}
 	// handlers share it
 	h.exec(t, `UPDATE outbox_forwarders SET facts = facts || '{"consumers": {"shop/book": ["orders"]}}'`)
-	assert.Contains(t, ails(t, h, "pool").Evidence, "has 2 connections")
+	assert.Contains(t, ails(t, h, "pool").Evidence, "has 3 connections")
 }
 
 // TestDoctorOfAPooler: notifications do not pass through it.

@@ -44,6 +44,21 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from outbox_topics"))
 }
 
+// TestCleanUpHoldsUpNothing: while a forwarder deletes old rows, which may take hours, it records paused topics.
+func TestCleanUpHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	noLeaks(t)
+	h, gate := newStatementGate(t, newMigratedDatabase(t))
+	defer gate.releaseAll()
+	cleaning := gate.hold(sqltext.CleanInbox, 0)
+	cfg := classifyingConfig()
+	cfg.CleanInterval, cfg.QueryTimeout = 20*time.Millisecond, time.Hour
+	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { return errDown })
+	gate.arrives(t, "the clean-up", cleaning)
+	w.publish(t, "down", "K", "1")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 1 }, "the pause is recorded")
+}
+
 // TestCleanUpGoesOn where it stopped, instead of scanning deleted rows that a long transaction keeps in the index.
 func TestCleanUpGoesOn(t *testing.T) {
 	parallel(t)

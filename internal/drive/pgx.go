@@ -44,7 +44,7 @@ func (p pgxPool) Name() string { return p.pool.Config().ConnConfig.Database }
 func (p pgxPool) ID() any { return p.pool }
 
 func (p pgxPool) Conns() Conns {
-	c := Conns{Max: int(p.pool.Stat().MaxConns()), Needs: 2, Beside: 3}
+	c := Conns{Max: int(p.pool.Stat().MaxConns()), Needs: 3, Beside: 3}
 	if !p.readsApart() {
 		c.Needs, c.Beside = c.Needs+1, c.Beside-1
 	}

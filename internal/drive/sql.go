@@ -50,7 +50,7 @@ func (b sqlPool) Name() string { return "postgres" }
 
 func (b sqlPool) ID() any { return b.db }
 
-func (b sqlPool) Conns() Conns { return Conns{Max: b.db.Stats().MaxOpenConnections, Needs: 4} }
+func (b sqlPool) Conns() Conns { return Conns{Max: b.db.Stats().MaxOpenConnections, Needs: 5} }
 
 func (b sqlPool) Exec(ctx context.Context, query string, args ...any) (int64, error) {
 	n, err := sqlExec(ctx, b.db, query, slices.Concat(b.mode, args))
