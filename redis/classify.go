@@ -9,6 +9,7 @@ package redis
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -21,7 +22,7 @@ import (
 // unavailable are the codes, the first words of errors, with which a server refuses every message.
 var unavailable = []string{
 	"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "OOM", "MISCONF", "BUSY",
-	"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE",
+	"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE", "MOVED", "ASK",
 }
 
 // client are errors of go-redis, which this package cannot import.
@@ -32,12 +33,13 @@ var client = []string{"redis: client is closed", "redis: connection pool timeout
 // It looks through wrapping and is safe for concurrent use.
 func Classify(err error) forwarder.Verdict {
 	var netErr net.Error
+	var certErr *tls.CertificateVerificationError
 	var server interface {
 		error
 		RedisError() // of go-redis's Error
 	}
 	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr),
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr), errors.As(err, &certErr),
 		errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded),
 		errors.Is(err, forwarder.ErrPublishTimeout):
 		return forwarder.Unavailable

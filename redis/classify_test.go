@@ -1,6 +1,7 @@
 package redis
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,8 @@ func TestClassify(t *testing.T) {
 	for err, want := range map[error]forwarder.Verdict{
 		io.EOF: forwarder.Unavailable,
 		&net.OpError{Op: "dial", Err: errors.New("connection refused")}:                   forwarder.Unavailable,
+		&tls.CertificateVerificationError{Err: errors.New("expired")}:                     forwarder.Unavailable,
+		refused("MOVED 3999 127.0.0.1:6381"):                                              forwarder.Unavailable,
 		errors.New("redis: connection pool timeout"):                                      forwarder.Unavailable,
 		refused("OOM command not allowed when used memory > 'maxmemory'."):                forwarder.Unavailable,
 		refused("READONLY You can't write against a read only replica."):                  forwarder.Unavailable,
