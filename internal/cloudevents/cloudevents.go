@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -58,13 +59,21 @@ func Encode(msg *message.Message, source, contentType string, prefixes ...string
 		}
 		out.Metadata[prefixes[0]+name] = value
 	}
-	if out.Metadata[ContentType] == "" {
-		out.Metadata[ContentType] = contentType
-		if contentType == "" {
-			out.Metadata[ContentType] = "application/json"
+	out.Metadata[ContentType] = cmp.Or(takeContentType(rest), contentType, "application/json")
+	return out, nil
+}
+
+// takeContentType removes the media type of the payload from metadata, in which an HTTP header may have left it in
+// another case, and returns it. Of several spellings it prefers the constant's, then the first in the order of bytes.
+func takeContentType(metadata message.Metadata) (value string) {
+	value = metadata[ContentType]
+	for _, key := range slices.Sorted(maps.Keys(metadata)) {
+		if strings.EqualFold(key, ContentType) {
+			value = cmp.Or(value, metadata[key])
+			delete(metadata, key)
 		}
 	}
-	return out, nil
+	return value
 }
 
 // Decode gives a message that was received as a CloudEvent its UUID and metadata: event type, time, and every other

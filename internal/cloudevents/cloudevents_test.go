@@ -62,3 +62,27 @@ func TestEmptyAttributes(t *testing.T) {
 		t.Errorf("received %q %q, want %q", got.UUID, got.Metadata, want)
 	}
 }
+
+// TestContentTypeInAnyCase: metadata copied from HTTP headers gives one content type, not two.
+func TestContentTypeInAnyCase(t *testing.T) {
+	for _, c := range []struct {
+		metadata message.Metadata
+		want     string
+	}{
+		{message.Metadata{}, "text/plain"},
+		{message.Metadata{"Content-Type": "text/xml"}, "text/xml"},
+		{message.Metadata{"Content-Type": "text/xml", "content-type": "text/csv"}, "text/csv"},
+		{message.Metadata{"Content-Type": "", "CONTENT-TYPE": "text/csv"}, "text/csv"},
+	} {
+		msg := message.NewMessage("1", nil)
+		msg.Metadata = maps.Clone(c.metadata)
+		msg.Metadata[outbox.MetadataEventType] = "Placed"
+		sent, err := Encode(msg, "/orders", "text/plain", "ce_")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := sent.Metadata[ContentType]; got != c.want || len(sent.Metadata) != 6 {
+			t.Errorf("%q: %q, want %q", c.metadata, sent.Metadata, c.want)
+		}
+	}
+}

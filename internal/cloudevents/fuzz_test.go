@@ -29,7 +29,7 @@ func FuzzRoundTrip(f *testing.F) {
 				Decode(got, prefixes...)
 				name := strings.ToLower(key)
 				if got.UUID != uuid || got.Metadata[outbox.MetadataEventType] != event ||
-					!strings.HasPrefix(name, "ce") && !strings.HasPrefix(name, "cloud") && key != ContentType &&
+					!strings.HasPrefix(name, "ce") && !strings.HasPrefix(name, "cloud") && name != ContentType &&
 						got.Metadata[key] != msg.Metadata[key] {
 					t.Errorf("sent %q %v, got %q %v", uuid, msg.Metadata, got.UUID, got.Metadata)
 				}
