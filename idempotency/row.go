@@ -28,6 +28,9 @@ var (
 		"request")
 )
 
+// minLockWait is how long a statement may always wait for a lock.
+const minLockWait = 100 * time.Millisecond
+
 // claim begins a request in the transaction of ctx, or returns its stored answer.
 func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*answer, error) {
 	tx, err := h.db.Tx(ctx)
@@ -36,7 +39,8 @@ func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*a
 	}
 	var ours, standby bool
 	var lockTimeout string
-	wait := strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10) // 0 would be forever
+	// The server may wait for other locks too, such as to extend the table, so the shortest wait is not zero.
+	wait := strconv.FormatInt(max(time.Until(deadline), minLockWait).Milliseconds(), 10)
 	err = drive.Collect(ctx, tx, func(rows drive.Rows) error { return rows.Scan(&ours, &standby, &lockTimeout) },
 		h.sql.claim, q.id.tenant, q.id.method, q.id.route, q.id.key, q.fingerprint, h.cfg.Retention.Seconds(), wait)
 	switch {
