@@ -244,15 +244,17 @@ func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (ev
 	if err != nil {
 		return nil, err
 	}
-	err = a.collect(ctx, func(rows drive.Rows) error {
-		e := Event{What: "letter"}
-		var id int64
-		var uuid, service, handler string
-		err := rows.Scan(&id, &uuid, &service, &handler, &e.At)
-		e.Letter, e.By = strconv.FormatInt(id, 10), strings.Trim(service+"/"+handler, "/")
-		events = append(events, e)
-		return err
-	}, sqltext.LettersWithin, from, min(to, from+rowsLook), uuids)
+	for ; from <= to && err == nil; from += rowsLook {
+		err = a.collect(ctx, func(rows drive.Rows) error {
+			e := Event{What: "letter"}
+			var id int64
+			var uuid, service, handler string
+			err := rows.Scan(&id, &uuid, &service, &handler, &e.At)
+			e.Letter, e.By = strconv.FormatInt(id, 10), strings.Trim(service+"/"+handler, "/")
+			events = append(events, e)
+			return err
+		}, sqltext.LettersWithin, from, min(to, from+rowsLook-1), uuids)
+	}
 	return events, err
 }
 
