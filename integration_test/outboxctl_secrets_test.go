@@ -177,6 +177,8 @@ func TestOutboxctlServes(t *testing.T) {
 		// a name that was made to resolve to this server
 		code, _ = get("", host)
 		assert.Equal(t, http.StatusMisdirectedRequest, code, host)
+		code, _ = get("ready", host) // a probe of Kubernetes has the address of the pod
+		assert.Equal(t, http.StatusOK, code, host)
 	}
 	code, body = get("message?in=outbox&id=3", "")
 	assert.Equal(t, http.StatusOK, code)

@@ -119,7 +119,8 @@ func loopback(address string) bool {
 	return err == nil && at.Addr().Unmap().IsLoopback()
 }
 
-// ownHost refuses requests with other host names, as in DNS rebinding.
+// ownHost refuses requests with other host names, as in DNS rebinding. Probes use the address of a container and read
+// nothing else.
 func ownHost(names []string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -128,7 +129,8 @@ func ownHost(names []string, next http.Handler) http.Handler {
 		}
 		host = strings.Trim(host, "[]")
 		known := func(name string) bool { return strings.EqualFold(name, host) }
-		if !known("localhost") && !loopback(net.JoinHostPort(host, "1")) && !slices.ContainsFunc(names, known) {
+		probe := r.URL.Path == "/health" || r.URL.Path == "/ready"
+		if !probe && !known("localhost") && !loopback(net.JoinHostPort(host, "1")) && !slices.ContainsFunc(names, known) {
 			http.Error(w, "unknown host name: use localhost or 127.0.0.1, or start outboxctl serve with --host and this name",
 				http.StatusMisdirectedRequest)
 			return
