@@ -20,7 +20,9 @@ type TxOptions struct {
 	Isolation sql.IsolationLevel
 	// ReadOnly refuses writes, also to inbox and outbox; default off.
 	ReadOnly bool
-	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit.
+	// Timeout bounds the transaction, from before BEGIN to COMMIT; default 0, no limit. In a nested call, a statement that
+	// it interrupts costs the whole transaction, because the driver closes the connection; to undo only fn's work, let fn
+	// begin with SET LOCAL statement_timeout.
 	Timeout time.Duration
 	// OnBegin runs first in the transaction, for SET LOCAL or a tenant's search_path; default none. An error ends the
 	// transaction.
@@ -108,7 +110,8 @@ func native[T any](ctx context.Context) (T, error) {
 func OutsideTx(ctx context.Context) context.Context { return core.OutsideTx(ctx) }
 
 // AfterCommit calls fn after the transaction in the context commits. Functions are called in order, with a context
-// outside the transaction.
+// outside the transaction. That context ends when the functions have returned, and has the deadline of the transaction:
+// for slow or concurrent work, use context.WithoutCancel and a timeout.
 //
 // fn is not called if the transaction, or the nested InTx around it, is rolled back or its outcome is unknown. A panic
 // is logged. AfterCommit returns ErrNoTx without a transaction of InTx or middleware.Tx, or if it has ended, and an
