@@ -78,18 +78,24 @@ func configuration(t *testing.T) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-Every field with its default, written by ` + "`make reference`" + `. The
-[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more. A field without a named default
-is empty or off by default; -1 disables a field where that makes sense. The fields of the parts of
+Every field that a service sets, with its default, written by ` + "`make reference`" + `. The
+[Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more, and packages ` + "`admin` and `move`" + `.
+A field without a named default is empty or off by default; -1 disables a field where that makes sense. The fields of
+the parts of
 ` + "`middleware.StackConfig`" + ` are listed once.
 `)
 	for _, dir := range apiPackages(t) {
+		if dir == "admin" || dir == "move" { // of operators
+			continue
+		}
 		declared(sourcesOf(t, dir), func(spec *ast.TypeSpec, _ *ast.CommentGroup) {
 			fields, ok := spec.Type.(*ast.StructType)
-			if !ok || !spec.Name.IsExported() || !strings.HasSuffix(spec.Name.Name, "Config") && spec.Name.Name != "TxOptions" {
+			name := spec.Name.Name
+			if !ok || !spec.Name.IsExported() || !strings.HasSuffix(name, "Config") && name != "TxOptions" ||
+				name == "TopicReaderConfig" { // of operators, too
 				return
 			}
-			fmt.Fprintf(&b, "\n## %s.%s\n\n", importName(dir), spec.Name.Name)
+			fmt.Fprintf(&b, "\n## %s.%s\n\n", importName(dir), name)
 			for _, field := range fields.Fields.List {
 				var names []string
 				for _, name := range field.Names {
