@@ -61,10 +61,14 @@ func (e *doctorRun) checkObstacles(ctx context.Context) error {
 			add("rule")
 		case "check":
 			add("constraint")
-		case "unique":
+		case "unique", "unique constraint":
+			drop := "DROP INDEX " + name
+			if what == "unique constraint" { // Postgres refuses to drop its index
+				drop = fmt.Sprintf("ALTER TABLE %s DROP CONSTRAINT %s", table, name)
+			}
 			e.find("unique_index", Warning, fmt.Sprintf("unique index %s is on table %s: a message that violates it fails the "+
 				"transaction that writes it, and a message that an operator sends again may fail too", name, table),
-				"make it an index that is not unique, and enforce such a rule in a table of your own: DROP INDEX "+name)
+				"make it an index that is not unique, and enforce such a rule in a table of your own: "+drop)
 		case "child":
 			e.find("inherits", Warning, fmt.Sprintf("table %s inherits from table %s: reads of that table return its rows "+
 				"too, and nothing keeps "+

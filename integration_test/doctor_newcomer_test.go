@@ -141,6 +141,11 @@ func TestDoctorOfObstacles(t *testing.T) {
 			make: []string{"CREATE UNIQUE INDEX mine ON outbox (uuid)"}, check: "unique_index", says: "index mine",
 			cures: "DROP INDEX mine", severity: admin.Warning,
 		},
+		"unique constraint": {
+			make:  []string{"ALTER TABLE outbox ADD COLUMN mine int UNIQUE"},
+			check: "unique_index", says: "index outbox_mine_key",
+			cures: `ALTER TABLE "outbox" DROP CONSTRAINT outbox_mine_key`, severity: admin.Warning,
+		},
 		"child": {
 			make: []string{"CREATE TABLE child () INHERITS (outbox)"}, check: "inherits", says: "table child",
 			cures: `NO INHERIT "outbox"`, severity: admin.Warning,
@@ -182,6 +187,10 @@ func TestDoctorOfObstacles(t *testing.T) {
 			assert.Equal(t, o.severity, f.Severity)
 			assert.Contains(t, f.Evidence, o.says)
 			assert.Contains(t, f.Cure, o.cures)
+			if o.check == "unique_index" {
+				h.exec(t, o.cures)
+				assert.NotContains(t, findings(t, h), o.check)
+			}
 		})
 	}
 }

@@ -61,10 +61,10 @@ const (
 
 	// DoctorObstacles lists objects that operators have put on the tables and that may swallow, refuse or hide rows: the
 	// kind, the table, the name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect reports
-	// those that swallow inserts. unique: an index that refuses rows that ours accept. child: a table that inherits.
-	// detached: a table that has the name of a partition of the outbox, but is not attached. nodefault: a partitioned
-	// outbox without a default. security: row security that applies to a role that is not the owner. sequence: the number
-	// of ids left.
+	// those that swallow inserts. unique: an index that refuses rows that ours accept; unique constraint: such an index
+	// that belongs to a constraint. child: a table that inherits. detached: a table that has the name of a partition of the
+	// outbox, but is not attached. nodefault: a partitioned outbox without a default. security: row security that applies
+	// to a role that is not the owner. sequence: the number of ids left.
 	//
 	// Arguments: tables, name of the outbox without its schema.
 	DoctorObstacles = `WITH t AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relnamespace, c.relrowsecurity
@@ -80,8 +80,10 @@ UNION ALL SELECT 'rule', p.name, r.rulename::text FROM parts p JOIN pg_rewrite r
 UNION ALL SELECT 'check', t.name, k.conname::text FROM t JOIN pg_class c ON c.oid = t.oid
   JOIN pg_constraint k ON k.conrelid = t.oid AND k.contype = 'c'
    AND NOT k.convalidated AND k.conname <> c.relname || '_below' WHERE t.relkind = 'r'
-UNION ALL SELECT 'unique', t.name, x.indexrelid::regclass::text FROM t JOIN pg_index x ON x.indrelid = t.oid
-   AND (x.indisunique OR x.indisexclusion) AND NOT x.indisprimary
+UNION ALL SELECT CASE WHEN k.oid IS NULL THEN 'unique' ELSE 'unique constraint' END, t.name,
+       coalesce(quote_ident(k.conname), x.indexrelid::regclass::text)
+  FROM t JOIN pg_index x ON x.indrelid = t.oid AND (x.indisunique OR x.indisexclusion) AND NOT x.indisprimary
+  LEFT JOIN pg_constraint k ON k.conrelid = t.oid AND k.conindid = x.indexrelid AND k.contype IN ('u', 'x')
 UNION ALL SELECT 'child', t.name, i.inhrelid::regclass::text FROM t JOIN pg_inherits i ON i.inhparent = t.oid
   WHERE t.relkind = 'r'
 UNION ALL SELECT 'detached', t.name, c.oid::regclass::text FROM t JOIN pg_class c ON c.relnamespace = t.relnamespace
