@@ -115,7 +115,7 @@ func TestOperationsStatements(t *testing.T) {
 	topic := admin.TopicAct{Topic: "bookings", Reason: "they asked us to"}
 	acts := map[string]func() error{
 		"Requeue: one": act(requeue, admin.Filter{IDs: []string{"42"}}),
-		"Requeue: what died in a topic of one cause": act(requeue, admin.Filter{
+		"Requeue: all messages of a topic that died of one cause": act(requeue, admin.Filter{
 			Topic: "bookings", ErrorContains: "unknown topic",
 		}),
 		"Discard: one": act(discard, admin.Filter{IDs: []string{"42"}}),

@@ -81,8 +81,7 @@ func configuration(t *testing.T) string {
 Every field that a service sets, with its default, written by ` + "`make reference`" + `. The
 [Go reference](https://pkg.go.dev/github.com/millrace-go/watermill-outbox) has more, and packages ` + "`admin` and `move`" + `.
 A field without a named default is empty or off by default; -1 disables a field where that makes sense. The fields of
-the parts of
-` + "`middleware.StackConfig`" + ` are listed once.
+the parts of ` + "`middleware.StackConfig`" + ` are listed once.
 `)
 	for _, dir := range apiPackages(t) {
 		if dir == "admin" || dir == "move" { // of operators
