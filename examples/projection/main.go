@@ -46,12 +46,12 @@ func main() {
 		},
 		Concurrency: 1000, // the largest possible batch
 	}, logger))
-	for _, topic := range []string{"orders", "dead_letters"} {
+	for _, topic := range []string{"paid_orders", "dead_letters"} {
 		must(0, orders.SubscribeInitialize(topic))
 	}
 	project := must(outboxmw.Batch(db, outboxmw.BatchConfig{Service: "totals"}, addUp, logger))
 	router := must(message.NewRouter(message.RouterConfig{}, logger))
-	router.AddConsumerHandler("totals", "orders", orders, project)
+	router.AddConsumerHandler("totals", "paid_orders", orders, project)
 
 	// The forwarder publishes the dead letters.
 	broker := must(kafka.NewPublisher(kafka.PublisherConfig{Brokers: brokers}, logger))

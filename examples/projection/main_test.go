@@ -56,7 +56,7 @@ func TestProjection(t *testing.T) {
 		msg := message.NewMessage(id, []byte(payload))
 		outbox.SetKey(msg, customer)
 		for deadline := time.Now().Add(5 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // waits for the topic
-			err := broker.Publish("orders", msg)
+			err := broker.Publish("paid_orders", msg)
 			if err == nil {
 				return
 			}
