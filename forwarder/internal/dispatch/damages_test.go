@@ -69,8 +69,8 @@ func (b *Dispatcher) HasLows(t Assignment) bool {
 		slices.ContainsFunc(b.degraded, func(t *topic) bool { return t.lowIn(l) != 0 }))
 }
 
-// ForgetHeads unblocks rows whose failure is not settled yet.
-func (b *Dispatcher) ForgetHeads() {
+// ForgetBlocked unblocks rows whose failure is not settled yet.
+func (b *Dispatcher) ForgetBlocked() {
 	for _, l := range b.lanes {
 		if l != nil {
 			for _, id := range slices.Sorted(maps.Keys(l.blocked)) {

@@ -181,8 +181,8 @@ func (d *database) writers() map[uint32]bool {
 	return w
 }
 
-// heads lists at most this many rows of a lane that block their keys, with ids above from.
-func (d *database) heads(lane int16, from int64, most int) []version {
+// blocked lists at most this many rows of a lane that block their keys, with ids above from.
+func (d *database) blocked(lane int16, from int64, most int) []version {
 	var list []version
 	for _, m := range d.table {
 		if m.lane == lane && m.id > from && m.visible() && !m.published && m.key != "" && len(list) < most &&

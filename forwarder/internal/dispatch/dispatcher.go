@@ -112,7 +112,6 @@ type Dispatcher struct {
 	rows      int // in memory, including those in flight
 	bytes     int64
 	waiting   int // keys that wait for topics
-	keyless   int // blocked rows without a key
 	unsettled int // results
 
 	young, slow list[Call, *Call] // calls, the oldest first
@@ -128,6 +127,7 @@ type Dispatcher struct {
 
 	wantTopics, sawTopics bool // that read must not leave out closed topics; the last one did not
 
+	nextDue       time.Time // when a row without a key is tried again, if it is not read before; zero = unknown
 	nextRetry     time.Time // the earliest of all lanes, unless it is
 	retryMoved    bool      // out of date
 	hadRoom       bool
@@ -155,14 +155,9 @@ func New(cfg Config) *Dispatcher {
 	return &Dispatcher{cfg: cfg, topics: map[string]*topic{}, publishers: map[int]*failures{}}
 }
 
-// Quiet reports whether nothing is in memory, unsettled, to be asked for, or late. The last read may have skipped rows
-// that were settled after it began, if they were requeued.
-func (d *Dispatcher) Quiet() bool {
-	quiet, paused := d.QuietButPaused()
-	return quiet && len(paused) == 0
-}
-
-// QuietButPaused is Quiet without the rows that wait for topics paused by an operator. It returns those topics.
+// QuietButPaused reports whether nothing is in memory, unsettled, to be asked for, or late, besides rows that wait for
+// topics paused by an operator. It returns those topics. The last read may have skipped rows that were settled after it
+// began, if they were requeued.
 func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 	if d.rows > 0 || d.unsettled > 0 || len(d.orphans) > 0 {
 		return false, nil
@@ -175,7 +170,7 @@ func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 	if !d.hasLane() {
 		return true, nil
 	}
-	if len(d.settled) > 0 || d.wantDue || d.hasOverdue() {
+	if len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {
 		return false, nil
 	}
 	for _, t := range d.degraded {
@@ -234,7 +229,7 @@ func (d *Dispatcher) BlockedKeys() (n int) {
 			n += len(l.blocked)
 		}
 	}
-	return n - d.keyless
+	return n
 }
 
 // Closed returns the topics that are not published to now: paused, paused by an operator, slow or exhausted.

@@ -74,19 +74,19 @@ func newDesk(t testing.TB, cfg dispatch.Config, lanes ...int16) *desk {
 func (d *desk) take(lane int16) {
 	t := dispatch.Assignment{Lane: lane, Epoch: d.terms[lane].Epoch + 1}
 	d.terms[lane], d.marks[lane] = t, 0
-	d.b.LaneTaken(d.now, dispatch.NewTakenLane(d.now, t, d.heads(lane)))
+	d.b.LaneTaken(d.now, dispatch.NewTakenLane(d.now, t, d.blocked(lane)))
 	d.after()
 }
 
-func (d *desk) heads(lane int16) (heads []dispatch.BlockedRow) {
+func (d *desk) blocked(lane int16) (blocked []dispatch.BlockedRow) {
 	for _, id := range slices.Sorted(maps.Keys(d.table)) {
 		if m := d.table[id]; m.lane == lane && m.key != "" && m.attempts > 0 {
-			heads = append(heads, dispatch.BlockedRow{
+			blocked = append(blocked, dispatch.BlockedRow{
 				ID: id, Key: m.key, Topic: m.topic, Attempts: m.attempts, Wait: max(0, m.due.Sub(d.now)), Dead: m.dead,
 			})
 		}
 	}
-	return heads
+	return blocked
 }
 
 func (d *desk) put(lane int16, key, topic string, ids ...int64) {

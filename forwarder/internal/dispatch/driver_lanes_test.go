@@ -155,8 +155,8 @@ func (f *forwarder) giveBack() {
 
 // looked loads blocked rows too early.
 func (f *forwarder) looked() {
-	if f.m.variant.headsBeforeTake && f.m.thief != f {
-		f.headsBefore = f.m.allHeads()
+	if f.m.variant.blockedBeforeTake && f.m.thief != f {
+		f.blockedBefore = f.m.allBlocked()
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 )
 
 type checking struct {
-	began time.Time
-	term  dispatch.Assignment
-	from  int64
-	page  int // limit of blocked rows
-	heads []dispatch.BlockedRow
+	began   time.Time
+	term    dispatch.Assignment
+	from    int64
+	page    int // limit of blocked rows
+	blocked []dispatch.BlockedRow
 }
 
 // maintainer makes a step of the goroutine for background work: one page of the recheck of blocked rows, or of the
@@ -24,9 +24,9 @@ func (f *forwarder) maintainer() {
 	}
 	if c := f.checking; c != nil {
 		f.checking = nil
-		f.logf("rechecks blocked rows %v in lane %d above %d", c.heads, c.term.Lane, c.from)
+		f.logf("rechecks blocked rows %v in lane %d above %d", c.blocked, c.term.Lane, c.from)
 		left := f.coordinator.BlockedSeen(f.m.db.now, c.began, []coordinator.Position{{Assignment: c.term, Cursor: c.from}},
-			map[int16][]dispatch.BlockedRow{c.term.Lane: c.heads}, c.page)
+			map[int16][]dispatch.BlockedRow{c.term.Lane: c.blocked}, c.page)
 		if f.sweeping[-c.term.Lane-1] = 0; len(left) > 0 {
 			f.sweeping[-c.term.Lane-1] = left[0].Cursor
 		}
@@ -77,8 +77,8 @@ func (f *forwarder) beginCheck(t dispatch.Assignment) {
 		return
 	}
 	c := &checking{began: f.m.db.now, term: t, from: f.sweeping[-t.Lane-1], page: 1 + f.m.rng.IntN(5)}
-	for _, v := range f.m.db.heads(t.Lane, c.from, c.page) {
-		c.heads = append(c.heads, f.m.head(v))
+	for _, v := range f.m.db.blocked(t.Lane, c.from, c.page) {
+		c.blocked = append(c.blocked, f.m.blockedRow(v))
 	}
 	f.checking = c
 }

@@ -163,13 +163,13 @@ func (f *forwarder) timeOut(c *call) {
 		c.Revive(true)
 		f.coordinator.TimedOut(f.m.db.now, c.Call, res)
 	}
-	f.spoilHeads()
+	f.spoilBlocked()
 	f.take()
 }
 
-func (f *forwarder) spoilHeads() {
+func (f *forwarder) spoilBlocked() {
 	if f.m.variant.heldOnceSettled {
-		f.dispatcher.ForgetHeads()
+		f.dispatcher.ForgetBlocked()
 	}
 }
 
@@ -210,7 +210,7 @@ func (f *forwarder) returns(c *call) {
 	} else {
 		f.coordinator.WorkerEnded(f.m.db.now, c.Call, res)
 	}
-	f.spoilHeads()
+	f.spoilBlocked()
 	f.take()
 	if c.expired { // the request to end it comes too late
 		if len(f.coordinator.Expiring([]*dispatch.Call{c.Call})) > 0 && !f.m.variant.timeOutTwice {

@@ -20,12 +20,12 @@ type reading struct {
 }
 
 type loading struct {
-	term  dispatch.Assignment
-	life  string
-	from  int64
-	done  bool // all pages are read
-	heads []dispatch.BlockedRow
-	uuids []string
+	term    dispatch.Assignment
+	life    string
+	from    int64
+	done    bool // all pages are read
+	blocked []dispatch.BlockedRow
+	uuids   []string
 }
 
 // reader makes a step of the reading goroutine.
@@ -101,12 +101,12 @@ func (f *forwarder) loadUnused() (any bool) {
 func (f *forwarder) loadPage() {
 	l := f.loading
 	page := 1 + f.m.rng.IntN(5)
-	list := f.m.db.heads(l.term.Lane, l.from, page)
-	if f.m.variant.headsNotLoaded {
+	list := f.m.db.blocked(l.term.Lane, l.from, page)
+	if f.m.variant.blockedNotLoaded {
 		list = nil
 	}
 	for _, v := range list {
-		l.heads = append(l.heads, f.m.head(v))
+		l.blocked = append(l.blocked, f.m.blockedRow(v))
 		l.from = v.id
 		l.uuids = append(l.uuids, v.uuid)
 	}
@@ -119,14 +119,14 @@ func (f *forwarder) loadPage() {
 func (f *forwarder) loaded() {
 	l := f.loading
 	f.loading = nil
-	if f.m.variant.headsBeforeTake {
-		l.heads = f.headsBefore[l.term.Lane]
+	if f.m.variant.blockedBeforeTake {
+		l.blocked = f.blockedBefore[l.term.Lane]
 	}
-	f.logf("loaded lane %d, epoch %d, blocked rows %v", l.term.Lane, l.term.Epoch, l.heads)
+	f.logf("loaded lane %d, epoch %d, blocked rows %v", l.term.Lane, l.term.Epoch, l.blocked)
 	for i, uuid := range l.uuids {
-		f.due[uuid] = f.m.db.now.Add(l.heads[i].Wait)
+		f.due[uuid] = f.m.db.now.Add(l.blocked[i].Wait)
 	}
-	f.coordinator.LaneLoaded(f.m.db.now, l.term, l.life, dispatch.NewTakenLane(f.m.db.now, l.term, l.heads))
+	f.coordinator.LaneLoaded(f.m.db.now, l.term, l.life, dispatch.NewTakenLane(f.m.db.now, l.term, l.blocked))
 	f.more = true
 	f.take()
 	if f.dispatcher.Owns(l.term) && f.coordinator.Lane(l.term.Lane).Epoch != l.term.Epoch {

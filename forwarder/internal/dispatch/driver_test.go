@@ -53,7 +53,7 @@ type forwarder struct {
 	short       int
 	seen        map[string]sighting // the other members, by id
 
-	headsBefore map[int16][]dispatch.BlockedRow // blocked rows as the rebalancer read them
+	blockedBefore map[int16][]dispatch.BlockedRow // blocked rows as the rebalancer read them
 
 	due       map[string]time.Time       // by UUID, the due times of failed messages as far as it knows
 	told      map[*dispatch.Row]*telling // the result of each row's call

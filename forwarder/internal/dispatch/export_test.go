@@ -1,15 +1,21 @@
 package dispatch
 
-// Sizes counts the contents of memory. Heads are blocked rows, including the Keyless ones.
-type Sizes struct{ Topics, Degraded, Keys, Known, Heads, Keyless, Lows int }
+// Sizes counts the contents of memory.
+type Sizes struct{ Topics, Degraded, Keys, Known, Blocked, Lows int }
+
+// Quiet reports whether nothing is left to do.
+func (b *Dispatcher) Quiet() bool {
+	quiet, paused := b.QuietButPaused()
+	return quiet && len(paused) == 0
+}
 
 func (b *Dispatcher) Sizes() Sizes {
-	s := Sizes{Topics: len(b.topics), Degraded: len(b.degraded), Keyless: b.keyless}
+	s := Sizes{Topics: len(b.topics), Degraded: len(b.degraded)}
 	for _, l := range b.lanes {
 		if l != nil {
 			s.Keys += len(l.keys)
 			s.Known += len(l.known)
-			s.Heads += len(l.blocked)
+			s.Blocked += len(l.blocked)
 			s.Lows += l.deferredKeys
 		}
 	}

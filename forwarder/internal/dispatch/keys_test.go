@@ -32,7 +32,7 @@ func TestRejectedMessageHoldsItsKey(t *testing.T) {
 	d.returned(c, dispatch.OK)
 	d.settle()
 	d.want(d.drain(), 2, 4)
-	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Heads != 0 { // row 3 is in flight
+	if s := d.b.Sizes(); s.Keys != 1 || s.Known != 1 || s.Blocked != 0 { // row 3 is in flight
 		t.Fatalf("%+v is left", s)
 	}
 }
@@ -78,7 +78,7 @@ func TestPermanentFailure(t *testing.T) {
 		look := func() {
 			began := d.now
 			d.tick(time.Minute)
-			d.b.BlockedSeen(d.now, began.Add(time.Second), d.terms[0], 0, 100, d.heads(0))
+			d.b.BlockedSeen(d.now, began.Add(time.Second), d.terms[0], 0, 100, d.blocked(0))
 			d.after()
 		}
 		look()
@@ -315,4 +315,30 @@ func TestAbortedCallIsMadeAgain(t *testing.T) {
 	got := d.drain()
 	slices.Sort(got)
 	d.want(got, 1, 2, 3)
+}
+
+// TestRetryWithoutAKeyIsReadWhenDue: no blocked row stands for it, so the read that finds it is scheduled.
+func TestRetryWithoutAKeyIsReadWhenDue(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.rarely = true
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.read()
+	d.none()
+	if _, read := d.b.Due(); !read.Equal(d.now.Add(time.Second)) {
+		t.Fatalf("it is read at %v, %v from now", read, read.Sub(d.now))
+	}
+	d.tick(time.Second)
+	if d.b.Quiet() {
+		t.Fatal("quiet while a retry is due")
+	}
+	d.read()
+	d.returned(d.next(1), dispatch.OK)
+	d.settle()
+	d.read()
+	if !d.b.Quiet() {
+		t.Fatal("not quiet in the end")
+	}
 }

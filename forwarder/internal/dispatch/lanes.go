@@ -25,7 +25,6 @@ type lane struct {
 	rows      int // in memory and not in flight
 	bytes     int64
 	inFlight  int // calls, without hung ones
-	keyless   int // blocked rows without a key
 	unsettled int
 
 	dueAgain  int  // how many rows the last read of due rows may return again
@@ -176,8 +175,6 @@ func (d *Dispatcher) forgetLane(l *lane) {
 	d.rows -= rows
 	d.bytes -= bytes
 	d.waiting -= len(l.waits)
-	d.keyless -= l.keyless
-	l.keyless = 0
 	l.keys, l.known, l.blocked, l.retries, l.waits = nil, nil, nil, nil, nil
 	l.toCatchUp, l.overdue, l.deferredKeys, l.deferredRows, l.overflow = list[key, *key]{}, nil, 0, 0, 0
 	d.retryMoved = true

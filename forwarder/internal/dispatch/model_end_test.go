@@ -167,7 +167,7 @@ func (m *model) allQuiet() bool {
 		if len(f.coordinator.All()) > 0 && cursor.ServerIncarnation(name) != m.db.lifeName() {
 			return false // it has not noticed the server's crash yet
 		}
-		if s := f.dispatcher.Sizes(); s.Heads > s.Keyless {
+		if s := f.dispatcher.Sizes(); s.Blocked > 0 {
 			return false // the recheck has not seen the outcome of their rows yet
 		}
 		if f.reading != nil || f.settling != nil || f.more || len(f.calls) > 0 || !f.dispatcher.Quiet() {

@@ -202,7 +202,7 @@ func (m *model) failf(format string, args ...any) {
 	}
 }
 
-func (m *model) head(v version) dispatch.BlockedRow {
+func (m *model) blockedRow(v version) dispatch.BlockedRow {
 	h := dispatch.BlockedRow{ID: v.id, Key: v.key, Topic: v.topic, Attempts: v.seen.attempts, Dead: v.seen.dead}
 	if !h.Dead {
 		h.Wait = max(0, v.seen.due.Sub(m.db.now))
@@ -210,15 +210,15 @@ func (m *model) head(v version) dispatch.BlockedRow {
 	return h
 }
 
-// allHeads lists the blocked rows of all lanes.
-func (m *model) allHeads() map[int16][]dispatch.BlockedRow {
-	heads := map[int16][]dispatch.BlockedRow{}
+// allBlocked lists the blocked rows of all lanes.
+func (m *model) allBlocked() map[int16][]dispatch.BlockedRow {
+	blocked := map[int16][]dispatch.BlockedRow{}
 	for _, n := range m.lanes {
-		for _, v := range m.db.heads(n, 0, 1<<30) {
-			heads[n] = append(heads[n], m.head(v))
+		for _, v := range m.db.blocked(n, 0, 1<<30) {
+			blocked[n] = append(blocked[n], m.blockedRow(v))
 		}
 	}
-	return heads
+	return blocked
 }
 
 // advance lets time pass: now and then exactly to the end of a lease.

@@ -13,10 +13,10 @@ type recount struct {
 	b       *Dispatcher
 	problem string
 
-	rows, waiting, ready, keyless int
-	bytes                         int64
-	topics                        map[*topic]*counted
-	inFlight                      [Lanes]int
+	rows, waiting, ready int
+	bytes                int64
+	topics               map[*topic]*counted
+	inFlight             [Lanes]int
 }
 
 // counted has the counts of a topic.
@@ -53,7 +53,6 @@ func (b *Dispatcher) Check(calls []*Call) string {
 	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
 	n.want(n.bytes == b.bytes, "bytes: %d, counted %d", b.bytes, n.bytes)
 	n.want(n.waiting == b.waiting, "waiting: %d, counted %d", b.waiting, n.waiting)
-	n.want(n.keyless == b.keyless, "keyless: %d, counted %d", b.keyless, n.keyless)
 	return n.problem
 }
 
@@ -170,7 +169,7 @@ func (n *recount) lane(l *lane) {
 			n.want(r.call.results > 0 || slices.Contains(n.b.settled, r), "row %d is kept without a reason", r.ID)
 		}
 	}
-	n.heads(l)
+	n.blocked(l)
 	lows := 0
 	for name, k := range l.keys {
 		n.want(k.name == name && k.lane == l, "key %v is listed as another", k)
@@ -191,7 +190,7 @@ func (n *recount) lane(l *lane) {
 	}
 }
 
-func (n *recount) heads(l *lane) {
+func (n *recount) blocked(l *lane) {
 	held, late := map[*key]int32{}, map[string]int{}
 	for id, h := range l.blocked {
 		n.want(h.id == id, "blocked row %d is listed as %d", h.id, id)
@@ -199,10 +198,6 @@ func (n *recount) heads(l *lane) {
 		if h.overdue {
 			late[h.topic]++
 			n.want(h.index >= 0, "blocked row %d is overdue while its attempt is in flight", id)
-		}
-		if h.key == nil {
-			n.keyless++
-			continue
 		}
 		held[h.key]++
 		n.want(l.keys[h.key.name] == h.key, "blocked row %d: its key was removed", id)

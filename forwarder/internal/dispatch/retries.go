@@ -11,11 +11,10 @@ import (
 // one was requeued, and BlockedSeen when it is gone; the other's turn comes when those before it are finished.
 const never = 10000 * time.Hour
 
-// blockedRow is a row that waits for another attempt. A blocked row with a key blocks it. A blocked row without a key
-// may be forgotten: it is read again when it falls due.
+// blockedRow is a row that waits for another attempt, and blocks its key.
 type blockedRow struct {
 	id              int64
-	key             *key // nil without a key
+	key             *key
 	topic           string
 	generation      string // of its requeue: lower messages of the key that were requeued with it are blocked rows too
 	due             time.Time
@@ -26,6 +25,9 @@ type blockedRow struct {
 	waitsForRows    bool // its time has come, and it waits for rows of its key that have lower ids
 }
 
+// retryFellDue reports whether the next read should look for a row without a key that waited for another attempt.
+func (d *Dispatcher) retryFellDue() bool { return !d.nextDue.IsZero() && !d.nextDue.After(d.now) }
+
 // retryIsDue reports whether the next read should ask for a blocked row of a lane: the last one may have begun before
 // its time.
 func (d *Dispatcher) retryIsDue(l *lane) bool {
@@ -34,32 +36,20 @@ func (d *Dispatcher) retryIsDue(l *lane) bool {
 
 // addBlocked records a row that waits for another attempt; its key is blocked from now on.
 func (d *Dispatcher) addBlocked(l *lane, name string, id int64, topic string, due time.Time) {
-	b := d.newBlocked(l, name, id, topic)
-	if name == "" && d.keyless > d.cfg.Deferred {
-		d.removeBlocked(l, b)
-		return
-	}
-	d.schedule(l, b, due)
+	d.schedule(l, d.newBlocked(l, name, id, topic), due)
 }
 
 // newBlocked adds a blocked row, unless it is known, and blocks its key.
 func (d *Dispatcher) newBlocked(l *lane, name string, id int64, topic string) *blockedRow {
 	b := l.blocked[id]
 	if b == nil {
-		b = &blockedRow{id: id, topic: topic, index: -1}
+		b = &blockedRow{id: id, key: l.keyOf(name), topic: topic, index: -1}
 		l.blocked[id] = b
-		if name == "" {
-			d.keyless++
-			l.keyless++
-		} else {
-			b.key = l.keyOf(name)
-			b.key.blockedIDs.insert(id)
-			d.deferQueue(b.key)
-		}
+		b.key.blockedIDs.insert(id)
+		d.deferQueue(b.key)
 	}
-	if b.changed = d.now; b.key != nil {
-		d.advance(b.key) // rows with lower ids continue
-	}
+	b.changed = d.now
+	d.advance(b.key) // rows with lower ids continue
 	return b
 }
 
@@ -67,11 +57,6 @@ func (d *Dispatcher) newBlocked(l *lane, name string, id int64, topic string) *b
 func (d *Dispatcher) removeBlocked(l *lane, b *blockedRow) {
 	d.unschedule(l, b)
 	delete(l.blocked, b.id)
-	if b.key == nil {
-		d.keyless--
-		l.keyless--
-		return
-	}
 	k := b.key
 	k.blockedIDs.remove(b.id)
 	if k.blockedIDs.len() > 0 {
@@ -95,7 +80,7 @@ func (d *Dispatcher) retrySooner(l *lane, b *blockedRow, due time.Time) {
 }
 
 // isFirst reports whether no lower blocked row of its key waits.
-func (b *blockedRow) isFirst() bool { return b.key == nil || b.key.blockedIDs.lowest() == b.id }
+func (b *blockedRow) isFirst() bool { return b.key.blockedIDs.lowest() == b.id }
 
 // waitForBlocked makes a blocked row wait for the lower ones of its key.
 func (d *Dispatcher) waitForBlocked(l *lane, b *blockedRow) {
@@ -117,7 +102,7 @@ func (d *Dispatcher) BlockedSeen(now, began time.Time, t Assignment, from, to in
 	}
 	var gone []*blockedRow
 	for id, b := range l.blocked {
-		if id <= from || id > to || b.key == nil || b.index < 0 || !b.changed.Before(began) {
+		if id <= from || id > to || b.index < 0 || !b.changed.Before(began) {
 			continue
 		}
 		if s, ok := seen[id]; !ok {
@@ -149,10 +134,10 @@ func (d *Dispatcher) fetchRetry(a *Request, l *lane, b *blockedRow) {
 	case !b.isFirst():
 		d.waitForBlocked(l, b)
 		return
-	case b.key != nil && b.key.inFlight != nil:
+	case b.key.inFlight != nil:
 		d.recheckAt(l, b, d.now.Add(recheckAfter))
 		return
-	case b.key != nil && l.hasLower(b):
+	case l.hasLower(b):
 		d.waitForLower(l, b)
 		return
 	}
@@ -205,11 +190,6 @@ func (d *Dispatcher) retryFetched(l *lane, a fetch, f Found, found, looked bool)
 	}
 	r := f.Row
 	r.call.waited = true
-	if b.key == nil {
-		d.removeBlocked(l, b)
-		d.accept(l, r, true)
-		return
-	}
 	t := d.topicOf(r.Topic)
 	switch {
 	case !b.isFirst(): // a lower one has come in the meantime

@@ -50,16 +50,9 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 			}
 		}()
 	}
-	b, t := l.blocked[r.ID], d.topicOf(r.Topic)
+	t := d.topicOf(r.Topic)
 	if r.Key == "" {
-		if b != nil && r.Large {
-			d.retrySooner(l, b, d.now)
-			return false
-		}
-		if b != nil { // it was read before its retry was asked for
-			r.call.waited = true
-			d.removeBlocked(l, b)
-		}
+		r.call.waited = r.call.waited || r.Attempts > 0
 		if r.Large || !due && !l.mayPublish(t, r.ID) || t.closed {
 			d.wantDue = d.wantDue || due && !t.closed // its payload was not wanted then
 			d.deferForTopic(l, t, r, false)
@@ -69,7 +62,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		d.enqueue(r)
 		return true
 	}
-	if b != nil {
+	if b := l.blocked[r.ID]; b != nil {
 		d.retrySooner(l, b, d.now)
 		return false
 	}

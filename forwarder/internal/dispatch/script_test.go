@@ -97,7 +97,7 @@ func (d *desk) act(what string, args []string) {
 	case "narrow": // read, with room for one payload
 		d.readNarrow()
 	case "recheck": // compare the blocked rows with the table
-		d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 1000, d.heads(0))
+		d.b.BlockedSeen(d.now, d.now, d.terms[0], 0, 1000, d.blocked(0))
 		d.after()
 	case "start": // publishes, without a result yet
 		for _, id := range d.ids(args) {

@@ -27,14 +27,14 @@ type variant struct {
 	noLook        bool // nothing notices that an operator settled a row that a key waits for
 
 	// Blocked rows.
-	headsNotLoaded  bool
-	headsBeforeTake bool
-	heldOnceSettled bool // a key is blocked only after its failure is settled
-	noRecheck       bool
-	limitIgnored    bool // rows beyond the limit of a catch-up count as caught up
-	triesFromTheTop bool // the probe is not the first row of its key
-	waitsIgnored    bool // rows waiting for a topic do not stop later rows of their keys
-	lowsTooHigh     bool
+	blockedNotLoaded  bool
+	blockedBeforeTake bool
+	heldOnceSettled   bool // a key is blocked only after its failure is settled
+	noRecheck         bool
+	limitIgnored      bool // rows beyond the limit of a catch-up count as caught up
+	triesFromTheTop   bool // the probe is not the first row of its key
+	waitsIgnored      bool // rows waiting for a topic do not stop later rows of their keys
+	lowsTooHigh       bool
 
 	// Results.
 	lateSuccessIgnored  bool
@@ -152,8 +152,8 @@ func TestModelFindsEveryBrokenVariant(t *testing.T) {
 		{"response applied to a lane of another epoch", 9, variant{trouble: theft, otherEpoch: true}},
 		{"forgotten when settled", 2, variant{forgetsAtOnce: true}},
 		{"blocked only when settled", 1, variant{heldOnceSettled: true}},
-		{"blocked rows not loaded", 4, variant{headsNotLoaded: true}},
-		{"blocked rows loaded before the lane was acquired", 4, variant{trouble: theft, headsBeforeTake: true}},
+		{"blocked rows not loaded", 4, variant{blockedNotLoaded: true}},
+		{"blocked rows loaded before the lane was acquired", 4, variant{trouble: theft, blockedBeforeTake: true}},
 		{"epoch kept on retake", 3, variant{trouble: crashes, database: faults{epochKept: true}}},
 		{"failure not fenced", 32, variant{trouble: theft, database: faults{unfenced: true}}},
 		{"settled by id in a new incarnation", 113, variant{trouble: crashes, database: faults{settleByID: true}}},

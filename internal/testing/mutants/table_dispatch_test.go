@@ -295,8 +295,8 @@ var dispatchMutants = []Mutant{
 		Old: `	case !b.isFirst():
 		d.waitForBlocked(l, b)
 		return
-	case b.key != nil`,
-		New:    `	case b.key != nil`,
+	case b.key.inFlight`,
+		New:    `	case b.key.inFlight`,
 		Strike: "a blocked row is looked at again after it was read: it costs a read",
 	},
 	{
@@ -390,7 +390,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B44", File: "dispatch/requeues.go", Trouble: "operators", Test: "TestScripts/requeued-under-way",
 		Breaks: "the answer to an attempt of before counts for a message that was sent again since",
-		Old:    "if b == nil || b.key == nil || b.generation == r.Generation {",
+		Old:    "if b == nil || b.generation == r.Generation {",
 		New:    "if b == nil || true {",
 	},
 	{
@@ -420,14 +420,14 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B49", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileARetryIsOverdue",
 		Breaks: "it is quiet while a blocked row is late",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
-		New:    "len(d.settled) > 0 || d.wantDue {",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {",
+		New:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() {",
 	},
 	{
 		Name: "B50", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
 		Breaks: "it is quiet though a read took what came again for what was settled during it",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
-		New:    "d.wantDue || d.hasOverdue() {",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {",
+		New:    "d.wantDue || d.retryFellDue() || d.hasOverdue() {",
 	},
 	{
 		Name: "B51", File: "dispatch/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
@@ -478,5 +478,17 @@ var dispatchMutants = []Mutant{
 		Breaks: "later rows of their keys, on other topics, take the room for their payloads",
 		Old:    "w.covers(l, r.ID) && w.topic.staysClosed",
 		New:    "w.covers(l, 0) && w.topic.staysClosed",
+	},
+	{
+		Name: "B72", File: "dispatch/deferred.go", Trouble: "whatever", Test: "TestDelayedMessagesProbeTheirTopic",
+		Breaks: "a message that fell due never probes its topic, which opens instead",
+		Old:    "\t\tt.addCandidate(first, again)\n\t\treturn\n\t}\n\tif low",
+		New:    "\t\treturn\n\t}\n\tif low",
+	},
+	{
+		Name: "B73", File: "dispatch/results.go", Trouble: "whatever", Test: "TestRetryWithoutAKeyIsReadWhenDue",
+		Breaks: "a failed message without a key waits for a poll",
+		Old:    "d.nextDue = at",
+		New:    "_ = at",
 	},
 }
