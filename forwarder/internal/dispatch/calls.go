@@ -44,17 +44,19 @@ func (d *Dispatcher) Next(now time.Time, tag any) *Call {
 	}
 	c.state, c.Started, c.Tag = young, now, tag
 	d.young.push(c)
-	d.calls++
 	t.calls++
 	l.inFlight++
-	l.moves(c.Row, -1)
+	t.count(c.Row, -1)
 	d.update(t)
 	return c
 }
 
+// calls returns how many calls of any age there are.
+func (d *Dispatcher) calls() int { return d.young.n + d.slow.n + d.old.n }
+
 // freeSlots returns how many more calls may start.
 func (d *Dispatcher) freeSlots() int {
-	return max(0, min(d.cfg.Concurrency-d.young.n, callsFactor*d.cfg.Concurrency-d.calls))
+	return max(0, min(d.cfg.Concurrency-d.young.n, callsFactor*d.cfg.Concurrency-d.calls()))
 }
 
 // Returned handles the result of a call, even a late one. Further results of the same call are ignored.
@@ -79,7 +81,6 @@ func (d *Dispatcher) Returned(now time.Time, c *Call, r Result) {
 	}
 	late := c.state == hung
 	c.state = returned
-	d.calls--
 	t.calls--
 	if t.calls == d.cfg.Concurrency-1 && t.wantsProbe() { // there is a slot for it now
 		d.retryOverdue(t)
@@ -108,7 +109,7 @@ func (c *Call) Expired() bool { return c.state == expired }
 
 // InFlight returns all calls that have not returned, including hung ones.
 func (d *Dispatcher) InFlight() []*Call {
-	list := make([]*Call, 0, d.calls)
+	list := make([]*Call, 0, d.calls())
 	for _, first := range []*Call{d.young.front, d.slow.front, d.old.front} {
 		for c := first; c != nil; c = c.next {
 			list = append(list, c)

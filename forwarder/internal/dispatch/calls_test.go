@@ -239,3 +239,19 @@ func TestDue(t *testing.T) {
 	d.read()
 	d.next(1)
 }
+
+// TestRowsThatWaitedTakeTurns: many that recover together delay the others of their topic by one call each.
+func TestRowsThatWaitedTakeTurns(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 1})
+	d.put(0, "", "a", 1, 2, 3)
+	d.read()
+	for range 3 {
+		d.returned(d.next(), dispatch.Retry)
+	}
+	d.settle()
+	d.tick(time.Second)
+	d.read()
+	d.put(0, "", "a", 4, 5, 6)
+	d.read()
+	d.want(d.drain(), 4, 1, 5, 2, 6, 3)
+}

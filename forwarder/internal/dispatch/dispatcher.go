@@ -116,12 +116,11 @@ type Dispatcher struct {
 
 	young, slow list[Call, *Call] // calls, the oldest first
 	old         list[Call, *Call] // expired or hung calls
-	calls       int               // of any age
 
 	published []*Row // for the settler
 	failed    []Failure
 	settled   []*Row // but not forgotten yet
-	orphans   []orphan
+	orphans   []fetch
 	wantDue   bool   // the next read must look for due rows
 	delayed   []*key // keys that are or were blocked, with many delayed rows: reads leave these out
 

@@ -69,7 +69,7 @@ func (d *Dispatcher) Orphans(t Assignment, rows []Orphan) {
 	}
 	for _, r := range rows {
 		if !l.knows(r.ID) && !d.isDeferred(l, r.ID, r.Key, r.Topic) && len(d.orphans) < maxOrphans {
-			d.orphans = append(d.orphans, orphan{t, r.ID})
+			d.orphans = append(d.orphans, fetch{candidate: candidate{assignment: t, id: r.ID}, reason: forOrphan})
 			d.effects.Read = true
 		}
 	}
@@ -81,15 +81,9 @@ func (d *Dispatcher) isDeferred(l *lane, id int64, key, topic string) bool {
 	return t != nil && t.isDeferred(l, id) || key != "" && l.covers(key, id)
 }
 
-// orphan is a row that is pending and unknown to the dispatcher.
-type orphan struct {
-	assignment Assignment
-	id         int64
-}
-
 func (d *Dispatcher) fetchOrphans(a *Request) {
-	for _, s := range d.orphans {
-		a.add(fetch{candidate: candidate{assignment: s.assignment, id: s.id}, reason: forOrphan})
+	for _, f := range d.orphans {
+		a.add(f)
 	}
 	d.orphans = d.orphans[:0]
 }

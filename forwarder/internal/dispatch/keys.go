@@ -20,7 +20,7 @@ type key struct {
 }
 
 // blocked reports whether a row of a key waits for another attempt, its own or that of an earlier row.
-func (k *key) blocked(id int64) bool { return k.blockedIDs.len() > 0 && k.blockedIDs.lowest() <= id }
+func (k *key) blocked(id int64) bool { return len(k.blockedIDs) > 0 && k.blockedIDs[0] <= id }
 
 // firstIsClosed reports whether the first row of the queue must wait: it is one of the few rows of a slow topic in
 // memory.
@@ -61,11 +61,6 @@ func (d *Dispatcher) addToKey(k *key, r *Row, due bool) (kept bool) {
 		k.top = 0
 	}
 	k.top = max(k.top, r.ID)
-	if last := k.last; int(k.n) > d.cfg.KeyRows {
-		d.withdraw(k.lane, last)
-		k.lane.deferredRows++
-		d.deferRow(k, last)
-	}
 	d.advance(k)
 	return r.call.state != dropped
 }
@@ -153,18 +148,18 @@ func (d *Dispatcher) advance(k *key) {
 		k.lane.toCatchUp.push(k)
 		d.moreToCatchUp = true
 	}
-	if k.moreDue && k.blockedIDs.len() == 0 && !k.firstIsClosed() && k.low == 0 && int(k.n) <= d.cfg.KeyRows/4 {
+	if k.moreDue && len(k.blockedIDs) == 0 && !k.firstIsClosed() && k.low == 0 && int(k.n) <= d.cfg.KeyRows/4 {
 		k.moreDue, d.wantDue, d.moreToCatchUp = false, true, true
 	}
-	if k.blockedIDs.len() > 0 {
-		d.endWaitForLower(k.lane, k.lane.blocked[k.blockedIDs.lowest()])
+	if len(k.blockedIDs) > 0 {
+		d.endWaitForLower(k.lane, k.lane.blocked[k.blockedIDs[0]])
 	}
 	d.forgetIdleKey(k)
 }
 
 // forgetIdleKey forgets a key that has nothing left.
 func (d *Dispatcher) forgetIdleKey(k *key) {
-	if k.inFlight != nil || k.n > 0 || k.blockedIDs.len() > 0 || k.low != 0 || k.inRead {
+	if k.inFlight != nil || k.n > 0 || len(k.blockedIDs) > 0 || k.low != 0 || k.inRead {
 		return
 	}
 	d.unlist(k)

@@ -22,8 +22,6 @@ type lane struct {
 	top              int64                // the highest id that was read
 	cursor           int64                // up to this id all was read
 
-	rows      int // in memory and not in flight
-	bytes     int64
 	inFlight  int // calls, without hung ones
 	unsettled int
 
@@ -151,7 +149,6 @@ func (d *Dispatcher) freeIfDone(l *lane) {
 // forgetLane forgets everything that waits in a lane, in memory or deferred: the next owner of the lane reads it again.
 // It visits the lane's rows in memory.
 func (d *Dispatcher) forgetLane(l *lane) {
-	rows, bytes := l.rows, l.bytes
 	for _, r := range l.known {
 		c := &r.call
 		if c.state == pending {
@@ -160,7 +157,9 @@ func (d *Dispatcher) forgetLane(l *lane) {
 			continue
 		}
 		c.state = dropped
-		l.moves(r, -1)
+		c.topic.count(r, -1)
+		d.rows--
+		d.bytes -= r.size()
 	}
 	for _, t := range d.topics {
 		if t.probe != nil && t.probe.Assignment == l.assignment {
@@ -172,13 +171,11 @@ func (d *Dispatcher) forgetLane(l *lane) {
 		d.update(t)
 		d.forgetTopic(t)
 	}
-	d.rows -= rows
-	d.bytes -= bytes
 	d.waiting -= len(l.waits)
 	l.keys, l.known, l.blocked, l.retries, l.waits = nil, nil, nil, nil, nil
 	l.toCatchUp, l.overdue, l.deferredKeys, l.deferredRows, l.overflow = list[key, *key]{}, nil, 0, 0, 0
 	d.retryMoved = true
-	d.orphans = slices.DeleteFunc(d.orphans, func(s orphan) bool { return s.assignment == l.assignment })
+	d.orphans = slices.DeleteFunc(d.orphans, func(f fetch) bool { return f.assignment == l.assignment })
 }
 
 // knows reports whether an id can be ignored when it is read: its row is in memory, or was settled since the last read

@@ -50,10 +50,6 @@ func (l *list[T, L]) remove(x *T) {
 // ids is a set of ids, in ascending order.
 type ids []int64
 
-func (s ids) len() int { return len(s) }
-
-func (s ids) lowest() int64 { return s[0] }
-
 func (s *ids) insert(id int64) {
 	if i, found := slices.BinarySearch(*s, id); !found {
 		*s = slices.Insert(*s, i, id)

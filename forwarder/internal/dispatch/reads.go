@@ -162,7 +162,7 @@ func (d *Dispatcher) addDelayed(k *key) {
 // hide other keys.
 func (d *Dispatcher) leaveOutDelayed(a *Request) {
 	d.delayed = slices.DeleteFunc(d.delayed, func(k *key) bool {
-		return k.blockedIDs.len() == 0 || d.activeLane(k.lane.assignment) != k.lane
+		return len(k.blockedIDs) == 0 || d.activeLane(k.lane.assignment) != k.lane
 	})
 	a.blocked = slices.Clone(d.delayed)
 	for _, k := range a.blocked {
@@ -264,14 +264,14 @@ func (d *Dispatcher) acceptDue(a Request, rows []*Row) (many, hidden bool) {
 		counts[row.Assignment.Lane]++
 		if d.accept(l, row, true) {
 			added[row.Assignment.Lane]++
-		} else if k := l.keys[row.Key]; k != nil && k.blockedIDs.len() > 0 && row.Attempts == 0 {
+		} else if k := l.keys[row.Key]; k != nil && len(k.blockedIDs) > 0 && row.Attempts == 0 {
 			if blocked[k]++; blocked[k] == min(manyDelayed, d.maxRepeated()/4) {
 				d.addDelayed(k)
 			}
 		}
 	}
 	for _, k := range a.blocked {
-		wentOn := k.blockedIDs.len() == 0 && d.activeLane(k.lane.assignment) == k.lane // during the read
+		wentOn := len(k.blockedIDs) == 0 && d.activeLane(k.lane.assignment) == k.lane // during the read
 		d.wantDue = d.wantDue || wentOn
 	}
 	for _, t := range a.assignments {
@@ -311,7 +311,7 @@ func (d *Dispatcher) endFetches(a Request, fails func(fetch) bool) {
 		case fetch.reason == forRetry && failed && l.blocked[fetch.id] == fetch.blocked && fetch.blocked.index < 0:
 			d.schedule(l, fetch.blocked, d.now)
 		case fetch.reason == forOrphan && failed:
-			d.orphans = append(d.orphans, orphan{fetch.assignment, fetch.id})
+			d.orphans = append(d.orphans, fetch)
 		}
 	}
 }

@@ -92,7 +92,7 @@ func (n *recount) countCalls(calls []*Call) {
 	n.want(counts[slow] == n.b.slow.n, "slow: %d, counted %d", n.b.slow.n, counts[slow])
 	old := counts[expired] + counts[hung]
 	n.want(old == n.b.old.n, "expired or hung: %d, counted %d", n.b.old.n, old)
-	n.want(len(calls) == n.b.calls, "calls: %d, counted %d", n.b.calls, len(calls))
+	n.want(len(calls) == n.b.calls(), "calls: %d, counted %d", n.b.calls(), len(calls))
 	n.want(counts[idle]+counts[pending]+counts[returned]+counts[dropped] == 0, "calls that are not in flight")
 }
 
@@ -156,7 +156,7 @@ func (n *recount) lane(l *lane) {
 	n.want(l.inFlight == n.inFlight[l.assignment.Lane], "lane %d: %d in flight, counted %d", l.assignment.Lane, l.inFlight,
 		n.inFlight[l.assignment.Lane])
 	if l.releasing {
-		n.want(l.rows == 0 && l.bytes == 0, "lane %d is released but has %d rows", l.assignment.Lane, l.rows)
+		n.want(len(l.known) == 0, "lane %d is released but has %d rows", l.assignment.Lane, len(l.known))
 		return
 	}
 	for _, r := range l.known {
@@ -204,7 +204,7 @@ func (n *recount) blocked(l *lane) {
 	}
 	n.want(maps.Equal(late, l.overdue), "lane %d: overdue blocked rows %v, counted %v", l.assignment.Lane, l.overdue, late)
 	for _, k := range l.keys {
-		n.want(k.blockedIDs.len() == int(held[k]), "key %v: %d blocked rows, counted %d", k, k.blockedIDs.len(), held[k])
+		n.want(len(k.blockedIDs) == int(held[k]), "key %v: %d blocked rows, counted %d", k, len(k.blockedIDs), held[k])
 	}
 	for i, h := range l.retries {
 		n.want(h.index == i && l.blocked[h.id] == h && (i == 0 || !h.due.Before(l.retries[(i-1)/2].due)),
@@ -213,7 +213,7 @@ func (n *recount) blocked(l *lane) {
 }
 
 func (n *recount) key(l *lane, k *key) {
-	n.want(k.inFlight != nil || k.n > 0 || k.blockedIDs.len() > 0 || k.low != 0 || k.inRead, "key %v is empty", k)
+	n.want(k.inFlight != nil || k.n > 0 || len(k.blockedIDs) > 0 || k.low != 0 || k.inRead, "key %v is empty", k)
 	rows := int32(0)
 	for r := k.first; r != nil; r = r.call.nextOfKey {
 		rows++

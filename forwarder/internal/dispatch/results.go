@@ -262,7 +262,7 @@ func (d *Dispatcher) applyOutcome(o Outcome) {
 		if at := d.now.Add(o.Delay); d.nextDue.IsZero() || at.Before(d.nextDue) {
 			d.nextDue = at
 		}
-		d.orphans = slices.DeleteFunc(d.orphans, func(o orphan) bool { return o.id == r.ID })
+		d.orphans = slices.DeleteFunc(d.orphans, func(f fetch) bool { return f.id == r.ID })
 	case b == nil || b.index >= 0: // it was published after all
 	case o.Kind == Waiting:
 		d.schedule(l, b, d.now.Add(o.Delay))

@@ -59,8 +59,8 @@ func (d *Dispatcher) removeBlocked(l *lane, b *blockedRow) {
 	delete(l.blocked, b.id)
 	k := b.key
 	k.blockedIDs.remove(b.id)
-	if k.blockedIDs.len() > 0 {
-		if next := l.blocked[k.blockedIDs.lowest()]; next.waitsForBlocked && next.index >= 0 {
+	if len(k.blockedIDs) > 0 {
+		if next := l.blocked[k.blockedIDs[0]]; next.waitsForBlocked && next.index >= 0 {
 			d.schedule(l, next, d.now)
 		}
 	}
@@ -80,7 +80,7 @@ func (d *Dispatcher) retrySooner(l *lane, b *blockedRow, due time.Time) {
 }
 
 // isFirst reports whether no lower blocked row of its key waits.
-func (b *blockedRow) isFirst() bool { return b.key.blockedIDs.lowest() == b.id }
+func (b *blockedRow) isFirst() bool { return b.key.blockedIDs[0] == b.id }
 
 // waitForBlocked makes a blocked row wait for the lower ones of its key.
 func (d *Dispatcher) waitForBlocked(l *lane, b *blockedRow) {
@@ -189,7 +189,6 @@ func (d *Dispatcher) retryFetched(l *lane, a fetch, f Found, found, looked bool)
 		return
 	}
 	r := f.Row
-	r.call.waited = true
 	t := d.topicOf(r.Topic)
 	switch {
 	case !b.isFirst(): // a lower one has come in the meantime

@@ -6,18 +6,15 @@ func (d *Dispatcher) keep(l *lane, r *Row) {
 	c.Row, c.Attempt, c.topic = r, r.Attempts+1, d.topicOf(r.Topic)
 	l.known[r.ID] = r
 	l.top = max(l.top, r.ID)
-	l.moves(r, 1)
+	c.topic.count(r, 1)
 	d.rows++
 	d.bytes += r.size()
 }
 
-// moves counts a row that comes into memory, or one that leaves it or is now in flight.
-func (l *lane) moves(r *Row, n int) {
-	t, size := r.call.topic, int64(n)*r.size()
-	l.rows += n
-	l.bytes += size
+// count counts a row that comes into memory, or one that leaves it or is now in flight.
+func (t *topic) count(r *Row, n int) {
 	t.rows += n
-	t.bytes += size
+	t.bytes += int64(n) * r.size()
 }
 
 // drop removes a waiting row from memory.
@@ -27,7 +24,7 @@ func (d *Dispatcher) drop(l *lane, r *Row) {
 	}
 	r.call.state = dropped
 	delete(l.known, r.ID)
-	l.moves(r, -1)
+	r.call.topic.count(r, -1)
 	d.update(r.call.topic)
 	d.rows--
 	d.bytes -= r.size()
@@ -78,7 +75,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 	switch before := !due && k.goesBefore(r.ID); {
 	case due && (t.closed || !d.keepsDue(l, r.Key)):
 		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds.
-		k.moreDue = !t.closed && k.blockedIDs.len() == 0
+		k.moreDue = !t.closed && len(k.blockedIDs) == 0
 		d.forgetIdleKey(k)
 		return false
 	case due && r.Large: // its payload was not wanted before, and would be now
@@ -92,7 +89,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		if before {
 			d.deferQueue(k)
 		}
-	case r.Large:
+	case r.Large || int(k.n) >= d.cfg.KeyRows: // the rows behind it are read again
 		if k.deferFrom(r.ID); before {
 			d.deferQueue(k)
 		}
@@ -106,7 +103,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 // keepsDue reports whether a due row of a key is kept: no other row of the key has to be read before it.
 func (d *Dispatcher) keepsDue(l *lane, name string) bool {
 	k := l.keys[name]
-	return l.waits[name].topic == nil && (k == nil || k.low == 0 && k.blockedIDs.len() == 0 && !d.defers(k, 0))
+	return l.waits[name].topic == nil && (k == nil || k.low == 0 && len(k.blockedIDs) == 0 && !d.defers(k, 0))
 }
 
 // defers reports whether a row of a key that is read is deferred instead of kept.

@@ -95,11 +95,10 @@ var dispatchMutants = []Mutant{
 		New:    `waits`,
 	},
 	{
-		Name: "D12", File: "dispatch/keys.go", Trouble: "whatever", First: 0,
-		Breaks: "what a full queue drops is not deferred",
-		Old: `		d.deferRow(k, last)
-`,
-		New: ``,
+		Name: "D12", File: "dispatch/rows.go", Trouble: "whatever", First: 0,
+		Breaks: "a row that was committed late makes a full queue longer",
+		Old:    `case r.Large || int(k.n) >= d.cfg.KeyRows:`,
+		New:    `case r.Large:`,
 	},
 	{
 		Name: "D14", File: "dispatch/rows.go", Trouble: "whatever", First: 0,
@@ -184,7 +183,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B15", File: "dispatch/calls.go", Trouble: "whatever", First: 0,
 		Breaks: "hung calls are not counted",
-		Old:    "callsFactor*d.cfg.Concurrency-d.calls)",
+		Old:    "callsFactor*d.cfg.Concurrency-d.calls())",
 		New:    "callsFactor*d.cfg.Concurrency-d.young.n-d.slow.n)",
 		Strike: "three topics do not have as many calls as that",
 	},
@@ -250,7 +249,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B63", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestDelayedRowsOfBlockedKeys",
 		Breaks: "all delayed rows are read each time that a failed message of a key is published",
-		Old:    `k.moreDue = !t.closed && k.blockedIDs.len() == 0`,
+		Old:    `k.moreDue = !t.closed && len(k.blockedIDs) == 0`,
 		New:    `k.moreDue = !t.closed`,
 	},
 	{
@@ -274,7 +273,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B67", File: "dispatch/reads.go", Trouble: "whatever", Test: "TestAKeyGoesOnWhileItsDelayedRowsAreLeftOut",
 		Breaks: "delayed rows are left out although their key goes on",
-		Old:    `wentOn := k.blockedIDs.len() == 0 && d.activeLane`,
+		Old:    `wentOn := len(k.blockedIDs) == 0 && d.activeLane`,
 		New:    `wentOn := false && d.activeLane`,
 	},
 	{
@@ -490,5 +489,11 @@ var dispatchMutants = []Mutant{
 		Breaks: "a failed message without a key waits for a poll",
 		Old:    "d.nextDue = at",
 		New:    "_ = at",
+	},
+	{
+		Name: "B74", File: "dispatch/topics.go", Trouble: "whatever", Test: "TestRowsThatWaitedTakeTurns",
+		Breaks: "rows that waited go only after all others of their topic",
+		Old:    "if t.turn = !t.turn; t.turn {",
+		New:    "if t.turn {",
 	},
 }
