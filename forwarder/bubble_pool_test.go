@@ -63,32 +63,32 @@ type bubblePool struct {
 	number int
 	fault  fault
 
-	mu         sync.Mutex
-	away       bool
-	unanswered string         // an operation that is executed but gets no response
-	owner      string         // the last forwarder to join
-	asked      map[string]int // number of operations by name
-	total      int
-	hit        bool // the fault occurred
-	stragglers sync.WaitGroup
+	mu              sync.Mutex
+	away            bool
+	unanswered      string         // an operation that is executed but gets no response
+	owner           string         // the last forwarder to join
+	recallRequested map[string]int // number of operations by name
+	total           int
+	hit             bool // the fault occurred
+	stragglers      sync.WaitGroup
 }
 
 var _ drive.Pool = (*bubblePool)(nil)
 
 func newBubblePool(t *testing.T, server *bubbleServer, number int, f fault) *bubblePool {
-	return &bubblePool{t: t, server: server, number: number, fault: f, asked: map[string]int{}}
+	return &bubblePool{t: t, server: server, number: number, fault: f, recallRequested: map[string]int{}}
 }
 
 // next counts an operation and returns its fault, if any.
 func (p *bubblePool) next(name string) faultKind {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.asked[name]++
+	p.recallRequested[name]++
 	p.total++
 	switch f := p.fault; {
 	case p.away:
 		return silent
-	case f.forwarder == p.number && f.operation == name && f.nth == p.asked[name]:
+	case f.forwarder == p.number && f.operation == name && f.nth == p.recallRequested[name]:
 		p.hit = true
 		return f.kind
 	case p.unanswered == name:
@@ -132,7 +132,7 @@ func (p *bubblePool) setUnanswered(name string) {
 func (p *bubblePool) operations() (asked map[string]int, total int, hit bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.asked, p.total, p.hit
+	return p.recallRequested, p.total, p.hit
 }
 
 // ask performs one operation.

@@ -48,7 +48,7 @@ var bubbleStatements = func() map[string]namedStatement {
 		}},
 		"operator's pauses": {answers(), []string{sqltext.OperatorPauses}},
 		"pauses":            {answers(), []string{sqltext.PauseTopics}},
-		"tell":              {answers(), []string{sqltext.TellForwarder}},
+		"tell":              {answers(), []string{sqltext.WriteFacts}},
 		"lock holder":       {answers(), []string{sqltext.JoinLockHolder}},
 	} {
 		for _, text := range list.texts {

@@ -65,7 +65,7 @@ func (e *engine) clean(ctx context.Context) {
 			return
 		case <-tick.C:
 			round()
-		case done := <-e.tidyNow:
+		case done := <-e.cleanUpNow:
 			round()
 			close(done)
 		}

@@ -54,7 +54,7 @@ type engine struct {
 	settleNow    chan struct{}      // there are results
 	rebalanceNow chan struct{}      // lanes can be given back, or must be taken again
 	tickNow      chan struct{}      // the timer must wake earlier
-	tidyNow      chan chan struct{} // the cleaner must work, then close the channel that it receives
+	cleanUpNow   chan chan struct{} // the cleaner must work, then close the channel that it receives
 	running      chan struct{}      // closed when lanes are owned
 
 	publishing sync.WaitGroup
@@ -90,7 +90,7 @@ func newEngine(
 		settleNow:    make(chan struct{}, 1),
 		rebalanceNow: make(chan struct{}, 1),
 		tickNow:      make(chan struct{}, 1),
-		tidyNow:      make(chan chan struct{}),
+		cleanUpNow:   make(chan chan struct{}),
 		running:      make(chan struct{}),
 	}
 	e.coordinator = coordinator.New(coordinator.Config{
@@ -290,7 +290,7 @@ type statements struct {
 	settlePublished, settleSpan, settleUnlocked, settleFailed, mayWrite              string
 	lock, lockHolder, announce, ahead, join, createLanes, heartbeat, members, expire string
 	lanes, take, retake, release                                                     string
-	leave, forget, pause, operatorPauses, unreadTopics, tell                         string
+	leave, forget, pause, operatorPauses, unreadTopics, writeFacts                   string
 }
 
 func newStatements(cfg Config) statements {
@@ -309,7 +309,7 @@ func newStatements(cfg Config) statements {
 		lock:  t.Render(sqltext.LockToJoin), lockHolder: t.Render(sqltext.JoinLockHolder),
 		announce: t.Render(sqltext.AnnounceForwarder), ahead: t.Render(sqltext.ForwardersAhead),
 		join: t.Render(sqltext.JoinForwarders), createLanes: t.Render(sqltext.CreateLanes),
-		heartbeat: t.Render(sqltext.Heartbeat), tell: t.Render(sqltext.TellForwarder), members: t.Render(sqltext.Members),
+		heartbeat: t.Render(sqltext.Heartbeat), writeFacts: t.Render(sqltext.WriteFacts), members: t.Render(sqltext.Members),
 		expire: t.Render(sqltext.ExpireForwarder), lanes: t.Render(sqltext.Lanes),
 		take: t.Render(sqltext.TakeLanes), retake: t.Render(sqltext.RetakeLanes), release: t.Render(sqltext.ReleaseLanes),
 		leave: t.Render(sqltext.LeaveForwarders), forget: t.Render(sqltext.ForgetForwarders),

@@ -286,14 +286,14 @@ func (r *reader) fetchPayloads(
 	ctx, cancel := context.WithTimeout(ctx, r.e.cfg.QueryTimeout<<r.timeoutFactor)
 	defer cancel()
 	late = map[int64]bool{}
-	heard := map[int64]bool{}
+	answered := map[int64]bool{}
 	err = drive.Collect(ctx, r.q, func(rows drive.Rows) error {
 		var p payload
 		var whole bool
 		if err := rows.Scan(&p.id, &p.uuid, &p.payload, &p.metadata, &whole); err != nil {
 			return err
 		}
-		heard[p.id] = true
+		answered[p.id] = true
 		if whole {
 			came = append(came, p)
 		} else {
@@ -309,7 +309,7 @@ func (r *reader) fetchPayloads(
 	}
 	if err != nil {
 		for _, id := range ids {
-			late[id] = late[id] || !heard[id]
+			late[id] = late[id] || !answered[id]
 		}
 	}
 	return came, late, err

@@ -118,7 +118,7 @@ type GroupConfig struct {
 
 const (
 	pollAllInterval = time.Minute      // between polls of everything
-	tidyRarely      = 60               // times CleanInterval, between clean-ups of a sleeping database
+	cleanUpFactor   = 60               // times CleanInterval, between clean-ups of a sleeping database
 	turn            = 10 * time.Second // of a forwarder while others wait,
 	rest            = checkInterval    // or until it has been idle for this long
 	stuckForwarders = 4                // times MaxActive

@@ -103,24 +103,24 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 // first.
 func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 	g.mu.Lock()
-	tidy, idleAfter := !time.Now().Before(d.tidyAt), g.cfg.IdleAfter
-	if !d.started.Before(d.tidyAt) { // it was started for the clean-up
+	cleanUp, idleAfter := !time.Now().Before(d.cleanUpAt), g.cfg.IdleAfter
+	if !d.started.Before(d.cleanUpAt) { // it was started for the clean-up
 		idleAfter = 1
 	}
 	g.mu.Unlock()
 	if e.health().quiet < idleAfter {
 		return false
 	}
-	if tidy {
-		e.tidy(ctx, d.stop)
+	if cleanUp {
+		e.cleanUp(ctx, d.stop)
 		g.mu.Lock()
-		d.tidyAt = time.Now().Add(scheduler.Jitter(g.tidyInterval()))
+		d.cleanUpAt = time.Now().Add(scheduler.Jitter(g.cleanUpInterval()))
 		g.mu.Unlock()
 	}
 	return e.health().quiet >= idleAfter
 }
 
-func (g *Group) tidyInterval() time.Duration { return tidyRarely * g.cfg.Forwarder.CleanInterval }
+func (g *Group) cleanUpInterval() time.Duration { return cleanUpFactor * g.cfg.Forwarder.CleanInterval }
 
 // drained answers the first calls of Drain.
 func (g *Group) drained(d *database, calls int, err error) {
@@ -151,10 +151,10 @@ func (g *Group) forwarder(ctx context.Context, d *database) (f *Forwarder, err e
 	return newForwarder(d.Handle.DB(), pub, cfg, true, g.logger)
 }
 
-// tidy makes the cleaner work immediately. It returns when that is done, or when ctx or stop ends.
-func (e *engine) tidy(ctx context.Context, stop <-chan struct{}) {
+// cleanUp makes the cleaner work immediately. It returns when that is done, or when ctx or stop ends.
+func (e *engine) cleanUp(ctx context.Context, stop <-chan struct{}) {
 	done := make(chan struct{})
-	for to := e.tidyNow; ; {
+	for to := e.cleanUpNow; ; {
 		select {
 		case to <- done:
 			to = nil
@@ -186,7 +186,7 @@ func (e *engine) health() health {
 // stuck reports whether the forwarder of a database is waiting for the database. mu must be held.
 func (d *database) stuck(now time.Time) bool {
 	if d.engine == nil || d.stopped {
-		return now.Sub(d.changed) > stuckAfter // since it was started, or told to stop
+		return now.Sub(d.changed) > stuckAfter // since it was started, or pausesLog to stop
 	}
 	select {
 	case <-d.engine.running:
@@ -196,28 +196,28 @@ func (d *database) stuck(now time.Time) bool {
 	}
 }
 
-// database is a database of a Group. It is asleep, waits in Group.queue, or is in Group.active, where its forwarder runs.
-// All fields are guarded by Group.mu.
+// database is a database of a Group. It is asleep, waits in Group.queue, or is in Group.active, where its forwarder
+// runs. All fields are guarded by Group.mu.
 type database struct {
 	*scheduler.Database[*database]
 
-	idle    idle.Tracker
-	breaker trouble.Breaker
-	pollAt  time.Time            // no poll before
-	allAt   time.Time            // next poll of everything
-	ofAll   coordinator.Throttle // of polls of everything,
-	ofOne   coordinator.Throttle // and of other polls
-	dueAt   time.Time            // when the next message is due; zero = none
-	tidyAt  time.Time            // when to start it for a clean-up, even without messages
-	topics  []string             // of its forwarder
-	drains  []wanted
+	idle      idle.Tracker
+	breaker   trouble.Breaker
+	pollAt    time.Time            // no poll before
+	allAt     time.Time            // next poll of everything
+	ofAll     coordinator.Throttle // of polls of everything,
+	ofOne     coordinator.Throttle // and of other polls
+	dueAt     time.Time            // when the next message is due; zero = none
+	cleanUpAt time.Time            // when to start it for a clean-up, even without messages
+	topics    []string             // of its forwarder
+	drains    []wanted
 
 	// While it is in Group.active.
 	engine  *engine // nil while it starts
 	started time.Time
 	stop    chan struct{} // closed when others need its slot, or it was removed
 	stopped bool
-	changed time.Time // when it was started, or told to stop
+	changed time.Time // when it was started, or pausesLog to stop
 }
 
 // wanted is a waiting call of Drain.
@@ -232,14 +232,14 @@ func (g *Group) join(d *scheduler.Database[*database]) (*database, error) {
 	// Cure: the Group retries it.
 	breaker := trouble.Breaker{What: "draining the outbox", Logger: d.Logger}
 	own := &database{Database: d, breaker: breaker, topics: g.cfg.Forwarder.Topics}
-	own.tidyAt = time.Now().Add(scheduler.Jitter(g.tidyInterval()))
+	own.cleanUpAt = time.Now().Add(scheduler.Jitter(g.cleanUpInterval()))
 	g.setWakeAt(own)
 	return own, nil
 }
 
-// setWakeAt must be called when dueAt or tidyAt has changed. mu must be held.
+// setWakeAt must be called when dueAt or cleanUpAt has changed. mu must be held.
 func (g *Group) setWakeAt(d *database) {
-	at := d.tidyAt
+	at := d.cleanUpAt
 	if !d.dueAt.IsZero() && d.dueAt.Before(at) {
 		at = d.dueAt
 	}

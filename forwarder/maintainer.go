@@ -37,10 +37,10 @@ func (e *engine) maintain(ctx context.Context) {
 	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
 	// Cause: the database.
 	// Cure: unread topics are not reported.
-	lonely := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
+	unreadLog := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
 	// Cause: the database.
 	// Cure: no paused topics are shown.
-	told := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
+	pausesLog := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
 	var paused pauseWriter
 	var unread unreadTopics
 	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
@@ -49,7 +49,7 @@ func (e *engine) maintain(ctx context.Context) {
 		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
 		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
 		if e.firstLane() {
-			lonely.Report(unread.check(ctx, e))
+			unreadLog.Report(unread.check(ctx, e))
 		}
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
@@ -61,7 +61,7 @@ func (e *engine) maintain(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-pauseTick.C:
-			told.Report(paused.write(ctx, e))
+			pausesLog.Report(paused.write(ctx, e))
 		case <-tick.C:
 			round()
 		}

@@ -79,10 +79,10 @@ func (p *publishers) publish(topic string, msg *message.Message) error {
 	return err
 }
 
-// judge returns the verdict on an error of a topic's publisher. A timeout is not the publisher's error: a publisher
+// verdict returns the verdict on an error of a topic's publisher. A timeout is not the publisher's error: a publisher
 // that gives verdicts does not blame messages for a missing answer. The receiver of a Subscriber's message nacks it
 // because of the message itself.
-func (p *publishers) judge(topic string, err error) Verdict {
+func (p *publishers) verdict(topic string, err error) Verdict {
 	if p == nil {
 		return Retry
 	}

@@ -43,7 +43,7 @@ func TestATimeOutIsNotChargedToMessagesOfAPublisherThatKnowsItsErrors(t *testing
 	knows, not := &failing{err: &PublishError{Unavailable, errors.New("x")}}, &failing{err: errors.New("y")}
 	p := newPublishers(knows, Config{Routes: map[string]message.Publisher{"not": not}})
 	timeout := errors.Join(ErrPublishTimeout)
-	if v := p.judge("knows", timeout); v != Unknown {
+	if v := p.verdict("knows", timeout); v != Unknown {
 		t.Errorf("before its first verdict: %v", v)
 	}
 	for _, topic := range []string{"knows", "not"} {
@@ -51,10 +51,10 @@ func TestATimeOutIsNotChargedToMessagesOfAPublisherThatKnowsItsErrors(t *testing
 			t.Error("no error")
 		}
 	}
-	if v := p.judge("knows", timeout); v != Unavailable {
+	if v := p.verdict("knows", timeout); v != Unavailable {
 		t.Errorf("a publisher with verdicts: %v", v)
 	}
-	if v := p.judge("not", timeout); v != Unknown {
+	if v := p.verdict("not", timeout); v != Unknown {
 		t.Errorf("another: %v", v)
 	}
 }

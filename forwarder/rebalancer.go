@@ -79,7 +79,7 @@ func (r *rebalancer) rebalance(ctx context.Context) (time.Duration, error) {
 		if _, err := r.members(ctx); err != nil { // a dead one may be in our way
 			return 0, err
 		}
-		return min(e.cfg.LeaseTTL/3, waitInterval), r.stepAside(ctx)
+		return min(e.cfg.LeaseTTL/3, waitInterval), r.dropLanes(ctx)
 	}
 	if !r.mayHaveLost {
 		e.extend(begun)
@@ -214,10 +214,10 @@ func (r *rebalancer) releaseFree(ctx context.Context) error {
 	return r.release(ctx, free)
 }
 
-// stepAside drops the lanes of a forwarder that came back late and now has to wait for others.
-func (r *rebalancer) stepAside(ctx context.Context) error {
+// dropLanes drops the lanes of a forwarder that came back late and now has to wait for others.
+func (r *rebalancer) dropLanes(ctx context.Context) error {
 	var list []dispatch.Assignment
-	r.e.step(func(_ time.Time, c *coordinator.Coordinator) { list = c.SteppedAside() })
+	r.e.step(func(_ time.Time, c *coordinator.Coordinator) { list = c.JoinRefused() })
 	r.reportOwned(0)
 	return r.release(ctx, list)
 }
@@ -228,7 +228,7 @@ func (r *rebalancer) leave() {
 	defer cancel()
 	e := r.e
 	var list []dispatch.Assignment
-	e.step(func(_ time.Time, c *coordinator.Coordinator) { list = c.All() })
+	e.step(func(_ time.Time, c *coordinator.Coordinator) { list = c.Assignments() })
 	err := r.release(ctx, list)
 	r.reportOwned(0)
 	if err == nil {

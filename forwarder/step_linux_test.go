@@ -189,7 +189,7 @@ func TestLongestStep(t *testing.T) {
 		}
 	}
 	longest("draining")
-	e.step(func(_ time.Time, m *coordinator.Coordinator) { m.SteppedAside() })
+	e.step(func(_ time.Time, m *coordinator.Coordinator) { m.JoinRefused() })
 	longest("forgetting everything")
 }
 

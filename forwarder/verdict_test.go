@@ -53,7 +53,7 @@ func TestVerdictsTravelInErrors(t *testing.T) {
 		"no verdict at all":             {plain, always(Unknown), Unknown, true},
 	} {
 		p := newPublishers(deafPublisher{}, Config{Classify: tt.classify})
-		if got := p.judge("orders", tt.err); got != tt.want || p.blind.Load() != tt.blind {
+		if got := p.verdict("orders", tt.err); got != tt.want || p.blind.Load() != tt.blind {
 			t.Errorf("%s: %v, blind %v", name, got, p.blind.Load())
 		}
 	}
@@ -61,7 +61,7 @@ func TestVerdictsTravelInErrors(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	var nobody *publishers
-	if nobody.judge("orders", plain) != Retry {
+	if nobody.verdict("orders", plain) != Retry {
 		t.Error("a nack is the message's fault")
 	}
 }
@@ -102,17 +102,17 @@ func TestAPublisherThatIsNotConnectedBlamesItsBroker(t *testing.T) {
 		"classified again":    {WithVerdicts(says, func(error) Verdict { return Unavailable }), Unavailable, false},
 	} {
 		p := newPublishers(tt.pub, Config{})
-		if got := p.judge("orders", p.publish("orders", nil)); got != tt.want || p.blind.Load() != tt.blind {
+		if got := p.verdict("orders", p.publish("orders", nil)); got != tt.want || p.blind.Load() != tt.blind {
 			t.Errorf("%s: %v, blind %v", name, got, p.blind.Load())
 		}
 	}
 	rule := newPublishers(apart, Config{Classify: func(error) Verdict { return Permanent }})
-	if v := rule.judge("orders", rule.publish("orders", nil)); v != Permanent {
+	if v := rule.verdict("orders", rule.publish("orders", nil)); v != Permanent {
 		t.Errorf("Classify rules: %v", v)
 	}
 	timeouts := newPublishers(apart, Config{})
 	_ = timeouts.publish("orders", nil)
-	if v := timeouts.judge("orders", ErrPublishTimeout); v != Unknown {
+	if v := timeouts.verdict("orders", ErrPublishTimeout); v != Unknown {
 		t.Errorf("a timeout does not mean a lost connection: %v", v)
 	}
 }
@@ -131,7 +131,7 @@ func TestWithVerdictsConcernsOnePublisher(t *testing.T) {
 	}})
 	for topic, want := range map[string]Verdict{"stream": Unavailable, "hook": Unknown} {
 		err := p.publish(topic, nil)
-		if v := p.judge(topic, err); v != want || !errors.Is(err, broken) {
+		if v := p.verdict(topic, err); v != want || !errors.Is(err, broken) {
 			t.Errorf("%s: %v, want %v: %v", topic, v, want, err)
 		}
 	}

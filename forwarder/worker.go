@@ -136,7 +136,7 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v dispatch.
 	}
 	v = dispatch.Unknown
 	guard(func() {
-		switch e.to.judge(topic, err) {
+		switch e.to.verdict(topic, err) {
 		case Retry:
 			v = dispatch.Retry
 		case Unavailable:
@@ -156,7 +156,7 @@ func (e *engine) verdict(ctx *callContext, topic string, err error) (v dispatch.
 func (e *engine) expire(calls []*dispatch.Call) {
 	e.step(func(_ time.Time, c *coordinator.Coordinator) { calls = c.Expiring(calls) })
 	for _, call := range calls { // before Classify is called, which may be slow
-		contextOf(call).over(ErrPublishTimeout)
+		contextOf(call).cancel(ErrPublishTimeout)
 	}
 	for _, call := range calls {
 		err := e.timeout()
@@ -175,7 +175,7 @@ func (e *engine) giveUp() int {
 	var calls []*dispatch.Call
 	e.step(func(_ time.Time, c *coordinator.Coordinator) { calls = c.InFlight() })
 	for _, call := range calls {
-		contextOf(call).over(errStopped)
+		contextOf(call).cancel(errStopped)
 	}
 	return len(calls)
 }
@@ -185,12 +185,12 @@ func (e *engine) giveUp() int {
 type callContext struct {
 	base context.Context // for its values; never ends
 
-	mu    sync.Mutex
-	inner context.Context // made at the first call of Done
-	end   context.CancelCauseFunc
-	cause error         // why it ended
-	back  chan struct{} // made at the first call of recalled; closed = take the message back
-	asked bool          // the message is to be taken back
+	mu              sync.Mutex
+	inner           context.Context // made at the first call of Done
+	end             context.CancelCauseFunc
+	cause           error         // why it ended
+	recallChan      chan struct{} // made at the first call of recalled; closed = take the message back
+	recallRequested bool          // the message is to be taken back
 }
 
 // Deadline returns none: an in-process Pub/Sub may pass the context on to handlers that have more time.
@@ -237,7 +237,7 @@ func (c *callContext) Value(key any) any {
 }
 
 // over ends the context; only the first call counts. context.Cause returns the cause unless it is context.Canceled.
-func (c *callContext) over(cause error) {
+func (c *callContext) cancel(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cause != nil {
@@ -254,21 +254,21 @@ func (c *callContext) over(cause error) {
 func (c *callContext) recalled() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.back == nil {
-		if c.back = make(chan struct{}); c.asked {
-			close(c.back)
+	if c.recallChan == nil {
+		if c.recallChan = make(chan struct{}); c.recallRequested {
+			close(c.recallChan)
 		}
 	}
-	return c.back
+	return c.recallChan
 }
 
 func (c *callContext) recall() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.asked && c.back != nil {
-		close(c.back)
+	if !c.recallRequested && c.recallChan != nil {
+		close(c.recallChan)
 	}
-	c.asked = true
+	c.recallRequested = true
 }
 
 // decodeMetadata reads a JSON object of strings. Nearly all are plain, and are read four times as fast as with package

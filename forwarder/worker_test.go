@@ -44,7 +44,7 @@ func TestErrorAfterTheTimeout(t *testing.T) {
 				e: e, call: &dispatch.Call{Row: &dispatch.Row{Metadata: []byte("{}")}},
 				next: &callContext{base: context.Background()},
 			}
-			w.next.over(ErrPublishTimeout)
+			w.next.cancel(ErrPublishTimeout)
 			w.publish()
 			if w.result.Verdict != dispatch.Permanent || judged == nil ||
 				judged.Error() != "forwarder: publish timed out after 1s" || !errors.Is(judged, ErrPublishTimeout) {
@@ -73,8 +73,8 @@ func TestCallContext(t *testing.T) {
 		t.Fatal("ended too soon")
 	default:
 	}
-	c.over(ErrPublishTimeout)
-	c.over(context.Canceled)
+	c.cancel(ErrPublishTimeout)
+	c.cancel(context.Canceled)
 	for _, ctx := range []context.Context{c, derived} {
 		<-ctx.Done()
 		if ctx.Err() == nil || !errors.Is(context.Cause(ctx), ErrPublishTimeout) || ctx.Value(contextKey{}) != "value" {
@@ -87,7 +87,7 @@ func TestCallContext(t *testing.T) {
 func TestCallContextThatNobodyWatched(t *testing.T) {
 	for _, cause := range []error{context.Canceled, ErrPublishTimeout} {
 		c := &callContext{base: context.Background()}
-		c.over(cause)
+		c.cancel(cause)
 		want := context.Canceled
 		if cause == ErrPublishTimeout {
 			want = context.DeadlineExceeded
@@ -98,7 +98,7 @@ func TestCallContextThatNobodyWatched(t *testing.T) {
 		<-c.Done()
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		(&callContext{base: context.Background()}).over(context.Canceled)
+		(&callContext{base: context.Background()}).cancel(context.Canceled)
 	}); n > 1 {
 		t.Errorf("%v allocations", n)
 	}

@@ -84,10 +84,10 @@ SELECT $1::text, n, pg_current_xact_id()::text::bigint FROM generate_series(0, 6
   leaving = $3::bool
  WHERE id = $1::uuid AND expires_at > clock_timestamp()`
 
-	// TellForwarder updates the facts that a forwarder writes about itself.
+	// WriteFacts updates the facts that a forwarder writes about itself.
 	//
 	// Arguments: own id, facts (JSON), its own time (seconds since 1970).
-	TellForwarder = `UPDATE {forwarders}
+	WriteFacts = `UPDATE {forwarders}
    SET facts = facts || $2::jsonb || jsonb_build_object('clock_ahead',
      $3::float8 - extract(epoch FROM clock_timestamp()))
  WHERE id = $1::uuid`

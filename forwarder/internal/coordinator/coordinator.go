@@ -29,15 +29,15 @@ type Coordinator struct {
 	leaseUntil time.Time          // no publish starts then or later
 	stopping   bool
 
-	starting int       // workers that have not taken a call yet
-	tickAt   time.Time // when the timer fires
-	reads    reads
-	silent   bool      // a member may be dead
-	quiet    time.Time // since when there has been nothing to do; zero = there is work
-	failing  time.Time // since when no read has worked; zero = reads work
-	paused   map[string]Pause
-	drains   []drain
-	drainIDs int64
+	starting     int       // workers that have not taken a call yet
+	tickAt       time.Time // when the timer fires
+	reads        reads
+	memberSilent bool      // a member may be dead
+	quiet        time.Time // since when there has been nothing to do; zero = there is work
+	failing      time.Time // since when no read has worked; zero = reads work
+	paused       map[string]Pause
+	drains       []drain
+	drainIDs     int64
 
 	effects Effects
 }
@@ -101,6 +101,6 @@ func (c *Coordinator) Effects(now time.Time) Effects {
 func (c *Coordinator) Stop(now time.Time) {
 	c.stopping = true
 	c.dispatcher.Stop()
-	c.release(c.All())
+	c.release(c.Assignments())
 	c.endDrains(now, c.reads.begun+1, Drained{Closed: true})
 }

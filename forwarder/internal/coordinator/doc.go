@@ -10,6 +10,6 @@
 //	(not ours) --Took--> taken --LaneLoaded--> reading --MembersRead, Stop--> releasing --Released--> (not ours)
 //
 // From each of them it is lost immediately by MembersRead (another owns it), Settled (a failure of it was fenced),
-// ReadEnds (according to the database it is not ours), ReadAnswered (a new incarnation of the server) and SteppedAside
+// ReadEnds (according to the database it is not ours), ReadAnswered (a new incarnation of the server) and JoinRefused
 // (others go first). Messages that are being published then count only if they succeed.
 package coordinator

@@ -41,7 +41,7 @@ func (c *Coordinator) DrainEnds(id int64) {
 func (c *Coordinator) endDrains(now time.Time, read int64, with Drained) {
 	left := c.drains[:0]
 	for _, d := range c.drains {
-		if d.after >= read || !with.Closed && (d.others && c.silent || c.waitsForHung(now, &d)) {
+		if d.after >= read || !with.Closed && (d.others && c.memberSilent || c.waitsForHung(now, &d)) {
 			left = append(left, d)
 			continue
 		}

@@ -27,7 +27,7 @@ const (
 func (c *Coordinator) Lane(n int16) Lane { return c.lanes[n] }
 
 // All returns the lanes that are ours.
-func (c *Coordinator) All() (all []lanes.Assignment) {
+func (c *Coordinator) Assignments() (all []lanes.Assignment) {
 	for n, l := range c.lanes {
 		if l.Epoch != 0 {
 			all = append(all, lanes.Assignment{Lane: int16(n), Epoch: l.Epoch})
@@ -73,11 +73,11 @@ func (c *Coordinator) MembersRead(members []lease.Member, list []lease.Lane, sho
 	p := v.Plan()
 	c.share = p.Share
 	silent := slices.ContainsFunc(members, func(o lease.Member) bool { return o.Silent })
-	if c.silent && !silent && len(c.drains) > 0 {
+	if c.memberSilent && !silent && len(c.drains) > 0 {
 		c.reads.wanted = true // the next read answers them
 		c.effects.Wake |= WakeReader
 	}
-	c.silent = silent
+	c.memberSilent = silent
 	c.lose(p.Lost)
 	c.release(p.Release)
 	return p
@@ -104,10 +104,11 @@ func (c *Coordinator) Released(list []lanes.Assignment) {
 	c.free = left
 }
 
-// SteppedAside forgets all lanes, because others must leave first, and forbids publishing. It returns those lanes.
-func (c *Coordinator) SteppedAside() (list []lanes.Assignment) {
+// JoinRefused forgets all lanes and forbids publishing: other forwarders must leave before this one may join again. It
+// returns those lanes.
+func (c *Coordinator) JoinRefused() (list []lanes.Assignment) {
 	c.leaseUntil, c.share = time.Time{}, -1
-	list = c.All()
+	list = c.Assignments()
 	c.lose(list)
 	return list
 }

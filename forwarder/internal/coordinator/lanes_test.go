@@ -19,8 +19,8 @@ func TestANewIncarnationTakesLanesAgain(t *testing.T) {
 	if !d.ReadAnswered(d.now, d.begin(), &a) {
 		t.Fatal("the new incarnation is not noticed")
 	}
-	if e := d.Effects(d.now); e.Wake&WakeRebalancer == 0 || len(d.All()) > 0 {
-		t.Errorf("wake %b, lanes %v", e.Wake, d.All())
+	if e := d.Effects(d.now); e.Wake&WakeRebalancer == 0 || len(d.Assignments()) > 0 {
+		t.Errorf("wake %b, lanes %v", e.Wake, d.Assignments())
 	}
 	if p := d.view("me"); len(p.Retake) != lanes.Count {
 		t.Errorf("%d lanes must be acquired again", len(p.Retake))
@@ -53,7 +53,7 @@ func TestALaneThatAReadFindsLost(t *testing.T) {
 	a.Owned[7] = true
 	d.ReadAnswered(d.now, req, &a)
 	d.ReadEnds(d.now, req, &a)
-	if all := d.All(); !slices.Equal(all, []lanes.Assignment{{Lane: 7, Epoch: 1}}) {
+	if all := d.Assignments(); !slices.Equal(all, []lanes.Assignment{{Lane: 7, Epoch: 1}}) {
 		t.Errorf("%v are still ours", all)
 	}
 }
@@ -64,8 +64,8 @@ func TestReleasedLanesAreNotFree(t *testing.T) {
 	d.Stop(d.now)
 	d.Effects(d.now)
 	d.Released(d.Free()[1:])
-	if free := d.Free(); !slices.Equal(free, []lanes.Assignment{{Lane: 0, Epoch: 1}}) || len(d.All()) != 1 {
-		t.Errorf("%v are free, %v ours", free, d.All())
+	if free := d.Free(); !slices.Equal(free, []lanes.Assignment{{Lane: 0, Epoch: 1}}) || len(d.Assignments()) != 1 {
+		t.Errorf("%v are free, %v ours", free, d.Assignments())
 	}
 }
 
@@ -103,7 +103,7 @@ func TestScansContinueAfterAFullPage(t *testing.T) {
 func TestALaneThatIsHandedBackIsNotRead(t *testing.T) {
 	d := drive(t)
 	var list []lease.Lane
-	for _, term := range d.All() {
+	for _, term := range d.Assignments() {
 		list = append(list, lease.Lane{Assignment: term, Owner: "me", Alive: true})
 	}
 	p := d.MembersRead([]lease.Member{{ID: "me", Left: time.Minute}, {ID: "you", Left: time.Minute}}, list, 0)

@@ -202,7 +202,7 @@ func (c *Coordinator) ReadAnswered(now time.Time, r *ReadRequest, a *ReadAnswer)
 	p := c.cursors.Complete(r.Cursors, a.Answer)
 	if p.Changed {
 		c.cursors.Reset()
-		c.lose(c.All())
+		c.lose(c.Assignments())
 		c.effects.Wake |= WakeRebalancer // the rebalancer takes the lanes again
 		c.dispatcher.ReadFailed(now, r.Dispatch)
 		return true

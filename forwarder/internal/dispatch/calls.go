@@ -128,7 +128,7 @@ func (d *Dispatcher) TimedOut(now time.Time, c *Call, r Result) {
 	c.state = hung
 	t := c.topic
 	if t.hung++; t.hung == d.cfg.Concurrency {
-		t.exhausted, t.repeat = true, now.Add(repeatEvery)
+		t.exhausted, t.reportAgainAt = true, now.Add(reportInterval)
 		d.degrade(t)
 		d.report(Report{Kind: TopicExhausted, Topic: t.name, Failures: t.hung, Err: r.Err})
 	}
@@ -175,8 +175,8 @@ func (d *Dispatcher) Tick(now time.Time) {
 	d.deferExcess()
 	d.reopenIdle()
 	for _, t := range d.degraded {
-		if (t.paused || t.exhausted) && !now.Before(t.repeat) {
-			t.repeat = now.Add(repeatEvery)
+		if (t.paused || t.exhausted) && !now.Before(t.reportAgainAt) {
+			t.reportAgainAt = now.Add(reportInterval)
 			if t.paused {
 				d.report(Report{
 					Kind: TopicPaused, Topic: t.name, Failures: t.failures, Wait: max(0, t.until.Sub(now)), Repeated: true,

@@ -68,7 +68,7 @@ func (t *topic) setLow(l *lane, id int64) {
 
 // mayPublish reports that no deferred or unseen row of a topic has to go before a row.
 func (l *lane) mayPublish(t *topic, id int64) bool {
-	return !t.closed && t.unseen>>l.assignment.Lane&1 == 0 && !t.isDeferred(l, id)
+	return !t.closed && t.dueUnseen>>l.assignment.Lane&1 == 0 && !t.isDeferred(l, id)
 }
 
 // deferFrom defers the rows of a key from an id on.
@@ -108,11 +108,11 @@ func (d *Dispatcher) deferRow(k *key, r *Row) {
 }
 
 // deferForTopic defers a row whose topic is closed, or is being caught up; its key waits for the topic. If too many
-// keys wait, this one does not, and its rows on other topics may continue. again means that the row was handed out.
-func (d *Dispatcher) deferForTopic(l *lane, t *topic, r *Row, again bool) {
+// keys wait, this one does not, and its rows on other topics may continue. handedOut means that Next had returned it.
+func (d *Dispatcher) deferForTopic(l *lane, t *topic, r *Row, handedOut bool) {
 	first := candidate{l.assignment, r.ID, r.Key, r.call.due}
 	if r.call.due { // it is read again
-		t.addCandidate(first, again)
+		t.addCandidate(first, handedOut)
 		return
 	}
 	if low := t.lowIn(l); low == 0 || r.ID < low {
@@ -120,17 +120,17 @@ func (d *Dispatcher) deferForTopic(l *lane, t *topic, r *Row, again bool) {
 	}
 	d.degrade(t)
 	if r.Key == "" {
-		t.addCandidate(first, again)
+		t.addCandidate(first, handedOut)
 		return
 	}
 	switch w, waits := l.waits[r.Key]; {
 	case w.covers(l, r.ID):
 		return
-	case !waits && !again && d.waiting >= d.cfg.Deferred:
+	case !waits && !handedOut && d.waiting >= d.cfg.Deferred:
 		if l.overflow == 0 || r.ID < l.overflow {
 			l.overflow = r.ID
 		}
-		if d.now.Sub(l.overflowReported) >= repeatEvery {
+		if d.now.Sub(l.overflowReported) >= reportInterval {
 			l.overflowReported = d.now
 			d.report(Report{Kind: TooManyWaiting, Lane: l.assignment.Lane, ID: r.ID})
 		}
@@ -142,7 +142,7 @@ func (d *Dispatcher) deferForTopic(l *lane, t *topic, r *Row, again bool) {
 		}
 	}
 	l.waits[r.Key] = topicWait{t, r.ID}
-	t.addCandidate(first, again)
+	t.addCandidate(first, handedOut)
 }
 
 // endTopicWait makes a key catch up although it waits for a closed topic: its first row is out of the way, and the next
@@ -280,7 +280,7 @@ func (d *Dispatcher) caughtUp(a Request, r Read) {
 	}
 	for _, in := range c.topics {
 		t, l := in.topic, d.activeLane(in.assignment)
-		if l == nil || t.closed || t.unseen>>in.assignment.Lane&1 != 0 {
+		if l == nil || t.closed || t.dueUnseen>>in.assignment.Lane&1 != 0 {
 			continue
 		}
 		if t.setLow(l, next(l, t.lowIn(l))); t.lowIn(l) == 0 {

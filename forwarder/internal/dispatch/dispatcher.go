@@ -124,7 +124,7 @@ type Dispatcher struct {
 	wantDue   bool   // the next read must look for due rows
 	delayed   []*key // keys that are or were blocked, with many delayed rows: reads leave these out
 
-	wantTopics, sawTopics bool // that read must not leave out closed topics; the last one did not
+	wantDueOfClosed, sawDueOfClosed bool // that read must not leave out closed topics; the last one did not
 
 	nextDue       time.Time // when a row without a key is tried again, if it is not read before; zero = unknown
 	nextRetry     time.Time // the earliest of all lanes, unless it is
@@ -173,7 +173,7 @@ func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 		return false, nil
 	}
 	for _, t := range d.degraded {
-		switch waits := t.paused || t.lanes != 0 || !t.closed && t.unseen != 0 || d.isOverdue(t); {
+		switch waits := t.paused || t.lanes != 0 || !t.closed && t.dueUnseen != 0 || d.isOverdue(t); {
 		case waits && t.byOperator:
 			paused = append(paused, t.name)
 		case waits:

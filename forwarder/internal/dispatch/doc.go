@@ -6,8 +6,8 @@
 //
 //   - Assignment: one period of owning a lane, identified by its epoch. Everything in memory belongs to an assignment.
 //   - Key: its rows leave one after another, in the order of the key's queue. Rows without a key have no order.
-//   - Blocked row: a row with a key that waits for another attempt: no row of the key with a higher id is published. Its
-//     retry is overdue if its time has come and something else is in its way.
+//   - Blocked row: a row with a key that waits for another attempt. No row of the key with a higher id is published.
+//     Its retry is overdue if its time has come and something else is in its way.
 //   - Closed topic: paused, because its broker fails or an operator paused it, or slow with enough rows in memory. It
 //     is slow when slow and hung calls use most of its slots, and exhausted when hung calls use all of them.
 //   - Deferred row: it was read and cannot be kept, so it is dropped, and its key, or its topic in this lane, remembers
@@ -84,7 +84,7 @@
 //	unsettled results           beyond twice Config.Rows nothing more is read
 //
 // Requeued rows must not be overtaken. So before a paused topic is probed or opens, a read looks for due rows, and
-// until it has seen all due rows of a lane, new rows of the topic wait there (topic.unseen), and leave the room for
+// until it has seen all due rows of a lane, new rows of the topic wait there (topic.dueUnseen), and leave the room for
 // payloads to due rows. A topic that was paused for unknown errors does not wait for that: messages that always fail
 // would close it again and again.
 //

@@ -141,7 +141,7 @@ func (f *forwarder) renewed(began time.Time) {
 func (f *forwarder) giveBack() {
 	free := slices.Clone(f.coordinator.Free())
 	if f.m.variant.freeAtOnce {
-		free = slices.DeleteFunc(f.coordinator.All(), func(t lease.Assignment) bool {
+		free = slices.DeleteFunc(f.coordinator.Assignments(), func(t lease.Assignment) bool {
 			return f.coordinator.Lane(t.Lane).State != coordinator.Releasing
 		})
 	}

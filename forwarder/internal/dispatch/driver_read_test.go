@@ -88,7 +88,7 @@ func (f *forwarder) beginLoad() {
 
 // loadUnused starts the lanes without messages.
 func (f *forwarder) loadUnused() (any bool) {
-	for _, t := range f.coordinator.All() {
+	for _, t := range f.coordinator.Assignments() {
 		if f.coordinator.Lane(t.Lane).State == coordinator.Taken {
 			any = true
 			f.coordinator.LaneLoaded(f.m.db.now, t, f.m.db.lifeName(), dispatch.NewTakenLane(f.m.db.now, t, nil))

@@ -142,7 +142,7 @@ func (f *forwarder) stop() {
 
 // stopped reports whether a graceful stop is complete.
 func (f *forwarder) stopped() bool {
-	return f.coordinator.Stopping() && len(f.coordinator.All()) == 0 && f.dispatcher.Counts().Unsettled == 0 &&
+	return f.coordinator.Stopping() && len(f.coordinator.Assignments()) == 0 && f.dispatcher.Counts().Unsettled == 0 &&
 		f.reading == nil && f.settling == nil && f.keeping == nil &&
 		!slices.ContainsFunc(f.calls, func(c *call) bool { return !c.timedOut })
 }
@@ -177,6 +177,6 @@ func (f *forwarder) step() {
 }
 
 func (f *forwarder) String() string {
-	return fmt.Sprintf("forwarder %d: %d lanes, %d calls, %d and %d results left", f.id, len(f.coordinator.All()),
+	return fmt.Sprintf("forwarder %d: %d lanes, %d calls, %d and %d results left", f.id, len(f.coordinator.Assignments()),
 		len(f.calls), len(f.left.published), len(f.left.failed))
 }

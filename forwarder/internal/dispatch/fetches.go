@@ -41,7 +41,7 @@ func (d *Dispatcher) probeIsDue(t *topic) bool {
 // isWaitedFor reports whether keys or overdue blocked rows wait for a topic.
 func (d *Dispatcher) isWaitedFor(t *topic) bool { return t.lanes != 0 || d.isOverdue(t) }
 
-func (d *Dispatcher) fetchProbes(a *Request) {
+func (d *Dispatcher) requestProbes(a *Request) {
 	for _, t := range d.degraded {
 		if !d.probeIsDue(t) {
 			continue
@@ -81,28 +81,29 @@ func (d *Dispatcher) isDeferred(l *lane, id int64, key, topic string) bool {
 	return t != nil && t.isDeferred(l, id) || key != "" && l.covers(key, id)
 }
 
-func (d *Dispatcher) fetchOrphans(a *Request) {
+func (d *Dispatcher) requestOrphans(a *Request) {
 	for _, f := range d.orphans {
 		a.add(f)
 	}
 	d.orphans = d.orphans[:0]
 }
 
-// fetched handles a row that was asked for, or its absence. looked means that requeued rows are known.
-func (d *Dispatcher) fetched(a fetch, r Read, looked bool) {
+// applyFetch handles a row that was requested by id, or its absence. requeuesKnown means that no requeued row that may
+// have to go first is unknown.
+func (d *Dispatcher) applyFetch(a fetch, r Read, requeuesKnown bool) {
 	l := d.activeLane(a.assignment)
 	if l == nil {
 		return
 	}
 	if f, found := r.ByID[a.id]; a.reason == forRetry {
-		d.retryFetched(l, a, f, found, looked)
+		d.retryRead(l, a, f, found, requeuesKnown)
 	} else {
-		d.probeFetched(l, a, f, found, looked)
+		d.probeRead(l, a, f, found, requeuesKnown)
 	}
 }
 
-// probeFetched handles the message that is to test whether a topic works again.
-func (d *Dispatcher) probeFetched(l *lane, a fetch, f Found, found, looked bool) {
+// probeRead handles the message that is to test whether a topic works again.
+func (d *Dispatcher) probeRead(l *lane, a fetch, f Found, found, requeuesKnown bool) {
 	t, r := a.topic, f.Row
 	switch {
 	case l.knows(a.id): // it continued in the meantime
@@ -115,7 +116,7 @@ func (d *Dispatcher) probeFetched(l *lane, a fetch, f Found, found, looked bool)
 		}
 	case a.name != "" && r.Attempts > 0: // an operator requeued it while it waited, perhaps with lower ones
 		d.blockRequeued(l, r)
-	case !looked: // a requeued message may come before it: the next read sees more
+	case !requeuesKnown: // a requeued message may come before it: the next read sees more
 		d.wantDue = true
 	case !t.paused || t.byOperator || t.probe != nil || !d.hasSlot(t) || !d.mayProbe(t, a.candidate):
 	default:
@@ -153,7 +154,7 @@ func (d *Dispatcher) Due() (tick, read time.Time) {
 			sooner(&tick, d.now)
 		}
 		if t.paused || t.exhausted {
-			sooner(&tick, t.repeat)
+			sooner(&tick, t.reportAgainAt)
 		}
 		switch {
 		case !t.wantsProbe() || d.stopped:

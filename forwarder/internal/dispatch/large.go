@@ -37,7 +37,7 @@ func (d *Dispatcher) willWait(l *lane, r *Row, a Request, seen uint64) bool {
 
 // staysClosed reports whether rows of a topic will still wait for it, or for unknown due rows, after such a read.
 func (t *topic) staysClosed(l *lane, a Request, seen uint64) bool {
-	unseen := t.unseen>>l.assignment.Lane&1 != 0
+	unseen := t.dueUnseen>>l.assignment.Lane&1 != 0
 	return t.closed || unseen && (seen>>l.assignment.Lane&1 == 0 || !slices.Contains(a.reopening, t))
 }
 

@@ -164,7 +164,7 @@ func (m *model) free() (list []*record) {
 func (m *model) allQuiet() bool {
 	for _, f := range m.forwarders {
 		name, _ := f.cursors.Incarnation()
-		if len(f.coordinator.All()) > 0 && cursor.ServerIncarnation(name) != m.db.lifeName() {
+		if len(f.coordinator.Assignments()) > 0 && cursor.ServerIncarnation(name) != m.db.lifeName() {
 			return false // it has not noticed the server's crash yet
 		}
 		if s := f.dispatcher.Sizes(); s.Blocked > 0 {

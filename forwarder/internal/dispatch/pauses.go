@@ -24,9 +24,9 @@ func (d *Dispatcher) forgetDegraded() {
 	}
 	for _, t := range d.degraded {
 		if !t.paused && !t.byOperator {
-			t.unseen &= owned // others load requeued rows when they take a lane
+			t.dueUnseen &= owned // others load requeued rows when they take a lane
 		}
-		if t.paused || t.byOperator || t.slow || t.exhausted || t.lanes != 0 || t.unseen != 0 {
+		if t.paused || t.byOperator || t.slow || t.exhausted || t.lanes != 0 || t.dueUnseen != 0 {
 			kept = append(kept, t)
 			continue
 		}
@@ -115,7 +115,7 @@ func (d *Dispatcher) pause(r *Row, err error, unclassified bool) {
 	}
 	t.probe, t.paused, t.unclassified, t.err = nil, true, unclassified, err
 	t.failures++
-	t.until, t.repeat = d.now.Add(d.cfg.OutageBackoff(t.failures)), d.now.Add(repeatEvery)
+	t.until, t.reportAgainAt = d.now.Add(d.cfg.OutageBackoff(t.failures)), d.now.Add(reportInterval)
 	d.degrade(t)
 	d.update(t)
 	d.report(Report{
@@ -186,10 +186,10 @@ const maxCandidates = 64 // of a topic
 
 // addCandidate records a row that may test whether a topic works again. The newest comes first, because most of those
 // that wait may fail by their own fault, and rows that were handed out before come last.
-func (t *topic) addCandidate(p candidate, again bool) {
+func (t *topic) addCandidate(p candidate, handedOut bool) {
 	switch n := len(t.candidates); {
-	case !t.closed && t.unseen == 0:
-	case again:
+	case !t.closed && t.dueUnseen == 0:
+	case handedOut:
 		if !slices.Contains(t.candidates, p) {
 			t.candidates = slices.Insert(t.candidates, 0, p)
 		}

@@ -87,15 +87,15 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 	// A little room is always available: the rows in memory may all wait behind a few hung calls.
 	some := d.hasSomeRoom()
 	if some {
-		d.fetchRetries(&a, d.cfg.Rows/4+1) // first: a message that is due anyway serves as its topic's probe
+		d.requestRetries(&a, d.cfg.Rows/4+1) // first: a message that is due anyway serves as its topic's probe
 	}
-	d.fetchProbes(&a)
+	d.requestProbes(&a)
 	if some {
 		caught := d.requestCatchUp(&a, max(d.cfg.Rows/8+1, d.cfg.Rows-d.rows-len(a.IDs)))
 		a.Room.Rows = max(d.cfg.Rows-d.rows-len(a.IDs)-caught, len(a.assignments))
 		a.Room.Others = caught
 		a.Room.Bytes = max(d.cfg.Bytes-d.bytes, 1)
-		d.fetchOrphans(&a)
+		d.requestOrphans(&a)
 		if d.retryFellDue() {
 			d.wantDue, d.nextDue = true, time.Time{}
 		}
@@ -105,13 +105,13 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 	}
 	a.Room.Others += len(a.IDs)
 	for _, t := range d.degraded {
-		switch looks := some && t.unseen != 0 && (t.probeInRead || !t.closed); {
+		switch looks := some && t.dueUnseen != 0 && (t.probeInRead || !t.closed); {
 		case looks: // before its probe, or the rest of it, goes
 			a.WantDue = true
 			a.reopening = append(a.reopening, t)
 		case t.unclassified && !t.byOperator: // no row waits until requeued ones are known
 			a.Unclassified = append(a.Unclassified, t.name)
-		case t.closed && !d.wantTopics:
+		case t.closed && !d.wantDueOfClosed:
 			a.Closed = append(a.Closed, t.name)
 		}
 	}
@@ -199,15 +199,15 @@ func (d *Dispatcher) RowsRead(now time.Time, a Request, r Read) (p Progress) {
 		}
 	}
 	before := d.rows
-	saw := d.sawDue(a, r)
+	saw := d.recordDueSeen(a, r)
 	d.addRequeued(r.Due)
 	for _, fetch := range a.fetches {
-		looked := saw>>fetch.assignment.Lane&1 != 0 && d.sawTopics
+		requeuesKnown := saw>>fetch.assignment.Lane&1 != 0 && d.sawDueOfClosed
 		if fetch.reason == forProbe { // without room for anything else, requeued rows are not looked for
-			looked = saw>>fetch.assignment.Lane&1 != 0 || !slices.Contains(a.reopening, fetch.topic)
+			requeuesKnown = saw>>fetch.assignment.Lane&1 != 0 || !slices.Contains(a.reopening, fetch.topic)
 		}
 		if fetch.reason != forOrphan && !r.Late[fetch.id] {
-			d.fetched(fetch, r, looked)
+			d.applyFetch(fetch, r, requeuesKnown)
 		}
 	}
 	d.endFetches(a, func(f fetch) bool { return r.Late[f.id] })

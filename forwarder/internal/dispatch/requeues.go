@@ -95,15 +95,15 @@ func (d *Dispatcher) endWaitForLower(l *lane, b *blockedRow) {
 	}
 }
 
-// sawDue records what a read saw of the due rows, and returns the lanes of which it saw all due rows, except those that
+// recordDueSeen records which due rows a read saw, and returns the lanes of which it saw all, except those that
 // Request.Closed excludes.
-func (d *Dispatcher) sawDue(a Request, r Read) (lanes uint64) {
-	d.sawTopics = r.DueRead && len(a.Closed) == 0
-	d.wantTopics = d.wantTopics && !d.sawTopics
+func (d *Dispatcher) recordDueSeen(a Request, r Read) (lanes uint64) {
+	d.sawDueOfClosed = r.DueRead && len(a.Closed) == 0
+	d.wantDueOfClosed = d.wantDueOfClosed && !d.sawDueOfClosed
 	lanes = d.seesAllDue(a, &r)
 	for _, t := range a.reopening {
 		if !t.closed {
-			t.unseen &^= lanes
+			t.dueUnseen &^= lanes
 		}
 	}
 	return lanes
@@ -126,9 +126,9 @@ func (d *Dispatcher) seesAllDue(a Request, r *Read) (lanes uint64) {
 // readDueForRequeue makes the next read look for all due rows, and returns when to ask again for a blocked row that may
 // have unknown companions. A read that looked but had too little room is followed by others.
 func (d *Dispatcher) readDueForRequeue() time.Time {
-	if d.sawTopics {
+	if d.sawDueOfClosed {
 		return d.now.Add(recheckAfter)
 	}
-	d.wantDue, d.wantTopics = true, true
+	d.wantDue, d.wantDueOfClosed = true, true
 	return d.now
 }

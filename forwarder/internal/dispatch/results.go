@@ -145,9 +145,9 @@ func (d *Dispatcher) charge(c *Call, res Result) {
 	d.failed = append(d.failed, f)
 	d.effects.Settle = true
 	if !f.Permanent { // a permanent one is reported as dead
-		again := d.now.Sub(t.rejected) < repeatEvery
+		again := d.now.Sub(t.rejectionReported) < reportInterval
 		if !again {
-			t.rejected = d.now
+			t.rejectionReported = d.now
 		}
 		report := r.about(RowRejected)
 		report.Attempts, report.Wait, report.Repeated, report.Err = f.Attempts, f.Delay, again, f.Err
@@ -155,9 +155,9 @@ func (d *Dispatcher) charge(c *Call, res Result) {
 	}
 }
 
-// deferUnsent defers a row that is no longer in memory, because it could not be sent. again means that it was handed
-// out. It is not recorded in c, which the worker reads without a lock.
-func (d *Dispatcher) deferUnsent(l *lane, c *Call, again bool) {
+// deferUnsent defers a row that is no longer in memory, because it could not be sent. handedOut means that Next had
+// returned it. It is not recorded in c, which the worker reads without a lock.
+func (d *Dispatcher) deferUnsent(l *lane, c *Call, handedOut bool) {
 	r, t := c.Row, c.topic
 	if l.releasing {
 		return
@@ -174,9 +174,9 @@ func (d *Dispatcher) deferUnsent(l *lane, c *Call, again bool) {
 			d.advance(k)
 		}
 	case k == nil:
-		d.deferForTopic(l, t, r, again)
+		d.deferForTopic(l, t, r, handedOut)
 	case t.closed:
-		d.deferForTopic(l, t, r, again)
+		d.deferForTopic(l, t, r, handedOut)
 		d.deferQueue(k)
 		d.advance(k)
 	default:

@@ -117,19 +117,19 @@ func (d *Dispatcher) BlockedSeen(now, began time.Time, t Assignment, from, to in
 	}
 }
 
-// fetchRetries asks for blocked rows whose time has come, up to a limit; lanes take turns.
-func (d *Dispatcher) fetchRetries(a *Request, most int) {
+// requestRetries asks for blocked rows whose time has come, up to a limit; lanes take turns.
+func (d *Dispatcher) requestRetries(a *Request, most int) {
 	for l := range d.inTurn {
 		for len(l.retries) > 0 && !l.retries[0].due.After(d.now) {
 			if most--; most < 0 {
 				return
 			}
-			d.fetchRetry(a, l, l.retries[0])
+			d.requestRetry(a, l, l.retries[0])
 		}
 	}
 }
 
-func (d *Dispatcher) fetchRetry(a *Request, l *lane, b *blockedRow) {
+func (d *Dispatcher) requestRetry(a *Request, l *lane, b *blockedRow) {
 	switch {
 	case !b.isFirst():
 		d.waitForBlocked(l, b)
@@ -174,9 +174,9 @@ func (d *Dispatcher) waitForTopic(l *lane, b *blockedRow, t *topic) {
 	d.recheckAt(l, b, at)
 }
 
-// retryFetched handles a blocked row that was read for its next attempt. looked means that the rows requeued with it
-// are known.
-func (d *Dispatcher) retryFetched(l *lane, a fetch, f Found, found, looked bool) {
+// retryRead handles a blocked row that was read for its next attempt. requeuesKnown means that the rows requeued with
+// it are known.
+func (d *Dispatcher) retryRead(l *lane, a fetch, f Found, found, requeuesKnown bool) {
 	b := a.blocked
 	switch {
 	case l.blocked[a.id] != b || b.index >= 0: // settled in the meantime
@@ -197,7 +197,7 @@ func (d *Dispatcher) retryFetched(l *lane, a fetch, f Found, found, looked bool)
 		d.recheckAt(l, b, d.now.Add(recheckAfter))
 	case t.paused && (a.topic != t || t.probe != nil || !d.hasSlot(t)), t.closed && !t.paused, t.byOperator:
 		d.waitForTopic(l, b, t)
-	case b.generation != r.Generation && !looked: // lower ones that were requeued with it may be unknown
+	case b.generation != r.Generation && !requeuesKnown: // lower ones that were requeued with it may be unknown
 		d.recheckAt(l, b, d.readDueForRequeue())
 	default:
 		if b.generation = r.Generation; l.hasLower(b) {

@@ -24,7 +24,7 @@ type topic struct {
 	until                   time.Time   // of the pause
 	failures                int         // consecutive
 	err                     error       // the last one
-	repeat                  time.Time   // when the trouble is next reported
+	reportAgainAt           time.Time   // when the trouble is next reported
 	probe                   *Row        // queued or in flight
 	probeInRead             bool        // a probe is being read
 	candidates              []candidate // rows that may be its probe, the next one last
@@ -32,19 +32,19 @@ type topic struct {
 
 	unknown, publisher *failures // of this topic, and of all topics of its publisher
 
-	unseen   uint64        // lanes in which rows requeued while it was paused are unknown
-	lanes    uint64        // in which rows were deferred for it,
-	low      *[Lanes]int64 // and from which id on: all of its rows are deferred from there
-	degraded bool          // on the dispatcher's list
+	dueUnseen uint64        // lanes in which rows requeued while it was paused are unknown
+	lanes     uint64        // in which rows were deferred for it,
+	low       *[Lanes]int64 // and from which id on: all of its rows are deferred from there
+	degraded  bool          // on the dispatcher's list
 
-	rejected time.Time // when a rejection was last reported
+	rejectionReported time.Time // when a rejection was last reported
 }
 
 const (
 	// recheckAfter is the pause before checking something again that should have changed by then.
 	recheckAfter = 50 * time.Millisecond
-	// repeatEvery is how often trouble is reported again.
-	repeatEvery = time.Minute
+	// reportInterval is how often trouble is reported again.
+	reportInterval = time.Minute
 	// maxIdleTopics is how many idle topics are remembered.
 	maxIdleTopics = 1024
 	// maxSteps is how many keys or rows one event visits for a topic.
@@ -81,9 +81,9 @@ func (d *Dispatcher) update(t *topic) {
 	closed := t.paused || t.byOperator || t.slow &&
 		(t.rows >= rows || t.bytes >= bytes || t.closed && (2*t.rows > rows || 2*t.bytes > bytes))
 	if t.paused && !t.unclassified || t.byOperator {
-		t.unseen = ^uint64(0) // until it is open and a read has looked
+		t.dueUnseen = ^uint64(0) // until it is open and a read has looked
 	}
-	if t.closed && !closed && t.lanes|t.unseen != 0 {
+	if t.closed && !closed && t.lanes|t.dueUnseen != 0 {
 		d.moreToCatchUp = true
 	}
 	t.closed = closed

@@ -86,7 +86,7 @@ var coordinatorMutants = []Mutant{
 	{
 		Name: "M5", File: "coordinator/reads.go", Trouble: "crashes", First: 0,
 		Breaks: "a new incarnation keeps the lanes",
-		Old: `		c.lose(c.All())
+		Old: `		c.lose(c.Assignments())
 		c.effects`,
 		New: `		c.effects`,
 	},
@@ -247,7 +247,7 @@ var coordinatorMutants = []Mutant{
 	{
 		Name: "M31", File: "coordinator/drains.go", Trouble: "drains", First: 1,
 		Breaks: "a drain is answered while another member may be dead",
-		Old:    "(d.others && c.silent || c.waitsForHung(now, &d))",
+		Old:    "(d.others && c.memberSilent || c.waitsForHung(now, &d))",
 		New:    "c.waitsForHung(now, &d)",
 	},
 	{
@@ -259,15 +259,15 @@ var coordinatorMutants = []Mutant{
 	{
 		Name: "M32", File: "coordinator/lanes.go", Trouble: "drains", First: 0,
 		Breaks: "a member that turns out to live has no drain answered",
-		Old:    "if c.silent && !silent && len(c.drains) > 0 {",
+		Old:    "if c.memberSilent && !silent && len(c.drains) > 0 {",
 		New:    "if false {",
 		Strike: "the next poll answers it: it costs a PollInterval",
 	},
 	{
 		Name: "M33", File: "coordinator/lanes.go", Trouble: "drains", First: 0,
 		Breaks: "a member counts as dead that was so once",
-		Old:    "c.silent = silent",
-		New:    "c.silent = c.silent || silent",
+		Old:    "c.memberSilent = silent",
+		New:    "c.memberSilent = c.memberSilent || silent",
 		Strike: "no schedule waits for the answer to a Drain; TestDrainWaitsForASilentMember does",
 	},
 	{

@@ -16,10 +16,10 @@ var dispatchMutants = []Mutant{
 		Name: "B2", File: "dispatch/reads.go", Trouble: "whatever", First: 2,
 		Breaks: "what was settled is forgotten during a read",
 		Old: `	before := d.rows
-	saw := d.sawDue(a, r)`,
+	saw := d.recordDueSeen(a, r)`,
 		New: `	before := d.rows
 	d.forgetSettled()
-	saw := d.sawDue(a, r)`,
+	saw := d.recordDueSeen(a, r)`,
 	},
 	{
 		Name: "B3", File: "dispatch/results.go", Trouble: "whatever", First: 0,
@@ -112,10 +112,10 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "D15", File: "dispatch/results.go", Trouble: "whatever", First: 0,
 		Breaks: "what is behind a row that is sent back stays in memory",
-		Old: `		d.deferForTopic(l, t, r, again)
+		Old: `		d.deferForTopic(l, t, r, handedOut)
 		d.deferQueue(k)
 `,
-		New: `		d.deferForTopic(l, t, r, again)
+		New: `		d.deferForTopic(l, t, r, handedOut)
 `,
 	},
 	{
@@ -225,13 +225,13 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B59", File: "dispatch/deferred.go", Trouble: "whatever", Test: "TestRequeuedBeforeItsTopicWasResumed",
 		Breaks: "a topic goes on before it is known what was sent again while it was paused",
-		Old:    `!t.closed && t.unseen>>l.assignment.Lane&1 == 0 &&`,
+		Old:    `!t.closed && t.dueUnseen>>l.assignment.Lane&1 == 0 &&`,
 		New:    `!t.closed &&`,
 	},
 	{
 		Name: "B60", File: "dispatch/fetches.go", Trouble: "whatever", Test: "TestRequeuedWhileItsTopicIsClosed/unreachable",
 		Breaks: "a probe goes before it is known what was sent again",
-		Old:    `case !looked:`,
+		Old:    `case !requeuesKnown:`,
 		New:    `case false:`,
 	},
 	{
@@ -377,7 +377,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B37", File: "dispatch/retries.go", Trouble: "whatever", Test: "TestScripts/requeued-retry",
 		Breaks: "a message that was sent again goes before it is known what was sent again with it",
-		Old:    "case b.generation != r.Generation && !looked:",
+		Old:    "case b.generation != r.Generation && !requeuesKnown:",
 		New:    "case false:",
 	},
 	{
@@ -481,7 +481,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B72", File: "dispatch/deferred.go", Trouble: "whatever", Test: "TestDelayedMessagesProbeTheirTopic",
 		Breaks: "a message that fell due never probes its topic, which opens instead",
-		Old:    "\t\tt.addCandidate(first, again)\n\t\treturn\n\t}\n\tif low",
+		Old:    "\t\tt.addCandidate(first, handedOut)\n\t\treturn\n\t}\n\tif low",
 		New:    "\t\treturn\n\t}\n\tif low",
 	},
 	{
