@@ -44,7 +44,7 @@ func (b *batch[T]) pause(now time.Time) time.Duration {
 	return max(0, b.delayedUntil.Sub(now))
 }
 
-// waitForTopic schedules rows to be tried again after a pause, and the others now.
+// retryLater tries rows again after a pause.
 func (b *batch[T]) retryLater(rows []T, at time.Time) {
 	if len(rows) > 0 {
 		if len(b.delayed) == 0 || at.Before(b.delayedUntil) {

@@ -231,9 +231,9 @@ func describe(s coordinator.State) string {
 	}
 	count("lag %d ids", int(s.Lag))
 	count("%d waiting calls of Drain", s.Drains)
-	since("quiet for %s", s.Health.Quiet)
-	since("reads fail for %s", s.Health.Failing)
-	since("reading for %s", s.Health.Reading)
+	since("quiet for %s", s.Quiet)
+	since("reads fail for %s", s.Failing)
+	since("reading for %s", s.Reading)
 	if s.Stopping {
 		parts = append(parts, "stopping")
 	}

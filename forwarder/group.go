@@ -221,8 +221,8 @@ func (g *Group) makeRoom(now time.Time) {
 				wanted--
 			}
 		case d.engine != nil && len(d.drains) == 0:
-			if m := d.engine.health(); m.quiet >= rest || now.Sub(d.started) >= turn {
-				all = append(all, candidate{d, m.quiet})
+			if h := d.engine.health(); h.Quiet >= rest || now.Sub(d.started) >= turn {
+				all = append(all, candidate{d, h.Quiet})
 			}
 		}
 	}

@@ -90,7 +90,7 @@ func (g *Group) watch(ctx context.Context, d *database, e *engine) error {
 				go func() { drained <- e.drain(ctx, false) }()
 			}
 		}
-		if e.health().failing > failingFor {
+		if e.health().Failing > failingFor {
 			return errCannotRead
 		}
 		if draining == 0 && g.done(ctx, d, e) {
@@ -108,7 +108,7 @@ func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 		idleAfter = 1
 	}
 	g.mu.Unlock()
-	if e.health().quiet < idleAfter {
+	if e.health().Quiet < idleAfter {
 		return false
 	}
 	if cleanUp {
@@ -117,7 +117,7 @@ func (g *Group) done(ctx context.Context, d *database, e *engine) bool {
 		d.cleanUpAt = time.Now().Add(scheduler.Jitter(g.cleanUpInterval()))
 		g.mu.Unlock()
 	}
-	return e.health().quiet >= idleAfter
+	return e.health().Quiet >= idleAfter
 }
 
 func (g *Group) cleanUpInterval() time.Duration { return cleanUpFactor * g.cfg.Forwarder.CleanInterval }
@@ -168,32 +168,26 @@ func (e *engine) cleanUp(ctx context.Context, stop <-chan struct{}) {
 	}
 }
 
-// health is the state of an engine.
-type health struct {
-	quiet   time.Duration // how long there has been nothing to do; 0 = there is work
-	failing time.Duration // how long no read has worked; 0 = reads work
-	stuck   bool          // the database does not answer, or only slowly
-}
-
 const stuckAfter = time.Second
 
-func (e *engine) health() health {
-	var m coordinator.Health
-	e.step(func(now time.Time, of *coordinator.Coordinator) { m = of.Health(now) })
-	return health{quiet: m.Quiet, failing: m.Failing, stuck: m.Reading > stuckAfter || m.Failing > 0}
+// health returns how long each condition of the engine has lasted.
+func (e *engine) health() (h coordinator.Health) {
+	e.step(func(now time.Time, c *coordinator.Coordinator) { h = c.Health(now) })
+	return h
 }
 
-// stuck reports whether the forwarder of a database is waiting for the database. mu must be held.
+// stuck reports whether the forwarder of a database waits for the database, which answers slowly or not at all. mu must
+// be held.
 func (d *database) stuck(now time.Time) bool {
-	if d.engine == nil || d.stopped {
-		return now.Sub(d.changed) > stuckAfter // since it was started, or pausesLog to stop
+	if d.engine != nil && !d.stopped {
+		select {
+		case <-d.engine.running:
+			h := d.engine.health()
+			return h.Reading > stuckAfter || h.Failing > 0
+		default:
+		}
 	}
-	select {
-	case <-d.engine.running:
-		return d.engine.health().stuck
-	default:
-		return now.Sub(d.changed) > stuckAfter
-	}
+	return now.Sub(d.changed) > stuckAfter // since it was started, or told to stop
 }
 
 // database is a database of a Group. It is asleep, waits in Group.queue, or is in Group.active, where its forwarder
@@ -217,7 +211,7 @@ type database struct {
 	started time.Time
 	stop    chan struct{} // closed when others need its slot, or it was removed
 	stopped bool
-	changed time.Time // when it was started, or pausesLog to stop
+	changed time.Time // when it was started, or told to stop
 }
 
 // wanted is a waiting call of Drain.

@@ -28,8 +28,8 @@ func TestDecidingPackagesArePure(t *testing.T) {
 		"lease":    {"slices", "time", internal + "lanes"},
 	} {
 		files, err := filepath.Glob(filepath.Join("internal", name, "*.go"))
-		if err != nil || len(files) < 2 {
-			t.Fatalf("%s has %d files: %v", name, len(files), err)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no files of %s: %v", name, err)
 		}
 		for _, file := range files {
 			if !strings.HasSuffix(file, "_test.go") {

@@ -236,7 +236,7 @@ func (c *callContext) Value(key any) any {
 	return c.base.Value(key)
 }
 
-// over ends the context; only the first call counts. context.Cause returns the cause unless it is context.Canceled.
+// cancel ends the context; only the first call counts. context.Cause returns the cause unless it is context.Canceled.
 func (c *callContext) cancel(cause error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

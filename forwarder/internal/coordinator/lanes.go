@@ -126,7 +126,7 @@ func (c *Coordinator) lose(list []lanes.Assignment) {
 	c.dispatcher.LanesLost(list...)
 }
 
-// releaseLane stops work on lanes.
+// release stops work on lanes.
 func (c *Coordinator) release(list []lanes.Assignment) {
 	for _, t := range list {
 		switch l := c.lanes[t.Lane]; {
@@ -143,7 +143,7 @@ func (c *Coordinator) release(list []lanes.Assignment) {
 	}
 }
 
-// complete reports whether all lanes of our share are being read.
+// readsShare reports whether all lanes of our share are being read.
 func (c *Coordinator) readsShare() bool {
 	ours := 0
 	for _, l := range c.lanes {

@@ -15,12 +15,12 @@ type Poll struct {
 	Number int64         // ids up to here were assigned
 	Oldest int64         // the lowest transaction id in progress
 	Next   int64         // the next transaction id to be assigned, read after Number
-	Ready  bool          // there is something above Memory.Number, or at all if everything was polled
+	Ready  bool          // there is something above Tracker.Number, or at all if everything was polled
 	Due    time.Duration // until the next message is due; negative = nothing waits
 	All    bool          // everything was polled
 }
 
-// Memory is the memory of earlier polls. The zero value is empty.
+// Tracker remembers earlier polls. The zero value is empty.
 type Tracker struct {
 	known  bool
 	number int64 // nothing up to it is ready, as far as polls can see

@@ -1,3 +1,4 @@
+// Package lanes has the types for lanes that dispatch, cursor, lease and the engine share.
 package lanes
 
 // Count is the number of lanes; they are numbered from 0.

@@ -1,2 +1,0 @@
-// Package lanes has the types for lanes that dispatch, cursor, lease and the engine share.
-package lanes
