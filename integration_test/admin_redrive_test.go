@@ -28,7 +28,6 @@ func deadOfTopic(
 ) *feed {
 	t.Helper()
 	f := newFeed()
-	newEffects(t, h)
 	startRouter(t, func(r *message.Router) {
 		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
 			Service: "shop", ErrorHandler: middleware.ErrorHandlerConfig{DeadLetterTopic: letters},

@@ -206,7 +206,6 @@ func TestBatchWithBadMessages(t *testing.T) {
 // TestBatchSkipsDuplicates: copies within a batch and of messages handled before.
 func TestBatchSkipsDuplicates(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs := &seen{}
 		var calls atomic.Int64
 		handle, err := middleware.Batch(h.seenBy(t, obs).db, middleware.BatchConfig{
@@ -271,8 +270,7 @@ func TestBatchRolledBack(t *testing.T) {
 
 // TestBatchGivesUpWhatWaits: a message that is in no batch yet is nacked when its context ends.
 func TestBatchGivesUpWhatWaits(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	inside, goOn := make(chan int, 10), make(chan struct{})
 	handle, err := middleware.Batch(h.db, middleware.BatchConfig{
 		Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"},
@@ -385,9 +383,7 @@ func TestBatchThatPanicsOutsideItsFunction(t *testing.T) {
 
 // TestBatchOfTheQueue: the acks of a queue.Subscriber's messages are in the transaction of the batch.
 func TestBatchOfTheQueue(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	newEffects(t, h)
+	h := onPgx(t)
 	store := storeOn(t, h, queue.StoreConfig{Backoff: outbox.Backoff{Initial: 10 * time.Millisecond,
 		Max: 10 * time.Millisecond}})
 	var items []queue.Item
@@ -465,8 +461,7 @@ func newMessages(n int) (msgs []*message.Message) {
 // TestBatchRetryAfter: a message that is redelivered before its retry time joins no batch until then. With
 // forwarder.Subscriber, which does not redeliver it early, it is handled at that time.
 func TestBatchRetryAfter(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const wait = time.Second
 	var calls atomic.Int64
 	var first atomic.Pointer[time.Time]

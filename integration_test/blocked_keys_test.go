@@ -42,10 +42,7 @@ func (w world) joinAs(
 ) (*forwarder.Forwarder, *side) {
 	t.Helper()
 	s := &side{fakeBroker: w.fakeBroker, answer: answer}
-	f, err := forwarder.New(h.db, s, cfg, w.log)
-	require.NoError(t, err)
-	runInBackground(t, f)
-	return f, s
+	return runForwarder(t, h, s, cfg, w.log), s
 }
 
 // sameLane returns n keys in the same lane as key.

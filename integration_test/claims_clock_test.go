@@ -194,12 +194,7 @@ func clockOfDispatcher(t *testing.T, h handle) {
 	storeAll(t, store, call, late, soon)
 	d := dispatching(t, store, cfg)
 	running.await(t)
-	select {
-	case id := <-dead:
-		assert.Equal(t, "late expired", id)
-	case <-time.After(patience):
-		t.Fatal("the expired message is not buried")
-	}
+	assert.Equal(t, "late expired", within(t, "the expired message is buried", dead))
 	h.exec(t, "create table leases_before as select locked_until from inbox_queue where topic = 'calls'")
 	eventually(t, func() bool {
 		return h.count(t, `select count(*) from inbox_queue q, leases_before l where q.topic = 'calls' `+

@@ -177,8 +177,7 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 // TestEnqueueWaitsForWhatIsGivenBack: storing a message waits while a transaction releases it, also behind a savepoint,
 // and the new content is kept.
 func TestEnqueueWaitsForWhatIsGivenBack(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
 	for name, call := range map[string]func(ctx context.Context, owner queue.Owner, id queue.ID) error{
 		"mark dead": func(ctx context.Context, _ queue.Owner, id queue.ID) error { return store.MarkDead(ctx, id, "why") },

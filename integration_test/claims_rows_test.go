@@ -123,8 +123,7 @@ func TestATopicWithALimitHasItsTurn(t *testing.T) {
 			if c.bound == "bytes" {
 				extended(t)
 			}
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			store := storeOn(t, h, quickStore())
 			const n, few = 400, 5
 			storeAll(t, store, items("small", few)...)
@@ -480,11 +479,7 @@ func TestFailedAckKeepsNoLease(t *testing.T) {
 	_, err = work.Ack(over)
 	require.ErrorIs(t, err, context.Canceled)
 	h.exec(t, "update inbox_queue set owner = gen_random_uuid(), locked_until = now() + interval '1 hour'")
-	select {
-	case <-msg.Context().Done():
-	case <-time.After(patience):
-		t.Error("its context did not end")
-	}
+	within(t, "its context ends", msg.Context().Done())
 	msg.Nack()
 }
 

@@ -24,7 +24,6 @@ func TestClaimWithoutAnswer(t *testing.T) {
 		"pgx": newPgxHandle, "sql": func(t testing.TB, url string) handle { return newSQLHandle(t, "pgx", url) },
 	} {
 		h := newPgxHandle(t, newMigratedDatabase(t))
-		newEffects(t, h)
 		proxy := newProxy(t, h.url)
 		far := open(t, proxy.url)
 		near := storeOn(t, h, quickStore())
@@ -51,7 +50,6 @@ func TestClaimWithoutAnswer(t *testing.T) {
 // messages.
 func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	h.exec(t, `create function wait() returns trigger language plpgsql as $$
 		begin
 			loop -- the client tries to cancel it, perhaps more than once
@@ -217,7 +215,6 @@ func TestSettlingARenewedMessage(t *testing.T) {
 // handled without a charge.
 func TestHandlingARenewedMessage(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	pause := &stopped{came: make(chan struct{}), goOn: make(chan struct{})}
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)

@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
@@ -78,8 +77,7 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 // TestALetterOfAMessageWithoutUUID: the letter's UUID is derived from the position of the message in the broker:
 // redeliveries write the same letter; other partitions, offsets and topics a different one.
 func TestALetterOfAMessageWithoutUUID(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	mws := stack(t, h, middleware.StackConfig{})
 	places := []core.Consumed{{Topic: "a", Position: "0/1"}, {Topic: "a", Position: "0/2"}, {Topic: "a", Position: "1/1"},
 		{Topic: "b", Position: "0/1"}}
@@ -182,9 +180,7 @@ func TestNoLetterOfALetter(t *testing.T) {
 		r.AddConsumerHandler("orders", "orders", pubsub, func(*message.Message) error { return outbox.Poison(errHandler) })
 		r.AddConsumerHandler("letters", "dead_letters", pubsub, p.handle)
 	})
-	f, err := forwarder.New(h.db, pubsub, quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, h, pubsub, quickConfig(), nil)
 	require.NoError(t, pubsub.Publish("orders", newMessage("")))
 	eventually(t, func() bool { _, calls := p.letters(); return calls >= 5 }, "the letter is delivered again")
 	uuids, _ := p.letters()

@@ -330,11 +330,7 @@ func TestABacklogStarvesNoTopic(t *testing.T) {
 			cfg := quickDispatcher(handlers)
 			cfg.Concurrency = 12
 			dispatching(t, storeOn(t, h, quickStore()), cfg)
-			select {
-			case <-over:
-			case <-time.After(patience):
-				t.Fatal("the handlers were not called")
-			}
+			within(t, "the handlers are called", over)
 			assert.EqualValues(t, quiet, quietHandled.Load(), "messages of the quiet topic, next to %d of the others",
 				busyHandled.Load())
 			t.Logf("%d of the quiet topic and %d of the others were handled", quietHandled.Load(), busyHandled.Load())

@@ -21,7 +21,7 @@ import (
 func TestRenewalPassesHandlersInTransactions(t *testing.T) {
 	parallel(t)
 	h := newPgxHandle(t, newOrderDatabase(t))
-	newEffects(t, h)
+	h.exec(t, createEffects)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, append(items("inside", 1), items("outside", 1)...)...)
 	inside, outside := newBarrier(t), newBarrier(t)
@@ -80,7 +80,6 @@ func (s *stopped) TxEnd(context.Context, meter.TxEnd) {}
 // handler begins, that the message has another owner.
 func TestPausedHandlerAppliesNothing(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	pause := &stopped{came: make(chan struct{}), goOn: make(chan struct{})}
 	paused, other := storeOn(t, h.seenBy(t, pause), quickStore()), storeOn(t, h, quickStore())
 	storeAll(t, other, items("orders", 1)...)
@@ -109,7 +108,6 @@ func TestPausedHandlerAppliesNothing(t *testing.T) {
 func TestCutConnectionFreesItsMessage(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	newEffects(t, h)
 	proxy := newProxy(t, h.url)
 	far := newPgxHandle(t, proxy.url)
 	s := storeOn(t, h, quickStore())
@@ -149,7 +147,6 @@ func TestCutConnectionFreesItsMessage(t *testing.T) {
 func TestDispatcherUnknownCommits(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	newEffects(t, h)
 	proxy := newProxy(t, h.url)
 	far := newPgxHandle(t, proxy.url)
 	s := storeOn(t, far, quickStore())

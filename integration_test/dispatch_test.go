@@ -23,7 +23,6 @@ import (
 func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		seen := &seen{}
 		h = h.seenBy(t, seen)
 		s := storeOn(t, h, quickStore())
@@ -74,7 +73,6 @@ func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 // TestDispatcherDecides the outcome of a message whose handler fails.
 func TestDispatcherDecides(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	h.exec(t, "create table graves (message_id text, cause text)")
 	cfg := quickStore()
 	cfg.MaxAttempts = 3
@@ -310,11 +308,7 @@ func TestBurialsThatFailLetOthersPass(t *testing.T) {
 		return nil
 	}
 	dispatching(t, s, cfg)
-	select {
-	case <-buried:
-	case <-time.After(patience):
-		t.Error("it is not buried")
-	}
+	within(t, "it is buried", buried)
 }
 
 // TestDispatcherTakesNoMoreThanItHandles: it leaves the rest to others.

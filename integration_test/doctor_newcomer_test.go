@@ -40,7 +40,6 @@ func TestMistakesOfANewcomer(t *testing.T) {
 	})
 	t.Run("middlewares in the wrong order", func(t *testing.T) {
 		h := newPgxHandle(t, newMigratedDatabase(t))
-		newEffects(t, h)
 		reversed := stack(t, h, middleware.StackConfig{})
 		slices.Reverse(reversed)
 		_, err := chain(book(h), reversed...)(newMessage(""))
@@ -87,9 +86,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		pub, err := nats.NewPublisher(nats.PublisherConfig{URL: natsServer(t).URL()}, log)
 		require.NoError(t, err)
 		t.Cleanup(func() { require.NoError(t, pub.Close()) })
-		f, err := forwarder.New(h.db, pub, forwarder.Config{}, log)
-		require.NoError(t, err)
-		runInBackground(t, f)
+		runForwarder(t, h, pub, forwarder.Config{}, log)
 		eventually(t, func() bool {
 			return log.count("create a stream with this subject") > 0
 		}, "the log does not say what to do")
@@ -240,8 +237,7 @@ func TestDoctorOfAStandbyThatIsGone(t *testing.T) {
 // TestDoctorOfHiddenRows: row security hides messages from the forwarder's role, which more Concurrency does not fix.
 func TestDoctorOfHiddenRows(t *testing.T) {
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, created_at) SELECT i, 'orders', '', now() - interval '1 hour' "+
 		"FROM generate_series(1, 10) i")
 	h.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no''; END'`)

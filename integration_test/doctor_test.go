@@ -102,8 +102,7 @@ func begin(t testing.TB, h handle, statements ...string) *pgx.Conn {
 // TestDoctorOfAHealthyOutbox has almost no findings for a working forwarder.
 func TestDoctorOfAHealthyOutbox(t *testing.T) {
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	cfg := quickConfig()
 	cfg.LeaseTTL, cfg.CloseTimeout, cfg.Classify = 0, 0, classify
 	w := startForwarderOn(t, h, cfg, nil)
@@ -119,8 +118,7 @@ func TestDoctorOfAHealthyOutbox(t *testing.T) {
 // TestDoctorSchema: the printed statement cures each finding.
 func TestDoctorSchema(t *testing.T) {
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for _, damage := range []string{
 		`drop index outbox_ready`,
 		`drop index outbox_waiting; create index outbox_waiting on outbox (lane, id, due_at) where published_at is null`,

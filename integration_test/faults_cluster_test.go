@@ -16,7 +16,6 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	asked "github.com/millrace-go/watermill-outbox/broker"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/nats"
@@ -69,9 +68,7 @@ func (c clusterTopic) led(t testing.TB, away *services.Node) (leader *services.N
 
 func losesANode(t *testing.T, topic clusterTopic) {
 	w := &clusterWorld{T: t, h: newPgxHandle(t, newMigratedDatabase(t)), topic: topic, sent: map[string]int{}}
-	f, err := forwarder.New(w.h.db, topic.pub, quickConfig(), newLogCapture(t))
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, w.h, topic.pub, quickConfig(), newLogCapture(t))
 	w.without("killed", (*services.Node).Kill, func(n *services.Node) error { return n.Restart(t.Context()) })
 	w.without("frozen", (*services.Node).Freeze, (*services.Node).Thaw)
 	w.without("isolated", (*services.Node).Isolate, (*services.Node).Join)

@@ -211,11 +211,7 @@ func TestFailureOfAnotherLife(t *testing.T) {
 		close(loaded)
 	})
 	h.exec(t, "alter sequence outbox_id_seq restart with 1000") // the ids of another incarnation
-	select {
-	case <-loaded:
-	case <-time.After(patience):
-		t.Fatal("the blocked keys are not loaded again")
-	}
+	within(t, "the blocked keys are loaded again", loaded)
 	gate.arrives(t, "a read", reads...)
 	w.answers(nil)
 	before := value[string](t, h, "select string_agg(id || ' ' || attempts, ', ' order by id) from outbox")

@@ -84,9 +84,7 @@ func TestLargeMessagesOverANarrowLink(t *testing.T) {
 		}
 		return nil
 	})
-	f, err := forwarder.New(newPgxHandle(t, newNarrowProxy(t, direct.url, 4<<20)).db, pub, cfg, nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, newPgxHandle(t, newNarrowProxy(t, direct.url, 4<<20)), pub, cfg, nil)
 	select {
 	case <-done:
 	case <-time.After(patience):
@@ -105,9 +103,7 @@ func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
 	done := make(chan struct{})
 	var once sync.Once
 	pub := publisherFunc(func(string, *message.Message) error { once.Do(func() { close(done) }); return nil })
-	f, err := forwarder.New(newPgxHandle(t, newNarrowProxy(t, direct.url, 4<<20)).db, pub, cfg, nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, newPgxHandle(t, newNarrowProxy(t, direct.url, 4<<20)), pub, cfg, nil)
 	within(t, "the message is published", done)
 }
 
@@ -122,9 +118,7 @@ func TestMessagesOf64MBArrive(t *testing.T) {
 	h := newPgxHandle(t, newMigratedDatabase(t))
 	insertLarge(t, h, "large", n, 64<<20)
 	w := newFakeSizes(n)
-	f, err := forwarder.New(h.db, w, quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, h, w, quickConfig(), nil)
 	within(t, "all messages are published", w.done)
 	assert.EqualValues(t, n*(64<<20), w.bytes.Load())
 }
@@ -179,8 +173,7 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 		forwardAlone(t, url, n)
 		return
 	}
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	insertLarge(t, h, "large", n, size)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemoryOfLargeMessages$", "-test.v")
 	// measure the limit, not a late garbage collection
@@ -246,9 +239,7 @@ func TestSmallMessagesNeedOneStatement(t *testing.T) {
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload) SELECT 'm' || i, 'events', 'key' || i % 100,
 		convert_to(repeat('x', CASE WHEN i % 10 = 0 THEN 5000 ELSE 500 END), 'UTF8') FROM generate_series(1, $1::int) i`, n)
 	count := newFakeSizes(n)
-	f, err := forwarder.New(h.db, count, quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, h, count, quickConfig(), nil)
 	within(t, "all messages are published", count.done)
 	assert.Zero(t, second.Load())
 }

@@ -143,9 +143,7 @@ func TestPubSubOfForwarder(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, toNATS.Close()) })
 
 	h := newSuiteHandle(t)
-	f, err := forwarder.New(h.db, toNATS, quickConfig(), watermill.NewStdLogger(false, false))
-	require.NoError(t, err)
-	runInBackground(t, f)
+	f := runForwarder(t, h, toNATS, quickConfig(), watermill.NewStdLogger(false, false))
 
 	construct := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 		sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{

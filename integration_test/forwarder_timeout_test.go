@@ -242,11 +242,7 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 			assert.Equal(t, "marker", string(marker.Payload), "it arrived before the previous one was acked")
 			marker.Ack()
 			msg.Ack()
-			select {
-			case <-msg.Context().Done():
-			case <-time.After(patience):
-				t.Error("the context outlives the ack")
-			}
+			within(t, "the message's context ends", msg.Context().Done())
 		}
 		receive(t, messages).Ack()
 		eventually(t, func() bool {
@@ -288,11 +284,7 @@ func TestSubscribersOfATopicShareIt(t *testing.T) {
 	for i := range 60 {
 		h.publish(t, "orders", "key-"+itoa(i), numbered("", 1, 10)...)
 	}
-	select {
-	case <-all:
-	case <-time.After(patience):
-		t.Fatal("not all messages arrived")
-	}
+	within(t, "all messages arrive", all)
 	require.NoError(t, s.Close())
 	readers.Wait()
 	for key, got := range order {
@@ -350,11 +342,7 @@ func TestSubscriptionEnds(t *testing.T) {
 	h.publish(t, "orders", "K", "1", "2")
 	msg := receive(t, messages)
 	cancel()
-	select {
-	case <-msg.Context().Done():
-	case <-time.After(patience):
-		t.Fatal("the message's context did not end")
-	}
+	within(t, "the message's context ends", msg.Context().Done())
 	for range messages {
 		t.Error("another message arrived")
 	}

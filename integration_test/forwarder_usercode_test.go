@@ -169,11 +169,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 		h.publish(t, "delivered", "", numbered("d", 1, 4)...)
 		for range 4 { // twice Concurrency: nobody acks them
 			msg := receive(t, messages)
-			select {
-			case <-msg.Context().Done():
-			case <-time.After(patience):
-				t.Fatal("the context did not end")
-			}
+			within(t, "the context ends", msg.Context().Done())
 		}
 	})
 }

@@ -226,7 +226,6 @@ func (c *httpClients) order(key string) {
 func TestHTTPUnderKill(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
-	newEffects(t, h)
 	n := rounds(500, 10_000)
 	// On a reused connection net/http itself repeats a request that has an idempotency key: then none would be cut.
 	c := &httpClients{t: t, client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}

@@ -46,7 +46,6 @@ func syncsDuring(t *testing.T, url string, fn func(h handle)) int {
 // TestASkippedMessageIsLogged at debug level, with the consumer and the key that was found.
 func TestASkippedMessageIsLogged(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	log := watermill.NewCaptureLogger()
 	handler := chain(bookSilently(h), stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{
 		Inbox: middleware.InboxConfig{Consumer: "test"},
@@ -71,7 +70,7 @@ func TestADuplicateWaitsForNoDisk(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	server, h := ownMigratedServer(t, "autovacuum=off")
-	newEffects(t, h)
+	h.exec(t, createEffects)
 	h.pool.Close()
 	const n = 100
 	var messages message.Messages
@@ -98,7 +97,6 @@ func TestADuplicateWaitsForNoDisk(t *testing.T) {
 // TestADuplicateKeepsWhatOthersWrote in its transaction.
 func TestADuplicateKeepsWhatOthersWrote(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		note := func(ctx context.Context, what string) error {
 			return h.execTx(ctx, "insert into effects (message_id, note) values ('', $1)", what)
 		}
@@ -186,7 +184,7 @@ func TestADuplicateWaitsForTheStandby(t *testing.T) {
 	extended(t)
 	t.Parallel()
 	_, h := ownMigratedServer(t)
-	newEffects(t, h)
+	h.exec(t, createEffects)
 	reload := func(statement, want string) { setStandby(t, h, statement, want) }
 	obs := &seen{}
 	mws := stack(t, h.seenBy(t, obs), middleware.StackConfig{Tx: middleware.TxConfig{Timeout: time.Second}})

@@ -32,7 +32,6 @@ func txInbox(t testing.TB, h handle, cfg middleware.InboxConfig) []message.Handl
 // there once, and each consumer handles it separately.
 func TestInboxHandlesAMessageOnce(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs := &seen{}
 		mws := []message.HandlerMiddleware{
 			newTx(t, h.seenBy(t, obs), middleware.TxConfig{}),
@@ -59,7 +58,6 @@ func TestInboxHandlesAMessageOnce(t *testing.T) {
 // applied once, and if the first delivery fails another one takes over.
 func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		levels := []sql.IsolationLevel{sql.LevelDefault, sql.LevelRepeatableRead, sql.LevelSerializable}
 		for round := range 2 * len(levels) {
 			level := levels[round/2]
@@ -103,7 +101,6 @@ func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 
 func TestInboxKey(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		byOrder := middleware.InboxConfig{Key: func(msg *message.Message) (string, error) {
 			return msg.Metadata.Get("order"), nil
 		}}
@@ -131,7 +128,6 @@ func TestInboxKey(t *testing.T) {
 
 func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		msg := newMessage("")
 		_, err := chain(bookSilently(h), newInbox(t, h, middleware.InboxConfig{}))(msg)
 		require.ErrorIs(t, err, outbox.ErrNoTx)
@@ -162,7 +158,6 @@ func TestInboxNeedsWhatIsAroundIt(t *testing.T) {
 // TestServicesShareAnInbox: two services in one database may use the same handler name, and each handles each message.
 func TestServicesShareAnInbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		pub := newOutboxPublisher(t, h)
 		feeds := map[string]*feed{"billing": newFeed(), "shipping": newFeed()}
 		for service, f := range feeds {
@@ -188,7 +183,6 @@ func TestServicesShareAnInbox(t *testing.T) {
 // row for a duplicate.
 func TestInboxPassedTwice(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		msg := newMessage("")
 		once := newInbox(t, h, middleware.InboxConfig{})
 		_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}), once, once)(msg)
@@ -231,7 +225,6 @@ func TestInboxPassedTwice(t *testing.T) {
 
 func TestInboxContentCheck(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs := &seen{}
 		var told []string
 		handler := chain(bookSilently(h), txInbox(t, h.seenBy(t, obs), middleware.InboxConfig{
@@ -263,7 +256,6 @@ func TestInboxContentCheck(t *testing.T) {
 
 func TestInboxWithOtherTables(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		names := sqltext.Tables{Schema: "Shop", Outbox: "shop-out", Inbox: "shop-in"}
 		h.exec(t, `create schema "Shop"`)
 		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))

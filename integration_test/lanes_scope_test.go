@@ -235,9 +235,7 @@ func TestTopicsAndRoutes(t *testing.T) {
 		assert.Equal(t, 2, h.count(t, "select count(*) from outbox where published_at is null and attempts = 0"))
 
 		other := newFakeBroker()
-		f, err := forwarder.New(h.db, other, withTopics("", "c"), nil)
-		require.NoError(t, err)
-		runInBackground(t, f)
+		runForwarder(t, h, other, withTopics("", "c"), nil)
 		other.arrives(t, "c", "c-unkeyed")
 	})
 }

@@ -30,7 +30,6 @@ func inboxRow(t testing.TB, h handle, msg *message.Message) string {
 // A copy that fails after another one was processed changes nothing in the row.
 func TestErrorHandlerLeavesProcessedMessagesAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs, logger := &seen{}, watermill.NewCaptureLogger()
 		mws := stackFor(t, newOutboxPublisher(t, h.seenBy(t, obs)), middleware.StackConfig{
 			Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
@@ -90,7 +89,6 @@ func TestPoisonInARouter(t *testing.T) {
 // Failures before Inbox, or without one, are not recorded, but poison messages still get a dead letter.
 func TestErrorHandlerWithoutInbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{
 			Service: "shop", MaxAttempts: 1, MinDeadAge: -1, Backoff: outbox.Backoff{Initial: -1},
 		}, nil)
@@ -163,7 +161,6 @@ func TestFailureWhileTheRouterCloses(t *testing.T) {
 
 func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		logger := watermill.NewCaptureLogger()
 		mws, err := middleware.Stack(newOutboxPublisher(t, h), middleware.StackConfig{
 			Service: "shop", Inbox: middleware.InboxConfig{Consumer: "test"}, Outbox: middleware.OutboxConfig{Topic: "events"},
@@ -184,7 +181,6 @@ func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
 // TestDeliveriesOfOurSubscriberDoNotWait before a nack: it waits itself.
 func TestDeliveriesOfOurSubscriberDoNotWait(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	s := newFailingStack(t, h, "delivered", atHandler, returning(errHandler), middleware.StackConfig{})
 	signed := s.msg.Copy()
 	signed.SetContext(core.WithDelivery(t.Context(), signed, core.Delivery{ID: 7, Topic: "events"}, false))

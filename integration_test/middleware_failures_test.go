@@ -156,7 +156,6 @@ func (s *failingStack) outcome(t testing.TB) string {
 // failures are counted in the inbox if the message's key is known and its own, otherwise by the process.
 func TestFailuresAreCounted(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		type failing struct {
 			at    string
 			fails failure
@@ -245,7 +244,6 @@ func TestFailuresAreCounted(t *testing.T) {
 // although one is allowed.
 func TestOutcomesOfErrors(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		errConflict, errInvalid, poison := errors.New("409"), errors.New("422"), outbox.Poison(errHandler)
 		for name, c := range map[string]struct {
 			at    string
@@ -320,7 +318,6 @@ func TestOutcomesOfErrors(t *testing.T) {
 // be written, operators see that, and the handler is called less and less often.
 func TestDeadLetterIsAllOrNothing(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		h.exec(t, "alter table outbox add constraint no_letters check (topic <> 'dead_letters')")
 		s := newFailingStack(t, h, "poison", atHandler, returning(outbox.Poison(errHandler)), middleware.StackConfig{})
 		err := s.deliver()
@@ -340,7 +337,6 @@ func TestDeadLetterIsAllOrNothing(t *testing.T) {
 // its own.
 func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	s := newFailingStack(t, h, "key", atKey, nil, middleware.StackConfig{
 		ErrorHandler: middleware.ErrorHandlerConfig{MaxAttempts: 2},
 	})
@@ -362,7 +358,6 @@ func TestWhatFailsBeforeTheInboxIsForgotten(t *testing.T) {
 // message itself fails.
 func TestWhatFailsWithoutATransactionIsNotCounted(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		over, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 		defer cancel()
 		for at, row := range map[string]string{atBegin: " OnBegin: the handler failed; ", atKey: ""} {

@@ -45,7 +45,6 @@ func (m *met) IsDuplicate(_ context.Context, key string) (bool, error) {
 // AddMiddleware is placed inside too.
 func TestWatermillsMiddlewaresInsideAreFound(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	pub := newOutboxPublisher(t, h)
 	poison, err := wmmiddleware.PoisonQueue(&published{}, "poison")
 	require.NoError(t, err)
@@ -143,7 +142,6 @@ func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 // savepoint.
 func TestWatermillsMiddlewaresWhereTheyBelong(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		retry := wmmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}
 		ignore := wmmiddleware.NewIgnoreErrors([]error{errHandler})
 		mws := stack(t, h, middleware.StackConfig{})

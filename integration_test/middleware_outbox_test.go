@@ -20,7 +20,6 @@ import (
 
 func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
 		out := capturing(t, newOutboxPublisher(t, h), middleware.OutboxConfig{Topic: "events"})
 
@@ -48,7 +47,6 @@ func TestOutboxCapturesWhatTheHandlerReturns(t *testing.T) {
 
 func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
 		pub := newOutboxPublisher(t, h)
 		untouched := func(*message.Message) ([]*message.Message, error) {
@@ -81,7 +79,6 @@ func TestOutboxNeedsWhatIsAroundIt(t *testing.T) {
 // The whole stack in a Router, with the handler names and topics that the Router sets.
 func TestStackInARouter(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs := &seen{}
 		orders, legacy := newFeed(), newFeed()
 		broker := &published{}
@@ -118,7 +115,6 @@ func TestStackInARouter(t *testing.T) {
 
 func TestStackTwice(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		msg := newMessage("")
 		mws := stack(t, h, middleware.StackConfig{})
 		_, err := chain(book(h), append(mws, mws...)...)(msg)
@@ -130,7 +126,6 @@ func TestStackTwice(t *testing.T) {
 // Inbox refuses returned messages that no Outbox captures, because the Router would publish them after the commit.
 func TestReturnedMessagesNeedOutbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		f, broker := newFeed(), &published{}
 		startRouter(t, func(r *message.Router) {
 			r.AddMiddleware(txInbox(t, h, middleware.InboxConfig{})...)
@@ -155,7 +150,6 @@ func delivered(relay bool) message.HandlerMiddleware {
 
 func TestMessagesFromOurOutbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		forward, local, process, forgetful := newFeed(), newFeed(), newFeed(), newFeed()
 		broker, again := &published{fail: errors.New("broker down")}, make(chan bool, 1000)
 		pub := newOutboxPublisher(t, h)
@@ -215,7 +209,6 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 // Handlers that run in parallel do not mix up their transactions.
 func TestStackUnderConcurrency(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		mws := stack(t, h, middleware.StackConfig{})
 		var messages []*message.Message
 		for range 50 {
@@ -252,9 +245,7 @@ type sendInvoice struct{ ID string }
 func TestCQRSBusesPublishInTheHandlersTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for _, swallow := range []bool{false, true} { // AckCommandHandlingErrors
-			h.exec(t, "drop table if exists effects")
-			h.exec(t, "truncate outbox, inbox")
-			newEffects(t, h)
+			h.exec(t, "truncate outbox, inbox, effects")
 			pub := newOutboxPublisher(t, h)
 			marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
 			events, err := cqrs.NewEventBusWithConfig(pub, cqrs.EventBusConfig{

@@ -37,7 +37,6 @@ func newReplying(
 	t *testing.T, h handle, ackErrors bool, place func(ctx context.Context, call int64, cmd *PlaceOrder) (string, error),
 ) *replying {
 	t.Helper()
-	newEffects(t, h)
 	r := &replying{h: h, command: make(chan *message.Message, 100)}
 	broker := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 	t.Cleanup(func() { assert.NoError(t, broker.Close()) })

@@ -62,7 +62,6 @@ func (b *busyOnce) check(t *testing.T, id string) {
 // is longer.
 func TestRetryAfterOnABroker(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		deliveries := 0
 		for wait := 200 * time.Millisecond; deliveries <= 2; wait *= 4 {
 			require.Less(t, wait, 2*patience, "the message is held until the time is up")
@@ -151,7 +150,6 @@ type putOff struct {
 func newPutOff(t *testing.T, topics ...string) *putOff {
 	p := &putOff{obs: &seen{}, handlers: map[string]func(context.Context, string) error{}}
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	newEffects(t, h)
 	p.h = h.seenBy(t, p.obs)
 	cfg := quickStore()
 	cfg.MaxAttempts = 1
@@ -192,7 +190,6 @@ func (p *putOff) check(t *testing.T) {
 // TestRetryAfterBehindAnOutbox holds the message, and so its key: a nack would be charged.
 func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	cfg := subscribing(quickConfig())
 	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge = 1, -1
 	busy := &busyOnce{h: h, wait: 100 * time.Millisecond}
@@ -255,7 +252,6 @@ func (w *fakeWork) of(t testing.TB, id string) *message.Message {
 // TestClaimedWork is settled in the transaction of its handler, or of its dead letter.
 func TestClaimedWork(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	seen := &seen{}
 	h = h.seenBy(t, seen)
 	stack := stack(t, h, middleware.StackConfig{})
@@ -316,7 +312,6 @@ func TestClaimedWork(t *testing.T) {
 // TestClaimedWorkTwice: a message passes two Inboxes, and the handler gets an error that says so.
 func TestClaimedWorkTwice(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	w := &fakeWork{h: h}
 	_, err := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}),
 		newInbox(t, h, middleware.InboxConfig{}), newInbox(t, h, middleware.InboxConfig{}))(w.of(t, "id"))
@@ -333,7 +328,6 @@ func TestClaimedWorkTwice(t *testing.T) {
 func TestClaimedWorkOfAnotherDatabase(t *testing.T) {
 	parallel(t)
 	h, other := newPgxHandle(t, newMigratedDatabase(t)), newPgxHandle(t, newMigratedDatabase(t))
-	newEffects(t, h)
 	w := &elsewhere{fakeWork{h: other}}
 	msg := message.NewMessage("id", nil)
 	msg.SetContext(core.WithWork(t.Context(), msg, w))
@@ -354,7 +348,6 @@ func (w *elsewhere) Ack(ctx context.Context) (bool, error) {
 // TestClaimedWorkStaysWithItsHandler: an in-process Pub/Sub passes on the context, but not the work.
 func TestClaimedWorkStaysWithItsHandler(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true}, watermill.NopLogger{})
 	t.Cleanup(func() { assert.NoError(t, pubsub.Close()) })
 	inner, err := pubsub.Subscribe(t.Context(), "inner")

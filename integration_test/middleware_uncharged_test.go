@@ -69,11 +69,7 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	storeAll(t, s, items("routed", 1)...)
 	h.publish(t, "outboxed", "", "order")
 	for range 3 {
-		select {
-		case <-called:
-		case <-time.After(patience):
-			t.Fatal("not called again")
-		}
+		within(t, "it is called again", called)
 	}
 	assert.Zero(t, h.count(t, "select attempts from outbox"))
 	for topic, s := range map[string]*queue.Store{"dispatched": dispatched, "routed": s} {
@@ -149,7 +145,6 @@ func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 3 })
-	newEffects(t, h)
 	cfg := quickStore()
 	cfg.MaxAttempts = 1
 	s := storeOn(t, h, cfg)
@@ -201,12 +196,7 @@ func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 	})
 	one := items("orders", 1)[0]
 	storeAll(t, s, one)
-	select {
-	case err := <-failed:
-		assert.ErrorContains(t, err, "connections of the pool are in use")
-	case <-time.After(patience):
-		t.Fatal("the handler found a connection, or its message was dead")
-	}
+	assert.ErrorContains(t, within(t, "the handler finds no connection", failed), "connections of the pool are in use")
 	untilState(t, s, one.ID, queue.Done)
 	assert.Zero(t, outboxed(t, h), "no dead letter")
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))

@@ -23,7 +23,6 @@ import (
 // transaction.
 func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		url := h.url
 		if h.name == "pgbouncer" {
 			url += "&binary_parameters=yes" // then lib/pq prepares no statements on one connection
@@ -147,9 +146,7 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 // TestBehindAWatermillSQL4Subscriber, whose transaction may also be one of pgx: the handler does not join it, and a
 // failed attempt leaves nothing.
 func TestBehindAWatermillSQL4Subscriber(t *testing.T) {
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	newEffects(t, h)
+	h := onPgx(t)
 	for name, beginner := range map[string]wsql4.Beginner{
 		"database_sql": wsql4.BeginnerFromStdSQL(newSQLHandle(t, "pgx", h.url).sql), "pgx": wsql4.BeginnerFromPgx(h.pool),
 	} {
@@ -209,7 +206,6 @@ func inProcess(t testing.TB, blocks bool) *gochannel.GoChannel {
 // Messages that a Forwarder publishes in-process do not count as delivered by our Subscriber.
 func TestForwarderIntoTheProcess(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	pubsub, broker := inProcess(t, true), &published{}
 	pub := newOutboxPublisher(t, h)
 	startRouter(t, func(r *message.Router) {
@@ -242,7 +238,6 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 // however much the two handlers have in common.
 func TestDeliveryDoesNotTravel(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	pubsub, broker := inProcess(t, true), &published{}
 	pub := newOutboxPublisher(t, h)
 	stack := stackFor(t, pub, middleware.StackConfig{}, nil)
@@ -280,7 +275,6 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 func TestPublishingToTheOwnTopic(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
 		for name, mws := range map[string][]message.HandlerMiddleware{
 			"Tx":    {tx},

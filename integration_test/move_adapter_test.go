@@ -89,8 +89,7 @@ func TestSchemaAdapter(t *testing.T) {
 		}
 	}
 	t.Run("v4", func(t *testing.T) {
-		t.Parallel()
-		h := newPgxHandle(t, newMigratedDatabase(t))
+		h := onPgx(t)
 		schema := schemaV4{outbox: newSchemaAdapter(t, h, move.SchemaAdapterConfig{})}
 		msgs := awkward(9)
 		tx, err := h.pool.Begin(t.Context())

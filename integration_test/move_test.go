@@ -284,8 +284,7 @@ func TestMoveStopsAndGoesOn(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
 		t.Run(table.name, func(t *testing.T) {
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			old := newOldForwarder(t, table, h.url)
 			msgs := awkward(30)
 			require.NoError(t, old.pub.Publish("orders", msgs...))
@@ -331,8 +330,7 @@ func TestMoveBesideTheOldForwarder(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
 		t.Run(table.name, func(t *testing.T) {
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			old := newOldForwarder(t, table, h.url)
 			msgs := awkward(400)
 			sent := newFakeBroker()
@@ -383,8 +381,7 @@ func TestMoveOfWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[:3] {
 		t.Run(table.name, func(t *testing.T) {
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			old := newOldForwarder(t, table, h.url)
 			publish := func(topic string, msg *message.Message) { require.NoError(t, old.pub.Publish(topic, msg)) }
 			publish("orders", newMessage("first"))
@@ -509,8 +506,7 @@ func TestMoveOfWhatAStuckForwarderHolds(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables[1:3] {
 		t.Run(table.name, func(t *testing.T) {
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			old := newOldForwarder(t, table, h.url)
 			require.NoError(t, old.pub.Publish("orders", awkward(3)...))
 			old.visible(t, h)
@@ -553,8 +549,7 @@ func TestMoveThereAndBack(t *testing.T) {
 	t.Parallel()
 	for _, table := range moveTables {
 		t.Run(table.name, func(t *testing.T) {
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			old := newOldForwarder(t, table, h.url)
 			msgs := awkward(40)
 			outbox.SetKey(msgs[7], "K")

@@ -299,9 +299,7 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 	url := natsServer(t).URL()
 	js, stream, prefix := natsStream(t, url, obedient)
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	f, err := forwarder.New(h.db, natsPublisher(t, url), quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, h, natsPublisher(t, url), quickConfig(), nil)
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
 	require.NoError(t, err)
 	publish := func(what string, header, value string, want int) *message.Message {
@@ -380,9 +378,7 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 				_, err := handler(msg)
 				require.NoError(t, err)
 			}
-			f, err := forwarder.New(h.db, pub, classifyingConfig(), nil)
-			require.NoError(t, err)
-			runInBackground(t, f)
+			runForwarder(t, h, pub, classifyingConfig(), nil)
 			eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
 				"all are published")
 			assert.Equal(t, 6, natsStored(t, js, stream))

@@ -86,7 +86,6 @@ func newAviary(t *testing.T) *aviary {
 	collector, err := prom.NewCollector(a.h.db, prom.CollectorConfig{QueryTimeout: patience}, a.logger)
 	require.NoError(t, err)
 	a.prom.MustRegister(collector)
-	newEffects(t, a.h)
 	return a
 }
 

@@ -105,7 +105,6 @@ func TestTraceAcrossTwoServices(t *testing.T) {
 	runInBackground(t, toNATS)
 
 	booking := newPgxHandle(t, newMigratedDatabase(t)).seenBy(t, tel.Observer)
-	newEffects(t, booking)
 	sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{URL: url, Unmarshaler: &wmnats.NATSMarshaler{}}, nil)
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, nil)

@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
@@ -35,9 +34,7 @@ create trigger slow_insert before insert on outbox for each row when (new.topic 
 )
 
 func controlForwarder(t *testing.T, h handle, l *ledger) {
-	f, err := forwarder.New(h.db, l, orderConfig(), newLogCapture(t))
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, h, l, orderConfig(), newLogCapture(t))
 }
 
 func execScript(t *testing.T, h handle, script string) {
@@ -218,7 +215,7 @@ func (s *fetchSaboteur) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, _ pgx.Tr
 // which keeps the order of each key and drops copies.
 func TestStoreFirstInOrder(t *testing.T) {
 	h := onPgx(t)
-	h.exec(t, `create table effects (n bigserial, message_id text not null, note text not null default '')`)
+	h.exec(t, `alter table effects add n bigserial`)
 	work := h.with(t, sqltext.Tables{Outbox: "work"})
 	require.NoError(t, makeTables(t.Context(), work.db))
 	broker := newFeed()

@@ -145,8 +145,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 		"known": &forwarder.PublishError{Verdict: forwarder.Unavailable, Err: errDown}, "unknown": errOdd,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			cfg := sharing(quickConfig())
 			cfg.OutageBackoff = outbox.Backoff{Initial: 20 * time.Millisecond, Max: time.Second}
 			cfg.Backoff = outbox.Backoff{Initial: time.Second} // five messages fail before any is retried

@@ -92,8 +92,7 @@ func TestOutboxctlScreens(t *testing.T) {
 		`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			fillOutboxctl(t, h)
 			golden(t, name+".txt", ctl{t: t, url: h.url}.script(commands))
 		})

@@ -230,8 +230,7 @@ func TestPartitionsOfPartitionsAreNotDropped(t *testing.T) {
 // TestMaintainPartitionsRefuses and names the cause.
 func TestMaintainPartitionsRefuses(t *testing.T) {
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	_, err := h.tryMaintain(t)
 	require.ErrorContains(t, err, "the outbox is not partitioned")
 	intoPartitions(t, h)

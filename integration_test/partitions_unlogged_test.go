@@ -220,8 +220,7 @@ func TestPartitionedOrder(t *testing.T) {
 func TestPartitionsAreRead(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	read := func(names sqltext.Tables) partitions.Set {
 		t.Helper()
 		s, err := partitions.Read(t.Context(), (*core.DB)(h.db), names)

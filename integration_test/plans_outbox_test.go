@@ -219,8 +219,7 @@ func checkPlan(t *testing.T, s planned, text []byte) {
 func TestPlans(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	const empty = "empty, never analyzed"
 	h.exec(t, "ALTER TABLE outbox SET (autovacuum_enabled = off)") // it would refresh stale statistics
 	// saves a third of the time, and is irrelevant to the planner

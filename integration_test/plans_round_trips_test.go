@@ -71,7 +71,6 @@ func newCountedHandle(t *testing.T, url string) (handle, *atomic.Int64) {
 func TestRoundTripsOnPgx(t *testing.T) {
 	t.Parallel()
 	h, trips := newCountedHandle(t, newMigratedDatabase(t))
-	newEffects(t, h)
 	silent := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	several := func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := book(h)(msg)
@@ -102,7 +101,6 @@ func TestRoundTripsOfDuplicates(t *testing.T) {
 	t.Parallel()
 	url := newMigratedDatabase(t)
 	h, trips := newCountedHandle(t, url)
-	newEffects(t, h)
 	begins := middleware.TxConfig{OnBegin: func(ctx context.Context, _ *message.Message) error {
 		return h.execTx(ctx, "select 1")
 	}}

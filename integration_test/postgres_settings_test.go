@@ -297,9 +297,7 @@ func TestARoleThatIsAlteredLater(t *testing.T) {
 			h := open(t, url)
 			log := newLogCapture(t)
 			broker := newFakeBroker()
-			f, err := forwarder.New(h.db, broker, quickConfig(), log)
-			require.NoError(t, err)
-			runInBackground(t, f)
+			runForwarder(t, h, broker, quickConfig(), log)
 			admin.publish(t, "orders", "K", "1")
 			broker.arrives(t, "1")
 

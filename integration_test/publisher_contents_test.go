@@ -342,12 +342,7 @@ func TestCopiedMetadataDelaysOnce(t *testing.T) {
 		set(msg)
 		outbox.SetKey(msg, "K")
 		require.NoError(t, pub.Publish("first", msg))
-		var metadata message.Metadata
-		select {
-		case metadata = <-received:
-		case <-time.After(patience):
-			t.Fatal("no message arrived")
-		}
+		metadata := within(t, "the message arrives", received)
 		assert.Equal(t, msg.Metadata[delay.DelayedForKey], metadata[delay.DelayedForKey])
 		h.exec(t, "delete from outbox where published_at is not null")
 		copied := newMessage("copy")
@@ -385,9 +380,7 @@ func TestWatermillsRequeuer(t *testing.T) {
 	t.Run("it reads the broker", func(t *testing.T) {
 		t.Parallel()
 		requeues(t, url, broker(t), func(h handle) message.Subscriber {
-			f, err := forwarder.New(h.db, natsPublisher(t, url), quickConfig(), nil)
-			require.NoError(t, err)
-			runInBackground(t, f)
+			runForwarder(t, h, natsPublisher(t, url), quickConfig(), nil)
 			return broker(t)
 		})
 	})
@@ -396,7 +389,6 @@ func TestWatermillsRequeuer(t *testing.T) {
 func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h handle) message.Subscriber) {
 	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	newEffects(t, h)
 	_, _, prefix := natsStream(t, url, nil)
 	pub := natsPublisher(t, url)
 	putAside, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)
@@ -448,7 +440,6 @@ func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h 
 // once its retries are exhausted, and no attempt leaves a trace.
 func TestRetryInsideOfPoisonQueue(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	broker := gochannel.NewGoChannel(gochannel.Config{}, nil)
 	t.Cleanup(func() { _ = broker.Close() })
 	aside, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{WithoutTx: outbox.OwnTx}, nil)

@@ -141,8 +141,7 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 			if !c.always {
 				extended(t)
 			}
-			t.Parallel()
-			h := newPgxHandle(t, newMigratedDatabase(t))
+			h := onPgx(t)
 			log := &lineLogger{}
 			s, err := queue.NewStore(h.db, quickStore(), log)
 			require.NoError(t, err)

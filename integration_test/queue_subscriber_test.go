@@ -58,7 +58,6 @@ func TestPubSubOfInbox(t *testing.T) {
 func TestStoredMessagesThroughARouter(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		cfg := quickStore()
 		cfg.MaxAttempts = 3
 		s := storeOn(t, h, cfg)
@@ -215,7 +214,6 @@ func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 // skipped.
 func TestStoredMessageOfAnEndedTransaction(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	s := storeOn(t, h, quickStore())
 	one := items("orders", 1)[0]
 	one.Metadata = message.Metadata{"kind": "order"}
@@ -374,7 +372,6 @@ func TestIngestGathers(t *testing.T) {
 // next transaction.
 func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
 	h := onPgx(t)
-	newEffects(t, h)
 	s := storeOn(t, h, quickStore())
 	storeAll(t, s, items("orders", 1)...)
 	failed, again := make(chan bool), make(chan bool)

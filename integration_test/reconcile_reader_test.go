@@ -17,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	asked "github.com/millrace-go/watermill-outbox/broker"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 	"github.com/millrace-go/watermill-outbox/nats"
 )
@@ -33,9 +32,7 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 	_, _, kept := natsStream(t, server.URL(), nil)
 	_, _, memory := natsStream(t, server.URL(), func(c *natsgo.StreamConfig) { c.Storage = natsgo.MemoryStorage })
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	f, err := forwarder.New(h.db, natsPublisher(t, server.URL()), quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, h, natsPublisher(t, server.URL()), quickConfig(), nil)
 	h.publish(t, kept+"orders", "", "1")
 	h.publish(t, memory+"orders", "", "1", "2")
 	eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },

@@ -19,7 +19,6 @@ import (
 
 	"github.com/millrace-go/watermill-outbox/admin"
 	asked "github.com/millrace-go/watermill-outbox/broker"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 	"github.com/millrace-go/watermill-outbox/kafka"
 	"github.com/millrace-go/watermill-outbox/nats"
@@ -136,9 +135,7 @@ func reconciles(
 ) {
 	t.Helper()
 	h := newPgxHandle(t, newMigratedDatabase(t))
-	f, err := forwarder.New(h.db, pub, quickConfig(), nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	runForwarder(t, h, pub, quickConfig(), nil)
 	settled := func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 }
 	h.publish(t, topic, "K", numbered("m", 1, 100)...)
 	h.publish(t, topic, "", numbered("n", 1, 200)...)

@@ -13,7 +13,6 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/admin"
-	"github.com/millrace-go/watermill-outbox/forwarder"
 	"github.com/millrace-go/watermill-outbox/internal/text"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/move"
@@ -146,9 +145,7 @@ func TestRoles(t *testing.T) {
 	broker := newFakeBroker()
 	cfg := quickConfig()
 	cfg.CleanInterval = 50 * time.Millisecond
-	f, err := forwarder.New(sender.db, broker, cfg, nil)
-	require.NoError(t, err)
-	runInBackground(t, f)
+	f := runForwarder(t, sender, broker, cfg, nil)
 	broker.arrives(t, "first")
 	publish("second")
 	broker.arrives(t, "second")

@@ -238,8 +238,7 @@ func TestCheckNamesTheDamage(t *testing.T) {
 // TestCheckTakesEquivalents ignores differences in name or form only.
 func TestCheckTakesEquivalents(t *testing.T) {
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	h.exec(t, `alter index outbox_ready rename to other_ready`)
 	h.exec(t, `drop index outbox_dead`)
 	h.exec(t, `create index concurrently other_dead on outbox using btree ("lane", "id") include (uuid) `+
@@ -256,8 +255,7 @@ func TestCheckTakesEquivalents(t *testing.T) {
 // TestCuresCure runs the statements that Check prints.
 func TestCuresCure(t *testing.T) {
 	needsPlainOutbox(t)
-	t.Parallel()
-	h := newPgxHandle(t, newMigratedDatabase(t))
+	h := onPgx(t)
 	for _, damage := range []string{
 		`drop index outbox_ready`, `drop table outbox_lanes`, `alter table inbox alter attempts drop not null`,
 		`alter table outbox alter id set default nextval('outbox_id_seq')`, `alter sequence outbox_id_seq cache 10`,

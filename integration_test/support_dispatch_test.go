@@ -67,11 +67,7 @@ func dispatching(t testing.TB, s *queue.Store, cfg queue.DispatcherConfig) *queu
 		assert.NoError(t, d.Close())
 		assert.NoError(t, <-ended)
 	})
-	select {
-	case <-d.Running():
-	case <-time.After(patience):
-		t.Fatal("the dispatcher does not run")
-	}
+	within(t, "the dispatcher runs", d.Running())
 	return d
 }
 

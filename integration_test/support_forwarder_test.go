@@ -173,10 +173,7 @@ func startForwarder(t testing.TB, h handle, cfg forwarder.Config) world {
 // join runs another forwarder to the same broker.
 func (w world) join(t testing.TB, h handle, cfg forwarder.Config) *forwarder.Forwarder {
 	t.Helper()
-	f, err := forwarder.New(h.db, w.fakeBroker, cfg, w.log)
-	require.NoError(t, err)
-	runInBackground(t, f)
-	return f
+	return runForwarder(t, h, w.fakeBroker, cfg, w.log)
 }
 
 // publish writes messages of a key in one transaction, whatever they contain.
@@ -410,6 +407,17 @@ func (l logCapture) count(text string) int {
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }
+
+// runForwarder runs a new forwarder until the test ends.
+func runForwarder(
+	t testing.TB, h handle, pub message.Publisher, cfg forwarder.Config, logger watermill.LoggerAdapter,
+) *forwarder.Forwarder {
+	t.Helper()
+	f, err := forwarder.New(h.db, pub, cfg, logger)
+	require.NoError(t, err)
+	runInBackground(t, f)
+	return f
+}
 
 // runInBackground runs a forwarder until the test ends and waits until it owns lanes.
 func runInBackground(t testing.TB, f *forwarder.Forwarder) {

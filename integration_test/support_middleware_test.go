@@ -19,11 +19,8 @@ import (
 
 var errHandler = errors.New("the handler failed")
 
-// newEffects creates the table that handlers write to.
-func newEffects(t testing.TB, h handle) {
-	t.Helper()
-	h.exec(t, `create table effects (message_id text not null, note text not null default '')`)
-}
+// createEffects creates the table that handlers write to, which newMigratedDatabase has.
+const createEffects = `create table if not exists effects (message_id text not null, note text not null default '')`
 
 // effects counts the rows that committed handlers wrote for a message.
 func effects(t testing.TB, h handle, msg *message.Message) int {

@@ -271,7 +271,7 @@ type ordering struct {
 
 func newOrdering(t testing.TB, h handle) *ordering {
 	t.Helper()
-	newEffects(t, h)
+	h.exec(t, createEffects)
 	return &ordering{t: t, h: h, pub: newOutboxPublisher(t, h)}
 }
 

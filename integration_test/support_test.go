@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"flag"
 	"fmt"
 	"net/http"
@@ -95,7 +96,9 @@ var makeTemplate = shared(func(ctx context.Context) (url string, err error) {
 	if err != nil {
 		return "", err
 	}
-	return url, makeTables(ctx, db)
+	// Handlers write into effects, and tests of transactions alone into notes.
+	_, err = pool.Exec(ctx, createEffects+`; create table notes (n int unique deferrable initially deferred)`)
+	return url, errors.Join(err, makeTables(ctx, db))
 })
 
 // postgresServer returns the server that all tests of the run share. Do not stop it; tests that stop a server start

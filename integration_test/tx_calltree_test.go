@@ -51,7 +51,6 @@ func beginNative(t testing.TB, h handle) (native any, commit, rollback func() er
 // of another handler, to a handler, which runs in its own goroutine.
 func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		pub := newOutboxPublisher(t, h)
 		begun := begunOutside(t, h)
 		for name, around := range map[string][]message.HandlerMiddleware{
@@ -117,7 +116,6 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 // transaction is open.
 func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		for name, around := range map[string]message.HandlerMiddleware{
 			"Tx": newTx(t, h, middleware.TxConfig{}),
 			"Stack": func(next message.HandlerFunc) message.HandlerFunc {
@@ -172,7 +170,6 @@ func TestHandlersDoNotJoinTheirEarlierSelves(t *testing.T) {
 // TestTxLeavesATransactionInTheContextAlone, in calls without a Router.
 func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		for outside, transact := range begunOutside(t, h) {
 			for _, joins := range []bool{false, true} {
 				msg := newMessage("")
@@ -190,7 +187,6 @@ func TestTxLeavesATransactionInTheContextAlone(t *testing.T) {
 // TestTxJoinsAcrossARouterIfItIsToldTo: the Subscriber begins the transaction and waits for the ack.
 func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		pubsub := gochannel.NewGoChannel(gochannel.Config{PreserveContext: true, BlockPublishUntilSubscriberAck: true}, nil)
 		router := startRouter(t, func(r *message.Router) {
 			r.AddMiddleware(stack(t, h, middleware.StackConfig{Tx: middleware.TxConfig{JoinContext: true}})...)
@@ -213,7 +209,6 @@ func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 // rollback.
 func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		for name, outside := range map[string]func(context.Context) context.Context{
 			"as it came": func(ctx context.Context) context.Context { return ctx }, "OutsideTx": outbox.OutsideTx,
 		} {
@@ -296,7 +291,6 @@ func TestIngestDoesNotJoinWhoPublished(t *testing.T) {
 
 func TestTxJoinsIfItIsToldTo(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{JoinContext: true})
 
 		// With a savepoint: the failure of the inner transaction leaves the outer one usable.
@@ -369,7 +363,6 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 // A handler's own Tx inside the stack is a savepoint, and the stack still recognises its message.
 func TestTxInsideOfTheStack(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs := &seen{}
 		h = h.seenBy(t, obs)
 		mws := append(stack(t, h, middleware.StackConfig{}), newTx(t, h, middleware.TxConfig{}))
@@ -392,7 +385,6 @@ func TestTxInsideOfTheStack(t *testing.T) {
 
 func TestTxStartsAnewAfterAnEndedTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		var ended context.Context
 		handler := chain(bookSilently(h), newTx(t, h, middleware.TxConfig{}))
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {

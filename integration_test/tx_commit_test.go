@@ -30,7 +30,6 @@ import (
 func withAndWithoutCapture(t *testing.T, test func(t *testing.T, h handle, capture func(ctx context.Context) error)) {
 	t.Helper()
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
 		t.Run("with nothing captured", func(t *testing.T) {
 			test(t, h, func(context.Context) error { return nil })
@@ -105,7 +104,6 @@ func TestEndingTheTransactionIsFound(t *testing.T) {
 // TestOnBeginChoosesTheIsolationLevel requires that none of our statements has taken a snapshot before.
 func TestOnBeginChoosesTheIsolationLevel(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		require.NoError(t, outbox.InTxWith(t.Context(), h.db, outbox.TxOptions{OnBegin: func(ctx context.Context) error {
 			return h.execTx(ctx, "set transaction isolation level serializable")
 		}}, func(ctx context.Context) error { return note(ctx, h, 1) }))
@@ -231,7 +229,6 @@ func TestCommitUnknown(t *testing.T) {
 				}
 				noLeaks(t)
 				direct := newPgxHandle(t, newMigratedDatabase(t))
-				newNotes(t, direct)
 				proxy := newProxy(t, direct.url+"&application_name=cut")
 				h := openHandles(t, proxy.url)[i%3]
 				if h.sql != nil {
@@ -319,7 +316,6 @@ func TestCommitUnknownBehindAPooler(t *testing.T) {
 	for name, captures := range map[string]bool{"with nothing captured": false, "with messages captured": true} {
 		t.Run(name, func(t *testing.T) {
 			direct := newPgxHandle(t, newMigratedDatabase(t))
-			newNotes(t, direct)
 			var armed atomic.Bool
 			h := pgxHandle(t, "pgx", direct.url, func(cfg *pgxpool.Config) {
 				cfg.MaxConns = 1
@@ -350,8 +346,7 @@ func TestCommitUnknownBehindAPooler(t *testing.T) {
 }
 
 func TestHintsFollowCommit(t *testing.T) {
-	t.Parallel()
-	h := newPgxNotes(t)
+	h := onPgx(t)
 	pool := drive.NewPgx(h.pool)
 	insert := []drive.Statement{{SQL: "insert into notes values (1)"}}
 	for name, test := range map[string]struct {
@@ -392,7 +387,6 @@ func TestHintsFollowCommit(t *testing.T) {
 func TestAnErrorThatPanicsEndsItsTransaction(t *testing.T) {
 	t.Parallel()
 	h := pgxHandle(t, "one connection", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
-	newEffects(t, h)
 	for name, err := range unsound() {
 		for where, run := range map[string]func(ctx context.Context, fn func(ctx context.Context) error) error{
 			"in a transaction": func(ctx context.Context, fn func(context.Context) error) error {

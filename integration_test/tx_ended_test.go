@@ -19,7 +19,6 @@ import (
 
 func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs := &seen{}
 		rollbackOnly := func(msg *message.Message) ([]*message.Message, error) {
 			require.NoError(t, outbox.SetRollbackOnly(msg.Context()))
@@ -53,7 +52,6 @@ func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 // begun since. A pgx.Tx refuses to end.
 func TestHandlerThatEndsTheTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		bySQL := func(statement string) func(context.Context) error {
 			return func(ctx context.Context) error { return h.execTx(ctx, statement) }
 		}
@@ -152,7 +150,6 @@ func apart(fn func()) {
 // message, still commits its writes and its message together.
 func TestRouterCloseLetsHandlersCommit(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		f := newFeed()
 		started, cancelled := make(chan struct{}), make(chan context.Context, 1)
 		router := startRouter(t, func(r *message.Router) {

@@ -23,7 +23,6 @@ import (
 
 func TestTxAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		obs := &seen{}
 		tx := newTx(t, h.seenBy(t, obs), middleware.TxConfig{})
 
@@ -54,7 +53,6 @@ func TestTxAlone(t *testing.T) {
 func TestTxHandlerWorksOnACopy(t *testing.T) {
 	type key struct{}
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		tx := newTx(t, h, middleware.TxConfig{})
 		original := func() *message.Message {
 			msg := newMessage("payload")
@@ -121,7 +119,6 @@ func TestTxReturnedMessagesOutliveTheTransaction(t *testing.T) {
 
 func TestTxTime(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		reached := false
 		sleepy := func(msg *message.Message) ([]*message.Message, error) {
 			if err := write(h, msg); err != nil {
@@ -231,7 +228,6 @@ func (b *together) wait() {
 
 func TestTxRetries(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		h.exec(t, "create table accounts (id text primary key, n int not null)")
 		h.exec(t, "insert into accounts values ('a', 0), ('b', 0)")
 
@@ -305,7 +301,6 @@ func TestTxRetries(t *testing.T) {
 // Each attempt starts from the message as it was delivered.
 func TestTxAttemptsAreIndependent(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		msg := newMessage("payload")
 		msg.Metadata.Set("m", "1")
 		attempts := 0
@@ -337,7 +332,6 @@ func serializationFailure(t testing.TB, h handle) error {
 
 func TestTxUnknownCommitIsNotRepeated(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newEffects(t, h)
 		// The server goes down during COMMIT.
 		h.exec(t, `create function die() returns trigger language plpgsql as
 			$$ begin perform pg_terminate_backend(pg_backend_pid()); return null; end $$`)

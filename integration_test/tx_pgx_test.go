@@ -29,15 +29,8 @@ func inPgxTx(t testing.TB, h handle, fn func(ctx context.Context, tx pgx.Tx) err
 	})
 }
 
-func newPgxNotes(t *testing.T) handle {
-	h := newPgxHandle(t, newMigratedDatabase(t))
-	newNotes(t, h)
-	return h
-}
-
 func TestManagedTxRefusesToEnd(t *testing.T) {
-	t.Parallel()
-	h := newPgxNotes(t)
+	h := onPgx(t)
 	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
 		require.NoError(t, note(ctx, h, 1))
 		require.ErrorIs(t, tx.Commit(ctx), drive.ErrTxManaged)
@@ -53,8 +46,7 @@ func TestManagedTxRefusesToEnd(t *testing.T) {
 }
 
 func TestManagedTxNests(t *testing.T) {
-	t.Parallel()
-	h := newPgxNotes(t)
+	h := onPgx(t)
 	insert := func(ctx context.Context, tx pgx.Tx, n int) {
 		_, err := tx.Exec(ctx, "insert into notes values ($1)", n)
 		require.NoError(t, err)
@@ -99,8 +91,7 @@ func TestManagedTxNests(t *testing.T) {
 }
 
 func TestManagedTxDoesWhatPgxDoes(t *testing.T) {
-	t.Parallel()
-	h := newPgxNotes(t)
+	h := onPgx(t)
 	var object uint32
 	require.NoError(t, inPgxTx(t, h, func(ctx context.Context, tx pgx.Tx) error {
 		n, err := tx.CopyFrom(ctx, pgx.Identifier{"notes"}, []string{"n"}, pgx.CopyFromRows([][]any{{1}, {2}}))
@@ -189,8 +180,7 @@ func refusesAll(t *testing.T, ctx context.Context, tx pgx.Tx) {
 // TestManagedTxIsOverAfterItsEnd keeps the transaction and objects obtained from it: by then the connection may serve
 // somebody else.
 func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
-	t.Parallel()
-	h := newPgxNotes(t)
+	h := onPgx(t)
 	for _, end := range []error{nil, errUndo} {
 		var kept, nested pgx.Tx
 		var large pgx.LargeObjects
@@ -218,7 +208,6 @@ func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
 
 func TestManyTransactionsAtOnce(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
 		var group errgroup.Group
 		for n := range 60 {
@@ -249,12 +238,7 @@ func TestManyTransactionsAtOnce(t *testing.T) {
 
 func TestTransactionsThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	var made bool
 	forEachPgBouncerHandle(t, func(t *testing.T, h handle) {
-		if !made {
-			newNotes(t, h)
-			made = true
-		}
 		h.exec(t, "truncate notes, outbox")
 		pub := newOutboxPublisher(t, h)
 		for n := range 10 {
@@ -314,7 +298,6 @@ func TestDedicatedReconnects(t *testing.T) {
 
 func TestTransactCommitsOrRollsBack(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		insert := func(fail error) error {
 			return (*core.DB)(h.db).Transact(t.Context(), func(q drive.Querier) error {
 				_, err := q.Exec(t.Context(), "insert into notes values (1)")

@@ -19,12 +19,6 @@ import (
 
 var errUndo = errors.New("undo")
 
-// newNotes creates a table that shows which writes were committed.
-func newNotes(t testing.TB, h handle) {
-	t.Helper()
-	h.exec(t, "create table notes (n int unique deferrable initially deferred)")
-}
-
 func note(ctx context.Context, h handle, n int) error {
 	return h.execTx(ctx, "insert into notes values ($1)", n)
 }
@@ -49,7 +43,6 @@ func TestInTxNeedsADatabase(t *testing.T) {
 
 func TestNestedInTxIsASavepoint(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
 		var hooks []string
 		work := func(ctx context.Context, n int) {
@@ -115,7 +108,6 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 // library that is given one, and fails first inside it and then as a whole.
 func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		join := func(ctx context.Context) context.Context {
 			var native any
 			if h.sql != nil {
@@ -147,7 +139,6 @@ func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 
 func TestHooksRunAfterCommitAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		ran := 0
 		hook := func(ctx context.Context) error { return outbox.AfterCommit(ctx, func(context.Context) { ran++ }) }
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
@@ -182,7 +173,6 @@ func TestHooksRunAfterCommitAlone(t *testing.T) {
 
 func TestContextYieldsTheNativeTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		var ended context.Context
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			ended = ctx
@@ -221,7 +211,6 @@ func TestContextYieldsTheNativeTransaction(t *testing.T) {
 // TestWithTx joins transactions that the caller began.
 func TestWithTx(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
 		for _, commits := range []bool{false, true} {
 			tx, commit, rollback := beginNative(t, h)
@@ -315,7 +304,6 @@ func TestCommitsWakeForwardersOfTheirTable(t *testing.T) {
 // of the other.
 func TestNestedInTxRunOneAtATime(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			aIsOpen, bIsDone, a := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 			go func() {
@@ -419,7 +407,6 @@ func TestWhatIsCapturedIsUndoneWithASavepoint(t *testing.T) {
 // TestCapturingTakesNoSecondTransactionID checks which transaction wrote the row: a savepoint would have its own id.
 func TestCapturingTakesNoSecondTransactionID(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		newNotes(t, h)
 		pub := newOutboxPublisher(t, h)
 		require.NoError(t, inTx(t, h, func(ctx context.Context) error {
 			return errors.Join(note(ctx, h, 1), (*core.Publisher)(pub).Capture(ctx, "captured", newMessage("")))
