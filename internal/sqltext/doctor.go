@@ -62,9 +62,9 @@ const (
 	// DoctorObstacles lists objects that operators have put on the tables and that may swallow, refuse or hide rows: the
 	// kind, the table, the name. rule and trigger (of any update): they may refuse to settle a row; schema.Inspect reports
 	// those that swallow inserts. unique: an index that refuses rows that ours accept; unique constraint: such an index
-	// that belongs to a constraint. child: a table that inherits. detached: a table that has the name of a partition of the
-	// outbox, but is not attached. nodefault: a partitioned outbox without a default. security: row security that applies
-	// to a role that is not the owner. sequence: the number of ids left.
+	// of a constraint. child: a table that inherits. detached: a table that has the name of a partition of the outbox, but
+	// is not attached. nodefault: a partitioned outbox without a default. security: row security that applies to a role
+	// that is not the owner. sequence: the number of ids left.
 	//
 	// Arguments: tables, name of the outbox without its schema.
 	DoctorObstacles = `WITH t AS MATERIALIZED (SELECT n.name, c.oid, c.relkind, c.relnamespace, c.relrowsecurity
