@@ -146,7 +146,7 @@ func TestNATSVerdicts(t *testing.T) {
 			{"over the server's limit", small + "a", newMessage(string(make([]byte, 2<<20))), permanent},
 			{"over the stream's limit", small + "a", newMessage(string(make([]byte, 2000))), permanent},
 			{"a bad subject", small + "a b", newMessage(""), permanent},
-			{"a header that none can be", small + "a", withHeader(newMessage(""), "a key", "x"), permanent},
+			{"an impossible header", small + "a", withHeader(newMessage(""), "a key", "x"), permanent},
 			{"a full stream", full + "a", newMessage(""), unavailable},
 			{"no stream", "nobody." + watermill.NewShortUUID(), newMessage(""), unavailable},
 			{"a failed expectation", small + "a", withHeader(newMessage(""), natsgo.ExpectedLastSeqHdr, "99"), retry},
@@ -193,15 +193,15 @@ func TestNATSOutage(t *testing.T) {
 	l.stop()
 
 	require.Zero(t, l.verdicts[permanent]+l.verdicts[unknown], "an outage must not blame the message: %v", l.errs)
-	// Messages that were sent again although they were stored the first time count once. At most one message of each
-	// goroutine is stored without an acknowledgement.
+	// Messages that were sent again although they were stored the first time count once. At most one message per goroutine
+	// is stored without an acknowledgement.
 	stored := natsStored(t, js, stream)
 	require.GreaterOrEqual(t, stored, len(l.acked))
 	require.LessOrEqual(t, stored, len(l.acked)+64)
 }
 
-// TestNATSLeavesASilentServer: one of two servers, the one that the publisher is connected to, accepts messages and
-// does not reply. Pings would detect that after a minute, or never if it replies to them.
+// TestNATSLeavesASilentServer: the publisher is connected to one of two servers, which accepts messages and does not
+// reply. Pings would detect that after a minute, or never if it replies to them.
 func TestNATSLeavesASilentServer(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -220,8 +220,8 @@ func TestNATSLeavesASilentServer(t *testing.T) {
 	eventually(t, func() bool { return pub.Publish(prefix+"orders", newMessage("")) == nil }, "it finds the other server")
 }
 
-// commands is metadata that JetStream would obey as headers: each would lose this message or others, or have it
-// refused.
+// commands is metadata that JetStream would obey as headers: each would lose this message or others, or make JetStream
+// refuse it.
 var commands = message.Metadata{
 	"Nats-Msg-Id": "same", "Nats-Rollup": "all", "Nats-Expected-Stream": "OTHER", "Nats-Expected-Last-Sequence": "99",
 	"Nats-TTL": "never", "Nats-Expected-Last-Msg-Id": "x",
@@ -236,7 +236,7 @@ var oddKeys = message.Metadata{
 // obedient makes a stream obey headers.
 func obedient(c *natsgo.StreamConfig) { c.AllowRollup, c.AllowMsgTTL = true, true }
 
-// received returns the first n messages of a topic as read by a consumer that decodes metadata.
+// received returns the first n messages of a topic as a consumer that decodes metadata reads them.
 func received(t *testing.T, url, topic string, n int) []*message.Message {
 	t.Helper()
 	sub, err := wmnats.NewSubscriber(wmnats.SubscriberConfig{URL: url, Unmarshaler: nats.Unmarshaler{}}, nil)
@@ -314,7 +314,7 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 		return msg
 	}
 	publish("one", natsgo.MsgIdHdr, "mine", 1)
-	again := publish("another under the same id", natsgo.MsgIdHdr, "mine", 1)
+	again := publish("another message with the same id", natsgo.MsgIdHdr, "mine", 1)
 
 	r, err := newAdmin(t, h).Replay(t.Context(), admin.Act{
 		Filter: admin.Filter{IDs: column[string](t, h, "SELECT id::text FROM outbox WHERE uuid = $1", again.UUID)},
@@ -324,7 +324,7 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 	require.Equal(t, int64(1), r.Touched)
 	eventually(t, func() bool {
 		return natsStored(t, js, stream) == 2
-	}, "a message that is sent again on purpose has a new id")
+	}, "a deliberate replay has a new id")
 
 	last := publish("a rollup", "Nats-Rollup", "all", 1)
 	got := received(t, url, prefix+"a", 1)[0]
@@ -386,7 +386,8 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 	}
 }
 
-// TestLettersOfTheForwarderCommandNoBroker: SQL writes these, and filters the same commands as the middlewares.
+// TestLettersOfTheForwarderCommandNoBroker: SQL writes these dead letters, and filters the same commands as the
+// middlewares.
 func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()
@@ -426,7 +427,7 @@ func TestLettersOfTheForwarderCommandNoBroker(t *testing.T) {
 }
 
 // TestALetterIsNoCopySentAgain: the generation belongs to the message. Its dead letter has none, and a message that was
-// sent again and dies again gets a different dead letter.
+// requeued and dies again gets a different dead letter.
 func TestALetterIsNoCopySentAgain(t *testing.T) {
 	h := onPgx(t)
 	errorHandler, err := middleware.ErrorHandler(h.db, middleware.ErrorHandlerConfig{Service: "shop"}, nil)
@@ -445,6 +446,6 @@ func TestALetterIsNoCopySentAgain(t *testing.T) {
 	}
 	assert.Equal(t, 6, outboxed(t, h))
 	assert.Zero(t, h.count(t, "SELECT count(*) FROM outbox WHERE metadata ? 'outbox_generation' OR due_at IS NOT NULL"),
-		"a dead letter is sent for the first time, now")
+		"this dead letter is sent for the first time")
 	assert.Equal(t, 3, h.count(t, "SELECT count(DISTINCT uuid) FROM outbox"))
 }

@@ -41,7 +41,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// canary begins every secret text: payloads, values of metadata, passwords and tokens.
+// canary is the prefix of every secret: payloads, values of metadata, passwords and tokens.
 const canary = "cnry"
 
 // sings returns where a text contains a canary, as text or as printed bytes.
@@ -60,7 +60,7 @@ func sings(text string) (where []string) {
 	return where
 }
 
-// aviary is a service with all components, whose log at the finest level is one text.
+// aviary is a service with all components, whose complete log is one text.
 type aviary struct {
 	t      *testing.T
 	h      handle
@@ -99,8 +99,8 @@ func (a *aviary) message(uuid string) *message.Message {
 	return msg
 }
 
-// TestNoCanarySings puts payloads, metadata, passwords and tokens everywhere they can occur, makes everything fail that
-// can, and checks logs, stored errors, metrics, traces and operators' screens.
+// TestNoCanarySings puts payloads, metadata, passwords and tokens everywhere they can occur, makes everything fail, and
+// checks logs, stored errors, metrics, traces and operators' screens.
 func TestNoCanarySings(t *testing.T) {
 	parallel(t)
 	a := newAviary(t)
@@ -152,7 +152,7 @@ func (a *aviary) publishes() {
 	}
 }
 
-// forwards publishes messages that are refused in all ways, and rows inserted by SQL.
+// forwards publishes messages that are refused in every way, and rows inserted by SQL.
 func (a *aviary) forwards() {
 	pub := newOutboxPublisher(a.t, a.h)
 	b := newFakeBroker()
@@ -202,7 +202,7 @@ func (a *aviary) forwards() {
 	require.NoError(a.t, end())
 }
 
-// run runs something until the test ends, or until the returned function is called, which returns its error.
+// run runs a part until the test ends, or until the returned function is called, which returns its error.
 func (a *aviary) run(r interface {
 	outbox.Runner
 	Close() error
@@ -294,7 +294,7 @@ func (a *aviary) reads() {
 	}
 }
 
-// queues makes the queue and its webhooks refuse, fail and bury.
+// queues makes the queue and its webhooks refuse, fail and bury messages.
 func (a *aviary) queues() {
 	cfg := quickStore()
 	cfg.MaxAttempts = 2
@@ -393,7 +393,7 @@ func (a *aviary) answers() {
 	}
 }
 
-// shown reads what operators without the right to see payloads are shown, and the other columns of the tables.
+// shown reads the screens of operators who may not see payloads, and the other columns of the tables.
 func (a *aviary) shown() {
 	sings := func(shown string) []string { return sings(strings.ReplaceAll(shown, canary+" value", "")) }
 	c := ctl{t: a.t, url: a.h.url}

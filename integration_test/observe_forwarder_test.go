@@ -65,7 +65,7 @@ func (w *witness) CleanEnd(_ context.Context, end meter.CleanEnd)         { note
 func (w *witness) LanesOwned(_ context.Context, owned meter.LanesOwned)   { noted(w, &w.owned, owned) }
 
 // TestForwarderIsObserved: observers of the handle are notified of each publish and its verdict, of deaths, pauses and
-// statements. Context values and metadata that an observer sets reach the publisher, and each attempt starts with the
+// statements. Context values and metadata set by an observer reach the publisher, and each attempt starts with the
 // stored metadata.
 func TestForwarderIsObserved(t *testing.T) {
 	parallel(t)
@@ -103,7 +103,7 @@ func TestForwarderIsObserved(t *testing.T) {
 		"the observer is notified")
 	w.idle(t)
 	h.exec(t, "update outbox set published_at = published_at - interval '1 hour' where published_at is not null")
-	eventually(t, func() bool { return outboxed(t, h) == 1 }, "they are cleaned")
+	eventually(t, func() bool { return outboxed(t, h) == 1 }, "the messages are cleaned")
 	require.NoError(t, w.Forwarder.Close())
 
 	uuid := map[string]string{} // by payload
@@ -181,7 +181,7 @@ func TestSubscriberIsObserved(t *testing.T) {
 	assert.Equal(t, first.UUID, first.Context().Value(traceKey{}))
 	first.Nack()
 	receive(t, messages).Ack()
-	eventually(t, func() bool { return len(toldSoFar(eyes, &eyes.ends)) == 2 }, "both are observed")
+	eventually(t, func() bool { return len(toldSoFar(eyes, &eyes.ends)) == 2 }, "both deliveries are observed")
 	ends := toldSoFar(eyes, &eyes.ends)
 	require.ErrorIs(t, ends[0].Err, outbox.ErrNacked)
 	assert.Equal(t, "retry", ends[0].Verdict)

@@ -72,7 +72,7 @@ func attributesOf(of []attribute.KeyValue) map[string]string {
 	return m
 }
 
-// childOf asserts that child is a child of parent.
+// childOf checks that child is a child of parent.
 func childOf(t testing.TB, child, parent sdktrace.ReadOnlySpan) {
 	t.Helper()
 	assert.Equal(t, parent.SpanContext().TraceID(), child.SpanContext().TraceID(), "%s is in the trace of %s",
@@ -81,7 +81,7 @@ func childOf(t testing.TB, child, parent sdktrace.ReadOnlySpan) {
 		parent.Name())
 }
 
-// linkedTo asserts that s has exactly one link, to to.
+// linkedTo checks that s has exactly one link, to to.
 func linkedTo(t testing.TB, s, to sdktrace.ReadOnlySpan) {
 	t.Helper()
 	require.Len(t, s.Links(), 1, s.Name())
@@ -89,8 +89,8 @@ func linkedTo(t testing.TB, s, to sdktrace.ReadOnlySpan) {
 		s.Name(), to.Name())
 }
 
-// TestTraceAcrossTwoServices: a request to one service and the work that it causes in another are one trace, through
-// two databases and a broker.
+// TestTraceAcrossTwoServices: a request to one service and the resulting work in another are one trace, through two
+// databases and a broker.
 func TestTraceAcrossTwoServices(t *testing.T) {
 	parallel(t)
 	tel := newTelemetry(t, otel.ObserverConfig{System: "nats"})
@@ -311,7 +311,7 @@ func TestTelemetryMetrics(t *testing.T) {
 	assert.InDelta(t, (2 * time.Hour).Seconds(), tel.lag(t), patience.Seconds(), "the delayed message is not late")
 }
 
-// points returns current measurements by instrument, operation and error: a sum or a number of values.
+// points returns current measurements by instrument, operation and error: a sum, or the number of values.
 func (tel telemetry) points(t testing.TB) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -419,7 +419,7 @@ func TestObserversAreTold(t *testing.T) {
 		require.Len(t, seen.writes, 4)
 		undone := errUndo
 		if h.sql != nil {
-			undone = nil // was rolled back before it was written
+			undone = nil // rolled back before it was written
 		}
 		for i, want := range []observe.WriteEnd{
 			{DB: h.name, Topic: "published", Messages: 2, Bytes: 5}, {DB: h.name, Topic: "captured", Messages: 1, Bytes: 4},
@@ -431,6 +431,6 @@ func TestObserversAreTold(t *testing.T) {
 			assert.Equal(t, want, got)
 		}
 		assert.Equal(t, 3, h.count(t, "select count(*) from outbox where metadata->>'traced' = topic"),
-			"metadata that an observer set is stored")
+			"metadata set by an observer is stored")
 	})
 }

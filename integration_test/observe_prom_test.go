@@ -48,7 +48,7 @@ func scraped(t testing.TB, c prometheus.Collector) map[string]float64 {
 	return found
 }
 
-// shows waits until an observer shows all of want; it is notified of some events a moment later.
+// shows waits until an observer shows all of want; some events reach it a moment later.
 func shows(t testing.TB, c prometheus.Collector, want map[string]float64) {
 	t.Helper()
 	found := map[string]float64{}
@@ -147,7 +147,7 @@ func TestCollectorOverEachHandle(t *testing.T) {
 	})
 }
 
-// TestScrapeIsOneQuery, also with many topics, and counts that reach their limit are marked as such.
+// TestScrapeIsOneQuery, even with many topics, and counts that reach their limit are marked as such.
 func TestScrapeIsOneQuery(t *testing.T) {
 	needsPlainOutbox(t) // partitions are read by separate queries
 	t.Parallel()
@@ -165,7 +165,7 @@ func TestScrapeIsOneQuery(t *testing.T) {
 	h.exec(t, `insert into outbox (uuid, topic, key, payload) select i, 'many', 'k', '\x00' `+
 		`from generate_series(1001, 1600) i`)
 	found = scraped(t, c)
-	assert.Equal(t, 1.0, found["counts_bounded{}"], "more wait in one lane than are counted")
+	assert.Equal(t, 1.0, found["counts_bounded{}"], "more messages wait in one lane than are counted")
 	assert.LessOrEqual(t, found["messages{state=ready,topic=many}"], 100.0)
 	assert.Positive(t, found["messages{state=ready,topic=many}"])
 }
@@ -197,8 +197,8 @@ func TestCollectorSurvivesWhatItWatches(t *testing.T) {
 	assert.Equal(t, 0.0, scraped(t, c)["up{}"], "a pool without a free connection does not delay a scrape")
 }
 
-// TestPausedOutlivesItsForwarder: an unreachable topic is shown as paused by any process, also one that starts during
-// the outage, until the outage is over.
+// TestPausedOutlivesItsForwarder: any process shows an unreachable topic as paused until the outage is over, even a
+// process that starts during the outage.
 func TestPausedOutlivesItsForwarder(t *testing.T) {
 	parallel(t)
 	observer, err := prom.NewObserver(prom.ObserverConfig{})
@@ -263,7 +263,7 @@ func TestObserverOfAWholeService(t *testing.T) {
 		"transaction_duration_seconds{result=committed}": 1,
 	})
 	assert.InDelta(t, 2*time.Hour.Seconds(), lagSum(t, observer), patience.Seconds(),
-		"the age is by the database's clock")
+		"the age uses the database's clock")
 
 	store, err := queue.NewStore(h.db, queue.StoreConfig{}, nil)
 	require.NoError(t, err)
@@ -321,7 +321,7 @@ var (
 )
 
 // TestFirstScrapeFillsTheTiles: the first scrape of a service without messages has every series of the dashboard's
-// tiles, so that none shows "No data".
+// tiles, so that no tile shows "No data".
 func TestFirstScrapeFillsTheTiles(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("../dashboards/grafana.json")

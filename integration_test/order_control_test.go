@@ -21,13 +21,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/middleware"
 )
 
-// The negative controls each remove one half of what makes reading exact. If they pass, the order tests prove nothing.
+// Each negative control removes one half of the rules that make reads exact. If they pass, the order tests prove
+// nothing.
 
 const (
 	defaultWithoutXid = `alter table outbox alter id set default nextval('outbox_id_seq')`
 
-	// slowInsert widens the interval between assigning the row's id, which its default does before triggers run, and
-	// the transaction's id, which without our default happens only after them.
+	// slowInsert widens the interval between assigning the row's id, which its default does before triggers run, and the
+	// transaction's id, which without our default is assigned only after the triggers.
 	slowInsert = `
 create function slow_insert() returns trigger language plpgsql as $$ begin perform pg_sleep(0.15); return new; end $$;
 create trigger slow_insert before insert on outbox for each row when (new.topic = 'slow') execute function slow_insert()`
@@ -55,7 +56,7 @@ func TestOrderControlForgetfulFetch(t *testing.T) {
 	reader := pgxHandle(t, "reader", url, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = sabotage })
 	l := newLedger(true)
 	orderRun{writers: 16, time: patience, until: l.violated}.write(t, writer, reader, l)
-	assert.NotZero(t, sabotage.forgot.Load(), "the tracer found nothing to take away: "+
+	assert.NotZero(t, sabotage.forgot.Load(), "the tracer found nothing to remove: "+
 		"did the arguments of the read change?")
 	assert.NotEmpty(t, l.faults(), "a plain id > low kept the order")
 }
@@ -77,8 +78,8 @@ func TestOrderControlDefaultWithoutXid(t *testing.T) {
 	assert.NotEmpty(t, l.faults(), "row ids that do not follow transaction ids kept the order")
 }
 
-// TestOrderOfASlowInsert is the one case that needs the id's default: a row gets its id, reads pass it, and only then
-// is it written. With our default it is read in order, without it is not.
+// TestOrderOfASlowInsert is the only case that needs the id's default: a row gets its id, reads pass it, and only then
+// is it written. With our default it is read in order; without it, out of order.
 func TestOrderOfASlowInsert(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -126,7 +127,7 @@ func TestOrderOfASlowInsert(t *testing.T) {
 				eventually(t, func() bool {
 					_, calls, _ := l.total()
 					return calls >= n+last || len(l.faults()) > 0
-				}, "all arrive, or the later one without the earlier")
+				}, "all messages arrive, or the later one without the earlier")
 			}
 			insertBoth()
 			if c.wrong {
@@ -145,9 +146,9 @@ func TestOrderOfASlowInsert(t *testing.T) {
 }
 
 // fetchSaboteur is a tracer on a forwarder's pool that makes some reads of the outbox time out or break, or removes the
-// tracked transactions from all of them.
+// tracked transactions from all reads.
 type fetchSaboteur struct {
-	every    int64 // reads for each one that fails, an early one first; 0 = none fails
+	every    int64 // reads per failure, the first failure soon; 0 = no failures
 	forgetTx bool  // leaves a plain id > low
 	reads    atomic.Int64
 	failed   atomic.Int64
@@ -157,7 +158,7 @@ type fetchSaboteur struct {
 
 func (s *fetchSaboteur) String() string {
 	reads := max(s.reads.Load(), 1)
-	return fmt.Sprintf("%d reads, %d of them failed, on average they took %s", reads, s.failed.Load(),
+	return fmt.Sprintf("%d reads, %d failed, average %s", reads, s.failed.Load(),
 		time.Duration(s.took.Load()/reads))
 }
 
@@ -234,11 +235,11 @@ func TestStoreFirstInOrder(t *testing.T) {
 			for range 2 { // brokers deliver twice
 				msg := message.NewMessage(key+itoa(i), nil)
 				outbox.SetKey(msg, key)
-				require.True(t, broker.deliver(t, msg), "it is acked once stored")
+				require.True(t, broker.deliver(t, msg), "the message is acked once stored")
 			}
 		}
 	}
-	eventually(t, func() bool { return outboxed(t, h) == 30 }, "each is processed")
+	eventually(t, func() bool { return outboxed(t, h) == 30 }, "each message is processed")
 	assert.Equal(t, 30, h.count(t, "select count(*) from effects"))
 	for _, key := range []string{"a", "b", "c"} {
 		assert.Equal(t, numbered(key, 0, 9),

@@ -23,8 +23,8 @@ const ghost = "ghost"
 // errRefused blames the message.
 var errRefused error = &forwarder.PublishError{Verdict: forwarder.Retry, Err: errors.New("refused")}
 
-// ledger records commits of each key and, as a publisher, arrivals. Payloads are the positions of the messages in their
-// key's sequence, counting from 1. It delays calls, refuses some, and now and then accepts a message but returns an
+// ledger records commits of each key and, as a publisher, arrivals. Payloads are the positions of messages in their
+// key's sequence, starting at 1. It delays calls, refuses some, and occasionally accepts a message but returns an
 // error.
 type ledger struct {
 	trouble bool
@@ -137,7 +137,7 @@ func (l *ledger) allArrive(t testing.TB) {
 		missing = l.missing()
 	}
 	if len(missing) > 0 {
-		t.Errorf("%d never arrived, such as %v", len(missing), missing[:min(10, len(missing))])
+		t.Errorf("%d messages never arrived, such as %v", len(missing), missing[:min(10, len(missing))])
 	}
 }
 
@@ -156,7 +156,7 @@ func (l *ledger) total() (committed, calls, repeated int) {
 	return committed, l.calls, l.repeated
 }
 
-// orderConfig retries soon and lets nothing die.
+// orderConfig retries soon and makes no message dead.
 func orderConfig() forwarder.Config {
 	return forwarder.Config{
 		Concurrency: 16, MaxAttempts: -1, LeaseTTL: 2 * time.Second, PollInterval: 50 * time.Millisecond,

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// orderTime returns how long the writers of one order test write.
+// orderTime returns the duration of the writers of one order test.
 func orderTime(short time.Duration) time.Duration {
 	if os.Getenv("OUTBOX_LONG") != "" {
 		return 10 * short
@@ -41,7 +41,7 @@ type orderRun struct {
 	until    <-chan struct{} // ends the run early
 }
 
-// startDurable starts a server that flushes to disk as in production, so commits take as long as they do there.
+// startDurable starts a server that flushes to disk as in production, so commits take as long.
 var startDurable = shared(func(ctx context.Context) (*services.Postgres, error) {
 	return services.StartPostgres(ctx, services.Options{
 		PostgresSettings: []string{"max_prepared_transactions=20", "max_connections=600"},
@@ -95,7 +95,7 @@ func TestOrderOverLibPQ(t *testing.T) {
 	checkOrder(t, orderRun{writers: 16, time: orderTime(6 * time.Second)}, writer, reader, newLedger(true))
 }
 
-// TestOrderThroughPgBouncer is TestOrder with writers and forwarder behind PgBouncer in transaction mode.
+// TestOrderThroughPgBouncer is TestOrder with writers and forwarders behind PgBouncer in transaction mode.
 func TestOrderThroughPgBouncer(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -117,13 +117,13 @@ func checkOrder(t *testing.T, run orderRun, writer, reader handle, l *ledger) {
 	stopped := time.Now()
 	l.allArrive(t)
 	committed, calls, repeated := l.total()
-	t.Logf("%d committed, %d published, %d of them repeated; the last arrived %s after the writers stopped",
+	t.Logf("%d committed, %d published, %d repeated; the last arrived %s after the writers stopped",
 		committed, calls, repeated, time.Since(stopped).Round(time.Millisecond))
 	assert.Empty(t, l.faults())
 	assert.Greater(t, committed, enough)
 }
 
-// enough is the number of commits that an order test needs to be meaningful. A busy machine gets more time for them.
+// enough is the number of commits that make an order test meaningful. A busy machine gets more time for them.
 const enough = 1000
 
 // write runs the writers, and the forwarders until the test ends.

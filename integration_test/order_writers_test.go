@@ -187,8 +187,8 @@ func (w *orderWriters) fill(ctx context.Context, rng *rand.Rand, rows []orderRow
 	return nil
 }
 
-// savepoints writes messages behind savepoints that are rolled back, in a third of the cases more than fit into a
-// backend's cache of subtransactions.
+// savepoints writes messages behind savepoints that are rolled back; a third of the time more savepoints than fit into
+// a backend's cache of subtransactions.
 func (w *orderWriters) savepoints(ctx context.Context, rng *rand.Rand, key string) error {
 	tx, _ := (*core.DB)(w.h.db).Tx(ctx)
 	n := 1 + rng.IntN(4)

@@ -49,7 +49,7 @@ func TestUnavailableTopicPauses(t *testing.T) {
 		last := tries[len(tries)-4:]
 		mu.Unlock()
 		assert.GreaterOrEqual(t, last[3].Sub(last[0]), 150*time.Millisecond,
-			"three pauses, most of them of 100 ms less a fifth")
+			"three pauses, most of them 100 ms less 20%")
 		assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 
 		down.Store(false)
@@ -66,8 +66,8 @@ func TestUnavailableTopicPauses(t *testing.T) {
 }
 
 // TestKeyGoesOnWithoutItsFirstMessage: the first message of a key waits for an unreachable topic until an operator
-// skips, deletes or discards it. Then the rest of the key, on another topic, continues, and keys of the same lane that
-// the operator left alone keep waiting.
+// skips, deletes or discards it. Then the rest of the key, on another topic, continues. Other keys of the same lane
+// keep waiting.
 func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()
@@ -104,7 +104,7 @@ func TestKeyGoesOnWithoutItsFirstMessage(t *testing.T) {
 		h.exec(t, "delete from outbox where topic = $1 and key = $2", first, keys[5])
 		w.arrives(t, numbered("behind-"+first, 3, 5)...)
 		for i, key := range keys[:3] {
-			assert.Empty(t, w.payloads(key), "%d waits on", i)
+			assert.Empty(t, w.payloads(key), "%d continues to wait", i)
 		}
 	}
 	down.Store(false)
@@ -126,7 +126,7 @@ func TestUnavailableAfterRejection(t *testing.T) {
 	})
 	w.publish(t, "orders", "K", "1")
 	begun := time.Now()
-	eventually(t, func() bool { return w.triedTimes("1") >= 6 }, "it is tried while the broker is down")
+	eventually(t, func() bool { return w.triedTimes("1") >= 6 }, "the message is tried while the broker is down")
 	assert.LessOrEqual(t, w.log.count("topic unavailable: paused"), 1+int(time.Since(begun)/time.Minute),
 		"once a minute: %v", *w.log.lines)
 	assert.Zero(t, w.log.count("topic available again"))
@@ -136,7 +136,7 @@ func TestUnavailableAfterRejection(t *testing.T) {
 }
 
 // TestAllTopicsAreBackTogether: all topics of two forwarders are paused. When the broker returns, all publish again,
-// whether the errors had a verdict or not. Without a verdict the outage has cost each forwarder four attempts, because
+// whether the errors had a verdict or not. Without a verdict the outage costs each forwarder four attempts, because
 // five messages fail at once; with a verdict none.
 func TestAllTopicsAreBackTogether(t *testing.T) {
 	extended(t)
@@ -165,7 +165,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 			w.join(t, h, cfg)
 			eventually(t, func() bool {
 				return h.count(t, "select count(distinct owner) from outbox_lanes") == 2
-			}, "they share the lanes")
+			}, "the forwarders share the lanes")
 			var all []string
 			for i := range topics {
 				var payloads []string
@@ -175,7 +175,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 				all = append(all, payloads...)
 				h.publish(t, fmt.Sprint("topic", i), "", payloads...)
 			}
-			w.wait(t, "all are paused", func() bool {
+			w.wait(t, "all topics are paused", func() bool {
 				mu.Lock()
 				defer mu.Unlock()
 				for i := range topics {
@@ -189,7 +189,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 			if failure == errOdd {
 				charged = 2 * 4
 			}
-			// A failure that was on its way may be counted later, after the first success.
+			// A failure that was in flight may be counted later, after the first success.
 			assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), charged)
 			down.Store(false)
 			w.arrives(t, all...)

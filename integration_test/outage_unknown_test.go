@@ -22,10 +22,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/kafka"
 )
 
-// errOdd is an error that has no verdict.
+// errOdd is an error without a verdict.
 var errOdd = errors.New("broken pipe, or something")
 
-// mortalConfig lets messages die soon.
+// mortalConfig makes messages die soon.
 func mortalConfig() forwarder.Config {
 	cfg := quickConfig()
 	cfg.MaxAttempts, cfg.MinDeadAge = 3, -1
@@ -34,7 +34,7 @@ func mortalConfig() forwarder.Config {
 
 const dead = "select count(*) from outbox where dead_at is not null"
 
-// TestADecoratorHidesNoVerdict: Watermill's metrics around a publisher that knows its errors.
+// TestADecoratorHidesNoVerdict: Watermill's metrics around a publisher whose errors have verdicts.
 func TestADecoratorHidesNoVerdict(t *testing.T) {
 	h := onPgx(t)
 	broker := newFakeBroker()
@@ -96,7 +96,7 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 	})
 	eventually(t, func() bool {
 		return w.log.count("all its publishes fail") > 0 && failed.Load() > 200
-	}, "it is tried again and again")
+	}, "the topic is tried again and again")
 	charged := h.count(t, "select coalesce(sum(attempts), 0)::int from outbox")
 	assert.LessOrEqual(t, charged, 4, "one attempt each of the messages that failed before the breaker opened")
 	assert.Zero(t, h.count(t, dead))
@@ -113,7 +113,7 @@ func TestAnOutageThatNobodyRecognisesKillsNothing(t *testing.T) {
 	assert.Zero(t, h.count(t, dead))
 }
 
-// TestAMessageThatFailsAmongOthersDies: the error has no verdict, but others of its topic are published.
+// TestAMessageThatFailsAmongOthersDies: its error has no verdict, but others of its topic are published.
 func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, mortalConfig())
@@ -123,18 +123,18 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 		}
 		return nil
 	})
-	// One alone: nothing shows whether its topic works.
+	// A single message: nothing shows whether its topic works.
 	w.publish(t, "quiet", "q", "poison-alone")
-	eventually(t, func() bool { return h.count(t, dead) == 1 }, "one that fails alone is dead")
+	eventually(t, func() bool { return h.count(t, dead) == 1 }, "a message that fails alone is dead")
 
-	// One among others.
+	// A message among others.
 	w.publish(t, "orders", "k", "poison-1", "behind")
 	w.publish(t, "orders", "", numbered("m", 1, 200)...)
 	w.arrives(t, append(numbered("m", 1, 200), "behind")...)
-	eventually(t, func() bool { return h.count(t, dead) == 2 }, "one that fails among others is dead")
+	eventually(t, func() bool { return h.count(t, dead) == 2 }, "a message that fails among others is dead")
 	assert.LessOrEqual(t, w.triedTimes("poison-1"), 6, "some attempts may not be charged")
 
-	// Very many, concurrently and one after another, in a topic with few others: they delay nothing, and die.
+	// Very many, concurrently and one after another, in a topic with few others: they delay no other message, and die.
 	bad := numbered("poison-x", 1, 100)
 	for i, payload := range bad {
 		w.publish(t, "bulk", fmt.Sprint("b", i), payload)
@@ -157,7 +157,7 @@ func TestAMessageThatFailsAmongOthersDies(t *testing.T) {
 // TestATopicThatAlwaysFailsStopsNoOther: all messages of one topic fail without a verdict, while others are published.
 func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
 	h := onPgx(t)
-	for i := range 10 { // before it starts, or the first one would be alone for a while
+	for i := range 10 { // before it starts, or the first message would be alone for a while
 		h.publish(t, "missing", fmt.Sprint(i), numbered("x", 5*i, 5*i+4)...)
 	}
 	cfg := mortalConfig()
@@ -169,16 +169,16 @@ func TestATopicThatAlwaysFailsStopsNoOther(t *testing.T) {
 		}
 		return nil
 	})
-	w.wait(t, "it is tried", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 16 })
+	w.wait(t, "the topic is tried", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 16 })
 	w.publish(t, "orders", "", numbered("m", 1, 500)...)
 	w.arrives(t, numbered("m", 1, 500)...)
-	w.wait(t, "it is tried again", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 24 })
+	w.wait(t, "the topic is tried again", func() bool { return attempts(w.fakeBroker, numbered("x", 0, 49)) > 24 })
 	assert.Zero(t, h.count(t, dead))
 	assert.LessOrEqual(t, h.count(t, "select coalesce(sum(attempts), 0)::int from outbox"), 4,
 		"one attempt each of the messages that failed before the breaker opened")
 }
 
-// TestDrainOfAPoisonMessage: a message that fails alone is charged immediately, so that a job which drains the outbox
+// TestDrainOfAPoisonMessage: a message that fails alone is charged immediately, so that a job that drains the outbox
 // leaves a trace of the failure.
 func TestDrainOfAPoisonMessage(t *testing.T) {
 	h := onPgx(t)
@@ -202,8 +202,8 @@ func attempts(b *fakeBroker, payloads []string) (n int) {
 	return n
 }
 
-// TestWatermillAMQPWithoutConnectionChargesNothing: its publisher returns no verdict when it is not connected, but
-// reports so through a method. The message is the only one, so nothing else would show it.
+// TestWatermillAMQPWithoutConnectionChargesNothing: its publisher returns no verdict when it is not connected, but a
+// method reports it. The message is the only one, so nothing else would show it.
 func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {
 	extended(t)
 	h := onPgx(t)

@@ -32,7 +32,7 @@ func (c ctl) start(log *watched, args ...string) (end func() ctlResult) {
 	}
 }
 
-// TestOutboxctlForwards publishes to NATS without any Go code, until the command is told to end.
+// TestOutboxctlForwards publishes to NATS without any Go code, until the command is ended.
 func TestOutboxctlForwards(t *testing.T) {
 	h := onPgx(t)
 	js, stream, prefix := natsStream(t, natsServer(t).URL(), nil)
@@ -146,7 +146,7 @@ func TestOutboxctlReconciles(t *testing.T) {
 	r = ctl{t: t, url: h.url}.run("reconcile", "--all", "--dry-run")
 	assert.Equal(t, 2, r.code)
 	assert.Contains(t, r.err, "no broker given")
-	assert.NotContains(t, c.run("doctor").out+c.run("check").out, "UNKNOWN") // including the broker's findings
+	assert.NotContains(t, c.run("doctor").out+c.run("check").out, "UNKNOWN") // including findings about the broker
 }
 
 // TestOutboxctlOnKafka forwards to Kafka, truncates its log, and recovers the lost messages.
@@ -163,11 +163,11 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	r := broker("forward", "--drain")
 	require.Zero(t, r.code, r.err)
 	distinct := func(uuids []string) []string { return slices.Compact(slices.Sorted(slices.Values(uuids))) }
-	log := kafkaUUIDs(t, server, topic) // each at least once
+	log := kafkaUUIDs(t, server, topic) // each message at least once
 	sent := distinct(log)
 	assert.ElementsMatch(t, column[string](t, h, "SELECT uuid FROM outbox"), sent)
 	lost := 0
-	for len(distinct(log[lost:])) > len(sent)-3 { // a message that was sent twice is lost with its second record
+	for len(distinct(log[lost:])) > len(sent)-3 { // a message that was sent twice is lost only with its second record
 		lost++
 	}
 
@@ -183,7 +183,7 @@ func TestOutboxctlOnKafka(t *testing.T) {
 	require.Zero(t, broker("forward", "--drain").code)
 	assert.Equal(t, sent, distinct(kafkaUUIDs(t, server, topic)))
 	assert.Contains(t, broker("reconcile", "--all", "--dry-run").out, "would change 0 messages")
-	assert.Contains(t, broker("doctor").out, "has one replica", "the broker's own findings")
+	assert.Contains(t, broker("doctor").out, "has one replica", "findings about the broker")
 	other := natsServer(t).URL()
 	assert.Contains(t, c.run("doctor", "--nats", other).out, "no broker that was checked has topic")
 	both := broker("check", "--nats", other).out
@@ -215,7 +215,7 @@ func TestOutboxctlOnRabbitMQ(t *testing.T) {
 	c.env = []string{"OUTBOX_AMQP=amqp://ann:canary@127.0.0.1:1/"}
 	var log watched
 	end := c.start(&log, "forward")
-	eventually(t, func() bool { return strings.Contains(log.String(), "not connected to RabbitMQ") }, "it logs why")
+	eventually(t, func() bool { return strings.Contains(log.String(), "not connected to RabbitMQ") }, "the log shows why")
 	assert.NotContains(t, end().err, "canary")
 }
 

@@ -15,8 +15,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/admin"
 )
 
-// TestOutboxctlHidesSecrets puts passwords in all places where one can occur, and causes all errors that may quote
-// them.
+// TestOutboxctlHidesSecrets puts passwords everywhere they can occur, and causes all errors that may quote them.
 func TestOutboxctlHidesSecrets(t *testing.T) {
 	t.Parallel()
 	good, err := url.Parse(newDatabase(t))
@@ -90,7 +89,7 @@ func TestOutboxctlHidesBrokerSecrets(t *testing.T) {
 			}
 		}
 	}
-	const said = "127.0.0.1:1" // every connection error contains it; other ports share its prefix
+	const said = "127.0.0.1:1" // every connection error contains it; other ports have the same prefix
 	c.env = []string{"OUTBOX_KAFKA_PASSWORD=" + said}
 	for _, command := range []string{"doctor", "doctor -o json", "check", "check -o json"} {
 		r := c.run(append(words(command), "--kafka", said, "--kafka-user", "ann")...)
@@ -109,7 +108,7 @@ func TestOutboxctlServesNoSecrets(t *testing.T) {
 	log := &watched{}
 	end := ctl{t: t, url: at.String()}.start(log, "serve", "--listen", "127.0.0.1:0")
 	address := regexp.MustCompile(`http://[0-9.:]+/`)
-	eventually(t, func() bool { return address.MatchString(log.String()) }, "it prints its address: %s", log)
+	eventually(t, func() bool { return address.MatchString(log.String()) }, "the command prints its address: %s", log)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	get := func(path string) (int, string) {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address.FindString(log.String())+path, nil)
@@ -146,7 +145,7 @@ func TestOutboxctlServes(t *testing.T) {
 		t.Helper()
 		log := &watched{}
 		end = c.start(log, append([]string{"serve"}, args...)...)
-		eventually(t, func() bool { return address.MatchString(log.String()) }, "it prints its address: %s", log)
+		eventually(t, func() bool { return address.MatchString(log.String()) }, "the command prints its address: %s", log)
 		base := strings.Replace(address.FindString(log.String()), "[::]", "127.0.0.1", 1)
 		return func(path, host string, header ...string) (int, string) {
 			t.Helper()
@@ -174,7 +173,7 @@ func TestOutboxctlServes(t *testing.T) {
 	code, _ = get("", "localhost")
 	assert.Equal(t, http.StatusOK, code)
 	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example"} {
-		// a name that was made to resolve to this server
+		// a name that an attacker resolved to this server
 		code, _ = get("", host)
 		assert.Equal(t, http.StatusMisdirectedRequest, code, host)
 		code, _ = get("ready", host) // a probe of Kubernetes has the address of the pod
@@ -191,7 +190,7 @@ func TestOutboxctlServes(t *testing.T) {
 	assert.Equal(t, http.StatusForbidden, code)
 	code, _ = get("", "", "X-User", "carol")
 	assert.Equal(t, http.StatusOK, code)
-	code, _ = get("", "evil.example", "X-User", "carol") // such a site sends any header it likes
+	code, _ = get("", "evil.example", "X-User", "carol") // such a site sends any header
 	assert.Equal(t, http.StatusMisdirectedRequest, code)
 	assert.Zero(t, end().code)
 

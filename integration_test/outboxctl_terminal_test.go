@@ -64,12 +64,12 @@ func TestOutboxctlAtATerminal(t *testing.T) {
 
 	code, screen = c.atTerminal(map[string]string{question: "y\n"}, requeue...)
 	assert.Zero(t, code, screen)
-	assert.Regexp(t, `\d+% .*\(\d+/9000, \d+ messages/s\) \[\d+s:\d+s\]`, screen, "the bar, with rate and time left")
+	assert.Regexp(t, `\d+% .*\(\d+/9000, \d+ messages/s\) \[\d+s:\d+s\]`, screen, "the bar, with rate and remaining time")
 	assert.Regexp(t, `\r\x1b\[[0-9]?K|\r +\r`, screen, "the bar is erased")
 	assert.Regexp(t, `Requeued 9,000 messages; entry \d+ of the audit log\.\r\n$`, screen)
 	assert.Equal(t, 9000, h.states(t, "true")["ready"])
 
 	code, screen = c.atTerminal(nil, "stats")
 	assert.Zero(t, code)
-	assert.Contains(t, screen, "\x1b[", "it has colours")
+	assert.Contains(t, screen, "\x1b[", "the screen has colours")
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// TestOutboxctlScreens compares the output of the commands with files that a person has read. The texts in the database
-// attack the terminal.
+// TestOutboxctlScreens compares the output of the commands with reviewed files. The texts in the database attack the
+// terminal.
 func TestOutboxctlScreens(t *testing.T) {
 	needsPlainOutbox(t) // stats lists partitions
 	t.Parallel()
@@ -164,7 +164,7 @@ func TestOutboxctlAsks(t *testing.T) {
 	}
 }
 
-// TestOutboxctlPausesFirst: pausing a topic works while the database is in trouble and counting is slow.
+// TestOutboxctlPausesFirst: pausing a topic works even when the database is overloaded and counting is slow.
 func TestOutboxctlPausesFirst(t *testing.T) {
 	h := onPgx(t)
 	conn := begin(t, h, "BEGIN", "LOCK TABLE inbox_queue")
@@ -173,7 +173,7 @@ func TestOutboxctlPausesFirst(t *testing.T) {
 		"bookings", "--yes")
 	eventually(t, func() bool {
 		return h.count(t, "SELECT count(*)::int FROM outbox_topics WHERE topic = 'bookings'") == 1
-	}, "it is paused")
+	}, "the topic is paused")
 	_, err := conn.Exec(t.Context(), "ROLLBACK")
 	require.NoError(t, err)
 	eventually(t, func() bool { return strings.Contains(log.String(), "check the name") }, "it counts afterwards: %s", log)
@@ -254,7 +254,7 @@ func TestOutboxctlInterruptedImport(t *testing.T) {
 	assert.NotEmpty(t, log[0].Actor, "the system's user, without USER")
 }
 
-// blocked is a terminal at which nobody types.
+// blocked is a terminal at which no one types.
 type blocked struct{ end chan struct{} }
 
 func (b *blocked) Read([]byte) (int, error) {
@@ -379,7 +379,7 @@ func TestOutboxctlRoles(t *testing.T) {
 	}
 }
 
-// TestOutboxctlCompletes lets a shell request completions. It needs no database.
+// TestOutboxctlCompletes requests completions as a shell does. It needs no database.
 func TestOutboxctlCompletes(t *testing.T) {
 	t.Parallel()
 	c := ctl{t: t, url: "postgres://u:canary@127.0.0.1:1/x"}

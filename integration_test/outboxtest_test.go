@@ -101,10 +101,10 @@ func TestHandleWaitsOnlyIfAsked(t *testing.T) {
 	db := onPgx(t).db
 	const wait = 2 * time.Second
 	for name, backoff := range map[string]outbox.Backoff{
-		"nothing is said": {},
-		"only a limit is": {Max: time.Hour},
-		"a first wait":    {Initial: wait},
-		"a function":      {Func: func(int) time.Duration { return wait }},
+		"nothing is set": {},
+		"only a limit":   {Max: time.Hour},
+		"a first wait":   {Initial: wait},
+		"a function":     {Func: func(int) time.Duration { return wait }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -127,7 +127,7 @@ func TestHandleWaitsOnlyIfAsked(t *testing.T) {
 	}
 }
 
-// TestHandleLetsPanicsThrough, after the transaction was rolled back: the next delivery counts as the first.
+// TestHandleLetsPanicsThrough after the transaction was rolled back: the next delivery counts as the first.
 func TestHandleLetsPanicsThrough(t *testing.T) {
 	h := onPgx(t)
 	db := h.db
@@ -146,7 +146,7 @@ func TestHandleLetsPanicsThrough(t *testing.T) {
 		return nil
 	}()
 	if said != "the handler's" {
-		t.Errorf("the panic became %v", said)
+		t.Errorf("the panic is now %v", said)
 	}
 	if got, err := outboxtest.Handle(t, db, answers, msg, middleware.StackConfig{}); err != nil ||
 		len(got.Published) != 1 {
@@ -173,7 +173,7 @@ func TestBadWiringEndsTheTest(t *testing.T) {
 		"outboxtest.Drain: outbox: no database": func(t testing.TB) { outboxtest.Drain(t, nil) },
 	} {
 		if said := fatal(t, call); !strings.Contains(said, want) {
-			t.Errorf("it said %q, want %q", said, want)
+			t.Errorf("the test ended with %q, want %q", said, want)
 		}
 	}
 }

@@ -33,7 +33,7 @@ func tableStates(t testing.TB, h handle) string {
 	return strings.Join(all, "\n")
 }
 
-// TestPageActs previews and confirms every act, by links from the pages.
+// TestPageActs previews and confirms every action, by links from the pages.
 func TestPageActs(t *testing.T) {
 	h := onPgx(t)
 	groups := func(in string) string {
@@ -44,7 +44,7 @@ func TestPageActs(t *testing.T) {
 		return list[0].ID
 	}
 	for _, c := range []struct {
-		page, verb, has string // the page has the link to the preview, which contains has
+		page, verb, has string // the page contains the link to the preview, which contains has
 		asks            string
 		count           string // counts the resulting rows
 		done            int
@@ -208,7 +208,7 @@ func TestPageActsOnChosen(t *testing.T) {
 	assert.Empty(t, s.log.take())
 }
 
-// TestPageAsksAgain has more messages than one act changes.
+// TestPageAsksAgain has more messages than one action changes.
 func TestPageAsksAgain(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO outbox (uuid, topic, payload, attempts, last_error, dead_at) SELECT i, 'many', '', 10, `+
@@ -232,13 +232,13 @@ func TestPageAsksAgain(t *testing.T) {
 	}
 }
 
-// TestPageRefuses sends requests that must do nothing, and some that must show nothing.
+// TestPageRefuses sends requests that must have no effect, and some that must show nothing.
 func TestPageRefuses(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 60)
 	before := tableStates(t, h)
 	yes := url.Values{"verb": {"requeue"}, "all": {"yes"}, "sure": {"yes"}, "preview": {"outbox.1000.0.more"}}
-	t.Run("who may only look", func(t *testing.T) {
+	t.Run("read-only users", func(t *testing.T) {
 		s := newSite(t, h, ui.Access{Actor: "bob", Payloads: true})
 		s.cookie = &http.Cookie{Name: "outbox_token", Value: strings.Repeat("x", 26)}
 		assert.Equal(t, http.StatusForbidden, s.post(yes).status)
@@ -251,7 +251,7 @@ func TestPageRefuses(t *testing.T) {
 		assert.Equal(t, http.StatusOK, s.get("").status)
 		s.get("message?id=3").says(t, "payloads", "Payloads are not shown")
 	})
-	t.Run("whom nobody knows", func(t *testing.T) {
+	t.Run("unknown users", func(t *testing.T) {
 		s := newGuardedSite(t, h, func(*http.Request) (ui.Access, error) {
 			return ui.Access{Act: true, Actor: "x", Payloads: true}, errors.New("secret\nreason")
 		})
@@ -271,12 +271,12 @@ func TestPageRefuses(t *testing.T) {
 		assert.Equal(t, http.StatusOK, s.get("ready").status)
 		assert.Equal(t, http.StatusOK, s.get("style.css").status)
 	})
-	t.Run("who has no name", func(t *testing.T) {
+	t.Run("users without a name", func(t *testing.T) {
 		got := newSite(t, h, ui.Access{Act: true}).post(yes)
 		assert.Equal(t, http.StatusForbidden, got.status)
 		got.says(t, "no actor", "Actor")
 	})
-	t.Run("acts that nobody was asked about", func(t *testing.T) {
+	t.Run("actions without a confirmation", func(t *testing.T) {
 		s := newSite(t, h, ui.Access{Act: true, Actor: "alice"})
 		form := maps.Clone(yes)
 		for _, tried := range []string{

@@ -49,7 +49,7 @@ var attacks = []string{
 	`%`,
 }
 
-// chunks joins the attacks into fewer texts, for there are many pages to read. A link attack begins a text.
+// chunks joins the attacks into fewer texts, because there are many pages to read. A link attack must begin a text.
 func chunks() (list []string) {
 	for _, x := range attacks {
 		n := len(list) - 1
@@ -104,7 +104,7 @@ func TestPageAttacks(t *testing.T) {
 			}
 		}
 		assert.Greater(t, len(done), 3*len(chunks()), "all messages were read")
-		s.get("message?id=1").says(t, "it is still legible", `<x7z onload=alert(1)>`)
+		s.get("message?id=1").says(t, "the attack is still legible", `<x7z onload=alert(1)>`)
 		assert.Empty(t, s.log.take())
 	}
 }
@@ -168,7 +168,7 @@ func TestPageAttackedByQuery(t *testing.T) {
 	}
 	assert.Equal(t, before, tableStates(t, h))
 
-	// The origin of an act must be one of our words, and the message after it must not come from the address.
+	// The origin of an action must be one of our words, and the message after it must not come from the address.
 	for _, x := range chunks() {
 		got := s.post(url.Values{"verb": {"pause"}, "topic": {x}, "from": {x}, "reason": {x}, "sure": {"yes"}})
 		require.Equal(t, http.StatusSeeOther, got.status, "%q", x)
@@ -177,5 +177,5 @@ func TestPageAttackedByQuery(t *testing.T) {
 		assert.Empty(t, u.Scheme+u.Host, "%q", x)
 		assert.Equal(t, http.StatusOK, s.get(got.header.Get("Location")).status)
 	}
-	assert.Empty(t, s.log.take(), "none of it is logged")
+	assert.Empty(t, s.log.take(), "no attack is logged")
 }

@@ -71,7 +71,7 @@ func TestPages(t *testing.T) {
 		got.says(t, path, append(says, "Read only")...)
 		for _, text := range []string{"verb=", `"verb"`, "data-ask", `type="checkbox"`} {
 			if strings.Contains(got.body, text) {
-				t.Errorf("%s has %s for somebody who may only look", path, text)
+				t.Errorf("%s has %s for a read-only user", path, text)
 			}
 		}
 		assert.Equal(t, "no-store", got.header.Get("Cache-Control"))
@@ -247,7 +247,7 @@ func TestPageWithoutDatabase(t *testing.T) {
 	assert.Empty(t, s.log.take(), "probes are not logged")
 }
 
-// TestPageRuns: charts have data although nobody opened the page.
+// TestPageRuns: charts have data even if no one has opened the page.
 func TestPageRuns(t *testing.T) {
 	h := onPgx(t)
 	fillOutbox(t, h, 60)
@@ -269,7 +269,7 @@ func TestPageRuns(t *testing.T) {
 	require.ErrorContains(t, err, "SampleInterval")
 }
 
-// TestPageSaysUnreadLanes even if no forwarder has run recently.
+// TestPageSaysUnreadLanes, even if no forwarder has run recently.
 func TestPageSaysUnreadLanes(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, "INSERT INTO outbox_lanes (scope, lane, epoch) SELECT 'left', l, 0 FROM generate_series(0, 63) l")
@@ -281,8 +281,8 @@ func TestPageSaysUnreadLanes(t *testing.T) {
 	assert.Regexp(t, `none +64 +left`, r.out)
 }
 
-// TestPageAsksNothingUnbound: if the database cannot count the messages in time, no confirmation is offered: it would
-// not be limited to the counted messages.
+// TestPageAsksNothingUnbound: if the database cannot count the messages in time, no confirmation is offered, because
+// the action would not be limited to the counted messages.
 func TestPageAsksNothingUnbound(t *testing.T) {
 	t.Parallel()
 	proxy := newProxy(t, newMigratedDatabase(t))
@@ -307,7 +307,7 @@ func TestPageAsksNothingUnbound(t *testing.T) {
 	for i, link := range links {
 		assert.Equal(t, http.StatusGatewayTimeout, asked[i].status, "%s: %.300s", link, textOf(t, asked[i].body))
 		for _, input := range elements(t, asked[i].body, "input") {
-			assert.Equal(t, "q", input["name"], "%s: only the search is there", link)
+			assert.Equal(t, "q", input["name"], "%s: only the search form is left", link)
 		}
 	}
 	s := newSite(t, h, ui.Access{Actor: "alice", Act: true})

@@ -243,13 +243,13 @@ func TestOutboxctlPartitions(t *testing.T) {
 		require.Regexp(t, `outbox_default +empty +other ids +\d+ kB`, r.out)
 	}
 
-	// No maintenance for a long time, and now a transaction reads all partitions.
+	// No maintenance ran for a long time, and now a transaction reads all partitions.
 	h = newPgxHandle(t, newMigratedDatabase(t))
 	intoPartitions(t, h, 100)
 	h.writeRows(t, 150, "")
 	end := h.open(t, `SELECT count(*) FROM outbox`)
 	r = ctl{t: t, url: h.url}.run(append(command, "--output", "json")...)
-	require.Equal(t, 1, r.code, "cron must say that no partition was made")
+	require.Equal(t, 1, r.code, "cron must report that no partition was made")
 	require.Contains(t, r.out, `"made": []`)
 	require.Contains(t, r.err, "no partition is ahead of the ids: in use: the next run tries again: run outboxctl doctor")
 	end()
@@ -257,9 +257,9 @@ func TestOutboxctlPartitions(t *testing.T) {
 	require.Zero(t, r.code, r.err)
 }
 
-// TestPartitionsOverANight simulates 24 hours: each fills a partition in which one message in a hundred dies, and ends
-// with maintenance that keeps four hours. Dead messages are discarded after three hours. A trigger settles each message
-// by the simulated clock.
+// TestPartitionsOverANight simulates 24 hours. Each hour fills a partition in which 1% of the messages die, and ends
+// with maintenance with a retention of four hours. Dead messages are discarded after three hours. A trigger settles
+// each message by the simulated clock.
 func TestPartitionsOverANight(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -288,7 +288,7 @@ func TestPartitionsOverANight(t *testing.T) {
 				repeat('x', 300), 'UTF8') FROM generate_series(1, $1::int) n`, perHour)
 		eventually(t, func() bool {
 			return h.count(t, `SELECT count(*) FROM outbox WHERE published_at IS NULL AND dead_at IS NULL`) == 0
-		}, "hour %d: all is published or dead", hour)
+		}, "hour %d: all messages are published or dead", hour)
 		h.exec(t, `UPDATE outbox SET published_at = now() WHERE published_at IS NULL AND dead_at IS NOT NULL AND id <= $1`,
 			(hour-attended)*perHour)
 		at := value[time.Time](t, h, `SELECT began + hour * interval '1 hour' FROM night`)
@@ -309,10 +309,10 @@ func TestPartitionsOverANight(t *testing.T) {
 	t.Logf("partitions by hour: %v", counts)
 	t.Logf("KiB by hour: %v", inKiB(sizes))
 	steady := sizes[kept+attended+1:]
-	assert.LessOrEqual(t, float64(sizes[hours-1]), 1.1*float64(sizes[kept+attended]), "the size stays that of hour 8")
+	assert.LessOrEqual(t, float64(sizes[hours-1]), 1.1*float64(sizes[kept+attended]), "the size stays as in hour 8")
 	assert.LessOrEqual(t, float64(slices.Max(steady)), 1.1*float64(slices.Min(steady)), "the size does not change")
 	assert.LessOrEqual(t, slices.Max(counts), int64(kept+attended+1+1+8),
-		"few partitions: a dead message keeps one until it is discarded and old")
+		"few partitions: a dead message keeps its partition until it is discarded and old")
 	assert.Equal(t, counts[hours-1], 9+int64(made-dropped))
 	assert.Equal(t, counts[11], counts[hours-1], "created partitions are dropped")
 	assert.Zero(t, h.count(t, `SELECT count(*) FROM outbox_default`))

@@ -36,7 +36,7 @@ const (
 	writtenAgain = "emptied, but written to again: the next run tries again"
 )
 
-// writers write to an outbox until they are stopped, at the latest when the test ends.
+// writers write to an outbox until they are stopped, or at the latest until the test ends.
 type writers struct {
 	written, slowest atomic.Int64 // number of inserts, and the longest one in nanoseconds
 	stop             func()
@@ -68,7 +68,7 @@ func startWriters(
 }
 
 // TestSpaceIsFreedWhileWritersOverlap: long transactions that write to the outbox always overlap, so it is never free.
-// Old partitions are emptied nevertheless, and dropped once it is.
+// Old partitions are emptied in spite of that, and dropped once it is free.
 func TestSpaceIsFreedWhileWritersOverlap(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestAutovacuumGivesWay(t *testing.T) {
 	h.exec(t, `ALTER TABLE outbox_default SET (autovacuum_vacuum_threshold = 0, autovacuum_vacuum_scale_factor = 0,
 		autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1)`)
 	const vacuuming = `SELECT count(*) FROM pg_stat_progress_vacuum WHERE relid = 'outbox_default'::regclass`
-	eventually(t, func() bool { return h.count(t, vacuuming) == 1 }, "autovacuum works on the default partition")
+	eventually(t, func() bool { return h.count(t, vacuuming) == 1 }, "autovacuum is processing the default partition")
 	r := h.maintain(t)
 	require.Empty(t, r.NotMade)
 	require.Len(t, r.Made, 8)
@@ -121,7 +121,7 @@ func TestAutovacuumGivesWay(t *testing.T) {
 }
 
 // TestMaintenanceWaitsForNobody: open transactions use the outbox while others write. The run keeps partitions in use,
-// and nobody waits for it longer than it briefly waits for its own lock.
+// and no one waits for it longer than it briefly waits for its own lock.
 func TestMaintenanceWaitsForNobody(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -176,9 +176,9 @@ func TestMaintenanceWaitsForNobody(t *testing.T) {
 	}
 }
 
-// TestChangesBetweenLookAndLock: a partition is read and then locked. A message that becomes pending in between is not
-// removed with it; neither is one of a transaction that was in progress, one that was published in between, one written
-// before the emptied partition is dropped, or a partition that an operator has detached.
+// TestChangesBetweenLookAndLock: a partition is read and then locked. In between, a message may become pending, be
+// published, or be written to the emptied partition; a transaction may be in progress; an operator may detach the
+// partition. No such message or partition is removed.
 func TestChangesBetweenLookAndLock(t *testing.T) {
 	t.Parallel()
 	const reserve, lock, drop = "outbox_p0 IN SHARE UPDATE", "outbox_p0 IN ACCESS EXCLUSIVE",
@@ -216,8 +216,8 @@ func TestChangesBetweenLookAndLock(t *testing.T) {
 }
 
 // TestDeletedRowsAreNotReadUnderTheLock: a partition whose rows were deleted one by one has no messages, but many index
-// entries to scan. The run truncates it before it locks the outbox, because all writers wait for that lock. A partition
-// that has another row by then stays, although that row is deleted too.
+// entries to scan. The run truncates it before it locks the outbox, because all writers wait for that lock. If another
+// row was inserted in the meantime, the partition stays, even if that row is deleted too.
 func TestDeletedRowsAreNotReadUnderTheLock(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, nine(100)...)
@@ -240,7 +240,7 @@ func TestDeletedRowsAreNotReadUnderTheLock(t *testing.T) {
 	require.Equal(t, []string{"outbox_p1"}, h.maintain(t).Dropped)
 }
 
-// TestMaintainPartitionsTwice runs several at once: each partition is created and dropped once.
+// TestMaintainPartitionsTwice runs several concurrently: each partition is created and dropped once.
 func TestMaintainPartitionsTwice(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -281,8 +281,8 @@ func TestMaintainPartitionsTwice(t *testing.T) {
 	require.Equal(t, 1, h.count(t, pendingIn))
 }
 
-// TestMaintenanceKilledAtEveryStep cuts the connection as soon as the server has one of its statements. No row that
-// must stay is lost, and the next run does the rest.
+// TestMaintenanceKilledAtEveryStep cuts the connection as soon as the server has received one of its statements. No row
+// that must stay is lost, and the next run completes the work.
 func TestMaintenanceKilledAtEveryStep(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -342,8 +342,8 @@ func pgDump(t testing.TB, h handle) string {
 	return ""
 }
 
-// TestEveryDumpHasThePendingMessages: a dump in progress keeps partitions in use, and one that began before a partition
-// was dropped, and locks too late, still has all pending messages. So does a snapshot.
+// TestEveryDumpHasThePendingMessages: a running dump keeps partitions in use. A dump that began before a partition was
+// dropped, and locks too late, still has all pending messages. So does a snapshot.
 func TestEveryDumpHasThePendingMessages(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, nine(100)...)
@@ -414,9 +414,9 @@ func holdWhile(t *testing.T, h handle, statement string) (pid int, end func()) {
 	return pid, func() { require.NoError(t, tx.Rollback(t.Context())) }
 }
 
-// TestLockedPartition: a partition that is being rewritten, has an index being rebuilt, or is locked by a prepared
-// transaction delays neither Check nor a run, which continues with the others. Inspect, which must read the outbox,
-// names the session that holds the lock.
+// TestLockedPartition: a partition that is being rewritten, whose index is being rebuilt, or that is locked by a
+// prepared transaction, delays neither Check nor a run, which continues with the others. Inspect, which must read the
+// outbox, names the session that holds the lock.
 func TestLockedPartition(t *testing.T) {
 	extended(t)
 	t.Parallel()

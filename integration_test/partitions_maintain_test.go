@@ -109,8 +109,8 @@ func (h handle) dbName(t testing.TB) string {
 	return strings.ToLower(strings.NewReplacer("-", "_").Replace(value[string](t, h, `SELECT current_database()::text`)))
 }
 
-// TestMaintainPartitions creates partitions ahead, drops those whose rows are all settled and old, and reports what
-// keeps the others.
+// TestMaintainPartitions creates partitions ahead, drops those whose rows are all settled and old, and reports why the
+// others stay.
 func TestMaintainPartitions(t *testing.T) {
 	t.Parallel()
 	h := newPartitioned(t, 10, 20, 30, 40, 50, 60)
@@ -137,11 +137,11 @@ func TestMaintainPartitions(t *testing.T) {
 	require.Equal(t, r.Removed, value[int64](t, h, `SELECT touched FROM outbox_audit WHERE action = 'partitions'
 		AND reason = 'cron' AND actor = 'test' AND ended_at IS NOT NULL AND outcome = ''`))
 	require.Equal(t, []string{"62-72", "132-142"}, []string{h.bounds(t)[4], h.bounds(t)[11]},
-		"a partition begins one whole partition above the ids in use")
+		"a new partition begins one whole partition above the ids in use")
 	require.Equal(t, value[string](t, h, `SELECT reloptions::text FROM pg_class WHERE relname = 'outbox_p5'`),
 		value[string](t, h, `SELECT reloptions::text FROM pg_class WHERE relname = 'outbox_p13'`))
 	require.Equal(t, 7, h.count(t, `SELECT count(*) FROM pg_indexes WHERE tablename = 'outbox_p13'`))
-	require.Equal(t, want[10:], did(h.maintain(t)), "there is nothing left to do")
+	require.Equal(t, want[10:], did(h.maintain(t)), "no work is left")
 
 	list, err := newAdmin(t, h).Partitions(t.Context())
 	require.NoError(t, err)
@@ -297,7 +297,7 @@ func TestMaintainPartitionsAsTheOwner(t *testing.T) {
 			SELECT FROM aclexplode(relacl) a WHERE a.grantee = 0))`, owner))
 }
 
-// TestNewestPartitionStays: while none can be created, the newest partition is not dropped, since the next ones are
+// TestNewestPartitionStays: while no partition can be created, the newest one is not dropped, because the next ones are
 // modelled on it.
 func TestNewestPartitionStays(t *testing.T) {
 	t.Parallel()
@@ -317,8 +317,8 @@ func TestNewestPartitionStays(t *testing.T) {
 		AND reloptions::text LIKE '%vacuum_threshold=777%'`))
 }
 
-// TestTransactionAcrossMaintenance: a transaction that has published and stays open publishes again after partitions
-// were created and dropped, to partitions that it knows and to new ones, and its messages are committed. Its connection
+// TestTransactionAcrossMaintenance: an open transaction that has published publishes again after partitions were
+// created and dropped, both to partitions that it knows and to new ones, and its messages are committed. Its connection
 // sees a new partition only in its next transaction, which was an error when partitions began just above the ids in
 // use.
 func TestTransactionAcrossMaintenance(t *testing.T) {
@@ -338,7 +338,7 @@ func TestTransactionAcrossMaintenance(t *testing.T) {
 			maintain()
 			want := 0
 			require.NoError(t, outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
-				for round := range 3 { // no new lock in between, by which its connection would learn of partitions
+				for round := range 3 { // no new lock in between, which would make its connection learn of partitions
 					require.NoError(t, pub.PublishContext(ctx, "t", newMessage("of the transaction")), "round %d", round)
 					want++
 					for range 3 {

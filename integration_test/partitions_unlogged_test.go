@@ -19,7 +19,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/schema"
 )
 
-// TestUnloggedPartition: a server crash empties unlogged tables. Check and Doctor find each table where that loses
+// TestUnloggedPartition: a server crash empties unlogged tables. Check and Doctor find each such table that loses
 // messages, and after the printed cures a crash loses nothing.
 func TestUnloggedPartition(t *testing.T) {
 	extended(t)
@@ -90,7 +90,7 @@ func TestUnloggedPartition(t *testing.T) {
 	assert.Equal(t, 2, h.count(t, `SELECT (SELECT count(*) FROM inbox) + (SELECT count(*) FROM inbox_queue)`))
 	assert.Greater(t, h.count(t, `SELECT nextval('outbox_id_seq')`), 60, "no id is assigned again")
 	h.exec(t, `UPDATE pg_class SET relpersistence = 'u' WHERE oid = 'outbox'::regclass`) // like CREATE UNLOGGED TABLE
-	require.NoError(t, schema.Check(t.Context(), h.db), "it is empty, and no statement makes it logged")
+	require.NoError(t, schema.Check(t.Context(), h.db), "the table is empty, and no statement makes it logged")
 }
 
 // tablespace creates a tablespace for the test, dropped after the databases created later.
@@ -106,7 +106,7 @@ func tablespace(t *testing.T, name string) {
 	})
 }
 
-// placed returns the tablespaces of the outbox and its partitions, or of one of them, with their indexes.
+// placed returns the tablespaces of the outbox and its partitions, or of one of them, and of their indexes.
 func placed(t *testing.T, h handle, name string) []string {
 	t.Helper()
 	return column[string](t, h, `WITH parts AS (
@@ -117,7 +117,7 @@ func placed(t *testing.T, h handle, name string) []string {
 		  LEFT JOIN pg_tablespace s ON s.oid = c.reltablespace ORDER BY 1`, name)
 }
 
-// TestPartitionsFollowTheTablespaceOfTheOutbox: the role's default tablespace is another one. A new partition is in the
+// TestPartitionsFollowTheTablespaceOfTheOutbox: the role has another default tablespace. A new partition is in the
 // tablespace of the outbox, and each index in that of the outbox's index, as with CREATE TABLE ... PARTITION OF.
 func TestPartitionsFollowTheTablespaceOfTheOutbox(t *testing.T) {
 	extended(t)
@@ -143,8 +143,8 @@ func TestPartitionsFollowTheTablespaceOfTheOutbox(t *testing.T) {
 	}
 }
 
-// TestMigrateInPartitionsIntoATablespace: the outbox is created in the role's default tablespace, which is the
-// database's even if the role names that one.
+// TestMigrateInPartitionsIntoATablespace: the outbox is created in the role's default tablespace, even if that is the
+// database's.
 func TestMigrateInPartitionsIntoATablespace(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -164,7 +164,7 @@ func TestMigrateInPartitionsIntoATablespace(t *testing.T) {
 
 // TestPartitionedOrder runs the order test while partitions are created, emptied and, if the outbox is ever free,
 // dropped as fast as possible: settled messages are old immediately. A run that cannot lock the outbox is cut off,
-// since it would try for ten seconds.
+// because it would try for ten seconds.
 func TestPartitionedOrder(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -216,7 +216,7 @@ func TestPartitionedOrder(t *testing.T) {
 	assert.Equal(t, 1, writer.count(t, `SELECT count(*) FROM outbox_p0 WHERE uuid = 'u'`), "due in an hour")
 }
 
-// TestPartitionsAreRead reads partitions from the catalog, also of an outbox with another name and schema.
+// TestPartitionsAreRead reads partitions from the catalog, including those of an outbox with another name and schema.
 func TestPartitionsAreRead(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)

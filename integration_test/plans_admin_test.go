@@ -98,7 +98,7 @@ func fillScale(t testing.TB, h handle, rows, others int) {
 		h.exec(t, "ALTER TABLE "+table+" SET UNLOGGED") // irrelevant to the planner
 		h.exec(t, "ALTER TABLE "+table+" SET (autovacuum_enabled = off)")
 	}
-	// Of 20 rows 15 are published, 2 dead, 2 ready, and one is delayed or, in one case of ten, failing.
+	// Of 20 rows 15 are published, 2 dead, 2 ready, and 1 is delayed or, one time in ten, failing.
 	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, created_at, due_at, attempts, last_error, published_at, dead_at)
 		SELECT i, 'topic-' || i % 50, CASE WHEN i % 4 > 0 THEN 'key-' || i % 10007 ELSE '' END, '\x00', now() - ($1::int - i) * interval '1 ms',
 		       CASE i % 20 WHEN 1 THEN now() + i % 1009 * interval '1 minute' WHEN 2 THEN now() WHEN 12 THEN now() END,
@@ -116,9 +116,9 @@ func fillScale(t testing.TB, h handle, rows, others int) {
 		  FROM generate_series(1, $1::int) i`, others)
 }
 
-// TestAdminAtScale makes every read call, and dry runs of those that act, and checks the plan of each statement: none
-// may scan a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead; no call from Go,
-// the command line or the page may take two seconds, even if an index is missing. It prints how long each takes.
+// TestAdminAtScale makes every read call, and dry runs of every action, and checks the plan of each statement: none may
+// scan a whole table. The long variant has 10,000,000 rows, or OUTBOX_ROWS, a tenth of them dead; no call from Go, the
+// command line or the page may take two seconds, even if an index is missing. It prints the duration of each.
 func TestAdminAtScale(t *testing.T) {
 	extended(t)
 	needsPlainOutbox(t)
@@ -173,7 +173,7 @@ func TestAdminAtScale(t *testing.T) {
 				if err := tx.QueryRow(ctx, explain+s.SQL, s.Args...).Scan(&text); err != nil {
 					return err
 				}
-				_, err := tx.Exec(ctx, "ROLLBACK AND CHAIN") // it may have run an act
+				_, err := tx.Exec(ctx, "ROLLBACK AND CHAIN") // it may have run an action
 				return err
 			}), name)
 			var root []struct {
@@ -205,7 +205,7 @@ func TestAdminAtScale(t *testing.T) {
 					continue
 				}
 				for _, f := range []admin.Filter{
-					{}, {Topic: "topic-2"}, {Key: "key-17"}, {Consumer: "shop/1"}, {ErrorContains: "nothing says this"},
+					{}, {Topic: "topic-2"}, {Key: "key-17"}, {Consumer: "shop/1"}, {ErrorContains: "no error has this text"},
 					{ErrorGroup: "0123456789abcdef"}, {After: time.Now().Add(-time.Hour)}, {IDs: []string{"12"}},
 				} {
 					if in == admin.Inbox && f.Topic+f.Key != "" || in == admin.Outbox && f.Consumer != "" || in != admin.Outbox &&
@@ -341,7 +341,7 @@ const (
 	judgeTimeout = 10 * time.Second // as in package ui
 )
 
-// slowestCalls holds the slowest call of each kind.
+// slowestCalls has the slowest call of each kind.
 type slowestCalls map[string]time.Duration
 
 func (s slowestCalls) note(name string, took time.Duration) {
@@ -349,7 +349,7 @@ func (s slowestCalls) note(name string, took time.Duration) {
 	s[kind] = max(s[kind], took)
 }
 
-// print logs how long the slowest call of each kind took.
+// print logs the slowest call of each kind.
 func (s slowestCalls) print(t *testing.T) {
 	t.Helper()
 	var b strings.Builder

@@ -22,7 +22,7 @@ type planned struct {
 	name    string
 	sql     string
 	args    []any
-	indexes []string // indexes of the outbox, one of which each scan must use
+	indexes []string // indexes of the outbox; each scan must use one of them
 	sorted  bool     // the index must return the rows in order
 	always  bool     // even if the table is almost empty
 	reading bool     // also as planned once on the connection for reading
@@ -232,7 +232,7 @@ func TestPlans(t *testing.T) {
 			checkReading(t, reading, state)
 			for _, s := range plannedStatements() {
 				if s.only || state == empty && !s.always {
-					continue // scanning a few pages completely is just as good, and it is planned again each time
+					continue // scanning a few pages completely is equally good, and it is planned again each time
 				}
 				var text []byte
 				require.NoError(t,
@@ -275,8 +275,8 @@ func TestPlans(t *testing.T) {
 	check("100,000 pending, statistics of an empty table")
 }
 
-// TestCleanUpOfReusedPages: new rows fill the pages of deleted ones, so a table is not in the order of time. If no old row
-// is left, looking for one still reads few pages.
+// TestCleanUpOfReusedPages: new rows fill the pages of deleted ones, so a table is not in the order of time. If no old
+// row is left, searching for one still reads few pages.
 func TestCleanUpOfReusedPages(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -317,7 +317,7 @@ func TestCleanUpOfReusedPages(t *testing.T) {
 	}
 }
 
-// TestPlanOfABatchsClaim: it finds messages handled before by the primary key, even before the first ANALYZE.
+// TestPlanOfABatchsClaim: it finds previously handled messages by the primary key, even before the first ANALYZE.
 func TestPlanOfABatchsClaim(t *testing.T) {
 	extended(t)
 	h := onPgx(t)
@@ -332,11 +332,11 @@ func TestPlanOfABatchsClaim(t *testing.T) {
 	}
 }
 
-// TestFetchPrunes: reads and settlements of a forwarder visit no more pages of a partitioned outbox than of a plain
-// one, although the ids were unknown when the statements were planned.
+// TestFetchPrunes: a forwarder's reads and settlements visit no more pages of a partitioned outbox than of a plain one,
+// although the ids were unknown when the statements were planned.
 func TestFetchPrunes(t *testing.T) {
 	extended(t)
-	needsPlainOutbox(t) // it compares both kinds itself
+	needsPlainOutbox(t) // the test itself compares both kinds
 	parallel(t)
 	const partitions, size, pending = 8, 4000, 2000
 	const last = partitions * size
@@ -402,7 +402,7 @@ func TestFetchPrunes(t *testing.T) {
 	}
 }
 
-// genericPages returns how many pages a statement visits with a generic plan, when all of them are in memory. Its
+// genericPages returns how many pages a statement visits with a generic plan when all of them are in memory. Its
 // changes are rolled back.
 func genericPages(t *testing.T, h handle, statement string, args []any, reading bool) int64 {
 	t.Helper()

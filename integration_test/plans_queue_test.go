@@ -115,7 +115,7 @@ func (s planned) check(t testing.TB, explained []byte) {
 		assert.True(t, slices.Contains(s.indexes, scan.Index) && (scan.Index != "" || scan.Type == "Tid Scan"),
 			"%s has a %s of %s", s.name, scan.Type, scan.Index)
 		if scan.Index == "inbox_queue_pkey" {
-			assert.Contains(t, scan.Cond, "message_id =", "%s looks up messages and does not scan all", s.name)
+			assert.Contains(t, scan.Cond, "message_id =", "%s looks up messages and does not scan the table", s.name)
 		}
 	}
 }

@@ -83,7 +83,7 @@ func TestRoundTripsOnPgx(t *testing.T) {
 		want    int64
 	}{
 		{"BEGIN+inbox, INSERT, outbox+COMMIT", book(h), 3},
-		{"three messages cost no more", several, 3},
+		{"three messages cost the same", several, 3},
 		{"no statement and no message: BEGIN+inbox, COMMIT", silent, 2},
 	} {
 		_, err := chain(test.handler, mws...)(newMessage("")) // prepares the statements
@@ -95,7 +95,7 @@ func TestRoundTripsOnPgx(t *testing.T) {
 	}
 }
 
-// TestRoundTripsOfDuplicates: after a crash or a rebalance thousands of duplicates follow one another. Each but the
+// TestRoundTripsOfDuplicates: after a crash or a rebalance thousands of duplicates follow one another. Each except the
 // first is found by one statement without a transaction, and a new message costs more only once.
 func TestRoundTripsOfDuplicates(t *testing.T) {
 	t.Parallel()
@@ -110,7 +110,7 @@ func TestRoundTripsOfDuplicates(t *testing.T) {
 		want []int64 // for a duplicate, the duplicates after it, a new message, and the one after it
 	}{
 		{"inbox read first", middleware.StackConfig{}, []int64{2, 1, 1, 4, 3}},
-		{"OnBegin may have said who it is", middleware.StackConfig{Tx: begins}, []int64{4, 4, 4, 5, 5}},
+		{"OnBegin may have set the tenant", middleware.StackConfig{Tx: begins}, []int64{4, 4, 4, 5, 5}},
 	} {
 		handler := chain(book(h), stack(t, h, test.cfg)...)
 		deliver := func(msg *message.Message) int64 {
@@ -137,8 +137,8 @@ func TestRoundTripsOfDuplicates(t *testing.T) {
 	}
 }
 
-// TestNamedMessagesAreLookedUp, each by its index: scanning the table in order would find them too, but reads all of
-// it. A message that is named twice is found once.
+// TestNamedMessagesAreLookedUp, each by its index: scanning the table in order would find them too, but read all of it.
+// A message that is named twice is found once.
 func TestNamedMessagesAreLookedUp(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `INSERT INTO inbox (consumer, message_id, processed_at)
@@ -217,7 +217,7 @@ func TestStoresKeepPlans(t *testing.T) {
 }
 
 // TestKeptPlansAreGoodForATableThatWasEmpty: plans are made once per connection, here while the table has no page after
-// a vacuum, when a full scan costs nothing. They are still good when it is full, until somebody analyzes it.
+// a vacuum, when a full scan costs nothing. They are still good when it is full, until it is analyzed.
 func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -265,8 +265,8 @@ func TestKeptPlansAreGoodForATableThatWasEmpty(t *testing.T) {
 	t.Logf("500 of 50,000 messages in %s", time.Since(began))
 }
 
-// TestKeptPlansOfManySchemas: each schema has its own statements, of which pgx keeps 512 for a connection. While they
-// fit none is prepared again; when they do not, each is, every time it is used.
+// TestKeptPlansOfManySchemas: each schema has its own statements, of which pgx keeps 512 per connection. While they
+// fit, none is prepared again; when they do not, each is prepared again every time it is used.
 func TestKeptPlansOfManySchemas(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -338,7 +338,7 @@ func TestClaimsBeforeTheFirstAnalyze(t *testing.T) {
 	blind, seeing := drains(), drains("analyze inbox_queue")
 	var before, after []time.Duration
 	for range 11 {
-		// alternating, so that the machine's load is the same for both; most runs follow the fifth, when a prepared
+		// alternating, so that the machine's load is the same for both; most runs come after the fifth, when a prepared
 		// statement may change its plan
 		before, after = append(before, blind()), append(after, seeing())
 	}

@@ -19,8 +19,8 @@ import (
 )
 
 // TestClaimsPassWhatVacuumMayNotClean: an open transaction of another session keeps claimed and acked rows in the
-// index. A claim scans none of these, or, while a writing transaction holds back the cursor, only the last part. The
-// control starts where a claim without a cursor does.
+// index. A claim scans none of these, or, while a writing transaction holds the cursor back, only the last part. The
+// control starts where a claim without a cursor starts.
 func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -61,7 +61,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	control := visited(fromStart(last))
 	require.Greater(t, control, int64(rows/20), "the transaction keeps nothing in the index")
 	eventually(t, func() bool {
-		// now and then a claim starts at the beginning, or, while others write on the server, at its overlap
+		// a claim sometimes starts at the beginning or, while others write on the server, at its overlap
 		_, last = claimsOf(store, 500)
 		return visited(last)*2 < control
 	}, "a claim scans less than half of the rows claimed before")
@@ -79,8 +79,8 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	end(true)
 }
 
-// TestReapingPassesWhatVacuumMayNotClean: it begins at the first unfinished message, and so do full reads of claims.
-// The few that begin before it find rows inserted by SQL.
+// TestReapingPassesWhatVacuumMayNotClean: reaping begins at the first unfinished message, and so do full scans of
+// claims. The few that begin earlier find rows inserted by SQL.
 func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -104,7 +104,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 			_, err := store.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Microsecond}, idsOf(msgs)...)
 			require.NoError(t, err)
 			return len(msgs) == 0 || msgs[0].Attempts > 1
-		}, "all are retried")
+		}, "all messages are retried")
 	}
 	enqueued(t, store, numberedItems("live", 3)...)
 	require.NotEmpty(t, claimed(t, store, queue.NewOwner(), 500))
@@ -122,7 +122,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 			}
 		}
 	}
-	patiently := func(condition func() bool, what string) { // each try waits twenty times as long as one took
+	patiently := func(condition func() bool, what string) { // each attempt waits twenty times as long as the last one took
 		for tries := 1; !eventuallyTrue(condition); tries++ {
 			t.Logf("not yet: %s: %d full reads and %d reaps; the last: %v, %v", what, len(looks), len(reaps),
 				looks[max(0, len(looks)-1):], reaps[max(0, len(reaps)-1):])
@@ -140,15 +140,15 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 		args[3], args[4], args[5] = int64(math.MinInt64), "-infinity", "0"
 		control = blocksVisited(t, h, reap, args)
 		return came*10 < control
-	}, "reaping visits less than a tenth of what it does from the beginning")
+	}, "reaping visits less than 10% of the blocks of reaping from the beginning")
 	patiently(func() bool {
 		ask()
 		return len(looks) > 0 && looks[len(looks)-1][6].([]int64)[0] >= rows
-	}, "a full look begins at the first message that is not done")
+	}, "a full scan begins at the first unfinished message")
 }
 
-// TestASlowReapDelaysNoOther: a single slow reap, on a machine that stood still, does not stop claims from reaping for
-// twenty times as long.
+// TestASlowReapDelaysNoOther: a single slow reap on a stalled machine does not stop claims from reaping for twenty
+// times as long.
 func TestASlowReapDelaysNoOther(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -161,7 +161,7 @@ func TestASlowReapDelaysNoOther(t *testing.T) {
 	eventually(t, func() bool {
 		claimed(t, store, queue.NewOwner(), 1)
 		return slices.ContainsFunc(seen.take(), func(s statementSeen) bool { return s.SQL == reap })
-	}, "it reaps again")
+	}, "the claim reaps again")
 }
 
 // slowOnce delays a statement the first time.

@@ -204,7 +204,7 @@ func short(lane int16, id int64, uuid string, attempts int) string {
 	return fmt.Sprintf("%d/%d/%s/%d", lane, id, uuid, attempts)
 }
 
-// request requests the lanes of a forwarder, most of them under the right epochs.
+// request requests the lanes of a forwarder, most of them with the right epochs.
 func (w *twin) request() modeldb.Request {
 	q := modeldb.Request{
 		Owner: w.forwarder(), Stretch: 1 + w.rng.Int64N(60), Single: w.chance(30), More: w.chance(50), Dead: w.chance(50),
@@ -330,7 +330,7 @@ func (w *twin) life(name string) int {
 	now := w.model.Life()
 	for _, l := range w.lives {
 		if l.model == now {
-			return -1 // the server has begun a new one, the model has not
+			return -1 // the server has begun a new incarnation, but the model has not
 		}
 	}
 	w.lives = append(w.lives, knownLife{name, now})
@@ -365,7 +365,7 @@ func (w *twin) results() (results []modeldb.Settled, ids []int64, identities []s
 	return results, ids, identities
 }
 
-// someSeq returns the sequence's position at some read; it may have been set back since.
+// someSeq returns the sequence's position at some read; it may have gone back since.
 func (w *twin) someSeq() int64 {
 	if w.chance(10) {
 		return 1 << 40
@@ -665,7 +665,7 @@ func (w *twin) look(ctx context.Context) error {
 	}
 }
 
-// requeue changes a row as an operator's act does.
+// requeue changes a row as an operator's requeue does.
 func (w *twin) requeue(ctx context.Context) error {
 	_, ids, _ := w.results()
 	if len(ids) == 0 {

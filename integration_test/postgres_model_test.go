@@ -48,7 +48,7 @@ func TestModelIsPostgres(t *testing.T) {
 	for _, name := range []string{
 		"fetch", "settle published", "settle failed", "take", "crash", "roll back to savepoint", "release savepoint",
 	} {
-		require.NotZero(t, acts[name], "no program did that: %s", name)
+		require.NotZero(t, acts[name], "no program did this: %s", name)
 	}
 	t.Log(acts)
 }
@@ -172,7 +172,7 @@ func (w *twin) same(what string, model, server any) error {
 	m, s := fmt.Sprintf("%+v", model), fmt.Sprintf("%+v", server)
 	w.said = append(w.said, fmt.Sprintf("%s: %s", what, m))
 	if m != s {
-		return fmt.Errorf("%s: the model answers\n%s\nand the server\n%s", what, m, s)
+		return fmt.Errorf("%s: the model returns\n%s\nand the server\n%s", what, m, s)
 	}
 	return nil
 }
@@ -255,7 +255,7 @@ func (w *twin) crash(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	w.said = append(w.said, fmt.Sprintf("the server crashes and loses %d commits; ids go on at %d, transactions at %d",
+	w.said = append(w.said, fmt.Sprintf("the server crashes and loses %d commits; ids continue at %d, transactions at %d",
 		lost, seq[0], next[0]))
 	w.did["crash"]++
 	w.did["commits lost"] += lost
@@ -266,7 +266,7 @@ func (w *twin) crash(ctx context.Context) error {
 	return nil
 }
 
-// pick returns some of a list, in its order.
+// pick returns some elements of a list, in order.
 func pick[T any](rng *rand.Rand, all []T, percent int) (some []T) {
 	for _, x := range all {
 		if rng.IntN(100) < percent {

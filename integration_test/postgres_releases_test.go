@@ -33,8 +33,8 @@ import (
 // postgresReleases are the supported releases, oldest first; `make test-matrix` runs all tests on each.
 var postgresReleases = []string{"13.23.0", "14.24.0", "15.19.0", "16.15.0", "17.11.0", "18.6.0"}
 
-// compatible matches tests of tables and statements, the first things that another release of Postgres would break.
-// Partitions differ most between releases. Order under load is left to `make test-matrix`.
+// compatible matches tests of tables and statements, which another release of Postgres would break first. Partitions
+// differ most between releases. make test-matrix covers order under load.
 const compatible = `^(TestMigrateIsIdempotent|TestStoreJoinsTransactions|TestFirstMessageOfADatabase|TestTxIsolationAndOnBegin|` +
 	`TestRoundTripsOnPgx|TestOperationsStatements|TestRoles|` +
 	`TestMaintainPartitions|TestTransactionAcrossMaintenance|TestPartitionsAreRead|TestCheckOfPartitions|` +
@@ -142,11 +142,11 @@ func TestQueueOverEncryptedConnections(t *testing.T) {
 	eventually(t, func() bool {
 		return h.count(t,
 			"select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'") > 0
-	}, "it listens")
+	}, "the Dispatcher listens")
 }
 
 // TestQueueOfReadOnlyServer is TestReadOnlyServer for storing and handling messages: connections to a demoted server
-// are replaced when a statement fails as read-only, even in a process that only stores.
+// are replaced when a statement fails as read-only, even in a process that only stores messages.
 func TestQueueOfReadOnlyServer(t *testing.T) {
 	parallel(t)
 	url := newMigratedDatabase(t)
@@ -172,11 +172,11 @@ func TestQueueOfReadOnlyServer(t *testing.T) {
 		"and pid <> pg_backend_pid()")
 	eventually(t, func() bool { return text.SQLState(enqueued(1)) == drive.ReadOnlyServer }, "the server is read-only")
 	eventually(t, func() bool { return worker.pool.Stat().NewConnsCount() > before },
-		"claims have a connection to it again")
+		"claims have a connection to the server again")
 	eventually(t, func() bool {
 		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil
-	}, "the server is writable again") // connections made before still cannot write
+	}, "the server is writable again") // earlier connections still cannot write
 	eventually(t, func() bool { return enqueued(1) == nil }, "messages are stored again")
 	untilState(t, storeOn(t, newPgxHandle(t, url), quickStore()), itemID("orders", 1), queue.Done)
 }

@@ -39,7 +39,7 @@ var ways = map[string]func(testing.TB, string) handle{
 	"sql-pq": func(t testing.TB, url string) handle { return newSQLHandle(t, "postgres", url) },
 }
 
-// hostileToText lists the ways that refuse settings for the text form of values: lib/pq overrides these itself.
+// hostileToText lists the ways that refuse settings for the text form of values, which lib/pq overrides itself.
 var hostileToText = []string{"pgx", "pgbouncer", "pgx-simple", "sql-pgx", "sql-pgx-exec"}
 
 // hostile lists settings of a role or a database, and the ways that refuse them with an error that names them; the
@@ -83,8 +83,8 @@ var hostile = []struct {
 	{setting: "jit_above_cost = 0", long: true},
 }
 
-// TestHostileSettings: with each setting that a role or a database may have, everything that this module does works, or
-// is refused by an error that names the setting and the way to reset it.
+// TestHostileSettings: with each setting that a role or a database may have, everything in this module works, or is
+// refused with an error that names the setting and how to reset it.
 func TestHostileSettings(t *testing.T) {
 	extended(t)
 	parallel(t)
@@ -124,7 +124,7 @@ func TestHostileSettings(t *testing.T) {
 // odd is a text that only UTF-8 can encode, with characters that some settings reinterpret.
 const odd = `ключ é € ' \ " 100% \x41`
 
-// bears tries everything that this module does.
+// bears tries everything in this module.
 func bears(t *testing.T, h handle) error {
 	t.Helper()
 	check := schema.Check(t.Context(), h.db)
@@ -192,7 +192,7 @@ func bearsOutbox(t *testing.T, h handle) error {
 		t.Error("nothing is published")
 	}
 	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
-		"it is settled")
+		"the message is settled")
 	return nil
 }
 
@@ -229,7 +229,7 @@ func bearsQueue(t *testing.T, h handle) {
 	ended := make(chan error, 1)
 	go func() { ended <- d.Run(context.Background()) }()
 	defer func() { assert.NoError(t, d.Close()); assert.NoError(t, <-ended) }()
-	m := within(t, "it is handled", got)
+	m := within(t, "the message is handled", got)
 	assert.Equal(t, odd+"\x00\xff", string(m.Payload))
 	assert.Equal(t, odd, m.Metadata.Get(odd))
 	untilState(t, s, id, queue.Done)
@@ -249,7 +249,7 @@ func setOn(t *testing.T, h handle, setting string) {
 }
 
 // TestARewriteKeepsTheOrder: a long transaction has committed, and the table is rewritten before the next read, which
-// waits for that. The transaction's rows look as if the rewrite had written them.
+// waits for the rewrite. The transaction's rows look as if the rewrite had written them.
 func TestARewriteKeepsTheOrder(t *testing.T) {
 	parallel(t)
 	url := newMigratedDatabase(t)
@@ -307,10 +307,10 @@ func TestARoleThatIsAlteredLater(t *testing.T) {
 			}
 			setOn(t, admin, "default_transaction_isolation = serializable")
 			reconnect()
-			eventually(t, func() bool { return admin.tryPublish("orders", "K", "2") == nil }, "it has connections again")
+			eventually(t, func() bool { return admin.tryPublish("orders", "K", "2") == nil }, "new connections are open")
 			eventually(t, func() bool {
 				return slices.Contains(broker.payloads(), "2") || log.count("RESET default_transaction_isolation") > 0
-			}, "it publishes or logs why not")
+			}, "the forwarder publishes or logs why not")
 			admin.exec(t, "do $$ begin execute format('alter database %I reset all', current_database()); end $$")
 			reconnect()
 			broker.arrives(t, "2")

@@ -197,7 +197,7 @@ func TestDelays(t *testing.T) {
 		pub := newOutboxPublisher(t, h)
 		for name, c := range map[string]struct {
 			set      func(msg *message.Message)
-			from, to time.Duration // bounds of the delay after the insert; none = ready immediately, in its place
+			from, to time.Duration // limits of the delay after the insert; none = ready immediately, in its place
 		}{
 			"SetDelay": {func(msg *message.Message) {
 				outbox.SetDelay(msg, 90*time.Second)
@@ -214,7 +214,7 @@ func TestDelays(t *testing.T) {
 			"watermill Until": {func(msg *message.Message) {
 				delay.Message(msg, delay.Until(time.Now().Add(time.Hour)))
 			}, 59 * time.Minute, time.Hour},
-			"the last one counts": {func(msg *message.Message) {
+			"the last setting counts": {func(msg *message.Message) {
 				outbox.SetDelay(msg, time.Minute)
 				outbox.SetDueAt(msg, time.Now().Add(time.Hour))
 			}, 59 * time.Minute, time.Hour},
@@ -271,7 +271,7 @@ func TestForeignSQL(t *testing.T) {
 		}
 	}
 	_, err = conn.Exec(t.Context(), `insert into outbox (uuid, topic, payload, lane) values ('s3', 'sql', 'x', 1)`)
-	require.Error(t, err, "the lane is the database's to compute")
+	require.Error(t, err, "only the database may compute the lane")
 	conn.Release()
 }
 
@@ -320,7 +320,7 @@ func TestWatermillsDelays(t *testing.T) {
 	})
 }
 
-// TestCopiedMetadataDelaysOnce: a message with the metadata of one that was delayed is not delayed again, and keeps its
+// TestCopiedMetadataDelaysOnce: a message with the metadata of a delayed message is not delayed again, and keeps its
 // place among those of its key.
 func TestCopiedMetadataDelaysOnce(t *testing.T) {
 	h := onPgx(t)
@@ -355,8 +355,8 @@ func TestCopiedMetadataDelaysOnce(t *testing.T) {
 	}
 }
 
-// TestWatermillsRequeuer: a message of JetStream that fails twice goes through the outbox, delayed, back to its topic
-// each time under its UUID, which JetStream does not take for a copy, and is handled once.
+// TestWatermillsRequeuer: a message of JetStream that fails twice returns to its topic each time through the outbox,
+// delayed, with the same UUID. JetStream does not mistake it for a copy, and it is handled once.
 func TestWatermillsRequeuer(t *testing.T) {
 	t.Parallel()
 	url := natsServer(t).URL()
@@ -366,7 +366,7 @@ func TestWatermillsRequeuer(t *testing.T) {
 		t.Cleanup(func() { require.NoError(t, sub.Close()) })
 		return sub
 	}
-	t.Run("it reads the outbox", func(t *testing.T) {
+	t.Run("the requeuer reads the outbox", func(t *testing.T) {
 		t.Parallel()
 		requeues(t, url, broker(t), func(h handle) message.Subscriber {
 			sub, err := forwarder.NewSubscriber(h.db, forwarder.SubscriberConfig{
@@ -377,7 +377,7 @@ func TestWatermillsRequeuer(t *testing.T) {
 			return sub
 		})
 	})
-	t.Run("it reads the broker", func(t *testing.T) {
+	t.Run("the requeuer reads the broker", func(t *testing.T) {
 		t.Parallel()
 		requeues(t, url, broker(t), func(h handle) message.Subscriber {
 			runForwarder(t, h, natsPublisher(t, url), quickConfig(), nil)
@@ -423,14 +423,14 @@ func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h 
 	require.NoError(t, pub.Publish(prefix+"orders", msg))
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID) == 1
-	}, "it is handled after all")
+	}, "the message is finally handled")
 	require.NoError(t, router.Close())
 	assert.Equal(t, []string{"", "1", "2"}, retries)
 	assert.Equal(t, 1, effects(t, h, msg))
 	// Watermill truncates the time to seconds, so on a busy machine it may already have passed.
 	eventually(t, func() bool {
 		return h.count(t, `select count(*) from outbox where topic = $1 and published_at is not null`, prefix+"requeue") == 2
-	}, "both are settled")
+	}, "both messages are settled")
 	assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = $1
 		and published_at >= greatest(due_at, (metadata->>'_watermill_delayed_until')::timestamptz)`, prefix+"requeue"),
 		"the outbox delayed it")
@@ -463,7 +463,7 @@ func TestRetryInsideOfPoisonQueue(t *testing.T) {
 	require.NoError(t, broker.Publish("orders", msg))
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from outbox where topic = 'poison' and uuid = $1", msg.UUID) == 1
-	}, "it is in the poison queue")
+	}, "the message is in the poison queue")
 	require.NoError(t, router.Close())
 	assert.EqualValues(t, 3, calls.Load())
 	assert.Zero(t, effects(t, h, msg))

@@ -32,8 +32,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// identity is a message's identity at one station. docs/reference/identity.md promises that it is the same at all of
-// them.
+// identity is a message's identity at one station. docs/reference/identity.md promises that it is the same at all
+// stations.
 type identity struct{ uuid, key, topic, payload string }
 
 // identities has one row for each station of each message.
@@ -58,7 +58,7 @@ func (i *identities) has(name, station string) bool {
 	return found
 }
 
-// identityBroker is what the test needs from a broker.
+// identityBroker is the test's view of a broker.
 type identityBroker struct {
 	pub        message.Publisher
 	subscriber func(group string) message.Subscriber
@@ -67,7 +67,7 @@ type identityBroker struct {
 	dead       string
 	passed     string                    // topic for publishing without the outbox
 	null       string                    // payload with which null arrives
-	foreign    func(key, payload string) // writes a record as another producer does
+	foreign    func(key, payload string) // writes a record as another producer would
 	foreignKey string
 }
 
@@ -335,7 +335,7 @@ func (i *identities) check(t *testing.T, stations []string, want func(name, stat
 }
 
 // identityTables checks the stations that need no broker: a subscriber of the outbox, and a message that the broker
-// refuses, until it is requeued.
+// refuses until it is requeued.
 func identityTables(t *testing.T, h handle) {
 	messages := identityMessages()
 	table := &identities{seen: map[string]map[string]identity{}}
@@ -388,7 +388,7 @@ func identityTables(t *testing.T, h handle) {
 	for range messages {
 		letter := receive(t, sent)
 		letter.UUID = letter.Metadata.Get(middleware.MetadataUUID)
-		note("the forwarder's letter", letter.Metadata.Get(wmiddleware.PoisonedTopicKey), letter)
+		note("the forwarder's dead letter", letter.Metadata.Get(wmiddleware.PoisonedTopicKey), letter)
 	}
 	refused.Store(false)
 	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "remote"}, Reason: "test"})
@@ -398,7 +398,7 @@ func identityTables(t *testing.T, h handle) {
 		msg := receive(t, sent)
 		note("requeued", msg.Metadata.Get("sent to"), msg)
 	}
-	table.check(t, []string{"forwarder.Subscriber", "the forwarder's letter", "requeued"},
+	table.check(t, []string{"forwarder.Subscriber", "the forwarder's dead letter", "requeued"},
 		func(name, station string, _ identity) identity {
 			want := messages[name].want
 			if want.topic = "remote"; station == "forwarder.Subscriber" {

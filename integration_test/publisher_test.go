@@ -246,7 +246,7 @@ func TestPublishManyKeepsTheirOrder(t *testing.T) {
 		}
 		msgs[n-1].UUID = ""
 		require.ErrorIs(t, publishInTx(t, h, pub, "orders", msgs...), outbox.ErrInvalidMessage)
-		require.Zero(t, h.count(t, "select count(*) from outbox"), "one bad message and none is written")
+		require.Zero(t, h.count(t, "select count(*) from outbox"), "with one bad message, none is written")
 
 		msgs[n-1].UUID = uuids[n-1]
 		require.NoError(t, publishInTx(t, h, pub, "orders", msgs...))

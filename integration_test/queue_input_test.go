@@ -113,7 +113,7 @@ func TestStoresManyAtOnce(t *testing.T) {
 	assert.Equal(t, "002999", msgs[2999].MessageID)
 }
 
-// TestBackoffOfMessages: 2 s after the first failure, doubling to 60 s, with a jitter of a fifth.
+// TestBackoffOfMessages: 2 s after the first failure, doubling to 60 s, with a jitter of 20%.
 func TestBackoffOfMessages(t *testing.T) {
 	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "backoff", owner: queue.NewOwner()}
@@ -161,12 +161,12 @@ func TestExpiry(t *testing.T) {
 	x.reap(t)
 	assert.Equal(t, queue.Dead, x.get(t, "late").State)
 	assert.Equal(t, "expired", x.get(t, "late").LastError)
-	assert.Equal(t, queue.Processing, x.get(t, "held").State, "its handler may still make it")
+	assert.Equal(t, queue.Processing, x.get(t, "held").State, "its handler may still finish in time")
 	settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.id("held")))
 }
 
-// TestCleanKeepsUnfinished: only messages that are done, or were seen but never worked on, are deleted, in short
-// batches. A later copy counts as new, as the retention says.
+// TestCleanKeepsUnfinished: only done messages, and those seen but never processed, are deleted, in short batches. A
+// later copy counts as new, as the documentation of the retention says.
 func TestCleanKeepsUnfinished(t *testing.T) {
 	h := onPgx(t)
 	store := newStore(t, h, queue.StoreConfig{})
@@ -219,7 +219,7 @@ func TestMarkedByHand(t *testing.T) {
 	h.exec(t, "update inbox_queue set attempts = 3, crashes = 1 where message_id = 'b'")
 	require.NoError(t, x.store.MarkProcessing(ctx, x.id("b")))
 	assert.Zero(t, h.count(t, "select attempts + crashes from inbox_queue where message_id = 'b'"), "all attempts again")
-	assert.Len(t, x.claimDue(t), 1, "it is requeued")
+	assert.Len(t, x.claimDue(t), 1, "the message is requeued")
 
 	late := x.item("c")
 	late.ExpiresAt = time.Now().Add(-time.Hour)
@@ -227,11 +227,11 @@ func TestMarkedByHand(t *testing.T) {
 	settles(t, 1)(x.store.ReapExpired(ctx))
 	require.NoError(t, x.store.MarkProcessing(ctx, x.id("c")))
 	settles(t, 0)(x.store.ReapExpired(ctx))
-	assert.Len(t, x.claimDue(t), 1, "it is requeued although its time is over")
+	assert.Len(t, x.claimDue(t), 1, "the message is requeued although it has expired")
 }
 
 // TestRoleOfTheQueue: a role with the four privileges on the table, USAGE and SELECT on its sequence, and SELECT on
-// paused topics can do all of this. It creates and truncates nothing.
+// paused topics can do everything here. It creates and truncates nothing.
 func TestRoleOfTheQueue(t *testing.T) {
 	parallel(t)
 	url := newMigratedDatabase(t)
@@ -258,7 +258,7 @@ func TestRoleOfTheQueue(t *testing.T) {
 }
 
 // TestOddRowsOfQueue inserts rows by SQL that Store.Enqueue would not write: they are handled like all others, and stop
-// neither claims nor reaping. Messages claimed by a process that died are reaped when a Dispatcher starts.
+// neither claims nor reaping. Messages claimed by a dead process are reaped when a Dispatcher starts.
 func TestOddRowsOfQueue(t *testing.T) {
 	parallel(t)
 	odd := []struct {
@@ -300,7 +300,7 @@ func TestOddRowsOfQueue(t *testing.T) {
 		}}
 		dispatching(t, s, quickDispatcher(map[string]queue.Handler{"odd": handler, "died": handler}))
 		eventually(t, func() bool { return h.count(t, `select count(*)::int from inbox_queue where state <> 'done'`) == 0 },
-			"all are handled")
+			"all messages are handled")
 		for i, o := range odd {
 			for _, topic := range []string{"odd", "died"} {
 				assert.Equal(t, []message.Metadata{o.want}, got[itemID(topic, i)], "%s: %s", topic, o.set)

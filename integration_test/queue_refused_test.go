@@ -27,7 +27,7 @@ CREATE TRIGGER refuses BEFORE UPDATE ON inbox_queue FOR EACH ROW
   WHEN (NEW.message_id LIKE '%%7') EXECUTE FUNCTION refuses()`
 
 // TestRefusedMessagesStopNoOther: a constraint or a trigger of the database's owner refuses one of the queue's
-// statements for a tenth of the messages. All others are handled, and after it is dropped the rest too.
+// statements for 10% of the messages. All others are handled, and the rest after it is dropped.
 func TestRefusedMessagesStopNoOther(t *testing.T) {
 	parallel(t)
 	const messages = 200
@@ -44,7 +44,7 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 		install  string
 		prepare  string // changes the messages first
 		detached bool
-		slow     bool // handlers wait for renewals of all leases; with refused messages, for the cure
+		slow     bool // handlers wait until other leases are renewed; those of refused messages until the cure
 		onDead   bool
 		left     string // messages left before the cure
 		once     bool   // no handler is called twice
@@ -217,12 +217,12 @@ func TestRefusedMessagesStopNoOther(t *testing.T) {
 					h.count(t, `SELECT count(*) FROM inbox_queue WHERE message_id LIKE '%7' AND `+c.left))
 				eventually(t, func() bool {
 					return log.has("ERROR", "message refused by the database", "topic:orders", "message_id:orders-", "sqlstate:")
-				}, "a log line says why")
+				}, "a log line shows why")
 			}
 			close(cured)
 			h.exec(t, `DROP TRIGGER IF EXISTS refuses ON inbox_queue`)
 			h.exec(t, `ALTER TABLE inbox_queue DROP CONSTRAINT IF EXISTS no_sevens`)
-			eventually(t, func() bool { return settled(`LIKE '%7'`) }, "the rest too, after the cure")
+			eventually(t, func() bool { return settled(`LIKE '%7'`) }, "the rest is handled after the cure")
 			mu.Lock()
 			defer mu.Unlock()
 			for id, n := range calls {

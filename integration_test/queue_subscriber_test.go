@@ -87,8 +87,8 @@ func TestStoredMessagesThroughARouter(t *testing.T) {
 	})
 }
 
-// TestStoredMessageOfAContext: a Router's handler sees the stored data of its message, with the stack and without it,
-// and messages that it publishes in-process do not carry it along.
+// TestStoredMessageOfAContext: a Router's handler sees the stored data of its message, with or without the stack, and
+// messages that it publishes in-process do not carry it along.
 func TestStoredMessageOfAContext(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -167,7 +167,7 @@ func TestStoredMessagesAcksAndNacks(t *testing.T) {
 	messages, err := short.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	<-received(messages).Context().Done() // its ack timeout has expired
-	eventually(t, func() bool { _, attempts := stateOf(t, s, one.ID); return attempts == 1 }, "it is charged")
+	eventually(t, func() bool { _, attempts := stateOf(t, s, one.ID); return attempts == 1 }, "the attempt is charged")
 	require.NoError(t, short.Close())
 	messages, err = subscriberOn(t, s, quickSubscriber()).Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
@@ -177,7 +177,7 @@ func TestStoredMessagesAcksAndNacks(t *testing.T) {
 	_, attempts := stateOf(t, s, one.ID)
 	assert.Equal(t, 2, attempts)
 	state, _ := stateOf(t, s, itemID("other", 0))
-	assert.Equal(t, queue.Processing, state, "it is for others")
+	assert.Equal(t, queue.Processing, state, "the message is for others")
 }
 
 // TestStoredMessagesSubscriptionEnds: unacked messages are released without a charge.
@@ -197,7 +197,7 @@ func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 	cancel()
 	<-msg.Context().Done()
 	free := "select count(*) from inbox_queue where state = 'processing' and owner is null and attempts = 0"
-	eventually(t, func() bool { return h.count(t, free) >= 2 }, "they are released")
+	eventually(t, func() bool { return h.count(t, free) >= 2 }, "the messages are released")
 	for range messages {
 		t.Error("another message arrived")
 	}
@@ -286,7 +286,7 @@ func TestIngestStoresWhatABrokerDelivers(t *testing.T) {
 }
 
 // TestIngestFailsSlowly: a broker immediately redelivers messages that cannot be stored, so Ingest waits, longer each
-// time, unless ErrorHandler is around it, which gives them up with a dead letter.
+// time, unless it is inside ErrorHandler, which gives up on them with a dead letter.
 func TestIngestFailsSlowly(t *testing.T) {
 	h := onPgx(t)
 	ingest, err := queue.Ingest(storeOn(t, h, quickStore()), queue.IngestConfig{Source: "kafka"})
@@ -314,7 +314,7 @@ func TestIngestFailsSlowly(t *testing.T) {
 		require.NoError(t, err)
 		took = append(took, time.Since(begun))
 	}
-	assert.Less(t, slices.Min(took), 800*time.Millisecond*8/10, "waits are longer by now")
+	assert.Less(t, slices.Min(took), 800*time.Millisecond*8/10, "waits are longer now")
 	assert.Equal(t, letters, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
@@ -340,7 +340,7 @@ func TestIngestGathers(t *testing.T) {
 	put("first")
 	eventually(t, func() bool {
 		return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == 1
-	}, "the first waits")
+	}, "the first statement waits")
 	for i := range deliveries - 2 {
 		put("message-" + itoa(i))
 	}
@@ -354,7 +354,7 @@ func TestIngestGathers(t *testing.T) {
 	for range deliveries - 1 {
 		require.NoError(t, <-results)
 	}
-	require.NoError(t, ingest(message.NewMessage("unwanted", nil)), "it is acked")
+	require.NoError(t, ingest(message.NewMessage("unwanted", nil)), "the message is acked")
 	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where message_id = 'unwanted'"))
 	assert.GreaterOrEqual(t, h.count(t, "select count(*) from inbox_queue"), deliveries-1)
 	assert.LessOrEqual(t, h.count(t, "select count(distinct xmin::text) from inbox_queue"), 10)
@@ -368,8 +368,8 @@ func TestIngestGathers(t *testing.T) {
 	assert.Zero(t, h.count(t, "select count(*) from inbox_queue where message_id = 'joined'"))
 }
 
-// TestStoredMessageIsKeptBetweenAttempts: a middleware that repeats a handler may wait as long as it likes before the
-// next transaction.
+// TestStoredMessageIsKeptBetweenAttempts: a middleware that repeats a handler may wait any time before the next
+// transaction.
 func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

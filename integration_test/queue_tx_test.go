@@ -102,7 +102,7 @@ func TestStoreInAnotherTransaction(t *testing.T) {
 }
 
 // TestEnqueueAfterTheEndOfItsTransaction: plain SQL has ended the transaction, and perhaps begun another. Whether a
-// message is stored then or not, InTx returns an error, and nothing is lost unnoticed.
+// message is stored then or not, InTx returns an error, and no message is lost unnoticed.
 func TestEnqueueAfterTheEndOfItsTransaction(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {
@@ -180,7 +180,7 @@ func TestPublishIntoTheQueue(t *testing.T) {
 		broken := newMessage("broken")
 		broken.Metadata.Set("_watermill_delayed_until", "tomorrow")
 		for name, msg := range map[string]*message.Message{
-			"no UUID": message.NewMessage("", nil), "nil": nil, "a delay that is no time": broken,
+			"no UUID": message.NewMessage("", nil), "nil": nil, "a delay that is not a duration": broken,
 		} {
 			err := own.PublishContext(t.Context(), "jobs", msg)
 			require.ErrorIs(t, err, outbox.ErrPoison, name)
@@ -213,7 +213,7 @@ func TestQueueAsDestination(t *testing.T) {
 	eventually(t, func() bool {
 		return from.count(t, "select count(*) from outbox where published_at is not null") == 500 &&
 			from.count(t, "select count(*) from outbox where dead_at is not null and uuid = 'large'") == 1
-	}, "all are published, or dead")
+	}, "all messages are published or dead")
 	cancel()
 	require.NoError(t, <-ended)
 	stored := func() int { return to.count(t, "select count(*) from inbox_queue where source = 'jobs'") }
@@ -223,12 +223,12 @@ func TestQueueAsDestination(t *testing.T) {
 	require.NoError(t, pub.Publish("jobs", msgs...))
 	assert.Equal(t, 500, stored(), "copies")
 	require.NoError(t, pub.Publish("others", msgs...))
-	assert.Equal(t, 1000, to.count(t, "select count(*) from inbox_queue"), "another topic, another message")
+	assert.Equal(t, 1000, to.count(t, "select count(*) from inbox_queue"), "another topic is another message")
 	t.Logf("%d commits", commits)
 }
 
-// TestTopicsOfOthersAreLeftAlone: services with other limits share the table. Whoever handles one topic ends no message
-// of another, and calls no OnDead for it.
+// TestTopicsOfOthersAreLeftAlone: services with other limits share the table. A service that handles one topic ends no
+// message of another, and calls no OnDead for it.
 func TestTopicsOfOthersAreLeftAlone(t *testing.T) {
 	handlers := map[string]queue.Handler{"mine": {Handle: func(context.Context, *queue.Message) error { return nil }}}
 	for name, start := range map[string]func(t *testing.T, h handle, s *queue.Store){
@@ -288,9 +288,9 @@ func TestTopicsOfOthersAreLeftAlone(t *testing.T) {
 				return h.count(t, "select count(*) from inbox_queue where state = 'dead' and topic = $1", topic)
 			}
 			start(t, h, s)
-			eventually(t, func() bool { return dead("mine") == 2 }, "those of its own topic are dead")
+			eventually(t, func() bool { return dead("mine") == 2 }, "messages of its own topic are dead")
 			if name == "dispatcher" || name == "dispatcher with OnDead" {
-				msg := untilMessage(t, s, queue.ID{Source: "theirs", MessageID: "failed"}, "was looked at",
+				msg := untilMessage(t, s, queue.ID{Source: "theirs", MessageID: "failed"}, "was checked",
 					func(msg queue.Message) bool { return msg.LastError != "" })
 				assert.Equal(t, "no handler for the topic", msg.LastError)
 			}
@@ -309,9 +309,9 @@ func TestTopicsOfOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// TestKnownMessagesWaitForTheStandby: rows that would be answered with Busy, AlreadyDone or "processed" may not be on a
-// standby, as the wait of the session that committed them was interrupted. If a sender deleted its message after such
-// an answer, a failover would lose it.
+// TestKnownMessagesWaitForTheStandby: rows whose result would be Busy, AlreadyDone or "processed" may not be on a
+// standby, because the wait of the session that committed them was interrupted. If a sender deleted its message after
+// such a result, a failover would lose it.
 func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -379,7 +379,7 @@ func TestKnownMessagesWaitForTheStandby(t *testing.T) {
 }
 
 // An operator's pause of a topic reaches the queue: none of its messages is claimed until it is resumed, with or
-// without a limit, new or due again. Others are handled meanwhile.
+// without a limit, new or due again. Others are handled in the meantime.
 func TestPauseReachesTheQueue(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

@@ -36,7 +36,7 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 	h.publish(t, kept+"orders", "", "1")
 	h.publish(t, memory+"orders", "", "1", "2")
 	eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
-		"all are published")
+		"all messages are published")
 	// the recent rate no longer shows the topic
 	h.exec(t, "UPDATE outbox SET published_at = published_at - interval '1 hour'")
 
@@ -60,18 +60,18 @@ func TestATopicThatVanishedIsFound(t *testing.T) {
 	require.NoError(t, server.Stop())
 	require.NoError(t, server.Restart(t.Context()))
 	want := []string{strconv.Quote(memory + "orders")}
-	eventually(t, func() bool { return slices.Equal(gone(reader), want) }, "the stream is missed")
+	eventually(t, func() bool { return slices.Equal(gone(reader), want) }, "the missing stream is found")
 	assert.Empty(t, gone(reader, brokerFunc(func([]string) ([]asked.Risk, []string, error) {
 		return nil, nil, nil
 	})), "another broker has all of them")
 	assert.Empty(t, gone(reader, brokerFunc(func([]string) ([]asked.Risk, []string, error) {
 		return nil, nil, errDown
-	})), "another broker may have it")
+	})), "another broker may have the stream")
 	assert.Empty(t, gone(), "no broker was checked")
 }
 
 // TestAReplicaThatIsBehindIsNoEnd: a consumer reports that no message is pending as far as its replica knows. If
-// reading ended there, all later messages would be considered lost and sent again.
+// reading ended there, all later messages would count as lost and be sent again.
 func TestAReplicaThatIsBehindIsNoEnd(t *testing.T) {
 	extended(t)
 	t.Parallel()

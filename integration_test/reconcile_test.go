@@ -96,7 +96,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, int64(3), r.Touched)
 	assert.Equal(t, int64(rows), r.Compared, "with a copy, and without requeued messages")
-	assert.Equal(t, 2, log.reads, "the memory is bounded, so the log is read in parts")
+	assert.Equal(t, 2, log.reads, "the memory is limited, so the log is read in parts")
 	progress = slices.Compact(progress) // progress reports both changed and compared messages
 	require.Len(t, progress, 2)
 	assert.Less(t, progress[0], progress[1])
@@ -129,7 +129,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 }
 
 // reconciles publishes messages, loses some of them at the broker, and checks that exactly those are sent again. lose
-// may have more published first, and returns the lost messages.
+// may publish more messages first, and returns the lost ones.
 func reconciles(
 	t *testing.T, topic string, pub message.Publisher, log asked.TopicReader, lose func(more func()) []string,
 ) {
@@ -139,14 +139,14 @@ func reconciles(
 	settled := func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 }
 	h.publish(t, topic, "K", numbered("m", 1, 100)...)
 	h.publish(t, topic, "", numbered("n", 1, 200)...)
-	eventually(t, settled, "all are published")
+	eventually(t, settled, "all messages are published")
 	holds := func() (uuids []string) {
 		require.NoError(t, log.Each(t.Context(), topic, time.Now().Add(-time.Hour), func(uuid string) error {
 			uuids = append(uuids, uuid)
 			return nil
 		}))
 		slices.Sort(uuids)
-		return slices.Compact(uuids) // messages whose acknowledgement was late are there twice
+		return slices.Compact(uuids) // messages with a late acknowledgement exist twice
 	}
 	all := func() []string { return column[string](t, h, "SELECT uuid FROM outbox ORDER BY uuid COLLATE \"C\"") }
 	require.Equal(t, all(), holds())
@@ -159,7 +159,7 @@ func reconciles(
 
 	lost := lose(func() {
 		h.publish(t, topic, "K", numbered("k", 1, 100)...)
-		eventually(t, settled, "more are published")
+		eventually(t, settled, "more messages are published")
 	})
 	require.NotEmpty(t, lost)
 	require.Less(t, len(lost), 300)
@@ -170,7 +170,7 @@ func reconciles(
 	r, err = a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, int64(len(lost)), r.Touched)
-	eventually(t, settled, "those are published again")
+	eventually(t, settled, "the lost messages are published again")
 	assert.Equal(t, all(), holds())
 	slices.Sort(lost)
 	t.Logf("%d of %d messages were lost, found and published again", len(lost), len(all()))
@@ -193,7 +193,7 @@ func TestReconcileKnowsLimits(t *testing.T) {
 		defer func() { require.NoError(t, log.Close()) }()
 		for name, c := range map[string]struct {
 			configure func(*natsgo.StreamConfig)
-			want      string // "" = it has deleted nothing
+			want      string // "" = nothing deleted
 		}{
 			"messages": {func(c *natsgo.StreamConfig) { c.MaxMsgs = 10 }, "has max_msgs 10 and"},
 			"bytes":    {func(c *natsgo.StreamConfig) { c.MaxBytes = 1000 }, "and max_bytes 1000, and begins at"},
@@ -418,7 +418,7 @@ func TestReconcileJetStreamCluster(t *testing.T) {
 	})
 }
 
-// takesNoRisk asserts that doctor has no finding for a topic created as documented.
+// takesNoRisk checks that doctor has no finding for a topic created as documented.
 func takesNoRisk(t *testing.T, topic clusterTopic) {
 	t.Helper()
 	checker, ok := topic.log.(asked.Checker)
@@ -429,7 +429,7 @@ func takesNoRisk(t *testing.T, topic clusterTopic) {
 	assert.Empty(t, missing)
 }
 
-// gone returns the messages of before that the topic no longer has, once it can be read.
+// gone returns the messages in before that the topic no longer has, once it can be read.
 func gone(t *testing.T, before []string, topic clusterTopic) []string {
 	t.Helper()
 	topic.led(t, nil)

@@ -57,7 +57,7 @@ func newRoles(t *testing.T) (owner handle, as func(role string) handle) {
 	}
 }
 
-// denied asserts that statements are refused.
+// denied checks that statements are refused.
 func denied(t *testing.T, h handle, statements ...string) {
 	t.Helper()
 	for _, s := range statements {
@@ -66,7 +66,7 @@ func denied(t *testing.T, h handle, statements ...string) {
 	}
 }
 
-// TestRoles: each role can do its job with our own code, and is refused everything else.
+// TestRoles: each role can do its job with our own code, and everything else is refused.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	owner, as := newRoles(t)
@@ -157,7 +157,7 @@ func TestRoles(t *testing.T) {
 	mender := login("admin")
 	a := newAdmin(t, mender)
 	everything := admin.Act{Filter: admin.Filter{All: true}, Reason: "a try"}
-	eventually(t, func() bool { return owner.states(t, "true")["done"] == 2 }, "both are settled")
+	eventually(t, func() bool { return owner.states(t, "true")["done"] == 2 }, "both messages are settled")
 	r, err := a.Replay(t.Context(), everything)
 	require.NoError(t, err)
 	assert.Equal(t, int64(2), r.Touched)

@@ -161,7 +161,7 @@ func TestMigrateNamesMissingGrants(t *testing.T) {
 		require.NoError(t, makeTables(t.Context(), h.with(t, names).db))
 	}
 	admin.exec(t, fmt.Sprintf(`revoke create on schema public from "%s"`, role))
-	require.NoError(t, makeTables(t.Context(), h.db), "there is nothing to create")
+	require.NoError(t, makeTables(t.Context(), h.db), "no migration is missing")
 }
 
 // TestCheckLooksElsewhere finds tables that the search path hides.

@@ -194,7 +194,7 @@ func TestTwoTableSetsInOneSchema(t *testing.T) {
 }
 
 // TestSchemaInSearchPath has the tables in a schema that only the search path names, even behind another one, so that
-// Postgres prints their names with the schema and without.
+// Postgres prints their names both with the schema and without.
 func TestSchemaInSearchPath(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -331,7 +331,7 @@ func TestAMigrationMayNotBeMissing(t *testing.T) {
 	require.ErrorContains(t, err, "version 1 (outbox_and_inbox) was not")
 }
 
-// TestMigrateWithOneConnection: it needs no second one.
+// TestMigrateWithOneConnection: Migrate needs only one connection.
 func TestMigrateWithOneConnection(t *testing.T) {
 	t.Parallel()
 	h := newSQLHandle(t, "pgx", newDatabase(t))

@@ -45,8 +45,8 @@ type process struct {
 	err   error
 }
 
-// newProcess prepares a child. It is in its own process group: if this process dies, the system ends a stopped child
-// too.
+// newProcess prepares a child. It is in its own process group: if this process dies, the system also ends a stopped
+// child.
 func newProcess(t testing.TB, child string, settings any) *process {
 	t.Helper()
 	spec, err := json.Marshal(settings)
@@ -67,7 +67,7 @@ func startProcess(t testing.TB, child string, settings any) *process {
 	return p
 }
 
-// start runs the child until the test ends, and logs its output if the test has failed.
+// start runs the child until the test ends, and logs its output if the test fails.
 func (p *process) start(t testing.TB) {
 	t.Helper()
 	var err error

@@ -99,8 +99,8 @@ func untilState(t testing.TB, s *queue.Store, id queue.ID, want queue.State) {
 	untilMessage(t, s, id, "is "+string(want), func(msg queue.Message) bool { return msg.State == want })
 }
 
-// untilMessage waits until a message satisfies a condition, and returns it. If that does not happen, the failure shows
-// the message.
+// untilMessage waits until a message satisfies a condition, and returns it. If it never does, the failure shows the
+// message.
 func untilMessage(
 	t testing.TB, s *queue.Store, id queue.ID, what string, is func(msg queue.Message) bool,
 ) (msg queue.Message) {
@@ -113,7 +113,7 @@ func untilMessage(
 		if err != nil {
 			t.Fatalf("%s %s: not within %s: %v", id.MessageID, what, patience, err)
 		}
-		t.Fatalf("%s %s: not within %s: it is %s, first seen %s ago, due in %s, after %d attempts, with the last error %q",
+		t.Fatalf("%s %s: not within %s: state %s, first seen %s ago, due in %s, after %d attempts, with the last error %q",
 			id.MessageID, what, patience, msg.State, time.Since(msg.FirstSeenAt), time.Until(msg.DueAt), msg.Attempts,
 			msg.LastError)
 	}

@@ -112,7 +112,7 @@ func (t tenant) table(name string) string {
 	return t.Tables.Schema + "." + name
 }
 
-// asleep reports that no forwarder is registered there.
+// asleep reports whether the tenant has no live forwarder.
 func (t tenant) asleep(tb testing.TB) bool {
 	return t.count(tb, "SELECT count(*) FROM "+t.table("outbox_forwarders")+" WHERE expires_at > clock_timestamp()") == 0
 }
@@ -155,9 +155,9 @@ func runUntilTheEnd(t testing.TB, r outbox.Runner, running <-chan struct{}, end 
 	case <-running:
 	case err := <-ended:
 		ended <- nil
-		t.Fatalf("it does not run: %v", err)
+		t.Fatalf("the fleet does not run: %v", err)
 	case <-time.After(patience):
-		t.Fatal("it does not run")
+		t.Fatal("the fleet does not run")
 	}
 }
 

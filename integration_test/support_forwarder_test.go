@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// quickConfig is a forwarder's configuration with short waits, but a long lease, for which no test should wait: if it
+// quickConfig is a forwarder's configuration with short waits, but a long lease that no test should wait for: if it
 // expired on a busy machine, messages would be sent twice and failures not counted, and tests that count would fail.
 func quickConfig() forwarder.Config {
 	return forwarder.Config{
@@ -38,7 +38,7 @@ func shortLease(cfg forwarder.Config) forwarder.Config {
 	return cfg
 }
 
-// sharing is for forwarders that must notice one another, which happens when they renew their leases: every two
+// sharing is for forwarders that must notice one another, which they do when they renew their leases: every two
 // seconds, and up to four more on a busy machine.
 func sharing(cfg forwarder.Config) forwarder.Config {
 	cfg.LeaseTTL = 6 * time.Second
@@ -103,7 +103,7 @@ func (b *fakeBroker) all() []taken {
 	return slices.Clone(b.taken)
 }
 
-// payloads returns accepted payloads without repetitions, only those of a key if one is given.
+// payloads returns accepted payloads without repetitions, only those of a key if given.
 func (b *fakeBroker) payloads(key ...string) []string {
 	var list []string
 	seen := map[string]bool{}
@@ -176,7 +176,7 @@ func (w world) join(t testing.TB, h handle, cfg forwarder.Config) *forwarder.For
 	return runForwarder(t, h, w.fakeBroker, cfg, w.log)
 }
 
-// publish writes messages of a key in one transaction, whatever they contain.
+// publish writes messages of a key in one transaction, with any content.
 func (h handle) publish(t testing.TB, topic, key string, payloads ...string) {
 	t.Helper()
 	require.NoError(t, h.tryPublish(topic, key, payloads...))
@@ -218,7 +218,7 @@ func (h handle) awaitRenewals(t testing.TB) {
 		expiry := value[time.Time](t, h, "select max(expires_at) from outbox_forwarders")
 		eventually(t, func() bool {
 			return value[time.Time](t, h, "select min(expires_at) from outbox_forwarders").After(expiry)
-		}, "all renew their leases")
+		}, "all forwarders renew their leases")
 	}
 }
 
@@ -323,7 +323,7 @@ func startLoad(t testing.TB, pub message.Publisher, topic string, writers int, p
 
 				pause := 5 * time.Millisecond
 				if err != nil {
-					pause = 100 * time.Millisecond // otherwise most of the time goes into refusals
+					pause = 100 * time.Millisecond // otherwise most of the time is spent on refusals
 				}
 				select {
 				case <-l.done:

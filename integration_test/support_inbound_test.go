@@ -30,7 +30,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// inboundWorld is a topic with the numbered messages of some keys, and a table where each handled message is a row.
+// inboundWorld is a topic with the numbered messages of some keys, and a table with a row for each handled message.
 type inboundWorld struct {
 	t       testing.TB
 	server  *services.Kafka
@@ -159,18 +159,18 @@ func (w *inboundWorld) await(n int) {
 	}
 }
 
-// disorder counts rows that do not follow the previous one of their key.
+// disorder counts rows that do not follow the previous row of their key.
 func (w *inboundWorld) disorder() int {
 	return w.h.count(w.t, `select count(*) from (
 		select seq, lag(seq) over (partition by key order by n) as before from ledger) r
 		where seq <> coalesce(before, 0) + 1`)
 }
 
-// verify asserts that each message was handled once, in the order of its key.
+// verify checks that each message was handled once, in the order of its key.
 func (w *inboundWorld) verify() {
 	w.t.Helper()
 	twice := w.h.count(w.t, `select count(*) - count(distinct (key, seq)) from ledger`)
-	assert.Equal(w.t, [3]int{w.settled, 0, 0}, [3]int{w.handled(), twice, w.disorder()}, "handled, twice, out of order")
+	assert.Equal(w.t, [3]int{w.settled, 0, 0}, [3]int{w.handled(), twice, w.disorder()}, "handled, repeated, out of order")
 }
 
 // inboundConfig is the configuration of one process of a group.
@@ -188,9 +188,9 @@ type inboundConfig struct {
 	ManualCommit      bool
 	RevokeTimeout     time.Duration
 	CloseTimeout      time.Duration
-	FailFor           time.Duration      // after the start of a process, for keys that end with 07
-	FailUntilMended   bool               // the same keys, until the table of that name has a row
-	Service           string             // not "inbound": the table's keys get this name as a prefix
+	FailFor           time.Duration      // time after the start of a process in which keys that end with 07 fail
+	FailUntilMended   bool               // the same keys fail until the table of that name has a row
+	Service           string             // a service other than "inbound"; also the prefix of the table's keys
 	observers         []observe.Observer // not in a child process
 	unmarshaler       wmkafka.Unmarshaler
 	natsOptions       []natsgo.Option

@@ -84,7 +84,7 @@ func stack(t testing.TB, h handle, cfg middleware.StackConfig) []message.Handler
 	return stackFor(t, newOutboxPublisher(t, h), cfg, nil)
 }
 
-// stackFor is middleware.Stack for a Router. Unless cfg says otherwise it does not wait before a nack.
+// stackFor is middleware.Stack for a Router. Unless cfg sets a backoff, it does not wait before a nack.
 func stackFor(
 	t testing.TB, pub *outbox.Publisher, cfg middleware.StackConfig, logger watermill.LoggerAdapter,
 ) []message.HandlerMiddleware {
@@ -100,7 +100,7 @@ func stackFor(
 	return mws
 }
 
-// newInbox is middleware.Inbox of the consumer shop/test, unless cfg has another one.
+// newInbox is middleware.Inbox of the consumer shop/test, unless cfg has another consumer.
 func newInbox(t testing.TB, h handle, cfg middleware.InboxConfig) message.HandlerMiddleware {
 	t.Helper()
 	if cfg.Service == "" {

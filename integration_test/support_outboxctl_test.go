@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/cmd/outboxctl/cli"
 )
 
-// ctl runs outboxctl on a database with its output in a pipe, unless width is set.
+// ctl runs outboxctl on a database, with its output in a pipe unless width is set.
 type ctl struct {
 	t     testing.TB
 	url   string
@@ -85,7 +85,7 @@ var (
 	cursor   = regexp.MustCompile(`("next": |--page )\S+`)
 )
 
-// golden compares a text with a file that a person has read. OUTBOX_WRITE_GOLDEN=1 writes the file: read it then.
+// golden compares a text with a reviewed file. OUTBOX_WRITE_GOLDEN=1 writes the file: review it then.
 func golden(t testing.TB, name, have string) {
 	t.Helper()
 	have = someTime.ReplaceAllString(have, "2006-01-02${1}15:04:05Z")

@@ -66,7 +66,7 @@ func (l *lines) take() []string {
 	return all
 }
 
-// newSite returns the page of a handle's tables, where everybody has this access.
+// newSite returns the page of a handle's tables, where everyone has this access.
 func newSite(t testing.TB, h handle, access ui.Access, brokers ...asked.Checker) *site {
 	t.Helper()
 	return newGuardedSite(t, h, func(*http.Request) (ui.Access, error) { return access, nil }, brokers...)
@@ -91,13 +91,13 @@ type reply struct {
 	body   string
 }
 
-// says asserts that the page's visible text contains all texts.
+// says checks that the page's visible text contains all texts.
 func (a reply) says(t testing.TB, what string, texts ...string) {
 	t.Helper()
 	all := textOf(t, a.body)
 	for _, text := range texts {
 		if !strings.Contains(all, text) {
-			t.Errorf("%s: there is no %q in: %.400s", what, text, all)
+			t.Errorf("%s: %q is missing in: %.400s", what, text, all)
 		}
 	}
 }
@@ -302,7 +302,7 @@ func (o *ordering) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "order %d\x00\xff", n)
 }
 
-// done asserts that n rows and n events are committed.
+// done checks that n rows and n events are committed.
 func (o *ordering) done(n int) {
 	o.t.Helper()
 	assert.Equal(o.t, n, o.h.count(o.t, "select count(*) from effects"), "rows")
@@ -325,7 +325,7 @@ func asking(key, body string) *http.Request {
 	return r
 }
 
-// answered is a response that was read.
+// answered is a received response.
 type answered struct {
 	status int
 	header http.Header
@@ -334,7 +334,7 @@ type answered struct {
 
 func (a answered) replayed() bool { return a.header.Get(idempotency.HeaderReplayed) == "true" }
 
-// same asserts that a is a replay of first.
+// same checks that a is a replay of first.
 func (a answered) same(t testing.TB, first answered) {
 	t.Helper()
 	assert.True(t, a.replayed(), "replayed")

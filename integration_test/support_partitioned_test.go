@@ -33,7 +33,7 @@ func intoPartitions(t testing.TB, h handle, ends ...int64) {
 }
 
 // watchedHandle opens a pgx handle on the same database and calls see for each statement, in both protocols: before it
-// is sent and as soon as the server has it. If see returns false the connection is cut.
+// is sent and as soon as the server has it. If see returns false, the connection is cut.
 func watchedHandle(t testing.TB, like handle, see func(statement string, sent bool) bool) handle {
 	t.Helper()
 	return pgxHandle(t, "watched", like.url, func(cfg *pgxpool.Config) {
@@ -71,7 +71,7 @@ func (c *watchedConn) Write(b []byte) (int, error) {
 }
 
 // statements returns the statements that a write of whole messages makes the server execute. A Bind stands for the
-// Execute that follows it. Other data, such as the start of the connection or a COPY, contains none.
+// Execute that follows it. Other data, such as the start of the connection or a COPY, contains no statements.
 func (c *watchedConn) statements(b []byte) (list []string) {
 	for len(b) >= 5 {
 		size := int(binary.BigEndian.Uint32(b[1:])) + 1

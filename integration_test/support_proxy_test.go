@@ -22,18 +22,18 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/testing/services"
 )
 
-// proxy stands between clients and a server. It delays clients' data, leaves connections half open, cuts them, with
-// Postgres at an exact point, and directs new ones to another server.
+// proxy sits between clients and a server. It delays clients' data, leaves connections half open, cuts them (with
+// Postgres at an exact point), and directs new ones to another server.
 type proxy struct {
 	url string
 
 	delay atomic.Int64 // of clients' data
 	waits atomic.Int64 // number of delays
 
-	cutAtCommitted atomic.Bool            // the server has replied to COMMIT: the client does not get the reply
-	cutAtSaid      atomic.Pointer[string] // the client sends it, in any case: the server does not get it
-	cutAtNext      atomic.Bool            // the client sends anything: the server does not get it
-	cutAtAnswer    atomic.Pointer[string] // the server replies with it: the client does not get the reply
+	cutAtCommitted atomic.Bool            // cut when the server replies to COMMIT, before the client gets the reply
+	cutAtSaid      atomic.Pointer[string] // cut when the client sends this, in any case, before the server gets it
+	cutAtNext      atomic.Bool            // cut when the client sends anything, before the server gets it
+	cutAtAnswer    atomic.Pointer[string] // cut when the server replies with this, before the client gets it
 	cuts           atomic.Int64
 
 	mu    sync.Mutex
@@ -88,7 +88,7 @@ func (p *proxy) cutAtCommit() {
 	p.cutAtSaid.Store(&word)
 }
 
-// passes waits while the proxy is frozen, and then forwards the data, unless the connection is to be cut.
+// passes waits while the proxy is frozen, and then forwards the data, unless the connection must be cut.
 func (p *proxy) passes(to net.Conn, said []byte, cut func(said []byte) bool) bool {
 	p.flow.RLock()
 	defer p.flow.RUnlock()
@@ -186,8 +186,8 @@ func serverMessage(server io.Reader) ([]byte, error) {
 	return whole, err
 }
 
-// startProxy stands between clients and the server of a database until the test ends. up forwards the client's data,
-// and down the server's; when either returns, or over is closed, the connection is cut.
+// startProxy starts a proxy between clients and the server of a database until the test ends. up forwards the client's
+// data, and down the server's; when either returns, or over is closed, the connection is cut.
 func startProxy(
 	t testing.TB, database string, up, down func(to, from net.Conn, over <-chan struct{}),
 ) (proxied string) {
@@ -287,7 +287,7 @@ var startPgBouncer = shared(func(ctx context.Context) (*services.PgBouncer, erro
 })
 
 // throughPgBouncer returns the URL of a database of the shared server through PgBouncer in transaction mode. If the
-// machine has no PgBouncer it skips the test, except in CI.
+// machine has no PgBouncer, it skips the test, except in CI.
 func throughPgBouncer(t testing.TB, database string) string {
 	t.Helper()
 	bouncer, err := startPgBouncer()

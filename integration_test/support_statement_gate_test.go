@@ -22,13 +22,13 @@ type statementGate struct {
 
 // heldStatement is a statement that waits at each run until it is released.
 type heldStatement struct {
-	arrived chan struct{} // a value for each run, dropped if nobody receives
+	arrived chan struct{} // a value for each run, dropped if nothing receives
 	open    chan struct{} // closed by release
 	args    []any         // arguments of the last run
-	skip    int           // runs that pass first
+	skip    int           // number of runs that pass first
 	after   bool          // hold its result, not the statement
-	begins  func()        // called first each time; may be nil
-	ended   chan struct{} // a value for each run that waited and has ended, dropped if nobody receives
+	begins  func()        // called at the start of each run; may be nil
+	ended   chan struct{} // a value for each run that waited and has ended, dropped if nothing receives
 }
 
 // newStatementGate opens a pgx handle whose statements may be held. Defer releaseAll: at its end the test waits for the
@@ -211,15 +211,15 @@ func (g *statementGate) holdSpans() []*heldStatement {
 	return []*heldStatement{g.hold(sqltext.SettleSpan, 0), g.hold(sqltext.SettleSpanDelete, 0)}
 }
 
-// gate stands between a pool and its server. When shut, it lets nothing through but keeps the connections, like a
-// stopped process.
+// gate sits between a pool and its server. When shut, it passes nothing but keeps the connections, like a stopped
+// process.
 type gate struct {
 	mu   sync.Mutex
 	open chan struct{} // closed while the gate is open
 }
 
-// newGatedHandle opens a pgx handle on the database of another handle, connected the same way, behind a gate, which
-// opens when the test ends.
+// newGatedHandle opens a pgx handle on the database of another handle, connected the same way, behind a gate that opens
+// when the test ends.
 func newGatedHandle(t testing.TB, like handle) (handle, *gate) {
 	g := &gate{open: make(chan struct{})}
 	close(g.open)

@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 
 // patience is how long tests wait for something that must happen: long enough for a busy machine, because a passing
 // test never waits for all of it.
-const patience = 50 * time.Second // less than the minute of a lease or poll for which tests must not wait
+const patience = 50 * time.Second // shorter than the minute of a lease or poll that tests must not wait for
 
 // shared starts a server when a test first needs it, independent of that test; see noLeaks.
 func shared[S any](start func(context.Context) (S, error)) func() (S, error) {
@@ -418,7 +418,7 @@ func eventuallyTrue(condition func() bool) bool {
 	}
 }
 
-// within returns the next value of a channel, or the zero value once it is closed, and fails the test if there is none
+// within returns the next value of a channel, or the zero value if it is closed, and fails the test if neither happens
 // within patience.
 func within[T any](t testing.TB, what string, from <-chan T) (v T) {
 	t.Helper()
@@ -430,8 +430,8 @@ func within[T any](t testing.TB, what string, from <-chan T) (v T) {
 	return v
 }
 
-// noLeaks fails the test if it leaks goroutines. Call it first, so that it checks after every other clean-up. It
-// recognises the test's goroutines by a label that they inherit; TestMain checks for all others.
+// noLeaks fails the test if it leaks goroutines. Call it first, so that it checks after all other clean-ups. It
+// recognises the test's goroutines by an inherited label; TestMain checks for all others.
 func noLeaks(t testing.TB) {
 	t.Helper()
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels("test", t.Name())))
@@ -445,7 +445,7 @@ func noLeaks(t testing.TB) {
 			}
 			wait = min(2*wait, time.Second) // each check reads all goroutines of all tests
 		}
-		t.Errorf("goroutines that the test left behind:\n%s", strings.Join(left, "\n\n"))
+		t.Errorf("goroutines that the test leaked:\n%s", strings.Join(left, "\n\n"))
 	})
 }
 

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// extended leaves a test to `make test-all`: it repeats a test of `make test` with another broker, driver or release,
-// kills and breaks things at random, or measures.
+// extended leaves a test to make test-all: it repeats a test of make test with another broker, driver or release, kills
+// and breaks things at random, or measures.
 func extended(t testing.TB) {
 	t.Helper()
 	if testing.Short() && os.Getenv(suiteChild) == "" {

@@ -101,7 +101,7 @@ func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 				transact(func(ctx context.Context) {
 					event.SetContext(ctx)
 					require.NoError(t, pubsub.Publish("events", event))
-					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: the connection is used by this goroutine only",
+					require.NoError(t, h.execTx(ctx, "select 1"), "%s in %s: only this goroutine uses the connection",
 						inside, outside)
 					require.NoError(t, <-done, "%s in %s", inside, outside)
 				})
@@ -205,8 +205,8 @@ func TestTxJoinsAcrossARouterIfItIsToldTo(t *testing.T) {
 }
 
 // TestALoopDoesNotJoinWhoPublished: without a Router, a loop handles messages that carry the context of an open
-// transaction. If its InTx were a savepoint of that one, it would return nil and its work would be lost with the
-// rollback.
+// transaction. If its InTx were a savepoint of that transaction, it would return nil and its work would be lost with
+// the rollback.
 func TestALoopDoesNotJoinWhoPublished(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		for name, outside := range map[string]func(context.Context) context.Context{
@@ -308,7 +308,7 @@ func TestTxJoinsIfItIsToldTo(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []int{1, 0, 1}, []int{effects(t, h, outer), effects(t, h, failed), effects(t, h, done)})
 
-		// A serialization failure dooms the outer transaction as well: repeating the inner one cannot help.
+		// A serialization failure dooms the outer transaction too: repeating the inner one cannot help.
 		calls := 0
 		err = outbox.InTx(t.Context(), h.db, func(ctx context.Context) error {
 			msg := newMessage("")

@@ -61,7 +61,7 @@ func TestEndingTheTransactionIsFound(t *testing.T) {
 				continue
 			}
 			for _, begins := range []bool{true, false} {
-				// BEGIN is sent with one of our statements, as in middleware.Stack, or with the handler's
+				// BEGIN is sent with one of our statements, as in middleware.Stack, or with the handler's first one
 				n := 2*i + map[bool]int{true: 1}[begins]
 				hook := false
 				err := inTx(t, h, func(ctx context.Context) error {
@@ -85,7 +85,7 @@ func TestEndingTheTransactionIsFound(t *testing.T) {
 				assert.False(t, hook)
 				switch end {
 				case "commit", "COMMIT; ", "end":
-					h.exec(t, "delete from notes where n = $1", 100+n) // was committed on its own
+					h.exec(t, "delete from notes where n = $1", 100+n) // it committed on its own
 					fallthrough
 				case "commit; begin", "commit and chain", "Commit()":
 					kept = append(kept, n)
@@ -216,8 +216,8 @@ func TestBackendGoneBeforeCommit(t *testing.T) {
 	})
 }
 
-// TestCommitUnknown cuts the connection exactly while COMMIT is in flight: after the server carried it out, and before
-// it got it. The client cannot tell the two apart. With pgx also when captured messages are sent with it.
+// TestCommitUnknown cuts the connection exactly while COMMIT is in flight: after the server executed it, or before the
+// server received it. The client cannot distinguish the two. With pgx also when captured messages are sent with it.
 func TestCommitUnknown(t *testing.T) {
 	t.Parallel()
 	for i, name := range []string{"pgx", "sql-pgx", "sql-pq", "pgx, with messages captured"} {
@@ -280,8 +280,8 @@ func TestCommitUnknown(t *testing.T) {
 	}
 }
 
-// poolerConn is a connection to a pooler whose server commits and then breaks: once armed it holds back all replies up
-// to the one to COMMIT, and ends with its own error, which arrives in place of the first statement's reply.
+// poolerConn is a connection to a pooler whose server commits and then breaks. Once armed it holds back all replies up
+// to the reply to COMMIT, and ends with its own error in place of the first statement's reply.
 type poolerConn struct {
 	net.Conn
 	armed *atomic.Bool
@@ -339,7 +339,7 @@ func TestCommitUnknownBehindAPooler(t *testing.T) {
 			}
 			require.NoError(t, work(1, func() {})) // from now on pgx has prepared its statements
 			require.ErrorIs(t, work(2, func() { armed.Store(true) }), outbox.ErrCommitUnknown)
-			assert.Equal(t, []int{1, 2}, notes(t, direct), "it was committed")
+			assert.Equal(t, []int{1, 2}, notes(t, direct), "the transaction was committed")
 			require.NoError(t, work(3, func() {}), "the pool still works")
 		})
 	}
@@ -353,13 +353,13 @@ func TestHintsFollowCommit(t *testing.T) {
 		pending, hints []drive.Statement
 		committed      bool
 	}{
-		"it sees what was committed": {
+		"the hint sees the committed rows": {
 			insert, []drive.Statement{{SQL: "insert into notes select n + 1 from notes where n = 1"}}, true,
 		},
-		"one that fails spoils nothing": {
+		"a failing hint has no effect": {
 			insert, []drive.Statement{{SQL: "select 1 / (select count(*) - 1 from notes)"}}, true,
 		},
-		"none is run if nothing is committed": {
+		"no hint runs if nothing is committed": {
 			[]drive.Statement{{SQL: "select 1 / (select count(*) from notes)"}},
 			[]drive.Statement{{SQL: "insert into notes values (2)"}}, false,
 		},
@@ -372,9 +372,9 @@ func TestHintsFollowCommit(t *testing.T) {
 		err = tx.Commit(t.Context(), test.pending, test.hints)
 		assert.Equal(t, test.committed, err == nil, "%s: %v", name, err)
 		switch got := notes(t, h); name {
-		case "it sees what was committed":
+		case "the hint sees the committed rows":
 			assert.Equal(t, []int{1, 2}, got, name)
-		case "one that fails spoils nothing":
+		case "a failing hint has no effect":
 			assert.Equal(t, []int{1}, got, name)
 		default:
 			assert.Empty(t, got, name)

@@ -47,9 +47,9 @@ func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 	})
 }
 
-// TestHandlerThatEndsTheTransaction has also committed the inbox row, but its returned messages are lost. Its message
-// must not count as handled, whether the handler then returns, fails, panics or ends its goroutine, and whatever it has
-// begun since. A pgx.Tx refuses to end.
+// TestHandlerThatEndsTheTransaction: the handler's commit includes the inbox row, but its returned messages are lost. Its
+// message must not count as handled, whether the handler then returns, fails, panics or ends its goroutine, and whatever
+// it has begun since. A pgx.Tx refuses to end.
 func TestHandlerThatEndsTheTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		bySQL := func(statement string) func(context.Context) error {
@@ -123,7 +123,7 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 			}
 		}
 
-		// A copy that was processed meanwhile keeps its row.
+		// A copy that was processed in the meantime keeps its row.
 		msg := newMessage("")
 		_, err := chain(func(msg *message.Message) ([]*message.Message, error) {
 			require.NoError(t, h.execTx(msg.Context(), "rollback"))
@@ -135,7 +135,7 @@ func TestHandlerThatEndsTheTransaction(t *testing.T) {
 	})
 }
 
-// apart runs fn in its own goroutine and returns when that has ended, in any way.
+// apart runs fn in its own goroutine and returns when it has ended, in any way.
 func apart(fn func()) {
 	done := make(chan struct{})
 	go func() {
@@ -146,7 +146,7 @@ func apart(fn func()) {
 	<-done
 }
 
-// TestRouterCloseLetsHandlersCommit: a handler that runs while the Router closes, which ends the context of its
+// TestRouterCloseLetsHandlersCommit: a handler that is running while the Router closes, which ends the context of its
 // message, still commits its writes and its message together.
 func TestRouterCloseLetsHandlersCommit(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -137,7 +137,7 @@ func TestTxTime(t *testing.T) {
 		}
 		for name, handler := range map[string]message.HandlerFunc{"statement": sleepy, "deaf handler": deaf} {
 			reached = false
-			for limit := 250 * time.Millisecond; !reached; limit *= 2 { // a busy machine may need longer to get there
+			for limit := 250 * time.Millisecond; !reached; limit *= 2 { // a busy machine may need longer to reach it
 				msg := newMessage("")
 				_, err := chain(handler, newTx(t, h, middleware.TxConfig{Timeout: limit}))(msg)
 				require.Error(t, err, name)
@@ -231,7 +231,7 @@ func TestTxRetries(t *testing.T) {
 		h.exec(t, "create table accounts (id text primary key, n int not null)")
 		h.exec(t, "insert into accounts values ('a', 0), ('b', 0)")
 
-		// Each adds one to the balance that it read from the other's account: write skew, which only one may commit.
+		// Each adds one to the balance that it read from the other's account: write skew, which only one of them may commit.
 		skew := func(b *together, mine, other string) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
 				q, _ := (*core.DB)(h.db).Tx(msg.Context())
@@ -298,7 +298,7 @@ func TestTxRetries(t *testing.T) {
 	})
 }
 
-// Each attempt starts from the message as it was delivered.
+// Each attempt starts with the message as it was delivered.
 func TestTxAttemptsAreIndependent(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		msg := newMessage("payload")
@@ -323,7 +323,7 @@ func TestTxAttemptsAreIndependent(t *testing.T) {
 	})
 }
 
-// serializationFailure returns an error with SQLSTATE 40001 as the driver makes it.
+// serializationFailure returns an error with SQLSTATE 40001 as the driver creates it.
 func serializationFailure(t testing.TB, h handle) error {
 	_, err := (*core.DB)(h.db).Exec(t.Context(), "do $$ begin raise exception 'x' using errcode = '40001'; end $$")
 	require.Equal(t, "40001", text.SQLState(err))

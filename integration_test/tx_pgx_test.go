@@ -177,8 +177,8 @@ func refusesAll(t *testing.T, ctx context.Context, tx pgx.Tx) {
 	require.ErrorIs(t, err, pgx.ErrTxClosed)
 }
 
-// TestManagedTxIsOverAfterItsEnd keeps the transaction and objects obtained from it: by then the connection may serve
-// somebody else.
+// TestManagedTxIsOverAfterItsEnd keeps the transaction and objects obtained from it: other code may use the connection
+// by then.
 func TestManagedTxIsOverAfterItsEnd(t *testing.T) {
 	h := onPgx(t)
 	for _, end := range []error{nil, errUndo} {

@@ -105,7 +105,7 @@ func TestNestedInTxIsASavepoint(t *testing.T) {
 }
 
 // TestSavepointsOfAJoinedNativeTransaction: a nested function joins its own native transaction with WithTx, like a
-// library that is given one, and fails first inside it and then as a whole.
+// library that receives one, and fails first inside it and then as a whole.
 func TestSavepointsOfAJoinedNativeTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		join := func(ctx context.Context) context.Context {
@@ -145,7 +145,7 @@ func TestHooksRunAfterCommitAlone(t *testing.T) {
 			require.NoError(t, note(ctx, h, 1))
 			return outbox.AfterCommit(ctx, func(context.Context) {
 				ran++
-				assert.Equal(t, []int{1}, notes(t, h), "the hook sees what was committed")
+				assert.Equal(t, []int{1}, notes(t, h), "the hook sees the committed rows")
 			})
 		}))
 		require.Equal(t, 1, ran)
