@@ -23,7 +23,8 @@ func (e *doctorRun) checkCommits(ctx context.Context) error {
 		}
 		e.commitsWait = true
 		e.find("commit_waits", max(Warning, byAge(seconds(longest))),
-			fmt.Sprintf("%s for a synchronous standby to confirm (SyncRep), the longest for %s; synchronous_standby_names is %q: "+
+			fmt.Sprintf("%s for a synchronous standby to confirm (SyncRep), the longest for %s; "+
+				"synchronous_standby_names is %q: "+
 				"nothing is written, published or handled meanwhile", commits(n), span(seconds(longest)), standbys),
 			"start that standby, or its connection to this server. If it does not come back, take it out of "+
 				"synchronous_standby_names (ALTER SYSTEM, then SELECT pg_reload_conf()), which gives up its copy. Do not end or "+

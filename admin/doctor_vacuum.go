@@ -81,8 +81,8 @@ func (e *doctorRun) checkVacuum(ctx context.Context) error {
 		case dead > 50*manyDead && vacuumed > 600 && !atIt:
 			e.find("vacuum", Warning,
 				fmt.Sprintf("table %s has %d dead rows and has not been vacuumed for %s", table, dead, span(seconds(vacuumed))),
-				"find out why autovacuum does not run (autovacuum, track_counts, autovacuum_max_workers, autovacuum_vacuum_cost_delay), or run it: "+
-					"VACUUM (ANALYZE) "+table)
+				"find out why autovacuum does not run (autovacuum, track_counts, autovacuum_max_workers, "+
+					"autovacuum_vacuum_cost_delay), or run it: VACUUM (ANALYZE) "+table)
 		}
 	}, sqltext.DoctorTables, e.tables("{outbox}", "{inbox}", "{queue}", "{idempotency}", "{lanes}", "{forwarders}"))
 }

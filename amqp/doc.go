@@ -5,8 +5,8 @@
 //
 // It differs from watermill-amqp's publisher:
 //
-//   - Publisher confirms are always on. Without them, watermill-amqp returns nil once the message is in a buffer of this
-//     process.
+//   - Publisher confirms are always on. Without them, watermill-amqp returns nil once the message is in a buffer of
+//     this process.
 //   - Messages are mandatory: the broker returns a message that it can route to no queue, and the message stays in the
 //     outbox. watermill-amqp loses such a message even with confirms. AllowUnroutable turns this off.
 //   - Messages are persistent.

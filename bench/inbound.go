@@ -31,8 +31,8 @@ func (b *bench) inboundGroup() group {
 				floor: 0.7, aim: 0.9, ours: "by_key_failing", rival: "by_key"},
 			{name: "inbound_duplicates", what: "kafka.Subscriber, messages that were all handled before / new ones",
 				floor: 2, aim: 3, ours: "by_key_again", rival: "by_key"},
-			{name: "inbound_batch_vs_single", what: "kafka.Subscriber and one INSERT: middleware.Batch, 1,000 in flight / Stack, " +
-				"16 in flight",
+			{name: "inbound_batch_vs_single", what: "kafka.Subscriber and one INSERT: middleware.Batch, 1,000 in flight " +
+				"/ Stack, 16 in flight",
 				floor: 5, aim: 7, ours: "by_batch", rival: "by_key"},
 			{name: "inbound_batch_rtt", what: "the same through a proxy that adds 1 ms of round trip to the database",
 				floor: 8, aim: 10, ours: "by_batch_rtt", rival: "by_key_rtt"},

@@ -120,8 +120,8 @@ func TestKafkaPublisher(t *testing.T) {
 
 func TestNATSPublisher(t *testing.T) { t.Parallel(); conformants[1].test(t, 0) }
 
-// TestPublishersUnderKills runs the whole suite and kills each server ten times. The publisher of watermill-redisstream must not
-// be closed while others publish: it reads a bool without a lock.
+// TestPublishersUnderKills runs the whole suite and kills each server ten times. The publisher of watermill-redisstream
+// must not be closed while others publish: it reads a bool without a lock.
 func TestPublishersUnderKills(t *testing.T) {
 	extended(t)
 	t.Parallel()

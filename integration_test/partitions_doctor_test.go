@@ -136,7 +136,8 @@ func TestDoctorOfPartitions(t *testing.T) {
 		h.exec(t, `UPDATE outbox SET published_at = NULL, dead_at = NULL WHERE id = 15`)
 		h.maintain(t)
 		find(t, h, "partitions_held", admin.Warning, "pending or dead messages keep 8 partitions from being dropped: "+
-			"outbox_p0 has 2 dead, outbox_p1 has 1 pending, outbox_p2 has 1 dead, outbox_p3 has 1 dead, outbox_p4 has 1 dead, 3 more")
+			"outbox_p0 has 2 dead, outbox_p1 has 1 pending, outbox_p2 has 1 dead, outbox_p3 has 1 dead, outbox_p4 has 1 "+
+			"dead, 3 more")
 		h.exec(t, `UPDATE outbox SET `+settledLongAgo+` WHERE id >= 20`)
 		require.Len(t, h.maintain(t).Dropped, 6)
 		f := find(t, h, "partitions_held", admin.Info, "outbox_p0 has 2 dead, outbox_p1 has 1 pending")

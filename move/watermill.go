@@ -130,8 +130,8 @@ func (c *WatermillConfig) look(ctx context.Context, db *core.DB) (t watermillTab
 	}
 	t.payload, t.queue = columns["payload"], columns["acked"] != ""
 	if t.payload == "" || columns["offset"] == "" || !t.queue && columns["transaction_id"] == "" {
-		return t, fmt.Errorf("WatermillConfig.MessagesTable: %s is not a table of watermill-sql, which has the columns offset, "+
-			"uuid, payload, metadata, "+
+		return t, fmt.Errorf("WatermillConfig.MessagesTable: %s is not a table of watermill-sql, which has the "+
+			"columns offset, uuid, payload, metadata, "+
 			"and transaction_id or acked", c.MessagesTable)
 	}
 	t.messages = messages

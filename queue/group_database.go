@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// How a Group treats idle databases: the scheduler polls those of a connection pool in one statement, and wakes those in
-// which something has happened. A database that is awake has a worker until it is idle again.
+// How a Group treats idle databases: the scheduler polls those of a connection pool in one statement, and wakes those
+// in which something has happened. A database that is awake has a worker until it is idle again.
 
 const (
 	manyLooks  = 1000        // databases in a statement

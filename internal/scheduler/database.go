@@ -187,8 +187,8 @@ func (s *Scheduler[D]) WakeAt(d *Database[D], at time.Time) {
 	}
 }
 
-// Sleep returns a database to the scheduler, which polls it after the given time at the latest, unless polls of its pool
-// fail. mu must be held.
+// Sleep returns a database to the scheduler, which polls it after the given time at the latest, unless polls of its
+// pool fail. mu must be held.
 func (s *Scheduler[D]) Sleep(d *Database[D], in time.Duration) {
 	if d.removed {
 		return

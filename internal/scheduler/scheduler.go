@@ -143,8 +143,8 @@ func (s *Scheduler[D]) Drain(ctx context.Context, one func(ctx context.Context, 
 	})
 }
 
-// Gone returns the error for calls that wait for a database that was removed: nil, or outbox.ErrClosed if Run is ending.
-// mu must be held.
+// Gone returns the error for calls that wait for a database that was removed: nil, or outbox.ErrClosed if Run is
+// ending. mu must be held.
 func (s *Scheduler[D]) Gone() error {
 	if s.ctx.Err() != nil {
 		return outbox.ErrClosed

@@ -75,7 +75,8 @@ func Time(s string, now time.Time) (time.Time, error) {
 	if d, err := Duration(s); err == nil && d >= 0 {
 		return now.Add(-d), nil
 	}
-	return time.Time{}, fmt.Errorf("%q is not a time: use 2006-01-02, 2006-01-02T15:04:05Z, or an age such as 90m, 36h or 7d", s)
+	return time.Time{}, fmt.Errorf("%q is not a time: use 2006-01-02, 2006-01-02T15:04:05Z, or an age such as 90m, "+
+		"36h or 7d", s)
 }
 
 // Duration reads a duration that may contain days.

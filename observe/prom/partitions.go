@@ -28,7 +28,8 @@ func (o *observer) definePartitions() {
 		return v
 	}
 	o.partitions = partitionGauges{
-		lag:     gauge("partition_lag_messages", "Offsets between the oldest unfinished message and the end of the partition."),
+		lag: gauge("partition_lag_messages", "Offsets between the oldest unfinished message and the end of the "+
+			"partition."),
 		pending: gauge("partition_pending_messages", "Unfinished messages of the partition in memory."),
 		blocked: gauge("partition_blocked_keys", "Messages that failed and wait for another attempt, each blocking its key."),
 		oldest:  gauge("partition_blocked_seconds", "Time for which the first blocked key has been failing; 0 = none."),

@@ -96,8 +96,8 @@ func document(t *testing.T) string {
 		fmt.Fprintf(doc, "\nFor %s:\n\n```text\n%s```\n", g.name, g.flags.FlagUsages())
 	}
 	describeCommand(doc, root, groups)
-	doc.WriteString("\n## Short commands\n\nAn act on messages takes IDs or flags for selection, and flags for changes; a " +
-		"list of messages takes flags for selection and lists.\n\n| command | effect | flags |\n|---|---|---|\n")
+	doc.WriteString("\n## Short commands\n\nAn act on messages takes IDs or flags for selection, and flags for " +
+		"changes; a list of messages takes flags for selection and lists.\n\n| command | effect | flags |\n|---|---|---|\n")
 	rows, of := []string{}, map[string][]string{} // commands by the rest of their rows
 	for _, cmd := range commands {
 		if rest, ok := inARow(cmd, groups); ok {

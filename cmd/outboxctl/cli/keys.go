@@ -25,7 +25,8 @@ func (a *app) blockedKeys() *cobra.Command {
 messages of the key wait behind it.`,
 	}
 	f.bind(cmd, admin.Outbox)
-	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by a dead message instead, if forwarders have BlockKeyOnDead")
+	cmd.Flags().BoolVar(&dead, "dead", false, "list keys blocked by a dead message instead, if forwarders have "+
+		"BlockKeyOnDead")
 	cmd.Flags().IntVar(&limit, "limit", 50, "number of keys, at most 1000")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		filter, err := f.get(nil)

@@ -46,8 +46,8 @@ in use are left for the next run. The exit code is 1 if no partition is ahead of
 		Example: "  outboxctl partitions maintain --retention 7d --yes --actor cron",
 	}
 	act.bind(a, cmd)
-	cmd.Flags().VarP(&retention, "retention", "", "drop partitions in which everything was settled longer ago, such as 7d "+
-		"or 36h (default: drop none)")
+	cmd.Flags().VarP(&retention, "retention", "", "drop partitions in which everything was settled longer ago, "+
+		"such as 7d or 36h (default: drop none)")
 	cmd.Flags().Int64Var(&size, "partition-size", 0, "ids in each new partition; 0 = as many as in the newest")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {

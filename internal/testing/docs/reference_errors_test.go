@@ -58,8 +58,8 @@ Errors are also in ` + "`last_error`" + ` of a message.
 	rest := addsToText(slices.DeleteFunc(logLines(t), func(p printed) bool {
 		return p.level != "Error" && !strings.HasPrefix(p.text, "warning: ")
 	}))
-	rest = list("The database fails", "PostgreSQL does not respond in time, or the role lacks a grant: run `outboxctl doctor` "+
-		"as that role;\n`outboxctl migrate roles` prints the grants. Until a retry works:", rest,
+	rest = list("The database fails", "PostgreSQL does not respond in time, or the role lacks a grant: run "+
+		"`outboxctl doctor` as that role;\n`outboxctl migrate roles` prints the grants. Until a retry works:", rest,
 		func(p printed) bool { return p.cause == theDatabase })
 	rest = list("Panics", "Bugs of the function in the text; the field `stack` shows where. Until the bug is fixed:",
 		rest,
