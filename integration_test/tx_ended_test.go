@@ -47,9 +47,9 @@ func TestTxRollbackOnlyAcksAndDropsMessages(t *testing.T) {
 	})
 }
 
-// TestHandlerThatEndsTheTransaction: the handler's commit includes the inbox row, but its returned messages are lost. Its
-// message must not count as handled, whether the handler then returns, fails, panics or ends its goroutine, and whatever
-// it has begun since. A pgx.Tx refuses to end.
+// TestHandlerThatEndsTheTransaction: the handler's commit includes the inbox row, but its returned messages are lost.
+// Its message must not count as handled, whether the handler then returns, fails, panics or ends its goroutine, and
+// whatever it has begun since. A pgx.Tx refuses to end.
 func TestHandlerThatEndsTheTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		bySQL := func(statement string) func(context.Context) error {
