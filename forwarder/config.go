@@ -61,7 +61,8 @@ type Config struct {
 	// Unknown: the verdict that the error carries (PublishError); else Unavailable if the publisher's IsConnected
 	// returns false; else Unknown.
 	Classify func(err error) Verdict
-	// Backoff is the wait of a rejected message; default 1 s doubling to 5 min.
+	// Backoff is the wait of a rejected message; default 1 s doubling to 5 min. Without an ordering key a message may wait
+	// up to PollInterval longer.
 	Backoff outbox.Backoff
 	// OutageBackoff is the wait between probes of a paused topic; default 200 ms doubling to 5 s. Its maximum is how
 	// late the end of an outage is noticed.

@@ -95,7 +95,7 @@ var dispatchMutants = []Mutant{
 		New:    `waits`,
 	},
 	{
-		Name: "D12", File: "dispatch/rows.go", Trouble: "whatever", First: 0,
+		Name: "D12", File: "dispatch/rows.go", Trouble: "whatever", First: 6,
 		Breaks: "a row that was committed late makes a full queue longer",
 		Old:    `case r.Large || int(k.n) >= d.cfg.KeyRows:`,
 		New:    `case r.Large:`,
