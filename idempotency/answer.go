@@ -16,7 +16,7 @@ const contentType = "Content-Type"
 // answer is a stored answer.
 type answer struct {
 	status int
-	header []byte // as in HTTP/1.1, since values need not be UTF-8
+	header []byte // as in HTTP/1.1, because values need not be UTF-8
 	body   []byte
 }
 

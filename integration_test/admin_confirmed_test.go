@@ -142,7 +142,7 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 	}
 }
 
-// TestActsKeepWhatWasEnqueuedSince: an act leaves an ID alone that was enqueued again after the preview, as nobody has
+// TestActsKeepWhatWasEnqueuedSince: an act skips an ID that was enqueued again after the preview, because no one has
 // seen its new content.
 func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
 	h := onPgx(t)

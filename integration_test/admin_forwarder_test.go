@@ -210,7 +210,7 @@ func TestRequeuedTogether(t *testing.T) {
 }
 
 // TestRequeuedWhileTheTopicIsClosed: an operator requeues the dead messages of a topic that is paused or unreachable.
-// Messages written to it meanwhile follow them.
+// Messages written to it in the meantime follow them.
 func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 	const keys = 100
 	for _, paused := range []bool{true, false} {

@@ -314,7 +314,7 @@ func staleOwner(t *testing.T, h handle) {
 		tried(s, 3)
 		s.fails(errRefused)
 		s.gate.reopen()
-		// Both share the lanes now; whoever gets K, it stays blocked and in order.
+		// Both share the lanes now; K stays blocked and in order, whichever gets it.
 		others := sameLane(t, s.handle, "K", 2)
 		for i := 4; i <= 30; i++ {
 			s.publish(t, "orders", "K", fmt.Sprintf("K-%d", i))

@@ -210,8 +210,8 @@ func natsConformance(t *testing.T) (string, outboxtest.Broker) {
 
 func rabbitConformance(t *testing.T) (string, outboxtest.Broker) {
 	server := rabbitMQ(t)
-	// Erlang keeps what it writes for up to two seconds. Killed in that time after its start or after a declaration,
-	// RabbitMQ forgets queues with the messages that it has confirmed.
+	// Erlang delays writes for up to two seconds. If RabbitMQ is killed in that time after its start or after a
+	// declaration, it forgets queues with the messages that it has confirmed.
 	var changed time.Time
 	return server.URL(), outboxtest.Broker{
 		NewTopic: func(t testing.TB) string {

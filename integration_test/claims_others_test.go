@@ -21,7 +21,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// The tests of this file are about claimed messages: nobody but their owner takes, buries, discards or releases them.
+// The tests of this file are about claimed messages: only their owner takes, buries, discards or releases them.
 
 // TestWhatFellDueAndIsClaimedIsNobodyElses: neither another Store nor the same one claims it again.
 func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
@@ -334,7 +334,7 @@ func TestLostMessageEndsItsHandlersContextSoon(t *testing.T) {
 	assert.Less(t, took, lease*9/10, "without that renewal it would end with the lease")
 }
 
-// TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no cursor, since the commit is uncertain.
+// TestClaimRolledBackIsFoundAtOnce: a claim in a transaction moves no cursor, because the commit is uncertain.
 func TestClaimRolledBackIsFoundAtOnce(t *testing.T) {
 	h := onPgx(t)
 	for range 3 {

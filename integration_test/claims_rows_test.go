@@ -273,7 +273,7 @@ func TestSeenAgainIsNotLost(t *testing.T) {
 	}
 }
 
-// TestNothingGoesBackToReady: no update makes a row ready without a due time, since cursors may have passed it.
+// TestNothingGoesBackToReady: no update makes a row ready without a due time, because cursors may have passed it.
 func TestNothingGoesBackToReady(t *testing.T) {
 	h := onPgx(t)
 	h.exec(t, `create function no_way_back() returns trigger language plpgsql as $$ begin
@@ -483,7 +483,8 @@ func TestFailedAckKeepsNoLease(t *testing.T) {
 	msg.Nack()
 }
 
-// TestExpiredWhileItIsHandled: a message and its lease expire while its handler runs. It is not buried meanwhile.
+// TestExpiredWhileItIsHandled: a message and its lease expire while its handler runs. It is not buried before the
+// handler returns.
 func TestExpiredWhileItIsHandled(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

@@ -115,7 +115,7 @@ func (brokerFunc) Retention(context.Context, string) (time.Duration, bool, error
 	return 0, false, nil
 }
 
-// TestDoctorOfTwoServices: somebody copied a service, including its name, so each handles messages meant for the other.
+// TestDoctorOfTwoServices: a service was copied, including its name, so each handles messages meant for the other.
 func TestDoctorOfTwoServices(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)

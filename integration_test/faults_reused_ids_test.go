@@ -129,7 +129,7 @@ func TestCommitsThatACrashLost(t *testing.T) {
 	extended(t)
 	parallel(t)
 	forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
-		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log meanwhile
+		for n, lost := 1, false; !lost && !t.Failed(); n++ { // unless the server has flushed its log before
 			require.LessOrEqual(t, n, 10, "no commit was lost: the test shows nothing")
 			t.Run("crash "+itoa(n), func(t *testing.T) { lost = commitsThatACrashLost(t, cfg) })
 		}
@@ -139,7 +139,7 @@ func TestCommitsThatACrashLost(t *testing.T) {
 // commitsThatACrashLost reports whether any were lost.
 func commitsThatACrashLost(t *testing.T, cfg forwarder.Config) bool {
 	server := ownServer(t, "synchronous_commit=off", "wal_writer_delay=10s", "autovacuum=off", "full_page_writes=off")
-	other := newPgxHandle(t, server.URL()) // its writes wake nobody
+	other := newPgxHandle(t, server.URL()) // its writes wake no forwarder
 	h, gate := newStatementGate(t, server.URL())
 	defer gate.releaseAll()
 	require.NoError(t, makeTables(t.Context(), h.db))
@@ -271,7 +271,7 @@ func TestIdsThatAreHandedOutAgain(t *testing.T) {
 			forEachRetention(t, func(t *testing.T, cfg forwarder.Config) {
 				t.Parallel()
 				url := newMigratedDatabase(t)
-				other := newPgxHandle(t, url) // its writes wake nobody
+				other := newPgxHandle(t, url) // its writes wake no forwarder
 				h, gate := newStatementGate(t, url)
 				defer gate.releaseAll()
 				settled := &settledCounter{}

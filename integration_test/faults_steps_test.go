@@ -68,7 +68,7 @@ func killAtEveryStep(t *testing.T, cfg childConfig) {
 			victim := w.startFor(step, skip, cfg)
 			victim.await(victim.reached, "at "+step)
 			victim.kill()
-			if i%3 == 2 { // nobody is left
+			if i%3 == 2 { // no process is left
 				companion.kill()
 				w.check("all killed at " + step)
 				companion = w.start(cfg)

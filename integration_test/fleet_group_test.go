@@ -23,7 +23,7 @@ import (
 )
 
 // A database wakes for messages of other processes and of its own, for due messages and for retries, and sleeps again:
-// then no forwarder is registered, and nothing is lost meanwhile.
+// then no forwarder is registered, and nothing is lost in that time.
 func TestFleetGroupWakesAndSleeps(t *testing.T) {
 	parallel(t)
 	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 3)...)

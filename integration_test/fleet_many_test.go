@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// traffic writes to tenants and remembers what it wrote when.
+// traffic writes to tenants and remembers when it wrote each message.
 type traffic struct {
 	mu   sync.Mutex
 	sent map[string]time.Time // by payload, before the commit
@@ -155,7 +155,7 @@ func TestFleetManyDatabases(t *testing.T) {
 	away := fleet.Target{Key: "away", DSN: newSilentServer(t)}
 	slowed := 0
 	for round := 1; ; round++ {
-		// repeated if the machine's speed changed meanwhile, or it stood still
+		// repeated if the machine's speed changed in between, or it stalled
 		before, trouble, after := fmt.Sprint("before-", round), fmt.Sprint("trouble-", round), fmt.Sprint("after-", round)
 		load.write(t, before, messages-1, pause, steady...)
 		r.add(slow.Target, away)

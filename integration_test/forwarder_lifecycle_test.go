@@ -141,7 +141,7 @@ func TestWake(t *testing.T) {
 		w.publish(t, "orders", "K", "1")
 		w.arrives(t, "1")
 
-		h.exec(t, insertPlain, "some-uuid", "orders", "K", "2") // wakes nobody
+		h.exec(t, insertPlain, "some-uuid", "orders", "K", "2") // wakes no forwarder
 		h.db.Wake()
 		w.arrives(t, "2")
 	})

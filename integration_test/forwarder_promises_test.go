@@ -69,7 +69,7 @@ func TestTransactionAboveTheSnapshot(t *testing.T) {
 	parallel(t)
 	_, h := ownMigratedServer(t, "autovacuum=off") // no other transactions
 	cfg := quickConfig()
-	cfg.LeaseTTL = 5 * time.Minute // no renewal meanwhile
+	cfg.LeaseTTL = 5 * time.Minute // no renewal in between
 	w := startForwarder(t, h, cfg)
 	w.publish(t, "orders", "K", "0")
 	w.arrives(t, "0")
@@ -182,7 +182,7 @@ func TestCommitDuringARead(t *testing.T) {
 		reads := gate.holdAnswers()
 		h.db.Wake()
 		gate.arrives(t, "a read", reads...)
-		h.exec(t, insertPlain, itoa(n), "orders", "K", "drained-"+itoa(n)) // wakes nobody
+		h.exec(t, insertPlain, itoa(n), "orders", "K", "drained-"+itoa(n)) // wakes no forwarder
 		drained := make(chan error, 1)
 		go func() { drained <- w.Drain(t.Context()) }()
 		gate.release(reads...)

@@ -68,7 +68,7 @@ func TestLateSuccess(t *testing.T) {
 }
 
 // TestAckTimeoutIsCharged: each delivery that is not acked in time is an attempt, and the next one follows after its
-// backoff. This includes deliveries that nobody receives in time, and late acks: attempts may exceed the deliveries
+// backoff. This includes deliveries that are not received in time, and late acks: attempts may exceed the deliveries
 // received, but never fall below them.
 func TestAckTimeoutIsCharged(t *testing.T) {
 	h := onPgx(t)

@@ -167,7 +167,7 @@ func TestPublishTimeoutEndsTheContext(t *testing.T) {
 		messages, err := s.Subscribe(t.Context(), "delivered")
 		require.NoError(t, err)
 		h.publish(t, "delivered", "", numbered("d", 1, 4)...)
-		for range 4 { // twice Concurrency: nobody acks them
+		for range 4 { // twice Concurrency: none is acked
 			msg := receive(t, messages)
 			within(t, "the context ends", msg.Context().Done())
 		}

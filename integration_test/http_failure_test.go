@@ -414,7 +414,7 @@ func TestWriteDeadline(t *testing.T) {
 	})
 }
 
-// TestTrailersAreNotAnnounced, since they are not sent: the length of the response is known.
+// TestTrailersAreNotAnnounced, because they are not sent: the length of the response is known.
 func TestTrailersAreNotAnnounced(t *testing.T) {
 	h := onPgx(t)
 	first, second := served(t, h, func(w http.ResponseWriter, _ *http.Request) {

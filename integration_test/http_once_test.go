@@ -260,7 +260,7 @@ func TestHTTPHeaders(t *testing.T) {
 	assert.Empty(t, first.header.Get("X-Taken"))
 }
 
-// TestHTTPExpiry: key and response expire together, even if nobody has deleted them.
+// TestHTTPExpiry: key and response expire together, even if they have not been deleted.
 func TestHTTPExpiry(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)

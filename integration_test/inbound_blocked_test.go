@@ -30,8 +30,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe/prom"
 )
 
-// TestInboundFailingKeyBlocksNothingElse: more keys fail than there are slots, and all others are handled meanwhile.
-// Then the failing ones are handled, in order.
+// TestInboundFailingKeyBlocksNothingElse: more keys fail than there are slots, and all others are handled in the
+// meantime.
 func TestInboundFailingKeyBlocksNothingElse(t *testing.T) {
 	onEachBroker(t, 1, func(t *testing.T, w *inboundWorld) {
 		w.send(2000, 100)

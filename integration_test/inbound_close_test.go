@@ -24,8 +24,8 @@ func (w *inboundWorld) committed() int64 {
 	return offsets.GetBlock(w.topic, 0).Offset
 }
 
-// TestInboundCloseCommitsEveryAck: messages acked before the end of Close are not delivered again, whoever commits
-// them.
+// TestInboundCloseCommitsEveryAck: messages acked before the end of Close are not delivered again, whichever process
+// commits them.
 func TestInboundCloseCommitsEveryAck(t *testing.T) {
 	t.Parallel()
 	for name, manual := range map[string]bool{"sarama commits": false, "we commit": true} {

@@ -122,7 +122,7 @@ func TestOneOfEightThatOverlapStarts(t *testing.T) {
 }
 
 // TestTopicsAreHandedOver is a rollout: forwarders of a, then of a and b. All messages are published, those of a key in
-// order, and an old forwarder that is restarted meanwhile does not overtake the new ones.
+// order, and an old forwarder that is restarted in between does not overtake the new ones.
 func TestTopicsAreHandedOver(t *testing.T) {
 	h := onPgx(t)
 	broker, log := newFakeBroker(), newLogCapture(t)

@@ -240,8 +240,8 @@ func TestFailuresAreCounted(t *testing.T) {
 	})
 }
 
-// TestOutcomesOfErrors that decide on their own what comes of the message. Errors that charge no attempt let it live
-// although one is allowed.
+// TestOutcomesOfErrors whose type decides the outcome of the message. After errors that charge no attempt it lives on
+// although only one attempt is allowed.
 func TestOutcomesOfErrors(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		errConflict, errInvalid, poison := errors.New("409"), errors.New("422"), outbox.Poison(errHandler)

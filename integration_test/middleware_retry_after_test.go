@@ -58,7 +58,7 @@ func (b *busyOnce) check(t *testing.T, id string) {
 }
 
 // TestRetryAfterOnABroker that redelivers a nacked message immediately. ErrorHandlerConfig.Backoff.Max is the longest
-// time that a message is held, so it is delivered several times meanwhile, unless the machine is slow: then each wait
+// time that a message is held, so it is delivered several times in between, unless the machine is slow: then each wait
 // is longer.
 func TestRetryAfterOnABroker(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {

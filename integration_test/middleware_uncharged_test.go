@@ -140,8 +140,8 @@ func TestNothingIsReturnedOfAMessagePutAside(t *testing.T) {
 	assert.Equal(t, []string{"dead_letters"}, topics(t, h))
 }
 
-// TestNoConnectionAtTheLastAttempt: a stored message whose handler was not called, since others had all connections,
-// does not die of it.
+// TestNoConnectionAtTheLastAttempt: a stored message does not die if its handler was not called because others had all
+// connections.
 func TestNoConnectionAtTheLastAttempt(t *testing.T) {
 	parallel(t)
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 3 })

@@ -68,7 +68,7 @@ func Read(ctx context.Context, q drive.Querier, names sqltext.Tables) (s Set, er
 		case "DEFAULT":
 			s.Default = &p
 			return nil
-		case "": // dropped meanwhile
+		case "": // dropped in the meantime
 			return nil
 		}
 		if p.Range, err = parse(bounds); err != nil {
