@@ -8,8 +8,8 @@ import (
 // fewestRounds is the number of rounds that a side gets regardless of its group's budget.
 const fewestRounds = 2
 
-// budget divides the time of a run among its groups, in proportion to the time that each takes on a quiet machine. Unused
-// time goes to later groups. The zero value is unlimited.
+// budget divides the time of a run among its groups, in proportion to the time that each takes on a quiet machine.
+// Unused time goes to later groups. The zero value is unlimited.
 type budget struct {
 	now   func() time.Time // nil = time.Now
 	end   time.Time        // of the run

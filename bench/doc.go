@@ -55,9 +55,10 @@
 //
 // # Fairness
 //
-// The hand-written loop is what a good engineer writes in an afternoon, with a low-water mark and a thousand rows at a time,
-// on the same table and the same indexes. It has no second process and no retries, and misses late commits. Without
-// statistics the planner gives it a plan that is several times slower, so all sides are measured with fresh ones.
+// The hand-written loop is a good engineer's work of one afternoon, with a low-water mark and a thousand rows at a
+// time, on the same table and the same indexes. It has no second process and no retries, and misses late commits.
+// Without statistics the planner gives it a plan that is several times slower, so all sides are measured with fresh
+// ones.
 //
 // A partition of Kafka is read by both subscribers with the same Router, Stack and handler, one INSERT, from the first
 // call of it until the last message is committed; joining the group is not counted. Then each message has a row, and

@@ -139,7 +139,7 @@ func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 	sees(newAdmin(t, who.handle).RetryNow)
 }
 
-// A tenant without tables is skipped, with a log line that says what to do.
+// A tenant without tables is skipped, with a log line that names the cure.
 func TestFleetGroupSaysThatTablesAreMissing(t *testing.T) {
 	parallel(t)
 	f := runFleet(t, fleet.Static(fleet.Target{Key: "new", DSN: newDatabase(t)}), fleet.Config{}, nil)

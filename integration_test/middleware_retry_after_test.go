@@ -309,7 +309,7 @@ func TestClaimedWork(t *testing.T) {
 	assert.Equal(t, 1, w.unacked, "the ack that the handler committed is undone")
 }
 
-// TestClaimedWorkTwice: a message passes two Inboxes, and the handler gets an error that says so.
+// TestClaimedWorkTwice: a message passes two Inboxes, and the handler gets an error that names the cause.
 func TestClaimedWorkTwice(t *testing.T) {
 	h := onPgx(t)
 	w := &fakeWork{h: h}

@@ -47,8 +47,8 @@ func beginNative(t testing.TB, h handle) (native any, commit, rollback func() er
 	return tx, func() error { return tx.Commit(t.Context()) }, func() error { return tx.Rollback(t.Context()) }
 }
 
-// TestHandlersDoNotJoinWhoPublished: an in-process Pub/Sub that passes on contexts carries an open transaction, also one
-// of another handler, to a handler, which runs in its own goroutine.
+// TestHandlersDoNotJoinWhoPublished: an in-process Pub/Sub that passes on contexts carries an open transaction, also
+// one of another handler, to a handler, which runs in its own goroutine.
 func TestHandlersDoNotJoinWhoPublished(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		pub := newOutboxPublisher(t, h)

@@ -51,9 +51,9 @@ type DispatcherConfig struct {
 	// outbox.ErrAlreadyProcessed; default: Nack.
 	Classify func(err error) outbox.Decision
 	// OnDead is called in the transaction that marks a message dead; default none. It can publish a dead letter. Its
-	// context ends after 30 s. If it fails, the message is retried after a minute; if OnDead kills its process three times,
-	// the message is marked dead without it. OnDead applies to topics that have a handler here. It is not called for
-	// messages that Store.Fail, MarkDead or ReapExpired makes dead, or another service that handles the topic without
+	// context ends after 30 s. If it fails, the message is retried after a minute; if OnDead kills its process three
+	// times, the message is marked dead without it. OnDead applies to topics that have a handler here. It is not called
+	// for messages that Store.Fail, MarkDead or ReapExpired makes dead, or another service that handles the topic without
 	// OnDead.
 	OnDead func(ctx context.Context, msg *Message, err error) error
 }

@@ -122,7 +122,8 @@ func edit(file string, change func([]byte) ([]byte, error)) error {
 // unreleased matches text that pages have until the first release.
 var unreleased = regexp.MustCompile(`(?s)<!--unreleased-->\n.*?<!--/unreleased-->\n+`)
 
-// writeRelease dates the unreleased section of CHANGELOG.md, and removes text that holds only until then from all pages.
+// writeRelease dates the unreleased section of CHANGELOG.md, and removes text that holds only until then from all
+// pages.
 func writeRelease(ctx context.Context, repo, version string, now time.Time) error {
 	listed, err := output(ctx, repo, nil, "git", "ls-files", "*.md")
 	if err != nil {
