@@ -38,7 +38,7 @@ func (e *doctorRun) checkRetention(ctx context.Context) error {
 		"with OutboxRetention "
 	if alive && keep <= 0 {
 		cure = "call admin.Clean once, with OutboxRetention "
-		evidence += "; the running forwarders delete only what they publish themselves (Retention -1)"
+		evidence += "; the running forwarders delete only messages that they publish themselves (Retention -1)"
 	}
 	if keep <= 0 {
 		keep = defaultRetention

@@ -52,20 +52,20 @@ func TestActs(t *testing.T) {
 		"requeue": {a.Requeue, of(admin.Filter{All: true}), "s = 'dead'",
 			"s = 'ready' AND attempts = 1 AND due_at <= now() AND metadata = '{\"n\": \"1\", \"outbox_generation\": \"1\"}' " +
 				"AND last_error IS NULL", all},
-		"requeue what is dead or failing": {
+		"requeue dead or failing messages": {
 			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Dead, admin.Failing}}), "s IN ('dead', 'failing')",
 			"s = 'ready' AND attempts = 1 AND due_at <= now()", 2 * all,
 		},
 		"requeue a topic": {
 			a.Requeue, of(admin.Filter{Topic: "topic-3"}), "s = 'dead' AND topic = 'topic-3'", "s = 'ready'", 15,
 		},
-		"requeue what was discarded": {
+		"requeue discarded messages": {
 			a.Requeue, of(admin.Filter{All: true, States: []admin.State{admin.Discarded}}), "s = 'discarded'",
 			"s = 'ready' AND attempts = 1 AND due_at <= now()", all,
 		},
 		"discard": {a.Discard, of(admin.Filter{All: true}), "s = 'dead'",
 			"s = 'discarded' AND last_error LIKE 'discarded by alice: it''s \"why\"; before: %'", all},
-		"discard what is ready": {
+		"discard ready messages": {
 			a.Discard, of(admin.Filter{Key: "key-6", States: []admin.State{admin.Ready}}), "s = 'ready' AND key = 'key-6'",
 			"s = 'discarded' AND last_error = 'discarded by alice: it''s \"why\"'", 0,
 		},
@@ -100,7 +100,7 @@ func TestActs(t *testing.T) {
 		"retry now": {
 			a.RetryNow, of(admin.Filter{All: true}), "s = 'failing'", "s = 'failing' AND due_at <= now() AND attempts > 0", all,
 		},
-		"retry now what is delayed": {
+		"retry delayed messages now": {
 			a.RetryNow, of(admin.Filter{Topic: "topic-1", States: []admin.State{admin.Delayed}}),
 			"s = 'delayed' AND topic = 'topic-1'",
 			"s = 'ready' AND due_at <= now() AND attempts = 0", 15,

@@ -219,8 +219,8 @@ func TestRedriveByRoles(t *testing.T) {
 	assert.NotContains(t, newSite(t, operator, ui.Access{}).get("messages?in=inbox&state=dead").body, "Redrive")
 }
 
-// TestNothingIsRedrivenToAPattern: a subscriber of another package records the pattern it subscribed to, to which
-// nothing can be published.
+// TestNothingIsRedrivenToAPattern: a subscriber of another package records the pattern that it subscribed to, which
+// cannot be published to.
 func TestNothingIsRedrivenToAPattern(t *testing.T) {
 	h := onPgx(t)
 	var mended atomic.Bool

@@ -219,8 +219,8 @@ func TestTimelineOfTheInbox(t *testing.T) {
 	}
 }
 
-// TestTimelineOfWhatIsDiscarded: a discarded message of the inbox that was failing never shows a death; one that was
-// dead shows one.
+// TestTimelineOfWhatIsDiscarded: the timeline of a discarded message of the inbox shows a death if the message was
+// dead, but not if it was failing.
 func TestTimelineOfWhatIsDiscarded(t *testing.T) {
 	h := onPgx(t)
 	f, _ := refusingUntilMended(t, h, 2)

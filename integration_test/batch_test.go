@@ -153,8 +153,8 @@ func TestBatchHandlesEachMessageOnce(t *testing.T) {
 	})
 }
 
-// TestBatchWithBadMessages: some messages are poison, one panics, one ends the goroutine and one fails, each more than
-// once or in a batch only. The others are committed, each once, and each poison message gets a dead letter.
+// TestBatchWithBadMessages: some messages are poison, one panics, one ends the goroutine and one fails, each repeatedly
+// or only in a batch. The others are committed, each once, and each poison message gets a dead letter.
 func TestBatchWithBadMessages(t *testing.T) {
 	t.Parallel()
 	w := newInboundWorld(t, 2)
@@ -203,7 +203,7 @@ func TestBatchWithBadMessages(t *testing.T) {
 	assert.Less(t, s.calls.Load(), 600+s.most.Load(), "all messages of the batch that ends its goroutine may go alone")
 }
 
-// TestBatchSkipsDuplicates: copies within a batch and of messages handled before.
+// TestBatchSkipsDuplicates: copies within a batch, and copies of messages handled before.
 func TestBatchSkipsDuplicates(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		obs := &seen{}

@@ -23,7 +23,7 @@ import (
 
 // The tests of this file are about claimed messages: only their owner takes, buries, discards or releases them.
 
-// TestWhatFellDueAndIsClaimedIsNobodyElses: neither another Store nor the same one claims it again.
+// TestWhatFellDueAndIsClaimedIsNobodyElses: neither another Store nor the same one claims a claimed message again.
 func TestWhatFellDueAndIsClaimedIsNobodyElses(t *testing.T) {
 	h := onPgx(t)
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
@@ -108,7 +108,7 @@ func TestOnDeadKeepsNobodyFromStoring(t *testing.T) {
 	untilState(t, s, itemID("orders", 0), queue.Dead)
 }
 
-// TestExpiredMessageOfAnotherIsNotBuried: as long as it has an owner, it may still be handled.
+// TestExpiredMessageOfAnotherIsNotBuried: a message that has an owner may still be handled.
 func TestExpiredMessageOfAnotherIsNotBuried(t *testing.T) {
 	h := onPgx(t)
 	s, other := storeOn(t, h, quickStore()), queue.NewOwner()

@@ -75,22 +75,24 @@ func operate(statement, state string) func(ctx context.Context, x ibx, id string
 }
 
 var overlaps = []overlap{
-	{name: "look-up of what is new", act: see, committed: queue.Updated, undone: queue.New, state: queue.Processing},
+	{name: "look-up of a new message", act: see, committed: queue.Updated, undone: queue.New, state: queue.Processing},
 	{
-		name: "look-up of what was seen", before: isSeen, act: see, committed: queue.Updated, undone: queue.Updated,
+		name: "look-up of a seen message", before: isSeen, act: see, committed: queue.Updated, undone: queue.Updated,
 		state: queue.Processing,
 	},
 	{
-		name: "look-up of what is stored", before: isStored, act: see, committed: queue.Updated, undone: queue.Updated,
-		state: queue.Processing,
-	},
-	{name: "enqueue of what is new", act: putOther, committed: queue.Updated, undone: queue.New, state: queue.Processing},
-	{
-		name: "enqueue of what was seen", before: isSeen, act: putOther, committed: queue.Updated, undone: queue.Updated,
+		name: "look-up of a stored message", before: isStored, act: see, committed: queue.Updated, undone: queue.Updated,
 		state: queue.Processing,
 	},
 	{
-		name: "enqueue of what is stored", before: isStored, act: putOther, committed: queue.Updated, undone: queue.Updated,
+		name: "enqueue of a new message", act: putOther, committed: queue.Updated, undone: queue.New, state: queue.Processing,
+	},
+	{
+		name: "enqueue of a seen message", before: isSeen, act: putOther, committed: queue.Updated, undone: queue.Updated,
+		state: queue.Processing,
+	},
+	{
+		name: "enqueue of a stored message", before: isStored, act: putOther, committed: queue.Updated, undone: queue.Updated,
 		state: queue.Processing,
 	},
 	{name: "MarkProcessing", before: isSeen, committed: queue.Updated, undone: queue.Updated, state: queue.Processing,
@@ -101,7 +103,7 @@ var overlaps = []overlap{
 		name: "MarkDead", before: isStored, act: markDead, committed: queue.Updated, undone: queue.Updated, state: queue.Dead,
 	},
 	{
-		name: "MarkDead of what is claimed", before: isClaimed, act: markDead, committed: queue.Updated, undone: queue.Busy,
+		name: "MarkDead of a claimed message", before: isClaimed, act: markDead, committed: queue.Updated, undone: queue.Busy,
 		state: queue.Dead,
 	},
 	{name: "claim", before: isStored, committed: queue.Busy, undone: queue.Updated, state: queue.Processing,

@@ -74,8 +74,8 @@ func TestTheSameDeathHasTheSameLetter(t *testing.T) {
 		"messages without a UUID are different messages")
 }
 
-// TestALetterOfAMessageWithoutUUID: the letter's UUID is derived from the position of the message in the broker:
-// redeliveries write the same letter; other partitions, offsets and topics a different one.
+// TestALetterOfAMessageWithoutUUID: the letter's UUID is derived from the position of the message in the broker, so
+// redeliveries write the same letter, and other partitions, offsets and topics write different ones.
 func TestALetterOfAMessageWithoutUUID(t *testing.T) {
 	h := onPgx(t)
 	mws := stack(t, h, middleware.StackConfig{})

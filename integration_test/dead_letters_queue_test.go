@@ -182,8 +182,8 @@ func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
-// TestOnDeadThatKillsProcessesIsGivenUp: otherwise a message without attempts left, or one without a limit that its
-// handler calls poison, would end one process after another, each time its lease expires.
+// TestOnDeadThatKillsProcessesIsGivenUp: otherwise a message without attempts left, or a poison message without a limit
+// of attempts, would end one process after another, each time its lease expires.
 func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 	for name, c := range map[string]struct {
 		limit, crashes int
@@ -462,7 +462,7 @@ func (a *atStatement) TraceQueryStart(
 func (a *atStatement) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // TestDeadRetentionOfAMessageThatDiedAgain: a message that is requeued and dies again while dead messages are discarded
-// stays, as its death is recent.
+// stays, because its death is recent.
 func TestDeadRetentionOfAMessageThatDiedAgain(t *testing.T) {
 	extended(t)
 	t.Parallel()

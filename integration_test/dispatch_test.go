@@ -311,7 +311,7 @@ func TestBurialsThatFailLetOthersPass(t *testing.T) {
 	within(t, "it is buried", buried)
 }
 
-// TestDispatcherTakesNoMoreThanItHandles: it leaves the rest to others.
+// TestDispatcherTakesNoMoreThanItHandles: a dispatcher leaves the rest to others.
 func TestDispatcherTakesNoMoreThanItHandles(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())
@@ -428,7 +428,7 @@ func TestCloseReleasesAClaim(t *testing.T) {
 	assert.Equal(t, 3, h.count(t, "select count(*) from inbox_queue where owner is null and attempts = 0"))
 }
 
-// TestUnknownTopicIsKept: another release may have a handler for it.
+// TestUnknownTopicIsKept: messages of an unknown topic are kept, because another release may have a handler.
 func TestUnknownTopicIsKept(t *testing.T) {
 	h := onPgx(t)
 	cfg := quickStore()
@@ -450,7 +450,7 @@ func TestUnknownTopicIsKept(t *testing.T) {
 	}
 }
 
-// TestDispatcherLife: it runs once.
+// TestDispatcherLife: a dispatcher runs once.
 func TestDispatcherLife(t *testing.T) {
 	h := onPgx(t)
 	s := storeOn(t, h, quickStore())

@@ -186,7 +186,7 @@ var faultsOfTheOutbox = []fault{
 		inject: func(n *night) { n.forwards(classifyingConfig(), nil); n.killed("") },
 	},
 	{
-		name: "a publisher is too slow for what is written", check: "backlog", severity: admin.Critical,
+		name: "a publisher is too slow for the writers", check: "backlog", severity: admin.Critical,
 		alert: "OutboxMessagesLate", did: "Concurrency was raised", inject: func(n *night) {
 			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at)
 				SELECT i, 'orders', '', now() - interval '20 minutes' FROM generate_series(1, 2000) i`)
@@ -256,7 +256,7 @@ var faultsOfTheOutbox = []fault{
 		},
 	},
 	{
-		name: "no forwarder deletes what is old", check: "retention", severity: admin.Warning,
+		name: "no forwarder deletes old messages", check: "retention", severity: admin.Warning,
 		evidence: "no running forwarder deletes them", did: "`outboxctl clean`", inject: func(n *night) {
 			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 				VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)
@@ -267,8 +267,8 @@ var faultsOfTheOutbox = []fault{
 		},
 	},
 	{
-		name: "forwarders delete only what they publish", check: "retention", severity: admin.Warning,
-		evidence: `the running forwarders delete only what they publish themselves \(Retention -1\)`,
+		name: "forwarders delete only messages that they publish", check: "retention", severity: admin.Warning,
+		evidence: `the running forwarders delete only messages that they publish themselves \(Retention -1\)`,
 		did:      "`outboxctl clean`", inject: func(n *night) {
 			n.h.exec(n, `INSERT INTO outbox (uuid, topic, payload, created_at, published_at)
 				VALUES ('u', 'orders', '', now() - interval '9 days', now() - interval '9 days')`)

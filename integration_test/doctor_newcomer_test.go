@@ -107,7 +107,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		said(t, ails(t, h, "pool").Cure, "give the pool 2 connections, and one more for each handler "+
 			"that runs at the same time")
 	})
-	t.Run("a handler beside the transaction", func(t *testing.T) {
+	t.Run("a handler outside the transaction", func(t *testing.T) {
 		// This mistake cannot be detected, as docs/guides/how-it-works.md explains. Its effect: the write stays when
 		// the rest is rolled back.
 		h := newPgxHandle(t, newMigratedDatabase(t))
@@ -192,8 +192,8 @@ func TestDoctorOfObstacles(t *testing.T) {
 	}
 }
 
-// TestDoctorOfAStandbyThatIsGone: commits wait for it, forwarders cannot renew their leases, and ending a session would
-// commit without the standby.
+// TestDoctorOfAStandbyThatIsGone: commits wait for the standby, forwarders cannot renew their leases, and ending a
+// session would commit without it.
 func TestDoctorOfAStandbyThatIsGone(t *testing.T) {
 	t.Parallel()
 	_, h := ownMigratedServer(t)

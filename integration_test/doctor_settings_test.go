@@ -71,7 +71,7 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	assert.Contains(t, ails(t, h, "pool").Evidence, "has 3 connections")
 }
 
-// TestDoctorOfAPooler: notifications do not pass through it.
+// TestDoctorOfAPooler: notifications do not pass through a pooler.
 func TestDoctorOfAPooler(t *testing.T) {
 	t.Parallel()
 	at := newMigratedDatabase(t)
@@ -81,7 +81,7 @@ func TestDoctorOfAPooler(t *testing.T) {
 	cured(t, newPgxHandle(t, at), "listen")
 }
 
-// TestDoctorOfALosingBroker: it may lose acknowledged messages, and the outbox keeps none to publish again.
+// TestDoctorOfALosingBroker: the broker may lose acknowledged messages, and the outbox keeps none to publish again.
 func TestDoctorOfALosingBroker(t *testing.T) {
 	h := onPgx(t)
 	cfg := classifyingConfig()

@@ -125,7 +125,7 @@ func (s standby) needs(from uint32) {
 }
 
 // TestNightStandbyPinsVacuum: a report on a standby makes the primary keep the rows that it reads
-// (hot_standby_feedback), by its connection or by its slot. It can only be ended on the standby.
+// (hot_standby_feedback), by its connection or by its slot. The report can only be ended on the standby.
 func TestNightStandbyPinsVacuum(t *testing.T) {
 	extended(t)
 	t.Parallel()

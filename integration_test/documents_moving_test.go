@@ -101,7 +101,7 @@ func TestMovingPage(t *testing.T) {
 	s.does(drained)
 	assert.Equal(t, "0", s.said)
 
-	// Ours is stopped when its broker accepts no more.
+	// Our forwarder stops when its broker accepts no more messages.
 	sent := newFakeBroker()
 	enough, half := context.WithCancel(t.Context())
 	var count atomic.Int64

@@ -124,13 +124,13 @@ func TestOperationsStatements(t *testing.T) {
 		"Requeue: one of the inbox": act(requeue, admin.Filter{
 			In: admin.Inbox, IDs: []string{"booking/book:the UUID"},
 		}),
-		"Requeue: one of the queue": act(requeue, admin.Filter{
+		"Requeue: a message of the queue": act(requeue, admin.Filter{
 			In: admin.Queue, IDs: []string{"shop:its id"},
 		}),
 		"Discard: one of the inbox": act(discard, admin.Filter{
 			In: admin.Inbox, IDs: []string{"booking/book:the UUID"},
 		}),
-		"Discard: one of the queue": act(discard, admin.Filter{
+		"Discard: a message of the queue": act(discard, admin.Filter{
 			In: admin.Queue, IDs: []string{"shop:its id"},
 		}),
 	}

@@ -325,7 +325,7 @@ func (c *chaos) note(m Copy, denied bool) {
 	c.sent[m.UUID] = sending{now, denied}
 }
 
-// works waits until each forwarder process has done some work, and the others have too.
+// works waits until each forwarder process has done some work, and so have the other processes.
 func (c *chaos) works(when string) (took time.Duration) {
 	c.t.Helper()
 	begun := time.Now()

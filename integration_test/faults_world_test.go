@@ -133,7 +133,7 @@ func (w *crashWorld) check(round string) {
 		 full join bookings b on b.order_id = i.message_id where i.message_id is null or b.order_id is null`)
 	zero("poison orders were booked",
 		`select count(*) from inbox i join bookings b on b.order_id = i.message_id where i.dead_at is not null`)
-	zero("messages are in the outbox or among what was committed only",
+	zero("messages are only in the outbox, or only among the committed ones",
 		`select count(*) from (select uuid from events union all select message_id from inbox where dead_at is not null) e
 		 full join (select coalesce(metadata->>'uuid_poisoned', uuid) as uuid from outbox) o on o.uuid = e.uuid where o.uuid is null or e.uuid is null`)
 	zero("messages are in the outbox twice", `select count(*) - count(distinct uuid) from outbox`)

@@ -413,5 +413,5 @@ func TestDrainFirstDrainsFirst(t *testing.T) {
 	}
 	const places = 16 // default of DispatcherConfig.Concurrency, for all databases together
 	assert.LessOrEqual(t, changes, len(all)+2*places*(len(all)-1), "changes of the database; the last messages of one, "+
-		"one in each place, are handled beside the first of the next")
+		"one in each place, are handled next to the first of the next")
 }

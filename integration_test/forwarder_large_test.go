@@ -107,7 +107,7 @@ func TestMessageThatTakesLongerThanAStatementMay(t *testing.T) {
 	within(t, "the message is published", done)
 }
 
-// TestMessagesOf64MBArrive: more than one read returns in its time.
+// TestMessagesOf64MBArrive: they are more than one read can return in its time.
 func TestMessagesOf64MBArrive(t *testing.T) {
 	extended(t)
 	parallel(t)

@@ -290,7 +290,7 @@ func TestDatabaseGoesAway(t *testing.T) {
 
 func TestRetention(t *testing.T) {
 	h := onPgx(t)
-	// Old enough: published long ago. Not: published recently though written long ago, pending, waiting, dead.
+	// Old enough: published long ago. Not old enough: published recently though written long ago, pending, waiting, dead.
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at)
 		select 'old-' || i, 'orders', '', now() - interval '8 days', now() - interval '8 days' from generate_series(1, 3500) i`)
 	h.exec(t, `insert into outbox (uuid, topic, payload, created_at, published_at) values
@@ -322,7 +322,7 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestSequenceSetBack: a running forwarder after a dump was restored.
+// TestSequenceSetBack: a dump is restored under a running forwarder.
 func TestSequenceSetBack(t *testing.T) {
 	h := onPgx(t)
 	w := startForwarder(t, h, quickConfig())

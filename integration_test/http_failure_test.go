@@ -206,7 +206,7 @@ func TestHTTPHandlerEndsItsTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		o := newOrdering(t, h)
 		require.Equal(t, 201, askedOf(t, onceAround(t, h, idempotency.Config{}, o), asking("k1", "expired")).status)
-		h.exec(t, "update outbox_idempotency set expires_at = now() - interval '1 second'") // its answer is nobody's
+		h.exec(t, "update outbox_idempotency set expires_at = now() - interval '1 second'") // nobody gets its response
 		calls := 0
 		log := newLogCapture(t)
 		once := onceLogging(t, h, idempotency.Config{}, log, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -363,7 +363,7 @@ func served(t *testing.T, h handle, handler http.HandlerFunc) (first, second *ht
 	return first, second
 }
 
-// TestContentTypeIsReplayed: the one that net/http detects, and none if the handler wants none.
+// TestContentTypeIsReplayed: the content type that net/http detects, and none if the handler wants none.
 func TestContentTypeIsReplayed(t *testing.T) {
 	h := onPgx(t)
 	for name, set := range map[string]func(http.Header){

@@ -148,7 +148,7 @@ type httpClients struct {
 	cut      atomic.Int64 // connections that broke after the request was sent
 	gone     atomic.Int64 // requests whose client did not wait
 	refused  atomic.Int64 // 409 and 503
-	replayed atomic.Int64 // answers that were stored
+	replayed atomic.Int64 // stored responses that were replayed
 	lost     atomic.Int64 // orders whose first response was lost: the first one seen was a replay
 }
 

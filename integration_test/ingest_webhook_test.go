@@ -326,8 +326,8 @@ func TestWebhookOutlivesItsClient(t *testing.T) {
 	assert.Equal(t, 3, h.count(t, "select count(*) from inbox_queue"))
 }
 
-// TestIngestSplitsABatchThatTheDatabaseRefuses: of messages stored in one statement, only those fail that a constraint
-// or a trigger refuses. A constraint violation is poison; an error of a trigger may be temporary.
+// TestIngestSplitsABatchThatTheDatabaseRefuses: of the messages stored in one statement, only those that a constraint
+// or a trigger refuses fail. A constraint violation is poison; an error of a trigger may be temporary.
 func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
 	parallel(t)
 	raise := func(how string) string {

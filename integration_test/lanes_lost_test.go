@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut: it stands still while it holds the lock, and the next forwarder
+// TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut: a forwarder freezes while it holds the lock, and the next one
 // gets its lanes soon after.
 func TestAForwarderThatVanishesWhileItJoinsKeepsNobodyOut(t *testing.T) {
 	parallel(t)

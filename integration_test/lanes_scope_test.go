@@ -58,7 +58,7 @@ func runs(f *forwarder.Forwarder) bool {
 }
 
 // TestTopicsMayNotOverlap: forwarders whose topics overlap do not work at the same time. The later one waits, as a
-// rollout of another set of topics needs it, and starts once the other has left.
+// rollout of another set of topics requires, and starts once the other has left.
 func TestTopicsMayNotOverlap(t *testing.T) {
 	noLeaks(t)
 	forEachHandle(t, func(t *testing.T, h handle) {

@@ -178,7 +178,7 @@ func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
 	})
 }
 
-// TestDeliveriesOfOurSubscriberDoNotWait before a nack: it waits itself.
+// TestDeliveriesOfOurSubscriberDoNotWait before a nack: the subscriber waits itself.
 func TestDeliveriesOfOurSubscriberDoNotWait(t *testing.T) {
 	h := onPgx(t)
 	s := newFailingStack(t, h, "delivered", atHandler, returning(errHandler), middleware.StackConfig{})

@@ -29,7 +29,7 @@ const (
 	atMismatch = "InboxConfig.OnMismatch"
 )
 
-// failure is what a part does instead of its work.
+// failure is how a part fails.
 type failure func(ctx context.Context, h handle) error
 
 func panics(context.Context, handle) error         { panic("boom") }
@@ -80,7 +80,7 @@ func newFailingStack(t testing.TB, h handle, name, at string, fails failure, cfg
 	return s
 }
 
-// restart makes the same stack anew, as in another process.
+// restart makes the same stack again, as in another process.
 func (s *failingStack) restart(t testing.TB) {
 	s.stack = chain(func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := book(s.h)(msg)
@@ -120,9 +120,9 @@ func (s *failingStack) letters(t testing.TB) []string {
 		[]byte(s.msg.Payload))
 }
 
-// outcome delivers the message and describes all that came of it: the ack, the outcome that observers see, the inbox
-// row, the failures for which the nack waited, and a dead letter. If the time of a transaction is limited, it may be
-// over before the part is called: then the message is delivered again, and waits are left out.
+// outcome delivers the message and describes the results: the ack, the outcome that observers see, the inbox row, the
+// failures for which the nack waited, and a dead letter. If the time of a transaction is limited, it may be over before
+// the part is called: then the message is delivered again, and waits are left out.
 func (s *failingStack) outcome(t testing.TB) string {
 	t.Helper()
 	letters, calls := len(s.letters(t)), s.calls

@@ -138,8 +138,8 @@ func TestRetryAfterBehindASubscriber(t *testing.T) {
 	assert.Equal(t, 2, p.h.count(t, "select count(*) from effects"))
 }
 
-// putOff is a queue with a handler for each topic that first requests a retry in an hour. A failure is a message's
-// last.
+// putOff is a queue with a handler for each topic that first requests a retry in an hour. A message dies at its first
+// failure.
 type putOff struct {
 	h        handle
 	s        *queue.Store

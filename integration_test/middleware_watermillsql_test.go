@@ -143,8 +143,8 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 	})
 }
 
-// TestBehindAWatermillSQL4Subscriber, whose transaction may also be one of pgx: the handler does not join it, and a
-// failed attempt leaves nothing.
+// TestBehindAWatermillSQL4Subscriber, whose transaction may also be a pgx transaction: the handler does not join it,
+// and a failed attempt leaves nothing.
 func TestBehindAWatermillSQL4Subscriber(t *testing.T) {
 	h := onPgx(t)
 	for name, beginner := range map[string]wsql4.Beginner{

@@ -256,7 +256,7 @@ func drainedStatement(t testing.TB) string {
 	return strings.TrimSuffix(strings.TrimSpace(list[len(list)-1]), ";")
 }
 
-// TestMoveNamesWhoItWaitedFor: the error advises ending the blocking session only, or none if the move was not waiting
+// TestMoveNamesWhoItWaitedFor: the error advises ending only the blocking session, or none if the move was not waiting
 // for a row.
 func TestMoveNamesWhoItWaitedFor(t *testing.T) {
 	t.Parallel()

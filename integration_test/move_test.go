@@ -323,8 +323,8 @@ func TestMoveStopsAndGoesOn(t *testing.T) {
 	}
 }
 
-// TestMoveBesideTheOldForwarder: both run and take from the table while it is being written; each message takes one
-// way.
+// TestMoveBesideTheOldForwarder: both run and take messages from the table while it is being written. Each message is
+// taken by one of them.
 func TestMoveBesideTheOldForwarder(t *testing.T) {
 	extended(t)
 	t.Parallel()
@@ -615,7 +615,7 @@ func TestMoveThereAndBack(t *testing.T) {
 	}
 }
 
-// TestMoveOfARowsDelay: a delay that only the row of a delayed queue has becomes the message's.
+// TestMoveOfARowsDelay: a delay that is only in the row of a delayed queue becomes the delay of the message.
 func TestMoveOfARowsDelay(t *testing.T) {
 	h := onPgx(t)
 	old := newOldForwarder(t, moveTables[3], h.url)
