@@ -194,7 +194,7 @@ func (p *passedOn) Publish(_ string, msgs ...*message.Message) error {
 func (p *passedOn) Close() error { return nil }
 
 // TestPassThroughKeepsTheKey: a message that bypasses the outbox has the key that the outbox would have stored, and is
-// not delayed, since nothing would wait for its time.
+// not delayed, because nothing would wait for its time.
 func TestPassThroughKeepsTheKey(t *testing.T) {
 	t.Parallel()
 	decorate, err := Decorator(noDatabase(t), PublisherConfig{

@@ -8,7 +8,7 @@ import (
 func TestPoison(t *testing.T) {
 	cause := errors.New("cause")
 	if err := Poison(cause); !errors.Is(err, ErrPoison) || !errors.Is(err, cause) {
-		t.Errorf("Poison loses something: %v", err)
+		t.Errorf("Poison changes the error: %v", err)
 	}
 	if Poison(nil) != nil {
 		t.Error("Poison(nil) is an error")

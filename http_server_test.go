@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// TestHTTPServerFinishesRequests: one that is under way when the context ends is answered, and no other is accepted.
+// TestHTTPServerFinishesRequests: a request in flight when the context ends gets its response, and no other is
+// accepted.
 func TestHTTPServerFinishesRequests(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -46,7 +47,7 @@ func TestHTTPServerFinishesRequests(t *testing.T) {
 	go func() { body, err := get(); results <- result{body, err} }()
 	<-began
 	cancel()
-	for { // until it accepts no more
+	for { // until the server accepts no more
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", listener.Addr().String())
 		if err != nil {
 			break
@@ -69,10 +70,10 @@ func TestHTTPServerSaysWhyItDoesNotServe(t *testing.T) {
 	}
 	defer listener.Close()
 	if err := Run(t.Context(), HTTPServer(&http.Server{Addr: listener.Addr().String()}, nil)); err == nil {
-		t.Error("it serves on a port that is taken")
+		t.Error("serves on a port that is taken")
 	}
 	if err := Run(t.Context(), HTTPServer(nil, nil)); err == nil {
-		t.Error("it serves without a server")
+		t.Error("serves without a server")
 	}
 }
 
@@ -82,7 +83,7 @@ func TestProbes(t *testing.T) {
 		w := httptest.NewRecorder()
 		probe.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 		if w.Code != want {
-			t.Errorf("answered %d, want %d", w.Code, want)
+			t.Errorf("status %d, want %d", w.Code, want)
 		}
 	}
 }

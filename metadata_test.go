@@ -15,7 +15,7 @@ func TestSetAggregateReplacesAKeyThatWasCopied(t *testing.T) {
 	copied := consumed.Copy()
 	outbox.SetAggregate(copied, "invoice", "2")
 	if _, ok := copied.Metadata[outbox.MetadataKey]; ok {
-		t.Error("it has the key of the message that was copied")
+		t.Error("the copy has the key of the original")
 	}
 	if key, err := outbox.AggregateKey("", copied); key != "invoice/2" || err != nil {
 		t.Error(key, err)

@@ -46,7 +46,7 @@ func TestRunEndsInOrder(t *testing.T) {
 		}()
 		synctest.Wait()
 		if len(l.ends) > 0 {
-			t.Fatalf("%v ended before anybody asked", l.ends)
+			t.Fatalf("%v ended before the context", l.ends)
 		}
 		cancel()
 		if err := <-ended; err != nil {
@@ -99,10 +99,10 @@ func TestRunEndsAllWhenOneReturns(t *testing.T) {
 	}
 }
 
-// TestRunEndsARouterWithoutHandlers: such a Router does not end with its context. One that got a handler since then
+// TestRunEndsARouterWithoutHandlers: such a Router does not end with its context. A Router that got a handler later
 // ends too.
 func TestRunEndsARouterWithoutHandlers(t *testing.T) {
-	for name, late := range map[string]bool{"none": false, "one that was added while it ran": true} {
+	for name, late := range map[string]bool{"none": false, "added while it ran": true} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})

@@ -139,7 +139,7 @@ func TestContextOfAnEndedSavepoint(t *testing.T) {
 				}
 			}
 			if _, err := SQLTx(kept); !errors.Is(err, ErrNoTx) {
-				t.Error("SQLTx yields the transaction")
+				t.Error("SQLTx returns the transaction")
 			}
 			if err := InTx(kept, db, func(context.Context) error { return nil }); !errors.Is(err, ErrTxEnded) {
 				t.Errorf("InTx: %v", err)
@@ -213,7 +213,7 @@ func TestObserversAreToldOfPanics(t *testing.T) {
 		}
 		if o.starts != 1 || len(o.txs) != 1 || o.txs[0].Err == nil || len(o.writes) != 1 ||
 			msg.Metadata.Get("seen") != "yes" {
-			t.Errorf("%s: told of %v and %v", name, o.txs, o.writes)
+			t.Errorf("%s: observed %v and %v", name, o.txs, o.writes)
 		}
 		if n := len(logged.Captured()[watermill.ErrorLogLevel]); n != 4 {
 			t.Errorf("%s: %d panics of the observer were logged", name, n)

@@ -17,7 +17,7 @@ const (
 	Inbox               // messages that the Router's handlers received
 	Queue               // messages that queue.Store keeps until they are processed
 
-	idempotency // HTTP requests and their answers, of package idempotency; only Clean uses it
+	idempotency // HTTP requests and their responses, of package idempotency; only Clean uses it
 )
 
 var tableNames = []string{"outbox", "inbox", "queue", "idempotency"}

@@ -56,7 +56,7 @@ type TopicStats struct {
 	Rate float64 `json:"rate"`
 	// Paused is set if an operator has paused the topic, or if a running forwarder cannot reach its broker.
 	Paused bool `json:"paused"`
-	// PausedBy lists the reasons: the operator's and those of forwarders.
+	// PausedBy lists the reasons of the operator and of forwarders.
 	PausedBy []Pause `json:"paused_by,omitempty"`
 }
 

@@ -25,7 +25,7 @@ func (b *bench) startKafka(ctx context.Context) (broker, error) {
 		return nil, err
 	}
 	if k.Fake() {
-		return nil, errors.Join(errors.New("there is no real Kafka to measure with"), k.Close())
+		return nil, errors.Join(errors.New("no real Kafka to measure"), k.Close())
 	}
 	client, err := sarama.NewClient(k.Brokers(), sarama.NewConfig())
 	if err != nil {

@@ -66,7 +66,7 @@ func parse() (o options, err error) {
 	flag.StringVar(&o.markdown, "markdown", "", "write the result as a table of the documentation to this `path`")
 	flag.Parse()
 	if flag.NArg() > 0 {
-		return o, errors.New("there are no arguments, only flags")
+		return o, errors.New("unexpected arguments: use flags")
 	}
 	if o.rounds < 0 || o.scale <= 0 || o.budget < 0 {
 		return o, errors.New("-rounds and -budget must not be negative, and -scale must be positive")

@@ -71,8 +71,8 @@ func unsafeWithin(name string) error {
 
 type handleFunc func(next message.HandlerFunc, msg *message.Message) ([]*message.Message, error)
 
-// around makes a middleware from handle, and keeps nil handlers and nil messages from it. If the middlewares are put
-// together wrongly and there is no ErrorHandler, which would wait before a nack, it waits itself.
+// around makes a middleware from handle, and keeps nil handlers and nil messages from it. If the middlewares are
+// combined wrongly and there is no ErrorHandler that would wait before a nack, it waits itself.
 func around(name string, handle handleFunc) message.HandlerMiddleware {
 	var throttle core.Throttle
 	return func(next message.HandlerFunc) message.HandlerFunc {

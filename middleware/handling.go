@@ -69,8 +69,8 @@ func (h *handling) panicked() error {
 	return errPanicked
 }
 
-// handlingOf returns the handling of an outer middleware, and the context to continue with. If there is none it begins
-// one, and outermost is true: the caller must end it.
+// handlingOf returns the handling of an outer middleware, and the context to continue with. If no handling exists it
+// begins one, and outermost is true: the caller must end it.
 func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost bool) {
 	if h := currentHandling(msg); h != nil {
 		return msg.Context(), h, false

@@ -188,7 +188,7 @@ func TestLetterUUIDs(t *testing.T) {
 	} {
 		id := letterUUID(letter.id, letter.generation, letter.consumer, letter.revived)
 		if seen[id] || id != letterUUID(letter.id, letter.generation, letter.consumer, letter.revived) {
-			t.Errorf("%+v: %s is not its own", letter, id)
+			t.Errorf("%+v: %s is not unique", letter, id)
 		}
 		seen[id] = true
 	}
@@ -251,7 +251,7 @@ func TestRelate(t *testing.T) {
 	}
 	same := message.NewMessage("cause", nil)
 	if relate(same, "cause", ""); same.Metadata.Get("causation_id") != "" {
-		t.Error("a message passed on caused itself")
+		t.Error("a forwarded message has itself as its cause")
 	}
 	relate(nil, "cause", "")
 }
@@ -332,13 +332,13 @@ func TestMiswiredIsNoHotLoop(t *testing.T) {
 			msg.SetContext(ctx)
 			begun = time.Now()
 			if _, err := test.handler(msg); err == nil || name != "nothing at all" && time.Since(begun) > 0 {
-				t.Errorf("%s: it waits for %s although the Router closes", name, time.Since(begun))
+				t.Errorf("%s: waits for %s although the Router closes", name, time.Since(begun))
 			}
 		})
 	}
 }
 
-// TestAFailureIsChargedSinceTheFirstThatCounts: failures before it only lengthen the wait.
+// TestAFailureIsChargedSinceTheFirstThatCounts: earlier failures only lengthen the wait.
 func TestAFailureIsChargedSinceTheFirstThatCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &errorHandler{logger: watermill.NopLogger{}, cfg: ErrorHandlerConfig{MaxAttempts: 2, MinDeadAge: time.Hour}}

@@ -105,7 +105,7 @@ func (o *errorHandler) tellNotCalled(failed callback, err error, fields watermil
 // tally is how often a message has failed, including this time.
 type tally struct {
 	failures   int // for the wait
-	charged    int // those that count against the message. An outage of the database does not
+	charged    int // failures that count against the message; an outage of the database does not
 	chargedFor time.Duration
 }
 

@@ -16,7 +16,7 @@ func TestBatcher(t *testing.T) {
 		})
 		b.add(1)
 		if batch := <-written; len(batch) != 1 {
-			t.Fatalf("%v are written first", batch)
+			t.Fatalf("first written: %v", batch)
 		}
 		for i := range 3 {
 			b.add(2 + i)
@@ -28,12 +28,12 @@ func TestBatcher(t *testing.T) {
 		}()
 		synctest.Wait()
 		if added {
-			t.Error("it is added without room")
+			t.Error("an item was added without room")
 		}
 		b.remove(3)
 		synctest.Wait()
 		if !added {
-			t.Error("it is not added although there is room")
+			t.Error("an item was not added although there was room")
 		}
 		go func() {
 			b.close()
@@ -41,11 +41,11 @@ func TestBatcher(t *testing.T) {
 		}()
 		synctest.Wait()
 		if closed {
-			t.Error("it is closed before all is written")
+			t.Error("closed before everything was written")
 		}
 		goOn <- true
 		if batch := <-written; len(batch) != 3 || batch[0] != 2 || batch[1] != 4 || batch[2] != 5 {
-			t.Errorf("%v are written next", batch)
+			t.Errorf("written next: %v", batch)
 		}
 		goOn <- true
 		synctest.Wait()

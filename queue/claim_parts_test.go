@@ -167,7 +167,7 @@ func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 			got, o := w.claim(c, 1+w.rand.IntN(8))
 			for _, m := range got {
 				if claimed[m.id] {
-					t.Fatalf("seed %d: %d is claimed twice", seed, m.id)
+					t.Fatalf("seed %d: message %d was claimed twice", seed, m.id)
 				}
 				claimed[m.id] = true
 			}
@@ -199,14 +199,14 @@ func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 		}
 		for i := 0; len(w.ready) > 0; i++ {
 			if i > 2000 {
-				t.Fatalf("seed %d: %d messages are never found", seed, len(w.ready))
+				t.Fatalf("seed %d: %d messages were never found", seed, len(w.ready))
 			}
 			w.done(true)
 			claim()
 		}
 	}
 	if wasBehind < 100 || cameBack < 100 {
-		t.Errorf("topics were behind %d times and not any more %d times: it does not try hard enough", wasBehind, cameBack)
+		t.Errorf("topics fell behind %d times and caught up %d times: the test does not try hard enough", wasBehind, cameBack)
 	}
 }
 
@@ -247,12 +247,12 @@ func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
 		}
 	}
 	if kept != maxClaimCursors || len(s.cursors) != maxClaimCursors {
-		t.Errorf("%d of %d are kept", kept, len(s.cursors))
+		t.Errorf("%d of %d sets were kept", kept, len(s.cursors))
 	}
 }
 
-// TestClaimsGoOnAfterOneThatFailed from their cursors: the cause of a failing scan from the beginning is not met again
-// soon.
+// TestClaimsGoOnAfterOneThatFailed from their cursors, so that the cause of a failing scan from the beginning is not
+// met again soon.
 func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	c := newClaimCursor()
 	began := time.Now().Add(-2 * progress.FullInterval)
@@ -276,13 +276,13 @@ func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	later := time.Now().Add(10 * time.Minute)
 	p := c.plan(later, 10, a, lowest{})
 	if full(p) != 3 {
-		t.Fatalf("%d looks begin at the beginning", full(p))
+		t.Fatalf("%d scans start at the beginning", full(p))
 	}
 	c.failed(time.Now().Add(-10*time.Minute), p)
 	if n := full(c.plan(later, 10, a, lowest{})); n != 0 {
 		t.Errorf("after a failure %d scans start at the beginning again", n)
 	}
 	if scan := c.nextReady(later); scan.Full() {
-		t.Error("so does a scan of ready messages only")
+		t.Error("a scan of ready messages only starts at the beginning too")
 	}
 }

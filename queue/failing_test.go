@@ -137,15 +137,15 @@ func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 	broken.updates, fine.updates = -1, -1
 	now := time.Now()
 	if err := g.pollSleeping(t.Context(), []*database{broken, fine}); err != nil {
-		t.Errorf("its pool is said to fail: %v", err)
+		t.Errorf("its pool was reported as failing: %v", err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if broken.awake == nil || fine.awake != nil {
-		t.Error("it does not look after itself")
+		t.Error("the database did not check itself")
 	}
 	if !broken.checkAt.After(now) || !fine.checkAt.After(now) {
-		t.Errorf("they are to be checked again at %s and %s", broken.checkAt, fine.checkAt)
+		t.Errorf("next checks at %s and %s", broken.checkAt, fine.checkAt)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestDeadRetentionThatFails(t *testing.T) {
 	s.dead = clean.Dead{DB: s.db, Logger: s.logger, Store: sqltext.Queue, Retention: time.Hour, Timeout: time.Minute}
 	m := newMaintainer(s, watermill.NopLogger{}, time.Minute, time.Hour, "", noTopics)
 	if cleaned := m.turn(t.Context(), true); !cleaned {
-		t.Error("it is taken for a failure to delete done messages")
+		t.Error("reported as a failure to delete done messages")
 	}
 	if m.cleanAt.Before(time.Now().Add(10 * time.Minute)) {
 		t.Error("done messages are deleted more often")

@@ -122,8 +122,8 @@ func (g *Group) pass(_ context.Context, now time.Time) time.Duration {
 	}
 }
 
-// candidates returns the turns that may begin now, and those of databases that may have messages but no room for a turn
-// at the moment, unless all are of that kind. In is how long to wait if there are none. mu must be held.
+// candidates returns the turns that may begin now. It also returns databases that may have messages but no room for a
+// turn at the moment, unless all are of that kind. in is how long to wait if no turn may begin. mu must be held.
 func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in time.Duration) {
 	most := g.cfg.Dispatcher.Concurrency
 	if g.scheduler.Len() > 1 {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// How a Group treats idle databases: the scheduler polls those of a connection pool in one statement, and wakes those
-// in which something has happened. A database that is awake has a worker until it is idle again.
+// The scheduler polls the idle databases of a connection pool in one statement, and wakes those with a change. A
+// database that is awake has a worker until it is idle again.
 
 const (
 	manyLooks  = 1000        // databases in a statement
@@ -126,7 +126,7 @@ func (g *Group) setWakeAt(t *database) {
 	g.scheduler.WakeAt(t.Database, at)
 }
 
-// left is what is left in a table that no handler works on.
+// left describes the unfinished messages of a table that no handler works on.
 type left struct {
 	number    int64     // ids up to here were assigned
 	something bool      // a message is not done, and does not wait
@@ -147,7 +147,7 @@ func (s *Store) remaining(ctx context.Context) (l left, err error) {
 	return l, err
 }
 
-// pollSleeping wakes those of the sleeping databases of a pool in which something has happened.
+// pollSleeping wakes the sleeping databases of a pool that have a change.
 func (g *Group) pollSleeping(ctx context.Context, list []*database) error {
 	for some := range slices.Chunk(list, manyLooks) {
 		sequences, tables := make([]string, len(some)), make([]string, len(some))

@@ -2,8 +2,8 @@ package queue
 
 import "testing"
 
-// TestSlowClaimsLeaveSlots: claims that take long keep an eighth of the slots together, whatever their number, and
-// what they bring all the same gets what is free.
+// TestSlowClaimsLeaveSlots: slow claims together keep an eighth of the slots, whatever their number. The messages that
+// they return nevertheless get the free slots.
 func TestSlowClaimsLeaveSlots(t *testing.T) {
 	p := newSlots(16)
 	var slow []*reservation
@@ -18,16 +18,16 @@ func TestSlowClaimsLeaveSlots(t *testing.T) {
 		k.slowed()
 	}
 	if p.taken != 2 {
-		t.Errorf("they keep %d slots", p.taken)
+		t.Errorf("slow claims keep %d slots", p.taken)
 	}
 	if k := p.reserve(12); k.confirm(12) != 12 {
-		t.Error("a claim does not get the slots that it keeps")
+		t.Error("a claim does not get its own slots")
 	}
 	for i, want := range []int{3, 0, 0} {
 		// the first has one of its own and the two that are free, the second gives its own back
 		if i == 1 {
 			if got := slow[1].confirm(1); got != 1 {
-				t.Errorf("a claim that has a slot of its own gets %d", got)
+				t.Errorf("a claim with its own slot gets %d", got)
 			}
 		}
 		if got := slow[i*2].confirm(3); got != want {
@@ -46,7 +46,7 @@ func TestSlowClaimsLeaveSlots(t *testing.T) {
 		}
 	}
 	if p.taken != 2 || p.slow != 0 {
-		t.Errorf("%d are taken, %d by slow claims", p.taken, p.slow)
+		t.Errorf("%d slots are taken, %d by slow claims", p.taken, p.slow)
 	}
 }
 
@@ -59,17 +59,17 @@ func TestSlowClaimsLeaveTheRoomOfTheirServer(t *testing.T) {
 		for i := range 4 {
 			n := s.room()
 			if n == 0 {
-				t.Fatalf("of %d, %d claims that are slow leave nothing", most, i)
+				t.Fatalf("of %d slots, %d slow claims leave none", most, i)
 			}
 			k := s.reserve(&all, n)
 			if slow = append(slow, &k); most > 1 && i == 0 && s.room() == 0 {
-				t.Errorf("one claim keeps all %d", most)
+				t.Errorf("one claim keeps all %d slots", most)
 			}
 			k.slowed()
 		}
 		k := s.reserve(&all, s.slots.free())
 		if n := k.confirm(most); n == 0 || s.slots.free() != 0 || s.slots.taken != most {
-			t.Errorf("of %d, a claim gets %d", most, n)
+			t.Errorf("of %d slots, a claim gets %d", most, n)
 		}
 		for _, k := range slow {
 			k.release(k.confirm(3))

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// newTestWorker is a database whose Dispatcher has four slots and something to look for.
+// newTestWorker is a database whose Dispatcher has four slots and something to poll for.
 func newTestWorker() *worker {
 	return &worker{
 		d:       &Dispatcher{loop: newLoop(nil, loopConfig{slots: 4, batch: 4, room: 1}, nil, func(*claimed) {})},
@@ -19,8 +19,8 @@ func newTestWorker() *worker {
 	}
 }
 
-// TestGroupLeavesNoSlotFree: what a database has already counts against its share, and not against the slots that are
-// free.
+// TestGroupLeavesNoSlotFree: the slots that a database already uses count against its share, and not against the free
+// slots.
 func TestGroupLeavesNoSlotFree(t *testing.T) {
 	for _, test := range []struct{ taken, free, want int }{
 		{0, 4, 2}, {0, 1, 1}, {1, 3, 1}, {1, 1, 1}, {2, 2, 0},
@@ -29,13 +29,14 @@ func TestGroupLeavesNoSlotFree(t *testing.T) {
 		m.d.loop.schedule.taken = test.taken
 		turn, _ := m.turn(time.Now(), test.free, 2)
 		if turn.n != test.want {
-			t.Errorf("with %d of its 2 slots taken and %d free it takes %d, not %d", test.taken, test.free, turn.n, test.want)
+			t.Errorf("with %d of its 2 slots taken and %d free, the database takes %d, not "+
+				"%d", test.taken, test.free, turn.n, test.want)
 		}
 	}
 }
 
-// TestADatabaseHasHalfOfAGroup: one database claims no more than half of what a Group handles at once, unless it is the
-// only one.
+// TestADatabaseHasHalfOfAGroup: one database claims no more than half of the messages that a Group handles
+// concurrently, unless it is the only one.
 func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 	for databases, want := range map[int]int{1: 4, 2: 2, 3: 2} {
 		nothing := func(string, string) ([][]any, error) { return nil, nil }
@@ -46,12 +47,12 @@ func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 		ready, _, _ := g.candidates(time.Now())
 		g.workers = nil
 		if len(ready) != 1 || ready[0].n != want {
-			t.Errorf("of %d databases one claims %v, not %d", databases, ready, want)
+			t.Errorf("of %d databases one claims %v messages, not %d", databases, ready, want)
 		}
 	}
 }
 
-// TestBurialsFreeNoSlotOfAGroup: what is only buried had none.
+// TestBurialsFreeNoSlotOfAGroup: a message that is only buried had no slot.
 func TestBurialsFreeNoSlotOfAGroup(t *testing.T) {
 	g, s := &Group{slots: newSlots(4)}, &connSlots{slots: newSlots(4)}
 	k := s.reserve(&g.slots, 2)
@@ -65,8 +66,8 @@ func TestBurialsFreeNoSlotOfAGroup(t *testing.T) {
 	}
 }
 
-// TestGroupHearsOfSlotsThatAreFree: whoever is told that a slot is free finds it free in the database whose it was,
-// and not only in others, which would have its turn.
+// TestGroupHearsOfSlotsThatAreFree: when a Group is notified of a free slot, the slot is free in its own database, and
+// not only in others, which would take the turn.
 func TestGroupHearsOfSlotsThatAreFree(t *testing.T) {
 	m := newTestWorker()
 	l, taken := m.d.loop, -1
@@ -86,23 +87,23 @@ func TestGroupHearsOfSlotsThatAreFree(t *testing.T) {
 	}
 }
 
-// TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver, and then only to see whether it answers; Drain waits for nothing.
+// TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver, and then only to check whether it responds; Drain waits for nothing.
 func TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver(t *testing.T) {
 	m, now := newTestWorker(), time.Now()
 	for range 3 {
 		wait := m.breaker.Failed(now, errors.New("broken"))
 		if turn, in := m.turn(now.Add(wait-1), 4, 4); turn.m != nil || in != 1 {
-			t.Errorf("it has its turn %s before its wait of %s is over", in, wait)
+			t.Errorf("the broken database has a turn %s before its wait of %s is over", in, wait)
 		}
 		now = now.Add(wait)
 		if turn, _ := m.turn(now, 4, 4); turn.m != m || turn.n != 0 {
-			t.Errorf("after its wait of %s it claims %d messages", wait, turn.n)
+			t.Errorf("after its wait of %s the broken database claims %d messages", wait, turn.n)
 		}
 	}
 	m.breaker.Failed(now, errors.New("broken"))
 	m.d.loop.drains = append(m.d.loop.drains, &drain{})
 	if turn, _ := m.turn(now, 4, 4); turn.m != m {
-		t.Error("Drain waits for it")
+		t.Error("Drain waits for the broken database")
 	}
 }
 
@@ -111,7 +112,7 @@ type noSelection struct{}
 
 func (noSelection) Next([]fleet.Status, fleet.Status) int { return -1 }
 
-// TestGroupStarvesNobodyBehindABusyOne: those who have their turns instead of it take turns.
+// TestGroupStarvesNobodyBehindABusyOne: databases that get the busy one's turns take turns.
 func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
 	g := &Group{cfg: GroupConfig{Selection: noSelection{}}}
 	at := time.Now()
@@ -123,7 +124,7 @@ func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
 		list[chosen].LastTurn = at.Add(time.Duration(i) * time.Second)
 	}
 	if order != "bcdbcd" {
-		t.Errorf("they have their turns in the order %s", order)
+		t.Errorf("turns in the order %s", order)
 	}
 }
 
@@ -137,7 +138,7 @@ func TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn(t *testing.T) {
 			shortest, longest = min(shortest, wait), max(longest, wait)
 		}
 		if longest < shortest*5/4 {
-			t.Errorf("a hundred of them are cleaned within %s", longest-shortest)
+			t.Errorf("a hundred databases are cleaned within %s", longest-shortest)
 		}
 	}
 }

@@ -42,8 +42,8 @@ type turn struct {
 // suspect reports whether its last turn failed and the database has not answered since. mu must be held.
 func (m *worker) suspect() bool { return m.breaker.Failing() && !m.answered }
 
-// turn returns the worker's turn, or how long it has none: free slots are left, and it may use no more than most. A
-// suspect claims nothing until the database has answered, so it needs no slot. mu must be held.
+// turn returns the worker's turn, or how long to wait for it: free slots are left, and it may use no more than most. A
+// suspect claims nothing until the database has responded, so it needs no slot. mu must be held.
 func (m *worker) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {

@@ -76,7 +76,7 @@ func (l *lowest) raise(now time.Time, whole bool, took time.Duration, found lowe
 	}
 }
 
-// orFirst returns the place, or that of the first messages if it is the beginning of an index.
+// orFirst returns the place, or the place of the first messages if it is the beginning of an index.
 func (p reapPlace) orFirst(first reapPlace) reapPlace {
 	if p.id == reapFirst.id {
 		p.id = first.id

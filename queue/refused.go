@@ -70,7 +70,7 @@ type queueRow struct {
 type refusals struct {
 	mu      sync.Mutex
 	rows    map[refusalKey]*refusedRow
-	retries map[string]int // of a statement, how many rows to try again at once; 0 = maxDue
+	retries map[string]int // by statement: how many rows to try again together; 0 = maxDue
 	pruneAt time.Time
 }
 
@@ -164,7 +164,7 @@ func (r *refusals) ids() []int64 {
 	return ids
 }
 
-// due returns the rows to try again with a statement, those that have waited longest first.
+// due returns the rows to try again with a statement, longest waiting first.
 func (r *refusals) due(c choice, now time.Time) (rows []queueRow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

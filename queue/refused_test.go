@@ -59,7 +59,7 @@ func TestRefusedRowsOfOthersDelayNone(t *testing.T) {
 	}
 }
 
-// TestCuredRowsReturnImmediately: once the first of them was changed, the others do not wait for their own times.
+// TestCuredRowsReturnImmediately: once the first refused row was changed, the others do not wait for their own times.
 func TestCuredRowsReturnImmediately(t *testing.T) {
 	s := refusingStore(t, 0, nil)
 	refuseAll(s, "orders", 1, time.Minute)
@@ -142,7 +142,7 @@ func TestClaimThatIsRefusedAllRows(t *testing.T) {
 	}
 }
 
-// TestReapingEndsWithManyRefused: if no statement for many messages runs, no number shows that there are more.
+// TestReapingEndsWithManyRefused: if no statement for many messages succeeds, no result shows that there are more.
 func TestReapingEndsWithManyRefused(t *testing.T) {
 	queries := 0
 	s := fakeStore(t, func(string) ([][]any, error) {

@@ -130,8 +130,8 @@ func (s *schedule) nextClaim(now time.Time) (n int, wait time.Duration) {
 	return n, 0
 }
 
-// began records the beginning of a poll, and returns the room of topics with a limit. Topics that are no longer skipped
-// have none.
+// began records the beginning of a poll, and returns the room of topics with a limit, without topics that are no longer
+// skipped.
 func (s *schedule) began(now time.Time) []room {
 	s.woken = false
 	s.topics = slices.DeleteFunc(s.topics, func(t *topicSlots) bool {
@@ -150,8 +150,8 @@ func (s *schedule) began(now time.Time) []room {
 	return rooms
 }
 
-// claimed applies the result of a poll, and whether there may be more of topics that have room. behind has the topics
-// of which messages may have been skipped (true), and those of which there are none (false).
+// claimed applies the result of a poll. more reports whether topics with room may have more messages. behind has the
+// topics whose messages may have been skipped (true), or were not (false).
 func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[string]bool) {
 	for topic, is := range behind {
 		if t := s.of[topic]; is {
@@ -164,7 +164,7 @@ func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[
 	s.notBefore = now
 	switch {
 	case more:
-		// A slot that becomes free does not justify a poll of its own: polls may take half of the time.
+		// A freed slot does not justify its own poll: polls may take half of the time.
 		s.wait, s.next, s.few = 0, now, now.Add(took)
 		return
 	case got > 0:

@@ -32,7 +32,7 @@ func TestScheduleTakesNoMoreThanThereIsRoom(t *testing.T) {
 	for i, want := range []int{5, 3, 0} {
 		n, _ := s.nextClaim(c.now())
 		if n != want {
-			t.Fatalf("look %d takes %d, not %d", i, n, want)
+			t.Fatalf("poll %d takes %d, not %d", i, n, want)
 		}
 		if n > 0 {
 			s.got(c.now(), c.now(), n, true)
@@ -40,7 +40,7 @@ func TestScheduleTakesNoMoreThanThereIsRoom(t *testing.T) {
 	}
 	s.done("", 1, false)
 	if n, _ := s.nextClaim(c.now()); n != 1 {
-		t.Errorf("a free slot brings %d", n)
+		t.Errorf("a free slot leads to a claim of %d", n)
 	}
 }
 
@@ -48,24 +48,24 @@ func TestScheduleWaitsLongerWhileThereIsNothing(t *testing.T) {
 	s, c := newTestSchedule(8, 8, nil)
 	for _, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
 		if n, _ := s.nextClaim(c.now()); n == 0 {
-			t.Fatal("it does not look")
+			t.Fatal("no poll")
 		}
 		s.got(c.now(), c.now(), 0, false)
 		if _, wait := s.nextClaim(c.now()); wait != want*time.Second {
-			t.Fatalf("it waits %s, not %s", wait, want*time.Second)
+			t.Fatalf("waits %s, not %s", wait, want*time.Second)
 		}
 		c.sleep(want * time.Second)
 	}
 	n, _ := s.nextClaim(c.now())
 	s.got(c.now(), c.now(), n-1, false)
 	if _, wait := s.nextClaim(c.now()); wait != time.Second {
-		t.Errorf("after a find it waits %s", wait)
+		t.Errorf("waits %s after a poll that found messages", wait)
 	}
 	s.jitter = func() float64 { return 1 }
 	c.sleep(time.Second)
 	s.got(c.now(), c.now(), 0, false)
 	if _, wait := s.nextClaim(c.now()); wait != 2400*time.Millisecond {
-		t.Errorf("with the largest jitter it waits %s", wait)
+		t.Errorf("waits %s with the largest jitter", wait)
 	}
 }
 
@@ -75,16 +75,16 @@ func TestScheduleIsWoken(t *testing.T) {
 	s.got(c.now(), c.now(), 0, false)
 	s.woke(c.now())
 	if n, wait := s.nextClaim(c.now()); n != 0 || wait != wokenPause {
-		t.Errorf("it scans again immediately, after %s", wait)
+		t.Errorf("scans again immediately, after %s", wait)
 	}
 	c.sleep(wokenPause)
 	if n, _ := s.nextClaim(c.now()); n == 0 {
-		t.Error("it was not woken")
+		t.Error("the schedule was not woken")
 	}
 	s.got(c.now(), c.now(), 3, false)
 	s.woke(c.now())
 	if n, _ := s.nextClaim(c.now()); n == 0 {
-		t.Error("after a find it is woken immediately")
+		t.Error("woken immediately after a poll that found messages")
 	}
 }
 
@@ -97,13 +97,13 @@ func TestScheduleWaitsForSeveralSlots(t *testing.T) {
 	s.got(begun, c.now(), n, true)
 	s.done("", 1, false)
 	if n, wait := s.nextClaim(c.now()); n != 0 || wait != time.Millisecond {
-		t.Errorf("it looks for one slot, wait %s", wait)
+		t.Errorf("polls for one slot, wait %s", wait)
 	}
 	for range 3 {
 		s.done("", 1, false)
 	}
 	if n, _ := s.nextClaim(c.now()); n != 4 {
-		t.Errorf("a quarter of the slots is free, and it takes %d", n)
+		t.Errorf("takes %d with a quarter of the slots free", n)
 	}
 }
 
@@ -120,19 +120,19 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 	s.claimed(c.now(), c.now(), 2, false, map[string]bool{"slow": true})
 	if n, wait := s.nextClaim(c.now()); n != 0 || wait != time.Second {
-		t.Errorf("it scans for %d, after %s, without room", n, wait)
+		t.Errorf("scans for %d, after %s, without room", n, wait)
 	}
 	if rooms := s.began(c.now()); rooms[1].n != 0 {
 		t.Errorf("there is room for %v", rooms)
 	}
 	s.done("slow", 1, false)
 	if n, wait := s.nextClaim(c.now()); n != 7 {
-		t.Errorf("it looks for %d, after %s, although there is room", n, wait)
+		t.Errorf("polls for %d, after %s, although there is room", n, wait)
 	}
 	s.claimed(c.now(), c.now(), 0, false, map[string]bool{"slow": false})
 	c.sleep(wokenPause)
 	if n, wait := s.nextClaim(c.now()); n != 0 || wait < time.Second {
-		t.Errorf("it looks for %d, after %s, although nothing was passed", n, wait)
+		t.Errorf("polls for %d, after %s, although nothing was skipped", n, wait)
 	}
 	s.take("slow", 1, true)
 	if rooms := s.began(c.now()); rooms[1].n != 1 {
@@ -143,29 +143,29 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 }
 
-// TestScheduleOfATopicThatIsPassedBy: it has no free slot for a while, and all of them afterwards.
+// TestScheduleOfATopicThatIsPassedBy: a topic has no free slot for a while, and all of them afterwards.
 func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2})
 	s.nextClaim(c.now())
 	s.take("passed", 1, false)
 	if !s.pass("passed", c.now().Add(time.Minute)) {
-		t.Fatal("it is not passed by")
+		t.Fatal("the topic is not skipped")
 	}
-	s.done("passed", 1, false) // the one that was handled before does not count
+	s.done("passed", 1, false) // the message handled before does not count
 	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"passed", 0}) || rooms[1] != (room{"slow", 2}) {
 		t.Errorf("there is room for %v", rooms)
 	}
 	s.claimed(c.now(), c.now(), 0, false, map[string]bool{"passed": true})
 	c.sleep(wokenPause)
 	if n, _ := s.nextClaim(c.now()); n != 0 {
-		t.Error("it scans for skipped messages")
+		t.Error("scans for skipped messages")
 	}
 	c.sleep(time.Minute)
 	if n, _ := s.nextClaim(c.now()); n != 8 {
-		t.Errorf("it looks for %d", n)
+		t.Errorf("polls for %d", n)
 	}
 	if rooms := s.began(c.now()); len(rooms) != 1 {
-		t.Errorf("what is not passed by any more still has a limit: %v", rooms)
+		t.Errorf("a topic that is no longer skipped still has a limit: %v", rooms)
 	}
 	for round := range 2 { // the first ones make room for others
 		for i := range maxPassed + 1 {
@@ -177,7 +177,7 @@ func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 		s.began(c.now())
 	}
 	if !s.pass("slow", c.now().Add(time.Minute)) || s.began(c.now())[len(s.topics)-1].n != 0 {
-		t.Error("one with a limit is not passed by")
+		t.Error("a topic with a limit is not skipped")
 	}
 }
 
@@ -187,32 +187,32 @@ func TestWokenDuringAScan(t *testing.T) {
 		s := newSchedule(10, 10, 1000, time.Hour, nil)
 		now := time.Unix(1e9, 0)
 		if n, _ := s.nextClaim(now); n == 0 {
-			t.Fatal("it does not look")
+			t.Fatal("no poll")
 		}
 		s.began(now)
 		s.woke(now)
 		s.got(now, now, got, false)
 		if _, wait := s.nextClaim(now); wait > wokenPause {
-			t.Errorf("after a look that brought %d it waits %s", got, wait)
+			t.Errorf("after a poll that returned %d: waits %s", got, wait)
 		}
 		now = now.Add(wokenPause)
 		if n, wait := s.nextClaim(now); n == 0 {
-			t.Errorf("after a look that brought %d it waits %s", got, wait)
+			t.Errorf("after a poll that returned %d: waits %s", got, wait)
 		}
 		s.began(now)
 		s.got(now, now, 0, false)
 		if n, wait := s.nextClaim(now.Add(wokenPause)); n != 0 || wait < time.Minute {
-			t.Errorf("it looks once more, after %s", wait)
+			t.Errorf("polls once more, after %s", wait)
 		}
 	}
 }
 
-// TestScheduleHasRoomForPayloads: above the limit nothing is claimed until a message is done, except one that is too
-// large for it.
+// TestScheduleHasRoomForPayloads: above the limit nothing is claimed until a message is done, except a message that is
+// too large for the limit.
 func TestScheduleHasRoomForPayloads(t *testing.T) {
 	s, c := newTestSchedule(8, 8, nil) // 1000 bytes
 	if free := s.bytesFree(); free != 1000 {
-		t.Errorf("at first there is room for %d", free)
+		t.Errorf("room for %d at first", free)
 	}
 	s.take("", 600, false)
 	if n, _ := s.nextClaim(c.now()); n != 7 || s.bytesFree() != 400 {

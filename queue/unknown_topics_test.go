@@ -35,14 +35,14 @@ func TestUnknownTopicsWaitLongerAndLonger(t *testing.T) {
 		now = now.Add(time.Hour)
 		_, wait := s.seen("topic", now, always)
 		if wait > maxUnknownTopicWait {
-			t.Fatalf("it waits %s", wait)
+			t.Fatalf("waits %s", wait)
 		}
 	}
 	if _, wait := s.seen("topic", now, 2*time.Hour); wait != 2*time.Minute {
-		t.Errorf("a new one waits %s", wait)
+		t.Errorf("a new topic waits %s", wait)
 	}
 	if warn, wait := s.seen("other", now, always); !warn || wait != time.Second {
-		t.Error("topics have nothing to do with each other")
+		t.Error("topics affect each other")
 	}
 	for i := range 2 * maxUnknownTopics {
 		s.seen(strconv.Itoa(i), now, always)

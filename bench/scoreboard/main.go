@@ -44,7 +44,7 @@ func parse() (o options, err error) {
 	flag.DurationVar(&o.recovery, "recovery", 15*time.Second, "how long messages are produced after it")
 	flag.Parse()
 	if flag.NArg() > 0 || o.rate < 1 || min(o.baseline, o.stress, o.recovery) < time.Second {
-		return o, errors.New("there are no arguments, only flags; -rate is at least 1, and the others are at least 1s")
+		return o, errors.New("use flags only; -rate is at least 1, and the others are at least 1s")
 	}
 	o.only, err = regexp.Compile(*only)
 	return o, err

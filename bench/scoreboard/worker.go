@@ -96,7 +96,7 @@ func (f *fleet) start(n int) error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.workers[n] == cmd {
-			fmt.Fprintf(os.Stderr, "worker %d has ended by itself, and is missing from now on\n", n)
+			fmt.Fprintf(os.Stderr, "worker %d has ended on its own, and is missing from now on\n", n)
 		}
 	})
 	return nil

@@ -56,7 +56,7 @@ func (v verifier) verify(r *http.Request, body []byte) error {
 	return nil
 }
 
-// sign signs what was sent, byte by byte, and not what a parser made of it.
+// sign signs the received bytes, not the output of a parser.
 func (v verifier) sign(timestamp string, body []byte) []byte {
 	mac := hmac.New(sha256.New, v.secret)
 	mac.Write([]byte(timestamp + "."))

@@ -25,7 +25,7 @@ func (a *app) version() *cobra.Command {
 	}
 }
 
-// version returns the installed version of the module, or that of the git clone it was built in.
+// version returns the installed version of the module, or the version of the git clone in which it was built.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
