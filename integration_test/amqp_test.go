@@ -133,7 +133,7 @@ func TestRabbitMQRefuses(t *testing.T) {
 }
 
 // TestRabbitMQWithMoreTopicsThanChannels publishes to more topics than the connection may have channels, and to as many
-// at once.
+// concurrently.
 func TestRabbitMQWithMoreTopicsThanChannels(t *testing.T) {
 	extended(t)
 	server := rabbitMQ(t)

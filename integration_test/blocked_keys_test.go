@@ -362,7 +362,7 @@ func TestWhatFellDueOfADeadTopic(t *testing.T) {
 		}
 		return nil
 	})
-	w.wait(t, "what fell due on the other topic is published", func() bool {
+	w.wait(t, "due messages of the other topic are published", func() bool {
 		return h.count(t, "select count(*) from outbox where topic = 'up' and published_at is null") == 0
 	})
 	assert.Equal(t, h.count(t, "select count(*) from outbox where topic = 'down'"),

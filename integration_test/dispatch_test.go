@@ -141,7 +141,7 @@ func TestDispatcherDecides(t *testing.T) {
 		msg, err := s.Get(t.Context(), itemID("unburied", 0))
 		return err == nil && msg.State == queue.Processing && msg.LastError == "OnDead: the handler failed" &&
 			time.Until(msg.DueAt) > 30*time.Second
-	}, "a message is not dead until OnDead says so")
+	}, "a message is not dead until OnDead succeeds")
 }
 
 // TestDispatcherLogs each call of a handler with all stored metadata, each error and each death, but no payload.

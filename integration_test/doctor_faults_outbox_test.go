@@ -242,7 +242,7 @@ var faultsOfTheOutbox = []fault{
 		},
 	},
 	{
-		name: "a publish may hang for ever", check: "timeouts", severity: admin.Warning,
+		name: "a publish may hang forever", check: "timeouts", severity: admin.Warning,
 		did: "`PublishTimeout` was set", inject: func(n *night) {
 			cfg := classifyingConfig()
 			cfg.PublishTimeout = -1

@@ -52,7 +52,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 		said(t, f.Cure, "forwarder")
 		assert.Regexp(t, "no message has been ready for more than 5s|messages of topic .* have been ready", f.Evidence)
 	})
-	t.Run("a publisher whose errors nobody knows", func(t *testing.T) {
+	t.Run("a publisher whose errors are not classified", func(t *testing.T) {
 		h := newPgxHandle(t, newMigratedDatabase(t))
 		log := newLogCapture(t)
 		broker := newFakeBroker()

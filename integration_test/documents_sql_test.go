@@ -250,7 +250,7 @@ func TestStatementsMeetEachMessageOnce(t *testing.T) {
 			FROM generate_series(1, 1500) i`)
 	}
 	fill()
-	statements := []string{statementOf.FindStringSubmatch(": " + findings(t, h)["dead"].Cure)[1]} // what Doctor says
+	statements := []string{statementOf.FindStringSubmatch(": " + findings(t, h)["dead"].Cure)[1]} // as printed by Doctor
 	for _, statement := range pageStatements(t) {
 		if regexp.MustCompile(`(?m)^UPDATE `).MatchString(statement) && strings.Contains(statement, "LIMIT 1000") {
 			statements = append(statements, statement)

@@ -315,7 +315,7 @@ func (p *publishing) enter(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.now[key]++; len(p.now) > p.most {
-		p.t.Errorf("messages of %d databases are published at once, the limit is %d", len(p.now), p.most)
+		p.t.Errorf("messages of %d databases are published concurrently, the limit is %d", len(p.now), p.most)
 	}
 }
 

@@ -177,7 +177,7 @@ func TestGracefulShutdown(t *testing.T) {
 		go func() { ended <- f.Run(ctx) }()
 		h.publish(t, "orders", "K", numbered("k", 1, 20)...)
 		h.publish(t, "orders", "", numbered("u", 1, 20)...)
-		broker.wait(t, "some are under way", func() bool {
+		broker.wait(t, "some are in flight", func() bool {
 			return broker.triedTimes("u1") == 1 && broker.triedTimes("k1") == 1
 		})
 		cancel()

@@ -270,7 +270,7 @@ func TestHTTPUnderKill(t *testing.T) {
 		}
 	}
 	counts := fmt.Sprintf("%d requests, %d servers killed: %d connections cut, %d clients gone, %d refused, "+
-		"%d answers replayed, %d of them in place of one that was lost", n, kills, c.cut.Load(), c.gone.Load(),
+		"%d responses replayed, %d of them instead of a lost one", n, kills, c.cut.Load(), c.gone.Load(),
 		c.refused.Load(), c.replayed.Load(), c.lost.Load())
 	t.Log(counts)
 	for what, n := range map[string]int64{
