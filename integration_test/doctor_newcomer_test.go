@@ -104,7 +104,7 @@ func TestMistakesOfANewcomer(t *testing.T) {
 	t.Run("a pool that is too small", func(t *testing.T) {
 		h := pgxHandle(t, "small", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
 		runInBackground(t, newForwarder(t, h, &published{}, forwarder.Config{}))
-		said(t, ails(t, h, "pool").Cure, "give the pool 2 connections, and one more for each handler "+
+		said(t, ails(t, h, "pool").Cure, "give the pool 3 connections, and one more for each handler "+
 			"that runs at the same time")
 	})
 	t.Run("a handler outside the transaction", func(t *testing.T) {
