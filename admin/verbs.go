@@ -98,8 +98,8 @@ func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
 
 // Discard settles messages that must not be sent or handled: dead messages, or the messages of Filter.States. They keep
 // their payload and the reason, block no key, and are deleted after the retention. Until then Requeue restores them,
-// except in the queue. A message that a forwarder has already read, up to some hundred ahead, is
-// still sent: pause its topic first.
+// except in the queue. A message that a forwarder has already read, up to some hundred ahead, is still sent: pause its
+// topic first.
 func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
 	return a.run(ctx, discard, act)
 }
