@@ -2,6 +2,7 @@ package forwarder
 
 import (
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -209,12 +210,12 @@ func (s *bubbleServer) settleFailed(args []any) (a bubbleAnswer, _ bool) {
 	ids, list := args[2].([]int64), []modeldb.Failed{}
 	for i, id := range ids {
 		list = append(list, modeldb.Failed{
-			ID: id, Identity: args[11].([]string)[i], Lane: int16(args[3].([]int64)[i]), Epoch: args[4].([]int64)[i],
-			Attempts: int(args[5].([]int64)[i]), Delay: int64(args[6].([]float64)[i] * 1e6),
-			Permanent: args[8].([]bool)[i],
+			ID: id, Identity: args[3].([]string)[i], Lane: int16(args[4].([]int64)[i]), Epoch: args[5].([]int64)[i],
+			Attempts: int(args[6].([]int64)[i]), Delay: int64(args[7].([]float64)[i] * 1e6),
+			Permanent: args[9].([]float64)[i] >= 0,
 		})
 	}
-	for i, outcome := range s.db.SettleFailed(args[1].(string), list, int(args[9].(int64))) {
+	for i, outcome := range s.db.SettleFailed(args[1].(string), list, math.MaxInt) {
 		if outcome != "" {
 			a.rows = append(a.rows, []any{ids[i], outcome})
 		}

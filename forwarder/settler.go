@@ -240,20 +240,22 @@ func (s *settler) writeFailed(
 func (e *engine) failedArgs(failed []dispatch.Failure) []any {
 	n := len(failed)
 	ids, lanes, epochs, attempts := make([]int64, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	delays, errs, permanent, uuids := make([]float64, n), make([]string, n), make([]bool, n), make([]string, n)
+	delays, errs, fatalAges, uuids := make([]float64, n), make([]string, n), make([]float64, n), make([]string, n)
 	for i, f := range failed {
 		ids[i], attempts[i] = f.Row.ID, int64(f.Attempts)
 		lanes[i], epochs[i] = int64(f.Row.Assignment.Lane), f.Row.Assignment.Epoch
-		delays[i], errs[i], permanent[i] = f.Delay.Seconds(), text.OfError(f.Err), f.Permanent
-		uuids[i] = identity(f.Row)
+		delays[i], errs[i], uuids[i] = f.Delay.Seconds(), text.OfError(f.Err), identity(f.Row)
+		switch {
+		case f.Permanent:
+		case e.cfg.MaxAttempts >= 0 && f.Attempts >= e.cfg.MaxAttempts:
+			fatalAges[i] = max(e.cfg.MinDeadAge, 0).Seconds()
+		default:
+			fatalAges[i] = -1
+		}
 	}
-	mostAttempts, minAge := int64(e.cfg.MaxAttempts), max(e.cfg.MinDeadAge, 0).Seconds()
-	if mostAttempts < 0 {
-		mostAttempts = 1 << 40
-	}
-	args := []any{e.cfg.Scope, e.owner, ids, lanes, epochs, attempts, delays, errs, permanent, mostAttempts, minAge, uuids}
+	args := []any{e.cfg.Scope, e.owner, ids, uuids, lanes, epochs, attempts, delays, errs, fatalAges}
 	if e.cfg.DeadLetterTopic != "" {
-		args = append(args, e.cfg.DeadLetterTopic, e.cfg.Name)
+		args = append(args, e.cfg.DeadLetterTopic)
 	}
 	return args
 }

@@ -169,10 +169,9 @@ func TestDeathIsRemembered(t *testing.T) {
 			return rows.Scan(nil, &outcome)
 		},
 			sqltext.Tables{}.Render(sqltext.SettleFailed),
-			"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{1}, []int64{1},
-			[]float64{1}, []string{"malformed"}, []bool{true}, 10, 0.0, []string{
-				value[string](t, h, "select uuid from outbox"),
-			}))
+			"s", owner, []int64{1}, []string{value[string](t, h, "select uuid from outbox")},
+			[]int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{1}, []int64{1},
+			[]float64{1}, []string{"malformed"}, []float64{0}))
 		assert.Equal(t, "dead", outcome)
 	}
 }

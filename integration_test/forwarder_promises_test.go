@@ -25,9 +25,9 @@ func (h handle) outcome(t testing.TB, owner string, epoch int64, attempts int64)
 		return rows.Scan(new(int64), &outcome)
 	},
 		sqltext.Tables{}.Render(sqltext.SettleFailed),
-		"s", owner, []int64{1}, []int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{epoch},
-		[]int64{attempts},
-		[]float64{1}, []string{"refused"}, []bool{false}, 10, 0.0, []string{value[string](t, h, "select uuid from outbox")}))
+		"s", owner, []int64{1}, []string{value[string](t, h, "select uuid from outbox")},
+		[]int64{int64(value[int](t, h, "select lane::int from outbox"))}, []int64{epoch}, []int64{attempts},
+		[]float64{1}, []string{"refused"}, []float64{-1}))
 	return outcome
 }
 

@@ -37,7 +37,7 @@ func plannedStatements() []planned {
 		numbers[i], epochs[i], limits[i], rewound[i] = int64(i), 1, 32, 100
 	}
 	ids := make([]int64, some)
-	delays, errs, permanent := make([]float64, some), make([]string, some), make([]bool, some)
+	delays, errs := make([]float64, some), make([]string, some)
 	for i := range ids {
 		ids[i] = int64(i + 1)
 	}
@@ -115,8 +115,7 @@ func plannedStatements() []planned {
 		},
 		{name: "SettleFailed", sql: sqltext.SettleFailed, indexes: []string{"outbox_pkey"},
 			args: []any{
-				"", owner, ids, repeated(some, 1), repeated(some, 1), repeated(some, 1), delays, errs, permanent, int64(10),
-				3600.0, errs,
+				"", owner, ids, errs, repeated(some, 1), repeated(some, 1), repeated(some, 1), delays, errs, delays,
 			}},
 		{
 			name: "CleanPublished", sql: sqltext.CleanPublished,

@@ -443,7 +443,7 @@ func (w *twin) settleFailed(ctx context.Context) error {
 	var lanes, epochs, attempts []int64
 	var delays []float64
 	var errs []string
-	var permanent []bool
+	var fatalAges []float64
 	states, _ := w.model.Lanes()
 	for i, r := range w.model.Rows() {
 		at := slices.Index(ids, r.ID)
@@ -468,7 +468,10 @@ func (w *twin) settleFailed(ctx context.Context) error {
 		}
 		failed = append(failed, f)
 		lanes, epochs, attempts = append(lanes, int64(f.Lane)), append(epochs, f.Epoch), append(attempts, int64(f.Attempts))
-		delays, errs, permanent = append(delays, float64(f.Delay)), append(errs, "e"), append(permanent, f.Permanent)
+		delays, errs = append(delays, float64(f.Delay)), append(errs, "e")
+		if fatalAges = append(fatalAges, -1); f.Permanent || f.Attempts >= most {
+			fatalAges[len(fatalAges)-1] = 0
+		}
 	}
 	outcomes := map[int64]string{}
 	_, err := list(w, ctx, sqltext.SettleFailed, func(row pgx.CollectableRow) (_ int, err error) {
@@ -477,7 +480,7 @@ func (w *twin) settleFailed(ctx context.Context) error {
 		err = row.Scan(&id, &outcome)
 		outcomes[id] = outcome
 		return 0, err
-	}, modelScope, owner, ids, lanes, epochs, attempts, delays, errs, permanent, int64(most), 0.0, identities)
+	}, modelScope, owner, ids, identities, lanes, epochs, attempts, delays, errs, fatalAges)
 	if err != nil {
 		return err
 	}

@@ -7,13 +7,13 @@ const (
 	// settled elsewhere: fenced (the lane has another owner now), locked (by another transaction, and not recorded),
 	// waiting or dead. attempts is set, not incremented, so that repeating the statement after an unknown commit
 	// charges once; a message that it had made dead is returned as dead again, and one that an operator has requeued
-	// since (another generation) is waiting and not charged. A message dies of attempts only at a minimum age.
+	// since (another generation) is waiting and not charged.
 	//
 	// The CASE hides two tests for NULL from the planner. In a backlog that was not yet analyzed it takes them for very
 	// selective, and then compares every pending message with every argument.
 	//
-	// Arguments: scope, owner, ids, lanes, epochs, attempts, delays in seconds, errors, permanent, most attempts,
-	// minimum age in seconds, uuids with their generations.
+	// Arguments: scope, owner; of each message: id, uuid with its generation, lane, epoch, attempts, delay in seconds,
+	// error, age in seconds from which the failure kills it (0 = at any age, negative = not at all).
 	SettleFailed = settleFailed + failedAnswers
 
 	// SettleFailedDeadLetters is SettleFailed that also writes a dead letter for each message that dies, except for dead
@@ -22,19 +22,20 @@ const (
 	// inherit the delay and the generation of the message. Metadata values that are not text, which only SQL can have
 	// written and no message can carry, become text in the letter. Metadata that would command a broker are renamed.
 	//
-	// Arguments: those of SettleFailed; topic of the letters, name of the forwarder.
+	// Arguments: those of SettleFailed; topic of the letters.
 	SettleFailedDeadLetters = settleFailed + `, letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
-    SELECT gen_random_uuid()::text, $13::text, o.payload,
+    SELECT gen_random_uuid()::text, $11::text, o.payload,
            (SELECT coalesce(jsonb_object_agg(m.key || CASE
              WHEN m.key ~ '` + Commands + `' THEN '_poisoned' ELSE '' END, coalesce(m.value, '')), '{}')
               FROM jsonb_each_text(CASE jsonb_typeof(o.metadata) WHEN 'object' THEN o.metadata END) m
              WHERE m.key <> ALL ('{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[])) || jsonb_build_object(
                'uuid_poisoned', o.uuid, 'topic_poisoned', o.topic, 'reason_poisoned', f.error,
-               'service_poisoned', $1::text, 'handler_poisoned', $14::text, 'subscriber_poisoned', 'outbox') ||
+               'service_poisoned', $1::text, 'handler_poisoned', ` + nameOfOwner + `,
+               'subscriber_poisoned', 'outbox') ||
            CASE o.key WHEN '' THEN '{}' ELSE jsonb_build_object('outbox_key', o.key) END
       FROM settled s JOIN failed f ON f.id = s.id AND f.mine JOIN {outbox} o ON o.id = s.id
-     WHERE s.dead AND o.topic <> $13::text
+     WHERE s.dead AND o.topic <> $11::text
 )` + failedAnswers
 
 	// Commands matches the keys that may command a broker according to core.Commands.
@@ -46,12 +47,12 @@ const (
 
 	settleFailed = `WITH fence AS MATERIALIZED (
     SELECT l.lane, l.epoch FROM {lanes} l
-     WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = ANY ($4::bigint[]::smallint[]) FOR SHARE
+     WHERE l.scope = $1::text AND l.owner = $2::uuid AND l.lane = ANY ($5::bigint[]::smallint[]) FOR SHARE
 ), failed AS MATERIALIZED (
     SELECT f.*, fence.lane IS NOT NULL AS mine
-      FROM unnest($3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::float8[], $8::text[], $9::bool[],
-        $12::text[])
-           AS f(id, lane, epoch, attempts, delay, error, permanent, uuid)
+      FROM unnest($3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::bigint[], $8::float8[], $9::text[],
+        $10::float8[])
+           AS f(id, uuid, lane, epoch, attempts, delay, error, fatal_age)
       LEFT JOIN fence ON fence.lane = f.lane AND fence.epoch = f.epoch
 ), free AS MATERIALIZED (
     SELECT o.id FROM {outbox} o JOIN failed f ON o.id = f.id
@@ -62,8 +63,8 @@ const (
     UPDATE {outbox} o
        SET attempts = least(f.attempts, 2147483647), last_error = f.error` + NoteAttempt + `,
            due_at = clock_timestamp() + f.delay * interval '1 second',
-           dead_at = CASE WHEN f.permanent OR (f.attempts >= $10::bigint
-                               AND o.created_at <= clock_timestamp() - $11::float8 * interval '1 second')
+           dead_at = CASE WHEN f.fatal_age = 0 OR f.fatal_age > 0
+                               AND o.created_at <= clock_timestamp() - f.fatal_age * interval '1 second'
                           THEN clock_timestamp() END
       FROM failed f JOIN free ON free.id = f.id
      WHERE o.id = f.id

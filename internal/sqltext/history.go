@@ -10,7 +10,9 @@ const (
            history = CASE WHEN o.attempts >= f.attempts AND o.history IS NOT NULL THEN o.history ELSE ` + lastNotes +
 		` || jsonb_build_array(jsonb_build_object('at', statement_timestamp(), 'attempt', f.attempts,
                'error', left(f.error, 256), 'delay', f.delay,
-               'by', coalesce((SELECT w.name FROM {forwarders} w WHERE w.id = $2::uuid), ''))) END`
+               'by', ` + nameOfOwner + `)) END`
+
+	nameOfOwner = `coalesce((SELECT w.name FROM {forwarders} w WHERE w.id = $2::uuid), '')`
 
 	// NoteAct is the part of the acts on the outbox that records them, with the earlier time of publish or death.
 	NoteAct = `,
