@@ -358,7 +358,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		assert.NotEqual(t, all, s.SQL, "a full read has pages")
 		if s.SQL == pages {
 			if statements++; first == nil {
-				first = s.Args[len(s.Args)-20:]
+				first = lookArgs(s.Args)
 			}
 		}
 	}

@@ -27,38 +27,35 @@ func queueStatements() []planned {
 	settle := []any{owner, sources, ids}
 	with := func(args ...any) []any { return slices.Concat(settle, args) }
 	none, left := []string(nil), []int64{}
+	claim := func(args ...any) []any {
+		return append([]any{owner, 30.0, 200, none, int64(64 << 20), left}, args...)
+	}
+	// suspects, due messages, and those that were never claimed
+	unlimited := []any{[]string{}, []int64{}, []int64{-2, 0, 0}, []int64{1, 100, 200},
+		[]string{"-infinity", "-infinity", ""}, []int64{0, 0, 0}}
+	limited := []any{[]string{"orders", "full", "other"}, []int64{2, 0, 3}, []int64{1, -1, 0, 1, -1, 0},
+		[]int64{2, 200, 200, 2, 200, 200}, []string{"", "", "", "2020-01-01T00:00:00Z", "-infinity", "-infinity"},
+		[]int64{40_000, 0, 0, 5, 0, 0}}
 	delays := []float64{2, 4, 8}
 	key := []string{"inbox_queue_pkey"}
 	settled := []string{"inbox_queue_pkey", ""} // and by ctid
 	both := []string{"inbox_queue_ready", "inbox_queue_waiting", ""}
 	return []planned{
 		{
-			name: "ClaimReady", sql: sqltext.ClaimReady, args: []any{owner, 30.0, 200, int64(0), none, int64(64 << 20), left},
+			name: "ClaimReady", sql: sqltext.ClaimReady, args: claim(int64(0)),
 			indexes: []string{"inbox_queue_ready", ""},
 		},
 		{
 			name: "ClaimReady of a topic", sql: sqltext.ClaimReady,
-			args:    []any{owner, 30.0, 200, int64(40_000), []string{"orders"}, int64(64 << 20), left},
+			args:    []any{owner, 30.0, 200, []string{"orders"}, int64(64 << 20), left, int64(40_000)},
 			indexes: []string{"inbox_queue_ready", ""},
 		},
-		{name: "ClaimTopics", sql: sqltext.ClaimTopics, indexes: both, args: []any{owner, 30.0, 200,
-			[]int64{0}, []string{""}, []int64{200}, []int64{0}, []string{"-infinity"}, []int64{0}, none,
-			[]string{}, []int64{}, []bool{}, 100, 0, "-infinity", int64(0), 1, int64(64 << 20), left}},
-		{name: "ClaimTopics with limits", sql: sqltext.ClaimTopics, indexes: both, args: []any{owner, 30.0, 200,
-			[]int64{2, 1, 0}, []string{"orders", "", ""}, []int64{2, 200, 200}, []int64{40_000, 0, 0},
-			[]string{"2020-01-01T00:00:00Z", "-infinity", "-infinity"}, []int64{5, 0, 0}, none,
-			[]string{"orders", "full", "other"}, []int64{2, 0, 3}, []bool{false, false, true}, 0, 200, "2020-01-01T00:00:00Z",
-			int64(7), 0, int64(64 << 20), left}},
-		{name: "ClaimPages", sql: sqltext.ClaimPages, indexes: both, args: []any{owner, 30.0, 200,
-			[]int64{0}, []string{""}, []int64{200}, []int64{0}, []string{"-infinity"}, []int64{0}, none,
-			[]string{}, []int64{}, []bool{}, 100, 0, "-infinity", int64(0), 1, int64(64 << 20), left}},
-		{name: "ClaimPages with limits", sql: sqltext.ClaimPages, indexes: both, args: []any{owner, 30.0, 200,
-			[]int64{2, 1, 0}, []string{"orders", "", ""}, []int64{2, 200, 200}, []int64{40_000, 0, 0},
-			[]string{"2020-01-01T00:00:00Z", "-infinity", "-infinity"}, []int64{5, 0, 0}, none,
-			[]string{"orders", "full", "other"}, []int64{2, 0, 3}, []bool{false, false, true}, 0, 200, "2020-01-01T00:00:00Z",
-			int64(7), 0, int64(64 << 20), left}},
+		{name: "ClaimTopics", sql: sqltext.ClaimTopics, indexes: both, args: claim(unlimited...)},
+		{name: "ClaimTopics with limits", sql: sqltext.ClaimTopics, indexes: both, args: claim(limited...)},
+		{name: "ClaimPages", sql: sqltext.ClaimPages, indexes: both, args: claim(unlimited...)},
+		{name: "ClaimPages with limits", sql: sqltext.ClaimPages, indexes: both, args: claim(limited...)},
 		{
-			name: "ClaimExpired", sql: sqltext.ClaimExpired, args: []any{owner, 30.0, 200, int64(64 << 20), left, none},
+			name: "ClaimExpired", sql: sqltext.ClaimExpired, args: claim(),
 			indexes: []string{"inbox_queue_expiring", ""},
 		},
 		{name: "ReleaseLostClaims", sql: sqltext.ReleaseLostClaims, args: with(1000), indexes: both},

@@ -34,7 +34,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 		msgs := claimed(t, store, owner, limit)
 		for _, s := range seen.take() {
 			if s.SQL == claim || s.SQL == pages {
-				from = s.Args[len(s.Args)-20:] // the arguments before only affect how it is sent
+				from = lookArgs(s.Args)
 			}
 		}
 		acked, err := store.Ack(t.Context(), owner, idsOf(msgs)...)
@@ -44,7 +44,7 @@ func TestClaimsPassWhatVacuumMayNotClean(t *testing.T) {
 	visited := func(args []any) int64 { return blocksVisited(t, h, claim, args) }
 	fromStart := func(args []any) []any {
 		args = slices.Clone(args)
-		args[6] = []int64{0}
+		args[11] = make([]int64, len(args[11].([]int64)))
 		return args
 	}
 
@@ -143,7 +143,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	}, "reaping visits less than 10% of the blocks of reaping from the beginning")
 	patiently(func() bool {
 		ask()
-		return len(looks) > 0 && looks[len(looks)-1][6].([]int64)[0] >= rows
+		return len(looks) > 0 && readyFrom(looks[len(looks)-1]) >= rows
 	}, "a full scan begins at the first unfinished message")
 }
 
@@ -189,7 +189,7 @@ type slowWalks struct {
 
 func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
 	if q.SQL == w.reap && reapArgs(q.Args)[3] == int64(math.MinInt64) ||
-		q.SQL == w.pages && lookArgs(q.Args)[6].([]int64)[0] == 0 {
+		q.SQL == w.pages && readyFrom(lookArgs(q.Args)) == 0 {
 		time.Sleep(50 * time.Millisecond)
 	}
 	return w.statementLog.TraceQueryStart(ctx, c, q)
@@ -197,7 +197,14 @@ func (w *slowWalks) TraceQueryStart(ctx context.Context, c *pgx.Conn, q pgx.Trac
 
 // The arguments before only affect how it is sent.
 func reapArgs(args []any) []any { return args[len(args)-9:] }
-func lookArgs(args []any) []any { return args[len(args)-20:] }
+
+// lookArgs returns the arguments of ClaimTopics: those before only affect how it is sent.
+func lookArgs(args []any) []any { return args[len(args)-12:] }
+
+// readyFrom returns the id behind which a claim reads messages that were never claimed.
+func readyFrom(args []any) int64 {
+	return args[11].([]int64)[slices.Index(args[10].([]string), "")]
+}
 
 // pinVacuum opens a transaction that has read the queue; end ends it.
 func pinVacuum(t *testing.T, h handle) (end func()) {

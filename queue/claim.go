@@ -229,8 +229,7 @@ func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more
 					found = append(found, r.Message)
 				}
 				return err
-			}, sqltext.ClaimExpired, c.Owner.String(), c.LeaseTTL.Seconds(), c.Limit-len(t.found.msgs), t.room,
-				s.refusals.leftOut(), c.Topics)
+			}, sqltext.ClaimExpired, t.args(c.Limit-len(t.found.msgs))...)
 			if err == nil {
 				t.found.msgs = append(t.found.msgs, found...)
 			}
@@ -262,16 +261,23 @@ type claimedRows struct {
 	rows       []*row
 	over       []*row                    // of topics without room
 	cut        bool                      // there was no room for the payloads of more
-	pages      map[key]progress.Position // where parts stopped that read a whole page
+	pages      map[int]progress.Position // where reads stopped that read a whole page
 	ready, due progress.Result
+}
+
+// of returns the header for rows of a kind.
+func (a *claimedRows) of(kind int) progress.Result {
+	if kind == ready {
+		return a.ready
+	}
+	return a.due
 }
 
 // ready takes messages that were never claimed, as long as there are many. It is the cheapest statement.
 func (t *claimAttempt) ready(ctx context.Context, limit int) error {
 	began := time.Now()
 	scan := t.cursor.nextReady(began)
-	found, err := t.run(ctx, sqltext.ClaimReady, t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, scan.From.ID,
-		t.claim.Topics, t.room, t.s.refusals.leftOut())
+	found, err := t.run(ctx, sqltext.ClaimReady, limit, scan.From.ID)
 	if err != nil {
 		t.cursor.failedReady(began, scan)
 		return err
@@ -291,9 +297,7 @@ func (t *claimAttempt) topics(ctx context.Context, limit int) (again bool, err e
 	if p.pages {
 		statement = sqltext.ClaimPages
 	}
-	found, err := t.run(ctx, statement,
-		append([]any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds()}, append(p.args(t.claim.Topics), t.room,
-			t.s.refusals.leftOut())...)...)
+	found, err := t.run(ctx, statement, limit, p.args()...)
 	if err != nil {
 		t.cursor.failed(began, p)
 		return false, err
@@ -325,11 +329,16 @@ func (t *claimAttempt) add(found claimedRows) {
 	}
 }
 
+// args returns the first arguments of all statements that claim.
+func (t *claimAttempt) args(limit int) []any {
+	return []any{t.claim.Owner.String(), t.claim.LeaseTTL.Seconds(), limit, t.claim.Topics, t.room, t.s.refusals.leftOut()}
+}
+
 // run runs a statement whose first row is a header.
-func (t *claimAttempt) run(ctx context.Context, statement string, args ...any) (a claimedRows, err error) {
+func (t *claimAttempt) run(ctx context.Context, statement string, limit int, args ...any) (a claimedRows, err error) {
 	scanner := t.s.scanner()
 	if statement != sqltext.ClaimReady {
-		scanner.dest = append(scanner.dest, &scanner.row.part, &scanner.row.kind)
+		scanner.dest = append(scanner.dest, &scanner.row.read)
 	}
 	err = drive.Collect(ctx, t.q, func(found drive.Rows) error {
 		r, err := scanner.scan(found)
@@ -341,9 +350,9 @@ func (t *claimAttempt) run(ctx context.Context, statement string, args ...any) (
 			return nil
 		case r.State == "page":
 			if a.pages == nil {
-				a.pages = map[key]progress.Position{}
+				a.pages = map[int]progress.Position{}
 			}
-			a.pages[key{r.part, r.kind}] = r.position()
+			a.pages[r.read] = r.position()
 			return nil
 		case r.State != "":
 			a.rows = append(a.rows, r)
@@ -351,7 +360,7 @@ func (t *claimAttempt) run(ctx context.Context, statement string, args ...any) (
 		}
 		a.rows = make([]*row, 0, min(t.claim.Limit, usualClaim))
 		return a.header(r)
-	}, t.s.db.Render(statement), args...)
+	}, t.s.db.Render(statement), append(t.args(limit), args...)...)
 	if err != nil {
 		return claimedRows{}, t.s.failed("claim messages", err)
 	}

@@ -12,8 +12,9 @@ import (
 // row is a message with data that only the store uses.
 type row struct {
 	Message
-	id         int64
-	part, kind int // of ClaimTopics and ClaimPages
+	id   int64
+	read int // of ClaimTopics or ClaimPages, from 1
+	kind int // of that read
 }
 
 // position is its place in the order of claims.

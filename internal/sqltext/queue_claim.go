@@ -21,17 +21,14 @@ const (
 	// not updated, as if the limit had been lower; then the header's key is 'cut'. The sizes are added up one by one only
 	// in that case.
 	//
-	// Arguments: owner, lease in seconds, limit, mark, topics (NULL = all), room for payloads in bytes, ids to leave out.
+	// Arguments: owner, lease in seconds, limit, topics (NULL = all), room for payloads in bytes, ids to leave out, cursor.
 	ClaimReady = `WITH free AS MATERIALIZED (
     SELECT q.ctid, q.id, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
-     WHERE q.id > $4::bigint AND q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
-       AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp())
-         AND ($5::text[] IS NULL OR q.topic = ANY ($5::text[]))
-       AND ` + notPaused + ` AND q.id <> ALL ($7::bigint[])
+     WHERE q.id > $7::bigint AND ` + isReady + ` AND ` + ofTopicsAsked + `
      ORDER BY q.id LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), room AS MATERIALIZED (
-    SELECT CASE WHEN sum(f.size) > $6::bigint THEN
-                (SELECT count(*) FILTER (WHERE w.total <= $6::bigint OR w.total = w.size)
+    SELECT CASE WHEN sum(f.size) > $5::bigint THEN
+                (SELECT count(*) FILTER (WHERE w.total <= $5::bigint OR w.total = w.size)
                    FROM (SELECT f.size, sum(f.size) OVER (ORDER BY f.id ROWS UNBOUNDED PRECEDING) AS total
                      FROM free f) w)
            END AS most FROM free f
@@ -46,97 +43,12 @@ SELECT s.last, ` + claimHeader + `, '', (SELECT CASE WHEN r.most > 0 THEN 'cut' 
   FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
 UNION ALL SELECT * FROM claimed`
 
-	// ClaimTopics takes rows of many topics concurrently, for each topic no more than it has room for: first rows whose
-	// owner died before (kind 2), which may kill their handler's process, then rows that fell due (kind 1), longest
-	// waiting first, and then rows that were never claimed (kind 0).
-	//
-	// It goes through parts of the table, in the order of the arguments, each past its own cursors: the topics without a
-	// limit (what = 0), the topics with one (what = 1), and single topics that are behind (what = 2), because rows of
-	// theirs were passed when they had no room. Rows beyond the room of the topics of what = 1 are locked but not updated.
-	// Such a row is returned with the state 'over', and only once, because its topic is behind from then on.
-	//
-	// The first row is the header of ClaimReady. Its topic is the clock in microseconds: due times written from now on are
-	// later. Each row has its part and kind at the end.
-	//
-	// Rows are locked one by one as they are needed, so no more are locked than the limits allow. Payloads have room as in
-	// ClaimReady: rows behind those that fit are treated as if the limit had been lower.
-	//
-	// Arguments: owner, lease in seconds, limit; of the parts: what, topic, room, cursor of ready rows, cursor of rows
-	// that fell due (time and id); topics (NULL = all); of all topics with a limit: name, room, whether they are in the
-	// part of what = 1; how many due rows come before the ready ones, and how many behind them; cursor of suspects (time
-	// and id), how many of them; room for payloads in bytes; ids to leave out.
-	ClaimTopics = claimParts + `, free AS MATERIALIZED (
-    SELECT f.*, row_number() OVER () AS ord
-      FROM (SELECT * FROM (
-                   SELECT 0::bigint AS part, 2 AS kind, q.ctid, q.id, q.due_at, q.topic,
-                     coalesce(octet_length(q.payload), 0) AS size
-                     FROM {queue} q
-                    WHERE (q.due_at, q.id) > ($16::timestamptz, $17::bigint) AND ` + isDue + ` AND ` + isSuspect + `
-                    ORDER BY q.due_at, q.id LIMIT $18::int FOR UPDATE OF q SKIP LOCKED) s
-            UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $14::int) d
-            UNION ALL SELECT * FROM (
-                   SELECT p.n, 0, r.* FROM part p CROSS JOIN LATERAL (
-                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size
-                            FROM {queue} q
-                           WHERE q.id > p.ready AND ` + isReady + ` AND ` + ofPart + `
-                           ORDER BY q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r) r
-            UNION ALL SELECT * FROM (` + dueOfParts + ` LIMIT $15::int) d
-            LIMIT $3::int) f
-` + claimFound
+	isReady = `q.state = 'processing' AND q.due_at IS NULL AND ` + isClaimable
 
-	claimParts = `WITH part AS MATERIALIZED (
-    SELECT * FROM unnest($4::bigint[], $5::text[], $6::bigint[], $7::bigint[], $8::text[]::timestamptz[], $9::bigint[])
-           WITH ORDINALITY AS p(what, topic, room, ready, due_at, due_id, n)
-)`
+	isDue = `q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND ` + isClaimable
 
-	claimFound = `), ranked AS MATERIALIZED (
-    SELECT f.*, l.room IS NULL OR row_number() OVER (PARTITION BY f.topic ORDER BY f.ord) <= l.room AS fits
-      FROM free f LEFT JOIN unnest($11::text[], $12::bigint[]) AS l(topic, room) ON l.topic = f.topic
-), room AS MATERIALIZED (
-    SELECT CASE WHEN sum(r.size) FILTER (WHERE r.fits) > $19::bigint THEN
-                (SELECT max(w.ord) FILTER (WHERE w.total <= $19::bigint OR w.fits AND w.total = w.size)
-                   FROM (SELECT r.ord, r.fits, r.size,
-                     sum(CASE WHEN r.fits THEN r.size
-                     ELSE 0 END) OVER (ORDER BY r.ord ROWS UNBOUNDED PRECEDING) AS total
-                           FROM ranked r) w)
-           END AS last FROM ranked r
-), claimed AS (
-    UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-      FROM (SELECT r.ctid, r.part, r.kind FROM ranked r
-             WHERE r.fits AND r.ord <= (SELECT coalesce(m.last, $3::int) FROM room m) LIMIT $3::int) r
-               WHERE q.ctid = r.ctid
-    RETURNING ` + queueColumns + `, r.part, r.kind
-)
-SELECT s.last, ` + claimHeader + `, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text,
-       (SELECT CASE WHEN m.last > 0 THEN 'cut' ELSE '' END FROM room m), ` + noMessage + `, 0, 0
-  FROM (SELECT pg_current_snapshot() AS snap, last_value - (NOT is_called)::int AS last FROM {queue_id_seq}) s
-UNION ALL SELECT * FROM claimed
-UNION ALL
-SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_timestamp(), statement_timestamp(), r.due_at,
-  NULL, 0, '', r.part, r.kind
-  FROM ranked r WHERE NOT r.fits AND r.ord <= (SELECT coalesce(m.last, $3::int) FROM room m)`
-
-	dueOfParts = `
-                   SELECT p.n, 1, r.* FROM part p CROSS JOIN LATERAL (
-                          SELECT q.ctid, q.id, q.due_at, q.topic, coalesce(octet_length(q.payload), 0) AS size
-                            FROM {queue} q
-                           WHERE (q.due_at, q.id) > (p.due_at, p.due_id) AND ` + isDue + ` AND q.crashes <= 0
-                             AND ` + ofPart + `
-                           ORDER BY q.due_at, q.id LIMIT p.room FOR UPDATE OF q SKIP LOCKED) r`
-
-	isSuspect = `q.crashes > 0 AND ` + ofTopicsAsked + `
-                      AND q.topic <> ALL (ARRAY(SELECT l.topic FROM unnest($11::text[], $12::bigint[]) AS l(topic, room)
-                        WHERE l.room <= 0))`
-
-	isReady = `q.state = 'processing' AND q.due_at IS NULL AND q.owner IS NULL
-                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` +
-		notPaused + leftOut
-
-	isDue = `q.due_at <= statement_timestamp() AND q.state = 'processing' AND q.due_at IS NOT NULL AND q.owner IS NULL
-                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` +
-		notPaused + leftOut
-
-	leftOut = ` AND q.id <> ALL ($20::bigint[])`
+	isClaimable = `q.owner IS NULL AND q.id <> ALL ($6::bigint[])
+                             AND (q.expires_at IS NULL OR q.expires_at > statement_timestamp()) AND ` + notPaused
 
 	// notPaused leaves out the topics that an operator has paused. Their rows are passed, and found by a scan from the
 	// beginning when the pause is over. The CASE keeps the planner from guessing: it would expect nearly all rows to be
@@ -145,33 +57,27 @@ SELECT r.id, '', '', r.topic, '', 'over', ''::bytea, '{}', NULL, statement_times
                                                     WHERE t.forwarder = '00000000-0000-0000-0000-000000000000')) THEN
                                                       false ELSE true END`
 
-	ofPart = `CASE p.what
-                                 WHEN 0 THEN ` + ofTopicsAsked + ` AND q.topic <> ALL ($11::text[])
-                                 WHEN 1 THEN q.topic = ANY (ARRAY(SELECT l.topic
-                                   FROM unnest($11::text[], $13::bool[]) AS l(topic, here) WHERE l.here))
-                                 ELSE q.topic = p.topic END`
-
-	ofTopicsAsked = `($10::text[] IS NULL OR q.topic = ANY ($10::text[]))`
+	ofTopicsAsked = `($4::text[] IS NULL OR q.topic = ANY ($4::text[]))`
 
 	// ClaimExpired claims rows that were not handled in time, for stores with an OnDead. A message that waits because
 	// OnDead failed is claimed when it falls due; rows behind it have their turn first. Payloads have room as in
 	// ClaimReady, and each row ends with whether more is left for lack of room.
 	//
-	// Arguments: owner, lease in seconds, limit, room for payloads in bytes, ids to leave out, topics (NULL = all).
+	// Arguments: owner, lease in seconds, limit, topics (NULL = all), room for payloads in bytes, ids to leave out.
 	ClaimExpired = `WITH late AS MATERIALIZED (
     SELECT q.ctid, q.expires_at, coalesce(octet_length(q.payload), 0) AS size FROM {queue} q
      WHERE q.expires_at <= statement_timestamp() AND q.state = 'processing' AND q.expires_at IS NOT NULL
        AND q.owner IS NULL
-       AND (q.due_at IS NULL OR q.due_at <= statement_timestamp()) AND q.id <> ALL ($5::bigint[])
-       AND ($6::text[] IS NULL OR q.topic = ANY ($6::text[]))
+       AND (q.due_at IS NULL OR q.due_at <= statement_timestamp()) AND q.id <> ALL ($6::bigint[])
+       AND ` + ofTopicsAsked + `
      ORDER BY q.expires_at LIMIT $3::int FOR UPDATE OF q SKIP LOCKED
 ), weighed AS MATERIALIZED (
     SELECT l.ctid, l.size, sum(l.size) OVER (ORDER BY l.expires_at ROWS UNBOUNDED PRECEDING) AS total FROM late l
 )
 UPDATE {queue} q SET owner = $1::uuid, locked_until = clock_timestamp() + $2::float8 * interval '1 second'
-  FROM (SELECT w.ctid FROM weighed w WHERE w.total <= $4::bigint OR w.total = w.size LIMIT $3::int) l
+  FROM (SELECT w.ctid FROM weighed w WHERE w.total <= $5::bigint OR w.total = w.size LIMIT $3::int) l
     WHERE q.ctid = l.ctid
-RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $4::bigint) FROM weighed w)`
+RETURNING ` + queueColumns + `, (SELECT bool_or(w.total > $5::bigint) FROM weighed w)`
 
 	claimHeader = `pg_snapshot_xmin(s.snap)::text, (pg_snapshot_xmax(s.snap)::text::bigint + ` +
 		`age(pg_snapshot_xmax(s.snap)::xid))::text`

@@ -109,11 +109,11 @@ var queueMutants = []Mutant{
 		New: "AND $1::uuid IS NOT NULL\n           `\n	ofHeld = `  FROM held h WHERE q.ctid = h.ctid`",
 	},
 	{
-		Name: "Q20", File: "internal/sqltext/queue_claim.go", In: "integration_test",
+		Name: "Q20", File: "internal/sqltext/queue_claim_topics.go", In: "integration_test",
 		Test:   "TestASuspectOfABusyTopicHoldsUpNoOther",
 		Breaks: "a message that killed a process, of a topic without a free slot, takes the slot that those of other topics wait for",
-		Old:    "WHERE l.room <= 0))`",
-		New:    "WHERE l.room < 0))`",
+		Old:    "WHERE l.room <= 0))\n",
+		New:    "WHERE l.room < 0))\n",
 	},
 	{
 		Name: "Q18", File: "internal/text/refused.go", In: "internal/text", Test: "TestRefusesRow",

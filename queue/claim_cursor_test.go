@@ -88,23 +88,21 @@ func (w *world) claim(c *claimCursor, limit int) (got []*stored, o claimResult) 
 	if w.rand.IntN(2) == 0 {
 		fit = 1 + w.rand.IntN(6)
 	}
-	scan := func(i, kind, most int) (n int) {
-		l := p.parts[i]
+	for i, r := range p.reads {
+		l, n := r.part, 0
+		if l == nil {
+			continue // no message is a suspect
+		}
 		rows := slices.Clone(w.ready)
 		slices.SortFunc(rows, func(a, b *stored) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
 		for _, m := range rows {
 			at := progress.Position{At: m.due, ID: m.id}
-			from := l.ready.From
-			if kind == due {
-				from = l.due.From
-			}
 			j := slices.IndexFunc(p.limits, func(r room) bool { return r.topic == m.topic })
-			of := l.what == oneBehind && l.topic == m.topic || l.what == unlimited && j < 0 || l.what == manyLimited &&
-				j >= 0 && p.here[j]
-			if n == min(l.room, most) || total == p.limit {
+			of := l.topic == m.topic || l.of == ofUnlimited && j < 0 || l.of == ofLimited && j >= 0 && p.common[j]
+			if n == r.room || total == p.limit {
 				break
 			}
-			if !of || m.due > 0 != (kind == due) || !from.Before(at) || locked[m] {
+			if !of || m.due > 0 != (r.kind == due) || !r.scan.From.Before(at) || locked[m] {
 				continue
 			}
 			n++
@@ -113,13 +111,13 @@ func (w *world) claim(c *claimCursor, limit int) (got []*stored, o claimResult) 
 			if found.cut {
 				continue
 			}
-			r := &row{id: m.id, part: i + 1, kind: kind}
-			if r.Topic = m.topic; m.due > 0 {
-				r.DueAt = time.UnixMicro(m.due)
+			row := &row{id: m.id, read: i + 1}
+			if row.Topic = m.topic; m.due > 0 {
+				row.DueAt = time.UnixMicro(m.due)
 			}
 			if taken[m.topic]++; j >= 0 && taken[m.topic] > p.limits[j].n {
-				r.State = "over"
-				found.over = append(found.over, r)
+				row.State = "over"
+				found.over = append(found.over, row)
 				continue
 			}
 			bytes += m.size
@@ -128,20 +126,9 @@ func (w *world) claim(c *claimCursor, limit int) (got []*stored, o claimResult) 
 			}
 			m.claimed = true
 			got = append(got, m)
-			found.rows = append(found.rows, r)
-		}
-		return n
-	}
-	dues := func(most int) {
-		for i := range p.parts {
-			most -= scan(i, due, most)
+			found.rows = append(found.rows, row)
 		}
 	}
-	dues(p.dueFirst)
-	for i := range p.parts {
-		scan(i, ready, p.limit)
-	}
-	dues(p.dueLast)
 	w.ready = slices.DeleteFunc(w.ready, func(m *stored) bool { return m.claimed })
 	for _, m := range got {
 		if w.limit[m.topic] > 0 {
@@ -258,11 +245,9 @@ func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	began := time.Now().Add(-2 * progress.FullInterval)
 	drawn := progress.Position{At: 10_000_000, ID: 10_000}
 	full := func(p *plan) (n int) {
-		for _, l := range append(p.parts, part{ready: p.ofSuspect}) {
-			for _, scan := range []progress.Scan{l.ready, l.due} {
-				if scan.Full() {
-					n++
-				}
+		for _, r := range p.reads {
+			if r.scan.Full() {
+				n++
 			}
 		}
 		return n

@@ -42,18 +42,18 @@ type bounds struct {
 	served     int64 // the last poll that brought something
 }
 
-// The kinds of rows, as sqltext.ClaimTopics numbers them.
+// The kinds of rows.
 const (
 	ready = iota
 	due
 	suspect
 )
 
-// The kinds of parts, numbered as there.
+// The parts of sqltext.ClaimTopics that are no single topic.
 const (
-	unlimited = iota
-	manyLimited
-	oneBehind
+	ofUnlimited = 0
+	ofLimited   = -1
+	ofSuspects  = -2
 )
 
 func newClaimCursor() *claimCursor {
@@ -159,26 +159,32 @@ func done(
 
 // plan is one statement.
 type plan struct {
-	limit     int
-	parts     []part
-	limits    []room
-	here      []bool // whether these topics are in the common part
-	dueFirst  int
-	dueLast   int
-	suspects  int
-	ofSuspect progress.Scan
-	newly     map[string]*bounds // topics that are behind from now on
-	pages     bool               // no part reads more rows than a page has
+	limit  int
+	parts  []part
+	reads  []read // in the order of the statement
+	limits []room
+	common []bool             // whether these topics are read together
+	newly  map[string]*bounds // topics that are behind from now on
+	pages  bool               // no read passes more rows than a page has
 }
 
-// part is a part of the statement.
+// part is a part of the topics, with a read of ready messages and one of due ones.
 type part struct {
-	what       int
-	topic      string
+	of         int    // a constant, or the number of a topic that is behind
+	topic      string // that is behind; "" = of is a constant
 	room       int
 	line       *bounds
 	before     bounds // a copy from before the poll
 	ready, due progress.Scan
+	more       bool // there may be more rows
+}
+
+// read is a read of the statement.
+type read struct {
+	part *part // nil = suspects
+	kind int
+	room int
+	scan progress.Scan
 }
 
 // plan returns the next statement. low is where the first messages are.
@@ -192,27 +198,25 @@ func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest)
 		})
 		return !limited
 	})
-	p := &plan{limit: limit, limits: a.limits, here: make([]bool, len(a.limits)), newly: map[string]*bounds{}}
+	p := &plan{limit: limit, limits: a.limits, common: make([]bool, len(a.limits)), newly: map[string]*bounds{}}
 	var parts []part
-	many := 0
 	for i, l := range a.limits {
 		switch own := c.behind[l.topic]; {
 		case own != nil && l.n > 0:
-			parts = append(parts, part{what: oneBehind, topic: l.topic, room: min(l.n, limit), line: own})
+			parts = append(parts, part{of: i + 1, topic: l.topic, room: min(l.n, limit), line: own})
 		case own == nil && l.n > 0:
-			p.here[i] = true
-			many++
+			p.common[i] = true
 		case own == nil: // it was skipped earlier
 			own := c.limited
 			p.newly[l.topic] = &own
 		}
 	}
-	if many > 0 {
-		parts = append(parts, part{what: manyLimited, room: limit, line: &c.limited})
+	if slices.Contains(p.common, true) {
+		parts = append(parts, part{of: ofLimited, room: limit, line: &c.limited})
 	}
 	// The first part may take all the room, so the topic that last had some comes last.
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.line.served, b.line.served) })
-	all := part{what: unlimited, room: limit, line: &c.all}
+	all := part{of: ofUnlimited, room: limit, line: &c.all}
 	if c.limitedFirst {
 		parts = append(parts, all)
 	} else {
@@ -224,44 +228,57 @@ func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest)
 		l := &parts[i]
 		l.line.ready.Low, l.line.due.Low = low.ready, low.due
 		l.before = *l.line
-		may := l.what != oneBehind || full
+		may := l.topic == "" || full
 		l.ready, l.due = l.line.ready.Next(now, may), l.line.due.Next(now, may)
-		full = full && (l.what != oneBehind || !l.ready.Full() && !l.due.Full()) // one at a time
-		p.pages = p.pages || l.ready.Pages() || l.due.Pages()
+		full = full && (l.topic == "" || !l.ready.Full() && !l.due.Full()) // one at a time
 	}
 	p.parts = parts
-	p.dueLast = limit
-	if !c.dueFirst && !now.Before(c.dueAt) {
-		p.dueFirst, p.dueLast = (limit+1)/2, 0
-		c.dueAt = now.Add(dueInterval)
-	}
-	c.dueFirst = p.dueFirst > 0
-	c.suspects.Low = low.due
-	p.ofSuspect = c.suspects.Next(now, true)
-	// a claim in a caller's transaction has only this statement to find something
-	p.pages = (p.pages || p.ofSuspect.Pages()) && !c.joined
 	if a.suspects {
-		p.suspects = 1
+		c.suspects.Low = low.due
+		p.reads = append(p.reads, read{kind: suspect, room: 1, scan: c.suspects.Next(now, true)})
 		c.suspectsAt = now.Add(suspectInterval)
 	}
+	if c.dueFirst = !c.dueFirst && !now.Before(c.dueAt); c.dueFirst {
+		c.dueAt = now.Add(dueInterval)
+		p.readDue((limit + 1) / 2)
+	}
+	for i := range parts {
+		p.reads = append(p.reads, read{part: &parts[i], kind: ready, room: parts[i].room, scan: parts[i].ready})
+	}
+	if !c.dueFirst {
+		p.readDue(limit)
+	}
+	// a claim in a caller's transaction has only this statement to find something
+	p.pages = !c.joined && slices.ContainsFunc(p.reads, func(r read) bool { return r.scan.Pages() })
 	return p
 }
 
-// args returns the arguments of sqltext.ClaimTopics except the first two.
-func (p *plan) args(only []string) []any {
-	n := len(p.parts)
-	what, topics, rooms, marks := make([]int64, n), make([]string, n), make([]int64, n), make([]int64, n)
-	dueAt, dueID := make([]string, n), make([]int64, n)
-	for i, l := range p.parts {
-		what[i], topics[i], rooms[i], marks[i] = int64(l.what), l.topic, int64(l.room), l.ready.From.ID
-		dueAt[i], dueID[i] = dueFrom(l.due.From), l.due.From.ID
+// readDue adds the reads of due messages.
+func (p *plan) readDue(most int) {
+	for i := range p.parts {
+		l := &p.parts[i]
+		p.reads = append(p.reads, read{part: l, kind: due, room: min(l.room, most), scan: l.due})
 	}
+}
+
+// args returns the last arguments of sqltext.ClaimTopics: the topics with a limit, and the reads.
+func (p *plan) args() []any {
 	limited, left := make([]string, len(p.limits)), make([]int64, len(p.limits))
 	for i, l := range p.limits {
 		limited[i], left[i] = l.topic, int64(l.n)
 	}
-	return []any{p.limit, what, topics, rooms, marks, dueAt, dueID, only, limited, left, p.here, p.dueFirst, p.dueLast,
-		dueFrom(p.ofSuspect.From), p.ofSuspect.From.ID, p.suspects}
+	n := len(p.reads)
+	of, rooms, dueAt, ids := make([]int64, n), make([]int64, n), make([]string, n), make([]int64, n)
+	for i, r := range p.reads {
+		of[i], rooms[i], ids[i] = ofSuspects, int64(r.room), r.scan.From.ID
+		if r.part != nil {
+			of[i] = int64(r.part.of)
+		}
+		if r.kind != ready {
+			dueAt[i] = dueFrom(r.scan.From)
+		}
+	}
+	return []any{limited, left, of, rooms, dueAt, ids}
 }
 
 func dueFrom(p progress.Position) string {
@@ -270,9 +287,6 @@ func dueFrom(p progress.Position) string {
 	}
 	return time.UnixMicro(p.At).UTC().Format(time.RFC3339Nano)
 }
-
-// key selects rows by part and kind.
-type key struct{ part, kind int }
 
 // claimResult is the result of a plan.
 type claimResult struct {
@@ -287,87 +301,93 @@ func (c *claimCursor) claimed(began time.Time, p *plan, a claimedRows) (o claimR
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	seen := map[key][]*row{}
+	seen := make([][]*row, len(p.reads))
 	ofTopic := map[string][]*row{}
 	over := map[string]bool{}
 	var n [3]int
-	for _, r := range a.rows {
-		seen[key{r.part, r.kind}] = append(seen[key{r.part, r.kind}], r)
-		n[r.kind]++
-		if len(p.limits) > 0 {
-			ofTopic[r.Topic] = append(ofTopic[r.Topic], r)
+	for _, rows := range [][]*row{a.rows, a.over} {
+		for _, r := range rows {
+			r.kind = p.reads[r.read-1].kind
+			seen[r.read-1] = append(seen[r.read-1], r)
+			n[r.kind]++
 		}
 	}
 	for _, r := range a.over {
-		seen[key{r.part, r.kind}] = append(seen[key{r.part, r.kind}], r)
-		n[r.kind]++
 		over[r.Topic] = true
 	}
+	if len(p.limits) > 0 {
+		for _, r := range a.rows {
+			ofTopic[r.Topic] = append(ofTopic[r.Topic], r)
+		}
+	}
 	total := n[ready] + n[due] + n[suspect]
-	o.empty, o.suspect, o.behind = total == 0, n[suspect] > 0, map[string]bool{}
+	o.suspect, o.behind = n[suspect] > 0, map[string]bool{}
 	cut := total >= p.limit || a.cut
-	dueCut := cut || n[due] >= max(p.dueFirst, p.dueLast)
-	o.full, o.dueLeft = cut || dueCut, dueCut && !cut
 	c.backlog = cut && n[ready] > 0
 	for topic, l := range p.newly {
 		c.behind[topic] = l
 		o.behind[topic] = true
 	}
 	c.served++
-	for i := range p.parts {
-		l := &p.parts[i]
-		limited := [2]bool{cut, dueCut}
-		for kind, m := range []*progress.Mark{&l.line.ready, &l.line.due} {
-			rows := seen[key{i + 1, kind}]
-			if l.what == oneBehind && over[l.topic] { // its cursors skip no row for which it has no room
-				limited[kind] = true
-				rows = slices.DeleteFunc(rows, func(r *row) bool { return r.State == "over" })
-			}
-			scan, result := l.ready, a.ready
-			if kind == due {
-				scan, result = l.due, a.due
-			}
-			page := a.pages[key{i + 1, kind}]
-			if page != (progress.Position{}) && !over[l.topic] { // it read the whole page
-				limited[kind] = false
-			}
-			if len(rows) > 0 || !limited[kind] { // otherwise it may not have reached this part
-				limited[kind] = limited[kind] || len(rows) >= l.room
-				done(m, now, began, scan, result, rows, limited[kind], page)
-				if !limited[kind] && page != (progress.Position{}) {
-					limited[kind], o.paged = true, true
-				}
-			}
-			if len(rows) > 0 {
-				l.line.served = c.served
+	for i, r := range p.reads {
+		rows, page, limited := seen[i], a.pages[i+1], cut
+		switch {
+		case r.part != nil && over[r.part.topic]: // its cursors skip no row for which it has no room
+			limited = true
+			rows = slices.DeleteFunc(rows, func(r *row) bool { return r.State == "over" })
+		case page != (progress.Position{}): // it read the whole page
+			limited = false
+		}
+		if len(rows) > 0 || !limited { // otherwise it may not have come to this read
+			limited = limited || len(rows) >= r.room
+			done(c.mark(r), now, began, r.scan, a.of(r.kind), rows, limited, page)
+			if !limited && page != (progress.Position{}) {
+				limited, o.paged = true, true
 			}
 		}
-		if l.what != oneBehind {
+		if r.part == nil {
+			continue
+		}
+		if len(rows) > 0 {
+			r.part.line.served = c.served
+		}
+		r.part.more = r.part.more || limited
+		o.dueLeft = o.dueLeft || !cut && r.room < r.part.room && len(rows) >= r.room
+	}
+	for i := range p.parts {
+		l := &p.parts[i]
+		if l.topic == "" {
 			continue
 		}
 		if l.ready.Full() || l.due.Full() {
 			c.fullAt = now.Add(progress.FullShare * now.Sub(began))
 		}
-		o.behind[l.topic] = limited[ready] || limited[due] || over[l.topic]
+		o.behind[l.topic] = l.more || over[l.topic]
 		if !o.behind[l.topic] && l.line.ready.Reaches(l.ready, &c.limited.ready) &&
 			l.line.due.Reaches(l.due, &c.limited.due) {
 			delete(c.behind, l.topic)
 		}
 	}
 	for i, l := range p.limits {
-		if !p.here[i] || len(ofTopic[l.topic]) < l.n {
+		if !p.common[i] || len(ofTopic[l.topic]) < l.n {
 			continue
 		}
 		c.behind[l.topic] = c.leftBehind(began, now, p, a, ofTopic[l.topic])
 		o.behind[l.topic] = true
 	}
-	if rows := seen[key{0, suspect}]; p.suspects > 0 && (len(rows) > 0 || !cut) {
-		page := a.pages[key{0, suspect}]
-		done(&c.suspects, now, began, p.ofSuspect, a.due, rows, len(rows) > 0, page)
-		o.paged = o.paged || len(rows) == 0 && page != (progress.Position{})
-	}
-	o.full, o.empty = o.full || o.paged, o.empty && !o.paged
+	o.full, o.empty = cut || o.dueLeft || o.paged, total == 0 && !o.paged
 	return o
+}
+
+// mark returns how far a read has come.
+func (c *claimCursor) mark(r read) *progress.Mark {
+	switch r.kind {
+	case suspect:
+		return &c.suspects
+	case due:
+		return &r.part.line.due
+	}
+	return &r.part.line.ready
 }
 
 // failed records that the statement of a plan failed: none of its polls starts at the beginning again for a while,
@@ -377,29 +397,24 @@ func (c *claimCursor) failed(began time.Time, p *plan) {
 	defer c.mu.Unlock()
 	now := time.Now()
 	took := now.Sub(began)
-	for _, l := range p.parts {
-		l.line.ready.Failed(now, took, l.ready)
-		l.line.due.Failed(now, took, l.due)
-		if l.what == oneBehind && (l.ready.Full() || l.due.Full()) {
+	for _, r := range p.reads {
+		c.mark(r).Failed(now, took, r.scan)
+		if r.part != nil && r.part.topic != "" && r.scan.Full() {
 			c.fullAt = now.Add(progress.AfterFailure(took))
 		}
 	}
-	c.suspects.Failed(now, took, p.ofSuspect)
 }
 
-// leftBehind returns the line of a topic from the common part that had no room for all of its rows.
+// leftBehind returns the line of a topic that is read with others and had no room for all of its rows.
 func (c *claimCursor) leftBehind(began, now time.Time, p *plan, a claimedRows, rows []*row) *bounds {
-	i := slices.IndexFunc(p.parts, func(l part) bool { return l.what == manyLimited })
-	of := p.parts[i]
+	of := p.parts[slices.IndexFunc(p.parts, func(l part) bool { return l.of == ofLimited })]
 	own := of.before
 	own.served = c.served
-	for kind, m := range []*progress.Mark{&own.ready, &own.due} {
-		scan, result := of.ready, a.ready
-		if kind == due {
-			scan, result = of.due, a.due
-		}
-		if mine := slices.DeleteFunc(slices.Clone(rows), func(r *row) bool { return r.kind != kind }); len(mine) > 0 {
-			done(m, now, began, scan, result, mine, true, progress.Position{})
+	of.line = &own
+	for _, r := range []read{{part: &of, kind: ready, scan: of.ready}, {part: &of, kind: due, scan: of.due}} {
+		mine := slices.DeleteFunc(slices.Clone(rows), func(row *row) bool { return row.kind != r.kind })
+		if len(mine) > 0 {
+			done(c.mark(r), now, began, r.scan, a.of(r.kind), mine, true, progress.Position{})
 		}
 	}
 	return &own
