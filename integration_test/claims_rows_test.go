@@ -380,6 +380,27 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 	require.NotEmpty(t, claimed(t, store, owner, 10), "the skipped messages are found")
 }
 
+// TestAPageWithoutRoomIsReadAgain: a claim that had no room for all payloads of a page leaves none of them behind.
+func TestAPageWithoutRoomIsReadAgain(t *testing.T) {
+	const large, size = 20, 1000
+	h := onPgx(t)
+	ad, err := admin.New(h.db, admin.Config{Actor: "test"}, nil)
+	require.NoError(t, err)
+	require.NoError(t, ad.Pause(t.Context(), admin.TopicAct{Topic: "paused", Reason: "test"}))
+	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, payload)
+		SELECT 'shop', i, CASE WHEN i <= $1::int THEN 'large' ELSE 'paused' END, 'processing',
+			convert_to(repeat('x', $2::int), 'UTF8') FROM generate_series(1, 25000) i`, large, size)
+	store, owner, came := newStore(t, h, queue.StoreConfig{}), queue.NewOwner(), 0
+	for came < large {
+		msgs, err := store.Claim(t.Context(), queue.Claim{
+			Owner: owner, LeaseTTL: time.Minute, Limit: 100, MaxBytes: 2*size + size/2,
+		})
+		require.NoError(t, err)
+		require.NotEmpty(t, msgs, "%d of %d were claimed", came, large)
+		came += len(msgs)
+	}
+}
+
 // TestReapsBehindABacklog: abandoned messages behind many unclaimed ones, in both reading orders, more than one
 // statement reads.
 func TestReapsBehindABacklog(t *testing.T) {

@@ -48,8 +48,8 @@ const (
 	// beginning. Rows of a page are joined by ctid, so that only rows that may be claimed are locked.
 	//
 	// It also returns, with the state 'page', the last row of each full page that was read to its end: of all reads if
-	// the limit was not reached, and otherwise of those before the last one that brought rows. So positions also move on
-	// while handlers are busy, and a topic behind a long backlog of others is found.
+	// neither the limit nor the room for payloads was used up, and otherwise of those before the last one that brought
+	// rows. So positions also move on while handlers are busy, and a topic behind a long backlog of others is found.
 	//
 	// Arguments: those of ClaimTopics.
 	ClaimPages = claimReads + `, free AS MATERIALIZED (
@@ -84,7 +84,8 @@ SELECT e.id, '', '', '', '', 'page', ''::bytea, '{}', NULL, statement_timestamp(
               SELECT q.id, q.due_at FROM {queue} q
                WHERE r.due_at IS NOT NULL AND (q.due_at, q.id) > (r.due_at, r.id)
                  AND ` + onDuePage + ` LIMIT 1 OFFSET ` + pageRows + ` - 1) due) e
- WHERE (SELECT count(*) FROM free) < $3::int OR r.n < (SELECT max(f.read) FROM free f)`
+ WHERE (SELECT count(*) FROM free) < $3::int AND (SELECT m.last IS NULL FROM room m)
+    OR r.n < (SELECT max(f.read) FROM free f WHERE f.ord <= (SELECT coalesce(m.last, $3::int) FROM room m))`
 
 	claimReads = `WITH read AS MATERIALIZED (
     SELECT r.n, r.part, r.room, nullif(r.due_at, '')::timestamptz AS due_at, r.id, ($7::text[])[r.part] AS topic
