@@ -325,7 +325,7 @@ func TestTimelineOfTheQueue(t *testing.T) {
 	})
 	for _, statement := range []string{
 		sqltext.EnqueueMessages, sqltext.ClaimReady, sqltext.ClaimTopics, sqltext.ClaimPages, sqltext.RenewLeases,
-		sqltext.AckMessages, sqltext.AckMessage, sqltext.ReleaseMessages, sqltext.MarkProcessed,
+		sqltext.AckMessages, sqltext.AckInTx, sqltext.ReleaseMessages, sqltext.MarkProcessed,
 	} {
 		assert.NotContains(t, statement, "history", "uncharged attempts and first successes write no history")
 	}

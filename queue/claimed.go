@@ -131,25 +131,8 @@ func (c *claimed) noted() error {
 
 // Ack marks the message done in the transaction of ctx.
 func (c *claimed) Ack(ctx context.Context) (bool, error) {
-	c.locked.Store(true) // before the ack, or the lease could expire in between
-	s := c.loop.store
-	n, err := orAgain(1, func() (n int, err error) {
-		err = s.collect(ctx, "Ack", func(rows drive.Rows) error {
-			n++
-			return rows.Scan(&c.ackNote)
-		}, sqltext.AckMessage, c.loop.owner.String(), []string{c.Source}, []string{c.MessageID}, s.cfg.KeepPayload)
-		return n, err
-	})
-	if err == nil && n == 0 {
-		err = s.ifHeld(ctx, "Ack", c.loop.owner, []string{c.Source}, []string{c.MessageID}, nil)
-	}
-	if err != nil || n == 0 {
-		c.unlock()
-		return false, err
-	}
-	// Without a hook, for example in a transaction of WithPgxTx, the message is acked again, which changes nothing.
-	_ = core.AfterCommit(ctx, func(context.Context) { c.acked.Store(true) })
-	return true, nil
+	acked, err := c.AckAll(ctx, nil)
+	return len(acked) == 1, err
 }
 
 // AckAll is Ack for this message and others of its owner, in one statement. It returns the messages that it marked
@@ -158,7 +141,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 	of := make(map[ID]*claimed, len(others)+1)
 	for _, w := range append(others, c) {
 		if o, ok := w.(*claimed); ok && o.loop == c.loop {
-			o.locked.Store(true)
+			o.locked.Store(true) // before the ack, or the lease could expire in between
 			of[o.ID] = o
 		}
 	}
@@ -180,7 +163,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 			o.ackNote, n = note, n+1
 			acked = append(acked, o)
 			return nil
-		}, sqltext.AckBatch, c.loop.owner.String(), sources, messageIDs, s.cfg.KeepPayload)
+		}, sqltext.AckInTx, c.loop.owner.String(), sources, messageIDs, s.cfg.KeepPayload)
 		return n, err
 	})
 	if err == nil && len(of) > 0 {
@@ -195,6 +178,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 		}
 		return nil, err
 	}
+	// Without a hook, for example in a transaction of WithPgxTx, they are acked again, which changes nothing.
 	_ = core.AfterCommit(ctx, func(context.Context) {
 		for _, w := range acked {
 			w.(*claimed).acked.Store(true)

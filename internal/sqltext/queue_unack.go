@@ -1,14 +1,11 @@
 package sqltext
 
 const (
-	// AckMessage is AckMessages that also returns a note for UnackMessage for each message marked done.
+	// AckInTx is AckMessages that also returns each message that it marked done, with a note for UnackMessage.
 	//
 	// Arguments: those of AckMessages.
-	AckMessage = AckMessages + `
-RETURNING ` + ackNote
-
-	// AckBatch is AckMessage for many messages. It also returns their ids.
-	AckBatch = AckMessage + `, q.source, q.message_id`
+	AckInTx = AckMessages + `
+RETURNING ` + ackNote + `, q.source, q.message_id`
 
 	// UnackMessage returns a done message to its owner. The handler ended the transaction itself, and with it the ack,
 	// and the rest of that transaction was lost. If the message was made pending since and is done again, it has
