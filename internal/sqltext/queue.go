@@ -49,7 +49,8 @@ const (
       FROM item i
      CROSS JOIN LATERAL (
            SELECT q.source, q.message_id, q.hash, q.state = 'done' AS done,
-                  q.owner IS NOT NULL AND CASE WHEN q.xmax = '0' THEN true ELSE NOT ` + givenBack + ` END AS busy
+                  q.owner IS NOT NULL AND CASE WHEN q.xmax = '0' THEN true
+                       ELSE pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint) END AS busy
              FROM {queue} q
             WHERE q.source = i.source AND q.message_id = i.message_id
            OFFSET 0) f
@@ -107,13 +108,12 @@ SELECT s.source, s.message_id, s.result, s.hash FROM stored s`
 
 	// givingBack marks the transaction as one that takes messages from an owner without making them done. Enqueue waits
 	// for such a transaction, but not for a handler's transaction that has acked its message. Both have locked a row that
-	// has an owner, and only the mark tells them apart. It is set before the lock. givenBack looks for the mark of the
+	// has an owner, and only the mark tells them apart. It is set before the lock. Enqueue looks for the mark of the
 	// session that has locked the row, or had. Behind a savepoint the row has the transaction id of the savepoint, so
 	// behindSavepoint marks that one too once it is known.
 	givingBack      = `pg_try_advisory_xact_lock(8031453474740764672 + pg_current_xact_id()::xid::text::bigint) IS NOT NULL`
 	behindSavepoint = `RETURNING CASE WHEN q.xmin <> pg_current_xact_id()::xid ` +
 		`THEN pg_try_advisory_xact_lock(8031453474740764672 + q.xmin::text::bigint) END`
-	givenBack = `NOT pg_try_advisory_xact_lock_shared(8031453474740764672 + q.xmax::text::bigint)`
 
 	// onAStandby makes COMMIT wait for a standby, if there is one, although nothing was changed: it waits for everything
 	// that was written to the log before. A subquery runs once, however many rows use it.
@@ -189,7 +189,8 @@ SELECT m.state FROM marked m UNION ALL (` + stateOf + ` AND NOT EXISTS (SELECT F
 	//
 	// Arguments: source, message id, reason.
 	MarkDead = `WITH marked AS (
-    UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL` + NoteDead + `
+    UPDATE {queue} q SET state = 'dead', last_error = $3::text, owner = NULL, locked_until = NULL` +
+		noteQueue + `'error', left($3::text, 256), 'died', statement_timestamp()` + noted + `
      WHERE q.source = $1 AND q.message_id = $2 AND q.state <> 'done' AND ` + givingBack + `
     ` + behindSavepoint + `, q.state
 )

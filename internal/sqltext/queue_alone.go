@@ -93,7 +93,7 @@ const (
        AND q.expires_at <= statement_timestamp()
        FOR UPDATE OF q SKIP LOCKED
 ), changed AS (
-    UPDATE {queue} q SET state = 'dead', last_error = 'expired'` + NoteExpired + `
+    UPDATE {queue} q SET ` + expired + `
       FROM locked l WHERE q.ctid = l.ctid
     RETURNING ` + queueColumns + orUnchanged
 

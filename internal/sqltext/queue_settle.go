@@ -35,17 +35,21 @@ UPDATE {queue} q
   locked_until = NULL,
        due_at = clock_timestamp() + ($5::float8[])[least(` + oneMore + `,
          cardinality($5::float8[]))] * interval '1 second',
-       state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END` + NoteAbandoned + `
+       state = CASE WHEN ` + oneMore + ` >= $6::int THEN 'dead' ELSE q.state END` +
+		noteQueue + `'attempt', ` + oneMore + `, 'error', left($4::text, 256),
+           'delay', ($5::float8[])[least(` + oneMore + `, cardinality($5::float8[]))],
+           'died', CASE WHEN ` + oneMore + ` >= $6::int THEN statement_timestamp() END` + noted + `
 ` + ofHeld + ` AND q.attempts = coalesce($7::int, q.attempts)
 ` + behindSavepoint
 
-	// FailMessages marks messages dead.
+	// FailMessages marks messages dead. Without a charge there was no attempt.
 	//
 	// Arguments: owner, sources, message ids, reason, number of attempts to charge.
 	FailMessages = heldBack + `
 UPDATE {queue} q
    SET state = 'dead', attempts = least(q.attempts::bigint + $5::int, 2147483647), last_error = $4::text, owner = NULL,
-     locked_until = NULL` + NoteFailed + `
+     locked_until = NULL` + noteQueue + `'error', left($4::text, 256), 'died', statement_timestamp(),
+           'attempt', CASE WHEN $5::int > 0 THEN least(q.attempts::bigint + $5::int, 2147483647) END` + noted + `
 ` + ofHeld + `
 ` + behindSavepoint
 
@@ -121,7 +125,7 @@ UNION ALL SELECT * FROM reaped`
        AND ($3::text[] IS NULL OR q.topic = ANY ($3::text[]))
      ORDER BY q.expires_at LIMIT $1::int FOR UPDATE OF q SKIP LOCKED
 )
-UPDATE {queue} q SET state = 'dead', last_error = 'expired'` + NoteExpired + `
+UPDATE {queue} q SET ` + expired + `
   FROM (SELECT l.ctid FROM late l LIMIT $1::int) l
   WHERE q.ctid = l.ctid
 RETURNING ` + queueColumns
@@ -134,7 +138,13 @@ RETURNING ` + queueColumns
   owner = NULL, locked_until = NULL,
            due_at = clock_timestamp() +
              ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))] * interval '1 second',
-           state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END` + NoteReaped
+           state = CASE WHEN ` + oneMore + ` >= $3::int THEN 'dead' ELSE q.state END` +
+		noteQueue + `'attempt', ` + oneMore + `, 'error', 'lease expired',
+           'delay', ($2::float8[])[least(` + oneMore + `, cardinality($2::float8[]))],
+           'died', CASE WHEN ` + oneMore + ` >= $3::int THEN statement_timestamp() END` + noted
+
+	expired = `state = 'dead', last_error = 'expired'` + noteQueue + `'error', 'expired', 'died', statement_timestamp()` +
+		noted
 
 	reapedTopic = `($9::text[] IS NULL OR q.topic = ANY ($9::text[]))`
 
