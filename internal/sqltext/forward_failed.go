@@ -29,7 +29,8 @@ const (
            (SELECT coalesce(jsonb_object_agg(m.key || CASE
              WHEN m.key ~ '` + Commands + `' THEN '_poisoned' ELSE '' END, coalesce(m.value, '')), '{}')
               FROM jsonb_each_text(CASE jsonb_typeof(o.metadata) WHEN 'object' THEN o.metadata END) m
-             WHERE m.key <> ALL ('{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[])) || jsonb_build_object(
+             WHERE m.key <> ALL (
+               '{_watermill_delayed_until,_watermill_delayed_for,outbox_generation}'::text[])) || jsonb_build_object(
                'uuid_poisoned', o.uuid, 'topic_poisoned', o.topic, 'reason_poisoned', f.error,
                'service_poisoned', $1::text, 'handler_poisoned', ` + nameOfOwner + `,
                'subscriber_poisoned', 'outbox') ||

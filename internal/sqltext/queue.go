@@ -72,7 +72,8 @@ const (
            key = CASE q.state WHEN 'done' THEN q.key ELSE excluded.key END,
            payload = CASE q.state WHEN 'done' THEN q.payload ELSE excluded.payload END,
            metadata = CASE q.state WHEN 'done' THEN q.metadata ELSE excluded.metadata END,
-           hash = CASE WHEN set_config('` + hashBefore + `', coalesce(encode(q.hash, 'hex'), ''), true) IS NULL OR q.state = 'done' THEN q.hash
+           hash = CASE WHEN set_config('` + hashBefore + `', coalesce(encode(q.hash, 'hex'), ''), true) IS NULL
+                            OR q.state = 'done' THEN q.hash
                   ELSE excluded.hash END,
            expires_at = CASE q.state WHEN 'done' THEN q.expires_at ELSE excluded.expires_at END,
            due_at = CASE q.state WHEN 'done' THEN q.due_at
