@@ -25,23 +25,14 @@ type Target struct {
 	Tables outbox.Tables
 }
 
-// Discovery lists the databases.
-type Discovery interface {
-	// Discover returns all targets, in any order. It must return when its context ends. After an error the known
-	// targets stay. They also stay after a result without any target, which is usually a fault: it is accepted when no
-	// other result came for Config.RefreshInterval.
-	Discover(ctx context.Context) ([]Target, error)
-}
-
-// DiscoveryFunc implements Discovery by a function.
-type DiscoveryFunc func(ctx context.Context) ([]Target, error)
-
-// Discover calls f.
-func (f DiscoveryFunc) Discover(ctx context.Context) ([]Target, error) { return f(ctx) }
+// Discovery returns all targets, in any order. It must return when its context ends. After an error the known targets
+// stay. They also stay after a result without any target, which is usually a fault: it is accepted when no other result
+// came for Config.RefreshInterval.
+type Discovery func(ctx context.Context) ([]Target, error)
 
 // Static is a Discovery with fixed targets.
 func Static(targets ...Target) Discovery {
-	return DiscoveryFunc(func(context.Context) ([]Target, error) { return targets, nil })
+	return func(context.Context) ([]Target, error) { return targets, nil }
 }
 
 const (
@@ -127,7 +118,7 @@ func (f *Fleet) ask(ctx context.Context) ([]Target, error) {
 				}
 				asked <- a
 			}()
-			a.targets, a.err = f.discovery.Discover(ctx)
+			a.targets, a.err = f.discovery(ctx)
 		})
 	}
 	select {

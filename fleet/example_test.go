@@ -12,14 +12,14 @@ import (
 
 // Each tenant has its own schema or database. The fleet connects on first use.
 func Example() {
-	discover := fleet.DiscoveryFunc(func(ctx context.Context) ([]fleet.Target, error) {
+	discover := func(ctx context.Context) ([]fleet.Target, error) {
 		// in a real service: SELECT key, dsn FROM tenants
 		return []fleet.Target{
 			{Key: "acme", DSN: "postgres://localhost/shared", Tables: outbox.Tables{Schema: "acme"}},
 			{Key: "globex", DSN: "postgres://localhost/shared", Tables: outbox.Tables{Schema: "globex"}}, // shares acme's pool
 			{Key: "initech", DSN: "postgres://db7.internal/initech"},
 		}, nil
-	})
+	}
 	tenants, err := fleet.New(discover, fleet.Config{MaxConns: 20}, nil)
 	if err != nil {
 		log.Fatal(err)

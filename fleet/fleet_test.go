@@ -118,7 +118,7 @@ func (w *world) counts(key string) (opened, closed int) {
 func inWorld(t *testing.T, w *world, test func(t *testing.T, f *fleet.Fleet, log *capture)) {
 	synctest.Test(t, func(t *testing.T) {
 		log := &capture{}
-		f := run(t, w, fleet.Config{Open: w.open}, log)
+		f := run(t, w.Discover, fleet.Config{Open: w.open}, log)
 		synctest.Wait()
 		test(t, f, log)
 	})
@@ -372,7 +372,7 @@ func TestFleetOpenThatHangs(t *testing.T) {
 		gate := make(chan struct{})
 		var calls atomic.Int32
 		log := &capture{}
-		f, err := fleet.New(w, fleet.Config{
+		f, err := fleet.New(w.Discover, fleet.Config{
 			RefreshInterval: time.Minute, Open: func(ctx context.Context, target fleet.Target) (*outbox.DB, func(), error) {
 				if target.Key == "hung" {
 					calls.Add(1)
@@ -428,7 +428,7 @@ func TestFleetOpensPools(t *testing.T) {
 		{Key: "bad table", DSN: s.dsn("db", ""), Tables: outbox.Tables{Outbox: "no good"}},
 	}
 	w := newWorld(list...)
-	f := run(t, w, fleet.Config{RefreshInterval: 10 * time.Millisecond}, log)
+	f := run(t, w.Discover, fleet.Config{RefreshInterval: 10 * time.Millisecond}, log)
 	one, two := get(t, f, "one"), get(t, f, "two")
 	if one == two || two.Tables().Schema != "two" || f.Pool(list[0].DSN) == f.Pool(list[2].DSN) {
 		t.Error("targets of one DSN share a pool, and nothing else")
@@ -461,7 +461,7 @@ func TestFleetLifecycle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(a)
 		w.err = errors.New("not yet")
-		f, err := fleet.New(w, fleet.Config{Open: w.open}, nil)
+		f, err := fleet.New(w.Discover, fleet.Config{Open: w.open}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

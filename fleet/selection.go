@@ -12,21 +12,15 @@ type Status struct {
 	Busy      bool      // it is having a turn, or has as many messages in flight as allowed
 }
 
-// Selection chooses whose turn it is. Next gets the databases that may have messages, sorted by key, and the database
-// of the last turn (the zero Status before the first), which may be missing from the list. It returns an index of list,
-// of which at least one is not Busy; an invalid index counts as RoundRobin's choice. To choose a Busy database is to
-// wait for it, for a quarter of a second at most; then RoundRobin's choice has its turn. Next is called by one
-// goroutine at a time.
-type Selection interface {
-	Next(list []Status, last Status) int
-}
+// Selection chooses whose turn it is. It gets the databases that may have messages, sorted by key, and the database of
+// the last turn (the zero Status before the first), which may be missing from the list. It returns an index of list, of
+// which at least one is not Busy; an invalid index counts as RoundRobin's choice. To choose a Busy database is to wait
+// for it, for a quarter of a second at most; then RoundRobin's choice has its turn. It is called by one goroutine at a
+// time.
+type Selection func(list []Status, last Status) int
 
-// RoundRobin chooses the database, not Busy, whose last turn is the longest ago.
-func RoundRobin() Selection { return roundRobin{} }
-
-type roundRobin struct{}
-
-func (roundRobin) Next(list []Status, _ Status) int {
+// RoundRobin is the Selection of the database, not Busy, whose last turn is the longest ago.
+func RoundRobin(list []Status, _ Status) int {
 	first := -1
 	for i, s := range list {
 		if !s.Busy && (first < 0 || s.LastTurn.Before(list[first].LastTurn)) {
@@ -36,13 +30,9 @@ func (roundRobin) Next(list []Status, _ Status) int {
 	return first
 }
 
-// DrainFirst stays with a database while its turns bring messages, and then continues like RoundRobin. It waits for a
-// Busy database at most a quarter of a second at a time.
-func DrainFirst() Selection { return drainFirst{} }
-
-type drainFirst struct{}
-
-func (drainFirst) Next(list []Status, last Status) int {
+// DrainFirst is a Selection that stays with a database while its turns bring messages, and then continues like
+// RoundRobin. It waits for a Busy database at most a quarter of a second at a time.
+func DrainFirst(list []Status, last Status) int {
 	chosen := -1
 	for i, s := range list {
 		if s.Busy || s.Handled > 0 {
@@ -57,5 +47,5 @@ func (drainFirst) Next(list []Status, last Status) int {
 	if chosen >= 0 {
 		return chosen
 	}
-	return roundRobin{}.Next(list, last)
+	return RoundRobin(list, last)
 }

@@ -20,7 +20,7 @@ func turns(sel fleet.Selection, pending map[string]int, n int) (order []string) 
 			s.Key = key
 			idle = append(idle, s)
 		}
-		s := idle[sel.Next(idle, last)]
+		s := idle[sel(idle, last)]
 		at = at.Add(time.Second)
 		s.LastTurn, s.Handled = at, min(pending[s.Key], 1)
 		pending[s.Key] -= s.Handled
@@ -35,8 +35,8 @@ func TestFleetSelection(t *testing.T) {
 		sel  fleet.Selection
 		want []string
 	}{
-		"round robin": {fleet.RoundRobin(), []string{"a", "b", "c", "a", "b", "c", "a"}},
-		"drain first": {fleet.DrainFirst(), []string{"a", "a", "a", "b", "c", "c", "a"}},
+		"round robin": {fleet.RoundRobin, []string{"a", "b", "c", "a", "b", "c", "a"}},
+		"drain first": {fleet.DrainFirst, []string{"a", "a", "a", "b", "c", "c", "a"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := turns(test.sel, map[string]int{"a": 2, "c": 1}, 7); !slices.Equal(got, test.want) {
@@ -52,13 +52,13 @@ func TestFleetDrainFirstWhileItIsBusy(t *testing.T) {
 		{Key: "a", Busy: true, Handled: 1, LastTurn: time.Unix(1, 0)}, {Key: "b", LastTurn: time.Unix(3, 0)},
 		{Key: "c", LastTurn: time.Unix(2, 0)},
 	}
-	if i := fleet.DrainFirst().Next(list, list[0]); i != 0 {
+	if i := fleet.DrainFirst(list, list[0]); i != 0 {
 		t.Error(list[i].Key)
 	}
-	if i := fleet.DrainFirst().Next(list, list[1]); i != 0 { // it returns to the one that it had to leave
+	if i := fleet.DrainFirst(list, list[1]); i != 0 { // it returns to the one that it had to leave
 		t.Error(list[i].Key)
 	}
-	if i := fleet.RoundRobin().Next(list, list[0]); i != 2 {
+	if i := fleet.RoundRobin(list, list[0]); i != 2 {
 		t.Error(list[i].Key)
 	}
 }

@@ -29,7 +29,7 @@ func TestFleetGroupWakesAndSleeps(t *testing.T) {
 	all := append(newTenants(t, "alone", 0), newTenants(t, "shared", 3)...)
 	broker := newFakeBroker()
 	all[1].publish(t, "events", "", "before it runs")
-	f := runFleet(t, newRegistry(targetsOf(all...)...), fleet.Config{MaxConns: 6}, nil)
+	f := runFleet(t, newRegistry(targetsOf(all...)...).Discover, fleet.Config{MaxConns: 6}, nil)
 	runGroup(t, f, broker, quickGroup(), nil)
 	broker.arrives(t, "before it runs")
 	sleeps := func(who tenant) {
@@ -117,11 +117,11 @@ func TestFleetGroupSeesWhatIsSentAgain(t *testing.T) {
 	f := runFleet(t, fleet.Static(who.Target), fleet.Config{}, nil)
 	runGroup(t, f, broker, quickGroup(), nil)
 	sent := 0
-	sees := func(act func(context.Context, admin.Act) (admin.Result, error)) {
+	sees := func(act func(context.Context, admin.Action) (admin.Result, error)) {
 		t.Helper()
 		eventually(t, func() bool { return who.asleep(t) }, "it sleeps")
 		who.isLookedAt(t)
-		r, err := act(t.Context(), admin.Act{Filter: admin.Filter{IDs: []string{"1"}}})
+		r, err := act(t.Context(), admin.Action{Filter: admin.Filter{IDs: []string{"1"}}})
 		require.NoError(t, err)
 		require.Equal(t, int64(1), r.Touched)
 		sent++
@@ -269,7 +269,7 @@ func TestFleetTargetGoesWhileItIsDrained(t *testing.T) {
 		}
 		return nil
 	})
-	f := runFleet(t, r, fleet.Config{RefreshInterval: 20 * time.Millisecond}, nil)
+	f := runFleet(t, r.Discover, fleet.Config{RefreshInterval: 20 * time.Millisecond}, nil)
 	runGroup(t, f, broker, quickGroup(), nil)
 	who := all[0]
 	who.publish(t, "events", "", "under way")

@@ -140,7 +140,7 @@ func TestFleetManyDatabases(t *testing.T) {
 
 	r := newRegistry(targetsOf(append(slices.Clone(steady), coming...)...)...)
 	log := newLogCapture(t)
-	f := runFleet(t, r, fleet.Config{RefreshInterval: 100 * time.Millisecond, MaxConns: maxConns}, log)
+	f := runFleet(t, r.Discover, fleet.Config{RefreshInterval: 100 * time.Millisecond, MaxConns: maxConns}, log)
 	broker := newFakeBroker()
 	cfg := quickGroup()
 	cfg.IdlePollInterval, cfg.IdleAfter = 200*time.Millisecond, 100*time.Millisecond // polls find each message

@@ -146,7 +146,7 @@ func TestQueueGroupTakesTurns(t *testing.T) {
 		want string
 	}{
 		"round robin": {nil, "[one-000 one-001 one-002 one-000 one-001 one-002 one-000 one-001 one-002]"},
-		"drain first": {fleet.DrainFirst(), "[one-000 one-000 one-000 one-001 one-001 one-001 one-002 one-002 one-002]"},
+		"drain first": {fleet.DrainFirst, "[one-000 one-000 one-000 one-001 one-001 one-001 one-002 one-002 one-002]"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			order, calm := turnsOf(t, test.sel, all, name)
@@ -205,7 +205,7 @@ func TestQueueGroupOfTroubledDatabases(t *testing.T) {
 	cfg := quickQueueGroup(&h)
 	cfg.Dispatcher.Concurrency = 4
 	log := newLogCapture(t)
-	f := runFleet(t, r, fleet.Config{RefreshInterval: 50 * time.Millisecond, MaxConnsPerDSN: 6}, nil)
+	f := runFleet(t, r.Discover, fleet.Config{RefreshInterval: 50 * time.Millisecond, MaxConnsPerDSN: 6}, nil)
 	_, g := runQueueGroup(t, f, cfg, log)
 	stores := storesOf(t, append(slices.Clone(all[:3]), slow)...)
 	for i := range 10 {
@@ -399,7 +399,7 @@ func TestDrainFirstDrainsFirst(t *testing.T) {
 	var h handledLog
 	f := runFleet(t, fleet.Static(targetsOf(all...)...), fleet.Config{MaxConnsPerDSN: 30}, nil)
 	_, g := runQueueGroup(t, f, queue.GroupConfig{
-		Selection:  fleet.DrainFirst(),
+		Selection:  fleet.DrainFirst,
 		Dispatcher: queue.DispatcherConfig{Handlers: map[string]queue.Handler{"events": {Handle: h.handle}}},
 	}, nil)
 	eventually(t, func() bool { return len(h.handled()) == len(all)*each }, "all are handled")

@@ -162,7 +162,7 @@ func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in
 // next calls the Selection.
 func (g *Group) next(list []fleet.Status) (i int) {
 	err := guarded(func() error {
-		i = g.cfg.Selection.Next(list, g.last)
+		i = g.cfg.Selection(list, g.last)
 		return nil
 	})
 	if err != nil || i < 0 || i >= len(list) {
@@ -172,4 +172,4 @@ func (g *Group) next(list []fleet.Status) (i int) {
 }
 
 // longestAgo returns the database that is not Busy and whose last turn is the longest ago.
-func longestAgo(list []fleet.Status) int { return fleet.RoundRobin().Next(list, fleet.Status{}) }
+func longestAgo(list []fleet.Status) int { return fleet.RoundRobin(list, fleet.Status{}) }

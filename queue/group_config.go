@@ -12,7 +12,7 @@ type GroupConfig struct {
 	// Dispatcher is the configuration of all databases. Required. Concurrency is shared: one database has at most half
 	// of it unless it is alone. DisableListen is always set. Idle databases of one DSN are polled by one statement.
 	Dispatcher DispatcherConfig
-	// Selection chooses whose turn it is; default fleet.RoundRobin(). fleet.DrainFirst() finishes one database's
+	// Selection chooses whose turn it is; default fleet.RoundRobin. fleet.DrainFirst finishes one database's
 	// backlog before the next.
 	Selection fleet.Selection
 	// MaxPolls is the number of databases that are polled concurrently; default 4. A slow poll gives up its slot after
@@ -31,7 +31,7 @@ func (c *GroupConfig) setDefaults() {
 	c.Dispatcher.DisableListen = true
 	fill(&c.MaxPolls, 4)
 	if c.Selection == nil {
-		c.Selection = fleet.RoundRobin()
+		c.Selection = fleet.RoundRobin
 	}
 }
 

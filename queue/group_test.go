@@ -108,13 +108,11 @@ func TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver(t *testing.T) {
 }
 
 // noSelection chooses nothing.
-type noSelection struct{}
-
-func (noSelection) Next([]fleet.Status, fleet.Status) int { return -1 }
+func noSelection([]fleet.Status, fleet.Status) int { return -1 }
 
 // TestGroupStarvesNobodyBehindABusyOne: databases that get the busy one's turns take turns.
 func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
-	g := &Group{cfg: GroupConfig{Selection: noSelection{}}}
+	g := &Group{cfg: GroupConfig{Selection: noSelection}}
 	at := time.Now()
 	list := []fleet.Status{{Key: "a", LastTurn: at.Add(-time.Hour), Busy: true}, {Key: "b"}, {Key: "c"}, {Key: "d"}}
 	var order string

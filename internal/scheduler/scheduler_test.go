@@ -63,7 +63,7 @@ func run(t *testing.T, polls int, targets string, test func(o *owner)) {
 	synctest.Test(t, func(t *testing.T) {
 		o := &owner{t: t, begun: time.Now(), all: map[string]*owned{}, closed: map[string]bool{}}
 		o.targets = strings.Fields(targets)
-		f, err := fleet.New(fleet.DiscoveryFunc(o.discover), fleet.Config{
+		f, err := fleet.New(o.discover, fleet.Config{
 			RefreshInterval: 5 * time.Second, Open: o.open,
 		}, nil)
 		if err != nil {
