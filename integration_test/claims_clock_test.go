@@ -85,7 +85,7 @@ func clockOfLeases(t *testing.T, h handle) {
 		require.Len(t, claimed(t, store, owner, 1), 1) // for a minute
 		h.passes(t, 30*time.Second)
 		reaps(0)
-		ours, err := store.Renew(t.Context(), queue.Renew{Owner: owner, LeaseTTL: time.Minute}, id)
+		ours, err := store.Renew(t.Context(), owner, time.Minute, id)
 		require.NoError(t, err)
 		require.Len(t, ours, 1)
 		h.passes(t, 30*time.Second)
@@ -116,13 +116,13 @@ func clockOfWaits(t *testing.T, h handle) {
 	}
 	enqueued(t, store, it)
 	comes(0)
-	settles(t, 1)(store.Abandon(ctx, queue.Abandon{Owner: owner}, it.ID))
+	settles(t, 1)(store.Abandon(ctx, owner, "", 0, it.ID))
 	comes(time.Hour)
-	settles(t, 1)(store.Abandon(ctx, queue.Abandon{Owner: owner, Delay: 2 * time.Hour}, it.ID))
+	settles(t, 1)(store.Abandon(ctx, owner, "", 2*time.Hour, it.ID))
 	comes(2 * time.Hour)
 	settles(t, 1)(store.Release(ctx, owner, it.ID))
 	comes(0)
-	settles(t, 1)(store.Fail(ctx, queue.Fail{Owner: owner}, it.ID))
+	settles(t, 1)(store.Fail(ctx, owner, "", it.ID))
 	require.NoError(t, store.MarkProcessing(ctx, it.ID))
 	comes(0)
 

@@ -285,9 +285,9 @@ func (w *historyWorker) step(ctx context.Context) error {
 			return queueAnswer{unknown: unknown}, err
 		})
 	}
-	operate := func(verb string, act func(context.Context, admin.Act) (admin.Result, error), states ...admin.State) error {
+	operate := func(verb string, act func(context.Context, admin.Action) (admin.Result, error), states ...admin.State) error {
 		call, id := w.call(), w.recent()
-		r, err := act(ctx, admin.Act{
+		r, err := act(ctx, admin.Action{
 			Filter: admin.Filter{In: admin.Queue, States: states, IDs: []string{"shop:" + id}}, Reason: "why",
 		})
 		w.returned(call, queueCall{verb: verb, id: id, owner: w.number}, queueAnswer{changed: r.Touched == 1})
@@ -329,11 +329,11 @@ func (w *historyWorker) step(ctx context.Context) error {
 		return settle("ack", func(ctx context.Context, id queue.ID) (int, error) { return w.store.Ack(ctx, w.owner, id) })
 	case n < 15:
 		return settle("abandon", func(ctx context.Context, id queue.ID) (int, error) {
-			return w.store.Abandon(ctx, queue.Abandon{Owner: w.owner}, id)
+			return w.store.Abandon(ctx, w.owner, "", 0, id)
 		})
 	case n < 16:
 		return settle("fail", func(ctx context.Context, id queue.ID) (int, error) {
-			return w.store.Fail(ctx, queue.Fail{Owner: w.owner}, id)
+			return w.store.Fail(ctx, w.owner, "", id)
 		})
 	case n < 18:
 		return settle("release", func(ctx context.Context, id queue.ID) (int, error) {
@@ -341,7 +341,7 @@ func (w *historyWorker) step(ctx context.Context) error {
 		})
 	case n < 19:
 		return settle("renew", func(ctx context.Context, id queue.ID) (int, error) {
-			ours, err := w.store.Renew(ctx, queue.Renew{Owner: w.owner, LeaseTTL: time.Second}, id)
+			ours, err := w.store.Renew(ctx, w.owner, time.Second, id)
 			return len(ours), err
 		})
 	case n < 20:

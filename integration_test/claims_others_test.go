@@ -155,7 +155,7 @@ func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
 	store, owner := newStore(t, h, queue.StoreConfig{}), queue.NewOwner()
 	all := admin.Filter{In: admin.Queue, All: true}
 	for name, act := range map[string]struct {
-		do    func(context.Context, admin.Act) (admin.Result, error)
+		do    func(context.Context, admin.Action) (admin.Result, error)
 		state admin.State
 		make  string
 	}{
@@ -180,7 +180,7 @@ func TestActsLeaveWhatIsWorkedOn(t *testing.T) {
 		before := value[string](t, h, "select q::text from inbox_queue q where owner is not null")
 		filter := all
 		filter.States = []admin.State{act.state}
-		r, err := act.do(t.Context(), admin.Act{Filter: filter, Reason: "why"})
+		r, err := act.do(t.Context(), admin.Action{Filter: filter, Reason: "why"})
 		require.NoError(t, err, name)
 		assert.EqualValues(t, 1, r.Touched, name)
 		assert.EqualValues(t, 1, r.Skipped, name)
@@ -208,7 +208,7 @@ func TestActLeavesWhatHasChangedSinceItWasFound(t *testing.T) {
 	}
 	done := make(chan answer, 1)
 	go func() {
-		r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
+		r, err := newAdmin(t, h).Requeue(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Queue, All: true}})
 		done <- answer{r, err}
 	}()
 	within(t, "the act", change.arrived)

@@ -32,7 +32,7 @@ func isStored(t *testing.T, x ibx, id string)  { x.put(t, x.item(id)) }
 func isClaimed(t *testing.T, x ibx, id string) { x.has(t, id) }
 func isSeen(t *testing.T, x ibx, id string)    { x.processed(t, id, nil) }
 func isDead(t *testing.T, x ibx, id string) {
-	settles(t, 1)(x.store.Fail(t.Context(), queue.Fail{Owner: x.owner}, x.has(t, id)))
+	settles(t, 1)(x.store.Fail(t.Context(), x.owner, "", x.has(t, id)))
 }
 func isAbandoned(t *testing.T, x ibx, id string) { x.has(t, id); x.lapse(t, id) }
 
@@ -117,11 +117,11 @@ var overlaps = []overlap{
 		act: func(ctx context.Context, x ibx, id string) error { return one(x.store.Release(ctx, x.owner, x.id(id))) }},
 	{name: "abandon", before: isClaimed, committed: queue.Updated, undone: queue.Busy, state: queue.Processing,
 		act: func(ctx context.Context, x ibx, id string) error {
-			return one(x.store.Abandon(ctx, queue.Abandon{Owner: x.owner}, x.id(id)))
+			return one(x.store.Abandon(ctx, x.owner, "", 0, x.id(id)))
 		}},
 	{name: "fail", before: isClaimed, committed: queue.Updated, undone: queue.Busy, state: queue.Dead,
 		act: func(ctx context.Context, x ibx, id string) error {
-			return one(x.store.Fail(ctx, queue.Fail{Owner: x.owner}, x.id(id)))
+			return one(x.store.Fail(ctx, x.owner, "", x.id(id)))
 		}},
 	{name: "reap", before: isAbandoned, act: reap, committed: queue.Updated, undone: queue.Busy, state: queue.Processing},
 	{name: "expiry", act: reap, committed: queue.Updated, undone: queue.Updated, state: queue.Dead, before: func(

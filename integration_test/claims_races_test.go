@@ -81,11 +81,11 @@ func TestStaleOwnerChangesNothing(t *testing.T) {
 	before := x.column(t, "a", "inbox_queue")
 	for name, call := range map[string]func(ctx context.Context) (int, error){
 		"ack":     func(ctx context.Context) (int, error) { return x.store.Ack(ctx, x.owner, id) },
-		"abandon": func(ctx context.Context) (int, error) { return x.store.Abandon(ctx, queue.Abandon{Owner: x.owner}, id) },
-		"fail":    func(ctx context.Context) (int, error) { return x.store.Fail(ctx, queue.Fail{Owner: x.owner}, id) },
+		"abandon": func(ctx context.Context) (int, error) { return x.store.Abandon(ctx, x.owner, "", 0, id) },
+		"fail":    func(ctx context.Context) (int, error) { return x.store.Fail(ctx, x.owner, "", id) },
 		"release": func(ctx context.Context) (int, error) { return x.store.Release(ctx, x.owner, id) },
 		"renew": func(ctx context.Context) (int, error) {
-			ours, err := x.store.Renew(ctx, queue.Renew{Owner: x.owner, LeaseTTL: time.Hour}, id)
+			ours, err := x.store.Renew(ctx, x.owner, time.Hour, id)
 			return len(ours), err
 		},
 	} {
@@ -165,7 +165,7 @@ func TestEnqueueOfARunningMessage(t *testing.T) {
 	assert.Equal(t, queue.Busy, stored[0].Result)
 	assert.Equal(t, queue.New, stored[1].Result)
 	assert.False(t, x.processed(t, "a", nil))
-	ours, err := x.store.Renew(ctx, queue.Renew{Owner: x.owner, LeaseTTL: time.Minute}, id)
+	ours, err := x.store.Renew(ctx, x.owner, time.Minute, id)
 	require.NoError(t, err, "it waits for the handler")
 	assert.Empty(t, ours)
 	end(true)
@@ -182,11 +182,11 @@ func TestEnqueueWaitsForWhatIsGivenBack(t *testing.T) {
 	for name, call := range map[string]func(ctx context.Context, owner queue.Owner, id queue.ID) error{
 		"mark dead": func(ctx context.Context, _ queue.Owner, id queue.ID) error { return store.MarkDead(ctx, id, "why") },
 		"fail": func(ctx context.Context, owner queue.Owner, id queue.ID) error {
-			_, err := store.Fail(ctx, queue.Fail{Owner: owner}, id)
+			_, err := store.Fail(ctx, owner, "", id)
 			return err
 		},
 		"abandon": func(ctx context.Context, owner queue.Owner, id queue.ID) error {
-			_, err := store.Abandon(ctx, queue.Abandon{Owner: owner}, id)
+			_, err := store.Abandon(ctx, owner, "", 0, id)
 			return err
 		},
 		"release": func(ctx context.Context, owner queue.Owner, id queue.ID) error {
@@ -251,7 +251,7 @@ func TestAckAgainstEnqueue(t *testing.T) {
 			for ctx.Err() == nil {
 				msgs, err := store.Claim(t.Context(), queue.Claim{Owner: owner, LeaseTTL: time.Minute, Limit: 100})
 				if err == nil {
-					_, err = store.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Millisecond}, idsOf(msgs)...)
+					_, err = store.Abandon(t.Context(), owner, "", time.Millisecond, idsOf(msgs)...)
 				}
 				if err != nil {
 					return err

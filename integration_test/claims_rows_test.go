@@ -285,10 +285,10 @@ func TestNothingGoesBackToReady(t *testing.T) {
 	x := ibx{handle: h, store: store, name: "back", owner: owner}
 	for i, back := range []func(id queue.ID) error{
 		func(id queue.ID) error { _, err := store.Release(ctx, owner, id); return err },
-		func(id queue.ID) error { _, err := store.Abandon(ctx, queue.Abandon{Owner: owner}, id); return err },
+		func(id queue.ID) error { _, err := store.Abandon(ctx, owner, "", 0, id); return err },
 		func(id queue.ID) error { x.lapse(t, id.MessageID); _, err := store.ReapExpired(ctx); return err },
 		func(id queue.ID) error {
-			_, _ = store.Fail(ctx, queue.Fail{Owner: owner}, id)
+			_, _ = store.Fail(ctx, owner, "", id)
 			return store.MarkProcessing(ctx, id)
 		},
 		func(id queue.ID) error {
@@ -322,7 +322,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 	h := pgxHandle(t, "pgx", newMigratedDatabase(t), func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = &seen })
 	ad, err := admin.New(h.db, admin.Config{Actor: "test"}, nil)
 	require.NoError(t, err)
-	require.NoError(t, ad.Pause(t.Context(), admin.TopicAct{Topic: "paused", Reason: "test"}))
+	require.NoError(t, ad.Pause(t.Context(), "paused", "test"))
 	h.exec(t, "ALTER TABLE inbox_queue SET (autovacuum_enabled = off)")
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, due_at) SELECT 'paused', i, 'paused', 'processing',
 		CASE WHEN i % 2 = 0 THEN now() - interval '1 hour' END FROM generate_series(1, $1::int) i`, paused)
@@ -376,7 +376,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		return h.count(t, "select count(*) from inbox_queue where state = 'done'") == others
 	}, "all of the others are handled")
 	drain(t, d)
-	require.NoError(t, ad.Resume(t.Context(), admin.TopicAct{Topic: "paused", Reason: "test"}))
+	require.NoError(t, ad.Resume(t.Context(), "paused", "test"))
 	require.NotEmpty(t, claimed(t, store, owner, 10), "the skipped messages are found")
 }
 

@@ -185,16 +185,16 @@ func TestSettlingARenewedMessage(t *testing.T) {
 	for name, settle := range map[string]func(ids ...queue.ID) (int, error){
 		"ack": func(ids ...queue.ID) (int, error) { return store.Ack(t.Context(), owner, ids...) },
 		"abandon": func(ids ...queue.ID) (int, error) {
-			return store.Abandon(t.Context(), queue.Abandon{Owner: owner}, ids...)
+			return store.Abandon(t.Context(), owner, "", 0, ids...)
 		},
-		"fail":    func(ids ...queue.ID) (int, error) { return store.Fail(t.Context(), queue.Fail{Owner: owner}, ids...) },
+		"fail":    func(ids ...queue.ID) (int, error) { return store.Fail(t.Context(), owner, "", ids...) },
 		"release": func(ids ...queue.ID) (int, error) { return store.Release(t.Context(), owner, ids...) },
 	} {
 		enqueued(t, store, item(name, "a"), item(name, "b"), item(name, "c"))
 		ids := idsOf(claimed(t, store, owner, 3))
 		require.Len(t, ids, 3)
 		end := openTx(t, h, func(ctx context.Context) error {
-			ours, err := store.Renew(ctx, queue.Renew{Owner: owner, LeaseTTL: time.Hour}, queue.ID{Source: name, MessageID: "b"})
+			ours, err := store.Renew(ctx, owner, time.Hour, queue.ID{Source: name, MessageID: "b"})
 			assert.Len(t, ours, 1)
 			return err
 		})

@@ -276,14 +276,14 @@ func runStaleChild(ctx context.Context, db *outbox.DB) error {
 		case "ack":
 			n, err = store.Ack(ctx, owner, id)
 		case "abandon":
-			n, err = store.Abandon(ctx, queue.Abandon{Owner: owner}, id)
+			n, err = store.Abandon(ctx, owner, "", 0, id)
 		case "fail":
-			n, err = store.Fail(ctx, queue.Fail{Owner: owner}, id)
+			n, err = store.Fail(ctx, owner, "", id)
 		case "release":
 			n, err = store.Release(ctx, owner, id)
 		case "renew":
 			var ours []queue.ID
-			ours, err = store.Renew(ctx, queue.Renew{Owner: owner, LeaseTTL: time.Hour}, id)
+			ours, err = store.Renew(ctx, owner, time.Hour, id)
 			n = len(ours)
 		}
 		fmt.Println(verb+":", n, err)

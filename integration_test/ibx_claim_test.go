@@ -96,13 +96,13 @@ var ibxClaiming = []requirement{
 	}},
 	{number: 38, text: "Claim returns no done or dead message", verdict: held, test: func(t *testing.T, x ibx) {
 		settles(t, 1)(x.store.Ack(t.Context(), x.owner, x.has(t, "a")))
-		settles(t, 1)(x.store.Fail(t.Context(), queue.Fail{Owner: x.owner, Reason: "why"}, x.has(t, "b")))
+		settles(t, 1)(x.store.Fail(t.Context(), x.owner, "why", x.has(t, "b")))
 		assert.Empty(t, x.claim(t, x.owner, 10))
 	}},
 	{number: 39, text: "Claim returns at most the requested number", verdict: held, test: func(t *testing.T, x ibx) {
 		x.put(t, x.item("a"), x.item("b"), x.item("c"))
 		first := x.claim(t, x.owner, 1)[0].ID
-		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, first))
+		settles(t, 1)(x.store.Abandon(t.Context(), x.owner, "", 0, first))
 		x.due(t, first.MessageID)
 		assert.Len(t, x.claim(t, x.owner, 1), 1)
 		assert.Len(t, x.claim(t, x.owner, 2), 2)
@@ -125,7 +125,7 @@ var ibxClaiming = []requirement{
 		}},
 	{number: 42, text: "Claim returns no message that waits after a failure", verdict: held,
 		test: func(t *testing.T, x ibx) {
-			settles(t, 1)(x.patient(t).Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.has(t, "a")))
+			settles(t, 1)(x.patient(t).Abandon(t.Context(), x.owner, "", 0, x.has(t, "a")))
 			assert.Empty(t, x.claim(t, x.owner, 10))
 			x.put(t, x.item("a"))
 			assert.Empty(t, x.claim(t, x.owner, 10), "a copy does not end the wait")

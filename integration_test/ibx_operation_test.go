@@ -243,7 +243,7 @@ var ibxLimits = []requirement{
 	) {
 		var zero queue.Owner
 		x.has(t, "a")
-		_, err := x.store.Renew(t.Context(), queue.Renew{Owner: zero, LeaseTTL: time.Minute}, x.id("a"))
+		_, err := x.store.Renew(t.Context(), zero, time.Minute, x.id("a"))
 		invalid(t, err, "Owner")
 		release := func(owner queue.Owner, ids ...queue.ID) (int, error) {
 			return x.store.Release(t.Context(), owner, ids...)

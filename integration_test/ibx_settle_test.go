@@ -13,13 +13,13 @@ import (
 
 func (x ibx) abandon(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, error) {
 	return func(owner queue.Owner, ids ...queue.ID) (int, error) {
-		return x.store.Abandon(t.Context(), queue.Abandon{Owner: owner, Err: "why"}, ids...)
+		return x.store.Abandon(t.Context(), owner, "why", 0, ids...)
 	}
 }
 
 func (x ibx) fail(t testing.TB) func(owner queue.Owner, ids ...queue.ID) (int, error) {
 	return func(owner queue.Owner, ids ...queue.ID) (int, error) {
-		return x.store.Fail(t.Context(), queue.Fail{Owner: owner, Reason: "why"}, ids...)
+		return x.store.Fail(t.Context(), owner, "why", ids...)
 	}
 }
 
@@ -65,7 +65,7 @@ var ibxAbandons = []requirement{
 	{number: 53, text: "a given delay is used", verdict: held, test: func(t *testing.T, x ibx) {
 		x.has(t, "a")
 		least, most := x.waits(t, "a", func() {
-			settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: time.Hour}, x.id("a")))
+			settles(t, 1)(x.store.Abandon(t.Context(), x.owner, "", time.Hour, x.id("a")))
 		})
 		assert.LessOrEqual(t, least, 3600.0)
 		assert.GreaterOrEqual(t, most, 3600.0)
@@ -80,7 +80,7 @@ var ibxAbandons = []requirement{
 	{number: 56, text: "an abandoned message is claimed again after its wait", verdict: held,
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
-			settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: 10 * time.Millisecond}, x.id("a")))
+			settles(t, 1)(x.store.Abandon(t.Context(), x.owner, "", 10 * time.Millisecond, x.id("a")))
 			eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "the message is claimed again")
 		}},
 	{number: 57, text: "Abandon stores the error", verdict: held, test: func(t *testing.T, x ibx) {
@@ -89,15 +89,15 @@ var ibxAbandons = []requirement{
 		assert.Equal(t, "why", x.get(t, "a").LastError)
 		x.due(t, "a")
 		require.Len(t, x.claim(t, x.owner, 1), 1)
-		settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
+		settles(t, 1)(x.store.Abandon(t.Context(), x.owner, "", 0, x.id("a")))
 		assert.Equal(t, "why", x.get(t, "a").LastError, "an empty text counts as none")
 	}},
 	{number: 58, text: "a delay must be positive", verdict: differs, why: noExceptions +
 		" Zero means unspecified.",
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
-			_, err := x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Delay: -time.Second}, x.id("a"))
-			invalid(t, err, "Abandon.Delay is -1s")
+			_, err := x.store.Abandon(t.Context(), x.owner, "", -time.Second, x.id("a"))
+			invalid(t, err, "the delay of Abandon is -1s")
 		}},
 	{
 		number: 59, text: "Abandon without IDs does nothing", verdict: differs, why: noNull,
@@ -201,7 +201,7 @@ var ibxRetries = []requirement{
 			return time.Duration(n) * time.Hour
 		}}})
 		least, most := x.waits(t, "a", func() {
-			settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
+			settles(t, 1)(store.Abandon(t.Context(), x.owner, "", 0, x.id("a")))
 		})
 		assert.LessOrEqual(t, least, 3600.0)
 		assert.GreaterOrEqual(t, most, 3600.0)
@@ -212,11 +212,11 @@ var ibxRetries = []requirement{
 		test: func(t *testing.T, x ibx) {
 			store := x.with(t, queue.StoreConfig{MaxAttempts: 2})
 			x.has(t, "a")
-			settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
+			settles(t, 1)(store.Abandon(t.Context(), x.owner, "", 0, x.id("a")))
 			assert.Equal(t, queue.Processing, x.get(t, "a").State)
 			x.due(t, "a")
 			require.Len(t, x.claim(t, x.owner, 1), 1)
-			settles(t, 1)(store.Abandon(t.Context(), queue.Abandon{Owner: x.owner}, x.id("a")))
+			settles(t, 1)(store.Abandon(t.Context(), x.owner, "", 0, x.id("a")))
 			assert.Equal(t, queue.Dead, x.get(t, "a").State)
 
 			x.has(t, "b")
@@ -240,7 +240,7 @@ var ibxRetries = []requirement{
 			x.claim(t, x.owner, 1)
 		}
 		x.change(t, "b", func(q *ibxRow) { q.Attempts = 1_000_000 })
-		settles(t, 1)(x.with(t, queue.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), queue.Abandon{Owner: x.owner},
+		settles(t, 1)(x.with(t, queue.StoreConfig{MaxAttempts: -1}).Abandon(t.Context(), x.owner, "", 0,
 			x.id("b")))
 		assert.Equal(t, queue.Processing, x.get(t, "b").State)
 	}},

@@ -253,8 +253,8 @@ func TestAdminAtScale(t *testing.T) {
 			return err
 		})
 		check(t, "redrive", func() error {
-			few := admin.Act{Limit: 50, DryRun: true, Filter: admin.Filter{In: admin.Inbox, All: true}}
-			if _, err := a.Redrive(t.Context(), few); !errors.Is(err, admin.ErrNoLetter) {
+			few := admin.Action{Limit: 50, DryRun: true, Filter: admin.Filter{In: admin.Inbox, All: true}}
+			if _, err := a.Redrive(t.Context(), few); !errors.Is(err, admin.ErrNoDeadLetter) {
 				return err
 			}
 			return nil
@@ -278,7 +278,7 @@ func TestAdminAtScale(t *testing.T) {
 			"messages?in=queue", "message?id=12", "find?q=nothing", "audit", "?range=day", "?topic=topic-2",
 			"act?verb=requeue&state=dead&all=yes", "act?verb=discard&in=inbox&state=dead&all=yes",
 			"act?verb=replay&state=done&topic=topic-2",
-			"act?verb=skip_head&state=failing&topic=topic-2", "act?verb=pause&topic=topic-2",
+			"act?verb=skip&state=failing&topic=topic-2", "act?verb=pause&topic=topic-2",
 		} {
 			check(t, "page "+path, func() error {
 				w := httptest.NewRecorder()
@@ -289,20 +289,20 @@ func TestAdminAtScale(t *testing.T) {
 		}
 		check(t, "audit", func() error { _, _, err := a.Audit(t.Context(), admin.Page{}); return err })
 		for _, in := range []admin.Table{admin.Outbox, admin.Inbox, admin.Queue} {
-			few := admin.Act{Limit: 50, Reason: "a try", Filter: admin.Filter{In: in, All: true}}
+			few := admin.Action{Limit: 50, Reason: "a try", Filter: admin.Filter{In: in, All: true}}
 			check(t, "requeue in "+in.String(), func() error { _, err := a.Requeue(t.Context(), few); return err })
 			check(t, "discard in "+in.String(), func() error { _, err := a.Discard(t.Context(), few); return err })
 		}
 		check(t, "replay", func() error {
-			_, err := a.Replay(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
+			_, err := a.Replay(t.Context(), admin.Action{Limit: 50, Filter: admin.Filter{All: true}})
 			return err
 		})
 		check(t, "retry now", func() error {
-			_, err := a.RetryNow(t.Context(), admin.Act{Limit: 50, Filter: admin.Filter{All: true}})
+			_, err := a.RetryNow(t.Context(), admin.Action{Limit: 50, Filter: admin.Filter{All: true}})
 			return err
 		})
 		check(t, "dry run", func() error {
-			_, err := a.Requeue(t.Context(), admin.Act{DryRun: true, Limit: 1000, Filter: admin.Filter{Topic: "topic-2"}})
+			_, err := a.Requeue(t.Context(), admin.Action{DryRun: true, Limit: 1000, Filter: admin.Filter{Topic: "topic-2"}})
 			return err
 		})
 	}
@@ -322,7 +322,7 @@ func TestAdminAtScale(t *testing.T) {
 	}
 	t.Run("analyzed", all)
 	begun := time.Now()
-	r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "topic-2"}})
+	r, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{Topic: "topic-2"}})
 	require.NoError(t, err)
 	t.Logf("requeued %d in %s", r.Touched, time.Since(begun).Round(time.Millisecond))
 

@@ -204,8 +204,8 @@ func TestStoresKeepPlans(t *testing.T) {
 	msgs := claimed(t, store, owner, 4)
 	require.Len(t, msgs, 4)
 	settles(t, 1)(store.Ack(ctx, owner, msgs[0].ID))
-	settles(t, 1)(store.Abandon(ctx, queue.Abandon{Owner: owner, Delay: time.Hour}, msgs[1].ID))
-	settles(t, 1)(store.Fail(ctx, queue.Fail{Owner: owner}, msgs[2].ID))
+	settles(t, 1)(store.Abandon(ctx, owner, "", time.Hour, msgs[1].ID))
+	settles(t, 1)(store.Fail(ctx, owner, "", msgs[2].ID))
 	settles(t, 1)(store.Release(ctx, owner, msgs[3].ID))
 	for what, statement := range map[string]string{
 		"Enqueue": sqltext.EnqueueMessages, "Claim": sqltext.ClaimPages, "Ack": sqltext.AckMessages,
@@ -286,9 +286,9 @@ func TestKeptPlansOfManySchemas(t *testing.T) {
 				for _, settle := range []func(id queue.ID) (int, error){
 					func(id queue.ID) (int, error) { return s.Ack(t.Context(), owner, id) },
 					func(id queue.ID) (int, error) {
-						return s.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Hour}, id)
+						return s.Abandon(t.Context(), owner, "", time.Hour, id)
 					},
-					func(id queue.ID) (int, error) { return s.Fail(t.Context(), queue.Fail{Owner: owner}, id) },
+					func(id queue.ID) (int, error) { return s.Fail(t.Context(), owner, "", id) },
 					func(id queue.ID) (int, error) { return s.Release(t.Context(), owner, id) },
 				} {
 					msgs := claimed(t, s, owner, 1)

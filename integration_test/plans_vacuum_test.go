@@ -101,7 +101,7 @@ func TestReapingPassesWhatVacuumMayNotClean(t *testing.T) {
 	for range 2 {
 		eventually(t, func() bool {
 			msgs := claimed(t, store, owner, 500)
-			_, err := store.Abandon(t.Context(), queue.Abandon{Owner: owner, Delay: time.Microsecond}, idsOf(msgs)...)
+			_, err := store.Abandon(t.Context(), owner, "", time.Microsecond, idsOf(msgs)...)
 			require.NoError(t, err)
 			return len(msgs) == 0 || msgs[0].Attempts > 1
 		}, "all messages are retried")

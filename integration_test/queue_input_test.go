@@ -57,14 +57,14 @@ func TestBadInputOfStore(t *testing.T) {
 		} {
 			_, err := x.store.Ack(ctx, x.owner, x.id("a"), bad)
 			invalid(t, err, "ID 1 of Ack")
-			_, err = x.store.Renew(ctx, queue.Renew{Owner: x.owner, LeaseTTL: time.Minute}, bad)
+			_, err = x.store.Renew(ctx, x.owner, time.Minute, bad)
 			invalid(t, err, "ID 0 of Renew")
 			_, err = x.store.Get(ctx, bad)
 			invalid(t, err, "Get")
 			invalid(t, x.store.MarkProcessed(ctx, bad), "MarkProcessed")
 		}
-		_, err := x.store.Renew(ctx, queue.Renew{Owner: x.owner}, x.id("a"))
-		invalid(t, err, "Renew.LeaseTTL is 0s")
+		_, err := x.store.Renew(ctx, x.owner, 0, x.id("a"))
+		invalid(t, err, "the lease of Renew is 0s")
 		for _, mark := range []error{
 			x.store.MarkDead(ctx, x.id("a"), ""), x.store.MarkProcessed(ctx, x.id("a")), x.store.MarkProcessing(ctx, x.id("a")),
 		} {
@@ -133,8 +133,8 @@ func TestLastErrorIsCut(t *testing.T) {
 	h := onPgx(t)
 	x := ibx{handle: h, store: newStore(t, h, queue.StoreConfig{}), name: "cut", owner: queue.NewOwner()}
 	bad := strings.Repeat("ü\x00\xff", 1000)
-	settles(t, 1)(x.store.Abandon(t.Context(), queue.Abandon{Owner: x.owner, Err: bad}, x.has(t, "a")))
-	settles(t, 1)(x.store.Fail(t.Context(), queue.Fail{Owner: x.owner, Reason: bad}, x.has(t, "b")))
+	settles(t, 1)(x.store.Abandon(t.Context(), x.owner, bad, 0, x.has(t, "a")))
+	settles(t, 1)(x.store.Fail(t.Context(), x.owner, bad, x.has(t, "b")))
 	require.NoError(t, x.store.MarkDead(t.Context(), x.has(t, "c"), bad))
 	for _, id := range []string{"a", "b", "c"} {
 		text := x.get(t, id).LastError
@@ -320,10 +320,10 @@ func TestRowWithTheHighestAttempts(t *testing.T) {
 	storeAll(t, s, items("orders", 2)...)
 	settle := map[string]func(queue.Owner, ...queue.ID) (int, error){
 		"abandon": func(owner queue.Owner, ids ...queue.ID) (int, error) {
-			return s.Abandon(t.Context(), queue.Abandon{Owner: owner}, ids...)
+			return s.Abandon(t.Context(), owner, "", 0, ids...)
 		},
 		"fail": func(owner queue.Owner, ids ...queue.ID) (int, error) {
-			return s.Fail(t.Context(), queue.Fail{Owner: owner}, ids...)
+			return s.Fail(t.Context(), owner, "", ids...)
 		},
 		"reap": func(queue.Owner, ...queue.ID) (int, error) {
 			h.exec(t, `update inbox_queue set locked_until = now() - interval '1 second'`)

@@ -315,7 +315,7 @@ func TestRefusedMessagesOfCallers(t *testing.T) {
 		ids[i] = msg.ID
 	}
 	h.exec(t, `ALTER TABLE inbox_queue ADD CONSTRAINT no_sevens CHECK (message_id NOT LIKE '%7') NOT VALID`)
-	ours, err := s.Renew(t.Context(), queue.Renew{Owner: owner, LeaseTTL: time.Minute}, ids...)
+	ours, err := s.Renew(t.Context(), owner, time.Minute, ids...)
 	assert.Len(t, ours, 18)
 	require.ErrorContains(t, err, "no_sevens")
 	n, err := s.Release(t.Context(), owner, ids[:10]...)

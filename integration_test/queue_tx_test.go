@@ -43,19 +43,19 @@ func TestStoreJoinsTransactions(t *testing.T) {
 			{"enqueue", func(ctx context.Context) error { _, err := store.Enqueue(ctx, item("shop", "a")); return err }, ""},
 			{"claim", claim, ""},
 			{"renew", func(ctx context.Context) error {
-				ours, err := store.Renew(ctx, queue.Renew{Owner: owner, LeaseTTL: time.Hour}, id)
+				ours, err := store.Renew(ctx, owner, time.Hour, id)
 				assert.Len(t, ours, 1)
 				return err
 			}, ""},
 			{"release", func(ctx context.Context) error { return counted(store.Release(ctx, owner, id)) }, ""},
 			{"claim again", claim, ""},
-			{"abandon", func(ctx context.Context) error { return counted(store.Abandon(ctx, queue.Abandon{Owner: owner}, id)) },
+			{"abandon", func(ctx context.Context) error { return counted(store.Abandon(ctx, owner, "", 0, id)) },
 				"update inbox_queue set due_at = clock_timestamp()"},
 			{"claim for the third time", claim, "update inbox_queue set locked_until = '2020-01-01'"},
 			{"reap", func(ctx context.Context) error { return counted(store.ReapExpired(ctx)) },
 				"update inbox_queue set due_at = clock_timestamp(), crashes = 0"},
 			{"claim for the last time", claim, ""},
-			{"fail", func(ctx context.Context) error { return counted(store.Fail(ctx, queue.Fail{Owner: owner}, id)) }, ""},
+			{"fail", func(ctx context.Context) error { return counted(store.Fail(ctx, owner, "", id)) }, ""},
 			{"mark processing", func(ctx context.Context) error { return store.MarkProcessing(ctx, id) }, ""},
 			{"mark dead", func(ctx context.Context) error { return store.MarkDead(ctx, id, "why") }, ""},
 			{"mark processed", func(ctx context.Context) error { return store.MarkProcessed(ctx, id) }, ""},
@@ -398,7 +398,7 @@ func TestPauseReachesTheQueue(t *testing.T) {
 	handlers["limited"] = limited
 	d := dispatching(t, s, quickDispatcher(handlers))
 	for _, topic := range topics[:2] {
-		require.NoError(t, ad.Pause(t.Context(), admin.TopicAct{Topic: topic, Reason: "test"}))
+		require.NoError(t, ad.Pause(t.Context(), topic, "test"))
 	}
 	for _, topic := range topics {
 		storeAll(t, s, items(topic, 20)...)
@@ -423,7 +423,7 @@ func TestPauseReachesTheQueue(t *testing.T) {
 	}
 	for _, topic := range topics[:2] {
 		assert.Zero(t, done[topic].Load(), topic)
-		require.NoError(t, ad.Resume(t.Context(), admin.TopicAct{Topic: topic, Reason: "test"}))
+		require.NoError(t, ad.Resume(t.Context(), topic, "test"))
 		eventually(t, func() bool { return done[topic].Load() == 20 }, "%s is handled", topic)
 	}
 }

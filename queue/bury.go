@@ -63,7 +63,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome
 		if err := d.onDead(ctx, c, cause); err != nil {
 			return err
 		}
-		n, err := d.store.fail(ctx, Fail{Owner: c.loop.owner, Reason: text.OfError(cause)}, counted, c.ID)
+		n, err := d.store.fail(ctx, c.loop.owner, text.OfError(cause), counted, c.ID)
 		if err == nil && n == 0 && d.cfg.OnDead == nil { // otherwise OnDead has settled it in another way
 			err = ErrLeaseLost
 		}

@@ -213,7 +213,7 @@ func (c *claimed) Unack(ctx context.Context) error {
 
 // Dead marks the message dead in the transaction of ctx.
 func (c *claimed) Dead(ctx context.Context, reason string) (bool, error) {
-	n, err := c.loop.store.Fail(ctx, Fail{Owner: c.loop.owner, Reason: reason}, c.ID)
+	n, err := c.loop.store.Fail(ctx, c.loop.owner, reason, c.ID)
 	return n == 1, err
 }
 
@@ -232,7 +232,7 @@ func (c *claimed) ack() {
 // answer was lost. It returns how many messages it changed.
 func (c *claimed) abandon(err error) int {
 	return c.insist("abandon", func(ctx context.Context) (int, error) {
-		return c.loop.store.abandon(ctx, Abandon{Owner: c.loop.owner, Err: text.OfError(err)}, c.Attempts, c.ID)
+		return c.loop.store.abandon(ctx, c.loop.owner, text.OfError(err), 0, c.Attempts, c.ID)
 	})
 }
 

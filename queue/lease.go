@@ -4,25 +4,26 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/drive"
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// Renew renews leases from now on, and returns the messages that are still the owner's. Missing messages have or will
-// have another owner, and may be handled twice; or a handler has acked them in its transaction. It returns ErrInvalid
-// for a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on the table refuses
-// some messages, the others are renewed and returned, with an error that names a refused one.
-func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
-	if r.LeaseTTL < minLease {
-		return nil, fmt.Errorf("%w: Renew.LeaseTTL is %s: it must be at least %s", ErrInvalid, r.LeaseTTL, minLease)
+// Renew makes leases end leaseTTL from now, and returns the messages that are still the owner's. Missing messages have
+// or will have another owner, and may be handled twice; or a handler has acked them in its transaction. It returns
+// ErrInvalid for a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on the table
+// refuses some messages, the others are renewed and returned, with an error that names a refused one.
+func (s *Store) Renew(ctx context.Context, owner Owner, leaseTTL time.Duration, ids ...ID) ([]ID, error) {
+	if leaseTTL < minLease {
+		return nil, fmt.Errorf("%w: the lease of Renew is %s: it must be at least %s", ErrInvalid, leaseTTL, minLease)
 	}
-	if _, _, err := split("Renew", r.Owner, ids); err != nil || len(ids) == 0 {
+	if _, _, err := split("Renew", owner, ids); err != nil || len(ids) == 0 {
 		return nil, err
 	}
 	var ours []ID
 	err := s.eachOf(ctx, ids, func(ctx context.Context, ids ...ID) error {
-		sources, messageIDs, _ := split("Renew", r.Owner, ids)
+		sources, messageIDs, _ := split("Renew", owner, ids)
 		var renewed []ID
 		left := 0
 		err := s.collect(ctx, "renew leases", func(rows drive.Rows) error {
@@ -37,7 +38,7 @@ func (s *Store) Renew(ctx context.Context, r Renew, ids ...ID) ([]ID, error) {
 				left++
 			}
 			return nil
-		}, sqltext.RenewLeases, r.Owner.String(), sources, messageIDs, r.LeaseTTL.Seconds())
+		}, sqltext.RenewLeases, owner.String(), sources, messageIDs, leaseTTL.Seconds())
 		if err == nil { // a deferred constraint may refuse rows that were returned
 			ours = append(ours, renewed...)
 		}

@@ -137,25 +137,3 @@ type Claim struct {
 	// MaxBytes bounds the sum of their payloads, at least 1; default 64 MiB. One message is taken whatever its size.
 	MaxBytes int
 }
-
-// Renew selects the leases to renew, and for how long from now, at least a second.
-type Renew struct {
-	Owner    Owner
-	LeaseTTL time.Duration
-}
-
-// Abandon gives messages back after a failure.
-type Abandon struct {
-	Owner Owner
-	// Err is the error of the attempt, cut to 1 KiB. If it is empty, the error of the previous attempt stays.
-	Err string
-	// Delay is the time to the next attempt; default: StoreConfig.Backoff.
-	Delay time.Duration
-}
-
-// Fail gives up on messages.
-type Fail struct {
-	Owner Owner
-	// Reason is stored with the message, cut to 1 KiB.
-	Reason string
-}

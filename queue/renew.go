@@ -43,7 +43,7 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.lease/3)
 	defer cancel()
-	ours, err := l.store.Renew(ctx, Renew{Owner: l.owner, LeaseTTL: l.cfg.lease}, ids...)
+	ours, err := l.store.Renew(ctx, l.owner, l.cfg.lease, ids...)
 	refused, err := refusedOf(err)
 	l.store.refusals.forget("renew", ours...)
 	for _, id := range ours {

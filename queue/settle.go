@@ -20,37 +20,43 @@ func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, nil, s.cfg.KeepPayload)
 }
 
-// Abandon counts a failed attempt of each message; they are retried after Abandon.Delay or StoreConfig.Backoff, and
-// dead after StoreConfig.MaxAttempts. Otherwise it is like Ack.
-func (s *Store) Abandon(ctx context.Context, a Abandon, ids ...ID) (int, error) {
-	return s.abandon(ctx, a, nil, ids...)
+// Abandon counts a failed attempt of each message; they are retried after the delay, or StoreConfig.Backoff if it is 0,
+// and dead after StoreConfig.MaxAttempts. The reason is stored, at most 1 KiB; if it is "", the reason of the attempt
+// before stays. Otherwise it is like Ack.
+func (s *Store) Abandon(
+	ctx context.Context, owner Owner, reason string, delay time.Duration, ids ...ID,
+) (int, error) {
+	if delay < 0 {
+		return 0, fmt.Errorf("%w: the delay of Abandon is %s: use 0 for StoreConfig.Backoff", ErrInvalid, delay)
+	}
+	return s.abandon(ctx, owner, reason, delay, nil, ids...)
 }
 
 // abandon changes only messages with this number of failed attempts; nil = any number.
-func (s *Store) abandon(ctx context.Context, a Abandon, attempts any, ids ...ID) (int, error) {
-	if a.Delay < 0 {
-		return 0, fmt.Errorf("%w: Abandon.Delay is %s: use 0 for StoreConfig.Backoff", ErrInvalid, a.Delay)
-	}
+func (s *Store) abandon(
+	ctx context.Context, owner Owner, why string, delay time.Duration, attempts any, ids ...ID,
+) (int, error) {
 	delays := s.delays()
-	if a.Delay > 0 {
-		delays = []float64{a.Delay.Seconds()}
+	if delay > 0 {
+		delays = []float64{delay.Seconds()}
 	}
-	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, a.Owner, ids, attempts, reason(a.Err), delays,
+	return s.settle(ctx, "Abandon", sqltext.AbandonMessages, owner, ids, attempts, reason(why), delays,
 		s.maxAttempts(), attempts)
 }
 
-// Fail counts a last failed attempt of each message and marks them dead. Otherwise it is like Ack.
-func (s *Store) Fail(ctx context.Context, f Fail, ids ...ID) (int, error) {
-	return s.fail(ctx, f, true, ids...)
+// Fail counts a last failed attempt of each message and marks them dead. The reason is stored, at most 1 KiB. Otherwise
+// it is like Ack.
+func (s *Store) Fail(ctx context.Context, owner Owner, reason string, ids ...ID) (int, error) {
+	return s.fail(ctx, owner, reason, true, ids...)
 }
 
 // fail may leave the attempts unchanged.
-func (s *Store) fail(ctx context.Context, f Fail, counted bool, ids ...ID) (int, error) {
+func (s *Store) fail(ctx context.Context, owner Owner, why string, counted bool, ids ...ID) (int, error) {
 	attempts := 0
 	if counted {
 		attempts = 1
 	}
-	return s.settle(ctx, "Fail", sqltext.FailMessages, f.Owner, ids, nil, reason(f.Reason), attempts)
+	return s.settle(ctx, "Fail", sqltext.FailMessages, owner, ids, nil, reason(why), attempts)
 }
 
 // hold keeps a message from all others until the transaction of ctx ends. It reports whether the message still belongs
