@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
 // Decision is the result of a handler's error. Values may be added.
@@ -27,6 +29,11 @@ var (
 	//
 	// Cure: none is needed.
 	ErrAlreadyProcessed = errors.New("already processed")
+
+	// ErrRetryAfter marks the errors of RetryAfter, for errors.Is and Watermill's PoisonQueueWithFilter.
+	//
+	// Cure: none is needed.
+	ErrRetryAfter = core.ErrRetryAfter // retry after…
 )
 
 // Poison marks err so that the message is dead immediately instead of being retried. It returns nil if err is nil.
@@ -36,15 +43,6 @@ func Poison(err error) error {
 	}
 	return fmt.Errorf("%w: %w", ErrPoison, err)
 }
-
-// RetryAfterError is the result of RetryAfter, for errors.As and Watermill's PoisonQueueWithFilter.
-type RetryAfterError struct {
-	Err  error
-	Wait time.Duration
-}
-
-func (e *RetryAfterError) Error() string { return fmt.Sprintf("retry after %s: %v", e.Wait, e.Err) }
-func (e *RetryAfterError) Unwrap() error { return e.Err }
 
 // RetryAfter marks err so that the message is delivered again after the wait and no attempt is counted. Use it for a
 // provider's 429 with Retry-After. If wait <= 0, the initial backoff is used, or 100 ms if there is no backoff.
@@ -60,5 +58,5 @@ func RetryAfter(err error, wait time.Duration) error {
 	if err == nil {
 		return nil
 	}
-	return &RetryAfterError{Err: err, Wait: max(wait, 0)}
+	return &core.RetryAfterError{Err: err, Wait: max(wait, 0)}
 }

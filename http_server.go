@@ -69,13 +69,8 @@ func (s httpServer) serve() error {
 // readyTimeout bounds how long a probe waits for the database.
 const readyTimeout = 2 * time.Second
 
-// Live responds to a liveness probe while the process serves HTTP. It does not query the database, because a restart
-// would not cure an outage.
-func Live() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { probed(w, nil) })
-}
-
-// Ready responds to a readiness probe: 200 if the database responds within 2 s, else 503.
+// Ready responds to a readiness probe: 200 if the database responds within 2 s, else 503. A liveness probe needs no
+// query, because a restart would not cure an outage.
 func Ready(db *DB) http.Handler {
 	own := (*core.DB)(db)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -85,17 +80,13 @@ func Ready(db *DB) http.Handler {
 			defer cancel()
 			_, err = own.Exec(ctx, "SELECT 1")
 		}
-		probed(w, err)
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		if err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = w.Write([]byte("unavailable\n"))
+			return
+		}
+		_, _ = w.Write([]byte("ok\n"))
 	})
-}
-
-func probed(w http.ResponseWriter, err error) {
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Cache-Control", "no-store")
-	if err != nil {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		_, _ = w.Write([]byte("unavailable\n"))
-		return
-	}
-	_, _ = w.Write([]byte("ok\n"))
 }

@@ -80,7 +80,7 @@ var ibxAbandons = []requirement{
 	{number: 56, text: "an abandoned message is claimed again after its wait", verdict: held,
 		test: func(t *testing.T, x ibx) {
 			x.has(t, "a")
-			settles(t, 1)(x.store.Abandon(t.Context(), x.owner, "", 10 * time.Millisecond, x.id("a")))
+			settles(t, 1)(x.store.Abandon(t.Context(), x.owner, "", 10*time.Millisecond, x.id("a")))
 			eventually(t, func() bool { return len(x.claim(t, x.owner, 1)) == 1 }, "the message is claimed again")
 		}},
 	{number: 57, text: "Abandon stores the error", verdict: held, test: func(t *testing.T, x ibx) {

@@ -276,7 +276,7 @@ func TestOutcomesOfErrors(t *testing.T) {
 			"poison of Key": {atKey, returning(poison), "acked; dead; letter", "acked; dead; letter"},
 			"poison of OnMismatch": {atMismatch, returning(poison),
 				"acked; dead; 0 processed; letter", "acked; dead; 0 processed; letter"},
-			"later, made by hand": {atHandler, returning(&outbox.RetryAfterError{Wait: -time.Hour}),
+			"later, negative": {atHandler, returning(outbox.RetryAfter(errHandler, -time.Hour)),
 				"nacked; postponed; wait [1]", "nacked; postponed; wait [1]"},
 			"other transaction": {atHandler, wrongKind, "nacked; failed; wait [1]", "nacked; failed; wait [2]"},
 			"no publish topic":  {atPublish, nil, "nacked; failed; wait [1]", "nacked; failed; wait [2]"},

@@ -21,7 +21,7 @@ import (
 
 // unsound returns errors that panic when they are inspected: nil pointers returned as errors.
 func unsound() map[string]error {
-	var later *outbox.RetryAfterError
+	var later *core.RetryAfterError
 	return map[string]error{
 		"nil pointer": later, "wrapped": fmt.Errorf("wrapped: %w", later), "joined": errors.Join(errHandler, wrapped{later}),
 	}
@@ -130,7 +130,7 @@ func TestWatermillsMiddlewaresInsideChargeNothing(t *testing.T) {
 		}
 		_, err := chain(handler, append([]message.HandlerMiddleware{newTx(t, h, middleware.TxConfig{})}, own...)...)(msg)
 		require.ErrorContains(t, err, "Watermill's Retry", where)
-		var later *outbox.RetryAfterError
+		var later *core.RetryAfterError
 		if assert.ErrorAs(t, work.err, &later, where) {
 			assert.Positive(t, later.Wait, where)
 			assert.ErrorContains(t, work.err, "Watermill's Retry", where)

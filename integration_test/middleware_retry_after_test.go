@@ -214,7 +214,7 @@ func TestRetryAfterAtTheLastAttempt(t *testing.T) {
 		return nil, outbox.RetryAfter(errHandler, 0)
 	}, stack(t, h, middleware.StackConfig{})[0])(w.of(t, "id"))
 	require.ErrorIs(t, err, errHandler)
-	var later *outbox.RetryAfterError
+	var later *core.RetryAfterError
 	require.ErrorAs(t, w.notes[0], &later)
 	assert.NotErrorIs(t, w.notes[0], core.ErrNotBegun)
 	assert.Zero(t, w.acks, "and not dead, although it was the last attempt")

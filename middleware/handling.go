@@ -97,7 +97,7 @@ func currentHandling(msg *message.Message) *handling {
 }
 
 func (h *handling) outcome(err error) observe.Outcome {
-	switch later := new(outbox.RetryAfterError); {
+	switch later := new(core.RetryAfterError); {
 	case uncharged(err) && errors.As(err, &later):
 		return observe.Postponed
 	case err != nil:

@@ -294,7 +294,7 @@ func nacked(msg *message.Message) bool {
 // repeatable reports whether an attempt failed through no fault of its own: a serialization failure or a deadlock,
 // either of which proves that nothing was committed.
 func repeatable(err error) bool {
-	later := new(outbox.RetryAfterError)
+	later := new(core.RetryAfterError)
 	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||
 		errors.Is(err, outbox.ErrAlreadyProcessed) || errors.As(err, &later) {
 		return false

@@ -26,7 +26,7 @@ func uncharged(err error) bool {
 	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
 		return false
 	}
-	var later *outbox.RetryAfterError
+	var later *core.RetryAfterError
 	return errors.As(err, &later) || miswired(err)
 }
 
@@ -35,7 +35,7 @@ func (o *errorHandler) retryLater(
 	ctx context.Context, msg *message.Message, h *handling, err error,
 ) (observe.Outcome, time.Duration, error) {
 	outcome, wait := observe.Postponed, time.Duration(0)
-	var later *outbox.RetryAfterError
+	var later *core.RetryAfterError
 	if miswired(err) {
 		outcome, wait = observe.Failed, o.tellMiswired(ctx, msg, err)
 	} else {
@@ -62,7 +62,7 @@ func (o *errorHandler) retryLater(
 
 // asLater converts err for core.Work, which supports later retries.
 func asLater(err error, wait time.Duration) error {
-	if later := new(outbox.RetryAfterError); uncharged(err) && !errors.As(err, &later) {
+	if later := new(core.RetryAfterError); uncharged(err) && !errors.As(err, &later) {
 		return outbox.RetryAfter(err, wait)
 	}
 	return err

@@ -155,7 +155,7 @@ func guarded(fn func() error) (err error) {
 
 // repeatable reports whether a transaction failed through no fault of its own: a serialization failure or a deadlock.
 func repeatable(err error) bool {
-	later := new(outbox.RetryAfterError)
+	later := new(core.RetryAfterError)
 	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||
 		errors.Is(err, outbox.ErrAlreadyProcessed) || errors.As(err, &later) {
 		return false
@@ -235,7 +235,7 @@ const miswiredWait = 30 * time.Second
 // uncharged reports whether an error does not count against the message, and how long the message should wait: its
 // handler requested a later retry, or only a change of the program helps.
 func (s *Store) uncharged(err error) (_ bool, wait time.Duration) {
-	later := new(outbox.RetryAfterError)
+	later := new(core.RetryAfterError)
 	switch {
 	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
 		return false, 0

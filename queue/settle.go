@@ -21,8 +21,8 @@ func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 }
 
 // Abandon counts a failed attempt of each message; they are retried after the delay, or StoreConfig.Backoff if it is 0,
-// and dead after StoreConfig.MaxAttempts. The reason is stored, at most 1 KiB; if it is "", the reason of the attempt
-// before stays. Otherwise it is like Ack.
+// and dead after StoreConfig.MaxAttempts. The reason is stored, at most 1 KiB; if it is "", the reason of the
+// previous attempt stays. Otherwise it is like Ack.
 func (s *Store) Abandon(
 	ctx context.Context, owner Owner, reason string, delay time.Duration, ids ...ID,
 ) (int, error) {

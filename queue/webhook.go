@@ -114,7 +114,7 @@ func refused(status int, err error) error {
 	if errors.As(err, &p) {
 		return err
 	}
-	if later := new(outbox.RetryAfterError); errors.As(err, &later) {
+	if later := new(core.RetryAfterError); errors.As(err, &later) {
 		status = http.StatusServiceUnavailable
 	}
 	return refusal{status, err}
@@ -123,7 +123,7 @@ func refused(status int, err error) error {
 // retryAfter returns when the sender should try again, in seconds.
 func retryAfter(err error) string {
 	wait := defaultRetryAfter
-	if later := new(outbox.RetryAfterError); errors.As(err, &later) && later.Wait > 0 {
+	if later := new(core.RetryAfterError); errors.As(err, &later) && later.Wait > 0 {
 		wait = later.Wait
 	}
 	return strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10)
