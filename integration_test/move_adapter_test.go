@@ -26,7 +26,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/move"
 )
 
-func newSchemaAdapter(t testing.TB, h handle, cfg move.SchemaAdapterConfig) *move.SchemaAdapter {
+func newSchemaAdapter(t testing.TB, h handle, cfg move.SchemaAdapterConfig) wsql3.SchemaAdapter {
 	t.Helper()
 	pub, err := outbox.NewPublisher(h.db, outbox.PublisherConfig{
 		Key: func(_ string, msg *message.Message) (string, error) { return "K" + msg.Metadata["n"], nil },

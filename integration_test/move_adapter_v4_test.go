@@ -1,15 +1,14 @@
 package integration_test
 
 import (
+	wsql3 "github.com/ThreeDotsLabs/watermill-sql/v3/pkg/sql"
 	wsql "github.com/ThreeDotsLabs/watermill-sql/v4/pkg/sql"
-
-	"github.com/millrace-go/watermill-outbox/move"
 )
 
 // schemaV4 is a SchemaAdapter of watermill-sql v4 for publishers.
 type schemaV4 struct {
 	wsql.DefaultPostgreSQLSchema // publishers do not call its methods
-	outbox                       *move.SchemaAdapter
+	outbox                       wsql3.SchemaAdapter
 }
 
 func (s schemaV4) InsertQuery(p wsql.InsertQueryParams) (wsql.Query, error) {

@@ -406,16 +406,16 @@ func TestMoveOfWhatCannotBeRead(t *testing.T) {
 			assert.NotContains(t, err.Error(), "canary")
 			assert.EqualValues(t, 1, r.Moved)
 
-			cfg.BuryUnreadable = true
+			cfg.UnreadableAsDead = true
 			cfg.DryRun = true
 			r, err = move.FromWatermill(t.Context(), pub, cfg)
 			require.NoError(t, err)
-			assert.EqualValues(t, 2, r.Buried)
+			assert.EqualValues(t, 2, r.Dead)
 			cfg.DryRun = false
 			r, err = move.FromWatermill(t.Context(), pub, cfg)
 			require.NoError(t, err)
 			assert.Equal(t, move.Result{
-				Pending: 3, Moved: 3, Buried: 2, Topics: map[string]int64{"orders": 1, "forwarder_topic": 2}, AuditID: r.AuditID,
+				Pending: 3, Moved: 3, Dead: 2, Topics: map[string]int64{"orders": 1, "forwarder_topic": 2}, AuditID: r.AuditID,
 			}, r)
 			assert.JSONEq(t, `{"tenant": "7", "odd": "a\ufffdb"}`,
 				value[string](t, h, "select metadata::text from outbox where uuid = $1", noEnvelope.UUID))

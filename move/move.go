@@ -24,10 +24,10 @@ type Result struct {
 	Left    int64 `json:"left"`
 	// Moved is how many are in the other place now; of a dry run, how many would be.
 	Moved int64 `json:"moved"`
-	// Buried is how many of them are dead messages now, because they could not be read: see
-	// WatermillConfig.BuryUnreadable.
-	Buried int64 `json:"buried,omitempty"`
-	// Topics is Moved by topic. Buried ones are under the topic of the forwarder.
+	// Dead is how many of them are dead messages now, because they could not be read: see
+	// WatermillConfig.UnreadableAsDead.
+	Dead int64 `json:"dead,omitempty"`
+	// Topics is Moved by topic. Dead ones are under the topic of the forwarder.
 	Topics map[string]int64 `json:"topics"`
 	// AuditID is the entry in the audit log; 0 where nothing was moved.
 	AuditID int64 `json:"audit_id,omitempty"`
@@ -161,7 +161,7 @@ func intoOutbox(pub *core.Publisher, o options) func(ctx context.Context, r *Res
 				return fmt.Errorf("%s: %w", it.row, err)
 			case err != nil:
 				it.topic = o.bury
-				r.Buried++
+				r.Dead++
 				if err := bury(ctx, pub.DB(), o, it, err); err != nil {
 					return fmt.Errorf("%s: store as dead: %w", it.row, err)
 				}

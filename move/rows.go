@@ -51,7 +51,7 @@ func (r *rows) read(ctx context.Context, q drive.Querier, statement string, args
 		if it.err == nil {
 			keepDelay(it.msg, it.raw.Metadata)
 		} else {
-			it.err = fmt.Errorf("%w (WatermillConfig.Marshaler must be the one that wrote it; WatermillConfig.BuryUnreadable "+
+			it.err = fmt.Errorf("%w (WatermillConfig.Marshaler must be the one that wrote it; WatermillConfig.UnreadableAsDead "+
 				"makes such rows dead messages)", it.err)
 		}
 		r.last = *it

@@ -25,10 +25,7 @@ type SchemaAdapterConfig struct {
 	Marshaler wforwarder.Marshaler
 }
 
-// SchemaAdapter lets a publisher of watermill-sql v3 write into the outbox. It is for publishers only: a
-// watermill-sql subscriber that gets it fails, because forwarder.Forwarder and forwarder.Subscriber read the outbox. It
-// can be used concurrently.
-type SchemaAdapter struct {
+type schemaAdapter struct {
 	pub            *core.Publisher
 	forwarderTopic string
 
@@ -36,14 +33,16 @@ type SchemaAdapter struct {
 	envelopes *envelopes // used under mu
 }
 
-var _ wsql.SchemaAdapter = (*SchemaAdapter)(nil)
-
-// NewSchemaAdapter returns a SchemaAdapter that writes what pub would write, with its Key and limits, into its tables.
-// The transaction is the one of the watermill-sql publisher; PublisherConfig.WithoutTx and observers have no effect. It
-// returns an error if pub is nil.
+// NewSchemaAdapter lets a publisher of watermill-sql v3 write into the outbox what pub would write, with its Key and
+// limits. The transaction is the one of the watermill-sql publisher; PublisherConfig.WithoutTx and observers have no
+// effect. InsertQuery returns outbox.ErrInvalidMessage for messages that cannot be stored. It returns an error if pub
+// is nil.
+//
+// The adapter is for publishers only, and can be used concurrently: a watermill-sql subscriber that gets it fails,
+// because forwarder.Forwarder and forwarder.Subscriber read the outbox.
 //
 // Forwarders find the messages at their next poll, or immediately after DB.Wake.
-func NewSchemaAdapter(pub *outbox.Publisher, cfg SchemaAdapterConfig) (*SchemaAdapter, error) {
+func NewSchemaAdapter(pub *outbox.Publisher, cfg SchemaAdapterConfig) (wsql.SchemaAdapter, error) {
 	if pub == nil {
 		return nil, errNoPublisher
 	}
@@ -51,14 +50,14 @@ func NewSchemaAdapter(pub *outbox.Publisher, cfg SchemaAdapterConfig) (*SchemaAd
 	if err != nil {
 		return nil, err
 	}
-	return &SchemaAdapter{
+	return &schemaAdapter{
 		pub: (*core.Publisher)(pub), forwarderTopic: cmp.Or(cfg.ForwarderTopic, wforwarderTopic), envelopes: envelopes,
 	}, nil
 }
 
 // InsertQuery returns the statement that writes messages into the outbox. It returns outbox.ErrInvalidMessage for
 // messages that cannot be stored.
-func (s *SchemaAdapter) InsertQuery(topic string, msgs message.Messages) (wsql.Query, error) {
+func (s *schemaAdapter) InsertQuery(topic string, msgs message.Messages) (wsql.Query, error) {
 	topics := make([]string, len(msgs))
 	for i := range topics {
 		topics[i] = topic
@@ -74,7 +73,7 @@ func (s *SchemaAdapter) InsertQuery(topic string, msgs message.Messages) (wsql.Q
 }
 
 // open returns the messages in envelopes and their topics.
-func (s *SchemaAdapter) open(envelopes message.Messages) (topics []string, msgs message.Messages, err error) {
+func (s *schemaAdapter) open(envelopes message.Messages) (topics []string, msgs message.Messages, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, envelope := range envelopes {
@@ -94,20 +93,20 @@ func (s *SchemaAdapter) open(envelopes message.Messages) (topics []string, msgs 
 }
 
 // SchemaInitializingQueries returns no queries: schema.Migrate makes the tables.
-func (s *SchemaAdapter) SchemaInitializingQueries(string) []wsql.Query { return nil }
+func (s *schemaAdapter) SchemaInitializingQueries(string) []wsql.Query { return nil }
 
 // SelectQuery returns a query that fails and names forwarder.Subscriber.
-func (s *SchemaAdapter) SelectQuery(string, string, wsql.OffsetsAdapter) wsql.Query {
+func (s *schemaAdapter) SelectQuery(string, string, wsql.OffsetsAdapter) wsql.Query {
 	return wsql.Query{Query: `SELECT '` + errWriteOnly.Error() + `'::bigint`}
 }
 
 // UnmarshalMessage returns an error that names forwarder.Subscriber.
-func (s *SchemaAdapter) UnmarshalMessage(wsql.Scanner) (wsql.Row, error) {
+func (s *schemaAdapter) UnmarshalMessage(wsql.Scanner) (wsql.Row, error) {
 	return wsql.Row{}, errWriteOnly
 }
 
 // SubscribeIsolationLevel returns the default level.
-func (s *SchemaAdapter) SubscribeIsolationLevel() stdsql.IsolationLevel { return stdsql.LevelDefault }
+func (s *schemaAdapter) SubscribeIsolationLevel() stdsql.IsolationLevel { return stdsql.LevelDefault }
 
 // Cause: a SchemaAdapter was passed to it.
 // Cure: read the outbox with forwarder.Subscriber.

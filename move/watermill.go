@@ -30,9 +30,9 @@ type WatermillConfig struct {
 	ConsumerGroup string
 	// Marshaler is the marshaler of the envelopes; default JSON.
 	Marshaler wforwarder.Marshaler
-	// BuryUnreadable stores rows without a valid envelope as dead messages, with the reason; default off: such a row
+	// UnreadableAsDead stores rows without a valid envelope as dead messages, with the reason; default off: such a row
 	// ends the move. Their topic is the forwarder's. Invalid metadata characters become U+FFFD.
-	BuryUnreadable bool
+	UnreadableAsDead bool
 
 	// BatchSize is the number of messages in one transaction and in memory; default 500.
 	BatchSize int
@@ -66,7 +66,7 @@ func (c *WatermillConfig) options() (options, error) {
 		batchSize: c.BatchSize, lockTimeout: c.LockTimeout, dryRun: c.DryRun, progress: c.Progress,
 		act: act{actor: c.Actor, action: actImport, reason: c.Reason, what: "from " + c.MessagesTable},
 	}
-	if c.BuryUnreadable {
+	if c.UnreadableAsDead {
 		o.bury = c.Topic
 	}
 	return o, o.check("WatermillConfig")

@@ -67,7 +67,7 @@ docs/guides/moving.md. For envelopes other than JSON use package move.`,
 	flags.StringVar(&f.cfg.OffsetsTable, "offsets-table", "",
 		"`table` of its offsets, in SQL (default: watermill_offsets_ and the topic)")
 	flags.StringVar(&f.cfg.ConsumerGroup, "consumer-group", "", "consumer group of Watermill's forwarder, if it has one")
-	flags.BoolVar(&f.cfg.BuryUnreadable, "bury-unreadable", false,
+	flags.BoolVar(&f.cfg.UnreadableAsDead, "unreadable-as-dead", false,
 		"store unreadable messages as dead instead of stopping")
 	flags.StringVar(&key, "key", "", "ordering key: `metadata:NAME`, or topic for one key per topic (default: "+
 		"the key that the message carries)")
@@ -219,8 +219,8 @@ func describeMove(r move.Result) string {
 	if len(topics) > 0 {
 		s += " (" + strings.Join(topics, ", ") + ")"
 	}
-	if r.Buried > 0 {
-		s += ", of which " + words.Number(r.Buried) + " unreadable and now dead"
+	if r.Dead > 0 {
+		s += ", of which " + words.Number(r.Dead) + " unreadable and now dead"
 	}
 	return s
 }
