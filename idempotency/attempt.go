@@ -77,7 +77,7 @@ func (h *handler) attempt(before http.Header, q *request, deadline time.Time, pr
 			}
 		}
 		if prepared == nil {
-			fresh = newRecorder(before, h.cfg.MaxAnswer, q.out)
+			fresh = newRecorder(before, h.cfg.MaxResponse, q.out)
 			if err := h.call(ctx, fresh, q); err != nil {
 				return err
 			}

@@ -31,8 +31,8 @@ type Config struct {
 	Retention time.Duration
 	// MaxBody is the largest body of a request, in bytes; default 1 MiB. A larger one is answered with 413.
 	MaxBody int64
-	// MaxAnswer is the largest answer, in bytes; default 1 MiB. A larger one is rolled back and answered with 500.
-	MaxAnswer int
+	// MaxResponse is the largest answer, in bytes; default 1 MiB. A larger one is rolled back and answered with 500.
+	MaxResponse int
 	// Wait is how long a repetition waits for the first request before it gets 409; default 5 s, -1 not at all.
 	Wait time.Duration
 	// HelpURL is the address of your page about idempotency keys. Error responses link to it; default none.
@@ -73,8 +73,8 @@ func (c *Config) setDefaults() {
 	if c.MaxBody == 0 {
 		c.MaxBody = 1 << 20
 	}
-	if c.MaxAnswer == 0 {
-		c.MaxAnswer = 1 << 20
+	if c.MaxResponse == 0 {
+		c.MaxResponse = 1 << 20
 	}
 	if c.MaxRetries == 0 {
 		c.MaxRetries = 3
@@ -107,8 +107,8 @@ func (c Config) validate() error {
 			c.Retention, c.Timeout)
 	case c.MaxBody < 0:
 		return fmt.Errorf("Config.MaxBody is %d: use 0 for 1 MiB, or more", c.MaxBody)
-	case c.MaxAnswer < 0:
-		return fmt.Errorf("Config.MaxAnswer is %d: use 0 for 1 MiB, or more", c.MaxAnswer)
+	case c.MaxResponse < 0:
+		return fmt.Errorf("Config.MaxResponse is %d: use 0 for 1 MiB, or more", c.MaxResponse)
 	case c.Wait < -1:
 		return fmt.Errorf("Config.Wait is %s: use -1 for none", c.Wait)
 	case c.Timeout < -1:

@@ -22,7 +22,7 @@
 //
 // Headers about the moment or the connection are not stored (Set-Cookie, Date, hop-by-hop, CORS, traces), nor are
 // credentials such as X-Auth-Token; name others in Config.DropHeaders. Streams, hijacked connections and answers over
-// Config.MaxAnswer are refused.
+// Config.MaxResponse are refused.
 //
 // # Order of middlewares
 //

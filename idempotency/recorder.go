@@ -15,7 +15,7 @@ import (
 var (
 	errStreaming = fmt.Errorf("idempotency: streaming is not supported: the answer is sent when its transaction is "+
 		"committed: serve streams outside this middleware: %w", http.ErrNotSupported)
-	errTooLarge = errors.New("answer larger than Config.MaxAnswer: nothing was committed: answer with a link to the " +
+	errTooLarge = errors.New("answer larger than Config.MaxResponse: nothing was committed: answer with a link to the " +
 		"large content, or raise it")
 )
 
@@ -63,7 +63,7 @@ func (w *recorder) WriteHeader(status int) {
 	w.status, w.sent = status, w.header.Clone()
 }
 
-// Write adds to the body. It fails if the body exceeds Config.MaxAnswer, or if the status allows no body.
+// Write adds to the body. It fails if the body exceeds Config.MaxResponse, or if the status allows no body.
 func (w *recorder) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
 	switch {

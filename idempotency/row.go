@@ -84,7 +84,7 @@ func (h *handler) known(ctx context.Context, tx drive.Querier, q *request) (*ans
 
 // store stores the answer in the transaction of ctx.
 func (h *handler) store(ctx context.Context, q *request, w *recorder) error {
-	a, err := answerOf(w, h.drops, h.cfg.MaxAnswer)
+	a, err := answerOf(w, h.drops, h.cfg.MaxResponse)
 	if err != nil {
 		return err
 	}

@@ -53,7 +53,7 @@ func TestHTTPLimits(t *testing.T) {
 		},
 		"header": func(w http.ResponseWriter) { w.Header().Set("X", strings.Repeat("x", 2000)) },
 	} {
-		once := onceAround(t, h, idempotency.Config{MaxAnswer: 1000},
+		once := onceAround(t, h, idempotency.Config{MaxResponse: 1000},
 			http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				_, err := o.order(r)
 				require.NoError(t, err)
@@ -206,7 +206,7 @@ func TestHTTPConfig(t *testing.T) {
 		"Methods":         {Tenant: tenant, Methods: []string{"post"}},
 		"Retention":       {Tenant: tenant, Retention: 29 * time.Second},
 		"MaxBody":         {Tenant: tenant, MaxBody: -1},
-		"MaxAnswer":       {Tenant: tenant, MaxAnswer: -1},
+		"MaxResponse":     {Tenant: tenant, MaxResponse: -1},
 		"Wait":            {Tenant: tenant, Wait: -2},
 		"Timeout":         {Tenant: tenant, Timeout: -2},
 		"MaxRetries":      {Tenant: tenant, MaxRetries: -2},

@@ -373,7 +373,7 @@ func (a *aviary) answers() {
 			}
 			return "ann", nil
 		},
-		MaxAnswer: 100,
+		MaxResponse: 100,
 	}, a.logger)
 	require.NoError(a.t, err)
 	server := once(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
