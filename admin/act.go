@@ -13,16 +13,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// Act selects the messages to act on, and names the actor and the reason.
-type Act struct {
+// Action selects the messages to act on, and gives the reason.
+type Action struct {
 	Filter Filter
 	// Limit is the largest number of messages to change; default: all that the filter selects.
 	Limit int
-	// Reason is stored in the audit log, up to 1 KiB. Discard and SkipHead also store it with the message and require
+	// Reason is stored in the audit log, up to 1 KiB. Discard and Skip also store it with the message and require
 	// it.
 	Reason string
-	// Actor is the name in the audit log; default Config.Actor.
-	Actor string
 	// DryRun counts the messages that the act would change, up to 10,000 or Limit, and changes nothing.
 	DryRun bool
 	// Preview is the Result.Preview of a dry run with the same filter. Then only the messages that it counted are
@@ -41,11 +39,11 @@ type Result struct {
 	// Skipped is the number of messages that another session had locked or changed. Requeue, Replay and Reconcile also
 	// skip the messages behind or before them under the same key. Act again to change them.
 	Skipped int64 `json:"skipped"`
-	// Preview identifies the messages that a dry run counted. Pass it to Act.Preview to change only these. If there are
+	// Preview identifies the messages that a dry run counted. Pass it to Action.Preview to change only these. If there are
 	// more messages than a dry run counts, it selects those written before the dry run. It is up to 220 kB long.
 	Preview string `json:"-"`
-	// NoLetter is the number of messages that Redrive skipped because their dead letter is no longer in the outbox.
-	NoLetter int64 `json:"no_letter,omitempty"`
+	// NoDeadLetter is the number of messages that Redrive skipped because their dead letter is no longer in the outbox.
+	NoDeadLetter int64 `json:"no_dead_letter,omitempty"`
 	// Compared is the number of messages that Reconcile compared.
 	Compared int64 `json:"compared,omitempty"`
 	// AuditID is the entry in the audit log; 0 for a dry run.
@@ -57,7 +55,7 @@ const dryCount = 10_000
 
 // run performs an act: it first writes the entry in the audit log, then changes one batch after another, oldest
 // messages first. The statement that changes a batch also counts it in that entry.
-func (a *Admin) run(ctx context.Context, v Verb, act Act) (r Result, err error) {
+func (a *Admin) run(ctx context.Context, v Verb, act Action) (r Result, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", v.Name, err)
@@ -83,13 +81,13 @@ func (a *Admin) run(ctx context.Context, v Verb, act Act) (r Result, err error) 
 		}
 	}
 	a.logger.Info("operator act", watermill.LogFields{
-		"action": v.Name, "actor": act.Actor, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
+		"action": v.Name, "actor": a.cfg.Actor, "touched": r.Touched, "skipped": r.Skipped, "audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID, nil)
 }
 
 // check refuses acts that are incomplete, and returns the states to act on.
-func (a *Admin) check(v Verb, act *Act) (store, []State, error) {
+func (a *Admin) check(v Verb, act *Action) (store, []State, error) {
 	f := act.Filter
 	s, _, err := a.prepare(f)
 	if err != nil {
@@ -114,43 +112,40 @@ func (a *Admin) check(v Verb, act *Act) (store, []State, error) {
 	}
 	bound := len(f.IDs) > 0 || f.Topic+f.Key+f.Consumer+f.ErrorGroup+f.ErrorContains != "" || !f.After.IsZero() ||
 		!f.Before.IsZero()
-	if act.Actor, err = a.actor(act.Actor, act.Reason); err != nil {
+	if err := a.recordable(act.Reason); err != nil {
 		return store{}, nil, err
 	}
 	switch {
 	case !bound && !f.All:
-		return store{}, nil, ErrUnbound
+		return store{}, nil, ErrEmptyFilter
 	case act.Limit < 0:
-		return store{}, nil, invalid("admin: Act.Limit is %d: use the number of messages, or 0 for all", act.Limit)
+		return store{}, nil, invalid("admin: Action.Limit is %d: use the number of messages, or 0 for all", act.Limit)
 	case v.Stored != "" && act.Reason == "" && !act.DryRun:
-		return store{}, nil, invalid("admin: Act.Reason is missing: it is stored with the messages")
+		return store{}, nil, invalid("admin: Action.Reason is missing: it is stored with the messages")
 	}
 	return s, states, nil
 }
 
-// actor is the name for the audit log.
-func (a *Admin) actor(actor, reason string) (string, error) {
-	if actor == "" {
-		actor = a.cfg.Actor
-	}
+// recordable checks what the audit log stores of an act.
+func (a *Admin) recordable(reason string) error {
 	switch {
-	case actor == "":
-		return "", ErrNoActor
-	case len(actor) > text.MaxActorBytes || !text.Storable(actor):
-		return "", invalid("admin: Actor must be UTF-8 without NUL, of at most %d bytes", text.MaxActorBytes)
+	case a.cfg.Actor == "":
+		return ErrNoActor
+	case len(a.cfg.Actor) > text.MaxActorBytes || !text.Storable(a.cfg.Actor):
+		return invalid("admin: the actor must be UTF-8 without NUL, of at most %d bytes", text.MaxActorBytes)
 	case len(reason) > text.MaxReasonBytes || !text.Storable(reason):
-		return "", invalid("admin: Reason must be UTF-8 without NUL, of at most %d bytes", text.MaxReasonBytes)
+		return invalid("admin: Reason must be UTF-8 without NUL, of at most %d bytes", text.MaxReasonBytes)
 	}
-	return actor, nil
+	return nil
 }
 
 // begin writes the entry of an act into the audit log.
-func (a *Admin) begin(ctx context.Context, action string, act Act) (id int64, err error) {
+func (a *Admin) begin(ctx context.Context, action string, act Action) (id int64, err error) {
 	filter, err := json.Marshal(act.Filter)
 	if err != nil {
 		return 0, err
 	}
-	return a.number(ctx, sqltext.BeginAct, act.Actor, action, act.Reason, string(filter))
+	return a.number(ctx, sqltext.BeginAct, a.cfg.Actor, action, act.Reason, string(filter))
 }
 
 // endTimeout limits recording the end of an act whose context has ended.
@@ -175,7 +170,7 @@ func (a *Admin) end(ctx context.Context, audit int64, err error) error {
 type doing struct {
 	*Admin
 	verb   Verb
-	act    Act
+	act    Action
 	source store
 	result *Result
 	asked  asked
@@ -188,7 +183,7 @@ type doing struct {
 }
 
 // doing begins an act that check accepted.
-func (a *Admin) doing(ctx context.Context, v Verb, act Act, s store, r *Result) (d *doing, err error) {
+func (a *Admin) doing(ctx context.Context, v Verb, act Action, s store, r *Result) (d *doing, err error) {
 	d = &doing{Admin: a, verb: v, act: act, source: s, result: r, left: int64(act.Limit), skipped: []string{}}
 	if act.Limit == 0 {
 		d.left = 1 << 62
@@ -319,5 +314,5 @@ func (d *doing) note() string {
 	if d.verb.Stored == "" {
 		return ""
 	}
-	return d.verb.Stored + " by " + d.act.Actor + ": " + d.act.Reason
+	return d.verb.Stored + " by " + d.cfg.Actor + ": " + d.act.Reason
 }

@@ -10,6 +10,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/text"
+	"github.com/millrace-go/watermill-outbox/internal/trend"
 )
 
 var (
@@ -18,17 +19,17 @@ var (
 	// Cure: done messages are deleted after their retention.
 	ErrNotFound = errors.New("admin: message not found")
 
-	// ErrUnbound is returned by an act with an empty filter.
-	ErrUnbound = errors.New("admin: the filter selects nothing: set a field of Filter, or Filter.All")
+	// ErrEmptyFilter is returned by an act with an empty filter.
+	ErrEmptyFilter = errors.New("admin: the filter selects nothing: set a field of Filter, or Filter.All")
 
 	// ErrNoActor is returned by an act without an actor.
-	ErrNoActor = errors.New("admin: no actor for the audit log: set Config.Actor or the Actor of the act")
+	ErrNoActor = errors.New("admin: no actor for the audit log: set Config.Actor, or use Admin.As")
 
-	// ErrNoLetter is returned by Redrive if none of the selected messages still has its dead letter in the outbox.
+	// ErrNoDeadLetter is returned by Redrive if none of the selected messages still has its dead letter in the outbox.
 	//
 	// Cause: the dead letters were deleted after the retention of the outbox.
 	// Cure: or requeue the messages and have their sender send them again.
-	ErrNoLetter = errors.New("admin: the dead letters are no longer in the outbox: publish them again from the " +
+	ErrNoDeadLetter = errors.New("admin: the dead letters are no longer in the outbox: publish them again from the " +
 		"dead-letter topic of the broker")
 
 	// ErrInvalid is wrapped by errors about an invalid field of a filter, page or act.
@@ -49,8 +50,7 @@ func invalid(format string, args ...any) error { return invalidError(fmt.Sprintf
 
 // Config configures New.
 type Config struct {
-	// Actor is the name in the audit log; default none. An act may override it. An act without an actor returns
-	// ErrNoActor.
+	// Actor is the name in the audit log; default none. Admin.As changes it. An act without an actor returns ErrNoActor.
 	Actor string
 	// QueryTimeout bounds each statement; default 10 s, -1 no limit.
 	QueryTimeout time.Duration
@@ -100,5 +100,11 @@ func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (*Admin, err
 	return &Admin{db: own, cfg: cfg, logger: own.Logger(logger)}, nil
 }
 
-// DB returns the handle.
-func (a *Admin) DB() *outbox.DB { return (*outbox.DB)(a.db) }
+// As returns an Admin whose acts have another actor in the audit log, for programs with several operators.
+func (a *Admin) As(actor string) *Admin {
+	of := *a
+	of.cfg.Actor = actor
+	return &of
+}
+
+func init() { trend.DB = func(admin any) *core.DB { return admin.(*Admin).db } }

@@ -20,7 +20,7 @@ type AuditEntry struct {
 	At    time.Time `json:"at"`
 	Role  string    `json:"role"`  // the database role that was logged in
 	Actor string    `json:"actor"` // the name that the caller gave
-	// requeue, redrive, discard, skip_head, replay, retry_now, pause, resume, clean, reconcile, partitions; of
+	// requeue, redrive, discard, skip, replay, retry_now, pause, resume, clean, reconcile, partitions; of
 	// package move: import, export
 	Action string `json:"action"`
 	Reason string `json:"reason,omitempty"`

@@ -9,8 +9,8 @@ import (
 )
 
 // BlockedKeys lists the first message of each blocked key that fits the filter, oldest first: the messages that
-// SkipHead would discard. It returns at most limit messages, and whether there are more. It returns the errors of
-// SkipHead.
+// Skip would discard. It returns at most limit messages, and whether there are more. It returns the errors of
+// Skip.
 func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Message, more bool, err error) {
 	defer func() {
 		if err != nil {
@@ -21,8 +21,8 @@ func (a *Admin) BlockedKeys(ctx context.Context, f Filter, limit int) (list []Me
 		return nil, false, invalid("admin: the limit is %d: use 1 to %d", limit, maxPage)
 	}
 	f.All = true
-	act := Act{Filter: f, DryRun: true, Actor: "nobody"} // it is not recorded
-	s, states, err := a.check(skip, &act)
+	act := Action{Filter: f, DryRun: true}
+	s, states, err := a.As("nobody").check(skip, &act) // it is not recorded
 	if err != nil {
 		return nil, false, err
 	}

@@ -22,8 +22,8 @@ type CleanConfig struct {
 	// At is the time from which the retentions are counted back; default now. Set it to CleanResult.At of a dry run to
 	// delete only the rows that were counted.
 	At time.Time
-	// Reason and Actor are stored in the audit log.
-	Reason, Actor string
+	// Reason is stored in the audit log.
+	Reason string
 	// DryRun only counts, up to 10,000 rows of each table; default off.
 	DryRun bool
 }
@@ -72,8 +72,8 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 		return r, invalid("admin: CleanConfig.At is %s, but the database's clock shows %s: a future time would delete "+
 			"messages that must be kept", stamp(cfg.At), stamp(now))
 	}
-	act := Act{Reason: cfg.Reason}
-	if act.Actor, err = a.actor(cfg.Actor, cfg.Reason); err != nil {
+	act := Action{Reason: cfg.Reason}
+	if err := a.recordable(cfg.Reason); err != nil {
 		return r, err
 	}
 	if cfg.DryRun {
@@ -105,7 +105,7 @@ func (a *Admin) Clean(ctx context.Context, cfg CleanConfig) (r CleanResult, err 
 }
 
 // cleanTable cleans one table, with its own entry in the audit log.
-func (a *Admin) cleanTable(ctx context.Context, act Act, at time.Time, retention time.Duration,
+func (a *Admin) cleanTable(ctx context.Context, act Action, at time.Time, retention time.Duration,
 	do func(context.Context, time.Duration, string) (int64, error)) (n int64, err error) {
 	act.Filter.Before = at.Add(-retention)
 	audit, err := a.begin(ctx, "clean", act)

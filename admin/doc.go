@@ -2,7 +2,7 @@
 //
 //	a, err := admin.New(db, admin.Config{Actor: "jane"}, logger)
 //	findings, err := a.Doctor(ctx)
-//	result, err := a.Requeue(ctx, admin.Act{
+//	result, err := a.Requeue(ctx, admin.Action{
 //		Filter: admin.Filter{Topic: "orders"},
 //		Reason: "the broker's limit is 4 MiB now",
 //		DryRun: true,

@@ -143,9 +143,9 @@ func (e *doctorRun) backlog(ctx context.Context, t, ready TopicStats) error {
 		cure = fmt.Sprintf("make publishing of key %q faster, or give its messages several keys: a key is published in "+
 			"sequence, so that neither Concurrency nor more forwarders help", key)
 	}
-	for _, scope := range slices.Sorted(maps.Keys(e.stats.Unread)) {
+	for _, scope := range slices.Sorted(maps.Keys(e.stats.UnownedLanes)) {
 		if slices.ContainsFunc(e.members, func(m member) bool { return m.scope == scope && m.reads(t.Topic) }) {
-			evidence += fmt.Sprintf("; no forwarder reads %d of the 64 lanes of scope %s", e.stats.Unread[scope], scope)
+			evidence += fmt.Sprintf("; no forwarder reads %d of the 64 lanes of scope %s", e.stats.UnownedLanes[scope], scope)
 			cure = "check the log of the forwarders of that scope: they take over lanes within the LeaseTTL of a forwarder " +
 				"that stopped; restart them if the log does not show why they do not"
 		}

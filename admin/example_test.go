@@ -31,7 +31,7 @@ func newAdmin() *admin.Admin {
 // The broker accepts large messages again, so messages that died because of their size are requeued: first a preview,
 // then exactly the counted messages.
 func ExampleAdmin_Requeue() {
-	act := admin.Act{
+	act := admin.Action{
 		Filter: admin.Filter{Topic: "orders", ErrorContains: "message too large"},
 		Reason: "the broker's limit is 4 MiB now",
 		DryRun: true,
@@ -66,8 +66,8 @@ func ExampleAdmin_Doctor() {
 }
 
 // An act that would select all messages is refused before the database is queried, unless All is set.
-func ExampleAct() {
-	_, err := newAdmin().Requeue(context.Background(), admin.Act{Reason: "the broker is back"})
-	fmt.Println(errors.Is(err, admin.ErrUnbound))
+func ExampleAction() {
+	_, err := newAdmin().Requeue(context.Background(), admin.Action{Reason: "the broker is back"})
+	fmt.Println(errors.Is(err, admin.ErrEmptyFilter))
 	// Output: true
 }

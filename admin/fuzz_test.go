@@ -33,7 +33,7 @@ func FuzzCursor(f *testing.F) {
 	})
 }
 
-// FuzzPreview: Act.Preview comes from outside. Invalid previews are ErrInvalid; valid ones bound the act and are
+// FuzzPreview: Action.Preview comes from outside. Invalid previews are ErrInvalid; valid ones bound the act and are
 // unchanged by a round trip.
 func FuzzPreview(f *testing.F) {
 	at := time.Unix(1_700_000_000, 0)

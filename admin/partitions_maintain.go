@@ -27,8 +27,8 @@ type PartitionsConfig struct {
 	At time.Time
 	// PartitionSize is the number of ids of new partitions; default the size of the newest one.
 	PartitionSize int64
-	// Reason and Actor are stored in the audit log.
-	Reason, Actor string
+	// Reason is stored in the audit log.
+	Reason string
 	// DryRun returns what would be done, and does nothing; default off.
 	DryRun bool
 }
@@ -100,7 +100,7 @@ func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_
 	}
 	refused := m.refusal()
 	if !cfg.DryRun {
-		act := Act{Actor: m.cfg.Actor, Reason: cfg.Reason, Filter: Filter{In: Outbox, States: []State{Done, Discarded}}}
+		act := Action{Reason: cfg.Reason, Filter: Filter{In: Outbox, States: []State{Done, Discarded}}}
 		if cfg.Retention > 0 {
 			act.Filter.Before = m.before
 		}
@@ -115,7 +115,7 @@ func (a *Admin) MaintainPartitions(ctx context.Context, cfg PartitionsConfig) (_
 		return m.out, err
 	}
 	a.logger.Info("outbox partitions maintained", watermill.LogFields{
-		"actor": m.cfg.Actor, "made": len(m.out.Made), "dropped": len(m.out.Dropped), "kept": len(m.out.Kept),
+		"actor": a.cfg.Actor, "made": len(m.out.Made), "dropped": len(m.out.Dropped), "kept": len(m.out.Kept),
 		"removed": m.out.Removed, "audit_id": m.out.AuditID,
 	})
 	if used := m.used(); err == nil && len(used) > 0 {
@@ -169,7 +169,7 @@ func (m *maintenance) check(ctx context.Context) error {
 			"messages that must be kept", stamp(m.cfg.At), stamp(now))
 	}
 	m.out.At, m.before = m.cfg.At, m.cfg.At.Add(-m.cfg.Retention)
-	if m.cfg.Actor, err = m.actor(m.cfg.Actor, m.cfg.Reason); err != nil {
+	if err := m.recordable(m.cfg.Reason); err != nil {
 		return err
 	}
 	if m.set, err = m.partitionSet(ctx); err == nil && !m.set.Partitioned {

@@ -54,7 +54,7 @@ func (q asked) tried(in Table) string {
 
 // parsePreview decodes a Result.Preview.
 func parsePreview(in Table, s string) (q asked, err error) {
-	wrong := invalid("admin: Act.Preview is not the Result.Preview of a dry run in the %s", in)
+	wrong := invalid("admin: Action.Preview is not the Result.Preview of a dry run in the %s", in)
 	parts := strings.Split(s, ".")
 	if len(parts) != 4 || parts[0] != in.String() {
 		return q, wrong

@@ -27,13 +27,13 @@ var reconcile = Verb{Name: "reconcile", States: map[Table][]State{Outbox: {Done}
 
 // Reconcile compares the published messages that are still kept with a broker's, by UUID, and publishes the missing
 // messages again, under the same UUIDs and in the order of their ids per key. A broker that acknowledges before it
-// syncs to disk, or whose log was truncated, does not report such a loss. Try it with Act.DryRun first: Result.Matched
-// is the number of missing messages, Result.Compared the number of compared ones.
+// syncs to disk, or whose log was truncated, does not report such a loss. Try it with Action.DryRun first:
+// Result.Matched is the number of missing messages, Result.Compared the number of compared ones.
 //
 // The filter must select topics that go to this broker. Reconcile reads the broker from ten minutes before the first
 // message was written, so clocks may differ by up to ten minutes; with a larger difference it sends messages again that
 // the broker has. It returns the errors of acts, and errors of the broker, with the result so far.
-func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) (r Result, err error) {
+func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Action) (r Result, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("%s: %w", reconcile.Name, err)
@@ -99,7 +99,7 @@ func (a *Admin) Reconcile(ctx context.Context, log broker.TopicReader, act Act) 
 		return r, nil
 	}
 	a.logger.Info("operator act", watermill.LogFields{
-		"action": reconcile.Name, "actor": act.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped,
+		"action": reconcile.Name, "actor": a.cfg.Actor, "compared": r.Compared, "touched": r.Touched, "skipped": r.Skipped,
 		"audit_id": r.AuditID,
 	})
 	return r, a.end(ctx, r.AuditID, nil)

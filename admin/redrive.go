@@ -24,13 +24,13 @@ var redrive = Verb{
 // their UUIDs, and requeues them in the inbox in the same transaction. Their consumers handle them once, also if the
 // broker redelivers them too. Other consumers of these topics receive a copy, which their inboxes skip.
 //
-// The letters must be in the outbox: Result.NoLetter counts the deleted ones, and if no letter is left, Redrive returns
-// ErrNoLetter. A letter whose topic is a pattern with wildcards is refused. The messages have outbox.MetadataRedriven;
+// The letters must be in the outbox: Result.NoDeadLetter counts the deleted ones, and if no letter is left, Redrive returns
+// ErrNoDeadLetter. A letter whose topic is a pattern with wildcards is refused. The messages have outbox.MetadataRedriven;
 // metadata that the letter stores under another name keeps that name.
-func (a *Admin) Redrive(ctx context.Context, act Act) (Result, error) {
+func (a *Admin) Redrive(ctx context.Context, act Action) (Result, error) {
 	r, err := a.run(ctx, redrive, act)
-	if err == nil && r.Matched.N == 0 && r.NoLetter > 0 {
-		err = fmt.Errorf("%s: %w", redrive.Name, ErrNoLetter)
+	if err == nil && r.Matched.N == 0 && r.NoDeadLetter > 0 {
+		err = fmt.Errorf("%s: %w", redrive.Name, ErrNoDeadLetter)
 	}
 	return r, err
 }
@@ -61,7 +61,7 @@ func (d *doing) withLetters(ctx context.Context, places []place) (with []place, 
 		case d.letters[p.digest()] != 0:
 			with = append(with, p)
 		default:
-			d.result.NoLetter++
+			d.result.NoDeadLetter++
 		}
 	}
 	return with, nil

@@ -29,11 +29,11 @@ type Stats struct {
 	Topics     []TopicStats     `json:"topics"`
 	Queue      []TopicStats     `json:"queue"`      // of the queue, sorted
 	Forwarders []ForwarderStats `json:"forwarders"` // running, or vanished less than an hour ago, sorted
-	// Unread is the number of lanes (of 64) that no running forwarder owns, by scope: messages of their keys wait. This
+	// UnownedLanes is the number of lanes (of 64) that no running forwarder owns, by scope: messages of their keys wait. This
 	// is normal for a moment while forwarders start or stop; otherwise see Doctor.
-	Unread     map[string]int `json:"unread"`
-	Inbox      []TopicStats   `json:"inbox"`      // of consumers that have failing or dead messages, sorted
-	Partitions []Partition    `json:"partitions"` // as Admin.Partitions lists them
+	UnownedLanes map[string]int `json:"unowned_lanes"`
+	Inbox        []TopicStats   `json:"inbox"`      // of consumers that have failing or dead messages, sorted
+	Partitions   []Partition    `json:"partitions"` // as Admin.Partitions lists them
 }
 
 // TopicStats describes a topic of the outbox or the queue, or a consumer of the inbox, for which only failing and dead
@@ -312,12 +312,12 @@ func (a *Admin) forwarders(ctx context.Context, s *Stats) error {
 }
 
 func (a *Admin) unread(ctx context.Context, s *Stats) error {
-	s.Unread = map[string]int{}
+	s.UnownedLanes = map[string]int{}
 	return a.collect(ctx, func(rows drive.Rows) error {
 		var scope string
 		var lanes int
 		err := rows.Scan(&scope, &lanes)
-		s.Unread[scope] = lanes
+		s.UnownedLanes[scope] = lanes
 		return err
 	}, sqltext.Unread)
 }

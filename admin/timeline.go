@@ -20,20 +20,20 @@ import (
 type Event struct {
 	// At is when it happened; zero for a failure whose time was not kept.
 	At time.Time `json:"at,omitzero"`
-	// What is one of written (in the inbox: first delivered), delayed, failed, published, processed, died, letter, due,
+	// What is one of written (in the inbox: first delivered), delayed, failed, published, processed, died, dead_letter, due,
 	// or an act's AuditEntry.Action.
 	What    string `json:"what"`
 	Attempt int    `json:"attempt,omitempty"` // for failed: its number
 	// Error is the error of failed, or in the queue of died. It has the first 256 characters, but all of the last
 	// error.
 	Error   string `json:"error,omitempty"`
-	By      string `json:"by,omitempty"`     // failed: the forwarder; act: the actor; letter: its writer
+	By      string `json:"by,omitempty"`     // failed: the forwarder; act: the actor; dead_letter: its writer
 	Reason  string `json:"reason,omitempty"` // for an act
 	AuditID int64  `json:"audit_id,omitempty"`
 	// Until is when a delayed message or a retry is due.
-	Until   time.Time `json:"until,omitzero"`
-	Letter  string    `json:"letter,omitempty"`   // for a letter: its id in the outbox
-	TraceID string    `json:"trace_id,omitempty"` // for written: the trace ID of the W3C trace context in the metadata
+	Until      time.Time `json:"until,omitzero"`
+	DeadLetter string    `json:"dead_letter,omitempty"` // for dead_letter: its id in the outbox
+	TraceID    string    `json:"trace_id,omitempty"`    // for written: the trace ID of the W3C trace context in the metadata
 
 	guessed bool // At only places the event in the order
 }
@@ -226,7 +226,7 @@ func (s store) lettersOf(ctx context.Context, uuid string, events []Event) (lett
 			return nil, err
 		}
 		for _, letter := range found {
-			if !slices.ContainsFunc(letters, func(l Event) bool { return l.Letter == letter.Letter }) {
+			if !slices.ContainsFunc(letters, func(l Event) bool { return l.DeadLetter == letter.DeadLetter }) {
 				letters = append(letters, letter)
 			}
 		}
@@ -246,11 +246,11 @@ func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (ev
 	}
 	for ; from <= to && err == nil; from += rowsLook {
 		err = a.collect(ctx, func(rows drive.Rows) error {
-			e := Event{What: "letter"}
+			e := Event{What: "dead_letter"}
 			var id int64
 			var uuid, service, handler string
 			err := rows.Scan(&id, &uuid, &service, &handler, &e.At)
-			e.Letter, e.By = strconv.FormatInt(id, 10), strings.Trim(service+"/"+handler, "/")
+			e.DeadLetter, e.By = strconv.FormatInt(id, 10), strings.Trim(service+"/"+handler, "/")
 			events = append(events, e)
 			return err
 		}, sqltext.LettersWithin, from, min(to, from+rowsLook-1), uuids)

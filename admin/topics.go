@@ -9,37 +9,30 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// TopicAct selects a topic to pause or resume, and names the actor and the reason.
-type TopicAct struct {
-	Topic  string
-	Reason string
-	Actor  string // default Config.Actor
-}
-
 // Pause stops forwarders from publishing a topic, and Dispatchers and Subscribers of a queue from claiming its
 // messages, until Resume. They notice within two seconds; publishes and handlers in flight finish. Keys whose next
 // message is of the topic wait; other topics continue. Pausing a paused topic changes the reason. Pause returns
 // ErrNoActor, an error that names an invalid field, or an error of the database.
-func (a *Admin) Pause(ctx context.Context, p TopicAct) error {
-	return a.topic(ctx, "pause", sqltext.PauseTopic, p)
+func (a *Admin) Pause(ctx context.Context, topic, reason string) error {
+	return a.topic(ctx, "pause", sqltext.PauseTopic, topic, reason)
 }
 
 // Resume ends a Pause. A queue finds the messages that it passed over within a few seconds, or later if the table is
 // large. A topic whose broker is unreachable stays paused by its forwarders.
-func (a *Admin) Resume(ctx context.Context, p TopicAct) error {
-	return a.topic(ctx, "resume", sqltext.ResumeTopic, p)
+func (a *Admin) Resume(ctx context.Context, topic, reason string) error {
+	return a.topic(ctx, "resume", sqltext.ResumeTopic, topic, reason)
 }
 
-func (a *Admin) topic(ctx context.Context, action, statement string, p TopicAct) error {
-	actor, err := a.actor(p.Actor, p.Reason)
-	if err == nil && p.Topic == "" {
-		err = invalid("admin: TopicAct.Topic is empty: name the topic")
+func (a *Admin) topic(ctx context.Context, action, statement, topic, reason string) error {
+	err := a.recordable(reason)
+	if err == nil && topic == "" {
+		err = invalid("admin: the topic is empty: name the topic")
 	}
-	if err == nil && (len(p.Topic) > core.MaxTopicBytes || !text.Storable(p.Topic)) {
-		err = invalid("admin: TopicAct.Topic must be UTF-8 without NUL, of at most %d bytes", core.MaxTopicBytes)
+	if err == nil && (len(topic) > core.MaxTopicBytes || !text.Storable(topic)) {
+		err = invalid("admin: the topic must be UTF-8 without NUL, of at most %d bytes", core.MaxTopicBytes)
 	}
 	if err == nil {
-		err = a.exec(ctx, statement, p.Topic, actor, p.Reason)
+		err = a.exec(ctx, statement, topic, a.cfg.Actor, reason)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", action, err)

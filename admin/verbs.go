@@ -25,8 +25,8 @@ func Verbs(t Table) (list []Verb) {
 	return list
 }
 
-// Do runs the act with the name of a verb: Requeue, RetryNow, Redrive, SkipHead, Replay or Discard.
-func (a *Admin) Do(ctx context.Context, verb string, act Act) (Result, error) {
+// Do runs the act with the name of a verb: Requeue, RetryNow, Redrive, Skip, Replay or Discard.
+func (a *Admin) Do(ctx context.Context, verb string, act Action) (Result, error) {
 	for _, v := range Verbs(act.Filter.In) {
 		if v.Name == redrive.Name && verb == v.Name {
 			return a.Redrive(ctx, act)
@@ -59,7 +59,7 @@ var (
 		},
 	}
 	skip = Verb{
-		Name: "skip_head", Past: "Skipped", Stored: "skipped", Danger: true, Heads: true,
+		Name: "skip", Past: "Skipped", Stored: "skipped", Danger: true, Heads: true,
 		States: map[Table][]State{Outbox: {Failing, Dead}},
 		Does:   map[Table]string{Outbox: "The first message of each blocked key is discarded, which unblocks the key."},
 	}
@@ -90,9 +90,9 @@ var (
 // delivery: the broker must redeliver it, or use Redrive.
 //
 // All acts work in small batches, oldest messages first, record each batch in the audit log in its transaction, and
-// skip locked messages. They return ErrUnbound, ErrNoActor, errors that name an invalid field, and errors of the
+// skip locked messages. They return ErrEmptyFilter, ErrNoActor, errors that name an invalid field, and errors of the
 // database and the context, with the result so far.
-func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
+func (a *Admin) Requeue(ctx context.Context, act Action) (Result, error) {
 	return a.run(ctx, requeue, act)
 }
 
@@ -100,21 +100,23 @@ func (a *Admin) Requeue(ctx context.Context, act Act) (Result, error) {
 // their payload and the reason, block no key, and are deleted after the retention. Until then Requeue restores them,
 // except in the queue. A message that a forwarder has already read, up to some hundred ahead, is still sent: pause its
 // topic first.
-func (a *Admin) Discard(ctx context.Context, act Act) (Result, error) {
+func (a *Admin) Discard(ctx context.Context, act Action) (Result, error) {
 	return a.run(ctx, discard, act)
 }
 
-// SkipHead discards the first message of each blocked key that fits the filter, so that the messages behind it are
+// Skip discards the first message of each blocked key that fits the filter, so that the messages behind it are
 // published: a failing message, or with Filter.States Dead a message that blocks its key by
 // forwarder.Config.BlockKeyOnDead. BlockedKeys lists them.
-func (a *Admin) SkipHead(ctx context.Context, act Act) (Result, error) { return a.run(ctx, skip, act) }
+func (a *Admin) Skip(ctx context.Context, act Action) (Result, error) { return a.run(ctx, skip, act) }
 
-// Replay publishes messages again that were published and are still kept, as Requeue does. Try it with Act.DryRun
+// Replay publishes messages again that were published and are still kept, as Requeue does. Try it with Action.DryRun
 // first.
-func (a *Admin) Replay(ctx context.Context, act Act) (Result, error) { return a.run(ctx, replay, act) }
+func (a *Admin) Replay(ctx context.Context, act Action) (Result, error) {
+	return a.run(ctx, replay, act)
+}
 
 // RetryNow makes failing messages due now; with Filter.States Delayed, messages that wait for the time set by their
 // sender.
-func (a *Admin) RetryNow(ctx context.Context, act Act) (Result, error) {
+func (a *Admin) RetryNow(ctx context.Context, act Action) (Result, error) {
 	return a.run(ctx, retryNow, act)
 }

@@ -27,7 +27,7 @@ func (h handle) states(t testing.TB, where string) map[string]int {
 // revived requeues a dead message of the inbox and reports whether it did.
 func revived(t testing.TB, h handle, consumer, uuid string) bool {
 	t.Helper()
-	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Action{
 		Filter: admin.Filter{In: admin.Inbox, IDs: []string{consumer + ":" + uuid}},
 	})
 	require.NoError(t, err)
@@ -40,11 +40,11 @@ func TestActs(t *testing.T) {
 	require.NoError(t, err)
 	const all = 100 // rows of each state in a fresh table
 	lately := time.Now().Add(-5 * time.Minute).Truncate(time.Second)
-	of := func(f admin.Filter) admin.Act { return admin.Act{Filter: f, Reason: "it's \"why\""} }
-	type do func(context.Context, admin.Act) (admin.Result, error)
+	of := func(f admin.Filter) admin.Action { return admin.Action{Filter: f, Reason: "it's \"why\""} }
+	type do func(context.Context, admin.Action) (admin.Result, error)
 	for name, c := range map[string]struct {
 		do      do
-		act     admin.Act
+		act     admin.Action
 		which   string // condition for the rows that it changes, before the act
 		changed string // condition that they meet after it
 		want    int
@@ -71,22 +71,22 @@ func TestActs(t *testing.T) {
 		},
 		"discard by id": {a.Discard, of(admin.Filter{IDs: []string{"3", "9", "10"}}), "id IN (3, 9)", "s = 'discarded'", 2},
 		"skip heads": {
-			a.SkipHead, of(admin.Filter{All: true}), "s = 'failing' AND key <> '' AND id = (SELECT min(id) FROM outbox p " +
+			a.Skip, of(admin.Filter{All: true}), "s = 'failing' AND key <> '' AND id = (SELECT min(id) FROM outbox p " +
 				"WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
 			"s = 'discarded' AND last_error LIKE 'skipped by alice: %'", 0,
 		},
 		"skip the head of a key": {
-			a.SkipHead, of(admin.Filter{Key: "key-2"}),
+			a.Skip, of(admin.Filter{Key: "key-2"}),
 			"id = (SELECT min(id) FROM outbox p WHERE p.key = 'key-2' AND p.attempts > 0 AND p.dead_at IS NULL)",
 			"s = 'discarded'", 1,
 		},
 		"skip heads of a topic": {
-			a.SkipHead, of(admin.Filter{Topic: "topic-3"}), "s = 'failing' AND topic = 'topic-3' AND key <> '' AND id = " +
+			a.Skip, of(admin.Filter{Topic: "topic-3"}), "s = 'failing' AND topic = 'topic-3' AND key <> '' AND id = " +
 				"(SELECT min(id) FROM outbox p WHERE p.key = o.key AND p.attempts > 0 AND p.dead_at IS NULL)",
 			"s = 'discarded'", 0,
 		},
 		"skip heads that are dead": {
-			a.SkipHead, of(admin.Filter{ErrorContains: "ORDER 1", States: []admin.State{admin.Dead}}),
+			a.Skip, of(admin.Filter{ErrorContains: "ORDER 1", States: []admin.State{admin.Dead}}),
 			"s = 'dead' AND key <> '' AND last_error LIKE 'order 1%' AND id = (SELECT min(id) FROM outbox p " +
 				"WHERE p.key = o.key AND p.attempts > 0 AND p.published_at IS NULL)", "s = 'discarded'", 0,
 		},
@@ -106,7 +106,7 @@ func TestActs(t *testing.T) {
 			"s = 'ready' AND due_at <= now() AND attempts = 0", 15,
 		},
 		"a limit": {
-			a.Requeue, admin.Act{Filter: admin.Filter{All: true}, Limit: 10},
+			a.Requeue, admin.Action{Filter: admin.Filter{All: true}, Limit: 10},
 			"id IN (SELECT id FROM outbox p WHERE p.dead_at IS NOT NULL AND p.published_at IS NULL ORDER BY id LIMIT 10)",
 			"s = 'ready'", 10,
 		},
@@ -196,7 +196,7 @@ func TestHeads(t *testing.T) {
 		assert.Equal(t, c.want, ids, name)
 		assert.False(t, more)
 		c.filter.All = true
-		r, err := a.SkipHead(t.Context(), admin.Act{Filter: c.filter, DryRun: true})
+		r, err := a.Skip(t.Context(), admin.Action{Filter: c.filter, DryRun: true})
 		require.NoError(t, err, name)
 		assert.Equal(t, admin.Count{N: int64(len(c.want))}, r.Matched, name)
 	}
@@ -208,7 +208,7 @@ func TestHeads(t *testing.T) {
 	require.ErrorIs(t, err, admin.ErrInvalid)
 	_, _, err = a.BlockedKeys(t.Context(), admin.Filter{}, 0)
 	require.ErrorIs(t, err, admin.ErrInvalid)
-	r, err := a.SkipHead(t.Context(), admin.Act{Filter: admin.Filter{Topic: "y", Key: "A"}, Reason: "no"})
+	r, err := a.Skip(t.Context(), admin.Action{Filter: admin.Filter{Topic: "y", Key: "A"}, Reason: "no"})
 	require.NoError(t, err)
 	assert.Zero(t, r.Touched, "the key's first message has another topic")
 }
@@ -223,7 +223,7 @@ func TestActsPassByLocks(t *testing.T) {
 	_, err = tx.Exec(t.Context(), "SELECT FROM outbox WHERE id IN (3, 9) FOR UPDATE")
 	require.NoError(t, err)
 	a := newAdmin(t, h)
-	r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
+	r, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
 	require.NoError(t, err)
 	log, _, err := a.Audit(t.Context(), admin.Page{})
 	require.NoError(t, err)
@@ -241,8 +241,8 @@ func TestActIsCutOff(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	r, err := a.Requeue(ctx, admin.Act{
-		Actor: "bob", Filter: admin.Filter{All: true}, Progress: func(context.Context, admin.Result) { cancel() },
+	r, err := a.As("bob").Requeue(ctx, admin.Action{
+		Filter: admin.Filter{All: true}, Progress: func(context.Context, admin.Result) { cancel() },
 	})
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, int64(10), r.Touched)
@@ -257,7 +257,7 @@ func TestActIsCutOff(t *testing.T) {
 
 	h.exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not on my watch'; END $$`)
 	h.exec(t, `CREATE TRIGGER refuse BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION refuse()`)
-	_, err = a.Requeue(t.Context(), admin.Act{Actor: "bob", Filter: admin.Filter{All: true}})
+	_, err = a.As("bob").Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
 	require.ErrorContains(t, err, "not on my watch")
 	log, _, err = a.Audit(t.Context(), admin.Page{Limit: 1})
 	require.NoError(t, err)
@@ -276,42 +276,42 @@ func TestActsThatAreRefused(t *testing.T) {
 	}()
 	everything := admin.Filter{All: true}
 	for name, c := range map[string]struct {
-		do   func(context.Context, admin.Act) (admin.Result, error)
-		act  admin.Act
+		do   func(context.Context, admin.Action) (admin.Result, error)
+		act  admin.Action
 		says string
 	}{
-		"no bound": {a.Requeue, admin.Act{}, "the filter selects nothing"},
+		"no bound": {a.Requeue, admin.Action{}, "the filter selects nothing"},
 		"states are no bound": {
-			a.Requeue, admin.Act{Filter: admin.Filter{States: []admin.State{admin.Dead}}}, "the filter selects nothing",
+			a.Requeue, admin.Action{Filter: admin.Filter{States: []admin.State{admin.Dead}}}, "the filter selects nothing",
 		},
-		"nobody":            {nobody.Requeue, admin.Act{Filter: everything}, "no actor"},
-		"nobody, a dry run": {nobody.Requeue, admin.Act{Filter: everything, DryRun: true}, "no actor"},
-		"no reason":         {a.Discard, admin.Act{Filter: everything}, "Reason is missing"},
+		"nobody":            {nobody.Requeue, admin.Action{Filter: everything}, "no actor"},
+		"nobody, a dry run": {nobody.Requeue, admin.Action{Filter: everything, DryRun: true}, "no actor"},
+		"no reason":         {a.Discard, admin.Action{Filter: everything}, "Reason is missing"},
 		"wrong state": {
-			a.Replay, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{admin.Ready}}}, "one of [done]",
+			a.Replay, admin.Action{Filter: admin.Filter{All: true, States: []admin.State{admin.Ready}}}, "one of [done]",
 		},
 		"unknown state": {
-			a.Requeue, admin.Act{Filter: admin.Filter{All: true, States: []admin.State{"dead' OR true --"}}}, "is one of",
+			a.Requeue, admin.Action{Filter: admin.Filter{All: true, States: []admin.State{"dead' OR true --"}}}, "is one of",
 		},
-		"wrong table":        {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: admin.Inbox}}, "does not apply to the inbox"},
-		"no such table":      {a.Replay, admin.Act{Filter: admin.Filter{All: true, In: 7}}, "no table 7"},
-		"negative limit":     {a.Requeue, admin.Act{Filter: everything, Limit: -1}, "Limit is -1"},
-		"NUL in a topic":     {a.Requeue, admin.Act{Filter: admin.Filter{Topic: "a\x00b"}}, "Filter.Topic"},
-		"bad UTF-8 in a key": {a.Requeue, admin.Act{Filter: admin.Filter{Key: "a\xff"}}, "Filter.Key"},
-		"NUL in the error":   {a.Requeue, admin.Act{Filter: admin.Filter{ErrorContains: "\x00"}}, "Filter.ErrorContains"},
-		"NUL in an id":       {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3\x00"}}}, "UTF-8 without NUL"},
-		"SQL in an id":       {a.Requeue, admin.Act{Filter: admin.Filter{IDs: []string{"3) OR true --"}}}, "not an id"},
-		"NUL in the reason":  {a.Discard, admin.Act{Filter: everything, Reason: "\x00"}, "Reason"},
-		"a long reason":      {a.Discard, admin.Act{Filter: everything, Reason: strings.Repeat("x", 2000)}, "Reason"},
-		"NUL in the actor":   {a.Requeue, admin.Act{Filter: everything, Actor: "\x00"}, "Actor"},
-		"topic in the inbox": {a.Requeue, admin.Act{Filter: admin.Filter{In: admin.Inbox, Topic: "x"}}, "have a consumer"},
+		"wrong table":        {a.Replay, admin.Action{Filter: admin.Filter{All: true, In: admin.Inbox}}, "does not apply to the inbox"},
+		"no such table":      {a.Replay, admin.Action{Filter: admin.Filter{All: true, In: 7}}, "no table 7"},
+		"negative limit":     {a.Requeue, admin.Action{Filter: everything, Limit: -1}, "Limit is -1"},
+		"NUL in a topic":     {a.Requeue, admin.Action{Filter: admin.Filter{Topic: "a\x00b"}}, "Filter.Topic"},
+		"bad UTF-8 in a key": {a.Requeue, admin.Action{Filter: admin.Filter{Key: "a\xff"}}, "Filter.Key"},
+		"NUL in the error":   {a.Requeue, admin.Action{Filter: admin.Filter{ErrorContains: "\x00"}}, "Filter.ErrorContains"},
+		"NUL in an id":       {a.Requeue, admin.Action{Filter: admin.Filter{IDs: []string{"3\x00"}}}, "UTF-8 without NUL"},
+		"SQL in an id":       {a.Requeue, admin.Action{Filter: admin.Filter{IDs: []string{"3) OR true --"}}}, "not an id"},
+		"NUL in the reason":  {a.Discard, admin.Action{Filter: everything, Reason: "\x00"}, "Reason"},
+		"a long reason":      {a.Discard, admin.Action{Filter: everything, Reason: strings.Repeat("x", 2000)}, "Reason"},
+		"NUL in the actor":   {a.As("\x00").Requeue, admin.Action{Filter: everything}, "actor"},
+		"topic in the inbox": {a.Requeue, admin.Action{Filter: admin.Filter{In: admin.Inbox, Topic: "x"}}, "have a consumer"},
 		"year 10000": {
-			a.Requeue, admin.Act{Filter: admin.Filter{After: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}}, "year 10000",
+			a.Requeue, admin.Action{Filter: admin.Filter{After: time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC)}}, "year 10000",
 		},
 	} {
 		r, err := c.do(t.Context(), c.act)
 		require.ErrorContains(t, err, c.says, name)
-		own := errors.Is(err, admin.ErrUnbound) || errors.Is(err, admin.ErrNoActor)
+		own := errors.Is(err, admin.ErrEmptyFilter) || errors.Is(err, admin.ErrNoActor)
 		assert.NotEqual(t, own, errors.Is(err, admin.ErrInvalid), name)
 		assert.Zero(t, r, name)
 	}
@@ -328,7 +328,7 @@ func TestActsThatAreRefused(t *testing.T) {
 		"escapes":             {Topic: "\x1b[2J\r\n"},
 		"the end of the text": {Key: "\u202e\u0085"},
 	} {
-		r, err := a.Requeue(t.Context(), admin.Act{Filter: f})
+		r, err := a.Requeue(t.Context(), admin.Action{Filter: f})
 		require.NoError(t, err, name)
 		assert.Zero(t, r.Touched, name)
 		l, err := a.List(t.Context(), f, admin.Page{})
@@ -337,17 +337,17 @@ func TestActsThatAreRefused(t *testing.T) {
 		_, err = a.ErrorGroups(t.Context(), f)
 		require.NoError(t, err, name)
 	}
-	require.ErrorIs(t, a.Pause(t.Context(), admin.TopicAct{}), admin.ErrInvalid)
+	require.ErrorIs(t, a.Pause(t.Context(), "", ""), admin.ErrInvalid)
 	for _, after := range []string{"x", "e30x", "eyJwIjp7Im8iOiJcdTAwMDAifX0", "eyJzIjotMX0"} {
 		_, err := a.List(t.Context(), admin.Filter{}, admin.Page{After: after})
 		require.ErrorContains(t, err, "Page.After", after)
 	}
 	_, _, err := a.Audit(t.Context(), admin.Page{After: "1; DROP TABLE outbox"})
 	require.ErrorContains(t, err, "Page.After")
-	require.ErrorContains(t, a.Pause(t.Context(), admin.TopicAct{Topic: "\xff"}), "Topic")
-	require.ErrorIs(t, a.Pause(t.Context(), admin.TopicAct{Topic: "\xff"}), admin.ErrInvalid)
-	require.ErrorIs(t, nobody.Pause(t.Context(), admin.TopicAct{Topic: "x"}), admin.ErrNoActor)
-	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: `o'brien"; --`, Reason: `'"`}))
+	require.ErrorContains(t, a.Pause(t.Context(), "\xff", ""), "the topic")
+	require.ErrorIs(t, a.Pause(t.Context(), "\xff", ""), admin.ErrInvalid)
+	require.ErrorIs(t, nobody.Pause(t.Context(), "x", ""), admin.ErrNoActor)
+	require.NoError(t, a.Pause(t.Context(), `o'brien"; --`, `'"`))
 	s, err := a.Stats(t.Context(), admin.StatsConfig{})
 	require.NoError(t, err)
 	assert.Equal(t, `o'brien"; --`, s.Topics[0].Topic)
@@ -365,7 +365,7 @@ func TestInboxActs(t *testing.T) {
 		}
 		a := newAdmin(t, h)
 		fill()
-		r, err := a.Requeue(t.Context(), admin.Act{
+		r, err := a.Requeue(t.Context(), admin.Action{
 			Filter: admin.Filter{In: admin.Inbox, IDs: []string{"shop/a:dead", "shop/a:done"}},
 		})
 		require.NoError(t, err)
@@ -375,7 +375,7 @@ func TestInboxActs(t *testing.T) {
 		assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NOT NULL"))
 
 		fill()
-		r, err = a.Discard(t.Context(), admin.Act{
+		r, err = a.Discard(t.Context(), admin.Action{
 			Reason: "no", Filter: admin.Filter{
 				In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Dead, admin.Failing},
 			},
@@ -385,7 +385,7 @@ func TestInboxActs(t *testing.T) {
 		assert.Equal(t, []string{"discarded by alice: no; before: bad 1", "discarded by alice: no; before: bad 2"},
 			column[string](t, h,
 				"SELECT last_error FROM inbox WHERE processed_at IS NOT NULL AND dead_at IS NOT NULL ORDER BY 1"))
-		r, err = a.Requeue(t.Context(), admin.Act{
+		r, err = a.Requeue(t.Context(), admin.Action{
 			Filter: admin.Filter{In: admin.Inbox, Consumer: "shop/a", States: []admin.State{admin.Discarded}},
 		})
 		require.NoError(t, err)
@@ -474,7 +474,7 @@ func TestRetryNowMeetsEachMessageOnce(t *testing.T) {
 		"outbox": {All: true, States: []admin.State{admin.Delayed}},
 		"queue":  {All: true, In: admin.Queue},
 	} {
-		r, err := newAdmin(t, h).RetryNow(ctx, admin.Act{Filter: f, Reason: "now"})
+		r, err := newAdmin(t, h).RetryNow(ctx, admin.Action{Filter: f, Reason: "now"})
 		require.NoError(t, err, name)
 		assert.EqualValues(t, rows, r.Touched, name)
 	}

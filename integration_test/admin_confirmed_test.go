@@ -90,7 +90,7 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 		}
 		for by, discard := range map[string]func(t *testing.T){
 			"Go": func(t *testing.T) {
-				act := admin.Act{Filter: filter, Reason: "over", DryRun: true}
+				act := admin.Action{Filter: filter, Reason: "over", DryRun: true}
 				r, err := a.Discard(t.Context(), act)
 				require.NoError(t, err)
 				require.Equal(t, admin.Count{N: 3}, r.Matched)
@@ -137,7 +137,7 @@ func TestActsDoWhatWasConfirmed(t *testing.T) {
 	for _, tried := range []string{
 		"x", "inbox.1.2.more", "outbox.x.2.more", "outbox.1.x.more", "outbox.1.2.xx", "outbox.1.2.*", "outbox.1.2",
 	} {
-		_, err := a.Discard(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Reason: "over", Preview: tried})
+		_, err := a.Discard(t.Context(), admin.Action{Filter: admin.Filter{All: true}, Reason: "over", Preview: tried})
 		require.ErrorIs(t, err, admin.ErrInvalid, tried)
 	}
 }
@@ -157,7 +157,7 @@ func TestActsKeepWhatWasEnqueuedSince(t *testing.T) {
 	for _, id := range []string{"replaced", "deleted", "same"} {
 		enqueue(id, "old")
 	}
-	act := admin.Act{Filter: admin.Filter{In: admin.Queue, States: []admin.State{admin.Ready}, All: true}, DryRun: true}
+	act := admin.Action{Filter: admin.Filter{In: admin.Queue, States: []admin.State{admin.Ready}, All: true}, DryRun: true}
 	r, err := a.Discard(t.Context(), act)
 	require.NoError(t, err)
 	require.Equal(t, admin.Count{N: 3}, r.Matched)
@@ -186,7 +186,7 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 	}
 	dead("a", many)
 	for _, in := range []admin.Table{admin.Outbox, admin.Inbox} {
-		act := admin.Act{Filter: admin.Filter{In: in, All: true}, DryRun: true}
+		act := admin.Action{Filter: admin.Filter{In: in, All: true}, DryRun: true}
 		r, err := a.Requeue(t.Context(), act)
 		require.NoError(t, err)
 		require.Equal(t, admin.Count{N: 10_000, More: true}, r.Matched)
@@ -197,7 +197,7 @@ func TestActsOnMoreThanWasCounted(t *testing.T) {
 		wrote := map[admin.Table]int64{admin.Outbox: many, admin.Inbox: many + 2} // both rows added before
 		assert.Equal(t, wrote[in], r.Touched)
 	}
-	limited, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}, Limit: 1, DryRun: true})
+	limited, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}, Limit: 1, DryRun: true})
 	require.NoError(t, err)
 	assert.Equal(t, admin.Count{N: 1}, limited.Matched, "a limit changes at most this many")
 }
@@ -208,7 +208,7 @@ func TestReconcileSendsWhatWasConfirmed(t *testing.T) {
 	h.exec(t, "INSERT INTO outbox (uuid, topic, payload, published_at) SELECT 'u' || i, 'x', '', now() "+
 		"FROM generate_series(1, 3) i")
 	a := newAdmin(t, h)
-	act := admin.Act{Filter: admin.Filter{Topic: "x"}, DryRun: true}
+	act := admin.Action{Filter: admin.Filter{Topic: "x"}, DryRun: true}
 	r, err := a.Reconcile(t.Context(), &memoryLog{
 		uuids: []string{"u1", "u3"}, times: []time.Time{time.Now(), time.Now()},
 	}, act)
@@ -282,13 +282,13 @@ func TestActsUnderAnyDateStyle(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience) // a scan that goes back in time never ends
 	defer cancel()
 	delayed := []admin.State{admin.Delayed}
-	retried, err := a.RetryNow(ctx, admin.Act{Filter: admin.Filter{States: delayed, All: true}})
+	retried, err := a.RetryNow(ctx, admin.Action{Filter: admin.Filter{States: delayed, All: true}})
 	require.NoError(t, err)
 	assert.EqualValues(t, 40, retried.Touched, "outbox")
-	revived, err := a.Requeue(ctx, admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}})
+	revived, err := a.Requeue(ctx, admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}})
 	require.NoError(t, err)
 	assert.EqualValues(t, 40, revived.Touched, "inbox")
-	retried, err = a.RetryNow(ctx, admin.Act{
+	retried, err = a.RetryNow(ctx, admin.Action{
 		Filter: admin.Filter{In: admin.Queue, States: delayed, All: true, Before: time.Now().Add(time.Hour)},
 	})
 	require.NoError(t, err)
@@ -314,12 +314,12 @@ func TestWhatComesBackTogetherFallsDueInOrder(t *testing.T) {
 		do        func() (admin.Result, error)
 	}{
 		"requeue": {false, func() (admin.Result, error) {
-			return a.Requeue(t.Context(), admin.Act{
+			return a.Requeue(t.Context(), admin.Action{
 				Filter: admin.Filter{Key: "K", States: []admin.State{admin.Dead, admin.Failing, admin.Discarded}},
 			})
 		}},
 		"reconcile": {true, func() (admin.Result, error) {
-			return a.Reconcile(t.Context(), lostAll{}, admin.Act{Filter: admin.Filter{Key: "K"}})
+			return a.Reconcile(t.Context(), lostAll{}, admin.Action{Filter: admin.Filter{Key: "K"}})
 		}},
 	} {
 		h.exec(t, "TRUNCATE outbox RESTART IDENTITY")
@@ -344,13 +344,13 @@ func TestWhatFollowsASkippedMessageIsSkipped(t *testing.T) {
 			do        func(a *admin.Admin) (admin.Result, error)
 		}{
 			"requeue": {false, func(a *admin.Admin) (admin.Result, error) {
-				return a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
+				return a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
 			}},
 			"replay": {true, func(a *admin.Admin) (admin.Result, error) {
-				return a.Replay(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
+				return a.Replay(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
 			}},
 			"reconcile": {true, func(a *admin.Admin) (admin.Result, error) {
-				return a.Reconcile(t.Context(), lostAll{}, admin.Act{Filter: admin.Filter{All: true}})
+				return a.Reconcile(t.Context(), lostAll{}, admin.Action{Filter: admin.Filter{All: true}})
 			}},
 		} {
 			for _, batch := range []int{4, 100} {

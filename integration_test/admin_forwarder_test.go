@@ -56,8 +56,8 @@ func patientConfig() forwarder.Config {
 // for them.
 func TestBlockedKeysGoOn(t *testing.T) {
 	parallel(t)
-	for name, act := range map[string]func(*admin.Admin, context.Context, admin.Act) (admin.Result, error){
-		"skip": (*admin.Admin).SkipHead, "discard": (*admin.Admin).Discard, "retry now": (*admin.Admin).RetryNow,
+	for name, act := range map[string]func(*admin.Admin, context.Context, admin.Action) (admin.Result, error){
+		"skip": (*admin.Admin).Skip, "discard": (*admin.Admin).Discard, "retry now": (*admin.Admin).RetryNow,
 		"requeue": (*admin.Admin).Requeue,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestBlockedKeysGoOn(t *testing.T) {
 			list, err := a.List(t.Context(), admin.Filter{States: []admin.State{admin.Failing}, Key: "k"}, admin.Page{})
 			require.NoError(t, err)
 			require.Len(t, list.Messages, 1)
-			r, err := act(a, t.Context(), admin.Act{
+			r, err := act(a, t.Context(), admin.Action{
 				Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Failing}}, Reason: "no",
 			})
 			require.NoError(t, err)
@@ -106,7 +106,7 @@ func TestReplayedMessagesLeaveOnce(t *testing.T) {
 	w.publish(t, "x", "k", "1", "2", "3")
 	w.publish(t, "y", "", "4")
 	eventually(t, func() bool { return w.states(t, "true")["done"] == 4 }, "all are settled")
-	r, err := newAdmin(t, h).Replay(t.Context(), admin.Act{Filter: admin.Filter{Key: "k"}})
+	r, err := newAdmin(t, h).Replay(t.Context(), admin.Action{Filter: admin.Filter{Key: "k"}})
 	require.NoError(t, err)
 	assert.Equal(t, int64(3), r.Touched)
 	w.wait(t, "three more", func() bool { return len(w.all()) == 7 })
@@ -150,7 +150,7 @@ func (l *pauseLog) TopicResumed(_ context.Context, p observe.TopicResumed) {
 func TestOperatorPausesATopic(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
-	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "closed", Reason: "they asked us to"}))
+	require.NoError(t, a.Pause(t.Context(), "closed", "they asked us to"))
 	var seen pauseLog
 	w := startForwarder(t, h.seenBy(t, &seen), quickConfig())
 	w.publish(t, "closed", "k", "1")
@@ -165,7 +165,7 @@ func TestOperatorPausesATopic(t *testing.T) {
 	assert.Equal(t, "operator", s.Topics[0].PausedBy[0].By)
 	assert.Equal(t, "alice: they asked us to", s.Topics[0].PausedBy[0].Reason)
 
-	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "open"}))
+	require.NoError(t, a.Pause(t.Context(), "open", ""))
 	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 2 },
 		"both keys are blocked")
 	w.publish(t, "open", "", "5")
@@ -173,9 +173,9 @@ func TestOperatorPausesATopic(t *testing.T) {
 	w.arrives(t, "6")
 	assert.Equal(t, []string{"3", "6"}, w.payloads())
 
-	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "closed"}))
+	require.NoError(t, a.Resume(t.Context(), "closed", ""))
 	w.arrives(t, "1", "4")
-	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "open", Reason: "better"}))
+	require.NoError(t, a.Resume(t.Context(), "open", "better"))
 	w.arrives(t, "2", "5")
 	assert.Equal(t, []string{"1", "2"}, w.payloads("k"))
 	eventually(t, func() bool { seen.mu.Lock(); defer seen.mu.Unlock(); return len(seen.lines) == 4 },
@@ -200,7 +200,7 @@ func TestRequeuedTogether(t *testing.T) {
 	w.publish(t, "x", "K", numbered("", 1, 30)...)
 	eventually(t, func() bool { return w.states(t, "true")["dead"] == 30 }, "all are dead")
 	broker.set()
-	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Action{
 		Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "mended",
 	})
 	require.NoError(t, err)
@@ -230,23 +230,22 @@ func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {
 				}
 				return nil
 			})
-			act := admin.TopicAct{Topic: "x", Reason: "requeue"}
 			if paused {
-				require.NoError(t, a.Pause(t.Context(), act))
+				require.NoError(t, a.Pause(t.Context(), "x", "requeue"))
 			} else {
 				down.Store(true)
 				h.publish(t, "x", "", "closes it")
 			}
 			eventually(t, func() bool { return strings.Contains(w.State(), "topics not published to") }, "it is paused")
 			filter := admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}
-			r, err := a.Requeue(t.Context(), admin.Act{Filter: filter})
+			r, err := a.Requeue(t.Context(), admin.Action{Filter: filter})
 			require.NoError(t, err)
 			require.EqualValues(t, 2*keys, r.Touched)
 			for k := range keys {
 				h.publish(t, "x", fmt.Sprint("K", k), fmt.Sprintf("%d/3", k), fmt.Sprintf("%d/4", k))
 			}
 			if down.Store(false); paused {
-				require.NoError(t, a.Resume(t.Context(), act))
+				require.NoError(t, a.Resume(t.Context(), "x", "requeue"))
 			}
 			eventually(t, func() bool { return len(w.all()) >= 4*keys }, "all are published")
 			overtaken := 0
@@ -289,11 +288,11 @@ func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
 		ids = append(ids, fmt.Sprint(keys*turn(k)+k+1))
 	}
 	filter := admin.Filter{IDs: ids, States: []admin.State{admin.Ready}}
-	r, err := a.Discard(t.Context(), admin.Act{Filter: filter, Reason: "by mistake"})
+	r, err := a.Discard(t.Context(), admin.Action{Filter: filter, Reason: "by mistake"})
 	require.NoError(t, err)
 	require.EqualValues(t, keys, r.Touched)
 	filter.States = []admin.State{admin.Discarded}
-	r, err = a.Requeue(t.Context(), admin.Act{Filter: filter})
+	r, err = a.Requeue(t.Context(), admin.Action{Filter: filter})
 	require.NoError(t, err)
 	require.EqualValues(t, keys, r.Touched)
 	close(release)
@@ -317,7 +316,7 @@ func TestDiscardedAndRequeuedBeforeItsTurn(t *testing.T) {
 func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
-	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "resting", Reason: "no"}))
+	require.NoError(t, a.Pause(t.Context(), "resting", "no"))
 	h.publish(t, "resting", "K", "1", "2")
 	h.publish(t, "resting", "", "3")
 	h.publish(t, "open", "", "4")
@@ -338,7 +337,7 @@ func TestDrainOfATopicThatAnOperatorPaused(t *testing.T) {
 	running := anew()
 	runInBackground(t, running)
 	require.ErrorContains(t, drain(running), `topics paused by an operator: ["resting"]`)
-	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "resting", Reason: "no"}))
+	require.NoError(t, a.Resume(t.Context(), "resting", "no"))
 	require.NoError(t, running.Close())
 	require.NoError(t, drain(anew()))
 	assert.Len(t, broker.all(), 5)

@@ -211,7 +211,7 @@ func TestStatsOfConsumersAndLanes(t *testing.T) {
 	require.Len(t, s.Inbox, 1)
 	assert.Equal(t, admin.Count{N: 8}, s.Inbox[0].Failing)
 	assert.Equal(t, admin.Count{N: 5}, s.Inbox[0].FailingOften)
-	assert.Equal(t, map[string]int{"here": 32}, s.Unread,
+	assert.Equal(t, map[string]int{"here": 32}, s.UnownedLanes,
 		"24 have no owner, and the owner of 8 is gone")
 	page := newSite(t, h, ui.Access{}).get("")
 	page.says(t, "the page", "No forwarder reads 32 of the 64 lanes of scope here", "8 (5 more than 3 times)")
@@ -424,12 +424,12 @@ func TestQueueActs(t *testing.T) {
 		}
 		require.Zero(t, claim())
 		h.exec(t, "UPDATE inbox_queue SET crashes = 2, expires_at = now() - interval '1 hour' WHERE state = 'dead'")
-		r, err := a.Discard(t.Context(), admin.Act{
+		r, err := a.Discard(t.Context(), admin.Action{
 			Reason: "no", Filter: admin.Filter{In: admin.Queue, IDs: []string{"shop%3A0:m3", "shop%3A0:m9"}},
 		})
 		require.NoError(t, err)
 		assert.Equal(t, int64(2), r.Touched)
-		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
+		r, err = a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)
 		assert.Equal(t, int64(8), r.Touched)
 		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'processing' AND crashes > 0"),
@@ -437,10 +437,10 @@ func TestQueueActs(t *testing.T) {
 		assert.Zero(t, h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'processing' AND expires_at IS NOT NULL"),
 			"no message expires again immediately")
 		assert.Equal(t, 8, claim())
-		r, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
+		r, err = a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)
 		assert.Zero(t, r.Touched)
-		r, err = a.RetryNow(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Queue, All: true}})
+		r, err = a.RetryNow(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Queue, All: true}})
 		require.NoError(t, err)
 		assert.Equal(t, int64(10), r.Touched)
 		assert.Equal(t, 10, claim())

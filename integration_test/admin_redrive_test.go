@@ -72,7 +72,7 @@ func TestRedriveOfKeptLetters(t *testing.T) {
 	}
 	f := deadInARouter(t, h, &mended, first, second)
 	a := newAdmin(t, h)
-	act := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}, Reason: "mended"}
+	act := admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}, Reason: "mended"}
 	act.DryRun = true
 	tried, err := a.Redrive(t.Context(), act)
 	require.NoError(t, err)
@@ -121,7 +121,7 @@ func TestRedriveOfWhatDiesAgain(t *testing.T) {
 	f := deadInARouter(t, h, &mended, newMessage("one"))
 	a := newAdmin(t, h)
 	for n := range 3 {
-		r, err := a.Redrive(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}})
+		r, err := a.Redrive(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}})
 		require.NoError(t, err)
 		require.Equal(t, int64(1), r.Touched)
 		again := sentAgain(t, h)
@@ -148,7 +148,7 @@ func TestRedriveIsOneTransaction(t *testing.T) {
 		PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(60); RETURN NULL; END $$`)
 	a, err := admin.New(h.db, admin.Config{Actor: "alice", BatchSize: 3}, nil)
 	require.NoError(t, err)
-	act := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}}
+	act := admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}}
 	for _, table := range []string{"outbox", "inbox", "outbox_audit"} { // fail in each part of the statement
 		timing := map[string]string{
 			"outbox": "AFTER INSERT", "inbox": "AFTER UPDATE", "outbox_audit": "BEFORE UPDATE OF touched",
@@ -194,8 +194,8 @@ func TestRedriveWithoutALetter(t *testing.T) {
 	require.Len(t, again, 1)
 	assert.Equal(t, kept.UUID, again[0].UUID)
 	assert.Equal(t, 1, h.count(t, "SELECT count(*) FROM inbox WHERE dead_at IS NOT NULL"), "the other stays dead")
-	_, err := newAdmin(t, h).Redrive(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}})
-	require.ErrorIs(t, err, admin.ErrNoLetter)
+	_, err := newAdmin(t, h).Redrive(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}})
+	require.ErrorIs(t, err, admin.ErrNoDeadLetter)
 }
 
 // TestRedriveByRoles: the operators' role may redrive, the readers' may not, and the page offers it to users who may
@@ -205,7 +205,7 @@ func TestRedriveByRoles(t *testing.T) {
 	owner, as := newRoles(t)
 	var mended atomic.Bool
 	deadInARouter(t, owner, &mended, newMessage("one"), newMessage("two"))
-	act := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}, Limit: 1}
+	act := admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}, Limit: 1}
 	reader := as("reader")
 	_, err := newAdmin(t, reader).Redrive(t.Context(), act)
 	require.Error(t, err)
@@ -227,7 +227,7 @@ func TestNothingIsRedrivenToAPattern(t *testing.T) {
 	deadInARouter(t, h, &mended, newMessage("one"))
 	h.exec(t, `update outbox set metadata = metadata || '{"topic_poisoned": "orders.*.created"}'`)
 	a := newAdmin(t, h)
-	redrive := admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true}, Reason: "mended"}
+	redrive := admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true}, Reason: "mended"}
 	for _, redrive.DryRun = range []bool{true, false} {
 		_, err := a.Redrive(t.Context(), redrive)
 		require.ErrorIs(t, err, admin.ErrInvalid)
@@ -243,7 +243,7 @@ func TestNothingIsRedrivenToAPattern(t *testing.T) {
 		uuid    string
 		refused bool
 	}{{"1", true}, {"2", false}} {
-		requeue := admin.Act{Reason: "mended", Filter: admin.Filter{
+		requeue := admin.Action{Reason: "mended", Filter: admin.Filter{
 			IDs: column[string](t, h, `select id::text from outbox where uuid = $1`, id.uuid),
 		}}
 		for _, requeue.DryRun = range []bool{true, false} {
@@ -273,11 +273,11 @@ func TestWhatIsSentAgainIsNotFailing(t *testing.T) {
 		SELECT 'shop', i::text, 'orders', 'dead', 9, 'broken', now() - interval '5 hours' FROM generate_series(1, 5) i`)
 	a := newAdmin(t, h)
 	for in, n := range map[admin.Table]int64{admin.Outbox: 5, admin.Inbox: 5, admin.Queue: 5} {
-		r, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{In: in, All: true}})
+		r, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{In: in, All: true}})
 		require.NoError(t, err)
 		require.Equal(t, n, r.Touched)
 	}
-	r, err := a.Replay(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
+	r, err := a.Replay(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
 	require.NoError(t, err)
 	require.Equal(t, int64(5), r.Touched)
 

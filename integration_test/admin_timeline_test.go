@@ -65,13 +65,13 @@ func TestTimeline(t *testing.T) {
 		assert.Equal(t, i < 2, e.Until.After(e.At), "the last page has no next page")
 	}
 	assert.Equal(t, "died", got[4])
-	assert.Equal(t, "letter", events[5].What)
-	letter, err := a.Get(t.Context(), admin.Outbox, events[5].Letter)
+	assert.Equal(t, "dead_letter", events[5].What)
+	letter, err := a.Get(t.Context(), admin.Outbox, events[5].DeadLetter)
 	require.NoError(t, err)
 	assert.Equal(t, "dead_letters", letter.Topic)
 
 	w.answers(nil)
-	_, err = a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{IDs: []string{id}}, Reason: "mended"})
+	_, err = a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{IDs: []string{id}}, Reason: "mended"})
 	require.NoError(t, err)
 	w.arrives(t, "bad")
 	published := func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 }
@@ -80,14 +80,14 @@ func TestTimeline(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, admin.Done, done.State)
 	assert.Empty(t, done.LastError+done.ErrorGroup, "the timeline shows it")
-	_, err = a.Replay(t.Context(), admin.Act{Filter: admin.Filter{IDs: []string{id}}, Reason: "lost"})
+	_, err = a.Replay(t.Context(), admin.Action{Filter: admin.Filter{IDs: []string{id}}, Reason: "lost"})
 	require.NoError(t, err)
 	eventually(t, published, "it is published again")
 	events, err = a.Timeline(t.Context(), admin.Outbox, id)
 	require.NoError(t, err)
 	got = happenings(events)
 	require.Len(t, got, 10, got)
-	assert.Equal(t, []string{"died", "letter | default/f1", "requeue | alice | mended", "published",
+	assert.Equal(t, []string{"died", "dead_letter | default/f1", "requeue | alice | mended", "published",
 		"replay | alice | lost",
 		"published"}, got[4:])
 	for i := range events[1:] {
@@ -181,13 +181,13 @@ func TestTimelineOfTheInbox(t *testing.T) {
 		got := happenings(events)
 		require.Len(t, got, 5, got)
 		assert.Equal(t, []string{"written", "failed 1 | " + refused[:256], "failed 2 | " + refused, "died"}, got[:4])
-		assert.Equal(t, "letter", events[4].What)
+		assert.Equal(t, "dead_letter", events[4].What)
 
-		_, err = a.Redrive(t.Context(), admin.Act{
+		_, err = a.Redrive(t.Context(), admin.Action{
 			Filter: admin.Filter{In: admin.Inbox, IDs: []string{id}}, Reason: "mended",
 		})
 		require.NoError(t, err)
-		letter := events[4].Letter
+		letter := events[4].DeadLetter
 		mend(errors.New("not quite"))
 		assert.False(t, f.deliver(t, bad.Copy()))
 		mend(nil)
@@ -197,7 +197,7 @@ func TestTimelineOfTheInbox(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, []string{
 			"written", "failed 1 | " + refused[:256], "failed 2 | " + refused[:256], "died",
-			"letter | shop/book", "redrive | alice | mended", "failed 1 | not quite", "processed",
+			"dead_letter | shop/book", "redrive | alice | mended", "failed 1 | not quite", "processed",
 		}, happenings(events))
 		for i := range events[1:] {
 			assert.False(t, events[i+1].At.Before(events[i].At), happenings(events)[i+1])
@@ -231,12 +231,12 @@ func TestTimelineOfWhatIsDiscarded(t *testing.T) {
 	a := newAdmin(t, h)
 	for uuid, want := range map[string][]string{
 		failing.UUID: {"written", "failed", "discard"},
-		dead.UUID:    {"written", "failed", "failed", "died", "letter", "discard"},
+		dead.UUID:    {"written", "failed", "failed", "died", "dead_letter", "discard"},
 	} {
 		id := "shop/book:" + uuid
 		m, err := a.Get(t.Context(), admin.Inbox, id)
 		require.NoError(t, err)
-		r, err := a.Discard(t.Context(), admin.Act{
+		r, err := a.Discard(t.Context(), admin.Action{
 			Filter: admin.Filter{In: admin.Inbox, IDs: []string{id}, States: []admin.State{m.State}}, Reason: "not wanted",
 		})
 		require.NoError(t, err)
@@ -282,10 +282,10 @@ func TestTimelineOfTheQueue(t *testing.T) {
 		require.Len(t, claimed(t, s, owner, 10), 2)
 		settles(t, 1)(s.Ack(t.Context(), owner, queue.ID{Source: "shop", MessageID: "good"}))
 		refused := "refused " + strings.Repeat("x", 300)
-		settles(t, 1)(s.Abandon(t.Context(), queue.Abandon{Owner: owner, Err: refused, Delay: time.Hour}, bad))
+		settles(t, 1)(s.Abandon(t.Context(), owner, refused, time.Hour, bad))
 		h.exec(t, dueNow)
 		require.Len(t, claimed(t, s, owner, 10), 1)
-		settles(t, 1)(s.Abandon(t.Context(), queue.Abandon{Owner: owner, Err: refused}, bad))
+		settles(t, 1)(s.Abandon(t.Context(), owner, refused, 0, bad))
 		a := newAdmin(t, h)
 		events, err := a.Timeline(t.Context(), admin.Queue, "shop:bad")
 		require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestTimelineOfTheQueue(t *testing.T) {
 		assert.Equal(t, time.Hour, events[1].Until.Sub(events[1].At))
 		assert.Zero(t, events[2].Until, "the last page has no next page")
 
-		_, err = a.Requeue(t.Context(), admin.Act{
+		_, err = a.Requeue(t.Context(), admin.Action{
 			Filter: admin.Filter{In: admin.Queue, IDs: []string{"shop:bad"}}, Reason: "mended",
 		})
 		require.NoError(t, err)
@@ -344,7 +344,7 @@ func TestDeathsInTheQueue(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, claimed(t, s, owner, 10), 2)
 	of := func(id string) queue.ID { return queue.ID{Source: "shop", MessageID: id} }
-	settles(t, 1)(s.Fail(t.Context(), queue.Fail{Owner: owner, Reason: "poison"}, of("failed")))
+	settles(t, 1)(s.Fail(t.Context(), owner, "poison", of("failed")))
 	require.NoError(t, s.MarkDead(t.Context(), of("marked"), "by hand"))
 	for id, want := range map[string][]string{
 		"late":   {"written", "died | expired"},
@@ -368,7 +368,7 @@ func TestHistoryOfTheQueueIsBounded(t *testing.T) {
 	for i := range 30 {
 		h.exec(t, dueNow)
 		require.Len(t, claimed(t, s, owner, 1), 1)
-		settles(t, 1)(s.Abandon(t.Context(), queue.Abandon{Owner: owner, Err: fmt.Sprint("error ", i+1)},
+		settles(t, 1)(s.Abandon(t.Context(), owner, fmt.Sprint("error ", i+1), 0,
 			queue.ID{Source: "shop", MessageID: "bad"}))
 	}
 	assert.Equal(t, 20, h.count(t, "SELECT jsonb_array_length(history) FROM inbox_queue"))

@@ -346,7 +346,7 @@ func TestDeadRetentionOfTheQueue(t *testing.T) {
 	me := queue.NewOwner()
 	require.Len(t, claimed(t, store, me, 3), 3)
 	for _, id := range []string{"old", "young"} {
-		_, err := store.Fail(t.Context(), queue.Fail{Owner: me, Reason: "why"}, queue.ID{Source: "shop", MessageID: id})
+		_, err := store.Fail(t.Context(), me, "why", queue.ID{Source: "shop", MessageID: id})
 		require.NoError(t, err)
 	}
 	_, err := store.Ack(t.Context(), me, queue.ID{Source: "shop", MessageID: "done"})

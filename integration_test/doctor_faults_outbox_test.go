@@ -110,7 +110,7 @@ var faultsOfTheOutbox = []fault{
 		evidence: `paused topic "orders" 5h00m ago \(alice: until bob's back\)`, alert: "OutboxTopicPaused",
 		inject: func(n *night) {
 			n.forwards(classifyingConfig(), nil)
-			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "until bob's back"}))
+			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), "orders", "until bob's back"))
 			n.h.publish(n, "orders", "K", "1")
 			n.h.exec(n, "UPDATE outbox_topics SET paused_at = now() - interval '5 hours'")
 			ails(n, n.h, "topic_paused")
@@ -121,7 +121,7 @@ var faultsOfTheOutbox = []fault{
 		name: "a pause was forgotten for 30 days, with 5,000 messages", check: "topic_paused", severity: admin.Critical,
 		alert: "OutboxPauseForgotten",
 		inject: func(n *night) {
-			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), admin.TopicAct{Topic: "orders", Reason: "deploy"}))
+			require.NoError(n, newAdmin(n, n.h).Pause(n.Context(), "orders", "deploy"))
 			n.forwards(classifyingConfig(), nil) // it has read the pause
 			n.h.exec(n, "UPDATE outbox_topics SET paused_at = now() - interval '30 days'")
 			n.h.exec(n, "INSERT INTO outbox (uuid, topic, payload) SELECT i, 'orders', '' FROM generate_series(1, 5000) i")

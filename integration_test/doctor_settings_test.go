@@ -203,7 +203,7 @@ func TestCommandsOfOtherTables(t *testing.T) {
 	for _, of := range []handle{h, other} {
 		a := newAdmin(t, of)
 		for _, topic := range []string{"orders", "-odd one"} {
-			err := a.Pause(t.Context(), admin.TopicAct{Topic: topic, Reason: "a try"})
+			err := a.Pause(t.Context(), topic, "a try")
 			require.NoError(t, err)
 		}
 	}

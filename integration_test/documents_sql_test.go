@@ -104,23 +104,23 @@ func allColumns(t testing.TB, h handle) (rows []string) {
 func TestOperationsStatements(t *testing.T) {
 	h := onPgx(t)
 	a := newAdmin(t, h)
-	act := func(do func(*admin.Admin, admin.Act) (admin.Result, error), f admin.Filter) func() error {
+	act := func(do func(*admin.Admin, admin.Action) (admin.Result, error), f admin.Filter) func() error {
 		return func() error {
-			_, err := do(a, admin.Act{Filter: f, Reason: "a test"})
+			_, err := do(a, admin.Action{Filter: f, Reason: "a test"})
 			return err
 		}
 	}
-	requeue := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Requeue(t.Context(), of) }
-	discard := func(a *admin.Admin, of admin.Act) (admin.Result, error) { return a.Discard(t.Context(), of) }
-	topic := admin.TopicAct{Topic: "bookings", Reason: "they asked us to"}
+	requeue := func(a *admin.Admin, of admin.Action) (admin.Result, error) { return a.Requeue(t.Context(), of) }
+	discard := func(a *admin.Admin, of admin.Action) (admin.Result, error) { return a.Discard(t.Context(), of) }
+	topic, reason := "bookings", "they asked us to"
 	acts := map[string]func() error{
 		"Requeue: one": act(requeue, admin.Filter{IDs: []string{"42"}}),
 		"Requeue: all messages of a topic that died of one cause": act(requeue, admin.Filter{
 			Topic: "bookings", ErrorContains: "unknown topic",
 		}),
 		"Discard: one": act(discard, admin.Filter{IDs: []string{"42"}}),
-		"Pause":        func() error { return a.Pause(t.Context(), topic) },
-		"Resume":       func() error { return a.Resume(t.Context(), topic) },
+		"Pause":        func() error { return a.Pause(t.Context(), topic, reason) },
+		"Resume":       func() error { return a.Resume(t.Context(), topic, reason) },
 		"Requeue: one of the inbox": act(requeue, admin.Filter{
 			In: admin.Inbox, IDs: []string{"booking/book:the UUID"},
 		}),
@@ -154,7 +154,7 @@ func TestOperationsStatements(t *testing.T) {
 			const entry = "SELECT concat_ws('|', actor, action, reason, filter, touched, ended_at IS NOT NULL) " +
 				"FROM outbox_audit ORDER BY id DESC LIMIT 1"
 			byHand := value[string](t, h, entry)
-			_, err := a.Requeue(t.Context(), admin.Act{
+			_, err := a.Requeue(t.Context(), admin.Action{
 				Filter: admin.Filter{IDs: []string{"42"}}, Reason: "the topic exists now",
 			})
 			require.NoError(t, err)
@@ -183,11 +183,11 @@ func TestDoctorsStatements(t *testing.T) {
 	a := newAdmin(t, h)
 	for check, do := range map[string]func() error{
 		"dead": func() error {
-			_, err := a.Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "bookings"}})
+			_, err := a.Requeue(t.Context(), admin.Action{Filter: admin.Filter{Topic: "bookings"}})
 			return err
 		},
 		"failing": func() error {
-			_, err := a.Discard(t.Context(), admin.Act{
+			_, err := a.Discard(t.Context(), admin.Action{
 				Filter: admin.Filter{IDs: []string{"43"}, States: []admin.State{admin.Failing}}, Reason: "hand",
 			})
 			return err

@@ -133,7 +133,7 @@ func (w *clusterWorld) without(what string, leave, back func(*services.Node) err
 func (w *clusterWorld) missesNone(what string) {
 	w.Helper()
 	eventually(w, func() bool {
-		r, err := newAdmin(w, w.h).Reconcile(w.Context(), w.topic.log, admin.Act{
+		r, err := newAdmin(w, w.h).Reconcile(w.Context(), w.topic.log, admin.Action{
 			Filter: admin.Filter{Topic: w.topic.name}, Reason: what, DryRun: true,
 		})
 		if err != nil {

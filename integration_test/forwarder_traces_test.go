@@ -142,7 +142,7 @@ func TestSettledAgainAfterReplay(t *testing.T) {
 			other := newPgxHandle(t, url)
 			eventually(t, func() bool { return len(w.all()) == n }, "all are published")
 			other.exec(t, "update outbox set published_at = now()") // like the settling whose reply was lost
-			replayed, err := newAdmin(t, other).Replay(t.Context(), admin.Act{
+			replayed, err := newAdmin(t, other).Replay(t.Context(), admin.Action{
 				Filter: admin.Filter{Topic: "x"}, Reason: "no answer",
 			})
 			require.NoError(t, err)
@@ -176,7 +176,7 @@ func TestFailedAgainAfterRequeue(t *testing.T) {
 	other := newPgxHandle(t, url)
 	other.exec(t,
 		"update outbox set attempts = 1, dead_at = now(), due_at = now() where id = (select min(id) from outbox)")
-	requeued, err := newAdmin(t, other).Requeue(t.Context(), admin.Act{
+	requeued, err := newAdmin(t, other).Requeue(t.Context(), admin.Action{
 		Filter: admin.Filter{Topic: "x", States: []admin.State{admin.Dead}}, Reason: "no answer",
 	})
 	require.NoError(t, err)

@@ -316,7 +316,7 @@ func TestHeadersThatTheApplicationSets(t *testing.T) {
 	publish("one", natsgo.MsgIdHdr, "mine", 1)
 	again := publish("another message with the same id", natsgo.MsgIdHdr, "mine", 1)
 
-	r, err := newAdmin(t, h).Replay(t.Context(), admin.Act{
+	r, err := newAdmin(t, h).Replay(t.Context(), admin.Action{
 		Filter: admin.Filter{IDs: column[string](t, h, "SELECT id::text FROM outbox WHERE uuid = $1", again.UUID)},
 		Reason: "again",
 	})

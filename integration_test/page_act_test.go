@@ -61,7 +61,7 @@ func TestPageActs(t *testing.T) {
 			"Discarded 3 messages",
 		},
 		{
-			"messages?state=failing&key=key-2", "skip_head", "key=key-2", "Skip 1 message?",
+			"messages?state=failing&key=key-2", "skip", "key=key-2", "Skip 1 message?",
 			"outbox o WHERE s = 'discarded' AND last_error LIKE 'skipped by alice: it''s over%'", 1, "messages",
 			"Skipped 1 message.",
 		},

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/millrace-go/watermill-outbox/admin"
 	"github.com/millrace-go/watermill-outbox/admin/ui"
 )
 
@@ -76,7 +75,7 @@ func TestPageAttacks(t *testing.T) {
 			`last_error) VALUES ($1, $1, $1, $1, 'dead', convert_to($1, 'UTF8'), $2, 1, $1)`, x, string(metadata))
 		h.exec(t, `INSERT INTO outbox_forwarders (id, name, scope, topics, expires_at) VALUES (gen_random_uuid(), $1, $1, `+
 			`array[$1], now() + interval '1 minute')`, x)
-		require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: x, Reason: x, Actor: x}))
+		require.NoError(t, a.As(x).Pause(t.Context(), x, x))
 	}
 	for _, access := range []ui.Access{{}, {Act: true, Payloads: true, Actor: attacks[0] + attacks[22] + attacks[23]}} {
 		s := newSite(t, h, access)

@@ -35,7 +35,7 @@ func TestPages(t *testing.T) {
 	fillInbox(t, h, 40)
 	fillQueue(t, h, 120)
 	a := newAdmin(t, h)
-	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "topic-3", Reason: "they asked us to"}))
+	require.NoError(t, a.Pause(t.Context(), "topic-3", "they asked us to"))
 	groups, err := a.ErrorGroups(t.Context(), admin.Filter{})
 	require.NoError(t, err)
 	looks, acts := newSite(t, h, ui.Access{}), newSite(t, h, ui.Access{Actor: "alice", Act: true, Payloads: true})

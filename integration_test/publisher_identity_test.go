@@ -292,7 +292,7 @@ func checkIdentity(t *testing.T, b identityBroker) {
 		msg.Ack()
 	}
 
-	r, err := newAdmin(t, h).Redrive(t.Context(), admin.Act{Filter: admin.Filter{In: admin.Inbox, All: true},
+	r, err := newAdmin(t, h).Redrive(t.Context(), admin.Action{Filter: admin.Filter{In: admin.Inbox, All: true},
 		Reason: "test"})
 	require.NoError(t, err)
 	require.EqualValues(t, len(messages), r.Touched)
@@ -391,7 +391,7 @@ func identityTables(t *testing.T, h handle) {
 		note("the forwarder's dead letter", letter.Metadata.Get(wmiddleware.PoisonedTopicKey), letter)
 	}
 	refused.Store(false)
-	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Act{Filter: admin.Filter{Topic: "remote"}, Reason: "test"})
+	r, err := newAdmin(t, h).Requeue(t.Context(), admin.Action{Filter: admin.Filter{Topic: "remote"}, Reason: "test"})
 	require.NoError(t, err)
 	require.EqualValues(t, len(messages), r.Touched)
 	for range messages {

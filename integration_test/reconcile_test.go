@@ -70,7 +70,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 		}
 	}
 	a := newAdmin(t, h)
-	act := admin.Act{
+	act := admin.Action{
 		Filter: admin.Filter{IDs: []string{"5", "6", "8", "100000", itoa(rows + 4)}}, Reason: "a power cut", DryRun: true,
 	}
 	r, err := a.Reconcile(t.Context(), log, act)
@@ -87,7 +87,7 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 
 	var progress []int64
 	log.reads = 0
-	act = admin.Act{
+	act = admin.Action{
 		Filter: admin.Filter{Topic: "orders"}, Reason: "a power cut", Progress: func(_ context.Context, r admin.Result) {
 			progress = append(progress, r.Compared)
 		},
@@ -124,8 +124,8 @@ func TestReconcileFindsWhatIsMissing(t *testing.T) {
 		column[int64](t, h, "SELECT compared FROM outbox_audit ORDER BY id DESC LIMIT 3"))
 	_, err = a.Reconcile(t.Context(), nil, act)
 	require.ErrorIs(t, err, admin.ErrInvalid)
-	_, err = a.Reconcile(t.Context(), log, admin.Act{})
-	require.ErrorIs(t, err, admin.ErrUnbound)
+	_, err = a.Reconcile(t.Context(), log, admin.Action{})
+	require.ErrorIs(t, err, admin.ErrEmptyFilter)
 }
 
 // reconciles publishes messages, loses some of them at the broker, and checks that exactly those are sent again. lose
@@ -152,7 +152,7 @@ func reconciles(
 	require.Equal(t, all(), holds())
 
 	a := newAdmin(t, h)
-	act := admin.Act{Filter: admin.Filter{Topic: topic}, Reason: "a power cut", DryRun: true}
+	act := admin.Action{Filter: admin.Filter{Topic: topic}, Reason: "a power cut", DryRun: true}
 	r, err := a.Reconcile(t.Context(), log, act)
 	require.NoError(t, err)
 	assert.Equal(t, admin.Result{Preview: r.Preview, Compared: 300}, r)

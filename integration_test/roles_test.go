@@ -129,9 +129,9 @@ func TestRoles(t *testing.T) {
 	m, err := look.Get(t.Context(), admin.Outbox, list.Messages[0].ID)
 	require.NoError(t, err)
 	assert.Empty(t, m.Payload)
-	_, err = look.Requeue(t.Context(), admin.Act{Filter: admin.Filter{All: true}})
+	_, err = look.Requeue(t.Context(), admin.Action{Filter: admin.Filter{All: true}})
 	require.ErrorContains(t, err, "outboxctl migrate roles")
-	require.ErrorContains(t, look.Pause(t.Context(), admin.TopicAct{Topic: "secrets"}), "outboxctl migrate roles")
+	require.ErrorContains(t, look.Pause(t.Context(), "secrets", ""), "outboxctl migrate roles")
 	denied(t, reader, "SELECT payload FROM outbox", "SELECT payload FROM inbox_queue",
 		"INSERT INTO outbox (uuid, topic, payload) VALUES ('x', 'x', '')",
 		"UPDATE outbox SET last_error = ''", "DELETE FROM outbox", "UPDATE inbox SET attempts = 0",
@@ -156,7 +156,7 @@ func TestRoles(t *testing.T) {
 
 	mender := login("admin")
 	a := newAdmin(t, mender)
-	everything := admin.Act{Filter: admin.Filter{All: true}, Reason: "a try"}
+	everything := admin.Action{Filter: admin.Filter{All: true}, Reason: "a try"}
 	eventually(t, func() bool { return owner.states(t, "true")["done"] == 2 }, "both messages are settled")
 	r, err := a.Replay(t.Context(), everything)
 	require.NoError(t, err)
@@ -164,8 +164,8 @@ func TestRoles(t *testing.T) {
 	broker.wait(t, "both again", func() bool { return len(broker.all()) == 4 })
 	owner.exec(t, "INSERT INTO outbox (uuid, topic, payload, dead_at, attempts) VALUES ('d1', 'x', 'd1', now(), 1), "+
 		"('d2', 'x', 'd2', now(), 1)")
-	for _, do := range []func(context.Context, admin.Act) (admin.Result, error){
-		a.Discard, a.Requeue, a.SkipHead, a.RetryNow,
+	for _, do := range []func(context.Context, admin.Action) (admin.Result, error){
+		a.Discard, a.Requeue, a.Skip, a.RetryNow,
 	} {
 		_, err = do(t.Context(), everything)
 		require.NoError(t, err)
@@ -177,8 +177,8 @@ func TestRoles(t *testing.T) {
 	assert.Equal(t, int64(1), r.Touched)
 	_, err = a.Discard(t.Context(), everything)
 	require.NoError(t, err)
-	require.NoError(t, a.Pause(t.Context(), admin.TopicAct{Topic: "secrets"}))
-	require.NoError(t, a.Resume(t.Context(), admin.TopicAct{Topic: "secrets"}))
+	require.NoError(t, a.Pause(t.Context(), "secrets", ""))
+	require.NoError(t, a.Resume(t.Context(), "secrets", ""))
 	_, err = a.Stats(t.Context(), admin.StatsConfig{})
 	require.NoError(t, err)
 	denied(t, mender, "UPDATE outbox SET payload = ''", "DELETE FROM outbox", "DELETE FROM outbox_audit",
@@ -219,7 +219,7 @@ func TestRoles(t *testing.T) {
 	old.visible(t, owner)
 	moving, err := outbox.NewPublisher(mover.db, outbox.PublisherConfig{}, nil)
 	require.NoError(t, err)
-	cfgOf := move.WatermillConfig{Actor: "ann", Reason: "we change", BuryUnreadable: true}
+	cfgOf := move.WatermillConfig{Actor: "ann", Reason: "we change", UnreadableAsDead: true}
 	there, err := move.FromWatermill(t.Context(), moving, cfgOf)
 	require.NoError(t, err)
 	back, err := move.ToWatermill(t.Context(), mover.db, cfgOf)

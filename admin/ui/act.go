@@ -85,7 +85,7 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	}
 	ctx, cancel := context.WithTimeout(rq.r.Context(), dryTimeout)
 	defer cancel()
-	r, err := rq.admin.Do(ctx, v.Name, admin.Act{Filter: f, DryRun: true, Actor: rq.access.Actor})
+	r, err := rq.operator().Do(ctx, v.Name, admin.Action{Filter: f, DryRun: true})
 	switch {
 	case err != nil && r.Preview != "" && ctx.Err() != nil && rq.r.Context().Err() == nil:
 		r.Matched.More = true // the count is incomplete
@@ -114,19 +114,27 @@ func (rq *request) ask(v *verb, f admin.Filter, from string) error {
 	return rq.show(http.StatusOK, "act", d)
 }
 
+// operator returns the Admin for acts of the user.
+func (rq *request) operator() *admin.Admin {
+	if rq.access.Actor == "" {
+		return rq.admin
+	}
+	return rq.admin.As(rq.access.Actor)
+}
+
 // do acts on the confirmed messages, whether or not the browser waits, and redirects it to the page it came from.
 func (rq *request) do(v *verb, f admin.Filter, tried, from, reason string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(rq.r.Context()), actTimeout)
 	defer cancel()
 	var audit int64
 	if v.topic != nil {
-		if err := v.topic(rq.admin, ctx, admin.TopicAct{Topic: f.Topic, Reason: reason, Actor: rq.access.Actor}); err != nil {
+		if err := v.topic(rq.operator(), ctx, f.Topic, reason); err != nil {
 			return err
 		}
 		audit = rq.latest(ctx, v.Name, f.Topic)
 	} else {
-		r, err := rq.admin.Do(ctx, v.Name, admin.Act{
-			Filter: f, Preview: tried, Limit: maxAct, Reason: reason, Actor: rq.access.Actor,
+		r, err := rq.operator().Do(ctx, v.Name, admin.Action{
+			Filter: f, Preview: tried, Limit: maxAct, Reason: reason,
 		})
 		if err != nil && (r.AuditID == 0 || ctx.Err() == nil) {
 			return err

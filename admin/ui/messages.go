@@ -164,7 +164,7 @@ func (rq *request) message() error {
 	if rq.access.Act {
 		v.Acts = offers(admin.Filter{In: f.In, IDs: f.IDs, States: []admin.State{v.State}}, "message")
 		if v.Key == "" {
-			v.Acts = slices.DeleteFunc(v.Acts, func(o offer) bool { return o.Name == "skip_head" })
+			v.Acts = slices.DeleteFunc(v.Acts, func(o offer) bool { return o.Name == "skip" })
 		}
 	}
 	if v.Done, err = rq.done(); err != nil {

@@ -120,7 +120,7 @@ func (rq *request) overview() error {
 
 // figures fills in the counts.
 func (rq *request) figures(o *overview, s *admin.Stats) {
-	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.Unread, s.At
+	o.Counted, o.Inbox, o.Unread, o.At = true, s.Inbox, s.UnownedLanes, s.At
 	for _, p := range partitionsShown(s.Partitions) {
 		o.Partitions = append(o.Partitions, partitionRowOf(p))
 	}

@@ -35,12 +35,12 @@ func explain(err error) *problem {
 			http.StatusNotFound, "Message not found",
 			"It was published or handled, and deleted after its retention; or it never existed.",
 		}
-	case errors.Is(err, admin.ErrNoLetter):
+	case errors.Is(err, admin.ErrNoDeadLetter):
 		return &problem{
 			http.StatusConflict, "The dead letters are not in the outbox any more",
 			"They were deleted after its retention. Redrive them from the broker's dead-letter topic.",
 		}
-	case errors.Is(err, admin.ErrInvalid), errors.Is(err, admin.ErrUnbound):
+	case errors.Is(err, admin.ErrInvalid), errors.Is(err, admin.ErrEmptyFilter):
 		return unclear(err).(*problem)
 	case errors.Is(err, admin.ErrNoActor):
 		return &problem{

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/admin"
-	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/internal/trend"
 )
 
@@ -49,7 +48,7 @@ func (w *watcher) trend(ctx context.Context, cfg trend.Config) (*trend.Trend, er
 	if known != nil && time.Since(known.at) < trendFresh {
 		return known.trend, nil
 	}
-	t, err := trend.Read(ctx, (*core.DB)(w.admin.DB()), cfg)
+	t, err := trend.Read(ctx, trend.DB(w.admin), cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -11,7 +11,7 @@ import (
 // verb is an act: on messages, or on a topic.
 type verb struct {
 	admin.Verb
-	topic func(*admin.Admin, context.Context, admin.TopicAct) error
+	topic func(*admin.Admin, context.Context, string, string) error
 }
 
 // verbOf finds a verb by name; nil if it does not exist.
@@ -37,9 +37,6 @@ func verbOf(name string) *verb {
 
 // label is the text of a button: "Retry now".
 func label(name string) string {
-	if name == "skip_head" {
-		return "Skip"
-	}
 	return sentence(strings.ReplaceAll(name, "_", " "))
 }
 

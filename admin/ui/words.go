@@ -79,7 +79,7 @@ func stamp(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC"
 func happened(what string) string {
 	words := map[string]string{
 		"written": "Written", "delayed": "Delayed", "failed": "Failed", "published": "Published",
-		"processed": "Processed", "died": "Died", "letter": "Dead letter written", "due": "Due",
+		"processed": "Processed", "died": "Died", "dead_letter": "Dead letter written", "due": "Due",
 		"reconcile": "Published again",
 	}
 	if word, known := words[what]; known {

@@ -29,7 +29,7 @@ var Outbox = newStore(columns{
 	groups: map[string]scan{"dead": byTopic(isDead, newest), "failing": byTopic(isFailing, newest)},
 	acts: map[string]string{
 		"discard":   discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)`,
-		"skip_head": discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)`,
+		"skip":      discarded + `, last_error = left(concat_ws('; before: ', $5::text, o.last_error), 1024)`,
 		"retry_now": `due_at = least(o.due_at, statement_timestamp())`,
 	},
 })

@@ -80,14 +80,14 @@ func (f *actFlags) confirm(ctx context.Context, a *app, question string) error {
 type verb struct {
 	admin.Verb
 	name, short, example string
-	do                   func(*admin.Admin, context.Context, admin.Act) (admin.Result, error)
+	do                   func(*admin.Admin, context.Context, admin.Action) (admin.Result, error)
 }
 
 // verbOf is the command of a verb for a table.
 func verbOf(v admin.Verb, in admin.Table, name, example string) verb {
 	short, _, _ := strings.Cut(v.Does[in], ". ")
 	return verb{v, name, sentence(name) + strings.TrimSuffix(short, "."), example,
-		func(a *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
+		func(a *admin.Admin, ctx context.Context, act admin.Action) (admin.Result, error) {
 			return a.Do(ctx, v.Name, act)
 		}}
 }
@@ -143,19 +143,19 @@ func (a *app) act(in admin.Table, v verb, args string) *cobra.Command {
 			return usagef("no reason given: it is stored with the messages: use --reason")
 		}
 		return a.with(cmd.Context(), act.actor, func(ad *admin.Admin) error {
-			return a.doAct(cmd.Context(), ad, in, v, &act, admin.Act{Filter: filter, Limit: limit, Reason: act.reason})
+			return a.doAct(cmd.Context(), ad, in, v, &act, admin.Action{Filter: filter, Limit: limit, Reason: act.reason})
 		})
 	}
 	return cmd
 }
 
 // doAct runs an act dry, asks for confirmation, and performs it.
-func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb, f *actFlags, act admin.Act) error {
+func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb, f *actFlags, act admin.Action) error {
 	answer := acted{Action: v.name, DryRun: f.dryRun, Filter: act.Filter}
 	act.DryRun = true
 	bar := a.progress(admin.Count{More: true})
 	act.Progress = func(_ context.Context, r admin.Result) {
-		if n := max(r.Compared, r.Matched.N+r.NoLetter); n > 0 {
+		if n := max(r.Compared, r.Matched.N+r.NoDeadLetter); n > 0 {
 			bar.set(n)
 		}
 	}
@@ -222,16 +222,16 @@ func (a *app) doAct(ctx context.Context, ad *admin.Admin, in admin.Table, v verb
 }
 
 // anyUnmatched reports whether an ID matches no message. With a limit that is unknown.
-func anyUnmatched(act admin.Act, r admin.Result) bool {
+func anyUnmatched(act admin.Action, r admin.Result) bool {
 	ids := slices.Compact(slices.Sorted(slices.Values(act.Filter.IDs)))
-	return act.Limit == 0 && int64(len(ids)) > r.Matched.N+r.NoLetter
+	return act.Limit == 0 && int64(len(ids)) > r.Matched.N+r.NoDeadLetter
 }
 
 // withoutLetter prints the number of skipped messages without a dead letter.
 func (a *app) withoutLetter(v verb, r admin.Result) {
-	if r.NoLetter > 0 {
-		a.note("%s %s no dead letter in the outbox any more", countMessages(admin.Count{N: r.NoLetter}),
-			map[bool]string{true: "has", false: "have"}[r.NoLetter == 1])
+	if r.NoDeadLetter > 0 {
+		a.note("%s %s no dead letter in the outbox any more", countMessages(admin.Count{N: r.NoDeadLetter}),
+			map[bool]string{true: "has", false: "have"}[r.NoDeadLetter == 1])
 	}
 }
 
@@ -273,7 +273,7 @@ func (a *app) otherStates(ctx context.Context, ad *admin.Admin, v verb, f admin.
 // wrongAct recognises errors caused by the arguments, and names the flags.
 func wrongAct(err error) error {
 	switch {
-	case errors.Is(err, admin.ErrUnbound):
+	case errors.Is(err, admin.ErrEmptyFilter):
 		return usagef("no messages selected: give ids, flags such as --topic, --group or --after, or --all")
 	case errors.Is(err, admin.ErrNoActor):
 		return usagef("no actor for the audit log: set --actor")

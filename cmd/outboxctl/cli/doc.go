@@ -1,6 +1,6 @@
 // Package cli implements the commands of outboxctl. It is exported only for its tests and promises nothing.
 //
-// Each noun has a file, a thin layer over package admin: flags become a Filter or an Act, and results become a table
+// Each noun has a file, a thin layer over package admin: flags become a Filter or an Action, and results become a table
 // for people or JSON for scripts. Results go to standard output; questions, progress, hints, logs and errors to
 // standard error.
 //
@@ -15,6 +15,6 @@
 //
 // # Acts
 //
-// Every act first runs dry (Act.DryRun). Then it is confirmed: by an answer at a terminal, or by --yes. Run documents
-// the exit codes.
+// Every act first runs dry (Action.DryRun). Then it is confirmed: by an answer at a terminal, or by --yes. Run
+// documents the exit codes.
 package cli

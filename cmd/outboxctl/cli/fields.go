@@ -9,12 +9,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fields matches the names of invalid fields in errors of our packages: fields of a Config, a Filter, a Page or an Act.
-var fields = regexp.MustCompile(`\b(?:[A-Z]\w*)?(?:Config|Filter|Page|Act)(?:\.[A-Z]\w*)+`)
+// fields matches the names of invalid fields in errors of our packages: fields of a Config, a Filter, a Page or an
+// Action.
+var fields = regexp.MustCompile(`\b(?:[A-Z]\w*)?(?:Config|Filter|Page|Action)(?:\.[A-Z]\w*)+`)
 
 // flagOf lists the flags or arguments that are not named after their fields.
 var flagOf = map[string]string{
-	"TableConfig.Table": "TABLE", "TopicAct.Topic": "TOPIC", "Filter.IDs": "ID", "States": "--state",
+	"TableConfig.Table": "TABLE", "Filter.IDs": "ID", "States": "--state",
 	"Page.After": "--page", "BatchSize": "--batch", "DueAt": "--due", "LockTimeout": "--timeout", "Brokers": "--kafka",
 	"URL":           "--nats",
 	"DisableListen": "--no-listen", "OutboxRetention": "--outbox", "InboxRetention": "--inbox",

@@ -181,7 +181,7 @@ func detail(e admin.Event) string {
 	add("", e.Error)
 	add("", e.Reason)
 	add("trace ", e.TraceID)
-	add("message ", e.Letter)
+	add("message ", e.DeadLetter)
 	add("until ", moment(e.Until))
 	if e.AuditID > 0 {
 		add("entry ", words.Number(e.AuditID))

@@ -23,7 +23,7 @@ a time since when nothing was deleted; otherwise reconcile refuses.`},
 		},
 		name: "reconcile", short: "Publish messages again that the broker has lost",
 		example: "  outboxctl reconcile --nats nats://localhost:4222 --topic orders --after 3h --dry-run",
-		do: func(ad *admin.Admin, ctx context.Context, act admin.Act) (admin.Result, error) {
+		do: func(ad *admin.Admin, ctx context.Context, act admin.Action) (admin.Result, error) {
 			return ad.Reconcile(ctx, log, act)
 		},
 	}

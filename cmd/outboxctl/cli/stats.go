@@ -166,11 +166,11 @@ func forwarderGrid(s *admin.Stats) grid {
 	}
 	if alive := func(f admin.ForwarderStats) bool {
 		return f.Alive
-	}; !slices.ContainsFunc(s.Forwarders, alive) && len(g.rows)+len(s.Unread) > 0 {
+	}; !slices.ContainsFunc(s.Forwarders, alive) && len(g.rows)+len(s.UnownedLanes) > 0 {
 		g.title += ": " + g.empty
 	}
-	for _, scope := range slices.Sorted(maps.Keys(s.Unread)) {
-		g.rows = append(g.rows, []cell{{"none", red}, {strconv.Itoa(s.Unread[scope]), red}, {}, {text: scope}, {}, {}})
+	for _, scope := range slices.Sorted(maps.Keys(s.UnownedLanes)) {
+		g.rows = append(g.rows, []cell{{"none", red}, {strconv.Itoa(s.UnownedLanes[scope]), red}, {}, {text: scope}, {}, {}})
 	}
 	return g
 }

@@ -49,7 +49,7 @@ type topicAct struct {
 }
 
 func (a *app) topic(
-	name, done, short, long string, do func(*admin.Admin, context.Context, admin.TopicAct) error,
+	name, done, short, long string, do func(_ *admin.Admin, _ context.Context, topic, reason string) error,
 ) *cobra.Command {
 	var act actFlags
 	cmd := &cobra.Command{
@@ -75,7 +75,7 @@ func (a *app) topic(
 			if err := act.confirm(cmd.Context(), a, fmt.Sprintf("%s topic %s?", title(name), topic)); err != nil {
 				return err
 			}
-			if err := do(ad, cmd.Context(), admin.TopicAct{Topic: topic, Reason: act.reason}); err != nil {
+			if err := do(ad, cmd.Context(), topic, act.reason); err != nil {
 				return wrongAct(err)
 			}
 			said := fmt.Sprintf("%s topic %s.", done, clean(topic))

@@ -79,7 +79,7 @@ func TestActs(t *testing.T) {
 	assert.Zero(t, w.outbox(t, deadOnes))
 
 	b.open(w.url + "messages?state=failing&topic=blocked")
-	b.click(link("skip_head", "topic=blocked"))
+	b.click(link("skip", "topic=blocked"))
 	sure("poison")
 	assert.Equal(t, 2, w.outbox(t, "topic = 'blocked' AND "+discardedOnes), "one of each key")
 	b.click(link("retry_now", "topic=blocked"))
