@@ -29,7 +29,7 @@ type Handled struct {
 //
 // cfg may be your Router's. Outside a Router a handler has no name and topic, so unless they are set Service is "test",
 // Inbox.Consumer "handler" and Outbox.Topic "published". A failure does not wait before its nack unless
-// Outcomes.Backoff is set. Any other fault of cfg ends the test.
+// ErrorHandler.Backoff is set. Any other fault of cfg ends the test.
 func Handle(
 	t testing.TB, db *outbox.DB, h message.HandlerFunc, msg *message.Message, cfg middleware.StackConfig,
 ) (Handled, error) {
