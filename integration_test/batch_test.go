@@ -498,9 +498,7 @@ func TestBatchRetryAfter(t *testing.T) {
 		sub, err := forwarder.NewSubscriber(h.db, forwarder.SubscriberConfig{}, newLogCapture(t))
 		require.NoError(t, err)
 		startRouter(t, func(r *message.Router) { r.AddConsumerHandler("test", "orders", sub, handle) })
-		eventually(t, func() bool {
-			return h.count(t, "select count(*) from outbox where published_at is not null") == 1
-		}, "the message is handled")
+		h.reaches(t, 1, "the message is handled", "select count(*) from outbox where published_at is not null")
 		assert.GreaterOrEqual(t, time.Since(*first.Load()), wait)
 		assert.EqualValues(t, 2, calls.Load())
 	})

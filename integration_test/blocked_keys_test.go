@@ -152,9 +152,7 @@ func heldKeyOutlivesItsOwner(t *testing.T, h handle) {
 	assertP99(t, stop())
 
 	gate.shut()
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
-	}, "its lease runs out")
+	h.reaches(t, 0, "its lease runs out", "select count(*) from outbox_forwarders where expires_at > clock_timestamp()")
 	tried = w.triedTimes("K-1")
 	// so the next owner cannot read it
 	h.exec(t, "update outbox set due_at = now() + interval '1 hour' where attempts > 0")
@@ -286,9 +284,8 @@ func staleOwner(t *testing.T, h handle) {
 		s.publish(t, "orders", "K", "K-4")
 		s.arrives(t, "K-4")
 		assert.Equal(t, numbered("K-", 1, 4), s.payloads("K"))
-		eventually(t, func() bool {
-			return s.count(t, "select count(*) from outbox where published_at is null or attempts > 0") == 0
-		}, "everything is settled and nothing was charged")
+		s.reaches(t, 0, "everything is settled and nothing was charged",
+			"select count(*) from outbox where published_at is null or attempts > 0")
 	})
 	t.Run("succeeds while the next owner blocks the key", func(t *testing.T) {
 		s := begin(t, quickConfig(), true)

@@ -54,9 +54,7 @@ func TestRejectedMessageIsTriedAgain(t *testing.T) {
 		w.arrives(t, "3", "4")
 		assert.Equal(t, 4, w.triedTimes("1"))
 		assert.Equal(t, []string{"1", "2", "3"}, w.payloads("K"))
-		eventually(t, func() bool {
-			return h.count(t, "select count(*) from outbox where published_at is not null") == 4
-		}, "all are settled")
+		h.reaches(t, 4, "all are settled", "select count(*) from outbox where published_at is not null")
 		assert.Equal(t, 3, h.count(t, "select sum(attempts)::int from outbox"))
 		assert.Equal(t, "attempt 3: \ufffd refused", value[string](t, h, "select last_error from outbox where attempts > 0"))
 	})

@@ -107,11 +107,9 @@ func TestManyLockedRows(t *testing.T) {
 	w.wait(t, "all are published", func() bool { return len(w.all()) >= 10000 })
 	w.publish(t, "orders", "", "free")
 	w.arrives(t, "free")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 1 },
-		"the free one is settled")
+	h.reaches(t, 1, "the free one is settled", "select count(*) from outbox where published_at is not null")
 	require.NoError(t, tx.Rollback(t.Context()))
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
-		"so are the others")
+	h.reaches(t, 0, "so are the others", "select count(*) from outbox where published_at is null")
 	assert.Equal(t, 10001, len(w.all()), "some were sent twice")
 }
 

@@ -196,10 +196,9 @@ func clockOfDispatcher(t *testing.T, h handle) {
 	running.await(t)
 	assert.Equal(t, "late expired", within(t, "the expired message is buried", dead))
 	h.exec(t, "create table leases_before as select locked_until from inbox_queue where topic = 'calls'")
-	eventually(t, func() bool {
-		return h.count(t, `select count(*) from inbox_queue q, leases_before l where q.topic = 'calls' `+
-			`and q.locked_until > l.locked_until`) == 1
-	}, "the lease is renewed")
+	h.reaches(t, 1, "the lease is renewed",
+		`select count(*) from inbox_queue q, leases_before l where q.topic = 'calls' `+
+			`and q.locked_until > l.locked_until`)
 	assert.Empty(t, running.came, "it was lost")
 	running.open()
 	untilState(t, store, call.ID, queue.Done)

@@ -261,10 +261,9 @@ func TestMarkBesideAnEnqueue(t *testing.T) {
 			}
 			marked <- err
 		}()
-		eventually(t, func() bool {
-			return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() "+
-				"and wait_event_type = 'Lock'") == 1
-		}, "AlreadyProcessed waits")
+		h.reaches(t, 1, "AlreadyProcessed waits",
+			"select count(*) from pg_stat_activity where datname = current_database() "+
+				"and wait_event_type = 'Lock'")
 		end(commit)
 		require.NoError(t, within(t, "the mark", marked))
 		assert.Equal(t, queue.Done, x.get(t, "a").State)

@@ -372,9 +372,7 @@ func TestClaimsPassPausedTopicsInPages(t *testing.T) {
 		"a page of new messages, one of due ones, and one for suspects")
 	handle := func(context.Context, *queue.Message) error { return nil }
 	d := dispatching(t, store, quickDispatcher(map[string]queue.Handler{"others": {Handle: handle}}))
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from inbox_queue where state = 'done'") == others
-	}, "all of the others are handled")
+	h.reaches(t, others, "all of the others are handled", "select count(*) from inbox_queue where state = 'done'")
 	drain(t, d)
 	require.NoError(t, ad.Resume(t.Context(), "paused", "test"))
 	require.NotEmpty(t, claimed(t, store, owner, 10), "the skipped messages are found")
@@ -386,7 +384,7 @@ func TestAPageWithoutRoomIsReadAgain(t *testing.T) {
 	h := onPgx(t)
 	ad, err := admin.New(h.db, admin.Config{Actor: "test"}, nil)
 	require.NoError(t, err)
-	require.NoError(t, ad.Pause(t.Context(), admin.TopicAct{Topic: "paused", Reason: "test"}))
+	require.NoError(t, ad.Pause(t.Context(), "paused", "test"))
 	h.exec(t, `INSERT INTO inbox_queue (source, message_id, topic, state, payload)
 		SELECT 'shop', i, CASE WHEN i <= $1::int THEN 'large' ELSE 'paused' END, 'processing',
 			convert_to(repeat('x', $2::int), 'UTF8') FROM generate_series(1, 25000) i`, large, size)
@@ -439,9 +437,7 @@ func TestReapsBehindABacklog(t *testing.T) {
 	}}})
 	cfg.LeaseTTL = time.Second
 	dispatching(t, s, cfg)
-	eventually(t, func() bool {
-		return h.count(t, `SELECT count(*)::int FROM inbox_queue WHERE source = 'gone' AND crashes < 2`) == 0
-	}, "all are released")
+	h.reaches(t, 0, "all are released", `SELECT count(*)::int FROM inbox_queue WHERE source = 'gone' AND crashes < 2`)
 }
 
 // TestReapLeavesWhatIsHandled: a message stays with its owner until the lease expires, even if the message itself has
@@ -525,10 +521,8 @@ func TestExpiredWhileItIsHandled(t *testing.T) {
 	<-begun
 	h.exec(t, "update inbox_queue set owner = null, locked_until = null, due_at = now(), expires_at = "+
 		"now() - interval '1 hour'")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from inbox_queue where owner is not null or state <> 'processing'") == 1
-	},
-		"the dispatcher takes it to bury it")
+	h.reaches(t, 1, "the dispatcher takes it to bury it",
+		"select count(*) from inbox_queue where owner is not null or state <> 'processing'")
 	close(gate)
 	untilState(t, s, itemID("orders", 0), queue.Done)
 	assert.Zero(t, dead.Load())
@@ -553,10 +547,9 @@ func TestIngestForgetsWhoLeft(t *testing.T) {
 	require.NoError(t, err)
 	first := make(chan error, 1)
 	go func() { first <- deliver(t.Context(), "first") }()
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from pg_locks where not granted and database = (select oid from pg_database "+
-			"where datname = current_database())") == 1
-	}, "the first writes")
+	h.reaches(t, 1, "the first writes",
+		"select count(*) from pg_locks where not granted and database = (select oid from pg_database "+
+			"where datname = current_database())")
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.ErrorIs(t, deliver(over, "left"), context.Canceled)

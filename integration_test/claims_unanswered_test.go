@@ -88,10 +88,8 @@ func TestClaimCommittedAfterItsEnd(t *testing.T) {
 	cfg := quickDispatcher(map[string]queue.Handler{"orders": {Handle: applying(far)}, "later": {Handle: applying(far)}})
 	cfg.DisableListen = true
 	dispatching(t, storeOn(t, far, quickStore()), cfg)
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from pg_stat_activity where datname = current_database() "+
-			"and wait_event = 'advisory'") == 1
-	}, "the claim waits")
+	h.reaches(t, 1, "the claim waits", "select count(*) from pg_stat_activity where datname = current_database() "+
+		"and wait_event = 'advisory'")
 	whole := make(chan struct{})
 	connections.Store(&whole)
 	close(cutting)
@@ -126,8 +124,7 @@ func TestClaimedWhileItIsGivenBack(t *testing.T) {
 	storeAll(t, s, items("orders", 1)...)
 	dispatching(t, s, cfg)
 	gate.arrives(t, "the message is released", answer)
-	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 1 },
-		"it is claimed again")
+	h.reaches(t, 1, "it is claimed again", "select count(*) from inbox_queue where owner is not null")
 	storeAll(t, s, items("orders", 2)[1])
 	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim has ended
 	gate.release(answer)
@@ -162,9 +159,8 @@ func TestFailureIsChargedOnce(t *testing.T) {
 	storeAll(t, s, items("orders", 1)...)
 	dispatching(t, storeOn(t, h, quickStore()), cfg)
 	gate.arrives(t, "the charge is repeated", repeated)
-	eventually(t, func() bool {
-		return near.count(t, "select count(*) from inbox_queue where owner is not null and attempts = 1") == 1
-	}, "it was charged, and is claimed again")
+	near.reaches(t, 1, "it was charged, and is claimed again",
+		"select count(*) from inbox_queue where owner is not null and attempts = 1")
 	storeAll(t, s, items("orders", 2)[1])
 	untilState(t, s, itemID("orders", 1), queue.Done) // so that claim has ended
 	gate.release(repeated)
@@ -261,10 +257,8 @@ func TestAckAgainstInsertion(t *testing.T) {
 	enqueued(t, store, item("shop", "b"), item("shop", "a")) // ids opposite to the order of the rows
 	ids := idsOf(claimed(t, store, owner, 2))
 	openFirst(true)
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from pg_locks where locktype = 'advisory' and granted "+
-			"and objid = hashtext('a')::oid") == 1
-	}, "it has locked a")
+	h.reaches(t, 1, "it has locked a", "select count(*) from pg_locks where locktype = 'advisory' and granted "+
+		"and objid = hashtext('a')::oid")
 	group.Go(func() error {
 		n, err := store.Ack(t.Context(), owner, ids...)
 		assert.Equal(t, 2, n)

@@ -35,15 +35,13 @@ func TestPermanentIsDeadAtOnce(t *testing.T) {
 		w.publish(t, "orders", "K", "1", "bad", "2")
 		w.publish(t, "orders", "", "bad")
 		w.arrives(t, "1", "2")
-		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 2 },
-			"both are dead")
+		h.reaches(t, 2, "both are dead", "select count(*) from outbox where dead_at is not null")
 		assert.Equal(t, 2, w.triedTimes("bad"))
 		eventually(t, func() bool { return w.log.count("message died") == 2 }, "their deaths are reported")
 
 		w.answers(nil)
 		h.exec(t, "update outbox set dead_at = null, due_at = now() where dead_at is not null")
-		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
-			"both are sent after all")
+		h.reaches(t, 0, "both are sent after all", "select count(*) from outbox where published_at is null")
 	})
 }
 
@@ -81,8 +79,7 @@ func TestOperator(t *testing.T) {
 
 		h.exec(t, "update outbox set due_at = now() where attempts > 0")
 		w.wait(t, "an operator has it tried again", func() bool { return w.triedTimes("1") == 2 })
-		eventually(t, func() bool { return h.count(t, "select attempts from outbox where attempts > 0") == 2 },
-			"it is refused again")
+		h.reaches(t, 2, "it is refused again", "select attempts from outbox where attempts > 0")
 		assert.Empty(t, w.payloads("K"))
 		w.answers(nil)
 		h.exec(t, "update outbox set due_at = now() where attempts > 0")
@@ -96,7 +93,7 @@ func TestOperator(t *testing.T) {
 		cfg.Backoff = outbox.Backoff{Initial: 300 * time.Millisecond, Max: 300 * time.Millisecond}
 		w := startForwarderOn(t, h, cfg, refuse("1"))
 		w.publish(t, "orders", "K", "1", "2")
-		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 1 }, "1 waits")
+		h.reaches(t, 1, "1 waits", "select count(*) from outbox where attempts > 0")
 		h.exec(t, "delete from outbox where attempts > 0")
 		w.arrives(t, "2")
 	})
@@ -119,8 +116,7 @@ func TestBlockKeyOnDead(t *testing.T) {
 	go func() { ended <- first.Run(t.Context()) }()
 	w.publish(t, "orders", "K", "1", "2")
 	w.publish(t, "orders", "L", "other")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 1 },
-		"1 is dead")
+	h.reaches(t, 1, "1 is dead", "select count(*) from outbox where dead_at is not null")
 	w.publish(t, "orders", "K", "3")
 	w.arrives(t, "other")
 	require.NoError(t, first.Close())
@@ -228,8 +224,7 @@ func TestDeadLetterTopic(t *testing.T) {
 		refuseLetters = true
 		mu.Unlock()
 		require.NoError(t, pub.Publish("orders", newMessage("\x00bad")))
-		eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 3 },
-			"message and letter are dead")
+		h.reaches(t, 3, "message and letter are dead", "select count(*) from outbox where dead_at is not null")
 		w.idle(t)
 		assert.Equal(t, 4, h.count(t, "select count(*) from outbox"))
 	})
@@ -247,8 +242,7 @@ func TestNoDeathWithoutItsLetter(t *testing.T) {
 	eventually(t, func() bool { return w.log.count("refused") > 0 }, "the letter is refused")
 	assert.Zero(t, h.count(t, "select count(*) from outbox where dead_at is not null"))
 	h.exec(t, `drop function refuse cascade`)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'dead_letters'") == 1 },
-		"the dead letter is written after all")
+	h.reaches(t, 1, "the dead letter is written after all", "select count(*) from outbox where topic = 'dead_letters'")
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null and topic = 'orders'"))
 }
 

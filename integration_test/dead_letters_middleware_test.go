@@ -191,9 +191,8 @@ func TestNoLetterOfALetter(t *testing.T) {
 		"AND attempts > 0 AND last_error LIKE '%'||$1||'%'", errHandler.Error()),
 		"operators see the failure")
 	p.mend()
-	eventually(t, func() bool {
-		return h.count(t, "SELECT count(*) FROM inbox WHERE consumer = 'shop/letters' AND processed_at IS NOT NULL") == 1
-	}, "and finally it is handled")
+	h.reaches(t, 1, "and finally it is handled",
+		"SELECT count(*) FROM inbox WHERE consumer = 'shop/letters' AND processed_at IS NOT NULL")
 	assert.Equal(t, 1, outboxed(t, h))
 }
 

@@ -3,6 +3,7 @@ package integration_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,52 +23,36 @@ import (
 	"github.com/millrace-go/watermill-outbox/queue"
 )
 
-// mourner is an observer that records which messages died.
-type mourner struct {
-	mu   sync.Mutex
-	dead map[string][]observe.HandleEnd // by UUID
-}
-
-func (*mourner) HandleStart(ctx context.Context, _ observe.HandleStart) context.Context { return ctx }
-
-func (m *mourner) HandleEnd(_ context.Context, end observe.HandleEnd) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if end.Outcome == observe.Dead {
-		m.dead[end.UUID] = append(m.dead[end.UUID], end)
-	}
-}
-
-// of returns how a message died, one entry for each call of the observer.
-func (m *mourner) of(id queue.ID) []observe.HandleEnd {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.dead[id.MessageID]
+// deathsOf returns how a message died, one entry for each call of the observer.
+func (s *seen) deathsOf(id queue.ID) []observe.HandleEnd {
+	return slices.DeleteFunc(s.ends(), func(end observe.HandleEnd) bool {
+		return end.Outcome != observe.Dead || end.UUID != id.MessageID
+	})
 }
 
 // watchedStore returns a store whose messages die at their second failure, with its observer.
-func watchedStore(t testing.TB, h handle) (*queue.Store, *mourner, *lineLogger) {
+func watchedStore(t testing.TB, h handle) (*queue.Store, *seen, *lineLogger) {
 	t.Helper()
-	log, seen := &lineLogger{}, &mourner{dead: map[string][]observe.HandleEnd{}}
+	log, obs := &lineLogger{}, &seen{}
 	cfg := quickStore()
 	cfg.MaxAttempts = 2
-	s, err := queue.NewStore(h.seenBy(t, seen).db, cfg, log)
+	s, err := queue.NewStore(h.seenBy(t, obs).db, cfg, log)
 	require.NoError(t, err)
-	return s, seen, log
+	return s, obs, log
 }
 
 // heard asserts that a message is dead, with exactly one log line and one call of the observer.
-func heard(t *testing.T, s *queue.Store, seen *mourner, log *lineLogger, id queue.ID, cause string) {
+func heard(t *testing.T, s *queue.Store, obs *seen, log *lineLogger, id queue.ID, cause string) {
 	t.Helper()
 	untilState(t, s, id, queue.Dead)
 	assert.True(t, eventuallyTrue(func() bool {
-		return len(seen.of(id)) > 0
+		return len(obs.deathsOf(id)) > 0
 	}), "observers were not notified of the death of %s", id.MessageID)
 	assert.True(t, eventuallyTrue(func() bool {
 		return log.has("ERROR", "message died", "message_id:"+id.MessageID, cause)
 	}),
 		"no log line reports the death of %s", id.MessageID)
-	if ends := seen.of(id); assert.Len(t, ends, 1) {
+	if ends := obs.deathsOf(id); assert.Len(t, ends, 1) {
 		assert.ErrorContains(t, ends[0].Err, cause)
 	}
 }
@@ -84,7 +69,7 @@ func kill(t testing.TB, h handle, id queue.ID) {
 // ErrorHandler and whether a handler had the message or not.
 func TestSubscriberTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
-	s, seen, log := watchedStore(t, h)
+	s, obs, log := watchedStore(t, h)
 	late, killed := items("late", 1)[0], itemID("killed", 0)
 	late.ExpiresAt = h.now(t).Add(-time.Second)
 	storeAll(t, s, items("nacked", 1)...)
@@ -112,32 +97,32 @@ func TestSubscriberTellsWhatDies(t *testing.T) {
 	for range 2 {
 		<-receive(t, hanging).Context().Done()
 	}
-	heard(t, s, seen, log, itemID("nacked", 0), "nacked")
-	heard(t, s, seen, log, itemID("hanging", 0), "SubscriberConfig.AckTimeout")
-	heard(t, s, seen, log, late.ID, "expired")
-	heard(t, s, seen, log, killed, "lease expired")
+	heard(t, s, obs, log, itemID("nacked", 0), "nacked")
+	heard(t, s, obs, log, itemID("hanging", 0), "SubscriberConfig.AckTimeout")
+	heard(t, s, obs, log, late.ID, "expired")
+	heard(t, s, obs, log, killed, "lease expired")
 }
 
 // TestStoreTellsWhatDies: observers are notified of deaths when only callers of Claim and ReapExpired use the store.
 func TestStoreTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
-	s, seen, log := watchedStore(t, h)
+	s, obs, log := watchedStore(t, h)
 	late := items("late", 1)[0]
 	late.ExpiresAt = h.now(t).Add(-time.Second)
 	storeAll(t, s, late)
 	claimed(t, s, queue.NewOwner(), 1)
-	heard(t, s, seen, log, late.ID, "expired")
+	heard(t, s, obs, log, late.ID, "expired")
 	storeAll(t, s, items("killed", 1)...)
 	kill(t, h, itemID("killed", 0))
 	_, err := s.ReapExpired(t.Context())
 	require.NoError(t, err)
-	heard(t, s, seen, log, itemID("killed", 0), "lease expired")
+	heard(t, s, obs, log, itemID("killed", 0), "lease expired")
 }
 
 // TestDispatcherTellsWhatDies: without OnDead, observers are notified of deaths by reaping and by failing handlers.
 func TestDispatcherTellsWhatDies(t *testing.T) {
 	h := onPgx(t)
-	s, seen, log := watchedStore(t, h)
+	s, obs, log := watchedStore(t, h)
 	late := items("late", 1)[0]
 	late.ExpiresAt = h.now(t).Add(-time.Second)
 	storeAll(t, s, late)
@@ -149,15 +134,15 @@ func TestDispatcherTellsWhatDies(t *testing.T) {
 	d, err := queue.NewDispatcher(s, cfg, log)
 	require.NoError(t, err)
 	drain(t, d)
-	heard(t, s, seen, log, late.ID, "expired")
-	heard(t, s, seen, log, itemID("killed", 0), "lease expired")
-	assert.Equal(t, "shop", seen.of(late.ID)[0].Service)
+	heard(t, s, obs, log, late.ID, "expired")
+	heard(t, s, obs, log, itemID("killed", 0), "lease expired")
+	assert.Equal(t, "shop", obs.deathsOf(late.ID)[0].Service)
 }
 
 // TestStoredMessageOutlivesItsLetter: a message whose dead letter cannot be written does not die.
 func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 	h := onPgx(t)
-	s, seen, _ := watchedStore(t, h)
+	s, obs, _ := watchedStore(t, h)
 	h.exec(t, `alter table outbox add constraint no_letters check (topic <> 'dead_letters') not valid`)
 	storeAll(t, s, items("orders", 1)...)
 	one := itemID("orders", 0)
@@ -169,13 +154,12 @@ func TestStoredMessageOutlivesItsLetter(t *testing.T) {
 				return nil, errors.New("it never works")
 			})
 	})
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from inbox_queue where owner is null and last_error like '%no_letters%'") == 1
-	}, "its letter is refused")
+	h.reaches(t, 1, "its letter is refused",
+		"select count(*) from inbox_queue where owner is null and last_error like '%no_letters%'")
 	state, attempts := stateOf(t, s, one)
 	assert.Equal(t, queue.Processing, state, "it died without a dead letter")
 	assert.Equal(t, 1, attempts)
-	assert.Empty(t, seen.of(one))
+	assert.Empty(t, obs.deathsOf(one))
 	h.exec(t, "alter table outbox drop constraint no_letters")
 	h.exec(t, "update inbox_queue set due_at = clock_timestamp()")
 	untilState(t, s, one, queue.Dead)
@@ -191,10 +175,10 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 	}{"two attempts": {2, 4, errHandler}, "no limit": {-1, 12, outbox.Poison(errHandler)}} {
 		t.Run(name, func(t *testing.T) {
 			h := onPgx(t)
-			log, seen, called := &lineLogger{}, &mourner{dead: map[string][]observe.HandleEnd{}}, make(chan string, 10)
+			log, obs, called := &lineLogger{}, &seen{}, make(chan string, 10)
 			store := quickStore()
 			store.MaxAttempts = c.limit
-			s, err := queue.NewStore(h.seenBy(t, seen).db, store, log)
+			s, err := queue.NewStore(h.seenBy(t, obs).db, store, log)
 			require.NoError(t, err)
 			storeAll(t, s, items("orders", 2)...)
 			h.exec(t, `update inbox_queue set attempts = $1, crashes = $1 where message_id = 'orders-0'`, c.crashes)
@@ -207,8 +191,8 @@ func TestOnDeadThatKillsProcessesIsGivenUp(t *testing.T) {
 			require.NoError(t, err)
 			drain(t, d)
 			if c.limit > 0 {
-				heard(t, s, seen, log, itemID("orders", 0), "no attempt is left")
-				heard(t, s, seen, log, itemID("orders", 1), "no attempt is left")
+				heard(t, s, obs, log, itemID("orders", 0), "no attempt is left")
+				heard(t, s, obs, log, itemID("orders", 1), "no attempt is left")
 			}
 			close(called)
 			assert.Equal(t, "orders-0", <-called)
@@ -244,10 +228,9 @@ func TestOnDeadEndsWithTheHandlers(t *testing.T) {
 	require.NoError(t, d.Close())
 	require.NoError(t, within(t, "the dispatcher ends", run))
 	require.ErrorIs(t, within(t, "OnDead ends", ended), context.Canceled, "and not through its own deadline")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from inbox_queue where owner is null and state = 'processing' "+
-			"and due_at <= clock_timestamp()") == 1
-	}, "its message is released")
+	h.reaches(t, 1, "its message is released",
+		"select count(*) from inbox_queue where owner is null and state = 'processing' "+
+			"and due_at <= clock_timestamp()")
 }
 
 // TestDeadRetention: a message that has been dead for longer is discarded as if by an operator: with its reason and an
@@ -279,8 +262,7 @@ func TestDeadRetention(t *testing.T) {
 
 	h.exec(t, `update outbox set created_at = now() - interval '8 days', published_at = now() - interval '8 days'
 		where uuid = 'old'`)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where uuid = 'old'") == 0 },
-		"it is deleted")
+	h.reaches(t, 0, "it is deleted", "select count(*) from outbox where uuid = 'old'")
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where dead_at is not null"), "the recent one stays")
 }
 
@@ -328,7 +310,7 @@ func TestDeadRetentionOfTheInbox(t *testing.T) {
 	assertDiscardedOnce(t, a, admin.Inbox)
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is null and message_id = 'young'"))
 	h.exec(t, "update inbox set processed_at = now() - interval '31 days' where message_id = 'old'")
-	eventually(t, func() bool { return h.count(t, "select count(*) from inbox") == 1 }, "it is deleted")
+	h.reaches(t, 1, "it is deleted", "select count(*) from inbox")
 }
 
 // TestDeadRetentionOfTheQueue: retention counts from the death, however old the message is. The role needs an admin's
@@ -399,14 +381,13 @@ func TestDeadRetentionAndRefusedRows(t *testing.T) {
 	cfg := quickConfig()
 	cfg.CleanInterval, cfg.DeadRetention = 20*time.Millisecond, time.Hour
 	w := startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 2 },
-		"the others are discarded")
+	h.reaches(t, 2, "the others are discarded", "select count(*) from outbox where published_at is not null")
 	eventually(t, func() bool { return w.log.count("discarding dead messages past DeadRetention failed") > 0 },
 		"it is logged")
 	for range 2 { // rounds of other work
 		h.exec(t, `insert into inbox (consumer, message_id, received_at, processed_at)
 			values ('s/h', 'old', now() - interval '31 days', now() - interval '31 days')`)
-		eventually(t, func() bool { return h.count(t, "select count(*) from inbox") == 0 }, "other rows are cleaned up")
+		h.reaches(t, 0, "other rows are cleaned up", "select count(*) from inbox")
 	}
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox_audit"))
 	assert.Equal(t, 1, h.count(t, `select count(*) from outbox_audit where ended_at is not null and touched = 2
@@ -495,8 +476,7 @@ func TestDeadRetentionLeavesTheInboxAlone(t *testing.T) {
 	cfg := quickConfig()
 	cfg.CleanInterval, cfg.DeadRetention, cfg.InboxRetention = 20*time.Millisecond, time.Hour, -1
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where uuid = 'published' or published_at is null") == 0
-	}, "the outbox was cleaned")
+	h.reaches(t, 0, "the outbox was cleaned",
+		"select count(*) from outbox where uuid = 'published' or published_at is null")
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is null"))
 }

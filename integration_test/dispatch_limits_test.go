@@ -166,9 +166,7 @@ func TestNoConnectionForAHandler(t *testing.T) {
 			eventually(t, func() bool { return log.count("connections of the pool are in use") > 0 },
 				"they find no connection")
 			release()
-			eventually(t, func() bool {
-				return look.count(t, `select count(*)::int from inbox_queue where state = 'processing'`) == 0
-			}, "all are settled")
+			look.reaches(t, 0, "all are settled", `select count(*)::int from inbox_queue where state = 'processing'`)
 			assert.Equal(t, messages, look.count(t, `select count(*)::int from inbox_queue where state = 'done'`))
 			assert.LessOrEqual(t, look.count(t, `select sum(attempts)::int from inbox_queue`), int(calls.Load())-messages,
 				"a message was charged although its handler was not called")
@@ -264,8 +262,7 @@ func TestAMessageWakesTheSubscriptionOfItsTopic(t *testing.T) {
 			storeAll(t, there, items(fmt.Sprint("topic", i), n+1)[n])
 			eventually(t, func() bool { return handled.Load() > before }, "topic %d is handled", i)
 		}
-		eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state <> 'done'") == 0 },
-			"all are done")
+		h.reaches(t, 0, "all are done", "select count(*) from inbox_queue where state <> 'done'")
 		seen.take()
 		for i := range messages {
 			before := handled.Load()

@@ -51,8 +51,7 @@ func TestDispatcherCommitsWithItsHandlers(t *testing.T) {
 				return nil
 			}},
 		}))
-		eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state = 'done'") == 40 },
-			"all are done")
+		h.reaches(t, 40, "all are done", "select count(*) from inbox_queue where state = 'done'")
 		drain(t, d)
 		assert.Equal(t, 20, h.count(t, "select count(*) from effects"))
 		assert.Equal(t, 20, h.count(t, "select count(distinct message_id) from effects"))
@@ -263,8 +262,7 @@ func TestDispatcherBuriesWhatNobodyHandled(t *testing.T) {
 			}
 		}
 		d := dispatching(t, s, dispatcher)
-		eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state = 'dead'") == 7 },
-			"all are dead")
+		h.reaches(t, 7, "all are dead", "select count(*) from inbox_queue where state = 'dead'")
 		require.NoError(t, d.Close())
 		_, attempts := stateOf(t, s, killer.ID)
 		assert.Equal(t, 2, attempts)
@@ -377,9 +375,8 @@ func TestCloseGivesBack(t *testing.T) {
 	g.await(t)
 	closed := make(chan error, 1)
 	go func() { closed <- d.Close() }()
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from inbox_queue where state = 'processing' and owner is null") == 1
-	}, "it releases messages whose handlers have not begun")
+	h.reaches(t, 1, "it releases messages whose handlers have not begun",
+		"select count(*) from inbox_queue where state = 'processing' and owner is null")
 	select {
 	case <-closed:
 		t.Fatal("Close did not wait for its handlers")

@@ -60,9 +60,8 @@ func TestDoctorOfSmallPools(t *testing.T) {
 	cfg = classifyingConfig()
 	cfg.LeaseTTL, cfg.CloseTimeout = 3*time.Second, 30*time.Second
 	startForwarder(t, its, cfg)
-	eventually(t, func() bool {
-		return h.count(t, "SELECT count(*) FROM outbox_forwarders WHERE facts->>'pool_conns' = '3'") == 1
-	}, "the finding has the size of the pool")
+	h.reaches(t, 1, "the finding has the size of the pool",
+		"SELECT count(*) FROM outbox_forwarders WHERE facts->>'pool_conns' = '3'")
 	for _, check := range []string{"pool", "classify", "timeouts", "retention"} {
 		cured(t, h, check)
 	}

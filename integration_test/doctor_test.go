@@ -147,8 +147,7 @@ func TestDoctorLetsABuildEnd(t *testing.T) {
 	writer := begin(t, h, "BEGIN", "INSERT INTO outbox (uuid, topic, payload) VALUES ('u', 'orders', '')")
 	builder, built := begin(t, h), make(chan error, 1)
 	go func() { _, err := builder.Exec(t.Context(), create[1]); built <- err }()
-	eventually(t, func() bool { return h.count(t, "SELECT count(*)::int FROM pg_index WHERE NOT indisvalid") == 1 },
-		"it is begun")
+	h.reaches(t, 1, "it is begun", "SELECT count(*)::int FROM pg_index WHERE NOT indisvalid")
 	for _, who := range []handle{h, as("reader")} {
 		f := ails(t, who, "schema")
 		assert.Contains(t, f.Evidence, "is being built")

@@ -146,10 +146,9 @@ func TestNightStandbyPinsVacuum(t *testing.T) {
 		fillForVacuum(t, h)
 		s := newStandby(t, h, tt.start, tt.before...)
 		s.needs(uint32(h.count(t, "SELECT txid_current()::int")))
-		eventually(t, func() bool {
-			return h.count(t, "SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reports' "+
-				"AND backend_xmin IS NOT NULL)::int + (SELECT count(xmin) FROM pg_replication_slots)::int") == 1
-		}, "the primary keeps the rows that it needs")
+		h.reaches(t, 1, "the primary keeps the rows that it needs",
+			"SELECT (SELECT count(*) FROM pg_stat_activity WHERE application_name = 'reports' "+
+				"AND backend_xmin IS NOT NULL)::int + (SELECT count(xmin) FROM pg_replication_slots)::int")
 		killForVacuum(t, h)
 		f := ails(t, h, "vacuum")
 		assert.Regexp(t, tt.who, f.Evidence)

@@ -174,8 +174,7 @@ func TestDispatchersUnderFire(t *testing.T) {
 			require.NoError(t, processes[i].cmd.Process.Signal(syscall.SIGCONT))
 		}
 	}
-	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where state <> 'done'") == 0 },
-		"all are done")
+	h.reaches(t, 0, "all are done", "select count(*) from inbox_queue where state <> 'done'")
 	for _, p := range processes {
 		p.end(t)
 	}

@@ -299,7 +299,7 @@ func TestFleetGroupCleansUp(t *testing.T) {
 	cfg := quickGroup()
 	cfg.Forwarder.Retention, cfg.Forwarder.CleanInterval = time.Millisecond, 10*time.Millisecond
 	runGroup(t, f, broker, cfg, nil)
-	eventually(t, func() bool { return who.count(t, "SELECT count(*) FROM outbox") == 0 }, "it is deleted")
+	who.reaches(t, 0, "it is deleted", "SELECT count(*) FROM outbox")
 }
 
 // publishing counts the databases whose messages are being published, and fails the test as soon as there are too many.

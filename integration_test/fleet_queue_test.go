@@ -353,8 +353,7 @@ func TestAQueueGroupClaimsWhileItCleans(t *testing.T) {
 	enqueue(t, storesOf(t, one)[0], "meanwhile")
 	eventually(t, func() bool { return len(h.handled()) == 1 }, "it is handled")
 	goOn(true)
-	eventually(t, func() bool { return one.count(t, "SELECT count(*) FROM inbox_queue WHERE source = 'old'") == 0 },
-		"the old one is deleted")
+	one.reaches(t, 0, "the old one is deleted", "SELECT count(*) FROM inbox_queue WHERE source = 'old'")
 }
 
 // deadlines counts the statements of a clean-up, and those without a deadline.

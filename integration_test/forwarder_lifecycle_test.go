@@ -280,9 +280,8 @@ func TestDatabaseGoesAway(t *testing.T) {
 				w.arrives(t, itoa(n))
 				assert.Equal(t, numbered("", 1, n), w.payloads("K"))
 			}
-			eventually(t, func() bool {
-				return h.count(t, "select count(*) from outbox where published_at is null or attempts > 0") == 0
-			}, "everything is settled")
+			h.reaches(t, 0, "everything is settled",
+				"select count(*) from outbox where published_at is null or attempts > 0")
 			assert.LessOrEqual(t, w.log.count("error: "), 12, "%v", *w.log.lines)
 		})
 	}
@@ -304,7 +303,7 @@ func TestRetention(t *testing.T) {
 	cfg := quickConfig()
 	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 3 }, "old messages are deleted")
+	h.reaches(t, 3, "old messages are deleted", "select count(*) from outbox")
 	assert.ElementsMatch(t, []string{"lately", "waiting", "dead"}, column[string](t, h, "select uuid from outbox"))
 
 	t.Run("none", func(t *testing.T) {
@@ -315,9 +314,7 @@ func TestRetention(t *testing.T) {
 			w.publish(t, "orders", "K", "1", "2")
 			w.publish(t, "orders", "", "3")
 			w.arrives(t, "1", "2", "3")
-			eventually(t, func() bool {
-				return h.count(t, "select count(*) from outbox") == 0
-			}, "published messages are deleted")
+			h.reaches(t, 0, "published messages are deleted", "select count(*) from outbox")
 		})
 	})
 }
@@ -407,7 +404,6 @@ func TestRetentionOfTopics(t *testing.T) {
 	cfg := quickConfig()
 	cfg.Topics, cfg.Retention, cfg.CleanInterval = []string{"mine"}, time.Minute, 10*time.Millisecond
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where topic = 'mine'") == 0 },
-		"its own messages are deleted")
+	h.reaches(t, 0, "its own messages are deleted", "select count(*) from outbox where topic = 'mine'")
 	assert.Equal(t, 10, h.count(t, "select count(*) from outbox"))
 }

@@ -219,12 +219,10 @@ func TestPublishedAfterItsDeath(t *testing.T) {
 	goOn := make(chan struct{})
 	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { <-goOn; return nil })
 	w.publish(t, "orders", "K", "1")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where dead_at is not null") == 1 },
-		"it is dead")
+	h.reaches(t, 1, "it is dead", "select count(*) from outbox where dead_at is not null")
 	close(goOn)
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where dead_at is null and published_at is not null") == 1
-	}, "it is published and not dead")
+	h.reaches(t, 1, "it is published and not dead",
+		"select count(*) from outbox where dead_at is null and published_at is not null")
 }
 
 // TestListenReconnects: a broken connection is replaced, and commits of other processes are noticed again.
@@ -291,9 +289,8 @@ func TestReadOnlyServer(t *testing.T) {
 	admin.exec(t, "alter database "+database+" set default_transaction_read_only = on")
 	admin.exec(t, "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() "+
 		"and pid <> pg_backend_pid()")
-	eventually(t, func() bool {
-		return admin.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
-	}, "the lease cannot be renewed")
+	admin.reaches(t, 0, "the lease cannot be renewed",
+		"select count(*) from outbox_forwarders where expires_at > clock_timestamp()")
 	eventually(t, func() bool {
 		_, err := (*core.DB)(admin.db).Exec(t.Context(), "alter database "+database+" reset default_transaction_read_only")
 		return err == nil
@@ -301,8 +298,7 @@ func TestReadOnlyServer(t *testing.T) {
 	other := newPgxHandle(t, url)
 	other.publish(t, "orders", "K", "2")
 	w.arrives(t, "2")
-	eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 },
-		"it is settled")
+	other.reaches(t, 0, "it is settled", "select count(*) from outbox where published_at is null")
 }
 
 // TestWhatAnOperatorChanged in the tables is found: a message to be sent again, and the deletion of one that blocked
@@ -317,9 +313,7 @@ func TestWhatAnOperatorChanged(t *testing.T) {
 	w.publish(t, "orders", "L", "again")
 	w.publish(t, "orders", "", "unkeyed")
 	w.arrives(t, "again", "unkeyed")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where published_at is not null or attempts > 0") == 3
-	}, "all are settled")
+	h.reaches(t, 3, "all are settled", "select count(*) from outbox where published_at is not null or attempts > 0")
 	w.idle(t)
 	h.exec(t, "delete from outbox where attempts > 0")
 	w.arrives(t, "2")

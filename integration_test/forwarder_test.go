@@ -164,9 +164,8 @@ func TestOddMetadata(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, func() bool {
-		return h.count(t, `SELECT count(*)::int FROM outbox WHERE published_at IS NULL AND dead_at IS NULL`) == 0
-	}, "a row is never settled")
+	h.reaches(t, 0, "a row is never settled",
+		`SELECT count(*)::int FROM outbox WHERE published_at IS NULL AND dead_at IS NULL`)
 	const bad = 5 + 3
 	assert.Equal(t, bad, h.count(t, `SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL`))
 	assert.Equal(t, bad,

@@ -59,12 +59,11 @@ func TestLateSuccess(t *testing.T) {
 		return nil
 	})
 	w.publish(t, "orders", "K", "late", "next")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts = 1") == 1 }, "it timed out")
+	h.reaches(t, 1, "it timed out", "select count(*) from outbox where attempts = 1")
 	close(goOn)
 	w.arrives(t, "next")
 	assert.Equal(t, []string{"late", "next"}, w.payloads("K"))
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
-		"both are settled")
+	h.reaches(t, 0, "both are settled", "select count(*) from outbox where published_at is null")
 }
 
 // TestAckTimeoutIsCharged: each delivery that is not acked in time is an attempt, and the next one follows after its
@@ -134,8 +133,7 @@ func TestPublisherThatHeedsItsTimeout(t *testing.T) {
 		"it is charged")
 	answer()
 	h.publish(t, "orders", "L", "2")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 0") == 2 },
-		"so is the next one")
+	h.reaches(t, 2, "so is the next one", "select count(*) from outbox where attempts > 0")
 	assert.Equal(t, 2, h.count(t, "select sum(attempts)::int from outbox"), "it was charged twice")
 }
 
@@ -166,8 +164,7 @@ func TestStopWaitsForTheVerdict(t *testing.T) {
 		defer close(stopped)
 		stop()
 	}()
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 0 },
-		"it has released all lanes")
+	h.reaches(t, 0, "it has released all lanes", "select count(*) from outbox_lanes where owner is not null")
 	select {
 	case <-stopped:
 		t.Error("it has stopped")
@@ -245,9 +242,8 @@ func TestSubscriberAcksAndNacks(t *testing.T) {
 			within(t, "the message's context ends", msg.Context().Done())
 		}
 		receive(t, messages).Ack()
-		eventually(t, func() bool {
-			return h.count(t, "select count(*) from outbox where topic = 'orders' and published_at is not null") == 3
-		}, "all are settled")
+		h.reaches(t, 3, "all are settled",
+			"select count(*) from outbox where topic = 'orders' and published_at is not null")
 		assert.Equal(t, outbox.ErrNacked.Error(), value[string](t, h, "select last_error from outbox where attempts = 2"))
 		assert.Equal(t, 1, h.count(t, "select count(*) from outbox where published_at is null"))
 	})
@@ -278,9 +274,7 @@ func TestSubscribersOfATopicShareIt(t *testing.T) {
 			}
 		})
 	}
-	eventually(t, func() bool {
-		return h.count(t, "select count(distinct owner) from outbox_lanes where owner is not null") == 3
-	}, "each has lanes")
+	h.reaches(t, 3, "each has lanes", "select count(distinct owner) from outbox_lanes where owner is not null")
 	for i := range 60 {
 		h.publish(t, "orders", "key-"+itoa(i), numbered("", 1, 10)...)
 	}

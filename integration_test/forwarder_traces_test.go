@@ -36,18 +36,17 @@ func TestPausedTopicIsInTheDatabase(t *testing.T) {
 	eventually(t, func() bool { return w.log.count("topic unavailable") == 1 }, "it is logged once a minute")
 	w.answers(nil)
 	w.arrives(t, "1")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 0 }, "and so is its end")
+	h.reaches(t, 0, "and so is its end", "select count(*) from outbox_topics")
 	w.answers(func(string, *message.Message) error { return errDown })
 	w.publish(t, "down", "K", "3")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 1 }, "it is paused again")
+	h.reaches(t, 1, "it is paused again", "select count(*) from outbox_topics")
 	require.NoError(t, w.Forwarder.Close())
 	assert.Zero(t, h.count(t, "select count(*) from outbox_topics"))
 }
 
 // TestCleanUpHoldsUpNothing: while a forwarder deletes old rows, which may take hours, it records paused topics.
 func TestCleanUpHoldsUpNothing(t *testing.T) {
-	t.Parallel()
-	noLeaks(t)
+	parallel(t)
 	h, gate := newStatementGate(t, newMigratedDatabase(t))
 	defer gate.releaseAll()
 	cleaning := gate.hold(sqltext.CleanInbox, 0)
@@ -56,7 +55,7 @@ func TestCleanUpHoldsUpNothing(t *testing.T) {
 	w := startForwarderOn(t, h, cfg, func(string, *message.Message) error { return errDown })
 	gate.arrives(t, "the clean-up", cleaning)
 	w.publish(t, "down", "K", "1")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_topics") == 1 }, "the pause is recorded")
+	h.reaches(t, 1, "the pause is recorded", "select count(*) from outbox_topics")
 }
 
 // TestCleanUpGoesOn where it stopped, instead of scanning deleted rows that a long transaction keeps in the index.
@@ -83,7 +82,7 @@ func TestCleanUpGoesOn(t *testing.T) {
 	cfg := quickConfig()
 	cfg.CleanInterval = 20 * time.Millisecond
 	startForwarder(t, h, cfg)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox") == 1 }, "old messages are deleted")
+	h.reaches(t, 1, "old messages are deleted", "select count(*) from outbox")
 	mu.Lock()
 	walked := len(cursors)
 	mu.Unlock()
@@ -101,8 +100,7 @@ func TestTracesOfForwardersThatAreGone(t *testing.T) {
 	other := withTopics("abandoned", "b")
 	_, stop := inTurn(t, h, newFakeBroker(), other, newLogCapture(t))
 	const epochs = "select coalesce(max(epoch), 0) from outbox_lanes where scope = 'abandoned'"
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 },
-		"it has lanes")
+	h.reaches(t, 64, "it has lanes", "select count(*) from outbox_lanes where owner is not null")
 	before := value[int64](t, h, epochs)
 	stop()
 	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at) values
@@ -149,8 +147,7 @@ func TestSettledAgainAfterReplay(t *testing.T) {
 			require.EqualValues(t, n, replayed.Touched)
 			gate.release(held...)
 			w.wait(t, "all are sent again", func() bool { return len(w.all()) >= 2*n })
-			eventually(t, func() bool { return other.count(t, "select count(*) from outbox where published_at is null") == 0 },
-				"and settled")
+			other.reaches(t, 0, "and settled", "select count(*) from outbox where published_at is null")
 		})
 	}
 }

@@ -182,8 +182,7 @@ func TestSubscriberThatNeverReads(t *testing.T) {
 	require.NoError(t, err)
 	all := numbered("m", 1, 500)
 	h.publish(t, "orders", "", all...)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox_lanes where owner is not null") == 64 },
-		"it has the lanes")
+	h.reaches(t, 64, "it has the lanes", "select count(*) from outbox_lanes where owner is not null")
 	messages, err := s.Subscribe(t.Context(), "orders")
 	require.NoError(t, err)
 	eventually(t, func() bool {
@@ -193,9 +192,7 @@ func TestSubscriberThatNeverReads(t *testing.T) {
 	for range 100 {
 		receive(t, messages).Ack()
 	}
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where published_at is not null") == 100
-	}, "they are settled")
+	h.reaches(t, 100, "they are settled", "select count(*) from outbox where published_at is not null")
 	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"))
 }
 

@@ -217,9 +217,7 @@ func TestInboundMessagesAreDeleted(t *testing.T) {
 		fresh[i] = numberedMessage{"fresh", i + 1}
 	}
 	w.put(fresh)
-	eventually(t, func() bool {
-		return w.h.count(t, `select count(distinct (key, seq)) from fresh`) == 200
-	}, "later messages are handled")
+	w.h.reaches(t, 200, "later messages are handled", `select count(distinct (key, seq)) from fresh`)
 	assert.Zero(t, w.h.count(t, `select count(*) - count(distinct (key, seq)) from ledger`))
 }
 

@@ -139,8 +139,7 @@ func TestJetStreamStreamIsPurged(t *testing.T) {
 				fresh[i] = numberedMessage{"fresh-" + itoa(i%50), i/50 + 1}
 			}
 			w.put(fresh)
-			eventually(t, func() bool { return w.h.count(t, `select count(*) from fresh`) == 200 },
-				"the new messages are handled")
+			w.h.reaches(t, 200, "the new messages are handled", `select count(*) from fresh`)
 			assert.Zero(t, w.h.count(t, `select count(*) from (
 				select seq, lag(seq) over (partition by key order by n) as before from fresh) r
 				where seq <> coalesce(before, 0) + 1`), "out of order")

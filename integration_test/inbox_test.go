@@ -86,10 +86,9 @@ func TestInboxConcurrentDeliveriesApplyOnce(t *testing.T) {
 				})
 			}
 			<-inside
-			eventually(t, func() bool {
-				return h.count(t, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%inbox%'
-					and datname = current_database()`) == 7
-			}, "the other copies wait for the first")
+			h.reaches(t, 7, "the other copies wait for the first",
+				`select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%inbox%'
+					and datname = current_database()`)
 			close(goOn)
 			wg.Wait()
 			assert.Equal(t, 1, effects(t, h, msg), level)
@@ -313,8 +312,7 @@ func TestForwarderCleansTheInbox(t *testing.T) {
 	assert.Equal(t, []string{"dead", "failing", "new"}, inboxKinds(t, h))
 
 	h.exec(t, "update inbox set processed_at = now() - interval '31 days' where message_id = 'new1'")
-	eventually(t, func() bool { return h.count(t, "select count(*) from inbox where message_id = 'new1'") == 0 },
-		"it continues")
+	h.reaches(t, 0, "it continues", "select count(*) from inbox where message_id = 'new1'")
 }
 
 func TestCleaningTheInbox(t *testing.T) {
@@ -343,8 +341,7 @@ func TestInboxRetentionOff(t *testing.T) {
 	w := startForwarder(t, h, cfg)
 	w.publish(t, "orders", "", "1")
 	w.arrives(t, "1")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 1 },
-		"it is settled")
+	h.reaches(t, 1, "it is settled", "select count(*) from outbox where published_at is not null")
 	h.exec(t, "update outbox set published_at = published_at - interval '1 hour'")
 	eventually(t, func() bool { return outboxed(t, h) == 0 }, "the outbox is cleaned")
 	assert.Len(t, inboxKinds(t, h), 5)

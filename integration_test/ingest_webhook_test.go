@@ -371,9 +371,8 @@ func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
 			results := make(chan result, gathered+1)
 			put := func(id string) { go func() { results <- result{id, ingest(message.NewMessage(id, nil))} }() }
 			put("first")
-			eventually(t, func() bool {
-				return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == 1
-			}, "the first waits")
+			h.reaches(t, 1, "the first waits",
+				"select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted")
 			for i := range gathered {
 				put(map[bool]string{true: "bad-", false: "good-"}[i%5 == 2] + itoa(i))
 			}

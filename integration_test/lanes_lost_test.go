@@ -165,14 +165,12 @@ func TestClockSetBack(t *testing.T) {
 	lives := "select count(*) from outbox_forwarders where expires_at > now()"
 	// the state after a clock is set back
 	h.exec(t, "update outbox_forwarders set expires_at = expires_at + interval '1 hour' where expires_at > now()")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_forwarders where expires_at > now() + interval '1 minute'") == 0
-	}, "both renew their leases")
+	h.reaches(t, 0, "both renew their leases",
+		"select count(*) from outbox_forwarders where expires_at > now() + interval '1 minute'")
 	assert.Equal(t, 2, h.count(t, lives))
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_lanes l join outbox_forwarders f on f.id = l.owner "+
-			"and f.name <> 'dead'") == 64
-	}, "they have all lanes")
+	h.reaches(t, 64, "they have all lanes",
+		"select count(*) from outbox_lanes l join outbox_forwarders f on f.id = l.owner "+
+			"and f.name <> 'dead'")
 }
 
 // TestTopicsThatNoIndexHolds are refused when they are written, because a failure of one could not be recorded. The
@@ -188,9 +186,7 @@ func TestTopicsThatNoIndexHolds(t *testing.T) {
 	cfg := quickConfig()
 	cfg.MaxAttempts, cfg.MinDeadAge = 2, -1
 	startForwarderOn(t, h, cfg, func(string, *message.Message) error { return errRefused })
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where attempts = 2 and dead_at is not null") == 1
-	}, "it fails and dies")
+	h.reaches(t, 1, "it fails and dies", "select count(*) from outbox where attempts = 2 and dead_at is not null")
 }
 
 // settledCounter is an observer that counts messages settled as published.

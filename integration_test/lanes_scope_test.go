@@ -170,9 +170,7 @@ func TestLateReturnMayNotOverlap(t *testing.T) {
 	w.arrives(t, "1")
 	calls := first.calls.Load()
 	gate.shut()
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
-	}, "the lease runs out")
+	h.reaches(t, 0, "the lease runs out", "select count(*) from outbox_forwarders where expires_at > clock_timestamp()")
 	cfg := withTopics("", "a")
 	second, stop := inTurn(t, h, w.fakeBroker, cfg, w.log)
 	within(t, "it runs", second.Running())
@@ -201,9 +199,7 @@ func TestLateReturnWithoutAnAnswer(t *testing.T) {
 	h.publish(t, "a", "K", "1")
 	w.arrives(t, "1")
 	proxy.freeze()
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 0
-	}, "the lease runs out")
+	h.reaches(t, 0, "the lease runs out", "select count(*) from outbox_forwarders where expires_at > clock_timestamp()")
 	h.exec(t, `insert into outbox_forwarders (id, scope, topics, name, expires_at) values (gen_random_uuid(), 'other', `+
 		`'{a}', 'another', now() + interval '1 hour')`)
 	proxy.cutAtCommitted.Store(true)
@@ -325,9 +321,8 @@ func TestFactsThatCannotBeWritten(t *testing.T) {
 			"select count(*)::int from outbox_lanes where owner is not null group by owner"))
 	}, "half of the lanes are released")
 	h.exec(t, "drop trigger refuse on outbox_forwarders")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_forwarders where facts->'consumers' ? 'shop/book'") == 1
-	}, "it logs that finally")
+	h.reaches(t, 1, "it logs that finally",
+		"select count(*) from outbox_forwarders where facts->'consumers' ? 'shop/book'")
 	assert.Zero(t, w.log.count("renewing the lease"), "the rest of its row is unaffected")
 }
 
@@ -392,13 +387,11 @@ func TestALeaseThatRanOutOnASlowDatabaseIsTakenAgain(t *testing.T) {
 	delay.Store(int64(150 * time.Millisecond))
 	defer delay.Store(0)
 	h.exec(t, "update outbox_forwarders set expires_at = clock_timestamp()")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_forwarders where expires_at > clock_timestamp()") == 1
-	}, "it has joined again")
+	h.reaches(t, 1, "it has joined again",
+		"select count(*) from outbox_forwarders where expires_at > clock_timestamp()")
 	after := numbered("after", 1, 20)
 	h.publish(t, "orders", "", after...)
 	h.exec(t, "update outbox set published_at = null where published_at is not null")
 	w.arrives(t, after...)
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
-		"all is settled")
+	h.reaches(t, 0, "all is settled", "select count(*) from outbox where published_at is null")
 }

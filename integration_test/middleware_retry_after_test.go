@@ -200,8 +200,7 @@ func TestRetryAfterBehindAnOutbox(t *testing.T) {
 		})
 	})
 	h.publish(t, "orders", "", "order")
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is not null") == 1 },
-		"it is handled")
+	h.reaches(t, 1, "it is handled", "select count(*) from outbox where published_at is not null")
 	busy.check(t, "order")
 	assert.Zero(t, h.count(t, "select attempts from outbox"))
 }

@@ -52,9 +52,8 @@ func TestBehindAWatermillSQLSubscriber(t *testing.T) {
 		}
 		processed := func(msg *message.Message) {
 			t.Helper()
-			eventually(t, func() bool {
-				return h.count(t, "select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID) == 1
-			}, "the message is processed")
+			h.reaches(t, 1, "the message is processed",
+				"select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID)
 			assert.Equal(t, 1, effects(t, h, msg))
 		}
 
@@ -178,9 +177,8 @@ func TestBehindAWatermillSQL4Subscriber(t *testing.T) {
 				return nil
 			})
 		})
-		eventually(t, func() bool {
-			return h.count(t, "select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID) == 1
-		}, "the message is processed")
+		h.reaches(t, 1, "the message is processed",
+			"select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID)
 		require.NoError(t, router.Close())
 		assert.Equal(t, 1, effects(t, h, msg), name)
 		assert.EqualValues(t, 3, calls.Load(), name)
@@ -223,9 +221,8 @@ func TestForwarderIntoTheProcess(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- fwd.Run(t.Context()) }()
 	h.publish(t, "orders", "", "order")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where topic = 'orders' and published_at is not null") == 1
-	}, "the order is published")
+	h.reaches(t, 1, "the order is published",
+		"select count(*) from outbox where topic = 'orders' and published_at is not null")
 	require.NoError(t, fwd.Close())
 	require.NoError(t, <-ended)
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
@@ -262,9 +259,8 @@ func TestDeliveryDoesNotTravel(t *testing.T) {
 			})
 	})
 	h.publish(t, "orders", "", "order")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where topic = 'orders' and published_at is not null") == 1
-	}, "the order is passed on")
+	h.reaches(t, 1, "the order is passed on",
+		"select count(*) from outbox where topic = 'orders' and published_at is not null")
 	assert.Equal(t, 1, h.count(t, "select count(*) from effects"))
 	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where processed_at is not null"))
 	assert.Equal(t, 1, h.count(t, "select count(*) from outbox where topic = 'bookings'"))

@@ -379,8 +379,7 @@ func TestLettersAndCopiesCommandNoBroker(t *testing.T) {
 				require.NoError(t, err)
 			}
 			runForwarder(t, h, pub, classifyingConfig(), nil)
-			eventually(t, func() bool { return h.count(t, "SELECT count(*) FROM outbox WHERE published_at IS NULL") == 0 },
-				"all are published")
+			h.reaches(t, 0, "all are published", "SELECT count(*) FROM outbox WHERE published_at IS NULL")
 			assert.Equal(t, 6, natsStored(t, js, stream))
 		})
 	}

@@ -163,9 +163,7 @@ func TestAllTopicsAreBackTogether(t *testing.T) {
 				return nil
 			})
 			w.join(t, h, cfg)
-			eventually(t, func() bool {
-				return h.count(t, "select count(distinct owner) from outbox_lanes") == 2
-			}, "the forwarders share the lanes")
+			h.reaches(t, 2, "the forwarders share the lanes", "select count(distinct owner) from outbox_lanes")
 			var all []string
 			for i := range topics {
 				var payloads []string

@@ -213,8 +213,6 @@ func TestWatermillAMQPWithoutConnectionChargesNothing(t *testing.T) {
 	require.NoError(t, err)
 	h.publish(t, "orders", "", "1")
 	runInBackground(t, f)
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox_topics where reason like 'not connected%'") == 1
-	}, "the topic is paused")
+	h.reaches(t, 1, "the topic is paused", "select count(*) from outbox_topics where reason like 'not connected%'")
 	assert.Zero(t, h.count(t, "select count(*) from outbox where attempts > 0"), "charged")
 }

@@ -61,8 +61,8 @@ func TestOutboxctlForwards(t *testing.T) {
 	eventually(t, func() bool {
 		return natsStored(t, js, stream) == 101
 	}, "all messages and the dead letter are in the stream")
-	eventually(t, func() bool { return h.count(t, "SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL") == 1 },
-		"the message of the evil topic is dead")
+	h.reaches(t, 1, "the message of the evil topic is dead",
+		"SELECT count(*)::int FROM outbox WHERE dead_at IS NOT NULL")
 	assert.Equal(t, "in-a-container", value[string](t, h, "SELECT name FROM outbox_forwarders"))
 	r := end()
 	assert.Zero(t, r.code, r.err)

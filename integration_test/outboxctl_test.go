@@ -171,9 +171,7 @@ func TestOutboxctlPausesFirst(t *testing.T) {
 	log := &watched{}
 	end := ctl{t: t, url: h.url, env: []string{"USER=ann"}}.start(log, "--timeout", "0", "topics", "pause",
 		"bookings", "--yes")
-	eventually(t, func() bool {
-		return h.count(t, "SELECT count(*)::int FROM outbox_topics WHERE topic = 'bookings'") == 1
-	}, "the topic is paused")
+	h.reaches(t, 1, "the topic is paused", "SELECT count(*)::int FROM outbox_topics WHERE topic = 'bookings'")
 	_, err := conn.Exec(t.Context(), "ROLLBACK")
 	require.NoError(t, err)
 	eventually(t, func() bool { return strings.Contains(log.String(), "check the name") }, "it counts afterwards: %s", log)

@@ -313,10 +313,9 @@ func TestMaintenanceKilledAtEveryStep(t *testing.T) {
 		}).tryMaintain(t)
 		require.Error(t, err, statement)
 		require.Equal(t, 2, h.count(t, pendingIn), "after %s", statement)
-		eventually(t, func() bool {
-			return h.count(t, `SELECT count(*) FROM pg_stat_activity WHERE application_name = 'watched'
-				AND datname = current_database() AND state <> 'idle'`) == 0
-		}, "the server has noticed")
+		h.reaches(t, 0, "the server has noticed",
+			`SELECT count(*) FROM pg_stat_activity WHERE application_name = 'watched'
+				AND datname = current_database() AND state <> 'idle'`)
 		h.maintain(t)
 		require.Equal(t, []int64{10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 30, 31, 32, 33, 34, 35, 60}, h.ids(t, "outbox"),
 			"after %s", statement)

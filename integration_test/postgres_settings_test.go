@@ -191,8 +191,7 @@ func bearsOutbox(t *testing.T, h handle) error {
 	case <-time.After(patience):
 		t.Error("nothing is published")
 	}
-	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where published_at is null") == 0 },
-		"the message is settled")
+	h.reaches(t, 0, "the message is settled", "select count(*) from outbox where published_at is null")
 	return nil
 }
 

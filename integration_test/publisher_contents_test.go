@@ -421,16 +421,14 @@ func requeues(t *testing.T, url string, orders message.Subscriber, aside func(h 
 	})
 	msg := newMessage("{}")
 	require.NoError(t, pub.Publish(prefix+"orders", msg))
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID) == 1
-	}, "the message is finally handled")
+	h.reaches(t, 1, "the message is finally handled",
+		"select count(*) from inbox where message_id = $1 and processed_at is not null", msg.UUID)
 	require.NoError(t, router.Close())
 	assert.Equal(t, []string{"", "1", "2"}, retries)
 	assert.Equal(t, 1, effects(t, h, msg))
 	// Watermill truncates the time to seconds, so on a busy machine it may already have passed.
-	eventually(t, func() bool {
-		return h.count(t, `select count(*) from outbox where topic = $1 and published_at is not null`, prefix+"requeue") == 2
-	}, "both messages are settled")
+	h.reaches(t, 2, "both messages are settled",
+		`select count(*) from outbox where topic = $1 and published_at is not null`, prefix+"requeue")
 	assert.Equal(t, 2, h.count(t, `select count(*) from outbox where topic = $1
 		and published_at >= greatest(due_at, (metadata->>'_watermill_delayed_until')::timestamptz)`, prefix+"requeue"),
 		"the outbox delayed it")
@@ -461,9 +459,8 @@ func TestRetryInsideOfPoisonQueue(t *testing.T) {
 	})
 	msg := newMessage("{}")
 	require.NoError(t, broker.Publish("orders", msg))
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from outbox where topic = 'poison' and uuid = $1", msg.UUID) == 1
-	}, "the message is in the poison queue")
+	h.reaches(t, 1, "the message is in the poison queue",
+		"select count(*) from outbox where topic = 'poison' and uuid = $1", msg.UUID)
 	require.NoError(t, router.Close())
 	assert.EqualValues(t, 3, calls.Load())
 	assert.Zero(t, effects(t, h, msg))

@@ -105,7 +105,7 @@ func TestPublishIsAtomicWithTheTransaction(t *testing.T) {
 
 func TestPublishWithoutTransaction(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		direct := &recorder{}
+		direct := &published{}
 		for _, c := range []struct {
 			mode         outbox.WithoutTx
 			err          error
@@ -116,16 +116,16 @@ func TestPublishWithoutTransaction(t *testing.T) {
 			{outbox.PassThrough, nil, 0, 2},
 		} {
 			h.exec(t, "delete from outbox")
-			direct.published = nil
+			direct.all = nil
 			pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: c.mode}, direct)
 			require.ErrorIs(t, pub.Publish("orders", newMessage("a"), newMessage("b")), c.err)
 			assert.Len(t, outboxRows(t, h), c.rows)
-			assert.Len(t, direct.published, c.direct)
+			assert.Len(t, direct.all, c.direct)
 			require.ErrorIs(t, (*core.Publisher)(pub).Capture(t.Context(), "orders", newMessage("a")), outbox.ErrNoTx)
 
 			require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("in a transaction")))
 			assert.Len(t, outboxRows(t, h), c.rows+1)
-			assert.Len(t, direct.published, c.direct)
+			assert.Len(t, direct.all, c.direct)
 		}
 
 		var ended context.Context
@@ -145,26 +145,16 @@ func decorated(t testing.TB, h handle, cfg outbox.PublisherConfig, pub message.P
 	return decorating.(*outbox.Publisher)
 }
 
-// recorder is a publisher that records messages.
-type recorder struct{ published []*message.Message }
-
-func (r *recorder) Publish(_ string, msgs ...*message.Message) error {
-	r.published = append(r.published, msgs...)
-	return nil
-}
-
-func (r *recorder) Close() error { return nil }
-
 func TestDecoratorWritesInsideTransactionsAlone(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
-		direct := &recorder{}
+		direct := &published{}
 		pub := decorated(t, h, outbox.PublisherConfig{WithoutTx: outbox.PassThrough}, direct)
 		require.NoError(t, pub.Publish("orders", newMessage("outside")))
 		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("inside")))
 		require.NoError(t, pub.Close())
 		require.NoError(t, pub.Close())
 		require.NoError(t, publishInTx(t, h, pub, "orders", newMessage("after Close")))
-		assert.Len(t, direct.published, 1)
+		assert.Len(t, direct.all, 1)
 		assert.Len(t, outboxRows(t, h), 2)
 	})
 }

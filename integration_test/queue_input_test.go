@@ -299,8 +299,7 @@ func TestOddRowsOfQueue(t *testing.T) {
 			return nil
 		}}
 		dispatching(t, s, quickDispatcher(map[string]queue.Handler{"odd": handler, "died": handler}))
-		eventually(t, func() bool { return h.count(t, `select count(*)::int from inbox_queue where state <> 'done'`) == 0 },
-			"all messages are handled")
+		h.reaches(t, 0, "all messages are handled", `select count(*)::int from inbox_queue where state <> 'done'`)
 		for i, o := range odd {
 			for _, topic := range []string{"odd", "died"} {
 				assert.Equal(t, []message.Metadata{o.want}, got[itemID(topic, i)], "%s: %s", topic, o.set)

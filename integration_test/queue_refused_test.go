@@ -252,9 +252,8 @@ func TestRefusedBehindABusyTopic(t *testing.T) {
 	cfg.Concurrency = 10
 	dispatching(t, s, cfg)
 	t.Cleanup(func() { close(busy) })
-	eventually(t, func() bool {
-		return h.count(t, `SELECT count(*) FROM inbox_queue WHERE topic = 'orders' AND state = 'done'`) == 18
-	}, "all but two are handled")
+	h.reaches(t, 18, "all but two are handled",
+		`SELECT count(*) FROM inbox_queue WHERE topic = 'orders' AND state = 'done'`)
 }
 
 // TestThousandsOfRefusedMessages: messages behind thousands of refused ones do not wait until each of these has been
@@ -368,9 +367,7 @@ func TestDoctorOfABusyQueue(t *testing.T) {
 
 	h.exec(t, `ALTER TABLE inbox_queue ADD CONSTRAINT no_sevens CHECK (message_id NOT LIKE '%7') NOT VALID`)
 	close(busy)
-	eventually(t, func() bool {
-		return h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'done'") == 8
-	}, "all others are handled")
+	h.reaches(t, 8, "all others are handled", "SELECT count(*) FROM inbox_queue WHERE state = 'done'")
 	h.exec(t, "UPDATE inbox_queue SET done_at = now() - interval '2 minutes' WHERE state = 'done'")
 	f := ails(t, h, "queue_unhandled")
 	assert.Contains(t, f.Evidence, `constraint no_sevens on "inbox_queue"`)

@@ -192,8 +192,7 @@ func TestStoredMessagesSubscriptionEnds(t *testing.T) {
 	require.NoError(t, err)
 	storeAll(t, s, items("orders", 3)...)
 	msg := receive(t, messages)
-	eventually(t, func() bool { return h.count(t, "select count(*) from inbox_queue where owner is not null") == 3 },
-		"two wait to be received")
+	h.reaches(t, 3, "two wait to be received", "select count(*) from inbox_queue where owner is not null")
 	cancel()
 	<-msg.Context().Done()
 	free := "select count(*) from inbox_queue where state = 'processing' and owner is null and attempts = 0"
@@ -338,9 +337,8 @@ func TestIngestGathers(t *testing.T) {
 	results := make(chan error, deliveries)
 	put := func(id string) { go func() { results <- ingest(message.NewMessage(id, nil)) }() }
 	put("first")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == 1
-	}, "the first statement waits")
+	h.reaches(t, 1, "the first statement waits",
+		"select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted")
 	for i := range deliveries - 2 {
 		put("message-" + itoa(i))
 	}
@@ -403,9 +401,8 @@ func TestStoredMessageIsKeptBetweenAttempts(t *testing.T) {
 	<-failed
 	defer close(again)
 	h.exec(t, "create table leases as select locked_until from inbox_queue")
-	eventually(t, func() bool {
-		return h.count(t, "select count(*) from inbox_queue q join leases l on q.locked_until > l.locked_until") == 1
-	}, "the lease is renewed")
+	h.reaches(t, 1, "the lease is renewed",
+		"select count(*) from inbox_queue q join leases l on q.locked_until > l.locked_until")
 	again <- true
 	untilState(t, s, itemID("orders", 0), queue.Done)
 	_, attempts := stateOf(t, s, itemID("orders", 0))

@@ -285,6 +285,15 @@ func (h handle) count(t testing.TB, query string, args ...any) int {
 	return value[int](t, h, query, args...)
 }
 
+// reaches waits until a query outside any transaction returns the number n.
+func (h handle) reaches(t testing.TB, n int, what, query string, args ...any) {
+	t.Helper()
+	got := 0
+	if !eventuallyTrue(func() bool { got = h.count(t, query, args...); return got == n }) {
+		t.Fatalf("did not happen within %s: %s: %d, not %d: %s", patience, what, got, n, query)
+	}
+}
+
 // value returns the first column of the only row of a query outside any transaction.
 func value[T any](t testing.TB, h handle, query string, args ...any) T {
 	t.Helper()

@@ -266,9 +266,8 @@ func TestCommitUnknown(t *testing.T) {
 				assert.EqualValues(t, 1, proxy.cuts.Load())
 
 				// The server takes a moment to notice a connection that was cut before COMMIT.
-				eventually(t, func() bool {
-					return direct.count(t, "select count(*) from pg_stat_activity where application_name = 'cut'") == 0
-				}, "the session ends")
+				direct.reaches(t, 0, "the session ends",
+					"select count(*) from pg_stat_activity where application_name = 'cut'")
 				want := map[bool]int{true: 2, false: 1}[arrives]
 				assert.Len(t, notes(t, direct), want)
 				if captures {

@@ -9,7 +9,7 @@ var inboxMutants = []Mutant{
 		New:    " WHERE i.dead_at IS NULL\nRETURNING true",
 	},
 	{
-		Name: "I2", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestOutcomesOfErrors",
+		Name: "I2", File: "internal/sqltext/inbox.go", In: "integration_test", Test: "TestFailuresAreCounted",
 		Breaks: "a message that is dead is handled",
 		Old:    " WHERE i.processed_at IS NULL AND i.dead_at IS NULL\nRETURNING true",
 		New:    " WHERE i.processed_at IS NULL\nRETURNING true",
