@@ -229,7 +229,7 @@ func importName(spec *ast.ImportSpec) string {
 		base = path.Base(path.Dir(p))
 	}
 	base, _, _ = strings.Cut(base, ".")
-	return strings.TrimPrefix(base, "go-")
+	return strings.TrimSuffix(strings.TrimPrefix(base, "go-"), "-go")
 }
 
 var version = regexp.MustCompile(`^v\d+$`)
