@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/millrace-go/watermill-outbox/internal/text"
@@ -59,8 +58,10 @@ func (a *Admin) find(ctx context.Context, what string, at cursor, limit int) (*L
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range messages { // the id of one message may be the key of another
-			if !slices.ContainsFunc(l.Messages, func(known Message) bool { return known.In == m.In && known.ID == m.ID }) {
+		for _, m := range messages {
+			// A message may have the text as its id, UUID and key. Then an earlier step found it, perhaps on an earlier page.
+			before := f.IDs == nil && m.ID == what || f.Key != "" && m.UUID == what
+			if !before {
 				l.Messages = append(l.Messages, m)
 			}
 		}

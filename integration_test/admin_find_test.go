@@ -75,6 +75,7 @@ func TestFind(t *testing.T) {
 	} {
 		assert.Equal(t, want, foundAll(t, a, what, 50), what)
 	}
+	assert.Equal(t, []string{"queue shop:own key dead"}, foundAll(t, a, "own key", 1), "found by its id and by its key")
 	key := foundAll(t, a, "key-6", 7)
 	assert.Len(t, key, int(h.count(t, "SELECT count(*) FROM outbox WHERE key = 'key-6'")))
 	assert.Len(t, slices.Compact(slices.Sorted(slices.Values(key))), len(key), "no duplicates")
