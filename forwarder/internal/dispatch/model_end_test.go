@@ -27,8 +27,8 @@ func (m *model) finish() {
 	clear(m.db.locked)
 	m.db.log = nil
 	m.readFails, m.settleFails, m.unknown = 0, 0, 0
-	// Otherwise messages that an earlier owner published late are never found.
-	m.maintains = m.maintains || m.cfg.PublishTimeout > 0
+	// Otherwise messages that an earlier owner published late are never found. Those that died meanwhile block their keys.
+	m.maintains = m.maintains || m.cfg.PublishTimeout > 0 || m.db.blockKeyOnDead
 	m.db.leases = 1000 * time.Hour
 	clear(m.db.members) // the leases of dead members expire
 	for _, f := range m.forwarders {
