@@ -50,10 +50,11 @@ func Poison(err error) error {
 // The handler's transaction is rolled back. Such a message never dies: give it an expiry, or return err itself
 // eventually. If err wraps ErrPoison too, the message is dead. RetryAfter returns nil if err is nil.
 //
-// In the queue the message waits in its table and uses no slot. With kafka.Subscriber, nats.Subscriber and
-// forwarder.Subscriber only its key waits, for the whole time. With other subscribers middleware.ErrorHandler holds the
-// message while it waits, which stops its partition: it nacks after at most ErrorHandlerConfig.Backoff.Max, and does
-// not call the handler before the time is up. Without ErrorHandler the message is nacked immediately.
+// With queue.Subscriber and forwarder.Subscriber the message waits in its table and uses no slot; in the outbox its key
+// waits too, and its first wait counts as an attempt. With kafka.Subscriber and nats.Subscriber only its key waits, for
+// the whole time. With other subscribers middleware.ErrorHandler holds the message while it waits, which stops its
+// partition: it nacks after at most ErrorHandlerConfig.Backoff.Max, and does not call the handler before the time is
+// up. Without ErrorHandler the message is nacked immediately; with our own subscribers, Tx suffices.
 func RetryAfter(err error, wait time.Duration) error {
 	if err == nil {
 		return nil

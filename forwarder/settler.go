@@ -247,7 +247,7 @@ func (e *engine) failedArgs(failed []dispatch.Failure) []any {
 		delays[i], errs[i], uuids[i] = f.Delay.Seconds(), text.OfError(f.Err), identity(f.Row)
 		switch {
 		case f.Permanent:
-		case e.cfg.MaxAttempts >= 0 && f.Attempts >= e.cfg.MaxAttempts:
+		case e.to != nil && e.cfg.MaxAttempts >= 0 && f.Attempts >= e.cfg.MaxAttempts: // else see isLast
 			fatalAges[i] = max(e.cfg.MinDeadAge, 0).Seconds()
 		default:
 			fatalAges[i] = -1

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -12,13 +13,15 @@ import (
 
 	outbox "github.com/millrace-go/watermill-outbox"
 	"github.com/millrace-go/watermill-outbox/internal/core"
-	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
 // Subscriber delivers committed messages of the outbox as a message.Subscriber, so that a Router and its middlewares
 // can stand between the outbox and a broker. An ack marks the message published. A nack counts as a failed attempt,
-// with backoff, blocked key and death as in SubscriberConfig. The next message of a key is delivered after the ack of
-// the previous one.
+// with backoff, blocked key and death as in SubscriberConfig; behind middleware.Stack an attempt without a connection
+// is not counted. The next message of a key is delivered after the ack of the previous one.
+//
+// Instead of the last nack, middleware.ErrorHandler writes a dead letter and acks. While the letter cannot be written,
+// the message is delivered again after a minute, without counting an attempt. Without ErrorHandler the message is dead.
 //
 // Subscribers of a topic share its messages. Each subscription has a forwarder's connections: one for its lease, and
 // with FromPgx one to read and one to listen. It is safe for concurrent use.
@@ -118,8 +121,10 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	defer cancel()
 	stop := context.AfterFunc(d.ctx, cancel) // the message's context ends with the subscription's
 	defer stop()
-	msgCtx = core.WithDelivery(msgCtx, msg, row, d.relay)
-	msg.SetContext(msgCtx)
+	var failed atomic.Pointer[nacked]
+	failed.Store(nackedBecause(0, outbox.ErrNacked))
+	msg.SetContext(core.WithOwnBackoff(core.WithDelivery(msgCtx, msg, row, d.relay), msg,
+		func(wait time.Duration, cause error) { failed.Store(nackedBecause(wait, cause)) }))
 	select { // a recalled message is not delivered, even if the handler is ready
 	case <-call.recalled():
 		return errNotDelivered
@@ -138,30 +143,31 @@ func (d delivery) send(call *callContext, row core.Delivery, msg *message.Messag
 	case <-msg.Acked():
 		return nil
 	case <-msg.Nacked():
-		return nackedError(core.Nacked(msgCtx))
+		return failed.Load()
 	case <-call.Done():
 		return errNotDelivered
 	}
 }
 
-// nacked is the error of a message whose handler requested a wait.
+// nacked is the error of a message whose handler has nacked it.
 type nacked struct {
 	error
-	wait time.Duration
+	wait   time.Duration // that the handler requested; else 0
+	snooze bool          // the attempt does not count
 }
 
 func (n *nacked) Unwrap() error { return n.error }
 
-// nackedError keeps only the text of a cause: the cause itself must not affect the verdict.
-func nackedError(wait time.Duration, cause error) error {
-	err := outbox.ErrNacked
-	if cause != nil {
-		err = fmt.Errorf("%w: %s", outbox.ErrNacked, text.OfError(cause))
+// letterAgain is how long a message waits whose dead letter could not be written.
+const letterAgain = time.Minute
+
+// nackedBecause returns the error of a nack with a cause and the wait that the handler requested. Like an attempt with
+// a requested wait, one without a transaction or without a dead letter does not count.
+func nackedBecause(wait time.Duration, cause error) *nacked {
+	if errors.Is(cause, core.ErrNoLetter) {
+		wait = letterAgain
 	}
-	if wait > 0 {
-		return &nacked{err, wait}
-	}
-	return err
+	return &nacked{cause, wait, wait > 0 || errors.Is(cause, core.ErrNotBegun)}
 }
 
 // SubscriberConfig configures a Subscriber. The zero value is ready for use.
@@ -174,9 +180,9 @@ type SubscriberConfig struct {
 	AckTimeout time.Duration
 	// Forwarder configures reading and retries, as of a Forwarder. Concurrency is the number of delivered messages
 	// without an ack. CloseTimeout is how long the end of a subscription waits for acks; default 5 s. Backoff is the wait
-	// after a nack. InboxRetention defaults to -1, since a Forwarder cleans the inbox: set it if no Forwarder runs on the
-	// tables, or the inbox grows without limit. Topics, Scope, Routes, PublishTimeout, Classify and OutageBackoff must be
-	// empty.
+	// after a nack. MaxAttempts and MinDeadAge apply instead of those of middleware.ErrorHandlerConfig. InboxRetention
+	// defaults to -1, since a Forwarder cleans the inbox: set it if no Forwarder runs on the tables, or the inbox grows
+	// without limit. Topics, Scope, Routes, PublishTimeout, Classify and OutageBackoff must be empty.
 	Forwarder Config
 }
 

@@ -79,7 +79,9 @@ func (w *worker) publish() {
 	defer func() { e.obs.publishEnd(ctx, w.call, w.result) }() // even if the publisher ends this goroutine
 	err := bad
 	if bad == nil {
-		d := core.Delivery{ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt}
+		d := core.Delivery{
+			ID: r.ID, Topic: r.Topic, Key: r.Key, Attempt: w.call.Attempt, EnqueuedAt: r.CreatedAt, Last: e.isLast(w.call),
+		}
 		guard(func() { err = e.send(call, d, msg) }, func(failed error) {
 			err = fmt.Errorf("%w: %w", errPublishPanic, failed)
 			// Cause: a bug of the publisher; see the field stack.
@@ -98,10 +100,7 @@ func (w *worker) publish() {
 		if context.Cause(call) == ErrPublishTimeout { // this may run before expire has reported the timeout
 			err = e.timeout()
 		}
-		w.result = dispatch.Result{Verdict: e.verdict(call, r.Topic, err), Err: err}
-		if n, ok := err.(*nacked); ok {
-			w.result.Wait = n.wait
-		}
+		w.result = e.judge(w.call, err)
 	}
 }
 
@@ -127,6 +126,29 @@ func setDelayedUntil(msg *message.Message, createdAt time.Time) {
 	if d, err := time.ParseDuration(delayed); err == nil {
 		msg.Metadata[delay.DelayedUntilKey] = createdAt.Add(d).UTC().Format(time.RFC3339Nano)
 	}
+}
+
+// isLast reports whether a failure is the last one of a Subscriber's message. Each attempt has one answer, which the
+// handler's middlewares get too: they write the dead letter. The age is by this process's clock. For a Forwarder the
+// database decides.
+func (e *engine) isLast(call *dispatch.Call) bool {
+	return e.to == nil && e.cfg.MaxAttempts > 0 && call.Attempt >= e.cfg.MaxAttempts &&
+		(e.cfg.MinDeadAge < 0 || call.Started.Sub(call.Row.CreatedAt) >= e.cfg.MinDeadAge)
+}
+
+// judge returns the result of a call that failed.
+func (e *engine) judge(call *dispatch.Call, err error) dispatch.Result {
+	result := dispatch.Result{Verdict: e.verdict(contextOf(call), call.Row.Topic, err), Err: err}
+	if result.Verdict != dispatch.Retry {
+		return result
+	}
+	if n, ok := err.(*nacked); ok {
+		result.Wait, result.Snooze = n.wait, n.snooze
+	}
+	if !result.Snooze && e.isLast(call) {
+		result.Verdict = dispatch.Permanent
+	}
+	return result
 }
 
 // verdict returns the verdict on a message whose publish failed.
@@ -159,8 +181,7 @@ func (e *engine) expire(calls []*dispatch.Call) {
 		contextOf(call).cancel(ErrPublishTimeout)
 	}
 	for _, call := range calls {
-		err := e.timeout()
-		result := dispatch.Result{Err: err, Verdict: e.verdict(contextOf(call), call.Row.Topic, err)}
+		result := e.judge(call, e.timeout())
 		e.step(func(now time.Time, c *coordinator.Coordinator) { c.TimedOut(now, call, result) })
 	}
 }

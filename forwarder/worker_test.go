@@ -40,9 +40,9 @@ func TestErrorAfterTheTimeout(t *testing.T) {
 					return Permanent
 				}}),
 			}
+			next := &callContext{base: context.Background()}
 			w := &worker{
-				e: e, call: &dispatch.Call{Row: &dispatch.Row{Metadata: []byte("{}")}},
-				next: &callContext{base: context.Background()},
+				e: e, call: &dispatch.Call{Row: &dispatch.Row{Metadata: []byte("{}")}, Tag: next}, next: next,
 			}
 			w.next.cancel(ErrPublishTimeout)
 			w.publish()
@@ -142,20 +142,38 @@ func BenchmarkDecodeMetadata(b *testing.B) {
 	})
 }
 
-// TestNackedErrorHasTheWait: the wait requested by a handler reaches the worker, with the cause as text only.
-func TestNackedErrorHasTheWait(t *testing.T) {
-	poison := outbox.Poison(errors.New("no"))
-	for _, wait := range []time.Duration{0, time.Hour} {
-		err := nackedError(wait, poison)
-		if !errors.Is(err, outbox.ErrNacked) || errors.Is(err, outbox.ErrPoison) {
-			t.Errorf("%v has a verdict", err)
-		}
-		n, ok := err.(*nacked)
-		if ok != (wait > 0) || ok && n.wait != wait {
-			t.Errorf("the wait of %v is not %s", err, wait)
-		}
+// TestResultOfANack: a failure is the last one after MaxAttempts at MinDeadAge, unless it does not count.
+func TestResultOfANack(t *testing.T) {
+	failed := errors.New("failed")
+	young, old := time.Hour-time.Second, time.Hour
+	retry := dispatch.Result{Verdict: dispatch.Retry}
+	last := dispatch.Result{Verdict: dispatch.Permanent}
+	snooze := func(wait time.Duration) dispatch.Result {
+		return dispatch.Result{Verdict: dispatch.Retry, Wait: wait, Snooze: true}
 	}
-	if err := nackedError(0, nil); err != outbox.ErrNacked {
-		t.Errorf("without a cause it is %v", err)
+	for name, test := range map[string]struct {
+		attempt int
+		age     time.Duration
+		err     error
+		want    dispatch.Result
+	}{
+		"attempts are left": {9, old, nackedBecause(0, failed), retry},
+		"too young":         {10, young, nackedBecause(0, failed), retry},
+		"the last":          {10, old, nackedBecause(0, failed), last},
+		"poison":            {1, old, nackedBecause(0, outbox.Poison(failed)), retry},
+		"timed out":         {10, old, ErrPublishTimeout, last},
+		"later":             {10, old, nackedBecause(time.Second, failed), snooze(time.Second)},
+		"no transaction":    {10, old, nackedBecause(0, errors.Join(core.ErrNotBegun, failed)), snooze(0)},
+		"no letter":         {10, old, nackedBecause(0, errors.Join(core.ErrNoLetter, failed)), snooze(letterAgain)},
+	} {
+		now := time.Now()
+		e := &engine{cfg: Config{MaxAttempts: 10, MinDeadAge: time.Hour}}
+		call := &dispatch.Call{
+			Row: &dispatch.Row{CreatedAt: now.Add(-test.age)}, Attempt: test.attempt, Started: now, Tag: &callContext{},
+		}
+		test.want.Err = test.err
+		if got := e.judge(call, test.err); got != test.want {
+			t.Errorf("%s: %+v", name, got)
+		}
 	}
 }

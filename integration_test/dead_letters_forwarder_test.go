@@ -267,3 +267,83 @@ func TestDeadLettersNeedARoleThatWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.ErrorContains(t, f.Run(t.Context()), "DeadLetterTopic is set and the role may not insert")
 }
+
+// TestDeathBehindAnOutbox: a Subscriber's message dies at the Subscriber's limits, with its dead letter. While that
+// cannot be written, it stays alive.
+func TestDeathBehindAnOutbox(t *testing.T) {
+	h := onPgx(t)
+	cfg := subscribing(quickConfig())
+	cfg.Forwarder.MaxAttempts, cfg.Forwarder.CleanInterval = 3, 50*time.Millisecond
+	h.exec(t, `alter table outbox add constraint no_letters check (topic <> 'dead_letters') not valid`)
+	h.exec(t, `insert into outbox (uuid, topic, key, payload, created_at)
+		values ('old', 'orders', 'K', '', now() - interval '2 hours')`)
+	log := newLogCapture(t)
+	startRouter(t, func(r *message.Router) {
+		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, log)...)
+		r.AddConsumerHandler("h", "orders", startSubscriber(t, h, cfg), func(*message.Message) error { return errHandler })
+	})
+	eventually(t, func() bool {
+		return h.count(t, `select count(*) from outbox where attempts = 2 and dead_at is null
+			and last_error like '%no_letters%'`) == 1
+	}, "its letter is refused")
+	h.exec(t, "alter table outbox drop constraint no_letters")
+	h.exec(t, "update outbox set due_at = now()")
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox where uuid = 'old' and published_at is not null") == 1
+	}, "it is settled")
+	assert.Equal(t, 1, h.count(t, `select count(*) from outbox where topic = 'dead_letters'
+		and metadata->>'uuid_poisoned' = 'old' and metadata->>'reason_poisoned' = $1`, errHandler.Error()))
+	assert.Equal(t, 1, h.count(t, "select count(*) from inbox where message_id = 'old' and dead_at is not null"))
+	assert.Equal(t, 1, log.count("message died: dead letter written"))
+}
+
+// TestLimitsBehindAnOutbox: a Subscriber's message lives until MinDeadAge, whatever the limits of ErrorHandler. Without
+// ErrorHandler it dies without a dead letter.
+func TestLimitsBehindAnOutbox(t *testing.T) {
+	h := onPgx(t)
+	cfg := subscribing(quickConfig())
+	cfg.Forwarder.MaxAttempts = 2
+	sub, bare := startSubscriber(t, h, cfg), startSubscriber(t, h, cfg)
+	startRouter(t, func(r *message.Router) {
+		r.AddConsumerHandler("h", "orders", sub, func(*message.Message) error { return errHandler }).
+			AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: mortal}, nil)...)
+		r.AddConsumerHandler("bare", "bare", bare, func(*message.Message) error { return errHandler })
+	})
+	h.publish(t, "orders", "", "young")
+	h.publish(t, "bare", "", "old")
+	h.exec(t, "update outbox set created_at = now() - interval '2 hours' where topic = 'bare'")
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts > 4") == 1 },
+		"it outlives its attempts")
+	eventually(t, func() bool {
+		return h.count(t, "select count(*) from outbox where topic = 'bare' and dead_at is not null") == 1
+	}, "the other dies")
+	assert.Zero(t, h.count(t, "select count(*) from outbox where topic <> 'bare' and dead_at is not null"))
+	assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
+}
+
+// TestCauseBehindAnOutbox: the row has the error of a Subscriber's handler, and Tx alone passes on a wait.
+func TestCauseBehindAnOutbox(t *testing.T) {
+	h := onPgx(t)
+	cfg := subscribing(quickConfig())
+	cfg.Forwarder.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
+	stack := stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{}, nil)
+	tx := newTx(t, h, middleware.TxConfig{})
+	mortalCfg := cfg
+	mortalCfg.Forwarder.MaxAttempts, mortalCfg.Forwarder.MinDeadAge = 1, -1
+	startRouter(t, func(r *message.Router) {
+		for topic, mws := range map[string][]message.HandlerMiddleware{"stack": stack, "tx": {tx}} {
+			r.AddConsumerHandler(topic, topic, startSubscriber(t, h, cfg), func(*message.Message) error { return errHandler }).
+				AddMiddleware(mws...)
+			h.publish(t, topic, "", topic)
+		}
+		r.AddConsumerHandler("later", "later", startSubscriber(t, h, mortalCfg), func(*message.Message) error {
+			return outbox.RetryAfter(errHandler, 2*time.Hour)
+		}).AddMiddleware(tx)
+		h.publish(t, "later", "", "later")
+	})
+	eventually(t, func() bool { return h.count(t, "select count(*) from outbox where attempts = 1") == 3 }, "all failed")
+	assert.Equal(t, []string{"retry after 2h0m0s: " + errHandler.Error(), errHandler.Error(), errHandler.Error()},
+		column[string](t, h, "select last_error from outbox order by topic"))
+	assert.Equal(t, 1, h.count(t, `select count(*) from outbox where topic = 'later' and dead_at is null
+		and due_at > now() + interval '110 minutes'`))
+}

@@ -212,7 +212,8 @@ func TestALetterDiesWhereItIsStored(t *testing.T) {
 	eventually(t, func() bool {
 		return h.count(t, "SELECT count(*) FROM inbox_queue WHERE state = 'dead' AND last_error LIKE '%'||$1||'%'",
 			errHandler.Error()) == 1 &&
-			h.count(t, "SELECT count(*) FROM outbox WHERE dead_at IS NOT NULL") == 1
+			h.count(t, "SELECT count(*) FROM outbox WHERE dead_at IS NOT NULL AND last_error LIKE '%'||$1||'%'",
+				errHandler.Error()) == 1
 	}, "both are dead")
 	assert.Equal(t, 1, outboxed(t, h), "the existing dead letter")
 	uuids, calls := p.letters()

@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	outbox "github.com/millrace-go/watermill-outbox"
-	"github.com/millrace-go/watermill-outbox/internal/core"
 	"github.com/millrace-go/watermill-outbox/middleware"
 	"github.com/millrace-go/watermill-outbox/observe"
 )
@@ -176,17 +175,6 @@ func TestErrorHandlerWaitsBeforeANack(t *testing.T) {
 		assert.Empty(t, logger.Captured()[watermill.ErrorLogLevel], "an attempt is not logged as an error")
 		assert.Len(t, logger.Captured()[watermill.DebugLogLevel], 3)
 	})
-}
-
-// TestDeliveriesOfOurSubscriberDoNotWait before a nack: the subscriber waits itself.
-func TestDeliveriesOfOurSubscriberDoNotWait(t *testing.T) {
-	h := onPgx(t)
-	s := newFailingStack(t, h, "delivered", atHandler, returning(errHandler), middleware.StackConfig{})
-	signed := s.msg.Copy()
-	signed.SetContext(core.WithDelivery(t.Context(), signed, core.Delivery{ID: 7, Topic: "events"}, false))
-	_, err := s.stack(signed)
-	require.ErrorIs(t, err, errHandler)
-	assert.Empty(t, s.waits.all)
 }
 
 func TestTheWaitEndsWithTheRouter(t *testing.T) {

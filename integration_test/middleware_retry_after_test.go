@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,22 +188,51 @@ func (p *putOff) check(t *testing.T) {
 	assert.Zero(t, p.h.count(t, "select count(*) from outbox"))
 }
 
-// TestRetryAfterBehindAnOutbox holds the message, and so its key: a nack would be charged.
+// TestRetryAfterBehindAnOutbox: the database keeps the message until its retry, which blocks its key, also in another
+// process, and nothing else. It does not count against the message, except that it has an attempt.
 func TestRetryAfterBehindAnOutbox(t *testing.T) {
 	h := onPgx(t)
 	cfg := subscribing(quickConfig())
-	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge = 1, -1
-	busy := &busyOnce{h: h, wait: 100 * time.Millisecond}
-	startRouter(t, func(r *message.Router) {
-		r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: mortal}, nil)...)
-		r.AddConsumerHandler("h", "orders", startSubscriber(t, h, cfg), func(msg *message.Message) error {
-			return busy.handle(msg.Context(), "order")
+	cfg.Forwarder.MaxAttempts, cfg.Forwarder.MinDeadAge, cfg.Forwarder.Concurrency = 1, -1, 1
+	cfg.Forwarder.CleanInterval = 50 * time.Millisecond
+	handled := make(chan string, 10)
+	var busy atomic.Int32
+	start := func() (stop func()) {
+		sub := startSubscriber(t, h, cfg)
+		router := startRouter(t, func(r *message.Router) {
+			r.AddMiddleware(stackFor(t, newOutboxPublisher(t, h), middleware.StackConfig{ErrorHandler: mortal}, nil)...)
+			r.AddConsumerHandler("h", "orders", sub, func(msg *message.Message) error {
+				if string(msg.Payload) == "busy" && busy.Add(1) <= 2 {
+					return outbox.RetryAfter(errHandler, time.Hour)
+				}
+				handled <- string(msg.Payload)
+				return nil
+			})
 		})
-	})
-	h.publish(t, "orders", "", "order")
-	h.reaches(t, 1, "it is handled", "select count(*) from outbox where published_at is not null")
-	busy.check(t, "order")
-	assert.Zero(t, h.count(t, "select attempts from outbox"))
+		return func() { require.NoError(t, router.Close()) }
+	}
+	waits := func(times int32) {
+		t.Helper()
+		eventually(t, func() bool {
+			return busy.Load() == times && h.count(t, `select count(*) from outbox where attempts = 1 and dead_at is null
+				and last_error like '%handler failed' and due_at > now() + interval '50 minutes'`) == 1
+		}, "it waits in the database")
+	}
+	stop := start()
+	h.publish(t, "orders", "K", "busy", "next")
+	waits(1)
+	h.publish(t, "orders", "L", "other")
+	assert.Equal(t, "other", within(t, "another key is handled", handled))
+	h.exec(t, "update outbox set due_at = now() where last_error is not null")
+	waits(2)
+	stop()
+	start()
+	h.publish(t, "orders", "L", "another")
+	assert.Equal(t, "another", within(t, "another key is handled", handled))
+	h.exec(t, "update outbox set due_at = now() where last_error is not null")
+	assert.Equal(t, "busy", within(t, "it is handled", handled))
+	assert.Equal(t, "next", within(t, "its key continues", handled))
+	assert.Zero(t, h.count(t, "select count(*) from outbox where topic = 'dead_letters'"))
 }
 
 // TestRetryAfterAtTheLastAttempt does not let a stored message die.

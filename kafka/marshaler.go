@@ -27,7 +27,7 @@ var _ wmkafka.Marshaler = marshaler{}
 // Marshal returns the wrapped marshaler's message with the ordering key as its key, or its error unchanged. Metadata
 // "_watermill_message_uuid" and keys that begin with "%" are sent under an encoded name, see docs/start/kafka.md.
 func (m marshaler) Marshal(topic string, msg *message.Message) (*sarama.ProducerMessage, error) {
-	stored, _ := core.IsDelivered(msg)
+	row, _ := core.DeliveryOf(msg)
 	key, err := core.KeyOf(msg)
 	if err != nil {
 		return nil, err
@@ -42,7 +42,7 @@ func (m marshaler) Marshal(topic string, msg *message.Message) (*sarama.Producer
 		return nil, err
 	}
 	if out.Key != nil && out.Key.Length() > 0 {
-		if stored && key == "" {
+		if row != nil && key == "" {
 			return nil, fmt.Errorf("message %s: %w", msg.UUID, errUnorderedKey)
 		}
 		return out, nil

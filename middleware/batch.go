@@ -101,10 +101,8 @@ func Batch(
 	}
 	b.alone = around("ErrorHandler", errorHandler.handle)(tx(around("Inbox", inbox.handle)(
 		func(msg *message.Message) ([]*message.Message, error) {
-			if cause, _ := msg.Context().Value(causeKey{}).(*error); cause != nil && *cause != nil {
-				err := *cause
-				*cause = nil // the next call of forwarder.Subscriber's message is for fn
-				return nil, err
+			if cause, _ := msg.Context().Value(causeKey{}).(error); cause != nil {
+				return nil, cause
 			}
 			return nil, fn(msg.Context(), message.Messages{msg})
 		})))
@@ -130,7 +128,7 @@ func (b *batcher) handle(msg *message.Message) error {
 			return err
 		}
 		if r.cause != nil {
-			msg.SetContext(context.WithValue(outside, causeKey{}, &r.cause))
+			msg.SetContext(context.WithValue(outside, causeKey{}, r.cause))
 			defer msg.SetContext(outside)
 		}
 	}

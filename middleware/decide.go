@@ -22,8 +22,11 @@ func (o *errorHandler) decide(h *handling, n tally, err error) outbox.Decision {
 	if decision := o.classify(err); decision != outbox.Nack {
 		return decision
 	}
-	if h.work != nil && h.work.Last() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
-		return outbox.DeadLetter
+	if h.work != nil || h.delivery != nil { // they have a limit of their own
+		if h.isLast() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
+			return outbox.DeadLetter
+		}
+		return outbox.Nack
 	}
 	if o.cfg.MaxAttempts > 0 && n.charged >= o.cfg.MaxAttempts && n.chargedFor >= o.cfg.MinDeadAge {
 		return outbox.DeadLetter

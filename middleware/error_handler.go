@@ -31,7 +31,7 @@ type ErrorHandlerConfig struct {
 	Classify func(err error) outbox.Decision
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, -1 unlimited. Lower it and
 	// MinDeadAge if a failing message blocks its partition. Without Inbox there is no limit. For queue.Subscriber
-	// StoreConfig.MaxAttempts applies.
+	// StoreConfig.MaxAttempts applies, for forwarder.Subscriber SubscriberConfig.Forwarder.MaxAttempts and MinDeadAge.
 	MaxAttempts int
 	// MinDeadAge is the minimum time between a message's first failure and its death; default 1 h, -1 none.
 	MinDeadAge time.Duration
@@ -137,44 +137,14 @@ type errorHandler struct {
 	identify func(ctx context.Context, msg *message.Message) (*claim, error)
 }
 
-// handle calls the handler, and again if the message of a forwarder.Subscriber must be handled later: a nack would
-// count an attempt.
 func (o *errorHandler) handle(next message.HandlerFunc, msg *message.Message) (produced []*message.Message, err error) {
 	if err := o.tooEarly(msg); err != nil {
 		return nil, err
 	}
-	for {
-		produced, again, err := o.once(next, msg)
-		if !again || msg.Context().Err() != nil {
-			return produced, err
-		}
-	}
-}
-
-// tooEarly waits with a message whose handler requested a later retry, and returns the reason if the time has not come
-// even then: the message must be nacked.
-func (o *errorHandler) tooEarly(msg *message.Message) error {
-	if !o.recall.some.Load() {
-		return nil
-	}
-	ctx := msg.Context()
-	key := keyOf(message.HandlerNameFromCtx(ctx), msg)
-	wait, err := o.recall.early(key)
-	core.Pause(ctx, min(wait, o.cfg.Backoff.Max))
-	if wait, _ = o.recall.early(key); wait > 0 {
-		return err
-	}
-	return nil
-}
-
-// once calls the handler. Again reports whether it must be called again.
-func (o *errorHandler) once(
-	next message.HandlerFunc, msg *message.Message,
-) (produced []*message.Message, again bool, err error) {
 	outside := msg.Context()
 	ctx, h, outermost := handlingOf(msg)
 	if !outermost {
-		return nil, false, &wiringError{
+		return nil, &wiringError{
 			text: "middleware.ErrorHandler is inside middleware.Tx or another ErrorHandler: add it once, before Tx, since " +
 				"Router.AddMiddleware makes the first the outermost, or use middleware.Stack in its order",
 		}
@@ -199,12 +169,27 @@ func (o *errorHandler) once(
 		msg.SetContext(outside)
 		ended(ctx, o.db, o.cfg.Service, msg, h, outcome, cause)
 		core.Pause(outside, wait)
-		again = err != nil && h.delivered && uncharged(err)
 	}()
 	produced, err = next(msg)
 	err = text.SafeError(err)
 	finished = true
-	return produced, false, err
+	return produced, err
+}
+
+// tooEarly waits with a message whose handler requested a later retry, and returns the reason if the time has not come
+// even then: the message must be nacked.
+func (o *errorHandler) tooEarly(msg *message.Message) error {
+	if !o.recall.some.Load() {
+		return nil
+	}
+	ctx := msg.Context()
+	key := keyOf(message.HandlerNameFromCtx(ctx), msg)
+	wait, err := o.recall.early(key)
+	core.Pause(ctx, min(wait, o.cfg.Backoff.Max))
+	if wait, _ = o.recall.early(key); wait > 0 {
+		return err
+	}
+	return nil
 }
 
 // conclude settles the outcome and returns the result for the Router: nil to ack, or an error to nack after the wait.
@@ -242,9 +227,7 @@ func (o *errorHandler) conclude(
 		marked, letterErr := o.sendDeadLetter(ctx, msg, h, err)
 		if letterErr != nil {
 			letterErr = fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(letterErr))
-			if h.work != nil {
-				h.work.Note(letterErr)
-			}
+			h.note(0, letterErr)
 			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", letterErr, err)))
 			return observe.Failed, o.wait(h, n), errors.Join(err, letterErr)
 		}
@@ -270,12 +253,7 @@ func (o *errorHandler) conclude(
 		return observe.Duplicate, 0, nil
 	}
 	o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(err))
-	if h.work != nil {
-		h.work.Note(err)
-	}
-	if h.later != nil {
-		h.later(0, err)
-	}
+	h.note(0, err)
 	wait := o.wait(h, n)
 	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": n.failures, "wait": wait})
 	if failed != noCallback && o.lines.Allow("not called "+message.HandlerNameFromCtx(ctx)) {
@@ -288,7 +266,7 @@ func (o *errorHandler) conclude(
 
 // wait returns zero for a message of our own Subscribers, which wait themselves and give its slot to others meanwhile.
 func (o *errorHandler) wait(h *handling, n tally) time.Duration {
-	if h.delivered || h.work != nil || h.later != nil {
+	if h.work != nil || h.later != nil {
 		return 0
 	}
 	return core.Backoff(o.cfg.Backoff).Delay(n.failures)

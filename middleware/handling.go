@@ -19,11 +19,11 @@ type handlingKey struct{}
 // handling is the state that the middlewares around one delivery of a message share. It lives in the context; one
 // goroutine uses it.
 type handling struct {
-	tree      core.Tree
-	uuid      string    // of the message
-	delivered bool      // by our own Subscriber
-	relay     bool      // to a handler that passes messages on
-	work      core.Work // the message is claimed from the durable queue, else nil
+	tree     core.Tree
+	uuid     string         // of the message
+	delivery *core.Delivery // the message comes from the outbox, else nil
+	relay    bool           // to a handler that passes messages on
+	work     core.Work      // the message is claimed from the durable queue, else nil
 	// later reports to the subscriber why the message failed and how long to delay it; nil = the subscriber does not wait
 	// after a nack.
 	later func(wait time.Duration, err error)
@@ -69,6 +69,21 @@ func (h *handling) panicked() error {
 	return errPanicked
 }
 
+// isLast reports whether a failure is the last one of a message with a row in the outbox or the queue.
+func (h *handling) isLast() bool {
+	return h.work != nil && h.work.Last() || h.delivery != nil && h.delivery.Last
+}
+
+// note reports to our own subscriber why the message failed, and the wait if no attempt counts, else 0. A nack follows.
+func (h *handling) note(wait time.Duration, err error) {
+	switch {
+	case h.work != nil:
+		h.work.Note(asLater(err, wait))
+	case h.later != nil:
+		h.later(wait, err)
+	}
+}
+
 // handlingOf returns the handling of an outer middleware, and the context to continue with. If no handling exists it
 // begins one, and outermost is true: the caller must end it.
 func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost bool) {
@@ -76,7 +91,7 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 		return msg.Context(), h, false
 	}
 	h = &handling{started: time.Now(), uuid: msg.UUID, later: core.OwnBackoff(msg)}
-	if h.delivered, h.relay = core.IsDelivered(msg); !h.relay {
+	if h.delivery, h.relay = core.DeliveryOf(msg); !h.relay {
 		core.DropHeaders(msg) // a message from outside must not command a broker, wherever the handler copies it
 	}
 	ctx, work := core.TakeWork(msg)
@@ -113,7 +128,8 @@ func (h *handling) outcome(err error) observe.Outcome {
 // isDelivered reports whether our own Subscriber delivered the message to this handler, and whether for a relay.
 func isDelivered(msg *message.Message) (delivered, relay bool) {
 	if h := currentHandling(msg); h != nil {
-		return h.delivered, h.relay
+		return h.delivery != nil, h.relay
 	}
-	return core.IsDelivered(msg)
+	delivery, relay := core.DeliveryOf(msg)
+	return delivery != nil, relay
 }

@@ -150,8 +150,8 @@ func (t *transactor) handle(next message.HandlerFunc, msg *message.Message) (pro
 		if !finished {
 			cause = h.panicked()
 		}
-		if cause != nil && h.work != nil {
-			h.work.Note(asLater(cause, miswiredWait))
+		if cause != nil {
+			h.note(waitWithoutErrorHandler(cause), cause)
 		}
 		h.ended.Store(true)
 		ended(ctx, t.db, "", msg, h, h.outcome(cause), cause)

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -16,8 +17,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// miswiredWait is how long a message of the queue waits if its handler is miswired and there is no ErrorHandler.
-const miswiredWait = 10 * time.Second
+const (
+	// minWait is the shortest wait after an attempt that does not count.
+	minWait = 100 * time.Millisecond
+	// miswiredWait is how long a message of our own subscribers waits if its handler is miswired and there is no
+	// ErrorHandler.
+	miswiredWait = 10 * time.Second
+)
 
 // uncharged reports whether an error does not count against the message: its handler requested a later retry, or only a
 // change of the program helps.
@@ -46,18 +52,25 @@ func (o *errorHandler) retryLater(
 		}))
 	}
 	switch {
-	case h.work != nil:
-		h.work.Note(asLater(err, wait))
-		return outcome, 0, err
-	case h.delivered:
-		return outcome, wait, err
-	case h.later != nil:
-		h.later(wait, err)
+	case h.work != nil || h.later != nil:
+		h.note(wait, err)
 		return outcome, 0, err
 	case later != nil && wait > o.cfg.Backoff.Max:
 		o.recall.postpone(keyOf(message.HandlerNameFromCtx(ctx), msg), wait, err)
 	}
 	return outcome, min(wait, o.cfg.Backoff.Max), err
+}
+
+// waitWithoutErrorHandler returns the wait after an attempt, or 0 if the attempt counts.
+func waitWithoutErrorHandler(err error) time.Duration {
+	later := new(core.RetryAfterError)
+	switch {
+	case !uncharged(err):
+		return 0
+	case errors.As(err, &later):
+		return max(later.Wait, minWait)
+	}
+	return miswiredWait
 }
 
 // asLater converts err for core.Work, which supports later retries.
@@ -75,9 +88,9 @@ func (o *errorHandler) tellMiswired(ctx context.Context, msg *message.Message, e
 	failures := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
 	backoff := core.Backoff(o.cfg.Backoff)
 	if backoff.Func == nil && backoff.Initial <= 0 {
-		backoff.Initial = 100 * time.Millisecond
+		backoff.Initial = minWait
 	}
-	wait := backoff.Delay(failures)
+	wait := cmp.Or(backoff.Delay(failures), minWait)
 	if o.lines.Allow("miswired " + name) {
 		// Cause: a middleware is missing or misplaced, the handle is wrong, or there is no publish topic.
 		// Cure: the error says which.
@@ -117,7 +130,7 @@ func (o *errorHandler) count(ctx context.Context, msg *message.Message, h *handl
 		h.claim = nil
 	}
 	n.failures = 1
-	if h.claim == nil && h.work == nil && !h.delivered {
+	if h.claim == nil && h.work == nil && h.delivery == nil {
 		failed = h.calling
 		inMemory := failed == inboxKey || failed == onMismatch
 		if failed == onBegin && o.identify != nil {

@@ -2,7 +2,6 @@ package core
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,6 +14,7 @@ type Delivery struct {
 	Key        string    // ordering key, "" for none
 	Attempt    int       // 1 for the first attempt
 	EnqueuedAt time.Time // when the row was written, on the database's clock
+	Last       bool      // a failure of this attempt is the last one: the message is dead
 }
 
 type deliveryKey struct{}
@@ -27,41 +27,11 @@ type delivery struct {
 	msg    *message.Message
 	relay  bool
 	tree   *Tree // nil until BindDelivery
-	nack   *atomic.Pointer[nack]
-}
-
-// nack is the reason why a handler nacked a message, and the wait that it requested.
-type nack struct {
-	cause error
-	wait  time.Duration
 }
 
 // WithDelivery marks msg as delivered. The caller must set the returned context on msg. A relay passes the message on.
 func WithDelivery(ctx context.Context, msg *message.Message, d Delivery, relay bool) context.Context {
-	return context.WithValue(ctx, deliveryKey{}, &delivery{
-		Delivery: d, msg: msg, relay: relay, nack: &atomic.Pointer[nack]{},
-	})
-}
-
-// NackFor nacks msg with a reason, which the row keeps as its last error, and the wait before the row is retried; 0 =
-// use its backoff. The cause may be nil.
-func NackFor(msg *message.Message, cause error, wait time.Duration) {
-	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
-	if d != nil && d.msg == msg && d.nack != nil {
-		d.nack.Store(&nack{cause, wait})
-	}
-	msg.Nack()
-}
-
-// Nacked returns the arguments of NackFor for the message that has the context of WithDelivery; zero if it was not
-// called.
-func Nacked(ctx context.Context) (wait time.Duration, cause error) {
-	if d, _ := ctx.Value(deliveryKey{}).(*delivery); d != nil && d.nack != nil {
-		if n := d.nack.Load(); n != nil {
-			return n.wait, n.cause
-		}
-	}
-	return 0, nil
+	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: d, msg: msg, relay: relay})
 }
 
 // WithStored marks msg, which comes from the durable queue, with its stored form.
@@ -69,14 +39,14 @@ func WithStored(ctx context.Context, msg *message.Message, topic string, stored 
 	return context.WithValue(ctx, deliveryKey{}, &delivery{Delivery: Delivery{Topic: topic}, stored: stored, msg: msg})
 }
 
-// IsDelivered reports whether this very message, not a copy, was marked as a row of the outbox, and whether for a
-// relay.
-func IsDelivered(msg *message.Message) (delivered, relay bool) {
+// DeliveryOf returns the outbox row that this very message, not a copy, was marked as, and whether it is for a relay; nil
+// if it was not marked.
+func DeliveryOf(msg *message.Message) (row *Delivery, relay bool) {
 	d, _ := msg.Context().Value(deliveryKey{}).(*delivery)
 	if d == nil || d.msg != msg || d.stored != nil {
-		return false, false
+		return nil, false
 	}
-	return true, d.relay
+	return &d.Delivery, d.relay
 }
 
 // BindDelivery returns ctx, derived from the context of msg, with a mark that counts only in this handler, or without a

@@ -76,6 +76,7 @@ type Result struct {
 	Verdict Verdict
 	Err     error
 	Wait    time.Duration // until the next attempt, if the receiver requested one; else 0
+	Snooze  bool          // Retry: charge nothing
 }
 
 // Config configures a Dispatcher.

@@ -186,7 +186,7 @@ func (f *forwarder) returns(c *call) {
 	case p < f.m.rejects && f.m.blind:
 		res = dispatch.Result{Verdict: dispatch.Unknown, Err: errUnknown}
 	case p < f.m.rejects:
-		res = dispatch.Result{Verdict: dispatch.Retry, Err: errRejected}
+		res = dispatch.Result{Verdict: dispatch.Retry, Err: errRejected, Snooze: c.Row.ID%4 == 0}
 	case p < f.m.rejects+f.m.unavailable:
 		res = dispatch.Result{Verdict: dispatch.Unavailable, Err: errUnavailable}
 	case p < f.m.rejects+f.m.unavailable+2:

@@ -50,6 +50,26 @@ func TestReceiverAsksForAWait(t *testing.T) {
 	d.want(d.drain(), 1, 2)
 }
 
+// TestSnoozedMessage: it is charged nothing but the attempt by which it blocks its key, and is not reported as rejected.
+func TestSnoozedMessage(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "k", "a", 1, 2)
+	d.read()
+	snooze := dispatch.Result{Verdict: dispatch.Retry, Err: errBroker, Wait: time.Hour, Snooze: true}
+	for range 2 {
+		d.answered(d.next(1), snooze)
+		d.settle()
+		if n := d.table[1].attempts; n != 1 {
+			t.Fatalf("%d attempts", n)
+		}
+		d.want(d.drain())
+		d.tick(time.Hour)
+		d.read()
+	}
+	d.told()
+	d.want(d.drain(), 1, 2)
+}
+
 func TestRejectedMessageWithoutKeyIsTriedAgain(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.put(0, "", "a", 1)

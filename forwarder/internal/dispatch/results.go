@@ -135,16 +135,19 @@ func (d *Dispatcher) block(l *lane, c *Call) {
 	}
 }
 
-// charge queues a failure to be written.
+// charge queues a failure to be written. A snoozed message is charged nothing but its first attempt.
 func (d *Dispatcher) charge(c *Call, res Result) {
 	r, t := c.Row, c.topic
 	f := Failure{Row: r, Err: res.Err, Attempts: r.Attempts + 1, Permanent: res.Verdict == Permanent}
+	if res.Snooze {
+		f.Attempts = max(r.Attempts, 1) // without an attempt it would be a delayed message, which does not block its key
+	}
 	if f.Delay = res.Wait; f.Delay == 0 {
 		f.Delay = d.cfg.Backoff(f.Attempts)
 	}
 	d.failed = append(d.failed, f)
 	d.effects.Settle = true
-	if !f.Permanent { // a permanent one is reported as dead
+	if !f.Permanent && !res.Snooze { // a permanent one is reported as dead
 		again := d.now.Sub(t.rejectionReported) < reportInterval
 		if !again {
 			t.rejectionReported = d.now

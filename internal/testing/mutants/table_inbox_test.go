@@ -200,4 +200,23 @@ var inboxMutants = []Mutant{
 		Old:    `id == "" && at.Position != ""`,
 		New:    `id == "" && at.Position == "never"`,
 	},
+	{
+		Name: "I32", File: "forwarder/worker.go", In: "integration_test", Test: "TestDeathBehindAnOutbox",
+		Breaks: "a message of a forwarder.Subscriber dies without its dead letter",
+		Old:    "EnqueuedAt: r.CreatedAt, Last: e.isLast(w.call),",
+		New:    "EnqueuedAt: r.CreatedAt,",
+	},
+	{
+		Name: "I33", File: "forwarder/subscriber.go", In: "integration_test", Test: "TestCauseBehindAnOutbox",
+		Breaks: "the error of a forwarder.Subscriber's handler is in no row",
+		Old:    "failed.Store(nackedBecause(wait, cause))",
+		New:    "failed.Store(nackedBecause(wait, outbox.ErrNacked))",
+	},
+	{
+		Name: "I34", File: "forwarder/internal/dispatch/results.go", In: "integration_test",
+		Test:   "TestRetryAfterBehindAnOutbox",
+		Breaks: "the next message of a key overtakes one that waits after RetryAfter, in another process",
+		Old:    "f.Attempts = max(r.Attempts, 1)",
+		New:    "f.Attempts = r.Attempts",
+	},
 }
