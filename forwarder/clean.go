@@ -2,8 +2,11 @@ package forwarder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
 	"github.com/millrace-go/watermill-outbox/internal/clean"
@@ -27,7 +30,7 @@ const (
 	forgetAfter = time.Hour
 )
 
-// clean is the goroutine that deletes what is past its retention.
+// clean is the goroutine that reports topics that no forwarder reads and deletes what is past its retention.
 func (e *engine) clean(ctx context.Context) {
 	// Cause: the database.
 	// Cure: the table grows.
@@ -41,12 +44,17 @@ func (e *engine) clean(ctx context.Context) {
 	// Cause: the database.
 	// Cure: nothing else depends on it.
 	forget := trouble.RetryLog{Logger: e.logger, What: "deleting rows of stopped forwarders"}
+	// Cause: the database.
+	// Cure: unread topics are not reported.
+	unreadLog := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
 	var published cleaner
+	var unread unreadTopics
 	dead := e.deadCleaners()
 	round := func() {
 		if !e.firstLane() {
 			return
 		}
+		unreadLog.Report(unread.check(ctx, e))
 		deleting.Report(published.clean(ctx, e))
 		if e.cfg.InboxRetention > 0 {
 			inbox.Report(e.cleanInbox(ctx))
@@ -186,4 +194,49 @@ func (e *engine) cleanKeys(ctx context.Context) error {
 	}
 	e.obs.cleaned(meter.CleanEnd{Table: e.cfg.tables.Idempotency, Rows: rows, Duration: time.Since(begun), Err: err})
 	return err
+}
+
+const (
+	unreadInterval = time.Minute      // between two checks for topics without a forwarder
+	unreadAge      = 30 * time.Second // of a message before it counts
+	unreadPerLane  = 200              // messages
+)
+
+// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
+// Cure: add it, or discard the messages.
+var errUnread = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
+	"and that its forwarder runs")
+
+// unreadTopics checks for topics without a forwarder, such as one that is misspelt in Config.Topics. It belongs to the
+// cleaning goroutine, which also runs in databases of a Group that are idle.
+type unreadTopics struct{ at time.Time }
+
+// check logs, at most once a minute, topics that no forwarder reads. If a forwarder reads all topics, there are none.
+func (u *unreadTopics) check(ctx context.Context, e *engine) error {
+	if len(e.cfg.Topics) == 0 || time.Since(u.at) < unreadInterval {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
+	defer cancel()
+	u.at = time.Now()
+	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
+		var topic string
+		var messages int64
+		var oldest float64
+		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
+			return err
+		}
+		// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
+		// Cure: add it, or discard the messages.
+		e.logger.Error("no forwarder publishes this topic: its messages stay pending", errUnread, watermill.LogFields{
+			"topic": topic, "messages_at_least": messages,
+			"oldest":     time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),
+			"own_topics": e.cfg.Topics,
+		})
+		return nil
+	}, e.sql.unreadTopics, int64(unreadPerLane), unreadAge.Seconds())
+	if err != nil {
+		return fmt.Errorf("check for topics without a forwarder: %w", err)
+	}
+	return nil
 }

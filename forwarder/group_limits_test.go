@@ -154,6 +154,22 @@ func TestABrokenDatabaseIsSkipped(t *testing.T) {
 	}
 }
 
+// TestAFailedPollLeavesADatabaseThatWoke: the forwarder that began meanwhile answers the calls of Drain.
+func TestAFailedPollLeavesADatabaseThatWoke(t *testing.T) {
+	s := newStartedGroup(t, 1, 1)
+	s.mu.Lock()
+	d := s.scheduler.All()[0].Own
+	s.scheduler.Wake(d.Database)
+	d.drains = []wanted{{0, make(chan error, 1)}}
+	s.mu.Unlock()
+	s.pollFailed(d, 1, errNotNow)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(d.drains) != 1 || d.breaker.Failing() {
+		t.Errorf("%d calls of Drain wait, failing: %v", len(d.drains), d.breaker.Failing())
+	}
+}
+
 // TestDrainIsNotAnsweredByAnEarlierPoll: the next poll covers all databases, even immediately after another one.
 func TestDrainIsNotAnsweredByAnEarlierPoll(t *testing.T) {
 	s := newStartedGroup(t, 1, 1)

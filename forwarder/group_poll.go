@@ -34,7 +34,7 @@ func (g *Group) poll(ctx context.Context, databases []*database) error {
 		if len(list) > 1 && timedOut(err) { // the server has just answered for all of them: a lock holds this one up
 			g.pollFailed(a.d, number, err)
 			err = nil
-			break // so that the next poll asks the server again before it waits for another
+			break // those after it failed before; the next poll asks the server again
 		}
 	}
 	if err == nil || ctx.Err() != nil {
@@ -53,19 +53,25 @@ func (g *Group) poll(ctx context.Context, databases []*database) error {
 	return err
 }
 
-// toPoll returns the databases to poll now, and the number of the poll.
+// toPoll returns the databases to poll now, with those that failed last, and the number of the poll.
 func (g *Group) toPoll(databases []*database, now time.Time) (list []asked, number int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.polls++
+	var failed []asked
 	for _, d := range databases {
 		drains := len(d.drains) > 0
 		if d.Asleep() && (drains || !now.Before(d.pollAt)) {
 			number, known := d.idle.Number()
-			list = append(list, asked{d, number, !known || drains || !now.Before(d.allAt), d.topics})
+			a := asked{d, number, !known || drains || !now.Before(d.allAt), d.topics}
+			if d.breaker.Failing() {
+				failed = append(failed, a)
+			} else {
+				list = append(list, a)
+			}
 		}
 	}
-	return list, g.polls
+	return append(list, failed...), g.polls
 }
 
 // pollMany removes from a list the databases for which a single cheap statement shows nothing new.
@@ -128,10 +134,14 @@ func (g *Group) pollOne(ctx context.Context, a asked, number int64) error {
 	return nil
 }
 
-// pollFailed skips a database that could not be polled, and answers the calls of Drain that wait for it.
+// pollFailed skips a database that could not be polled, and answers the calls of Drain that wait for it. If it was
+// woken in the meantime, its forwarder answers them.
 func (g *Group) pollFailed(d *database, number int64, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !d.Asleep() {
+		return
+	}
 	d.answerBefore(number, err)
 	g.broken(d, err, time.Now())
 }

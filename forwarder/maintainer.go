@@ -2,13 +2,10 @@ package forwarder
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/coordinator"
 	"github.com/millrace-go/watermill-outbox/forwarder/internal/dispatch"
@@ -23,8 +20,8 @@ const (
 	sweepSpan  = 1 << 18 // ids that a statement covers
 )
 
-// maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, recording
-// paused topics, and reporting topics that no forwarder reads. It deletes nothing, because that may take hours.
+// maintain is the goroutine for work that is not urgent: the sweep, rechecking the rows that block keys, and recording
+// paused topics. It deletes nothing, because that may take hours.
 func (e *engine) maintain(ctx context.Context) {
 	// Cause: the database.
 	// Cure: rows changed by hand are not noticed.
@@ -36,21 +33,14 @@ func (e *engine) maintain(ctx context.Context) {
 	// Cure: keys of paused topics stay blocked.
 	waiting := trouble.RetryLog{Logger: e.logger, What: "checking keys that wait for a topic"}
 	// Cause: the database.
-	// Cure: unread topics are not reported.
-	unreadLog := trouble.RetryLog{Logger: e.logger, What: "checking for topics without a forwarder"}
-	// Cause: the database.
 	// Cure: no paused topics are shown.
 	pausesLog := trouble.RetryLog{Logger: e.logger, What: "writing paused topics"}
 	var paused pauseWriter
-	var unread unreadTopics
 	var blockedThrottle, waitingThrottle, sweepThrottle coordinator.Throttle
 	round := func() {
 		blocked.Report(e.recheckBlocked(ctx, &blockedThrottle))
 		waiting.Report(e.recheckWaiting(ctx, &waitingThrottle))
 		sweep.Report(e.sweepLanes(ctx, &sweepThrottle))
-		if e.firstLane() {
-			unreadLog.Report(unread.check(ctx, e))
-		}
 	}
 	tick := time.NewTicker(e.cfg.CleanInterval)
 	defer tick.Stop()
@@ -182,51 +172,6 @@ func (e *engine) pending(ctx context.Context, ids []int64) (map[int64]bool, erro
 		return nil, fmt.Errorf("check which messages are pending: %w", err)
 	}
 	return pending, nil
-}
-
-const (
-	unreadInterval = time.Minute      // between two checks for topics without a forwarder
-	unreadAge      = 30 * time.Second // of a message before it counts
-	unreadPerLane  = 200              // messages
-)
-
-// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
-// Cure: add it, or discard the messages.
-var errUnread = errors.New("no running forwarder reads this topic: check its spelling in Config.Topics, " +
-	"and that its forwarder runs")
-
-// unreadTopics checks for topics without a forwarder, such as one that is misspelt in Config.Topics. It belongs to the
-// maintaining goroutine.
-type unreadTopics struct{ at time.Time }
-
-// check logs, at most once a minute, topics that no forwarder reads. If a forwarder reads all topics, there are none.
-func (u *unreadTopics) check(ctx context.Context, e *engine) error {
-	if len(e.cfg.Topics) == 0 || time.Since(u.at) < unreadInterval {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, e.cfg.QueryTimeout)
-	defer cancel()
-	u.at = time.Now()
-	err := drive.Collect(ctx, e.db, func(rows drive.Rows) error {
-		var topic string
-		var messages int64
-		var oldest float64
-		if err := rows.Scan(&topic, &messages, &oldest); err != nil {
-			return err
-		}
-		// Cause: it is misspelt, missing in Config.Topics, or its forwarder has stopped.
-		// Cure: add it, or discard the messages.
-		e.logger.Error("no forwarder publishes this topic: its messages stay pending", errUnread, watermill.LogFields{
-			"topic": topic, "messages_at_least": messages,
-			"oldest":     time.Duration(oldest * float64(time.Second)).Round(time.Second).String(),
-			"own_topics": e.cfg.Topics,
-		})
-		return nil
-	}, e.sql.unreadTopics, int64(unreadPerLane), unreadAge.Seconds())
-	if err != nil {
-		return fmt.Errorf("check for topics without a forwarder: %w", err)
-	}
-	return nil
 }
 
 const (
