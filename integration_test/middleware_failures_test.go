@@ -44,6 +44,7 @@ type failingStack struct {
 	at     string  // the parts
 	fails  failure // nil if they do not
 	calls  int     // of the parts
+	failed bool    // whether the last one returned an error or panicked
 	waits  waits
 	seen   seen
 	logger *watermill.CaptureLoggerAdapter
@@ -83,6 +84,9 @@ func newFailingStack(t testing.TB, h handle, name, at string, fails failure, cfg
 // restart makes the same stack again, as in another process.
 func (s *failingStack) restart(t testing.TB) {
 	s.stack = chain(func(msg *message.Message) ([]*message.Message, error) {
+		if s.failed && s.at != atHandler && s.at != atPublish {
+			t.Errorf("%s failed: the handler is called", s.at)
+		}
 		produced, err := book(s.h)(msg)
 		if s.at == atHandler && err == nil {
 			err = s.call(msg.Context())
@@ -95,10 +99,13 @@ func (s *failingStack) restart(t testing.TB) {
 }
 
 func (s *failingStack) call(ctx context.Context) error {
-	if s.calls++; s.fails == nil {
+	s.calls++
+	if s.failed = s.fails != nil; !s.failed { // also if it panics
 		return nil
 	}
-	return s.fails(ctx, s.h)
+	err := s.fails(ctx, s.h)
+	s.failed = err != nil
+	return err
 }
 
 // deliver converts a panic to an error, as Watermill's Recoverer does.
@@ -196,7 +203,7 @@ func TestFailuresAreCounted(t *testing.T) {
 					row = fmt.Sprintf("; %d %s", n, c.row)
 				}
 				wait := map[bool]string{true: fmt.Sprintf(`; wait \[%d\]`, n)}[s.cfg.Tx.Timeout == 0]
-				require.Regexp(t, "^nacked; failed"+row+wait+"$", s.outcome(t), name)
+				require.Regexp(t, "(?s)^nacked; failed"+row+wait+"$", s.outcome(t), name)
 			}
 			for n := 1; n <= 3; n++ {
 				counted(n)
@@ -218,11 +225,11 @@ func TestFailuresAreCounted(t *testing.T) {
 				continue
 			}
 			s.restart(t) // another process has no count of its own
-			require.Regexp(t, "^acked; dead; 4 dead "+c.row+"; letter$", s.outcome(t), name)
-			require.Regexp(t, "^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
+			require.Regexp(t, "(?s)^acked; dead; 4 dead "+c.row+"; letter$", s.outcome(t), name)
+			require.Regexp(t, "(?s)^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
 			if s.cfg.Tx.Timeout == 0 { // a dead message is not handled, though it could be now
 				s.fails = nil
-				require.Regexp(t, "^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
+				require.Regexp(t, "(?s)^acked; duplicate; 4 dead "+c.row+"$", s.outcome(t), name)
 				s.fails = c.fails
 			}
 			require.True(t, revived(t, h, "shop/"+name, s.msg.UUID), name)

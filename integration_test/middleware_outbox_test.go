@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -142,7 +143,8 @@ func TestReturnedMessagesNeedOutbox(t *testing.T) {
 func delivered(relay bool) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
-			msg.SetContext(core.WithDelivery(msg.Context(), msg, core.Delivery{ID: 7, Topic: "events"}, relay))
+			ctx := core.WithDelivery(msg.Context(), msg, core.Delivery{ID: 7, Topic: "events"}, relay)
+			msg.SetContext(core.WithOwnBackoff(ctx, msg, func(time.Duration, error) {}))
 			return next(msg)
 		}
 	}
@@ -151,7 +153,7 @@ func delivered(relay bool) message.HandlerMiddleware {
 func TestMessagesFromOurOutbox(t *testing.T) {
 	forEachHandle(t, func(t *testing.T, h handle) {
 		forward, local, process, forgetful := newFeed(), newFeed(), newFeed(), newFeed()
-		broker, again := &published{fail: errors.New("broker down")}, make(chan bool, 1000)
+		broker := &published{fail: errors.New("broker down")}
 		pub := newOutboxPublisher(t, h)
 		passOn := func(msg *message.Message) ([]*message.Message, error) {
 			d, ok := core.DeliveryFrom(msg.Context())
@@ -169,11 +171,7 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 			r.AddMiddleware(delivered(false))
 			r.AddMiddleware(stackFor(t, pub, middleware.StackConfig{}, nil)...)
 			r.AddHandler("process", "events", process, "more", broker, book(h))
-			r.AddHandler("forgetful", "events", forgetful, "events", broker,
-				func(msg *message.Message) ([]*message.Message, error) {
-					again <- true
-					return passOn(msg)
-				})
+			r.AddHandler("forgetful", "events", forgetful, "events", broker, passOn)
 		})
 
 		msg := newMessage("")
@@ -196,10 +194,7 @@ func TestMessagesFromOurOutbox(t *testing.T) {
 			assert.True(t, process.deliver(t, msg.Copy()))
 		}
 		assert.Equal(t, 1, effects(t, h, msg))
-		forgetful.messages <- newMessage("")
-		for range 2 {
-			within(t, "a wiring mistake is retried without a nack or a charge", again)
-		}
+		assert.False(t, forgetful.deliver(t, newMessage("")), "a wiring mistake is nacked without a charge")
 		assert.Zero(t, h.count(t, "select count(*) from inbox where processed_at is null"), "it would return forever")
 		assert.Equal(t, []string{"more"}, column[string](t, h, "select topic from outbox"))
 		assert.Equal(t, 1, broker.count())

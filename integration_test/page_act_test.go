@@ -2,7 +2,6 @@ package integration_test
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -34,8 +33,7 @@ func tableStates(t testing.TB, h handle) string {
 	return strings.Join(all, "\n")
 }
 
-// TestPageActs previews and confirms every action, by links from the pages. What actions change is in TestActs,
-// TestInboxActs and TestQueueActs.
+// TestPageActs previews and confirms every action, by links from the pages.
 func TestPageActs(t *testing.T) {
 	h := onPgx(t)
 	groups := func(in string) string {
@@ -46,28 +44,60 @@ func TestPageActs(t *testing.T) {
 		return list[0].ID
 	}
 	for _, c := range []struct {
-		page, verb, has string // the page contains the link to the preview, which contains has
+		page, verb, has string // the page has the link to the preview, which contains has
 		asks            string
-		done            int // messages
+		count           string // counts the resulting rows
+		done            int
 		back, says      string
 	}{
-		{"messages?state=dead", "requeue", "all=yes", "Requeue 20 messages?", 20, "messages", "Requeued 20 messages"},
+		{
+			"messages?state=dead", "requeue", "all=yes", "Requeue 20 messages?",
+			"outbox o WHERE s = 'ready' AND attempts = 1 AND due_at <= now() AND id % 6 = 3", 20, "messages",
+			"Requeued 20 messages",
+		},
 		{
 			"messages?state=dead&topic=topic-3", "discard", "topic=topic-3", "Discard 3 messages?",
-			3, "messages", "Discarded 3 messages",
+			"outbox o WHERE s = 'discarded' AND last_error LIKE 'discarded by alice: it''s over; before: %'", 3, "messages",
+			"Discarded 3 messages",
 		},
 		{
 			"messages?state=failing&key=key-2", "skip", "key=key-2", "Skip 1 message?",
-			1, "messages", "Skipped 1 message.",
+			"outbox o WHERE s = 'discarded' AND last_error LIKE 'skipped by alice: it''s over%'", 1, "messages",
+			"Skipped 1 message.",
 		},
-		{"messages?state=done", "replay", "", "Replay 20 messages?", 20, "messages", "Replayed 20 messages"},
-		{"message?id=3", "requeue", "id=3", "Requeue 1 message?", 1, "message", "Requeued 1 message."},
-		{"messages?in=inbox&state=failing", "discard", "", "Discard 10 messages?", 10, "messages", "Discarded 10"},
-		{"messages?in=queue", "requeue", "", "Requeue 10 messages?", 10, "messages", "Requeued 10"},
-		{"message?in=queue&id=shop%253A0:m3", "discard", "", "Discard 1 message?", 1, "message", "Discarded 1 message."},
-		{"errors", "requeue", "group=", "Requeue 20 messages?", 20, "errors", "Requeued 20"},
-		{"errors?in=queue", "retry_now", "", "Retry now 10 messages?", 10, "errors", "Retried 10"},
-		{"", "pause", "topic=topic-4", "Pause topic-4?", 1, "overview", "Paused topic-4"},
+		{
+			"messages?state=done", "replay", "", "Replay 20 messages?", "outbox o WHERE s = 'ready' AND id % 6 = 4", 20,
+			"messages", "Replayed 20 messages",
+		},
+		{
+			"message?id=3", "requeue", "id=3", "Requeue 1 message?", "outbox o WHERE s = 'ready' AND id = 3", 1, "message",
+			"Requeued 1 message.",
+		},
+		{
+			"messages?in=inbox&state=failing", "discard", "", "Discard 10 messages?",
+			"inbox i WHERE s = 'discarded' AND last_error LIKE 'discarded by alice%'", 10, "messages", "Discarded 10",
+		},
+		{
+			"messages?in=queue", "requeue", "", "Requeue 10 messages?",
+			"inbox_queue q WHERE s <> 'dead' AND attempts = 0 AND substr(message_id, 2)::int % 6 = 3", 10, "messages",
+			"Requeued 10",
+		},
+		{
+			"message?in=queue&id=shop%253A0:m3", "discard", "", "Discard 1 message?",
+			"inbox_queue q WHERE s = 'done' AND message_id = 'm3'", 1, "message", "Discarded 1 message.",
+		},
+		{
+			"errors", "requeue", "group=", "Requeue 20 messages?",
+			"outbox o WHERE s = 'ready' AND attempts = 1 AND due_at <= now()", 20, "errors", "Requeued 20",
+		},
+		{
+			"errors?in=queue", "retry_now", "", "Retry now 10 messages?",
+			"inbox_queue q WHERE s = 'failing' AND due_at <= now()", 10, "errors", "Retried 10",
+		},
+		{
+			"", "pause", "topic=topic-4", "Pause topic-4?",
+			"outbox_topics q WHERE topic = 'topic-4' AND reason = 'alice: it''s over'", 1, "overview", "Paused topic-4",
+		},
 	} {
 		t.Run(c.verb+" on "+c.page, func(t *testing.T) {
 			h.exec(t, "TRUNCATE outbox, inbox, inbox_queue, outbox_topics RESTART IDENTITY")
@@ -100,9 +130,19 @@ func TestPageActs(t *testing.T) {
 
 			got := s.sure(link, "it's over")
 			require.Equal(t, http.StatusSeeOther, got.status, textOf(t, got.body))
+			state := map[bool]string{true: "'' AS s", false: ""}[c.verb == "pause"]
+			for name, text := range map[string]string{
+				"outbox o": sqltext.OutboxState, "inbox i": sqltext.InboxState, "inbox_queue q": sqltext.QueueState,
+			} {
+				if strings.HasPrefix(c.count, name) {
+					state = text + " AS s"
+				}
+			}
+			table, where, _ := strings.Cut(c.count, " WHERE ")
+			assert.Equal(t, c.done, h.count(t, "SELECT count(*) FROM (SELECT *, "+state+" FROM "+table+") x WHERE "+where))
 			require.Equal(t, audited+1, h.count(t, "SELECT count(*) FROM outbox_audit"))
-			assert.Equal(t, fmt.Sprint("alice ", c.verb, " it's over ", c.done), value[string](t, h,
-				"SELECT concat_ws(' ', actor, action, reason, touched) FROM outbox_audit ORDER BY id DESC LIMIT 1"))
+			assert.Equal(t, "alice "+c.verb+" it's over",
+				value[string](t, h, "SELECT actor || ' ' || action || ' ' || reason FROM outbox_audit ORDER BY id DESC LIMIT 1"))
 			to := got.header.Get("Location")
 			page := strings.TrimPrefix(strings.SplitN(to, "?", 2)[0], "./")
 			if page == "" {

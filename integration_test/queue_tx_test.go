@@ -295,7 +295,8 @@ func TestTopicsOfOthersAreLeftAlone(t *testing.T) {
 				assert.Equal(t, "no handler for the topic", msg.LastError)
 			}
 			assert.Zero(t, dead("theirs"))
-			assert.Equal(t, 1, h.count(t, "select count(*) from inbox_queue where topic = 'theirs' and owner is not null"))
+			assert.Equal(t, 1, h.count(t, `select count(*) from inbox_queue
+				where topic = 'theirs' and message_id = 'killed' and owner is not null`))
 			assert.Zero(t, h.count(t, "select count(*) from graves where topic = 'theirs'"))
 			if name == "dispatcher with OnDead" {
 				assert.Equal(t, 2, h.count(t, "select count(*) from graves"))
