@@ -3,6 +3,7 @@ package services
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
@@ -32,6 +33,7 @@ func TestRabbitMQKeepsMessagesWhenItIsKilled(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, confirm.Wait())
 
+	time.Sleep(3 * time.Second) // RabbitMQ confirms messages before it has written a new queue to the disk
 	require.NoError(t, r.Kill())
 	require.NoError(t, r.Restart(t.Context()))
 	got, found, err := open().Get("q", true)
