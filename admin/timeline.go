@@ -234,7 +234,7 @@ func (s store) lettersOf(ctx context.Context, uuid string, events []Event) (lett
 	return letters, nil
 }
 
-// letters finds the letters written to the outbox when their messages died.
+// letters searches for about a second for the letters written to the outbox when their messages died.
 func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (events []Event, err error) {
 	from, err := a.writtenFrom(ctx, died.Add(-letterWithin))
 	if err != nil {
@@ -244,7 +244,7 @@ func (a *Admin) letters(ctx context.Context, died time.Time, uuids []string) (ev
 	if err != nil {
 		return nil, err
 	}
-	for ; from <= to && err == nil; from += rowsLook {
+	for until := time.Now().Add(lookFor); from <= to && err == nil && time.Now().Before(until); from += rowsLook {
 		err = a.collect(ctx, func(rows drive.Rows) error {
 			e := Event{What: "dead_letter"}
 			var id int64

@@ -71,7 +71,8 @@ var (
 	discard = Verb{
 		Name: "discard", Past: "Discarded", Stored: "discarded", Danger: true,
 		States: map[Table][]State{Outbox: pending, Inbox: {Dead, Failing, Ready}, Queue: pending}, Does: map[Table]string{
-			Outbox: "They are never published. They keep their payload and the reason, and are deleted after their " +
+			Outbox: "They are never published, except those that a forwarder has already read: pause the topic first. " +
+				"They keep their payload and the reason, and are deleted after their " +
 				"retention; requeue restores them until then.",
 			Inbox: "They are marked as handled: their next delivery is acked and does nothing.",
 			Queue: "They are never processed. This cannot be undone.",
