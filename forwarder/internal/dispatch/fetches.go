@@ -107,7 +107,7 @@ func (d *Dispatcher) probeRead(l *lane, a fetch, f Found, found, requeuesKnown b
 	t, r := a.topic, f.Row
 	switch {
 	case l.knows(a.id): // it continued in the meantime
-	case !found, r.Topic != t.name:
+	case !found, f.Dead && a.name == "", r.Topic != t.name:
 		t.candidates = slices.DeleteFunc(t.candidates, func(p candidate) bool { return p.id == a.id })
 		d.endTopicWait(l, a.name)
 	case f.Dead: // an operator marked it dead while it waited; now it blocks its key

@@ -189,10 +189,9 @@ const maxCandidates = 64 // of a topic
 func (t *topic) addCandidate(p candidate, handedOut bool) {
 	switch n := len(t.candidates); {
 	case !t.closed && t.dueUnseen == 0:
+	case slices.Contains(t.candidates, p): // it was read again
 	case handedOut:
-		if !slices.Contains(t.candidates, p) {
-			t.candidates = slices.Insert(t.candidates, 0, p)
-		}
+		t.candidates = slices.Insert(t.candidates, 0, p)
 	case n > 0 && t.candidates[n-1].id > p.id: // the newest stays the next one
 		t.candidates = slices.Insert(t.candidates, n-1, p)
 	default:

@@ -273,3 +273,45 @@ func TestDelayedMessagesProbeTheirTopic(t *testing.T) {
 		}
 	}
 }
+
+// TestProbeCandidatesAreDifferent: failed rows without a key that each read of due rows returns are no further
+// candidates, so a good row soon probes their topic.
+func TestProbeCandidatesAreDifferent(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 8})
+	d.breaks("a", 1, 6)
+	d.put(0, "", "a", 7)
+	d.read() // it is deferred
+	d.put(0, "", "a", 91, 92, 93, 94)
+	for id := int64(91); id <= 94; id++ {
+		d.table[id].attempts, d.table[id].due = 1, d.now
+	}
+	for range 12 {
+		for range 3 {
+			d.read()
+		}
+		c := d.tried()
+		if c.Row.ID == 7 {
+			return
+		}
+		d.returned(c, dispatch.Unknown)
+	}
+	t.Fatal("the good row does not probe its topic")
+}
+
+// TestDeadCandidateWithoutAKey: it is gone, so its topic opens.
+func TestDeadCandidateWithoutAKey(t *testing.T) {
+	d := newDesk(t, dispatch.Config{BlockKeyOnDead: true})
+	d.put(0, "", "down", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Unavailable)
+	d.table[1].dead = true
+	d.tick(time.Second)
+	for range 3 {
+		d.read()
+	}
+	d.none()
+	d.told(dispatch.TopicPaused, dispatch.TopicResumed)
+	if !d.b.Quiet() {
+		t.Fatal("it is not quiet")
+	}
+}

@@ -496,4 +496,16 @@ var dispatchMutants = []Mutant{
 		Old:    "if t.turn = !t.turn; t.turn {",
 		New:    "if t.turn {",
 	},
+	{
+		Name: "B75", File: "dispatch/pauses.go", Trouble: "whatever", Test: "TestProbeCandidatesAreDifferent",
+		Breaks: "a message that fails probes its topic each time that it was read again",
+		Old:    "case slices.Contains(t.candidates, p):",
+		New:    "case handedOut && slices.Contains(t.candidates, p):",
+	},
+	{
+		Name: "B76", File: "dispatch/fetches.go", Trouble: "whatever", Test: "TestDeadCandidateWithoutAKey",
+		Breaks: "a dead message without a key is read to probe its topic, again and again",
+		Old:    `case !found, f.Dead && a.name == "", r.Topic != t.name:`,
+		New:    `case !found, r.Topic != t.name:`,
+	},
 }
