@@ -62,7 +62,7 @@ type Config struct {
 	// returns false; else Unknown.
 	Classify func(err error) Verdict
 	// Backoff is the wait of a rejected message; default 1 s doubling to 5 min. Without an ordering key a message may wait
-	// up to PollInterval longer.
+	// longer, usually up to PollInterval, if another forwarder has taken over its lane.
 	Backoff outbox.Backoff
 	// OutageBackoff is the wait between probes of a paused topic; default 200 ms doubling to 5 s. Its maximum is how
 	// late the end of an outage is noticed.

@@ -113,6 +113,7 @@ type Dispatcher struct {
 	rows      int // in memory, including those in flight
 	bytes     int64
 	waiting   int // keys that wait for topics
+	keyless   int // blocked rows without a key
 	unsettled int // results
 
 	young, slow list[Call, *Call] // calls, the oldest first
@@ -127,7 +128,6 @@ type Dispatcher struct {
 
 	wantDueOfClosed, sawDueOfClosed bool // that read must not leave out closed topics; the last one did not
 
-	nextDue       time.Time // when a row without a key is tried again, if it is not read before; zero = unknown
 	nextRetry     time.Time // the earliest of all lanes, unless it is
 	retryMoved    bool      // out of date
 	hadRoom       bool
@@ -170,7 +170,7 @@ func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 	if !d.hasLane() {
 		return true, nil
 	}
-	if len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {
+	if len(d.settled) > 0 || d.wantDue || d.hasOverdue() {
 		return false, nil
 	}
 	for _, t := range d.degraded {
@@ -229,7 +229,7 @@ func (d *Dispatcher) BlockedKeys() (n int) {
 			n += len(l.blocked)
 		}
 	}
-	return n
+	return n - d.keyless
 }
 
 // Closed returns the topics that are not published to now: paused, paused by an operator, slow or exhausted.

@@ -6,8 +6,8 @@
 //
 //   - Assignment: one period of owning a lane, identified by its epoch. Everything in memory belongs to an assignment.
 //   - Key: its rows leave one after another, in the order of the key's queue. Rows without a key have no order.
-//   - Blocked row: a row with a key that waits for another attempt. No row of the key with a higher id is published.
-//     Its retry is overdue if its time has come and something else is in its way.
+//   - Blocked row: a row that waits for another attempt. If it has a key it blocks it: no row of the key with a higher
+//     id is published. Its retry is overdue if its time has come and something else is in its way.
 //   - Closed topic: paused, because its broker fails or an operator paused it, or slow with enough rows in memory. It
 //     is slow when slow and hung calls use most of its slots, and exhausted when hung calls use all of them.
 //   - Deferred row: it was read and cannot be kept, so it is dropped, and its key, or its topic in this lane, remembers
@@ -79,8 +79,8 @@
 //	catching up                 half of the room for keys, half for topics; 1,024 keys in a read
 //	due rows that are not kept  return with the next read of due rows, which leaves out closed topics, and delayed rows
 //	                            of up to 64 blocked keys that have many
-//	blocked rows                no bound, about 300 bytes each: each blocked key must be known. A row without a key is
-//	                            forgotten when its failure is settled, and read when it falls due.
+//	blocked rows                no bound with a key, about 300 bytes each: each blocked key must be known. Without a
+//	                            key Config.Deferred; beyond that they are only read with other due rows
 //	unsettled results           beyond twice Config.Rows nothing more is read
 //
 // Requeued rows must not be overtaken. So before a paused topic is probed or opens, a read looks for due rows, and

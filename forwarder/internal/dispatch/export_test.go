@@ -1,7 +1,7 @@
 package dispatch
 
-// Sizes counts the contents of memory.
-type Sizes struct{ Topics, Degraded, Keys, Known, Blocked, Lows int }
+// Sizes counts the contents of memory. Blocked includes Keyless.
+type Sizes struct{ Topics, Degraded, Keys, Known, Blocked, Keyless, Lows int }
 
 // Quiet reports whether nothing is left to do.
 func (b *Dispatcher) Quiet() bool {
@@ -10,7 +10,7 @@ func (b *Dispatcher) Quiet() bool {
 }
 
 func (b *Dispatcher) Sizes() Sizes {
-	s := Sizes{Topics: len(b.topics), Degraded: len(b.degraded)}
+	s := Sizes{Topics: len(b.topics), Degraded: len(b.degraded), Keyless: b.keyless}
 	for _, l := range b.lanes {
 		if l != nil {
 			s.Keys += len(l.keys)

@@ -167,9 +167,6 @@ func (d *Dispatcher) Due() (tick, read time.Time) {
 	if d.stopped {
 		return tick, time.Time{}
 	}
-	if !d.nextDue.IsZero() && d.hasSomeRoom() {
-		sooner(&read, d.nextDue)
-	}
 	if d.retryMoved {
 		d.retryMoved, d.nextRetry = false, time.Time{}
 		for _, l := range d.lanes {

@@ -337,8 +337,8 @@ func TestAbortedCallIsMadeAgain(t *testing.T) {
 	d.want(got, 1, 2, 3)
 }
 
-// TestRetryWithoutAKeyIsReadWhenDue: no blocked row stands for it, so the read that finds it is scheduled.
-func TestRetryWithoutAKeyIsReadWhenDue(t *testing.T) {
+// TestRetryWithoutAKeyIsReadByID when it is due: a search for all due rows may cost much more.
+func TestRetryWithoutAKeyIsReadByID(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})
 	d.rarely = true
 	d.put(0, "", "a", 1)
@@ -350,15 +350,52 @@ func TestRetryWithoutAKeyIsReadWhenDue(t *testing.T) {
 	if _, read := d.b.Due(); !read.Equal(d.now.Add(time.Second)) {
 		t.Fatalf("it is read at %v, %v from now", read, read.Sub(d.now))
 	}
+	if n := d.b.BlockedKeys(); n != 0 {
+		t.Fatalf("%d keys are blocked", n)
+	}
 	d.tick(time.Second)
 	if d.b.Quiet() {
 		t.Fatal("quiet while a retry is due")
 	}
-	d.read()
+	a := d.begin()
+	if a.WantDue || !slices.Equal(a.IDs, []int64{1}) {
+		t.Fatalf("reads rows %d, due rows: %v", a.IDs, a.WantDue)
+	}
+	d.finish(a, d.answer(a))
 	d.returned(d.next(1), dispatch.OK)
 	d.settle()
 	d.read()
 	if !d.b.Quiet() {
 		t.Fatal("not quiet in the end")
+	}
+}
+
+// TestRetryWithoutAKeyIsNotAnOrphan: a sweep that began before its failure was settled found it pending.
+func TestRetryWithoutAKeyIsNotAnOrphan(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.read()
+	d.b.Orphans(d.terms[0], orphans(1))
+	d.after()
+	d.read()
+	d.none()
+	d.told(dispatch.RowRejected)
+}
+
+// TestDeadRetryWithoutAKeyIsForgotten: it blocks nothing.
+func TestDeadRetryWithoutAKeyIsForgotten(t *testing.T) {
+	d := newDesk(t, dispatch.Config{BlockKeyOnDead: true})
+	d.put(0, "", "a", 1)
+	d.read()
+	d.returned(d.next(1), dispatch.Retry)
+	d.settle()
+	d.table[1].dead = true
+	d.tick(time.Second)
+	d.read()
+	if s := d.b.Sizes(); s.Blocked != 0 {
+		t.Fatalf("%+v is left", s)
 	}
 }

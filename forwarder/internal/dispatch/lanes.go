@@ -23,6 +23,7 @@ type lane struct {
 	cursor           int64                // up to this id all was read
 
 	inFlight  int // calls, without hung ones
+	keyless   int // blocked rows without a key
 	unsettled int
 
 	dueAgain  int  // how many rows the last read of due rows may return again
@@ -172,6 +173,8 @@ func (d *Dispatcher) forgetLane(l *lane) {
 		d.forgetTopic(t)
 	}
 	d.waiting -= len(l.waits)
+	d.keyless -= l.keyless
+	l.keyless = 0
 	l.keys, l.known, l.blocked, l.retries, l.waits = nil, nil, nil, nil, nil
 	l.toCatchUp, l.overdue, l.deferredKeys, l.deferredRows, l.overflow = list[key, *key]{}, nil, 0, 0, 0
 	d.retryMoved = true

@@ -167,7 +167,7 @@ func (m *model) allQuiet() bool {
 		if len(f.coordinator.Assignments()) > 0 && cursor.ServerIncarnation(name) != m.db.lifeName() {
 			return false // it has not noticed the server's crash yet
 		}
-		if s := f.dispatcher.Sizes(); s.Blocked > 0 {
+		if s := f.dispatcher.Sizes(); s.Blocked > s.Keyless {
 			return false // the recheck has not seen the outcome of their rows yet
 		}
 		if f.reading != nil || f.settling != nil || f.more || len(f.calls) > 0 || !f.dispatcher.Quiet() {

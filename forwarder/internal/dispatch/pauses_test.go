@@ -298,6 +298,40 @@ func TestProbeCandidatesAreDifferent(t *testing.T) {
 	t.Fatal("the good row does not probe its topic")
 }
 
+// TestWaitingRetryIsNoProbe: a row that was a candidate before it was rejected waits for its backoff.
+func TestWaitingRetryIsNoProbe(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.put(0, "", "down", 1, 2)
+	d.read()
+	c1, c2 := d.next(1), d.next(2)
+	d.returned(c2, dispatch.Unavailable)
+	d.returned(c1, dispatch.Unavailable)
+	d.tick(time.Second)
+	d.read()
+	probe := d.next()
+	d.returned(probe, dispatch.OK)
+	d.settle()
+	d.put(0, "", "down", 3)
+	d.read()
+	first, second := d.next(), d.next()
+	if first == nil || second == nil {
+		t.Fatal("the topic is not open")
+	}
+	rejected := first.Row.ID
+	d.answered(first, dispatch.Result{Verdict: dispatch.Retry, Err: errBroker, Wait: time.Hour})
+	d.settle()
+	d.returned(second, dispatch.Unavailable)
+	for range 5 {
+		d.tick(time.Minute)
+		d.read()
+		if c := d.next(); c != nil && c.Row.ID == rejected {
+			t.Fatal("it is sent before its time")
+		} else if c != nil {
+			d.returned(c, dispatch.Unavailable)
+		}
+	}
+}
+
 // TestDeadCandidateWithoutAKey: it is gone, so its topic opens.
 func TestDeadCandidateWithoutAKey(t *testing.T) {
 	d := newDesk(t, dispatch.Config{BlockKeyOnDead: true})

@@ -83,8 +83,14 @@ func TestNotQuietWhileARetryIsOverdue(t *testing.T) {
 // TestQuietNamesTheTopicOfABlockedRow that an operator has paused; after it is resumed the blocked row is due
 // immediately.
 func TestQuietNamesTheTopicOfABlockedRow(t *testing.T) {
+	for _, key := range []string{"", "x"} {
+		t.Run("key "+key, func(t *testing.T) { quietNamesTheTopicOfABlockedRow(t, key) })
+	}
+}
+
+func quietNamesTheTopicOfABlockedRow(t *testing.T, key string) {
 	d := newDesk(t, dispatch.Config{})
-	d.put(0, "x", "held", 1)
+	d.put(0, key, "held", 1)
 	d.read()
 	d.returned(d.next(1), dispatch.Retry)
 	d.settle()

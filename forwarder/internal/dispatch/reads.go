@@ -96,9 +96,6 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 		a.Room.Others = caught
 		a.Room.Bytes = max(d.cfg.Bytes-d.bytes, 1)
 		d.requestOrphans(&a)
-		if d.retryFellDue() {
-			d.wantDue, d.nextDue = true, time.Time{}
-		}
 		d.limitDue(&a)
 		a.WantDue, d.wantDue = d.wantDue, false
 		d.leaveOutDelayed(&a)

@@ -13,10 +13,10 @@ type recount struct {
 	b       *Dispatcher
 	problem string
 
-	rows, waiting, ready int
-	bytes                int64
-	topics               map[*topic]*counted
-	inFlight             [Lanes]int
+	rows, waiting, ready, keyless int
+	bytes                         int64
+	topics                        map[*topic]*counted
+	inFlight                      [Lanes]int
 }
 
 // counted has the counts of a topic.
@@ -53,6 +53,7 @@ func (b *Dispatcher) Check(calls []*Call) string {
 	n.want(n.rows == b.rows, "rows: %d, counted %d", b.rows, n.rows)
 	n.want(n.bytes == b.bytes, "bytes: %d, counted %d", b.bytes, n.bytes)
 	n.want(n.waiting == b.waiting, "waiting: %d, counted %d", b.waiting, n.waiting)
+	n.want(n.keyless == b.keyless, "keyless: %d, counted %d", b.keyless, n.keyless)
 	return n.problem
 }
 
@@ -198,6 +199,10 @@ func (n *recount) blocked(l *lane) {
 		if h.overdue {
 			late[h.topic]++
 			n.want(h.index >= 0, "blocked row %d is overdue while its attempt is in flight", id)
+		}
+		if h.key == nil {
+			n.keyless++
+			continue
 		}
 		held[h.key]++
 		n.want(l.keys[h.key.name] == h.key, "blocked row %d: its key was removed", id)

@@ -21,7 +21,9 @@ func (d *Dispatcher) addRequeued(due []*Row) {
 		if known != nil && known.Generation != r.Generation && known.call.state == pending {
 			d.withdraw(l, known) // or it would be published for the previous attempt, and then again
 			d.schedule(l, b, d.now)
-			d.advance(b.key)
+			if b.key != nil {
+				d.advance(b.key)
+			}
 		}
 		b.generation = r.Generation // rows that are due together come in order
 	}
@@ -44,7 +46,7 @@ const unknownGeneration = "?"
 // it, and the message is tried once more.
 func (l *lane) requeuedSince(r *Row) bool {
 	b := l.blocked[r.ID]
-	if b == nil || b.generation == r.Generation {
+	if b == nil || b.key == nil || b.generation == r.Generation {
 		return l.known[r.ID].requeuedAfter(r)
 	}
 	return true
@@ -52,7 +54,7 @@ func (l *lane) requeuedSince(r *Row) bool {
 
 // retryRequeued schedules a message that was requeued while an earlier row of it was in flight.
 func (d *Dispatcher) retryRequeued(l *lane, r *Row) {
-	if b := l.blocked[r.ID]; b != nil && b.index < 0 && l.known[r.ID] == r {
+	if b := l.blocked[r.ID]; b != nil && b.key != nil && b.index < 0 && l.known[r.ID] == r {
 		d.schedule(l, b, d.now)
 	}
 	if k := l.keys[r.Key]; k != nil {

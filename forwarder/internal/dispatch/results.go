@@ -1,9 +1,6 @@
 package dispatch
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Failure is a failed attempt that must be written to the database.
 type Failure struct {
@@ -261,11 +258,8 @@ func (d *Dispatcher) applyOutcome(o Outcome) {
 	}
 	b := l.blocked[r.ID]
 	switch {
-	case r.Key == "" && o.Kind == Waiting: // it blocks nothing, and is read when it falls due
-		if at := d.now.Add(o.Delay); d.nextDue.IsZero() || at.Before(d.nextDue) {
-			d.nextDue = at
-		}
-		d.orphans = slices.DeleteFunc(d.orphans, func(f fetch) bool { return f.id == r.ID })
+	case r.Key == "" && o.Kind == Waiting:
+		d.addBlocked(l, "", r.ID, r.Topic, d.now.Add(o.Delay))
 	case b == nil || b.index >= 0: // it was published after all
 	case o.Kind == Waiting:
 		d.schedule(l, b, d.now.Add(o.Delay))

@@ -11,10 +11,11 @@ import (
 // one was requeued, and BlockedSeen when it is gone; the other's turn comes when those before it are finished.
 const never = 10000 * time.Hour
 
-// blockedRow is a row that waits for another attempt, and blocks its key.
+// blockedRow is a row that waits for another attempt. It blocks its key. Without a key it may be forgotten: it is
+// read with other due rows.
 type blockedRow struct {
 	id              int64
-	key             *key
+	key             *key // nil without a key
 	topic           string
 	generation      string // of its requeue: lower messages of the key that were requeued with it are blocked rows too
 	due             time.Time
@@ -25,9 +26,6 @@ type blockedRow struct {
 	waitsForRows    bool // its time has come, and it waits for rows of its key that have lower ids
 }
 
-// retryFellDue reports whether the next read should look for a row without a key that waited for another attempt.
-func (d *Dispatcher) retryFellDue() bool { return !d.nextDue.IsZero() && !d.nextDue.After(d.now) }
-
 // retryIsDue reports whether the next read should ask for a blocked row of a lane: the last one may have begun before
 // its time.
 func (d *Dispatcher) retryIsDue(l *lane) bool {
@@ -36,20 +34,32 @@ func (d *Dispatcher) retryIsDue(l *lane) bool {
 
 // addBlocked records a row that waits for another attempt; its key is blocked from now on.
 func (d *Dispatcher) addBlocked(l *lane, name string, id int64, topic string, due time.Time) {
-	d.schedule(l, d.newBlocked(l, name, id, topic), due)
+	b := d.newBlocked(l, name, id, topic)
+	if name == "" && d.keyless > d.cfg.Deferred {
+		d.removeBlocked(l, b)
+		return
+	}
+	d.schedule(l, b, due)
 }
 
 // newBlocked adds a blocked row, unless it is known, and blocks its key.
 func (d *Dispatcher) newBlocked(l *lane, name string, id int64, topic string) *blockedRow {
 	b := l.blocked[id]
 	if b == nil {
-		b = &blockedRow{id: id, key: l.keyOf(name), topic: topic, index: -1}
+		b = &blockedRow{id: id, topic: topic, index: -1}
 		l.blocked[id] = b
-		b.key.blockedIDs.insert(id)
-		d.deferQueue(b.key)
+		if name == "" {
+			d.keyless++
+			l.keyless++
+		} else {
+			b.key = l.keyOf(name)
+			b.key.blockedIDs.insert(id)
+			d.deferQueue(b.key)
+		}
 	}
-	b.changed = d.now
-	d.advance(b.key) // rows with lower ids continue
+	if b.changed = d.now; b.key != nil {
+		d.advance(b.key) // rows with lower ids continue
+	}
 	return b
 }
 
@@ -57,6 +67,11 @@ func (d *Dispatcher) newBlocked(l *lane, name string, id int64, topic string) *b
 func (d *Dispatcher) removeBlocked(l *lane, b *blockedRow) {
 	d.unschedule(l, b)
 	delete(l.blocked, b.id)
+	if b.key == nil {
+		d.keyless--
+		l.keyless--
+		return
+	}
 	k := b.key
 	k.blockedIDs.remove(b.id)
 	if len(k.blockedIDs) > 0 {
@@ -80,7 +95,7 @@ func (d *Dispatcher) retrySooner(l *lane, b *blockedRow, due time.Time) {
 }
 
 // isFirst reports whether no lower blocked row of its key waits.
-func (b *blockedRow) isFirst() bool { return b.key.blockedIDs[0] == b.id }
+func (b *blockedRow) isFirst() bool { return b.key == nil || b.key.blockedIDs[0] == b.id }
 
 // waitForBlocked makes a blocked row wait for the lower ones of its key.
 func (d *Dispatcher) waitForBlocked(l *lane, b *blockedRow) {
@@ -102,7 +117,7 @@ func (d *Dispatcher) BlockedSeen(now, began time.Time, t Assignment, from, to in
 	}
 	var gone []*blockedRow
 	for id, b := range l.blocked {
-		if id <= from || id > to || b.index < 0 || !b.changed.Before(began) {
+		if id <= from || id > to || b.key == nil || b.index < 0 || !b.changed.Before(began) {
 			continue
 		}
 		if s, ok := seen[id]; !ok {
@@ -134,10 +149,10 @@ func (d *Dispatcher) requestRetry(a *Request, l *lane, b *blockedRow) {
 	case !b.isFirst():
 		d.waitForBlocked(l, b)
 		return
-	case b.key.inFlight != nil:
+	case b.key != nil && b.key.inFlight != nil:
 		d.recheckAt(l, b, d.now.Add(recheckAfter))
 		return
-	case l.hasLower(b):
+	case b.key != nil && l.hasLower(b):
 		d.waitForLower(l, b)
 		return
 	}
@@ -181,7 +196,7 @@ func (d *Dispatcher) retryRead(l *lane, a fetch, f Found, found, requeuesKnown b
 	switch {
 	case l.blocked[a.id] != b || b.index >= 0: // settled in the meantime
 		return
-	case !found: // published by another, or changed by an operator
+	case !found, f.Dead && b.key == nil: // published by another, or changed by an operator
 		d.removeBlocked(l, b)
 		return
 	case f.Dead:
@@ -191,6 +206,11 @@ func (d *Dispatcher) retryRead(l *lane, a fetch, f Found, found, requeuesKnown b
 	r := f.Row
 	t := d.topicOf(r.Topic)
 	switch {
+	case b.key == nil && t.byOperator:
+		d.waitForTopic(l, b, t)
+	case b.key == nil:
+		d.removeBlocked(l, b)
+		d.accept(l, r, true)
 	case !b.isFirst(): // a lower one has come in the meantime
 		d.waitForBlocked(l, b)
 	case b.key.inFlight != nil:

@@ -47,9 +47,16 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 			}
 		}()
 	}
-	t := d.topicOf(r.Topic)
+	b, t := l.blocked[r.ID], d.topicOf(r.Topic)
 	if r.Key == "" {
-		r.call.waited = r.call.waited || r.Attempts > 0
+		if b != nil && (r.Large || t.closed) {
+			d.retrySooner(l, b, d.now)
+			return false
+		}
+		if b != nil { // it was read before its retry was asked for
+			d.removeBlocked(l, b)
+		}
+		r.call.waited = r.Attempts > 0
 		if r.Large || !due && !l.mayPublish(t, r.ID) || t.closed {
 			d.wantDue = d.wantDue || due && !t.closed // its payload was not wanted then
 			d.deferForTopic(l, t, r, false)
@@ -59,7 +66,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		d.enqueue(r)
 		return true
 	}
-	if b := l.blocked[r.ID]; b != nil {
+	if b != nil {
 		d.retrySooner(l, b, d.now)
 		return false
 	}

@@ -294,8 +294,8 @@ var dispatchMutants = []Mutant{
 		Old: `	case !b.isFirst():
 		d.waitForBlocked(l, b)
 		return
-	case b.key.inFlight`,
-		New:    `	case b.key.inFlight`,
+	case b.key != nil`,
+		New:    `	case b.key != nil`,
 		Strike: "a blocked row is looked at again after it was read: it costs a read",
 	},
 	{
@@ -389,7 +389,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B44", File: "dispatch/requeues.go", Trouble: "operators", Test: "TestScripts/requeued-under-way",
 		Breaks: "the answer to an attempt of before counts for a message that was sent again since",
-		Old:    "if b == nil || b.generation == r.Generation {",
+		Old:    "if b == nil || b.key == nil || b.generation == r.Generation {",
 		New:    "if b == nil || true {",
 	},
 	{
@@ -419,14 +419,14 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B49", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileARetryIsOverdue",
 		Breaks: "it is quiet while a blocked row is late",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {",
-		New:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() {",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
+		New:    "len(d.settled) > 0 || d.wantDue {",
 	},
 	{
 		Name: "B50", File: "dispatch/dispatcher.go", Trouble: "whatever", Test: "TestNotQuietWhileWhatWasSettledComesAgain",
 		Breaks: "it is quiet though a read took what came again for what was settled during it",
-		Old:    "len(d.settled) > 0 || d.wantDue || d.retryFellDue() || d.hasOverdue() {",
-		New:    "d.wantDue || d.retryFellDue() || d.hasOverdue() {",
+		Old:    "len(d.settled) > 0 || d.wantDue || d.hasOverdue() {",
+		New:    "d.wantDue || d.hasOverdue() {",
 	},
 	{
 		Name: "B51", File: "dispatch/keys.go", Trouble: "outage", Test: "TestLowerIDsGoFirst",
@@ -485,10 +485,10 @@ var dispatchMutants = []Mutant{
 		New:    "\t\treturn\n\t}\n\tif low",
 	},
 	{
-		Name: "B73", File: "dispatch/results.go", Trouble: "whatever", Test: "TestRetryWithoutAKeyIsReadWhenDue",
+		Name: "B73", File: "dispatch/results.go", Trouble: "whatever", Test: "TestRetryWithoutAKeyIsReadByID",
 		Breaks: "a failed message without a key waits for a poll",
-		Old:    "d.nextDue = at",
-		New:    "_ = at",
+		Old:    "\t\td.addBlocked(l, \"\", r.ID, r.Topic, d.now.Add(o.Delay))\n",
+		New:    "",
 	},
 	{
 		Name: "B74", File: "dispatch/topics.go", Trouble: "whatever", Test: "TestRowsThatWaitedTakeTurns",
@@ -507,5 +507,11 @@ var dispatchMutants = []Mutant{
 		Breaks: "a dead message without a key is read to probe its topic, again and again",
 		Old:    `case !found, f.Dead && a.name == "", r.Topic != t.name:`,
 		New:    `case !found, r.Topic != t.name:`,
+	},
+	{
+		Name: "B77", File: "dispatch/retries.go", Trouble: "whatever", Test: "TestDeadRetryWithoutAKeyIsForgotten",
+		Breaks: "a dead message without a key is remembered forever",
+		Old:    "case !found, f.Dead && b.key == nil:",
+		New:    "case !found:",
 	},
 }
