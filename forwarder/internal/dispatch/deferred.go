@@ -112,6 +112,7 @@ func (d *Dispatcher) deferRow(k *key, r *Row) {
 func (d *Dispatcher) deferForTopic(l *lane, t *topic, r *Row, handedOut bool) {
 	first := candidate{l.assignment, r.ID, r.Key, r.call.due}
 	if r.call.due { // it is read again
+		t.dropDue(l)
 		t.addCandidate(first, handedOut)
 		return
 	}

@@ -174,7 +174,7 @@ func (d *Dispatcher) QuietButPaused() (quiet bool, paused []string) {
 		return false, nil
 	}
 	for _, t := range d.degraded {
-		switch waits := t.paused || t.lanes != 0 || !t.closed && t.dueUnseen != 0 || d.isOverdue(t); {
+		switch waits := t.paused || t.lanes|t.dueDropped != 0 || !t.closed && t.dueUnseen != 0 || d.isOverdue(t); {
 		case waits && t.byOperator:
 			paused = append(paused, t.name)
 		case waits:

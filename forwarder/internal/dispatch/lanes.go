@@ -169,6 +169,7 @@ func (d *Dispatcher) forgetLane(l *lane) {
 		if t.lowIn(l) != 0 {
 			t.setLow(l, 0)
 		}
+		t.dueDropped &^= 1 << l.assignment.Lane
 		d.update(t)
 		d.forgetTopic(t)
 	}

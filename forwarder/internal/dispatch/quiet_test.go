@@ -110,6 +110,52 @@ func quietNamesTheTopicOfABlockedRow(t *testing.T, key string) {
 	d.returned(d.next(1), dispatch.OK)
 }
 
+// TestQuietNamesTheTopicOfADueRow that was dropped, or could not be kept, because an operator paused its topic.
+func TestQuietNamesTheTopicOfADueRow(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		key      string
+		attempts int
+		inMemory bool
+	}{
+		{"delayed, in memory", "", 0, true},
+		{"delayed, being read", "", 0, false},
+		{"delayed with a key, being read", "x", 0, false},
+		{"failed, in memory", "", 1, true},
+		{"failed, being read", "", 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := newDesk(t, dispatch.Config{})
+			d.put(0, c.key, "held", 1)
+			if d.table[1].due = d.now; c.attempts > 0 {
+				d.read()
+				d.returned(d.next(1), dispatch.Retry)
+				d.settle()
+				d.tick(time.Second)
+			}
+			a := d.begin()
+			r := d.answer(a)
+			if c.inMemory {
+				d.finish(a, r)
+				d.pause("held")
+				d.tick(0)
+			} else {
+				d.pause("held")
+				d.finish(a, r)
+			}
+			d.read()
+			if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {
+				t.Fatalf("quiet %v, topics %q wait", quiet, paused)
+			}
+			d.pause()
+			d.want(d.drain(), 1)
+			if d.read(); !d.b.Quiet() {
+				t.Fatal("not quiet in the end")
+			}
+		})
+	}
+}
+
 // TestNotQuietBehindABlockedRowOfAPausedTopic: a blocked row of a paused topic is due while the blocked row of another
 // key is published, so that key's next row may be published.
 func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {

@@ -81,6 +81,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 	k := l.keyOf(r.Key)
 	switch before := !due && k.goesBefore(r.ID); {
 	case due && (t.closed || !d.keepsDue(l, r.Key)):
+		t.dropDue(l)
 		// A blocked key waits for the next poll, or all delayed rows would be read whenever a retry succeeds.
 		k.moreDue = !t.closed && len(k.blockedIDs) == 0
 		d.forgetIdleKey(k)

@@ -32,10 +32,11 @@ type topic struct {
 
 	unknown, publisher *failures // of this topic, and of all topics of its publisher
 
-	dueUnseen uint64        // lanes in which rows requeued while it was paused are unknown
-	lanes     uint64        // in which rows were deferred for it,
-	low       *[Lanes]int64 // and from which id on: all of its rows are deferred from there
-	degraded  bool          // on the dispatcher's list
+	dueUnseen  uint64        // lanes in which rows requeued while it was paused are unknown
+	dueDropped uint64        // lanes in which rows that fell due were dropped since it closed
+	lanes      uint64        // in which rows were deferred for it,
+	low        *[Lanes]int64 // and from which id on: all of its rows are deferred from there
+	degraded   bool          // on the dispatcher's list
 
 	rejectionReported time.Time // when a rejection was last reported
 }
@@ -86,7 +87,9 @@ func (d *Dispatcher) update(t *topic) {
 	if t.closed && !closed && t.lanes|t.dueUnseen != 0 {
 		d.moreToCatchUp = true
 	}
-	t.closed = closed
+	if t.closed = closed; !closed {
+		t.dueDropped = 0
+	}
 
 	ready := t.fresh.n + t.waited.n
 	if t.paused {
@@ -106,6 +109,13 @@ func (d *Dispatcher) update(t *topic) {
 	}
 	d.ready += ready - t.ready
 	t.ready = ready
+}
+
+// dropDue records that a row that fell due was dropped, if that is because the topic is closed.
+func (t *topic) dropDue(l *lane) {
+	if t.closed {
+		t.dueDropped |= 1 << l.assignment.Lane
+	}
 }
 
 // quota returns how much of a slow topic may be in memory: there may be callsFactor of them.
