@@ -159,6 +159,7 @@ func (c *collector) add(source, lane int16) {
 	row.Incarnation = c.incarnation
 	if row.Large {
 		c.large = true
+		row.Generation, row.Metadata = generationOf(row.Metadata), nil
 	} else {
 		c.received(row)
 	}

@@ -209,6 +209,48 @@ func TestRequeuedTogether(t *testing.T) {
 	assert.Equal(t, numbered("", 1, 30), w.payloads("K"))
 }
 
+// TestRequeuedLargeMessagesWaitForTheirBackoff: reads of due messages return requeued messages while they are in
+// flight, and leave out large payloads. The messages were not requeued again, so their failures are followed by the
+// backoff.
+func TestRequeuedLargeMessagesWaitForTheirBackoff(t *testing.T) {
+	h := onPgx(t)
+	const n = 10
+	payload := strings.Repeat("x", 300_000)
+	h.exec(t, `INSERT INTO outbox (uuid, topic, key, payload, attempts, due_at, metadata)
+		SELECT i, 'x', 'K' || i, $1, 1, now(), '{"outbox_generation": "1"}' FROM generate_series(1, $2::int) i`,
+		[]byte(payload), n)
+	cfg := quickConfig()
+	cfg.Backoff = outbox.Backoff{Initial: time.Hour, Max: time.Hour}
+	inFlight, refuse := make(chan struct{}, n), make(chan struct{})
+	var tries atomic.Int64
+	w := startForwarderOn(t, h, cfg, func(_ string, msg *message.Message) error {
+		if len(msg.Payload) < len(payload) {
+			return nil
+		}
+		if tries.Add(1) <= n {
+			inFlight <- struct{}{}
+			<-refuse
+		}
+		return errRefused
+	})
+	for range n {
+		within(t, "the large messages are in flight", inFlight)
+	}
+	poll := func(name string) {
+		h.exec(t, "INSERT INTO outbox (uuid, topic, key, payload, due_at) VALUES ($1, 'x', $1, $2, now())",
+			name, []byte(name))
+		w.arrives(t, name)
+	}
+	poll("read while they are in flight")
+	for i := range n {
+		refuse <- struct{}{}
+		h.reaches(t, i+1, "a failure is recorded", "SELECT count(*) FROM outbox WHERE attempts > 1")
+	}
+	poll("the next read")
+	poll("and another")
+	assert.EqualValues(t, n, tries.Load())
+}
+
 // TestRequeuedWhileTheTopicIsClosed: an operator requeues the dead messages of a topic that is paused or unreachable.
 // Messages written to it in the meantime follow them.
 func TestRequeuedWhileTheTopicIsClosed(t *testing.T) {

@@ -44,6 +44,7 @@ const (
 	//
 	// Payload and metadata of larger rows are NULL, see FetchPayloads, so the size of the result is bounded. Finding out
 	// the size of a payload reads nothing of it, wherever it is stored; metadata must be read only if it is itself large.
+	// Of a due row's metadata the generation remains: it shows whether the message was requeued again.
 	Fetch = fetchHeader + fetchReady
 
 	// FetchRange is Fetch for lanes that all start in one place and own most of the rows that follow. It walks that range
@@ -168,7 +169,8 @@ SELECT r.lane + CASE WHEN r.dead THEN 256 ELSE 64 END::smallint + CASE WHEN r.wh
 	fetchDue = `
 UNION ALL
 SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid, r.topic, r.key,
-       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata END, r.created_at, r.attempts
+       CASE WHEN r.whole THEN r.payload END, CASE WHEN r.whole THEN r.metadata
+       ELSE jsonb_build_object('outbox_generation', r.metadata->'outbox_generation') END, r.created_at, r.attempts
   FROM owned CROSS JOIN LATERAL (
        SELECT o.lane, o.id, o.uuid, o.topic, o.key, o.payload, o.metadata, ` + createdAt + `, o.attempts, ` + whole + `
          FROM {outbox} o

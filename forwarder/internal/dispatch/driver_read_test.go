@@ -259,16 +259,16 @@ func (f *forwarder) askPayloads(r *reading) {
 func (f *forwarder) readOf(r *reading) dispatch.Read {
 	read := dispatch.Read{ByID: map[int64]dispatch.Found{}, DueRead: r.req.Due}
 	for _, v := range r.answer.byID {
-		read.ByID[v.id] = dispatch.Found{Row: f.row(r, v), Dead: v.seen.dead}
+		read.ByID[v.id] = dispatch.Found{Row: f.row(r, v, false), Dead: v.seen.dead}
 	}
 	for _, v := range r.answer.ready {
-		read.Ready = append(read.Ready, f.row(r, v))
+		read.Ready = append(read.Ready, f.row(r, v, false))
 	}
 	for _, v := range r.answer.caught {
-		read.Caught = append(read.Caught, f.row(r, v))
+		read.Caught = append(read.Caught, f.row(r, v, false))
 	}
 	for _, v := range r.answer.due {
-		read.Due = append(read.Due, f.row(r, v))
+		read.Due = append(read.Due, f.row(r, v, true))
 	}
 	return read
 }
@@ -362,12 +362,16 @@ func (f *forwarder) termOf(r *reading, lane int16) dispatch.Assignment {
 	return dispatch.Assignment{Lane: lane, Epoch: r.req.Cursors.Epochs[lane]}
 }
 
-// row returns the dispatcher's input for a row.
-func (f *forwarder) row(r *reading, v version) *dispatch.Row {
+// row returns the dispatcher's input for a row. Without its payload, only a due row has its generation.
+func (f *forwarder) row(r *reading, v version, due bool) *dispatch.Row {
 	large := int64(v.size) > r.req.Cursors.Whole && !r.came[v.id]
+	generation := ""
+	if !large || due {
+		generation = v.seen.act()
+	}
 	return &dispatch.Row{
 		Large: large, ID: v.id, Assignment: f.termOf(r, v.lane), Key: v.key, UUID: v.uuid, Topic: v.topic,
 		Payload:   make([]byte, v.size),
-		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Incarnation: r.answer.life, Generation: v.seen.act(),
+		CreatedAt: f.m.db.now, Attempts: v.seen.attempts, Incarnation: r.answer.life, Generation: generation,
 	}
 }

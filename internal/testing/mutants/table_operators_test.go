@@ -113,4 +113,11 @@ var adminMutants = []Mutant{
 		Old:    "= counted{was.n + c.n, max(was.oldest, c.oldest)}",
 		New:    "= counted{c.n, max(was.oldest, c.oldest)}",
 	},
+	{
+		Name: "A23", File: "internal/sqltext/forward_fetch.go", In: "integration_test",
+		Test:   "TestRequeuedLargeMessagesWaitForTheirBackoff",
+		Breaks: "a large requeued message counts as requeued again while it is in flight",
+		Old:    "jsonb_build_object('outbox_generation', r.metadata->'outbox_generation')",
+		New:    "NULL",
+	},
 }
