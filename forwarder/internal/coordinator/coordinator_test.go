@@ -396,3 +396,28 @@ func TestAFencedFailureEndsItsAssignment(t *testing.T) {
 		}
 	}
 }
+
+// TestDrainNamesTheTopicOfDueMessages that no read has returned, because reads leave out topics that an operator has
+// paused.
+func TestDrainNamesTheTopicOfDueMessages(t *testing.T) {
+	d := drive(t)
+	d.quiet()
+	d.PauseByOperator(d.now, []string{"orders"})
+	d.quiet()
+	d.DrainBegins(true)
+	for range 2 {
+		req := d.begin()
+		var due []*dispatch.Row
+		if !slices.Contains(req.Dispatch.Closed, "orders") {
+			due = append(due, &dispatch.Row{ID: 1, Topic: "orders"})
+		}
+		d.endDue(req, due)
+		for _, done := range d.Effects(d.now).Drained {
+			if !slices.Equal(done.Paused, []string{"orders"}) {
+				t.Errorf("it names %q", done.Paused)
+			}
+			return
+		}
+	}
+	t.Error("it does not complete")
+}

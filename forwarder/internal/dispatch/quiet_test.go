@@ -156,6 +156,20 @@ func TestQuietNamesTheTopicOfADueRow(t *testing.T) {
 	}
 }
 
+// TestQuietNamesThePausedTopicsOfATakenLane with due rows, which its previous owner may have seen.
+func TestQuietNamesThePausedTopicsOfATakenLane(t *testing.T) {
+	d := newDesk(t, dispatch.Config{})
+	d.pause("held")
+	d.read()
+	d.put(0, "", "held", 1)
+	d.table[1].due = d.now
+	d.take(0)
+	d.read()
+	if quiet, paused := d.b.QuietButPaused(); !quiet || !slices.Equal(paused, []string{"held"}) {
+		t.Fatalf("quiet %v, topics %q wait", quiet, paused)
+	}
+}
+
 // TestNotQuietBehindABlockedRowOfAPausedTopic: a blocked row of a paused topic is due while the blocked row of another
 // key is published, so that key's next row may be published.
 func TestNotQuietBehindABlockedRowOfAPausedTopic(t *testing.T) {

@@ -125,6 +125,10 @@ func (d *Dispatcher) seesAllDue(a Request, r *Read) (lanes uint64) {
 	return lanes
 }
 
+// LookAtClosed makes the next read of due rows return those of closed topics as well: a drain names the topics paused by
+// an operator that have any.
+func (d *Dispatcher) LookAtClosed() { d.wantDueOfClosed = true }
+
 // readDueForRequeue makes the next read look for all due rows, and returns when to ask again for a blocked row that may
 // have unknown companions. A read that looked but had too little room is followed by others.
 func (d *Dispatcher) readDueForRequeue() time.Time {

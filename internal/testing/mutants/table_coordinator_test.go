@@ -305,4 +305,11 @@ var coordinatorMutants = []Mutant{
 		Old:    "if c.reads.manyDue {",
 		New:    "if false {",
 	},
+	{
+		Name: "M35", File: "coordinator/drains.go", Trouble: "drains", Test: "TestDrainNamesTheTopicOfDueMessages",
+		In:     "coordinator",
+		Breaks: "a drain does not name paused topics whose due messages no read has returned",
+		Old:    "\tc.dispatcher.LookAtClosed()\n",
+		New:    "",
+	},
 }
