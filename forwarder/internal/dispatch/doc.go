@@ -55,9 +55,10 @@
 //
 // # Catching up
 //
-// A row is deferred with its key if the key is blocked, its queue is full, or the row came without the payload that it
-// needs. It is deferred for its topic if that is closed, or still has lower rows to catch up. A key with a row that is
-// deferred for its topic waits for it with all later rows, whatever their topics are (lane.waits).
+// A row is deferred with its key if the key is blocked, its queue is full, the row came without the payload that it
+// needs, or twice as much as the room is in memory. It is deferred for its topic if that is closed, or still has lower
+// rows to catch up. A key with a row that is deferred for its topic waits for it with all later rows, whatever their
+// topics are (lane.waits). Rows without a key are always deferred for their topic.
 //
 // A read catches up with keys that may continue (CatchUp.Keys), and with all rows of the lanes where a topic has opened
 // again (CatchUp.All), from the lowest remembered id up to the cursor, in the snapshot of its other rows, which begin
@@ -71,7 +72,8 @@
 // # What is bounded
 //
 //	rows in memory, and bytes   Config.Rows and Bytes. Beyond them a read returns rows by id and a few others, since all
-//	                            rows in memory may wait behind a few hung calls. At twice as much: probes only.
+//	                            rows in memory may wait behind a few hung calls. At twice as much: probes only,
+//	                            and a read that returns more than it may defers the rest.
 //	calls                       Concurrency young ones, as many of any age for a topic, 8 times as many in total
 //	rows of a slow topic        a sixteenth of the room; the rest is deferred
 //	rows of a key               Config.KeyRows; the rest is deferred

@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -145,6 +146,43 @@ func TestOutcomes(t *testing.T) {
 			t.Fatalf("%+v", c)
 		}
 	})
+}
+
+// When a cursor goes back, a read may return many rows that were deferred, and no longer are. Of these, and of due
+// rows, only as many as there is room for are kept; the others are published later, in the order of their keys.
+func TestReadReturnsMoreThanThereIsRoomFor(t *testing.T) {
+	for _, key := range []string{"k", ""} {
+		for _, delayed := range []bool{false, true} {
+			const rows, most = 200, 2*10 + 8
+			d := newDesk(t, dispatch.Config{Rows: 10})
+			for id := int64(1); id <= rows; id++ {
+				name := key
+				if key != "" {
+					name = fmt.Sprint(key, id%50)
+				}
+				if d.put(0, name, "a", id); delayed {
+					d.table[id].due = d.now
+				}
+			}
+			a := d.begin()
+			a.Room.Rows, a.Due[0] = rows, rows
+			d.finish(a, d.answer(a))
+			if n := d.b.Counts().Rows; n < 10 || n > most {
+				t.Errorf("key %q, delayed %v: %d rows in memory, with room for 10", key, delayed, n)
+			}
+			last, sent := map[string]int64{}, d.drain()
+			for _, id := range sent {
+				if name := fmt.Sprint(key, id%50); key != "" && !delayed && id < last[name] {
+					t.Fatalf("row %d of key %s is published after %d", id, name, last[name])
+				} else {
+					last[name] = id
+				}
+			}
+			if len(sent) != rows {
+				t.Fatalf("key %q, delayed %v: %d of %d rows are published", key, delayed, len(sent), rows)
+			}
+		}
+	}
 }
 
 func TestRowsOfAKeyAreBounded(t *testing.T) {

@@ -48,8 +48,10 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		}()
 	}
 	b, t := l.blocked[r.ID], d.topicOf(r.Topic)
+	// After a cursor went back, a read may return more than there is room for: all rows that were deferred above it.
+	noRoom := r.Large || !d.hasSomeRoom()
 	if r.Key == "" {
-		if b != nil && (r.Large || t.closed) {
+		if b != nil && (noRoom || t.closed) {
 			d.retrySooner(l, b, d.now)
 			return false
 		}
@@ -57,8 +59,8 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 			d.removeBlocked(l, b)
 		}
 		r.call.waited = r.Attempts > 0
-		if r.Large || !due && !l.mayPublish(t, r.ID) || t.closed {
-			d.wantDue = d.wantDue || due && !t.closed // its payload was not wanted then
+		if noRoom || !due && !l.mayPublish(t, r.ID) || t.closed {
+			d.wantDue = d.wantDue || due && !t.closed
 			d.deferForTopic(l, t, r, false)
 			return false
 		}
@@ -86,7 +88,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		k.moreDue = !t.closed && len(k.blockedIDs) == 0
 		d.forgetIdleKey(k)
 		return false
-	case due && r.Large: // its payload was not wanted before, and would be now
+	case due && noRoom: // the next read of due rows wants its payload, or comes when there is room
 		d.wantDue = true
 		d.forgetIdleKey(k)
 		return false
@@ -97,7 +99,7 @@ func (d *Dispatcher) accept(l *lane, r *Row, due bool) (kept bool) {
 		if before {
 			d.deferQueue(k)
 		}
-	case r.Large || int(k.n) >= d.cfg.KeyRows: // the rows behind it are read again
+	case noRoom || int(k.n) >= d.cfg.KeyRows: // the rows behind it are read again
 		if k.deferFrom(r.ID); before {
 			d.deferQueue(k)
 		}

@@ -170,9 +170,10 @@ func TestModelKeepsOrderAndLosesNothing(t *testing.T) {
 
 // TestSchedulesThatFailed repeats schedules that once failed. Messages that an operator requeued in one act were
 // published in another order, because the first of them was deferred, or not known yet when the retry of a later one
-// was due. The scripts in testdata are these schedules, shortened. In the two before the last, due rows waited forever
-// for room for their payloads: see TestRowsThatWaitForDueRowsNeedNoPayload. In the last, a message that had died was
-// published late by the lane's earlier owner, and nothing checked its blocked key again.
+// was due. The scripts in testdata are these schedules, shortened. In seeds 27182952 and 11001339, due rows waited
+// forever for room for their payloads: see TestRowsThatWaitForDueRowsNeedNoPayload. In 64000468, a message that had
+// died was published late by the lane's earlier owner, and nothing checked its blocked key again. In 31791, a read
+// brought many more rows into memory than there was room for: see TestReadReturnsMoreThanThereIsRoomFor.
 func TestSchedulesThatFailed(t *testing.T) {
 	for _, s := range []schedule{
 		{seed: 200, variant: variant{trouble: outage}},
@@ -183,6 +184,7 @@ func TestSchedulesThatFailed(t *testing.T) {
 		{seed: 27182952, variant: variant{trouble: drains}},
 		{seed: 11001339, variant: variant{trouble: blindness}},
 		{seed: 64000468, variant: variant{trouble: whatever}},
+		{seed: 31791, variant: variant{trouble: whatever}},
 	} {
 		s.steps = allSteps()
 		if problem, _ := s.run(false); problem != "" {

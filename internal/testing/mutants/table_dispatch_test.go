@@ -97,8 +97,8 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "D12", File: "dispatch/rows.go", Trouble: "whatever", First: 6,
 		Breaks: "a row that was committed late makes a full queue longer",
-		Old:    `case r.Large || int(k.n) >= d.cfg.KeyRows:`,
-		New:    `case r.Large:`,
+		Old:    `case noRoom || int(k.n) >= d.cfg.KeyRows:`,
+		New:    `case noRoom:`,
 	},
 	{
 		Name: "D14", File: "dispatch/rows.go", Trouble: "whatever", First: 0,
@@ -525,5 +525,11 @@ var dispatchMutants = []Mutant{
 		Breaks: "a drain does not name paused topics whose due messages the last owner of a lane saw",
 		Old:    "\td.LookAtClosed() // the lane's previous owner may have seen some\n",
 		New:    "",
+	},
+	{
+		Name: "B80", File: "dispatch/rows.go", Trouble: "whatever", Test: "TestReadReturnsMoreThanThereIsRoomFor",
+		Breaks: "a read that returns more than there is room for fills the memory",
+		Old:    "noRoom := r.Large || !d.hasSomeRoom()",
+		New:    "noRoom := r.Large",
 	},
 }
