@@ -125,17 +125,6 @@ func TestOutcomes(t *testing.T) {
 		d.write(nil, failed)
 		d.want(d.drain(), 2)
 	})
-	t.Run("locked", func(t *testing.T) {
-		d, failed := start(t)
-		d.b.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed[0], Kind: dispatch.Locked}})
-		d.after()
-		if !d.last.Settle || d.b.Quiet() {
-			t.Fatal("the failure is forgotten")
-		}
-		d.settle()
-		d.tick(time.Second)
-		d.want(d.drain(), 1, 2)
-	})
 	t.Run("fenced", func(t *testing.T) {
 		d, failed := start(t)
 		d.b.Settled(d.now, nil, []dispatch.Outcome{{Failure: failed[0], Kind: dispatch.Fenced}})

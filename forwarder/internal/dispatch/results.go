@@ -25,7 +25,6 @@ const (
 	Dead                       // recorded; there will be no other attempt
 	Gone                       // another settled or deleted the message
 	Fenced                     // the lane belongs to another forwarder
-	Locked                     // not recorded: another transaction has locked the row
 )
 
 // applyResult acts on the result of a call.
@@ -213,7 +212,7 @@ func split[T any](list []T, most int) (taken, left []T) {
 	return list[:most:most], list[most:]
 }
 
-// Settled applies the database's answers. A locked failure is handed out again.
+// Settled applies the database's answers.
 func (d *Dispatcher) Settled(now time.Time, published []*Row, failed []Outcome) {
 	d.now = now
 	for _, r := range published {
@@ -238,11 +237,6 @@ func (d *Dispatcher) countSettled(r *Row) {
 // applyOutcome applies the outcome of a failure.
 func (d *Dispatcher) applyOutcome(o Outcome) {
 	r := o.Row
-	if o.Kind == Locked {
-		d.failed = append(d.failed, o.Failure)
-		d.effects.Settle = true
-		return
-	}
 	if o.Kind == Fenced {
 		d.LanesLost(r.Assignment)
 	}

@@ -319,15 +319,6 @@ var dispatchMutants = []Mutant{
 		New:    "case false:",
 	},
 	{
-		Name: "B24", File: "dispatch/results.go", Trouble: "whatever", First: 0,
-		Breaks: "a locked failure is forgotten",
-		Old: `		d.failed = append(d.failed, o.Failure)
-		d.effects.Settle = true
-		return`,
-		New:    `		return`,
-		Strike: "the settler keeps what was locked, and never tells Locked",
-	},
-	{
 		Name: "B25", File: "dispatch/reads.go", Trouble: "whatever", First: 58,
 		Breaks: "what there was no room for is taken for gone",
 		Old:    "if fetch.reason != forOrphan && !r.Late[fetch.id] {",
