@@ -226,8 +226,8 @@ func describe(s coordinator.State) string {
 	count("%d unsettled", s.Unsettled)
 	count("%d waiting keys", s.Waiting)
 	count("%d blocked keys", s.BlockedKeys)
-	if len(s.Closed) > 0 {
-		parts = append(parts, fmt.Sprintf("topics not published to %q", slices.Sorted(slices.Values(s.Closed))))
+	if len(s.NotPublished) > 0 {
+		parts = append(parts, fmt.Sprintf("topics not published to %q", slices.Sorted(slices.Values(s.NotPublished))))
 	}
 	count("lag %d ids", int(s.Lag))
 	count("%d waiting calls of Drain", s.Drains)

@@ -288,11 +288,7 @@ func (c *Coordinator) endDrainsIfQuiet(now time.Time, r *ReadRequest, p dispatch
 
 // reopened reports whether any of the topics that a read left out is now open.
 func (c *Coordinator) reopened(leftOut []string) bool {
-	if len(leftOut) == 0 {
-		return false
-	}
-	closed := c.dispatcher.Closed()
-	return slices.ContainsFunc(leftOut, func(t string) bool { return !slices.Contains(closed, t) })
+	return slices.ContainsFunc(leftOut, func(t string) bool { return !c.dispatcher.IsClosed(t) })
 }
 
 // ReadFailed takes back a request (nil = none was made, or it is over), and pauses reading.

@@ -14,10 +14,10 @@ type State struct {
 	Stopping bool
 	Health
 	dispatch.Counts
-	BlockedKeys int
-	Closed      []string // topics that are not published to now
-	Drains      int      // waiting calls of Drain
-	Lag         int64    // ids that are read again until a long transaction ends
+	BlockedKeys  int
+	NotPublished []string // topics that are not published to now
+	Drains       int      // waiting calls of Drain
+	Lag          int64    // ids that are read again until a long transaction ends
 }
 
 // OwnedLane is a lane that is ours.
@@ -31,7 +31,8 @@ func (c *Coordinator) State(now time.Time) State {
 	s := State{
 		Share: c.share, Lease: max(0, c.leaseUntil.Sub(now)), Stopping: c.stopping, Health: c.Health(now),
 		Counts:      c.dispatcher.Counts(),
-		BlockedKeys: c.dispatcher.BlockedKeys(), Closed: c.dispatcher.Closed(), Drains: len(c.drains), Lag: c.cursors.Lag(),
+		BlockedKeys: c.dispatcher.BlockedKeys(), NotPublished: c.dispatcher.NotPublished(),
+		Drains: len(c.drains), Lag: c.cursors.Lag(),
 	}
 	for n, l := range c.lanes {
 		if l.Epoch != 0 {

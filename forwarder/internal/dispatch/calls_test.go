@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -254,4 +255,21 @@ func TestRowsThatWaitedTakeTurns(t *testing.T) {
 	d.put(0, "", "a", 4, 5, 6)
 	d.read()
 	d.want(d.drain(), 4, 1, 5, 2, 6, 3)
+}
+
+// A topic whose calls all hang is named, even if so few of its rows are in memory that it is not closed.
+func TestExhaustedTopicIsNotPublishedTo(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 1, PublishTimeout: time.Minute})
+	d.put(0, "", "hung", 1)
+	d.read()
+	c := d.next(1)
+	d.tick(time.Minute)
+	d.timesOut(dispatch.Retry)
+	if topics := d.b.NotPublished(); !slices.Equal(topics, []string{"hung"}) || d.b.IsClosed("hung") {
+		t.Fatalf("not published to %q, closed %v", topics, d.b.IsClosed("hung"))
+	}
+	d.returned(c, dispatch.Retry)
+	if topics := d.b.NotPublished(); len(topics) > 0 {
+		t.Fatalf("not published to %q once the call returned", topics)
+	}
 }

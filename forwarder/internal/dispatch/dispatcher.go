@@ -232,12 +232,18 @@ func (d *Dispatcher) BlockedKeys() (n int) {
 	return n - d.keyless
 }
 
-// Closed returns the topics that are not published to now: paused, paused by an operator, slow or exhausted.
-func (d *Dispatcher) Closed() (names []string) {
+// NotPublished returns the topics that are not published to now, because they are closed or exhausted.
+func (d *Dispatcher) NotPublished() (names []string) {
 	for _, t := range d.degraded {
-		if t.closed {
+		if t.closed || t.exhausted {
 			names = append(names, t.name)
 		}
 	}
 	return names
+}
+
+// IsClosed reports whether a topic is closed.
+func (d *Dispatcher) IsClosed(name string) bool {
+	t := d.topics[name]
+	return t != nil && t.closed
 }
