@@ -28,8 +28,9 @@ const (
 // engine reads the outbox, passes each message to send, and writes the outcomes back. Forwarder and Subscriber are its
 // two public types.
 //
-// Its goroutines: the reader, the settler, the rebalancer, the timer, the reporter, the maintainer, the cleaner, a
-// listener, and the workers. Their shared state is guarded by mu, which only locked takes, on behalf of step.
+// Its goroutines: the reader, the settler, the rebalancer, the timer, the reporter, the maintainer, the cleaner,
+// watchPauses, a listener, and the workers. Their shared state is guarded by mu, which only locked takes, on behalf of
+// step.
 type engine struct {
 	pooled       bool // one of a Group: it has no connection of its own
 	db           *core.DB

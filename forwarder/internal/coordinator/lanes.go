@@ -26,7 +26,7 @@ const (
 // Lane returns our state of a lane.
 func (c *Coordinator) Lane(n int16) Lane { return c.lanes[n] }
 
-// All returns the lanes that are ours.
+// Assignments returns the lanes that are ours.
 func (c *Coordinator) Assignments() (all []lanes.Assignment) {
 	for n, l := range c.lanes {
 		if l.Epoch != 0 {

@@ -4,10 +4,15 @@
 //
 // # Words
 //
+//   - Lane: one of 64 partitions of the messages, by ordering key. One forwarder owns it at a time.
 //   - Assignment: one period of owning a lane, identified by its epoch. Everything in memory belongs to an assignment.
 //   - Key: its rows leave one after another, in the order of the key's queue. Rows without a key have no order.
 //   - Blocked row: a row that waits for another attempt. If it has a key it blocks it: no row of the key with a higher
 //     id is published. Its retry is overdue if its time has come and something else is in its way.
+//   - Due row: a row that was delayed, failed or requeued, and whose time has come.
+//   - Requeue: an operator makes a message due again, with a new generation.
+//   - Slot: permission for one call. There are Concurrency of them for young calls, and as many for each topic.
+//   - Room: how many more rows, and bytes, may be brought into memory.
 //   - Closed topic: paused, because its broker fails or an operator paused it, or slow with enough rows in memory. It
 //     is slow when slow and hung calls use most of its slots, and exhausted when hung calls use all of them.
 //   - Deferred row: it was read and cannot be kept, so it is dropped, and its key, or its topic in this lane, remembers

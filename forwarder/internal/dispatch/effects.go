@@ -21,12 +21,12 @@ type Report struct {
 	UUID         string
 	Key          string
 	Lane         int16
-	Attempts     int           // Retry, Dead: including this one
+	Attempts     int           // RowRejected, RowDead: including this one
 	Failures     int           // TopicPaused: in a row. TopicExhausted: hung calls
-	Wait         time.Duration // TopicPaused, Retry: until the next attempt
+	Wait         time.Duration // TopicPaused, RowRejected: until the next attempt
 	Unclassified bool          // TopicPaused: everything fails, for an unknown reason
 	ByOperator   bool          // TopicPaused, TopicResumed: see PauseByOperator
-	// TopicPaused, TopicExhausted: nothing changed in a minute. Retry: not the first of its topic in a minute
+	// TopicPaused, TopicExhausted: nothing changed in a minute. RowRejected: not the first of its topic in a minute
 	Repeated bool
 	Err      error
 }
