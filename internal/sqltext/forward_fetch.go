@@ -72,8 +72,8 @@ const (
 	// Arguments: those of Fetch; ids, ascending; whether to include dead rows among them; by lane the largest number of
 	// due rows (empty array to leave them out), and the topics to leave out; by lane the first id, the last id and the
 	// largest number of deferred rows (empty array to leave them out), the lanes to read for all keys, as bits, and the
-	// keys for the other lanes; keys and topics whose due rows without an attempt to leave out. Dead rows of the keys for
-	// the other lanes are returned as if requested by id.
+	// keys for the other lanes; keys and topics whose due rows to leave out, unless these block their keys. Dead rows of
+	// the keys for the other lanes are returned as if requested by id.
 	FetchMore = fetchHeader + fetchReady + fetchByID + fetchDue + fetchDeferred
 
 	// FetchRangeMore is FetchRange that also reads the additional rows of FetchMore.
@@ -177,7 +177,7 @@ SELECT r.lane + CASE WHEN r.whole THEN 192 ELSE 704 END::smallint, r.id, r.uuid,
         WHERE (o.lane, o.due_at) <= (owned.lane, owned.at) AND o.lane >= owned.lane
           AND o.published_at IS NULL AND o.dead_at IS NULL AND o.due_at IS NOT NULL
           AND ($11::text[] = '{}' OR o.topic = ANY ($11::text[])) AND o.topic <> ALL ($17::text[])
-          AND (o.attempts > 0 OR o.key <> ALL ($23::text[]) AND o.topic <> ALL ($24::text[]))
+          AND (o.attempts > 0 AND o.key <> '' OR o.key <> ALL ($23::text[]) AND o.topic <> ALL ($24::text[]))
         ORDER BY o.lane, o.due_at, o.id LIMIT ($16::bigint[])[owned.lane + 1]) r
  WHERE $16::bigint[] <> '{}'`
 

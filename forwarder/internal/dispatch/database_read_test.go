@@ -147,7 +147,7 @@ func (d *database) fetchLane(q query, l laneQuery, a *answer) {
 		case m.lane != l.lane || !m.pending():
 		case !m.due.IsZero():
 			if q.due && !m.due.After(d.now) && !slices.Contains(q.closed, m.topic) &&
-				(m.attempts > 0 || !slices.Contains(q.blocked, m.key) && !slices.Contains(q.guessed, m.topic)) {
+				(m.attempts > 0 && m.key != "" || !slices.Contains(q.blocked, m.key) && !slices.Contains(q.guessed, m.topic)) {
 				due = append(due, version{m, m.state})
 			}
 		case m.id > start && m.id-start <= q.stretch && most > 0:

@@ -155,7 +155,8 @@ func (d *desk) answer(a dispatch.Request) dispatch.Read {
 			case m.lane != lane || m.dead:
 			case !m.due.IsZero():
 				if r.DueRead && !m.due.After(d.now) && !slices.Contains(a.Closed, m.topic) &&
-					(m.attempts > 0 || !slices.Contains(a.Blocked, m.key) && !slices.Contains(a.Unclassified, m.topic)) {
+					(m.attempts > 0 && m.key != "" ||
+						!slices.Contains(a.Blocked, m.key) && !slices.Contains(a.Unclassified, m.topic)) {
 					fellDue = append(fellDue, m)
 				}
 			case id > d.marks[lane] && limit > 0:

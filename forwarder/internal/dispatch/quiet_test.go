@@ -60,6 +60,31 @@ func TestNotQuietWhileAKeyHasItsTurn(t *testing.T) {
 	d.want(d.drain(), 1)
 }
 
+// TestDueRowsOfAnOpenBreaker that have no key are not read: nothing waits for them. Once it is closed, perhaps by a
+// probe during a read that left them out, the next read looks for them, or a drain would miss them.
+func TestDueRowsOfAnOpenBreaker(t *testing.T) {
+	d := newDesk(t, dispatch.Config{Concurrency: 8})
+	d.breaks("a", 1, 5)
+	d.put(0, "", "a", 6)
+	d.table[6].attempts, d.table[6].due = 1, d.now
+	d.tick(time.Second)
+	d.rarely = true
+	d.read()
+	c := d.next()
+	a := d.begin()
+	d.rarely = false
+	r := d.answer(a)
+	if slices.Contains(rowIDs(r.Due), 6) {
+		t.Error("it is read")
+	}
+	d.returned(c, dispatch.OK)
+	d.settle()
+	d.finish(a, r)
+	if a = d.begin(); !a.WantDue || !slices.Contains(rowIDs(d.answer(a).Due), 6) {
+		t.Error("it is not read after the breaker closed")
+	}
+}
+
 // TestNotQuietWhileARetryIsOverdue because its topic was slow.
 func TestNotQuietWhileARetryIsOverdue(t *testing.T) {
 	d := newDesk(t, dispatch.Config{Concurrency: 1, Rows: 16})

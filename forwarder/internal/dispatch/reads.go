@@ -17,8 +17,8 @@ type Request struct {
 	Due          [Lanes]int64 // maximum number of due rows of a lane, if this read looks for them,
 	WantDue      bool         // it is to look for them
 	Closed       []string     // except of these topics: rows that there is no room for would hide others
-	Blocked      []string     // and except delayed rows of these keys, which have many,
-	Unclassified []string     // and of these topics, which are paused for unknown errors
+	Blocked      []string     // and except of these keys, which have many,
+	Unclassified []string     // and of these topics, paused for unknown errors, unless they block their keys
 	Room         Room
 
 	assignments []Assignment

@@ -22,7 +22,7 @@ type Request struct {
 	Dead   bool // include dead rows among these
 	Due    []int64
 	Closed []string // topics whose due rows are not read
-	// Blocked and Guessed are keys and topics whose delayed rows are not read.
+	// Blocked and Guessed are keys and topics whose due rows are not read, unless they block their keys.
 	Blocked, Guessed []string
 
 	From, Upto, Deferred []int64 // by lane: ids, and numbers of rows; empty = nothing
@@ -161,7 +161,8 @@ func (d *DB) deferredDead(lane int, q *Request) (rows []Row) {
 func (d *DB) due(lane int16, q *Request) (rows []Row) {
 	for _, r := range d.rows {
 		if r.Lane == lane && r.pending() && r.Due != 0 && r.Due <= d.Now && !slices.Contains(q.Closed, r.Topic) &&
-			(r.Attempts > 0 || !slices.Contains(q.Blocked, r.Key) && !slices.Contains(q.Guessed, r.Topic)) {
+			(r.Attempts > 0 && r.Key != "" ||
+				!slices.Contains(q.Blocked, r.Key) && !slices.Contains(q.Guessed, r.Topic)) {
 			rows = append(rows, *r)
 		}
 	}

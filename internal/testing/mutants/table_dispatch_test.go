@@ -523,4 +523,10 @@ var dispatchMutants = []Mutant{
 		Old:    "noRoom := r.Large || !d.hasSomeRoom()",
 		New:    "noRoom := r.Large",
 	},
+	{
+		Name: "B81", File: "dispatch/pauses.go", Trouble: "blindness", Test: "TestDueRowsOfAnOpenBreaker",
+		Breaks: "a drain misses due rows of a topic whose breaker has just closed",
+		Old:    "d.wantDue = d.wantDue || t.unclassified",
+		New:    "d.wantDue = d.wantDue || false",
+	},
 }
