@@ -237,11 +237,11 @@ func TestFailuresAreCounted(t *testing.T) {
 			limit := s.cfg.Tx.Timeout
 			s.fails, s.cfg.Tx.Timeout = nil, 0
 			s.restart(t)
-			require.Regexp(t, "^acked; processed; 1 processed "+c.row+"$", s.outcome(t), name)
+			require.Regexp(t, "(?s)^acked; processed; 1 processed "+c.row+"$", s.outcome(t), name)
 			// If nacked, a copy would return forever, with its failures recorded nowhere.
 			s.fails, s.cfg.Tx.Timeout = c.fails, limit
 			s.restart(t)
-			require.Regexp(t, "^acked; duplicate; 1 processed "+c.row+"$", s.outcome(t), name)
+			require.Regexp(t, "(?s)^acked; duplicate; 1 processed "+c.row+"$", s.outcome(t), name)
 			assert.False(t, revived(t, h, "shop/"+name, s.msg.UUID), "%s: a processed message is not revived", name)
 			if name == "OnBegin panics" {
 				lines := s.logger.Captured()[watermill.ErrorLogLevel]
