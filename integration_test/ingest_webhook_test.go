@@ -286,6 +286,11 @@ func TestWebhookOfTenants(t *testing.T) {
 	}
 }
 
+// waitForQueue counts the statements that wait for the table of the queue. Copies of the template database have the same
+// oids for their tables.
+const waitForQueue = `select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted
+	and database = (select oid from pg_database where datname = current_database())`
+
 // TestWebhookOutlivesItsClient: a client that disconnects leaves nothing half done.
 func TestWebhookOutlivesItsClient(t *testing.T) {
 	h := onPgx(t)
@@ -304,7 +309,7 @@ func TestWebhookOutlivesItsClient(t *testing.T) {
 	}()
 	waiting := func(n int) {
 		eventually(t, func() bool {
-			return h.count(t, "select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted") == n
+			return h.count(t, waitForQueue) == n
 		}, "%d statements wait", n)
 	}
 	waiting(1)
@@ -361,6 +366,7 @@ func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
 			require.NoError(t, err)
 			lock, err := h.pool.Begin(t.Context())
 			require.NoError(t, err)
+			defer lock.Rollback(context.Background()) // no effect unless the test failed
 			_, err = lock.Exec(t.Context(), "lock table inbox_queue in exclusive mode")
 			require.NoError(t, err)
 			type result struct {
@@ -371,8 +377,7 @@ func TestIngestSplitsABatchThatTheDatabaseRefuses(t *testing.T) {
 			results := make(chan result, gathered+1)
 			put := func(id string) { go func() { results <- result{id, ingest(message.NewMessage(id, nil))} }() }
 			put("first")
-			h.reaches(t, 1, "the first waits",
-				"select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted")
+			h.reaches(t, 1, "the first waits", waitForQueue)
 			for i := range gathered {
 				put(map[bool]string{true: "bad-", false: "good-"}[i%5 == 2] + itoa(i))
 			}

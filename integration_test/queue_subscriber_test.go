@@ -337,8 +337,7 @@ func TestIngestGathers(t *testing.T) {
 	results := make(chan error, deliveries)
 	put := func(id string) { go func() { results <- ingest(message.NewMessage(id, nil)) }() }
 	put("first")
-	h.reaches(t, 1, "the first statement waits",
-		"select count(*) from pg_locks where relation = 'inbox_queue'::regclass and not granted")
+	h.reaches(t, 1, "the first statement waits", waitForQueue)
 	for i := range deliveries - 2 {
 		put("message-" + itoa(i))
 	}
