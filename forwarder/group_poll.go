@@ -34,7 +34,7 @@ func (g *Group) poll(ctx context.Context, databases []*database) error {
 		if len(list) > 1 && timedOut(err) { // the server has just answered for all of them: a lock holds this one up
 			g.pollFailed(a.d, number, err)
 			err = nil
-			break // those after it failed before; the next poll asks the server again
+			break // the next poll asks the server again before it waits for another lock
 		}
 	}
 	if err == nil || ctx.Err() != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// An error returned after the call timed out counts as the timeout, whoever waits for the call. It may be reported
+// An error returned after the call timed out counts as the timeout, no matter who waits for it. It may be reported
 // before the timer reports the timeout.
 func TestErrorAfterTheTimeout(t *testing.T) {
 	undelivered := delivery{ctx: t.Context(), messages: make(chan *message.Message)}

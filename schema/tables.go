@@ -7,7 +7,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/migrations"
 )
 
-// tables are our tables, with the privileges that every forwarder needs and those that only some parts need.
+// tables lists the tables of this library, with the privileges that every forwarder needs and those that only some
+// parts need.
 var tables = []struct {
 	name              string // placeholder
 	forwarder, others []string

@@ -1,5 +1,5 @@
 // Package meter has the observers of transactions, forwarders' statements and subscribers' partitions. Only
-// observe/prom uses them; package observe has those that users implement.
+// observe/prom uses them; package observe has the interfaces that users implement.
 package meter
 
 import (

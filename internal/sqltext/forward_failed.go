@@ -22,7 +22,7 @@ const (
 	// inherit the delay and the generation of the message. Metadata values that are not text, which only SQL can have
 	// written and no message can carry, become text in the letter. Metadata that would command a broker are renamed.
 	//
-	// Arguments: those of SettleFailed; topic of the letters.
+	// Arguments: those of SettleFailed, then the topic of the dead letters.
 	SettleFailedDeadLetters = settleFailed + `, letters AS (
     INSERT INTO {outbox} (uuid, topic, payload, metadata)
     SELECT gen_random_uuid()::text, $11::text, o.payload,

@@ -253,7 +253,7 @@ func TestDense(t *testing.T) {
 	}
 	w.Complete(r, full(r, first+4*rows, sparse*rows))
 	if next(w).Single {
-		t.Error("a range with mostly foreign rows is read as one")
+		t.Error("a range of mostly foreign rows is read whole")
 	}
 
 	// Most rows are published or belong to others.
@@ -261,7 +261,7 @@ func TestDense(t *testing.T) {
 	w.Complete(r, full(r, first, sparse*rows+2))
 	wantMark(t, w, 1, first+(sparse*rows+2)/2)
 	if next(w).Single {
-		t.Error("a range with mostly foreign rows is read as one")
+		t.Error("a range of mostly foreign rows is read whole")
 	}
 
 	// A lane that is far behind, such as one just acquired, does not take the others back.
