@@ -15,8 +15,8 @@ import (
 
 // BatchConfig configures Batch. Service is required.
 type BatchConfig struct {
-	// Service, ErrorHandler, Tx and Inbox are as in StackConfig, but TxConfig.OnBegin and JoinContext cannot be set: they
-	// are for one message.
+	// Service, ErrorHandler, Tx and Inbox are as in StackConfig, but TxConfig.OnBegin and JoinContext cannot be set,
+	// because they apply to a single message.
 	Service      string
 	ErrorHandler ErrorHandlerConfig
 	Tx           TxConfig
@@ -72,7 +72,7 @@ type BatchFunc func(ctx context.Context, msgs []*message.Message) error
 // watermill-kafka. A key keeps its order: those subscribers deliver one message of a key at a time.
 //
 // If fn returns an error or panics, the batch is rolled back and its halves are tried separately, and so on. A message
-// that fails in a batch of one goes through ErrorHandler, Tx and Inbox alone, and eventually becomes a dead letter; the
+// that fails in a batch of one goes through ErrorHandler, Tx and Inbox on its own and is eventually dead-lettered; the
 // others are committed. Messages that failed before, and all messages of a batch that timed out or failed too often, go
 // alone immediately. So fn can be called again for a message that did not fail, and for a message alone while another
 // batch is in progress. If fn returns outbox.RetryAfter, all messages of the call are retried after that wait.
@@ -109,7 +109,8 @@ func Batch(
 	return b.handle, nil
 }
 
-// causeKey is the context key for the error of a batch that its messages return without another call of the function.
+// causeKey is the context key for the error of a batch. Its messages return that error without another call of the
+// function.
 type causeKey struct{}
 
 // handle returns when the message is committed, or has failed.
@@ -136,10 +137,11 @@ func (b *batcher) handle(msg *message.Message) error {
 	return err
 }
 
-// identify returns nil for a message that goes alone: it failed before, waits after RetryAfter, or has no key.
+// identify returns nil for a message that must be handled alone: it failed before, waits after RetryAfter, or has no
+// key.
 func (b *batcher) identify(ctx context.Context, msg *message.Message, h *handling) (c *claim) {
 	defer func() {
-		if recover() != nil { // it panics again when it goes alone
+		if recover() != nil { // it panics again when the message is handled alone
 			c = nil
 		}
 	}()
@@ -162,6 +164,6 @@ func (b *batcher) identify(ctx context.Context, msg *message.Message, h *handlin
 	return c
 }
 
-// panicked returns the error for a batch whose function panicked. The message at fault panics again when it goes alone,
-// and that panic is passed on to the Router.
+// panicked returns the error for a batch whose function panicked. The faulty message panics again when it is handled
+// alone, and that panic reaches the Router.
 func panicked(p any) error { return fmt.Errorf("%w: %w", errPanicked, core.Panicked(p)) }

@@ -25,15 +25,15 @@ type batcher struct {
 	logger       watermill.LoggerAdapter
 	alone        message.HandlerFunc // ErrorHandler, Tx, Inbox and fn for one message
 
-	full chan struct{} // capacity 1: enough messages wait for a batch
+	full chan struct{} // capacity 1: signals that enough messages wait for a batch
 
 	mu      sync.Mutex
 	running bool // a goroutine leads a batch
 	waiting []*batched
-	bytes   int // of their payloads
+	bytes   int // total payload size of waiting
 }
 
-// batched is a message in a batch. The goroutine that leads its batch may use it once it is no longer waiting.
+// batched is a message in a batch. Once it has left waiting, it belongs to the goroutine that leads its batch.
 type batched struct {
 	msg   *message.Message
 	ctx   context.Context
@@ -48,13 +48,13 @@ type batched struct {
 type batchState int
 
 const (
-	unclaimed batchState = iota // it goes alone
+	unclaimed batchState = iota // to be handled alone
 	ours
-	handled    // before
+	handled    // by an earlier delivery
 	rolledBack // by outbox.SetRollbackOnly
 )
 
-// result is the outcome of a message in a batch. The zero value: it is acked.
+// result is the outcome of a message in a batch. The zero value acks it.
 type result struct {
 	alone bool
 	cause error // the error of a message that goes alone without a call of fn
@@ -139,7 +139,7 @@ func (b *batcher) lead() {
 	finished = true
 }
 
-// gather waits until enough messages wait, or the first of them has waited for MaxWait.
+// gather waits until enough messages wait, or the oldest has waited for MaxWait.
 func (b *batcher) gather() {
 	if b.cfg.MaxWait == 0 {
 		return
@@ -168,7 +168,8 @@ func (b *batcher) gather() {
 	}
 }
 
-// next takes a batch from the waiting messages, with each key once: the next batch finds a copy already handled.
+// next takes a batch from the waiting messages, one message per key: the next batch finds further copies already
+// handled.
 func (b *batcher) next() (batch []*batched) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -20,15 +20,15 @@ import (
 
 // halving limits the search for the bad messages of a batch.
 type halving struct {
-	tries int // tries left that may fail
+	tries int // failed tries left
 	begun time.Time
 }
 
-func (h *halving) goesOn(limit time.Duration) bool {
+func (h *halving) continues(limit time.Duration) bool {
 	return h.tries > 0 && (limit <= 0 || time.Since(h.begun) < limit)
 }
 
-// run handles a batch, or else its halves, and so on, and reports the result of each message. After too many failed
+// run handles a batch, splits it in halves when it fails, and reports the result of each message. After too many failed
 // tries, or after TxConfig.Timeout, halving costs more than it saves: the remaining messages go alone.
 func (b *batcher) run(batch []*batched, h *halving) {
 	if len(batch) == 0 {
@@ -39,7 +39,7 @@ func (b *batcher) run(batch []*batched, h *halving) {
 			one.done <- of(one)
 		}
 	}
-	if len(batch) > 1 && !h.goesOn(b.cfg.Tx.Timeout) {
+	if len(batch) > 1 && !h.continues(b.cfg.Tx.Timeout) {
 		report(goesAlone)
 		return
 	}
@@ -76,11 +76,11 @@ func goesAlone(*batched) result { return result{alone: true} }
 // ofAll reports whether an error is unlikely to be caused by single messages of a batch.
 func ofAll(err error) bool {
 	return errors.Is(err, core.ErrNotBegun) || errors.Is(err, outbox.ErrCommitUnknown) ||
-		errors.Is(err, context.DeadlineExceeded) // each half could take as long again
+		errors.Is(err, context.DeadlineExceeded) // each half could take as long
 }
 
-// conclude returns the result of a message whose batch succeeded. End is what observers get of the batch: the first
-// message takes its duration.
+// conclude returns the result of a message whose batch succeeded. end is the observers' report; the first message gets
+// the duration of the whole batch.
 func (b *batcher) conclude(one *batched, began time.Time, end *observe.HandleEnd) result {
 	outcome := observe.Processed
 	switch one.state {
@@ -204,7 +204,7 @@ func (b *batcher) claim(ctx context.Context, batch []*batched) error {
 		switch {
 		case mine:
 			one.state, one.claim.note = ours, note
-		case !b.cfg.Inbox.CheckContent: // else it goes alone, and its content is compared there
+		case !b.cfg.Inbox.CheckContent: // otherwise it is handled alone, and its content is compared there
 			one.state = handled
 		}
 		return nil

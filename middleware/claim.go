@@ -18,7 +18,7 @@ import (
 type claim struct {
 	consumer, key string
 	failures      int           // recorded before this attempt
-	failing       time.Duration // since the first of them
+	failing       time.Duration // since the first failure
 	note          int64         // distinguishes this claim from others
 	hash          []byte        // core.PayloadHash; nil without CheckContent
 }
@@ -51,9 +51,9 @@ func (i *inbox) identify(ctx context.Context, msg *message.Message) (*claim, err
 
 // take records the message, unless it was already handled. Then standby reports whether COMMIT may wait for a standby.
 //
-// Duplicates come in thousands after a crash or a rebalance. So a message that follows a duplicate is looked up before
-// the transaction begins: for another duplicate that is all the work of the database, for a new message it costs one
-// extra round trip.
+// Duplicates come in thousands after a crash or a rebalance. So after a duplicate the next message is looked up before
+// its transaction begins: another duplicate then needs nothing else of the database, and a new message costs one extra
+// round trip.
 func (i *inbox) take(ctx context.Context, q drive.Querier, c *claim) (ours, standby bool, err error) {
 	_, repeated := i.repeated.Load(c.consumer)
 	if repeated {

@@ -26,7 +26,7 @@ func checkService(field, service string) error {
 	return nil
 }
 
-// consumerOf joins the two names. The service has no slash, so different pairs never give the same result.
+// consumerOf joins the two names. The service contains no slash, so different pairs never give the same result.
 func consumerOf(service, name string) (string, error) {
 	consumer := service + "/" + name
 	switch {

@@ -24,9 +24,9 @@ import (
 // row in the inbox.
 const (
 	MetadataService  = "service_poisoned"   // name of the service
-	MetadataUUID     = "uuid_poisoned"      // UUID of the message; the letter has one of its own
-	MetadataConsumer = "consumer_poisoned"  // consumer of the message's row in the inbox
-	MetadataInboxKey = "inbox_key_poisoned" // id of the message in that row
+	MetadataUUID     = "uuid_poisoned"      // UUID of the message; the dead letter has its own
+	MetadataConsumer = "consumer_poisoned"  // consumer in the message's inbox row
+	MetadataInboxKey = "inbox_key_poisoned" // message id in that row
 )
 
 // The metadata of PoisonQueue.
@@ -37,18 +37,18 @@ const (
 	subscriberKey = "subscriber_poisoned" // name of the subscriber's type
 )
 
-// letterKey returns the default key, unless the outbox would refuse it.
-func letterKey(_ string, msg *message.Message) (string, error) {
+// deadLetterKey returns the default key, unless the outbox would refuse it.
+func deadLetterKey(_ string, msg *message.Message) (string, error) {
 	return core.ConsumedKey(msg), nil
 }
 
-// isLetter reports whether the message came from the dead-letter topic. Such a message gets no dead letter: a handler
-// that always fails would write letters about letters.
-func (o *errorHandler) isLetter(ctx context.Context) bool {
+// isDeadLetter reports whether the message came from the dead-letter topic. Such a message gets no dead letter: a
+// handler that always fails would write dead letters about dead letters.
+func (o *errorHandler) isDeadLetter(ctx context.Context) bool {
 	return core.ConsumedFrom(ctx).Topic == o.cfg.DeadLetterTopic
 }
 
-// sendDeadLetter marks the message dead and publishes its dead letter, unless it is a dead letter itself; both or
+// sendDeadLetter marks the message dead and, unless it is a dead letter itself, publishes its dead letter; both or
 // neither. It returns false and does nothing if a copy was processed in the meantime or is already dead, or if the
 // message now has another owner.
 func (o *errorHandler) sendDeadLetter(
@@ -57,23 +57,23 @@ func (o *errorHandler) sendDeadLetter(
 	err = core.InTx(ctx, o.db, core.TxOptions{}, func(ctx context.Context) error {
 		letter := deadLetter(ctx, msg, h.claim, o.cfg.Service, cause)
 		var err error
-		if marked, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !marked || o.isLetter(ctx) {
+		if marked, err = o.markDead(ctx, letter, msg, h, cause); err != nil || !marked || o.isDeadLetter(ctx) {
 			return err
 		}
-		return o.letters.Capture(ctx, o.cfg.DeadLetterTopic, letter)
+		return o.deadLetters.Capture(ctx, o.cfg.DeadLetterTopic, letter)
 	})
 	return marked, err
 }
 
-// markDead marks the row of the message dead, and sets the UUID of the letter. The letter of a stored message keeps its
-// random UUID: only the owner of such a message marks it dead, together with the letter, so this happens once.
+// markDead marks the row of the message dead, and sets the UUID of the dead letter. The dead letter of a stored message
+// keeps its random UUID: only the owner of such a message marks it dead, in the same transaction, so this happens once.
 func (o *errorHandler) markDead(
 	ctx context.Context, letter, msg *message.Message, h *handling, cause error,
 ) (marked bool, err error) {
 	id, consumer, revived := msg.UUID, o.cfg.Service+"/"+message.HandlerNameFromCtx(ctx), 0
 	if h.work != nil {
 		marked, err := h.work.Dead(ctx, text.OfError(cause))
-		if !errors.Is(err, outbox.ErrOtherDB) || o.isLetter(ctx) {
+		if !errors.Is(err, outbox.ErrOtherDB) || o.isDeadLetter(ctx) {
 			return marked, err
 		}
 	}
@@ -91,31 +91,32 @@ func (o *errorHandler) markDead(
 		}
 	}
 	if at := core.ConsumedFrom(ctx); id == "" && at.Position != "" {
-		// A topic that was deleted and created again has the same positions.
+		// A topic that was deleted and created again reuses its positions.
 		id = fmt.Sprintf("%s %s %x", at.Topic, at.Position, core.PayloadHash(msg.Payload))
 	}
-	if h.calling == onMismatch { // the key belongs to another message, which may have a letter too
+	if h.calling == onMismatch { // the key belongs to another message, which may have its own dead letter
 		id = fmt.Sprintf("%s %x", id, core.PayloadHash(msg.Payload))
 	}
 	if id != "" {
-		letter.UUID = letterUUID(id, msg.Metadata.Get(outbox.MetadataGeneration), consumer, revived)
+		letter.UUID = deadLetterUUID(id, msg.Metadata.Get(outbox.MetadataGeneration), consumer, revived)
 	}
 	return marked, nil
 }
 
-// letterSpace is the namespace of the UUIDs of dead letters.
-var letterSpace = uuid.MustParse("1b3e37ac-0c65-44ed-995b-69db133b6f3c")
+// deadLetterSpace is the namespace of the UUIDs of dead letters.
+var deadLetterSpace = uuid.MustParse("1b3e37ac-0c65-44ed-995b-69db133b6f3c")
 
-// letterUUID is the same for equal arguments and differs for all others. Letters must differ if the same message died
-// for two consumers, or twice, or was deliberately sent again, because brokers and inboxes deduplicate by UUID.
-func letterUUID(id, generation, consumer string, revived int) string {
-	return uuid.NewSHA1(letterSpace, fmt.Appendf(nil, "%d %d:%s%d:%s%s", revived, len(id), id, len(generation), generation,
-		consumer)).String()
+// deadLetterUUID is the same for equal arguments and differs for all others. Dead letters must differ if the same
+// message died for two consumers, or twice, or was deliberately sent again, because brokers and inboxes deduplicate by
+// UUID.
+func deadLetterUUID(id, generation, consumer string, revived int) string {
+	name := fmt.Appendf(nil, "%d %d:%s%d:%s%s", revived, len(id), id, len(generation), generation, consumer)
+	return uuid.NewSHA1(deadLetterSpace, name).String()
 }
 
 // deadLetter returns a copy of msg that the outbox can store, even if the original cannot be stored: metadata is made
-// valid and cut to the limit, and metadata that would command a broker is renamed. The delay and the generation of the
-// original are left out. It has a random UUID.
+// valid and cut to the limit, and keys that would command a broker are renamed. It drops the delay and the generation,
+// and has a random UUID.
 func deadLetter(
 	ctx context.Context, msg *message.Message, c *claim, service string, cause error,
 ) *message.Message {
@@ -141,7 +142,7 @@ func deadLetter(
 	size := 0
 	for k, v := range msg.Metadata {
 		if core.Mistyped(k) != "" || core.Commands(k) {
-			k += "_poisoned" // unchanged, the outbox would refuse it or a broker would obey it
+			k += "_poisoned" // unchanged, the outbox would refuse it, or a broker would obey it
 		}
 		e := newEntry(k, v)
 		if !slices.Contains(leftOut, e.key) && (e.key != outbox.MetadataKey || len(e.value) <= outbox.MaxKeyBytes) {
@@ -152,7 +153,7 @@ func deadLetter(
 	parts := [][]entry{kept, notes}
 	room := core.MaxMetadataBytes - len("{}") + len(",") // the last entry has no comma
 	if size > room {
-		// it was never stored in an outbox: keep as many entries as fit next to the letter's own
+		// it was never stored in an outbox: keep the entries that fit next to those of the dead letter
 		slices.SortFunc(kept, func(a, b entry) int { return cmp.Compare(a.size, b.size) })
 		parts = [][]entry{notes, kept}
 	}
@@ -165,7 +166,7 @@ func deadLetter(
 	return letter
 }
 
-// entry is one metadata entry, made storable. Its size counts it as JSON: "key":"value" and a comma.
+// entry is one metadata entry, made storable. Its size is its length as JSON: "key":"value" and a comma.
 type entry struct {
 	key, value string
 	size       int
@@ -174,13 +175,13 @@ type entry struct {
 func newEntry(key, value string) entry {
 	e := entry{key: text.Valid(key), value: text.Valid(value), size: len(":,")}
 	for _, s := range []string{e.key, e.value} {
-		encoded, _ := json.Marshal(s) // strings can always be encoded
+		encoded, _ := json.Marshal(s) // strings always encode
 		e.size += len(encoded)
 	}
 	return e
 }
 
-// cutTo shortens the value, if that makes the entry fit.
+// cutTo shortens the value if that is enough to make the entry fit.
 func (e entry) cutTo(room int) entry {
 	const longestEscape = len(`\u0001`)
 	if left := room - newEntry(e.key, "").size; e.size > room && left > 0 {

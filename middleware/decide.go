@@ -22,7 +22,7 @@ func (o *errorHandler) decide(h *handling, n tally, err error) outbox.Decision {
 	if decision := o.classify(err); decision != outbox.Nack {
 		return decision
 	}
-	if h.work != nil || h.delivery != nil { // they have a limit of their own
+	if h.work != nil || h.delivery != nil { // they have their own limit
 		if h.isLast() && !errors.Is(err, core.ErrLeaseLost) && !errors.Is(err, core.ErrNotBegun) {
 			return outbox.DeadLetter
 		}
@@ -46,9 +46,9 @@ func (o *errorHandler) classify(err error) (decision outbox.Decision) {
 	return o.cfg.Classify(err)
 }
 
-// tellPanic logs a panic that is not passed on, because its message is dead or a copy: nothing else would show the
+// logPanic logs a panic that is not passed on because its message is dead or a duplicate: nothing else would show the
 // stack.
-func (o *errorHandler) tellPanic(ctx context.Context, msg *message.Message, p any) {
+func (o *errorHandler) logPanic(ctx context.Context, msg *message.Message, p any) {
 	// Cause: a bug of the handler or a callback; see the field stack.
 	// Cure: the message is dead, or was a duplicate.
 	o.logger.Error("handler panicked: its message is acked: fix what the stack names", core.Panicked(p),

@@ -116,22 +116,22 @@ func ErrorHandler(
 
 func newErrorHandler(db *outbox.DB, cfg ErrorHandlerConfig, logger watermill.LoggerAdapter) (*errorHandler, error) {
 	cfg.setDefaults()
-	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: letterKey}, logger)
+	letters, err := outbox.NewPublisher(db, outbox.PublisherConfig{Key: deadLetterKey}, logger)
 	if err = errors.Join(err, cfg.validate()); err != nil {
 		return nil, err
 	}
 	return &errorHandler{
-		db: (*core.DB)(db), cfg: cfg, letters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger),
+		db: (*core.DB)(db), cfg: cfg, deadLetters: (*core.Publisher)(letters), logger: (*core.DB)(db).Logger(logger),
 	}, nil
 }
 
 type errorHandler struct {
-	db      *core.DB
-	cfg     ErrorHandlerConfig
-	letters *core.Publisher
-	logger  watermill.LoggerAdapter
-	recall  recall
-	lines   trouble.RateLimit // about handlers
+	db          *core.DB
+	cfg         ErrorHandlerConfig
+	deadLetters *core.Publisher
+	logger      watermill.LoggerAdapter
+	recall      recall
+	lines       trouble.RateLimit // about handlers
 
 	// identify returns the claim that the Inbox of the same Stack would make for the message; nil without a Stack.
 	identify func(ctx context.Context, msg *message.Message) (*claim, error)
@@ -162,7 +162,7 @@ func (o *errorHandler) handle(next message.HandlerFunc, msg *message.Message) (p
 		}
 		if err == nil && !finished {
 			if p := recover(); p != nil { // otherwise the message would be nacked
-				o.tellPanic(ctx, msg, p)
+				o.logPanic(ctx, msg, p)
 			}
 		}
 		h.ended.Store(true)
@@ -214,7 +214,7 @@ func (o *errorHandler) conclude(
 		return observe.Duplicate, 0, nil
 	}
 	decision := o.decide(h, n, err)
-	if decision == outbox.DeadLetter && h.work == nil && o.isLetter(ctx) {
+	if decision == outbox.DeadLetter && h.work == nil && o.isDeadLetter(ctx) {
 		decision = outbox.Nack
 		// Cause: the handler of the dead-letter topic failed.
 		// Cure: the letter is redelivered.
@@ -224,18 +224,18 @@ func (o *errorHandler) conclude(
 	}
 	switch decision {
 	case outbox.DeadLetter:
-		marked, letterErr := o.sendDeadLetter(ctx, msg, h, err)
-		if letterErr != nil {
-			letterErr = fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(letterErr))
-			h.note(0, letterErr)
-			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", letterErr, err)))
-			return observe.Failed, o.wait(h, n), errors.Join(err, letterErr)
+		marked, writeErr := o.sendDeadLetter(ctx, msg, h, err)
+		if writeErr != nil {
+			writeErr = fmt.Errorf("%w: %w", core.ErrNoLetter, text.Explain(writeErr))
+			h.note(0, writeErr)
+			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf("%w: %w", writeErr, err)))
+			return observe.Failed, o.wait(h, n), errors.Join(err, writeErr)
 		}
 		o.forget(ctx, msg)
 		if !marked {
 			return observe.Duplicate, 0, nil
 		}
-		if o.isLetter(ctx) {
+		if o.isDeadLetter(ctx) {
 			// Cause: a handler of the dead-letter topic failed too often.
 			// Cure: see outboxctl inbox list --state dead.
 			o.logger.Error("dead letter died: no dead letter is written for it", err, fieldsOf(ctx, msg))
@@ -257,7 +257,7 @@ func (o *errorHandler) conclude(
 	wait := o.wait(h, n)
 	fields := fieldsOf(ctx, msg).Add(watermill.LogFields{"failures": n.failures, "wait": wait})
 	if failed != noCallback && o.lines.Allow("not called "+message.HandlerNameFromCtx(ctx)) {
-		o.tellNotCalled(failed, err, fields)
+		o.logNotCalled(failed, err, fields)
 	} else {
 		o.logger.Debug("handler failed: the message is nacked", fields.Add(watermill.LogFields{"err": text.OfError(err)}))
 	}

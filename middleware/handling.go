@@ -20,34 +20,34 @@ type handlingKey struct{}
 // goroutine uses it.
 type handling struct {
 	tree     core.Tree
-	uuid     string         // of the message
-	delivery *core.Delivery // the message comes from the outbox, else nil
-	relay    bool           // to a handler that passes messages on
-	work     core.Work      // the message is claimed from the durable queue, else nil
-	// later reports to the subscriber why the message failed and how long to delay it; nil = the subscriber does not wait
+	uuid     string
+	delivery *core.Delivery // nil unless the message comes from the outbox
+	relay    bool           // the handler passes the message on
+	work     core.Work      // nil unless the message is claimed from the durable queue
+	// later tells the subscriber why the message failed and how long to delay it; nil if the subscriber does not wait
 	// after a nack.
 	later func(wait time.Duration, err error)
 
 	started  time.Time
 	ended    atomic.Bool
-	inTx     bool // a Tx is around
-	attempts int  // started by Tx
+	inTx     bool // inside a Tx
+	attempts int  // by Tx
 
-	attemptState // of the current attempt
+	attemptState
 }
 
-// attemptState is the state of one attempt, which Tx clears before each.
+// attemptState is the state of one attempt, cleared by Tx before each.
 type attemptState struct {
 	claim      *claim // nil until Inbox has looked the message up
 	acked      bool   // the message was marked done in the transaction
 	duplicate  bool
 	rolledBack bool
 	unfinished error    // the error of Tx when the handler panicked
-	begun      bool     // TxConfig.OnBegin has returned nil
-	calling    callback // what is being called, or has failed, before the handler
+	begun      bool     // TxConfig.OnBegin returned nil
+	calling    callback // the callback that is running or failed before the handler
 }
 
-// callback is a function of the configuration that is called before the handler.
+// callback is a configured function that runs before the handler.
 type callback int
 
 const (
@@ -69,12 +69,13 @@ func (h *handling) panicked() error {
 	return errPanicked
 }
 
-// isLast reports whether a failure is the last one of a message with a row in the outbox or the queue.
+// isLast reports whether another failure makes a message of the outbox or the queue dead.
 func (h *handling) isLast() bool {
 	return h.work != nil && h.work.Last() || h.delivery != nil && h.delivery.Last
 }
 
-// note reports to our own subscriber why the message failed, and the wait if no attempt counts, else 0. A nack follows.
+// note tells our own subscriber why the message failed, and how long to wait, or 0 if the attempt counts. A nack
+// follows.
 func (h *handling) note(wait time.Duration, err error) {
 	switch {
 	case h.work != nil:
@@ -84,15 +85,15 @@ func (h *handling) note(wait time.Duration, err error) {
 	}
 }
 
-// handlingOf returns the handling of an outer middleware, and the context to continue with. If no handling exists it
-// begins one, and outermost is true: the caller must end it.
+// handlingOf returns the handling of an outer middleware, and the context to continue with. If there is no outer one,
+// it begins a handling and returns outermost = true: the caller must end it.
 func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost bool) {
 	if h := currentHandling(msg); h != nil {
 		return msg.Context(), h, false
 	}
 	h = &handling{started: time.Now(), uuid: msg.UUID, later: core.OwnBackoff(msg)}
 	if h.delivery, h.relay = core.DeliveryOf(msg); !h.relay {
-		core.DropHeaders(msg) // a message from outside must not command a broker, wherever the handler copies it
+		core.DropHeaders(msg) // an external message must not command a broker, wherever the handler copies its metadata
 	}
 	ctx, work := core.TakeWork(msg)
 	h.work = work
@@ -100,9 +101,9 @@ func handlingOf(msg *message.Message) (_ context.Context, h *handling, outermost
 	return context.WithValue(ctx, handlingKey{}, h), h, true
 }
 
-// currentHandling returns nil if the handling has ended, or belongs to another message, whose context was passed on
-// when it was published within the process, to another handler or to this one. That handler may still be running, so
-// only immutable fields are read. A middleware may have copied the message, so it is recognised by its UUID.
+// currentHandling returns nil if the handling has ended or belongs to another message: an in-process Pub/Sub passes the
+// context of a handled message on with what is published. The other handler may still be running, so only immutable
+// fields are read. A middleware may have copied the message, so it is recognised by its UUID.
 func currentHandling(msg *message.Message) *handling {
 	h, _ := msg.Context().Value(handlingKey{}).(*handling)
 	if h == nil || h.uuid != msg.UUID || !h.tree.Has(msg.Context()) || h.ended.Load() {

@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// maxInboxKeyBytes is the largest size of a message's key.
+// maxInboxKeyBytes is the maximum size of a message's key.
 const maxInboxKeyBytes = 1024
 
 // InboxConfig configures Inbox. Service is required.
@@ -34,12 +34,12 @@ type InboxConfig struct {
 	// Key identifies the message; default: its UUID. An empty key, or one over 1 KiB, makes the message poison; an
 	// error fails it.
 	Key func(msg *message.Message) (string, error)
-	// CheckContent compares a duplicate's payload with the handled one's, by SHA-256; default off. A different one is
-	// acked, logged as an error, reported as observe.Mismatch and passed to OnMismatch. It costs a round trip for each
-	// duplicate.
+	// CheckContent compares the payload of a duplicate with the payload that was handled, by SHA-256; default off. A
+	// mismatch is acked, logged as an error, reported as observe.Mismatch and passed to OnMismatch. The check costs a
+	// round trip for each duplicate.
 	CheckContent bool
-	// OnMismatch gets duplicates with other content, in the transaction, with CheckContent; default none. An error
-	// fails the duplicate; once it is dead, its dead letter is all that is kept of it.
+	// OnMismatch is called in the transaction for each mismatch that CheckContent finds; default none. An error fails the
+	// duplicate; once it is dead, only its dead letter is kept.
 	OnMismatch func(ctx context.Context, msg *message.Message) error
 }
 
@@ -153,7 +153,7 @@ func (i *inbox) handle(next message.HandlerFunc, msg *message.Message) ([]*messa
 	}
 	ours, standby, err := i.take(ctx, q, c)
 	if err != nil {
-		if h.begun && refused(err) { // because of what OnBegin did to the transaction
+		if h.begun && refused(err) { // caused by what OnBegin did to the transaction
 			h.calling = onBegin
 		}
 		return nil, fmt.Errorf("inbox: %w", text.Explain(err))
@@ -205,8 +205,8 @@ func (i *inbox) ack(ctx context.Context, h *handling) (bool, error) {
 }
 
 // refused reports whether the database refused the statement because of its environment: a missing table or privilege,
-// or a failed transaction. TxConfig.OnBegin may have caused that for this very message. Other errors are not the
-// message's fault.
+// or an aborted transaction. TxConfig.OnBegin may have caused that for this message. Other errors are not the message's
+// fault.
 func refused(err error) bool {
 	state := text.SQLState(err)
 	return strings.HasPrefix(state, "42") || state == "25P02"
@@ -237,7 +237,7 @@ func (i *inbox) skip(ctx context.Context, q drive.Querier, c *claim, msg *messag
 	h.calling = onMismatch
 	err = i.cfg.OnMismatch(ctx, msg)
 	if err == nil {
-		err = ctx.Err() // it has used up the time
+		err = ctx.Err() // it used up the time
 	}
 	if err != nil {
 		return fmt.Errorf("inbox: OnMismatch: %w", err)

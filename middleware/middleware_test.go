@@ -186,8 +186,8 @@ func TestLetterUUIDs(t *testing.T) {
 		{"11", "", "a/b", 0},
 		{"1", "1", "a/b", 0}, {"1", "1a", "/b", 0}, {"11", "1", "a/b", 0}, {"1", "2", "a/b", 0},
 	} {
-		id := letterUUID(letter.id, letter.generation, letter.consumer, letter.revived)
-		if seen[id] || id != letterUUID(letter.id, letter.generation, letter.consumer, letter.revived) {
+		id := deadLetterUUID(letter.id, letter.generation, letter.consumer, letter.revived)
+		if seen[id] || id != deadLetterUUID(letter.id, letter.generation, letter.consumer, letter.revived) {
 			t.Errorf("%+v: %s is not unique", letter, id)
 		}
 		seen[id] = true
@@ -288,8 +288,8 @@ func TestDeadLetterIsStorable(t *testing.T) {
 	}
 }
 
-// TestMiswiredIsNoHotLoop: brokers redeliver a failed message immediately. Wrongly combined middlewares return an error
-// that says what to do, and then wait.
+// TestMiswiredIsNoHotLoop: brokers redeliver a failed message immediately, so wrongly combined middlewares wait before
+// they return their advice.
 func TestMiswiredIsNoHotLoop(t *testing.T) {
 	pub, err := outbox.NewPublisher(unreachable(t), outbox.PublisherConfig{}, nil)
 	if err != nil {

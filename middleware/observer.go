@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// started reports a delivery to the observers, with when its batch began. ErrorHandler calls it, or Tx if there is no
+// started reports a delivery, and when its batch began, to the observers. ErrorHandler calls it, or Tx without
 // ErrorHandler.
 func started(
 	ctx context.Context, db *core.DB, service string, msg *message.Message, began time.Time,

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// correlationKey is metadata of Watermill's CorrelationID: all messages of one conversation share its value.
+// correlationKey is the metadata key of Watermill's CorrelationID, whose value all messages of a conversation share.
 const correlationKey = "correlation_id"
 
 // OutboxConfig configures Outbox. The zero value is ready for use.
 type OutboxConfig struct {
-	// Topic is where returned messages are published; default: the handler's publish topic in its Router.
+	// Topic is the topic of returned messages; default: the handler's publish topic in its Router.
 	Topic string
 }
 
@@ -83,10 +83,10 @@ func (c *capturer) handle(next message.HandlerFunc, msg *message.Message) ([]*me
 	return nil, nil
 }
 
-// relate records the conversation that a message belongs to and the message that caused it.
+// relay adds the metadata that names the conversation and the message that caused this one.
 func relate(out *message.Message, cause, correlation string) {
 	if out == nil {
-		return // Capture returns an error that names it
+		return // left to Capture, which names the invalid key
 	}
 	if out.Metadata == nil {
 		out.Metadata = message.Metadata{}

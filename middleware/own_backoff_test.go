@@ -19,7 +19,7 @@ func TestErrorHandlerLeavesTheWaitToTheSubscriber(t *testing.T) {
 	for name, test := range map[string]struct {
 		signed bool
 		err    error
-		wait   time.Duration // of Backoff
+		wait   time.Duration
 		told   []time.Duration
 	}{
 		"of another subscriber": {false, failed, 20 * time.Millisecond, nil},

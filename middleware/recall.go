@@ -10,13 +10,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// maxRecalled bounds the memory of a recall. The counts of a forgotten message start again.
+// maxRecalled bounds the memory of a recall. A forgotten message is counted from zero again.
 const maxRecalled = 1000
 
 // recall is this process's memory of messages that have no row in a table: they failed before the inbox looked them up,
 // or their handler requested a later retry. The zero value is ready for use, and it is safe for concurrent use.
 type recall struct {
-	some  atomic.Bool // not empty
+	some  atomic.Bool // never empty strings
 	mu    sync.Mutex
 	known map[recallKey]*recalled
 }
@@ -25,15 +25,15 @@ type recallKey [sha256.Size]byte
 
 // recalled is guarded by the mu of its recall.
 type recalled struct {
-	failures    int       // of any kind
+	failures    int       // of all kinds
 	charged     int       // failures that count against the message
 	first, last time.Time // first is the time of the first charged failure
 	due         time.Time // do not handle the message before
 	err         error     // the reason to wait
 }
 
-// keyOf is the same for each delivery of a message to a handler: brokers may change the metadata, and the UUID may be
-// missing.
+// keyOf returns the same key for each delivery of a message to a handler. It ignores metadata, which brokers may
+// change, and works without a UUID.
 func keyOf(handler string, msg *message.Message) recallKey {
 	h := sha256.New()
 	fmt.Fprintf(h, "%d:%s%d:%s", len(handler), handler, len(msg.UUID), msg.UUID)
@@ -41,8 +41,8 @@ func keyOf(handler string, msg *message.Message) recallKey {
 	return recallKey(h.Sum(nil))
 }
 
-// get returns the entry of a message, or a new one; if there are too many, it replaces the least recently used. mu must
-// be held.
+// get returns the entry of a message, or a new one, which replaces the least recently used if there are too many. mu
+// must be held.
 func (r *recall) get(key recallKey, now time.Time) *recalled {
 	known := r.known[key]
 	if known == nil {

@@ -30,15 +30,14 @@ type TxConfig struct {
 	// retried.
 	Isolation sql.IsolationLevel
 	// Timeout bounds one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the message's context
-	// counts too, its cancellation does not.
+	// applies too; its cancellation does not.
 	Timeout time.Duration
-	// MaxRetries is the number of repetitions after a serialization failure or deadlock, before a nack; default 3, -1
-	// none.
+	// MaxRetries is the number of retries after a serialization failure or deadlock, before a nack; default 3, -1 none.
 	MaxRetries int
-	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
+	// Backoff is the wait before each retry; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
-	// OnBegin runs first in each transaction, for SET LOCAL or a tenant's search_path; default none. An error, or a
-	// failed statement, fails the message.
+	// OnBegin runs first in each transaction, for SET LOCAL or a tenant's search_path; default none. An error or a failed
+	// statement fails the message.
 	OnBegin func(ctx context.Context, msg *message.Message) error
 	// JoinContext joins a transaction in the message's context, behind a savepoint and without retries; default off.
 	// Set it only if the code that began the transaction waits for the handler.
@@ -75,10 +74,10 @@ func (c TxConfig) validate() error {
 // transaction in the message's context (outbox.PgxTx, outbox.SQLTx). An error or a panic rolls it back and is passed
 // on.
 //
-// The handler gets a copy of the message, a new one for each attempt. An Ack of the copy has no effect, and a Nack
-// fails the attempt with outbox.ErrNacked even if the handler returns nil. Its context has the values and the deadline
-// of the message's context, but is not cancelled with it, because a closing Router cancels the contexts of messages in
-// flight, which must still be able to commit.
+// Each attempt gets its own copy of the message. An Ack of the copy has no effect, and a Nack fails the attempt with
+// outbox.ErrNacked even if the handler returns nil. Its context has the values and the deadline of the message's
+// context, but is not cancelled with it, because a closing Router cancels the contexts of messages in flight, which
+// must still be able to commit.
 //
 // Within another Tx the inner one is a savepoint and does not retry. Other transactions in the message's context are
 // ignored unless TxConfig.JoinContext is set, because in-process Pub/Subs pass contexts on. The transaction of a
@@ -94,7 +93,7 @@ func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.Ha
 	}
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		t := &transactor{db: (*core.DB)(db), cfg: cfg, logger: (*core.DB)(db).Logger(logger)}
-		t.looks.Store(maxLooks)
+		t.inspections.Store(maxInspections)
 		if err := unsafeWithin(core.UnsafeFunc(next)); err != nil {
 			t.unsafe.Store(&err)
 		}
@@ -102,31 +101,31 @@ func Tx(db *outbox.DB, cfg TxConfig, logger watermill.LoggerAdapter) (message.Ha
 	}, nil
 }
 
-// maxLooks bounds how many transactions of a handler are inspected for middlewares between Tx and the handler. One is
-// enough if the handler uses its transaction in the goroutine in which it is called.
-const maxLooks = 100
+// maxInspections is how many transactions of a handler are inspected for middlewares between Tx and the handler. One is
+// enough if the handler uses its transaction in its own goroutine.
+const maxInspections = 100
 
 // transactor is Tx around one handler.
 type transactor struct {
-	db        *core.DB
-	cfg       TxConfig
-	logger    watermill.LoggerAdapter
-	tellOwnTx sync.Once
-	looks     atomic.Int32 // left
-	unsafe    atomic.Pointer[error]
+	db          *core.DB
+	cfg         TxConfig
+	logger      watermill.LoggerAdapter
+	logOwnTx    sync.Once
+	inspections atomic.Int32 // left
+	unsafe      atomic.Pointer[error]
 }
 
-// look finds a Watermill middleware between Tx and the handler that would make Tx commit failures. It runs when the
-// handler first uses its transaction, which is the first moment at which the middleware can be seen.
-func (t *transactor) look() error {
-	if err := t.misplaced(); err != nil || t.looks.Add(-1) < 0 {
+// inspect finds a Watermill middleware between Tx and the handler that would make Tx commit failures. It runs when the
+// handler first uses its transaction, because only then is the middleware on the stack.
+func (t *transactor) inspect() error {
+	if err := t.misplaced(); err != nil || t.inspections.Add(-1) < 0 {
 		return err
 	}
 	name, known := core.UnsafeBetween()
 	if err := unsafeWithin(name); err != nil {
 		t.unsafe.Store(&err)
 	} else if known {
-		t.looks.Store(0)
+		t.inspections.Store(0)
 	}
 	return t.misplaced()
 }
@@ -175,13 +174,13 @@ func (t *transactor) attempts(
 	if !joins {
 		defer t.db.HandlerStarts(t.logger)()
 		ctx = outbox.OutsideTx(ctx)
-		t.noteSubscriberTx(ctx, msg)
+		t.logSubscriberTx(ctx, msg)
 	}
 	if !h.inTx {
 		h.inTx = true
 		defer func() { h.inTx = false }()
 	} else {
-		h = &handling{} // for the savepoint; the outer Tx has the handling that counts
+		h = &handling{} // a savepoint needs its own state: the handling of the outer Tx counts
 	}
 	for n := 0; ; n++ {
 		produced, err := t.attempt(ctx, next, msg, h, joins)
@@ -229,8 +228,8 @@ func (t *transactor) attempt(
 		begun = true
 		core.OnUnfinished(ctx, func(err error) { h.unfinished = err })
 		attempt.SetContext(ctx)
-		if t.looks.Load() > 0 {
-			core.OnUse(ctx, t.look)
+		if t.inspections.Load() > 0 {
+			core.OnUse(ctx, t.inspect)
 		}
 		produced, err = next(attempt)
 		if unsafe := t.misplaced(); unsafe != nil {
@@ -262,8 +261,8 @@ func (t *transactor) attempt(
 	return nil, err
 }
 
-// detachContexts replaces the context of messages that were made with the context of the attempt: the new one is still
-// alive and has no transaction, because the Router publishes them afterwards.
+// detachContexts replaces the context of messages that were made with the context of the attempt: the Router publishes
+// them afterwards, and needs one that is alive and has no transaction.
 func detachContexts(produced []*message.Message) {
 	for _, out := range produced {
 		if out != nil && out.Context().Err() != nil {
@@ -272,11 +271,11 @@ func detachContexts(produced []*message.Message) {
 	}
 }
 
-// noteSubscriberTx logs once that the transaction of a watermill-sql subscriber is not joined.
-func (t *transactor) noteSubscriberTx(ctx context.Context, msg *message.Message) {
+// logSubscriberTx logs once that the transaction of a watermill-sql subscriber is not joined.
+func (t *transactor) logSubscriberTx(ctx context.Context, msg *message.Message) {
 	_, theirs := wsql.TxFromContext(ctx)
-	if theirs || message.SubscriberNameFromCtx(ctx) == "sql.Subscriber" { // version 4 has its own key and type
-		t.tellOwnTx.Do(func() {
+	if theirs || message.SubscriberNameFromCtx(ctx) == "sql.Subscriber" { // v4 has its own context key and type
+		t.logOwnTx.Do(func() {
 			t.logger.Debug("subscriber has its own transaction: the handler does not join it", fieldsOf(ctx, msg))
 		})
 	}
@@ -291,8 +290,8 @@ func nacked(msg *message.Message) bool {
 	}
 }
 
-// repeatable reports whether an attempt failed through no fault of its own: a serialization failure or a deadlock,
-// either of which proves that nothing was committed.
+// repeatable reports whether an attempt failed only because of concurrent transactions: a serialization failure or a
+// deadlock, both of which prove that nothing was committed.
 func repeatable(err error) bool {
 	later := new(core.RetryAfterError)
 	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||

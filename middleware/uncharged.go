@@ -25,8 +25,8 @@ const (
 	miswiredWait = 10 * time.Second
 )
 
-// uncharged reports whether an error does not count against the message: its handler requested a later retry, or only a
-// change of the program helps.
+// uncharged reports whether an error does not count against the message: its handler requested a later retry, or the
+// program must be changed.
 func uncharged(err error) bool {
 	switch {
 	case errors.Is(err, outbox.ErrPoison), errors.Is(err, outbox.ErrAlreadyProcessed):
@@ -43,7 +43,7 @@ func (o *errorHandler) retryLater(
 	outcome, wait := observe.Postponed, time.Duration(0)
 	var later *core.RetryAfterError
 	if miswired(err) {
-		outcome, wait = observe.Failed, o.tellMiswired(ctx, msg, err)
+		outcome, wait = observe.Failed, o.logMiswired(ctx, msg, err)
 	} else {
 		errors.As(err, &later)
 		wait = core.Backoff(o.cfg.Backoff).Later(later.Wait)
@@ -81,9 +81,9 @@ func asLater(err error, wait time.Duration) error {
 	return err
 }
 
-// tellMiswired logs the advice, at most once a minute, and returns how long to wait: longer with each message of the
-// handler that fails this way.
-func (o *errorHandler) tellMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
+// logMiswired logs the advice, at most once a minute, and returns how long to wait: longer with each such failure of
+// the handler.
+func (o *errorHandler) logMiswired(ctx context.Context, msg *message.Message, err error) time.Duration {
 	name := message.HandlerNameFromCtx(ctx)
 	failures := o.recall.failed(keyOf(name, message.NewMessage("", nil)))
 	backoff := core.Backoff(o.cfg.Backoff)
@@ -100,7 +100,7 @@ func (o *errorHandler) tellMiswired(ctx context.Context, msg *message.Message, e
 	return wait
 }
 
-func (o *errorHandler) tellNotCalled(failed callback, err error, fields watermill.LogFields) {
+func (o *errorHandler) logNotCalled(failed callback, err error, fields watermill.LogFields) {
 	// Cause: the function that the line names returned an error, or panicked.
 	// Cure: fix the cause that the error names.
 	switch failed {
@@ -115,16 +115,16 @@ func (o *errorHandler) tellNotCalled(failed callback, err error, fields watermil
 	}
 }
 
-// tally is how often a message has failed, including this time.
+// tally counts the failures of a message, including the current one.
 type tally struct {
-	failures   int // for the wait
-	charged    int // failures that count against the message; an outage of the database does not
+	failures   int // for the backoff
+	charged    int // that count against the message; an outage of the database does not
 	chargedFor time.Duration
 }
 
-// count finds out how often a message has failed, and which callback failed if the handler was not called: that is
-// recorded in the inbox like any other failure if the message can be identified. Otherwise, or if its key belongs to
-// another message, this process counts.
+// count returns how often a message has failed, and which callback failed if the handler was not called. A failed
+// callback is recorded in the inbox like any other failure if the message can be identified; otherwise, or if its key
+// belongs to another message, this process counts.
 func (o *errorHandler) count(ctx context.Context, msg *message.Message, h *handling) (failed callback, n tally) {
 	if h.calling == onMismatch {
 		h.claim = nil
@@ -151,7 +151,7 @@ func (o *errorHandler) count(ctx context.Context, msg *message.Message, h *handl
 	return failed, n
 }
 
-// identified returns the inbox row that the message has or would have, or nil if Key or the database fails, and whether
+// identified returns the inbox row that the message has or would get, or nil if Key or the database fails, and whether
 // Key worked. A message that was already handled is a duplicate.
 func (o *errorHandler) identified(
 	ctx context.Context, msg *message.Message, h *handling,

@@ -77,8 +77,8 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I12", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterDiesWhereItIsStored",
-		Breaks: "letters of letters are written",
-		Old:    "err != nil || !marked || o.isLetter(ctx) {",
+		Breaks: "dead letters of dead letters are written",
+		Old:    "err != nil || !marked || o.isDeadLetter(ctx) {",
 		New:    "err != nil || !marked {",
 	},
 	{
@@ -95,8 +95,8 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I15", File: "middleware/error_handler.go", In: "integration_test", Test: "TestDeadLetterIsAllOrNothing",
-		Breaks: "a letter that cannot be written is not recorded",
-		Old:    "			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf(\"%w: %w\", letterErr, err)))\n",
+		Breaks: "a dead letter that cannot be written is not recorded",
+		Old:    "			o.record(ctx, msg, h.claim, sqltext.FailInbox, text.OfError(fmt.Errorf(\"%w: %w\", writeErr, err)))\n",
 		New:    "",
 	},
 	{
