@@ -14,12 +14,12 @@ import (
 // acker acks messages whose handlers have returned.
 type acker struct {
 	loop    *loop
-	ctx     context.Context // ends retries
+	ctx     context.Context // ends the retries
 	report  trouble.RetryLog
 	batcher *batcher[*claimed]
 }
 
-// newAcker makes an acker whose add blocks while room messages are unacked, so that claims do not outrun acks.
+// newAcker makes an acker that holds at most room messages; then add blocks, so that claims do not outrun acks.
 func newAcker(ctx context.Context, l *loop, room int) *acker {
 	// Cause: the database.
 	// Cure: messages whose leases expire first are redelivered.
@@ -28,7 +28,7 @@ func newAcker(ctx context.Context, l *loop, room int) *acker {
 	return a
 }
 
-// ack repeats failed acks until ctx ends. Leases are renewed meanwhile.
+// ack repeats failed acks until ctx ends. Meanwhile their leases are renewed.
 func (a *acker) ack(batch []*claimed) {
 	byID := make(map[ID]*claimed, len(batch))
 	for _, c := range batch {
@@ -43,7 +43,7 @@ func (a *acker) ack(batch []*claimed) {
 		})
 		refused, err := refusedOf(err)
 		for _, id := range refused.ids {
-			if a.later(byID[id], refused.first) {
+			if a.retryLater(byID[id], refused.first) {
 				delete(byID, id)
 			}
 		}
@@ -59,9 +59,9 @@ func (a *acker) ack(batch []*claimed) {
 	a.loop.step(func() { a.loop.forget(slices.Collect(maps.Values(byID))...) })
 }
 
-// later acks a message again after a wait, if the database refused to mark it done: its handler has returned and must
-// not be called again. Meanwhile its lease is renewed. It returns false if nothing will ack it.
-func (a *acker) later(c *claimed, err error) bool {
+// retryLater acks a message again after a wait when the database refused to mark it done: its handler has returned and
+// must not be called again. Meanwhile its lease is renewed. It returns false if the message is not going to be acked.
+func (a *acker) retryLater(c *claimed, err error) bool {
 	wait, ok := a.loop.store.refused("ack", queueRow{ID: c.ID, topic: c.Topic}, err)
 	a.loop.step(func() { ok = ok && !a.loop.stopping })
 	if ok {

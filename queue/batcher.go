@@ -9,11 +9,11 @@ import (
 // batchSize is the number of items that are written together.
 const batchSize = 1000
 
-// batcher writes concurrent items together: each batch has the items that arrived since the previous one. It has a
+// batcher writes concurrent items together: a batch holds the items that arrived during the previous one. It runs a
 // goroutine only while it writes.
 type batcher[T comparable] struct {
 	write func(batch []T)
-	room  int // how many may wait; 0 = any number
+	room  int // limit of waiting items; 0 = none
 
 	mu      sync.Mutex
 	changed *sync.Cond
@@ -28,7 +28,7 @@ func newBatcher[T comparable](room int, write func([]T)) *batcher[T] {
 	return b
 }
 
-// add blocks while there is no room. It does nothing after close.
+// add blocks while the batcher is full. It does nothing after close.
 func (b *batcher[T]) add(item T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -44,7 +44,7 @@ func (b *batcher[T]) add(item T) {
 	}
 }
 
-// remove takes an item back, unless it is being written or was already.
+// remove withdraws an item, unless it was written or is being written.
 func (b *batcher[T]) remove(item T) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -70,7 +70,7 @@ func (b *batcher[T]) next() []T {
 	return batch
 }
 
-// close returns when everything that was added has been written.
+// close returns when all items are written.
 func (b *batcher[T]) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"testing/synctest"
 )
 
-// TestBatcher: items added during a write are in the next batch, except those that were removed. Add waits while there
-// is no room, and close waits until everything is written.
+// TestBatcher: items added during a write are in the next batch, except those that were removed. Add waits while the
+// batcher is full, and close waits until everything is written.
 func TestBatcher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		written, goOn := make(chan []int), make(chan bool)

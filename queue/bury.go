@@ -20,7 +20,7 @@ var (
 	errExhausted = errors.New("no attempt is left")
 )
 
-// exhaustedBy returns the cause of the death of a message without attempts.
+// exhaustedBy returns why a message without attempts left is dead.
 func exhaustedBy(msg *Message) error {
 	if msg.LastError == "" {
 		return errExhausted
@@ -29,17 +29,17 @@ func exhaustedBy(msg *Message) error {
 }
 
 const (
-	// buryAgain is how long a message waits after its OnDead failed.
-	buryAgain = time.Minute
-	// buryCrashes is how many processes may die with a message that has used up its attempts, before OnDead is assumed to
-	// kill them. If attempts are unlimited, the default number of attempts counts.
+	// buryRetryWait is how long a message waits after OnDead failed for it.
+	buryRetryWait = time.Minute
+	// buryCrashes is how many processes may die with a message that has no attempts left before OnDead is assumed to kill
+	// them. If attempts are unlimited, the default number of attempts applies.
 	buryCrashes = 3
 )
 
 // bury calls OnDead and marks a message dead, both or neither. counted reports whether this attempt counts.
 //
-// OnDead comes first, because it may take long: a call that stores a duplicate of a message waits for a transaction
-// that has marked it dead, and so do the calls whose items are stored together with the duplicate.
+// OnDead may be slow, so it runs first: once the transaction has marked the message dead, calls that store a duplicate
+// wait for it, and so do calls whose items share a statement with that duplicate.
 func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome {
 	ctx, cancel := context.WithTimeout(c.loop.base, max(queryTimeout, defaultHandlerTimeout))
 	defer cancel()
@@ -56,7 +56,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome
 			// Cause: the database, or DispatcherConfig.OnDead failed.
 			// Cure: fix the cause that the error names.
 			d.logger.Error("could not mark message dead: it is retried in a minute", err, c.fields())
-			c.release(buryAgain, text.OfError(err))
+			c.release(buryRetryWait, text.OfError(err))
 		}
 	}()
 	err = core.InTx(ctx, d.store.db, core.TxOptions{}, func(ctx context.Context) error {
@@ -64,7 +64,7 @@ func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome
 			return err
 		}
 		n, err := d.store.fail(ctx, c.loop.owner, text.OfError(cause), counted, c.ID)
-		if err == nil && n == 0 && d.cfg.OnDead == nil { // otherwise OnDead has settled it in another way
+		if err == nil && n == 0 && d.cfg.OnDead == nil { // otherwise OnDead itself settled it in another way
 			err = ErrLeaseLost
 		}
 		return err
@@ -81,8 +81,8 @@ func (d *Dispatcher) bury(c *claimed, cause error, counted bool) observe.Outcome
 	return observe.Failed
 }
 
-// onDead calls DispatcherConfig.OnDead while no other process can do so for the message. Its context ends with the
-// contexts of handlers.
+// onDead calls DispatcherConfig.OnDead while no other process can do so for the message. The context of the call ends
+// with the contexts of handlers.
 func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error {
 	if d.cfg.OnDead == nil {
 		return nil
@@ -93,7 +93,7 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 		return err
 	case !ours:
 		return ErrLeaseLost
-	case crashes >= c.mostCrashes():
+	case crashes >= c.maxCrashes():
 		// Cause: OnDead exits, panics in another goroutine, or needs too much memory.
 		// Cure: the logs show what ended them.
 		d.logger.Error("gave up on OnDead: it crashed its processes: the message is marked dead without "+
@@ -109,7 +109,7 @@ func (d *Dispatcher) onDead(ctx context.Context, c *claimed, cause error) error 
 	return nil
 }
 
-// buryUnhandled is bury for a message whose handler is not called. Observers see it as a failed message.
+// buryUnhandled buries a message whose handler is not called. Observers see it as a failed message.
 func (d *Dispatcher) buryUnhandled(c *claimed, cause error, counted bool) {
 	_, ended := d.store.started(c.loop.work, d.cfg.Service, &c.Message)
 	outcome := observe.Failed
@@ -117,8 +117,8 @@ func (d *Dispatcher) buryUnhandled(c *claimed, cause error, counted bool) {
 	outcome = d.bury(c, cause, counted)
 }
 
-// buryExpired buries expired messages, as many as there are slots for, and reports whether there may be more: it used
-// all slots, or all were taken.
+// buryExpired buries as many expired messages as there are free slots, and reports whether there may be more because
+// the slots ran out.
 func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 	l := d.loop
 	l.claiming.Lock()
@@ -143,7 +143,7 @@ func (d *Dispatcher) buryExpired(ctx context.Context) (more bool, err error) {
 				continue
 			}
 			if l.runs(msg.ID, begun.Add(l.cfg.lease)) {
-				continue // and is buried later, if its handler does not settle it
+				continue // and it is buried later, if its handler does not settle it
 			}
 			l.start(&claimed{Message: msg, loop: l, expired: true}, begun.Add(l.cfg.lease))
 		}

@@ -26,7 +26,7 @@ const (
 	// While enough messages are ready, due messages and suspects are claimed no more often than this.
 	dueInterval     = 50 * time.Millisecond
 	suspectInterval = time.Second
-	// reapInterval is how often a Claim first reaps, and reapShare the part of the time that this may take.
+	// A Claim reaps first if the last time was reapInterval ago, and spends at most 1/reapShare of the time on it.
 	reapInterval = time.Second
 	reapShare    = 20
 	// maxClaimCursors is the number of topic sets for which cursors are kept.
@@ -34,8 +34,8 @@ const (
 )
 
 // Claim takes messages for an owner, until the lease ends or the owner settles them with Ack, Abandon, Fail or Release.
-// No messages is not an error. It returns ErrInvalid for a zero Owner, a lease of less than a second, a limit outside 1
-// to 10,000, or a negative MaxBytes.
+// An empty result is not an error. It returns ErrInvalid for a zero Owner, a lease of less than a second, a limit
+// outside 1 to 10,000, or a negative MaxBytes.
 //
 // About once a second, messages whose lease has ended are given back first, as by ReapExpired, but only those of topics
 // for which this Store's Claim was called. If an error is returned after messages were claimed, they are retried when
@@ -73,14 +73,14 @@ func (c Claim) check() error {
 	return nil
 }
 
-// claimRequest is what a claim should bring.
+// claimRequest limits the result of a claim.
 type claimRequest struct {
-	limits   []room // of topics with their own limit, sorted by topic
-	suspects bool   // it may bring one message whose owner let its lease expire
-	whole    bool   // a claim that finds nothing continues after the page that it has read
+	limits   []room // limits of topics that have their own, sorted by topic
+	suspects bool   // may return one message whose owner let its lease expire
+	whole    bool   // a claim that finds nothing continues after the page that it read
 }
 
-// room is how many messages of a topic there is room for.
+// room is how many more messages of a topic may be claimed.
 type room struct {
 	topic string
 	n     int
@@ -89,23 +89,23 @@ type room struct {
 // claims is the result of a claim.
 type claims struct {
 	msgs    []Message
-	full    bool // there may be more that there is room for
+	full    bool // there may be more than fit
 	empty   bool // no messages
 	suspect bool // the first message is a suspect
-	paged   bool // a page was read, and there may be more after it
-	// behind reports, for topics with a limit, whether messages of theirs may have been skipped. Topics that are not in it
+	paged   bool // read a page, and more may follow it
+	// behind reports, for topics with a limit, whether their messages may have been skipped. Topics that are not in it
 	// have not changed.
 	behind map[string]bool
 }
 
-// claim is Claim without reaping. If a statement fails, the messages claimed before are returned together with the
-// error, unless the caller's transaction is lost with it. Calls for topics with limits must not overlap.
+// claim claims without reaping first. If a statement fails, the messages claimed before it are returned together with
+// the error, unless it aborted the caller's transaction. Calls for topics with limits must not overlap.
 func (s *Store) claim(ctx context.Context, c Claim, a claimRequest, from *claimCursor) (found claims, err error) {
 	if err := c.check(); err != nil {
 		return claims{}, err
 	}
 	if len(c.Topics) == 0 {
-		c.Topics = nil // all: in SQL an empty list would mean none
+		c.Topics = nil // all: in SQL an empty list would match none
 	}
 	q, joined, err := s.onKept(ctx)
 	if err != nil {
@@ -139,7 +139,7 @@ func (t *claimAttempt) many(ctx context.Context) (err error) {
 	if len(t.found.msgs) == 0 && t.cursor.onlyReady(t.request, time.Now()) {
 		err = t.ready(ctx, limit)
 	}
-	// Half of them may be due ones, and if there were few others, there is more room for these.
+	// At most half of them may be due ones; if there were few others, more of these fit.
 	for again := len(t.found.msgs) < limit && t.room > 0; again && err == nil; again = again &&
 		len(t.request.limits) == 0 && t.room > 0 {
 		again, err = t.topics(ctx, limit-len(t.found.msgs))
@@ -150,7 +150,7 @@ func (t *claimAttempt) many(ctx context.Context) (err error) {
 	return err
 }
 
-// limit returns the limit of a topic that has its own.
+// limit returns a topic's own limit, if it has one.
 func (t *claimAttempt) limit(topic string) *room {
 	i := slices.IndexFunc(t.request.limits, func(l room) bool { return l.topic == topic })
 	if i < 0 {
@@ -159,7 +159,7 @@ func (t *claimAttempt) limit(topic string) *room {
 	return &t.request.limits[i]
 }
 
-// fits reports whether there is room for a message that was left out before, or is tried alone.
+// fits reports whether the limits allow a message that was left out before, or is tried alone.
 func (t *claimAttempt) fits(row queueRow) bool {
 	limit := t.limit(row.topic)
 	return len(t.found.msgs) < t.claim.Limit && (limit == nil || limit.n > 0) && (!row.suspect || t.request.suspects) &&
@@ -208,7 +208,7 @@ func (t *claimAttempt) noRoom() []string {
 	return topics
 }
 
-// claimExpired takes messages that were not handled in time, and reports whether there may be more.
+// claimExpired takes messages that were not handled before ExpiresAt, and reports whether there may be more.
 func (s *Store) claimExpired(ctx context.Context, c Claim) (msgs []Message, more bool, err error) {
 	if err := c.check(); err != nil {
 		return nil, false, err
@@ -253,19 +253,19 @@ type claimAttempt struct {
 	request claimRequest
 	cursor  *claimCursor
 	found   claims
-	room    int64 // for payloads; 0 = some messages were left because there was none
+	room    int64 // bytes left for payloads; 0 = messages were left out for lack of room
 }
 
-// claimedRows is the result of a statement.
+// claimedRows is the result of a claim statement.
 type claimedRows struct {
 	rows       []*row
-	over       []*row                    // of topics without room
-	cut        bool                      // there was no room for the payloads of more
-	pages      map[int]progress.Position // where reads stopped that read a whole page
+	over       []*row                    // of topics that are full
+	cut        bool                      // more payloads did not fit
+	pages      map[int]progress.Position // where reads of a whole page stopped
 	ready, due progress.Result
 }
 
-// of returns the header for rows of a kind.
+// of returns the header of the rows of a kind.
 func (a *claimedRows) of(kind int) progress.Result {
 	if kind == ready {
 		return a.ready
@@ -273,7 +273,7 @@ func (a *claimedRows) of(kind int) progress.Result {
 	return a.due
 }
 
-// ready takes messages that were never claimed, as long as there are many. It is the cheapest statement.
+// ready takes messages that were never claimed, with the cheapest statement, as long as there are many.
 func (t *claimAttempt) ready(ctx context.Context, limit int) error {
 	began := time.Now()
 	scan := t.cursor.nextReady(began)
@@ -289,7 +289,7 @@ func (t *claimAttempt) ready(ctx context.Context, limit int) error {
 	return nil
 }
 
-// topics takes messages of all kinds, and reports whether another statement would bring more immediately.
+// topics takes messages of all kinds, and reports whether another statement would return more right away.
 func (t *claimAttempt) topics(ctx context.Context, limit int) (again bool, err error) {
 	began := time.Now()
 	p := t.cursor.plan(began, limit, t.request, t.s.lowest())

@@ -11,15 +11,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// claimCursor remembers, per set of topics, how far claims have come; they pass each row once. Claims in a transaction
-// of the caller do not change it, because they may be rolled back.
+// claimCursor remembers, per set of topics, how far claims have come, so that they read each row once. Claims in a
+// transaction of the caller do not change it, because they may be rolled back.
 //
-// Topics with a limit are claimed together, as are the topics without one, but separately from them: they do not wait
-// behind a backlog of the others. If such a topic has no room, its rows are skipped, and from then on it is behind: it
-// has its own cursors, copies of the common ones from before its rows were skipped. It is claimed from there, together
-// with the others in the same statement, until none of its skipped rows are left.
+// Topics with a limit are claimed together, but apart from topics without one, so that neither group waits behind a
+// backlog of the other. When a topic reaches its limit, its rows are skipped, and it is behind: it gets its own
+// cursors, copied from the common ones before its rows were skipped. It is claimed from there, in the same statement as
+// the others, until its skipped rows are claimed.
 type claimCursor struct {
-	joined bool // of one call in a transaction of the caller: it starts empty, and nothing is kept
+	joined bool // for one call in a transaction of the caller: starts empty and is not kept
 
 	mu       sync.Mutex
 	all      bounds // topics without a limit
@@ -27,19 +27,19 @@ type claimCursor struct {
 	behind   map[string]*bounds
 	suspects progress.Mark
 
-	dueAt, suspectsAt time.Time // when to claim them although enough is ready
-	dueFirst          bool      // the others had their turn
-	limitedFirst      bool      // the same
+	dueAt, suspectsAt time.Time // when to claim due messages and suspects although enough is ready
+	dueFirst          bool      // the last statement read due messages first
+	limitedFirst      bool
 	backlog           bool      // the last poll left ready messages
 	limits            bool      // some topics have a limit
 	served            int64     // polls so far
-	fullAt            time.Time // when a topic that is behind may be read from the beginning
+	fullAt            time.Time // when a topic that is behind may be read from the beginning again
 }
 
-// bounds is how far the claims of some topics have come.
+// bounds is how far the claims of one group of topics have come.
 type bounds struct {
 	ready, due progress.Mark
-	served     int64 // the last poll that brought something
+	served     int64 // the last poll that found something
 }
 
 // The kinds of rows.
@@ -49,7 +49,7 @@ const (
 	suspect
 )
 
-// The parts of sqltext.ClaimTopics that are no single topic.
+// The parts of sqltext.ClaimTopics that are not a single topic.
 const (
 	ofUnlimited = 0
 	ofLimited   = -1
@@ -64,7 +64,7 @@ func newClaimCursor() *claimCursor {
 	}
 }
 
-// claimTopics returns the topics of the calls of Claim; nil = all.
+// claimTopics returns all topics that Claim was called for; nil = all topics.
 func (s *Store) claimTopics() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *Store) claimTopics() []string {
 	return topics
 }
 
-// claimCursor returns the cursor for calls of Claim with these topics.
+// claimCursor returns the cursor of these topics.
 func (s *Store) claimCursor(topics []string) *claimCursor {
 	key := strings.Join(topics, "\x00")
 	s.mu.Lock()
@@ -100,7 +100,7 @@ func (s *Store) claimCursor(topics []string) *claimCursor {
 	return c
 }
 
-// onlyReady reports whether so much is ready that nothing else need be claimed.
+// onlyReady reports whether enough messages are ready to claim nothing else.
 func (c *claimCursor) onlyReady(a claimRequest, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *claimCursor) failedReady(began time.Time, scan progress.Scan) {
 	c.all.ready.Failed(now, now.Sub(began), scan)
 }
 
-// done records the result of a poll, which ended at the last row of a page if page is set.
+// done records the result of a poll, which stopped at the end of a page if page is set.
 func done(
 	m *progress.Mark, now, began time.Time, scan progress.Scan, r progress.Result, rows []*row, limited bool,
 	page progress.Position,
@@ -157,42 +157,42 @@ func done(
 	m.Done(now, now.Sub(began), scan, r)
 }
 
-// plan is one statement.
+// plan describes one statement.
 type plan struct {
 	limit  int
 	parts  []part
 	reads  []read // in the order of the statement
 	limits []room
-	common []bool             // whether these topics are read together
-	newly  map[string]*bounds // topics that are behind from now on
-	pages  bool               // no read passes more rows than a page has
+	common []bool             // these topics are read together
+	newly  map[string]*bounds // topics that fall behind
+	pages  bool               // no read passes more rows than fit in a page
 }
 
-// part is a part of the topics, with a read of ready messages and one of due ones.
+// part is a group of topics, with one read of ready messages and one of due messages.
 type part struct {
-	of         int    // a constant, or the number of a topic that is behind
-	topic      string // that is behind; "" = of is a constant
+	of         int    // a constant above, or the number of the topic that is behind
+	topic      string // the topic that is behind; "" if of is a constant
 	room       int
-	line       *bounds
-	before     bounds // a copy from before the poll
+	bounds     *bounds
+	before     bounds // a copy made before the poll
 	ready, due progress.Scan
 	more       bool // there may be more rows
 }
 
-// read is a read of the statement.
+// read is one index scan of the statement.
 type read struct {
-	part *part // nil = suspects
+	part *part // nil for suspects
 	kind int
 	room int
 	scan progress.Scan
 }
 
-// plan returns the next statement. low is where the first messages are.
+// plan returns the next statement. low is the position of the first messages.
 func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest) *plan {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.limits = len(a.limits) > 0
-	maps.DeleteFunc(c.behind, func(topic string, _ *bounds) bool { // its limit was that it was skipped for a while
+	maps.DeleteFunc(c.behind, func(topic string, _ *bounds) bool { // its only limit was a temporary skip
 		_, limited := slices.BinarySearchFunc(a.limits, topic, func(l room, topic string) int {
 			return strings.Compare(l.topic, topic)
 		})
@@ -203,20 +203,20 @@ func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest)
 	for i, l := range a.limits {
 		switch own := c.behind[l.topic]; {
 		case own != nil && l.n > 0:
-			parts = append(parts, part{of: i + 1, topic: l.topic, room: min(l.n, limit), line: own})
+			parts = append(parts, part{of: i + 1, topic: l.topic, room: min(l.n, limit), bounds: own})
 		case own == nil && l.n > 0:
 			p.common[i] = true
-		case own == nil: // it was skipped earlier
+		case own == nil: // it fell behind earlier
 			own := c.limited
 			p.newly[l.topic] = &own
 		}
 	}
 	if slices.Contains(p.common, true) {
-		parts = append(parts, part{of: ofLimited, room: limit, line: &c.limited})
+		parts = append(parts, part{of: ofLimited, room: limit, bounds: &c.limited})
 	}
-	// The first part may take all the room, so the topic that last had some comes last.
-	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.line.served, b.line.served) })
-	all := part{of: ofUnlimited, room: limit, line: &c.all}
+	// The first part may use all the room, so the topic that was served last goes last.
+	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(a.bounds.served, b.bounds.served) })
+	all := part{of: ofUnlimited, room: limit, bounds: &c.all}
 	if c.limitedFirst {
 		parts = append(parts, all)
 	} else {
@@ -226,10 +226,10 @@ func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest)
 	full := !now.Before(c.fullAt)
 	for i := range parts {
 		l := &parts[i]
-		l.line.ready.Low, l.line.due.Low = low.ready, low.due
-		l.before = *l.line
+		l.bounds.ready.Low, l.bounds.due.Low = low.ready, low.due
+		l.before = *l.bounds
 		may := l.topic == "" || full
-		l.ready, l.due = l.line.ready.Next(now, may), l.line.due.Next(now, may)
+		l.ready, l.due = l.bounds.ready.Next(now, may), l.bounds.due.Next(now, may)
 		full = full && (l.topic == "" || !l.ready.Full() && !l.due.Full()) // one at a time
 	}
 	p.parts = parts
@@ -248,7 +248,7 @@ func (c *claimCursor) plan(now time.Time, limit int, a claimRequest, low lowest)
 	if !c.dueFirst {
 		p.readDue(limit)
 	}
-	// a claim in a caller's transaction has only this statement to find something
+	// a claim in a caller's transaction has only this statement to find messages
 	p.pages = !c.joined && slices.ContainsFunc(p.reads, func(r read) bool { return r.scan.Pages() })
 	return p
 }
@@ -291,8 +291,8 @@ func dueFrom(p progress.Position) string {
 // claimResult is the result of a plan.
 type claimResult struct {
 	full, empty, suspect bool
-	dueLeft              bool // there may be more due messages, which the limit does not forbid
-	paged                bool // a part reached the end of a page, and there may be more after it
+	dueLeft              bool // there may be more due messages within the limit
+	paged                bool // a part stopped at the end of a page, and more may follow
 	behind               map[string]bool
 }
 
@@ -332,13 +332,13 @@ func (c *claimCursor) claimed(began time.Time, p *plan, a claimedRows) (o claimR
 	for i, r := range p.reads {
 		rows, page, limited := seen[i], a.pages[i+1], cut
 		switch {
-		case r.part != nil && over[r.part.topic]: // its cursors skip no row for which it has no room
+		case r.part != nil && over[r.part.topic]: // its cursors must not skip rows that did not fit
 			limited = true
 			rows = slices.DeleteFunc(rows, func(r *row) bool { return r.State == "over" })
 		case page != (progress.Position{}): // it read the whole page
 			limited = false
 		}
-		if len(rows) > 0 || !limited { // otherwise it may not have come to this read
+		if len(rows) > 0 || !limited { // otherwise it may not have reached this read
 			limited = limited || len(rows) >= r.room
 			done(c.mark(r), now, began, r.scan, a.of(r.kind), rows, limited, page)
 			if !limited && page != (progress.Position{}) {
@@ -349,7 +349,7 @@ func (c *claimCursor) claimed(began time.Time, p *plan, a claimedRows) (o claimR
 			continue
 		}
 		if len(rows) > 0 {
-			r.part.line.served = c.served
+			r.part.bounds.served = c.served
 		}
 		r.part.more = r.part.more || limited
 		o.dueLeft = o.dueLeft || !cut && r.room < r.part.room && len(rows) >= r.room
@@ -363,8 +363,8 @@ func (c *claimCursor) claimed(began time.Time, p *plan, a claimedRows) (o claimR
 			c.fullAt = now.Add(progress.FullShare * now.Sub(began))
 		}
 		o.behind[l.topic] = l.more || over[l.topic]
-		if !o.behind[l.topic] && l.line.ready.Reaches(l.ready, &c.limited.ready) &&
-			l.line.due.Reaches(l.due, &c.limited.due) {
+		if !o.behind[l.topic] && l.bounds.ready.Reaches(l.ready, &c.limited.ready) &&
+			l.bounds.due.Reaches(l.due, &c.limited.due) {
 			delete(c.behind, l.topic)
 		}
 	}
@@ -385,13 +385,13 @@ func (c *claimCursor) mark(r read) *progress.Mark {
 	case suspect:
 		return &c.suspects
 	case due:
-		return &r.part.line.due
+		return &r.part.bounds.due
 	}
-	return &r.part.line.ready
+	return &r.part.bounds.ready
 }
 
-// failed records that the statement of a plan failed: none of its polls starts at the beginning again for a while,
-// because any of them may be the one that cannot finish in time.
+// failed records that the statement of a plan failed. For a while none of its polls starts at the beginning, because
+// any of them may be the one that cannot finish in time.
 func (c *claimCursor) failed(began time.Time, p *plan) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -405,12 +405,13 @@ func (c *claimCursor) failed(began time.Time, p *plan) {
 	}
 }
 
-// leftBehind returns the line of a topic that is read with others and had no room for all of its rows.
+// leftBehind returns the bounds of a topic that was read together with others and falls behind because not all of its
+// rows fit.
 func (c *claimCursor) leftBehind(began, now time.Time, p *plan, a claimedRows, rows []*row) *bounds {
 	of := p.parts[slices.IndexFunc(p.parts, func(l part) bool { return l.of == ofLimited })]
 	own := of.before
 	own.served = c.served
-	of.line = &own
+	of.bounds = &own
 	for _, r := range []read{{part: &of, kind: ready, scan: of.ready}, {part: &of, kind: due, scan: of.due}} {
 		mine := slices.DeleteFunc(slices.Clone(rows), func(row *row) bool { return row.kind != r.kind })
 		if len(mine) > 0 {

@@ -11,12 +11,12 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/progress"
 )
 
-// world is a table in which transactions store messages of a few topics, some of which fall due, and the rows that
+// world models a table to which transactions add messages of a few topics, some due later, and the rows that
 // ClaimTopics sees.
 type world struct {
 	rand  *rand.Rand
 	clock int64 // microseconds
-	xid   int64 // the last transaction id
+	xid   int64 // of the last transaction
 	id    int64
 	open  map[int64][]*stored
 	ready []*stored // committed and unclaimed
@@ -66,7 +66,7 @@ func (w *world) done(all bool) {
 	}
 }
 
-// claim is one statement.
+// claim runs one statement.
 func (w *world) claim(c *claimCursor, limit int) (got []*stored, o claimResult) {
 	a := claimRequest{suspects: true}
 	for topic := range w.limit {
@@ -91,7 +91,7 @@ func (w *world) claim(c *claimCursor, limit int) (got []*stored, o claimResult) 
 	for i, r := range p.reads {
 		l, n := r.part, 0
 		if l == nil {
-			continue // no message is a suspect
+			continue // no suspects here
 		}
 		rows := slices.Clone(w.ready)
 		slices.SortFunc(rows, func(a, b *stored) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.id, b.id)) })
@@ -193,11 +193,11 @@ func TestTopicsThatAreBehindPassNothing(t *testing.T) {
 		}
 	}
 	if wasBehind < 100 || cameBack < 100 {
-		t.Errorf("topics fell behind %d times and caught up %d times: the test does not try hard enough", wasBehind, cameBack)
+		t.Errorf("topics fell behind %d times and caught up %d times: the test is too weak", wasBehind, cameBack)
 	}
 }
 
-// TestNothingIsBehindAtRest: once all messages are handled one scan covers all topics, in one part for each kind.
+// TestNothingIsBehindAtRest: once all messages are handled, one scan covers all topics, in one part per kind.
 func TestNothingIsBehindAtRest(t *testing.T) {
 	w := &world{
 		rand: rand.New(rand.NewPCG(1, 3)), clock: 1e9, limit: map[string]int{"0": 1, "1": 1}, taken: map[string]int{},
@@ -238,8 +238,7 @@ func TestManySetsOfTopicsForgetOneAtATime(t *testing.T) {
 	}
 }
 
-// TestClaimsGoOnAfterOneThatFailed from their cursors, so that the cause of a failing scan from the beginning is not
-// met again soon.
+// TestClaimsGoOnAfterOneThatFailed: they start at their cursors, because a scan from the beginning may fail again.
 func TestClaimsGoOnAfterOneThatFailed(t *testing.T) {
 	c := newClaimCursor()
 	began := time.Now().Add(-2 * progress.FullInterval)

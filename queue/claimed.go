@@ -18,8 +18,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// ErrLeaseLost is returned if the lease of a message expired and another owner may have it. It is the cause of the end
-// of a detached Handler's context, and middleware.Inbox returns it.
+// ErrLeaseLost is returned if the lease of a message expired and another owner may have it. It is the cancel cause of a
+// detached Handler's context, and middleware.Inbox returns it.
 //
 // Cure: return when the context ends; raise LeaseTTL if processes pause.
 var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
@@ -28,20 +28,20 @@ var ErrLeaseLost = core.ErrLeaseLost // queue: lease lost…
 type claimed struct {
 	Message
 	loop    *loop
-	suspect bool // an earlier owner died, or let the lease expire
-	expired bool // it only has to be buried
+	suspect bool // an earlier owner died or let the lease expire
+	expired bool // it must only be buried
 
-	acking  bool        // its ack after the handler is in flight; guarded by loop.mu
-	locked  atomic.Bool // it was acked in a transaction: the handler that acks it there finds out whether it was lost
-	acked   atomic.Bool // that transaction has committed
-	ackNote int64       // distinguishes the ack in a transaction from others
-	// it was claimed again here before its handler returned, because its lease expired or it was just given back
+	acking  bool        // acked after its handler returned, result not known yet; guarded by loop.mu
+	locked  atomic.Bool // acked in a transaction: the handler's ack there finds out whether the lease was lost
+	acked   atomic.Bool // the transaction committed
+	ackNote int64       // distinguishes this ack from later ones
+	// claimed again here before its handler returned, because its lease expired or it was just given back
 	again atomic.Bool
 
 	mu     sync.Mutex
-	until  time.Time               // when the lease may end
+	until  time.Time
 	cancel context.CancelCauseFunc // of its context; nil before there is one
-	timer  *time.Timer             // ends it with the lease
+	timer  *time.Timer             // ends the context when the lease is lost
 	note   error
 }
 
@@ -53,7 +53,7 @@ func (m Message) copy() *Message {
 	return &m
 }
 
-// context returns a context that ends with the message: when its lease is lost, or at the end of the loop.
+// context returns a context that ends when the lease is lost or the loop ends.
 func (c *claimed) context() context.Context {
 	ctx, cancel := context.WithCancelCause(c.loop.work)
 	c.mu.Lock()
@@ -63,7 +63,7 @@ func (c *claimed) context() context.Context {
 	return ctx
 }
 
-// expire ends the context if the lease is over and nothing else protects the message.
+// expire ends the context if the lease is over and no transaction protects the message.
 func (c *claimed) expire() {
 	if !c.locked.Load() {
 		c.end(ErrLeaseLost)
@@ -98,14 +98,14 @@ func (c *claimed) Last() bool {
 	return most > 0 && c.Attempts+1 >= most
 }
 
-// exhausted reports whether no attempt is left: processes died in them, or MaxAttempts was lowered.
+// exhausted reports whether no attempt is left, because processes died during them or MaxAttempts was lowered.
 func (c *claimed) exhausted() bool {
 	most := c.loop.store.cfg.MaxAttempts
 	return most > 0 && c.Attempts >= most
 }
 
-// mostCrashes is how many processes may have died with the message before OnDead is no longer called for it.
-func (c *claimed) mostCrashes() int {
+// maxCrashes is how many processes may die with the message before OnDead is no longer called for it.
+func (c *claimed) maxCrashes() int {
 	most := c.loop.store.cfg.MaxAttempts
 	switch {
 	case most < 0:
@@ -135,17 +135,16 @@ func (c *claimed) Ack(ctx context.Context) (bool, error) {
 	return len(acked) == 1, err
 }
 
-// AckAll is Ack for this message and others of its owner, in one statement. It returns the messages that it marked
-// done.
+// AckAll marks this message and others of the same owner done, in one statement, and returns those that it changed.
 func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.Work, err error) {
 	of := make(map[ID]*claimed, len(others)+1)
 	for _, w := range append(others, c) {
 		if o, ok := w.(*claimed); ok && o.loop == c.loop {
-			o.locked.Store(true) // before the ack, or the lease could expire in between
+			o.locked.Store(true) // before the ack: the lease could expire in between
 			of[o.ID] = o
 		}
 	}
-	ids := slices.SortedFunc(maps.Keys(of), ID.compare) // the order in which all rows are locked
+	ids := slices.SortedFunc(maps.Keys(of), ID.compare) // all rows are locked in this order
 	sources, messageIDs := make([]string, len(ids)), make([]string, len(ids))
 	for i, id := range ids {
 		sources[i], messageIDs[i] = id.Source, id.MessageID
@@ -178,7 +177,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 		}
 		return nil, err
 	}
-	// Without a hook, for example in a transaction of WithPgxTx, they are acked again, which changes nothing.
+	// Without a hook, for example in a transaction of WithPgxTx, they are acked a second time, which changes nothing.
 	_ = core.AfterCommit(ctx, func(context.Context) {
 		for _, w := range acked {
 			w.(*claimed).acked.Store(true)
@@ -187,7 +186,7 @@ func (c *claimed) AckAll(ctx context.Context, others []core.Work) (acked []core.
 	return acked, nil
 }
 
-// unlock makes the lease count again, which may be over by now.
+// unlock makes the lease count again. It may have expired meanwhile.
 func (c *claimed) unlock() {
 	c.locked.Store(false)
 	c.mu.Lock()
@@ -198,7 +197,7 @@ func (c *claimed) unlock() {
 	}
 }
 
-// Unack reverts the ack of a message: it is ours again.
+// Unack reverts the ack of a message, which returns to its owner.
 func (c *claimed) Unack(ctx context.Context) error {
 	s := c.loop.store
 	metadata, err := encode(c.Metadata)
@@ -228,15 +227,15 @@ func (c *claimed) ack() {
 	c.loop.acks.batcher.add(c)
 }
 
-// abandon counts the attempt, unless it was already counted: when the lease expired, or by this very statement if its
-// answer was lost. It returns how many messages it changed.
+// abandon counts the attempt, unless it was counted before: when the lease expired, or by this statement if its reply
+// was lost. It returns the number of messages changed.
 func (c *claimed) abandon(err error) int {
 	return c.insist("abandon", func(ctx context.Context) (int, error) {
 		return c.loop.store.abandon(ctx, c.loop.owner, text.OfError(err), 0, c.Attempts, c.ID)
 	})
 }
 
-// diedOf reports whether this attempt made the message dead although its answer was lost.
+// diedOf reports whether this attempt made the message dead in a statement whose reply was lost.
 func (c *claimed) diedOf(err error) bool {
 	ctx, cancel := context.WithTimeout(c.loop.base, queryTimeout)
 	defer cancel()
@@ -251,8 +250,8 @@ func (c *claimed) release(delay time.Duration, why string) {
 	})
 }
 
-// insist runs a statement until it succeeds or the lease is over: then the message is free, or another owner has it. It
-// returns how many messages the statement changed.
+// insist retries a statement until it succeeds or the lease is over, when the message is free or has another owner. It
+// returns the number of messages changed.
 func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error)) int {
 	c.mu.Lock()
 	until := c.until
@@ -266,7 +265,7 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 	})
 	refused, err := refusedOf(err)
 	switch {
-	case len(refused.ids) > 0: // its lease ends, and reaping gives it back, or is refused as well
+	case len(refused.ids) > 0: // its lease ends, and reaping gives it back unless that is refused too
 		c.loop.store.refused(what, queueRow{ID: c.ID, topic: c.Topic}, refused.first)
 	case err != nil:
 		// Cause: the database.
@@ -284,8 +283,8 @@ func (c *claimed) insist(what string, fn func(ctx context.Context) (int, error))
 // Cure: return an error instead.
 var errGoexit = errors.New("the handler called runtime.Goexit")
 
-// suspects is the single slot in this process for messages that may have killed a process: two of them at the same time
-// would share the blame. A message has it for LeaseTTL at most.
+// suspects is the single slot of this process for messages that may have killed a process: if two ran concurrently,
+// both would be blamed. A message keeps it for at most LeaseTTL.
 var suspects = make(slot, 1)
 
 type slot chan struct{}

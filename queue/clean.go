@@ -15,18 +15,19 @@ import (
 // cleanTimeout bounds the deletion of one batch.
 const cleanTimeout = 30 * time.Second
 
-// Clean deletes messages that have been done for longer than StoreConfig.Retention, and those that AlreadyProcessed
-// last saw before that and that nobody worked on. It returns their number, even with an error. It works in batches,
-// each in its own transaction, and pauses between them. Before that, once an hour and always outside the transaction in
-// ctx, it discards messages that have been dead for longer than StoreConfig.DeadRetention. A Dispatcher does the same.
+// Clean deletes messages that have been done for longer than StoreConfig.Retention, and messages that only
+// AlreadyProcessed recorded, longer ago than that. It returns how many it deleted, even with an error. It works in
+// batches, each in its own transaction, and pauses between them. Before that, once an hour and always outside the
+// transaction in ctx, it discards messages that have been dead for longer than StoreConfig.DeadRetention. A Dispatcher
+// does the same.
 func (s *Store) Clean(ctx context.Context) (int64, error) {
 	failed := s.dead.Discard(ctx)
 	total, _, err := s.deleteOld(ctx, 0)
 	return total, errors.Join(err, failed)
 }
 
-// deleteOld deletes old messages for the time of share, uninterrupted; 0 = to the end. More reports whether there may
-// be more. Each statement has its own timeout, so that a dead connection does not block forever.
+// deleteOld deletes old messages without pauses for as long as share; 0 = all of them. more reports whether some may be
+// left. Each statement has its own timeout, so that a dead connection does not block forever.
 func (s *Store) deleteOld(ctx context.Context, share time.Duration) (total int64, more bool, err error) {
 	if s.cfg.Retention < 0 {
 		return 0, false, nil

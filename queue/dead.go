@@ -10,23 +10,23 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// teller is how deaths are reported: the logger and the service.
-type teller struct {
-	service string // for observers
+// deathReporter reports deaths to a logger and, under a service's name, to observers.
+type deathReporter struct {
+	service string
 	logger  watermill.LoggerAdapter
 }
 
-// died reports a message that died outside a handler's transaction: a log line, and the observers, as for a message
-// that failed without a call of its handler. In a transaction of the caller it waits for the commit.
-func (s *Store) died(ctx context.Context, by teller, msg *Message, cause error) {
+// died logs a message that died outside a handler's transaction, and reports it to the observers as a failure without a
+// call of its handler. In a transaction of the caller it does so after the commit.
+func (s *Store) died(ctx context.Context, by deathReporter, msg *Message, cause error) {
 	outside := core.OutsideTx(context.WithoutCancel(ctx))
-	tell := func(context.Context) {
+	report := func(context.Context) {
 		by.logger.Error("message died", cause, msg.fields().Add(watermill.LogFields{"failed_attempts": msg.Attempts}))
 		_, ended := s.started(outside, by.service, msg)
 		ended(observe.Dead, 0, cause)
 	}
-	if core.AfterCommit(ctx, tell) != nil { // no commit to wait for, or we would not learn of it
-		tell(outside)
+	if core.AfterCommit(ctx, report) != nil { // without a commit hook, report now or never
+		report(outside)
 	}
 }
 
@@ -35,7 +35,7 @@ func (m *Message) fields() watermill.LogFields {
 	return watermill.LogFields{"topic": m.Topic, "source": m.Source, "message_id": m.MessageID}
 }
 
-// started reports an attempt to the observers, and returns a function that reports its end.
+// started reports an attempt to the observers and returns a function that reports its result.
 func (s *Store) started(
 	ctx context.Context, service string, m *Message,
 ) (context.Context, func(observe.Outcome, int, error)) {

@@ -53,8 +53,8 @@ func NewDispatcher(store *Store, cfg DispatcherConfig, logger watermill.LoggerAd
 }
 
 // Run handles messages until ctx ends or Close is called, and returns nil when everything that it started has ended.
-// Once ended, it claims nothing more, gives back messages that have not begun, counting no attempt, and waits for
-// handlers. After DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
+// Then it claims nothing more, releases messages whose handlers have not begun, without counting an attempt, and waits
+// for handlers. After DispatcherConfig.CloseTimeout their contexts end, and their messages are given back too.
 //
 // It returns an error before it handles anything if the database does not answer or has no table; outbox.ErrRunning and
 // outbox.ErrClosed. Errors after the start are logged and retried.
@@ -96,10 +96,10 @@ func (d *Dispatcher) Close() error {
 }
 
 // Drain handles the ready messages and returns when none are left. It is for tests and jobs, and for use before a
-// shutdown. If Run is not running, it runs the dispatcher for that time, after which it cannot be run again. Messages
-// that are delayed or wait for another attempt are not ready, nor are those that a constraint or trigger on the table
-// refuses to claim. Drain waits for messages whose ack is refused. It returns the error of ctx, the errors of Run's
-// start, or outbox.ErrClosed.
+// shutdown. If Run is not running, Drain runs the dispatcher meanwhile, and it cannot be run again. Messages that are
+// delayed or wait for a retry are not ready, nor are messages that a constraint or trigger on the table refuses to
+// claim. Drain waits for messages whose ack is refused. It returns the error of ctx, the errors of Run's start, or
+// outbox.ErrClosed.
 func (d *Dispatcher) Drain(ctx context.Context) error {
 	if d.life.Begun() {
 		return d.loop.drain(ctx)
@@ -112,7 +112,7 @@ func (d *Dispatcher) Drain(ctx context.Context) error {
 	go func() { drained <- d.loop.drain(own) }()
 	select {
 	case err := <-ended:
-		if errors.Is(err, outbox.ErrRunning) { // another call was faster
+		if errors.Is(err, outbox.ErrRunning) { // a concurrent call started it
 			return <-drained
 		}
 		end()
@@ -132,12 +132,12 @@ func (d *Dispatcher) maintainer() *maintainer {
 	return m
 }
 
-// handle processes a message, which has its own slot and goroutine.
+// handle processes a message, in its own slot and goroutine.
 func (d *Dispatcher) handle(c *claimed) {
 	h, known := d.cfg.handler(c.Topic)
 	switch {
 	case !known:
-		d.putOff(c)
+		d.snooze(c)
 	case c.expired:
 		d.buryUnhandled(c, errExpired, false)
 	case c.exhausted():
@@ -151,9 +151,9 @@ func (d *Dispatcher) handle(c *claimed) {
 // Cure: add one, or set DefaultHandler.
 var errNoHandler = errors.New("no handler for the topic")
 
-// putOff keeps a message of a topic without a handler, for another service or release that has one. While those may be
-// about to claim it, it is given back immediately, and the topic is skipped.
-func (d *Dispatcher) putOff(c *claimed) {
+// snooze keeps a message of a topic without a handler, for another service or release that has one. While such a
+// process may be about to claim it, it is released immediately and the topic is skipped.
+func (d *Dispatcher) snooze(c *claimed) {
 	now := time.Now()
 	ready := now.Sub(later(c.FirstSeenAt, c.DueAt))
 	d.unknownTopicsMu.Lock()

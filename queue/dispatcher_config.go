@@ -24,7 +24,7 @@ type DispatcherConfig struct {
 	// Concurrency is the number of messages handled concurrently; default 16. A handler in a transaction needs a
 	// connection; the dispatcher two or three more.
 	Concurrency int
-	// MaxBytes bounds the payloads that are being handled; default 64 MiB. Memory is at most twice that and one
+	// MaxBytes bounds the payloads that are being handled; default 64 MiB. Memory use is at most twice that plus one
 	// message. In a Group it applies to each database.
 	MaxBytes int
 	// BatchSize is the number of messages of one claim; default 50, at most 10,000. Raise it for short handlers with a
@@ -34,18 +34,18 @@ type DispatcherConfig struct {
 	// runs.
 	LeaseTTL time.Duration
 	// PollInterval is how often the table is polled when no notification arrives; default 500 ms. It grows tenfold while
-	// there is nothing to do, and a delayed message may be that late.
+	// there is nothing to do, and a delayed message can be that late.
 	PollInterval time.Duration
 	// DisableListen polls instead of listening on a connection of its own; default off. Set it behind a transaction
 	// pooler.
 	DisableListen bool
-	// CloseTimeout is how long Run waits for handlers before it ends their contexts; default 30 s. Under
-	// outbox.Run the shorter RunConfig.CloseTimeout, 25 s, ends the wait. Without it, allow the process more time
-	// before it is killed.
+	// CloseTimeout is how long Run waits for handlers before it ends their contexts; default 30 s. Under outbox.Run,
+	// RunConfig.CloseTimeout (default 25 s) ends the wait sooner. Otherwise give the process more time than this before it
+	// is killed.
 	CloseTimeout time.Duration
 	// CleanInterval is how often messages past StoreConfig.Retention are deleted; default 1 min, -1 never.
 	CleanInterval time.Duration
-	// Tx are the settings of the handlers' transactions; OnBegin runs after the ack. Default: those of outbox.InTx.
+	// Tx configures the handlers' transactions; OnBegin runs after the ack. Default: those of outbox.InTx.
 	Tx outbox.TxOptions
 	// Classify returns outbox.DeadLetter, outbox.Ack or outbox.Nack for errors that wrap neither outbox.ErrPoison nor
 	// outbox.ErrAlreadyProcessed; default: Nack.

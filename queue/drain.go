@@ -7,7 +7,7 @@ import (
 	outbox "github.com/millrace-go/watermill-outbox"
 )
 
-// drain is a waiting call of Drain.
+// drain is one waiting call of Drain.
 type drain struct {
 	done chan error // capacity 1
 }
@@ -19,8 +19,7 @@ func (d *drain) end(err error) {
 	}
 }
 
-// drain waits until nothing is left to handle: a poll that began after the call, while nothing was being handled, found
-// nothing.
+// drain waits until a poll that began after the call, while no message was being handled, finds nothing.
 func (l *loop) drain(ctx context.Context) error {
 	d := &drain{done: make(chan error, 1)}
 	l.step(func() {

@@ -26,7 +26,7 @@ const (
 	maxTopicChars = 255
 	chunkRows     = 1000
 	chunkBytes    = 4 << 20
-	// enqueueTries is the number of tries for a message that is being claimed, and for a call that met a deadlock.
+	// enqueueTries is the number of tries for a message that is being claimed, and for a call that deadlocked.
 	enqueueTries = 3
 )
 
@@ -80,7 +80,7 @@ func (s *Store) Enqueue(ctx context.Context, items ...Item) ([]EnqueueResult, er
 
 // record is an item that was checked and is ready to be written.
 type record struct {
-	at             []int // positions in the call, the effective one last
+	at             []int // positions in the call; the last one is effective
 	metadata       string
 	hash           []byte
 	dueAt, expires string
@@ -177,8 +177,8 @@ func moment(field string, at time.Time) (string, error) {
 	return at.Format(time.RFC3339Nano), nil
 }
 
-// compare gives the order in which all waiting row locks are taken: two calls that wait for each other in two places
-// would deadlock.
+// compare orders IDs. All statements that wait for row locks take them in this order; otherwise two calls could
+// deadlock.
 func (id ID) compare(other ID) int {
 	return cmp.Or(strings.Compare(id.Source, other.Source), strings.Compare(id.MessageID, other.MessageID))
 }
@@ -197,7 +197,7 @@ func (id ID) check() error {
 	return nil
 }
 
-// chunks splits records into statements that are small enough for one round trip.
+// chunks splits records into batches small enough for one round trip.
 func chunks(records []record) (list [][]record) {
 	for len(records) > 0 {
 		n, bytes := 0, 0
@@ -210,8 +210,8 @@ func chunks(records []record) (list [][]record) {
 	return list
 }
 
-// enqueue stores records until each has an answer. A message that was claimed while the statement waited for its row
-// has no answer. A message that is claimed on each try is busy.
+// enqueue stores records until each has a result. A message that was claimed while the statement waited for its row has
+// none and is tried again. A message that is claimed on each try is Busy.
 func (s *Store) enqueue(ctx context.Context, items []Item, records []record, stored []EnqueueResult) error {
 	for try := 0; try < enqueueTries && len(records) > 0; try++ {
 		unanswered, err := s.enqueueOnce(ctx, items, records, stored)
@@ -244,7 +244,7 @@ func (s *Store) enqueue(ctx context.Context, items []Item, records []record, sto
 	return err
 }
 
-// enqueueOnce returns the records for which it has no answer.
+// enqueueOnce returns the records that got no result.
 func (s *Store) enqueueOnce(
 	ctx context.Context, items []Item, records []record, stored []EnqueueResult,
 ) (unanswered []record, err error) {
@@ -284,7 +284,7 @@ func (s *Store) enqueueOnce(
 	if err != nil || len(of) == 0 {
 		return nil, err
 	}
-	for _, r := range records { // in their order
+	for _, r := range records { // in the order of records
 		if _, missing := of[items[r.at[0]].ID]; missing {
 			unanswered = append(unanswered, r)
 		}
@@ -311,11 +311,11 @@ func (s *Store) tell(items []Item, stored []EnqueueResult) {
 	}
 }
 
-// topicsOf returns the topics of items, each once, or none if there are too many for a notification.
+// topicsOf returns the distinct topics of items, or nil if there are too many for a notification.
 func topicsOf(items []Item) (topics []string) {
 	for _, item := range items {
 		if !slices.Contains(topics, item.Topic) {
-			if topics = append(topics, item.Topic); len(topics) > maxTold {
+			if topics = append(topics, item.Topic); len(topics) > maxNotifiedTopics {
 				return nil
 			}
 		}
@@ -323,5 +323,5 @@ func topicsOf(items []Item) (topics []string) {
 	return topics
 }
 
-// maxTold is how many topics a notification names.
-const maxTold = 32
+// maxNotifiedTopics is how many topics a notification can name.
+const maxNotifiedTopics = 32

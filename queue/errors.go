@@ -15,8 +15,8 @@ var (
 	// Cure: correct the field that the error names.
 	ErrInvalid = errors.New("queue: invalid")
 
-	// ErrIgnore is returned by your WebhookConfig.Item or IngestConfig.Item to skip a message. It may be wrapped. The
-	// webhook answers 200, and the message of a broker is acked.
+	// ErrIgnore is returned by your WebhookConfig.Item or IngestConfig.Item to skip a message. It may be wrapped.
+	// NewWebhook responds with 200, and Ingest acks the message.
 	//
 	// Cure: none is needed.
 	ErrIgnore = errors.New("queue: ignored")

@@ -64,7 +64,7 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 		m.reapAt = time.Time{}
 		pause := m.pause()
 		m.place, _, err = m.store.reap(ctx, reaping{
-			topics: m.topics(), kill: m.bury == nil, by: teller{m.service, m.logger}, from: m.place, share: pause / reapShare,
+			topics: m.topics(), kill: m.bury == nil, by: deathReporter{m.service, m.logger}, from: m.place, share: pause / reapShare,
 		})
 		if err != nil {
 			return err

@@ -36,7 +36,7 @@ var reapFirst, reapEnd = reapPlace{math.MinInt64, "-infinity", "0"}, reapPlace{m
 type reaping struct {
 	topics []string // nil = all. Others belong to processes with other limits
 	kill   bool
-	by     teller        // for messages that die
+	by     deathReporter // for messages that die
 	from   reapPlace     // where to continue after the first page, which is read each time; zero = there
 	share  time.Duration // time after which it stops, to continue later; 0 = no limit, and nothing is skipped
 }
@@ -91,7 +91,7 @@ func (p reapPlace) orFirst(first reapPlace) reapPlace {
 // dead that have expired and have no owner. It does so for all topics, with this Store's MaxAttempts; a Dispatcher and
 // a Subscriber do so for the topics that they handle. It returns the number of messages, even with an error.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
-	_, n, err := s.reap(ctx, reaping{kill: true, by: teller{logger: s.logger}})
+	_, n, err := s.reap(ctx, reaping{kill: true, by: deathReporter{logger: s.logger}})
 	return n, err
 }
 
@@ -185,7 +185,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 
 // reapBatch runs one statement, and returns how many messages it changed and the contents of its header, if it has one.
 func (s *Store) reapBatch(
-	ctx context.Context, by teller, what string, cause error, statement string, args ...any,
+	ctx context.Context, by deathReporter, what string, cause error, statement string, args ...any,
 ) (n int, next reapPlace, low lowest, err error) {
 	var dead []*Message
 	scanner := s.scanner()
@@ -250,7 +250,7 @@ func (s *Store) reapSometimes(ctx context.Context) (err error) {
 		s.reapTook = took
 	}()
 	goOn, _, err = s.reap(ctx, reaping{
-		topics: s.claimTopics(), kill: true, by: teller{logger: s.logger}, from: goOn, share: reapInterval / reapShare,
+		topics: s.claimTopics(), kill: true, by: deathReporter{logger: s.logger}, from: goOn, share: reapInterval / reapShare,
 	})
 	return err
 }

@@ -129,7 +129,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.maintain(m)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
-	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: teller{s.cfg.Service, s.logger}}
+	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: deathReporter{s.cfg.Service, s.logger}}
 	l := newLoop(s.store, loopConfig{
 		only: []string{topic}, slots: s.cfg.Concurrency, batch: s.cfg.Concurrency, room: s.cfg.MaxBytes,
 		lease: s.cfg.LeaseTTL, poll: s.cfg.PollInterval, closeTimeout: s.cfg.CloseTimeout,
@@ -188,7 +188,7 @@ type subscription struct {
 	ctx      context.Context
 	cfg      SubscriberConfig
 	messages chan *message.Message
-	by       teller
+	by       deathReporter
 }
 
 // MessageFromContext returns the stored message that is being handled, with its source and the number of failed
@@ -247,7 +247,7 @@ func (s *subscription) nacked(c *claimed) {
 	case errors.Is(err, core.ErrNotBegun):
 		c.release(c.loop.store.backoff.Delay(1), text.OfError(err))
 	case errors.Is(err, core.ErrNoLetter):
-		c.release(buryAgain, text.OfError(err))
+		c.release(buryRetryWait, text.OfError(err))
 	case err == nil:
 		s.failed(c, outbox.ErrNacked)
 	default:

@@ -71,9 +71,9 @@ var inboxMutants = []Mutant{
 	},
 	{
 		Name: "I11", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestEachDeathHasALetterOfItsOwn",
-		Breaks: "two consumers' letters have one UUID",
-		Old:    "		consumer)).String()",
-		New:    "		consumer[:0])).String()",
+		Breaks: "the dead letters of two consumers have the same UUID",
+		Old:    "len(generation), generation, consumer)",
+		New:    "len(generation), generation, consumer[:0])",
 	},
 	{
 		Name: "I12", File: "middleware/dead_letter.go", In: "integration_test", Test: "TestALetterDiesWhereItIsStored",
