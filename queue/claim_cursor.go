@@ -29,7 +29,7 @@ type claimCursor struct {
 
 	dueAt, suspectsAt time.Time // when to claim due messages and suspects although enough is ready
 	dueFirst          bool      // the last statement read due messages first
-	limitedFirst      bool
+	limitedFirst      bool      // the next statement reads topics with a limit first
 	backlog           bool      // the last poll left ready messages
 	limits            bool      // some topics have a limit
 	served            int64     // polls so far

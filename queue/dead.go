@@ -10,15 +10,15 @@ import (
 	"github.com/millrace-go/watermill-outbox/observe"
 )
 
-// deathReporter reports deaths to a logger and, under a service's name, to observers.
-type deathReporter struct {
+// reporter reports deaths to a logger and, under a service's name, to observers.
+type reporter struct {
 	service string
 	logger  watermill.LoggerAdapter
 }
 
 // died logs a message that died outside a handler's transaction, and reports it to the observers as a failure without a
 // call of its handler. In a transaction of the caller it does so after the commit.
-func (s *Store) died(ctx context.Context, by deathReporter, msg *Message, cause error) {
+func (s *Store) died(ctx context.Context, by reporter, msg *Message, cause error) {
 	outside := core.OutsideTx(context.WithoutCancel(ctx))
 	report := func(context.Context) {
 		by.logger.Error("message died", cause, msg.fields().Add(watermill.LogFields{"failed_attempts": msg.Attempts}))

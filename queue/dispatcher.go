@@ -161,7 +161,7 @@ func (d *Dispatcher) snooze(c *claimed) {
 	d.unknownTopicsMu.Unlock()
 	if ready < unknownTopicGrace {
 		d.loop.step(func() {
-			if d.loop.schedule.pass(c.Topic, now.Add(unknownTopicGrace)) {
+			if d.loop.schedule.skip(c.Topic, now.Add(unknownTopicGrace)) {
 				wait = 0
 			}
 		})

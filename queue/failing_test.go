@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// fakePool is a database whose replies come from a function: rows of values.
+// fakePool is a database whose replies, rows of values, come from a function.
 type fakePool struct {
 	drive.Pool
 	answer func(query string) ([][]any, error)
@@ -66,7 +66,7 @@ func fakeStore(t *testing.T, answer func(query string) ([][]any, error)) *Store 
 	return &Store{db: db, logger: watermill.NopLogger{}}
 }
 
-// newTestGroup makes a Group of databases "0", "1" and so on, which are asleep.
+// newTestGroup makes a Group of sleeping databases "0", "1" and so on.
 func newTestGroup(
 	t *testing.T, databases int, cfg DispatcherConfig, answer func(key, query string) ([][]any, error),
 ) *Group {
@@ -149,7 +149,7 @@ func TestOneDatabaseThatCannotBeChecked(t *testing.T) {
 	}
 }
 
-// TestAckBeforeTheLoopServes: a Group's claim may return before the goroutine that serves acks has started.
+// TestAckBeforeTheLoopServes: a Group's claim may return before the goroutine that writes acks has started.
 func TestAckBeforeTheLoopServes(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { return nil, nil })
 	l := newLoop(s, loopConfig{slots: 1, lease: time.Minute}, watermill.NopLogger{}, nil)
@@ -169,7 +169,7 @@ func TestCleanAfterFailedReaping(t *testing.T) {
 	}
 }
 
-// TestPanicBelowIngest: the user's code below Enqueue, such as a logger or a tracer of pgx, panics.
+// TestPanicBelowIngest: user code called by Enqueue, such as a logger or a pgx tracer, panics.
 func TestPanicBelowIngest(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { panic("tracer") })
 	s.cfg.setDefaults()
@@ -185,7 +185,7 @@ func TestPanicBelowIngest(t *testing.T) {
 	}
 }
 
-// TestDeadRetentionThatFails: done messages are still deleted as soon and as often.
+// TestDeadRetentionThatFails: done messages are still deleted on time and no more often.
 func TestDeadRetentionThatFails(t *testing.T) {
 	s := fakeStore(t, func(string) ([][]any, error) { return nil, errors.New("no rights") })
 	s.cfg.Retention = -1
@@ -199,8 +199,8 @@ func TestDeadRetentionThatFails(t *testing.T) {
 	}
 }
 
-// TestRenewalRefusedAfterItWorked: a message that was renewed together with one that was not is renewed once more,
-// alone, and the second time it is refused.
+// TestRenewalRefusedAfterItWorked: a message that was renewed in the same batch as a refused one is renewed again,
+// alone, and this time it is refused.
 func TestRenewalRefusedAfterItWorked(t *testing.T) {
 	calls := 0
 	s := fakeStore(t, func(string) ([][]any, error) {

@@ -14,10 +14,10 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/scheduler"
 )
 
-// Group handles the stored messages of many databases, as a Dispatcher does for one. One goroutine chooses which
-// database has its turn, and all share the handlers' slots. An idle database costs no goroutine and no statement of its
-// own. A broken or slow database delays no other, as long as at most 32 polls are slow at a time. Any number of Groups,
-// in any number of processes, share the work. It is safe for concurrent use.
+// Group handles the stored messages of many databases, as a Dispatcher does for one. One goroutine chooses whose turn
+// it is, and all databases share the handlers' slots. An idle database needs no goroutine and no statement of its own.
+// A broken or slow database does not delay others, as long as at most 32 polls are slow at a time. Any number of
+// Groups, in any number of processes, share the work. It is safe for concurrent use.
 type Group struct {
 	stores    *Stores
 	cfg       GroupConfig
@@ -29,8 +29,9 @@ type Group struct {
 	slots       slots
 	polls       *scheduler.Slots
 	maintaining *scheduler.Slots
-	passed      time.Time    // since when the Selection has been waiting for a database; zero = it is not
-	last        fleet.Status // of the poll that ended last
+	// waitingSince is when the Selection began to wait for a database; zero if it is not waiting.
+	waitingSince time.Time
+	last         fleet.Status // of the last poll that ended
 }
 
 // NewGroup makes a Group. It does no I/O. It returns an error for nil stores, or one that names every invalid field. If
@@ -68,12 +69,12 @@ func (g *Group) Close() error {
 	return nil
 }
 
-// Drain handles the ready messages of all known databases and returns when none are left. If Run is not running, it
-// runs the group for that time, after which the group cannot be run again. Its error names the databases that could not
-// be drained; the others are drained all the same. It also returns the error of ctx, or outbox.ErrClosed.
+// Drain handles the ready messages of all known databases and returns when none are left. If Run is not running, Drain
+// runs the group meanwhile, and it cannot be run again. Its error names the databases that could not be drained; the
+// others are drained anyway. It also returns the error of ctx, or outbox.ErrClosed.
 func (g *Group) Drain(ctx context.Context) error { return g.scheduler.Drain(ctx, g.drainOne) }
 
-// drainOne keeps a database awake and waits until it has nothing left.
+// drainOne keeps a database awake and waits until it is empty.
 func (g *Group) drainOne(ctx context.Context, t *database) error {
 	for {
 		g.mu.Lock()
@@ -96,34 +97,34 @@ func (g *Group) drainOne(ctx context.Context, t *database) error {
 	}
 }
 
-// pass starts maintenance, and the polls for which there are slots. It returns how long to sleep unless a signal
-// arrives. mu must be held.
+// pass starts maintenance and as many polls as there are slots. It returns how long to sleep unless a signal arrives.
+// mu must be held.
 func (g *Group) pass(_ context.Context, now time.Time) time.Duration {
 	wait := g.startMaintenance(now)
 	for {
 		ready, list, in := g.candidates(now)
 		wait = min(wait, in)
 		if len(ready) == 0 {
-			g.passed = time.Time{}
+			g.waitingSince = time.Time{}
 			return wait
 		}
 		t := ready[g.next(list)]
 		if t.busy {
-			if g.passed.IsZero() {
-				g.passed = now
+			if g.waitingSince.IsZero() {
+				g.waitingSince = now
 			}
-			if left := patience - now.Sub(g.passed); left > 0 {
+			if left := patience - now.Sub(g.waitingSince); left > 0 {
 				return min(wait, left)
 			}
 			t = ready[longestAgo(list)]
 		}
-		g.passed = time.Time{}
+		g.waitingSince = time.Time{}
 		g.poll(t, now)
 	}
 }
 
 // candidates returns the turns that may begin now. It also returns databases that may have messages but no room for a
-// turn at the moment, unless all are of that kind. in is how long to wait if no turn may begin. mu must be held.
+// turn at the moment, unless that is true of all. If no turn may begin, in is how long to wait. mu must be held.
 func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in time.Duration) {
 	most := g.cfg.Dispatcher.Concurrency
 	if g.scheduler.Len() > 1 {
@@ -133,7 +134,7 @@ func (g *Group) candidates(now time.Time) (ready []turn, list []fleet.Status, in
 	for _, m := range g.workers {
 		suspect := m.suspect()
 		if m.leaving || m.polling && (m.slow || suspect) {
-			continue // the end of its turn signals
+			continue // the end of its turn sends a signal
 		}
 		t := turn{m: m, busy: true}
 		if !m.polling {
@@ -171,5 +172,5 @@ func (g *Group) next(list []fleet.Status) (i int) {
 	return i
 }
 
-// longestAgo returns the database that is not Busy and whose last turn is the longest ago.
+// longestAgo returns the database with the least recent turn that is not Busy.
 func longestAgo(list []fleet.Status) int { return fleet.RoundRobin(list, fleet.Status{}) }

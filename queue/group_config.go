@@ -15,15 +15,15 @@ type GroupConfig struct {
 	// Selection chooses whose turn it is; default fleet.RoundRobin. fleet.DrainFirst finishes one database's
 	// backlog before the next.
 	Selection fleet.Selection
-	// MaxPolls is the number of databases that are polled concurrently; default 4. A slow poll gives up its slot after
-	// a quarter of a second; at most 32 do so at a time.
+	// MaxPolls is the number of databases that are polled concurrently; default 4. A slow poll gives up its slot after 250
+	// ms; at most 32 do so at a time.
 	MaxPolls int
 }
 
 const (
-	patience  = 250 * time.Millisecond // for a busy database that the Selection has chosen
+	patience  = 250 * time.Millisecond // for a busy database chosen by the Selection
 	rareClean = 60                     // times CleanInterval, between clean-ups of an idle database
-	noWait    = 10 * time.Minute       // nothing to do until a signal arrives
+	noWait    = 10 * time.Minute       // until a signal arrives
 )
 
 func (c *GroupConfig) setDefaults() {

@@ -12,11 +12,11 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// The scheduler polls the idle databases of a connection pool in one statement, and wakes those with a change. A
+// The scheduler polls the idle databases of a connection pool in one statement, and wakes those that changed. A
 // database that is awake has a worker until it is idle again.
 
 const (
-	manyLooks  = 1000        // databases in a statement
+	manyLooks  = 1000        // databases per statement
 	checkEvery = time.Minute // between separate checks of a sleeping database
 	sleepAfter = 4           // times PollInterval, between polls that find nothing
 )
@@ -28,13 +28,13 @@ type database struct {
 	conns *connSlots
 
 	awake   *worker   // nil while asleep
-	cleanAt time.Time // when to clean it up
+	cleanAt time.Time // of the next clean-up
 
-	// While it is asleep.
-	number  int64     // all ids up to it are settled
-	updates int64     // of rows, as counted at the last poll; -1 = unknown
-	dueAt   time.Time // when the next message is due; zero = none waits
-	checkAt time.Time // when to check for changes that polls do not see
+	// Set while it is asleep:
+	number  int64     // all messages up to this id are settled
+	updates int64     // row count at the last poll; -1 = unknown
+	dueAt   time.Time // of the next message; zero = no message waits
+	checkAt time.Time // of the next check for changes that polls do not see
 }
 
 // join must be called with mu held.
@@ -47,7 +47,7 @@ func (g *Group) join(d *scheduler.Database[*database]) (*database, error) {
 	if twin, found := d.Twin(); found {
 		t.conns = twin.conns
 	} else {
-		t.conns = &connSlots{slots: newSlots(g.cfg.Dispatcher.mostOf(store.db.Conns().Max))}
+		t.conns = &connSlots{slots: newSlots(g.cfg.Dispatcher.maxHandled(store.db.Conns().Max))}
 	}
 	t.conns.databases++
 	g.scheduler.WakeAt(d, time.Now()) // its worker sees whether it is idle
@@ -62,7 +62,7 @@ func (g *Group) removed(t *database) {
 	}
 }
 
-// woken makes a database claim for itself. mu must be held.
+// woken gives a database a worker that claims its messages. mu must be held.
 func (g *Group) woken(ctx context.Context, t *database) {
 	m, err := g.newWorker(ctx, t)
 	if err != nil {
@@ -87,7 +87,7 @@ func (g *Group) leave(t *database) {
 	g.workers = slices.DeleteFunc(g.workers, func(other *worker) bool { return other == m })
 }
 
-// goIdle puts a database to sleep that has been idle for a while. Its poll calls it after finding nothing.
+// goIdle puts a database to sleep if it has been idle for a while. Its poll calls it after finding nothing.
 func (g *Group) goIdle(m *worker) error {
 	l := m.d.loop
 	idle := func() (is bool) {
@@ -126,11 +126,11 @@ func (g *Group) setWakeAt(t *database) {
 	g.scheduler.WakeAt(t.Database, at)
 }
 
-// left describes the unfinished messages of a table that no handler works on.
+// left describes the unfinished messages of a table that no handler is working on.
 type left struct {
-	number    int64     // ids up to here were assigned
-	something bool      // a message is not done, and does not wait
-	dueAt     time.Time // when the next message is due; zero = none waits
+	number    int64     // highest id assigned so far
+	something bool      // some message is unfinished and not waiting
+	dueAt     time.Time // of the next message; zero = no message waits
 }
 
 func (s *Store) remaining(ctx context.Context) (l left, err error) {
@@ -147,7 +147,7 @@ func (s *Store) remaining(ctx context.Context) (l left, err error) {
 	return l, err
 }
 
-// pollSleeping wakes the sleeping databases of a pool that have a change.
+// pollSleeping wakes the sleeping databases of a pool that changed.
 func (g *Group) pollSleeping(ctx context.Context, list []*database) error {
 	for some := range slices.Chunk(list, manyLooks) {
 		sequences, tables := make([]string, len(some)), make([]string, len(some))
@@ -182,8 +182,8 @@ func (g *Group) pollSleeping(ctx context.Context, list []*database) error {
 	return nil
 }
 
-// check polls a single database when it is time. A database that cannot be polled is woken: from then on its own
-// breaker handles and reports it.
+// check polls a single database when its check is due. A database that cannot be polled is woken, so that its own
+// breaker handles and reports the failure.
 func (g *Group) check(ctx context.Context, t *database) {
 	now := time.Now()
 	g.mu.Lock()

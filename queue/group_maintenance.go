@@ -4,16 +4,16 @@ import (
 	"time"
 )
 
-// maxMaintained is how many databases have maintenance concurrently, not counting slow ones.
+// maxMaintained is the number of databases maintained concurrently, not counting slow ones.
 const maxMaintained = 2
 
-// startMaintenance starts the maintenance of databases that answer and are due. Claims do not wait for it. It returns
+// startMaintenance starts the maintenance of databases that are due and respond. Claims do not wait for it. It returns
 // the time until the next one is due. mu must be held.
 func (g *Group) startMaintenance(now time.Time) time.Duration {
 	wait := noWait
 	for _, m := range g.workers {
 		if m.maintaining || m.leaving || m.breaker.Failing() {
-			continue // its end, or a successful turn, signals
+			continue // its end, or a successful turn, sends a signal
 		}
 		if in := m.maintainAt.Sub(now); in > 0 {
 			wait = min(wait, in)

@@ -1,16 +1,16 @@
 package queue
 
-// slots are the concurrency limit of a Group, and of the connections of a pool. A claim reserves one for each message
+// slots is the concurrency limit of a Group, or of the connections of a pool. A claim reserves one for each message
 // that it requests, so that no more messages are claimed than can be handled. A slow claim keeps at most one, and only
-// a few claims may, so that databases that do not answer leave nearly all slots to the others. It is guarded by
+// a few slow claims keep any, so that unresponsive databases leave nearly all slots to the others. It is guarded by
 // Group.mu.
 type slots struct {
 	most  int
 	taken int // by messages and claims
-	slow  int // of these, used by slow claims
+	slow  int // by slow claims
 }
 
-// slowShare is the part of the slots that slow claims may keep: at least one, but never all.
+// Slow claims may keep 1/slowShare of the slots, at least one but never all.
 const slowShare = 8
 
 func newSlots(most int) slots { return slots{most: most} }
@@ -26,14 +26,14 @@ func (p *slots) reserve(n int) reservation {
 // release frees the slot of a message.
 func (p *slots) release() { p.taken-- }
 
-// reservation is the slots of a claim in flight.
+// reservation holds the slots of a claim in flight.
 type reservation struct {
 	slots *slots
 	n     int
-	slow  bool // one of them counts as slow
+	slow  bool // one of them counts as used by a slow claim
 }
 
-// slowed must be called when the claim is slow.
+// slowed must be called when the claim turns out to be slow.
 func (k *reservation) slowed() {
 	p, keep := k.slots, 0
 	if k.n > 0 && p.slow < min(max(1, p.most/slowShare), p.most-1) {
@@ -45,8 +45,8 @@ func (k *reservation) slowed() {
 	k.n = keep
 }
 
-// confirm ends the reservation of a claim of n messages, and returns how many of them have slots. The caller gives the
-// others back.
+// confirm ends the reservation of a claim of n messages, and returns how many of them have slots. The caller releases
+// the others.
 func (k *reservation) confirm(n int) int {
 	p := k.slots
 	if k.slow {
@@ -60,21 +60,23 @@ func (k *reservation) confirm(n int) int {
 	return n
 }
 
-// connSlots are the slots of a connection pool, for messages at work, because their handlers use connections.
+// connSlots are the slots of a connection pool. Messages being handled need them because their handlers use
+// connections.
 type connSlots struct {
 	slots     slots
-	databases int // that share the pool
+	databases int // databases that share the pool
 }
 
 const (
 	noLimit = 1 << 30
-	// spareConns of a pool are left for claims, renewals and acks, and for a forwarder that drains the same databases.
+	// spareConns is the number of connections of a pool left for claims, renewals and acks, and for a forwarder that
+	// drains the same databases.
 	spareConns = 2
 )
 
-// mostOf is how many messages may be at work concurrently in databases that share a pool with conns connections:
+// maxHandled is how many messages may be handled concurrently in databases that share a pool with conns connections:
 // handlers in transactions use one each, and if they used all of them no lease would be renewed.
-func (c *DispatcherConfig) mostOf(conns int) int {
+func (c *DispatcherConfig) maxHandled(conns int) int {
 	inTx := c.DefaultHandler.Handle != nil && !c.DefaultHandler.Detached
 	for _, h := range c.Handlers {
 		inTx = inTx || !h.Detached
@@ -85,8 +87,8 @@ func (c *DispatcherConfig) mostOf(conns int) int {
 	return max(1, conns-spareConns)
 }
 
-// room returns for how many more messages one poll may reserve slots: half of the free ones are left to other
-// databases, so that a database that hangs does not take all of them before it is known to be slow.
+// room returns how many more slots one poll may reserve: half of the free ones are left to other databases, so that a
+// database that hangs does not take all of them before it is known to be slow.
 func (s *connSlots) room() int {
 	free := max(0, s.slots.free())
 	if s.slots.most == noLimit || s.databases < 2 {
@@ -95,7 +97,7 @@ func (s *connSlots) room() int {
 	return (free + 1) / 2
 }
 
-// reservations are slots of a Group and the same number of a pool.
+// reservations holds slots of a Group and the same number of slots of a pool.
 type reservations struct{ group, conns reservation }
 
 // reserve reserves slots of both for a claim that is about to begin.
@@ -115,7 +117,7 @@ func (k *reservations) confirm(n int) int {
 	return n
 }
 
-// release gives back slots of messages that are not handled.
+// release frees the slots of messages that are not handled.
 func (k *reservations) release(n int) {
 	k.group.slots.taken -= n
 	k.conns.slots.taken -= n

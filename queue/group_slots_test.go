@@ -2,8 +2,8 @@ package queue
 
 import "testing"
 
-// TestSlowClaimsLeaveSlots: slow claims together keep an eighth of the slots, whatever their number. The messages that
-// they return nevertheless get the free slots.
+// TestSlowClaimsLeaveSlots: all slow claims together keep an eighth of the slots. The messages that they return still
+// get free slots.
 func TestSlowClaimsLeaveSlots(t *testing.T) {
 	p := newSlots(16)
 	var slow []*reservation
@@ -24,7 +24,7 @@ func TestSlowClaimsLeaveSlots(t *testing.T) {
 		t.Error("a claim does not get its own slots")
 	}
 	for i, want := range []int{3, 0, 0} {
-		// the first has one of its own and the two that are free, the second gives its own back
+		// the first has its own and the two free ones, the second gives its own back
 		if i == 1 {
 			if got := slow[1].confirm(1); got != 1 {
 				t.Errorf("a claim with its own slot gets %d", got)
@@ -50,7 +50,7 @@ func TestSlowClaimsLeaveSlots(t *testing.T) {
 	}
 }
 
-// TestSlowClaimsLeaveTheRoomOfTheirServer: databases that hang leave room to others of the same DSN.
+// TestSlowClaimsLeaveTheRoomOfTheirServer: databases that hang leave room for others of the same DSN.
 func TestSlowClaimsLeaveTheRoomOfTheirServer(t *testing.T) {
 	for most := 1; most <= 20; most++ {
 		all := newSlots(100)

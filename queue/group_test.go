@@ -52,7 +52,7 @@ func TestADatabaseHasHalfOfAGroup(t *testing.T) {
 	}
 }
 
-// TestBurialsFreeNoSlotOfAGroup: a message that is only buried had no slot.
+// TestBurialsFreeNoSlotOfAGroup: a message that is only buried has no slot.
 func TestBurialsFreeNoSlotOfAGroup(t *testing.T) {
 	g, s := &Group{slots: newSlots(4)}, &connSlots{slots: newSlots(4)}
 	k := s.reserve(&g.slots, 2)
@@ -66,8 +66,8 @@ func TestBurialsFreeNoSlotOfAGroup(t *testing.T) {
 	}
 }
 
-// TestGroupHearsOfSlotsThatAreFree: when a Group is notified of a free slot, the slot is free in its own database, and
-// not only in others, which would take the turn.
+// TestGroupHearsOfSlotsThatAreFree: when a Group is notified of a free slot, its own database can already use it.
+// Otherwise others would take the turn.
 func TestGroupHearsOfSlotsThatAreFree(t *testing.T) {
 	m := newTestWorker()
 	l, taken := m.d.loop, -1
@@ -110,7 +110,7 @@ func TestABrokenDatabaseHasNoTurnBeforeItsWaitIsOver(t *testing.T) {
 // noSelection chooses nothing.
 func noSelection([]fleet.Status, fleet.Status) int { return -1 }
 
-// TestGroupStarvesNobodyBehindABusyOne: databases that get the busy one's turns take turns.
+// TestGroupStarvesNobodyBehindABusyOne: the turns of a busy database go to the others in turn.
 func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
 	g := &Group{cfg: GroupConfig{Selection: noSelection}}
 	at := time.Now()
@@ -126,7 +126,7 @@ func TestGroupStarvesNobodyBehindABusyOne(t *testing.T) {
 	}
 }
 
-// TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn, though they begin together.
+// TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn, although all start at the same time.
 func TestDatabasesOfAGroupAreCleanedAtTimesOfTheirOwn(t *testing.T) {
 	m := &maintainer{clean: time.Minute}
 	for _, handled := range []bool{true, false} {

@@ -15,7 +15,7 @@ type worker struct {
 	db    *database
 	d     *Dispatcher
 	over  chan struct{}   // closed when it has ended
-	ctx   context.Context // ends when the worker must leave
+	ctx   context.Context // ends when the worker must stop
 	end   context.CancelFunc
 	polls sync.WaitGroup
 
@@ -23,27 +23,27 @@ type worker struct {
 	breaker     trouble.Breaker
 	polling     bool
 	slow        bool // the poll is slow
-	answered    bool // although its last turn failed
+	answered    bool // claims again, although its last turn failed
 	leaving     bool // gets no more polls
-	handled     bool // a message since the last clean-up
+	handled     bool // a message was handled since the last clean-up
 	maintaining bool // its maintenance is in flight
 
 	maintainer *maintainer // must not be used while maintaining
 	maintainAt time.Time
 }
 
-// turn is what a worker would do in its turn.
+// turn describes the next turn of a worker.
 type turn struct {
 	m    *worker
 	n    int  // maximum number of messages to claim; 0 = only check whether the database answers
-	busy bool // it already has its turn, or all its allowed slots: choosing it means waiting for it
+	busy bool // it is having its turn, or uses all slots that it may: choosing it means waiting for it
 }
 
-// suspect reports whether its last turn failed and the database has not answered since. mu must be held.
+// suspect reports whether its last turn failed and the database has not responded since. mu must be held.
 func (m *worker) suspect() bool { return m.breaker.Failing() && !m.answered }
 
-// turn returns the worker's turn, or how long to wait for it: free slots are left, and it may use no more than most. A
-// suspect claims nothing until the database has responded, so it needs no slot. mu must be held.
+// turn returns the worker's turn, or how long to wait for it. free is the number of free slots, most the number that it
+// may use in total. A suspect claims nothing until the database has responded, so it needs no slot. mu must be held.
 func (m *worker) turn(now time.Time, free, most int) (t turn, in time.Duration) {
 	l := m.d.loop
 	l.step(func() {
@@ -60,7 +60,7 @@ func (m *worker) turn(now time.Time, free, most int) (t turn, in time.Duration) 
 		case n == 0:
 			in = wait
 		case room <= 0:
-			t, in = turn{m: m, busy: true}, noWait // the end of a handler signals
+			t, in = turn{m: m, busy: true}, noWait // the end of a handler sends a signal
 		default:
 			t = turn{m: m, n: min(n, room)}
 		}
@@ -100,7 +100,7 @@ func (g *Group) newWorker(ctx context.Context, t *database) (*worker, error) {
 	return m, nil
 }
 
-// freed must be called when a handler has returned; the caller then signals. Burials use only slots of their own
+// freed must be called when a handler has returned; the caller then sends a signal. Burials use only slots of their own
 // database.
 func (g *Group) freed(c *claimed, s *connSlots) {
 	if c.expired {
@@ -130,7 +130,7 @@ func (g *Group) poll(t turn, now time.Time) {
 		var full bool
 		var err error
 		if suspect {
-			err = m.answers()
+			err = m.responds()
 		} else {
 			got, full, err = m.d.loop.claimBatch(m.ctx, t.n, func(n int) int {
 				g.mu.Lock()
@@ -146,7 +146,7 @@ func (g *Group) poll(t turn, now time.Time) {
 		defer g.mu.Unlock()
 		slot.Leave()
 		m.polling, m.slow = false, false
-		reservation.release(admitted - got) // handlers already had some
+		reservation.release(admitted - got) // handlers already had slots
 		if m.answered = suspect && err == nil; !m.answered {
 			g.polled(m, got, full, err)
 		}
@@ -154,8 +154,8 @@ func (g *Group) poll(t turn, now time.Time) {
 	})
 }
 
-// answers returns nil if the database of a suspect works again.
-func (m *worker) answers() error {
+// responds returns nil if the database of a suspect works again.
+func (m *worker) responds() error {
 	ctx, cancel := context.WithTimeout(m.ctx, queryTimeout)
 	defer cancel()
 	if _, err := m.d.store.Get(ctx, ID{Source: "nobody", MessageID: "nothing"}); !errors.Is(err, ErrNotFound) {
@@ -183,7 +183,7 @@ func (g *Group) polled(m *worker, got int, full bool, err error) {
 	} else {
 		m.breaker.Worked()
 	}
-	if got > 0 && !full { // there may be more: only a turn that brings nothing shows that the database is empty
+	if got > 0 && !full { // only a turn that finds nothing shows that the database is empty
 		l.step(func() { l.schedule.woke(time.Now()) })
 	}
 }

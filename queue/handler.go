@@ -22,10 +22,10 @@ type Handler struct {
 	// it without counting an attempt, and an error that wraps outbox.ErrAlreadyProcessed marks it done. A panic counts
 	// as an error. Handle must be safe for concurrent use, and return when the context ends.
 	//
-	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, PublishContext of
-	// a Publisher). The ack is the first statement of that transaction, so Handle's writes are committed exactly once.
-	// Handle is not called if another owner has the message, or if there is no connection for the transaction, which
-	// costs no attempt.
+	// By default it runs in a transaction, which it finds in the context (outbox.PgxTx, SQLTx, InTx, PublishContext of a
+	// Publisher). The ack is the first statement of that transaction, so Handle's writes are committed exactly once.
+	// Handle is not called, and no attempt is counted, if another owner has the message or if there is no connection for
+	// the transaction.
 	Handle func(ctx context.Context, msg *Message) error
 	// Detached runs Handle outside a transaction, for calls of other services; default off. The message is marked done
 	// afterwards, and handled again if the process dies first. The lease is renewed; if it is lost, the context ends
@@ -40,7 +40,7 @@ type Handler struct {
 
 const (
 	defaultHandlerTimeout = 30 * time.Second
-	// maxRepeats is how often a transaction that failed through no fault of its own is repeated immediately.
+	// maxRepeats is how often a transaction that failed because of concurrent ones is repeated immediately.
 	maxRepeats = 3
 )
 
@@ -94,8 +94,8 @@ func (d *Dispatcher) process(c *claimed, h Handler) {
 }
 
 // inTx acks the message, which keeps it from others until the transaction ends, and calls the handler. If the handler
-// never returns, unfinished is called with the state in which it left the transaction. Begun is false if there was no
-// transaction, or no answer in it: then the handler was not called, and the message is not at fault.
+// never returns, unfinished gets the state in which it left the transaction. begun is false if there was no transaction
+// or no reply in it: then the handler was not called, and the message is not at fault.
 func (d *Dispatcher) inTx(ctx context.Context, c *claimed, h Handler, unfinished func(error)) (begun bool, err error) {
 	opts := core.TxOptions(d.cfg.Tx)
 	opts.OnBegin = nil
@@ -129,7 +129,7 @@ func (d *Dispatcher) call(ctx context.Context, c *claimed, h Handler) error {
 	return guarded(func() error { return h.Handle(ctx, c.copy()) })
 }
 
-// lostError is the error of a handler whose lease was lost in the meantime.
+// lostError is the error of a handler whose lease was lost meanwhile.
 type lostError struct{ handler error }
 
 func (e lostError) Error() string   { return ErrLeaseLost.Error() + ": " + e.handler.Error() }
@@ -143,7 +143,7 @@ type panicError struct {
 
 func (e panicError) Unwrap() error { return e.error }
 
-// guarded converts a panic into an error, even a panic of the Error method of the error that fn returns.
+// guarded converts a panic of fn, or of the Error method of its error, into an error.
 func guarded(fn func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -153,7 +153,8 @@ func guarded(fn func() error) (err error) {
 	return text.SafeError(fn())
 }
 
-// repeatable reports whether a transaction failed through no fault of its own: a serialization failure or a deadlock.
+// repeatable reports whether a transaction failed only because of concurrent ones: a serialization failure or a
+// deadlock.
 func repeatable(err error) bool {
 	later := new(core.RetryAfterError)
 	if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrPoison) ||
@@ -167,7 +168,7 @@ func repeatable(err error) bool {
 // conclude writes the outcome of an attempt to the database.
 func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) observe.Outcome {
 	if errors.Is(err, outbox.ErrTxEnded) {
-		d.unack(c) // first: while it is done, nothing gives it back
+		d.unack(c) // first, because the mark keeps the message from being released
 	}
 	fields := c.fields()
 	var panicked panicError
@@ -229,11 +230,11 @@ func (d *Dispatcher) conclude(c *claimed, h Handler, begun bool, err error) obse
 	return observe.Failed
 }
 
-// miswiredWait is how long a message waits whose handler is wired wrongly.
+// miswiredWait is how long a message waits if its handler is wired wrongly.
 const miswiredWait = 30 * time.Second
 
 // uncharged reports whether an error does not count against the message, and how long the message should wait: its
-// handler requested a later retry, or only a change of the program helps.
+// handler requested a later retry, or the program must be changed.
 func (s *Store) uncharged(err error) (_ bool, wait time.Duration) {
 	later := new(core.RetryAfterError)
 	switch {
@@ -249,7 +250,7 @@ func miswired(err error) bool {
 	return errors.Is(err, outbox.ErrTxKind) || errors.Is(err, outbox.ErrOtherDB)
 }
 
-// postpone gives a message back without counting an attempt.
+// postpone releases a message without counting an attempt.
 func (d *Dispatcher) postpone(c *claimed, err error, wait time.Duration) observe.Outcome {
 	fields := c.fields()
 	fields["wait"] = wait
@@ -297,7 +298,7 @@ func (d *Dispatcher) decide(err error) (decision outbox.Decision) {
 	return decision
 }
 
-// toMessage converts a stored message to one of Watermill's.
+// toMessage converts a stored message to a Watermill message.
 func toMessage(m *Message) *message.Message {
 	msg := message.NewMessage(m.MessageID, m.Payload)
 	for k, v := range m.Metadata {

@@ -17,7 +17,7 @@ import (
 type IngestConfig struct {
 	// Source names the sender: ID.Source of all messages. Required, unless Item is set.
 	Source string
-	// Item returns what to store for a message. Default: UUID, topic, ordering key, payload and metadata of the
+	// Item returns the item to store for a message. Default: UUID, topic, ordering key, payload and metadata of the
 	// message. Set it if the identity is in the payload. ErrIgnore acks the message without storing it; any other error
 	// fails it.
 	Item func(msg *message.Message) (Item, error)
@@ -78,7 +78,7 @@ func (c IngestConfig) item(msg *message.Message) (Item, error) {
 // ingester stores concurrent items in one statement.
 type ingester struct {
 	store    *Store
-	throttle core.Throttle // for consecutive failures
+	throttle core.Throttle // consecutive failures
 	batcher  *batcher[*waitingItem]
 }
 
@@ -126,15 +126,14 @@ func (b *ingester) put(ctx context.Context, item Item) error {
 	case err := <-mine.done:
 		return err
 	case <-ctx.Done():
-		// It may have been stored after all, and then a copy of it is known. If it were written later with another call's
-		// items, it would overwrite newer content.
+		// Not retried with other items: it may have been stored after all, and a late write would overwrite newer content.
 		b.batcher.remove(mine)
 		return ctx.Err()
 	}
 }
 
-// write stores a batch. If it fails for a reason that only some items may cause, its halves are stored separately, and
-// so on.
+// write stores a batch. If it fails for a reason that only some items may cause, its halves are stored separately,
+// recursively.
 func (b *ingester) write(batch []*waitingItem) {
 	stored, err := b.enqueue(batch)
 	refused := errors.Is(err, ErrInvalid) || errors.Is(err, outbox.ErrNotStored) || text.RefusesRow(err)
@@ -152,7 +151,7 @@ func (b *ingester) write(batch []*waitingItem) {
 	}
 }
 
-// enqueue returns a panic of code of the user's as an error: it has a goroutine that no Router guards.
+// enqueue returns a panic of user code as an error, because no Router recovers panics in this goroutine.
 func (b *ingester) enqueue(batch []*waitingItem) (stored []EnqueueResult, err error) {
 	ctx, cancel := context.WithTimeout(core.OutsideTx(context.WithoutCancel(batch[0].ctx)), queryTimeout)
 	defer cancel()
@@ -167,7 +166,7 @@ func (b *ingester) enqueue(batch []*waitingItem) (stored []EnqueueResult, err er
 	return stored, err
 }
 
-// poisoned marks an error that the message itself causes.
+// poisoned marks an error caused by the message itself.
 func poisoned(err error) error {
 	if dataError(err) {
 		return outbox.Poison(err)
@@ -175,7 +174,7 @@ func poisoned(err error) error {
 	return err
 }
 
-// dataError reports whether Postgres refused the data, for its size or as invalid.
+// dataError reports whether Postgres refused the data as invalid or too large.
 func dataError(err error) bool {
 	state := text.SQLState(err)
 	if ofSession(state) {
@@ -185,5 +184,5 @@ func dataError(err error) bool {
 		strings.HasPrefix(state, "54")
 }
 
-// ofSession reports whether one of our statements refused the settings of its session: no message is at fault.
+// ofSession reports whether one of our statements refused the session's settings, so that no message is at fault.
 func ofSession(state string) bool { return state == text.NotUTF8 || state == text.NotReadCommitted }

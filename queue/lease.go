@@ -10,8 +10,8 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// Renew makes leases end leaseTTL from now, and returns the messages that are still the owner's. Missing messages have
-// or will have another owner, and may be handled twice; or a handler has acked them in its transaction. It returns
+// Renew makes leases end leaseTTL from now, and returns the messages that still belong to the owner. A missing message
+// has or gets another owner and may be handled twice, or a handler has acked it in its transaction. It returns
 // ErrInvalid for a zero Owner, a lease of less than a second, or an invalid ID. If a constraint or trigger on the table
 // refuses some messages, the others are renewed and returned, with an error that names a refused one.
 func (s *Store) Renew(ctx context.Context, owner Owner, leaseTTL time.Duration, ids ...ID) ([]ID, error) {
@@ -51,7 +51,7 @@ func (s *Store) Renew(ctx context.Context, owner Owner, leaseTTL time.Duration, 
 	return slices.Compact(ours), err
 }
 
-// split checks the arguments of a settling statement, and sorts the IDs.
+// split checks the arguments of a settling statement and sorts the IDs.
 func split(what string, owner Owner, ids []ID) (sources, messageIDs []string, err error) {
 	if owner == (Owner{}) {
 		return nil, nil, fmt.Errorf("%w: the Owner of %s is zero: use the owner that claimed", ErrInvalid, what)

@@ -27,10 +27,10 @@ var errStopped = errors.New("queue: stopped")
 
 // loopConfig is the configuration in which a Dispatcher and a subscription differ.
 type loopConfig struct {
-	only         []string       // topics; nil = all
+	only         []string       // nil = all topics
 	limits       map[string]int // of topics with their own limit
 	slots, batch int
-	room         int // for payloads, in bytes
+	room         int // payload bytes
 	lease, poll  time.Duration
 	closeTimeout time.Duration
 }
@@ -38,24 +38,24 @@ type loopConfig struct {
 // loop claims messages and handles each in its own goroutine. One goroutine claims, one renews leases, and one acks
 // while there is anything to ack.
 //
-// The order of locks: claiming, then the mu of a Group, then that of the loop, then that of a claimed. claimBatch
-// requests slots from a Group under claiming, a Group reads the schedules of its loops under its own mu, and nothing
-// under a loop's mu calls its Group.
+// Lock order: claiming, the mu of a Group, the mu of the loop, the mu of a claimed. claimBatch requests slots from a
+// Group under claiming, a Group reads the schedules of its loops under its own mu, and nothing under a loop's mu calls
+// its Group.
 type loop struct {
 	store  *Store
 	cfg    loopConfig
 	owner  Owner
 	logger watermill.LoggerAdapter
-	handle func(c *claimed) // settles the message, or arranges for it; it may end its goroutine
-	freed  func(c *claimed) // nil, or called when the slot of a message is free, before anybody is notified
+	handle func(c *claimed) // settles the message, now or later; may end its goroutine
+	freed  func(c *claimed) // nil, or called when the slot of a message is free, before any notification
 
 	base    context.Context // for its values; never ends. Set by begin, as are the next four
 	work    context.Context // parent of the handlers' contexts
 	giveUp  context.CancelCauseFunc
 	acks    *acker
 	endAcks context.CancelFunc // ends their retries
-	news    chan struct{}      // capacity 1: there may be messages, or a slot is free
-	running chan struct{}      // closed when it has begun to poll
+	news    chan struct{}      // capacity 1: signals messages or a free slot
+	running chan struct{}      // closed at the first poll
 
 	handlers sync.WaitGroup
 
@@ -64,7 +64,7 @@ type loop struct {
 
 	mu         sync.Mutex
 	schedule   schedule
-	claimed    map[ID]*claimed // including those whose ack is in flight, or waits after it was refused
+	claimed    map[ID]*claimed // including those whose ack is in flight, or is retried after a refusal
 	lostClaims lostClaims
 	stopping   bool
 	drains     []*drain
@@ -80,7 +80,7 @@ func newLoop(s *Store, cfg loopConfig, logger watermill.LoggerAdapter, handle fu
 	return l
 }
 
-// begin must be called first. The caller calls end when run has returned, or was not called.
+// begin must be called first. The caller must call end after run has returned, or instead of run.
 func (l *loop) begin(ctx context.Context) (end func()) {
 	l.base = core.OutsideTx(context.WithoutCancel(ctx))
 	l.work, l.giveUp = context.WithCancelCause(l.base)
@@ -92,10 +92,10 @@ func (l *loop) begin(ctx context.Context) (end func()) {
 	}
 }
 
-// run claims until ctx ends, and returns when everything that it started has ended, or could not be stopped.
+// run claims until ctx ends, and returns when everything that it started has ended or refuses to end.
 func (l *loop) run(ctx context.Context) { l.serve(ctx, l.claim) }
 
-// serve is run with another claim function, which returns when ctx ends.
+// serve works like run with another claim function, which returns when ctx ends.
 func (l *loop) serve(ctx context.Context, claim func(ctx context.Context)) {
 	defer l.store.db.OnCommit(l.notified)()
 	var helpers sync.WaitGroup
@@ -163,8 +163,7 @@ func (l *loop) claim(ctx context.Context) {
 }
 
 // claimBatch claims up to n messages and starts their handlers. It returns how many, and whether there may be more.
-// Admit, if not nil, is called with the number claimed and returns how many of them have slots; the others are given
-// back.
+// admit, unless nil, gets the number claimed and returns how many of them have slots; the others are released.
 func (l *loop) claimBatch(ctx context.Context, n int, admit func(n int) int) (started int, full bool, err error) {
 	l.claiming.Lock()
 	defer l.claiming.Unlock()
@@ -195,7 +194,7 @@ func (l *loop) claimBatch(ctx context.Context, n int, admit func(n int) int) (st
 		l.logger.Error("messages claimed by a statement whose reply was lost: could not look for them: retrying", unable, nil)
 	}
 	if found.suspect && !suspects.take() {
-		// not held during the claim: a database that hangs must not delay messages of others
+		// not held during the claim: a database that hangs must not delay the messages of others
 		l.giveBack(claims{msgs: found.msgs[:1]})
 		found.msgs, found.suspect = found.msgs[1:], false
 	}
@@ -226,7 +225,7 @@ func (l *loop) claimBatch(ctx context.Context, n int, admit func(n int) int) (st
 	return started, found.full && err == nil, err
 }
 
-// admitted gives back messages without slots. claiming must be held.
+// admitted releases messages without slots. claiming must be held.
 func (l *loop) admitted(found claims, admit func(n int) int) claims {
 	n := admit(len(found.msgs))
 	if n == len(found.msgs) {
@@ -237,7 +236,7 @@ func (l *loop) admitted(found claims, admit func(n int) int) claims {
 	return found
 }
 
-// giveBack returns messages that no handler has begun. claiming must be held.
+// giveBack releases messages that no handler has begun. claiming must be held.
 func (l *loop) giveBack(found claims) {
 	if found.suspect {
 		suspects.release()
@@ -253,8 +252,8 @@ func (l *loop) giveBack(found claims) {
 	}
 }
 
-// runs reports whether a claimed message is still with a handler here: its lease expired, or it was given back, and the
-// handler has not returned yet. If so, that handler gets the new lease. mu must be held.
+// runs reports whether a handler here is still running for a claimed message whose lease expired or that was released.
+// If so, that handler gets the new lease. mu must be held.
 func (l *loop) runs(id ID, until time.Time) bool {
 	c := l.claimed[id]
 	if c == nil {
@@ -282,7 +281,8 @@ func (l *loop) start(c *claimed, until time.Time) {
 }
 
 // lendSuspects returns a function that frees the slot for suspects, which was taken. After LeaseTTL the slot is freed
-// anyway: what kills a process usually does so sooner, and a handler that hangs must not hold up all the others.
+// anyway: messages that kill a process usually do so sooner, and a handler that hangs must not block all other
+// suspects.
 func (l *loop) lendSuspects() (end func()) {
 	free := sync.OnceFunc(func() {
 		suspects.release()
@@ -334,7 +334,7 @@ func (l *loop) refuse() {
 	})
 }
 
-// stop waits for the handlers, ends their contexts after CloseTimeout, and waits a little longer.
+// stop waits for the handlers, ends their contexts after CloseTimeout, and then waits up to lastWait.
 func (l *loop) stop() {
 	l.refuse()
 	done := make(chan struct{})

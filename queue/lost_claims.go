@@ -9,20 +9,20 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// lostClaims are messages that are ours without our knowledge. They are given back before the next claim. It is guarded
-// by loop.mu.
+// lostClaims tracks messages that may be ours without our knowledge. They are released before the next claim. It is
+// guarded by loop.mu.
 //
 // If the answer of a claim was lost, its messages must be searched for. The server may commit such a claim late, so
 // they are searched for again, until their lease has expired.
 type lostClaims struct {
 	maybeOurs    []ID      // may have been claimed here while they were being settled
-	since, until time.Time // of the last claim that failed; until is zero if it was long ago
-	next         time.Time // when to search
-	unsure       bool      // they have not been searched for since
+	since, until time.Time // of the last failed claim; until is zero if it was long ago
+	next         time.Time // of the next search
+	unsure       bool      // new since the last search
 }
 
 const (
-	// lostClaimInterval is how long to wait before searching again; longer each time.
+	// lostClaimInterval is the first wait between searches; it grows.
 	lostClaimInterval = time.Second
 	// lostClaimTimeout bounds the search, because claims wait for it, and lostClaimRows how many rows it reads in each of
 	// two indexes.
@@ -38,7 +38,7 @@ func (s *lostClaims) mayExist(now time.Time, lease time.Duration) {
 // due reports whether to search.
 func (s *lostClaims) due(now time.Time) bool { return !s.until.IsZero() && !now.Before(s.next) }
 
-// searched records a search, and whether all that it found were given back.
+// searched records a search, and whether all claims that it found were released.
 func (s *lostClaims) searched(began, now time.Time, ok bool) {
 	if s.unsure = s.unsure && !ok; began.After(s.until) {
 		s.until, s.unsure = time.Time{}, false
@@ -47,7 +47,7 @@ func (s *lostClaims) searched(began, now time.Time, ok bool) {
 	s.next = now.Add(max(lostClaimInterval, now.Sub(s.since)))
 }
 
-// releaseLostClaims releases messages that are ours and not known to be. An error does not prevent the next claim.
+// releaseLostClaims releases messages that are ours without our knowledge. An error does not prevent the next claim.
 // claiming must be held.
 func (l *loop) releaseLostClaims() error {
 	ctx, cancel := context.WithTimeout(l.base, lostClaimTimeout)

@@ -14,27 +14,27 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// cleanShare is how long old messages are deleted, and how long dead ones are discarded, before messages of dead
-// processes, and other databases, have their turn.
+// cleanShare is how long old messages are deleted, or dead ones discarded, before messages of dead processes and other
+// databases get their turn.
 const cleanShare = time.Second
 
-// maintainer does work that is not urgent: it gives back messages of dead processes, and deletes old done messages.
-// Only one goroutine at a time may use it.
+// maintainer does work that is not urgent: it releases messages of dead processes and deletes old done messages. Only
+// one goroutine at a time may use it.
 type maintainer struct {
 	store  *Store
 	logger watermill.LoggerAdapter
 	lease  time.Duration
 	clean  time.Duration   // -1 = never
-	topics func() []string // whose messages it gives back or makes dead; nil = all
-	// bury buries expired messages, and reports whether there may be more. Nil = reaping makes them dead.
+	topics func() []string // the topics that it reaps; nil = all
+	// bury buries expired messages, and reports whether there may be more. nil = reaping marks them dead.
 	bury    func(ctx context.Context) (more bool, err error)
-	service string // for observers of messages that reaping makes dead
+	service string // for observers of messages that reaping marks dead
 
-	reapAt time.Time // when to reap again
-	place  reapPlace // and from where
+	reapAt time.Time // of the next reaping
+	place  reapPlace // where it starts
 	more   bool      // there may be more to bury before then
 
-	cleanAt           time.Time // when to delete again
+	cleanAt           time.Time // of the next deletion
 	reaping, cleaning trouble.RetryLog
 }
 
@@ -52,10 +52,10 @@ func newMaintainer(
 	}
 }
 
-// buryInterval is the wait before burying continues after slots ran out.
+// buryInterval is the wait before burying continues after the slots ran out.
 const buryInterval = 50 * time.Millisecond
 
-// once does the work that is due. At first that is everything: a missing table or database shows here.
+// once does the work that is due. The first time that is all of it, so a missing table or database is found here.
 func (m *maintainer) once(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -64,7 +64,7 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 		m.reapAt = time.Time{}
 		pause := m.pause()
 		m.place, _, err = m.store.reap(ctx, reaping{
-			topics: m.topics(), kill: m.bury == nil, by: deathReporter{m.service, m.logger}, from: m.place, share: pause / reapShare,
+			topics: m.topics(), kill: m.bury == nil, by: reporter{m.service, m.logger}, from: m.place, share: pause / reapShare,
 		})
 		if err != nil {
 			return err
@@ -79,15 +79,15 @@ func (m *maintainer) once(ctx context.Context) (err error) {
 	return err
 }
 
-// turn does the work that is due, and logs errors. Handled reports whether messages were handled since the last
-// clean-up; if not, the next one may be late. It returns whether old messages were deleted, if there were any.
+// turn does the work that is due and logs errors. handled says whether messages were handled since the last clean-up;
+// if not, the next clean-up may be late. It reports whether it cleaned up.
 func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 	err := m.once(ctx)
 	if ctx.Err() != nil {
 		return false
 	}
 	m.reaping.Report(err)
-	if !m.cleanDue(time.Now()) { // also after an error, which may be one of reaping alone
+	if !m.cleanDue(time.Now()) { // even after an error, which may come from reaping alone
 		return false
 	}
 	discarding := m.store.dead.Turn(ctx, cleanShare)
@@ -103,7 +103,7 @@ func (m *maintainer) turn(ctx context.Context, handled bool) (cleaned bool) {
 	return true
 }
 
-// cleanWait returns the time until the next clean-up. It differs between databases, which begin together.
+// cleanWait returns the time until the next clean-up. It varies, because all databases start at the same time.
 func (m *maintainer) cleanWait(handled, more bool) time.Duration {
 	switch {
 	case more:
@@ -121,7 +121,7 @@ func (m *maintainer) wait() (wait time.Duration) {
 	switch {
 	case m.more:
 		wait = buryInterval
-	case m.reapAt.IsZero(): // it failed
+	case m.reapAt.IsZero(): // the last try failed
 		return m.pause()
 	default:
 		wait = time.Until(m.reapAt)
@@ -132,7 +132,7 @@ func (m *maintainer) wait() (wait time.Duration) {
 	return wait
 }
 
-// pause returns how long to wait before reaping again. It differs between processes.
+// pause returns how long to wait before reaping again, which varies so that processes spread out.
 func (m *maintainer) pause() time.Duration {
 	every := m.lease / 2
 	if m.clean > 0 {
@@ -141,7 +141,7 @@ func (m *maintainer) pause() time.Duration {
 	return scheduler.Jitter(every)
 }
 
-// run continues after once.
+// run repeats the work after once.
 func (m *maintainer) run(ctx context.Context) {
 	m.cleanAt = time.Now().Add(m.clean)
 	for core.Pause(ctx, m.wait()) {
@@ -149,8 +149,8 @@ func (m *maintainer) run(ctx context.Context) {
 	}
 }
 
-// listen is the goroutine that receives notifications of commits in other processes. Those that it misses are found by
-// polling.
+// listen is the goroutine that receives notifications of commits in other processes. Messages whose notification it
+// misses are found by polling.
 func listen(ctx context.Context, s *Store, logger watermill.LoggerAdapter, heard func(core.Notification)) {
 	// Cause: its connection broke, or the pool is full.
 	// Cure: they are found by polling.

@@ -11,13 +11,14 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/core"
 )
 
-// ID identifies a message: its sender, and the sender's name for it. Both have 1 to 255 characters; case matters.
+// ID identifies a message by its sender and the sender's ID for it. Both have 1 to 255 characters and are
+// case-sensitive.
 type ID struct {
-	Source    string // where it comes from, such as "stripe"
+	Source    string // the sender, such as "stripe"
 	MessageID string // unique within the source
 }
 
-// Owner is the holder of a lease: a process, or a part of one. The zero Owner is invalid.
+// Owner identifies the holder of a lease: a process, or a part of one. The zero Owner is invalid.
 type Owner uuid.UUID
 
 // NewOwner returns a unique Owner.
@@ -33,16 +34,16 @@ type Item struct {
 	Topic string
 	// Key is for handlers and for you; it gives no order. At most 1024 bytes.
 	Key string
-	// Payload may be anything, even empty.
+	// Payload is any bytes, or empty.
 	Payload []byte
 	// Metadata must be valid UTF-8 without NUL, and at most 1 MiB as JSON.
 	Metadata message.Metadata
-	// Hash identifies the content, normally SHA256(Payload), to distinguish duplicates from other messages with the
-	// same ID. It may be empty.
+	// Hash identifies the content, normally SHA256(Payload), to tell a duplicate from a different message with the same
+	// ID. It may be empty.
 	Hash []byte
 	// DueAt is when the message may be handled; zero or past: immediately.
 	DueAt time.Time
-	// ExpiresAt is when a message that was not handled expires; zero: never. An expired message is not handled. A process
+	// ExpiresAt is when a message that was not handled expires; zero: never. An expired message is not handled: a process
 	// that handles its topic, or Store.ReapExpired, marks it dead.
 	ExpiresAt time.Time
 }
@@ -52,7 +53,7 @@ type State string
 
 // The states of a message.
 const (
-	Seen       State = "seen"       // it was looked up, and is not stored
+	Seen       State = "seen"       // it was looked up but is not stored
 	Processing State = "processing" // it is stored, and waits for a handler or is being handled
 	Done       State = "done"       // it was handled; its duplicates are known
 	Dead       State = "dead"       // it failed for good, or expired
@@ -64,10 +65,10 @@ type Message struct {
 	// DB is the name of its database.
 	DB    string
 	State State
-	// Attempts counts the failed attempts, including those of processes that died. It is 0 at the first.
+	// Attempts is the number of failed attempts, including those of processes that died; 0 during the first attempt.
 	Attempts int
 	// FirstSeenAt and LastSeenAt are when it was first and last stored, by the database's clock. Duplicates that arrive
-	// while the message is being handled do not count.
+	// while the message is being handled do not change LastSeenAt.
 	FirstSeenAt, LastSeenAt time.Time
 	// LastError is the error of the last attempt, at most 1 KiB.
 	LastError string
@@ -77,12 +78,12 @@ type Message struct {
 type EnqueueResult struct {
 	ID     ID
 	Result StoreResult
-	// Mismatch is set if the message was known with another hash, and so with other content.
+	// Mismatch is set if the message was known with another hash, which means other content.
 	Mismatch bool
 }
 
-// notStored returns an error for a message whose new content was discarded although it was not handled: its sender
-// should repeat it.
+// notStored returns an error for a message whose new content was discarded before it was handled: its sender must
+// repeat it.
 func (r EnqueueResult) notStored() error {
 	if r.Result == Busy && r.Mismatch {
 		return fmt.Errorf("store message %q from %q: %w", r.ID.MessageID, r.ID.Source, errOtherContent)
@@ -98,10 +99,10 @@ var errOtherContent = errors.New("it is being handled with different content: th
 // StoreResult is the outcome of storing an Item.
 type StoreResult int
 
-// The values of StoreResult. Values may be added.
+// The values of StoreResult. More may be added.
 const (
-	New         StoreResult = iota // it is stored
-	Updated                        // it was known and not handled yet, and has the new content now
+	New         StoreResult = iota // it is stored for the first time
+	Updated                        // it was known and not yet handled, and now has the new content
 	AlreadyDone                    // it was handled before; nothing changed
 	Busy                           // an owner has claimed it and is handling it; nothing changed
 )
@@ -125,7 +126,7 @@ func (r StoreResult) String() string {
 // byte.
 func SHA256(payload []byte) []byte { return core.PayloadHash(payload) }
 
-// Claim selects the messages to take, and for how long.
+// Claim selects the messages to take and for how long.
 type Claim struct {
 	Owner Owner
 	// LeaseTTL is how long the messages are kept from others, at least a second.
@@ -134,6 +135,6 @@ type Claim struct {
 	Limit int
 	// Topics are the topics of messages to take; none means all.
 	Topics []string
-	// MaxBytes bounds the sum of their payloads, at least 1; default 64 MiB. One message is taken whatever its size.
+	// MaxBytes bounds the sum of their payloads, at least 1; default 64 MiB. The first message is taken whatever its size.
 	MaxBytes int
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// choice is a statement that chooses its own rows, and its counterpart for one row.
+// choice is a statement that chooses its own rows, with its counterpart for a single row.
 type choice struct {
 	what   string
 	topics []string // nil = all
 	many   func() error
 	fits   func(queueRow) bool // nil, or reports whether there is room for the row
 	one    func(queueRow) (changed bool, err error)
-	// list is the statement that lists rows that many may have chosen, and listArgs returns its own arguments.
+	// list is the statement that lists the rows that many may have chosen, and listArgs returns its own arguments.
 	list     string
 	listArgs func() []any
-	// nothing is nil, or called instead of many if all rows are refused.
+	// nothing, unless nil, is called instead of many if all rows are refused.
 	nothing func()
 }
 
@@ -33,10 +33,10 @@ func (c choice) takes(row queueRow) bool {
 	return (c.topics == nil || slices.Contains(c.topics, row.topic)) && (c.fits == nil || c.fits(row))
 }
 
-// choose runs the statement for many rows. First it tries alone some of the refused rows that are due, and, if the
-// statement fails because of a row, or a trigger may have left one unchanged, some of the rows that it may have chosen.
-// Again reports that this made a difference: the statement may succeed now, or bring more. In a transaction of the
-// caller, which the error has ended, nothing is tried alone.
+// choose runs the statement for many rows. First it tries some refused rows that are due, each alone. If the statement
+// fails because of a row, or a trigger may have left one unchanged, it also tries some of the rows that the statement
+// may have chosen. again reports that this made a difference: the statement may succeed now, or return more. In a
+// transaction of the caller, which the error has aborted, nothing is tried alone.
 func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	_, joined, err := s.on(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	}
 	rows, err := s.list(ctx, c)
 	if err != nil {
-		if failed == nil { // what the statement did is done
+		if failed == nil { // the statement itself has succeeded
 			s.logger.Debug("could not check for messages that a trigger left unchanged",
 				watermill.LogFields{"statement": c.what, "err": err.Error()})
 			return cured, nil
@@ -83,7 +83,7 @@ func (s *Store) choose(ctx context.Context, c choice) (again bool, err error) {
 	return true, nil
 }
 
-// retryDue tries rows again that were refused before, and reports whether one was changed.
+// retryDue retries rows that were refused before, and reports whether one was changed.
 func (s *Store) retryDue(c choice) (cured bool, err error) {
 	rows := s.refusals.due(c, time.Now())
 	if len(rows) == 0 {
@@ -94,8 +94,8 @@ func (s *Store) retryDue(c choice) (cured bool, err error) {
 	return len(changed) > 0, err
 }
 
-// alone tries rows one by one, and returns which were changed and how many were refused. It returns other errors.
-// Failed means that the statement for many failed, or was not run: then an error of all rows is returned too.
+// alone tries rows one by one, and returns the changed rows, how many were refused, and any other error. failed means
+// that the statement for many failed or was not run: then an error that all rows have in common is returned too.
 func (s *Store) alone(c choice, rows []queueRow, failed bool) (changed []queueRow, refused int, err error) {
 	var log []func()
 	defer func() {
@@ -109,7 +109,7 @@ func (s *Store) alone(c choice, rows []queueRow, failed bool) (changed []queueRo
 			continue
 		}
 		did, err := c.one(row)
-		if errors.Is(err, errUnchanged) { // or it moved while it was locked
+		if errors.Is(err, errUnchanged) { // or it moved to another partition while it was locked
 			did, err = c.one(row)
 		}
 		switch {
@@ -138,8 +138,8 @@ func (s *Store) alone(c choice, rows []queueRow, failed bool) (changed []queueRo
 	return changed, refused, nil
 }
 
-// mayHaveLeft reports whether a successful statement may have left rows unchanged because a trigger returned NULL, and
-// it is time to check for them.
+// mayHaveLeft reports whether a successful statement may have left rows unchanged because a trigger returned NULL, if a
+// check for them is due.
 func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
 	now := time.Now()
 	s.mu.Lock()
@@ -160,7 +160,7 @@ func (s *Store) mayHaveLeft(ctx context.Context, what string) bool {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.triggers || !due && what != reapRows { // reaping pauses itself, and each call is for another page
+	if !s.triggers || !due && what != reapRows { // reaping paces itself, and each call is for another page
 		return false
 	}
 	if s.unchangedAt == nil {
@@ -184,11 +184,11 @@ func (s *Store) list(ctx context.Context, c choice) (rows []queueRow, err error)
 	return rows, err
 }
 
-// refusedError is the error of a call for messages of which the database refused some.
+// refusedError is the error of a call in which the database refused some of the messages.
 type refusedError struct {
 	ids   []ID
 	first error
-	other error // nil, or the error that stopped the rest
+	other error // nil, or the error that prevented the rest
 }
 
 func (e *refusedError) Error() string {
@@ -198,7 +198,7 @@ func (e *refusedError) Error() string {
 
 func (e *refusedError) Unwrap() error { return e.first }
 
-// refusedOf splits an error of eachOf into the refused messages, perhaps none, and another error.
+// refusedOf splits an error of eachOf into the refused messages, if any, and the other error.
 func refusedOf(err error) (refused refusedError, other error) {
 	var r *refusedError
 	if errors.As(err, &r) {

@@ -15,8 +15,8 @@ import (
 
 // PublisherConfig configures NewPublisher. The zero value is ready for use.
 type PublisherConfig struct {
-	// WithoutTx is what Publish does without a transaction; default outbox.RequireTx: it returns outbox.ErrNoTx. Set
-	// outbox.OwnTx for the publisher of a forwarder; outbox.PassThrough is refused.
+	// WithoutTx chooses how Publish works without a transaction; default outbox.RequireTx, which returns outbox.ErrNoTx.
+	// Set outbox.OwnTx for the publisher of a forwarder; outbox.PassThrough is invalid.
 	WithoutTx outbox.WithoutTx
 }
 
@@ -30,7 +30,7 @@ type Publisher struct {
 var _ message.Publisher = (*Publisher)(nil)
 
 // NewPublisher makes a Publisher. Use it in handlers, whose transaction it joins, or with outbox.OwnTx as the publisher
-// of a forwarder that reads an outbox in another database.
+// of a forwarder for an outbox in another database.
 //
 // The ID of a message is its topic (ID.Source) and its UUID (ID.MessageID): a copy is not stored again.
 // outbox.AggregateKey is its key, and a delay (outbox.SetDelay, outbox.SetDueAt) its Item.DueAt; payload and metadata

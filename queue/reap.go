@@ -16,13 +16,13 @@ import (
 
 const (
 	reapBatch = 250
-	// reapPage is how many rows a statement reads, with an owner or without.
+	// reapPage is how many rows with an owner, and how many without, a statement reads.
 	reapPage = 10_000
-	// wholeShare times the duration of a scan from the beginning must pass before the next one.
+	// After a scan from the beginning, wholeShare times its duration must pass before the next one.
 	wholeShare = 100
 )
 
-// reapPlace is how far reaping has come, among messages that were never claimed and among those with a due time.
+// reapPlace is how far reaping has come, for messages that were never claimed and for messages with a due time.
 type reapPlace struct {
 	id    int64
 	dueAt string
@@ -31,22 +31,22 @@ type reapPlace struct {
 
 var reapFirst, reapEnd = reapPlace{math.MinInt64, "-infinity", "0"}, reapPlace{math.MaxInt64, "infinity", "0"}
 
-// reaping are the options of reap. The zero value reads all messages once, and leaves messages alive that have expired
-// or used up their attempts.
+// reaping are the options of reap. The zero value reads all messages once, and does not mark messages dead that have
+// expired or used up their attempts.
 type reaping struct {
-	topics []string // nil = all. Others belong to processes with other limits
+	topics []string // nil = all. Other topics belong to processes with other limits
 	kill   bool
-	by     deathReporter // for messages that die
-	from   reapPlace     // where to continue after the first page, which is read each time; zero = there
-	share  time.Duration // time after which it stops, to continue later; 0 = no limit, and nothing is skipped
+	by     reporter
+	from   reapPlace     // where to continue after the first page, which is always read; zero = directly after it
+	share  time.Duration // stop after this time and continue later; 0 = no limit, and nothing is skipped
 }
 
-// lowest is where the first messages were that are not done: scans begin there. The entries before it are dead, and
-// while vacuum cannot remove them, each scan from the beginning reads all of them. Now and then one does, to find a row
-// that committed late or was changed by hand.
+// lowest is where the last scan from the beginning found the first unfinished messages: scans begin there. The index
+// entries before it are dead, and until vacuum removes them, each scan from the beginning reads all of them. Now and
+// then one is needed, to find a row that committed late or was changed by hand.
 type lowest struct {
 	ready, due progress.Position // exclusive; zero = the beginning
-	wholeAt    time.Time         // when to scan from the beginning again
+	wholeAt    time.Time         // of the next scan from the beginning
 	took       time.Duration     // duration of the last scan from the beginning
 }
 
@@ -67,16 +67,17 @@ func (s *Store) lowest() lowest {
 	return s.low
 }
 
-// raise applies the result of a scan that began there, or at the beginning. If nothing is left, it stays where it was.
+// raise applies the result of a scan that began at lowest or at the beginning. If no message is left, lowest does not
+// change.
 func (l *lowest) raise(now time.Time, whole bool, took time.Duration, found lowest) {
 	l.ready, l.due = cmp.Or(found.ready, l.ready), cmp.Or(found.due, l.due)
 	if whole {
-		// a single slow scan may have met a machine that stood still
+		// a single slow scan may be a pause of the machine
 		l.wholeAt, l.took = now.Add(wholeShare*min(took, cmp.Or(l.took, took))), took
 	}
 }
 
-// orFirst returns the place, or the place of the first messages if it is the beginning of an index.
+// orFirst returns the place, with the place of the first messages instead of the beginning of an index.
 func (p reapPlace) orFirst(first reapPlace) reapPlace {
 	if p.id == reapFirst.id {
 		p.id = first.id
@@ -87,11 +88,11 @@ func (p reapPlace) orFirst(first reapPlace) reapPlace {
 	return p
 }
 
-// ReapExpired gives back messages whose lease has ended, counting an attempt as Abandon does, and marks messages
-// dead that have expired and have no owner. It does so for all topics, with this Store's MaxAttempts; a Dispatcher and
-// a Subscriber do so for the topics that they handle. It returns the number of messages, even with an error.
+// ReapExpired releases messages whose lease has ended, counting an attempt as Abandon does, and marks expired messages
+// without an owner dead. It covers all topics, with this Store's MaxAttempts; a Dispatcher or a Subscriber reaps the
+// topics that it handles. It returns the number of messages, even with an error.
 func (s *Store) ReapExpired(ctx context.Context) (int, error) {
-	_, n, err := s.reap(ctx, reaping{kill: true, by: deathReporter{logger: s.logger}})
+	_, n, err := s.reap(ctx, reaping{kill: true, by: reporter{logger: s.logger}})
 	return n, err
 }
 
@@ -118,7 +119,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	for at, done, freshEnded, dueEnded := reapFirst, false, false, false; !done; {
 		place := at.orFirst(first)
 		var n int
-		next := reapEnd // in case the statement is not run, because too many rows are refused
+		next := reapEnd // if the statement is not run because too many rows are refused
 		var low lowest
 		again, err := s.choose(ctx, choice{what: reapRows, topics: r.topics, many: func() (err error) {
 			n, next, low, err = s.reapBatch(ctx, r.by, "reap leases", errExhausted, sqltext.ReapLeases,
@@ -149,10 +150,10 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 			s.mu.Unlock()
 		}
 		switch {
-		case n == reapBatch: // the page may have more
+		case n == reapBatch: // more of the page may be left
 		case jump:
 			at, jump = r.from, false
-		default: // each index comes round on its own
+		default: // each index starts over on its own
 			at = next
 			if at.id == reapEnd.id {
 				at.id, freshEnded = reapFirst.id, true
@@ -164,7 +165,7 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 		}
 	}
 	for n, again := reapBatch, false; (again || n >= reapBatch) && r.kill; {
-		n = 0 // if the statement is not run
+		n = 0 // if the statement was not run
 		again, err = s.choose(ctx, choice{what: expireRows, topics: r.topics, many: func() (err error) {
 			n, _, _, err = s.reapBatch(ctx, r.by, "expire messages", errExpired, sqltext.ExpireMessages, reapBatch,
 				s.refusals.leftOut(), r.topics)
@@ -183,9 +184,9 @@ func (s *Store) reap(ctx context.Context, r reaping) (goOn reapPlace, total int,
 	return goOn, total, err
 }
 
-// reapBatch runs one statement, and returns how many messages it changed and the contents of its header, if it has one.
+// reapBatch runs one statement, and returns how many messages it changed and its header, if any.
 func (s *Store) reapBatch(
-	ctx context.Context, by deathReporter, what string, cause error, statement string, args ...any,
+	ctx context.Context, by reporter, what string, cause error, statement string, args ...any,
 ) (n int, next reapPlace, low lowest, err error) {
 	var dead []*Message
 	scanner := s.scanner()
@@ -245,12 +246,12 @@ func (s *Store) reapSometimes(ctx context.Context) (err error) {
 		defer s.mu.Unlock()
 		took := time.Since(began)
 		s.reaping, s.reapFrom = false, goOn
-		// a single slow run may have met a machine that stood still
+		// a single slow run may be a pause of the machine
 		s.reapAt = time.Now().Add(max(reapInterval, reapShare*min(took, s.reapTook)))
 		s.reapTook = took
 	}()
 	goOn, _, err = s.reap(ctx, reaping{
-		topics: s.claimTopics(), kill: true, by: deathReporter{logger: s.logger}, from: goOn, share: reapInterval / reapShare,
+		topics: s.claimTopics(), kill: true, by: reporter{logger: s.logger}, from: goOn, share: reapInterval / reapShare,
 	})
 	return err
 }

@@ -13,27 +13,29 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// A constraint or trigger that users have put on the table may refuse the update of some rows, and with them the
-// statement for many rows that includes them. Such a statement is repeated for fewer rows, down to one. A row that is
-// refused alone is left out of the statements for many, and tried alone after a growing wait. A trigger that returns
-// NULL refuses a row too: the statement succeeds, and the row is unchanged.
+// A user's constraint or trigger on the table may refuse the update of some rows, and the statement for many rows fails
+// with them. It is then repeated for fewer rows, down to one. A row that is refused alone is left out of the statements
+// for many, and tried alone after a growing wait. A trigger that returns NULL also refuses a row: the statement
+// succeeds, and the row is unchanged.
 
 const (
 	minRefusedWait = time.Second
 	maxRefusedWait = 5 * time.Minute
-	// maxLeftOut is how many rows a statement for many leaves out. If more are refused, messages are handled one by one.
+	// maxLeftOut is how many rows a statement for many can leave out. If more are refused, messages are handled one by
+	// one.
 	maxLeftOut = 1000
-	// maxRefused is how many refused rows a Store remembers. Further ones are tried alone again and again.
+	// maxRefused is how many refused rows a Store remembers. Further rows are tried alone each time.
 	maxRefused = 20_000
-	// maxAlone is how many rows one call tries alone, from maxListed in either index. maxDue is how many refused rows it
-	// tries again first: twice as many after each call that changed all of them, up to maxAlone.
+	// maxAlone is how many rows one call tries alone, out of maxListed from each index. maxDue is how many refused rows it
+	// retries first; the number doubles after each call that changed all of them, up to maxAlone.
 	maxAlone  = 200
 	maxListed = reapPage
 	maxDue    = 10
-	// maxSame is how many rows may fail alone with the same SQLSTATE, and none succeed, before the error is the table's.
+	// maxSame is how many rows may fail alone with the same SQLSTATE, while none succeeds, before the table is assumed to
+	// be at fault.
 	maxSame = 20
-	// triggersInterval is how often a Store checks for triggers that may return NULL, and unchangedInterval how often it
-	// checks for rows that such triggers left unchanged.
+	// triggersInterval is how often a Store checks for triggers that may return NULL, and unchangedInterval how often for
+	// rows that they left unchanged.
 	triggersInterval  = time.Minute
 	unchangedInterval = time.Second
 )
@@ -46,7 +48,7 @@ const (
 	reapRows   = "reap"
 )
 
-// unchanged is the state of a row that means that a statement left a message unchanged.
+// unchanged is the State that a statement returns for a message that it left unchanged.
 const unchanged State = "unchanged"
 
 // errUnchanged is the error of a statement that locked a row and did not change it.
@@ -54,28 +56,28 @@ const unchanged State = "unchanged"
 // Cure: RETURN NEW, or drop the trigger.
 var errUnchanged = errors.New("the row was left unchanged: a BEFORE UPDATE trigger on the table returned NULL")
 
-// refusesRow reports whether an error may be caused by some rows of a statement and not by others.
+// refusesRow reports whether only some rows of a statement may have caused an error.
 func refusesRow(err error) bool { return errors.Is(err, errUnchanged) || text.RefusesRow(err) }
 
-// queueRow is the known data of a row before it is changed.
+// queueRow holds the known data of a row before it is changed.
 type queueRow struct {
 	ID
-	id      int64 // 0 = unknown: the row was named by its ID, not chosen by a statement
+	id      int64 // 0 = unknown: the row was selected by its ID
 	topic   string
 	suspect bool
 	size    int
 }
 
-// refusals are the rows that the database has refused to update. It is safe for concurrent use.
+// refusals remembers the rows that the database has refused to update. It is safe for concurrent use.
 type refusals struct {
 	mu      sync.Mutex
 	rows    map[refusalKey]*refusedRow
-	retries map[string]int // by statement: how many rows to try again together; 0 = maxDue
+	retries map[string]int // by statement: how many rows to retry together; 0 = maxDue
 	pruneAt time.Time
 }
 
 type refusalKey struct {
-	what string // the statement
+	what string
 	ID
 }
 
@@ -83,7 +85,7 @@ type refusedRow struct {
 	queueRow
 	cause string
 	wait  time.Duration
-	at    time.Time // when to try again
+	at    time.Time // of the next try
 }
 
 // add records a row that was refused, and returns how long to skip it; ok is false if there are too many.
@@ -93,7 +95,7 @@ func (r *refusals) add(what string, row queueRow, now time.Time, cause string) (
 	if !now.Before(r.pruneAt) {
 		r.pruneAt = now.Add(maxRefusedWait)
 		for key, old := range r.rows {
-			if now.Sub(old.at) > maxRefusedWait { // nothing has tried it again: it was settled in another way
+			if now.Sub(old.at) > maxRefusedWait { // never retried: it was settled in another way
 				delete(r.rows, key)
 			}
 		}
@@ -133,8 +135,7 @@ func (r *refusals) len() int {
 	return len(r.rows)
 }
 
-// leftOut returns the ids of the rows to leave out of statements that choose their own rows: all, or the first
-// maxLeftOut.
+// leftOut returns the ids of up to maxLeftOut rows to leave out of statements that choose their own rows.
 func (r *refusals) leftOut() []int64 {
 	ids := r.ids()
 	slices.Sort(ids)
@@ -164,7 +165,7 @@ func (r *refusals) ids() []int64 {
 	return ids
 }
 
-// due returns the rows to try again with a statement, longest waiting first.
+// due returns the rows to retry with a statement, the longest waiting first.
 func (r *refusals) due(c choice, now time.Time) (rows []queueRow) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,7 +182,7 @@ func (r *refusals) due(c choice, now time.Time) (rows []queueRow) {
 	return rows
 }
 
-// retried records the result of a retry. If rows were changed, all that were refused for the same causes are due now.
+// retried records the result of a retry. If rows were changed, all rows refused for the same causes are due now.
 func (r *refusals) retried(what string, changed []queueRow, refused int, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -210,7 +211,7 @@ func (r *refusals) retried(what string, changed []queueRow, refused int, now tim
 	}
 }
 
-// waits reports whether a row must not be tried yet.
+// waits reports whether it is too early to retry a row.
 func (r *refusals) waits(what string, id ID, now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -219,7 +220,7 @@ func (r *refusals) waits(what string, id ID, now time.Time) bool {
 }
 
 // refused records a row that the database refused to update alone, logs it once a minute for each cause, and returns
-// how long to skip it; ok is false if there are too many of them.
+// how long to skip it; ok is false if too many are refused.
 func (s *Store) refused(what string, row queueRow, err error) (wait time.Duration, ok bool) {
 	wait, ok = s.refusals.add(what, row, time.Now(), causeOf(what, row, err))
 	s.logRefused(what, row, wait, err)

@@ -28,7 +28,7 @@ func refusingStore(t *testing.T, listed int, failed error) *Store {
 	return s
 }
 
-// refuseAll records rows of a topic as refused so long ago that they are due again.
+// refuseAll records rows of a topic as refused long enough ago to be due again.
 func refuseAll(s *Store, topic string, n int, since time.Duration) {
 	for range n {
 		id := int64(len(s.refusals.rows) + 1)
@@ -39,7 +39,8 @@ func refuseAll(s *Store, topic string, n int, since time.Duration) {
 
 func succeeds() error { return nil }
 
-// TestRefusedRowsOfOthersDelayNone: rows that a claim cannot take do not delay retries of those that it can.
+// TestRefusedRowsOfOthersDelayNone: refused rows that a claim cannot take do not delay retries of rows that it can
+// take.
 func TestRefusedRowsOfOthersDelayNone(t *testing.T) {
 	s := refusingStore(t, 0, nil)
 	refuseAll(s, "of nobody", 2*maxDue, time.Minute)
@@ -59,7 +60,7 @@ func TestRefusedRowsOfOthersDelayNone(t *testing.T) {
 	}
 }
 
-// TestCuredRowsReturnImmediately: once the first refused row was changed, the others do not wait for their own times.
+// TestCuredRowsReturnImmediately: once the first refused row was changed, the others are retried without waiting.
 func TestCuredRowsReturnImmediately(t *testing.T) {
 	s := refusingStore(t, 0, nil)
 	refuseAll(s, "orders", 1, time.Minute)
@@ -83,7 +84,7 @@ func TestCuredRowsReturnImmediately(t *testing.T) {
 	}
 }
 
-// TestErrorOfAllRows: if a statement fails for each row, the statement or the table is at fault.
+// TestErrorOfAllRows: if a statement fails for every row, the statement or the table is at fault.
 func TestErrorOfAllRows(t *testing.T) {
 	for name, refused := range map[string]int{"few refused": 0, "many refused": maxLeftOut + 1} {
 		s := refusingStore(t, maxAlone, nil)
@@ -102,7 +103,7 @@ func TestErrorOfAllRows(t *testing.T) {
 	}
 }
 
-// TestOneRowOfManyChanges: then the same error is the fault of the other rows.
+// TestOneRowOfManyChanges: if one row can be changed, the same error is the fault of the other rows.
 func TestOneRowOfManyChanges(t *testing.T) {
 	s := refusingStore(t, maxAlone, nil)
 	tried := 0
@@ -120,7 +121,7 @@ func TestOneRowOfManyChanges(t *testing.T) {
 	}
 }
 
-// TestFailedListOfUnchangedRows: the changes of the statement for many rows count.
+// TestFailedListOfUnchangedRows: a statement that succeeded counts even if the list of unchanged rows cannot be read.
 func TestFailedListOfUnchangedRows(t *testing.T) {
 	s := refusingStore(t, 0, errors.New("timeout"))
 	s.triggers = true
@@ -129,7 +130,7 @@ func TestFailedListOfUnchangedRows(t *testing.T) {
 	}
 }
 
-// TestClaimThatIsRefusedAllRows is empty; otherwise a Drain would never end.
+// TestClaimThatIsRefusedAllRows: such a claim counts as empty; otherwise a Drain would never end.
 func TestClaimThatIsRefusedAllRows(t *testing.T) {
 	for listed, empty := range []bool{true, false} {
 		s := refusingStore(t, listed, nil)
@@ -142,12 +143,13 @@ func TestClaimThatIsRefusedAllRows(t *testing.T) {
 	}
 }
 
-// TestReapingEndsWithManyRefused: if no statement for many messages succeeds, no result shows that there are more.
+// TestReapingEndsWithManyRefused: if no statement for many messages succeeds, reaping does not assume that more are
+// left.
 func TestReapingEndsWithManyRefused(t *testing.T) {
 	queries := 0
 	s := fakeStore(t, func(string) ([][]any, error) {
 		if queries++; queries > 100 {
-			return nil, errors.New("it goes on and on")
+			return nil, errors.New("it never ends")
 		}
 		return nil, nil
 	})

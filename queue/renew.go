@@ -7,9 +7,9 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/trouble"
 )
 
-// renew renews the leases of messages that are being handled, until ctx ends. Rows that were acked in a handler's
-// transaction are locked and skipped, but still requested: if that is rolled back, the repetition may wait before the
-// next renewal.
+// renew renews the leases of messages that are being handled, until ctx ends. Rows acked in a handler's transaction are
+// locked, so the statement skips them, but they are still requested: if the transaction is rolled back, the handler may
+// be repeated after a wait.
 func (l *loop) renew(ctx context.Context) {
 	// Cause: the database.
 	// Cure: messages whose leases expire are delivered to others.
@@ -51,9 +51,9 @@ func (l *loop) renewOnce(ctx context.Context) error {
 		delete(held, id)
 	}
 	for _, id := range refused.ids {
-		if c := held[id]; c != nil { // otherwise it was renewed together with others, before it was refused alone
+		if c := held[id]; c != nil { // otherwise it was renewed together with others before it was refused alone
 			l.store.refused("renew", queueRow{ID: id, topic: c.Topic}, refused.first)
-			delete(held, id) // its lease simply ends
+			delete(held, id)
 		}
 	}
 	if err != nil {
@@ -65,7 +65,7 @@ func (l *loop) renewOnce(ctx context.Context) error {
 	return nil
 }
 
-// lost ends the context of a message that was not renewed, unless it was settled in the meantime or is locked in a
+// lost ends the context of a message that was not renewed, unless it was settled meanwhile or is locked by a
 // transaction.
 func (l *loop) lost(c *claimed) {
 	acking := false

@@ -13,11 +13,11 @@ import (
 type row struct {
 	Message
 	id   int64
-	read int // of ClaimTopics or ClaimPages, from 1
-	kind int // of that read
+	read int // number of the read in ClaimTopics or ClaimPages, from 1
+	kind int // of the message in that read
 }
 
-// position is its place in the order of claims.
+// position is the message's place in the order of claims.
 func (r *row) position() progress.Position {
 	if r.DueAt.IsZero() {
 		return progress.Position{ID: r.id}
@@ -30,8 +30,8 @@ func (r *row) compare(other *row) int {
 	return cmp.Or(cmp.Compare(a.At, b.At), cmp.Compare(a.ID, b.ID))
 }
 
-// scanner reads the columns that all statements that return messages have, and any further ones. Its scan targets are
-// shared by all rows of a statement.
+// scanner reads the columns common to all statements that return messages, and any extra ones. All rows of a statement
+// share its scan targets.
 type scanner struct {
 	row              row
 	state            string

@@ -8,48 +8,48 @@ import (
 )
 
 const (
-	// pollGrowth is the factor by which the wait between polls grows while there is nothing to do.
+	// pollGrowth is the factor by which the wait between polls grows while polls find nothing.
 	pollGrowth = 10
-	// wokenPause is the shortest time between two polls that find nothing, however often it is woken.
+	// wokenPause is the shortest time between two polls that find nothing, however often the schedule is woken.
 	wokenPause = 10 * time.Millisecond
-	// maxPassed is how many topics can be skipped at the same time, since each claim lists them.
-	maxPassed = 100
+	// maxSkipped is how many topics can be skipped at the same time, because each claim lists them.
+	maxSkipped = 100
 )
 
-// schedule decides when to poll for messages and how many to take: never more than there are free slots, because
-// messages that wait in memory could be handled elsewhere, and of a topic with its own limit no more than that. One
-// poll is for all topics. It has no clock and no lock; its owner provides both.
+// schedule decides when to poll for messages and how many to take: at most as many as there are free slots, because
+// another process could handle messages that wait in memory, and at most a topic's own limit. One poll covers all
+// topics. It has no clock and no lock; its owner provides both.
 type schedule struct {
 	slots  int // maximum number of messages here
-	room   int // maximum size of all their payloads, except the last one
+	room   int // maximum total payload size of these, except the last one
 	batch  int // maximum number of messages per poll
 	poll   time.Duration
-	jitter func() float64 // 0 to 1
+	jitter func() float64 // in [0, 1)
 
-	taken  int           // slots
-	bytes  int           // of payloads
-	topics []*topicSlots // with a limit, sorted
-	of     map[string]*topicSlots
-	behind map[*topicSlots]bool // topics of which messages may have been skipped, because there was no room
-	passed int                  // topics whose only limit is that they are skipped now
+	taken   int           // slots
+	bytes   int           // payload bytes
+	topics  []*topicSlots // with a limit, sorted
+	of      map[string]*topicSlots
+	behind  map[*topicSlots]bool // topics of which messages may have been skipped for lack of room
+	skipped int                  // topics that have a limit only because they are skipped now
 
-	wait      time.Duration // after a poll that found nothing, before jitter; 0 = the last one found something
-	next      time.Time     // when to poll unless woken
-	notBefore time.Time     // in any case
-	few       time.Time     // no poll before, unless enough slots are free
-	woken     bool          // since the last poll began, which may have been too early to see the reason
+	wait      time.Duration // after a poll that found nothing, before jitter; 0 = the last poll found something
+	next      time.Time     // of the next poll unless woken
+	notBefore time.Time     // latest time of the next poll
+	few       time.Time     // no poll before this, unless enough slots are free
+	woken     bool          // woken since the last poll began, which may have been too early to see the cause
 }
 
-// topicSlots are the slots of a topic that has a limit, or is skipped.
+// topicSlots are the slots of a topic that has a limit or is skipped.
 type topicSlots struct {
 	topic        string
 	limit, taken int
-	passed       time.Time // it has no room until then
-	unlimited    bool      // that is its only limit
+	skipped      time.Time // no room until then
+	unlimited    bool      // it has no other limit
 }
 
 func (t *topicSlots) room(now time.Time) int {
-	if now.Before(t.passed) {
+	if now.Before(t.skipped) {
 		return 0
 	}
 	return max(0, t.limit-t.taken)
@@ -75,18 +75,18 @@ func (s *schedule) limit(topic string, limit int) *topicSlots {
 	return t
 }
 
-// pass skips a topic for a while, unless too many are skipped. It reports whether it does.
-func (s *schedule) pass(topic string, until time.Time) bool {
+// skip skips a topic for a while, unless too many are skipped, and reports whether it does.
+func (s *schedule) skip(topic string, until time.Time) bool {
 	t := s.of[topic]
-	if t == nil && s.passed < maxPassed {
-		s.passed++
+	if t == nil && s.skipped < maxSkipped {
+		s.skipped++
 		t = s.limit(topic, s.slots)
 		t.unlimited = true
 	}
 	if t == nil {
 		return false
 	}
-	t.passed = until
+	t.skipped = until
 	return true
 }
 
@@ -98,10 +98,10 @@ func (s *schedule) free() int {
 	return max(0, min(s.slots-s.taken, s.batch))
 }
 
-// bytesFree returns the maximum total size of the payloads that a poll may bring.
+// bytesFree returns the maximum total size of the payloads that a poll may claim.
 func (s *schedule) bytesFree() int { return max(1, s.room-s.bytes) }
 
-// nextClaim returns how many messages to take now, or 0 and how long to wait unless something happens.
+// nextClaim returns how many messages to take now, or 0 and how long to wait unless woken.
 func (s *schedule) nextClaim(now time.Time) (n int, wait time.Duration) {
 	n = s.free()
 	if n == 0 {
@@ -130,14 +130,13 @@ func (s *schedule) nextClaim(now time.Time) (n int, wait time.Duration) {
 	return n, 0
 }
 
-// began records the beginning of a poll, and returns the room of topics with a limit, without topics that are no longer
-// skipped.
+// began records the beginning of a poll, and returns the room of topics that have a limit or are still skipped.
 func (s *schedule) began(now time.Time) []room {
 	s.woken = false
 	s.topics = slices.DeleteFunc(s.topics, func(t *topicSlots) bool {
-		over := t.unlimited && !now.Before(t.passed)
+		over := t.unlimited && !now.Before(t.skipped)
 		if over {
-			s.passed--
+			s.skipped--
 			delete(s.of, t.topic)
 			delete(s.behind, t)
 		}
@@ -150,8 +149,8 @@ func (s *schedule) began(now time.Time) []room {
 	return rooms
 }
 
-// claimed applies the result of a poll. more reports whether topics with room may have more messages. behind has the
-// topics whose messages may have been skipped (true), or were not (false).
+// claimed applies the result of a poll. more reports whether topics with room may have more messages. behind reports,
+// per topic, whether messages may have been skipped.
 func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[string]bool) {
 	for topic, is := range behind {
 		if t := s.of[topic]; is {
@@ -164,7 +163,7 @@ func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[
 	s.notBefore = now
 	switch {
 	case more:
-		// A freed slot does not justify its own poll: polls may take half of the time.
+		// A freed slot alone does not justify a poll: polls may take at most half of the time.
 		s.wait, s.next, s.few = 0, now, now.Add(took)
 		return
 	case got > 0:
@@ -180,8 +179,8 @@ func (s *schedule) claimed(begun, now time.Time, got int, more bool, behind map[
 	}
 }
 
-// take gives a slot to a message of a topic and a size, and done takes it back. A message that only has to be buried
-// does not count for its topic.
+// take gives a slot to a message of this topic and size, and done takes it back. A message that must only be buried
+// does not count against its topic.
 func (s *schedule) take(topic string, size int, buried bool) {
 	s.taken++
 	s.bytes += size
@@ -194,11 +193,11 @@ func (s *schedule) done(topic string, size int, buried bool) {
 	s.taken--
 	s.bytes -= size
 	if t := s.of[topic]; t != nil && !buried {
-		t.taken = max(0, t.taken-1) // it may have had no limit when this message was taken
+		t.taken = max(0, t.taken-1) // the topic may have had no limit when this message was taken
 	}
 }
 
-// woke makes the next poll happen soon.
+// woke moves the next poll forward.
 func (s *schedule) woke(now time.Time) {
 	s.woken = true
 	if now.Before(s.next) {

@@ -14,7 +14,7 @@ func (s *schedule) got(begun, now time.Time, n int, more bool) {
 	s.claimed(begun, now, n, more, nil)
 }
 
-// clock is a time that a test advances.
+// clock is advanced by the test.
 type clock time.Time
 
 func (c *clock) now() time.Time        { return time.Time(*c) }
@@ -88,7 +88,8 @@ func TestScheduleIsWoken(t *testing.T) {
 	}
 }
 
-// TestScheduleWaitsForSeveralSlots: while more messages are ready, a scan for one slot runs only as often as scans may.
+// TestScheduleWaitsForSeveralSlots: while more messages are ready, polls for a single slot are limited to half of the
+// time.
 func TestScheduleWaitsForSeveralSlots(t *testing.T) {
 	s, c := newTestSchedule(16, 50, nil)
 	n, _ := s.nextClaim(c.now())
@@ -143,19 +144,19 @@ func TestScheduleOfATopicWithALimit(t *testing.T) {
 	}
 }
 
-// TestScheduleOfATopicThatIsPassedBy: a topic has no free slot for a while, and all of them afterwards.
-func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
+// TestScheduleOfATopicThatIsSkipped: a skipped topic has no free slot for a while, and all its slots afterwards.
+func TestScheduleOfATopicThatIsSkipped(t *testing.T) {
 	s, c := newTestSchedule(8, 8, map[string]int{"slow": 2})
 	s.nextClaim(c.now())
-	s.take("passed", 1, false)
-	if !s.pass("passed", c.now().Add(time.Minute)) {
+	s.take("skipped", 1, false)
+	if !s.skip("skipped", c.now().Add(time.Minute)) {
 		t.Fatal("the topic is not skipped")
 	}
-	s.done("passed", 1, false) // the message handled before does not count
-	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"passed", 0}) || rooms[1] != (room{"slow", 2}) {
+	s.done("skipped", 1, false) // the message handled before does not count
+	if rooms := s.began(c.now()); len(rooms) != 2 || rooms[0] != (room{"skipped", 0}) || rooms[1] != (room{"slow", 2}) {
 		t.Errorf("there is room for %v", rooms)
 	}
-	s.claimed(c.now(), c.now(), 0, false, map[string]bool{"passed": true})
+	s.claimed(c.now(), c.now(), 0, false, map[string]bool{"skipped": true})
 	c.sleep(wokenPause)
 	if n, _ := s.nextClaim(c.now()); n != 0 {
 		t.Error("scans for skipped messages")
@@ -167,21 +168,21 @@ func TestScheduleOfATopicThatIsPassedBy(t *testing.T) {
 	if rooms := s.began(c.now()); len(rooms) != 1 {
 		t.Errorf("a topic that is no longer skipped still has a limit: %v", rooms)
 	}
-	for round := range 2 { // the first ones make room for others
-		for i := range maxPassed + 1 {
-			if last := i == maxPassed; s.pass(strconv.Itoa(1000*round+i), c.now().Add(time.Second)) == last {
+	for round := range 2 { // the first messages make room for others
+		for i := range maxSkipped + 1 {
+			if last := i == maxSkipped; s.skip(strconv.Itoa(1000*round+i), c.now().Add(time.Second)) == last {
 				t.Errorf("the %dth: %v", i+1, !last)
 			}
 		}
 		c.sleep(time.Second)
 		s.began(c.now())
 	}
-	if !s.pass("slow", c.now().Add(time.Minute)) || s.began(c.now())[len(s.topics)-1].n != 0 {
+	if !s.skip("slow", c.now().Add(time.Minute)) || s.began(c.now())[len(s.topics)-1].n != 0 {
 		t.Error("a topic with a limit is not skipped")
 	}
 }
 
-// TestWokenDuringAScan: the scan may have begun too early to see the new message, so another one follows.
+// TestWokenDuringAScan: the scan may have begun too early to see the new message, so another scan follows.
 func TestWokenDuringAScan(t *testing.T) {
 	for _, got := range []int{0, 1} {
 		s := newSchedule(10, 10, 1000, time.Hour, nil)
@@ -207,8 +208,8 @@ func TestWokenDuringAScan(t *testing.T) {
 	}
 }
 
-// TestScheduleHasRoomForPayloads: above the limit nothing is claimed until a message is done, except a message that is
-// too large for the limit.
+// TestScheduleHasRoomForPayloads: at the byte limit nothing is claimed until a message is done, but a single message
+// may exceed the limit.
 func TestScheduleHasRoomForPayloads(t *testing.T) {
 	s, c := newTestSchedule(8, 8, nil) // 1000 bytes
 	if free := s.bytesFree(); free != 1000 {

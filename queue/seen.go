@@ -43,8 +43,8 @@ func (s *Store) mismatch(id ID) {
 		watermill.LogFields{"source": id.Source, "message_id": id.MessageID})
 }
 
-// MarkProcessing records that the caller itself handles a message, after AlreadyProcessed returned false. No owner can
-// claim it then, unless Enqueue stores it. A dead message that was stored can be claimed again, with all attempts and
+// MarkProcessing records that the caller handles a message itself, after AlreadyProcessed returned false. Then no owner
+// can claim it, unless Enqueue stores it. A dead message that was stored can be claimed again, with all attempts and
 // without expiry. A message that is done or in processing is not changed. It returns ErrNotFound, and ErrInvalid for an
 // invalid ID.
 func (s *Store) MarkProcessing(ctx context.Context, id ID) error {

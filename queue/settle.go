@@ -20,8 +20,8 @@ func (s *Store) Ack(ctx context.Context, owner Owner, ids ...ID) (int, error) {
 	return s.settle(ctx, "Ack", sqltext.AckMessages, owner, ids, nil, s.cfg.KeepPayload)
 }
 
-// Abandon counts a failed attempt of each message; they are retried after the delay, or StoreConfig.Backoff if it is 0,
-// and dead after StoreConfig.MaxAttempts. The reason is stored, at most 1 KiB; if it is "", the reason of the
+// Abandon counts a failed attempt of each message; they are retried after delay, or after StoreConfig.Backoff if it is
+// 0, and are dead after StoreConfig.MaxAttempts. The reason is stored, at most 1 KiB; if it is "", the reason of the
 // previous attempt stays. Otherwise it is like Ack.
 func (s *Store) Abandon(
 	ctx context.Context, owner Owner, reason string, delay time.Duration, ids ...ID,
@@ -32,7 +32,7 @@ func (s *Store) Abandon(
 	return s.abandon(ctx, owner, reason, delay, nil, ids...)
 }
 
-// abandon changes only messages with this number of failed attempts; nil = any number.
+// abandon only changes messages with this number of failed attempts; nil = any number.
 func (s *Store) abandon(
 	ctx context.Context, owner Owner, why string, delay time.Duration, attempts any, ids ...ID,
 ) (int, error) {
@@ -50,7 +50,7 @@ func (s *Store) Fail(ctx context.Context, owner Owner, reason string, ids ...ID)
 	return s.fail(ctx, owner, reason, true, ids...)
 }
 
-// fail may leave the attempts unchanged.
+// fail marks messages dead and counts the attempt only if counted is set.
 func (s *Store) fail(ctx context.Context, owner Owner, why string, counted bool, ids ...ID) (int, error) {
 	attempts := 0
 	if counted {
@@ -59,8 +59,8 @@ func (s *Store) fail(ctx context.Context, owner Owner, why string, counted bool,
 	return s.settle(ctx, "Fail", sqltext.FailMessages, owner, ids, nil, reason(why), attempts)
 }
 
-// hold keeps a message from all others until the transaction of ctx ends. It reports whether the message still belongs
-// to the owner, and how many of its owners died or let the lease expire.
+// hold locks a message until the transaction of ctx ends. It returns whether the message still belongs to the owner,
+// and how many of its owners died or let the lease expire.
 func (s *Store) hold(ctx context.Context, owner Owner, id ID) (ours bool, crashes int, err error) {
 	err = s.collect(ctx, "hold message", func(rows drive.Rows) error {
 		ours = true
@@ -75,7 +75,7 @@ func (s *Store) Release(ctx context.Context, owner Owner, ids ...ID) (int, error
 	return s.postpone(ctx, owner, 0, "", ids...)
 }
 
-// postpone is Release with a wait and a reason.
+// postpone releases a message until a wait is over, and records the reason.
 func (s *Store) postpone(ctx context.Context, owner Owner, delay time.Duration, why string, ids ...ID) (int, error) {
 	return s.settle(ctx, "Release", sqltext.ReleaseMessages, owner, ids, nil, reason(why), delay.Seconds())
 }
@@ -102,8 +102,7 @@ func (s *Store) settle(
 	return n, err
 }
 
-// ifHeld returns errUnchanged if any messages still belong to an owner after a statement that settled fewer than it
-// should.
+// ifHeld returns errUnchanged if messages still belong to their owner after a statement that settled too few.
 func (s *Store) ifHeld(
 	ctx context.Context, what string, owner Owner, sources, messageIDs []string, attempts any,
 ) error {
@@ -116,8 +115,8 @@ func (s *Store) ifHeld(
 	return err
 }
 
-// orAgain runs a statement that settles messages, and once more if it changed too few of them: a row whose lease was
-// renewed while the statement ran has moved, and may have been skipped.
+// orAgain runs a statement that settles messages, and repeats it once if it changed too few of them: a row whose lease
+// was renewed while the statement ran has moved, and may have been skipped.
 func orAgain(messages int, statement func() (int, error)) (int, error) {
 	n, err := statement()
 	if err != nil || n >= messages {
@@ -127,7 +126,7 @@ func orAgain(messages int, statement func() (int, error)) (int, error) {
 	return n + moved, err
 }
 
-// delays returns the waits after each failure, for the database to choose from.
+// delays returns the wait after each number of failures, for the database to choose from.
 func (s *Store) delays() []float64 {
 	delays := make([]float64, 64)
 	for i := range delays {

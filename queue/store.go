@@ -32,16 +32,15 @@ type StoreConfig struct {
 	// Backoff is the wait after a failed attempt; default 2 s doubling to 60 s.
 	Backoff outbox.Backoff
 	// MaxAttempts is the number of failed attempts after which a message is dead; default 10, a few minutes; -1 unlimited.
-	// It applies to the topics that this Store's Dispatchers, Subscribers and calls of Claim handle.
+	// It applies to the topics that Dispatchers, Subscribers and calls of Claim handle with this Store.
 	MaxAttempts int
 	// Retention is how long done messages are kept; default 30 days, -1 forever. It also applies to messages that were
-	// only seen. A duplicate that arrives later is handled again. The shortest Retention of all services on the table
-	// counts, whatever their topics.
+	// only seen. A duplicate that arrives later is handled again. If services that share the table differ, the shortest
+	// Retention applies to all of their topics.
 	Retention time.Duration
-	// DeadRetention is how long dead messages are kept before they are discarded. Default 0, forever. They are
-	// discarded as if by an operator: the audit log gets an entry, and the rows are deleted after Retention. A
-	// Dispatcher looks for them once an hour. The role needs an admin's grants. Here, too, the shortest of all services
-	// counts.
+	// DeadRetention is how long dead messages are kept before they are discarded; default 0, forever. They are discarded
+	// as if by an operator: the audit log gets an entry, and the rows are deleted after Retention. A Dispatcher does so
+	// once an hour, and its role needs the grants of an admin. The shortest DeadRetention of all services applies.
 	DeadRetention time.Duration
 }
 
@@ -72,11 +71,11 @@ func (c StoreConfig) validate() error {
 
 // Store is the table of stored messages. It is safe for concurrent use and owns no resources.
 //
-// Every method joins the transaction in its context, of outbox.InTx, WithPgxTx or WithSQLTx; otherwise it runs its own.
-// All return outbox.ErrOtherDB for a transaction of another database, outbox.ErrNoTx if it has ended, and errors of the
+// Every method joins the transaction that its context carries (outbox.InTx, WithPgxTx, WithSQLTx), or runs its own. All
+// return outbox.ErrOtherDB for a transaction of another database, outbox.ErrNoTx if it has ended, and errors of the
 // database.
 type Store struct {
-	lines    trouble.RateLimit // about handlers and refused rows
+	lines    trouble.RateLimit
 	refusals refusals
 
 	db      *core.DB
@@ -87,11 +86,11 @@ type Store struct {
 
 	mu       sync.Mutex
 	cursors  map[string]*claimCursor // by topics
-	reapAt   time.Time               // when a Claim must reap again
+	reapAt   time.Time               // of the next reaping by Claim
 	reaping  bool                    // a Claim is reaping now
-	reapFrom reapPlace               // where to continue
-	reapTook time.Duration           // how long the last reaping took
-	// whether a trigger may leave rows unchanged, when to check for one again, and for such rows of a statement
+	reapFrom reapPlace               // where reaping continues
+	reapTook time.Duration           // duration of the last reaping
+	// whether a trigger may leave rows unchanged, and when to check again for triggers, and for the rows of each statement
 	triggers    bool
 	triggersAt  time.Time
 	unchangedAt map[string]time.Time
@@ -99,7 +98,7 @@ type Store struct {
 }
 
 // NewStore makes a Store over the handle's queue table, which schema.Migrate creates. It does no I/O. It logs calls at
-// debug level, stored messages at info level, and content that differs under the same ID as an error. If logger is nil,
+// debug level, stored messages at info level, and different content under the same ID as an error. If logger is nil,
 // the logger of db is used. It returns outbox.ErrNoDB or an error that names an invalid field.
 func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*Store, error) {
 	cfg.setDefaults()
@@ -117,7 +116,7 @@ func NewStore(db *outbox.DB, cfg StoreConfig, logger watermill.LoggerAdapter) (*
 	return s, nil
 }
 
-// on returns the connection for statements: the transaction of ctx, or else the pool.
+// on returns the transaction of ctx, or else the pool.
 func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	q, err = s.db.Tx(ctx)
 	switch {
@@ -129,7 +128,8 @@ func (s *Store) on(ctx context.Context) (q drive.Querier, joined bool, err error
 	return nil, false, err
 }
 
-// onKept is on for statements that are run for each message or batch: outside a transaction their plans are cached.
+// onKept returns the same as on, but caches plans outside a transaction. It is for statements that run for each message
+// or batch.
 func (s *Store) onKept(ctx context.Context) (q drive.Querier, joined bool, err error) {
 	if q, joined, err = s.on(ctx); err == nil && !joined {
 		q = s.db.PlanCached()

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// maxStale is how many stores of removed databases may be kept.
+// maxStale is how many stores of removed databases are kept.
 const maxStale = 100
 
 // Stores are the stores of many databases, one for each. It is safe for concurrent use.
@@ -37,7 +37,7 @@ func NewStores(databases *fleet.Fleet, cfg StoreConfig, logger watermill.LoggerA
 	return &Stores{fleet: databases, cfg: cfg, logger: logger, known: map[string]*Store{}}, nil
 }
 
-// Get returns the store of a database by its key, the same one until the database's handle changes. It returns
+// Get returns the store of the database with this key. It is the same until the database's handle changes. It returns
 // fleet.ErrUnknownDatabase for an unknown key, and outbox.ErrClosed when the fleet has ended. If the database is
 // removed from the fleet, it may be closed while the store is in use.
 func (s *Stores) Get(key string) (*Store, error) {

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// SubscriberConfig configures a Subscriber. Its fields work as the fields of DispatcherConfig with the same names.
+// SubscriberConfig configures a Subscriber. Its fields work like those of DispatcherConfig.
 type SubscriberConfig struct {
 	// Service names the service to observers; default none.
 	Service string
@@ -24,7 +24,7 @@ type SubscriberConfig struct {
 	Concurrency int
 	// MaxBytes bounds their payloads; default 64 MiB.
 	MaxBytes int
-	// AckTimeout bounds a delivery; then its context ends and the message has failed. Default -1, no limit.
+	// AckTimeout bounds a delivery; then its context ends and the attempt has failed. Default -1, no limit.
 	AckTimeout time.Duration
 	// CloseTimeout is how long the end of a subscription waits for acks; default 5 s. Then messages are released
 	// without counting an attempt.
@@ -62,10 +62,10 @@ func (c SubscriberConfig) validate() error {
 	return errors.Join(errs...)
 }
 
-// Subscriber delivers stored messages as a message.Subscriber to a Router's handlers. An ack marks the message done. A
-// nack retries it after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox the message
-// is marked done in the handler's transaction; behind middleware.Stack an attempt without a connection is not counted.
-// The UUID is the message ID; MessageFromContext has the rest.
+// Subscriber delivers stored messages as a message.Subscriber to a Router's handlers. An ack marks the message done.
+// After a nack it is retried after StoreConfig.Backoff, up to StoreConfig.MaxAttempts times. Behind middleware.Inbox
+// the message is marked done in the handler's transaction; behind middleware.Stack an attempt without a connection is
+// not counted. The UUID is the message ID; MessageFromContext has the rest.
 //
 // Each dead message is logged as an error and reported as observe.Dead. Only middleware.ErrorHandler writes dead
 // letters; while a letter cannot be written, the message is delivered again after a minute, without counting an
@@ -129,7 +129,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.maintain(m)
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.ctx, cancel)
-	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: deathReporter{s.cfg.Service, s.logger}}
+	by := reporter{s.cfg.Service, s.logger}
+	sub := &subscription{ctx: ctx, cfg: s.cfg, messages: make(chan *message.Message), by: by}
 	l := newLoop(s.store, loopConfig{
 		only: []string{topic}, slots: s.cfg.Concurrency, batch: s.cfg.Concurrency, room: s.cfg.MaxBytes,
 		lease: s.cfg.LeaseTTL, poll: s.cfg.PollInterval, closeTimeout: s.cfg.CloseTimeout,
@@ -183,12 +184,12 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
-// subscription sends messages to a channel.
+// subscription delivers messages to a channel.
 type subscription struct {
 	ctx      context.Context
 	cfg      SubscriberConfig
 	messages chan *message.Message
-	by       deathReporter
+	by       reporter
 }
 
 // MessageFromContext returns the stored message that is being handled, with its source and the number of failed
@@ -238,8 +239,8 @@ func (s *subscription) deliver(c *claimed) {
 	}
 }
 
-// nacked counts the attempt, unless there was no connection for the handler's transaction, the dead letter could not
-// be written, or the handler requested a later retry. It changes nothing if the message is done, or has another owner.
+// nacked counts the attempt, unless there was no connection for the handler's transaction, the dead letter could not be
+// written, or the handler requested a later retry. It changes nothing if the message is done or has another owner.
 func (s *subscription) nacked(c *claimed) {
 	err := c.noted()
 	switch {

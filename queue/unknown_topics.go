@@ -6,13 +6,13 @@ import (
 
 const (
 	// unknownTopicGrace is how long a message is left to processes that have a handler for its topic, and how long the
-	// topic is skipped: longer than the time between two of their polls.
+	// topic is skipped. It is longer than the time between two of their polls.
 	unknownTopicGrace = 10 * time.Second
 	// unknownTopicWarning is how often a warning is logged about a topic without a handler.
 	unknownTopicWarning = time.Minute
-	// unknownTopicWait is the longest wait of a message of such a topic until its next poll, in the first hour: while a
-	// new release is rolled out, the old one sees messages that are meant for the new one. Later it waits a share of its
-	// age, or of the time since its topic was first seen if that is less, up to maxUnknownTopicWait.
+	// unknownTopicWait is the longest wait of a message of such a topic in the first hour, because during a rollout the
+	// old release sees messages that are meant for the new one. Later the wait is a share of the message's age, or of the
+	// time since its topic was first seen if that is less, up to maxUnknownTopicWait.
 	unknownTopicWait    = time.Minute
 	unknownTopicShare   = 60
 	maxUnknownTopicWait = time.Hour
@@ -20,12 +20,12 @@ const (
 	maxUnknownTopics = 10_000
 )
 
-// unknownTopics are the topics without a handler that were seen.
+// unknownTopics remembers topics without a handler.
 type unknownTopics map[string]*unknownTopic
 
 type unknownTopic struct{ first, last, warned time.Time }
 
-// seen returns how to treat a message of the topic, first seen age ago: whether to warn, and how long it waits.
+// seen records a message of the topic, first seen age ago, and returns whether to warn and how long it waits.
 func (s unknownTopics) seen(topic string, now time.Time, age time.Duration) (warn bool, wait time.Duration) {
 	t := s[topic]
 	if t == nil || now.Sub(t.last) >= 2*maxUnknownTopicWait {
@@ -39,6 +39,6 @@ func (s unknownTopics) seen(topic string, now time.Time, age time.Duration) (war
 	if warn = now.Sub(t.warned) >= unknownTopicWarning; warn {
 		t.warned = now
 	}
-	known := min(now.Sub(t.first), age) // other processes may handle the topic, and be late with this message
+	known := min(now.Sub(t.first), age) // other processes may handle the topic and just be late
 	return warn, min(max(known, time.Second), max(unknownTopicWait, known/unknownTopicShare), maxUnknownTopicWait)
 }

@@ -8,7 +8,7 @@ import (
 
 // TestUnknownTopicsWaitLongerAndLonger, with a warning once a minute.
 func TestUnknownTopicsWaitLongerAndLonger(t *testing.T) {
-	const always = 10 * 365 * 24 * time.Hour // the messages exist all this time
+	const always = 10 * 365 * 24 * time.Hour // the message exists all this time
 	s, now := unknownTopics{}, time.Now()
 	for _, step := range []struct {
 		after time.Duration
@@ -23,7 +23,7 @@ func TestUnknownTopicsWaitLongerAndLonger(t *testing.T) {
 		{time.Second, false, time.Minute + time.Second/unknownTopicShare},
 		{time.Hour, true, 2*time.Minute + time.Second/unknownTopicShare},
 		{time.Hour, true, 3*time.Minute + time.Second/unknownTopicShare},
-		{2 * time.Hour, true, time.Second}, // by then it counts as new
+		{2 * time.Hour, true, time.Second}, // by then the topic counts as new
 	} {
 		now = now.Add(step.after)
 		warn, wait := s.seen("topic", now, always)

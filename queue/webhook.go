@@ -24,17 +24,17 @@ type WebhookConfig struct {
 	MaxBytes int64
 	// ReadTimeout is how long the body may take to arrive; default 10 s, -1 none.
 	ReadTimeout time.Duration
-	// Verify checks the sender's signature over the body. Required. An error is answered with 401. Compare signatures
-	// with hmac.Equal, and refuse old timestamps.
+	// Verify checks the sender's signature over the body. Required. An error results in a 401. Compare signatures with
+	// hmac.Equal, and refuse old timestamps.
 	Verify func(r *http.Request, body []byte) error
-	// Item returns what to store for a request. Required. Its ID must be the same for each repetition. ErrIgnore
-	// answers 200 and stores nothing: return it for event types without a handler. outbox.RetryAfter, here and in
-	// Verify and Store, answers 503 with Retry-After; any other error 400.
+	// Item returns the item to store for a request. Required. The ID must be the same each time the sender repeats the
+	// request. ErrIgnore results in a 200 and stores nothing: return it for event types without a handler.
+	// outbox.RetryAfter, here and in Verify and Store, results in a 503 with Retry-After; any other error in a 400.
 	Item func(r *http.Request, body []byte) (Item, error)
-	// Store chooses the store of a request after Verify, such as the tenant's; default: that of NewWebhook. An error is
-	// answered with 404.
+	// Store chooses the store of a request after Verify, such as the tenant's; default: the store passed to NewWebhook. An
+	// error results in a 404.
 	Store func(r *http.Request) (*Store, error)
-	// ConflictOnChange answers 409 to a known message with other content. Without it, the content is replaced unless
+	// ConflictOnChange responds with 409 to a known message with other content. Without it, the content is replaced unless
 	// the message was handled, and the difference is logged.
 	ConflictOnChange bool
 }
@@ -58,14 +58,14 @@ func (c WebhookConfig) validate() error {
 // "ignored".
 const HeaderResult = "Queue-Result"
 
-// defaultRetryAfter is when a sender should try again during an outage of the database.
+// defaultRetryAfter is when a sender should retry during an outage of the database.
 const defaultRetryAfter = 5 * time.Second
 
-// NewWebhook returns a handler that stores posted messages. It answers 200 when the message is committed, even if it
-// was already known. Other answers are 405 for anything but POST, 408 for a slow body, 413 for a large body or payload,
-// 401, 404, 400 and 409 as in WebhookConfig, 400 for a message that cannot be stored, and 503 with Retry-After if a
-// function returns outbox.RetryAfter, the database does not answer, or the message is being handled with another hash.
-// A client that disconnects interrupts nothing.
+// NewWebhook returns a handler that stores posted messages. It responds with 200 when the message is committed, even if
+// it was already known. Other responses are 405 for anything but POST, 408 for a slow body, 413 for a large body or
+// payload, 401, 404, 400 and 409 as in WebhookConfig, 400 for a message that cannot be stored, and 503 with Retry-After
+// if a function returns outbox.RetryAfter, the database does not respond, or the message is being handled with another
+// hash. A client that disconnects interrupts nothing.
 //
 // Refusals are logged at info level, errors of the database as errors, and bodies never: quotations and numbers are
 // removed from errors of Verify and Item. If logger is nil, the logger of the handle is used. NewWebhook returns
@@ -90,7 +90,7 @@ type webhook struct {
 	store  *Store                  // nil = WebhookConfig.Store chooses
 	logger watermill.LoggerAdapter // nil = the loggers of the databases' handles
 
-	unbounded sync.Once // for a warning that bodies have no deadline
+	unbounded sync.Once // warns once that bodies have no deadline
 }
 
 // loggerOf returns a logger that adds the name of the store's database to each line, if the store is known.
@@ -101,7 +101,7 @@ func (h *webhook) loggerOf(store *Store) watermill.LoggerAdapter {
 	return core.RedactingLogger(h.logger)
 }
 
-// refusal is an error with the HTTP status to answer with.
+// refusal is an error with the HTTP status of the response.
 type refusal struct {
 	status int
 	error
@@ -120,7 +120,7 @@ func refused(status int, err error) error {
 	return refusal{status, err}
 }
 
-// retryAfter returns when the sender should try again, in seconds.
+// retryAfter returns when the sender should retry, in seconds.
 func retryAfter(err error) string {
 	wait := defaultRetryAfter
 	if later := new(core.RetryAfterError); errors.As(err, &later) && later.Wait > 0 {
@@ -129,7 +129,7 @@ func retryAfter(err error) string {
 	return strconv.FormatInt(int64((wait+time.Second-1)/time.Second), 10)
 }
 
-// quoteless removes quotations from an error of code that has seen the body. Errors of decoders quote it.
+// quoteless removes quotations from an error of code that has seen the body, because decoders quote it.
 func quoteless(what string, err error) error {
 	var p panicError
 	if errors.As(err, &p) {
@@ -178,7 +178,7 @@ func (h *webhook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // ignored is the HeaderResult for ErrIgnore.
 const ignored = "ignored"
 
-// take returns the HeaderResult of a request that is answered with 200, and the store, if it is known.
+// take returns the HeaderResult of a request that succeeds, and the store, if it is known.
 func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, store *Store, err error) {
 	store = h.store
 	body, err := h.read(w, r)
@@ -215,8 +215,8 @@ func (h *webhook) take(w http.ResponseWriter, r *http.Request) (result string, s
 
 // read reads the body, which must arrive in time.
 func (h *webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	// The server reads the rest of a body even after a refusal: so the deadline applies to all requests, and ends only
-	// with the body.
+	// The server reads the rest of a body even after a refusal, so the deadline applies to all requests and ends only with
+	// the body.
 	bounded := h.bound(w, r)
 	if r.Method != http.MethodPost {
 		return nil, refused(http.StatusMethodNotAllowed, fmt.Errorf("method %s", r.Method))
@@ -232,13 +232,13 @@ func (h *webhook) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, refused(http.StatusBadRequest, fmt.Errorf("read the body: %w", err))
 	}
 	if bounded {
-		// it could be set, and the sender may use the connection again
+		// the deadline was set, and the sender may reuse the connection
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	return body, nil
 }
 
-// bound sets a deadline for reading the body, and reports whether it did.
+// bound sets a deadline for reading the body, and reports whether it could.
 func (h *webhook) bound(w http.ResponseWriter, r *http.Request) bool {
 	server, _ := r.Context().Value(http.ServerContextKey).(*http.Server)
 	if h.cfg.ReadTimeout < 0 || server != nil && server.ReadTimeout > 0 && server.ReadTimeout <= h.cfg.ReadTimeout {
