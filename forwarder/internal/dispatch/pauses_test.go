@@ -298,6 +298,53 @@ func TestProbeCandidatesAreDifferent(t *testing.T) {
 	t.Fatal("the good row does not probe its topic")
 }
 
+// TestRetryWithoutAKeyProbesItsTopic: the first read after a pause brings a probe, however many retries are overdue, and
+// the others wait for the topic.
+func TestRetryWithoutAKeyProbesItsTopic(t *testing.T) {
+	for _, rows := range []int{2, 13} { // more than a read requests
+		d := newDesk(t, dispatch.Config{Concurrency: 20, Rows: 40})
+		d.rarely = true
+		d.put(0, "", "down", ids(1, int64(rows))...)
+		d.read()
+		for c := d.next(); c != nil; c = d.next() {
+			wait := 1500 * time.Millisecond
+			if c.Row.ID == 1 {
+				wait = time.Second
+			}
+			d.answered(c, dispatch.Result{Verdict: dispatch.Retry, Err: errBroker, Wait: wait})
+		}
+		d.settle()
+		d.tick(time.Second)
+		d.read()
+		d.returned(d.next(1), dispatch.Unavailable)
+		for failures := range 3 {
+			d.tick(500 * time.Millisecond) // all are overdue
+			d.read()
+			d.none()
+			d.tick(time.Duration(failures+1)*time.Second - 500*time.Millisecond)
+			d.read()
+			c := d.next()
+			if c == nil || !c.Probe {
+				t.Fatalf("%d rows: no probe is sent after %d failures", rows, failures+1)
+			}
+			d.none()
+			d.returned(c, dispatch.Unavailable)
+			if n := d.b.Sizes().Keyless; n != rows {
+				t.Fatalf("%d of %d rows wait for another attempt", n, rows)
+			}
+		}
+		d.tick(4 * time.Second)
+		d.read()
+		d.returned(d.next(), dispatch.OK)
+		if got := d.drain(); len(got) != rows-1 {
+			t.Fatalf("%d rows: %v published", rows, got)
+		}
+		if d.read(); !d.b.Quiet() {
+			t.Fatal("not quiet in the end")
+		}
+	}
+}
+
 // TestWaitingRetryIsNoProbe: a row that was a candidate before it was rejected waits for its backoff.
 func TestWaitingRetryIsNoProbe(t *testing.T) {
 	d := newDesk(t, dispatch.Config{})

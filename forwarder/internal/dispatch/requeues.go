@@ -71,6 +71,9 @@ func (r *Row) requeuedAfter(earlier *Row) bool {
 // hasLower reports whether a key has rows with lower ids than a blocked row: they were committed late, or an operator
 // requeued the blocked row before its turn. Other such rows may then be deferred, or not read yet.
 func (l *lane) hasLower(b *blockedRow) bool {
+	if b.key == nil {
+		return false
+	}
 	k, w := b.key, l.waits[b.key.name]
 	return k.n > 0 || b.generation != "" &&
 		(k.low != 0 && k.low < b.id || w.low != 0 && w.low < b.id || l.cursor < b.id)

@@ -152,7 +152,7 @@ func (d *Dispatcher) requestRetry(a *Request, l *lane, b *blockedRow) {
 	case b.key != nil && b.key.inFlight != nil:
 		d.recheckAt(l, b, d.now.Add(recheckAfter))
 		return
-	case b.key != nil && l.hasLower(b):
+	case l.hasLower(b):
 		d.waitForLower(l, b)
 		return
 	}
@@ -206,18 +206,14 @@ func (d *Dispatcher) retryRead(l *lane, a fetch, f Found, found, requeuesKnown b
 	r := f.Row
 	t := d.topicOf(r.Topic)
 	switch {
-	case b.key == nil && t.byOperator:
-		d.waitForTopic(l, b, t)
-	case b.key == nil:
-		d.removeBlocked(l, b)
-		d.accept(l, r, true)
 	case !b.isFirst(): // a lower one has come in the meantime
 		d.waitForBlocked(l, b)
-	case b.key.inFlight != nil:
+	case b.key != nil && b.key.inFlight != nil:
 		d.recheckAt(l, b, d.now.Add(recheckAfter))
 	case t.paused && (a.topic != t || t.probe != nil || !d.hasSlot(t)), t.closed && !t.paused, t.byOperator:
 		d.waitForTopic(l, b, t)
-	case b.generation != r.Generation && !requeuesKnown: // lower ones that were requeued with it may be unknown
+	case b.key != nil && b.generation != r.Generation && !requeuesKnown:
+		// lower ones that were requeued with it may be unknown
 		d.recheckAt(l, b, d.readDueForRequeue())
 	default:
 		if b.generation = r.Generation; l.hasLower(b) {

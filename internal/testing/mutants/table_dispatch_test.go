@@ -368,7 +368,7 @@ var dispatchMutants = []Mutant{
 	{
 		Name: "B37", File: "dispatch/retries.go", Trouble: "whatever", Test: "TestScripts/requeued-retry",
 		Breaks: "a message that was sent again goes before it is known what was sent again with it",
-		Old:    "case b.generation != r.Generation && !requeuesKnown:",
+		Old:    "case b.key != nil && b.generation != r.Generation && !requeuesKnown:",
 		New:    "case false:",
 	},
 	{
@@ -528,5 +528,15 @@ var dispatchMutants = []Mutant{
 		Breaks: "a drain misses due rows of a topic whose breaker has just closed",
 		Old:    "d.wantDue = d.wantDue || t.unclassified",
 		New:    "d.wantDue = d.wantDue || false",
+	},
+	{
+		Name: "B82", File: "dispatch/retries.go", Trouble: "outage", Test: "TestRetryWithoutAKeyProbesItsTopic",
+		Breaks: "a retry without a key is forgotten instead of probing its topic",
+		Old:    "\tcase !b.isFirst(): // a lower one has come in the meantime\n",
+		New: `	case b.key == nil:
+		d.removeBlocked(l, b)
+		d.accept(l, r, true)
+	case !b.isFirst():
+`,
 	},
 }
