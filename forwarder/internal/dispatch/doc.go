@@ -76,9 +76,11 @@
 //
 // # What is bounded
 //
-//	rows in memory, and bytes   Config.Rows and Bytes. Beyond them a read returns rows by id and a few others, since all
+//	rows in memory, and bytes   Config.Rows and Bytes. Beyond them a read returns a few rows of each kind, since all
 //	                            rows in memory may wait behind a few hung calls. At twice as much: probes only,
 //	                            and a read that returns more than it may defers the rest.
+//	retries                     half of the room; beyond it a read returns as many retries as new rows, one for each
+//	                            lane, since they may come faster than they are published
 //	calls                       Concurrency young ones, as many of any age for a topic, 8 times as many in total
 //	rows of a slow topic        a sixteenth of the room; the rest is deferred
 //	rows of a key               Config.KeyRows; the rest is deferred

@@ -426,3 +426,47 @@ func TestDeadRetryWithoutAKeyIsForgotten(t *testing.T) {
 		t.Fatalf("%+v is left", s)
 	}
 }
+
+// TestRetriesLeaveRoomForNewRows: more retries are overdue than their receiver can reject. Rows on other topics are
+// published meanwhile, as many as retries.
+func TestRetriesLeaveRoomForNewRows(t *testing.T) {
+	for _, keys := range []bool{false, true} {
+		d := newDesk(t, dispatch.Config{Rows: 40})
+		d.check = false // it would take seconds
+		for _, id := range ids(1, 400) {
+			key := ""
+			if keys {
+				key = fmt.Sprint(id)
+			}
+			d.put(0, key, "refuses", id)
+		}
+		counts := map[string]int{}
+		publish := func() {
+			for c := d.next(); c != nil; c = d.next() {
+				counts[c.Row.Topic]++
+				if c.Row.Topic == "up" {
+					d.returned(c, dispatch.OK)
+					continue
+				}
+				d.answered(c, dispatch.Result{Verdict: dispatch.Retry, Err: errBroker, Wait: time.Minute})
+				return // it takes as long as all others together
+			}
+		}
+		for d.read(); counts["refuses"] < 400; d.read() {
+			publish()
+			d.settle()
+		}
+		d.tick(time.Minute)
+		d.put(0, "", "up", ids(401, 1000)...)
+		clear(counts)
+		for counts["refuses"] < 300 {
+			for _, at := d.b.Due(); (d.b.HasRoom() || !at.After(d.now)) && d.read().Added > 0; _, at = d.b.Due() {
+			}
+			publish()
+			d.settle()
+		}
+		if n := counts["up"]; n < 250 {
+			t.Errorf("with keys %v: %d rows of another topic are published during %d retries", keys, n, counts["refuses"])
+		}
+	}
+}

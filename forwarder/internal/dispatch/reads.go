@@ -87,7 +87,7 @@ func (d *Dispatcher) ReadBegins(now time.Time) (a Request) {
 	// A little room is always available: the rows in memory may all wait behind a few hung calls.
 	some := d.hasSomeRoom()
 	if some {
-		d.requestRetries(&a, d.cfg.Rows/4+1) // first: a message that is due anyway serves as its topic's probe
+		d.requestRetries(&a) // first: a message that is due anyway serves as its topic's probe
 	}
 	d.requestProbes(&a)
 	if some {

@@ -132,11 +132,14 @@ func (d *Dispatcher) BlockedSeen(now, began time.Time, t Assignment, from, to in
 	}
 }
 
-// requestRetries asks for blocked rows whose time has come, up to a limit; lanes take turns.
-func (d *Dispatcher) requestRetries(a *Request, most int) {
+// requestRetries requests blocked rows whose time has come; lanes take turns. They get at most half of the room, or
+// without room as much as new rows: they may be due faster than they are published.
+func (d *Dispatcher) requestRetries(a *Request) {
+	visits := d.cfg.Rows/4 + 1
+	most := min(visits, max(len(a.assignments), (d.cfg.Rows-d.rows)/2))
 	for l := range d.inTurn {
 		for len(l.retries) > 0 && !l.retries[0].due.After(d.now) {
-			if most--; most < 0 {
+			if visits--; visits < 0 || len(a.IDs) == most {
 				return
 			}
 			d.requestRetry(a, l, l.retries[0])

@@ -539,4 +539,10 @@ var dispatchMutants = []Mutant{
 	case !b.isFirst():
 `,
 	},
+	{
+		Name: "B83", File: "dispatch/retries.go", Trouble: "whatever", Test: "TestRetriesLeaveRoomForNewRows",
+		Breaks: "overdue retries take all room for new rows",
+		Old:    "visits < 0 || len(a.IDs) == most {",
+		New:    "visits < 0 || most < 0 {",
+	},
 }
