@@ -8,7 +8,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/fleet"
 )
 
-// BenchmarkTargets measures the cost of a target that a process has not connected to: with its own DSN, and with a
+// BenchmarkTargets measures the cost of a target that a process has not connected to, with its own DSN and with a
 // shared one.
 func BenchmarkTargets(b *testing.B) {
 	for name, dsn := range map[string]string{"own DSN": "db%05d", "shared DSN": "db"} {

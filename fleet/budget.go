@@ -18,51 +18,51 @@ import (
 )
 
 const (
-	turn         = 50 * time.Millisecond // how long a new connection is not closed for others
-	lookForIdle  = 20 * time.Millisecond // while a caller waits
-	longWait     = time.Second           // is worth a line in the log,
-	longWaitLine = time.Minute           // at most this often
-	hangUp       = time.Second           // bounds closing a connection
+	turn          = 50 * time.Millisecond // for which a new connection is not closed for other callers
+	searchForIdle = 20 * time.Millisecond // between searches while a caller waits
+	longWait      = time.Second           // before a wait is logged
+	longWaitLine  = time.Minute           // between such log lines
+	hangUp        = time.Second           // limit for closing a connection
 )
 
-// source is the unit for which connections are counted: the pool of a DSN. Its name is the key of its first target.
+// source is the pool of a DSN, for which connections are counted. Its name is the key of its first target.
 type source struct {
 	name    string
-	failing bool // guarded by budget.mu: the last attempt to connect failed
+	failing bool // the last attempt to connect failed; guarded by budget.mu
 }
 
-// errNoPlace is why a connection was not dialled at all.
+// errNoSlot is the reason why a connection was not dialled.
 // Cause: MaxConns connections are in use, by the databases in the error.
 // Cure: raise it, or lower concurrency.
-var errNoPlace = errors.New("fleet: no connection available")
+var errNoSlot = errors.New("fleet: no connection available")
 
-// budget has the slots for the connections of all pools. nil has no limit.
+// budget holds the slots for the connections of all pools. nil means no limit.
 type budget struct {
 	most     int
 	logger   watermill.LoggerAdapter
-	suspects chan struct{} // slots for connecting to databases that failed last time
-	looking  sync.Mutex    // held by the call that looks for an idle connection
+	suspects chan struct{} // slots for connecting to databases whose last attempt failed
+	looking  sync.Mutex    // held by the caller that looks for an idle connection
 
-	mu      sync.Mutex
-	used    map[*source]int
-	free    int
-	queue   list.List // of *waiter
-	leaving int       // connections being closed for waiting callers
-	idle    list.List // of *idle, longest idle first
-	where   map[*pgx.Conn]*list.Element
-	said    time.Time
+	mu       sync.Mutex
+	used     map[*source]int
+	free     int
+	queue    list.List // of *waiter
+	leaving  int       // connections being closed for waiting callers
+	idle     list.List // of *idle, longest idle first
+	where    map[*pgx.Conn]*list.Element
+	loggedAt time.Time
 }
 
 // waiter waits for a slot.
 type waiter struct {
 	source *source
-	ready  chan struct{} // closed when it has one
+	ready  chan struct{} // closed when it has a slot
 }
 
-// idle is a connection that is idle, or about to be.
+// idle is a connection that is idle or about to be.
 type idle struct {
 	pool *pgxpool.Pool
-	seat *seat
+	slot *connSlot
 }
 
 func newBudget(most int, logger watermill.LoggerAdapter) *budget {
@@ -89,34 +89,34 @@ func (b *budget) take(ctx context.Context, s *source) error {
 	b.mu.Unlock()
 
 	begun := time.Now()
-	tick := time.NewTicker(lookForIdle)
+	tick := time.NewTicker(searchForIdle)
 	defer tick.Stop()
 	for {
 		b.makeRoom()
 		select {
 		case <-w.ready:
 			return nil
-		case <-tick.C: // a connection may have become idle, or old enough
+		case <-tick.C: // a connection may have become idle, or old enough to be closed
 			if time.Since(begun) > longWait {
-				b.say(s)
+				b.logWait(s)
 			}
 		case <-ctx.Done():
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			select {
-			case <-w.ready: // just now
+			case <-w.ready: // granted just now
 				return nil
 			default:
 			}
 			b.queue.Remove(e)
 			return fmt.Errorf("%w for %q within %s: %s: %w",
-				errNoPlace, s.name, time.Since(begun).Round(time.Millisecond), b.holders(), ctx.Err())
+				errNoSlot, s.name, time.Since(begun).Round(time.Millisecond), b.holders(), ctx.Err())
 		}
 	}
 }
 
 // give releases a slot.
-func (b *budget) give(s *seat) {
+func (b *budget) give(s *connSlot) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s.leaving {
@@ -137,7 +137,7 @@ func (b *budget) give(s *seat) {
 }
 
 // yields reports whether a connection must be closed for a waiting caller. mu must be held.
-func (b *budget) yields(s *seat) bool {
+func (b *budget) yields(s *connSlot) bool {
 	if b.queue.Len() <= b.leaving || s.leaving || time.Since(s.opened) < turn {
 		return false
 	}
@@ -146,9 +146,9 @@ func (b *budget) yields(s *seat) bool {
 	return true
 }
 
-// released is called when a connection returns to its pool. A connection closed here does not.
+// released is called when a connection returns to its pool. It closes the connection if a caller waits for its slot.
 func (b *budget) released(p *pgxpool.Pool, conn *pgx.Conn) {
-	s := seatOf(conn)
+	s := slotOf(conn)
 	if s == nil || conn.IsClosed() || conn.PgConn().IsBusy() || conn.PgConn().TxStatus() != 'I' {
 		return
 	}
@@ -174,7 +174,7 @@ func (b *budget) forget(conn *pgx.Conn) {
 	}
 }
 
-// makeRoom closes the connections that have been idle for longest, as many as callers wait for.
+// makeRoom closes as many connections as callers wait for, the longest idle first.
 func (b *budget) makeRoom() {
 	if !b.looking.TryLock() {
 		return
@@ -184,14 +184,14 @@ func (b *budget) makeRoom() {
 	b.mu.Lock()
 	for e := b.idle.Front(); e != nil && len(pools) < b.queue.Len()-b.leaving; e = e.Next() {
 		i := e.Value.(*idle)
-		if time.Since(i.seat.opened) >= turn && !slices.Contains(pools, i.pool) {
+		if time.Since(i.slot.opened) >= turn && !slices.Contains(pools, i.pool) {
 			pools = append(pools, i.pool)
 		}
 	}
 	b.mu.Unlock()
 	for _, p := range pools {
 		for _, c := range p.AcquireAllIdle(context.Background()) {
-			go c.Release() // released decides, and waits for the server if it closes it
+			go c.Release() // released decides, and waits for the server if it closes the connection
 		}
 	}
 }
@@ -213,14 +213,14 @@ func (b *budget) holders() string {
 		strings.Join(parts, ", "))
 }
 
-// say logs that a caller waits.
-func (b *budget) say(s *source) {
+// logWait logs that a caller waits.
+func (b *budget) logWait(s *source) {
 	b.mu.Lock()
-	if now := time.Now(); now.Sub(b.said) < longWaitLine {
+	if now := time.Now(); now.Sub(b.loggedAt) < longWaitLine {
 		b.mu.Unlock()
 		return
 	} else {
-		b.said = now
+		b.loggedAt = now
 	}
 	text := b.holders()
 	b.mu.Unlock()

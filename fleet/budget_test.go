@@ -66,7 +66,7 @@ func acquire(t testing.TB, f *fleet.Fleet, dsn string) *pgxpool.Conn {
 	return c
 }
 
-// Many pools that all want connections share the slots, and the server never sees more.
+// Many busy pools share the slots, and the server never sees more connections.
 func TestFleetBudget(t *testing.T) {
 	s := newServer(t)
 	list := targets(s, 20)
@@ -90,12 +90,12 @@ func TestFleetBudget(t *testing.T) {
 	if _, peak, _ := s.counts(); peak > 5 {
 		t.Errorf("the server saw %d concurrent connections", peak)
 	}
-	if taken, waiting := f.Places(); taken > 5 || waiting != 0 {
-		t.Errorf("%d places taken, %d wait", taken, waiting)
+	if taken, waiting := f.Slots(); taken > 5 || waiting != 0 {
+		t.Errorf("%d slots taken, %d wait", taken, waiting)
 	}
 }
 
-// A connection that is idle in one pool is closed for another pool that needs its slot, and so is one that is returned.
+// A connection that is idle or returned to its pool is closed if another pool needs its slot.
 func TestFleetIdleConnectionsMakeRoom(t *testing.T) {
 	s := newServer(t)
 	list := targets(s, 3)
@@ -104,7 +104,7 @@ func TestFleetIdleConnectionsMakeRoom(t *testing.T) {
 	held := acquire(t, f, list[1].DSN)
 	got := make(chan *pgxpool.Conn)
 	go func() { got <- acquire(t, f, list[2].DSN) }()
-	eventually(t, "the second waits", func() bool { _, waiting := f.Places(); return waiting == 1 })
+	eventually(t, "the second waits", func() bool { _, waiting := f.Slots(); return waiting == 1 })
 	held.Release()
 	(<-got).Release()
 	if _, peak, attempts := s.counts(); peak != 1 || attempts != 3 {
@@ -112,9 +112,9 @@ func TestFleetIdleConnectionsMakeRoom(t *testing.T) {
 	}
 }
 
-// A caller that waits too long gets an error that shows who has the slots, and so does the log. Neither shows a
-// password.
-func TestFleetBudgetSaysWhoHasThePlaces(t *testing.T) {
+// A caller that waits too long gets an error that lists the holders of the slots, and so does the log. Neither contains
+// a password.
+func TestFleetBudgetListsTheHolders(t *testing.T) {
 	s := newServer(t)
 	log := &capture{}
 	list := []fleet.Target{{Key: "greedy", DSN: s.dsn("a", "")}, {Key: "poor", DSN: s.dsn("b", "&connect_timeout=3")}}
@@ -138,7 +138,7 @@ func TestFleetBudgetSaysWhoHasThePlaces(t *testing.T) {
 	}
 }
 
-// A server that cannot be reached takes no more than its share of the slots, and all of them when it works again.
+// A server that cannot be reached uses at most its share of the slots, and can use all of them once it works again.
 func TestFleetSuspects(t *testing.T) {
 	bad, good := newServer(t), newServer(t)
 	bad.refuse = true
@@ -164,15 +164,15 @@ func TestFleetSuspects(t *testing.T) {
 	}
 	eventually(t, "one attempt hangs", func() bool { _, _, attempts := bad.counts(); return attempts > refused })
 	acquire(t, f, well.DSN).Release()
-	if taken, _ := f.Places(); taken != 2 {
-		t.Errorf("%d places are taken: one by an attempt that hangs, and one by a healthy database", taken)
+	if taken, _ := f.Slots(); taken != 2 {
+		t.Errorf("%d slots are taken: one by an attempt that hangs, and one by a healthy database", taken)
 	}
 	close(bad.silent)
 	stuck.Wait()
 }
 
-// A cancel request needs no slot, so a full budget of abandoned statements empties itself.
-func TestFleetCancelledStatementsGiveTheirPlaces(t *testing.T) {
+// A cancel request needs no slot, so a budget full of abandoned statements drains on its own.
+func TestFleetCancelledStatementsFreeTheirSlots(t *testing.T) {
 	s := newServer(t)
 	list := targets(s, 2)
 	f := run(t, fleet.Static(list...), fleet.Config{MaxConns: 1}, nil)
@@ -184,7 +184,7 @@ func TestFleetCancelledStatementsGiveTheirPlaces(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
 	defer cancel()
 	if err := c.Ping(ctx); err == nil {
-		t.Fatal("it should have hung")
+		t.Fatal("it did not hang")
 	}
 	c.Release()
 	s.mu.Lock()

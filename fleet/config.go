@@ -14,17 +14,18 @@ import (
 type Config struct {
 	// RefreshInterval is how often the Discovery is polled; default 5 min, sooner after a failure.
 	RefreshInterval time.Duration
-	// MaxConns is the limit of open connections of all pools together; default 50, -1 no limit. With fewer than there
-	// are databases, connections are opened and closed all the time.
+	// MaxConns is the limit of open connections of all pools together; default 50, -1 no limit. With fewer connections
+	// than databases, connections are opened and closed all the time.
 	MaxConns int
-	// MaxConnsPerDSN limits the pool of one DSN; default: its pool_max_conns, else 4 or the number of CPUs, whichever
-	// is greater.
+	// MaxConnsPerDSN limits the pool of one DSN; default: pool_max_conns of the DSN, or else the greater of 4 and the
+	// number of CPUs.
 	MaxConnsPerDSN int
 	// Observers are passed to every handle, as outbox.DBConfig.Observers; default none.
 	Observers []observe.Observer
 	// Open opens a handle, for changing credentials or another driver; default: a pgx pool on the DSN. It is called
-	// concurrently, and must return when its context ends, after 10 s. It sets DBConfig.Name and Observers itself. The
-	// returned function closes the handle; nil if there is nothing to close. MaxConns does not count its connections.
+	// concurrently, and must return when its context ends, after 10 s. It must set DBConfig.Name and Observers. The
+	// returned function closes the handle; nil if there is nothing to close. Its connections do not count against
+	// MaxConns.
 	Open func(ctx context.Context, t Target) (db *outbox.DB, close func(), err error)
 }
 

@@ -19,28 +19,28 @@ import (
 type Target struct {
 	// Key names the target: for Get, in logs and in metrics. It is not empty, and unique in the discovery.
 	Key string
-	// DSN is the connection string, as pgxpool.ParseConfig takes it. Targets with the same DSN share a pool.
+	// DSN is the connection string, in a form that pgxpool.ParseConfig accepts. Targets with the same DSN share a pool.
 	DSN string
-	// Tables are the names of its tables, for example in a schema for each tenant.
+	// Tables names its tables, for example in a schema per tenant.
 	Tables outbox.Tables
 }
 
 // Discovery returns all targets, in any order. It must return when its context ends. After an error the known targets
-// stay. They also stay after a result without any target, which is usually a fault: it is accepted when no other result
-// came for Config.RefreshInterval.
+// stay. They also stay after an empty result, which is usually a fault: it is accepted if all results are empty for
+// Config.RefreshInterval.
 type Discovery func(ctx context.Context) ([]Target, error)
 
-// Static is a Discovery with fixed targets.
+// Static returns a Discovery with fixed targets.
 func Static(targets ...Target) Discovery {
 	return func(context.Context) ([]Target, error) { return targets, nil }
 }
 
 const (
 	discoverTimeout = 30 * time.Second
-	firstRetry      = time.Second // after a discovery that failed
+	firstRetry      = time.Second // after a failed discovery
 )
 
-// minEmpty is the number of results without a target before they are accepted.
+// minEmpty is the number of empty results before they are accepted.
 const minEmpty = 3
 
 // Cause: the discovery returned an empty list.
@@ -52,7 +52,7 @@ func (f *Fleet) refresh(ctx context.Context) {
 	retry := backoff.NewExponentialBackOff()
 	retry.InitialInterval, retry.MaxInterval = min(firstRetry, f.cfg.RefreshInterval), f.cfg.RefreshInterval
 	failing := false
-	empty, emptySince := 0, time.Time{} // consecutive results without a target
+	empty, emptySince := 0, time.Time{} // consecutive empty results
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -61,7 +61,7 @@ func (f *Fleet) refresh(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		targets, err := f.ask(ctx)
+		targets, err := f.poll(ctx)
 		switch {
 		case err != nil || len(targets) > 0:
 			empty = 0
@@ -97,33 +97,34 @@ func (f *Fleet) refresh(ctx context.Context) {
 	}
 }
 
-// answer is the result of a discovery.
-type answer struct {
+// discovered is the result of a discovery.
+type discovered struct {
 	targets []Target
 	err     error
 }
 
-// ask polls the discovery once. A call that does not return in time is given up, and the next one waits for its return.
-func (f *Fleet) ask(ctx context.Context) ([]Target, error) {
+// poll calls the discovery. If the call does not return in time, poll gives up, and the next poll waits for the same
+// call.
+func (f *Fleet) poll(ctx context.Context) ([]Target, error) {
 	ctx, cancel := context.WithTimeout(ctx, min(discoverTimeout, f.cfg.RefreshInterval))
 	defer cancel()
-	if f.asked == nil {
-		asked := make(chan answer, 1)
-		f.asked = asked
+	if f.polled == nil {
+		polled := make(chan discovered, 1)
+		f.polled = polled
 		f.background.Go(func() {
-			var a answer
+			var a discovered
 			defer func() {
 				if p := recover(); p != nil {
-					a = answer{nil, core.Panicked(p)}
+					a = discovered{nil, core.Panicked(p)}
 				}
-				asked <- a
+				polled <- a
 			}()
 			a.targets, a.err = f.discovery(ctx)
 		})
 	}
 	select {
-	case a := <-f.asked:
-		f.asked = nil
+	case a := <-f.polled:
+		f.polled = nil
 		return slices.Clone(a.targets), a.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("it did not answer in time: %w", ctx.Err())
@@ -152,7 +153,7 @@ func (f *Fleet) apply(ctx context.Context, targets []Target) {
 	}
 	if ctx.Err() != nil {
 		for _, o := range opened {
-			f.let(o)
+			f.release(o)
 		}
 		return
 	}
@@ -195,7 +196,7 @@ func (f *Fleet) swap(wanted map[string]Target, opened map[string]*opened, bad ma
 
 	for _, m := range gone {
 		close(m.gone)
-		f.let(m.opened)
+		f.release(m.opened)
 	}
 	for key, err := range bad {
 		if old := said[key]; old == nil || old.Error() != err.Error() {

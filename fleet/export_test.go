@@ -19,8 +19,8 @@ func (f *Fleet) Pool(dsn string) *pgxpool.Pool {
 // Apply applies a discovery's result.
 func (f *Fleet) Apply(ctx context.Context, targets ...Target) { f.apply(ctx, targets) }
 
-// Places returns how many slots of the budget are taken, and how many callers wait for one.
-func (f *Fleet) Places() (taken, waiting int) {
+// Slots returns how many slots of the budget are taken, and how many callers wait for one.
+func (f *Fleet) Slots() (taken, waiting int) {
 	f.budget.mu.Lock()
 	defer f.budget.mu.Unlock()
 	return f.budget.most - f.budget.free, f.budget.queue.Len()

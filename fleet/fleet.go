@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/life"
 )
 
-// ErrUnknownDatabase is returned for a key that the last discovery did not return, or not in a usable form.
+// ErrUnknownDatabase is returned for a key that the last discovery did not return, or whose target is unusable.
 //
 // Cure: add the database to the discovery, and wait for Config.RefreshInterval.
 var ErrUnknownDatabase = errors.New("fleet: unknown database")
@@ -25,28 +25,28 @@ const closeTimeout = 30 * time.Second
 type Fleet struct {
 	discovery Discovery
 	cfg       Config
-	logger    watermill.LoggerAdapter // nil was replaced
-	given     watermill.LoggerAdapter // the handles' logger
+	logger    watermill.LoggerAdapter // a nil logger was replaced
+	given     watermill.LoggerAdapter // logger for handles
 	budget    *budget
 	running   chan struct{}
 	found     sync.Once
 	life      *life.Life
 
-	background sync.WaitGroup // open handles, and the discovery in flight
-	asked      chan answer    // used only by refresh: the result of the discovery in flight
+	background sync.WaitGroup  // handles being opened, and the discovery in flight
+	polled     chan discovered // result of the discovery in flight; used only by refresh
 
 	mu      sync.Mutex
 	members map[string]*member
 	open    map[Target]*opened
-	opening map[Target]bool  // by Config.Open, some given up
+	opening map[Target]bool  // calls of Config.Open and the discovery, including abandoned ones
 	pools   map[string]*pool // by DSN
-	faults  map[string]error // by key: why a target cannot be used
-	keys    []string         // of members, sorted; nil before the first discovery. Replaced, not changed
+	faults  map[string]error // by key: why the target is unusable
+	keys    []string         // sorted keys of members; nil before the first discovery. Replaced, never modified
 	ended   bool
 }
 
-// New makes a Fleet. It does no I/O: Run discovers. It returns an error for a nil Discovery, or one that names an
-// invalid field. The logger is also the handles'; nil logs nothing.
+// New makes a Fleet. It does no I/O: Run discovers the targets. It returns an error for a nil Discovery, or one that
+// names an invalid field. The handles use the same logger; nil logs nothing.
 func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error) {
 	if d == nil {
 		return nil, errors.New("fleet: no Discovery: use Static(targets...) for a fixed list of databases")
@@ -65,8 +65,8 @@ func New(d Discovery, cfg Config, logger watermill.LoggerAdapter) (*Fleet, error
 }
 
 // Run discovers targets immediately and at each RefreshInterval, until ctx ends or Close is called. Then Get and
-// Acquire fail, and Run returns nil once the handles are closed, after at most 30 s. Give it to outbox.Run last, after
-// all users of the handles. It returns outbox.ErrRunning or outbox.ErrClosed.
+// Acquire fail, and Run returns nil once the handles are closed, after at most 30 s. Pass the Fleet to outbox.Run last,
+// after all users of its handles. It returns outbox.ErrRunning or outbox.ErrClosed.
 func (f *Fleet) Run(ctx context.Context) error {
 	ctx, end, err := f.life.Begin(ctx)
 	if err != nil {
@@ -87,7 +87,7 @@ func (f *Fleet) end() {
 	f.mu.Unlock()
 	for _, m := range members {
 		close(m.gone)
-		f.let(m.opened)
+		f.release(m.opened)
 	}
 	ended := make(chan struct{})
 	go func() {

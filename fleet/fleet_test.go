@@ -20,7 +20,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/sqltext"
 )
 
-// capture is a logger that keeps its lines.
+// capture is a logger that records its lines.
 type capture struct {
 	watermill.NopLogger
 	mu    sync.Mutex
@@ -48,12 +48,12 @@ func (c *capture) Error(msg string, err error, fields watermill.LogFields) {
 func (c *capture) Info(msg string, fields watermill.LogFields)      { c.add("info", msg, nil, fields) }
 func (c *capture) With(watermill.LogFields) watermill.LoggerAdapter { return c }
 
-// world is a Discovery and an Open for tests that count their calls.
+// world provides a Discovery and an Open that count their calls.
 type world struct {
 	mu      sync.Mutex
 	targets []fleet.Target
 	err     error
-	hang    chan struct{} // blocks until it is closed, whatever the context
+	hang    chan struct{} // blocks until it is closed, even when the context ends
 	asked   int
 	opened  map[string]int
 	closed  map[string]int
@@ -124,7 +124,7 @@ func inWorld(t *testing.T, w *world, test func(t *testing.T, f *fleet.Fleet, log
 	})
 }
 
-// next lets time pass until the discovery is polled again.
+// next advances the clock until the discovery is polled again.
 func next() {
 	time.Sleep(5*time.Minute + time.Second)
 	synctest.Wait()
@@ -220,8 +220,8 @@ func TestFleetKeepsWhatItKnows(t *testing.T) {
 	}
 }
 
-// A discovery that returns nothing is first considered faulty, and accepted if that continues for RefreshInterval: then
-// the last database is removed too.
+// An empty discovery is first considered faulty, and accepted if that continues for RefreshInterval, which removes the
+// last database too.
 func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, log *capture) {
@@ -233,7 +233,7 @@ func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 		if get(t, f, "a") != before || len(f.Keys()) != 2 {
 			t.Error("it was forgotten immediately")
 		}
-		w.set(a, b) // it is back, so the count restarts
+		w.set(a, b) // it is back, so counting starts again
 		time.Sleep(5 * time.Minute)
 		w.set()
 		time.Sleep(4 * time.Minute) // less than RefreshInterval, whenever the first empty result came
@@ -258,7 +258,7 @@ func TestFleetBelievesAnEmptyDiscoveryInTheEnd(t *testing.T) {
 	})
 }
 
-// Targets with the same Key are one if they are equal; otherwise none of them is used, in any order.
+// Equal targets with the same Key are one target; if they differ, none of them is used, in any order.
 func TestFleetTwins(t *testing.T) {
 	other := a
 	other.DSN = "elsewhere"
@@ -280,7 +280,7 @@ func TestFleetTwins(t *testing.T) {
 	}
 }
 
-// A held handle outlives its target, is notified, and is reused if the target returns.
+// A held handle outlives its target, learns of the removal, and is reused if the target returns.
 func TestFleetHeldHandles(t *testing.T) {
 	w := newWorld(a, b)
 	inWorld(t, w, func(t *testing.T, f *fleet.Fleet, _ *capture) {
@@ -302,7 +302,7 @@ func TestFleetHeldHandles(t *testing.T) {
 		if _, closed := w.counts("a"); closed != 0 {
 			t.Error("closed while it is held")
 		}
-		w.set(a, b) // it flaps
+		w.set(a, b) // the target comes and goes
 		next()
 		if get(t, f, "a") != held.DB() {
 			t.Error("another handle was opened although the first is held")
@@ -319,7 +319,7 @@ func TestFleetHeldHandles(t *testing.T) {
 		w.set(b)
 		next()
 		held.Release()
-		held.Release() // counts once
+		held.Release() // a second Release changes nothing
 		again.Release()
 		synctest.Wait()
 		if _, closed := w.counts("a"); closed != 0 {
@@ -364,8 +364,8 @@ func TestFleetBadTargets(t *testing.T) {
 	})
 }
 
-// TestFleetOpenThatHangs, ignoring its context, keeps no other target out of the fleet, and the handle that it finally
-// opens is closed.
+// TestFleetOpenThatHangs: a call of Open that ignores its context does not delay other targets, and the handle that it
+// finally opens is closed.
 func TestFleetOpenThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(fleet.Target{Key: "hung"}, fleet.Target{Key: "well"})
@@ -512,7 +512,7 @@ func TestFleetLifecycle(t *testing.T) {
 	})
 }
 
-// By default the Discovery is polled every five minutes, no sooner and no later.
+// By default the Discovery is polled every five minutes.
 func TestFleetRefreshInterval(t *testing.T) {
 	w := newWorld(a)
 	inWorld(t, w, func(t *testing.T, _ *fleet.Fleet, _ *capture) {

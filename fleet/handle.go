@@ -15,8 +15,8 @@ import (
 
 const (
 	openTimeout = 10 * time.Second
-	openGrace   = time.Second // for a call of Config.Open to return when its context has ended
-	openAtOnce  = 8           // calls of Config.Open
+	openGrace   = time.Second // for a call of Config.Open to return after its context has ended
+	openAtOnce  = 8           // concurrent calls of Config.Open
 )
 
 // Cause: Config.Open ignores its context.
@@ -24,12 +24,12 @@ const (
 var errOpenHangs = fmt.Errorf("the call of Open did not return within %s: it is not called again until it does",
 	openTimeout)
 
-// opened is an open handle. It stays open while it is held, even after the fleet has removed it.
+// opened is an open handle. It stays open while it is in use, even after the fleet has removed it.
 type opened struct {
 	target Target
 	db     *outbox.DB
 	close  func()
-	users  int // guarded by Fleet.mu; the fleet itself is one
+	users  int // guarded by Fleet.mu; includes the fleet itself
 }
 
 // member is a target of the fleet and its handle.
@@ -51,7 +51,7 @@ func (h *Handle) DB() *outbox.DB { return h.db }
 // works: finish, and call Acquire for a new one.
 func (h *Handle) Done() <-chan struct{} { return h.gone }
 
-// Release ends the use of the handle. Further calls do nothing.
+// Release ends the use of the handle. Only the first call has an effect.
 func (h *Handle) Release() { h.release() }
 
 // Acquire returns a handle that stays open until Handle.Release, for long work. It returns ErrUnknownDatabase for a key
@@ -64,7 +64,7 @@ func (f *Fleet) Acquire(key string) (*Handle, error) {
 		return nil, err
 	}
 	m.users++
-	return &Handle{m, sync.OnceFunc(func() { f.let(m.opened) })}, nil
+	return &Handle{m, sync.OnceFunc(func() { f.release(m.opened) })}, nil
 }
 
 // Get returns the handle of a target for short use: if the target is removed, a running transaction may finish, and
@@ -97,8 +97,8 @@ func (f *Fleet) find(key string) (*member, error) {
 		key, len(f.keys))
 }
 
-// let ends one use of a handle and closes it after the last.
-func (f *Fleet) let(o *opened) {
+// release ends one use of a handle, and closes the handle after the last.
+func (f *Fleet) release(o *opened) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if o.users--; o.users > 0 {
@@ -115,7 +115,7 @@ func (f *Fleet) let(o *opened) {
 	}()
 }
 
-// openAll opens the missing handles. Each handle that it returns has one more user: the fleet.
+// openAll opens the missing handles. The fleet counts as a user of each handle that it returns.
 func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[string]*opened, map[string]error) {
 	all, failed := map[string]*opened{}, map[string]error{}
 	var mu sync.Mutex // guards both
@@ -125,7 +125,7 @@ func (f *Fleet) openAll(ctx context.Context, wanted map[string]Target) (map[stri
 		f.mu.Lock()
 		m, old := f.members[key], f.open[t]
 		if old != nil && (m == nil || m.opened != old) {
-			old.users++ // the target is back, and its handle still held
+			old.users++ // the target is back, and its handle still in use
 			all[key] = old
 		}
 		f.mu.Unlock()
@@ -164,7 +164,7 @@ func (f *Fleet) openOne(ctx context.Context, t Target) (*opened, error) {
 	return f.keep(t, db, closeIt), nil
 }
 
-// keep counts a handle as open.
+// keep registers an open handle.
 func (f *Fleet) keep(t Target, db *outbox.DB, closeIt func()) *opened {
 	o := &opened{target: t, db: db, close: closeIt, users: 1}
 	f.mu.Lock()
@@ -174,8 +174,8 @@ func (f *Fleet) keep(t Target, db *outbox.DB, closeIt func()) *opened {
 	return o
 }
 
-// openOwn opens a handle with Config.Open. A call that does not return in time is given up, so that it delays no other
-// target, and is not repeated before it returns.
+// openOwn opens a handle with Config.Open. A call that does not return in time is abandoned, so that it does not delay
+// other targets, and is not repeated before it returns.
 func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
 	f.mu.Lock()
 	hangs := f.opening[t]
@@ -211,7 +211,7 @@ func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
 		case answers <- answer{o, err}:
 		case <-given:
 			if o != nil {
-				f.let(o)
+				f.release(o)
 			}
 		}
 	})
@@ -231,7 +231,7 @@ func (f *Fleet) openOwn(ctx context.Context, t Target) (*opened, error) {
 	}
 }
 
-// shielded calls the user's code, and recovers from its panics.
+// shielded calls user code and recovers from its panics.
 func shielded(fn func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -20,17 +20,17 @@ const (
 // pool is the connections of one DSN.
 type pool struct {
 	pgx   *pgxpool.Pool
-	users int // handles; guarded by Fleet.mu
+	users int // number of handles; guarded by Fleet.mu
 }
 
-// errBadDSN has no details, as they quote parts of the DSN.
+// errBadDSN has no details, because they would quote parts of the DSN.
 // Cause: the DSN of a database is invalid.
 // Cure: write special characters of a password in a URL as %XX.
 var errBadDSN = errors.New(
 	"DSN cannot be parsed: it is not shown, as it may contain a password: pgxpool.ParseConfig documents its two " +
 		"forms; write special characters in the password of a URL as %xx")
 
-// openDSN makes a handle on the pool of a DSN, which connects on first use.
+// openDSN makes a handle on the pool of a DSN. It connects on first use.
 func (f *Fleet) openDSN(t Target) (*outbox.DB, func(), error) {
 	if t.DSN == "" {
 		return nil, nil, errors.New("DSN is empty")
@@ -58,7 +58,7 @@ func (f *Fleet) openDSN(t Target) (*outbox.DB, func(), error) {
 	return db, func() { f.leave(t.DSN, p) }, nil
 }
 
-// leave closes a pool after its last handle. It waits for connections in use.
+// leave closes a pool after its last handle has left. It waits for connections in use.
 func (f *Fleet) leave(dsn string, p *pool) {
 	f.mu.Lock()
 	p.users--
@@ -91,7 +91,7 @@ func (f *Fleet) poolConfig(t Target) (*pgxpool.Config, error) {
 	}
 	source := &source{name: t.Key}
 	cfg.BeforeConnect = func(_ context.Context, cc *pgx.ConnConfig) error {
-		s := &seat{budget: f.budget, source: source, patience: cc.ConnectTimeout / 2}
+		s := &connSlot{budget: f.budget, source: source, patience: cc.ConnectTimeout / 2}
 		cc.DialFunc = s.dialer(cc.DialFunc)
 		cc.AfterConnect = func(_ context.Context, conn *pgconn.PgConn) error {
 			s.connected(conn)
@@ -104,7 +104,7 @@ func (f *Fleet) poolConfig(t Target) (*pgxpool.Config, error) {
 	return cfg, nil
 }
 
-// tracer reports to the budget which connections are idle, and which databases cannot be connected to.
+// tracer reports to the budget which connections are idle and which databases refuse connections.
 type tracer struct {
 	budget *budget
 	source *source
@@ -115,7 +115,7 @@ func (tracer) TraceConnectStart(ctx context.Context, _ pgx.TraceConnectStartData
 }
 
 func (t tracer) TraceConnectEnd(_ context.Context, data pgx.TraceConnectEndData) {
-	if errors.Is(data.Err, errNoPlace) {
+	if errors.Is(data.Err, errNoSlot) {
 		return // no attempt was made
 	}
 	t.budget.mu.Lock()

@@ -14,8 +14,8 @@ type server struct {
 	listener net.Listener
 
 	mu         sync.Mutex
-	silent     chan struct{} // if not nil, no login succeeds before it is closed
-	hang       chan struct{} // if not nil, there is no reply before it is closed
+	silent     chan struct{} // if not nil, logins wait until it is closed
+	hang       chan struct{} // if not nil, replies wait until it is closed
 	refuse     bool          // refuse all logins
 	open, peak int
 	attempts   int

@@ -14,16 +14,16 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// errUndone rolls back when the answer is 400 or above; the client gets the answer.
+// errUndone rolls back a response of 400 or above; the client gets the response.
 //
-// Cause: the handler answered with 400 or above.
+// Cause: the handler responded with 400 or above.
 // Cure: none is needed.
-var errUndone = errors.New("answered with an error")
+var errUndone = errors.New("responded with an error")
 
 // handlerError is the error of a HandlerFunc.
 type handlerError struct {
 	error
-	outlived bool // Config.Timeout, or the deadline of its request
+	outlived bool // exceeded Config.Timeout or the deadline of its request
 }
 
 func (e handlerError) Unwrap() error { return e.error }
@@ -33,10 +33,10 @@ type calledError struct{ error }
 
 func (e calledError) Unwrap() error { return e.error }
 
-// attempts repeats an attempt that ended in a serialization failure or a deadlock. If an answer is already prepared, it
+// attempts repeats an attempt that ended in a serialization failure or a deadlock. If a response is already stored, it
 // does not call the handler.
 func (h *handler) attempts(before http.Header, q *request, deadline time.Time, prepared *recorder) (
-	fresh *recorder, known *answer, err error,
+	fresh *recorder, known *response, err error,
 ) {
 	for n := 0; ; n++ {
 		fresh, known, err = h.attempt(before, q, deadline, prepared)
@@ -50,7 +50,8 @@ func (h *handler) attempts(before http.Header, q *request, deadline time.Time, p
 	}
 }
 
-// repeatable reports whether an attempt failed through no fault of its own, and certainly committed nothing.
+// repeatable reports whether an attempt failed only because of concurrent transactions, and certainly committed
+// nothing.
 func repeatable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) || errors.Is(err, outbox.ErrTxEnded) {
 		return false
@@ -59,9 +60,9 @@ func repeatable(err error) bool {
 	return state == "40001" || state == "40P01"
 }
 
-// attempt runs one transaction. It may return an answer together with an error.
+// attempt runs one transaction. It may return a response together with an error.
 func (h *handler) attempt(before http.Header, q *request, deadline time.Time, prepared *recorder) (
-	fresh *recorder, known *answer, err error,
+	fresh *recorder, known *response, err error,
 ) {
 	ctx, cancel := core.Lifetime(core.OutsideTx(q.r.Context()), h.cfg.Timeout)
 	defer cancel()
@@ -117,9 +118,9 @@ func (h *handler) call(ctx context.Context, w *recorder, q *request) error {
 type failureKey struct{}
 
 // HandlerFunc is an http.Handler that rolls back when it returns an error. Inside the middleware of New an error is
-// logged and nothing is stored. The client gets the function's answer if that is 400 or above, 503 for a temporary
-// error of Postgres or after Config.Timeout, else 500. After a serialization failure or a deadlock the function is
-// called again with a new transaction. Without the middleware, an error is answered with 500.
+// logged and nothing is stored. The client gets the function's response if that is 400 or above, a 503 for a temporary
+// error of Postgres or after Config.Timeout, and a 500 otherwise. After a serialization failure or a deadlock the
+// function is called again with a new transaction. Without the middleware, an error results in a 500.
 type HandlerFunc func(w http.ResponseWriter, r *http.Request) error
 
 // ServeHTTP calls the function.

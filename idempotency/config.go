@@ -15,25 +15,27 @@ import (
 
 // Config configures New. Tenant is required.
 type Config struct {
-	// Tenant returns the authenticated client of a request, in at most 255 bytes. Required. An error is answered with
-	// 401. A service with one client returns "".
+	// Tenant returns the authenticated client of a request, in at most 255 bytes. Required. An error results in a 401. A
+	// service with a single client returns "".
 	Tenant func(r *http.Request) (string, error)
 	// Route names the requested resource, in at most 1 KiB; default: the path. The middleware sees the path without a host
-	// or a stripped prefix. The same key on another route is another request.
+	// or a stripped prefix. The same key on another route is a different request.
 	Route func(r *http.Request) string
-	// Methods are the methods with keys; default POST and PATCH. Others are passed on without a transaction.
+	// Methods are the methods that use keys; default POST and PATCH. Requests with other methods are passed on without a
+	// transaction.
 	Methods []string
-	// Required answers a request without an Idempotency-Key with 400. Without it, such a request is carried out each time,
-	// in a transaction.
+	// Required rejects requests without an Idempotency-Key with a 400; default off: such a request is carried out each
+	// time, in a transaction.
 	Required bool
-	// Retention is how long a response is repeated, from the start of the request; default 24 h, at least Timeout.
+	// Retention is how long a response is replayed, from the start of the request; default 24 h, at least Timeout.
 	// Forwarders delete expired rows.
 	Retention time.Duration
-	// MaxBody is the largest body of a request, in bytes; default 1 MiB. A larger one is answered with 413.
+	// MaxBody is the maximum size of a request body in bytes; default 1 MiB. A larger one gets a 413.
 	MaxBody int64
-	// MaxResponse is the largest answer, in bytes; default 1 MiB. A larger one is rolled back and answered with 500.
+	// MaxResponse is the maximum size of a response in bytes; default 1 MiB. A larger one is rolled back and replaced by a
+	// 500.
 	MaxResponse int
-	// Wait is how long a repetition waits for the first request before it gets 409; default 5 s, -1 not at all.
+	// Wait is how long a repeated request waits for the first one before it gets a 409; default 5 s, -1 not at all.
 	Wait time.Duration
 	// HelpURL is the address of your page about idempotency keys. Error responses link to it; default none.
 	HelpURL string
@@ -43,15 +45,14 @@ type Config struct {
 	// Isolation is the isolation level; default: the server's, normally READ COMMITTED.
 	Isolation sql.IsolationLevel
 	// Timeout limits one attempt, from BEGIN to COMMIT; default 30 s, -1 none. The deadline of the request's context
-	// counts too, its cancellation does not.
+	// applies too; its cancellation does not.
 	Timeout time.Duration
-	// MaxRetries is the number of repetitions after a serialization failure or deadlock, before a 503; default 3, -1
-	// none.
+	// MaxRetries is the number of retries after a serialization failure or deadlock, before a 503; default 3, -1 none.
 	MaxRetries int
-	// Backoff is the wait before each repetition; default 10 ms doubling to 1 s.
+	// Backoff is the wait before each retry; default 10 ms doubling to 1 s.
 	Backoff outbox.Backoff
-	// OnBegin runs first in each transaction, for SET LOCAL or a tenant's search_path; default none. An error is
-	// answered with 503.
+	// OnBegin runs first in each transaction, for SET LOCAL or a tenant's search_path; default none. An error results in a
+	// 503.
 	OnBegin func(ctx context.Context, r *http.Request) error
 }
 
@@ -97,8 +98,8 @@ func (c Config) validate() error {
 	}
 	switch {
 	case c.Tenant == nil:
-		return errors.New("Config.Tenant is required: without it a client that guesses a key would get another one's " +
-			"answer; in a service with one client let it return an empty string")
+		return errors.New("Config.Tenant is required: without it a client that guesses a key would get another " +
+			"client's response; in a service with a single client let it return an empty string")
 	case c.Retention < time.Second:
 		return fmt.Errorf("Config.Retention is %s: use 1s or more, or 0 for 24 h", c.Retention)
 	case c.Retention < c.Timeout:

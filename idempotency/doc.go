@@ -1,5 +1,5 @@
 // Package idempotency carries out each HTTP request once: a request that a client repeats under the same
-// Idempotency-Key gets the first answer again, byte by byte, and its handler is not called.
+// Idempotency-Key gets the first response again, byte for byte, and its handler is not called.
 //
 //	once, err := idempotency.New(db, idempotency.Config{Tenant: tenantOf}, logger)
 //	...
@@ -10,18 +10,18 @@
 //
 // # Promises
 //
-// The handler's writes, its messages and the stored answer are one transaction, and the client gets the answer after
-// COMMIT. After a crash nothing is left, and the repetition carries the request out.
+// The handler's writes, its messages and the stored response are one transaction, and the client gets the response
+// after COMMIT. After a crash nothing is left, and a repeated request is carried out.
 //
-// A request is identified by tenant, method, route and key. A repetition with another path, query, content type or body
-// gets a 422. A repetition waits for the first request up to Config.Wait, then gets a 409 with Retry-After.
+// A request is identified by tenant, method, route and key. Repeated with another path, query, content type or body, it
+// gets a 422. Repeated while the first is in progress, it waits up to Config.Wait, then gets a 409 with Retry-After.
 //
-// Answers below 400 are committed and stored. From 400 on the writes are rolled back; the answer is stored, except for
-// 401, 403, 408, 409, 425, 429 and 5xx. If the outcome of COMMIT is unknown or the database cannot be reached, the
+// Responses below 400 are committed and stored. From 400 on the writes are rolled back; the response is stored, except
+// for 401, 403, 408, 409, 425, 429 and 5xx. If the outcome of COMMIT is unknown or the database cannot be reached, the
 // client gets a 503.
 //
 // Headers about the moment or the connection are not stored (Set-Cookie, Date, hop-by-hop, CORS, traces), nor are
-// credentials such as X-Auth-Token; name others in Config.DropHeaders. Streams, hijacked connections and answers over
+// credentials such as X-Auth-Token; name others in Config.DropHeaders. Streams, hijacked connections and responses over
 // Config.MaxResponse are refused.
 //
 // # Order of middlewares
@@ -29,5 +29,5 @@
 // Put recovery, logging, CORS, authentication, authorization and compression outside. An authorization check inside
 // would be skipped by a replay. Middlewares outside must not read the body: the request would get a 500.
 //
-// docs/guides/http.md has each answer.
+// docs/guides/http.md lists all responses.
 package idempotency

@@ -28,7 +28,7 @@ func ExampleNew() {
 		authenticate(once(idempotency.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 			tx, err := outbox.PgxTx(r.Context())
 			if err != nil {
-				return err // rolled back, and answered with 500
+				return err // rolled back, and the client gets a 500
 			}
 			if _, err := tx.Exec(r.Context(), "INSERT INTO orders DEFAULT VALUES"); err != nil {
 				return err

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-go/watermill-outbox/internal/text"
 )
 
-// fail responds to a request without an answer.
+// fail responds to a request that has no response of the handler.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var no refusal
 	if errors.As(err, &no) {
@@ -27,10 +27,10 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	status := statusOf(err)
 	h.logFailure(r, status, err)
-	no = refusal{status: status} // the reason is for the log
+	no = refusal{status: status} // the reason is only logged
 	switch {
 	case errors.Is(err, errDead):
-		no.error = errors.New("the request was carried out, but its answer was lost")
+		no.error = errors.New("the request was carried out, but its response was lost")
 	case status == http.StatusServiceUnavailable:
 		no.error = errors.New("repeat the request later, with the same Idempotency-Key")
 	}
@@ -49,7 +49,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 		// Cure: check the effects; delete the request's row to allow a repetition.
 		h.logger.Error("request failed: its handler may have committed", err, fields)
 	default:
-		// Cause: the handler failed, its answer is too large, or the database.
+		// Cause: the handler failed, its response is too large, or the database.
 		// Cure: the client may repeat the request.
 		h.logger.Error("request failed: nothing was committed", err, fields)
 	}
@@ -66,20 +66,20 @@ func statusOf(err error) int {
 		errors.As(err, &wiring), errors.Is(err, errDead):
 		return http.StatusInternalServerError
 	case errors.As(err, &failed):
-		if failed.outlived || passing(state) {
+		if failed.outlived || temporary(state) {
 			return http.StatusServiceUnavailable
 		}
 		return http.StatusInternalServerError
 	case errors.Is(err, outbox.ErrCommitUnknown), !errors.As(err, &called):
 		return http.StatusServiceUnavailable
-	case errors.Is(err, pgx.ErrTxCommitRollback), state != "" && !passing(state):
+	case errors.Is(err, pgx.ErrTxCommitRollback), state != "" && !temporary(state):
 		return http.StatusInternalServerError
 	}
 	return http.StatusServiceUnavailable
 }
 
-// passing reports whether an SQLSTATE concerns the state of the server, not the handler's statements.
-func passing(state string) bool {
+// temporary reports whether an SQLSTATE concerns the state of the server, not the handler's statements.
+func temporary(state string) bool {
 	for _, class := range []string{"08", "25006", "40", "53", "55", "57", "58", "XX"} {
 		if strings.HasPrefix(state, class) {
 			return true

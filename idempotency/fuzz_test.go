@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// FuzzKey: an accepted key can be stored and logged, and is the same when quoted as a string of RFC 8941.
+// FuzzKey: an accepted key can be stored and logged, and is the same key when quoted as an RFC 8941 string.
 func FuzzKey(f *testing.F) {
 	var visible string
 	for c := ' '; c <= '~'; c++ {
@@ -39,7 +39,7 @@ func FuzzKey(f *testing.F) {
 	})
 }
 
-// FuzzAnswer: on the wire, a replay equals the first response byte by byte, except for headers that are not stored.
+// FuzzAnswer: on the wire, a replay equals the first response byte for byte, except for headers that are not stored.
 func FuzzAnswer(f *testing.F) {
 	f.Add(200, "X-A", "b", "{}")
 	f.Add(204, "Location", "/a: b\r\nX-C: d", "")
@@ -53,8 +53,8 @@ func FuzzAnswer(f *testing.F) {
 		r.Header().Add(name, value)
 		r.Header().Add(name, "second")
 		r.WriteHeader(status)
-		_, _ = r.Write([]byte(body)) // only for a status with a body
-		stored, err := answerOf(r, dropsOf(nil), 1<<20)
+		_, _ = r.Write([]byte(body)) // only for a status that allows a body
+		stored, err := responseOf(r, dropsOf(nil), 1<<20)
 		if err != nil {
 			t.Fatal(err)
 		}

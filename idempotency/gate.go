@@ -14,7 +14,7 @@ type gate struct {
 }
 
 // enter waits until no request of the identity is inside, until deadline, or until ctx ends. It reports whether the
-// caller may continue, who must then call leave. After the deadline it does not wait.
+// caller may continue; if so, the caller must call leave. After the deadline it does not wait.
 func (g *gate) enter(ctx context.Context, id identity, deadline time.Time) (leave func(), ok bool) {
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()

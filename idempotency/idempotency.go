@@ -14,16 +14,16 @@ import (
 )
 
 // New returns a middleware that carries out each request once. Put it around each handler or around the mux, inside
-// authentication. It may be put around several handlers, and is safe for concurrent use.
+// authentication. It can wrap several handlers, and is safe for concurrent use.
 //
-// It answers with problems of RFC 9457: 400 for an invalid or missing Idempotency-Key, 401 for an error of
+// Its own responses are RFC 9457 problems: 400 for an invalid or missing Idempotency-Key, 401 for an error of
 // Config.Tenant, 408, 413 and 414 for slow or large requests, 409 with Retry-After while the request is in progress,
 // 422 for a key of another request, 503 with Retry-After if the database cannot be reached, the outcome of COMMIT is
-// unknown or the handler outlived Config.Timeout, and 500 if a handler failed without an answer, or its answer is too
-// large or lost.
+// unknown or the handler outlived Config.Timeout, and 500 if a handler failed without a response, or its response is
+// too large or lost.
 //
-// Refusals are logged at info level, 500 and 503 as errors; keys, bodies and answers never. A nil logger means the
-// logger of db. New returns outbox.ErrNoDB or an error that names an invalid field.
+// Refusals are logged at info level, 500 and 503 as errors; keys, bodies and responses are never logged. A nil logger
+// means the logger of db. New returns outbox.ErrNoDB or an error that names an invalid field.
 func New(db *outbox.DB, cfg Config, logger watermill.LoggerAdapter) (func(http.Handler) http.Handler, error) {
 	cfg.setDefaults()
 	if err := errors.Join((*core.DB)(db).Check(), cfg.validate()); err != nil {
@@ -63,7 +63,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	q, err := h.read(w, r)
 	var fresh *recorder
-	var known *answer
+	var known *response
 	if err == nil {
 		fresh, known, err = h.once(w.Header(), q)
 	}
@@ -77,24 +77,24 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// once carries a request out, or finds its stored answer. When it returns, the answer is committed.
-func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *answer, err error) {
+// once carries a request out, or finds its stored response. When it returns, the response is committed.
+func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *response, err error) {
 	deadline := time.Now().Add(max(h.cfg.Wait, 0))
 	if q.keyed() {
 		leave, ok := h.gate.enter(q.r.Context(), q.id, deadline)
 		if !ok {
 			return nil, nil, errInProgress
 		}
-		defer leave() // before the answer is sent: no request waits for a slow client
+		defer leave() // before the response is sent: no request waits for a slow client
 	}
 	fresh, known, err = h.attempts(before, q, deadline, nil)
 	var failed handlerError
 	switch {
 	case err == nil || errors.Is(err, outbox.ErrTxEnded) || errors.Is(err, outbox.ErrCommitUnknown):
-	case known != nil && errors.Is(err, outbox.ErrRolledBack): // from OnBegin: the transaction only had to read
+	case known != nil && errors.Is(err, outbox.ErrRolledBack): // returned by OnBegin: the transaction was only for reading
 		return nil, known, nil
 	case fresh == nil:
-	case errors.As(err, &failed): // before errors that it may wrap, such as ErrRolledBack of an InTx within
+	case errors.As(err, &failed): // before errors that it may wrap, such as ErrRolledBack of a nested InTx
 		if fresh.status >= http.StatusBadRequest {
 			h.logFailure(q.r, fresh.status, err)
 			return fresh, nil, nil
@@ -103,7 +103,7 @@ func (h *handler) once(before http.Header, q *request) (fresh *recorder, known *
 		if !q.keyed() || !storable(fresh.status) {
 			return fresh, nil, nil
 		}
-		// If another process has claimed the request in the meantime, its answer counts: here nothing was done.
+		// If another process has claimed the request meanwhile, its response counts, because nothing was done here.
 		return h.attempts(before, q, deadline, fresh)
 	}
 	return fresh, known, err

@@ -6,16 +6,17 @@ import (
 	"strings"
 )
 
-// HeaderKey is the header by which a client names a request.
+// HeaderKey is the header with the client's key for a request.
 const HeaderKey = "Idempotency-Key"
 
-// maxKeyBytes is the largest size of a key.
+// maxKeyBytes is the maximum size of a key.
 const maxKeyBytes = 255
 
 var (
 	errManyKeys = errors.New("idempotency key not valid: there is more than one header: send one")
 	errBadKey   = errors.New(`idempotency key not valid: send 1 to 255 visible ASCII characters without ` +
-		`space, comma, quote and backslash, or a quoted string as in RFC 8941, such as "8e03978e-40d5-43e8-bc93-6894a57f9324"`)
+		`space, comma, quote and backslash, or a quoted string as in RFC 8941, such as ` +
+		`"8e03978e-40d5-43e8-bc93-6894a57f9324"`)
 )
 
 // keyOf returns the key of a request, or "". It accepts the quoted string of the draft standard, and the unquoted form
@@ -42,8 +43,7 @@ func keyOf(r *http.Request) (string, error) {
 	return key, nil
 }
 
-// unquoted parses a string of RFC 8941. Anything after it, including parameters, is an error: the draft does not define
-// their meaning.
+// unquoted parses an RFC 8941 string. Anything after it, even parameters, is an error: the draft gives it no meaning.
 func unquoted(s string) (string, bool) {
 	if len(s) < 2 || !strings.HasSuffix(s, `"`) {
 		return "", false

@@ -13,22 +13,22 @@ import (
 )
 
 var (
-	errStreaming = fmt.Errorf("idempotency: streaming is not supported: the answer is sent when its transaction is "+
+	errStreaming = fmt.Errorf("idempotency: streaming is not supported: the response is sent when its transaction is "+
 		"committed: serve streams outside this middleware: %w", http.ErrNotSupported)
-	errTooLarge = errors.New("answer larger than Config.MaxResponse: nothing was committed: answer with a link to the " +
-		"large content, or raise it")
+	errTooLarge = errors.New("response larger than Config.MaxResponse: nothing was committed: respond with a link to " +
+		"the large content, or raise it")
 )
 
-// recorder is the http.ResponseWriter of one call of the handler. It keeps the answer in memory. Headers set by
-// middlewares outside are visible and can be changed.
+// recorder is the http.ResponseWriter of one call of the handler. It keeps the response in memory. The handler sees the
+// headers that outer middlewares have set and can change them.
 type recorder struct {
-	before http.Header // of the middlewares outside
-	header http.Header // what the handler sees and changes
-	sent   http.Header // as it was at WriteHeader
+	before http.Header // headers set by outer middlewares
+	header http.Header // headers that the handler sees and changes
+	sent   http.Header // headers at WriteHeader
 	status int         // 0 until WriteHeader
 	body   bytes.Buffer
 	limit  int
-	failed error // why the answer cannot be sent
+	failed error // why the response cannot be sent
 	out    *http.ResponseController
 }
 
@@ -43,7 +43,7 @@ func cloned(h http.Header) http.Header {
 	return h.Clone()
 }
 
-// Header returns the header of the answer.
+// Header returns the response header.
 func (w *recorder) Header() http.Header { return w.header }
 
 // WriteHeader fixes the status and the header. As in net/http, an invalid status panics. Informational statuses are not
@@ -78,8 +78,8 @@ func (w *recorder) Write(p []byte) (int, error) {
 	return w.body.Write(p)
 }
 
-// FlushError returns an error instead of sending an uncommitted answer. Flush is missing because it could not return an
-// error.
+// FlushError returns an error instead of sending an uncommitted response. Flush is missing because it could not return
+// an error.
 func (*recorder) FlushError() error { return errStreaming }
 
 // Hijack returns an error instead of the connection.
@@ -94,7 +94,7 @@ func hasBody(status int) bool {
 	return status != http.StatusNoContent && status != http.StatusNotModified
 }
 
-// end is called when the handler has returned. A handler that wrote nothing has answered with 200.
+// end is called when the handler has returned. If it wrote nothing, the status is 200.
 func (w *recorder) end() error {
 	w.WriteHeader(http.StatusOK)
 	return w.failed

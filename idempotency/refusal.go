@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// refusal is an answer of the middleware itself, with a text for the client.
+// refusal is a response of the middleware itself, with a text for the client.
 type refusal struct {
 	status int
 	title  string // default: the status text
@@ -18,7 +18,7 @@ func (r refusal) Unwrap() error { return r.error }
 // retryAfter is the Retry-After header, in seconds.
 const retryAfter = "1"
 
-// problem is an answer of RFC 9457.
+// problem is an RFC 9457 problem.
 type problem struct {
 	Type   string `json:"type"`
 	Title  string `json:"title"`

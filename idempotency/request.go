@@ -23,10 +23,10 @@ const (
 // identity identifies a request.
 type identity struct{ tenant, method, route, key string }
 
-// request is a request that was read and can be carried out, once or several times.
+// request is a request that was read completely and can be carried out several times.
 type request struct {
 	r           *http.Request
-	id          identity // its key is empty if the client gave none
+	id          identity // key is empty if the client sent none
 	fingerprint []byte
 	body        []byte
 	out         *http.ResponseController
@@ -70,7 +70,7 @@ func (h *handler) read(w http.ResponseWriter, r *http.Request) (*request, error)
 	return q, nil
 }
 
-// wiringError is a fault in the program around the middleware.
+// wiringError is a mistake in the program around the middleware.
 type wiringError struct{ error }
 
 var errBodyRead = wiringError{errors.New("the body was read before: put package idempotency outside the code that " +

@@ -21,18 +21,18 @@ var (
 	errOtherRequest = refusal{http.StatusUnprocessableEntity, "Idempotency-Key is already used",
 		errors.New("the Idempotency-Key was sent before with another path, query, content type or body: " +
 			"use a new one for a new request")}
-	errDead = errors.New("answer lost: the handler of the first request ended its transaction, so its work may be " +
+	errDead = errors.New("response lost: the handler of the first request ended its transaction, so its work may be " +
 		"done: leave COMMIT and ROLLBACK to the middleware; check its effects, and delete the row so that the " +
 		"request is carried out again")
-	errGone = errors.New("stored answer gone: its row was deleted between two statements: let the client repeat the " +
+	errGone = errors.New("stored response gone: its row was deleted between two statements: let the client repeat the " +
 		"request")
 )
 
-// minLockWait is how long a statement may always wait for a lock.
+// minLockWait is the shortest limit for a statement's wait for a lock.
 const minLockWait = 100 * time.Millisecond
 
-// claim begins a request in the transaction of ctx, or returns its stored answer.
-func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*answer, error) {
+// claim begins a request in the transaction of ctx, or returns its stored response.
+func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*response, error) {
 	tx, err := h.db.Tx(ctx)
 	if err != nil {
 		return nil, err
@@ -58,9 +58,9 @@ func (h *handler) claim(ctx context.Context, q *request, deadline time.Time) (*a
 	return known, err
 }
 
-// known reads the stored answer of a request.
-func (h *handler) known(ctx context.Context, tx drive.Querier, q *request) (*answer, error) {
-	var a answer
+// known reads the stored response of a request.
+func (h *handler) known(ctx context.Context, tx drive.Querier, q *request) (*response, error) {
+	var a response
 	var hash []byte
 	var status sql.NullInt64
 	found := false
@@ -70,7 +70,7 @@ func (h *handler) known(ctx context.Context, tx drive.Querier, q *request) (*ans
 	}, h.sql.read, q.id.tenant, q.id.method, q.id.route, q.id.key)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("read the answer: %w", text.Explain(err))
+		return nil, fmt.Errorf("read the response: %w", text.Explain(err))
 	case !found:
 		return nil, errGone
 	case !bytes.Equal(hash, q.fingerprint):
@@ -82,9 +82,9 @@ func (h *handler) known(ctx context.Context, tx drive.Querier, q *request) (*ans
 	return &a, nil
 }
 
-// store stores the answer in the transaction of ctx.
+// store stores the response in the transaction of ctx.
 func (h *handler) store(ctx context.Context, q *request, w *recorder) error {
-	a, err := answerOf(w, h.drops, h.cfg.MaxResponse)
+	a, err := responseOf(w, h.drops, h.cfg.MaxResponse)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (h *handler) store(ctx context.Context, q *request, w *recorder) error {
 	}
 	_, err = tx.Exec(ctx, statement, q.id.tenant, q.id.method, q.id.route, q.id.key, a.status, a.header, a.body)
 	if err != nil {
-		return fmt.Errorf("store the answer: %w", text.Explain(drive.Checked(ctx, err)))
+		return fmt.Errorf("store the response: %w", text.Explain(drive.Checked(ctx, err)))
 	}
 	return nil
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/millrace-go/watermill-outbox/forwarder"
 )
 
-// unavailable are the codes, the first words of errors, with which a server refuses every message.
+// unavailable holds the error codes, the first words of errors, with which a server refuses every message.
 var unavailable = []string{
 	"LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "NOREPLICAS", "OOM", "MISCONF", "BUSY",
 	"NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE", "MOVED", "ASK",
 }
 
-// client are errors of go-redis, which this package cannot import.
+// client holds errors of go-redis, which this package does not import.
 var client = []string{"redis: client is closed", "redis: connection pool timeout", "redis: connection pool exhausted"}
 
 // Classify returns the verdict on an error of watermill-redisstream's publisher: Unavailable if Redis is unreachable,
@@ -36,7 +36,7 @@ func Classify(err error) forwarder.Verdict {
 	var certErr *tls.CertificateVerificationError
 	var server interface {
 		error
-		RedisError() // of go-redis's Error
+		RedisError() // implemented by go-redis's Error
 	}
 	switch {
 	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed), errors.As(err, &netErr), errors.As(err, &certErr),

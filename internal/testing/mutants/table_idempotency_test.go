@@ -42,7 +42,7 @@ var idempotencyMutants = []Mutant{
 		New:    "StoreAnswerMarked = StoreAnswer",
 	},
 	{
-		Name: "H7", File: "idempotency/answer.go", In: "integration_test", Test: "TestHTTPFailures",
+		Name: "H7", File: "idempotency/response.go", In: "integration_test", Test: "TestHTTPFailures",
 		Breaks: "a failure of the server is the answer for good",
 		Old:    "return status < 500",
 		New:    "return status < 600",

@@ -12,31 +12,31 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// seat is one connection's claim to a slot, from before it is dialled to the end of its socket.
-type seat struct {
+// connSlot is the slot of one connection, from before it is dialled until its socket is closed.
+type connSlot struct {
 	budget   *budget
 	source   *source
-	patience time.Duration // for a slot
+	patience time.Duration // how long to wait for a slot
 
 	mu      sync.Mutex
-	sockets int  // open sockets; a second one cancels a statement
-	suspect bool // it has one of the slots of budget.suspects
+	sockets int  // open sockets; the second cancels a statement
+	suspect bool // has one of the slots of budget.suspects
 
 	// Guarded by budget.mu.
-	opened  time.Time // when the server let it in
-	leaving bool      // it is being closed for a caller that waits
+	opened  time.Time // when the server accepted the connection
+	leaving bool      // being closed for a waiting caller
 }
 
-const seatKey = "github.com/millrace-go/watermill-outbox/fleet"
+const slotKey = "github.com/millrace-go/watermill-outbox/fleet"
 
-func seatOf(conn *pgx.Conn) *seat {
-	s, _ := conn.PgConn().CustomData()[seatKey].(*seat)
+func slotOf(conn *pgx.Conn) *connSlot {
+	s, _ := conn.PgConn().CustomData()[slotKey].(*connSlot)
 	return s
 }
 
-// dialer takes a slot before the connection is dialled. A request to cancel a statement of an open connection needs
-// none: if it had to wait for one, connections being closed would wait for each other.
-func (s *seat) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
+// dialer takes a slot before the connection is dialled. A request to cancel a statement of an open connection needs no
+// slot: otherwise connections that are being closed would wait for each other.
+func (s *connSlot) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		s.mu.Lock()
 		cancels := s.sockets > 0
@@ -55,11 +55,11 @@ func (s *seat) dialer(dial pgconn.DialFunc) pgconn.DialFunc {
 		s.mu.Lock()
 		s.sockets++
 		s.mu.Unlock()
-		return &socket{Conn: conn, seat: s}, nil
+		return &socket{Conn: conn, slot: s}, nil
 	}
 }
 
-func (s *seat) take(ctx context.Context) error {
+func (s *connSlot) take(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.patience)
 	defer cancel()
 	b := s.budget
@@ -74,18 +74,18 @@ func (s *seat) take(ctx context.Context) error {
 			s.mu.Unlock()
 		case <-ctx.Done():
 			return fmt.Errorf("%w for %q: earlier attempts to connect failed, and %d are in progress: %w",
-				errNoPlace, s.source.name, cap(b.suspects), ctx.Err())
+				errNoSlot, s.source.name, cap(b.suspects), ctx.Err())
 		}
 	}
 	if err := b.take(ctx, s.source); err != nil {
-		s.acquit()
+		s.leaveSuspects()
 		return err
 	}
 	return nil
 }
 
-// acquit releases the slot among the suspects.
-func (s *seat) acquit() {
+// leaveSuspects releases the slot among the suspects.
+func (s *connSlot) leaveSuspects() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.suspect {
@@ -94,36 +94,37 @@ func (s *seat) acquit() {
 	}
 }
 
-func (s *seat) connected(conn *pgconn.PgConn) {
-	conn.CustomData()[seatKey] = s
-	s.acquit()
+func (s *connSlot) connected(conn *pgconn.PgConn) {
+	conn.CustomData()[slotKey] = s
+	s.leaveSuspects()
 	s.budget.mu.Lock()
 	defer s.budget.mu.Unlock()
 	s.opened = time.Now()
 }
 
-// give is called when the socket is closed, or will not be opened.
-func (s *seat) give() {
-	s.acquit()
+// give is called when the socket is closed, or not going to be opened.
+func (s *connSlot) give() {
+	s.leaveSuspects()
 	s.budget.give(s)
 }
 
 // socket releases the slot when it is closed.
 type socket struct {
 	net.Conn
-	seat *seat
+	slot *connSlot
 	once sync.Once
 	err  error
 }
 
-// Close waits until the server has closed its end, so that a slot is free only when the server's is as well.
+// Close waits until the server has closed its end, so that a slot is free only when the server has freed the connection
+// too.
 func (s *socket) Close() error {
 	s.once.Do(func() {
-		defer s.seat.give()
+		defer s.slot.give()
 		defer func() {
-			s.seat.mu.Lock()
-			s.seat.sockets--
-			s.seat.mu.Unlock()
+			s.slot.mu.Lock()
+			s.slot.sockets--
+			s.slot.mu.Unlock()
 		}()
 		if half, ok := s.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
 			_ = s.SetReadDeadline(time.Now().Add(hangUp))

@@ -8,20 +8,19 @@ import (
 	"strings"
 )
 
-// HeaderReplayed is "true" in a repeated answer.
+// HeaderReplayed is the response header that is "true" in a replayed response.
 const HeaderReplayed = "Idempotent-Replayed"
 
 const contentType = "Content-Type"
 
-// answer is a stored answer.
-type answer struct {
+// response is a stored response.
+type response struct {
 	status int
-	header []byte // as in HTTP/1.1, because values need not be UTF-8
+	header []byte // raw bytes, because header values need not be UTF-8
 	body   []byte
 }
 
-// storable reports whether an answer is the outcome of the request. Otherwise the next attempt may have another
-// outcome.
+// storable reports whether a response is final. After any other response the next attempt may have another outcome.
 func storable(status int) bool {
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden, http.StatusRequestTimeout, http.StatusConflict,
@@ -31,12 +30,12 @@ func storable(status int) bool {
 	return status < 500
 }
 
-// dropped lists headers about a moment or a connection, and secrets.
+// dropped lists headers about a moment or a connection, and headers with secrets.
 var dropped = []string{
 	"Set-Cookie", "Date",
 	"Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization", "Proxy-Connection", "Te",
 	"Trailer", "Transfer-Encoding", "Upgrade",
-	"Content-Length", // set again
+	"Content-Length", // set again on replay
 	"Traceparent", "Tracestate", "Traceresponse", "Baggage", "Server-Timing",
 	"X-Request-Id", "X-Correlation-Id", "X-Trace-Id", "X-Amzn-Trace-Id", "X-Cloud-Trace-Context", "B3",
 	HeaderReplayed,
@@ -61,10 +60,10 @@ func dropsOf(more []string) map[string]bool {
 	return drops
 }
 
-// answerOf returns the stored part of a recorded answer, or errTooLarge if it exceeds limit.
-func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
+// responseOf returns the part of a recorded response that is stored, or errTooLarge if it exceeds limit.
+func responseOf(w *recorder, drops map[string]bool, limit int) (response, error) {
 	header := w.own()
-	for _, names := range header["Connection"] { // hop-by-hop as well
+	for _, names := range header["Connection"] { // hop-by-hop too
 		for name := range strings.SplitSeq(names, ",") {
 			header.Del(strings.TrimSpace(name))
 		}
@@ -78,18 +77,18 @@ func answerOf(w *recorder, drops map[string]bool, limit int) (answer, error) {
 		return drops[http.CanonicalHeaderKey(name)]
 	})
 	if values, set := w.sent[contentType]; set && len(values) == 0 {
-		header.Set(contentType, "") // the handler wants no content type, not even one that net/http guesses
+		header.Set(contentType, "") // the handler suppressed the content type, even the one that net/http detects
 	}
 	var lines bytes.Buffer
-	_ = header.Write(&lines) // into memory
+	_ = header.Write(&lines)
 	if lines.Len()+w.body.Len() > limit {
-		return answer{}, errTooLarge
+		return response{}, errTooLarge
 	}
-	return answer{w.status, lines.Bytes(), w.body.Bytes()}, nil
+	return response{w.status, lines.Bytes(), w.body.Bytes()}, nil
 }
 
-// replay sends a stored answer. Middlewares outside have set the headers that are not stored.
-func (a answer) replay(w http.ResponseWriter) {
+// replay sends a stored response. Outer middlewares have set the headers that are not stored.
+func (a response) replay(w http.ResponseWriter) {
 	header := http.Header{}
 	for line := range strings.SplitSeq(string(a.header), "\r\n") {
 		if name, value, ok := strings.Cut(line, ": "); ok {
@@ -104,7 +103,7 @@ func (a answer) replay(w http.ResponseWriter) {
 	send(w, a.status, a.body)
 }
 
-// send sends a recorded answer.
+// send sends a recorded response.
 func (w *recorder) send(to http.ResponseWriter) {
 	clear(to.Header()) // the handler may have removed headers
 	maps.Copy(to.Header(), w.sent)
@@ -119,6 +118,6 @@ func send(w http.ResponseWriter, status int, body []byte) {
 	}
 	w.WriteHeader(status)
 	if len(body) > 0 {
-		_, _ = w.Write(body) // if the client is gone: a repeated request gets the answer
+		_, _ = w.Write(body) // if the client is gone, a repeated request gets the response
 	}
 }
